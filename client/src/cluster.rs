@@ -1,0 +1,148 @@
+//! The cluster as a client sees it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use convoke_common::admission::call;
+use convoke_common::error::{Code, Error, Result};
+use convoke_common::identity::JoinToken;
+use convoke_common::rpc::{self, ClusterStatus};
+use convoke_common::rpc_transport::call_context;
+use convoke_common::world::World;
+
+use crate::model::ModelBuilder;
+use crate::runtime::{NetThread, NoCompute};
+use crate::session::Session;
+
+/// A secret that lets a client in: one line, as `convoke token create --role client` prints it.
+#[derive(Debug, Clone)]
+pub struct Token(pub(crate) JoinToken);
+
+impl Token {
+    /// Reads a file that holds a token and nothing else.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Token> {
+        let path = path.as_ref();
+        let failed = |e: &dyn std::fmt::Display| {
+            Error::new(
+                Code::Unauthorized,
+                format!("token file {}: {e}", path.display()),
+            )
+            .advise("make one with `convoke token create --role client --ttl 1h`")
+        };
+        let world = World::real(Arc::new(NoCompute));
+        let token = JoinToken::from_file(world.store.as_ref(), path);
+        token
+            .map(Token)
+            .map_err(|e| failed(&convoke_common::admission::chain(&e)))
+    }
+}
+
+impl std::str::FromStr for Token {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Token> {
+        let token = text.parse::<JoinToken>();
+        token
+            .map(Token)
+            .map_err(|e| Error::new(Code::Unauthorized, e.to_string()))
+    }
+}
+
+/// A connection to a cluster. Clones share it; the last one dropped closes it.
+#[derive(Clone)]
+pub struct Cluster {
+    // Declared before the thread that its tasks run on, so that it is dropped first.
+    pub(crate) session: Arc<Session>,
+    #[cfg(feature = "embedded")]
+    pub(crate) embedded: Option<Arc<crate::embedded::Parts>>,
+    pub(crate) net: NetThread,
+}
+
+/// Connects to the coordinator at `HOST:PORT`.
+pub async fn connect(address: &str, token: Token) -> Result<Cluster> {
+    let net = NetThread::start("convoke-net")?;
+    let address = address.to_owned();
+    let session = net.run(async move {
+        let world = World::real(Arc::new(NoCompute));
+        Session::connect(world, &address, &token.0, None).await
+    });
+    let session = session.await?;
+    Ok(Cluster {
+        session,
+        #[cfg(feature = "embedded")]
+        embedded: None,
+        net,
+    })
+}
+
+impl Cluster {
+    /// Loads an ONNX model. Options follow on the builder; awaiting it loads.
+    pub fn load(&self, path: impl AsRef<Path>) -> ModelBuilder {
+        ModelBuilder::new(self.clone(), path.as_ref().to_owned())
+    }
+
+    /// Members, links, programs, memory, live steps.
+    pub async fn status(&self) -> Result<ClusterStatus> {
+        let session = self.session.clone();
+        self.net
+            .run(async move {
+                let client = session.coordinator().await?;
+                rpc::answer("the coordinator", client.status(call()).await)
+            })
+            .await
+    }
+
+    /// Waits until `count` workers are there, at most `bound`; tells how many there are as that changes.
+    pub async fn await_workers(
+        &self,
+        count: u32,
+        bound: Duration,
+        mut tell: impl FnMut(u32) + Send + 'static,
+    ) -> Result<u32> {
+        let session = self.session.clone();
+        self.net
+            .run(async move {
+                let client = session.coordinator().await?;
+                let end = tokio::time::Instant::now() + bound;
+                let mut told = None;
+                loop {
+                    // Asked piecewise, so that progress shows.
+                    let left = end.saturating_duration_since(tokio::time::Instant::now());
+                    let wait = left.min(Duration::from_millis(500));
+                    let context = call_context(wait + rpc::CALL_BOUND);
+                    let answer = client.await_workers(context, count, wait.as_millis() as u64);
+                    let have = rpc::answer("the coordinator", answer.await)?;
+                    if told.replace(have) != Some(have) {
+                        tell(have);
+                    }
+                    if have >= count {
+                        return Ok(have);
+                    }
+                    if left.is_zero() {
+                        let msg = format!("{have} of {count} workers joined within {bound:?}");
+                        return Err(Error::new(Code::NoWorkers, msg).advise(
+                            "start more with `convoke worker --join HOST:PORT --token-file FILE`, \
+                             or ask for fewer with --workers",
+                        ));
+                    }
+                }
+            })
+            .await
+    }
+
+    /// Leaves: closes all connections and, of an embedded cluster, ends it.
+    pub async fn shutdown(self) {
+        let session = self.session.clone();
+        let closed = self.net.run(async move {
+            session.close().await;
+            Ok(())
+        });
+        // Closing cannot fail.
+        let _ = closed.await;
+        #[cfg(feature = "embedded")]
+        if let Some(parts) = &self.embedded {
+            parts.shutdown(&self.net).await;
+        }
+    }
+}

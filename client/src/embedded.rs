@@ -1,0 +1,133 @@
+//! A cluster inside the calling process: coordinator and workers over the same production code. Workers reach
+//! each other and the coordinator by QUIC on loopback; the client reaches the workers without the network.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use convoke_common::error::{Code, Error, Result};
+use convoke_common::identity::Role;
+use convoke_common::world::World;
+use convoke_coordinator::{Coordinator, CoordinatorConfig};
+use convoke_worker::{Threads, Worker, WorkerConfig};
+
+use crate::cluster::Cluster;
+use crate::runtime::{NetThread, NoCompute};
+use crate::session::Session;
+
+/// How long the parts of an embedded cluster may take to end.
+const SHUTDOWN_BOUND: Duration = Duration::from_secs(5);
+/// Memory of an embedded worker unless asked otherwise: embedded clusters are for trying and testing.
+const MEMORY: u64 = 8 << 30;
+
+/// What an embedded cluster is made of.
+#[derive(Debug, Clone)]
+pub struct Embedded {
+    workers: usize,
+    threads: Option<usize>,
+    memory: u64,
+}
+
+/// An embedded cluster of `workers` workers, each with an equal share of the cores.
+pub async fn embedded(workers: usize) -> Result<Cluster> {
+    Embedded::new(workers).start().await
+}
+
+impl Embedded {
+    /// A cluster of `workers` workers.
+    pub fn new(workers: usize) -> Embedded {
+        Embedded {
+            workers: workers.max(1),
+            threads: None,
+            memory: MEMORY,
+        }
+    }
+
+    /// Compute threads of each worker.
+    pub fn threads(mut self, threads: usize) -> Embedded {
+        self.threads = Some(threads.max(1));
+        self
+    }
+
+    /// Bytes that each worker may use.
+    pub fn memory(mut self, bytes: u64) -> Embedded {
+        self.memory = bytes;
+        self
+    }
+
+    /// Starts it.
+    pub async fn start(self) -> Result<Cluster> {
+        let net = NetThread::start("convoke-net")?;
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let threads = self.threads.unwrap_or((cores / self.workers).max(1));
+        let (session, parts) = net.run(start(self, threads)).await?;
+        Ok(Cluster {
+            session,
+            embedded: Some(Arc::new(parts)),
+            net,
+        })
+    }
+}
+
+/// Everything that runs besides the client.
+pub(crate) struct Parts(
+    Mutex<Option<(convoke_coordinator::Running, Vec<convoke_worker::Running>)>>,
+);
+
+impl Parts {
+    pub(crate) async fn shutdown(&self, net: &NetThread) {
+        let parts = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some((coordinator, workers)) = parts else {
+            return;
+        };
+        let ended = net.run(async move {
+            for w in workers {
+                w.shutdown(SHUTDOWN_BOUND).await;
+            }
+            coordinator.shutdown(SHUTDOWN_BOUND).await;
+            Ok(())
+        });
+        // Bounded by its parts; an error means that the thread is gone, and they with it.
+        drop(ended.await);
+    }
+}
+
+async fn start(config: Embedded, threads: usize) -> Result<(Arc<Session>, Parts)> {
+    let world = World::real(Arc::new(NoCompute));
+    let any: SocketAddr = (Ipv4Addr::LOCALHOST, 0).into();
+    let volatile =
+        CoordinatorConfig { listen: any, state_dir: None, run_dir: None, token_dir: None };
+    let coordinator = Coordinator::start(world.clone(), volatile).await?;
+    let address = coordinator.addr().to_string();
+    let worker_token = coordinator.create_token(Role::Worker, None).await?;
+    let client_token = coordinator.create_token(Role::Client, None).await?;
+    let mut workers = Vec::new();
+    for i in 0..config.workers {
+        let name = format!("w{i}");
+        let pool = Threads::start(&name, threads)
+            .map_err(|e| Error::new(Code::Io, format!("cannot start compute threads: {e}")))?;
+        let own = World {
+            compute: Arc::new(pool.clone()),
+            ..world.clone()
+        };
+        let worker = WorkerConfig {
+            name: Some(name),
+            join: address.clone(),
+            token: worker_token.clone(),
+            state_dir: None,
+            cache_dir: None,
+            cache_bytes: 0,
+            artifact_root: None,
+            memory: config.memory,
+            listen: any,
+            advertise: None,
+            host: "embedded".into(),
+        };
+        workers.push(Worker::start(own, worker, Some(&pool)).await?);
+    }
+    let session = Session::connect(world, &address, &client_token, None).await?;
+    for w in &workers {
+        w.add_local_client(&session.hub, session.sources.clone());
+    }
+    Ok((session, Parts(Mutex::new(Some((coordinator, workers))))))
+}

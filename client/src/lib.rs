@@ -1,0 +1,32 @@
+//! Convoke: the devices of many machines as one.
+//!
+//! ```no_run
+//! # async fn run() -> convoke::Result<()> {
+//! let cluster = convoke::connect("10.0.0.1:7070", convoke::Token::from_file("client.token")?).await?;
+//! let model = cluster.load("model.onnx").workers(3).await?;
+//! let x = convoke::Tensor::zeros(convoke::DType::F32, &[1, 1, 8, 8])?;
+//! let out = model.call([("image", x)]).await?;
+//! println!("{:?}", out["logits"]);
+//! # Ok(()) }
+//! ```
+//!
+//! A model is split over workers; the result has the same bits as on one. An error anywhere ends the call with
+//! its root cause: worker, node, op, shapes. Futures may be awaited on any executor.
+
+#![deny(missing_docs)]
+
+mod cluster;
+#[cfg(feature = "embedded")]
+mod embedded;
+mod model;
+pub mod numpy;
+mod runtime;
+mod session;
+
+pub use cluster::{Cluster, Token, connect};
+pub use convoke_common::graph::TensorType;
+pub use convoke_common::rpc::{ClusterStatus, CutEdge, PartSummary, PlanSummary};
+pub use convoke_common::{Code, DType, Dim, Element, Error, Result, Site, Tensor};
+#[cfg(feature = "embedded")]
+pub use embedded::{Embedded, embedded};
+pub use model::{CallOptions, Model, ModelBuilder, Outputs, Phase, Signature};

@@ -1,0 +1,582 @@
+//! A model as a function that the cluster runs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::{Future, IntoFuture};
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use convoke_common::Tensor;
+use convoke_common::admission::call;
+use convoke_common::dim::Bindings;
+use convoke_common::error::{Code, Error, Result};
+use convoke_common::graph::{Function, TensorType};
+use convoke_common::memory::{Account, Pool};
+use convoke_common::program::Axes;
+use convoke_common::rpc::{self, PlanOptions, PlanSummary, Planned, WorkerCount};
+use convoke_common::rpc_transport::call_context;
+use convoke_models::{LoadOptions, onnx};
+use convoke_rendezvous::driver::Driver;
+
+use crate::cluster::Cluster;
+use crate::session::Session;
+
+/// How long a plan waits for the workers that it names.
+const WORKERS_BOUND: Duration = Duration::from_secs(30);
+/// How often progress of a loading model is asked for.
+const PROGRESS_PERIOD: Duration = Duration::from_millis(200);
+
+/// What a loading model does at the moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Phase {
+    /// Reading the model's files once, for their hashes: bytes so far, and all.
+    Hashing {
+        /// Bytes hashed.
+        done: u64,
+        /// All bytes.
+        total: u64,
+    },
+    /// Waiting for workers: there, and needed.
+    Workers {
+        /// Workers that joined.
+        have: u32,
+        /// Workers that the plan needs.
+        need: u32,
+    },
+    /// The coordinator optimises, places and partitions.
+    Planning,
+    /// Workers load weights: bytes so far, and all.
+    Loading {
+        /// Bytes in place.
+        done: u64,
+        /// All bytes.
+        total: u64,
+    },
+}
+
+type OnPhase = Arc<dyn Fn(Phase) + Send + Sync>;
+
+/// How a model is to be loaded; await it to load.
+#[must_use = "a model loads when its builder is awaited"]
+pub struct ModelBuilder {
+    cluster: Cluster,
+    path: PathBuf,
+    weights: Vec<PathBuf>,
+    artifact_root: Option<PathBuf>,
+    workers: WorkerCount,
+    pins: Vec<(String, String)>,
+    bounds: BTreeMap<String, i64>,
+    exact: bool,
+    in_flight: u32,
+    tell: OnPhase,
+}
+
+impl ModelBuilder {
+    pub(crate) fn new(cluster: Cluster, path: PathBuf) -> ModelBuilder {
+        ModelBuilder {
+            cluster,
+            path,
+            weights: vec![],
+            artifact_root: None,
+            workers: WorkerCount::Auto,
+            pins: vec![],
+            bounds: BTreeMap::new(),
+            exact: false,
+            in_flight: 2,
+            tell: Arc::new(|_| {}),
+        }
+    }
+
+    /// Binds initializers that have no data to the tensors of a safetensors file, by name.
+    pub fn weights(mut self, path: impl Into<PathBuf>) -> Self {
+        self.weights.push(path.into());
+        self
+    }
+
+    /// The folder that workers started with the same `--artifact-root` see: weights beneath it are read by
+    /// them, and not sent by this client.
+    pub fn artifact_root(mut self, path: impl Into<PathBuf>) -> Self {
+        self.artifact_root = Some(path.into());
+        self
+    }
+
+    /// Uses exactly this many workers, each with at least one node. Without it, the fewest that fit, and one
+    /// more only where the predicted step shortens.
+    pub fn workers(mut self, count: u32) -> Self {
+        self.workers = WorkerCount::Exactly(count);
+        self
+    }
+
+    /// Runs the nodes whose names match `pattern` (`*` matches anything) on `worker`.
+    pub fn pin(mut self, pattern: impl Into<String>, worker: impl Into<String>) -> Self {
+        self.pins.push((pattern.into(), worker.into()));
+        self
+    }
+
+    /// Bounds a dynamic axis; by default it is bounded by twice what the first call needs.
+    pub fn dim(mut self, symbol: impl Into<String>, bound: i64) -> Self {
+        self.bounds.insert(symbol.into(), bound);
+        self
+    }
+
+    /// Turns off passes that change values (batch-norm folding).
+    pub fn exact(mut self, exact: bool) -> Self {
+        self.exact = exact;
+        self
+    }
+
+    /// How many calls run at once; further ones wait.
+    pub fn in_flight(mut self, steps: u32) -> Self {
+        self.in_flight = steps.max(1);
+        self
+    }
+
+    /// Called as loading proceeds.
+    pub fn on_progress(mut self, tell: impl Fn(Phase) + Send + Sync + 'static) -> Self {
+        self.tell = Arc::new(tell);
+        self
+    }
+
+    async fn load(self) -> Result<Model> {
+        let cluster = self.cluster.clone();
+        let net = cluster.net.clone();
+        let inner = net.run(async move {
+            let session = self.cluster.session.clone();
+            let imported = import(&session, &self).await?;
+            session.sources.add(&imported.sources);
+            if let WorkerCount::Exactly(need) = self.workers {
+                let tell = self.tell.clone();
+                let told = move |have| tell(Phase::Workers { have, need });
+                await_workers(&session, need, told).await?;
+            }
+            let inner = Inner::new(session, imported.function, &self)?;
+            if inner.unbounded(&inner.bounds).is_empty() {
+                let axes = inner.bounds.clone();
+                *inner.lease.lock().await = Some(inner.lease(axes).await?);
+            }
+            Ok(Arc::new(inner))
+        });
+        Ok(Model {
+            inner: inner.await?,
+            cluster,
+        })
+    }
+}
+
+impl IntoFuture for ModelBuilder {
+    type Output = Result<Model>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Result<Model>> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.load())
+    }
+}
+
+async fn import(session: &Session, b: &ModelBuilder) -> Result<onnx::Imported> {
+    let (path, tell) = (b.path.clone(), b.tell.clone());
+    let options = LoadOptions {
+        weights: b.weights.clone(),
+        cache_dir: None,
+        artifact_root: b.artifact_root.clone(),
+        progress: Some(Arc::new(move |p: convoke_models::Progress| {
+            tell(Phase::Hashing {
+                done: p.done,
+                total: p.total,
+            });
+        })),
+    };
+    let (done, result) = tokio::sync::oneshot::channel();
+    session.world.store.run_blocking(Box::new(move || {
+        // The receiver is gone when the load was given up.
+        drop(done.send(onnx::load(&path, &options)));
+    }));
+    let result = result.await;
+    Ok(result.map_err(|_| Error::internal("the importer ended without a result"))??)
+}
+
+async fn await_workers(session: &Session, need: u32, tell: impl Fn(u32)) -> Result<()> {
+    let client = session.coordinator().await?;
+    let end = tokio::time::Instant::now() + WORKERS_BOUND;
+    loop {
+        let left = end.saturating_duration_since(tokio::time::Instant::now());
+        let wait = left.min(Duration::from_secs(1));
+        let answer = client
+            .await_workers(
+                call_context(wait + rpc::CALL_BOUND),
+                need,
+                wait.as_millis() as u64,
+            )
+            .await;
+        let have = rpc::answer("the coordinator", answer)?;
+        tell(have);
+        if have >= need {
+            return Ok(());
+        }
+        if left.is_zero() {
+            let msg = format!("{have} of {need} workers joined within {WORKERS_BOUND:?}");
+            return Err(Error::new(Code::NoWorkers, msg).advise(
+                "start more with `convoke worker --join HOST:PORT --token-file FILE`, \
+                 or ask for fewer with --workers",
+            ));
+        }
+    }
+}
+
+/// A loaded model. Dropping the last clone unloads it.
+#[derive(Clone)]
+pub struct Model {
+    inner: Arc<Inner>,
+    cluster: Cluster,
+}
+
+struct Inner {
+    session: Arc<Session>,
+    function: Arc<Function>,
+    options: PlanOptions,
+    /// Bounds asked for, by symbol; a call beyond them plans anew.
+    bounds: BTreeMap<String, i64>,
+    tell: OnPhase,
+    lease: tokio::sync::Mutex<Option<Arc<Lease>>>,
+}
+
+/// An installed plan.
+struct Lease {
+    driver: Arc<Driver>,
+    planned: Planned,
+}
+
+/// A parameter or result: its name and type.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Signature {
+    /// Name as in the model.
+    pub name: String,
+    /// dtype and shape; dynamic axes by their symbols.
+    pub ty: TensorType,
+}
+
+/// How one call is to run.
+#[derive(Debug, Clone, Default)]
+pub struct CallOptions {
+    /// The call fails, and the step is cancelled everywhere, when it has not ended by then.
+    pub deadline: Option<Duration>,
+}
+
+/// Results by name, in the model's order.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outputs(pub Vec<(String, Tensor)>);
+
+impl Outputs {
+    /// The result of this name.
+    pub fn get(&self, name: &str) -> Option<&Tensor> {
+        self.0.iter().find(|(n, _)| n == name).map(|(_, t)| t)
+    }
+}
+
+impl std::ops::Index<&str> for Outputs {
+    type Output = Tensor;
+
+    /// # Panics
+    /// When there is no such result; [`Outputs::get`] does not.
+    fn index(&self, name: &str) -> &Tensor {
+        match self.get(name) {
+            Some(t) => t,
+            None => panic!("the model has no output '{name}'"),
+        }
+    }
+}
+
+impl Model {
+    /// Parameters, in the model's order.
+    pub fn inputs(&self) -> Vec<Signature> {
+        let f = &self.inner.function;
+        let sig = |v: &_| Signature {
+            name: f.value(*v).name.to_string(),
+            ty: f.ty(*v).clone(),
+        };
+        f.params.iter().map(sig).collect()
+    }
+
+    /// Results, in the model's order.
+    pub fn outputs(&self) -> Vec<Signature> {
+        let f = &self.inner.function;
+        let sig = |(name, v): &(String, _)| Signature {
+            name: name.clone(),
+            ty: f.ty(*v).clone(),
+        };
+        f.results.iter().map(sig).collect()
+    }
+
+    /// Runs the model. Parameters by name; results once all have arrived.
+    pub async fn call<N: Into<String>>(
+        &self,
+        inputs: impl IntoIterator<Item = (N, Tensor)>,
+    ) -> Result<Outputs> {
+        self.call_with(inputs, CallOptions::default()).await
+    }
+
+    /// As [`Model::call`], with options. Dropping the future cancels the step everywhere.
+    pub async fn call_with<N: Into<String>>(
+        &self,
+        inputs: impl IntoIterator<Item = (N, Tensor)>,
+        options: CallOptions,
+    ) -> Result<Outputs> {
+        let given: Vec<(String, Tensor)> = inputs.into_iter().map(|(n, t)| (n.into(), t)).collect();
+        let (ordered, bindings) = self.inner.arrange(given)?;
+        let inner = self.inner.clone();
+        self.cluster
+            .net
+            .run(async move { inner.call(ordered, bindings, options).await })
+            .await
+    }
+
+    /// Makes sure that a plan for inputs of these sizes is installed, and explains it. Inputs are only
+    /// looked at for their shapes.
+    pub async fn prepare<N: Into<String>>(
+        &self,
+        inputs: impl IntoIterator<Item = (N, Tensor)>,
+    ) -> Result<PlanSummary> {
+        let given: Vec<(String, Tensor)> = inputs.into_iter().map(|(n, t)| (n.into(), t)).collect();
+        let (_, bindings) = self.inner.arrange(given)?;
+        let inner = self.inner.clone();
+        let lease = self
+            .cluster
+            .net
+            .run(async move { inner.leased(&bindings).await });
+        Ok(lease.await?.planned.summary.clone())
+    }
+
+    /// The plan that is installed, where there is one already.
+    pub async fn plan(&self) -> Option<PlanSummary> {
+        self.inner
+            .lease
+            .lock()
+            .await
+            .as_ref()
+            .map(|l| l.planned.summary.clone())
+    }
+
+    /// Frees everything that the model holds on the workers.
+    pub async fn unload(self) -> Result<()> {
+        let inner = self.inner.clone();
+        let unloaded = self.cluster.net.run(async move {
+            match inner.lease.lock().await.take() {
+                Some(lease) => {
+                    lease.driver.close();
+                    inner.session.release(lease.driver.lease()).await
+                }
+                None => Ok(()),
+            }
+        });
+        unloaded.await
+    }
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        // The only clone left: what it leased is given back in the background.
+        if Arc::strong_count(&self.inner) > 1 {
+            return;
+        }
+        let inner = self.inner.clone();
+        self.cluster.net.detach(async move {
+            if let Some(lease) = inner.lease.lock().await.take() {
+                lease.driver.close();
+                // A coordinator that is gone frees the lease when it notices this client's absence.
+                drop(inner.session.release(lease.driver.lease()).await);
+            }
+        });
+    }
+}
+
+impl Inner {
+    fn new(session: Arc<Session>, function: Function, b: &ModelBuilder) -> Result<Inner> {
+        let inner = Inner {
+            session,
+            function: Arc::new(function),
+            options: PlanOptions {
+                workers: b.workers,
+                pins: b.pins.clone(),
+                axes: Axes::default(),
+                exact: b.exact,
+                in_flight: b.in_flight,
+            },
+            bounds: b.bounds.clone(),
+            tell: b.tell.clone(),
+            lease: tokio::sync::Mutex::new(None),
+        };
+        let symbols = inner.symbols();
+        if let Some(unknown) = inner.bounds.keys().find(|k| !symbols.contains(k.as_str())) {
+            let known: Vec<&str> = symbols.iter().map(|s| &**s).collect();
+            let msg = format!(
+                "the model has no dynamic axis '{unknown}'; it has: {}",
+                known.join(", ")
+            );
+            return Err(Error::new(Code::InvalidArgument, msg));
+        }
+        Ok(inner)
+    }
+
+    /// The dynamic axes of the parameters.
+    fn symbols(&self) -> BTreeSet<Arc<str>> {
+        let mut all = BTreeSet::new();
+        for p in &self.function.params {
+            self.function
+                .ty(*p)
+                .shape
+                .iter()
+                .for_each(|d| d.symbols(&mut all));
+        }
+        all
+    }
+
+    fn unbounded(&self, bounds: &BTreeMap<String, i64>) -> Vec<Arc<str>> {
+        self.symbols()
+            .into_iter()
+            .filter(|s| !bounds.contains_key(&**s))
+            .collect()
+    }
+
+    /// Puts inputs into the order of the parameters and binds the dynamic axes; every problem is named.
+    fn arrange(&self, given: Vec<(String, Tensor)>) -> Result<(Vec<Tensor>, Bindings)> {
+        let f = &self.function;
+        let mut given: BTreeMap<String, Tensor> = given.into_iter().collect();
+        let (mut ordered, mut bindings, mut problems) = (Vec::new(), Bindings::new(), Vec::new());
+        for p in &f.params {
+            let value = f.value(*p);
+            let Some(t) = given.remove(&*value.name) else {
+                problems.push(format!("input '{}' ({}) is missing", value.name, value.ty));
+                continue;
+            };
+            let fits = t.dtype() == value.ty.dtype
+                && Axes::unify(&value.ty.shape, t.shape(), &mut bindings);
+            if !fits {
+                problems.push(format!(
+                    "input '{}' is {}, expected {}{}",
+                    value.name,
+                    t.signature(),
+                    value.ty,
+                    bound_text(&value.ty, &bindings)
+                ));
+            }
+            ordered.push(t);
+        }
+        for name in given.keys() {
+            problems.push(format!("the model has no input '{name}'"));
+        }
+        if problems.is_empty() {
+            return Ok((ordered, bindings));
+        }
+        let names: Vec<&str> = f.params.iter().map(|p| &*f.value(*p).name).collect();
+        let advice = format!("the model's inputs are: {}", names.join(", "));
+        Err(Error::new(Code::InvalidInput, problems.join("; ")).advise(advice))
+    }
+
+    async fn call(
+        self: &Arc<Self>,
+        inputs: Vec<Tensor>,
+        bindings: Bindings,
+        options: CallOptions,
+    ) -> Result<Outputs> {
+        let lease = self.leased(&bindings).await?;
+        let axes = &lease.planned.axes.bounds;
+        let values = axes
+            .iter()
+            .map(|(s, _)| bindings.get(s).copied().unwrap_or(1))
+            .collect();
+        let results = lease.driver.call(inputs, values, options.deadline).await?;
+        let names = self.function.results.iter().map(|(n, _)| n.clone());
+        Ok(Outputs(names.zip(results).collect()))
+    }
+
+    /// The lease, replaced where these sizes exceed its bounds or a worker of it is gone.
+    async fn leased(&self, bindings: &Bindings) -> Result<Arc<Lease>> {
+        let mut slot = self.lease.lock().await;
+        if let Some(lease) = &*slot {
+            let within = |(s, b): &(Arc<str>, i64)| bindings.get(s).is_none_or(|v| v <= b);
+            if lease.driver.broken().is_none() && lease.planned.axes.bounds.iter().all(within) {
+                return Ok(lease.clone());
+            }
+        }
+        let mut bounds = self.bounds.clone();
+        for (symbol, size) in bindings {
+            // Room to grow, so that the next longer input does not plan anew at once.
+            let wanted = size.saturating_mul(2).max(1);
+            let bound = bounds.entry(symbol.to_string()).or_insert(wanted);
+            if *bound < *size {
+                *bound = wanted;
+            }
+        }
+        if let Some(old) = slot.take() {
+            old.driver.close();
+            // Its members may be gone, which the coordinator knows; a failure changes nothing here.
+            drop(self.session.release(old.driver.lease()).await);
+        }
+        let lease = self.lease(bounds).await?;
+        *slot = Some(lease.clone());
+        Ok(lease)
+    }
+
+    /// Plans and installs under these bounds.
+    async fn lease(&self, bounds: BTreeMap<String, i64>) -> Result<Arc<Lease>> {
+        let session = &self.session;
+        let client = session.coordinator().await?;
+        (self.tell)(Phase::Planning);
+        let mut options = self.options.clone();
+        options.axes.bounds = bounds.into_iter().map(|(s, b)| (s.into(), b)).collect();
+        let me = session.hub.me.incarnation;
+        let answer = client
+            .plan(
+                call_context(rpc::PLAN_BOUND),
+                self.function.clone(),
+                options,
+                me,
+            )
+            .await;
+        let planned = rpc::answer("the coordinator", answer)?;
+        let workers = &planned.participants[..planned.participants.len().saturating_sub(1)];
+        // Linked before the install: workers ask this client for weights over these connections.
+        let links = session.links(workers).await?;
+        let plan = planned.plan;
+        let install = client.install(call_context(rpc::INSTALL_BOUND), plan);
+        tokio::pin!(install);
+        let leased = loop {
+            tokio::select! {
+                biased;
+                answer = &mut install => break rpc::answer("the coordinator", answer)?,
+                () = tokio::time::sleep(PROGRESS_PERIOD) => {
+                    if let Ok(Ok(p)) = client.progress(call(), plan).await {
+                        (self.tell)(Phase::Loading { done: p.done, total: p.total });
+                    }
+                }
+            }
+        };
+        let pool = Pool::new(&session.ledger, Account::Leases, 0)?;
+        let driver = Driver::new(
+            session.hub.clone(),
+            leased.lease,
+            planned.participants.clone(),
+            planned.driver.clone(),
+            planned.axes.clone(),
+            leased.in_flight,
+            links,
+            pool,
+        );
+        Ok(Arc::new(Lease { driver, planned }))
+    }
+}
+
+/// Which sizes the dynamic axes of a type are bound to by other inputs.
+fn bound_text(ty: &TensorType, bindings: &Bindings) -> String {
+    let mut symbols = BTreeSet::new();
+    ty.shape.iter().for_each(|d| d.symbols(&mut symbols));
+    let bound: Vec<String> = symbols
+        .iter()
+        .filter_map(|s| bindings.get(s).map(|v| format!("{s} = {v}")))
+        .collect();
+    if bound.is_empty() {
+        String::new()
+    } else {
+        format!(" with {}", bound.join(", "))
+    }
+}

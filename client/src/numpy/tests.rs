@@ -1,0 +1,198 @@
+use super::*;
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/data")
+        .join(name)
+}
+
+/// A file that is gone at the end of the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str, bytes: &[u8]) -> Scratch {
+        let path = std::env::temp_dir().join(format!("convoke-numpy-{}-{name}", std::process::id()));
+        std::fs::write(&path, bytes).unwrap();
+        Scratch(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn get<'a>(all: &'a [(String, Tensor)], name: &str) -> &'a Tensor {
+    &all.iter().find(|(n, _)| n == name).unwrap().1
+}
+
+/// An npy file with this header and no more than `body`.
+fn npy(header: &str, body: &[u8]) -> Vec<u8> {
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.as_bytes());
+    bytes.extend(body);
+    bytes
+}
+
+#[track_caller]
+fn refused(name: &str, bytes: &[u8], expected: &str) {
+    let file = Scratch::new(name, bytes);
+    let e = read_npy(&file.0).expect_err(expected).to_string();
+    let text = e.strip_prefix(&format!("{}: ", file.0.display()));
+    assert_eq!(text, Some(expected), "{e}");
+}
+
+#[test]
+fn what_numpy_writes_is_read() {
+    for file in ["stored.npz", "compressed.npz"] {
+        let all = read_npz(data(file)).unwrap();
+        for (code, dtype) in [
+            ("f2", DType::F16),
+            ("f4", DType::F32),
+            ("f8", DType::F64),
+            ("i1", DType::I8),
+            ("i2", DType::I16),
+            ("i4", DType::I32),
+            ("i8", DType::I64),
+            ("u1", DType::U8),
+            ("u2", DType::U16),
+            ("u4", DType::U32),
+            ("u8", DType::U64),
+        ] {
+            let t = get(&all, code);
+            assert_eq!((t.dtype(), t.shape()), (dtype, [2, 3].as_slice()), "{file}");
+            if !dtype.is_float() {
+                assert_eq!(t.to_i64s().unwrap(), [0, 1, 2, 3, 4, 5]);
+            }
+        }
+        assert_eq!(get(&all, "f4").as_slice::<f32>().unwrap()[4], 4.);
+        assert_eq!(get(&all, "bool").bytes(), [1, 0, 1]);
+        assert_eq!(get(&all, "scalar"), &Tensor::scalar(2.5f32));
+        assert_eq!(get(&all, "empty").shape(), [0, 3]);
+        let counted: Vec<f32> = (0..24).map(|i| i as f32).collect();
+        let c = Tensor::from_slice(&[2, 3, 4], &counted).unwrap();
+        assert_eq!(get(&all, "fortran"), &c);
+    }
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    let file = Scratch::new("copy.npz", b"");
+    let all = read_npz(data("stored.npz")).unwrap();
+    write_npz(&file.0, &all).unwrap();
+    assert_eq!(read_npz(&file.0).unwrap(), all);
+    let one = Scratch::new("copy.npy", b"");
+    for (_, t) in &all {
+        write_npy(&one.0, t).unwrap();
+        assert_eq!(&read_npy(&one.0).unwrap(), t);
+    }
+    let halves = [half::bf16::from_f32(1.5), half::bf16::from_f32(-3e38)];
+    write_npy(&one.0, &Tensor::from_slice(&[2], &halves).unwrap()).unwrap();
+    let wide = halves.map(f32::from);
+    assert_eq!(read_npy(&one.0).unwrap().as_slice::<f32>().unwrap(), wide);
+    let twice = [all[0].clone(), all[0].clone()];
+    let e = write_npz(&file.0, &twice).unwrap_err();
+    assert!(matches!(e, NumpyError::Duplicate { array, .. } if array == "f2"));
+}
+
+#[test]
+fn other_arrays_are_refused_by_name() {
+    let check = |file: &str, expected: &str| {
+        let e = read_npy(data(file)).unwrap_err().to_string();
+        assert_eq!(e, format!("{}: {expected}", data(file).display()));
+    };
+    check(
+        "big_endian.npy",
+        "has the byte order of '>f4'; convert it with .astype('<f4')",
+    );
+    check(
+        "structured.npy",
+        "is a structured array; convert it to plain numbers",
+    );
+    check(
+        "text.npy",
+        "has the unsupported dtype '<U2'; supported are f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8 bool",
+    );
+}
+
+#[test]
+fn lying_headers_allocate_nothing() {
+    let d = |shape: &str| format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}");
+    let check = |shape: &str, expected: &str| refused("lie.npy", &npy(&d(shape), &[0; 8]), expected);
+    check(
+        "(1000000000000,)",
+        "f32[1000000000000] needs 4000000000000 bytes, the file holds 8",
+    );
+    check(
+        "(9223372036854775807, 9)",
+        "shape [9223372036854775807, 9] of f32 is too large to allocate",
+    );
+    check("(99999999999999999999,)", "its shape is not a tuple of sizes");
+    check("(-1,)", "its shape is not a tuple of sizes");
+    check(&format!("({})", "1,".repeat(17)), "has more than 16 dimensions");
+    check(&"(".repeat(5000), "its shape is not a tuple of sizes");
+    check("(3,)", "f32[3] needs 12 bytes, the file holds 8");
+    check("(1,)", "f32[1] needs 4 bytes, the file holds 8");
+
+    refused("short.npy", b"\x93NUM", "not a .npy array");
+    refused("text.npy", b"these are no numbers", "not a .npy array");
+    refused(
+        "v9.npy",
+        b"\x93NUMPY\x09\x00\x00\x00",
+        "version 9 of the .npy format is unknown",
+    );
+    refused(
+        "long.npy",
+        b"\x93NUMPY\x02\x00\xff\xff\xff\xff{",
+        "declares a header of 4294967295 bytes",
+    );
+    refused("open.npy", &npy("{'descr", b""), "its header has an unclosed quote");
+    refused(
+        "half.npy",
+        &npy("{'descr': '<f4'}", b""),
+        "its header lacks descr, fortran_order or shape",
+    );
+    let bools = "{'descr': '|b1', 'fortran_order': False, 'shape': (1,)}";
+    refused(
+        "bool.npy",
+        &npy(bools, &[7]),
+        "a bool tensor holds a byte that is neither 0 nor 1",
+    );
+}
+
+#[test]
+fn a_damaged_archive_is_an_error_at_every_length() {
+    let whole = std::fs::read(data("compressed.npz")).unwrap();
+    for n in (0..whole.len()).step_by(37) {
+        let file = Scratch::new("cut.npz", &whole[..n]);
+        let e = read_npz(&file.0).unwrap_err();
+        assert!(matches!(e, NumpyError::NotNpz { .. }), "{e}");
+    }
+    let original = read_npz(data("compressed.npz")).unwrap();
+    for at in (0..whole.len()).step_by(3) {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 0x5a;
+        let file = Scratch::new("damaged.npz", &damaged);
+        // Names and dates may change unnoticed, values may not.
+        for (name, t) in read_npz(&file.0).unwrap_or_default() {
+            if let Some((_, known)) = original.iter().find(|(n, _)| *n == name) {
+                assert_eq!(&t, known, "byte {at} changed {name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn missing_files_are_named() {
+    let e = read_npz("/nonexistent/x.npz").unwrap_err();
+    assert_eq!(
+        Error::from(e).to_string(),
+        "cannot read /nonexistent/x.npz: No such file or directory (os error 2)\n  \
+         check the path and its permissions"
+    );
+    let e = write_npy("/nonexistent/x.npy", &Tensor::scalar(1u8)).unwrap_err();
+    assert!(e.to_string().starts_with("cannot write /nonexistent/x.npy: "));
+    assert!(read_npy("/").unwrap_err().to_string().contains("not a regular file"));
+}

@@ -1,0 +1,232 @@
+//! A client's place in the cluster: its identity, its connection to the coordinator, its links to workers,
+//! and the artifacts that it serves.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use convoke_common::admission::{self, bind_towards, call, lookup, reach};
+use convoke_common::artifact::ArtifactId;
+use convoke_common::error::{Code, Error, Result};
+use convoke_common::identity::{
+    IdentityFiles, JoinToken, OwnIdentity, RevocationList, Role, TlsConfigs,
+};
+use convoke_common::ids::{Incarnation, LeaseId};
+use convoke_common::memory::Ledger;
+use convoke_common::program::Participant;
+use convoke_common::rpc::{self, CoordinatorClient, StreamKind};
+use convoke_common::world::quic::Connection;
+use convoke_common::world::{Endpoint, EndpointOptions, World};
+use convoke_models::Source;
+use convoke_rendezvous::artifacts::{self, ArtifactSource};
+use convoke_rendezvous::{Hub, Link, Peer, remote};
+
+/// How long a worker may take to say what a stream is that it opened.
+const FIRST_BYTE_BOUND: Duration = Duration::from_secs(5);
+
+/// The files that workers may ask this client for.
+#[derive(Default)]
+pub(crate) struct Sources(Mutex<BTreeMap<ArtifactId, Source>>);
+
+impl Sources {
+    pub(crate) fn add(&self, sources: &[Source]) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.extend(sources.iter().map(|s| (s.meta().id, s.clone())));
+    }
+}
+
+impl ArtifactSource for Sources {
+    fn chunk(&self, id: ArtifactId, index: u64) -> Result<bytes::Bytes> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let source = all.get(&id).cloned();
+        drop(all);
+        let source = source.ok_or_else(|| {
+            Error::new(Code::NotFound, format!("artifact {id} is not served here"))
+        })?;
+        Ok(source.read_chunk(index)?.into())
+    }
+}
+
+/// See the module.
+pub(crate) struct Session {
+    pub(crate) world: World,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) sources: Arc<Sources>,
+    pub(crate) ledger: Ledger,
+    endpoint: Endpoint,
+    address: String,
+    coordinator: tokio::sync::Mutex<(Connection, CoordinatorClient)>,
+}
+
+impl Session {
+    /// Joins with a token (or the identity kept in `state_dir`) and connects to the coordinator.
+    pub(crate) async fn connect(
+        world: World,
+        address: &str,
+        token: &JoinToken,
+        state_dir: Option<PathBuf>,
+    ) -> Result<Arc<Session>> {
+        if token.role != Role::Client {
+            let msg = format!("the token is for a {}, not for a client", token.role);
+            return Err(Error::new(Code::Unauthorized, msg)
+                .advise("make one with `convoke token create --role client`"));
+        }
+        let identity = identity(&world, address, token, state_dir).await?;
+        let revoked = Arc::new(RevocationList::default());
+        let tls = TlsConfigs::cluster(&identity, revoked, world.wall.clone())?;
+        let addrs = lookup(&world, address).await?;
+        let first = addrs.first().copied();
+        let first = first
+            .ok_or_else(|| Error::new(Code::Unreachable, format!("'{address}' has no address")))?;
+        // Workers may be elsewhere than the coordinator: loopback reaches only this host.
+        let mut bind = bind_towards(first);
+        if !first.ip().is_loopback() {
+            bind.set_port(0);
+        }
+        let options = EndpointOptions::default();
+        let endpoint = world.net.endpoint(bind, &tls, &options).await?;
+        let me = Peer {
+            name: identity.peer().name.as_str().to_owned(),
+            incarnation: Incarnation(u64::from_le_bytes(world.rng.bytes())),
+        };
+        let coordinator = dial(&world, &endpoint, address).await?;
+        Ok(Arc::new(Session {
+            hub: Hub::new(me),
+            sources: Arc::default(),
+            // A client's memory is its owner's business; the ledger only counts.
+            ledger: Ledger::new("client", u64::MAX >> 1),
+            coordinator: tokio::sync::Mutex::new(coordinator),
+            address: address.to_owned(),
+            endpoint,
+            world,
+        }))
+    }
+
+    /// The coordinator's services, dialling again where the connection was lost.
+    pub(crate) async fn coordinator(&self) -> Result<CoordinatorClient> {
+        let mut c = self.coordinator.lock().await;
+        if c.0.close_reason().is_some() {
+            *c = dial(&self.world, &self.endpoint, &self.address).await?;
+        }
+        Ok(c.1.clone())
+    }
+
+    /// A link to every worker of a lease, in their order.
+    pub(crate) async fn links(&self, workers: &[Participant]) -> Result<Vec<Arc<Link>>> {
+        let mut links = Vec::new();
+        for p in workers {
+            let peer = Peer {
+                name: p.name.clone(),
+                incarnation: p.incarnation,
+            };
+            links.push(match self.hub.link(&peer) {
+                Some(link) => link,
+                None => self.dial_worker(p).await?,
+            });
+        }
+        Ok(links)
+    }
+
+    async fn dial_worker(&self, p: &Participant) -> Result<Arc<Link>> {
+        let dialled = reach(&self.world, &self.endpoint, &p.address, Role::Worker).await;
+        let dialled = dialled.map_err(|e| {
+            let msg = format!("cannot reach worker {} at {}: {}", p.name, p.address, e.message);
+            Error::new(Code::Unreachable, msg).advise(
+                "start the worker with --advertise HOST:PORT, an address that this machine can reach, \
+                 or run the client inside the cluster's network",
+            )
+        })?;
+        let (connection, name) = (
+            dialled.connection,
+            dialled.identity.name.as_str().to_owned(),
+        );
+        if name != p.name {
+            let msg = format!("{} is answered by worker {name}, not {}", p.address, p.name);
+            return Err(Error::new(Code::Unreachable, msg));
+        }
+        self.serve(connection.clone());
+        let link = remote::dial_lane(&self.world, &self.hub, connection, name).await?;
+        if link.peer().incarnation != p.incarnation {
+            let msg = format!("worker {} was restarted since the plan was made", p.name);
+            return Err(Error::new(Code::PeerLost, msg).advise("try again: a new plan will use it"));
+        }
+        Ok(link)
+    }
+
+    /// Serves the artifact streams that a worker opens.
+    fn serve(&self, connection: Connection) {
+        let (world, sources) = (self.world.clone(), self.sources.clone());
+        self.world.spawn(async move {
+            while let Ok((send, mut recv)) = connection.accept_bi().await {
+                let (w, sources) = (world.clone(), sources.clone());
+                world.spawn(async move {
+                    let mut kind = [0];
+                    let read = tokio::time::timeout(FIRST_BYTE_BOUND, recv.read_exact(&mut kind));
+                    let known = matches!(read.await, Ok(Ok(())));
+                    if known && StreamKind::from_byte(kind[0]) == Some(StreamKind::Artifact) {
+                        artifacts::serve(w, sources, send, recv).await;
+                    }
+                });
+            }
+        });
+    }
+
+    /// Ends a lease at the coordinator.
+    pub(crate) async fn release(&self, lease: LeaseId) -> Result<()> {
+        let client = self.coordinator().await?;
+        rpc::answer("the coordinator", client.release(call(), lease).await)
+    }
+
+    /// Closes every connection.
+    pub(crate) async fn close(&self) {
+        self.endpoint.close(0u32.into(), b"client leaving");
+        // Peers that do not answer learn by their idle timeout.
+        let _ = tokio::time::timeout(Duration::from_secs(1), self.endpoint.wait_idle()).await;
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.endpoint.close(0u32.into(), b"client leaving");
+    }
+}
+
+async fn dial(
+    world: &World,
+    endpoint: &Endpoint,
+    address: &str,
+) -> Result<(Connection, CoordinatorClient)> {
+    let dialled = reach(world, endpoint, address, Role::Coordinator)
+        .await
+        .map_err(|e| {
+            if e.code != Code::Unreachable || !e.advice.is_empty() {
+                return e;
+            }
+            e.advise("check that the coordinator runs and that its UDP port is open")
+        })?;
+    let client = rpc::connect_coordinator(world, &dialled.connection).await?;
+    Ok((dialled.connection, client))
+}
+
+async fn identity(
+    world: &World,
+    address: &str,
+    token: &JoinToken,
+    state_dir: Option<PathBuf>,
+) -> Result<OwnIdentity> {
+    let files = state_dir.map(|d| IdentityFiles::new(world.store.clone(), d));
+    let now = world.wall.unix_seconds();
+    if let Some(files) = &files
+        && let Some(known) = files.load()?
+        && !known.needs_renewal(now)
+        && known.peer().token_id == token.id
+    {
+        return Ok(known);
+    }
+    let joined = admission::join(world, address, token, Role::Client, "").await?;
+    if let Some(files) = &files {
+        files.save(&joined)?;
+    }
+    Ok(joined)
+}

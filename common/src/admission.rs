@@ -1,0 +1,164 @@
+//! Becoming a member: trade a join token for a certificate, and reach the coordinator.
+//!
+//! Invariants
+//! 1. The token's secret is sent only over a connection whose server proved to be the coordinator of the
+//!    cluster that the token names.
+//! 2. Every error says which address was tried and what to do next.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use tarpc::context::Context;
+
+use crate::error::{Code, Error, Result};
+use crate::identity::{
+    DialError, Dialled, IdentityError, JoinToken, OwnIdentity, OwnKey, Role, TlsConfigs, dial,
+    peer_ca,
+};
+use crate::rpc::{CALL_BOUND, JoinRequest, Joined, answer, connect_joining};
+use crate::rpc_transport::call_context;
+use crate::world::{Endpoint, EndpointOptions, NetError, World};
+
+/// How long a dial may take: several lost handshake packets.
+pub const DIAL_BOUND: Duration = Duration::from_secs(5);
+
+/// The context of a control call that does no work of its own.
+pub fn call() -> Context {
+    call_context(CALL_BOUND)
+}
+
+/// An error with its chain of sources in one line.
+pub fn chain(e: &dyn std::error::Error) -> String {
+    let mut text = e.to_string();
+    let mut source = e.source();
+    while let Some(s) = source {
+        let s_text = s.to_string();
+        if !text.contains(&s_text) {
+            text.push_str(": ");
+            text.push_str(&s_text);
+        }
+        source = s.source();
+    }
+    text
+}
+
+impl From<IdentityError> for Error {
+    fn from(e: IdentityError) -> Error {
+        Error::new(Code::Unauthorized, chain(&e))
+    }
+}
+
+impl From<NetError> for Error {
+    fn from(e: NetError) -> Error {
+        let code = match e {
+            NetError::PortTaken { .. } => Code::AddressInUse,
+            _ => Code::Unreachable,
+        };
+        Error::new(code, chain(&e))
+    }
+}
+
+impl From<DialError> for Error {
+    fn from(e: DialError) -> Error {
+        let code = match e {
+            DialError::VersionMismatch { .. } => Code::VersionMismatch,
+            DialError::WrongRole { .. } | DialError::TlsRejected { .. } => Code::Unauthorized,
+            _ => Code::Unreachable,
+        };
+        Error::new(code, chain(&e))
+    }
+}
+
+/// The wildcard address to bind when dialling `peer`: its family, its loopback where it is one.
+pub fn bind_towards(peer: SocketAddr) -> SocketAddr {
+    let ip: IpAddr = match peer {
+        SocketAddr::V4(a) if a.ip().is_loopback() => Ipv4Addr::LOCALHOST.into(),
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    SocketAddr::new(ip, 0)
+}
+
+/// The addresses of `HOST:PORT`.
+pub async fn lookup(world: &World, host_port: &str) -> Result<Vec<SocketAddr>> {
+    let found = tokio::time::timeout(CALL_BOUND, world.net.lookup(host_port)).await;
+    let unknown = |why: String| {
+        Error::new(
+            Code::Unreachable,
+            format!("cannot resolve '{host_port}': {why}"),
+        )
+        .advise("give HOST:PORT, for example coordinator.example:7070")
+    };
+    match found {
+        Ok(Ok(addrs)) => Ok(addrs),
+        Ok(Err(e)) => Err(unknown(chain(&e))),
+        Err(_) => Err(unknown("the name service did not answer".into())),
+    }
+}
+
+/// Dials a member by `HOST:PORT`, trying its addresses in turn.
+pub async fn reach(
+    world: &World,
+    endpoint: &Endpoint,
+    host_port: &str,
+    expected: Role,
+) -> Result<Dialled> {
+    let mut last = None;
+    for addr in lookup(world, host_port).await? {
+        match dial(endpoint, addr, expected, DIAL_BOUND).await {
+            Ok(d) => return Ok(d),
+            Err(e) => last = Some(e),
+        }
+    }
+    let Some(last) = last else {
+        return Err(Error::new(
+            Code::Unreachable,
+            format!("'{host_port}' has no address"),
+        ));
+    };
+    Err(last.into())
+}
+
+/// Joins the cluster that `token` names as a `role`, through the coordinator at `HOST:PORT`. An empty `name` lets
+/// the coordinator choose one.
+pub async fn join(
+    world: &World,
+    host_port: &str,
+    token: &JoinToken,
+    role: Role,
+    name: &str,
+) -> Result<OwnIdentity> {
+    let addrs = lookup(world, host_port).await?;
+    let Some(first) = addrs.first() else {
+        return Err(Error::new(
+            Code::Unreachable,
+            format!("'{host_port}' has no address"),
+        ));
+    };
+    let tls = TlsConfigs::joining(token.ca, world.wall.clone())?;
+    let options = EndpointOptions::default();
+    let endpoint = world
+        .net
+        .endpoint(bind_towards(*first), &tls, &options)
+        .await?;
+    let result = async {
+        let dialled = reach(world, &endpoint, host_port, Role::Coordinator).await?;
+        let client = connect_joining(world, &dialled.connection).await?;
+        let key = OwnKey::generate(world.rng.as_ref())?;
+        let request = JoinRequest {
+            token_id: token.id.clone(),
+            secret: token.secret.clone(),
+            role,
+            name: name.to_owned(),
+            csr: key.csr()?,
+        };
+        let joined: Joined = answer("the coordinator", client.join(call(), request).await)?;
+        // The CA that the handshake proved, not one that the answer could name.
+        let ca = peer_ca(&dialled.connection, &token.ca)
+            .ok_or_else(|| Error::internal("the coordinator's chain lost its CA"))?;
+        Ok(OwnIdentity::new(key, joined.certificate.into(), ca)?)
+    }
+    .await;
+    endpoint.close(0u32.into(), b"joined");
+    result
+}

@@ -1,0 +1,226 @@
+//! The error that crosses hops: what happened, where, and what to do next.
+//!
+//! Modules keep their own error types; at a boundary that a person or another process sees, they become
+//! an [`Error`], which stays structured over the wire and in `--json`.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// What kind of thing went wrong. The names in `--json` never change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Code {
+    /// A model file is missing, truncated, or not what it claims to be.
+    InvalidModel,
+    /// A model needs ops that are not supported.
+    UnsupportedOp,
+    /// A graph breaks a rule of its ops.
+    InvalidGraph,
+    /// A fed tensor has the wrong name, dtype or shape.
+    InvalidInput,
+    /// A request is malformed.
+    InvalidArgument,
+    /// A file cannot be read or written.
+    Io,
+    /// No worker is there.
+    NoWorkers,
+    /// The workers' memory does not hold the program.
+    ClusterTooSmall,
+    /// A reservation exceeds a worker's memory budget.
+    OutOfMemory,
+    /// A token or certificate is wrong, expired, revoked, or of another role.
+    Unauthorized,
+    /// A peer cannot be reached.
+    Unreachable,
+    /// A peer speaks another protocol or computes under another numerics profile.
+    VersionMismatch,
+    /// A port is already in use.
+    AddressInUse,
+    /// A kernel returned an error.
+    KernelFailed,
+    /// A kernel panicked.
+    KernelPanicked,
+    /// A participant was lost.
+    PeerLost,
+    /// The caller cancelled.
+    Cancelled,
+    /// The step's deadline passed.
+    DeadlineExceeded,
+    /// A worker is shutting down.
+    WorkerLeaving,
+    /// A kernel does not return; its worker takes no more work.
+    Wedged,
+    /// The lease ended: released, or a member was lost.
+    LeaseRetired,
+    /// Too much is in flight already.
+    Busy,
+    /// What was asked for is not there.
+    NotFound,
+    /// A peer sent what it must not.
+    ProtocolViolation,
+    /// An artifact's bytes do not match its hash.
+    CorruptArtifact,
+    /// `--verify` found a difference.
+    VerifyFailed,
+    /// A defect of Convoke.
+    Internal,
+}
+
+impl Code {
+    /// The stable name, as in `--json`.
+    pub fn name(self) -> String {
+        match serde_json::to_value(self) {
+            Ok(serde_json::Value::String(s)) => s,
+            _ => "internal".into(),
+        }
+    }
+
+    /// Whether an error of this kind is a consequence, which is never reported as a root cause while
+    /// a primary error is known.
+    pub fn is_secondary(self) -> bool {
+        matches!(self, Code::Cancelled | Code::PeerLost | Code::LeaseRetired)
+    }
+}
+
+/// Where in the cluster and the model.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Site {
+    pub worker: Option<String>,
+    pub host: Option<String>,
+    pub device: Option<String>,
+    /// Node name as in the model.
+    pub node: Option<String>,
+    pub op: Option<String>,
+    /// Signatures of the node's operands, `f32[2, 3]`.
+    pub operands: Vec<String>,
+}
+
+/// An error with its cause, place and remedy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Error {
+    pub code: Code,
+    pub message: String,
+    /// What to do next; empty when there is nothing to add.
+    pub advice: String,
+    pub site: Option<Box<Site>>,
+    /// Participants that were stopped because of it.
+    pub stopped: Vec<String>,
+    /// Further primary errors of the same step that arrived later.
+    pub attached: Vec<Error>,
+}
+
+/// `Result` with [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// An error without place or advice.
+    pub fn new(code: Code, message: impl Into<String>) -> Error {
+        Error {
+            code,
+            message: message.into(),
+            advice: String::new(),
+            site: None,
+            stopped: vec![],
+            attached: vec![],
+        }
+    }
+
+    /// Adds what to do next.
+    pub fn advise(mut self, advice: impl Into<String>) -> Error {
+        self.advice = advice.into();
+        self
+    }
+
+    /// Sets the place, unless one nearer to the cause is known.
+    pub fn at(mut self, site: Site) -> Error {
+        self.site.get_or_insert_with(|| Box::new(site));
+        self
+    }
+
+    /// A defect of ours.
+    pub fn internal(message: impl Into<String>) -> Error {
+        Error::new(Code::Internal, message).advise("this is a defect in Convoke; please report it")
+    }
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        if let Some(n) = &self.node {
+            parts.push(format!("node '{n}'"));
+        }
+        if let Some(op) = &self.op {
+            parts.push(format!("op {op}({})", self.operands.join(", ")));
+        }
+        if let Some(w) = &self.worker {
+            parts.push(format!("worker {w}"));
+        }
+        if let Some(h) = &self.host {
+            parts.push(format!("host {h}"));
+        }
+        if let Some(d) = &self.device {
+            parts.push(format!("device {d}"));
+        }
+        f.write_str(&parts.join(", "))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        if let Some(site) = &self.site {
+            write!(f, " [{site}]")?;
+        }
+        if !self.stopped.is_empty() {
+            write!(f, "; stopped: {}", self.stopped.join(", "))?;
+        }
+        if !self.attached.is_empty() {
+            write!(f, "; {} further errors", self.attached.len())?;
+        }
+        if !self.advice.is_empty() {
+            write!(f, "\n  {}", self.advice)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<crate::tensor::TensorError> for Error {
+    fn from(e: crate::tensor::TensorError) -> Error {
+        use crate::tensor::TensorError as T;
+        let code = match e {
+            T::OutOfMemory { .. } | T::TooLarge { .. } => Code::OutOfMemory,
+            _ => Code::InvalidArgument,
+        };
+        Error::new(code, e.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_as_one_line_with_advice_below() {
+        let e = Error::new(
+            Code::KernelFailed,
+            "index 9 is out of range for axis of length 4",
+        )
+        .at(Site {
+            worker: Some("w1".into()),
+            node: Some("/embed/Gather".into()),
+            op: Some("Gather".into()),
+            operands: vec!["f32[4, 8]".into(), "i64[1]".into()],
+            ..Site::default()
+        })
+        .advise("feed indices below 4");
+        assert_eq!(
+            e.to_string(),
+            "index 9 is out of range for axis of length 4 [node '/embed/Gather', \
+             op Gather(f32[4, 8], i64[1]), worker w1]\n  feed indices below 4"
+        );
+        assert_eq!(e.code.name(), "kernel_failed");
+    }
+}

@@ -1,0 +1,336 @@
+//! The graph: a functional program in single-assignment form.
+//!
+//! A [`Function`] has typed parameters, literals, nodes in topological order, and named results. There is
+//! no hidden state: a node's outputs depend on its operands and attributes only.
+//!
+//! Invariants, checked by [`Function::verify`]
+//! 1. Every value has exactly one definition: a parameter, a literal, or an output of one node.
+//! 2. Nodes stand in topological order.
+//! 3. Every node satisfies its op's definition: operand count, attribute types, dtypes, shape rule.
+//! 4. A node of the init part depends on literals and init nodes only.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::artifact::ArtifactMeta;
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::tensor::Tensor;
+
+/// Index into [`Function::values`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ValueId(pub u32);
+
+impl ValueId {
+    /// As an index.
+    pub fn ix(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A dtype and a shape of symbolic dimensions.
+#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct TensorType {
+    pub dtype: DType,
+    pub shape: Vec<Dim>,
+}
+
+impl TensorType {
+    /// A type.
+    pub fn new(dtype: DType, shape: Vec<Dim>) -> TensorType {
+        TensorType { dtype, shape }
+    }
+
+    /// A type of known dimensions.
+    pub fn fixed(dtype: DType, shape: &[usize]) -> TensorType {
+        TensorType {
+            dtype,
+            shape: shape.iter().map(|d| Dim::from(*d)).collect(),
+        }
+    }
+
+    /// The dimensions, where all are known and not negative.
+    pub fn fixed_shape(&self) -> Option<Vec<usize>> {
+        self.shape
+            .iter()
+            .map(|d| usize::try_from(d.as_const()?).ok())
+            .collect()
+    }
+}
+
+impl fmt::Display for TensorType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dims: Vec<String> = self.shape.iter().map(|d| d.to_string()).collect();
+        write!(f, "{}[{}]", self.dtype, dims.join(", "))
+    }
+}
+impl fmt::Debug for TensorType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A value: one tensor of every run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Value {
+    /// Name as in the model, unique in the function.
+    pub name: Arc<str>,
+    pub ty: TensorType,
+}
+
+/// An attribute of a node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Attr {
+    Int(i64),
+    Float(f32),
+    Str(Arc<str>),
+    Ints(Vec<i64>),
+    Floats(Vec<f32>),
+    Strs(Vec<Arc<str>>),
+    Tensor(Tensor),
+    DType(DType),
+}
+
+/// Attributes by name, in a fixed order.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Attrs(pub BTreeMap<Arc<str>, Attr>);
+
+impl Attrs {
+    /// Sets `name`; returns self to chain.
+    pub fn with(mut self, name: &str, value: Attr) -> Attrs {
+        self.0.insert(name.into(), value);
+        self
+    }
+    /// The attribute, where present.
+    pub fn get(&self, name: &str) -> Option<&Attr> {
+        self.0.get(name)
+    }
+    /// An integer attribute or `default`.
+    pub fn int(&self, name: &str, default: i64) -> i64 {
+        match self.get(name) {
+            Some(Attr::Int(v)) => *v,
+            _ => default,
+        }
+    }
+    /// A float attribute or `default`.
+    pub fn float(&self, name: &str, default: f32) -> f32 {
+        match self.get(name) {
+            Some(Attr::Float(v)) => *v,
+            _ => default,
+        }
+    }
+    /// A list of integers, where present.
+    pub fn ints(&self, name: &str) -> Option<&[i64]> {
+        match self.get(name) {
+            Some(Attr::Ints(v)) => Some(v),
+            _ => None,
+        }
+    }
+    /// A string attribute or `default`.
+    pub fn str<'a>(&'a self, name: &str, default: &'a str) -> &'a str {
+        match self.get(name) {
+            Some(Attr::Str(v)) => v,
+            _ => default,
+        }
+    }
+    /// A dtype attribute, where present.
+    pub fn dtype(&self, name: &str) -> Option<DType> {
+        match self.get(name) {
+            Some(Attr::DType(v)) => Some(*v),
+            _ => None,
+        }
+    }
+    /// A tensor attribute, where present.
+    pub fn tensor(&self, name: &str) -> Option<&Tensor> {
+        match self.get(name) {
+            Some(Attr::Tensor(v)) => Some(v),
+            _ => None,
+        }
+    }
+}
+
+/// When a node runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Part {
+    /// Once, at install.
+    Init,
+    /// In every step.
+    Step,
+}
+
+/// An application of an op.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Node {
+    /// Name as in the model; a fused node lists what it fused, joined by `+`.
+    pub name: Arc<str>,
+    /// Name of the op in the registry.
+    pub op: Arc<str>,
+    pub attrs: Attrs,
+    /// Operands; `None` for an optional one left out.
+    pub inputs: Vec<Option<ValueId>>,
+    /// Results. An op's optional trailing outputs that nobody uses are left out.
+    pub outputs: Vec<ValueId>,
+    pub part: Part,
+}
+
+/// A constant.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Literal {
+    /// Travels inside the graph; at most [`INLINE_LIMIT`] bytes.
+    Inline(Tensor),
+    /// `len` bytes at `offset` of `Function::artifacts[artifact]`, row-major little-endian.
+    Range {
+        artifact: u32,
+        offset: u64,
+        len: u64,
+    },
+}
+
+/// Largest constant that travels inside a graph, in bytes.
+pub const INLINE_LIMIT: usize = 4096;
+
+/// A tensor function.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Function {
+    pub name: String,
+    pub values: Vec<Value>,
+    pub params: Vec<ValueId>,
+    pub literals: Vec<(ValueId, Literal)>,
+    pub nodes: Vec<Node>,
+    /// Result names and values. A value may be a result more than once, and may be a parameter.
+    pub results: Vec<(String, ValueId)>,
+    /// Files that literals are ranges of.
+    pub artifacts: Vec<ArtifactMeta>,
+}
+
+/// A function breaks an invariant.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GraphError {
+    /// A value id points outside the table.
+    #[error("node '{node}' names a value that does not exist")]
+    NoSuchValue { node: String },
+    /// Two definitions of one value.
+    #[error("value '{value}' is defined twice")]
+    DefinedTwice { value: String },
+    /// An operand or result without a definition before its use.
+    #[error("value '{value}', used by '{user}', is not defined before its use")]
+    Undefined { value: String, user: String },
+    /// An init node depends on a parameter or a step node.
+    #[error("init node '{node}' depends on step value '{value}'")]
+    InitDependsOnStep { node: String, value: String },
+    /// The registry lacks an op.
+    #[error("op '{op}' is not supported; it is used by {}", nodes.join(", "))]
+    Unsupported { op: String, nodes: Vec<String> },
+    /// The op rejects the node.
+    #[error("node '{node}' ({op}): {reason}")]
+    Op {
+        node: String,
+        op: String,
+        reason: String,
+    },
+    /// The declared type of a value is not what its op yields.
+    #[error("value '{value}' is declared {declared} but '{node}' yields {inferred}")]
+    WrongType {
+        node: String,
+        value: String,
+        declared: String,
+        inferred: String,
+    },
+    /// A literal's bytes do not fit its type.
+    #[error("literal '{value}' of type {ty} is backed by {bytes} bytes")]
+    LiteralSize {
+        value: String,
+        ty: String,
+        bytes: u64,
+    },
+    /// A literal reaches outside its artifact.
+    #[error("literal '{value}' lies outside its file")]
+    LiteralRange { value: String },
+}
+
+impl Function {
+    /// The value.
+    pub fn value(&self, id: ValueId) -> &Value {
+        &self.values[id.ix()]
+    }
+
+    /// The value's type.
+    pub fn ty(&self, id: ValueId) -> &TensorType {
+        &self.value(id).ty
+    }
+
+    /// Adds a value.
+    pub fn add_value(&mut self, name: impl Into<Arc<str>>, ty: TensorType) -> ValueId {
+        let id = ValueId(self.values.len() as u32);
+        self.values.push(Value {
+            name: name.into(),
+            ty,
+        });
+        id
+    }
+
+    /// The inline tensor that defines `id`, where there is one.
+    pub fn inline(&self, id: ValueId) -> Option<&Tensor> {
+        self.literals.iter().find_map(|(v, l)| match l {
+            Literal::Inline(t) if *v == id => Some(t),
+            _ => None,
+        })
+    }
+
+    /// Checks all invariants.
+    pub fn verify(&self) -> Result<(), GraphError> {
+        crate::ops::verify::verify(self)
+    }
+}
+
+/// The graph as readable text, one line per node.
+impl fmt::Display for Function {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let v = |id: &ValueId| format!("%{}", self.value(*id).name);
+        writeln!(f, "function {}", self.name)?;
+        for p in &self.params {
+            writeln!(f, "  param {}: {}", v(p), self.ty(*p))?;
+        }
+        for (id, l) in &self.literals {
+            let what = match l {
+                Literal::Inline(_) => "inline".to_string(),
+                Literal::Range {
+                    artifact,
+                    offset,
+                    len,
+                } => {
+                    format!("artifact {artifact} @{offset}+{len}")
+                }
+            };
+            writeln!(f, "  literal {}: {} = {what}", v(id), self.ty(*id))?;
+        }
+        for n in &self.nodes {
+            let outs: Vec<String> = n
+                .outputs
+                .iter()
+                .map(|o| format!("{}: {}", v(o), self.ty(*o)))
+                .collect();
+            let ins: Vec<String> = n
+                .inputs
+                .iter()
+                .map(|i| i.as_ref().map_or("_".into(), v))
+                .collect();
+            let part = if n.part == Part::Init { "init " } else { "" };
+            writeln!(
+                f,
+                "  {part}{} = {}({}) '{}'",
+                outs.join(", "),
+                n.op,
+                ins.join(", "),
+                n.name
+            )?;
+        }
+        for (name, id) in &self.results {
+            writeln!(f, "  result {name} = {}", v(id))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,360 @@
+//! The cluster's certificate authority.
+//!
+//! Invariants:
+//! 1. The CA signs leaf certificates directly and nothing else: its path length is zero.
+//! 2. Of a signing request it takes the public key alone; role, name and validity are the caller's grant.
+//! 3. A state file that cannot be read is an error; a second CA is never made over it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName,
+    DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ED25519,
+    PublicKeyData, SanType, SerialNumber,
+};
+use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer};
+
+use super::csr::OwnKey;
+use super::files::{OwnIdentity, read_pem, write_pem};
+use super::subject::{BadSubject, CaHash, PeerName, Role, Serial, TokenId, to_uri};
+use super::tls::SERVER_NAME;
+use crate::world::{FileMode, Rng, Store, StoreError, World};
+
+/// How long the CA lives.
+pub const CA_LIFE: Duration = Duration::from_secs(10 * 365 * 86_400);
+
+/// How long a certificate lives; it is renewed after a third of that.
+pub const CERTIFICATE_LIFE: Duration = Duration::from_secs(7 * 86_400);
+
+/// Certificates are valid from this long before they are made: clocks differ.
+pub(super) const BACKDATE: Duration = Duration::from_secs(3600);
+
+/// A signing request with an Ed25519 key has about 200 bytes.
+const LARGEST_REQUEST: usize = 4096;
+
+const CA_FILE: &str = "cluster-ca.pem";
+
+/// Why a key or certificate could not be made, read or kept.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// The disk's error.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The library's error.
+    #[error("cannot {what}")]
+    Crypto {
+        /// The verb.
+        what: &'static str,
+        /// The cause.
+        #[source]
+        source: rcgen::Error,
+    },
+    /// A signing request that the CA does not serve.
+    #[error("the signing request is refused: {reason}")]
+    BadRequest {
+        /// Why.
+        reason: &'static str,
+    },
+    /// A certificate that does not say who its holder is.
+    #[error("the certificate cannot be used")]
+    BadSubject(#[source] BadSubject),
+    /// A file that does not hold what it should.
+    #[error(
+        "{} is damaged: {reason}; restore it from a backup, or remove it to start anew \
+         (every member must then join again)", path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The key and the certificate do not belong together.
+    #[error("the certificate was not made for this key")]
+    KeyMismatch,
+    /// TLS refuses the key or certificate.
+    #[error("the identity cannot be used for TLS")]
+    Tls(#[source] rustls::Error),
+}
+
+impl IdentityError {
+    pub(super) fn crypto(what: &'static str) -> impl FnOnce(rcgen::Error) -> Self {
+        move |source| Self::Crypto { what, source }
+    }
+}
+
+/// What a certificate will say.
+#[derive(Debug, Clone)]
+pub struct Grant {
+    /// What the holder may do.
+    pub role: Role,
+    /// What it calls itself.
+    pub name: PeerName,
+    /// The token that brought it.
+    pub token_id: TokenId,
+    /// How long the certificate lives; usually [`CERTIFICATE_LIFE`].
+    pub life: Duration,
+}
+
+/// The authority: its certificate and private key.
+pub struct ClusterCa {
+    certificate: CertificateDer<'static>,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl std::fmt::Debug for ClusterCa {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("ClusterCa").field(&self.hash()).finish()
+    }
+}
+
+fn set_validity(params: &mut CertificateParams, now: u64, life: Duration) {
+    // rcgen's date type belongs to a crate that nothing else here needs; it adds std durations.
+    let date = |unix_seconds| rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(unix_seconds);
+    params.not_before = date(now.saturating_sub(BACKDATE.as_secs()));
+    params.not_after = date(now.saturating_add(life.as_secs()));
+}
+
+impl ClusterCa {
+    /// A new authority, valid from now for [`CA_LIFE`].
+    pub fn create(world: &World) -> Result<Self, IdentityError> {
+        let key = OwnKey::generate(world.rng.as_ref())?;
+        let serial = Serial::from_random(world.rng.bytes());
+        let mut params = CertificateParams::default();
+        // Every cluster's CA has its own name: a peer of another cluster then fails as "unknown issuer", and not as
+        // "bad signature".
+        let short = &serial.to_string()[..8];
+        let mut name = DistinguishedName::new();
+        name.push(DnType::CommonName, format!("convoke cluster {short}"));
+        params.distinguished_name = name;
+        params.serial_number = Some(SerialNumber::from_slice(&serial.to_bytes()));
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        set_validity(&mut params, world.wall.unix_seconds(), CA_LIFE);
+        let certificate = params
+            .self_signed(key.pair())
+            .map_err(IdentityError::crypto("sign the CA certificate"))?
+            .der()
+            .clone();
+        Self::new(certificate, key)
+    }
+
+    fn new(certificate: CertificateDer<'static>, key: OwnKey) -> Result<Self, IdentityError> {
+        let issuer = Issuer::from_ca_cert_der(&certificate, key.into_pair())
+            .map_err(IdentityError::crypto("read the CA certificate"))?;
+        Ok(Self {
+            certificate,
+            issuer,
+        })
+    }
+
+    fn path(state_dir: &Path) -> PathBuf {
+        state_dir.join(CA_FILE)
+    }
+
+    /// The authority kept in a state folder; `None` where there is none yet.
+    pub fn load(store: &dyn Store, state_dir: &Path) -> Result<Option<Self>, IdentityError> {
+        let path = Self::path(state_dir);
+        let Some(pem) = read_pem(store, &path)? else {
+            return Ok(None);
+        };
+        let [certificate] =
+            <[_; 1]>::try_from(pem.certificates).map_err(|_| IdentityError::Damaged {
+                path: path.clone(),
+                reason: "expected one certificate",
+            })?;
+        pem.key.check_matches(&certificate)?;
+        Self::new(certificate, pem.key).map(Some)
+    }
+
+    /// Keeps the authority in a state folder, which is made where it is missing: one file, 0600.
+    pub fn save(&self, store: &dyn Store, state_dir: &Path) -> Result<(), IdentityError> {
+        store.create_dir(state_dir, FileMode::Secret)?;
+        let key = self.issuer.key().serialized_der();
+        write_pem(
+            store,
+            &Self::path(state_dir),
+            key,
+            std::slice::from_ref(&self.certificate),
+        )
+    }
+
+    /// The authority kept in a state folder, or a new one that is then kept there.
+    pub fn load_or_create(world: &World, state_dir: &Path) -> Result<Self, IdentityError> {
+        if let Some(kept) = Self::load(world.store.as_ref(), state_dir)? {
+            return Ok(kept);
+        }
+        let created = Self::create(world)?;
+        created.save(world.store.as_ref(), state_dir)?;
+        Ok(created)
+    }
+
+    /// The certificate that members verify each other against.
+    pub fn certificate(&self) -> &CertificateDer<'static> {
+        &self.certificate
+    }
+
+    /// What join tokens name this cluster by.
+    pub fn hash(&self) -> CaHash {
+        CaHash::of(&self.certificate)
+    }
+
+    /// Signs the public key of a request (DER, from [`OwnKey::csr`]), valid from an hour before `now` (unix seconds).
+    pub fn issue(
+        &self,
+        request: &[u8],
+        grant: &Grant,
+        now: u64,
+        rng: &dyn Rng,
+    ) -> Result<CertificateDer<'static>, IdentityError> {
+        if request.len() > LARGEST_REQUEST {
+            return Err(IdentityError::BadRequest {
+                reason: "it is too large",
+            });
+        }
+        // Verifies the request's signature, which proves possession of the private key.
+        let request =
+            CertificateSigningRequestParams::from_der(&CertificateSigningRequestDer::from(request))
+                .map_err(|_| IdentityError::BadRequest {
+                    reason: "it is malformed or not signed by its own key",
+                })?;
+        if PublicKeyData::algorithm(&request.public_key) != &PKCS_ED25519 {
+            return Err(IdentityError::BadRequest {
+                reason: "its key is not Ed25519",
+            });
+        }
+        let params = leaf(grant, now, Serial::from_random(rng.bytes()))?;
+        let certificate = params
+            .signed_by(&request.public_key, &self.issuer)
+            .map_err(IdentityError::crypto("sign the certificate"))?;
+        Ok(certificate.der().clone())
+    }
+
+    /// Makes a key and its certificate in this process: the coordinator's own, and those of an embedded cluster.
+    pub fn issue_own(
+        &self,
+        world: &World,
+        role: Role,
+        name: PeerName,
+    ) -> Result<OwnIdentity, IdentityError> {
+        let key = OwnKey::generate(world.rng.as_ref())?;
+        let grant = Grant {
+            role,
+            name,
+            token_id: TokenId::direct(),
+            life: CERTIFICATE_LIFE,
+        };
+        let now = world.wall.unix_seconds();
+        let certificate = self.issue(&key.csr()?, &grant, now, world.rng.as_ref())?;
+        OwnIdentity::new(key, certificate, self.certificate.clone())
+    }
+}
+
+fn leaf(grant: &Grant, now: u64, serial: Serial) -> Result<CertificateParams, IdentityError> {
+    let text = |text: String| {
+        text.try_into()
+            .map_err(IdentityError::crypto("write the certificate's subject"))
+    };
+    let uri = to_uri(grant.role, &grant.name, &grant.token_id, serial);
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params
+        .distinguished_name
+        .push(DnType::CommonName, grant.name.as_str());
+    params.serial_number = Some(SerialNumber::from_slice(&serial.to_bytes()));
+    params.subject_alt_names = vec![SanType::URI(text(uri)?)];
+    params.is_ca = IsCa::ExplicitNoCa;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    params.use_authority_key_identifier_extension = true;
+    match grant.role {
+        // Others dial these.
+        Role::Coordinator | Role::Worker => {
+            let name = SanType::DnsName(text(SERVER_NAME.to_owned())?);
+            params.subject_alt_names.push(name);
+            params
+                .extended_key_usages
+                .push(ExtendedKeyUsagePurpose::ServerAuth);
+        }
+        Role::Client => {}
+    }
+    set_validity(&mut params, now, grant.life);
+    Ok(params)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::subject::PeerIdentity;
+    use super::super::testing::rig;
+    use super::*;
+    use crate::world::testing::Scratch;
+
+    fn grant(role: Role) -> Grant {
+        Grant {
+            role,
+            name: "w-1".parse().expect("name"),
+            token_id: "abc234".parse().expect("id"),
+            life: CERTIFICATE_LIFE,
+        }
+    }
+
+    #[test]
+    fn a_certificate_says_what_was_granted() {
+        let rig = rig();
+        for role in [Role::Coordinator, Role::Worker, Role::Client] {
+            let key = OwnKey::generate(rig.world.rng.as_ref()).expect("key");
+            let csr = key.csr().expect("request");
+            let issue = || {
+                rig.ca
+                    .issue(&csr, &grant(role), rig.now(), rig.world.rng.as_ref())
+            };
+            let certificate = issue().expect("issued");
+            let identity = PeerIdentity::from_certificate(&certificate).expect("readable");
+            assert_eq!(identity.role, role);
+            assert_eq!(identity.name.as_str(), "w-1");
+            assert_eq!(identity.token_id.as_str(), "abc234");
+            let again = PeerIdentity::from_certificate(&issue().expect("issued"));
+            assert_ne!(identity.serial, again.expect("readable").serial);
+            OwnIdentity::new(key, certificate, rig.ca.certificate().clone()).expect("belongs");
+        }
+    }
+
+    #[test]
+    fn forged_requests_are_refused() {
+        let rig = rig();
+        let rng = rig.world.rng.as_ref();
+        let csr = OwnKey::generate(rng)
+            .and_then(|key| key.csr())
+            .expect("request");
+        let refused = |request: &[u8]| {
+            let error = rig.ca.issue(request, &grant(Role::Worker), rig.now(), rng);
+            assert!(matches!(error, Err(IdentityError::BadRequest { .. })));
+        };
+        let mut flipped = csr.clone();
+        *flipped.last_mut().expect("bytes") ^= 1;
+        refused(&flipped);
+        refused(&csr[..csr.len() - 1]);
+        refused(b"");
+        refused(&vec![0; LARGEST_REQUEST + 1]);
+        let other = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).expect("key");
+        let params = CertificateParams::default();
+        refused(params.serialize_request(&other).expect("request").der());
+    }
+
+    #[test]
+    fn the_authority_survives_a_restart() {
+        let (rig, scratch) = (rig(), Scratch::new());
+        let dir = scratch.path("state");
+        let first = ClusterCa::load_or_create(&rig.world, &dir).expect("created");
+        let second = ClusterCa::load_or_create(&rig.world, &dir).expect("loaded");
+        assert_eq!(first.hash(), second.hash());
+        let signed = second.issue_own(&rig.world, Role::Worker, "w".parse().expect("name"));
+        assert_eq!(signed.expect("issued").ca(), first.certificate());
+
+        let file = dir.join(CA_FILE);
+        std::fs::write(&file, "-----BEGIN NONSENSE-----").expect("write");
+        let error = ClusterCa::load_or_create(&rig.world, &dir).expect_err("damaged");
+        assert!(matches!(error, IdentityError::Damaged { .. }), "{error}");
+    }
+}

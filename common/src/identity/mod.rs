@@ -1,0 +1,47 @@
+//! Who is who: the cluster's certificate authority, certificates with a role inside, join tokens, and the TLS settings
+//! that follow from them.
+//!
+//! ```text
+//! newcomer                                    coordinator (owns ClusterCa and TokenStore)
+//!   JoinToken ── TlsConfigs::joining ─────────▶ shows a chain that ends in the CA whose hash the token names
+//!   OwnKey::csr + token id and secret ────────▶ TokenStore::check, ClusterCa::issue
+//!   OwnIdentity ◀───────────────────────────── certificate
+//!   TlsConfigs::cluster ──── dial / greet ───▶ PeerIdentity on both sides
+//! ```
+//!
+//! Invariants:
+//! 1. A private key never leaves the process that made it, except into its own 0600 file.
+//! 2. A token's secret is sent only over a connection whose server proved to be the coordinator of the cluster that
+//!    the token names; the store keeps only its hash; no `Debug` shows it.
+//! 3. Every handshake verifies the whole certificate against the wall clock and the revocation list: TLS sessions are
+//!    never resumed, for resumption skips both.
+//! 4. A peer without a certificate is connected but has no [`PeerIdentity`]; it may use the join service only.
+//! 5. Only a coordinator's or worker's certificate can act as a server.
+
+mod ca;
+mod csr;
+mod dial;
+mod files;
+mod revocation;
+mod subject;
+#[cfg(test)]
+pub(crate) mod testing;
+mod tls;
+mod token;
+mod token_store;
+mod verify;
+
+pub use ca::{CA_LIFE, CERTIFICATE_LIFE, ClusterCa, Grant, IdentityError};
+pub use csr::OwnKey;
+pub use dial::{
+    AcceptError, CLOSE_WRONG_ROLE, DIAL_TIMEOUT, DialError, Dialled, Greeted, Side, TlsCause, dial,
+    greet,
+};
+pub use files::{IdentityFiles, OwnIdentity};
+pub use revocation::RevocationList;
+pub use subject::{
+    BadSubject, CaHash, PeerIdentity, PeerName, Role, Serial, TokenId, peer_ca, peer_identity,
+};
+pub use tls::{SERVER_NAME, TlsConfigs};
+pub use token::{BadToken, JoinToken, TokenSecret};
+pub use token_store::{TokenError, TokenInfo, TokenStore};

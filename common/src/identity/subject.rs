@@ -1,0 +1,313 @@
+//! What a certificate says about its holder, as one URI: `convoke:/<role>/<name>/<token id>/<serial>`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use rustls::pki_types::CertificateDer;
+use serde::{Deserialize, Serialize};
+
+/// What a peer may do. Which calls a role may make is the services' business.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Role {
+    /// Owns membership, placement and tokens.
+    Coordinator,
+    /// Owns devices.
+    Worker,
+    /// Drives programs.
+    Client,
+}
+
+impl Role {
+    /// The role as it is written in certificates and flags.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Coordinator => "coordinator",
+            Self::Worker => "worker",
+            Self::Client => "client",
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Role {
+    type Err = BadSubject;
+    fn from_str(text: &str) -> Result<Self, BadSubject> {
+        match text {
+            "coordinator" => Ok(Self::Coordinator),
+            "worker" => Ok(Self::Worker),
+            "client" => Ok(Self::Client),
+            _ => Err(BadSubject::Role),
+        }
+    }
+}
+
+/// A part of a certificate's subject that does not have its form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BadSubject {
+    /// Not a role.
+    #[error("expected the role coordinator, worker or client")]
+    Role,
+    /// Not a name.
+    #[error("a name is 1 to 64 of the characters A-Z a-z 0-9 . _ -")]
+    Name,
+    /// Not a token id.
+    #[error("a token id is 1 to 32 of the characters a-z 0-9")]
+    TokenId,
+    /// Not a serial number.
+    #[error("a serial number is 32 hexadecimal digits")]
+    Serial,
+    /// No URI, more than one, or one of another form.
+    #[error("the certificate does not name exactly one convoke:/role/name/token/serial")]
+    Form,
+    /// The bytes are not a certificate.
+    #[error("not an X.509 certificate")]
+    Certificate,
+}
+
+fn check_text(text: &str, longest: usize, allowed: fn(u8) -> bool) -> bool {
+    (1..=longest).contains(&text.len()) && text.bytes().all(allowed)
+}
+
+macro_rules! text_newtype {
+    ($name:ident, $error:expr, $longest:expr, $allowed:expr, $doc:expr) => {
+        #[doc = $doc]
+        #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
+
+        impl $name {
+            /// The text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+        impl TryFrom<String> for $name {
+            type Error = BadSubject;
+            fn try_from(text: String) -> Result<Self, BadSubject> {
+                if check_text(&text, $longest, $allowed) {
+                    Ok(Self(text))
+                } else {
+                    Err($error)
+                }
+            }
+        }
+        impl FromStr for $name {
+            type Err = BadSubject;
+            fn from_str(text: &str) -> Result<Self, BadSubject> {
+                text.to_owned().try_into()
+            }
+        }
+        impl From<$name> for String {
+            fn from(value: $name) -> String {
+                value.0
+            }
+        }
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+text_newtype!(
+    PeerName,
+    BadSubject::Name,
+    64,
+    |b| b.is_ascii_alphanumeric() || b"._-".contains(&b),
+    "The name that a peer chose for itself; not unique."
+);
+text_newtype!(
+    TokenId,
+    BadSubject::TokenId,
+    32,
+    |b| b.is_ascii_lowercase() || b.is_ascii_digit(),
+    "The public half of a join token; revoking it revokes the certificates that it brought."
+);
+
+impl TokenId {
+    /// For certificates that no token brought: the coordinator's own, and those of an embedded cluster. Never equal to
+    /// a token's id, which has eight characters.
+    pub fn direct() -> Self {
+        Self("direct".to_owned())
+    }
+}
+
+/// A certificate's serial number: 127 random bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Serial(u128);
+
+impl Serial {
+    /// From random bytes. X.509 wants it positive, so the top bit goes; and non-zero.
+    pub fn from_random(bytes: [u8; 16]) -> Self {
+        Self((u128::from_be_bytes(bytes) >> 1).max(1))
+    }
+
+    /// Big-endian bytes.
+    pub fn to_bytes(self) -> [u8; 16] {
+        self.0.to_be_bytes()
+    }
+}
+
+impl fmt::Display for Serial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for Serial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Serial({self})")
+    }
+}
+
+impl FromStr for Serial {
+    type Err = BadSubject;
+    fn from_str(text: &str) -> Result<Self, BadSubject> {
+        let hexadecimal = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+        if text.len() != 32 || !text.bytes().all(hexadecimal) {
+            return Err(BadSubject::Serial);
+        }
+        u128::from_str_radix(text, 16)
+            .map(Self)
+            .map_err(|_| BadSubject::Serial)
+    }
+}
+
+/// BLAKE3 of a CA certificate's DER: how a token names its cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct CaHash([u8; 32]);
+
+impl CaHash {
+    /// Of a certificate.
+    pub fn of(certificate: &CertificateDer<'_>) -> Self {
+        Self(*blake3::hash(certificate).as_bytes())
+    }
+
+    /// From raw bytes.
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// The raw bytes.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for CaHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CaHash({})", blake3::Hash::from_bytes(self.0).to_hex())
+    }
+}
+
+/// A verified peer.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct PeerIdentity {
+    /// What it may do.
+    pub role: Role,
+    /// What it calls itself.
+    pub name: PeerName,
+    /// The token that brought its certificate.
+    pub token_id: TokenId,
+    /// The certificate's serial number.
+    pub serial: Serial,
+    /// BLAKE3 of the certificate: tells two holders of the same name apart.
+    pub fingerprint: [u8; 32],
+}
+
+const SCHEME: &str = "convoke:/";
+
+/// The URI that a certificate carries.
+pub(super) fn to_uri(role: Role, name: &PeerName, token_id: &TokenId, serial: Serial) -> String {
+    format!("{SCHEME}{role}/{name}/{token_id}/{serial}")
+}
+
+impl PeerIdentity {
+    /// Reads a certificate. That it is genuine is for the caller to have verified.
+    pub(super) fn from_certificate(der: &CertificateDer<'_>) -> Result<Self, BadSubject> {
+        let certificate =
+            webpki::EndEntityCert::try_from(der).map_err(|_| BadSubject::Certificate)?;
+        let mut uris = certificate.valid_uri_names();
+        let (Some(uri), None) = (uris.next(), uris.next()) else {
+            return Err(BadSubject::Form);
+        };
+        let path = uri.strip_prefix(SCHEME).ok_or(BadSubject::Form)?;
+        let mut parts = path.split('/');
+        let (Some(role), Some(name), Some(token_id), Some(serial), None) = (
+            parts.next(),
+            parts.next(),
+            parts.next(),
+            parts.next(),
+            parts.next(),
+        ) else {
+            return Err(BadSubject::Form);
+        };
+        Ok(Self {
+            role: role.parse()?,
+            name: name.parse()?,
+            token_id: token_id.parse()?,
+            serial: serial.parse()?,
+            fingerprint: *blake3::hash(der).as_bytes(),
+        })
+    }
+}
+
+fn chain(connection: &quinn::Connection) -> Option<Vec<CertificateDer<'static>>> {
+    let any = connection.peer_identity()?;
+    any.downcast().ok().map(|chain| *chain)
+}
+
+/// Whom the other end of a connection proved to be; `None` for a peer that showed no certificate.
+pub fn peer_identity(connection: &quinn::Connection) -> Option<PeerIdentity> {
+    let chain = chain(connection)?;
+    PeerIdentity::from_certificate(chain.first()?).ok()
+}
+
+/// The CA certificate with this hash that a server showed: what a newcomer keeps after joining.
+pub fn peer_ca(connection: &quinn::Connection, hash: &CaHash) -> Option<CertificateDer<'static>> {
+    let chain = chain(connection)?;
+    chain.into_iter().find(|ca| CaHash::of(ca) == *hash)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roles_read_back() {
+        for role in [Role::Coordinator, Role::Worker, Role::Client] {
+            assert_eq!(role.to_string().parse(), Ok(role));
+        }
+        for bad in ["", "Worker", "admin", "worker "] {
+            assert_eq!(bad.parse::<Role>(), Err(BadSubject::Role));
+        }
+    }
+
+    #[test]
+    fn names_and_ids_cannot_carry_a_separator() {
+        assert!("worker-1.rack_B".parse::<PeerName>().is_ok());
+        for bad in ["", "a/b", "a b", "é", &"x".repeat(65)] {
+            assert_eq!(bad.parse::<PeerName>(), Err(BadSubject::Name));
+        }
+        for bad in ["", "A", "a-b", &"x".repeat(33)] {
+            assert_eq!(bad.parse::<TokenId>(), Err(BadSubject::TokenId));
+        }
+    }
+
+    #[test]
+    fn serials_are_positive_and_read_back() {
+        let serial = Serial::from_random([0xff; 16]);
+        assert_eq!(serial.to_bytes()[0], 0x7f);
+        assert_eq!(serial.to_string().parse(), Ok(serial));
+        assert_ne!(Serial::from_random([0; 16]).to_bytes(), [0; 16]);
+        for bad in ["", "0", &"g".repeat(32), &"+".repeat(32), &"A".repeat(32)] {
+            assert_eq!(bad.parse::<Serial>(), Err(BadSubject::Serial));
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Join tokens: `convoke1-<role letter>-<id>-<secret>-<ca hash>`, one printable line.
+//!
+//! Id, secret and hash are base32 without padding, in lower case; reading takes either case.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use data_encoding::BASE32_NOPAD_NOCASE;
+
+use super::subject::{CaHash, Role, TokenId};
+use crate::world::{Store, StoreError};
+
+const PREFIX: &str = "convoke1";
+
+/// A secret of 160 random bits cannot be guessed, and keeps the line short.
+pub(super) const SECRET_LENGTH: usize = 20;
+
+/// Eight characters of base32.
+pub(super) const ID_LENGTH: usize = 5;
+
+/// A token has about 110 characters.
+const LARGEST_FILE: u64 = 4096;
+
+pub(super) fn base32(bytes: &[u8]) -> String {
+    BASE32_NOPAD_NOCASE.encode(bytes).to_ascii_lowercase()
+}
+
+fn unbase32<const N: usize>(text: &str) -> Option<[u8; N]> {
+    // The length first: nothing is decoded, or allocated, for a line of any other size.
+    if text.len() != BASE32_NOPAD_NOCASE.encode_len(N) {
+        return None;
+    }
+    BASE32_NOPAD_NOCASE
+        .decode(text.as_bytes())
+        .ok()?
+        .try_into()
+        .ok()
+}
+
+/// The secret half of a token.
+#[derive(Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct TokenSecret(pub(super) [u8; SECRET_LENGTH]);
+
+impl fmt::Debug for TokenSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TokenSecret(hidden)")
+    }
+}
+
+/// What lets a newcomer in. `Display` writes the secret, `Debug` does not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JoinToken {
+    /// What it lets its bearer become.
+    pub role: Role,
+    /// Its public half.
+    pub id: TokenId,
+    /// Its secret half.
+    pub secret: TokenSecret,
+    /// Which cluster it is for.
+    pub ca: CaHash,
+}
+
+/// Why a token cannot be read. Never shows the text: it may be most of a secret.
+#[derive(Debug, thiserror::Error)]
+pub enum BadToken {
+    /// Not of the form, with the first part that is wrong.
+    #[error(
+        "not a join token (its {part} is wrong): a token is the whole line that `convoke token create` prints"
+    )]
+    Form {
+        /// The part.
+        part: &'static str,
+    },
+    /// The file cannot be read.
+    #[error("cannot read the join token")]
+    File(#[source] StoreError),
+}
+
+impl JoinToken {
+    /// Reads a token from a file that holds nothing else.
+    pub fn from_file(store: &dyn Store, path: &Path) -> Result<Self, BadToken> {
+        let bytes = store.read(path, LARGEST_FILE).map_err(BadToken::File)?;
+        let text = std::str::from_utf8(&bytes).map_err(|_| BadToken::Form { part: "encoding" })?;
+        text.parse()
+    }
+}
+
+impl fmt::Display for JoinToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let letter = match self.role {
+            Role::Coordinator => 'k',
+            Role::Worker => 'w',
+            Role::Client => 'c',
+        };
+        let secret = base32(&self.secret.0);
+        let ca = base32(self.ca.as_bytes());
+        write!(f, "{PREFIX}-{letter}-{}-{secret}-{ca}", self.id)
+    }
+}
+
+impl FromStr for JoinToken {
+    type Err = BadToken;
+
+    fn from_str(text: &str) -> Result<Self, BadToken> {
+        let bad = |part| BadToken::Form { part };
+        let mut parts = text.trim().split('-');
+        let mut next = |part| parts.next().ok_or(bad(part));
+        if next("prefix")? != PREFIX {
+            return Err(bad("prefix"));
+        }
+        // Nobody joins as a coordinator.
+        let role = match next("role letter")? {
+            "w" => Role::Worker,
+            "c" => Role::Client,
+            _ => return Err(bad("role letter")),
+        };
+        let id: [u8; ID_LENGTH] = unbase32(next("id")?).ok_or(bad("id"))?;
+        let secret = unbase32(next("secret")?).ok_or(bad("secret"))?;
+        let ca = unbase32(next("CA hash")?).ok_or(bad("CA hash"))?;
+        if parts.next().is_some() {
+            return Err(bad("end"));
+        }
+        Ok(Self {
+            role,
+            id: base32(&id).parse().map_err(|_| bad("id"))?,
+            secret: TokenSecret(secret),
+            ca: CaHash::from_bytes(ca),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token() -> JoinToken {
+        JoinToken {
+            role: Role::Worker,
+            id: base32(&[1, 2, 3, 4, 5]).parse().expect("id"),
+            secret: TokenSecret([7; SECRET_LENGTH]),
+            ca: CaHash::from_bytes([9; 32]),
+        }
+    }
+
+    #[test]
+    fn one_line_that_reads_back() {
+        let text = token().to_string();
+        assert!(text.starts_with("convoke1-w-aebagbaf-"));
+        assert!(text.bytes().all(|b| b.is_ascii_graphic()));
+        assert_eq!(text.parse::<JoinToken>().expect("valid"), token());
+        let pasted = format!("  {}\r\n", text.replace("aebagbaf", "AEBAGBAF"));
+        assert_eq!(pasted.parse::<JoinToken>().expect("valid"), token());
+    }
+
+    #[test]
+    fn wrong_parts_are_named_and_not_shown() {
+        let text = token().to_string();
+        let check = |text: String, expected: &str| match text.parse::<JoinToken>() {
+            Err(BadToken::Form { part }) => assert_eq!(part, expected, "{text}"),
+            other => panic!("{text}: {other:?}"),
+        };
+        check(String::new(), "prefix");
+        check(text.replacen("convoke1", "convoke2", 1), "prefix");
+        check(text.replacen("-w-", "-k-", 1), "role letter");
+        check(text.replacen("aebagbaf", "aebagb", 1), "id");
+        check(text.replacen("aebagbaf", "aebagba1", 1), "id");
+        check("convoke1-w-aebagbaf-short-x".to_owned(), "secret");
+        check(text[..text.len() - 1].to_owned(), "CA hash");
+        check(format!("{text}-more"), "end");
+        check("convoke1-w".to_owned(), "id");
+        let debug = format!("{:?}", token());
+        assert!(debug.contains("hidden") && !debug.contains("7, 7"));
+    }
+}

@@ -1,0 +1,252 @@
+//! The coordinator's book of join tokens: a plain value, kept by whoever owns it.
+//!
+//! Invariants:
+//! 1. No secret is kept, only its hash.
+//! 2. A wrong secret and an unknown id look the same from outside, and comparing takes the same time however much of
+//!    the secret is right.
+//! 3. Revocation is for ever; a revoked or expired token stays in the book, so that its name stays explainable.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::subject::{CaHash, Role, TokenId};
+use super::token::{ID_LENGTH, JoinToken, SECRET_LENGTH, TokenSecret, base32};
+use crate::world::Rng;
+
+/// What separates this use of BLAKE3 from all others.
+const HASH_CONTEXT: &str = "convoke 2026-11-21 join token secret";
+
+/// Why a token does not let its bearer in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
+pub enum TokenError {
+    /// No such id, or not its secret.
+    #[error("the join token is unknown here: make one with `convoke token create`")]
+    Unknown,
+    /// Its time is over.
+    #[error("the join token has expired: make a new one with `convoke token create`")]
+    Expired,
+    /// It was revoked.
+    #[error("the join token was revoked: make a new one with `convoke token create`")]
+    Revoked,
+    /// It is for another role.
+    #[error(
+        "the join token is for the role {token}, not {wanted}: make one with `--role {wanted}`"
+    )]
+    WrongRole {
+        /// The token's.
+        token: Role,
+        /// The bearer's.
+        wanted: Role,
+    },
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Record {
+    role: Role,
+    secret_hash: [u8; 32],
+    created: u64,
+    expires: Option<u64>,
+    revoked: bool,
+}
+
+/// What the book says of a token; times in seconds since 1970.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenInfo {
+    /// Its public half.
+    pub id: TokenId,
+    /// What it lets its bearer become.
+    pub role: Role,
+    /// When it was made.
+    pub created: u64,
+    /// From when on it is void; `None` for never.
+    pub expires: Option<u64>,
+    /// Whether it was revoked.
+    pub revoked: bool,
+}
+
+/// The book.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct TokenStore {
+    tokens: BTreeMap<TokenId, Record>,
+}
+
+fn hash(secret: &TokenSecret) -> [u8; 32] {
+    blake3::derive_key(HASH_CONTEXT, &secret.0)
+}
+
+impl TokenStore {
+    /// A new token for the cluster whose CA has this hash, void from `now + ttl` on (unix seconds). The value returned
+    /// is the only copy of its secret.
+    pub fn create(
+        &mut self,
+        rng: &dyn Rng,
+        ca: CaHash,
+        role: Role,
+        ttl: Option<Duration>,
+        now: u64,
+    ) -> JoinToken {
+        let id = loop {
+            let id = base32(&rng.bytes::<ID_LENGTH>());
+            // Base32 is within what an id may hold; a taken one, once in 2^40, is drawn again.
+            if let Ok(id) = id.parse::<TokenId>()
+                && !self.tokens.contains_key(&id)
+            {
+                break id;
+            }
+        };
+        let secret = TokenSecret(rng.bytes::<SECRET_LENGTH>());
+        let record = Record {
+            role,
+            secret_hash: hash(&secret),
+            created: now,
+            expires: ttl.map(|ttl| now.saturating_add(ttl.as_secs())),
+            revoked: false,
+        };
+        self.tokens.insert(id.clone(), record);
+        JoinToken {
+            role,
+            id,
+            secret,
+            ca,
+        }
+    }
+
+    /// All tokens, by id.
+    pub fn list(&self) -> Vec<TokenInfo> {
+        let info = |(id, record): (&TokenId, &Record)| TokenInfo {
+            id: id.clone(),
+            role: record.role,
+            created: record.created,
+            expires: record.expires,
+            revoked: record.revoked,
+        };
+        self.tokens.iter().map(info).collect()
+    }
+
+    /// The ids that a [`RevocationList`](super::RevocationList) starts with.
+    pub fn revoked(&self) -> Vec<TokenId> {
+        let revoked = self.tokens.iter().filter(|(_, record)| record.revoked);
+        revoked.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Revokes a token; doing so twice is no error.
+    pub fn revoke(&mut self, id: &TokenId) -> Result<(), TokenError> {
+        let record = self.tokens.get_mut(id).ok_or(TokenError::Unknown)?;
+        record.revoked = true;
+        Ok(())
+    }
+
+    /// Whether a bearer of this id and secret may become a `role`, at `now` (unix seconds).
+    pub fn check(
+        &self,
+        id: &TokenId,
+        secret: &TokenSecret,
+        role: Role,
+        now: u64,
+    ) -> Result<(), TokenError> {
+        let record = self.tokens.get(id);
+        let expected = record.map_or([0; 32], |record| record.secret_hash);
+        // blake3::Hash compares in constant time; plain arrays do not.
+        let right = blake3::Hash::from(hash(secret)) == blake3::Hash::from(expected);
+        let Some(record) = record.filter(|_| right) else {
+            return Err(TokenError::Unknown);
+        };
+        if record.revoked {
+            return Err(TokenError::Revoked);
+        }
+        if record.expires.is_some_and(|expires| now >= expires) {
+            return Err(TokenError::Expired);
+        }
+        if record.role != role {
+            return Err(TokenError::WrongRole {
+                token: record.role,
+                wanted: role,
+            });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::world::SystemRng;
+
+    const NOW: u64 = 1_800_000_000;
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn create(store: &mut TokenStore, role: Role, ttl: Option<Duration>) -> JoinToken {
+        let ca = CaHash::from_bytes([1; 32]);
+        store.create(&SystemRng::default(), ca, role, ttl, NOW)
+    }
+
+    fn check(
+        store: &TokenStore,
+        token: &JoinToken,
+        role: Role,
+        now: u64,
+    ) -> Result<(), TokenError> {
+        store.check(&token.id, &token.secret, role, now)
+    }
+
+    #[test]
+    fn each_reason_has_its_own_error() {
+        let mut store = TokenStore::default();
+        let timed = create(&mut store, Role::Worker, Some(HOUR));
+        let endless = create(&mut store, Role::Client, None);
+        assert_eq!(check(&store, &timed, Role::Worker, NOW + 3599), Ok(()));
+        assert_eq!(
+            check(&store, &timed, Role::Worker, NOW + 3600),
+            Err(TokenError::Expired)
+        );
+        assert_eq!(check(&store, &endless, Role::Client, u64::MAX), Ok(()));
+        assert_eq!(
+            check(&store, &endless, Role::Worker, NOW),
+            Err(TokenError::WrongRole {
+                token: Role::Client,
+                wanted: Role::Worker
+            })
+        );
+        let mut forged = timed.clone();
+        forged.secret.0[19] ^= 1;
+        assert_eq!(
+            check(&store, &forged, Role::Worker, NOW),
+            Err(TokenError::Unknown)
+        );
+        forged = timed.clone();
+        forged.id = "zzzzzzzz".parse().expect("id");
+        assert_eq!(
+            check(&store, &forged, Role::Worker, NOW),
+            Err(TokenError::Unknown)
+        );
+        store.revoke(&timed.id).expect("known");
+        store.revoke(&timed.id).expect("twice is fine");
+        assert_eq!(
+            check(&store, &timed, Role::Worker, NOW + 7200),
+            Err(TokenError::Revoked)
+        );
+        assert_eq!(store.revoke(&forged.id), Err(TokenError::Unknown));
+        assert_eq!(store.revoked(), [timed.id]);
+    }
+
+    #[test]
+    fn the_book_keeps_no_secret_and_reads_back() {
+        let mut store = TokenStore::default();
+        let token = create(&mut store, Role::Worker, Some(HOUR));
+        let json = serde_json::to_string(&store).expect("serialises");
+        let secret = serde_json::to_string(&token.secret).expect("serialises");
+        assert!(!json.contains(secret.trim_matches(['[', ']'])));
+        let back: TokenStore = serde_json::from_str(&json).expect("reads back");
+        assert_eq!(check(&back, &token, Role::Worker, NOW), Ok(()));
+        let expected = TokenInfo {
+            id: token.id,
+            role: Role::Worker,
+            created: NOW,
+            expires: Some(NOW + 3600),
+            revoked: false,
+        };
+        assert_eq!(back.list(), [expected]);
+    }
+}

@@ -1,0 +1,234 @@
+//! Certificate verification in both directions.
+//!
+//! Invariants:
+//! 1. A chain is one leaf under the cluster's CA; intermediates are never considered.
+//! 2. A leaf that does not say who its holder is, is refused.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, PeerIncompatible,
+    SignatureScheme,
+};
+use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
+
+use super::files::validity;
+use super::revocation::RevocationList;
+use super::subject::{CaHash, PeerIdentity, Role};
+
+/// Ed25519 is the only signature here.
+pub(super) static ALGORITHMS: WebPkiSupportedAlgorithms = WebPkiSupportedAlgorithms {
+    all: &[webpki::ring::ED25519],
+    mapping: &[(SignatureScheme::ED25519, &[webpki::ring::ED25519])],
+};
+
+fn refuse(error: webpki::Error) -> rustls::Error {
+    use webpki::Error as E;
+    let error = match error {
+        E::CertExpired { time, not_after } => CertificateError::ExpiredContext { time, not_after },
+        E::CertNotValidYet { time, not_before } => {
+            CertificateError::NotValidYetContext { time, not_before }
+        }
+        E::UnknownIssuer | E::InvalidSignatureForPublicKey => CertificateError::UnknownIssuer,
+        E::BadDer | E::BadDerTime => CertificateError::BadEncoding,
+        E::RequiredEkuNotFoundContext(_) => CertificateError::InvalidPurpose,
+        E::CertNotValidForName(_) => CertificateError::NotValidForName,
+        other => CertificateError::Other(OtherError(Arc::new(other))),
+    };
+    error.into()
+}
+
+fn verify_leaf(
+    leaf: &CertificateDer<'_>,
+    ca: &CertificateDer<'_>,
+    now: UnixTime,
+    usage: KeyUsage,
+) -> Result<PeerIdentity, rustls::Error> {
+    // The library trusts an anchor's dates blindly.
+    let (not_before, not_after) = validity(ca).map_err(|_| CertificateError::BadEncoding)?;
+    if now.as_secs() < not_before {
+        return Err(CertificateError::NotValidYet.into());
+    }
+    if now.as_secs() > not_after {
+        return Err(CertificateError::Expired.into());
+    }
+    let anchor = anchor_from_trusted_cert(ca).map_err(refuse)?;
+    let certificate = EndEntityCert::try_from(leaf).map_err(refuse)?;
+    let anchors = std::slice::from_ref(&anchor);
+    certificate
+        .verify_for_usage(ALGORITHMS.all, anchors, &[], now, usage, None, None)
+        .map_err(refuse)?;
+    PeerIdentity::from_certificate(leaf)
+        .map_err(|error| CertificateError::Other(OtherError(Arc::new(error))).into())
+}
+
+/// What both directions share.
+#[derive(Debug)]
+struct Membership {
+    ca: CertificateDer<'static>,
+    revoked: Arc<RevocationList>,
+}
+
+impl Membership {
+    fn verify(
+        &self,
+        leaf: &CertificateDer<'_>,
+        now: UnixTime,
+        usage: KeyUsage,
+    ) -> Result<PeerIdentity, rustls::Error> {
+        let identity = verify_leaf(leaf, &self.ca, now, usage)?;
+        if self.revoked.contains(&identity.token_id) {
+            return Err(CertificateError::Revoked.into());
+        }
+        Ok(identity)
+    }
+}
+
+fn verify_server_name(
+    leaf: &CertificateDer<'_>,
+    name: &ServerName<'_>,
+) -> Result<(), rustls::Error> {
+    EndEntityCert::try_from(leaf)
+        .and_then(|certificate| certificate.verify_is_valid_for_subject_name(name))
+        .map_err(refuse)
+}
+
+/// Which servers a dialler accepts.
+enum Servers {
+    /// Members of the cluster.
+    Members(Membership),
+    /// The coordinator of the cluster whose CA has this hash.
+    CoordinatorOf(CaHash),
+}
+
+/// The dialler's side.
+pub(super) struct VerifyServer(Servers);
+
+impl VerifyServer {
+    pub(super) fn member(ca: CertificateDer<'static>, revoked: Arc<RevocationList>) -> Self {
+        Self(Servers::Members(Membership { ca, revoked }))
+    }
+
+    pub(super) fn coordinator_of(hash: CaHash) -> Self {
+        Self(Servers::CoordinatorOf(hash))
+    }
+}
+
+impl fmt::Debug for VerifyServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Servers::Members(_) => f.write_str("VerifyServer::member"),
+            Servers::CoordinatorOf(hash) => write!(f, "VerifyServer::coordinator_of({hash:?})"),
+        }
+    }
+}
+
+impl ServerCertVerifier for VerifyServer {
+    fn verify_server_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let usage = KeyUsage::server_auth();
+        match &self.0 {
+            Servers::Members(members) => {
+                members.verify(leaf, now, usage)?;
+            }
+            Servers::CoordinatorOf(hash) => {
+                let ca = others
+                    .iter()
+                    .find(|shown| CaHash::of(shown) == *hash)
+                    .ok_or(CertificateError::UnknownIssuer)?;
+                let identity = verify_leaf(leaf, ca, now, usage)?;
+                // A worker of the right cluster must not collect the secrets of tokens.
+                if identity.role != Role::Coordinator {
+                    return Err(CertificateError::ApplicationVerificationFailure.into());
+                }
+            }
+        }
+        verify_server_name(leaf, name)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _certificate: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(PeerIncompatible::Tls13RequiredForQuic.into())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &ALGORITHMS)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        ALGORITHMS.supported_schemes()
+    }
+}
+
+/// The listener's side. A client without a certificate is let in, for the join service alone.
+#[derive(Debug)]
+pub(super) struct VerifyClient(Membership);
+
+impl VerifyClient {
+    pub(super) fn member(ca: CertificateDer<'static>, revoked: Arc<RevocationList>) -> Self {
+        Self(Membership { ca, revoked })
+    }
+}
+
+impl ClientCertVerifier for VerifyClient {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        _others: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        self.0.verify(leaf, now, KeyUsage::client_auth())?;
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _certificate: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(PeerIncompatible::Tls13RequiredForQuic.into())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &ALGORITHMS)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        ALGORITHMS.supported_schemes()
+    }
+}

@@ -1,0 +1,60 @@
+//! Identifiers. Each is a newtype, so that no two kinds can be mixed up.
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident($t:ty), $prefix:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        pub struct $name(pub $t);
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, concat!($prefix, "{:x}"), self.0)
+            }
+        }
+    };
+}
+
+id!(
+    /// One life of a process: a restarted worker at the same address has another.
+    Incarnation(u64), "inc-"
+);
+id!(
+    /// A granted right to run steps of one installed program.
+    LeaseId(u64), "lease-"
+);
+id!(
+    /// A plan that the coordinator holds until it is installed or expires.
+    PlanId(u64), "plan-"
+);
+
+/// A step: the `n`th of its lease, counting from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct StepKey {
+    pub lease: LeaseId,
+    pub n: u64,
+}
+
+impl std::fmt::Display for StepKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}#{}", self.lease, self.n)
+    }
+}
+
+/// Content hash of a program: what workers file it under.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ProgramId(pub [u8; 32]);
+
+impl std::fmt::Display for ProgramId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0[..8].iter().try_for_each(|b| write!(f, "{b:02x}"))
+    }
+}
+impl std::fmt::Debug for ProgramId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}
+
+/// Index of a participant of a lease; the driver comes after the workers.
+pub type ParticipantIx = u16;

@@ -1,0 +1,34 @@
+//! What every part of Convoke shares: tensors, the graph and its ops, programs, errors, the wire, and the
+//! seams to the outside world.
+//!
+//! ```text
+//! model file -> graph::Function -> (optimise) -> (place) -> (partition) -> program::Program per worker
+//! ```
+//!
+//! Invariants
+//! 1. Nothing here knows coordinator, worker or client; they meet in the types and services of this crate.
+//! 2. Everything ambient (network, disk, clock, randomness, threads) comes through [`world::World`]; time
+//!    is `tokio::time` only.
+//! 3. Every size that comes from outside is checked before anything is allocated for it.
+
+pub mod admission;
+pub mod artifact;
+pub mod dim;
+pub mod dtype;
+pub mod error;
+pub mod graph;
+pub mod identity;
+pub mod ids;
+pub mod memory;
+pub mod ops;
+pub mod program;
+pub mod rpc;
+pub mod rpc_transport;
+pub mod telemetry;
+pub mod tensor;
+pub mod world;
+
+pub use dim::Dim;
+pub use dtype::{DType, Element};
+pub use error::{Code, Error, Result, Site};
+pub use tensor::{Shape, Tensor};

@@ -1,0 +1,311 @@
+//! Elementwise ops of two or more operands, with numpy's broadcasting.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::attrs::{bad, flag};
+use super::cost::per_element;
+use super::def::*;
+use super::host::{self, Arith};
+use super::shapes::*;
+use crate::tensor::Shape;
+use crate::{DType, Dim};
+
+const fn two(dtypes: &'static [DType]) -> [OperandDef; 2] {
+    [operand("A", dtypes).class(1), operand("B", dtypes).class(1)]
+}
+
+const AB_ANY: &[OperandDef] = &two(ANY);
+const AB_NUMBER: &[OperandDef] = &two(NUMBERS);
+const AB_INT: &[OperandDef] = &two(INTS);
+const AB_BOOL: &[OperandDef] = &two(BOOL);
+const MANY_NUMBER: &[OperandDef] = &[operand("data", NUMBERS).class(1).variadic()];
+const MANY_FLOAT: &[OperandDef] = &[operand("data", FLOATS).class(1).variadic()];
+
+/// C of dtype `dtype`, its elements followed through `f`.
+fn paired(i: &Infer<'_>, dtype: DType, f: impl Fn(&Dim, &Dim) -> Option<Dim>) -> Rule {
+    let shape = broadcast(i.shape(0)?, i.shape(1)?)?;
+    let mut out = Inferred::of(dtype, shape);
+    let value = |k: usize| i.opt(k).and_then(|o| o.value);
+    if let (Some(a), Some(b)) = (value(0), value(1)) {
+        out.value = host::zip(a, b, &out.ty.shape, f);
+    }
+    Ok(vec![out])
+}
+
+fn arithmetic(i: &Infer<'_>, f: Arith) -> Rule {
+    let dtype = i.dtype(0)?;
+    paired(i, dtype, |a, b| f(a, b, dtype))
+}
+
+fn comparison(i: &Infer<'_>, f: impl Fn(&Dim, &Dim) -> Option<bool>) -> Rule {
+    paired(i, Bool, |a, b| f(a, b).map(host::bit))
+}
+
+fn logic(i: &Infer<'_>, f: fn(i64, i64) -> i64) -> Rule {
+    paired(i, Bool, |a, b| {
+        Some(Dim::Const(f(a.as_const()?, b.as_const()?)))
+    })
+}
+
+/// A bitwise op on known integers, whose result is always of their dtype.
+fn bits(i: &Infer<'_>, f: fn(i64, i64) -> i64) -> Rule {
+    paired(i, i.dtype(0)?, |a, b| {
+        Some(Dim::Const(f(a.as_const()?, b.as_const()?)))
+    })
+}
+
+fn plain(i: &Infer<'_>) -> Rule {
+    paired(i, i.dtype(0)?, |_, _| None)
+}
+
+fn shift(i: &Infer<'_>) -> Rule {
+    match i.attrs.str("direction", "") {
+        "LEFT" | "RIGHT" => plain(i),
+        other => Err(bad(
+            "direction",
+            format!("must be LEFT or RIGHT, not '{other}'"),
+        )),
+    }
+}
+
+fn modulo(i: &Infer<'_>) -> Rule {
+    let fmod = flag(i.attrs, "fmod", false);
+    arithmetic(i, if fmod { host::fmod } else { host::modulo })
+}
+
+fn power(i: &Infer<'_>) -> Rule {
+    let dtype = i.dtype(0)?;
+    paired(i, dtype, |a, b| {
+        let exponent = b
+            .as_const()
+            .and_then(|b| u32::try_from(b).ok())
+            .filter(|b| *b <= 8)?;
+        (0..exponent).try_fold(Dim::Const(1), |p, _| host::mul(&p, a, dtype))
+    })
+}
+
+/// All operands broadcast together.
+fn many(i: &Infer<'_>, f: Option<Arith>) -> Rule {
+    let dtype = i.dtype(0)?;
+    let mut out = Inferred::of(dtype, i.shape(0)?.to_vec());
+    out.value = i
+        .opt(0)
+        .and_then(|o| o.value)
+        .filter(|_| f.is_some())
+        .cloned();
+    for k in 1..i.inputs.len() {
+        out.ty.shape = broadcast(&out.ty.shape, i.shape(k)?)?;
+        let next = i.opt(k).and_then(|o| o.value);
+        out.value = match (out.value, next, f) {
+            (Some(a), Some(b), Some(f)) => host::zip(&a, b, &out.ty.shape, |a, b| f(a, b, dtype)),
+            _ => None,
+        };
+    }
+    Ok(vec![out])
+}
+
+fn prelu(i: &Infer<'_>) -> Rule {
+    let x = i.shape(0)?;
+    check_broadcasts_to(i.shape(1)?, x, "slope")?;
+    one(i.dtype(0)?, x.to_vec())
+}
+
+fn select(i: &Infer<'_>) -> Rule {
+    let dtype = i.dtype(1)?;
+    let shape = broadcast(&broadcast(i.shape(0)?, i.shape(1)?)?, i.shape(2)?)?;
+    let mut out = Inferred::of(dtype, shape);
+    let value = |k: usize| i.opt(k).and_then(|o| o.value);
+    if let (Some(c), Some(x), Some(y)) = (value(0), value(1), value(2)) {
+        // Which side each position takes, as 0 and 1, then the two sides in turn.
+        let pick = |d: &Dim, side: bool| (d.as_const()? == i64::from(side)).then_some(());
+        let shape = &out.ty.shape;
+        let from_x = host::zip(c, x, shape, |c, x| {
+            Some(pick(c, true).map_or(Dim::Const(0), |()| x.clone()))
+        });
+        let from_y = host::zip(c, y, shape, |c, y| {
+            Some(pick(c, false).map_or(Dim::Const(0), |()| y.clone()))
+        });
+        let known = c.ints().is_some();
+        if let (Some(a), Some(b), true) = (from_x, from_y, known) {
+            out.value = host::zip(&a, &b, shape, |a, b| Some(a + b));
+        }
+    }
+    Ok(vec![out])
+}
+
+/// Shapes of two operands of one dtype, broadcast.
+fn quick_shape(a: &[usize], b: &[usize]) -> Option<Shape> {
+    if a == b {
+        return Some(Shape::from_slice(a));
+    }
+    let (long, short) = if a.len() >= b.len() { (a, b) } else { (b, a) };
+    let mut out: Shape = SmallVec::from_slice(long);
+    let lead = long.len() - short.len();
+    for (o, s) in out[lead..].iter_mut().zip(short) {
+        match (*o, *s) {
+            (o, s) if o == s => {}
+            (_, 1) => {}
+            (1, s) => *o = s,
+            // The general rule words the error.
+            _ => return None,
+        }
+    }
+    crate::tensor::byte_size(F64, &out).map(|_| out)
+}
+
+fn quick_pair(inputs: &[Option<ConcreteOperand<'_>>]) -> Option<ConcreteOutputs> {
+    match inputs {
+        [Some(a), Some(b)] => Some(smallvec![(a.dtype, quick_shape(a.shape, b.shape)?)]),
+        _ => None,
+    }
+}
+
+fn quick_compare(inputs: &[Option<ConcreteOperand<'_>>]) -> Option<ConcreteOutputs> {
+    match inputs {
+        [Some(a), Some(b)] => Some(smallvec![(Bool, quick_shape(a.shape, b.shape)?)]),
+        _ => None,
+    }
+}
+
+/// An op whose result has its operands' dtype.
+const fn same_type(
+    name: &'static str,
+    doc: &'static str,
+    operands: &'static [OperandDef],
+    infer: InferFn,
+) -> OpDef {
+    OpDef::new(name, doc, operands, infer)
+        .cost(per_element::<1>)
+        .in_place()
+}
+
+/// An op whose result is bool.
+const fn compare(
+    name: &'static str,
+    doc: &'static str,
+    operands: &'static [OperandDef],
+    infer: InferFn,
+) -> OpDef {
+    OpDef::new(name, doc, operands, infer)
+        .quick(quick_compare)
+        .cost(per_element::<1>)
+}
+
+/// Definitions of this family.
+pub(super) const OPS: &[OpDef] = &[
+    same_type("Add", "A + B, broadcast.", AB_NUMBER, |i| {
+        arithmetic(i, host::add)
+    })
+    .quick(quick_pair),
+    same_type("Sub", "A - B, broadcast.", AB_NUMBER, |i| {
+        arithmetic(i, host::sub)
+    })
+    .quick(quick_pair),
+    same_type("Mul", "A * B, broadcast.", AB_NUMBER, |i| {
+        arithmetic(i, host::mul)
+    })
+    .quick(quick_pair),
+    same_type(
+        "Div",
+        "A / B, broadcast; integers truncate.",
+        AB_NUMBER,
+        |i| arithmetic(i, host::div),
+    )
+    .quick(quick_pair),
+    same_type(
+        "Mod",
+        "The remainder of A / B, of B's sign or with `fmod` of A's, broadcast.",
+        AB_NUMBER,
+        modulo,
+    )
+    .attrs(&[attr("fmod", AttrKind::Int)]),
+    same_type(
+        "Pow",
+        "X to the power Y, broadcast, of X's dtype.",
+        &[
+            operand("X", &[F32, F64, F16, BF16, I32, I64]),
+            operand("Y", NUMBERS),
+        ],
+        power,
+    )
+    .cost(per_element::<10>),
+    same_type(
+        "PRelu",
+        "x, or slope * x below zero; the slope broadcasts to X.",
+        &[operand("X", WIDE).class(1), operand("slope", WIDE).class(1)],
+        prelu,
+    ),
+    same_type(
+        "Min",
+        "The least of the operands, broadcast.",
+        MANY_NUMBER,
+        |i| many(i, Some(host::min)),
+    ),
+    same_type(
+        "Max",
+        "The greatest of the operands, broadcast.",
+        MANY_NUMBER,
+        |i| many(i, Some(host::max)),
+    ),
+    same_type(
+        "Sum",
+        "The sum of the operands, broadcast.",
+        MANY_FLOAT,
+        |i| many(i, None),
+    ),
+    same_type(
+        "Mean",
+        "The mean of the operands, broadcast.",
+        MANY_FLOAT,
+        |i| many(i, None),
+    ),
+    compare("And", "A and B, broadcast.", AB_BOOL, |i| {
+        logic(i, |a, b| a & b)
+    }),
+    compare("Or", "A or B, broadcast.", AB_BOOL, |i| {
+        logic(i, |a, b| a | b)
+    }),
+    compare("Xor", "A exclusive-or B, broadcast.", AB_BOOL, |i| {
+        logic(i, |a, b| a ^ b)
+    }),
+    compare("Equal", "A = B, broadcast.", AB_ANY, |i| {
+        comparison(i, host::equal)
+    }),
+    compare("Less", "A < B, broadcast.", AB_NUMBER, |i| {
+        comparison(i, host::less)
+    }),
+    compare("Greater", "A > B, broadcast.", AB_NUMBER, |i| {
+        comparison(i, |a, b| host::less(b, a))
+    }),
+    compare("LessOrEqual", "A <= B, broadcast.", AB_NUMBER, |i| {
+        comparison(i, |a, b| host::less(b, a).map(|v| !v))
+    }),
+    compare("GreaterOrEqual", "A >= B, broadcast.", AB_NUMBER, |i| {
+        comparison(i, |a, b| host::less(a, b).map(|v| !v))
+    }),
+    same_type("BitShift", "A shifted by B bits, broadcast.", AB_INT, shift)
+        .attrs(&[required("direction", AttrKind::Str)]),
+    same_type("BitwiseAnd", "Bitwise A and B, broadcast.", AB_INT, |i| {
+        bits(i, |a, b| a & b)
+    }),
+    same_type("BitwiseOr", "Bitwise A or B, broadcast.", AB_INT, |i| {
+        bits(i, |a, b| a | b)
+    }),
+    same_type(
+        "BitwiseXor",
+        "Bitwise A exclusive-or B, broadcast.",
+        AB_INT,
+        |i| bits(i, |a, b| a ^ b),
+    ),
+    OpDef::new(
+        "Where",
+        "X where the condition holds, else Y, all broadcast.",
+        &[
+            operand("condition", BOOL),
+            operand("X", ANY).class(1),
+            operand("Y", ANY).class(1),
+        ],
+        select,
+    )
+    .cost(per_element::<1>),
+];

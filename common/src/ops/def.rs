@@ -1,0 +1,319 @@
+//! What an op definition consists of.
+
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::graph::{Attr, Attrs, TensorType};
+use crate::tensor::{Shape, Tensor};
+
+/// Where an op wants an operand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Memory {
+    /// On the device that runs the op.
+    Device,
+    /// In host memory: shapes, axes, indices that decide the form of the result.
+    Host,
+}
+
+/// An operand of an op.
+#[derive(Debug, Clone, Copy)]
+pub struct OperandDef {
+    pub name: &'static str,
+    pub memory: Memory,
+    pub optional: bool,
+    /// The last operand may repeat.
+    pub variadic: bool,
+    /// The dtypes it accepts.
+    pub dtypes: &'static [DType],
+    /// Operands of one class other than 0 must agree in dtype; a variadic operand agrees with itself.
+    pub class: u8,
+}
+
+/// A required operand in device memory, of dtype class 0; the methods change that.
+pub const fn operand(name: &'static str, dtypes: &'static [DType]) -> OperandDef {
+    let (memory, optional, variadic, class) = (Memory::Device, false, false, 0);
+    OperandDef {
+        name,
+        memory,
+        optional,
+        variadic,
+        dtypes,
+        class,
+    }
+}
+
+impl OperandDef {
+    /// In host memory.
+    pub const fn host(mut self) -> OperandDef {
+        self.memory = Memory::Host;
+        self
+    }
+    /// May be left out.
+    pub const fn optional(mut self) -> OperandDef {
+        self.optional = true;
+        self
+    }
+    /// May repeat.
+    pub const fn variadic(mut self) -> OperandDef {
+        self.variadic = true;
+        self
+    }
+    /// Agrees in dtype with the other operands of `class`.
+    pub const fn class(mut self, class: u8) -> OperandDef {
+        self.class = class;
+        self
+    }
+}
+
+/// The type of an attribute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttrKind {
+    Int,
+    Float,
+    Str,
+    Ints,
+    Floats,
+    Strs,
+    Tensor,
+    DType,
+}
+
+impl AttrKind {
+    /// The kind of `attr`.
+    pub fn of(attr: &Attr) -> AttrKind {
+        match attr {
+            Attr::Int(_) => AttrKind::Int,
+            Attr::Float(_) => AttrKind::Float,
+            Attr::Str(_) => AttrKind::Str,
+            Attr::Ints(_) => AttrKind::Ints,
+            Attr::Floats(_) => AttrKind::Floats,
+            Attr::Strs(_) => AttrKind::Strs,
+            Attr::Tensor(_) => AttrKind::Tensor,
+            Attr::DType(_) => AttrKind::DType,
+        }
+    }
+}
+
+/// An attribute of an op. Defaults live in the shape rule and the kernel through the same accessor.
+#[derive(Debug, Clone, Copy)]
+pub struct AttrDef {
+    pub name: &'static str,
+    pub kind: AttrKind,
+    pub required: bool,
+}
+
+/// An optional attribute.
+pub const fn attr(name: &'static str, kind: AttrKind) -> AttrDef {
+    AttrDef {
+        name,
+        kind,
+        required: false,
+    }
+}
+
+/// A required attribute.
+pub const fn required(name: &'static str, kind: AttrKind) -> AttrDef {
+    AttrDef {
+        name,
+        kind,
+        required: true,
+    }
+}
+
+/// The elements of a small integer or bool tensor, as dimensions, row-major.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HostValue {
+    pub shape: Vec<usize>,
+    pub elements: Vec<Dim>,
+}
+
+impl HostValue {
+    /// The elements as integers, where all are known.
+    pub fn ints(&self) -> Option<Vec<i64>> {
+        self.elements.iter().map(Dim::as_const).collect()
+    }
+}
+
+/// What a shape rule knows of one operand.
+#[derive(Debug, Clone, Copy)]
+pub struct Operand<'a> {
+    pub ty: &'a TensorType,
+    /// Its elements, where they are known.
+    pub value: Option<&'a HostValue>,
+    /// The operand itself, where it is at hand: an inline literal, or a host operand at run time.
+    pub tensor: Option<&'a Tensor>,
+}
+
+/// What a shape rule is given.
+pub struct Infer<'a> {
+    pub attrs: &'a Attrs,
+    pub inputs: &'a [Option<Operand<'a>>],
+    /// How many outputs the node declares.
+    pub outputs: usize,
+    /// Makes a symbol for a dimension that only data decides: `fresh(output, axis)`.
+    pub fresh: &'a dyn Fn(usize, usize) -> Dim,
+}
+
+/// What a shape rule says of one output.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Inferred {
+    pub ty: TensorType,
+    /// Its elements, where they follow from the operands' shapes and known elements.
+    pub value: Option<HostValue>,
+}
+
+impl Inferred {
+    /// A type alone.
+    pub fn of(dtype: DType, shape: Vec<Dim>) -> Inferred {
+        Inferred {
+            ty: TensorType::new(dtype, shape),
+            value: None,
+        }
+    }
+}
+
+/// Work of one execution, for concrete shapes.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Cost {
+    /// Floating-point operations; a fused multiply-add counts two.
+    pub flops: f64,
+    /// Bytes read and written.
+    pub bytes: f64,
+}
+
+/// Why an op rejects a node.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OpError {
+    /// The registry has no such op.
+    #[error("op '{op}' is not supported")]
+    Unknown { op: String },
+    /// Too few or too many operands.
+    #[error("takes {expected} operands, {got} given")]
+    OperandCount { expected: String, got: usize },
+    /// A required operand is left out.
+    #[error("operand '{operand}' is required")]
+    MissingOperand { operand: &'static str },
+    /// An operand of a dtype that the op does not take.
+    #[error("operand '{operand}' is {got}; it must be one of {allowed}")]
+    DType {
+        operand: String,
+        got: DType,
+        allowed: String,
+    },
+    /// Operands whose dtypes must agree.
+    #[error("operands differ in dtype: {left} and {right}")]
+    DTypeMismatch { left: DType, right: DType },
+    /// An attribute is missing, unknown or of the wrong kind.
+    #[error("attribute '{attr}': {reason}")]
+    Attr { attr: String, reason: String },
+    /// Shapes do not fit together.
+    #[error("{reason}")]
+    Shape { reason: String },
+    /// The rule needs a host operand whose elements are not known before the run.
+    #[error("operand '{operand}' decides the rank of the result and must be known before the run")]
+    ValueNeeded { operand: &'static str },
+}
+
+impl OpError {
+    /// A shape error.
+    pub fn shape(reason: impl Into<String>) -> OpError {
+        OpError::Shape {
+            reason: reason.into(),
+        }
+    }
+}
+
+/// One operand of an op about to run.
+#[derive(Debug, Clone, Copy)]
+pub struct ConcreteOperand<'a> {
+    pub dtype: DType,
+    pub shape: &'a [usize],
+    /// The operand itself, for host operands.
+    pub host: Option<&'a Tensor>,
+}
+
+/// Dtype and shape of each output of an op about to run.
+pub type ConcreteOutputs = smallvec::SmallVec<[(DType, Shape); 2]>;
+
+/// A dtype and shape rule.
+pub type InferFn = fn(&Infer<'_>) -> Result<Vec<Inferred>, OpError>;
+
+/// The same rule for concrete operands only; `None` leaves the case to the general rule.
+pub type QuickFn = fn(&[Option<ConcreteOperand<'_>>]) -> Option<ConcreteOutputs>;
+
+/// A cost rule, for concrete operand and output types (every dimension a constant).
+pub type CostFn = fn(&Attrs, &[Option<&TensorType>], &[&TensorType]) -> Cost;
+
+/// The definition of an op.
+pub struct OpDef {
+    pub name: &'static str,
+    /// One sentence with shapes.
+    pub doc: &'static str,
+    pub operands: &'static [OperandDef],
+    pub attrs: &'static [AttrDef],
+    /// How many outputs it has, at least and at most.
+    pub outputs: (usize, usize),
+    /// Dtypes and shapes of the outputs. Operand count, dtypes and attribute kinds were checked.
+    pub infer: InferFn,
+    /// A short cut of `infer` for run time.
+    pub quick: Option<QuickFn>,
+    /// Work of one execution.
+    pub cost: CostFn,
+    /// Whether equal operands give equal results. Every op now is pure.
+    pub pure_op: bool,
+    /// Whether an output of the same size may take over the buffer of its first operand.
+    pub in_place: bool,
+}
+
+impl OpDef {
+    /// A pure op with one output, no attributes, and the cost of moving its bytes.
+    pub const fn new(
+        name: &'static str,
+        doc: &'static str,
+        operands: &'static [OperandDef],
+        infer: InferFn,
+    ) -> OpDef {
+        OpDef {
+            name,
+            doc,
+            operands,
+            attrs: &[],
+            outputs: (1, 1),
+            infer,
+            quick: None,
+            cost: super::cost::per_element::<0>,
+            pure_op: true,
+            in_place: false,
+        }
+    }
+    /// Sets the attributes.
+    pub const fn attrs(mut self, attrs: &'static [AttrDef]) -> OpDef {
+        self.attrs = attrs;
+        self
+    }
+    /// Sets the number of outputs.
+    pub const fn outputs(mut self, least: usize, most: usize) -> OpDef {
+        self.outputs = (least, most);
+        self
+    }
+    /// Sets the cost rule.
+    pub const fn cost(mut self, cost: CostFn) -> OpDef {
+        self.cost = cost;
+        self
+    }
+    /// Sets the short cut for run time.
+    pub const fn quick(mut self, quick: QuickFn) -> OpDef {
+        self.quick = Some(quick);
+        self
+    }
+    /// The output may take over the first operand's buffer.
+    pub const fn in_place(mut self) -> OpDef {
+        self.in_place = true;
+        self
+    }
+}
+
+impl std::fmt::Debug for OpDef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}

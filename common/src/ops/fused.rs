@@ -1,0 +1,236 @@
+//! Forms that optimisation introduces: prepacked weights, and products with what follows them in one
+//! pass. They are not ONNX.
+
+use super::attrs::{Activation, ConvAttrs, bad, flag};
+use super::conv::{check_bias, conv_shape};
+use super::cost::{elements, with_flops};
+use super::def::*;
+use super::matmul::matmul_shape;
+use super::packing::{packed_conv_len, packed_gemm_len};
+use super::shapes::*;
+use crate::graph::{Attrs, TensorType};
+use crate::{DType, Dim};
+
+const WEIGHTS: &[DType] = &[F32, F16, BF16];
+const SINGLE: &[DType] = &[F32];
+const ACTIVATION: AttrDef = attr("activation", AttrKind::Str);
+const ALPHA: AttrDef = attr("act_alpha", AttrKind::Float);
+const BETA: AttrDef = attr("act_beta", AttrKind::Float);
+const PACKED: AttrDef = attr("packed", AttrKind::Int);
+
+/// The dimensions of operand `i`, all of which must be known.
+fn known(i: &Infer<'_>, operand: usize, name: &'static str) -> Result<Vec<usize>, OpError> {
+    i.ty(operand)?
+        .fixed_shape()
+        .ok_or(OpError::ValueNeeded { operand: name })
+}
+
+fn packed(len: Option<usize>) -> Rule {
+    let len = len.ok_or_else(|| {
+        OpError::shape("the packed weight is too large, or does not fall into groups")
+    })?;
+    one(F32, vec![len.into()])
+}
+
+/// Checks that packed operand `i` is as long as its form needs.
+fn check_packed(i: &Infer<'_>, operand: usize, len: Option<usize>) -> Result<(), OpError> {
+    let got = &i.ranked(operand, "packed weight", 1)?[0];
+    match len {
+        Some(n) if can_equal(got, &n.into()) => Ok(()),
+        Some(n) => Err(OpError::shape(format!(
+            "the packed weight has {got} elements, not {n}"
+        ))),
+        None => Err(OpError::shape("the packed weight is too large")),
+    }
+}
+
+fn pack_gemm(i: &Infer<'_>) -> Rule {
+    i.ranked(0, "B", 2)?;
+    let b = known(i, 0, "B")?;
+    let (k, n) = if flag(i.attrs, "trans", false) {
+        (b[1], b[0])
+    } else {
+        (b[0], b[1])
+    };
+    packed(packed_gemm_len(k, n))
+}
+
+fn pack_conv(i: &Infer<'_>) -> Rule {
+    let w = known(i, 0, "W")?;
+    if w.len() < 3 {
+        return Err(OpError::shape(format!(
+            "W must have rank 3 or more, not {}",
+            w.len()
+        )));
+    }
+    let volume = w[2..].iter().try_fold(1usize, |v, k| v.checked_mul(*k));
+    packed(volume.and_then(|v| packed_conv_len(w[0], w[1], v, ConvAttrs::group(i.attrs).ok()?)))
+}
+
+/// A size given as an attribute.
+fn size(attrs: &Attrs, name: &str) -> Result<usize, OpError> {
+    usize::try_from(attrs.int(name, -1))
+        .map_err(|_| bad(name, "is required and must not be negative"))
+}
+
+fn fused_gemm(i: &Infer<'_>) -> Rule {
+    Activation::new(i.attrs)?;
+    let b = if flag(i.attrs, "packed", false) {
+        let (k, n) = (size(i.attrs, "k")?, size(i.attrs, "n")?);
+        check_packed(i, 1, packed_gemm_len(k, n))?;
+        vec![k.into(), n.into()]
+    } else {
+        i.ranked(1, "B", 2)?.to_vec()
+    };
+    if i.shape(0)?.len() < 2 {
+        return Err(OpError::shape("A must have rank 2 or more"));
+    }
+    check_bias(i.opt(2), &b[1])?;
+    one(F32, matmul_shape(i.shape(0)?, &b)?)
+}
+
+/// Attribute `w_shape`: the weight before packing.
+fn weight_shape(attrs: &Attrs) -> Result<Vec<Dim>, OpError> {
+    let w = attrs.ints("w_shape").unwrap_or(&[]);
+    if w.len() < 3 || w.iter().any(|d| *d < 0) {
+        return Err(bad(
+            "w_shape",
+            format!("{w:?} is not the shape of a weight"),
+        ));
+    }
+    Ok(w.iter().map(|d| Dim::Const(*d)).collect())
+}
+
+fn fused_conv(i: &Infer<'_>) -> Rule {
+    Activation::new(i.attrs)?;
+    let w = weight_shape(i.attrs)?;
+    let out = conv_shape(i.attrs, i.shape(0)?, &w)?;
+    if flag(i.attrs, "packed", false) {
+        let n = |d: &Dim| d.as_const().and_then(|d| usize::try_from(d).ok());
+        let volume = w[2..].iter().try_fold(1usize, |v, k| v.checked_mul(n(k)?));
+        let form = n(&w[0]).zip(n(&w[1])).zip(volume);
+        let group = ConvAttrs::group(i.attrs)?;
+        check_packed(
+            i,
+            1,
+            form.and_then(|((m, c), v)| packed_conv_len(m, c, v, group)),
+        )?;
+    } else if i.shape(1)?.len() != w.len()
+        || i.shape(1)?.iter().zip(&w).any(|(a, b)| !can_equal(a, b))
+    {
+        return Err(bad(
+            "w_shape",
+            format!("is {w:?}, but the weight is {:?}", i.shape(1)?),
+        ));
+    }
+    check_bias(i.opt(2), &w[0])?;
+    if let Some(r) = i.opt(3) {
+        let same = r.ty.shape.len() == out.len()
+            && r.ty.shape.iter().zip(&out).all(|(a, b)| can_equal(a, b));
+        if !same {
+            return Err(OpError::shape(format!(
+                "the residual is {:?}, not {out:?}",
+                r.ty.shape
+            )));
+        }
+    }
+    one(F32, out)
+}
+
+/// Operations per output element: a product chain of `depth`, then what follows it.
+fn fused_cost(
+    depth: f64,
+    attrs: &Attrs,
+    inputs: &[Option<&TensorType>],
+    outputs: &[&TensorType],
+) -> Cost {
+    let extra = inputs.iter().skip(2).flatten().count() as f64;
+    let activation = Activation::new(attrs)
+        .ok()
+        .flatten()
+        .map_or(0., |a| a.flops());
+    let n = outputs.first().map_or(0., |t| elements(t));
+    with_flops((2. * depth + extra + activation) * n, inputs, outputs)
+}
+
+fn fused_gemm_cost(attrs: &Attrs, inputs: &[Option<&TensorType>], outputs: &[&TensorType]) -> Cost {
+    let k = inputs
+        .first()
+        .copied()
+        .flatten()
+        .and_then(|a| a.shape.last()?.as_const());
+    fused_cost(k.unwrap_or(0) as f64, attrs, inputs, outputs)
+}
+
+fn fused_conv_cost(attrs: &Attrs, inputs: &[Option<&TensorType>], outputs: &[&TensorType]) -> Cost {
+    let filter = attrs
+        .ints("w_shape")
+        .unwrap_or(&[])
+        .iter()
+        .skip(1)
+        .map(|d| *d as f64)
+        .product();
+    fused_cost(filter, attrs, inputs, outputs)
+}
+
+/// Definitions of this family.
+pub(super) const OPS: &[OpDef] = &[
+    OpDef::new(
+        "PackGemmB",
+        "B [K, N], or [N, K] with `trans`, laid out for products: f32 [packed length].",
+        &[operand("B", WEIGHTS)],
+        pack_gemm,
+    )
+    .attrs(&[attr("trans", AttrKind::Int)]),
+    OpDef::new(
+        "PackConvW",
+        "W [M, C/group, ..] laid out for convolution: f32 [packed length].",
+        &[operand("W", WEIGHTS)],
+        pack_conv,
+    )
+    .attrs(&[attr("group", AttrKind::Int)]),
+    OpDef::new(
+        "FusedGemm",
+        "activation(A [.., M, K] times B [K, N] plus bias [N]): [.., M, N]; B may be packed.",
+        &[
+            operand("A", SINGLE),
+            operand("B", SINGLE),
+            operand("bias", SINGLE).optional(),
+        ],
+        fused_gemm,
+    )
+    .attrs(&[
+        PACKED,
+        attr("k", AttrKind::Int),
+        attr("n", AttrKind::Int),
+        ACTIVATION,
+        ALPHA,
+        BETA,
+    ])
+    .cost(fused_gemm_cost),
+    OpDef::new(
+        "FusedConv",
+        "activation(X [N, C, ..] convolved with W, plus bias [M], plus residual): [N, M, ..].",
+        &[
+            operand("X", SINGLE),
+            operand("W", SINGLE),
+            operand("bias", SINGLE).optional(),
+            operand("residual", SINGLE).optional(),
+        ],
+        fused_conv,
+    )
+    .attrs(&[
+        attr("auto_pad", AttrKind::Str),
+        attr("dilations", AttrKind::Ints),
+        attr("group", AttrKind::Int),
+        attr("kernel_shape", AttrKind::Ints),
+        attr("pads", AttrKind::Ints),
+        attr("strides", AttrKind::Ints),
+        PACKED,
+        required("w_shape", AttrKind::Ints),
+        ACTIVATION,
+        ALPHA,
+        BETA,
+    ])
+    .cost(fused_conv_cost),
+];

@@ -1,0 +1,108 @@
+//! Matrix products.
+
+use super::attrs::GemmAttrs;
+use super::cost::{elements, with_flops};
+use super::def::*;
+use super::shapes::*;
+use crate::Dim;
+use crate::graph::{Attrs, TensorType};
+
+/// Shape of the product of `a` and `b` in the manner of numpy's `matmul`.
+pub(super) fn matmul_shape(a: &[Dim], b: &[Dim]) -> Result<Vec<Dim>, OpError> {
+    if a.is_empty() || b.is_empty() {
+        return Err(OpError::shape("a scalar has no matrix product"));
+    }
+    // A vector counts as one row on the left and as one column on the right.
+    let (lead_a, m) = match a {
+        [_] => (&a[..0], None),
+        _ => (&a[..a.len() - 2], Some(&a[a.len() - 2])),
+    };
+    let (lead_b, k, n) = match b {
+        [k] => (&b[..0], k, None),
+        _ => (&b[..b.len() - 2], &b[b.len() - 2], Some(&b[b.len() - 1])),
+    };
+    unify(&a[a.len() - 1], k, "inner dimensions")?;
+    let mut out = broadcast(lead_a, lead_b)?;
+    out.extend(m.into_iter().chain(n).cloned());
+    Ok(out)
+}
+
+fn matmul(i: &Infer<'_>) -> Rule {
+    one(i.dtype(0)?, matmul_shape(i.shape(0)?, i.shape(1)?)?)
+}
+
+fn matmul_cost(_: &Attrs, inputs: &[Option<&TensorType>], outputs: &[&TensorType]) -> Cost {
+    let k = inputs
+        .first()
+        .copied()
+        .flatten()
+        .and_then(|a| a.shape.last());
+    let k = k.and_then(Dim::as_const).unwrap_or(0) as f64;
+    with_flops(
+        2. * k * outputs.first().map_or(0., |t| elements(t)),
+        inputs,
+        outputs,
+    )
+}
+
+fn gemm(i: &Infer<'_>) -> Rule {
+    let attrs = GemmAttrs::new(i.attrs);
+    let flip = |s: &[Dim], t: bool| {
+        if t {
+            [s[1].clone(), s[0].clone()]
+        } else {
+            [s[0].clone(), s[1].clone()]
+        }
+    };
+    let [m, k] = flip(i.ranked(0, "A", 2)?, attrs.trans_a);
+    let [k2, n] = flip(i.ranked(1, "B", 2)?, attrs.trans_b);
+    unify(&k, &k2, "inner dimensions")?;
+    let out = vec![m, n];
+    if let Some(c) = i.opt(2) {
+        check_broadcasts_to(&c.ty.shape, &out, "C")?;
+    }
+    one(i.dtype(0)?, out)
+}
+
+fn gemm_cost(attrs: &Attrs, inputs: &[Option<&TensorType>], outputs: &[&TensorType]) -> Cost {
+    let axis = usize::from(!GemmAttrs::new(attrs).trans_a);
+    let k = inputs
+        .first()
+        .copied()
+        .flatten()
+        .and_then(|a| a.shape.get(axis));
+    let k = k.and_then(Dim::as_const).unwrap_or(0) as f64;
+    with_flops(
+        (2. * k + 2.) * outputs.first().map_or(0., |t| elements(t)),
+        inputs,
+        outputs,
+    )
+}
+
+/// Definitions of this family.
+pub(super) const OPS: &[OpDef] = &[
+    OpDef::new(
+        "MatMul",
+        "A [.., M, K] times B [.., K, N], batches broadcast: [.., M, N].",
+        &[operand("A", WIDE).class(1), operand("B", WIDE).class(1)],
+        matmul,
+    )
+    .cost(matmul_cost),
+    OpDef::new(
+        "Gemm",
+        "alpha * A [M, K] times B [K, N], either transposed on demand, plus beta * C: [M, N].",
+        &[
+            operand("A", WIDE).class(1),
+            operand("B", WIDE).class(1),
+            operand("C", WIDE).class(1).optional(),
+        ],
+        gemm,
+    )
+    .attrs(&[
+        attr("alpha", AttrKind::Float),
+        attr("beta", AttrKind::Float),
+        attr("transA", AttrKind::Int),
+        attr("transB", AttrKind::Int),
+    ])
+    .cost(gemm_cost),
+];

@@ -1,0 +1,110 @@
+//! The op registry: one definition of each op serves client, coordinator and worker.
+//!
+//! A definition states the op's operands and the memory space they live in, its attributes, its dtype and
+//! shape rule, and its cost. Ops are ONNX's, in the semantics of the newest opset (importers rewrite
+//! older forms), plus the fused and packed forms that optimisation introduces.
+//!
+//! Rules run without values on symbolic dimensions; a host operand's elements may be known (as [`Dim`]s)
+//! and are then given to the rule. The same rule with concrete dimensions gives the output sizes at run
+//! time.
+//!
+//! Invariants
+//! 1. Attributes and operands come from files: every rule checks lengths, ranges and ranks, and answers
+//!    with an [`OpError`], never a panic.
+//! 2. An inferred type has rank at most [`crate::tensor::MAX_RANK`], no negative dimension, and a byte
+//!    size that fits an address space as far as its dimensions are known.
+//! 3. A default of an attribute is written once, in [`attrs`], which rules and kernels share.
+//!
+//! [`Dim`]: crate::Dim
+
+pub mod attrs;
+mod check;
+mod concrete;
+mod cost;
+pub mod def;
+mod host;
+mod infer;
+pub mod packing;
+mod shapes;
+pub mod verify;
+
+mod binary;
+mod conv;
+mod fused;
+mod index;
+mod matmul;
+mod movement;
+mod norm;
+mod pool;
+mod reduce;
+mod scan;
+mod shape;
+mod slice;
+mod unary;
+
+use std::sync::LazyLock;
+
+pub use attrs::{normalize_axes, normalize_axis};
+pub use concrete::infer_concrete;
+pub use cost::{node_cost, value_bytes};
+pub use def::{
+    AttrDef, AttrKind, ConcreteOperand, ConcreteOutputs, Cost, HostValue, Infer, Inferred, Memory,
+    OpDef, OpError, Operand, OperandDef,
+};
+pub use infer::{HostValues, fold_host, infer_op, infer_types};
+
+/// Every definition, sorted by name.
+static REGISTRY: LazyLock<Vec<&'static OpDef>> = LazyLock::new(|| {
+    let families = [
+        unary::OPS,
+        binary::OPS,
+        conv::OPS,
+        fused::OPS,
+        index::OPS,
+        matmul::OPS,
+        movement::OPS,
+        norm::OPS,
+        pool::OPS,
+        reduce::OPS,
+        scan::OPS,
+        shape::OPS,
+        slice::OPS,
+    ];
+    let mut all: Vec<_> = families.into_iter().flatten().collect();
+    all.sort_by_key(|op| op.name);
+    all
+});
+
+/// The definition of the op called `name`.
+pub fn lookup(name: &str) -> Option<&'static OpDef> {
+    let ops = &*REGISTRY;
+    ops.binary_search_by(|op| op.name.cmp(name))
+        .ok()
+        .map(|i| ops[i])
+}
+
+/// Every definition, sorted by name.
+pub fn all() -> impl Iterator<Item = &'static OpDef> {
+    REGISTRY.iter().copied()
+}
+
+#[cfg(test)]
+mod graph_tests;
+#[cfg(test)]
+mod tests;
+
+#[cfg(test)]
+mod registry_tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_found() {
+        let names: Vec<_> = all().map(|op| op.name).collect();
+        assert!(names.windows(2).all(|w| w[0] < w[1]), "{names:?}");
+        for op in all() {
+            assert!(std::ptr::eq(lookup(op.name).unwrap(), op));
+            assert!(op.doc.ends_with('.') && op.outputs.0 <= op.outputs.1);
+        }
+        assert!(lookup("NoSuchOp").is_none());
+    }
+}

@@ -1,0 +1,151 @@
+//! Reductions over axes.
+
+use super::attrs::{ReduceAttrs, axis};
+use super::cost::per_input_element;
+use super::def::*;
+use super::host::{self, Arith};
+use super::shapes::*;
+use crate::{DType, Dim};
+
+/// Most dtypes of the arithmetic reductions.
+const REDUCIBLE: &[DType] = WIDE;
+/// `ReduceMax` and `ReduceMin` also order bytes and bools.
+const ORDERED: &[DType] = &[F32, F64, F16, BF16, I32, I64, U32, U64, I8, U8, Bool];
+const AXES: OperandDef = operand("axes", LONG).host().optional();
+const REDUCE_ATTRS: &[AttrDef] = &[
+    attr("keepdims", AttrKind::Int),
+    attr("noop_with_empty_axes", AttrKind::Int),
+];
+const ARG_ATTRS: &[AttrDef] = &[
+    attr("axis", AttrKind::Int),
+    attr("keepdims", AttrKind::Int),
+    attr("select_last_index", AttrKind::Int),
+];
+const ARG_DATA: &[OperandDef] = &[operand("data", NUMBERS)];
+const DATA: &[OperandDef] = &[operand("data", REDUCIBLE), AXES];
+const DATA_ORDERED: &[OperandDef] = &[operand("data", ORDERED), AXES];
+
+/// `shape` with `axes` reduced.
+fn reduced(shape: &[Dim], axes: &[usize], keep: bool) -> Vec<Dim> {
+    let mut out = Vec::with_capacity(shape.len());
+    for (k, d) in shape.iter().enumerate() {
+        match (axes.contains(&k), keep) {
+            (false, _) => out.push(d.clone()),
+            (true, true) => out.push(Dim::Const(1)),
+            (true, false) => {}
+        }
+    }
+    out
+}
+
+/// `follow` folds the elements where all of them are reduced into one.
+fn reduce(i: &Infer<'_>, follow: Option<Arith>) -> Rule {
+    let attrs = ReduceAttrs::new(i.attrs);
+    let shape = i.shape(0)?;
+    let given = match i.opt(1) {
+        None => vec![],
+        Some(_) => match (i.ints(1), i.vector_len(1, "axes")?) {
+            (Some(axes), _) => axes,
+            (None, 0) => vec![],
+            // Which axes stay is open, but their number is not.
+            (None, n) => {
+                let gone = if attrs.keep_dims { 0 } else { n };
+                return one(i.dtype(0)?, i.unknown(shape.len().checked_sub(gone))?);
+            }
+        },
+    };
+    let axes = attrs.axes(&given, shape.len())?;
+    let dtype = i.dtype(0)?;
+    let mut out = Inferred::of(dtype, reduced(shape, &axes, attrs.keep_dims));
+    if let (Some(f), Some(v)) = (follow, i.opt(0).and_then(|o| o.value)) {
+        let all = axes.len() == shape.len();
+        let total = v
+            .elements
+            .split_first()
+            .filter(|_| all)
+            .and_then(|(first, rest)| rest.iter().try_fold(first.clone(), |a, b| f(&a, b, dtype)));
+        let rank = out.ty.shape.len();
+        out.value = total.map(|d| HostValue {
+            shape: vec![1; rank],
+            elements: vec![d],
+        });
+    }
+    Ok(vec![out])
+}
+
+fn plain(i: &Infer<'_>) -> Rule {
+    reduce(i, None)
+}
+
+fn arg(i: &Infer<'_>) -> Rule {
+    let shape = i.shape(0)?;
+    let axis = axis(i.attrs, 0, shape.len())?;
+    if shape[axis].is(0) {
+        return Err(OpError::shape(format!(
+            "axis {axis} is empty and has no extremum"
+        )));
+    }
+    one(
+        I64,
+        reduced(shape, &[axis], ReduceAttrs::new(i.attrs).keep_dims),
+    )
+}
+
+const fn reduction(
+    name: &'static str,
+    doc: &'static str,
+    operands: &'static [OperandDef],
+    infer: InferFn,
+) -> OpDef {
+    OpDef::new(name, doc, operands, infer)
+        .attrs(REDUCE_ATTRS)
+        .cost(per_input_element::<1>)
+}
+
+const fn extremum(name: &'static str, doc: &'static str) -> OpDef {
+    OpDef::new(name, doc, ARG_DATA, arg)
+        .attrs(ARG_ATTRS)
+        .cost(per_input_element::<1>)
+}
+
+/// Definitions of this family.
+pub(super) const OPS: &[OpDef] = &[
+    reduction("ReduceSum", "Sum over axes.", DATA, |i| {
+        reduce(i, Some(host::add))
+    }),
+    reduction("ReduceProd", "Product over axes.", DATA, |i| {
+        reduce(i, Some(host::mul))
+    }),
+    reduction("ReduceMax", "Maximum over axes.", DATA_ORDERED, |i| {
+        reduce(i, Some(host::max))
+    }),
+    reduction("ReduceMin", "Minimum over axes.", DATA_ORDERED, |i| {
+        reduce(i, Some(host::min))
+    }),
+    reduction("ReduceMean", "Mean over axes.", DATA, plain),
+    reduction("ReduceL1", "Sum of magnitudes over axes.", DATA, plain).cost(per_input_element::<2>),
+    reduction(
+        "ReduceL2",
+        "Root of the sum of squares over axes.",
+        DATA,
+        plain,
+    )
+    .cost(per_input_element::<2>),
+    reduction(
+        "ReduceLogSum",
+        "Logarithm of the sum over axes.",
+        DATA,
+        plain,
+    ),
+    reduction(
+        "ReduceLogSumExp",
+        "Logarithm of the sum of e^x over axes.",
+        DATA,
+        plain,
+    )
+    .cost(per_input_element::<12>),
+    reduction("ReduceSumSquare", "Sum of squares over axes.", DATA, plain)
+        .cost(per_input_element::<2>),
+    extremum("ArgMax", "Index of the maximum along an axis."),
+    extremum("ArgMin", "Index of the minimum along an axis."),
+];

@@ -1,0 +1,63 @@
+//! Running sums and the k largest.
+
+use super::attrs::{axis, normalize_axis};
+use super::cost::per_input_element;
+use super::def::*;
+use super::shapes::*;
+
+fn cumsum(i: &Infer<'_>) -> Rule {
+    i.check_scalar(1, "axis")?;
+    let x = i.shape(0)?;
+    if let Some(axis) = i.scalar(1).and_then(|d| d.as_const()) {
+        normalize_axis(axis, x.len())?;
+    }
+    one(i.dtype(0)?, x.to_vec())
+}
+
+fn top_k(i: &Infer<'_>) -> Rule {
+    let x = i.shape(0)?;
+    let axis = axis(i.attrs, -1, x.len())?;
+    i.check_scalar(1, "K")?;
+    let k = i.scalar(1).cloned().unwrap_or_else(|| i.fresh(0, axis));
+    if let (Some(k), Some(n)) = (k.as_const(), x[axis].as_const())
+        && k > n
+    {
+        return Err(OpError::shape(format!(
+            "'K' is {k}, but axis {axis} has {n} elements"
+        )));
+    }
+    let mut shape = x.to_vec();
+    shape[axis] = k;
+    Ok(vec![
+        Inferred::of(i.dtype(0)?, shape.clone()),
+        Inferred::of(I64, shape),
+    ])
+}
+
+/// Definitions of this family.
+pub(super) const OPS: &[OpDef] = &[
+    OpDef::new(
+        "CumSum",
+        "Running sum along an axis, same shape.",
+        &[operand("x", WIDE), operand("axis", INDEX).host()],
+        cumsum,
+    )
+    .attrs(&[
+        attr("exclusive", AttrKind::Int),
+        attr("reverse", AttrKind::Int),
+    ])
+    .cost(per_input_element::<1>),
+    OpDef::new(
+        "TopK",
+        "The K largest (or smallest) elements along `axis`, and their indices.",
+        &[operand("X", NUMBERS), operand("K", LONG).host()],
+        top_k,
+    )
+    .attrs(&[
+        attr("axis", AttrKind::Int),
+        attr("largest", AttrKind::Int),
+        attr("sorted", AttrKind::Int),
+    ])
+    .outputs(1, 2)
+    .cost(per_input_element::<8>),
+];

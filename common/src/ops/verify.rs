@@ -1,0 +1,180 @@
+//! Checks that a function keeps the invariants of [`crate::graph`].
+
+use std::collections::HashSet;
+
+use super::infer::{Known, check_given, rejected, unsupported};
+use super::shapes::can_equal;
+use crate::graph::{Function, GraphError, Literal, Part, TensorType, Value, ValueId};
+use crate::tensor::byte_size;
+
+/// When a value becomes known.
+#[derive(Clone, Copy, PartialEq)]
+enum Defined {
+    Not,
+    Init,
+    Step,
+}
+
+/// Checks all invariants of [`crate::graph`].
+pub fn verify(f: &Function) -> Result<(), GraphError> {
+    let mut defined = vec![Defined::Not; f.values.len()];
+    check_names(&f.values)?;
+    for id in &f.params {
+        check_given(
+            define(f, &mut defined, *id, Defined::Step, "parameters")?,
+            "parameter",
+        )?;
+    }
+    for (id, literal) in &f.literals {
+        let value = define(f, &mut defined, *id, Defined::Init, "literals")?;
+        check_given(value, "literal")?;
+        check_literal(f, value, literal)?;
+    }
+    if let Some(e) = unsupported(f).into_iter().next() {
+        return Err(e);
+    }
+    let mut known = Known::new(&f.literals, f.values.len());
+    for node in &f.nodes {
+        let when = if node.part == Part::Init {
+            Defined::Init
+        } else {
+            Defined::Step
+        };
+        for id in node.inputs.iter().flatten() {
+            let Some(value) = f.values.get(id.ix()) else {
+                return Err(GraphError::NoSuchValue {
+                    node: node.name.to_string(),
+                });
+            };
+            let value = || value.name.to_string();
+            match (defined[id.ix()], when) {
+                (Defined::Not, _) => {
+                    return Err(GraphError::Undefined {
+                        value: value(),
+                        user: node.name.to_string(),
+                    });
+                }
+                (Defined::Step, Defined::Init) => {
+                    let node = node.name.to_string();
+                    return Err(GraphError::InitDependsOnStep {
+                        node,
+                        value: value(),
+                    });
+                }
+                _ => {}
+            }
+        }
+        for id in &node.outputs {
+            define(f, &mut defined, *id, when, &node.name)?;
+        }
+        let inferred = known
+            .infer(node, &f.values)
+            .map_err(|e| rejected(node, e))?;
+        for (id, out) in node.outputs.iter().zip(inferred) {
+            let value = f.value(*id);
+            if !compatible(&value.ty, &out.ty) {
+                return Err(GraphError::WrongType {
+                    node: node.name.to_string(),
+                    value: value.name.to_string(),
+                    declared: value.ty.to_string(),
+                    inferred: out.ty.to_string(),
+                });
+            }
+            known.set(*id, out.value);
+        }
+    }
+    for (name, id) in &f.results {
+        match (f.values.get(id.ix()), defined.get(id.ix())) {
+            (Some(_), Some(Defined::Init | Defined::Step)) => {}
+            (Some(v), _) => {
+                return Err(GraphError::Undefined {
+                    value: v.name.to_string(),
+                    user: name.clone(),
+                });
+            }
+            (None, _) => return Err(GraphError::NoSuchValue { node: name.clone() }),
+        }
+    }
+    Ok(())
+}
+
+fn check_names(values: &[Value]) -> Result<(), GraphError> {
+    let mut seen = HashSet::with_capacity(values.len());
+    match values.iter().find(|v| !seen.insert(&*v.name)) {
+        Some(v) => Err(GraphError::DefinedTwice {
+            value: v.name.to_string(),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Notes the one definition of `id` by `by`.
+fn define<'f>(
+    f: &'f Function,
+    defined: &mut [Defined],
+    id: ValueId,
+    when: Defined,
+    by: &str,
+) -> Result<&'f Value, GraphError> {
+    match (f.values.get(id.ix()), defined.get_mut(id.ix())) {
+        (Some(value), Some(slot)) => match std::mem::replace(slot, when) {
+            Defined::Not => Ok(value),
+            _ => Err(GraphError::DefinedTwice {
+                value: value.name.to_string(),
+            }),
+        },
+        _ => Err(GraphError::NoSuchValue { node: by.into() }),
+    }
+}
+
+/// Checks that a literal's bytes are as many as its type needs, and lie inside its file.
+pub(super) fn check_literal(
+    f: &Function,
+    value: &Value,
+    literal: &Literal,
+) -> Result<(), GraphError> {
+    let wrong_size = |bytes: u64| {
+        let (value, ty) = (value.name.to_string(), value.ty.to_string());
+        Err(GraphError::LiteralSize { value, ty, bytes })
+    };
+    let shape = value.ty.fixed_shape();
+    match literal {
+        Literal::Inline(t) => {
+            let same = t.dtype() == value.ty.dtype && shape.as_deref() == Some(t.shape());
+            if same {
+                Ok(())
+            } else {
+                wrong_size(t.byte_len() as u64)
+            }
+        }
+        Literal::Range {
+            artifact,
+            offset,
+            len,
+        } => {
+            let need = shape.and_then(|s| byte_size(value.ty.dtype, &s));
+            if need.is_none_or(|n| n as u64 != *len) {
+                return wrong_size(*len);
+            }
+            let file = f.artifacts.get(*artifact as usize).map(|a| a.len);
+            match (file, offset.checked_add(*len)) {
+                (Some(file), Some(end)) if end <= file => Ok(()),
+                _ => Err(GraphError::LiteralRange {
+                    value: value.name.to_string(),
+                }),
+            }
+        }
+    }
+}
+
+/// Whether a value declared as `declared` can hold what a rule says: the same dtype and rank, and no
+/// dimension that is known to differ. Symbols may be bound or renamed between the two.
+fn compatible(declared: &TensorType, inferred: &TensorType) -> bool {
+    declared.dtype == inferred.dtype
+        && declared.shape.len() == inferred.shape.len()
+        && declared
+            .shape
+            .iter()
+            .zip(&inferred.shape)
+            .all(|(d, i)| can_equal(d, i))
+}

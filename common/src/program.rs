@@ -1,0 +1,312 @@
+//! What one participant of a lease runs: the result of partitioning.
+//!
+//! ```text
+//!   driver --feed--> recv slot | nodes in topological order | send slot --edge--> peer's recv slot
+//! ```
+//!
+//! A program is immutable and filed under its content hash. It holds what cannot be derived; ready counts,
+//! successors and last uses are derived once, at install, so that nothing on the wire has to be trusted.
+//!
+//! Invariants, checked by [`Program::check`]
+//! 1. Every index is inside its table; nodes stand in topological order, init nodes first.
+//! 2. A value has one definition: a literal, a recv slot, or one node's output.
+//! 3. Init nodes depend on literals and init nodes only.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::artifact::ArtifactMeta;
+use crate::dim::{Bindings, Dim};
+use crate::error::{Code, Error, Result};
+use crate::graph::{Attrs, Literal, TensorType, Value};
+use crate::ids::{Incarnation, LeaseId, ParticipantIx, PlanId, ProgramId};
+
+/// Operand index of an optional operand that is left out.
+pub const NO_OPERAND: u32 = u32::MAX;
+
+/// Version of the rules that decide a value's bits. Programs and workers carry it, and only equal
+/// profiles compute together.
+pub const NUMERICS_PROFILE: &str = "convoke-1:fma-chain";
+
+/// One node of a program.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ProgramNode {
+    /// Name as in the model.
+    pub name: Arc<str>,
+    pub op: Arc<str>,
+    pub attrs: Attrs,
+    /// Value indices; [`NO_OPERAND`] for one left out.
+    pub inputs: Vec<u32>,
+    pub outputs: Vec<u32>,
+    /// Predicted nanoseconds from here to the end of the step along the longest path. Ready nodes run in
+    /// descending order of it.
+    pub priority: u64,
+    /// Predicted nanoseconds of this node alone.
+    pub cost: u64,
+}
+
+/// A tensor that arrives in every step.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RecvSlot {
+    pub value: u32,
+    /// Who may send it.
+    pub from: ParticipantIx,
+}
+
+/// A tensor that leaves in every step.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SendSlot {
+    pub value: u32,
+    pub to: ParticipantIx,
+    /// Recv slot at the destination.
+    pub slot: u32,
+    /// As [`ProgramNode::priority`].
+    pub priority: u64,
+}
+
+/// What one worker runs of a function.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Program {
+    pub name: String,
+    /// [`NUMERICS_PROFILE`] of the planner.
+    pub profile: String,
+    pub values: Vec<Value>,
+    pub literals: Vec<(u32, Literal)>,
+    pub artifacts: Vec<ArtifactMeta>,
+    /// Init nodes, then step nodes.
+    pub nodes: Vec<ProgramNode>,
+    pub init_nodes: u32,
+    pub recvs: Vec<RecvSlot>,
+    pub sends: Vec<SendSlot>,
+}
+
+impl Program {
+    /// The content hash.
+    pub fn id(&self) -> Result<ProgramId> {
+        let bytes = crate::rpc_transport::codec::encode(self)
+            .map_err(|e| Error::internal(format!("program cannot be encoded: {e}")))?;
+        Ok(ProgramId(*blake3::hash(&bytes).as_bytes()))
+    }
+
+    /// Checks all invariants.
+    pub fn check(&self) -> Result<()> {
+        let bad = |why: String| {
+            Err(Error::new(
+                Code::ProtocolViolation,
+                format!("program: {why}"),
+            ))
+        };
+        let n = self.values.len();
+        let mut defined = vec![false; n];
+        let mut define = |v: u32, what: &str| match defined.get_mut(v as usize) {
+            None => bad(format!("{what} names value {v} of {n}")),
+            Some(true) => bad(format!("value {v} is defined twice")),
+            Some(d) => {
+                *d = true;
+                Ok(())
+            }
+        };
+        for (v, l) in &self.literals {
+            define(*v, "a literal")?;
+            if let Literal::Range {
+                artifact,
+                offset,
+                len,
+            } = l
+            {
+                let meta = self.artifacts.get(*artifact as usize);
+                let end = offset.checked_add(*len);
+                if !meta.is_some_and(|m| end.is_some_and(|e| e <= m.len)) {
+                    return bad(format!("literal {v} lies outside its artifact"));
+                }
+            }
+        }
+        let init = self.init_nodes as usize;
+        if init > self.nodes.len() {
+            return bad("more init nodes than nodes".into());
+        }
+        let mut order: Vec<u32> = self.literals.iter().map(|(v, _)| *v).collect();
+        for node in &self.nodes[..init] {
+            for o in &node.outputs {
+                define(*o, "a node")?;
+                order.push(*o);
+            }
+        }
+        let in_init: std::collections::HashSet<u32> = order.into_iter().collect();
+        for r in &self.recvs {
+            define(r.value, "a recv slot")?;
+        }
+        for node in &self.nodes[init..] {
+            for o in &node.outputs {
+                define(*o, "a node")?;
+            }
+        }
+        // Topological order: an operand is defined by a literal, a recv, or an earlier node.
+        let mut ready = vec![false; n];
+        self.literals
+            .iter()
+            .for_each(|(v, _)| ready[*v as usize] = true);
+        for (i, node) in self.nodes.iter().enumerate() {
+            if i == init {
+                self.recvs
+                    .iter()
+                    .for_each(|r| ready[r.value as usize] = true);
+            }
+            for v in node.inputs.iter().filter(|v| **v != NO_OPERAND) {
+                if !ready.get(*v as usize).copied().unwrap_or(false) {
+                    return bad(format!(
+                        "node '{}' uses value {v} before its definition",
+                        node.name
+                    ));
+                }
+                if i < init && !in_init.contains(v) {
+                    return bad(format!("init node '{}' depends on a step value", node.name));
+                }
+            }
+            node.outputs.iter().for_each(|v| ready[*v as usize] = true);
+        }
+        if init == self.nodes.len() {
+            self.recvs
+                .iter()
+                .for_each(|r| ready[r.value as usize] = true);
+        }
+        for s in &self.sends {
+            if !ready.get(s.value as usize).copied().unwrap_or(false) {
+                return bad(format!(
+                    "a send names value {} that nothing defines",
+                    s.value
+                ));
+            }
+        }
+        self.artifacts.iter().try_for_each(|a| {
+            a.check()
+                .map_err(|e| Error::new(Code::ProtocolViolation, e.to_string()))
+        })
+    }
+}
+
+/// A tensor that the driver feeds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Feed {
+    /// Parameter name as in the model.
+    pub name: String,
+    pub ty: TensorType,
+    /// Participants and their recv slots; empty for a parameter that nothing uses.
+    pub to: Vec<(ParticipantIx, u32)>,
+}
+
+/// Where a result comes from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum FetchFrom {
+    /// Recv slot `slot` of the driver, filled by `from`.
+    Worker { from: ParticipantIx, slot: u32 },
+    /// The parameter itself, by index into [`DriverProgram::feeds`].
+    Param(u32),
+}
+
+/// A tensor that the driver fetches.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Fetch {
+    /// Result name as in the model.
+    pub name: String,
+    pub ty: TensorType,
+    pub from: FetchFrom,
+}
+
+/// What the driver does in every step.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct DriverProgram {
+    pub feeds: Vec<Feed>,
+    pub fetches: Vec<Fetch>,
+    /// Number of recv slots at the driver; several results may share one.
+    pub slots: Vec<DriverSlot>,
+}
+
+/// One recv slot of the driver.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DriverSlot {
+    pub from: ParticipantIx,
+    pub ty: TensorType,
+}
+
+/// A member of a lease.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Participant {
+    pub name: String,
+    pub incarnation: Incarnation,
+    /// `host:port` where it listens; empty for the driver, which dials.
+    pub address: String,
+}
+
+/// The dynamic axes of a function, with their bounds.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Axes {
+    /// Symbol and the largest value that a step may bind it to.
+    pub bounds: Vec<(Arc<str>, i64)>,
+}
+
+impl Axes {
+    /// Each symbol at its bound.
+    pub fn at_bounds(&self) -> Bindings {
+        self.bounds.iter().cloned().collect()
+    }
+
+    /// The bindings that `values`, in the order of `bounds`, stand for.
+    pub fn bind(&self, values: &[i64]) -> Result<Bindings> {
+        if values.len() != self.bounds.len() {
+            let msg = format!(
+                "{} axis values for {} axes",
+                values.len(),
+                self.bounds.len()
+            );
+            return Err(Error::new(Code::ProtocolViolation, msg));
+        }
+        let mut out = Bindings::new();
+        for ((name, bound), v) in self.bounds.iter().zip(values) {
+            if *v < 0 || v > bound {
+                let msg = format!("axis '{name}' = {v} exceeds its bound {bound}");
+                return Err(Error::new(Code::InvalidInput, msg));
+            }
+            out.insert(name.clone(), *v);
+        }
+        Ok(out)
+    }
+
+    /// Binds symbols by unifying declared with given shapes; `None` where they disagree.
+    pub fn unify(declared: &[Dim], given: &[usize], into: &mut Bindings) -> bool {
+        declared.len() == given.len()
+            && declared.iter().zip(given).all(|(d, g)| {
+                let g = i64::try_from(*g).unwrap_or(i64::MAX);
+                match d.as_symbol() {
+                    Some(s) => *into.entry(s.clone()).or_insert(g) == g,
+                    None => d.eval(into).is_none_or(|v| v == g),
+                }
+            })
+    }
+}
+
+/// What a worker needs to install its part of a lease.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Grant {
+    pub lease: LeaseId,
+    pub plan: PlanId,
+    pub program: Arc<Program>,
+    /// Which of `participants` the receiver is.
+    pub me: ParticipantIx,
+    /// Workers, then the driver.
+    pub participants: Vec<Participant>,
+    pub axes: Axes,
+    /// Steps that may be in flight at once (K).
+    pub in_flight: u32,
+    /// Bytes to reserve for the tensors of one step at the bounds of the axes.
+    pub step_bytes: u64,
+}
+
+/// Bytes of `ty` under `bindings`; `None` while a dimension is unbound or absurd.
+pub fn bytes_under(ty: &TensorType, bindings: &Bindings) -> Option<u64> {
+    let n = ty.shape.iter().try_fold(1u64, |n, d| {
+        n.checked_mul(u64::try_from(d.eval(bindings)?).ok()?)
+    })?;
+    n.checked_mul(ty.dtype.size() as u64)
+}

@@ -1,0 +1,188 @@
+//! tarpc over one QUIC bidirectional stream: length-delimited bincode frames.
+//!
+//! Invariants:
+//! 1. A frame is at most `max_frame` bytes, on the way out and on the way in, and no more is buffered for one.
+//! 2. Integers have fixed width: the length of a message does not depend on ids or deadlines, so a simulated run
+//!    sends the same packets each time.
+//! 3. The codec is in [`codec`] alone.
+//! 4. When the stream ends, the requests in flight on it are aborted; when the client drops a call, the server's
+//!    handler is dropped.
+
+use std::fmt::Debug;
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures::{FutureExt, StreamExt};
+use quinn::{RecvStream, SendStream};
+use serde::{Deserialize, Serialize};
+use tarpc::server::{BaseChannel, Channel, Serve};
+use tarpc::{ClientMessage, RequestName, Response};
+use tokio::io::{Join, join};
+use tokio_util::codec::{Framed, LengthDelimitedCodec};
+
+/// What a frame may hold where the caller has no tighter bound: programs and plans fit, tensors do not travel here.
+pub const MAX_FRAME: usize = 64 << 20;
+
+/// Requests that one stream may have in flight; more are answered "throttled".
+const MAX_IN_FLIGHT: usize = 4096;
+
+/// Responses that wait to be written before handlers do.
+const PENDING_RESPONSES: usize = 1024;
+
+/// The codec of control messages, for frames and for what is kept.
+pub mod codec {
+    use bincode::Options;
+    use bincode::config::{DefaultOptions, FixintEncoding, WithOtherIntEncoding};
+    use serde::{Serialize, de::DeserializeOwned};
+
+    /// bincode with fixed-width little-endian integers; bytes after the value are an error.
+    pub type Bincode = WithOtherIntEncoding<DefaultOptions, FixintEncoding>;
+
+    /// Why a value did not pass.
+    #[derive(Debug, thiserror::Error)]
+    pub enum CodecError {
+        /// More bytes than the caller allows; nothing was allocated for them.
+        #[error("the message has more than the {limit} bytes allowed")]
+        TooLarge {
+            /// The caller's bound.
+            limit: u64,
+        },
+        /// The value cannot be written.
+        #[error("the message cannot be encoded")]
+        Encode(#[source] bincode::Error),
+        /// The bytes are not such a value.
+        #[error("the message cannot be decoded: both sides must run the same release")]
+        Decode(#[source] bincode::Error),
+    }
+
+    /// The settings.
+    pub fn bincode() -> Bincode {
+        DefaultOptions::new().with_fixint_encoding()
+    }
+
+    /// The bytes of a value, at most [`MAX_FRAME`](super::MAX_FRAME).
+    pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, CodecError> {
+        encode_within(value, super::MAX_FRAME as u64)
+    }
+
+    /// The bytes of a value, at most `limit`.
+    pub fn encode_within<T: Serialize + ?Sized>(
+        value: &T,
+        limit: u64,
+    ) -> Result<Vec<u8>, CodecError> {
+        // With a limit bincode measures before it writes.
+        let result = bincode().with_limit(limit).serialize(value);
+        result.map_err(|error| match *error {
+            bincode::ErrorKind::SizeLimit => CodecError::TooLarge { limit },
+            _ => CodecError::Encode(error),
+        })
+    }
+
+    /// The value that exactly these bytes hold, at most [`MAX_FRAME`](super::MAX_FRAME) of them.
+    pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
+        decode_within(bytes, super::MAX_FRAME as u64)
+    }
+
+    /// The value that exactly these bytes hold, at most `limit` of them.
+    pub fn decode_within<T: DeserializeOwned>(bytes: &[u8], limit: u64) -> Result<T, CodecError> {
+        if bytes.len() as u64 > limit {
+            return Err(CodecError::TooLarge { limit });
+        }
+        bincode()
+            .with_limit(limit)
+            .deserialize(bytes)
+            .map_err(CodecError::Decode)
+    }
+}
+
+/// Both directions of a QUIC stream as one.
+pub type BiStream = Join<RecvStream, SendStream>;
+
+/// A stream of `In` and a sink of `Out`.
+pub type RpcTransport<In, Out> = tarpc::serde_transport::Transport<
+    BiStream,
+    In,
+    Out,
+    tokio_serde::formats::Bincode<In, Out, codec::Bincode>,
+>;
+
+/// Frames one stream.
+pub fn transport<In, Out>(
+    send: SendStream,
+    recv: RecvStream,
+    max_frame: usize,
+) -> RpcTransport<In, Out>
+where
+    In: for<'de> Deserialize<'de>,
+    Out: Serialize,
+{
+    let frames = LengthDelimitedCodec::builder()
+        .max_frame_length(max_frame)
+        .new_codec();
+    tarpc::serde_transport::new(
+        Framed::new(join(recv, send), frames),
+        codec::bincode().into(),
+    )
+}
+
+/// The calling side of a stream, for the `new` of a generated client. Its dispatch future must be spawned:
+///
+/// ```text
+/// let transport = client_transport(send, recv, MAX_FRAME);
+/// let NewClient { client, dispatch } = EchoClient::new(client_config(), transport);
+/// world.spawn(async move { drop(dispatch.await) });
+/// ```
+pub fn client_transport<Req, Resp>(
+    send: SendStream,
+    recv: RecvStream,
+    max_frame: usize,
+) -> RpcTransport<Response<Resp>, ClientMessage<Req>>
+where
+    Req: Serialize,
+    Resp: for<'de> Deserialize<'de>,
+{
+    transport(send, recv, max_frame)
+}
+
+/// The bounds of a client.
+pub fn client_config() -> tarpc::client::Config {
+    let mut config = tarpc::client::Config::default();
+    config.max_in_flight_requests = MAX_IN_FLIGHT;
+    config
+}
+
+/// The context of a call that may take this long. Also of the span it is called in, which travels along.
+pub fn call_context(timeout: Duration) -> tarpc::context::Context {
+    let mut context = tarpc::context::current();
+    context.deadline = (tokio::time::Instant::now() + timeout).into_std();
+    context
+}
+
+/// Serves one stream until it ends. `serve` is a generated server's `.serve()`. All handlers run inside this future,
+/// so none outlives it.
+pub async fn serve_stream<S>(send: SendStream, recv: RecvStream, serve: S, max_frame: usize)
+where
+    S: Serve + Clone,
+    S::Req: RequestName + for<'de> Deserialize<'de> + Debug,
+    S::Resp: Serialize + Debug,
+{
+    let transport = transport::<ClientMessage<S::Req>, Response<S::Resp>>(send, recv, max_frame);
+    let config = tarpc::server::Config {
+        pending_response_buffer: PENDING_RESPONSES,
+    };
+    // The bound is the channel's, which answers what is beyond it. A bound on `for_each_concurrent` would stop polling
+    // the channel, which also writes the responses: the two would wait for each other.
+    BaseChannel::new(config, transport)
+        .max_concurrent_requests(MAX_IN_FLIGHT)
+        .execute(serve)
+        .for_each_concurrent(None, |request| async {
+            // A handler that panics takes no other with it; its caller's deadline ends the wait.
+            if AssertUnwindSafe(request).catch_unwind().await.is_err() {
+                tracing::error!("the handler of a control call panicked");
+            }
+        })
+        .await;
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,184 @@
+use super::codec::{CodecError, decode, decode_within, encode, encode_within};
+use super::*;
+use crate::identity::Role;
+use crate::identity::testing::{Rig, rig};
+use crate::identity::{Dialled, dial, greet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tarpc::client::{NewClient, RpcError};
+use tarpc::context::Context;
+
+#[tarpc::service]
+trait Echo {
+    async fn echo(bytes: bytes::Bytes) -> bytes::Bytes;
+    /// Never returns.
+    async fn hang();
+    async fn fail();
+}
+
+#[derive(Clone, Default)]
+struct Server {
+    running: Arc<AtomicUsize>,
+}
+
+struct Running(Arc<AtomicUsize>);
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Echo for Server {
+    async fn echo(self, _: Context, bytes: bytes::Bytes) -> bytes::Bytes {
+        bytes
+    }
+    async fn hang(self, _: Context) {
+        self.running.fetch_add(1, Ordering::SeqCst);
+        let _running = Running(self.running.clone());
+        std::future::pending().await
+    }
+    async fn fail(self, _: Context) {
+        panic!("injected")
+    }
+}
+
+struct Pair {
+    client: EchoClient,
+    running: Arc<AtomicUsize>,
+    dialled: Dialled,
+    _rig: Rig,
+}
+
+async fn pair(max_frame: usize) -> Pair {
+    let rig = rig();
+    let coordinator = rig.member(Role::Coordinator).await;
+    let worker = rig.member(Role::Worker).await;
+    let addr = coordinator.local_addr();
+    let server = Server::default();
+    let running = server.running.clone();
+    tokio::spawn(async move {
+        let incoming = coordinator.accept().await.expect("open");
+        let greeted = greet(incoming, Duration::from_secs(5)).await.expect("in");
+        while let Ok((send, recv)) = greeted.connection.accept_bi().await {
+            serve_stream(send, recv, server.clone().serve(), max_frame).await;
+        }
+    });
+    let dialled = dial(&worker, addr, Role::Coordinator, Duration::from_secs(5))
+        .await
+        .expect("connected");
+    let (send, recv) = dialled.connection.open_bi().await.expect("stream");
+    let transport = client_transport(send, recv, max_frame);
+    let NewClient { client, dispatch } = EchoClient::new(client_config(), transport);
+    tokio::spawn(async move { drop(dispatch.await) });
+    Pair {
+        client,
+        running,
+        dialled,
+        _rig: rig,
+    }
+}
+
+async fn until(running: &AtomicUsize, wanted: usize) {
+    let reached = async {
+        while running.load(Ordering::SeqCst) != wanted {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(2), reached)
+        .await
+        .unwrap_or_else(|_| panic!("never {wanted} handlers running"));
+}
+
+fn soon() -> Context {
+    call_context(Duration::from_secs(10))
+}
+
+#[tokio::test]
+async fn calls_come_back() {
+    let pair = pair(MAX_FRAME).await;
+    for size in [0, 1, 10_000, 9 << 20] {
+        let sent = bytes::Bytes::from(vec![7; size]);
+        let got = pair.client.echo(soon(), sent.clone()).await;
+        assert_eq!(got.expect("answered"), sent);
+    }
+    let calls = (0..100).map(|i| pair.client.echo(soon(), vec![i; 10].into()));
+    for (i, got) in futures::future::join_all(calls)
+        .await
+        .into_iter()
+        .enumerate()
+    {
+        assert_eq!(got.expect("answered"), vec![i as u8; 10]);
+    }
+}
+
+#[tokio::test]
+async fn a_panicking_handler_takes_no_other_with_it() {
+    let pair = pair(MAX_FRAME).await;
+    let failing = pair.client.fail(call_context(Duration::from_millis(100)));
+    assert!(failing.await.is_err());
+    let alive = pair.client.echo(soon(), "x".into()).await;
+    assert_eq!(alive.expect("the stream goes on"), "x");
+}
+
+#[tokio::test]
+async fn a_dropped_call_ends_its_handler() {
+    let pair = pair(MAX_FRAME).await;
+    let client = pair.client.clone();
+    let call = tokio::spawn(async move { client.hang(soon()).await });
+    until(&pair.running, 1).await;
+    call.abort();
+    until(&pair.running, 0).await;
+    let alive = pair.client.echo(soon(), "x".into()).await;
+    assert_eq!(alive.expect("the stream goes on"), "x");
+}
+
+#[tokio::test]
+async fn a_deadline_ends_both_sides() {
+    let pair = pair(MAX_FRAME).await;
+    let call = pair.client.hang(call_context(Duration::from_millis(100)));
+    assert!(matches!(call.await, Err(RpcError::DeadlineExceeded)));
+    until(&pair.running, 0).await;
+}
+
+#[tokio::test]
+async fn a_lost_connection_ends_handlers_and_calls() {
+    let pair = pair(MAX_FRAME).await;
+    let client = pair.client.clone();
+    let call = tokio::spawn(async move { client.hang(soon()).await });
+    until(&pair.running, 1).await;
+    pair.dialled.connection.close(0u32.into(), b"bye");
+    until(&pair.running, 0).await;
+    let error = call.await.expect("no panic").expect_err("lost");
+    assert!(
+        matches!(error, RpcError::Channel(_) | RpcError::Shutdown),
+        "{error:?}"
+    );
+}
+
+#[tokio::test]
+async fn frames_are_bounded() {
+    let pair = pair(1 << 10).await;
+    let fits = pair.client.echo(soon(), vec![0; 512].into()).await;
+    assert_eq!(fits.expect("answered").len(), 512);
+    let huge = pair.client.echo(soon(), vec![0; 2048].into()).await;
+    assert!(huge.is_err(), "{huge:?}");
+}
+
+#[test]
+fn the_codec_is_fixed_width_and_strict() {
+    let bytes = encode(&(1u64, 2u16)).expect("fits");
+    assert_eq!(bytes, [1, 0, 0, 0, 0, 0, 0, 0, 2, 0]);
+    assert_eq!(decode::<(u64, u16)>(&bytes).expect("whole"), (1, 2));
+    assert!(encode_within(&(1u64, 2u16), 10).is_ok());
+    let too_large = encode_within(&(1u64, 2u16), 9);
+    assert!(matches!(too_large, Err(CodecError::TooLarge { limit: 9 })));
+    let too_large = decode_within::<(u64, u16)>(&bytes, 9);
+    assert!(matches!(too_large, Err(CodecError::TooLarge { limit: 9 })));
+    assert!(matches!(decode::<u64>(&bytes), Err(CodecError::Decode(_))));
+    // A length that promises far more than there is allocates nothing.
+    let huge = encode(&u64::MAX).expect("fits");
+    assert!(matches!(
+        decode::<Vec<u64>>(&huge),
+        Err(CodecError::Decode(_))
+    ));
+}

@@ -1,0 +1,222 @@
+//! One QUIC endpoint that dials and listens, over any socket.
+//!
+//! Invariants:
+//! 1. Every random draw of quinn's (connection ids, reset and token keys, its own generator's seed) comes from the
+//!    [`Rng`] given, and its calendar from the [`WallClock`]: production and simulation build endpoints alike.
+//! 2. An endpoint without a server identity refuses whoever dials it.
+//! 3. Handshakes that nobody has accepted yet hold a bounded amount of memory.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn::{AsyncUdpSocket, ConnectionId, ConnectionIdGenerator, VarInt};
+
+use super::transport::{EndpointOptions, LOOPBACK_MTU, transport};
+use super::{NetError, Rng, WallClock, WallTime};
+use crate::identity::{SERVER_NAME, TlsConfigs};
+
+/// Connection ids are opaque; eight random bytes do not collide within one endpoint.
+const CONNECTION_ID_LENGTH: usize = 8;
+
+/// The id that a dialler invents for the peer is longer, since the first keys derive from it.
+const INITIAL_CONNECTION_ID_LENGTH: usize = 20;
+
+/// Handshakes waiting to be accepted.
+const MAX_PENDING_HANDSHAKES: usize = 512;
+
+/// Bytes buffered for one of them, and for all.
+const PENDING_HANDSHAKE_BYTES: u64 = 64 << 10;
+const PENDING_HANDSHAKES_BYTES: u64 = 4 << 20;
+
+struct RandomIds(Arc<dyn Rng>);
+
+impl ConnectionIdGenerator for RandomIds {
+    fn generate_cid(&mut self) -> ConnectionId {
+        ConnectionId::new(&self.0.bytes::<CONNECTION_ID_LENGTH>())
+    }
+    fn cid_len(&self) -> usize {
+        CONNECTION_ID_LENGTH
+    }
+    fn cid_lifetime(&self) -> Option<Duration> {
+        None
+    }
+}
+
+/// A configuration towards peers on this machine, and one towards all others.
+#[derive(Clone)]
+struct ByPlace<T> {
+    here: T,
+    elsewhere: T,
+}
+
+impl<T> ByPlace<T> {
+    fn build(mut one: impl FnMut(bool) -> Result<T, NetError>) -> Result<Self, NetError> {
+        Ok(Self {
+            here: one(true)?,
+            elsewhere: one(false)?,
+        })
+    }
+
+    fn towards(&self, peer: SocketAddr) -> &T {
+        // A dual-stack socket sees IPv4 loopback as ::ffff:127.0.0.1.
+        if peer.ip().to_canonical().is_loopback() {
+            &self.here
+        } else {
+            &self.elsewhere
+        }
+    }
+}
+
+/// A QUIC endpoint; clones share the socket.
+#[derive(Clone)]
+pub struct Endpoint {
+    quic: quinn::Endpoint,
+    local: SocketAddr,
+    client: ByPlace<quinn::ClientConfig>,
+    server: Option<ByPlace<Arc<quinn::ServerConfig>>>,
+}
+
+impl std::fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Endpoint")
+            .field("local", &self.local)
+            .field("listens", &self.server.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Builds an endpoint over a socket; `runtime` brings its timers and tasks.
+pub fn build_endpoint(
+    socket: Arc<dyn AsyncUdpSocket>,
+    runtime: Arc<dyn quinn::Runtime>,
+    tls: &TlsConfigs,
+    options: &EndpointOptions,
+    wall: Arc<dyn WallClock>,
+    rng: Arc<dyn Rng>,
+) -> Result<Endpoint, NetError> {
+    let setting = |what: String| NetError::Setting { what };
+    let local = socket
+        .local_addr()
+        .map_err(|error| setting(format!("the socket has no address: {error}")))?;
+
+    let client = ByPlace::build(|loopback| {
+        let crypto = QuicClientConfig::try_from(tls.client.clone())
+            .map_err(|error| setting(error.to_string()))?;
+        let mut config = quinn::ClientConfig::new(Arc::new(crypto));
+        let ids = rng.clone();
+        config
+            .transport_config(transport(options, loopback)?)
+            .initial_dst_cid_provider(Arc::new(move || {
+                ConnectionId::new(&ids.bytes::<INITIAL_CONNECTION_ID_LENGTH>())
+            }));
+        Ok(config)
+    })?;
+
+    let token_secret: [u8; 32] = rng.bytes();
+    let token_key =
+        Arc::new(ring::hkdf::Salt::new(ring::hkdf::HKDF_SHA256, &[]).extract(&token_secret));
+    let server = tls.server.as_ref().map(|server| {
+        ByPlace::build(|loopback| {
+            let crypto = QuicServerConfig::try_from(server.clone())
+                .map_err(|error| setting(error.to_string()))?;
+            let mut config = quinn::ServerConfig::new(Arc::new(crypto), token_key.clone());
+            config
+                .transport_config(transport(options, loopback)?)
+                .time_source(Arc::new(WallTime(wall.clone())))
+                .max_incoming(MAX_PENDING_HANDSHAKES)
+                .incoming_buffer_size(PENDING_HANDSHAKE_BYTES)
+                .incoming_buffer_size_total(PENDING_HANDSHAKES_BYTES);
+            Ok(Arc::new(config))
+        })
+    });
+    let server = server.transpose()?;
+
+    let reset_key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &rng.bytes::<64>());
+    let mut config = quinn::EndpointConfig::new(Arc::new(reset_key));
+    let ids = rng.clone();
+    config
+        .rng_seed(Some(rng.bytes()))
+        .cid_generator(move || Box::new(RandomIds(ids.clone())));
+    // Without this a peer would shrink its packets to what Ethernet carries, on loopback too.
+    config
+        .max_udp_payload_size(LOOPBACK_MTU)
+        .map_err(|error| setting(error.to_string()))?;
+
+    let listening = server
+        .as_ref()
+        .map(|server| server.elsewhere.as_ref().clone());
+    let quic = quinn::Endpoint::new_with_abstract_socket(config, listening, socket, runtime)
+        .map_err(|error| setting(format!("the socket cannot be used: {error}")))?;
+    Ok(Endpoint {
+        quic,
+        local,
+        client,
+        server,
+    })
+}
+
+impl Endpoint {
+    /// The address bound, with the port that the system chose where none was asked for.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Starts a connection. [`crate::identity::dial`] is the checked way: it also verifies role and version.
+    pub fn connect(&self, peer: SocketAddr) -> Result<quinn::Connecting, quinn::ConnectError> {
+        let config = self.client.towards(peer).clone();
+        self.quic.connect_with(config, peer, SERVER_NAME)
+    }
+
+    /// The next peer that dials; `None` once closed. [`crate::identity::greet`] completes it.
+    pub async fn accept(&self) -> Option<Incoming> {
+        loop {
+            let incoming = self.quic.accept().await?;
+            let Some(server) = &self.server else {
+                incoming.refuse();
+                continue;
+            };
+            let config = server.towards(incoming.remote_address()).clone();
+            return Some(Incoming { incoming, config });
+        }
+    }
+
+    /// Closes every connection and accepts no more; returns at once, see [`Endpoint::wait_idle`].
+    pub fn close(&self, code: VarInt, reason: &[u8]) {
+        self.quic.close(code, reason);
+    }
+
+    /// Returns once all closed connections have told their peers.
+    pub async fn wait_idle(&self) {
+        self.quic.wait_idle().await;
+    }
+
+    /// The endpoint beneath, for its counters.
+    pub fn quic(&self) -> &quinn::Endpoint {
+        &self.quic
+    }
+}
+
+/// A peer that dialled and is not answered yet.
+pub struct Incoming {
+    incoming: quinn::Incoming,
+    config: Arc<quinn::ServerConfig>,
+}
+
+impl Incoming {
+    /// Where it comes from.
+    pub fn remote_address(&self) -> SocketAddr {
+        self.incoming.remote_address()
+    }
+
+    /// Starts the handshake.
+    pub fn accept(self) -> Result<quinn::Connecting, quinn::ConnectionError> {
+        self.incoming.accept_with(self.config)
+    }
+
+    /// Turns it away.
+    pub fn refuse(self) {
+        self.incoming.refuse();
+    }
+}

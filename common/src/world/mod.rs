@@ -1,0 +1,101 @@
+//! The seams: everything ambient that production code touches comes from one value, [`World`].
+//!
+//! ```text
+//! World ─┬─ net      QUIC endpoints, TCP for tripwires, name lookup, task spawner
+//!        ├─ compute  a pool of threads for kernels
+//!        ├─ store    disk
+//!        ├─ wall     calendar time, for certificates and tokens only
+//!        └─ rng      cryptographic randomness
+//! ```
+//!
+//! Invariants:
+//! 1. Nothing outside this module opens a socket or a file, spawns a thread or a task, reads the calendar or draws a
+//!    random number. Elapsed time is `tokio::time` only, so a paused clock governs every timeout.
+//! 2. Every trait here can be implemented under simulation: no trait hands out an operating system object.
+//! 3. Network I/O runs on whatever tokio runtime the caller is in; nothing here starts a runtime.
+//! 4. Whatever arrives from outside is bounded before it is buffered: windows, queues, file sizes.
+
+mod clock;
+mod compute;
+mod disk;
+mod endpoint;
+pub mod hello;
+mod net;
+mod real_net;
+mod rng;
+mod store;
+#[cfg(test)]
+pub(crate) mod testing;
+mod transport;
+
+/// What services and shells name of QUIC, so that they need no dependency on the library that brings it.
+pub mod quic {
+    pub use quinn::{
+        Connection, ConnectionError, ReadError, ReadExactError, RecvStream, SendStream, VarInt,
+        WriteError,
+    };
+}
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+pub use clock::{SystemClock, WallClock, WallTime};
+pub use compute::{Compute, ComputePool, Job, Refusal, RefusedJob};
+pub use disk::Disk;
+pub use endpoint::{Endpoint, Incoming, build_endpoint};
+pub use net::{Net, NetError, TcpAcceptor, TcpConnection};
+pub use real_net::RealNet;
+pub use rng::{Rng, SystemRng};
+pub use store::{
+    DirEntry, DiskSpace, EntryKind, FileIdentity, FileMode, Store, StoreError, StoreFile,
+    off_thread,
+};
+pub use transport::EndpointOptions;
+
+/// A boxed future, as the object-safe traits here return them.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Everything ambient, cheap to clone.
+#[derive(Clone)]
+pub struct World {
+    /// Sockets and tasks.
+    pub net: Arc<dyn Net>,
+    /// The pool that kernels run on.
+    pub compute: Arc<dyn Compute>,
+    /// Files.
+    pub store: Arc<dyn Store>,
+    /// Calendar time.
+    pub wall: Arc<dyn WallClock>,
+    /// Randomness.
+    pub rng: Arc<dyn Rng>,
+}
+
+impl World {
+    /// The production world over a compute pool that the caller owns and joins (see [`ComputePool`]).
+    pub fn real(compute: Arc<dyn Compute>) -> Self {
+        let wall: Arc<dyn WallClock> = Arc::new(SystemClock);
+        let rng: Arc<dyn Rng> = Arc::new(SystemRng::default());
+        Self {
+            net: Arc::new(RealNet::new(wall.clone(), rng.clone())),
+            compute,
+            store: Arc::new(Disk::new(rng.clone())),
+            wall,
+            rng,
+        }
+    }
+
+    /// Spawns a task on the current runtime.
+    pub fn spawn(
+        &self,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> tokio::task::JoinHandle<()> {
+        self.net.spawn(Box::pin(task))
+    }
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,83 @@
+//! The tally, and how it reads.
+
+use std::collections::BTreeMap;
+
+/// How a case ended.
+pub enum Verdict {
+    Right,
+    /// And why.
+    Wrong(String),
+    /// An op, a dtype or a kind of value that is not supported.
+    NotRegistered(String),
+}
+
+#[derive(Default)]
+struct Row {
+    right: usize,
+    wrong: usize,
+    not_registered: usize,
+}
+
+/// Verdicts by op.
+#[derive(Default)]
+pub struct Report {
+    rows: BTreeMap<String, Row>,
+    notes: Vec<String>,
+}
+
+impl Report {
+    /// Counts a case.
+    pub fn add(&mut self, op: &str, case: &str, verdict: Verdict, verbose: bool) {
+        let row = self.rows.entry(op.into()).or_default();
+        match verdict {
+            Verdict::Right => row.right += 1,
+            Verdict::Wrong(why) => {
+                row.wrong += 1;
+                self.notes.push(format!("wrong: {case}: {why}"));
+            }
+            Verdict::NotRegistered(why) => {
+                row.not_registered += 1;
+                if verbose {
+                    self.notes.push(format!("not registered: {case}: {why}"));
+                }
+            }
+        }
+    }
+
+    /// Right, wrong and not registered cases.
+    pub fn totals(&self) -> (usize, usize, usize) {
+        self.rows.values().fold((0, 0, 0), |(r, w, n), row| {
+            (r + row.right, w + row.wrong, n + row.not_registered)
+        })
+    }
+}
+
+impl std::fmt::Display for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(
+            f,
+            "{:<28} {:>6} {:>6} {:>6} {:>15}",
+            "op", "cases", "right", "wrong", "not registered"
+        )?;
+        for (op, row) in &self.rows {
+            let Row {
+                right,
+                wrong,
+                not_registered,
+            } = row;
+            let cases = right + wrong + not_registered;
+            writeln!(
+                f,
+                "{op:<28} {cases:>6} {right:>6} {wrong:>6} {not_registered:>15}"
+            )?;
+        }
+        for note in &self.notes {
+            writeln!(f, "{note}")?;
+        }
+        let (right, wrong, not_registered) = self.totals();
+        write!(
+            f,
+            "{right} right, {wrong} wrong, {not_registered} not registered"
+        )
+    }
+}

@@ -1,0 +1,88 @@
+//! The asking side, for the command line.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use convoke_common::identity::{Role, TokenInfo};
+use convoke_common::{Code, Error, Result};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+use super::{ANSWER_LIMIT, Answer, EXCHANGE_BOUND, Request};
+
+/// Asks the coordinator whose socket this is.
+#[derive(Debug, Clone)]
+pub struct Client {
+    socket: PathBuf,
+}
+
+impl Client {
+    /// Of the coordinator with this socket; nothing is opened yet.
+    pub fn new(socket: &Path) -> Client {
+        Client { socket: socket.to_owned() }
+    }
+
+    /// A new join token, void after `ttl`: the line to hand to the newcomer.
+    pub async fn create_token(&self, role: Role, ttl: Option<Duration>) -> Result<String> {
+        let ttl_seconds = ttl.map(|t| t.as_secs());
+        match self.ask(&Request::CreateToken { role, ttl_seconds }).await? {
+            Answer::Token(token) => Ok(token),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// All tokens, without their secrets.
+    pub async fn list_tokens(&self) -> Result<Vec<TokenInfo>> {
+        match self.ask(&Request::ListTokens).await? {
+            Answer::Tokens(tokens) => Ok(tokens),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Revokes a token and the certificates that it brought.
+    pub async fn revoke_token(&self, id: &str) -> Result<()> {
+        match self.ask(&Request::RevokeToken { id: id.to_owned() }).await? {
+            Answer::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn ask(&self, request: &Request) -> Result<Answer> {
+        let exchange = async {
+            let stream = UnixStream::connect(&self.socket).await?;
+            let (recv, mut send) = stream.into_split();
+            let mut line = serde_json::to_string(request)?;
+            line.push('\n');
+            send.write_all(line.as_bytes()).await?;
+            let mut answer = String::new();
+            BufReader::new(recv.take(ANSWER_LIMIT)).read_line(&mut answer).await?;
+            Ok::<Answer, std::io::Error>(serde_json::from_str(&answer)?)
+        };
+        let unreachable = |why: String| {
+            let e = Error::new(
+                Code::Unreachable,
+                format!("cannot ask the coordinator at {}: {why}", self.socket.display()),
+            );
+            e.advise("run this on the coordinator's machine, as its user, with its --state-dir")
+        };
+        match timeout(EXCHANGE_BOUND, exchange).await {
+            Ok(Ok(Answer::Failed(error))) => Err(error),
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(e)) => Err(unreachable(e.to_string())),
+            Err(_) => Err(unreachable("it does not answer".to_owned())),
+        }
+    }
+}
+
+fn unexpected(answer: &Answer) -> Error {
+    // A token in it must not reach a log.
+    let kind = match answer {
+        Answer::Token(_) => "a token",
+        Answer::Tokens(_) => "a list of tokens",
+        Answer::Done => "nothing",
+        Answer::Failed(_) => "an error",
+    };
+    Error::new(Code::ProtocolViolation, format!("the coordinator answered with {kind}"))
+        .advise("run the same release as the coordinator")
+}

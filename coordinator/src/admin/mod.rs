@@ -1,0 +1,53 @@
+//! The admin socket: what only the coordinator's owner may do.
+//!
+//! A Unix socket of mode 0600; one request and one answer per connection, each one line of JSON. The peer's user id is
+//! checked as well, since a socket is there for a moment before its mode is set.
+
+mod client;
+mod server;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use convoke_common::Error;
+use convoke_common::identity::{Role, TokenInfo};
+use serde::{Deserialize, Serialize};
+
+pub use client::Client;
+pub use server::Listener;
+
+/// The socket's name in the run or state folder.
+pub const SOCKET: &str = "admin.sock";
+
+/// Longest request line.
+const REQUEST_LIMIT: u64 = 4 << 10;
+
+/// Longest answer: all tokens that there may be.
+const ANSWER_LIMIT: u64 = 4 << 20;
+
+/// How long one exchange may take: workers are told of a revocation before it is answered.
+const EXCHANGE_BOUND: Duration = Duration::from_secs(15);
+
+/// What may be asked.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Request {
+    CreateToken { role: Role, ttl_seconds: Option<u64> },
+    ListTokens,
+    RevokeToken { id: String },
+}
+
+/// What is answered.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Answer {
+    Token(String),
+    Tokens(Vec<TokenInfo>),
+    Done,
+    Failed(Error),
+}
+
+/// Where a coordinator with this folder has its socket.
+pub fn socket_in(folder: &Path) -> PathBuf {
+    folder.join(SOCKET)
+}

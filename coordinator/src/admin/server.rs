@@ -1,0 +1,117 @@
+//! The answering side.
+
+use std::io;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use convoke_common::{Code, Error, Result};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::{Answer, EXCHANGE_BOUND, REQUEST_LIMIT, Request};
+use crate::service::Service;
+use crate::tasks::Tasks;
+
+/// Exchanges at once.
+const AT_ONCE: usize = 16;
+
+/// After a failed accept, which may have been for want of file descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The socket, removed with this value.
+#[derive(Debug)]
+pub struct Listener {
+    socket: UnixListener,
+    path: PathBuf,
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // Gone already where somebody else removed it.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+impl Listener {
+    /// Listens at `path`, in place of a socket that nobody listens at any more.
+    pub async fn bind(path: &Path) -> Result<Listener> {
+        let failed = |e: io::Error| {
+            let e = Error::new(Code::Io, format!("cannot listen at {}: {e}", path.display()));
+            e.advise("choose a --state-dir with a short path on a local disk")
+        };
+        if UnixStream::connect(path).await.is_ok() {
+            let message = format!("another coordinator listens at {}", path.display());
+            return Err(Error::new(Code::AddressInUse, message).advise("stop it, or choose another --state-dir"));
+        }
+        if std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket()) {
+            std::fs::remove_file(path).map_err(failed)?;
+        }
+        let socket = UnixListener::bind(path).map_err(failed)?;
+        let listener = Listener { socket, path: path.to_owned() };
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+        Ok(listener)
+    }
+
+    /// Answers until its task is stopped.
+    pub async fn run(self, service: Arc<Service>, tasks: Tasks) {
+        let places = Arc::new(Semaphore::new(AT_ONCE));
+        while let Ok(place) = places.clone().acquire_owned().await {
+            let stream = match self.socket.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::warn!(%error, "the admin socket accepts nobody");
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
+            };
+            let service = service.clone();
+            tasks.spawn(async move {
+                let _place = place;
+                match timeout(EXCHANGE_BOUND, exchange(&service, stream)).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => tracing::debug!(%error, "an admin request was cut short"),
+                    Err(_) => tracing::debug!("an admin request took too long"),
+                }
+            });
+        }
+    }
+}
+
+async fn exchange(service: &Arc<Service>, stream: UnixStream) -> io::Result<()> {
+    let (peer, own) = (stream.peer_cred()?.uid(), rustix::process::geteuid());
+    let (recv, mut send) = stream.into_split();
+    let answer = if peer == own.as_raw() || peer == 0 {
+        let mut line = String::new();
+        BufReader::new(recv.take(REQUEST_LIMIT)).read_line(&mut line).await?;
+        match serde_json::from_str(&line) {
+            Ok(request) => perform(service, request).await,
+            Err(e) => Err(Error::new(Code::InvalidArgument, format!("not a request: {e}"))),
+        }
+    } else {
+        let e = Error::new(Code::Unauthorized, format!("user {peer} does not own this coordinator"));
+        Err(e.advise("run this as the coordinator's user"))
+    };
+    let mut line = serde_json::to_string(&answer.unwrap_or_else(Answer::Failed))?;
+    line.push('\n');
+    send.write_all(line.as_bytes()).await
+}
+
+async fn perform(service: &Arc<Service>, request: Request) -> Result<Answer> {
+    match request {
+        Request::CreateToken { role, ttl_seconds } => {
+            let token = service.authority.create(role, ttl_seconds.map(Duration::from_secs)).await?;
+            tracing::info!(token = %token.id, %role, "token created");
+            Ok(Answer::Token(token.to_string()))
+        }
+        Request::ListTokens => Ok(Answer::Tokens(service.authority.list().await)),
+        Request::RevokeToken { id } => {
+            let id = id.parse().map_err(|e| Error::new(Code::InvalidArgument, format!("'{id}': {e}")))?;
+            service.revoke(&id).await?;
+            Ok(Answer::Done)
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! The coordinator: decides who runs what.
+//!
+//! ```text
+//! Function -> passes (optimise) -> place -> partition -> Program per worker
+//!
+//! peers -- service (QUIC, roles, bounds) -- membership (who is there, plans, leases; a pure core)
+//! owner -- admin (Unix socket)           -- authority (tokens, certificates) -- state (disk)
+//! ```
+//!
+//! Planning and membership are pure and synchronous; nothing in them does I/O or waits, and nothing here reads a
+//! weight. Once a lease is granted the coordinator is not on the path of a step.
+
+pub mod admin;
+mod authority;
+pub mod membership;
+pub mod partition;
+pub mod passes;
+pub mod place;
+pub mod plan;
+mod running;
+mod service;
+mod state;
+mod tasks;
+
+#[cfg(test)]
+mod testing;
+
+pub use running::{Coordinator, CoordinatorConfig, Running};

@@ -1,0 +1,28 @@
+//! What membership asks of its shell.
+
+use convoke_common::ids::LeaseId;
+use convoke_common::program::Participant;
+
+/// One connection of a member, as the shell numbers them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId(pub u64);
+
+/// BLAKE3 of a certificate.
+pub type Fingerprint = [u8; 32];
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Command {
+    /// Close a connection with this code (see [`convoke_common::rpc::close`]).
+    Close { connection: ConnectionId, code: u32, reason: &'static str },
+    /// Tell the workers on these connections that a lease ended.
+    Release { lease: LeaseId, at: Vec<ConnectionId> },
+    /// Ask the worker on this connection to measure its links to others.
+    Probe { connection: ConnectionId, peers: Vec<Participant> },
+    /// Remember whose a name is.
+    Keep { name: String, fingerprints: Vec<Fingerprint> },
+    /// No longer remember a name.
+    Forget { name: String },
+    /// So many workers are alive.
+    Population(u32),
+}

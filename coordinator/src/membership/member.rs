@@ -1,0 +1,131 @@
+//! One worker's record.
+
+use std::time::Duration;
+
+use convoke_common::ids::{Incarnation, LeaseId};
+use convoke_common::rpc::Register;
+use tokio::time::Instant;
+
+use super::{ConnectionId, Fingerprint, MembershipError};
+
+/// How long a worker that is gone keeps its name and its line in the status.
+pub const KEPT: Duration = Duration::from_secs(3600);
+
+/// The certificate in use and the one before it.
+const FINGERPRINTS: usize = 2;
+
+/// Longest text that a worker may say of itself.
+const LONGEST_TEXT: usize = 256;
+
+/// A registration as it arrives.
+#[derive(Debug, Clone)]
+pub struct Newcomer {
+    pub connection: ConnectionId,
+    /// From its certificate, as the fingerprint is.
+    pub name: String,
+    pub fingerprint: Fingerprint,
+    /// Where the others will reach it.
+    pub address: String,
+    pub register: Register,
+}
+
+/// What a worker offers, checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Offer {
+    pub incarnation: Incarnation,
+    pub address: String,
+    pub host: String,
+    pub threads: u32,
+    pub memory: u64,
+    pub flops: f64,
+    pub memory_bandwidth: f64,
+}
+
+impl Offer {
+    /// Nothing in it may upset arithmetic or a person's terminal later on.
+    pub fn check(name: &str, address: String, register: Register) -> Result<Offer, MembershipError> {
+        let Register { incarnation, host, threads, memory, flops, memory_bandwidth, .. } = register;
+        let text = |t: &str| t.len() <= LONGEST_TEXT && !t.chars().any(char::is_control);
+        let speed = |s: f64| s.is_finite() && s > 0.0;
+        let what = if !text(&address) {
+            "an address that cannot be one"
+        } else if !text(&host) {
+            "a host name that cannot be one"
+        } else if threads == 0 {
+            "no threads"
+        } else if !speed(flops) || !speed(memory_bandwidth) {
+            "a speed that is not a positive number"
+        } else {
+            return Ok(Offer { incarnation, address, host, threads, memory, flops, memory_bandwidth });
+        };
+        Err(MembershipError::BadRegister { name: name.to_owned(), what })
+    }
+}
+
+/// Where a worker is in its life.
+#[derive(Debug)]
+pub enum Life {
+    /// Its certificate went out; it has not registered with this coordinator process.
+    Expected,
+    /// Registered on this connection.
+    Alive { connection: ConnectionId, offer: Offer },
+    /// Its connection ended. `owed`: leases that it may still hold and that have ended since.
+    Lost { offer: Offer, owed: Vec<LeaseId> },
+}
+
+/// The record behind a name.
+#[derive(Debug)]
+pub struct Member {
+    /// Of the certificates that hold the name, the newest last.
+    pub fingerprints: Vec<Fingerprint>,
+    /// A newcomer to whom the name was just given has until then to register.
+    pub reserved_until: Option<Instant>,
+    /// When it was last heard, or its certificate went out.
+    pub seen: Instant,
+    pub life: Life,
+}
+
+impl Member {
+    /// A name that is only known.
+    pub fn expected(now: Instant) -> Member {
+        Member { fingerprints: vec![], reserved_until: None, seen: now, life: Life::Expected }
+    }
+
+    /// A certificate more that holds the name.
+    pub fn add_fingerprint(&mut self, fingerprint: Fingerprint) {
+        if self.fingerprints.len() >= FINGERPRINTS {
+            self.fingerprints.remove(0);
+        }
+        self.fingerprints.push(fingerprint);
+    }
+
+    pub fn is_alive(&self) -> bool {
+        self.living().is_some()
+    }
+
+    pub fn living(&self) -> Option<&Offer> {
+        match &self.life {
+            Life::Alive { offer, .. } => Some(offer),
+            _ => None,
+        }
+    }
+
+    pub fn offer(&self) -> Option<&Offer> {
+        match &self.life {
+            Life::Alive { offer, .. } | Life::Lost { offer, .. } => Some(offer),
+            Life::Expected => None,
+        }
+    }
+
+    pub fn connection(&self) -> Option<ConnectionId> {
+        match &self.life {
+            Life::Alive { connection, .. } => Some(*connection),
+            _ => None,
+        }
+    }
+
+    /// When it is forgotten, unless it comes back.
+    pub fn forgotten_at(&self) -> Option<Instant> {
+        (!self.is_alive()).then(|| self.seen + KEPT)
+    }
+}

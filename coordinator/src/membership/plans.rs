@@ -1,0 +1,75 @@
+//! Plans that wait to be installed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use convoke_common::ids::PlanId;
+use convoke_common::program::{Axes, Participant, Program};
+use tokio::time::Instant;
+
+use super::ConnectionId;
+
+/// How many are kept; the longest idle goes first. A plan holds its programs, up to some MiB of nodes.
+const PLANS: usize = 64;
+
+/// How long one is kept after it was last used.
+const IDLE: Duration = Duration::from_secs(600);
+
+/// What partitioning yields and installing needs.
+#[derive(Debug, PartialEq)]
+pub struct Plan {
+    pub model: String,
+    /// One per worker, with the bytes that one step's tensors need there.
+    pub parts: Vec<(Arc<Program>, u64)>,
+    /// The workers in the order of `parts`, then the driver.
+    pub participants: Vec<Participant>,
+    pub axes: Axes,
+    pub in_flight: u32,
+}
+
+#[derive(Debug)]
+struct Kept {
+    owner: ConnectionId,
+    used: Instant,
+    plan: Arc<Plan>,
+}
+
+/// The plans of all clients.
+#[derive(Debug, Default)]
+pub struct Plans(BTreeMap<PlanId, Kept>);
+
+impl Plans {
+    /// Keeps a plan for the client on this connection.
+    pub fn keep(&mut self, now: Instant, owner: ConnectionId, id: PlanId, plan: Arc<Plan>) {
+        self.expire(now);
+        if self.0.len() >= PLANS {
+            let oldest = self.0.iter().min_by_key(|(_, kept)| kept.used).map(|(id, _)| *id);
+            oldest.map(|id| self.0.remove(&id));
+        }
+        self.0.insert(id, Kept { owner, used: now, plan });
+    }
+
+    /// The client's plan.
+    pub fn get(&mut self, now: Instant, owner: ConnectionId, id: PlanId) -> Option<Arc<Plan>> {
+        self.expire(now);
+        let kept = self.0.get_mut(&id).filter(|kept| kept.owner == owner)?;
+        kept.used = now;
+        Some(kept.plan.clone())
+    }
+
+    /// Drops what was idle for too long.
+    pub fn expire(&mut self, now: Instant) {
+        self.0.retain(|_, kept| kept.used + IDLE > now);
+    }
+
+    /// When the next one expires.
+    pub fn next_expiry(&self) -> Option<Instant> {
+        self.0.values().map(|kept| kept.used + IDLE).min()
+    }
+
+    /// Drops the plans of a client that is gone.
+    pub fn forget_owner(&mut self, owner: ConnectionId) {
+        self.0.retain(|_, kept| kept.owner != owner);
+    }
+}

@@ -1,0 +1,163 @@
+//! One worker's program.
+
+use convoke_common::dim::Bindings;
+use convoke_common::graph::{Literal, Node, ValueId};
+use convoke_common::ops;
+use convoke_common::program::{
+    NO_OPERAND, NUMERICS_PROFILE, Program, ProgramNode, RecvSlot, SendSlot,
+};
+
+use super::Crossings;
+use crate::place::{NONE, Placed, needed};
+
+/// The program of member `m`.
+pub fn build(placed: &Placed, crossings: &Crossings, m: usize) -> Program {
+    let work = &placed.work;
+    let mut b = Builder {
+        placed,
+        local: vec![NONE; placed.function.values.len()],
+        program: Program {
+            name: placed.function.name.clone(),
+            profile: NUMERICS_PROFILE.into(),
+            values: vec![],
+            literals: vec![],
+            artifacts: vec![],
+            nodes: vec![],
+            init_nodes: 0,
+            recvs: vec![],
+            sends: vec![],
+        },
+    };
+    let positions: Vec<usize> = (0..work.positions())
+        .filter(|p| usize::from(placed.member[*p]) == m)
+        .collect();
+
+    let mut wanted = vec![false; work.const_value.len()];
+    for p in &positions {
+        work.weights
+            .row(*p)
+            .iter()
+            .for_each(|c| wanted[*c as usize] = true);
+    }
+    for (c, home) in work.const_results.iter().zip(&placed.homes) {
+        wanted[*c as usize] |= usize::from(*home) == m;
+    }
+    let needed = needed(work, &wanted);
+    b.literals(&needed.constants);
+    for (i, node) in work
+        .inits
+        .iter()
+        .enumerate()
+        .filter(|(i, _)| needed.nodes[*i])
+    {
+        debug_assert!(
+            work.init_writes
+                .row(i)
+                .iter()
+                .any(|c| needed.constants[*c as usize])
+        );
+        let node = &placed.function.nodes[*node as usize];
+        let cost = ops::node_cost(&placed.function, node, &Bindings::new());
+        // Init nodes run in their order, which bounds what is loaded at once.
+        b.node(node, 0, placed.team.time_ns(m, &cost));
+    }
+    b.program.init_nodes = b.program.nodes.len() as u32;
+
+    for (value, from) in &crossings.recvs[m] {
+        let value = b.value(*value);
+        b.program.recvs.push(RecvSlot { value, from: *from });
+    }
+    for p in positions {
+        let node = &placed.function.nodes[work.steps[p] as usize];
+        b.node(
+            node,
+            placed.schedule.priority[p],
+            placed.team.time_ns(m, &work.cost[p]),
+        );
+    }
+    for s in &crossings.sends[m] {
+        let value = b.value(s.value);
+        b.program.sends.push(SendSlot {
+            value,
+            to: s.to,
+            slot: s.slot,
+            priority: s.priority,
+        });
+    }
+    b.program
+}
+
+struct Builder<'a> {
+    placed: &'a Placed,
+    /// Index in the program of each value of the function.
+    local: Vec<u32>,
+    program: Program,
+}
+
+impl Builder<'_> {
+    fn value(&mut self, v: ValueId) -> u32 {
+        if self.local[v.ix()] == NONE {
+            self.local[v.ix()] = self.program.values.len() as u32;
+            self.program
+                .values
+                .push(self.placed.function.value(v).clone());
+        }
+        self.local[v.ix()]
+    }
+
+    /// The literals among `constants`, and the artifacts that they are ranges of.
+    fn literals(&mut self, constants: &[bool]) {
+        let f = &self.placed.function;
+        let mut artifacts = vec![NONE; f.artifacts.len()];
+        // Constants begin with the literals, in order.
+        for (v, literal) in f
+            .literals
+            .iter()
+            .zip(constants)
+            .filter(|(_, c)| **c)
+            .map(|(l, _)| l)
+        {
+            let literal = match literal {
+                Literal::Inline(t) => Literal::Inline(t.clone()),
+                Literal::Range {
+                    artifact,
+                    offset,
+                    len,
+                } => {
+                    let local = &mut artifacts[*artifact as usize];
+                    if *local == NONE {
+                        *local = self.program.artifacts.len() as u32;
+                        self.program
+                            .artifacts
+                            .push(f.artifacts[*artifact as usize].clone());
+                    }
+                    Literal::Range {
+                        artifact: *local,
+                        offset: *offset,
+                        len: *len,
+                    }
+                }
+            };
+            let local = self.value(*v);
+            self.program.literals.push((local, literal));
+        }
+    }
+
+    fn node(&mut self, node: &Node, priority: u64, cost: u64) {
+        let inputs = node
+            .inputs
+            .iter()
+            .map(|v| v.map_or(NO_OPERAND, |v| self.value(v)))
+            .collect();
+        let outputs = node.outputs.iter().map(|v| self.value(*v)).collect();
+        self.program.nodes.push(ProgramNode {
+            name: node.name.clone(),
+            op: node.op.clone(),
+            attrs: node.attrs.clone(),
+            inputs,
+            outputs,
+            priority,
+            cost,
+        });
+    }
+}

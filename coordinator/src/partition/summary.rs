@@ -1,0 +1,71 @@
+//! A plan, explained.
+
+use convoke_common::rpc::{CutEdge, PartSummary, PlanSummary};
+
+use super::Partitioned;
+use crate::place::Placed;
+
+/// Describes a partitioned placement; `passes` is what the optimiser reported.
+pub fn summarise(placed: &Placed, parts: &Partitioned, passes: Vec<String>) -> PlanSummary {
+    let name = |m: u16| placed.team.workers[usize::from(m)].name.clone();
+    let cuts = parts.cuts.iter().map(|cut| CutEdge {
+        tensor: placed.function.value(cut.value).name.to_string(),
+        from: name(cut.from),
+        to: name(cut.to),
+        bytes: cut.bytes,
+    });
+    PlanSummary {
+        parts: (0..placed.team.size())
+            .map(|m| part(placed, parts, m))
+            .collect(),
+        cut_edges: cuts.collect(),
+        step_ns: placed.schedule.step_ns,
+        single_ns: placed.single_ns,
+        passes,
+        warnings: warnings(placed),
+    }
+}
+
+fn part(placed: &Placed, parts: &Partitioned, m: usize) -> PartSummary {
+    let (worker, usage) = (&placed.team.workers[m], &placed.usage[m]);
+    let program = &parts.programs[m];
+    let node = |p: &u32| &placed.function.nodes[placed.work.steps[*p as usize] as usize];
+    let mut order = placed
+        .schedule
+        .order
+        .iter()
+        .filter(|p| usize::from(placed.member[**p as usize]) == m);
+    let first = order.next();
+    let last = order.next_back().or(first);
+    let named = |p: Option<&u32>| p.map_or(String::new(), |p| node(p).name.to_string());
+    PartSummary {
+        name: worker.name.clone(),
+        address: worker.address.clone(),
+        threads: worker.threads,
+        nodes: program.nodes.len() as u32 - program.init_nodes,
+        first_node: named(first),
+        last_node: named(last),
+        weights_bytes: usage.weights,
+        artifact_bytes: usage.artifacts,
+        activation_bytes: usage.activations,
+        peak_bytes: usage.peak,
+        memory: worker.memory,
+        step_ns: placed.schedule.busy_ns[m],
+    }
+}
+
+fn warnings(placed: &Placed) -> Vec<String> {
+    let (n, step) = (placed.team.size(), placed.schedule.step_ns);
+    match placed.single_ns {
+        Some(single) if n > 1 && step > single => vec![format!(
+            "splitting over {n} workers is predicted to take {} per step, one worker {}",
+            millis(step),
+            millis(single)
+        )],
+        _ => vec![],
+    }
+}
+
+fn millis(ns: u64) -> String {
+    format!("{:.3} ms", ns as f64 / 1e6)
+}

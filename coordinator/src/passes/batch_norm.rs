@@ -1,0 +1,130 @@
+//! Batch normalisation behind a convolution or matrix product becomes part of its weights: init nodes
+//! compute the new weight and bias, so the step has one node less.
+//!
+//! ```text
+//! s = scale / sqrt(var + epsilon)      W' = W · s      b' = (b - mean) · s + shift
+//! ```
+
+use convoke_common::DType;
+use convoke_common::graph::{Attrs, Function, TensorType, ValueId};
+use convoke_common::tensor::Tensor;
+
+use super::edit::Edit;
+
+/// Runs the pass.
+pub fn run(f: Function) -> (Function, Option<String>) {
+    let mut e = Edit::new(f);
+    let mut folded = 0;
+    for i in 0..e.f.nodes.len() {
+        if &*e.f.nodes[i].op == "BatchNormalization" {
+            folded += usize::from(fold(&mut e, i).is_some());
+        }
+    }
+    let report = (folded > 0).then(|| format!("folded {}", super::count(folded, "normalisation")));
+    (e.finish(), report)
+}
+
+/// The node in front of a normalisation.
+struct Target {
+    node: usize,
+    weight: ValueId,
+    bias: Option<ValueId>,
+    channels: usize,
+    /// Shape in which a vector over the output channels broadcasts over the weight.
+    broadcast: Vec<i64>,
+}
+
+fn fold(e: &mut Edit, bn: usize) -> Option<()> {
+    let x = e.operand(bn, 0)?;
+    let target = target(e, e.def(x)?)?;
+    let vectors: Option<Vec<ValueId>> = (1..5).map(|i| e.operand(bn, i)).collect();
+    let [scale, shift, mean, var] = vectors?[..] else {
+        return None;
+    };
+    let vector = TensorType::fixed(DType::F32, &[target.channels]);
+    let node = &e.f.nodes[bn];
+    let foldable = e.sole_user(x) == Some(bn)
+        && node.outputs.len() == 1
+        && node.attrs.int("training_mode", 0) == 0
+        && [scale, shift, mean, var]
+            .iter()
+            .all(|v| e.is_constant(*v) && *e.f.ty(*v) == vector);
+    if !foldable {
+        return None;
+    }
+    let epsilon = Tensor::scalar(node.attrs.float("epsilon", 1e-5));
+    let broadcast = Tensor::from_slice(&[target.broadcast.len()], &target.broadcast).ok()?;
+    let name = node.name.clone();
+    let out = node.outputs[0];
+
+    let at = target.node;
+    let label = |what: &str| format!("{name}:{what}");
+    let apply = |e: &mut Edit, what: &str, op: &str, inputs: &[ValueId], ty: &TensorType| {
+        e.init_node(at, &label(what), op, Attrs::default(), inputs, ty.clone())
+    };
+    let epsilon = e.constant(&label("epsilon"), epsilon);
+    let shape = e.constant(&label("shape"), broadcast);
+    let sum = apply(e, "variance", "Add", &[var, epsilon], &vector);
+    let deviation = apply(e, "deviation", "Sqrt", &[sum], &vector);
+    let factor = apply(e, "factor", "Div", &[scale, deviation], &vector);
+    let dims: Vec<usize> = target.broadcast.iter().map(|d| *d as usize).collect();
+    let wide = TensorType::fixed(DType::F32, &dims);
+    let wide = apply(e, "wide factor", "Reshape", &[factor, shape], &wide);
+    let weight_ty = e.f.ty(target.weight).clone();
+    let weight = apply(e, "weight", "Mul", &[target.weight, wide], &weight_ty);
+    let bias = match target.bias {
+        Some(bias) => {
+            let centred = apply(e, "centred", "Sub", &[bias, mean], &vector);
+            let scaled = apply(e, "scaled", "Mul", &[centred, factor], &vector);
+            apply(e, "bias", "Add", &[scaled, shift], &vector)
+        }
+        None => {
+            let scaled = apply(e, "scaled", "Mul", &[mean, factor], &vector);
+            apply(e, "bias", "Sub", &[shift, scaled], &vector)
+        }
+    };
+
+    let conv = &mut e.f.nodes[at];
+    conv.name = format!("{}+{name}", conv.name).into();
+    conv.inputs.resize(2, None);
+    conv.inputs[1] = Some(weight);
+    conv.inputs.push(Some(bias));
+    e.remove(bn);
+    e.forward(out, x);
+    Some(())
+}
+
+/// What `node` offers to fold into; `None` where it is of another kind or its weight is not constant.
+fn target(e: &Edit, node: usize) -> Option<Target> {
+    let weight = e.operand(node, 1)?;
+    let bias = e.operand(node, 2);
+    let ty = e.f.ty(weight);
+    let shape = ty.fixed_shape()?;
+    let attrs = &e.f.nodes[node].attrs;
+    if ty.dtype != DType::F32 || !e.is_constant(weight) || shape.len() < 2 {
+        return None;
+    }
+    // Which axis of the weight counts output channels.
+    let axis = match &*e.f.nodes[node].op {
+        "Conv" => 0,
+        "ConvTranspose" if attrs.int("group", 1) == 1 => 1,
+        "Gemm" if attrs.float("alpha", 1.0) == 1.0 && attrs.float("beta", 1.0) == 1.0 => {
+            usize::from(attrs.int("transB", 0) == 0)
+        }
+        _ => return None,
+    };
+    let channels = shape[axis];
+    let vector = TensorType::fixed(DType::F32, &[channels]);
+    if bias.is_some_and(|b| !e.is_constant(b) || *e.f.ty(b) != vector) {
+        return None;
+    }
+    let mut broadcast = vec![1; shape.len()];
+    broadcast[axis] = i64::try_from(channels).ok()?;
+    Some(Target {
+        node,
+        weight,
+        bias,
+        channels,
+        broadcast,
+    })
+}

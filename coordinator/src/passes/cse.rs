@@ -1,0 +1,98 @@
+//! Common subexpressions: equal constants and equal applications of an op are computed once.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use convoke_common::DType;
+use convoke_common::graph::{Attr, Attrs, Function, Literal, ValueId};
+use convoke_common::ops;
+
+use super::edit::Edit;
+
+/// Runs the pass.
+pub fn run(f: Function) -> (Function, Option<String>) {
+    let mut e = Edit::new(f);
+    merge_literals(&mut e);
+    // The latest node of each hash over op and operands, and the one before it of the same hash. Only looked
+    // up, so the map's order does not matter.
+    let mut latest: HashMap<u64, usize> = HashMap::new();
+    let mut earlier: Vec<Option<usize>> = vec![None; e.f.nodes.len()];
+    let mut merged = 0;
+    for i in 0..e.f.nodes.len() {
+        if !ops::lookup(&e.f.nodes[i].op).is_some_and(|op| op.pure_op) {
+            continue;
+        }
+        let hash = hash(&e, i);
+        let mut candidate = latest.get(&hash).copied();
+        while let Some(c) = candidate.filter(|c| !same(&e, *c, i)) {
+            candidate = earlier[c];
+        }
+        let Some(first) = candidate else {
+            earlier[i] = latest.insert(hash, i);
+            continue;
+        };
+        let outputs = e.f.nodes[i].outputs.iter().copied();
+        let pairs: Vec<_> = outputs
+            .zip(e.f.nodes[first].outputs.iter().copied())
+            .collect();
+        e.remove(i);
+        pairs.into_iter().for_each(|(from, to)| e.forward(from, to));
+        merged += 1;
+    }
+    let report = (merged > 0).then(|| format!("merged {}", super::count(merged, "equal node")));
+    (e.finish(), report)
+}
+
+fn merge_literals(e: &mut Edit) {
+    let mut ranges: BTreeMap<(u32, u64, u64, DType), Vec<ValueId>> = BTreeMap::new();
+    let mut inline: BTreeMap<(DType, Vec<u8>), Vec<ValueId>> = BTreeMap::new();
+    let mut equal = Vec::new();
+    for (v, l) in &e.f.literals {
+        let dtype = e.f.ty(*v).dtype;
+        let candidates = match l {
+            Literal::Range {
+                artifact,
+                offset,
+                len,
+            } => ranges.entry((*artifact, *offset, *len, dtype)).or_default(),
+            Literal::Inline(t) => inline.entry((dtype, t.bytes().to_vec())).or_default(),
+        };
+        match candidates.iter().find(|c| e.f.ty(**c) == e.f.ty(*v)) {
+            Some(first) => equal.push((*v, *first)),
+            None => candidates.push(*v),
+        }
+    }
+    equal.into_iter().for_each(|(from, to)| e.forward(from, to));
+}
+
+/// A hash over what [`same`] compares, but for attributes, which have none.
+fn hash(e: &Edit, node: usize) -> u64 {
+    let mut h = DefaultHasher::new();
+    let n = &e.f.nodes[node];
+    n.op.hash(&mut h);
+    (0..n.inputs.len()).for_each(|i| e.operand(node, i).hash(&mut h));
+    h.finish()
+}
+
+fn same(e: &Edit, a: usize, b: usize) -> bool {
+    let (m, n) = (&e.f.nodes[a], &e.f.nodes[b]);
+    m.op == n.op
+        && m.part == n.part
+        && m.inputs.len() == n.inputs.len()
+        && m.outputs.len() == n.outputs.len()
+        && (0..m.inputs.len()).all(|i| e.operand(a, i) == e.operand(b, i))
+        && same_attrs(&m.attrs, &n.attrs)
+}
+
+fn same_attrs(a: &Attrs, b: &Attrs) -> bool {
+    let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    a.0.len() == b.0.len()
+        && a.0.iter().zip(&b.0).all(|((na, a), (nb, b))| {
+            na == nb
+                && match (a, b) {
+                    (Attr::Float(a), Attr::Float(b)) => a.to_bits() == b.to_bits(),
+                    (Attr::Floats(a), Attr::Floats(b)) => bits(a) == bits(b),
+                    (a, b) => a == b,
+                }
+        })
+}

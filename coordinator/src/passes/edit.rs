@@ -1,0 +1,274 @@
+//! A function under edit: indexes that patterns are found by, and changes that are applied at the end.
+//!
+//! Invariants
+//! 1. Node and value ids of the function given stay valid until [`Edit::finish`]; new values come after.
+//! 2. Every look-up is constant time, so a pass over all nodes is linear.
+//! 3. [`Edit::finish`] keeps topological order: a new node stands before the node it was made for.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use convoke_common::graph::{Function, Literal, Node, Part, TensorType, ValueId};
+use convoke_common::tensor::Tensor;
+
+const NONE: u32 = u32::MAX;
+
+/// A function and the changes to it.
+pub struct Edit {
+    pub f: Function,
+    /// Node that defines a value, or `NONE`.
+    def: Vec<u32>,
+    /// Literal that defines a value, or `NONE`.
+    literal: Vec<u32>,
+    /// Whether a value is the same in every step.
+    constant: Vec<bool>,
+    result: Vec<bool>,
+    /// Users of value `v`: `users[first[v]..first[v + 1]]`, once per operand.
+    first: Vec<u32>,
+    users: Vec<u32>,
+    removed: Vec<bool>,
+    /// The value that stands for a value.
+    forward: Vec<u32>,
+    /// New nodes, each before the node of that index.
+    inserted: Vec<(u32, Node)>,
+    names: HashSet<Arc<str>>,
+}
+
+impl Edit {
+    /// Indexes `f`, whose ids were verified.
+    pub fn new(f: Function) -> Edit {
+        let n = f.values.len();
+        let mut e = Edit {
+            def: vec![NONE; n],
+            literal: vec![NONE; n],
+            constant: vec![false; n],
+            result: vec![false; n],
+            first: vec![0; n + 1],
+            users: Vec::new(),
+            removed: vec![false; f.nodes.len()],
+            forward: (0..n as u32).collect(),
+            inserted: Vec::new(),
+            names: HashSet::new(),
+            f,
+        };
+        for (i, (v, _)) in e.f.literals.iter().enumerate() {
+            e.literal[v.ix()] = i as u32;
+            e.constant[v.ix()] = true;
+        }
+        for (i, node) in e.f.nodes.iter().enumerate() {
+            for o in &node.outputs {
+                e.def[o.ix()] = i as u32;
+                e.constant[o.ix()] = node.part == Part::Init;
+            }
+            for v in node.inputs.iter().flatten() {
+                e.first[v.ix() + 1] += 1;
+            }
+        }
+        for v in 0..n {
+            e.first[v + 1] += e.first[v];
+        }
+        let mut next = e.first.clone();
+        e.users = vec![0; e.first[n] as usize];
+        for (i, node) in e.f.nodes.iter().enumerate() {
+            for v in node.inputs.iter().flatten() {
+                e.users[next[v.ix()] as usize] = i as u32;
+                next[v.ix()] += 1;
+            }
+        }
+        e.f.results
+            .iter()
+            .for_each(|(_, v)| e.result[v.ix()] = true);
+        e
+    }
+
+    /// The node of the function given that defines `v`, unless it was removed.
+    pub fn def(&self, v: ValueId) -> Option<usize> {
+        let i = *self.def.get(v.ix())?;
+        (i != NONE && !self.removed[i as usize]).then_some(i as usize)
+    }
+
+    /// Nodes that use `v`, once per operand, in order.
+    pub fn users(&self, v: ValueId) -> &[u32] {
+        match self.first.get(v.ix() + 1) {
+            Some(end) => &self.users[self.first[v.ix()] as usize..*end as usize],
+            None => &[],
+        }
+    }
+
+    /// The only node that uses `v`, where `v` is no result and used once.
+    pub fn sole_user(&self, v: ValueId) -> Option<usize> {
+        match self.users(v) {
+            [one] if !self.result[v.ix()] && !self.removed[*one as usize] => Some(*one as usize),
+            _ => None,
+        }
+    }
+
+    /// Whether `v` is a result of the function.
+    pub fn is_result(&self, v: ValueId) -> bool {
+        self.result.get(v.ix()).copied().unwrap_or(false)
+    }
+
+    /// Whether `v` is a literal or comes from the init part.
+    pub fn is_constant(&self, v: ValueId) -> bool {
+        self.constant[v.ix()]
+    }
+
+    /// The literal that defines `v`.
+    pub fn literal(&self, v: ValueId) -> Option<&Literal> {
+        let i = self.literal[v.ix()];
+        (i != NONE).then(|| &self.f.literals[i as usize].1)
+    }
+
+    /// The inline tensor that defines `v`.
+    pub fn inline(&self, v: ValueId) -> Option<&Tensor> {
+        match self.literal(v)? {
+            Literal::Inline(t) => Some(t),
+            Literal::Range { .. } => None,
+        }
+    }
+
+    /// The integers of the inline tensor that defines `v`.
+    pub fn ints(&self, v: ValueId) -> Option<Vec<i64>> {
+        self.inline(v)?.to_i64s()
+    }
+
+    /// The one element of the inline f32 tensor that defines `v`.
+    pub fn scalar(&self, v: ValueId) -> Option<f32> {
+        match self.inline(v)?.as_slice::<f32>().ok()? {
+            [x] => Some(*x),
+            _ => None,
+        }
+    }
+
+    /// Operand `i` of a node, where it is given, after what earlier changes put in its place.
+    pub fn operand(&self, node: usize, i: usize) -> Option<ValueId> {
+        self.f.nodes[node]
+            .inputs
+            .get(i)
+            .copied()
+            .flatten()
+            .map(|v| self.resolve(v))
+    }
+
+    /// What stands for `v`.
+    pub fn resolve(&self, v: ValueId) -> ValueId {
+        let mut v = v.0;
+        while self.forward[v as usize] != v {
+            v = self.forward[v as usize];
+        }
+        ValueId(v)
+    }
+
+    /// Lets `to`, defined before `from`, stand for `from` everywhere.
+    pub fn forward(&mut self, from: ValueId, to: ValueId) {
+        let to = self.resolve(to);
+        self.forward[from.ix()] = to.0;
+    }
+
+    /// Removes a node.
+    pub fn remove(&mut self, node: usize) {
+        self.removed[node] = true;
+    }
+
+    /// Whether a node was removed.
+    pub fn is_removed(&self, node: usize) -> bool {
+        self.removed[node]
+    }
+
+    /// A value of a name like `name` that no other value has.
+    pub fn value(&mut self, name: &str, ty: TensorType, constant: bool) -> ValueId {
+        if self.names.is_empty() {
+            self.names = self.f.values.iter().map(|v| v.name.clone()).collect();
+        }
+        let mut unique: Arc<str> = name.into();
+        let mut n = 2;
+        while self.names.contains(&unique) {
+            unique = format!("{name}.{n}").into();
+            n += 1;
+        }
+        self.names.insert(unique.clone());
+        let id = self.f.add_value(unique, ty);
+        self.def.push(NONE);
+        self.literal.push(NONE);
+        self.constant.push(constant);
+        self.result.push(false);
+        self.forward.push(id.0);
+        id
+    }
+
+    /// A new literal.
+    pub fn constant(&mut self, name: &str, tensor: Tensor) -> ValueId {
+        let ty = TensorType::fixed(tensor.dtype(), tensor.shape());
+        let id = self.value(name, ty, true);
+        self.literal[id.ix()] = self.f.literals.len() as u32;
+        self.f.literals.push((id, Literal::Inline(tensor)));
+        id
+    }
+
+    /// Makes a removed node's output a literal.
+    pub fn define(&mut self, v: ValueId, tensor: Tensor) {
+        self.literal[v.ix()] = self.f.literals.len() as u32;
+        self.constant[v.ix()] = true;
+        self.f.literals.push((v, Literal::Inline(tensor)));
+    }
+
+    /// Adds `node` before node `at`.
+    pub fn insert(&mut self, at: usize, node: Node) {
+        self.inserted.push((at as u32, node));
+    }
+
+    /// Adds an init node with one output before node `at`; returns the output.
+    pub fn init_node(
+        &mut self,
+        at: usize,
+        name: &str,
+        op: &str,
+        attrs: convoke_common::graph::Attrs,
+        inputs: &[ValueId],
+        ty: TensorType,
+    ) -> ValueId {
+        let out = self.value(name, ty, true);
+        let node = Node {
+            name: self.f.value(out).name.clone(),
+            op: op.into(),
+            attrs,
+            inputs: inputs.iter().map(|v| Some(*v)).collect(),
+            outputs: vec![out],
+            part: Part::Init,
+        };
+        self.insert(at, node);
+        out
+    }
+
+    /// Moves a node to the init part.
+    pub fn make_init(&mut self, node: usize) {
+        self.f.nodes[node].part = Part::Init;
+        for o in self.f.nodes[node].outputs.clone() {
+            self.constant[o.ix()] = true;
+        }
+    }
+
+    /// The function with all changes applied.
+    pub fn finish(mut self) -> Function {
+        self.inserted.sort_by_key(|(at, _)| *at);
+        let old = std::mem::take(&mut self.f.nodes);
+        let mut nodes = Vec::with_capacity(old.len() + self.inserted.len());
+        let mut inserted = std::mem::take(&mut self.inserted).into_iter().peekable();
+        for (i, node) in old.into_iter().enumerate() {
+            while let Some((_, new)) = inserted.next_if(|(at, _)| *at as usize == i) {
+                nodes.push(new);
+            }
+            if !self.removed[i] {
+                nodes.push(node);
+            }
+        }
+        for v in nodes.iter_mut().flat_map(|n| n.inputs.iter_mut().flatten()) {
+            *v = self.resolve(*v);
+        }
+        let mut results = std::mem::take(&mut self.f.results);
+        results.iter_mut().for_each(|(_, v)| *v = self.resolve(*v));
+        self.f.nodes = nodes;
+        self.f.results = results;
+        self.f
+    }
+}

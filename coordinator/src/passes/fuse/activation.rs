@@ -1,0 +1,86 @@
+//! The activation that follows a value.
+
+use convoke_common::graph::ValueId;
+
+use crate::passes::edit::Edit;
+
+/// Nodes that apply an activation to a value that nothing else uses.
+pub struct Following {
+    pub nodes: Vec<usize>,
+    /// As in the attribute `activation`.
+    pub name: &'static str,
+    /// `act_alpha` and `act_beta`, as far as the activation has them.
+    pub parameters: Vec<f32>,
+}
+
+/// The activation that alone uses `value`.
+pub fn following(e: &Edit, value: ValueId) -> Option<Following> {
+    match e.users(value) {
+        [_] => single(e, value, e.sole_user(value)?),
+        [a, b] if !e.is_result(value) => gated(e, value, *a as usize, *b as usize),
+        _ => None,
+    }
+}
+
+fn single(e: &Edit, value: ValueId, node: usize) -> Option<Following> {
+    let n = &e.f.nodes[node];
+    if e.operand(node, 0) != Some(value) || n.outputs.len() != 1 {
+        return None;
+    }
+    let of = |name, parameters| {
+        Some(Following {
+            nodes: vec![node],
+            name,
+            parameters,
+        })
+    };
+    match &*n.op {
+        "Relu" => of("Relu", vec![]),
+        "Sigmoid" => of("Sigmoid", vec![]),
+        "Tanh" => of("Tanh", vec![]),
+        "HardSwish" => of("HardSwish", vec![]),
+        "HardSigmoid" => of(
+            "HardSigmoid",
+            vec![n.attrs.float("alpha", 0.2), n.attrs.float("beta", 0.5)],
+        ),
+        "LeakyRelu" => of("LeakyRelu", vec![n.attrs.float("alpha", 0.01)]),
+        "Gelu" if n.attrs.str("approximate", "none") == "none" => of("Gelu", vec![]),
+        "Gelu" if n.attrs.str("approximate", "none") == "tanh" => of("GeluTanh", vec![]),
+        "Swish" if n.attrs.float("alpha", 1.0) == 1.0 => of("Silu", vec![]),
+        "Clip" => {
+            let (min, max) = (
+                e.scalar(e.operand(node, 1)?)?,
+                e.scalar(e.operand(node, 2)?)?,
+            );
+            of("Clip", vec![min, max])
+        }
+        _ => None,
+    }
+}
+
+/// x · sigmoid(x) is what Silu computes, step by step; x · hard_sigmoid(x) with 1/6 and 1/2 likewise.
+fn gated(e: &Edit, value: ValueId, first: usize, second: usize) -> Option<Following> {
+    let gate = &e.f.nodes[first];
+    let name = match &*gate.op {
+        "Sigmoid" => "Silu",
+        "HardSigmoid" => {
+            let exact =
+                gate.attrs.float("alpha", 0.2) == 1.0 / 6.0 && gate.attrs.float("beta", 0.5) == 0.5;
+            exact.then_some("HardSwish")?
+        }
+        _ => return None,
+    };
+    let gated = *gate.outputs.first()?;
+    let product = &e.f.nodes[second];
+    let operands = [e.operand(second, 0)?, e.operand(second, 1)?];
+    let matches = &*product.op == "Mul"
+        && !e.is_removed(first)
+        && !e.is_removed(second)
+        && e.sole_user(gated) == Some(second)
+        && (operands == [value, gated] || operands == [gated, value]);
+    matches.then(|| Following {
+        nodes: vec![first, second],
+        name,
+        parameters: vec![],
+    })
+}

@@ -1,0 +1,50 @@
+//! Convolution, bias, residual, activation.
+
+use convoke_common::DType;
+use convoke_common::graph::Attr;
+
+use super::{Fused, addition, as_vector};
+use crate::passes::edit::Edit;
+
+/// What convolution `i` becomes.
+pub fn find(e: &mut Edit, i: usize) -> Option<Fused> {
+    let (x, weight) = (e.operand(i, 0)?, e.operand(i, 1)?);
+    let shape = e.f.ty(weight).fixed_shape()?;
+    if e.f.ty(x).dtype != DType::F32 || !e.is_constant(weight) || shape.len() < 3 {
+        return None;
+    }
+    let dims: Vec<i64> = shape.iter().map(|d| *d as i64).collect();
+    let mut value = e.f.nodes[i].outputs[0];
+    let mut fused = Fused {
+        op: "FusedConv",
+        attrs: e.f.nodes[i]
+            .attrs
+            .clone()
+            .with("packed", Attr::Int(0))
+            .with("w_shape", Attr::Ints(dims)),
+        inputs: vec![Some(x), Some(weight), e.operand(i, 2), None],
+        nodes: vec![i],
+    };
+    if fused.inputs[2].is_none()
+        && let Some((node, other, out)) = addition(e, value)
+        && e.is_constant(other)
+        && let Some(bias) = as_vector(e, i, other, shape[0], shape.len() - 2)
+    {
+        fused.inputs[2] = Some(bias);
+        fused.nodes.push(node);
+        value = out;
+    }
+    if let Some((node, other, out)) = addition(e, value) {
+        // Of two convolutions that meet in an addition the later one takes it.
+        let later_conv = e
+            .def(other)
+            .is_some_and(|d| d > i && &*e.f.nodes[d].op == "Conv");
+        if e.f.ty(other) == e.f.ty(out) && !later_conv {
+            fused.inputs[3] = Some(other);
+            fused.nodes.push(node);
+            value = out;
+        }
+    }
+    fused.absorb_activation(e, value);
+    Some(fused)
+}

@@ -1,0 +1,139 @@
+//! Convolutions and matrix products take in what follows them: bias, residual, activation. The fused
+//! kernels round like the separate ops, so no bit changes.
+//!
+//! The fused node stands where the last of its nodes stood and keeps that node's output. A value that is
+//! a result, or that something else uses too, is never fused away.
+
+mod activation;
+mod conv;
+mod gemm;
+
+use convoke_common::DType;
+use convoke_common::graph::{Attr, Attrs, Function, Node, Part, TensorType, ValueId};
+use convoke_common::tensor::Tensor;
+
+use super::edit::Edit;
+
+/// Runs the pass.
+pub fn run(f: Function) -> (Function, Option<String>) {
+    let mut e = Edit::new(f);
+    let (mut convs, mut gemms, mut absorbed) = (0, 0, 0);
+    for i in 0..e.f.nodes.len() {
+        if e.is_removed(i) || e.f.nodes[i].part == Part::Init {
+            continue;
+        }
+        let op = e.f.nodes[i].op.clone();
+        let fused = match &*op {
+            "Conv" => conv::find(&mut e, i),
+            "Gemm" => gemm::find_gemm(&mut e, i),
+            "MatMul" => gemm::find_matmul(&mut e, i),
+            _ => None,
+        };
+        let Some(fused) = fused else { continue };
+        *(if &*op == "Conv" {
+            &mut convs
+        } else {
+            &mut gemms
+        }) += 1;
+        absorbed += fused.nodes.len() - 1;
+        fused.apply(&mut e);
+    }
+    let report = (convs + gemms > 0).then(|| {
+        format!(
+            "{} and {} absorbed {}",
+            super::count(convs, "convolution"),
+            super::count(gemms, "matrix product"),
+            super::count(absorbed, "node")
+        )
+    });
+    (e.finish(), report)
+}
+
+/// Nodes that become one.
+struct Fused {
+    op: &'static str,
+    attrs: Attrs,
+    inputs: Vec<Option<ValueId>>,
+    /// In graph order; the last one's output stays.
+    nodes: Vec<usize>,
+}
+
+impl Fused {
+    fn apply(mut self, e: &mut Edit) {
+        let Some(last) = self.nodes.last().copied() else {
+            return;
+        };
+        let names: Vec<&str> = self.nodes.iter().map(|n| &*e.f.nodes[*n].name).collect();
+        let name = names.join("+").into();
+        while self.inputs.last().is_some_and(Option::is_none) {
+            self.inputs.pop();
+        }
+        self.nodes
+            .iter()
+            .filter(|n| **n != last)
+            .for_each(|n| e.remove(*n));
+        e.f.nodes[last] = Node {
+            name,
+            op: self.op.into(),
+            attrs: self.attrs,
+            inputs: self.inputs,
+            outputs: vec![e.f.nodes[last].outputs[0]],
+            part: Part::Step,
+        };
+    }
+
+    /// Takes in the activation that alone follows `value`.
+    fn absorb_activation(&mut self, e: &Edit, value: ValueId) {
+        if let Some(a) = activation::following(e, value) {
+            self.nodes.extend(a.nodes);
+            let attrs = std::mem::take(&mut self.attrs);
+            self.attrs = attrs.with("activation", Attr::Str(a.name.into()));
+            for (name, v) in ["act_alpha", "act_beta"].into_iter().zip(a.parameters) {
+                self.attrs = std::mem::take(&mut self.attrs).with(name, Attr::Float(v));
+            }
+        }
+    }
+}
+
+/// The addition that alone uses `value`, its other operand and its output, where the addition does not
+/// broadcast `value`.
+fn addition(e: &Edit, value: ValueId) -> Option<(usize, ValueId, ValueId)> {
+    let user = e.sole_user(value).filter(|u| &*e.f.nodes[*u].op == "Add")?;
+    let out = e.f.nodes[user].outputs[0];
+    if e.f.ty(out) != e.f.ty(value) {
+        return None;
+    }
+    let (a, b) = (e.operand(user, 0)?, e.operand(user, 1)?);
+    Some((user, if a == value { b } else { a }, out))
+}
+
+/// `bias` as a vector of `n`, where it holds `n` elements all along the axis `from_end` (0: the last).
+fn as_vector(e: &mut Edit, at: usize, bias: ValueId, n: usize, from_end: usize) -> Option<ValueId> {
+    let ty = e.f.ty(bias);
+    let shape = ty.fixed_shape()?;
+    if ty.dtype != DType::F32 {
+        return None;
+    }
+    let axis = shape.len().checked_sub(from_end + 1)?;
+    if shape[axis] != n || shape.iter().enumerate().any(|(i, d)| i != axis && *d != 1) {
+        return None;
+    }
+    if shape.len() == 1 {
+        return Some(bias);
+    }
+    if !e.is_constant(bias) {
+        return None;
+    }
+    let name = e.f.value(bias).name.clone();
+    let dims = Tensor::from_slice(&[1], &[i64::try_from(n).ok()?]).ok()?;
+    let dims = e.constant(&format!("{name}:dims"), dims);
+    let ty = TensorType::fixed(DType::F32, &[n]);
+    Some(e.init_node(
+        at,
+        &format!("{name}:vector"),
+        "Reshape",
+        Attrs::default(),
+        &[bias, dims],
+        ty,
+    ))
+}

@@ -1,0 +1,56 @@
+//! Removes nodes that yield their operand unchanged.
+
+use convoke_common::graph::{Function, ValueId};
+
+use super::edit::Edit;
+
+/// Runs the pass.
+pub fn run(f: Function) -> (Function, Option<String>) {
+    let mut e = Edit::new(f);
+    let mut removed = 0;
+    for i in 0..e.f.nodes.len() {
+        if let Some(from) = yields(&e, i) {
+            let out = e.f.nodes[i].outputs[0];
+            e.remove(i);
+            e.forward(out, from);
+            removed += 1;
+        }
+    }
+    let report =
+        (removed > 0).then(|| format!("removed {} without effect", super::count(removed, "node")));
+    (e.finish(), report)
+}
+
+/// The operand that node `i` yields unchanged.
+fn yields(e: &Edit, i: usize) -> Option<ValueId> {
+    let node = &e.f.nodes[i];
+    let x = e.operand(i, 0)?;
+    let out = *node.outputs.first()?;
+    if e.f.ty(x) != e.f.ty(out) {
+        return None;
+    }
+    // The types agree, so only the order of elements, or their values, could differ.
+    let rest_unused = node.outputs[1..]
+        .iter()
+        .all(|o| e.users(*o).is_empty() && !e.is_result(*o));
+    let all = |operand: usize, value: i64| match e.operand(i, operand) {
+        None => true,
+        Some(v) => e.ints(v).is_some_and(|v| v.iter().all(|x| *x == value)),
+    };
+    let same = match &*node.op {
+        "Identity" | "Cast" | "CastLike" | "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze"
+        | "Expand" => true,
+        "Tile" => true,
+        "Dropout" => rest_unused && all(2, 0),
+        "Concat" | "Sum" | "Max" | "Min" | "Mean" => node.inputs.len() == 1,
+        "Split" => node.outputs.len() == 1,
+        "Slice" => all(4, 1),
+        "Pad" => e.operand(i, 1).is_some() && all(1, 0),
+        "Transpose" => match node.attrs.ints("perm") {
+            Some(perm) => perm.iter().enumerate().all(|(i, p)| i as i64 == *p),
+            None => e.f.ty(x).shape.len() <= 1,
+        },
+        _ => false,
+    };
+    same.then_some(x)
+}

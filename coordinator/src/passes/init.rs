@@ -1,0 +1,32 @@
+//! Moves nodes that depend on constants only to the init part: the worker that needs the result computes
+//! it once, at install.
+//!
+//! A result whose size only data decides stays in the step, so that memory can be predicted. Results may
+//! be larger than their operands (weights given as `ConstantOfShape`); they are counted as weights.
+
+use convoke_common::graph::{Function, Part};
+use convoke_common::ops;
+
+use super::edit::Edit;
+
+/// Runs the pass.
+pub fn run(f: Function) -> (Function, Option<String>) {
+    let mut e = Edit::new(f);
+    let mut moved = 0;
+    for i in 0..e.f.nodes.len() {
+        let node = &e.f.nodes[i];
+        let constant = node.part == Part::Step
+            && node.inputs.iter().flatten().all(|v| e.is_constant(*v))
+            && node
+                .outputs
+                .iter()
+                .all(|o| e.f.ty(*o).fixed_shape().is_some())
+            && ops::lookup(&node.op).is_some_and(|op| op.pure_op);
+        if constant {
+            e.make_init(i);
+            moved += 1;
+        }
+    }
+    let report = (moved > 0).then(|| format!("{} to install time", super::count(moved, "node")));
+    (e.finish(), report)
+}

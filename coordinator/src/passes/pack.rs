@@ -1,0 +1,136 @@
+//! Constant operands of matrix products and convolutions are laid out once, at install, as the kernels
+//! read them. A weight with several users of one form is packed once.
+
+use std::collections::BTreeMap;
+
+use convoke_common::DType;
+use convoke_common::graph::{Attr, Attrs, Function, Node, TensorType, ValueId};
+use convoke_common::ops::packing;
+
+use super::edit::Edit;
+
+/// Runs the pass.
+pub fn run(f: Function) -> (Function, Option<String>) {
+    let mut e = Edit::new(f);
+    let mut packed = BTreeMap::new();
+    let mut nodes = 0;
+    for i in 0..e.f.nodes.len() {
+        let done = match &*e.f.nodes[i].op {
+            "FusedGemm" => gemm(&mut e, i, &mut packed),
+            "FusedConv" => conv(&mut e, i, &mut packed),
+            _ => None,
+        };
+        nodes += usize::from(done.is_some());
+    }
+    let report = (nodes > 0).then(|| {
+        format!(
+            "{} for {}",
+            super::count(packed.len(), "weight"),
+            super::count(nodes, "node")
+        )
+    });
+    (e.finish(), report)
+}
+
+/// Packed weights by raw weight and how it is read (transposed, or in how many groups).
+type Packed = BTreeMap<(ValueId, i64), ValueId>;
+
+/// The node that computes a constant, its op and its one operand.
+fn source(e: &Edit, v: ValueId) -> Option<(&Node, ValueId)> {
+    let node = e.def(v).filter(|_| e.is_constant(v))?;
+    Some((&e.f.nodes[node], e.operand(node, 0)?))
+}
+
+/// The operand of a widening from a half type, which packing does itself.
+fn widened(e: &Edit, v: ValueId) -> Option<ValueId> {
+    let (node, from) = source(e, v)?;
+    let half = matches!(e.f.ty(from).dtype, DType::F16 | DType::BF16);
+    (&*node.op == "Cast" && half && e.f.ty(v).dtype == DType::F32).then_some(from)
+}
+
+/// The operand of a transposition of a matrix, which packing does itself.
+fn transposed(e: &Edit, v: ValueId) -> Option<ValueId> {
+    let (node, from) = source(e, v)?;
+    let swaps = node.attrs.ints("perm").is_none_or(|p| p == [1, 0]) && e.f.ty(v).shape.len() == 2;
+    (&*node.op == "Transpose" && swaps).then_some(from)
+}
+
+fn gemm(e: &mut Edit, node: usize, packed: &mut Packed) -> Option<()> {
+    let weight = raw_weight(e, node)?;
+    let [k, n] = e.f.ty(weight).fixed_shape()?[..] else {
+        return None;
+    };
+    let len = packing::packed_gemm_len(k, n)?;
+    let mut from = weight;
+    let mut trans = 0;
+    // A widening and a transposition, in either order.
+    for _ in 0..2 {
+        if let Some(v) = widened(e, from) {
+            from = v;
+        }
+        if let Some(v) = transposed(e, from).filter(|_| trans == 0) {
+            (from, trans) = (v, 1);
+        }
+    }
+    let attrs = match trans {
+        1 => Attrs::default().with("trans", Attr::Int(1)),
+        _ => Attrs::default(),
+    };
+    let operand = pack(e, node, packed, (from, trans), "PackGemmB", attrs, len);
+    let node = &mut e.f.nodes[node];
+    node.inputs[1] = Some(operand);
+    let attrs = std::mem::take(&mut node.attrs);
+    node.attrs = attrs
+        .with("packed", Attr::Int(1))
+        .with("k", Attr::Int(i64::try_from(k).ok()?))
+        .with("n", Attr::Int(i64::try_from(n).ok()?));
+    Some(())
+}
+
+fn conv(e: &mut Edit, node: usize, packed: &mut Packed) -> Option<()> {
+    let weight = raw_weight(e, node)?;
+    let shape = e.f.ty(weight).fixed_shape()?;
+    let group = e.f.nodes[node].attrs.int("group", 1);
+    let (m, per_group) = (*shape.first()?, *shape.get(1)?);
+    if per_group == 1 && group > 1 {
+        // Depthwise kernels read the weights as they are.
+        return None;
+    }
+    let volume = shape[2..]
+        .iter()
+        .try_fold(1usize, |n, d| n.checked_mul(*d))?;
+    let len = packing::packed_conv_len(m, per_group, volume, usize::try_from(group).ok()?)?;
+    let from = widened(e, weight).unwrap_or(weight);
+    let attrs = Attrs::default().with("group", Attr::Int(group));
+    let operand = pack(e, node, packed, (from, group), "PackConvW", attrs, len);
+    let node = &mut e.f.nodes[node];
+    node.inputs[1] = Some(operand);
+    node.attrs = std::mem::take(&mut node.attrs).with("packed", Attr::Int(1));
+    Some(())
+}
+
+/// The constant weight of a fused node that is not packed yet.
+fn raw_weight(e: &Edit, node: usize) -> Option<ValueId> {
+    let raw = e.f.nodes[node].attrs.int("packed", 0) == 0;
+    let weight = e.operand(node, 1).filter(|v| raw && e.is_constant(*v))?;
+    (e.f.ty(weight).dtype == DType::F32).then_some(weight)
+}
+
+fn pack(
+    e: &mut Edit,
+    at: usize,
+    packed: &mut Packed,
+    key: (ValueId, i64),
+    op: &str,
+    attrs: Attrs,
+    len: usize,
+) -> ValueId {
+    if let Some(v) = packed.get(&key) {
+        return *v;
+    }
+    let name = format!("{}:packed", e.f.value(key.0).name);
+    let ty = TensorType::fixed(DType::F32, &[len]);
+    let v = e.init_node(at, &name, op, attrs, &[key.0], ty);
+    packed.insert(key, v);
+    v
+}

@@ -1,0 +1,94 @@
+//! Drops nodes whose results nobody uses, unused trailing outputs, and values, constants and artifacts
+//! that nothing refers to any more.
+
+use convoke_common::graph::{Function, Literal, ValueId};
+use convoke_common::ops;
+
+const NONE: u32 = u32::MAX;
+
+/// Runs the pass.
+pub fn run(mut f: Function) -> (Function, Option<String>) {
+    let before = (f.nodes.len(), f.literals.len());
+    let mut live = vec![false; f.values.len()];
+    f.results.iter().for_each(|(_, v)| live[v.ix()] = true);
+    let mut keep = vec![false; f.nodes.len()];
+    for (i, node) in f.nodes.iter().enumerate().rev() {
+        keep[i] = node.outputs.iter().any(|o| live[o.ix()]);
+        if keep[i] {
+            node.inputs
+                .iter()
+                .flatten()
+                .for_each(|v| live[v.ix()] = true);
+        }
+    }
+    let mut kept = keep.iter();
+    f.nodes.retain(|_| kept.next().copied().unwrap_or(true));
+    for node in &mut f.nodes {
+        let least = ops::lookup(&node.op).map_or(node.outputs.len(), |op| op.outputs.0);
+        while node.outputs.len() > least.max(1)
+            && node.outputs.last().is_some_and(|o| !live[o.ix()])
+        {
+            node.outputs.pop();
+        }
+        // Outputs in front of a used one stay, used or not.
+        node.outputs.iter().for_each(|o| live[o.ix()] = true);
+    }
+    f.params.iter().for_each(|v| live[v.ix()] = true);
+    f.literals.retain(|(v, _)| live[v.ix()]);
+    let done = (before.0 - f.nodes.len(), before.1 - f.literals.len());
+    drop_artifacts(&mut f);
+    renumber(&mut f, &live);
+    let report = (done != (0, 0)).then(|| {
+        format!(
+            "removed {} and {}",
+            super::count(done.0, "node"),
+            super::count(done.1, "constant")
+        )
+    });
+    (f, report)
+}
+
+/// Drops artifacts that no literal is a range of.
+fn drop_artifacts(f: &mut Function) {
+    let mut new = vec![NONE; f.artifacts.len()];
+    for (_, l) in &f.literals {
+        if let Literal::Range { artifact, .. } = l {
+            new[*artifact as usize] = 0;
+        }
+    }
+    let mut used = new
+        .iter()
+        .map(|n| *n != NONE)
+        .collect::<Vec<_>>()
+        .into_iter();
+    f.artifacts.retain(|_| used.next().unwrap_or(true));
+    new.iter_mut()
+        .filter(|n| **n != NONE)
+        .zip(0..)
+        .for_each(|(n, next)| *n = next);
+    for (_, l) in &mut f.literals {
+        if let Literal::Range { artifact, .. } = l {
+            *artifact = new[*artifact as usize];
+        }
+    }
+}
+
+/// Drops values that are not live; the others keep their order.
+fn renumber(f: &mut Function, live: &[bool]) {
+    let mut new = vec![NONE; live.len()];
+    new.iter_mut()
+        .zip(live)
+        .filter(|(_, l)| **l)
+        .zip(0..)
+        .for_each(|((n, _), next)| *n = next);
+    let mut kept = live.iter();
+    f.values.retain(|_| kept.next().copied().unwrap_or(true));
+    let map = |v: &mut ValueId| v.0 = new[v.ix()];
+    f.params.iter_mut().for_each(map);
+    f.literals.iter_mut().for_each(|(v, _)| map(v));
+    f.results.iter_mut().for_each(|(_, v)| map(v));
+    for node in &mut f.nodes {
+        node.inputs.iter_mut().flatten().for_each(map);
+        node.outputs.iter_mut().for_each(map);
+    }
+}

@@ -1,0 +1,97 @@
+//! Placement: which worker runs which node.
+//!
+//! ```text
+//! Function -> Work (flat arrays) -> candidates -> prediction of time and memory -> Placed
+//!             cuts along the order (segment, refine) | branches in parallel (ranked)
+//! ```
+//!
+//! Invariants
+//! 1. Every step node has one worker; constants and init nodes follow their readers, on as many workers as
+//!    read them.
+//! 2. Nothing is placed whose predicted peak exceeds a worker's memory.
+//! 3. Nodes are assigned whole and none is changed: values do not depend on placement.
+//! 4. Pure and deterministic: equal inputs give equal placements.
+
+mod cluster;
+mod memory;
+mod pins;
+mod ranked;
+mod refine;
+mod schedule;
+mod search;
+mod segment;
+mod too_small;
+mod window;
+mod work;
+
+use convoke_common::graph::Function;
+use convoke_common::rpc::{PlanOptions, WorkerCount};
+use convoke_common::{Code, Error, Result};
+
+pub use cluster::{ASSUMED_LINK, ClusterModel, Link, Team, WorkerModel};
+pub use memory::{Needed, Usage, needed};
+pub use schedule::Schedule;
+pub use too_small::human;
+pub use work::{NONE, Rows, Work};
+
+use search::Search;
+
+/// A function, placed.
+#[derive(Debug, Clone)]
+pub struct Placed {
+    pub function: Function,
+    pub work: Work,
+    /// The workers in use; member `i` is participant `i`.
+    pub team: Team,
+    /// Member of each position of `work`.
+    pub member: Vec<u16>,
+    /// Member that holds each constant result of `work`.
+    pub homes: Vec<u16>,
+    pub schedule: Schedule,
+    pub usage: Vec<Usage>,
+    /// Predicted step on the fastest single worker that holds everything.
+    pub single_ns: Option<u64>,
+}
+
+/// Places `function`, which was verified, on workers of `cluster`.
+pub fn place(function: Function, cluster: &ClusterModel, options: &PlanOptions) -> Result<Placed> {
+    if cluster.workers.is_empty() {
+        let e = Error::new(Code::NoWorkers, "no worker has joined");
+        return Err(e.advise("start one with `convoke worker --join HOST:PORT --token-file FILE`"));
+    }
+    if cluster.workers.len() >= usize::from(u16::MAX) {
+        return Err(Error::new(
+            Code::InvalidArgument,
+            "more workers than a plan can number",
+        ));
+    }
+    let work = Work::new(&function, &options.axes.at_bounds());
+    let pinned = pins::resolve(&function, &work, cluster, &options.pins)?;
+    let search = Search::new(&work, cluster, &pinned, options.in_flight);
+    let single = search.single();
+    let single_ns = single.as_ref().map(|c| c.schedule.step_ns);
+    let chosen = match options.workers {
+        WorkerCount::Exactly(n) => search.exactly(n as usize, single)?,
+        WorkerCount::Auto => search.fewest(single)?,
+    };
+    let search::Candidate {
+        team,
+        member,
+        homes,
+        schedule,
+        usage,
+    } = chosen;
+    Ok(Placed {
+        function,
+        work,
+        team,
+        member,
+        homes,
+        schedule,
+        usage,
+        single_ns,
+    })
+}
+
+#[cfg(test)]
+mod tests;

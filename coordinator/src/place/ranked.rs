@@ -1,0 +1,75 @@
+//! Branches in parallel: nodes, the most urgent first, each go where they finish earliest, transfers
+//! included. (Topcuoglu, Hariri, Wu: Performance-effective and low-complexity task scheduling for
+//! heterogeneous computing, 2002.)
+
+use super::cluster::Team;
+use super::schedule::priorities;
+use super::segment::UNPINNED;
+use super::work::{NONE, Work};
+
+/// Above this many (flow, member) pairs the table of arrivals is too large to be worth it.
+const MOST_ARRIVALS: usize = 16 << 20;
+
+/// A placement of `work` over `team`; `None` where weights do not fit or the graph is too large.
+pub fn ranked(work: &Work, team: &Team, pinned: &[u16]) -> Option<Vec<u16>> {
+    let n = team.size();
+    if work.flow_value.len().checked_mul(n)? > MOST_ARRIVALS {
+        return None;
+    }
+    let rank = priorities(work, team, &vec![0; work.positions()]);
+    let mut order: Vec<u32> = (0..work.positions() as u32).collect();
+    // A node's rank exceeds its successors', so the order is topological.
+    order.sort_by_key(|p| (std::cmp::Reverse(rank[*p as usize]), *p));
+
+    let mut member = pinned.to_vec();
+    let mut finish = vec![0u64; work.positions()];
+    let mut free_at = vec![0u64; n];
+    let mut memory: Vec<u64> = team.workers.iter().map(|w| w.memory).collect();
+    let mut holds = vec![false; work.const_value.len() * n];
+    for p in order.into_iter().map(|p| p as usize) {
+        let weights = |m: usize, holds: &[bool]| -> u64 {
+            let missing = work
+                .weights
+                .row(p)
+                .iter()
+                .filter(|c| !holds[**c as usize * n + m]);
+            missing.fold(0u64, |sum, c| {
+                sum.saturating_add(work.const_bytes[*c as usize])
+            })
+        };
+        let mut best: Option<(u64, usize)> = None;
+        for m in 0..n {
+            let allowed = pinned[p] == UNPINNED || pinned[p] as usize == m;
+            if !allowed || weights(m, &holds) > memory[m] {
+                continue;
+            }
+            let arrived = work
+                .reads
+                .row(p)
+                .iter()
+                .map(|v| match work.writer[*v as usize] {
+                    NONE => team.driver.transfer_ns(work.flow_bytes[*v as usize]),
+                    w => {
+                        let from = member[w as usize] as usize;
+                        let transfer = team.transfer_ns(from, m, work.flow_bytes[*v as usize]);
+                        finish[w as usize].saturating_add(transfer)
+                    }
+                });
+            let start = arrived.max().unwrap_or(0).max(free_at[m]);
+            let end = start.saturating_add(team.time_ns(m, &work.cost[p]));
+            if best.is_none_or(|(e, _)| end < e) {
+                best = Some((end, m));
+            }
+        }
+        let (end, m) = best?;
+        memory[m] -= weights(m, &holds);
+        work.weights
+            .row(p)
+            .iter()
+            .for_each(|c| holds[*c as usize * n + m] = true);
+        member[p] = m as u16;
+        finish[p] = end;
+        free_at[m] = end;
+    }
+    Some(member)
+}

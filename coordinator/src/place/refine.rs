@@ -1,0 +1,247 @@
+//! Moves light nodes between members where that saves transfers: shape arithmetic goes to its consumers,
+//! a node at a boundary to the side that it shares more with. A node takes along what only it reads.
+
+use super::cluster::Team;
+use super::segment::UNPINNED;
+use super::work::{NONE, Work};
+
+/// Weights that may move with a node, in bytes: small against any prediction of memory.
+const LIGHT: u64 = 64 << 10;
+/// Nodes that move together.
+const MOST_TOGETHER: usize = 16;
+/// Sweeps over the graph; moves become rare after the first.
+const SWEEPS: usize = 2;
+/// Above this many (flow, member) pairs the table of readers is too large to be worth it.
+const MOST_READERS: usize = 32 << 20;
+
+/// Improves `member` in place. Members keep at least one position each.
+pub fn refine(work: &Work, team: &Team, pinned: &[u16], member: &mut [u16]) {
+    let n = team.size();
+    if n < 2
+        || work
+            .flow_value
+            .len()
+            .checked_mul(n)
+            .is_none_or(|size| size > MOST_READERS)
+    {
+        return;
+    }
+    let mut r = Refiner::new(work, team, pinned, member);
+    for _ in 0..SWEEPS {
+        let mut moved = false;
+        // Backwards, so that a chain follows its last consumer in one sweep.
+        for p in (0..work.positions())
+            .rev()
+            .filter(|p| pinned[*p] == UNPINNED)
+        {
+            moved |= r.improve(p);
+        }
+        if !moved {
+            break;
+        }
+    }
+}
+
+struct Refiner<'a> {
+    work: &'a Work,
+    team: &'a Team,
+    pinned: &'a [u16],
+    member: &'a mut [u16],
+    /// Readers of each (flow, member).
+    readers: Vec<u32>,
+    positions: Vec<u32>,
+    busy: Vec<u64>,
+    /// Busy time that no move may push a member beyond: a quarter more than the busiest had.
+    limit: u64,
+}
+
+impl<'a> Refiner<'a> {
+    fn new(
+        work: &'a Work,
+        team: &'a Team,
+        pinned: &'a [u16],
+        member: &'a mut [u16],
+    ) -> Refiner<'a> {
+        let n = team.size();
+        let mut readers = vec![0; work.flow_value.len() * n];
+        let mut positions = vec![0; n];
+        let mut busy = vec![0; n];
+        for (p, m) in member.iter().map(|m| usize::from(*m)).enumerate() {
+            positions[m] += 1;
+            busy[m] += team.time_ns(m, &work.cost[p]);
+            work.reads
+                .row(p)
+                .iter()
+                .for_each(|v| readers[*v as usize * n + m] += 1);
+        }
+        let limit = busy
+            .iter()
+            .max()
+            .map_or(0, |b: &u64| b.saturating_add(b / 4));
+        Refiner {
+            work,
+            team,
+            pinned,
+            member,
+            readers,
+            positions,
+            busy,
+            limit,
+        }
+    }
+
+    /// Moves position `p`, alone or with what only it reads, to a neighbour's member if that saves
+    /// transfers; says whether it moved.
+    fn improve(&mut self, p: usize) -> bool {
+        if !self.is_light(p) {
+            return false;
+        }
+        let neighbours = self.neighbours(p);
+        if neighbours.is_empty() {
+            return false;
+        }
+        let group = self.group(p);
+        let alone = 1;
+        for size in [group.len(), alone] {
+            for to in &neighbours {
+                if self.move_if_better(&group[..size], *to) {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    fn is_light(&self, p: usize) -> bool {
+        let weights = self.work.weights.row(p).iter();
+        weights.fold(0u64, |n, c| {
+            n.saturating_add(self.work.const_bytes[*c as usize])
+        }) <= LIGHT
+    }
+
+    /// Other members that hold a writer of what `p` reads, or a reader of what it writes.
+    fn neighbours(&self, p: usize) -> Vec<usize> {
+        let reads = self
+            .work
+            .reads
+            .row(p)
+            .iter()
+            .map(|v| self.work.writer[*v as usize]);
+        let writes = self.work.writes.row(p).iter();
+        let readers = writes
+            .flat_map(|v| self.work.readers.row(*v as usize))
+            .copied();
+        let mut members = Vec::new();
+        for neighbour in reads
+            .filter(|w| *w != NONE)
+            .take(16)
+            .chain(readers.take(16))
+        {
+            let m = usize::from(self.member[neighbour as usize]);
+            if self.member[neighbour as usize] != self.member[p] && !members.contains(&m) {
+                members.push(m);
+            }
+        }
+        members
+    }
+
+    /// `p` and the light positions, on the same member, whose outputs only the group reads.
+    fn group(&self, p: usize) -> Vec<usize> {
+        let mut group = vec![p];
+        let mut next = 0;
+        while next < group.len() && group.len() < MOST_TOGETHER {
+            for v in self.work.reads.row(group[next]) {
+                let writer = self.work.writer[*v as usize];
+                if writer == NONE {
+                    continue;
+                }
+                let w = writer as usize;
+                let inside = |v: &u32| {
+                    !self.work.flow_is_result[*v as usize]
+                        && self
+                            .work
+                            .readers
+                            .row(*v as usize)
+                            .iter()
+                            .all(|r| group.contains(&(*r as usize)))
+                };
+                if self.member[w] == self.member[p]
+                    && self.pinned[w] == UNPINNED
+                    && group.len() < MOST_TOGETHER
+                    && !group.contains(&w)
+                    && self.is_light(w)
+                    && self.work.writes.row(w).iter().all(inside)
+                {
+                    group.push(w);
+                }
+            }
+            next += 1;
+        }
+        group
+    }
+
+    /// Moves `group` from its member to `to`, and back again unless that saves transfers.
+    fn move_if_better(&mut self, group: &[usize], to: usize) -> bool {
+        let from = usize::from(self.member[group[0]]);
+        let time = group.iter().fold(0u64, |sum, p| {
+            sum + self.team.time_ns(to, &self.work.cost[*p])
+        });
+        if self.positions[from] as usize <= group.len()
+            || self.busy[to].saturating_add(time) > self.limit
+        {
+            return false;
+        }
+        let mut gain = 0;
+        for p in group {
+            gain += self.gain(*p, from, to);
+            self.apply(*p, from, to);
+        }
+        if gain <= 0 {
+            group.iter().for_each(|p| self.apply(*p, to, from));
+        }
+        gain > 0
+    }
+
+    /// Nanoseconds of transfers that moving `p` saves.
+    fn gain(&self, p: usize, from: usize, to: usize) -> i128 {
+        let n = self.team.size();
+        let transfer = |a: usize, b: usize, bytes| i128::from(self.team.transfer_ns(a, b, bytes));
+        let mut gain = 0;
+        for v in self.work.reads.row(p).iter().map(|v| *v as usize) {
+            let bytes = self.work.flow_bytes[v];
+            let only_reader = self.readers[v * n + from] == 1;
+            let new_reader = self.readers[v * n + to] == 0;
+            match self.work.writer[v] {
+                NONE => {
+                    let fed = i128::from(self.team.driver.transfer_ns(bytes));
+                    gain += i128::from(only_reader) * fed - i128::from(new_reader) * fed;
+                }
+                w => {
+                    let home = self.member[w as usize] as usize;
+                    gain += i128::from(only_reader) * transfer(home, from, bytes);
+                    gain -= i128::from(new_reader) * transfer(home, to, bytes);
+                }
+            }
+        }
+        for v in self.work.writes.row(p).iter().map(|v| *v as usize) {
+            let bytes = self.work.flow_bytes[v];
+            for m in (0..n).filter(|m| self.readers[v * n + m] > 0) {
+                gain += transfer(from, m, bytes) - transfer(to, m, bytes);
+            }
+        }
+        gain
+    }
+
+    fn apply(&mut self, p: usize, from: usize, to: usize) {
+        let n = self.team.size();
+        for v in self.work.reads.row(p) {
+            self.readers[*v as usize * n + from] -= 1;
+            self.readers[*v as usize * n + to] += 1;
+        }
+        self.member[p] = to as u16;
+        self.positions[from] -= 1;
+        self.positions[to] += 1;
+        self.busy[from] -= self.team.time_ns(from, &self.work.cost[p]);
+        self.busy[to] += self.team.time_ns(to, &self.work.cost[p]);
+    }
+}

@@ -1,0 +1,336 @@
+//! The search for a placement: which workers, and which nodes on each.
+//!
+//! Every candidate is predicted in full (time and memory), and judged by the time of one step plus the
+//! busiest worker's share, which bounds how often a step can start.
+
+use convoke_common::{Code, Error, Result};
+
+use super::cluster::{ClusterModel, Team};
+use super::memory::{Usage, usage};
+use super::ranked::ranked;
+use super::refine::refine;
+use super::schedule::{Schedule, priorities, simulate};
+use super::segment::{UNPINNED, segment};
+use super::too_small;
+use super::window::Charge;
+use super::work::Work;
+
+/// Kinds of workers tried alone.
+const MOST_KINDS: usize = 8;
+
+/// A placement with its predictions.
+pub struct Candidate {
+    pub team: Team,
+    /// Member of each position.
+    pub member: Vec<u16>,
+    /// Member that holds each constant result.
+    pub homes: Vec<u16>,
+    pub schedule: Schedule,
+    pub usage: Vec<Usage>,
+}
+
+impl Candidate {
+    fn fits(&self) -> bool {
+        self.usage
+            .iter()
+            .zip(&self.team.workers)
+            .all(|(u, w)| u.peak <= w.memory)
+    }
+
+    fn score(&self) -> u64 {
+        let busiest = self.schedule.busy_ns.iter().max().copied().unwrap_or(0);
+        self.schedule.step_ns.saturating_add(busiest)
+    }
+}
+
+/// Worker indices, the largest memory first.
+pub fn by_memory(cluster: &ClusterModel) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..cluster.workers.len()).collect();
+    order.sort_by_key(|i| std::cmp::Reverse(cluster.workers[*i].memory));
+    order
+}
+
+/// What is searched over.
+pub struct Search<'a> {
+    work: &'a Work,
+    cluster: &'a ClusterModel,
+    /// Worker that each position is pinned to, or [`UNPINNED`].
+    pinned: &'a [u16],
+    pinned_workers: Vec<usize>,
+    /// Worker indices, the fastest for this graph first.
+    by_speed: Vec<usize>,
+    in_flight: u32,
+    /// Whether branches could shorten a step at all.
+    branches: bool,
+}
+
+impl<'a> Search<'a> {
+    /// Prepares the search; the cluster has at least one worker.
+    pub fn new(
+        work: &'a Work,
+        cluster: &'a ClusterModel,
+        pinned: &'a [u16],
+        in_flight: u32,
+    ) -> Self {
+        let mut total = convoke_common::ops::Cost::default();
+        for c in &work.cost {
+            total.flops += c.flops;
+            total.bytes += c.bytes;
+        }
+        let mut by_speed: Vec<usize> = (0..cluster.workers.len()).collect();
+        by_speed.sort_by_key(|i| cluster.team(&[*i]).time_ns(0, &total));
+        let mut pinned_workers: Vec<usize> = pinned
+            .iter()
+            .filter(|p| **p != UNPINNED)
+            .map(|p| usize::from(*p))
+            .collect();
+        pinned_workers.sort_unstable();
+        pinned_workers.dedup();
+        let alone = cluster.team(&by_speed[..1]);
+        let longest = priorities(work, &alone, &vec![0; work.positions()])
+            .into_iter()
+            .max()
+            .unwrap_or(0);
+        let sum = work
+            .cost
+            .iter()
+            .fold(0u64, |sum, c| sum.saturating_add(alone.time_ns(0, c)));
+        let branches = longest < sum / 10 * 9;
+        Search {
+            work,
+            cluster,
+            pinned,
+            pinned_workers,
+            by_speed,
+            in_flight,
+            branches,
+        }
+    }
+
+    /// The fastest worker that holds everything, pins aside.
+    pub fn single(&self) -> Option<Candidate> {
+        let weights = self.weights();
+        let mut kinds: Vec<(u64, u64, u64)> = Vec::new();
+        let mut best: Option<Candidate> = None;
+        for i in &self.by_speed {
+            let w = &self.cluster.workers[*i];
+            let kind = (w.memory, w.flops.to_bits(), w.memory_bandwidth.to_bits());
+            if w.memory < weights || kinds.contains(&kind) || kinds.len() >= MOST_KINDS {
+                continue;
+            }
+            kinds.push(kind);
+            best = better(best, Some(self.alone(*i)).filter(Candidate::fits));
+        }
+        best
+    }
+
+    fn alone(&self, worker: usize) -> Candidate {
+        self.predict(self.cluster.team(&[worker]), vec![0; self.work.positions()])
+    }
+
+    /// The best placement over exactly `n` workers.
+    pub fn exactly(&self, n: usize, single: Option<Candidate>) -> Result<Candidate> {
+        let there = self.cluster.workers.len();
+        let steps = self.work.positions();
+        if n == 0 {
+            return Err(Error::new(
+                Code::InvalidArgument,
+                "a plan needs at least one worker",
+            ));
+        }
+        if n > there {
+            let msg = format!("{n} workers are asked for; {there} are there");
+            return Err(
+                Error::new(Code::NoWorkers, msg).advise("start more workers, or ask for fewer")
+            );
+        }
+        if n > 1 && n > steps {
+            let msg = format!(
+                "{n} workers cannot each run a node: the model has {steps} after optimisation"
+            );
+            return Err(
+                Error::new(Code::InvalidArgument, msg).advise(format!("ask for at most {steps}"))
+            );
+        }
+        if self.pinned_workers.len() > n {
+            let msg = format!(
+                "pins name {} workers, but the plan may use {n}",
+                self.pinned_workers.len()
+            );
+            return Err(Error::new(Code::InvalidArgument, msg));
+        }
+        let found = match (n, self.pinned_workers.first()) {
+            (1, Some(w)) => Some(self.alone(*w)).filter(Candidate::fits),
+            (1, None) => single,
+            _ => self.of(n),
+        };
+        found.ok_or_else(|| self.refusal(n))
+    }
+
+    /// The fewest workers that fit, and more only while that shortens the step.
+    pub fn fewest(&self, single: Option<Candidate>) -> Result<Candidate> {
+        let most = self.cluster.workers.len().min(self.work.positions().max(1));
+        let mut n = self.pinned_workers.len().max(1);
+        let mut best = match (n, self.pinned_workers.first()) {
+            (1, Some(w)) => Some(self.alone(*w)).filter(Candidate::fits),
+            (1, None) => single,
+            _ => self.of(n),
+        };
+        while best.is_none() && n < most {
+            n += 1;
+            best = self.of(n);
+        }
+        let mut best = best.ok_or_else(|| self.refusal(most))?;
+        while self.branches && n < most {
+            n += 1;
+            match self.of(n) {
+                // Predictions are not better than this.
+                Some(c) if c.schedule.step_ns < best.schedule.step_ns / 20 * 19 => best = c,
+                _ => break,
+            }
+        }
+        Ok(best)
+    }
+
+    /// The best placement over `n` workers, two or more.
+    fn of(&self, n: usize) -> Option<Candidate> {
+        let mut teams = vec![self.team(&self.by_speed, n)];
+        let largest = self.team(&by_memory(self.cluster), n);
+        if !teams.contains(&largest) {
+            teams.push(largest);
+        }
+        teams
+            .into_iter()
+            .fold(None, |best, indices| better(best, self.on(&indices)))
+    }
+
+    /// The pinned workers and the first others in `order`, `n` in all, ascending.
+    fn team(&self, order: &[usize], n: usize) -> Vec<usize> {
+        let others = order.iter().filter(|i| !self.pinned_workers.contains(i));
+        let mut team: Vec<usize> = self
+            .pinned_workers
+            .iter()
+            .chain(others)
+            .take(n)
+            .copied()
+            .collect();
+        team.sort_unstable();
+        team
+    }
+
+    fn on(&self, indices: &[usize]) -> Option<Candidate> {
+        let team = self.cluster.team(indices);
+        let memory = team
+            .workers
+            .iter()
+            .fold(0u64, |sum, w| sum.saturating_add(w.memory));
+        if memory < self.weights() {
+            return None;
+        }
+        let to_member = |p: &u16| match indices.iter().position(|i| *i == usize::from(*p)) {
+            Some(m) if *p != UNPINNED => m as u16,
+            _ => UNPINNED,
+        };
+        let pinned: Vec<u16> = self.pinned.iter().map(to_member).collect();
+        let mut best = None;
+        for charge in [Charge::Everything, Charge::OwnOperands] {
+            if let Some(cut) = segment(self.work, &team, &pinned, self.in_flight, charge) {
+                let mut refined = cut.clone();
+                refine(self.work, &team, &pinned, &mut refined);
+                let fits = Some(self.predict(team.clone(), refined)).filter(Candidate::fits);
+                best =
+                    fits.or_else(|| Some(self.predict(team.clone(), cut)).filter(Candidate::fits));
+            }
+            if best.is_some() {
+                break;
+            }
+        }
+        if self.branches
+            && let Some(member) = ranked(self.work, &team, &pinned)
+            && (0..team.size()).all(|m| member.contains(&(m as u16)))
+        {
+            best = better(
+                best,
+                Some(self.predict(team, member)).filter(Candidate::fits),
+            );
+        }
+        best
+    }
+
+    /// Bytes of all weights that steps read.
+    fn weights(&self) -> u64 {
+        let mut read = vec![false; self.work.const_value.len()];
+        for p in 0..self.work.positions() {
+            self.work
+                .weights
+                .row(p)
+                .iter()
+                .for_each(|c| read[*c as usize] = true);
+        }
+        let bytes = read
+            .iter()
+            .zip(&self.work.const_bytes)
+            .filter(|(read, _)| **read);
+        bytes.fold(0u64, |sum, (_, b)| sum.saturating_add(*b))
+    }
+
+    fn predict(&self, team: Team, member: Vec<u16>) -> Candidate {
+        let schedule = simulate(self.work, &team, &member);
+        let homes = homes(self.work, &team, &member);
+        let usage = usage(
+            self.work,
+            &team,
+            &member,
+            &schedule.order,
+            &homes,
+            self.in_flight,
+        );
+        Candidate {
+            team,
+            member,
+            homes,
+            schedule,
+            usage,
+        }
+    }
+
+    fn refusal(&self, n: usize) -> Error {
+        let e = too_small::error(self.work, self.cluster, n, self.in_flight);
+        match self.pinned_workers.is_empty() {
+            true => e,
+            false => {
+                let advice = format!("{}; pins may be in the way", e.advice);
+                e.advise(advice)
+            }
+        }
+    }
+}
+
+fn better(a: Option<Candidate>, b: Option<Candidate>) -> Option<Candidate> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(if b.score() < a.score() { b } else { a }),
+        (a, b) => a.or(b),
+    }
+}
+
+/// Where each constant result comes from: a member that holds it anyway, else the one with most memory.
+fn homes(work: &Work, team: &Team, member: &[u16]) -> Vec<u16> {
+    let mut home = vec![UNPINNED; work.const_value.len()];
+    if !work.const_results.is_empty() {
+        for p in (0..work.positions()).rev() {
+            work.weights
+                .row(p)
+                .iter()
+                .for_each(|c| home[*c as usize] = member[p]);
+        }
+    }
+    let largest = (0..team.size())
+        .rev()
+        .max_by_key(|m| team.workers[*m].memory)
+        .unwrap_or(0) as u16;
+    let of = |c: &u32| match home[*c as usize] {
+        UNPINNED => largest,
+        m => m,
+    };
+    work.const_results.iter().map(of).collect()
+}

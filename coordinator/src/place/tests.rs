@@ -1,0 +1,268 @@
+//! Properties of placements.
+
+use super::*;
+use crate::testing::{cluster, options, parse, random};
+
+const MIB: u64 = 1 << 20;
+
+/// A chain of `layers` matrix products with `side` × `side` weights.
+fn chain(layers: usize, side: usize) -> Function {
+    let mut text = format!("param x0: f32[4, {side}]\n");
+    for i in 0..layers {
+        text += &format!(
+            "weight w{i}: f32[{side}, {side}]\nx{} = MatMul(x{i}, w{i})\n",
+            i + 1
+        );
+    }
+    parse(&format!("{text}result x{layers}"))
+}
+
+/// Places and checks what always holds.
+fn check(f: &Function, cluster: &ClusterModel, options: &PlanOptions) -> Placed {
+    let placed = place(f.clone(), cluster, options).unwrap();
+    assert_eq!(placed.member.len(), placed.work.positions());
+    let used = |m: usize| placed.member.iter().any(|at| usize::from(*at) == m);
+    assert!(
+        placed.work.positions() == 0 || (0..placed.team.size()).all(used),
+        "{:?}",
+        placed.member
+    );
+    for (usage, worker) in placed.usage.iter().zip(&placed.team.workers) {
+        assert!(usage.peak <= worker.memory, "{usage:?} on {}", worker.name);
+    }
+    let again = place(f.clone(), cluster, options).unwrap();
+    assert_eq!(again.member, placed.member);
+    placed
+}
+
+fn failure(f: &Function, cluster: &ClusterModel, options: &PlanOptions) -> Error {
+    place(f.clone(), cluster, options).unwrap_err()
+}
+
+#[test]
+fn exactly_n_is_balanced_along_a_chain() {
+    let f = chain(12, 64);
+    for n in 1..=5 {
+        let placed = check(
+            &f,
+            &cluster(6, 100 * MIB),
+            &options(&f, WorkerCount::Exactly(n)),
+        );
+        assert_eq!(placed.team.size(), n as usize);
+        assert!(
+            placed.member.windows(2).all(|w| w[0] <= w[1]),
+            "{:?}",
+            placed.member
+        );
+        let count = |m: u16| placed.member.iter().filter(|at| **at == m).count();
+        let counts: Vec<usize> = (0..n as u16).map(count).collect();
+        assert!(
+            counts
+                .iter()
+                .all(|c| *c >= 12 / n as usize && *c <= 12usize.div_ceil(n as usize)),
+            "{counts:?}"
+        );
+    }
+}
+
+#[test]
+fn auto_takes_the_fewest_that_fit() {
+    // Twelve weights of 1 MiB.
+    let f = chain(12, 512);
+    for (memory, want) in [(100, 1), (9, 2), (6, 3), (4, 4)] {
+        let placed = check(
+            &f,
+            &cluster(6, memory * MIB),
+            &options(&f, WorkerCount::Auto),
+        );
+        assert_eq!(placed.team.size(), want, "{memory} MiB");
+    }
+}
+
+#[test]
+fn branches_spread_where_links_are_fast() {
+    let mut text = String::from("param x: f32[512, 512]\nweight w: f32[512, 512]\n");
+    for b in 0..2 {
+        text += &format!("b{b}s0 = MatMul(x, w)\n");
+        for i in 0..6 {
+            text += &format!("b{b}s{} = MatMul(b{b}s{i}, w)\n", i + 1);
+        }
+    }
+    let f = parse(&format!("{text}y = Add(b0s6, b1s6)\nresult y"));
+    let mut fast = cluster(2, 100 * MIB);
+    let link = Link {
+        latency_ns: 1_000,
+        bandwidth: 1e11,
+    };
+    fast.set_link(0, 1, link);
+    fast.set_link(1, 0, link);
+    let placed = check(&f, &fast, &options(&f, WorkerCount::Auto));
+    assert_eq!(placed.team.size(), 2);
+    assert!(placed.schedule.step_ns * 10 < placed.single_ns.unwrap() * 7);
+    // Behind the assumed links it does not pay.
+    let mut slow = cluster(2, 100 * MIB);
+    for (a, b) in [(0, 1), (1, 0)] {
+        slow.set_link(
+            a,
+            b,
+            Link {
+                latency_ns: 100_000_000,
+                bandwidth: 1e6,
+            },
+        );
+    }
+    assert_eq!(
+        check(&f, &slow, &options(&f, WorkerCount::Auto))
+            .team
+            .size(),
+        1
+    );
+}
+
+#[test]
+fn faster_workers_get_more() {
+    let f = chain(30, 256);
+    let mut c = cluster(2, 100 * MIB);
+    for w in &mut c.workers[1..] {
+        w.flops *= 4.0;
+        w.memory_bandwidth *= 4.0;
+    }
+    let placed = check(&f, &c, &options(&f, WorkerCount::Exactly(2)));
+    let on_slow = placed.member.iter().filter(|m| **m == 0).count();
+    assert!(
+        (3..=9).contains(&on_slow),
+        "{on_slow} of 30 on the slow worker"
+    );
+}
+
+#[test]
+fn small_memories_get_less() {
+    let f = chain(12, 512);
+    let mut c = cluster(3, 9 * MIB);
+    c.workers[1].memory = 4 * MIB;
+    check(&f, &c, &options(&f, WorkerCount::Exactly(3)));
+}
+
+#[test]
+fn pins_hold_and_must_match() {
+    let f = chain(8, 64);
+    let c = cluster(3, 100 * MIB);
+    let pinned = |pins: &[(&str, &str)], workers| PlanOptions {
+        pins: pins
+            .iter()
+            .map(|(p, w)| (p.to_string(), w.to_string()))
+            .collect(),
+        ..options(&f, workers)
+    };
+    let o = pinned(&[("x1", "w2"), ("x*", "w1")], WorkerCount::Auto);
+    let placed = check(&f, &c, &o);
+    assert_eq!(placed.team.indices, [1, 2]);
+    assert_eq!(placed.member, [1, 0, 0, 0, 0, 0, 0, 0]);
+    let o = pinned(&[("x4", "w1")], WorkerCount::Exactly(2));
+    assert_eq!(
+        check(&f, &c, &o).team.workers[usize::from(check(&f, &c, &o).member[3])].name,
+        "w1"
+    );
+    let e = failure(&f, &c, &pinned(&[("nothing*", "w1")], WorkerCount::Auto));
+    assert!(e.message.contains("'nothing*' matches no node"), "{e}");
+    let e = failure(&f, &c, &pinned(&[("x1", "w9")], WorkerCount::Auto));
+    assert!(
+        e.message.contains("'w9'") && e.advice.contains("w0, w1, w2"),
+        "{e}"
+    );
+}
+
+#[test]
+fn errors_say_what_would_fit() {
+    let f = chain(12, 512);
+    let o = options(&f, WorkerCount::Auto);
+    let e = failure(&f, &cluster(2, 5 * MIB), &o);
+    assert_eq!(e.code, Code::ClusterTooSmall);
+    assert!(
+        e.message
+            .starts_with("the model needs 12.1 MiB: 12.0 MiB of weights"),
+        "{e}"
+    );
+    assert!(
+        e.message.contains("w0 offers 5.0 MiB, w1 offers 5.0 MiB"),
+        "{e}"
+    );
+    assert!(
+        e.advice.contains("3 workers that offer 5.0 MiB each"),
+        "{e}"
+    );
+    assert!(
+        e.advice.contains("2 workers that offer 6.1 MiB each"),
+        "{e}"
+    );
+    assert_eq!(failure(&f, &cluster(0, 1), &o).code, Code::NoWorkers);
+    let too_many = options(&f, WorkerCount::Exactly(13));
+    assert!(
+        failure(&f, &cluster(20, 99 * MIB), &too_many)
+            .message
+            .contains("the model has 12")
+    );
+    assert_eq!(
+        failure(
+            &f,
+            &cluster(2, 99 * MIB),
+            &options(&f, WorkerCount::Exactly(3))
+        )
+        .code,
+        Code::NoWorkers
+    );
+}
+
+#[test]
+fn advice_is_true() {
+    let f = chain(12, 512);
+    let three = cluster(3, 5 * MIB);
+    check(&f, &three, &options(&f, WorkerCount::Auto));
+    check(
+        &f,
+        &cluster(2, 6 * MIB + MIB / 4),
+        &options(&f, WorkerCount::Auto),
+    );
+}
+
+#[test]
+fn light_chains_move_to_their_reader() {
+    let mut text = String::from("param x0: f32[n, 64]\nparam t: f32[1]\nweight w: f32[64, 64]\n");
+    text += "a = Sqrt(t)\nb = Tanh(a)\nc = Exp(b)\n";
+    for i in 0..40 {
+        text += &format!("x{} = MatMul(x{i}, w)\n", i + 1);
+    }
+    let f = parse(&format!("{text}y = Mul(x40, c)\nresult y"));
+    let placed = check(
+        &f,
+        &cluster(2, 100 * MIB),
+        &options(&f, WorkerCount::Exactly(2)),
+    );
+    let last = *placed.member.last().unwrap();
+    assert_eq!(placed.member[..3], [last; 3], "{:?}", placed.member);
+    assert_eq!(placed.member[3], 1 - last);
+}
+
+#[test]
+fn more_steps_in_flight_need_more() {
+    let f = parse("param x: f32[1024, 256]\ny = Tanh(x)\nz = Add(x, y)\nresult z");
+    let mut o = options(&f, WorkerCount::Auto);
+    let one = check(&f, &cluster(1, 100 * MIB), &o).usage[0];
+    o.in_flight = 3;
+    let three = check(&f, &cluster(1, 100 * MIB), &o).usage[0];
+    assert_eq!(three.activations, one.activations);
+    assert_eq!(three.peak, one.weights + 3 * one.activations);
+}
+
+#[test]
+fn random_graphs_are_placed_on_any_number() {
+    for seed in 0..60 {
+        let f = random(seed, 40);
+        let n = 1 + seed as u32 % 5;
+        let mut o = options(&f, WorkerCount::Exactly(n));
+        o.in_flight = 1 + seed as u32 % 3;
+        check(&f, &cluster(5, 100 * MIB), &o);
+        o.workers = WorkerCount::Auto;
+        check(&f, &cluster(5, 100 * MIB), &o);
+    }
+}

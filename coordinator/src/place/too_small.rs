@@ -1,0 +1,118 @@
+//! The error of a cluster whose memory does not hold a function: what is needed, what each worker offers,
+//! and what would fit.
+
+use convoke_common::{Code, Error};
+
+use super::cluster::ClusterModel;
+use super::search::by_memory;
+use super::window::{Charge, Scale};
+use super::work::Work;
+
+/// Workers listed by name before the message says how many more there are.
+const LISTED: usize = 8;
+/// Most workers that advice asks for.
+const MOST_ADVISED: u32 = 256;
+
+/// Explains why `work` does not fit `count` workers of `cluster`.
+pub fn error(work: &Work, cluster: &ClusterModel, count: usize, in_flight: u32) -> Error {
+    let mut read = vec![false; work.const_value.len()];
+    for p in 0..work.positions() {
+        work.weights
+            .row(p)
+            .iter()
+            .for_each(|c| read[*c as usize] = true);
+    }
+    let weights = read
+        .iter()
+        .zip(&work.const_bytes)
+        .filter(|(read, _)| **read);
+    let weights = weights.fold(0u64, |sum, (_, b)| sum.saturating_add(*b));
+    let scale = Scale::new(
+        work,
+        (0..work.positions() as u32).collect(),
+        in_flight,
+        Charge::Everything,
+    );
+    let activations = scale.largest_slack();
+    let offers = cluster
+        .workers
+        .iter()
+        .map(|w| format!("{} offers {}", w.name, human(w.memory)));
+    let mut offers: Vec<String> = offers.collect();
+    let hidden = offers.len().saturating_sub(LISTED);
+    offers.truncate(LISTED);
+    if hidden > 0 {
+        offers.push(format!("and {hidden} more"));
+    }
+    let steps = if in_flight > 1 {
+        format!(" ({in_flight} steps at once)")
+    } else {
+        String::new()
+    };
+    let msg = format!(
+        "the model needs {}: {} of weights and up to {} of tensors{steps}; {}",
+        human(weights.saturating_add(activations)),
+        human(weights),
+        human(activations),
+        offers.join(", ")
+    );
+    Error::new(Code::ClusterTooSmall, msg).advise(advice(&scale, cluster, count))
+}
+
+fn advice(scale: &Scale<'_>, cluster: &ClusterModel, count: usize) -> String {
+    let order = by_memory(cluster);
+    let largest = order.first().map_or(0, |i| cluster.workers[*i].memory);
+    let smallest = order
+        .iter()
+        .take(count)
+        .map(|i| cluster.workers[*i].memory)
+        .min()
+        .unwrap_or(0);
+    let mut ways = Vec::new();
+    for memory in [smallest, largest] {
+        if let Some(n) = scale.workers_of(memory).filter(|n| *n <= MOST_ADVISED) {
+            let way = format!("{n} workers that offer {} each", human(memory));
+            if !ways.contains(&way) {
+                ways.push(way);
+            }
+        }
+    }
+    let count = u32::try_from(count.max(1)).unwrap_or(u32::MAX);
+    // The least memory with which so many workers hold everything, to 1/64.
+    let (mut low, mut high) = (0u64, 1u64 << 62);
+    while high - low > (high >> 6).max(1) {
+        let middle = low + (high - low) / 2;
+        match scale.workers_of(middle).is_some_and(|n| n <= count) {
+            true => high = middle,
+            false => low = middle,
+        }
+    }
+    let plural = if count == 1 {
+        "worker that offers"
+    } else {
+        "workers that offer"
+    };
+    let each = if count == 1 { "" } else { " each" };
+    ways.push(format!(
+        "{count} {plural} {}{each} (raise --memory)",
+        human(high)
+    ));
+    format!("what would fit: {}", ways.join("; or "))
+}
+
+/// Bytes rounded up to a readable unit.
+pub fn human(bytes: u64) -> String {
+    let (unit, name) = match bytes {
+        b if b >= 1 << 40 => (1u64 << 40, "TiB"),
+        b if b >= 1 << 30 => (1 << 30, "GiB"),
+        b if b >= 1 << 20 => (1 << 20, "MiB"),
+        b if b >= 1 << 10 => (1 << 10, "KiB"),
+        b => return format!("{b} B"),
+    };
+    let value = bytes as f64 / unit as f64;
+    if value < 100.0 {
+        format!("{:.1} {name}", (value * 10.0).ceil() / 10.0)
+    } else {
+        format!("{:.0} {name}", value.ceil())
+    }
+}

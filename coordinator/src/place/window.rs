@@ -1,0 +1,232 @@
+//! A run of consecutive positions on one worker, and whether it fits the worker's memory.
+//!
+//! Sliding either end costs the operands of the positions that it passes, so that walking all windows of
+//! a graph is linear.
+
+use std::collections::VecDeque;
+
+use super::work::{NONE, Work};
+
+/// How much of the activations a run is charged with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Charge {
+    /// All that is live at its positions when the whole graph runs in order: never too little.
+    Everything,
+    /// What its positions themselves read and write: never too much.
+    OwnOperands,
+}
+
+/// What windows are measured by; one per (graph, charge).
+pub struct Scale<'a> {
+    pub work: &'a Work,
+    /// Positions that windows run over.
+    pub positions: Vec<u32>,
+    /// Bytes that a position needs besides retained weights: activations of all steps in flight, or what
+    /// its weights need while they load.
+    slack: Vec<u64>,
+}
+
+impl<'a> Scale<'a> {
+    /// Measures windows over `positions` with `in_flight` steps at once.
+    pub fn new(work: &'a Work, positions: Vec<u32>, in_flight: u32, charge: Charge) -> Scale<'a> {
+        let live = match charge {
+            Charge::Everything => live_bytes(work),
+            Charge::OwnOperands => own_bytes(work),
+        };
+        let transient = transient_bytes(work);
+        let slack = live.into_iter().enumerate().map(|(p, live)| {
+            let loading = work
+                .weights
+                .row(p)
+                .iter()
+                .map(|c| transient[*c as usize])
+                .max();
+            live.saturating_mul(u64::from(in_flight.max(1)))
+                .max(loading.unwrap_or(0))
+        });
+        Scale {
+            slack: slack.collect(),
+            work,
+            positions,
+        }
+    }
+
+    /// The most bytes that any position needs besides weights.
+    pub fn largest_slack(&self) -> u64 {
+        self.slack.iter().max().copied().unwrap_or(0)
+    }
+
+    /// How many workers of `memory` bytes each hold all positions; `None` where one position alone is
+    /// too large.
+    pub fn workers_of(&self, memory: u64) -> Option<u32> {
+        let mut window = Window::new(self, &[]);
+        let mut parts = 1;
+        while window.end < self.positions.len() {
+            window.grow();
+            if window.bytes() > memory {
+                let last = window.end - 1;
+                while window.start < last {
+                    window.shrink();
+                }
+                parts += 1;
+                if window.bytes() > memory {
+                    return None;
+                }
+            }
+        }
+        Some(parts)
+    }
+}
+
+/// A run of positions, `start..end` in [`Scale::positions`], besides positions that are there anyway.
+pub struct Window<'a> {
+    scale: &'a Scale<'a>,
+    pub start: usize,
+    pub end: usize,
+    /// How many positions of the window read each constant.
+    readers: Vec<u32>,
+    weights: u64,
+    fixed_slack: u64,
+    /// Indices of falling slack: the front is the largest.
+    largest: VecDeque<usize>,
+}
+
+impl<'a> Window<'a> {
+    /// An empty window beside `fixed` positions.
+    pub fn new(scale: &'a Scale<'a>, fixed: &[u32]) -> Window<'a> {
+        let mut w = Window {
+            scale,
+            start: 0,
+            end: 0,
+            readers: vec![0; scale.work.const_value.len()],
+            weights: 0,
+            fixed_slack: 0,
+            largest: VecDeque::new(),
+        };
+        for p in fixed {
+            w.add_weights(*p as usize);
+            w.fixed_slack = w.fixed_slack.max(scale.slack[*p as usize]);
+        }
+        w
+    }
+
+    fn add_weights(&mut self, position: usize) {
+        for c in self
+            .scale
+            .work
+            .weights
+            .row(position)
+            .iter()
+            .map(|c| *c as usize)
+        {
+            if self.readers[c] == 0 {
+                self.weights = self.weights.saturating_add(self.scale.work.const_bytes[c]);
+            }
+            self.readers[c] += 1;
+        }
+    }
+
+    fn slack_at(&self, index: usize) -> u64 {
+        self.scale.slack[self.scale.positions[index] as usize]
+    }
+
+    /// Takes in the next position.
+    pub fn grow(&mut self) {
+        self.add_weights(self.scale.positions[self.end] as usize);
+        while self
+            .largest
+            .back()
+            .is_some_and(|i| self.slack_at(*i) <= self.slack_at(self.end))
+        {
+            self.largest.pop_back();
+        }
+        self.largest.push_back(self.end);
+        self.end += 1;
+    }
+
+    /// Gives up the first position.
+    pub fn shrink(&mut self) {
+        let work = self.scale.work;
+        for c in work
+            .weights
+            .row(self.scale.positions[self.start] as usize)
+            .iter()
+            .map(|c| *c as usize)
+        {
+            self.readers[c] -= 1;
+            if self.readers[c] == 0 {
+                self.weights -= work.const_bytes[c].min(self.weights);
+            }
+        }
+        if self.largest.front() == Some(&self.start) {
+            self.largest.pop_front();
+        }
+        self.start += 1;
+    }
+
+    /// Bytes that a worker needs for it.
+    pub fn bytes(&self) -> u64 {
+        let slack = self.largest.front().map_or(0, |i| self.slack_at(*i));
+        self.weights.saturating_add(slack.max(self.fixed_slack))
+    }
+}
+
+fn own_bytes(work: &Work) -> Vec<u64> {
+    let bytes = |flows: &[u32]| {
+        flows
+            .iter()
+            .fold(0u64, |n, v| n.saturating_add(work.block_bytes[*v as usize]))
+    };
+    let donated = |p| work.donor(p).map_or(0, |v| work.block_bytes[v as usize]);
+    (0..work.positions())
+        .map(|p| bytes(work.reads.row(p)).saturating_add(bytes(work.writes.row(p))) - donated(p))
+        .collect()
+}
+
+/// Bytes live at each position when all run in order on one worker.
+fn live_bytes(work: &Work) -> Vec<u64> {
+    let mut change = vec![0i128; work.positions() + 1];
+    for v in 0..work.flow_value.len() {
+        let readers = work.readers.row(v);
+        let from = if work.writer[v] == NONE {
+            0
+        } else {
+            work.writer[v] as usize
+        };
+        let until = match (readers.last(), work.flow_is_result[v]) {
+            (_, true) => work.positions(),
+            (Some(last), _) => *last as usize + 1,
+            (None, _) if work.writer[v] == NONE => continue,
+            (None, _) => from + 1,
+        };
+        change[from] += i128::from(work.block_bytes[v]);
+        change[until] -= i128::from(work.block_bytes[v]);
+    }
+    let mut live = 0i128;
+    (0..work.positions())
+        .map(|p| {
+            live += change[p];
+            u64::try_from(live).unwrap_or(u64::MAX)
+        })
+        .collect()
+}
+
+/// Bytes of each constant's inputs while it is computed.
+fn transient_bytes(work: &Work) -> Vec<u64> {
+    let mut transient = vec![0u64; work.const_value.len()];
+    for i in 0..work.inits.len() {
+        let reads = work.init_reads.row(i);
+        let all = reads
+            .iter()
+            .fold(0u64, |n, c| n.saturating_add(work.const_bytes[*c as usize]));
+        let before = reads
+            .iter()
+            .map(|c| transient[*c as usize])
+            .max()
+            .unwrap_or(0);
+        for c in work.init_writes.row(i) {
+            transient[*c as usize] = all.max(before);
+        }
+    }
+    transient
+}

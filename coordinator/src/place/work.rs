@@ -1,0 +1,255 @@
+//! What placement needs of a function, in flat arrays.
+//!
+//! A *position* is the index of a step node among the step nodes; a *flow* is a tensor of every step (a
+//! parameter or an output of a step node); a *constant* is a literal or an output of an init node.
+//!
+//! Invariants
+//! 1. Everything here is a function of the graph and the bounds of its axes, not of the cluster.
+//! 2. Building it and every walk over it is linear in nodes and operands.
+
+use convoke_common::dim::Bindings;
+use convoke_common::graph::{Function, Literal, Node, Part, TensorType, ValueId};
+use convoke_common::memory;
+use convoke_common::ops::{self, Cost};
+
+/// No index.
+pub const NONE: u32 = u32::MAX;
+
+/// Rows of indices.
+#[derive(Debug, Clone)]
+pub struct Rows {
+    first: Vec<u32>,
+    items: Vec<u32>,
+}
+
+impl Default for Rows {
+    fn default() -> Rows {
+        Rows {
+            first: vec![0],
+            items: Vec::new(),
+        }
+    }
+}
+
+impl Rows {
+    /// Adds a row without repetitions, in order of first occurrence.
+    fn push(&mut self, row: impl IntoIterator<Item = u32>) {
+        let start = self.items.len();
+        for v in row {
+            if !self.items[start..].contains(&v) {
+                self.items.push(v);
+            }
+        }
+        self.first.push(self.items.len() as u32);
+    }
+
+    /// A row.
+    pub fn row(&self, i: usize) -> &[u32] {
+        &self.items[self.first[i] as usize..self.first[i + 1] as usize]
+    }
+
+    /// Number of rows.
+    fn len(&self) -> usize {
+        self.first.len() - 1
+    }
+
+    /// For each of `columns`, the rows that hold it, ascending.
+    fn transposed(&self, columns: usize) -> Rows {
+        let mut first = vec![0u32; columns + 1];
+        self.items.iter().for_each(|c| first[*c as usize + 1] += 1);
+        for c in 0..columns {
+            first[c + 1] += first[c];
+        }
+        let mut next = first.clone();
+        let mut items = vec![0; self.items.len()];
+        for r in 0..self.len() {
+            for c in self.row(r) {
+                items[next[*c as usize] as usize] = r as u32;
+                next[*c as usize] += 1;
+            }
+        }
+        Rows { first, items }
+    }
+}
+
+/// A function, indexed.
+#[derive(Debug, Clone, Default)]
+pub struct Work {
+    /// Node index of each position.
+    pub steps: Vec<u32>,
+    pub cost: Vec<Cost>,
+    /// Flows that a position reads, flows that it writes, constants that it reads.
+    pub reads: Rows,
+    pub writes: Rows,
+    pub weights: Rows,
+    /// Whether the first output may take over the buffer of the first operand.
+    pub in_place: Vec<bool>,
+
+    pub flow_value: Vec<ValueId>,
+    pub flow_bytes: Vec<u64>,
+    /// Bytes of the block that a pool makes for a flow.
+    pub block_bytes: Vec<u64>,
+    /// Position that writes a flow, or [`NONE`] for a parameter.
+    pub writer: Vec<u32>,
+    /// Positions that read a flow.
+    pub readers: Rows,
+    pub flow_is_result: Vec<bool>,
+
+    pub const_value: Vec<ValueId>,
+    pub const_bytes: Vec<u64>,
+    /// Bytes of a constant as read from files; 0 for one that is computed or travels inside the graph.
+    pub const_file_bytes: Vec<u64>,
+    pub const_is_literal: Vec<bool>,
+    /// Init nodes by node index, in order; constants that they read and write.
+    pub inits: Vec<u32>,
+    pub init_reads: Rows,
+    pub init_writes: Rows,
+    /// Constants that are results, without repetitions.
+    pub const_results: Vec<u32>,
+
+    /// Index of a value among flows or constants.
+    pub of_value: Vec<u32>,
+}
+
+impl Work {
+    /// Indexes `f` with its axes at `bounds`.
+    pub fn new(f: &Function, bounds: &Bindings) -> Work {
+        let mut w = Work {
+            of_value: vec![NONE; f.values.len()],
+            ..Work::default()
+        };
+        let mut is_const = vec![false; f.values.len()];
+        for (v, l) in &f.literals {
+            let bytes = bytes_of(f.ty(*v), bounds).unwrap_or(0);
+            is_const[v.ix()] = true;
+            w.of_value[v.ix()] = w.const_value.len() as u32;
+            w.const_value.push(*v);
+            w.const_bytes.push(bytes);
+            w.const_is_literal.push(true);
+            w.const_file_bytes.push(match l {
+                Literal::Range { len, .. } => *len,
+                Literal::Inline(_) => 0,
+            });
+        }
+        for p in &f.params {
+            w.add_flow(*p, bytes_of(f.ty(*p), bounds).unwrap_or(0), NONE);
+        }
+        for (i, node) in f.nodes.iter().enumerate() {
+            match node.part {
+                Part::Init => w.add_init(f, i, node, bounds, &mut is_const),
+                Part::Step => w.add_step(f, i, node, bounds, &is_const),
+            }
+        }
+        w.readers = w.reads.transposed(w.flow_value.len());
+        w.flow_is_result = vec![false; w.flow_value.len()];
+        for (_, v) in &f.results {
+            let at = w.of_value[v.ix()];
+            if !is_const[v.ix()] {
+                w.flow_is_result[at as usize] = true;
+            } else if !w.const_results.contains(&at) {
+                w.const_results.push(at);
+            }
+        }
+        w
+    }
+
+    fn add_flow(&mut self, v: ValueId, bytes: u64, writer: u32) {
+        self.of_value[v.ix()] = self.flow_value.len() as u32;
+        self.flow_value.push(v);
+        self.flow_bytes.push(bytes);
+        self.block_bytes
+            .push(usize::try_from(bytes).map_or(bytes, |b| memory::class(b) as u64));
+        self.writer.push(writer);
+    }
+
+    fn add_init(
+        &mut self,
+        f: &Function,
+        i: usize,
+        node: &Node,
+        bounds: &Bindings,
+        is_const: &mut [bool],
+    ) {
+        self.inits.push(i as u32);
+        self.init_reads
+            .push(node.inputs.iter().flatten().map(|v| self.of_value[v.ix()]));
+        for o in &node.outputs {
+            is_const[o.ix()] = true;
+            self.of_value[o.ix()] = self.const_value.len() as u32;
+            self.const_value.push(*o);
+            self.const_bytes
+                .push(bytes_of(f.ty(*o), bounds).unwrap_or(0));
+            self.const_is_literal.push(false);
+            self.const_file_bytes.push(0);
+        }
+        self.init_writes
+            .push(node.outputs.iter().map(|v| self.of_value[v.ix()]));
+    }
+
+    fn add_step(
+        &mut self,
+        f: &Function,
+        i: usize,
+        node: &Node,
+        bounds: &Bindings,
+        is_const: &[bool],
+    ) {
+        let position = self.steps.len() as u32;
+        let inputs = || node.inputs.iter().flatten();
+        self.steps.push(i as u32);
+        let of = &self.of_value;
+        self.reads
+            .push(inputs().filter(|v| !is_const[v.ix()]).map(|v| of[v.ix()]));
+        self.weights
+            .push(inputs().filter(|v| is_const[v.ix()]).map(|v| of[v.ix()]));
+        let at = self.steps.len() - 1;
+        let read: u64 = self
+            .reads
+            .row(at)
+            .iter()
+            .fold(0u64, |n, v| n.saturating_add(self.flow_bytes[*v as usize]));
+        let mut cost = ops::node_cost(f, node, bounds);
+        for o in &node.outputs {
+            // Where only data decides the size, take what the node reads for it.
+            let bytes = bytes_of(f.ty(*o), bounds).unwrap_or_else(|| {
+                cost.bytes += read as f64;
+                read
+            });
+            self.add_flow(*o, bytes, position);
+        }
+        self.writes
+            .push(node.outputs.iter().map(|v| self.of_value[v.ix()]));
+        self.cost.push(cost);
+        let op = ops::lookup(&node.op);
+        let first_is_flow = node
+            .inputs
+            .first()
+            .is_some_and(|v| v.is_some_and(|v| !is_const[v.ix()]));
+        self.in_place
+            .push(first_is_flow && op.is_some_and(|op| op.in_place));
+    }
+
+    /// Number of step nodes.
+    pub fn positions(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// The flow whose buffer the first output of `position` may take over.
+    pub fn donor(&self, position: usize) -> Option<u32> {
+        if !self.in_place[position] {
+            return None;
+        }
+        let from = *self.reads.row(position).first()?;
+        let to = *self.writes.row(position).first()?;
+        (self.flow_bytes[from as usize] == self.flow_bytes[to as usize]).then_some(from)
+    }
+}
+
+/// Bytes of a value; `None` where only data decides them, and far above any memory on overflow.
+fn bytes_of(ty: &TensorType, bounds: &Bindings) -> Option<u64> {
+    const ABSURD: u64 = 1 << 56;
+    if ty.shape.iter().any(|d| d.eval(bounds).is_none()) {
+        return None;
+    }
+    Some(ops::value_bytes(ty, bounds).map_or(ABSURD, |b| b.min(ABSURD)))
+}

@@ -1,0 +1,206 @@
+//! The whole pipeline: optimise, place, partition.
+//!
+//! ```text
+//! Function -> passes::optimise -> place::place -> partition::partition -> PlannedPrograms
+//! ```
+//!
+//! Invariants
+//! 1. Pure and deterministic: no clock, no randomness, no I/O.
+//! 2. What decides values is settled by `optimise`, before anything is known of the cluster.
+//! 3. Every program yielded passes [`Program::check`].
+
+use std::collections::BTreeSet;
+
+use convoke_common::graph::Function;
+use convoke_common::program::{Axes, DriverProgram, Participant, Program};
+use convoke_common::rpc::{PlanOptions, PlanSummary};
+use convoke_common::{Code, Error, Result};
+
+use crate::partition::{partition, summarise};
+use crate::passes::optimise;
+use crate::place::{ClusterModel, place};
+
+/// A plan: what to install where.
+#[derive(Debug, Clone)]
+pub struct PlannedPrograms {
+    /// Index in [`ClusterModel::workers`] of each worker in use, by participant.
+    pub workers: Vec<usize>,
+    /// The workers in use; the driver, who comes last, is the caller's to add.
+    pub participants: Vec<Participant>,
+    /// One per worker in use.
+    pub programs: Vec<Program>,
+    pub driver: DriverProgram,
+    /// Most bytes of one step's tensors at once on each worker in use.
+    pub step_bytes: Vec<u64>,
+    pub axes: Axes,
+    pub in_flight: u32,
+    pub summary: PlanSummary,
+}
+
+/// Plans `function` for `cluster`.
+pub fn plan(
+    function: Function,
+    cluster: &ClusterModel,
+    options: &PlanOptions,
+) -> Result<PlannedPrograms> {
+    check_axes(&function, &options.axes)?;
+    let optimised = optimise(function, options.exact)?;
+    let placed = place(optimised.function, cluster, options)?;
+    let parts = partition(&placed);
+    for program in &parts.programs {
+        program
+            .check()
+            .map_err(|e| Error::internal(format!("partition: {}", e.message)))?;
+    }
+    let summary = summarise(&placed, &parts, optimised.report);
+    let participants = placed.team.workers.iter().map(|w| Participant {
+        name: w.name.clone(),
+        incarnation: w.incarnation,
+        address: w.address.clone(),
+    });
+    Ok(PlannedPrograms {
+        participants: participants.collect(),
+        workers: placed.team.indices.clone(),
+        programs: parts.programs,
+        driver: parts.driver,
+        step_bytes: parts.step_bytes,
+        axes: options.axes.clone(),
+        in_flight: options.in_flight.max(1),
+        summary,
+    })
+}
+
+/// Checks that each symbol of the parameters has one bound.
+fn check_axes(f: &Function, axes: &Axes) -> Result<()> {
+    let bad = |msg: String| {
+        let e = Error::new(Code::InvalidArgument, msg);
+        Err(e.advise("bound an axis with --dim NAME=1..MAX"))
+    };
+    let mut bound = BTreeSet::new();
+    for (name, most) in &axes.bounds {
+        if *most < 0 {
+            return bad(format!("axis '{name}' is bounded by {most}"));
+        }
+        if !bound.insert(name.clone()) {
+            return bad(format!("axis '{name}' is bounded twice"));
+        }
+    }
+    let mut symbols = BTreeSet::new();
+    for p in &f.params {
+        if let Some(value) = f.values.get(p.ix()) {
+            value.ty.shape.iter().for_each(|d| d.symbols(&mut symbols));
+        }
+    }
+    match symbols.difference(&bound).next() {
+        Some(name) => bad(format!("axis '{name}' has no bound")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use convoke_common::rpc::WorkerCount;
+
+    use super::*;
+    use crate::testing::{cluster, options, parse};
+
+    fn net() -> Function {
+        parse(
+            "param image: f32[batch, 1, 8, 8]
+             weight k1: f32[8, 1, 3, 3]
+             weight k2: f32[16, 8, 3, 3]
+             weight w: f32[256, 10]
+             weight b: f32[10]
+             const at: i64[2] = 0, 256
+             a = Conv(image, k1) {pads=[1, 1, 1, 1]}
+             r = Relu(a)
+             c = Conv(r, k2) {pads=[1, 1, 1, 1]}
+             s = Relu(c)
+             p = MaxPool(s) {kernel_shape=[2, 2]; strides=[2, 2]}
+             f = Reshape(p, at)
+             y = Gemm(f, w, b)
+             result y",
+        )
+    }
+
+    #[test]
+    fn explains_itself() {
+        let f = net();
+        let planned = plan(
+            f.clone(),
+            &cluster(3, 64 << 20),
+            &options(&f, WorkerCount::Exactly(3)),
+        )
+        .unwrap();
+        let s = &planned.summary;
+        assert!(
+            s.parts.len() == 3 && s.parts.iter().all(|p| p.nodes > 0),
+            "{s:?}"
+        );
+        assert_eq!(s.cut_edges.len(), 2);
+        assert_eq!(s.cut_edges[0].from, "w0");
+        assert_eq!(
+            (&*s.parts[0].first_node, &*s.parts[2].last_node),
+            ("a+r", "y")
+        );
+        assert!(
+            s.warnings[0].starts_with("splitting over 3 workers is predicted to take"),
+            "{s:?}"
+        );
+        assert!(
+            s.passes
+                .iter()
+                .any(|l| l.starts_with("fuse: 2 convolutions")),
+            "{:?}",
+            s.passes
+        );
+        let files: u64 = s.parts.iter().map(|p| p.artifact_bytes).sum();
+        assert_eq!(files, 4 * (8 * 9 + 16 * 8 * 9 + 2560 + 10));
+        assert_eq!(planned.participants.len(), planned.programs.len());
+        let again = plan(
+            f.clone(),
+            &cluster(3, 64 << 20),
+            &options(&f, WorkerCount::Exactly(3)),
+        )
+        .unwrap();
+        assert_eq!(again.programs, planned.programs);
+    }
+
+    #[test]
+    fn programs_do_not_depend_on_who_else_is_there() {
+        let f = net();
+        let alone = plan(
+            f.clone(),
+            &cluster(1, 64 << 20),
+            &options(&f, WorkerCount::Auto),
+        )
+        .unwrap();
+        let among = plan(
+            f.clone(),
+            &cluster(9, 64 << 20),
+            &options(&f, WorkerCount::Auto),
+        )
+        .unwrap();
+        assert_eq!(alone.programs, among.programs);
+        assert!(alone.summary.warnings.is_empty());
+    }
+
+    #[test]
+    fn every_axis_needs_a_bound() {
+        let f = net();
+        let fails = |bounds: &[(&str, i64)]| {
+            let mut o = options(&f, WorkerCount::Auto);
+            o.axes.bounds = bounds.iter().map(|(n, b)| ((*n).into(), *b)).collect();
+            plan(f.clone(), &cluster(1, 64 << 20), &o)
+                .unwrap_err()
+                .message
+        };
+        assert_eq!(fails(&[]), "axis 'batch' has no bound");
+        assert_eq!(fails(&[("batch", -1)]), "axis 'batch' is bounded by -1");
+        assert_eq!(
+            fails(&[("batch", 1), ("batch", 2)]),
+            "axis 'batch' is bounded twice"
+        );
+        assert!(fails(&[("batch", i64::MAX)]).starts_with("the model needs"));
+    }
+}

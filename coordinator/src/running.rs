@@ -1,0 +1,153 @@
+//! Starting and stopping a coordinator.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use convoke_common::admission::chain;
+use convoke_common::identity::{CaHash, ClusterCa, IdentityError, JoinToken, OwnIdentity, PeerName, Role, TlsConfigs};
+use convoke_common::rpc::close;
+use convoke_common::world::{Endpoint, EndpointOptions, FileMode, World};
+use convoke_common::{Code, Error, Result};
+
+use crate::admin::{Listener, socket_in};
+use crate::authority::Authority;
+use crate::service::Service;
+use crate::state::{Kept, State};
+use crate::tasks::{StopOnDrop, Tasks, blocking};
+
+/// The name in the coordinator's own certificate.
+const NAME: &str = "coordinator";
+
+/// How often it looks whether its certificate is due for renewal, which is after two days.
+const RENEWAL_CHECK: Duration = Duration::from_secs(3600);
+
+/// What a deployment decides.
+#[derive(Debug, Clone)]
+pub struct CoordinatorConfig {
+    /// Where to listen; port 0 lets the system choose.
+    pub listen: SocketAddr,
+    /// Where authority, tokens and names are kept; `None` for a cluster that lives no longer than this process.
+    pub state_dir: Option<PathBuf>,
+    /// Where the admin socket is; by default in `state_dir`, and nowhere without one.
+    pub run_dir: Option<PathBuf>,
+    /// Where `worker.token` and `client.token`, without expiry, are left for containers that share the folder.
+    pub token_dir: Option<PathBuf>,
+}
+
+/// The coordinator; see [`Coordinator::start`].
+pub struct Coordinator;
+
+/// A coordinator that runs. Dropping it stops it; [`Running::shutdown`] also waits.
+pub struct Running {
+    service: Arc<Service>,
+    endpoint: Endpoint,
+    tasks: StopOnDrop,
+}
+
+fn unusable(e: IdentityError) -> Error {
+    Error::new(Code::Io, chain(&e))
+}
+
+struct Opened {
+    ca: ClusterCa,
+    state: Option<Arc<State>>,
+    kept: Kept,
+}
+
+/// Makes or reads what is kept. The lock on the state comes first: of two coordinators only one makes an authority.
+fn open(world: &World, config: &CoordinatorConfig) -> Result<Opened> {
+    for folder in [&config.state_dir, &config.run_dir].into_iter().flatten() {
+        let made = world.store.create_dir(folder, FileMode::Secret);
+        made.map_err(|e| Error::new(Code::Io, chain(&e)))?;
+    }
+    let Some(folder) = &config.state_dir else {
+        let ca = ClusterCa::create(world).map_err(unusable)?;
+        return Ok(Opened { ca, state: None, kept: Kept::default() });
+    };
+    let (state, kept) = State::open(folder)?;
+    let ca = ClusterCa::load_or_create(world, folder).map_err(unusable)?;
+    Ok(Opened { ca, state: Some(Arc::new(state)), kept })
+}
+
+impl Coordinator {
+    /// Starts to serve. Returns once members can join.
+    pub async fn start(world: World, config: CoordinatorConfig) -> Result<Running> {
+        let (inside, settings) = (world.clone(), config.clone());
+        let Opened { ca, state, kept } = blocking(&world, move || open(&inside, &settings)).await??;
+        let authority = Authority::new(world.clone(), ca, kept.tokens, state.clone());
+        let own = own_identity(&world, authority.ca())?;
+        let tls = TlsConfigs::cluster(&own, authority.revoked().clone(), world.wall.clone()).map_err(unusable)?;
+        let admin = match config.run_dir.as_ref().or(config.state_dir.as_ref()) {
+            Some(folder) => Some(Listener::bind(&socket_in(folder)).await?),
+            None => None,
+        };
+        let endpoint = world.net.endpoint(config.listen, &tls, &EndpointOptions::default()).await?;
+        if let Some(folder) = &config.token_dir {
+            authority.leave_tokens(folder).await?;
+        }
+        let tasks = Tasks::new(world.clone());
+        let service =
+            Service::start(world, authority, tasks.clone(), endpoint.clone(), state, kept.members);
+        if let Some(admin) = admin {
+            tasks.spawn(admin.run(service.clone(), tasks.clone()));
+        }
+        tasks.spawn(renew(service.clone(), own, tls));
+        tracing::info!(address = %endpoint.local_addr(), "coordinator listens");
+        Ok(Running { service, endpoint, tasks: StopOnDrop(tasks) })
+    }
+}
+
+fn own_identity(world: &World, ca: &ClusterCa) -> Result<OwnIdentity> {
+    let name = NAME.parse::<PeerName>().map_err(|e| Error::internal(e.to_string()))?;
+    ca.issue_own(world, Role::Coordinator, name).map_err(unusable)
+}
+
+/// Keeps the coordinator's own certificate fresh.
+async fn renew(service: Arc<Service>, mut own: OwnIdentity, tls: TlsConfigs) {
+    loop {
+        tokio::time::sleep(RENEWAL_CHECK).await;
+        let now = service.world.wall.unix_seconds();
+        if !own.needs_renewal(now) {
+            continue;
+        }
+        let renewed = own_identity(&service.world, service.authority.ca());
+        match renewed.and_then(|next| tls.renew(&next).map(|()| next).map_err(unusable)) {
+            Ok(next) => own = next,
+            Err(error) => tracing::error!(%error, "the coordinator's certificate could not be renewed"),
+        }
+    }
+}
+
+impl Running {
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.endpoint.local_addr()
+    }
+
+    /// What join tokens name this cluster by.
+    pub fn ca_hash(&self) -> CaHash {
+        self.service.authority.ca_hash()
+    }
+
+    /// A new join token, void after `ttl`.
+    pub async fn create_token(&self, role: Role, ttl: Option<Duration>) -> Result<JoinToken> {
+        self.service.authority.create(role, ttl).await
+    }
+
+    /// Stops: members are told, and after at most `bound` nothing of it runs. Leases go on without it.
+    pub async fn shutdown(self, bound: Duration) {
+        let Running { service, endpoint, tasks } = self;
+        // First, so that nothing that ends with a connection can reach a worker any more.
+        endpoint.close(close::STOPPING.into(), b"the coordinator stops");
+        let stopped = async {
+            tasks.0.stop().await;
+            endpoint.wait_idle().await;
+        };
+        if tokio::time::timeout(bound, stopped).await.is_err() {
+            tracing::warn!("the coordinator did not stop in time");
+        }
+        drop(service);
+    }
+}

@@ -1,0 +1,112 @@
+//! Calls to workers, each on a stream of its own on the connection that the worker keeps.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use convoke_common::admission::call;
+use convoke_common::identity::TokenId;
+use convoke_common::ids::LeaseId;
+use convoke_common::program::Participant;
+use convoke_common::rpc::{WorkerClient, WorkerStatus, answer, close, connect_worker};
+use convoke_common::rpc_transport::call_context;
+use convoke_common::{Code, Error, Result};
+
+use super::Service;
+use crate::membership::ConnectionId;
+
+/// Measuring the links to all peers of a round.
+const PROBE_BOUND: Duration = Duration::from_secs(60);
+
+/// How long a worker may be silent before another may take its name.
+const ALIVE_BOUND: Duration = Duration::from_secs(2);
+
+impl Service {
+    /// A client of the worker on this connection.
+    pub(super) async fn worker(&self, name: &str, connection: ConnectionId) -> Result<WorkerClient> {
+        let lost = || Error::new(Code::PeerLost, format!("worker '{name}' was lost"));
+        let peer = self.connections.get(connection).ok_or_else(lost)?;
+        connect_worker(&self.world, &peer.connection).await
+    }
+
+    /// The name on a connection, for messages.
+    fn name_of(&self, connection: ConnectionId) -> String {
+        let identity = self.connections.get(connection).and_then(|peer| peer.identity);
+        identity.map_or("a lost worker".to_owned(), |i| i.name.to_string())
+    }
+
+    /// A worker's own account.
+    pub(super) async fn account(&self, connection: ConnectionId, bound: Duration) -> Result<WorkerStatus> {
+        let asked = async {
+            let name = self.name_of(connection);
+            let worker = self.worker(&name, connection).await?;
+            answer(&name, worker.status(call_context(bound)).await)
+        };
+        let late = || Error::new(Code::DeadlineExceeded, "a worker did not answer in time");
+        let status = tokio::time::timeout(bound, asked).await.map_err(|_| late())??;
+        self.core.call(move |core, now| core.heard(now, connection)).await?;
+        Ok(status)
+    }
+
+    /// Whether somebody else may have the name that the worker on this connection holds: it does not answer, and is
+    /// taken for lost.
+    pub(super) async fn gives_up_name(&self, connection: ConnectionId) -> bool {
+        if self.account(connection, ALIVE_BOUND).await.is_ok() {
+            return false;
+        }
+        tracing::info!(worker = self.name_of(connection), "does not answer; its name is wanted");
+        self.connections.close(connection, close::LOST, "no answer");
+        self.core.call(move |core, now| core.closed(now, connection)).await.is_ok()
+    }
+
+    /// Tells a worker that a lease ended.
+    pub(super) async fn release_at(self: Arc<Self>, connection: ConnectionId, lease: LeaseId) {
+        let told = async {
+            let name = self.name_of(connection);
+            let worker = self.worker(&name, connection).await?;
+            answer(&name, worker.release(call(), lease).await)
+        };
+        if let Err(error) = told.await {
+            tracing::debug!(%lease, %error, "a worker could not be told that a lease ended");
+        }
+    }
+
+    /// Has a worker measure its links.
+    pub(super) async fn probe(self: Arc<Self>, connection: ConnectionId, peers: Vec<Participant>) {
+        let name = self.name_of(connection);
+        let measured = async {
+            let worker = self.worker(&name, connection).await?;
+            answer(&name, worker.probe(call_context(PROBE_BOUND), peers).await)
+        };
+        let stored = match measured.await {
+            Ok(links) => {
+                for failure in links.iter().filter_map(|l| Some((&l.peer, l.failure.as_ref()?))) {
+                    tracing::warn!(worker = name, peer = failure.0, "cannot reach its peer: {}", failure.1);
+                }
+                self.core.call(move |core, now| core.reported(now, connection, &links)).await
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = stored {
+            tracing::debug!(worker = name, %error, "links were not measured");
+        }
+    }
+
+    /// Tells all workers that a token no longer counts. One that cannot be told now learns it when it registers.
+    pub(super) async fn push_revoked(self: &Arc<Self>, id: TokenId) -> Result<()> {
+        let workers = self.core.call(|core, _| core.connections()).await?;
+        let tell = workers.into_iter().map(|(name, connection)| {
+            let id = id.clone();
+            async move {
+                let told = async {
+                    let worker = self.worker(&name, connection).await?;
+                    answer(&name, worker.revoke(call(), vec![id]).await)
+                };
+                if let Err(error) = told.await {
+                    tracing::warn!(worker = name, %error, "could not be told of a revoked token");
+                }
+            }
+        });
+        futures::future::join_all(tell).await;
+        Ok(())
+    }
+}

@@ -1,0 +1,139 @@
+//! Installs: all workers of a plan at once, and all of them or none.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use convoke_common::admission::call;
+use convoke_common::ids::{LeaseId, ParticipantIx, PlanId};
+use convoke_common::program::Grant;
+use convoke_common::rpc::{INSTALL_BOUND, Leased, Progress, answer};
+use convoke_common::rpc_transport::call_context;
+use convoke_common::{Error, Result, Site};
+use futures::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::Service;
+use crate::membership::{ConnectionId, Granted};
+
+/// After a worker failed as a consequence of something else, how long the cause may take to arrive.
+const CAUSE_BOUND: Duration = Duration::from_secs(2);
+
+impl Service {
+    /// Installs a plan; the lease is the caller's.
+    pub(super) async fn install(self: &Arc<Self>, driver: ConnectionId, plan: PlanId) -> Result<Leased> {
+        let lease = LeaseId(u64::from_le_bytes(self.world.rng.bytes()));
+        let granted = self.core.call(move |core, now| core.grant(now, driver, plan, lease)).await??;
+        let (answer, answered) = oneshot::channel();
+        // A task of its own: it cleans up also where the caller goes away.
+        self.tasks.spawn(self.clone().run_install(lease, plan, granted, answer));
+        let stopped = |_| Error::internal("an install ended without a result");
+        answered.await.map_err(stopped)?
+    }
+
+    async fn run_install(
+        self: Arc<Self>,
+        lease: LeaseId,
+        plan: PlanId,
+        granted: Granted,
+        mut answer: oneshot::Sender<Result<Leased>>,
+    ) {
+        let installed = tokio::select! {
+            biased;
+            () = answer.closed() => None,
+            installed = self.install_all(lease, plan, &granted) => Some(installed),
+        };
+        let model = &granted.plan.model;
+        let result = match installed {
+            Some(Ok(())) => match self.core.call(move |core, _| core.installed(lease)).await {
+                Ok(granted) => granted.map_err(Error::from),
+                Err(error) => Err(error),
+            },
+            Some(Err(error)) => {
+                let ended = self.core.call(move |core, _| core.abandon(lease)).await;
+                Err(match ended {
+                    // The worker that was lost says more than the call that it cut off.
+                    Ok(Some(why)) if error.code.is_secondary() => Error { message: format!("{}: {why}", error.message), ..error },
+                    _ => error,
+                })
+            }
+            None => {
+                tracing::info!(%lease, model, "install cancelled by its driver");
+                drop(self.core.call(move |core, _| core.abandon(lease)).await);
+                return;
+            }
+        };
+        match &result {
+            Ok(()) => tracing::info!(%lease, model, "lease granted"),
+            Err(error) => tracing::warn!(%lease, model, %error, "install failed"),
+        }
+        let leased = result.map(|()| Leased { lease, in_flight: granted.plan.in_flight });
+        if answer.send(leased).is_err() {
+            drop(self.core.call(move |core, _| core.abandon(lease)).await);
+        }
+    }
+
+    /// Installs at all workers; the first error that is a cause, else the first.
+    async fn install_all(&self, lease: LeaseId, plan: PlanId, granted: &Granted) -> Result<()> {
+        let parts = granted.plan.parts.iter().zip(&granted.connections).enumerate();
+        let mut running: FuturesUnordered<_> =
+            parts.map(|(me, (part, at))| self.install_one(lease, plan, granted, me, part, *at)).collect();
+        let mut first: Option<Error> = None;
+        loop {
+            let next = match &first {
+                None => running.next().await,
+                Some(_) => timeout(CAUSE_BOUND, running.next()).await.unwrap_or(None),
+            };
+            match next {
+                None => return first.map_or(Ok(()), Err),
+                Some(Ok(())) => {}
+                Some(Err(error)) if !error.code.is_secondary() => return Err(error),
+                Some(Err(error)) => {
+                    first.get_or_insert(error);
+                }
+            }
+        }
+    }
+
+    async fn install_one(
+        &self,
+        lease: LeaseId,
+        plan: PlanId,
+        granted: &Granted,
+        me: usize,
+        (program, step_bytes): &(Arc<convoke_common::program::Program>, u64),
+        connection: ConnectionId,
+    ) -> Result<()> {
+        let name = granted.plan.participants.get(me).map(|p| p.name.clone()).unwrap_or_default();
+        let grant = Grant {
+            lease,
+            plan,
+            program: program.clone(),
+            me: ParticipantIx::try_from(me).map_err(|_| Error::internal("more workers than a lease can number"))?,
+            participants: granted.plan.participants.clone(),
+            axes: granted.plan.axes.clone(),
+            in_flight: granted.plan.in_flight,
+            step_bytes: *step_bytes,
+        };
+        let installed = async {
+            let worker = self.worker(&name, connection).await?;
+            answer(&format!("worker '{name}'"), worker.install(call_context(INSTALL_BOUND), grant).await)
+        };
+        installed.await.map_err(|e| e.at(Site { worker: Some(name.clone()), ..Site::default() }))
+    }
+
+    /// How far the install of a plan is: the sum of its workers. One that does not answer counts as not begun.
+    pub(super) async fn progress(&self, driver: ConnectionId, plan: PlanId) -> Result<Progress> {
+        let granted = self.core.call(move |core, now| core.plan(now, driver, plan)).await??;
+        let asked = granted.connections.iter().zip(&granted.plan.participants).map(async |(at, p)| {
+            let worker = self.worker(&p.name, *at).await?;
+            answer(&p.name, worker.progress(call(), plan).await)
+        });
+        let answers = futures::future::join_all(asked).await;
+        let sum = |sum: Progress, one: Progress| Progress {
+            done: sum.done.saturating_add(one.done),
+            total: sum.total.saturating_add(one.total),
+        };
+        Ok(answers.into_iter().flatten().fold(Progress::default(), sum))
+    }
+}

@@ -1,0 +1,112 @@
+//! Plans: computed away from the network's threads, a few at a time.
+
+use std::sync::Arc;
+
+use convoke_common::graph::Function;
+use convoke_common::ids::{Incarnation, PlanId};
+use convoke_common::program::Participant;
+use convoke_common::rpc::{PlanOptions, Planned, WorkerCount};
+use convoke_common::{Code, Error, Result};
+use tokio::sync::Semaphore;
+
+use super::Service;
+use super::members::Caller;
+use crate::membership::Plan;
+use crate::place::ClusterModel;
+use crate::plan::{PlannedPrograms, plan};
+use crate::tasks::blocking;
+
+/// Plans that are computed at once: each takes a core.
+const AT_ONCE: usize = 2;
+
+/// Plans that are computed or wait: each holds a function of up to a frame.
+const WAITING: usize = 16;
+
+/// Steps in flight at once that a plan may ask memory for.
+const MOST_IN_FLIGHT: u32 = 256;
+
+/// Pins and axes of one plan.
+const MOST_NAMES: usize = 4096;
+
+/// The bounds on planning.
+pub struct Planning {
+    places: Arc<Semaphore>,
+    turns: Arc<Semaphore>,
+}
+
+impl Default for Planning {
+    fn default() -> Planning {
+        Planning { places: Arc::new(Semaphore::new(WAITING)), turns: Arc::new(Semaphore::new(AT_ONCE)) }
+    }
+}
+
+fn check(function: &Function, options: &PlanOptions) -> Result<()> {
+    let bad = |what: &str| Err(Error::new(Code::InvalidArgument, what));
+    if options.workers == WorkerCount::Exactly(0) {
+        return bad("a plan needs at least one worker");
+    }
+    if !(1..=MOST_IN_FLIGHT).contains(&options.in_flight) {
+        return bad(&format!("{} steps in flight; 1 to {MOST_IN_FLIGHT} may be", options.in_flight));
+    }
+    if options.pins.len() > MOST_NAMES || options.axes.bounds.len() > MOST_NAMES {
+        return bad(&format!("a plan may have {MOST_NAMES} pins and axes"));
+    }
+    let artifacts = function.artifacts.iter();
+    let mut checked = artifacts.map(|a| a.check().map_err(|e| Error::new(Code::InvalidGraph, e.to_string())));
+    checked.try_for_each(|artifact| artifact)
+}
+
+/// The only place where the service meets the planner.
+fn compute(function: Arc<Function>, cluster: &ClusterModel, options: &PlanOptions) -> Result<PlannedPrograms> {
+    check(&function, options)?;
+    plan(Arc::unwrap_or_clone(function), cluster, options)
+}
+
+impl Service {
+    /// Plans `function` for the caller as its driver, and keeps the plan.
+    pub(super) async fn plan(
+        &self,
+        caller: &Caller,
+        function: Arc<Function>,
+        options: PlanOptions,
+        driver: Incarnation,
+    ) -> Result<Planned> {
+        let place = self.planning.places.clone().try_acquire_owned().map_err(|_| {
+            let e = Error::new(Code::Busy, format!("{WAITING} plans are being made already"));
+            e.advise("try again in a moment")
+        })?;
+        let turn = self.planning.turns.clone().acquire_owned().await;
+        let turn = turn.map_err(|_| Error::internal("the planner is closed"))?;
+        let cluster = self.core.call(|core, _| core.model()).await?;
+        if cluster.workers.is_empty() {
+            let e = Error::new(Code::NoWorkers, "no worker has joined");
+            return Err(e.advise("start one with `convoke worker --join HOST:PORT --token-file FILE`"));
+        }
+        let model = function.name.clone();
+        let planned = blocking(&self.world, move || {
+            // Held until the work is done, also where the caller no longer waits for it.
+            let _bounds = (place, turn);
+            compute(function, &cluster, &options)
+        })
+        .await??;
+        let id = PlanId(u64::from_le_bytes(self.world.rng.bytes()));
+        let mut participants = planned.participants;
+        let name = caller.identity.name.to_string();
+        participants.push(Participant { name, incarnation: driver, address: String::new() });
+        let programs = planned.programs.into_iter().map(Arc::new);
+        let plan = Arc::new(Plan {
+            model,
+            parts: programs.zip(planned.step_bytes).collect(),
+            participants: participants.clone(),
+            axes: planned.axes.clone(),
+            in_flight: planned.in_flight,
+        });
+        if plan.parts.len() + 1 != participants.len() {
+            return Err(Error::internal("a plan's programs and workers differ in number"));
+        }
+        tracing::info!(plan = %id, model = plan.model, workers = plan.parts.len(), "planned");
+        let owner = caller.id;
+        self.core.call(move |core, now| core.keep_plan(now, owner, id, plan)).await?;
+        Ok(Planned { plan: id, participants, driver: planned.driver, axes: planned.axes, summary: planned.summary })
+    }
+}

@@ -1,0 +1,42 @@
+//! The cluster's status: what the coordinator knows, and what each worker says of itself.
+
+use std::time::Duration;
+
+use convoke_common::Result;
+use convoke_common::program::NUMERICS_PROFILE;
+use convoke_common::rpc::ClusterStatus;
+
+use super::Service;
+
+/// How long a worker may take to say how it is; a status is for somebody who waits.
+const ACCOUNT_BOUND: Duration = Duration::from_secs(1);
+
+impl Service {
+    /// The whole cluster, now.
+    pub(super) async fn status(&self) -> Result<ClusterStatus> {
+        let workers = self.core.call(|core, _| core.connections()).await?;
+        let asked = workers.into_iter().map(async |(name, connection)| {
+            Some((name, self.account(connection, ACCOUNT_BOUND).await.ok()?))
+        });
+        let accounts: Vec<_> = futures::future::join_all(asked).await;
+        let known = self.core.call(|core, now| (core.status(now), core.leases())).await?;
+        let (mut members, leases) = known;
+        for (name, account) in accounts.into_iter().flatten() {
+            let member = members.iter_mut().find(|m| m.name == name);
+            if let Some(member) = member.filter(|m| m.incarnation == account.incarnation) {
+                member.status = Some(account);
+            }
+        }
+        let traffic = self.connections.traffic();
+        Ok(ClusterStatus {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            profile: NUMERICS_PROFILE.to_owned(),
+            members,
+            leases,
+            // No call here carries weights; the client hands them to workers itself.
+            weight_bytes_relayed: 0,
+            bytes_received: traffic.received,
+            bytes_sent: traffic.sent,
+        })
+    }
+}

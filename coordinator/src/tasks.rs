@@ -1,0 +1,57 @@
+//! The coordinator's tasks: all of them end when it stops.
+
+use std::future::Future;
+
+use convoke_common::Error;
+use convoke_common::world::{World, off_thread};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Spawns tasks, and ends them; clones share them.
+#[derive(Clone)]
+pub struct Tasks {
+    world: World,
+    tracker: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Tasks {
+    /// None yet.
+    pub fn new(world: World) -> Tasks {
+        Tasks { world, tracker: TaskTracker::new(), stop: CancellationToken::new() }
+    }
+
+    /// Runs a task until it ends or all are stopped, whichever is first.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.stop.clone();
+        let task = async move {
+            stop.run_until_cancelled(task).await;
+        };
+        self.world.spawn(self.tracker.track_future(task));
+    }
+
+    /// Stops all tasks and returns once they are gone.
+    pub async fn stop(&self) {
+        self.stop.cancel();
+        self.tracker.close();
+        self.tracker.wait().await;
+    }
+}
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.stop.cancel();
+    }
+}
+
+/// Stops the tasks, without waiting for them, of a coordinator that is dropped and not shut down.
+pub struct StopOnDrop(pub Tasks);
+
+/// Runs what blocks or computes for long away from the network's threads.
+pub async fn blocking<T: Send + 'static>(
+    world: &World,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Error> {
+    let done = off_thread(&world.store, move |_| Ok(work())).await;
+    done.map_err(|_| Error::internal("a piece of work in the coordinator ended without a result"))
+}

@@ -1,0 +1,324 @@
+//! Graphs as text, for tests.
+//!
+//! ```text
+//! param x: f32[n, 3]              weight w: f32[3, 4]         const two: i64[1] = 2
+//! y, z = Split(x, two) {axis=1}   init p = PackGemmB(w)       result y
+//! ```
+//!
+//! A weight is a range of one artifact without bytes. Attributes: `1`, `0.5`, `[1, 2]`, `"text"`, `@f32`.
+//! Types of node outputs are inferred. A node is named after its first output.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use convoke_common::artifact::{ArtifactMeta, CHUNK};
+use convoke_common::graph::{Attr, Attrs, Function, Literal, Node, Part, TensorType, ValueId};
+use convoke_common::ids::Incarnation;
+use convoke_common::program::Axes;
+use convoke_common::rpc::{PlanOptions, WorkerCount};
+use convoke_common::tensor::Tensor;
+use convoke_common::{DType, Dim, ops};
+
+use crate::place::{ClusterModel, WorkerModel};
+
+/// The function that `text` describes, typed and verified.
+pub fn parse(text: &str) -> Function {
+    let mut b = Builder::default();
+    text.lines()
+        .map(str::trim)
+        .filter(|l| !l.is_empty())
+        .for_each(|l| b.line(l));
+    let mut f = b.f;
+    if b.bytes > 0 {
+        let chunks = vec![[0; 32]; b.bytes.div_ceil(CHUNK) as usize];
+        f.artifacts = vec![ArtifactMeta::new("weights".into(), b.bytes, chunks)];
+    }
+    f.name = "test".into();
+    ops::infer_types(&mut f).unwrap_or_else(|e| panic!("{e:?} in\n{text}"));
+    f.verify().unwrap_or_else(|e| panic!("{e} in\n{text}"));
+    f
+}
+
+#[derive(Default)]
+struct Builder {
+    f: Function,
+    names: BTreeMap<String, ValueId>,
+    bytes: u64,
+}
+
+impl Builder {
+    fn line(&mut self, line: &str) {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match word {
+            "param" => {
+                let id = self.declare(rest);
+                self.f.params.push(id);
+            }
+            "weight" => {
+                let id = self.declare(rest);
+                let len = ops::value_bytes(self.f.ty(id), &Default::default()).unwrap();
+                let literal = Literal::Range {
+                    artifact: 0,
+                    offset: self.bytes,
+                    len,
+                };
+                self.f.literals.push((id, literal));
+                self.bytes += len;
+            }
+            "const" => {
+                let (decl, values) = rest.split_once('=').unwrap();
+                let id = self.declare(decl);
+                let tensor = tensor(self.f.ty(id), values);
+                self.f.literals.push((id, Literal::Inline(tensor)));
+            }
+            "result" => {
+                let id = self.names[rest.trim()];
+                self.f.results.push((rest.trim().into(), id));
+            }
+            "init" => self.node(rest, Part::Init),
+            _ => self.node(line, Part::Step),
+        }
+    }
+
+    fn declare(&mut self, decl: &str) -> ValueId {
+        let (name, ty) = decl.split_once(':').unwrap();
+        self.value(name.trim(), parse_type(ty.trim()))
+    }
+
+    fn value(&mut self, name: &str, ty: TensorType) -> ValueId {
+        let id = self.f.add_value(name, ty);
+        assert!(self.names.insert(name.into(), id).is_none(), "{name} twice");
+        id
+    }
+
+    fn node(&mut self, line: &str, part: Part) {
+        let (outputs, rest) = line.split_once('=').unwrap();
+        let (op, rest) = rest.trim().split_once('(').unwrap();
+        let (inputs, rest) = rest.split_once(')').unwrap();
+        let operand = |name: &str| match name {
+            "_" => None,
+            name => Some(*self.names.get(name).unwrap_or_else(|| panic!("no {name}"))),
+        };
+        let inputs = list(inputs).map(operand).collect();
+        let attrs = rest.trim().trim_start_matches('{').trim_end_matches('}');
+        let attrs = attrs.split(';').filter(|a| !a.trim().is_empty()).map(|a| {
+            let (name, value) = a.split_once('=').unwrap();
+            (name.trim().into(), attr(value.trim()))
+        });
+        let attrs = Attrs(attrs.collect());
+        let unknown = TensorType::new(DType::F32, vec![]);
+        let outputs: Vec<ValueId> = list(outputs)
+            .map(|o| self.value(o, unknown.clone()))
+            .collect();
+        let name = self.f.value(outputs[0]).name.clone();
+        self.f.nodes.push(Node {
+            name,
+            op: op.into(),
+            attrs,
+            inputs,
+            outputs,
+            part,
+        });
+    }
+}
+
+fn list(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|s| !s.is_empty())
+}
+
+fn dtype(name: &str) -> DType {
+    DType::ALL
+        .into_iter()
+        .find(|d| d.name() == name)
+        .unwrap_or_else(|| panic!("dtype {name}"))
+}
+
+fn parse_type(text: &str) -> TensorType {
+    let (d, dims) = text.trim_end_matches(']').split_once('[').unwrap();
+    let dim = |d: &str| d.parse::<i64>().map_or_else(|_| Dim::sym(d), Dim::Const);
+    TensorType::new(dtype(d), list(dims).map(dim).collect())
+}
+
+fn tensor(ty: &TensorType, values: &str) -> Tensor {
+    let shape = ty.fixed_shape().unwrap();
+    match ty.dtype {
+        DType::F32 => {
+            let v: Vec<f32> = list(values).map(|v| v.parse().unwrap()).collect();
+            Tensor::from_slice(&shape, &v).unwrap()
+        }
+        DType::I64 => {
+            let v: Vec<i64> = list(values).map(|v| v.parse().unwrap()).collect();
+            Tensor::from_slice(&shape, &v).unwrap()
+        }
+        DType::Bool => {
+            let v: Vec<bool> = list(values).map(|v| v.parse().unwrap()).collect();
+            Tensor::from_bools(&shape, &v).unwrap()
+        }
+        other => panic!("no constants of {other} in tests"),
+    }
+}
+
+fn attr(text: &str) -> Attr {
+    if let Some(d) = text.strip_prefix('@') {
+        return Attr::DType(dtype(d));
+    }
+    if let Some(s) = text.strip_prefix('"') {
+        return Attr::Str(s.trim_end_matches('"').into());
+    }
+    if let Some(items) = text.strip_prefix('[') {
+        return Attr::Ints(
+            list(items.trim_end_matches(']'))
+                .map(|v| v.parse().unwrap())
+                .collect(),
+        );
+    }
+    text.parse()
+        .map_or_else(|_| Attr::Float(text.parse().unwrap()), Attr::Int)
+}
+
+/// Nodes, constants computed from nothing, and results, as text.
+pub fn dump(f: &Function) -> String {
+    let mut out = String::new();
+    let name = |v: &ValueId| f.value(*v).name.to_string();
+    for n in &f.nodes {
+        let init = if n.part == Part::Init { "init " } else { "" };
+        let outputs: Vec<String> = n.outputs.iter().map(name).collect();
+        let inputs: Vec<String> = n
+            .inputs
+            .iter()
+            .map(|v| v.as_ref().map_or("_".into(), name))
+            .collect();
+        write!(
+            out,
+            "{init}{} = {}({})",
+            outputs.join(", "),
+            n.op,
+            inputs.join(", ")
+        )
+        .unwrap();
+        let attrs: Vec<String> = n
+            .attrs
+            .0
+            .iter()
+            .map(|(k, v)| format!("{k}={}", show(v)))
+            .collect();
+        if !attrs.is_empty() {
+            write!(out, " {{{}}}", attrs.join("; ")).unwrap();
+        }
+        out.push('\n');
+    }
+    f.results
+        .iter()
+        .for_each(|(n, v)| writeln!(out, "result {n} = {}", name(v)).unwrap());
+    out
+}
+
+fn show(a: &Attr) -> String {
+    match a {
+        Attr::Int(v) => v.to_string(),
+        Attr::Float(v) => format!("{v:?}"),
+        Attr::Str(v) => format!("{v:?}"),
+        Attr::Ints(v) => format!("{v:?}"),
+        Attr::DType(d) => format!("@{d}"),
+        other => format!("{other:?}"),
+    }
+}
+
+/// `text` without indentation and empty lines.
+pub fn dedent(text: &str) -> String {
+    text.lines()
+        .map(str::trim)
+        .filter(|l| !l.is_empty())
+        .map(|l| format!("{l}\n"))
+        .collect()
+}
+
+/// `n` equal workers `w0`, `w1`, … with `memory` bytes each.
+pub fn cluster(n: usize, memory: u64) -> ClusterModel {
+    let worker = |i: usize| WorkerModel {
+        name: format!("w{i}"),
+        address: format!("10.0.0.{i}:7000"),
+        incarnation: Incarnation(i as u64),
+        threads: 2,
+        memory,
+        flops: 1e11,
+        memory_bandwidth: 1e10,
+    };
+    ClusterModel::new((0..n).map(worker).collect())
+}
+
+/// Options with every axis of `f` bounded by 8.
+pub fn options(f: &Function, workers: WorkerCount) -> PlanOptions {
+    let mut symbols = Default::default();
+    f.params
+        .iter()
+        .flat_map(|p| &f.ty(*p).shape)
+        .for_each(|d| d.symbols(&mut symbols));
+    let axes = Axes {
+        bounds: symbols.into_iter().map(|s| (s, 8)).collect(),
+    };
+    PlanOptions {
+        workers,
+        pins: vec![],
+        axes,
+        exact: false,
+        in_flight: 1,
+    }
+}
+
+/// A repeatable sequence of numbers (Knuth's MMIX generator).
+pub struct Lcg(pub u64);
+
+impl Lcg {
+    /// A number below `n`.
+    pub fn below(&mut self, n: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        ((self.0 >> 33) % n.max(1) as u64) as usize
+    }
+}
+
+/// A random function of about `nodes` nodes: unary and binary steps, matrix products, init chains,
+/// values used often, values used never, results of every kind.
+pub fn random(seed: u64, nodes: usize) -> Function {
+    let mut r = Lcg(seed);
+    let mut text = String::from("param a: f32[n, 16]\nparam b: f32[n, 16]\nparam unused: f32[4]\n");
+    let (mut flows, mut weights) = (vec!["a".to_string(), "b".to_string()], Vec::new());
+    for i in 0..3 {
+        writeln!(text, "weight m{i}: f32[16, 16]\nweight v{i}: f32[16]").unwrap();
+        weights.push(format!("v{i}"));
+    }
+    for i in 0..nodes {
+        let flow = |r: &mut Lcg, flows: &[String]| {
+            flows[flows.len() - 1 - r.below(flows.len().min(12))].clone()
+        };
+        let x = flow(&mut r, &flows);
+        match r.below(8) {
+            0 => {
+                let (a, b) = (r.below(weights.len()), r.below(weights.len()));
+                writeln!(text, "init c{i} = Mul({}, {})", weights[a], weights[b]).unwrap();
+                weights.push(format!("c{i}"));
+                continue;
+            }
+            1 => writeln!(text, "s{i} = MatMul({x}, m{})", r.below(3)).unwrap(),
+            2 => writeln!(text, "s{i} = Add({x}, {})", weights[r.below(weights.len())]).unwrap(),
+            3 => writeln!(text, "s{i} = Relu({x})").unwrap(),
+            4 => writeln!(text, "s{i} = Tanh({x})").unwrap(),
+            _ => writeln!(text, "s{i} = Add({x}, {})", flow(&mut r, &flows)).unwrap(),
+        }
+        flows.push(format!("s{i}"));
+    }
+    for _ in 0..3 {
+        writeln!(text, "result {}", flows[r.below(flows.len())]).unwrap();
+    }
+    writeln!(
+        text,
+        "result {}\nresult {}",
+        flows[flows.len() - 1],
+        weights[weights.len() - 1]
+    )
+    .unwrap();
+    parse(&text)
+}

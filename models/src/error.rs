@@ -1,0 +1,297 @@
+//! Why a model cannot be imported, and how that reads to a person.
+
+use std::path::PathBuf;
+
+use convoke_common::graph::GraphError;
+use convoke_common::{Code, Error};
+
+/// A node that cannot be imported.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnsupportedNode {
+    /// Name as in the model, or `Op_index`.
+    pub node: String,
+    /// `Op`, or `domain.Op` outside ONNX's own domain.
+    pub op: String,
+    /// What about it is not supported, where the op as such is.
+    pub reason: Option<String>,
+}
+
+/// A model cannot be imported.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// Nothing at this path.
+    #[error("{} does not exist", path.display())]
+    Missing { path: PathBuf },
+    /// A folder, a pipe, a device.
+    #[error("{} is not a regular file", path.display())]
+    NotAFile { path: PathBuf },
+    /// The operating system refused.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        path: PathBuf,
+        action: &'static str,
+        #[source]
+        source: std::io::Error,
+    },
+    /// The file was written to while it was read, or since its hashes were computed.
+    #[error("{} changed while it was in use", path.display())]
+    Changed { path: PathBuf },
+    /// A pointer that git-lfs has not replaced by the file.
+    #[error("{} is a git-lfs pointer, not the file itself", path.display())]
+    LfsPointer { path: PathBuf },
+    /// The bytes are not an ONNX model.
+    #[error("{} is not an ONNX model: {reason}", path.display())]
+    NotOnnx { path: PathBuf, reason: String },
+    /// The file ends inside a field or a weight.
+    #[error("{} is truncated: {need} bytes are needed at offset {at}, the file has {len}", path.display())]
+    Truncated {
+        path: PathBuf,
+        at: u64,
+        need: u64,
+        len: u64,
+    },
+    /// A field contradicts itself.
+    #[error("{} is damaged at offset {at}: {reason}", path.display())]
+    Malformed {
+        path: PathBuf,
+        at: u64,
+        reason: String,
+    },
+    /// More than is reasonable of something.
+    #[error("the model has too many {what}: at most {limit} are accepted")]
+    TooLarge { what: &'static str, limit: u64 },
+    /// An operator set version outside the range.
+    #[error("the model needs opset {found}; opsets {min} to {max} are supported")]
+    Opset { found: i64, min: i64, max: i64 },
+    /// The model does not say which operator set it uses.
+    #[error("the model declares no operator set")]
+    NoOpset,
+    /// A graph input that cannot be fed.
+    #[error("input '{input}': {reason}")]
+    Input { input: String, reason: String },
+    /// Data of a kind that has no tensor type here: strings, sequences, 8-bit floats and the like.
+    #[error("{what}: {reason}")]
+    UnsupportedType { what: String, reason: String },
+    /// A constant that contradicts itself or has no supported form.
+    #[error("tensor '{tensor}': {reason}")]
+    Tensor { tensor: String, reason: String },
+    /// External data that may not be or cannot be used.
+    #[error("tensor '{tensor}' is stored in '{location}': {reason}")]
+    External {
+        tensor: String,
+        location: String,
+        reason: String,
+    },
+    /// Initializers without data that no weights file has.
+    #[error("{count} weights without data: {}", list(names, *count))]
+    MissingWeights {
+        /// The first ten.
+        names: Vec<String>,
+        count: usize,
+        /// Whether weights files were given.
+        searched: bool,
+    },
+    /// A weights file has a tensor of another type.
+    #[error("weight '{name}' is {wanted} in the model but {found} in {}", path.display())]
+    WeightMismatch {
+        name: String,
+        wanted: String,
+        found: String,
+        path: PathBuf,
+    },
+    /// Two weights files have a tensor of one name.
+    #[error("weight '{name}' is in {} and in {}", first.display(), second.display())]
+    DuplicateWeight {
+        name: String,
+        first: PathBuf,
+        second: PathBuf,
+    },
+    /// A weights file is not in the safetensors format.
+    #[error("{} is not a valid safetensors file: {reason}", path.display())]
+    Safetensors { path: PathBuf, reason: String },
+    /// A name is defined more than once.
+    #[error("value '{value}' is defined twice")]
+    Duplicate { value: String },
+    /// A name is used but never defined.
+    #[error("value '{value}', used by '{user}', is defined nowhere")]
+    Undefined { value: String, user: String },
+    /// Nodes wait for each other.
+    #[error("the graph has a cycle through {}", list(nodes, nodes.len()))]
+    Cycle { nodes: Vec<String> },
+    /// A model-local function that uses itself.
+    #[error("function '{function}' uses itself")]
+    Recursion { function: String },
+    /// An attribute that cannot be read.
+    #[error("node '{node}' ({op}): attribute '{attr}': {reason}")]
+    Attribute {
+        node: String,
+        op: String,
+        attr: String,
+        reason: String,
+    },
+    /// A node that breaks a rule of its op's older form.
+    #[error("node '{node}' ({op}): {reason}")]
+    Node {
+        node: String,
+        op: String,
+        reason: String,
+    },
+    /// Ops, or forms of ops, that are not supported. All of them.
+    #[error("the model needs operations that are not supported: {}", by_op(nodes))]
+    Unsupported { nodes: Vec<UnsupportedNode> },
+    /// The graph breaks rules of its ops.
+    #[error("the model's graph is invalid: {}", list(errors, errors.len()))]
+    Graph { errors: Vec<GraphError> },
+    /// A file must be written but there is no place for it.
+    #[error(
+        "the model stores weights in an encoded form, and there is no cache folder for the decoded ones"
+    )]
+    NoCache,
+}
+
+/// The first ten of `items`, and how many more there are.
+fn list<T: std::fmt::Display>(items: &[T], count: usize) -> String {
+    let mut out: Vec<String> = items.iter().take(10).map(|i| i.to_string()).collect();
+    if count > out.len() {
+        out.push(format!("and {} more", count - out.len()));
+    }
+    out.join(", ")
+}
+
+/// Every node, grouped by op and reason in the order of first appearance.
+fn by_op(nodes: &[UnsupportedNode]) -> String {
+    let mut groups: Vec<(&UnsupportedNode, Vec<&str>)> = Vec::new();
+    let mut known = std::collections::HashMap::new();
+    for n in nodes {
+        let at = *known.entry((&n.op, &n.reason)).or_insert(groups.len());
+        if at == groups.len() {
+            groups.push((n, Vec::new()));
+        }
+        groups[at].1.push(&n.node);
+    }
+    let one = |(first, names): &(&UnsupportedNode, Vec<&str>)| {
+        let reason = first
+            .reason
+            .as_ref()
+            .map_or(String::new(), |r| format!(", {r}"));
+        format!(
+            "{} (node{} {}{reason})",
+            first.op,
+            if names.len() > 1 { "s" } else { "" },
+            names.join(", ")
+        )
+    };
+    groups.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+impl ModelError {
+    /// The stable kind.
+    pub fn code(&self) -> Code {
+        match self {
+            ModelError::Io { .. } | ModelError::NoCache => Code::Io,
+            ModelError::Unsupported { .. }
+            | ModelError::UnsupportedType { .. }
+            | ModelError::Opset { .. } => Code::UnsupportedOp,
+            ModelError::Graph { .. } => Code::InvalidGraph,
+            _ => Code::InvalidModel,
+        }
+    }
+
+    /// What to do next; empty where there is nothing to add.
+    pub fn advice(&self) -> &'static str {
+        use ModelError as E;
+        match self {
+            E::Missing { .. } => "check the path",
+            E::NotAFile { .. } => "give the path of the model file itself",
+            E::Io { .. } => "check permissions and free space",
+            E::Changed { .. } => "wait until nothing writes to the file, then load the model again",
+            E::LfsPointer { .. } => "run `git lfs pull` where the file comes from",
+            E::NotOnnx { .. } => "export the model to ONNX, for example with torch.onnx.export",
+            E::Truncated { .. } | E::Malformed { .. } => {
+                "the file is incomplete or damaged; copy or download it again"
+            }
+            E::TooLarge { .. } => "store weights as tensors, not as attributes or nodes",
+            E::Opset { found, min, .. } if found < min => {
+                "convert the model with onnx.version_converter, or export it again with a newer opset"
+            }
+            E::Opset { .. } => "export the model again with an older opset_version",
+            E::NoOpset => {
+                "the file is incomplete or was written by a broken exporter; run onnx.checker on it"
+            }
+            E::Input { .. } => {
+                "export the model with input shapes: dimensions may be symbolic, their number must be known"
+            }
+            E::UnsupportedType { .. } => "export the model with dense tensors of numbers or bools",
+            E::External { .. } => {
+                "keep external data in the model's own folder and name it by a relative path"
+            }
+            E::MissingWeights {
+                searched: false, ..
+            } => "give the file that has them with --weights FILE.safetensors",
+            E::MissingWeights { .. } => {
+                "the weights files belong to another model, or one is missing"
+            }
+            E::WeightMismatch { .. } => "use the weights that were exported with this model",
+            E::DuplicateWeight { .. } => "give each weight once",
+            E::Safetensors { .. } => "the file is incomplete or damaged; copy or download it again",
+            E::Unsupported { .. } => {
+                "export the model with other operators, or simplify it (onnxsim, onnxruntime's optimizer)"
+            }
+            E::NoCache => "set HOME or XDG_CACHE_HOME, or name a cache folder",
+            E::Duplicate { .. } | E::Undefined { .. } | E::Cycle { .. } | E::Recursion { .. } => {
+                "the exporter wrote an invalid graph; run onnx.checker on the file"
+            }
+            E::Tensor { .. } | E::Attribute { .. } | E::Node { .. } | E::Graph { .. } => {
+                "export the model again; onnx.checker may say more"
+            }
+        }
+    }
+}
+
+impl From<ModelError> for Error {
+    fn from(e: ModelError) -> Error {
+        Error::new(e.code(), e.to_string()).advise(e.advice())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_cut_after_ten() {
+        let names: Vec<String> = (0..10).map(|i| format!("w{i}")).collect();
+        let e = ModelError::MissingWeights {
+            names,
+            count: 12,
+            searched: false,
+        };
+        let e = Error::from(e);
+        assert_eq!(e.code, Code::InvalidModel);
+        assert_eq!(
+            e.to_string(),
+            "12 weights without data: w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, and 2 more\n  \
+             give the file that has them with --weights FILE.safetensors"
+        );
+    }
+
+    #[test]
+    fn every_unsupported_node_is_named() {
+        let node = |op: &str, node: &str, reason: Option<&str>| UnsupportedNode {
+            node: node.into(),
+            op: op.into(),
+            reason: reason.map(Into::into),
+        };
+        let nodes = vec![
+            node("Loop", "a", None),
+            node("If", "b", Some("the condition varies")),
+            node("Loop", "c", None),
+        ];
+        assert_eq!(
+            ModelError::Unsupported { nodes }.to_string(),
+            "the model needs operations that are not supported: Loop (nodes a, c); \
+             If (node b, the condition varies)"
+        );
+    }
+}

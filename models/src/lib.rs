@@ -1,0 +1,27 @@
+//! Importers: a model file becomes a [`Function`](convoke_common::graph::Function) and the files its weights are
+//! ranges of.
+//!
+//! ```text
+//! model.onnx --skeleton--> ModelProto without payloads --import--> Function + Sources
+//!                                                      ^
+//! weights.safetensors --header--> ranges by name ------'
+//! ```
+//!
+//! Invariants
+//! 1. Reading a model's structure loads no weights: payloads above 4 KiB stay in the file and become ranges.
+//! 2. Every length is checked against what is left of its file before anything is allocated for it, and
+//!    nesting is bounded: no file, however broken, causes a panic or an unbounded allocation.
+//! 3. No file outside the model's folder is read because a model names it.
+//! 4. The same files give the same function, in every process.
+
+pub mod artifact_index;
+mod error;
+mod file;
+pub mod onnx;
+mod safetensors;
+#[cfg(test)]
+mod testing;
+
+pub use artifact_index::{ArtifactIndex, OnProgress, Progress, Source, default_cache_dir};
+pub use error::{ModelError, UnsupportedNode};
+pub use onnx::{Imported, LoadOptions, ModelInfo};

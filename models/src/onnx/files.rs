@@ -1,0 +1,207 @@
+//! The files that constants are ranges of, found and checked while the graph is imported.
+//!
+//! Invariants
+//! 1. A file that a model names lies in the model's own folder or beneath it, after every link is resolved.
+//! 2. A range lies inside its file.
+//! 3. Content of at most [`INLINE_LIMIT`] bytes is read and travels inside the graph.
+
+use std::collections::HashMap;
+use std::path::{Component, Path, PathBuf};
+
+use convoke_common::Tensor;
+use convoke_common::graph::{INLINE_LIMIT, Literal};
+
+use super::encoded::{self, Input, Job};
+use super::tensor::{Constant, Content};
+use crate::error::ModelError;
+use crate::file::{DataFile, Identity};
+use crate::safetensors::Weights;
+
+/// The files of one model.
+pub(super) struct Files<'a> {
+    model: &'a DataFile,
+    weights: &'a Weights,
+    /// Files that literals are ranges of, in the order of first use: their index is the artifact's.
+    used: Vec<(PathBuf, Identity)>,
+    index: HashMap<PathBuf, u32>,
+    /// External locations seen, with the files they name.
+    resolved: HashMap<String, (PathBuf, Identity)>,
+    /// Tensors to decode into the sidecar.
+    jobs: Vec<Job>,
+    missing: Vec<String>,
+}
+
+/// Where a constant ended up.
+pub(super) enum Placed {
+    Literal(Literal),
+    /// In the sidecar, as the job with this index.
+    Sidecar(usize),
+}
+
+impl<'a> Files<'a> {
+    pub(super) fn new(model: &'a DataFile, weights: &'a Weights) -> Files<'a> {
+        let (index, resolved) = (HashMap::new(), HashMap::new());
+        Files {
+            model,
+            weights,
+            used: vec![],
+            index,
+            resolved,
+            jobs: vec![],
+            missing: vec![],
+        }
+    }
+
+    /// The files of the artifacts, in order, as they were when their ranges were found.
+    pub(super) fn used(&self) -> &[(PathBuf, Identity)] {
+        &self.used
+    }
+
+    pub(super) fn jobs(&self) -> &[Job] {
+        &self.jobs
+    }
+
+    /// Fails when a weight was found nowhere.
+    pub(super) fn check_missing(&self) -> Result<(), ModelError> {
+        if self.missing.is_empty() {
+            return Ok(());
+        }
+        Err(ModelError::MissingWeights {
+            names: self.missing.iter().take(10).cloned().collect(),
+            count: self.missing.len(),
+            searched: !self.weights.is_empty(),
+        })
+    }
+
+    /// The index of the artifact that is the file at `path`.
+    pub(super) fn artifact(&mut self, path: &Path, identity: Identity) -> u32 {
+        if let Some(i) = self.index.get(path) {
+            return *i;
+        }
+        let i = self.used.len() as u32;
+        self.used.push((path.into(), identity));
+        self.index.insert(path.into(), i);
+        i
+    }
+
+    /// Finds the content of constant `c`, called `name`.
+    pub(super) fn place(&mut self, name: &str, c: Constant) -> Result<Placed, ModelError> {
+        let job = |input| Job {
+            tensor: name.into(),
+            dtype: c.dtype,
+            bytes: c.bytes,
+            input,
+        };
+        Ok(match &c.content {
+            Content::Inline(t) if t.byte_len() <= INLINE_LIMIT => {
+                Placed::Literal(Literal::Inline(t.clone()))
+            }
+            Content::Inline(t) => self.later(job(Input::Bytes(t.bytes().to_vec()))),
+            Content::Decoded(data) => self.later(job(Input::Bytes(data.clone()))),
+            Content::Encoded(pieces) => {
+                let job = job(Input::Pieces(pieces.clone()));
+                if c.bytes > INLINE_LIMIT as u64 {
+                    return Ok(self.later(job));
+                }
+                Placed::Literal(inline(name, &c, &encoded::decode(self.model, &job)?)?)
+            }
+            Content::Model(offset) => {
+                let model = self.model;
+                Placed::Literal(self.range(name, &c, model.path(), model.identity(), *offset)?)
+            }
+            Content::External { location, offset } => {
+                let (path, identity) = self.resolve(name, location)?;
+                let len = identity.len;
+                if offset.checked_add(c.bytes).is_none_or(|end| end > len) {
+                    return Err(ModelError::Truncated {
+                        path,
+                        at: *offset,
+                        need: c.bytes,
+                        len,
+                    });
+                }
+                Placed::Literal(self.range(name, &c, &path, identity, *offset)?)
+            }
+            Content::Missing => match self.weights.find(name, c.dtype, &c.shape)? {
+                Some(w) => Placed::Literal(self.range(name, &c, w.path, w.identity, w.offset)?),
+                None => {
+                    self.missing.push(name.into());
+                    // A stand-in: the import fails after all missing names are known.
+                    Placed::Literal(Literal::Range {
+                        artifact: 0,
+                        offset: 0,
+                        len: c.bytes,
+                    })
+                }
+            },
+        })
+    }
+
+    fn later(&mut self, job: Job) -> Placed {
+        self.jobs.push(job);
+        Placed::Sidecar(self.jobs.len() - 1)
+    }
+
+    fn range(
+        &mut self,
+        name: &str,
+        c: &Constant,
+        path: &Path,
+        identity: Identity,
+        offset: u64,
+    ) -> Result<Literal, ModelError> {
+        if c.bytes > INLINE_LIMIT as u64 {
+            let artifact = self.artifact(path, identity);
+            return Ok(Literal::Range {
+                artifact,
+                offset,
+                len: c.bytes,
+            });
+        }
+        let file = DataFile::open(path)?;
+        if file.identity() != identity {
+            return Err(ModelError::Changed { path: path.into() });
+        }
+        inline(name, c, &file.bytes(offset, c.bytes)?)
+    }
+
+    /// The file that `location` names.
+    fn resolve(&mut self, name: &str, location: &str) -> Result<(PathBuf, Identity), ModelError> {
+        if let Some(found) = self.resolved.get(location) {
+            return Ok(found.clone());
+        }
+        let refuse = |reason: String| ModelError::External {
+            tensor: name.into(),
+            location: location.into(),
+            reason,
+        };
+        let inside = |c: Component<'_>| matches!(c, Component::Normal(_) | Component::CurDir);
+        if !Path::new(location).components().all(inside) || location.contains('\0') {
+            return Err(refuse("the path is not inside the model's folder".into()));
+        }
+        let folder = match self.model.path().parent() {
+            Some(p) if !p.as_os_str().is_empty() => p,
+            _ => Path::new("."),
+        };
+        let folder = folder.canonicalize().map_err(|e| refuse(e.to_string()))?;
+        let path = folder
+            .join(location)
+            .canonicalize()
+            .map_err(|e| refuse(e.to_string()))?;
+        if !path.starts_with(&folder) {
+            return Err(refuse("a link leads out of the model's folder".into()));
+        }
+        let found = (path.clone(), DataFile::open(&path)?.identity());
+        self.resolved.insert(location.into(), found.clone());
+        Ok(found)
+    }
+}
+
+fn inline(name: &str, c: &Constant, bytes: &[u8]) -> Result<Literal, ModelError> {
+    let t = Tensor::from_bytes(c.dtype, &c.shape, bytes);
+    let t = t.map_err(|e| ModelError::Tensor {
+        tensor: name.into(),
+        reason: e.to_string(),
+    })?;
+    Ok(Literal::Inline(t))
+}

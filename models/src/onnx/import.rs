@@ -1,0 +1,368 @@
+//! From the messages of a model to a function.
+
+use std::collections::HashSet;
+
+use convoke_common::Tensor;
+use convoke_common::graph::{Attrs, TensorType, ValueId};
+
+use super::builder::Builder;
+use super::files::Files;
+use super::inputs;
+use super::normalize::{self, Call, Outputs, Refused};
+use super::proto::{AttributeProto, ModelProto, NodeProto};
+use super::scope::{Functions, Scope, domain, functions, opsets};
+use super::skeleton::Payload;
+use super::{attrs, sort, tensor};
+use crate::error::ModelError;
+
+/// Operator set versions that are understood.
+pub(super) const OPSETS: std::ops::RangeInclusive<i64> = 7..=28;
+
+/// Most nodes of a model, after functions were expanded.
+const MAX_NODES: u64 = 1 << 20;
+
+pub(super) struct Importer<'a> {
+    pub b: Builder,
+    pub files: Files<'a>,
+    payloads: &'a [Payload],
+    functions: Functions<'a>,
+    pub(super) scopes: Vec<Scope<'a>>,
+    /// Every name that something reads.
+    read: HashSet<&'a str>,
+    /// Nodes so far, those of expanded functions included.
+    count: u64,
+}
+
+/// Imports the graph of `model`, whose graph is present.
+pub(super) fn import<'a>(
+    model: &'a ModelProto,
+    payloads: &'a [Payload],
+    files: Files<'a>,
+) -> Result<Importer<'a>, ModelError> {
+    let Some(graph) = &model.graph else {
+        return Err(ModelError::NoOpset);
+    };
+    let mut scope = Scope {
+        opsets: opsets(&model.opset_import),
+        ..Scope::default()
+    };
+    if !scope.opsets.contains_key("") {
+        if scope.opsets.is_empty() {
+            return Err(ModelError::NoOpset);
+        }
+        // All nodes are of other domains, or of functions.
+        scope.opsets.insert("", *OPSETS.end());
+    }
+    check_opset(scope.opsets[""])?;
+    scope.add_initializers(graph)?;
+    let mut read = HashSet::new();
+    let nodes = model
+        .functions
+        .iter()
+        .flat_map(|f| &f.node)
+        .chain(&graph.node);
+    nodes.for_each(|n| {
+        sort::reads(n, &mut |name| {
+            read.insert(name);
+        })
+    });
+    read.extend(graph.output.iter().map(|o| o.name()));
+    read.extend(
+        model
+            .functions
+            .iter()
+            .flat_map(|f| f.output.iter().map(String::as_str)),
+    );
+    let mut i = Importer {
+        b: Builder::new(graph.name()),
+        files,
+        payloads,
+        functions: functions(&model.functions)?,
+        scopes: vec![],
+        read,
+        count: 0,
+    };
+    let types = inputs::types(graph, &scope.pending)?;
+    for (name, ty) in types {
+        let id = i.b.param(name, ty);
+        scope.define(name, Some(id))?;
+    }
+    i.scopes.push(scope);
+    i.nodes(&graph.node)?;
+    for o in &graph.output {
+        let id = i.resolve(o.name(), "the graph's outputs")?;
+        let id = id.ok_or_else(|| undefined(o.name(), "the graph's outputs"))?;
+        i.b.f.results.push((o.name().into(), id));
+    }
+    Ok(i)
+}
+
+pub(super) fn check_opset(found: i64) -> Result<(), ModelError> {
+    if OPSETS.contains(&found) {
+        return Ok(());
+    }
+    Err(ModelError::Opset {
+        found,
+        min: *OPSETS.start(),
+        max: *OPSETS.end(),
+    })
+}
+
+fn undefined(value: &str, user: &str) -> ModelError {
+    ModelError::Undefined {
+        value: value.into(),
+        user: user.into(),
+    }
+}
+
+impl<'a> Importer<'a> {
+    pub(super) fn scope(&mut self) -> &mut Scope<'a> {
+        let last = self.scopes.len() - 1;
+        &mut self.scopes[last]
+    }
+
+    pub(super) fn nodes(&mut self, nodes: &'a [NodeProto]) -> Result<(), ModelError> {
+        for i in sort::order(nodes)? {
+            self.node(&nodes[i], i)?;
+        }
+        Ok(())
+    }
+
+    /// What `name` stands for; constants become literals when they are first read.
+    pub(super) fn resolve(
+        &mut self,
+        name: &str,
+        user: &str,
+    ) -> Result<Option<ValueId>, ModelError> {
+        for s in (0..self.scopes.len()).rev() {
+            let scope = &mut self.scopes[s];
+            if let Some(id) = scope.names.get(name) {
+                return Ok(*id);
+            }
+            if let Some((key, t)) = scope.pending.remove_entry(name) {
+                let full = format!("{}{name}", scope.prefix);
+                let c = tensor::constant(t, &full, self.payloads)?;
+                let ty = c.ty();
+                let placed = self.files.place(&full, c)?;
+                let id = self.b.constant(&full, ty, placed);
+                self.scopes[s].names.insert(key, Some(id));
+                return Ok(Some(id));
+            }
+            if !scope.open {
+                break;
+            }
+        }
+        Err(undefined(name, user))
+    }
+
+    fn node(&mut self, n: &'a NodeProto, index: usize) -> Result<(), ModelError> {
+        self.count += 1;
+        if self.count > MAX_NODES {
+            return Err(ModelError::TooLarge {
+                what: "nodes",
+                limit: MAX_NODES,
+            });
+        }
+        let name = format!("{}{}", self.scope().prefix, sort::node_name(n, index));
+        let domain = domain(n.domain());
+        let bound = self.bind_attributes(n);
+        let outputs = self.used_outputs(n);
+        let mut inputs = Vec::with_capacity(n.input.len());
+        for i in &n.input {
+            inputs.push(if i.is_empty() {
+                None
+            } else {
+                self.resolve(i, &name)?
+            });
+        }
+        if let Some(f) = self
+            .functions
+            .get(&(domain, n.op_type(), n.overload()))
+            .copied()
+        {
+            return self.call(f, &name, inputs, bound, outputs);
+        }
+        let out = match (domain, n.op_type()) {
+            ("", "Constant") => self.constant(&name, outputs, &bound),
+            ("", "If") => return self.branch(&name, &inputs, &bound, outputs),
+            _ => self.op(domain, n.op_type(), &name, inputs, &bound, outputs),
+        };
+        let out = self.reported(out, domain, n.op_type(), &name, outputs)?;
+        for (o, id) in outputs.iter().zip(out).filter(|(o, _)| !o.is_empty()) {
+            self.scope().define(o, Some(id))?;
+        }
+        Ok(())
+    }
+
+    /// The outputs up to the last one that something reads. The parts of a Split are never optional.
+    fn used_outputs(&self, n: &'a NodeProto) -> &'a [String] {
+        let optional = |o: &&String| o.is_empty() || !self.read.contains(o.as_str());
+        let unread = n.output.iter().rev().take_while(optional).count();
+        match n.op_type() {
+            "Split" => &n.output,
+            _ => &n.output[..(n.output.len() - unread).max(n.output.len().min(1))],
+        }
+    }
+
+    /// The attributes, those that refer to attributes of the enclosing function replaced.
+    fn bind_attributes(&mut self, n: &'a NodeProto) -> Vec<(&'a str, &'a AttributeProto)> {
+        let scope = self.scope();
+        n.attribute
+            .iter()
+            .filter_map(|a| match a.ref_attr_name() {
+                "" => Some((a.name(), a)),
+                outer => Some((a.name(), *scope.attrs.get(outer)?)),
+            })
+            .collect()
+    }
+
+    /// Notes an unsupported node; its outputs get stand-ins, so that all others are found, too.
+    pub(super) fn reported(
+        &mut self,
+        out: Outputs,
+        domain: &str,
+        op: &str,
+        name: &str,
+        outputs: &[String],
+    ) -> Result<Vec<ValueId>, ModelError> {
+        match out {
+            Ok(out) => Ok(out),
+            Err(Refused::Error(e)) => Err(e),
+            Err(Refused::Unsupported(reason)) => {
+                let op = if domain.is_empty() {
+                    op.into()
+                } else {
+                    format!("{domain}.{op}")
+                };
+                let reason = Some(reason).filter(|r| !r.is_empty());
+                self.b.unsupported(name, &op, reason);
+                Ok(self.b.stand_ins(outputs))
+            }
+        }
+    }
+
+    fn op(
+        &mut self,
+        domain: &str,
+        op: &str,
+        name: &str,
+        inputs: Vec<Option<ValueId>>,
+        bound: &[(&str, &AttributeProto)],
+        outputs: &[String],
+    ) -> Outputs {
+        let version = match self.opset(domain) {
+            Some(v) => v,
+            None => {
+                return Err(Refused::Unsupported(
+                    "its operator set is not imported".into(),
+                ));
+            }
+        };
+        if !matches!(domain, "" | "com.microsoft") {
+            return Err(Refused::Unsupported(String::new()));
+        }
+        let graphs = |a: &AttributeProto| a.g.is_some() || !a.graphs.is_empty();
+        if matches!(op, "Loop" | "Scan" | "SequenceMap") || bound.iter().any(|(_, a)| graphs(a)) {
+            return Err(Refused::Unsupported("control flow".into()));
+        }
+        let mut attributes = Attrs::default();
+        for (attr, a) in bound {
+            let value = attrs::convert(a, self.payloads)
+                .map_err(|reason| Refused::Unsupported(format!("attribute '{attr}' {reason}")))?;
+            attributes.0.insert((*attr).into(), value);
+        }
+        if outputs.is_empty() {
+            return Ok(vec![]);
+        }
+        let outputs = self.full_names(outputs);
+        let (name, op) = (name.into(), op.into());
+        let call = Call {
+            name,
+            op,
+            inputs,
+            attrs: attributes,
+            outputs,
+            opset: version,
+        };
+        if domain.is_empty() {
+            normalize::standard(&mut self.b, call)
+        } else {
+            normalize::microsoft(&mut self.b, call)
+        }
+    }
+
+    /// The operator set of `domain` here: a branch uses that of the graph around it.
+    fn opset(&self, domain: &str) -> Option<i64> {
+        for s in self.scopes.iter().rev() {
+            if let Some(v) = s.opsets.get(domain) {
+                return Some(*v);
+            }
+            if !s.open {
+                break;
+            }
+        }
+        // ONNX Runtime's ops come with models that do not import their domain.
+        (domain == "com.microsoft").then_some(1)
+    }
+
+    fn full_names(&mut self, names: &[String]) -> Vec<String> {
+        let prefix = self.scope().prefix.clone();
+        let full = |n: &String| {
+            if n.is_empty() {
+                String::new()
+            } else {
+                format!("{prefix}{n}")
+            }
+        };
+        names.iter().map(full).collect()
+    }
+
+    /// A Constant node.
+    fn constant(
+        &mut self,
+        name: &str,
+        outputs: &[String],
+        bound: &[(&str, &AttributeProto)],
+    ) -> Outputs {
+        let full = self.full_names(outputs);
+        let full = full.first().filter(|n| !n.is_empty()).map_or(name, |n| n);
+        let error = |reason: &str| ModelError::Node {
+            node: name.into(),
+            op: "Constant".into(),
+            reason: reason.into(),
+        };
+        let [(form, a)] = bound else {
+            return Err(error("must have one attribute").into());
+        };
+        let tensor = |t: Result<_, convoke_common::tensor::TensorError>| {
+            t.map_err(|e| error(&e.to_string()))
+        };
+        let t = match *form {
+            "value" => {
+                let t = a.t.as_ref().ok_or_else(|| error("has no value"))?;
+                let c = tensor::constant(t, full, self.payloads)?;
+                let ty = c.ty();
+                let placed = self.files.place(full, c)?;
+                return Ok(vec![self.b.constant(full, ty, placed)]);
+            }
+            "value_int" => Tensor::scalar(a.i()),
+            "value_float" => Tensor::scalar(a.f()),
+            "value_ints" => tensor(Tensor::from_slice(&[a.ints.len()], &a.ints))?,
+            "value_floats" => tensor(Tensor::from_slice(&[a.floats.len()], &a.floats))?,
+            other => return Err(Refused::Unsupported(format!("attribute '{other}'"))),
+        };
+        let ty = TensorType::fixed(t.dtype(), t.shape());
+        let content = tensor::Content::Inline(t.clone());
+        let (dtype, shape, bytes) = (t.dtype(), t.shape().to_vec(), t.byte_len() as u64);
+        let placed = self.files.place(
+            full,
+            tensor::Constant {
+                dtype,
+                shape,
+                bytes,
+                content,
+            },
+        )?;
+        Ok(vec![self.b.constant(full, ty, placed)])
+    }
+}

@@ -1,0 +1,156 @@
+//! Graphs within the graph, inlined: calls of model-local functions, and branches that are known to be taken.
+
+use convoke_common::graph::ValueId;
+
+use super::import::{Importer, OPSETS, check_opset};
+use super::normalize::Refused;
+use super::proto::{AttributeProto, FunctionProto, GraphProto};
+use super::scope::{Scope, opsets};
+use crate::error::ModelError;
+
+/// Nesting of functions and inlined branches.
+const MAX_DEPTH: usize = 32;
+
+impl<'a> Importer<'a> {
+    fn check_depth(&self) -> Result<(), ModelError> {
+        if self.scopes.len() > MAX_DEPTH {
+            return Err(ModelError::TooLarge {
+                what: "levels of functions",
+                limit: MAX_DEPTH as u64,
+            });
+        }
+        Ok(())
+    }
+
+    /// An If whose condition is known: the branch taken, inlined.
+    pub(super) fn branch(
+        &mut self,
+        name: &str,
+        inputs: &[Option<ValueId>],
+        bound: &[(&'a str, &'a AttributeProto)],
+        outputs: &'a [String],
+    ) -> Result<(), ModelError> {
+        let known = inputs
+            .first()
+            .copied()
+            .flatten()
+            .and_then(|id| self.b.elements(id));
+        let Some([condition]) = known.as_deref() else {
+            let reason = Err(Refused::Unsupported("its condition is not constant".into()));
+            let out = self.reported(reason, "", "If", name, outputs)?;
+            for (o, id) in outputs.iter().zip(out).filter(|(o, _)| !o.is_empty()) {
+                self.scope().define(o, Some(id))?;
+            }
+            return Ok(());
+        };
+        let wanted = if *condition != 0 {
+            "then_branch"
+        } else {
+            "else_branch"
+        };
+        let graph = bound
+            .iter()
+            .find(|(n, _)| *n == wanted)
+            .and_then(|(_, a)| a.g.as_ref());
+        let error = |reason: String| ModelError::Node {
+            node: name.into(),
+            op: "If".into(),
+            reason,
+        };
+        let graph = graph.ok_or_else(|| error(format!("has no {wanted}")))?;
+        let inner = Scope {
+            open: true,
+            prefix: format!("{name}/"),
+            ..Scope::default()
+        };
+        let results = self.graph(graph, inner, name)?;
+        if results.len() < outputs.len() {
+            return Err(error(format!("{wanted} has {} outputs", results.len())));
+        }
+        for (o, id) in outputs.iter().zip(results).filter(|(o, _)| !o.is_empty()) {
+            self.scope().define(o, id)?;
+        }
+        Ok(())
+    }
+
+    /// Imports a nested graph and returns its results.
+    fn graph(
+        &mut self,
+        g: &'a GraphProto,
+        mut inner: Scope<'a>,
+        name: &str,
+    ) -> Result<Vec<Option<ValueId>>, ModelError> {
+        self.check_depth()?;
+        inner.add_initializers(g)?;
+        // Attributes of an enclosing function can be referred to here as well.
+        inner.attrs = self.scope().attrs.clone();
+        self.scopes.push(inner);
+        self.nodes(&g.node)?;
+        let results = g
+            .output
+            .iter()
+            .map(|o| self.resolve(o.name(), name))
+            .collect();
+        self.scopes.pop();
+        results
+    }
+
+    /// A call of a model-local function: its nodes, inlined.
+    pub(super) fn call(
+        &mut self,
+        f: &'a FunctionProto,
+        name: &str,
+        inputs: Vec<Option<ValueId>>,
+        bound: Vec<(&'a str, &'a AttributeProto)>,
+        outputs: &'a [String],
+    ) -> Result<(), ModelError> {
+        self.check_depth()?;
+        let key = (f.domain(), f.name());
+        if self.scopes.iter().any(|s| s.function == Some(key)) {
+            return Err(ModelError::Recursion {
+                function: format!("{}.{}", key.0, key.1),
+            });
+        }
+        let error = |reason: String| ModelError::Node {
+            node: name.into(),
+            op: f.name().into(),
+            reason,
+        };
+        if inputs.len() > f.input.len() {
+            return Err(error(format!(
+                "takes {} operands, {} given",
+                f.input.len(),
+                inputs.len()
+            )));
+        }
+        let mut inner = Scope {
+            opsets: opsets(&f.opset_import),
+            prefix: format!("{name}/"),
+            function: Some(key),
+            ..Scope::default()
+        };
+        // A function that says nothing of a domain is read like the model.
+        let outer = self.scopes[0].opsets.clone();
+        outer.into_iter().for_each(|(d, v)| {
+            inner.opsets.entry(d).or_insert(v);
+        });
+        check_opset(inner.opsets.get("").copied().unwrap_or(*OPSETS.end()))?;
+        let defaults = f.attribute_proto.iter().map(|a| (a.name(), a));
+        inner.attrs = defaults.chain(bound).collect();
+        for (i, formal) in f.input.iter().enumerate() {
+            inner.define(formal, inputs.get(i).copied().flatten())?;
+        }
+        self.scopes.push(inner);
+        self.nodes(&f.node)?;
+        let results: Result<Vec<_>, _> = f.output.iter().map(|o| self.resolve(o, name)).collect();
+        self.scopes.pop();
+        let results = results?;
+        if results.len() < outputs.len() {
+            return Err(error(format!("has {} outputs", results.len())));
+        }
+        for (o, id) in outputs.iter().zip(results).filter(|(o, _)| !o.is_empty()) {
+            self.scope().define(o, id)?;
+        }
+        Ok(())
+    }
+}

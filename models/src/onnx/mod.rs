@@ -1,0 +1,175 @@
+//! ONNX models.
+//!
+//! ```text
+//! file --skeleton--> messages --import--> Function --infer_types--> typed Function
+//!          |                     |
+//!          |                     +-- scope (names), normalize (older forms), builder (values, nodes)
+//!          +-- payloads ----------- files (ranges, external data, weights), encoded (sidecar)
+//! ```
+
+mod attrs;
+mod builder;
+mod encoded;
+mod files;
+mod import;
+mod inline;
+mod inputs;
+mod normalize;
+mod proto;
+mod scope;
+mod skeleton;
+mod sort;
+mod tensor;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use std::path::{Path, PathBuf};
+
+use convoke_common::Tensor;
+use convoke_common::artifact::ArtifactMeta;
+use convoke_common::graph::{Function, GraphError};
+
+use prost::Message as _;
+
+use crate::artifact_index::{ArtifactIndex, OnProgress, Source, default_cache_dir};
+use crate::error::ModelError;
+use crate::file::DataFile;
+use crate::safetensors::Weights;
+
+/// How to load a model.
+#[derive(Clone, Default)]
+pub struct LoadOptions {
+    /// Safetensors files with the content of initializers that the model has no data for.
+    pub weights: Vec<PathBuf>,
+    /// Where hashes and decoded weights are remembered; [`default_cache_dir`] where this is `None`.
+    pub cache_dir: Option<PathBuf>,
+    /// The folder that workers see, too: artifacts beneath it are named by their paths in it.
+    pub artifact_root: Option<PathBuf>,
+    /// Called while files are hashed.
+    pub progress: Option<OnProgress>,
+}
+
+/// What a model says of itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ModelInfo {
+    pub producer: String,
+    pub producer_version: String,
+    pub ir_version: i64,
+    /// Version of ONNX's own operator set.
+    pub opset: i64,
+    /// Other operator sets, by domain.
+    pub domains: Vec<(String, i64)>,
+    /// Free-form pairs.
+    pub properties: Vec<(String, String)>,
+}
+
+/// An imported model.
+#[derive(Debug, Clone)]
+pub struct Imported {
+    /// Typed and verified, in the newest form of every op.
+    pub function: Function,
+    /// The files of `function.artifacts`, in the same order.
+    pub sources: Vec<Source>,
+    pub info: ModelInfo,
+}
+
+/// Imports the model at `path`.
+pub fn load(path: &Path, options: &LoadOptions) -> Result<Imported, ModelError> {
+    let file = DataFile::open(path)?;
+    let skeleton = skeleton::read(&file)?;
+    let info = info(&skeleton.model);
+    let weights = Weights::open(&options.weights)?;
+    let files = files::Files::new(&file, &weights);
+    let mut imported = import::import(&skeleton.model, &skeleton.payloads, files)?;
+    imported.b.check_supported()?;
+    imported.files.check_missing()?;
+
+    let cache = options.cache_dir.clone().or_else(default_cache_dir);
+    let index = ArtifactIndex::new(cache.as_deref(), options.artifact_root.as_deref());
+    let progress = options.progress.as_deref();
+    let import::Importer {
+        mut b, mut files, ..
+    } = imported;
+    // What needs no file is checked before files are read from end to end.
+    if files.jobs().is_empty() {
+        infer(&mut b.f, &files)?;
+    } else {
+        let cache = cache.as_deref().ok_or(ModelError::NoCache)?;
+        let model = index.sources(&[path.into()], progress)?;
+        let sidecar = encoded::sidecar(&file, model[0].meta(), files.jobs(), cache)?;
+        let artifact = files.artifact(&sidecar, DataFile::open(&sidecar)?.identity());
+        b.place_sidecar(artifact, files.jobs(), &encoded::layout(files.jobs()).0);
+        infer(&mut b.f, &files)?;
+    }
+    let paths: Vec<PathBuf> = files.used().iter().map(|(p, _)| p.clone()).collect();
+    let sources = index.sources(&paths, progress)?;
+    for (source, (path, identity)) in sources.iter().zip(files.used()) {
+        if source.identity() != *identity {
+            return Err(ModelError::Changed { path: path.clone() });
+        }
+    }
+    b.f.artifacts = sources.iter().map(|s| s.meta().clone()).collect();
+    b.f.verify()
+        .map_err(|e| ModelError::Graph { errors: vec![e] })?;
+    Ok(Imported {
+        function: b.f,
+        sources,
+        info,
+    })
+}
+
+/// The name and content of an encoded `TensorProto`, the form of the inputs and outputs that come with ONNX's own
+/// test cases.
+pub fn decode_tensor(bytes: &[u8]) -> Result<(String, Tensor), ModelError> {
+    let fail = |tensor: &str, reason: String| ModelError::Tensor {
+        tensor: tensor.into(),
+        reason,
+    };
+    let t = proto::TensorProto::decode(bytes).map_err(|e| fail("", e.to_string()))?;
+    let name = t.name().to_string();
+    let c = tensor::constant(&t, &name, &[])?;
+    let decoded = match c.content {
+        tensor::Content::Inline(t) => Ok(t),
+        tensor::Content::Decoded(data) => {
+            Tensor::from_bytes(c.dtype, &c.shape, &data).map_err(|e| e.to_string())
+        }
+        _ => Err("its content is not in the message".into()),
+    };
+    let decoded = decoded.map_err(|reason| fail(&name, reason))?;
+    Ok((name, decoded))
+}
+
+/// Types the function; its artifacts have lengths but no hashes yet.
+fn infer(f: &mut Function, files: &files::Files<'_>) -> Result<(), ModelError> {
+    let unhashed = |len: u64| ArtifactMeta::new(String::new(), len, vec![]);
+    f.artifacts = files
+        .used()
+        .iter()
+        .map(|(_, identity)| unhashed(identity.len))
+        .collect();
+    let wrong = |errors: Vec<GraphError>| ModelError::Graph { errors };
+    convoke_common::ops::infer_types(f).map_err(wrong)
+}
+
+fn info(m: &proto::ModelProto) -> ModelInfo {
+    let opsets = scope::opsets(&m.opset_import);
+    let mut domains: Vec<(String, i64)> = opsets
+        .iter()
+        .filter(|(d, _)| !d.is_empty())
+        .map(|(d, v)| (d.to_string(), *v))
+        .collect();
+    domains.sort();
+    ModelInfo {
+        producer: m.producer_name().into(),
+        producer_version: m.producer_version().into(),
+        ir_version: m.ir_version(),
+        opset: opsets.get("").copied().unwrap_or(0),
+        domains,
+        properties: m
+            .metadata_props
+            .iter()
+            .map(|p| (p.key().into(), p.value().into()))
+            .collect(),
+    }
+}

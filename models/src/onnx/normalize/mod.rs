@@ -1,0 +1,202 @@
+//! Older forms of ops, rewritten to the newest.
+//!
+//! Invariants
+//! 1. What a rewritten node computes is what the op of its own operator set version computes.
+//! 2. The last node of a rewriting has the name of the original and yields the original's outputs; nodes added
+//!    before it are named `NAME/Op`, operands that were attributes `NAME/attribute`.
+//! 3. A form that cannot be expressed is reported as unsupported, never approximated.
+
+mod contrib;
+mod operands;
+mod resize;
+mod softmax;
+
+use convoke_common::DType;
+use convoke_common::graph::{Attr, Attrs, ValueId};
+
+use super::builder::Builder;
+use crate::error::ModelError;
+
+/// A node to import, its operands resolved.
+pub(super) struct Call {
+    pub name: String,
+    pub op: String,
+    pub inputs: Vec<Option<ValueId>>,
+    pub attrs: Attrs,
+    /// Names of the outputs, at least one; an empty one is read by nothing.
+    pub outputs: Vec<String>,
+    /// Version of the operator set of the op's domain.
+    pub opset: i64,
+}
+
+/// Why a node cannot be imported.
+pub(super) enum Refused {
+    /// Reported together with all others.
+    Unsupported(String),
+    /// Ends the import.
+    Error(ModelError),
+}
+
+impl From<ModelError> for Refused {
+    fn from(e: ModelError) -> Refused {
+        Refused::Error(e)
+    }
+}
+
+/// The outputs of an imported node.
+pub(super) type Outputs = Result<Vec<ValueId>, Refused>;
+
+fn unsupported(reason: impl Into<String>) -> Refused {
+    Refused::Unsupported(reason.into())
+}
+
+impl Call {
+    /// Operand `i`, where it is given.
+    fn input(&self, i: usize) -> Option<ValueId> {
+        self.inputs.get(i).copied().flatten()
+    }
+
+    /// Operand `i`.
+    fn need(&self, i: usize) -> Result<ValueId, ModelError> {
+        self.input(i)
+            .ok_or_else(|| self.error(format!("operand {i} is missing")))
+    }
+
+    /// Sets operand `i`.
+    fn set(&mut self, i: usize, id: Option<ValueId>) {
+        if self.inputs.len() <= i {
+            self.inputs.resize(i + 1, None);
+        }
+        self.inputs[i] = id;
+    }
+
+    /// Removes an attribute.
+    fn take(&mut self, attr: &str) -> Option<Attr> {
+        self.attrs.0.remove(attr)
+    }
+
+    /// Removes an attribute that is a list of integers.
+    fn take_ints(&mut self, attr: &str) -> Result<Option<Vec<i64>>, ModelError> {
+        match self.take(attr) {
+            None => Ok(None),
+            Some(Attr::Ints(v)) => Ok(Some(v)),
+            Some(_) => Err(self.wrong(attr, "a list of integers")),
+        }
+    }
+
+    /// Removes an attribute that is an integer.
+    fn take_int(&mut self, attr: &str) -> Result<Option<i64>, ModelError> {
+        match self.take(attr) {
+            None => Ok(None),
+            Some(Attr::Int(v)) => Ok(Some(v)),
+            Some(_) => Err(self.wrong(attr, "an integer")),
+        }
+    }
+
+    /// Removes an attribute that is a number.
+    fn take_float(&mut self, attr: &str) -> Result<Option<f32>, ModelError> {
+        match self.take(attr) {
+            None => Ok(None),
+            Some(Attr::Float(v)) => Ok(Some(v)),
+            Some(_) => Err(self.wrong(attr, "a float")),
+        }
+    }
+
+    fn wrong(&self, attr: &str, want: &str) -> ModelError {
+        ModelError::Attribute {
+            node: self.name.clone(),
+            op: self.op.clone(),
+            attr: attr.into(),
+            reason: format!("must be {want}"),
+        }
+    }
+
+    fn error(&self, reason: impl Into<String>) -> ModelError {
+        ModelError::Node {
+            node: self.name.clone(),
+            op: self.op.clone(),
+            reason: reason.into(),
+        }
+    }
+
+    /// The name of something added for this node.
+    fn sub(&self, what: &str) -> String {
+        format!("{}/{what}", self.name)
+    }
+
+    /// A node added before the last one, with one output.
+    fn before(
+        &self,
+        b: &mut Builder,
+        op: &str,
+        attrs: Attrs,
+        inputs: Vec<Option<ValueId>>,
+    ) -> Result<ValueId, ModelError> {
+        let name = self.sub(op);
+        let output = [name.clone()];
+        let out = b.emit(op, &name, attrs, inputs, &output)?;
+        out.first()
+            .copied()
+            .ok_or_else(|| self.error("has no output"))
+    }
+
+    /// The last node: `op` on `inputs`.
+    fn finish(
+        self,
+        b: &mut Builder,
+        op: &str,
+        attrs: Attrs,
+        inputs: Vec<Option<ValueId>>,
+    ) -> Outputs {
+        Ok(b.emit(op, &self.name, attrs, inputs, &self.outputs)?)
+    }
+
+    /// The node as it is now.
+    fn emit(self, b: &mut Builder) -> Outputs {
+        Ok(b.emit(&self.op, &self.name, self.attrs, self.inputs, &self.outputs)?)
+    }
+
+    /// The node under another op's name.
+    fn emit_as(mut self, b: &mut Builder, op: &str) -> Outputs {
+        self.op = op.into();
+        self.emit(b)
+    }
+
+    /// The dtype of operand `i`; f32 where it is not known.
+    fn dtype(&self, b: &Builder, i: usize) -> DType {
+        self.input(i)
+            .and_then(|id| b.ty(id))
+            .map_or(DType::F32, |t| t.dtype)
+    }
+}
+
+/// Imports a node of ONNX's own domain.
+pub(super) fn standard(b: &mut Builder, c: Call) -> Outputs {
+    let v = c.opset;
+    match c.op.as_str() {
+        "Softmax" | "LogSoftmax" | "Hardmax" if v < 13 => softmax::flattening(b, c),
+        "Squeeze" | "Unsqueeze" if v < 13 => operands::axes(b, c),
+        "Squeeze" | "Unsqueeze" => operands::scalar_axes(b, c),
+        "ReduceSum" if v < 13 => operands::axes(b, c),
+        "ReduceSum" => c.emit(b),
+        op if op.starts_with("Reduce") && v < 18 => operands::axes(b, c),
+        "Split" => operands::split(b, c),
+        "Pad" if v < 11 => operands::pad(b, c),
+        "Slice" if v < 10 => operands::slice(b, c),
+        "Clip" if v < 11 => operands::clip(b, c),
+        "TopK" if v < 10 => operands::top_k(b, c),
+        "Dropout" => operands::dropout(b, c),
+        "BatchNormalization" => operands::batch_norm(b, c),
+        "DFT" if v < 20 => operands::dft(b, c),
+        "Upsample" => resize::upsample(b, c),
+        "Resize" => resize::resize(b, c),
+        "Scatter" => c.emit_as(b, "ScatterElements"),
+        "GridSample" if v < 20 => resize::grid_sample(b, c),
+        "GroupNormalization" if v < 21 => Err(unsupported(format!(
+            "its form of opset {v}; that of opset 21 has other scales"
+        ))),
+        _ => c.emit(b),
+    }
+}
+
+pub(super) use contrib::microsoft;

@@ -1,0 +1,185 @@
+//! Attributes that became operands, and attributes of training.
+
+use convoke_common::Tensor;
+use convoke_common::graph::{Attr, Attrs, ValueId};
+use half::{bf16, f16};
+
+use super::super::builder::Builder;
+use super::{Call, Outputs, unsupported};
+use convoke_common::DType;
+
+/// Squeeze, Unsqueeze and Reduce*: `axes`.
+pub(super) fn axes(b: &mut Builder, mut c: Call) -> Outputs {
+    if let Some(axes) = c.take_ints("axes")? {
+        // An empty list meant what leaving it out means.
+        if !axes.is_empty() {
+            let id = b.ints(&c.sub("axes"), &axes)?;
+            c.set(1, Some(id));
+        }
+    }
+    c.emit(b)
+}
+
+/// Squeeze and Unsqueeze: one axis may come as a scalar, which ONNX forbids and everybody accepts.
+pub(super) fn scalar_axes(b: &mut Builder, mut c: Call) -> Outputs {
+    if let Some(axes) = c.input(1)
+        && b.ty(axes).is_some_and(|t| t.shape.is_empty())
+        && let Some(v) = b.elements(axes)
+    {
+        let id = b.ints(&c.sub("axes"), &v)?;
+        c.set(1, Some(id));
+    }
+    c.emit(b)
+}
+
+/// Split: `split`, and the number of parts where the sizes are left out.
+pub(super) fn split(b: &mut Builder, mut c: Call) -> Outputs {
+    if let Some(sizes) = c.take_ints("split")? {
+        let id = b.ints(&c.sub("split"), &sizes)?;
+        c.set(1, Some(id));
+    }
+    if c.input(1).is_none() && c.attrs.get("num_outputs").is_none() {
+        let parts = c.outputs.len() as i64;
+        c.attrs = c.attrs.with("num_outputs", Attr::Int(parts));
+    }
+    c.emit(b)
+}
+
+/// Pad: `pads` and `value`.
+pub(super) fn pad(b: &mut Builder, mut c: Call) -> Outputs {
+    // Of operator set 1, and still written by some exporters.
+    let pads = c.take_ints("pads")?.or(c.take_ints("paddings")?);
+    let pads = pads.ok_or_else(|| c.error("attribute 'pads' is missing"))?;
+    let id = b.ints(&c.sub("pads"), &pads)?;
+    c.set(1, Some(id));
+    if let Some(value) = c.take_float("value")?.filter(|v| v.to_bits() != 0) {
+        let id = scalar(b, &c, "value", value)?;
+        c.set(2, Some(id));
+    }
+    c.emit(b)
+}
+
+/// Slice: `starts`, `ends`, `axes`.
+pub(super) fn slice(b: &mut Builder, mut c: Call) -> Outputs {
+    for (i, attr) in [(1, "starts"), (2, "ends"), (3, "axes")] {
+        match c.take_ints(attr)? {
+            Some(v) => {
+                let id = b.ints(&c.sub(attr), &v)?;
+                c.set(i, Some(id));
+            }
+            None if attr == "axes" => {}
+            None => return Err(c.error(format!("attribute '{attr}' is missing")).into()),
+        }
+    }
+    c.emit(b)
+}
+
+/// Clip: `min` and `max`.
+pub(super) fn clip(b: &mut Builder, mut c: Call) -> Outputs {
+    for (i, attr) in [(1, "min"), (2, "max")] {
+        if let Some(v) = c.take_float(attr)? {
+            let id = scalar(b, &c, attr, v)?;
+            c.set(i, Some(id));
+        }
+    }
+    c.emit(b)
+}
+
+/// TopK: `k`.
+pub(super) fn top_k(b: &mut Builder, mut c: Call) -> Outputs {
+    let k = c
+        .take_int("k")?
+        .ok_or_else(|| c.error("attribute 'k' is missing"))?;
+    let id = b.ints(&c.sub("k"), &[k])?;
+    c.set(1, Some(id));
+    c.emit(b)
+}
+
+/// BatchNormalization: statistics are given, one per channel.
+pub(super) fn batch_norm(b: &mut Builder, mut c: Call) -> Outputs {
+    if c.take_int("training_mode")?.unwrap_or(0) != 0 {
+        return Err(unsupported("training mode"));
+    }
+    if c.take_int("spatial")?.unwrap_or(1) != 1 {
+        return Err(unsupported("statistics per element"));
+    }
+    c.emit(b)
+}
+
+/// DFT: `axis`.
+pub(super) fn dft(b: &mut Builder, mut c: Call) -> Outputs {
+    let axis = c.take_int("axis")?.unwrap_or(1);
+    let id = b.literal(&c.sub("axis"), Tensor::scalar(axis));
+    c.set(2, Some(id));
+    c.emit(b)
+}
+
+/// Dropout is the identity outside training; its mask is all ones.
+pub(super) fn dropout(b: &mut Builder, mut c: Call) -> Outputs {
+    if let Some(mode) = c.input(2)
+        && b.elements(mode).as_deref() != Some(&[0])
+    {
+        return Err(unsupported("training mode"));
+    }
+    let x = c.need(0)?;
+    let mask = (c.outputs.len() > 1).then(|| c.outputs.split_off(1));
+    let mask = match mask {
+        None => None,
+        // A bool mask came with operator set 10; before that it had the operand's dtype.
+        Some(names) => {
+            let dtype = if c.opset < 10 {
+                c.dtype(b, 0)
+            } else {
+                DType::Bool
+            };
+            let one = one(dtype).ok_or_else(|| unsupported(format!("a mask of {dtype}")))?;
+            let shape = c.before(b, "Shape", Attrs::default(), vec![Some(x)])?;
+            let attrs = Attrs::default().with("value", Attr::Tensor(one));
+            let name = c.sub("ConstantOfShape");
+            b.emit(
+                "ConstantOfShape",
+                &name,
+                attrs,
+                vec![Some(shape)],
+                &names[..1],
+            )?
+            .first()
+            .copied()
+        }
+    };
+    let mut out = c.finish(b, "Identity", Attrs::default(), vec![Some(x)])?;
+    out.extend(mask);
+    Ok(out)
+}
+
+/// The number 1 as a tensor of one element.
+fn one(dtype: DType) -> Option<Tensor> {
+    match dtype {
+        DType::Bool => Tensor::from_bools(&[1], &[true]).ok(),
+        _ => float(dtype, 1.0)?.reshape(&[1]),
+    }
+}
+
+/// A float scalar.
+pub(super) fn float(dtype: DType, v: f32) -> Option<Tensor> {
+    Some(match dtype {
+        DType::F32 => Tensor::scalar(v),
+        DType::F64 => Tensor::scalar(f64::from(v)),
+        DType::F16 => Tensor::scalar(f16::from_f32(v)),
+        DType::BF16 => Tensor::scalar(bf16::from_f32(v)),
+        _ => return None,
+    })
+}
+
+/// A literal scalar of the dtype of the first operand, for attribute `attr`.
+pub(super) fn scalar(
+    b: &mut Builder,
+    c: &Call,
+    attr: &str,
+    v: f32,
+) -> Result<ValueId, super::Refused> {
+    let dtype = c.dtype(b, 0);
+    let t = float(dtype, v)
+        .ok_or_else(|| unsupported(format!("its form of opset {} on {dtype}", c.opset)))?;
+    Ok(b.literal(&c.sub(attr), t))
+}

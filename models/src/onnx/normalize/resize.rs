@@ -1,0 +1,64 @@
+//! Upsample, and older forms of Resize and GridSample.
+
+use convoke_common::Tensor;
+use convoke_common::graph::Attr;
+
+use super::super::builder::Builder;
+use super::{Call, Outputs};
+
+/// Upsample is a Resize that maps coordinates without an offset and rounds down.
+pub(super) fn upsample(b: &mut Builder, mut c: Call) -> Outputs {
+    let scales = match c.take("scales") {
+        Some(Attr::Floats(v)) => {
+            let name = c.sub("scales");
+            let t = Tensor::from_slice(&[v.len()], &v).map_err(|e| c.error(e.to_string()))?;
+            b.literal(&name, t)
+        }
+        Some(_) => return Err(c.wrong("scales", "a list of floats").into()),
+        None => c.need(1)?,
+    };
+    c.inputs.truncate(1);
+    c.set(2, Some(scales));
+    asymmetric(&mut c);
+    c.emit_as(b, "Resize")
+}
+
+/// Before operator set 11 the scales were the second operand. From then on empty tensors stand for operands left
+/// out.
+pub(super) fn resize(b: &mut Builder, mut c: Call) -> Outputs {
+    if c.opset < 11 {
+        let scales = c.need(1)?;
+        c.inputs.truncate(1);
+        c.set(2, Some(scales));
+        asymmetric(&mut c);
+        return c.emit(b);
+    }
+    for i in 1..c.inputs.len() {
+        let empty = |id| b.ty(id).is_some_and(|t| t.shape.iter().any(|d| d.is(0)));
+        if c.input(i).is_some_and(empty) {
+            c.set(i, None);
+        }
+    }
+    c.emit(b)
+}
+
+fn asymmetric(c: &mut Call) {
+    for (attr, value) in [
+        ("coordinate_transformation_mode", "asymmetric"),
+        ("nearest_mode", "floor"),
+    ] {
+        c.attrs.0.insert(attr.into(), Attr::Str(value.into()));
+    }
+}
+
+/// GridSample named its modes otherwise.
+pub(super) fn grid_sample(b: &mut Builder, mut c: Call) -> Outputs {
+    let mode = match c.attrs.str("mode", "bilinear") {
+        "bilinear" => "linear",
+        "bicubic" => "cubic",
+        other => other,
+    };
+    let mode = Attr::Str(mode.into());
+    c.attrs = c.attrs.with("mode", mode);
+    c.emit(b)
+}

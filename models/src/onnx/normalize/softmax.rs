@@ -1,0 +1,71 @@
+//! Softmax, LogSoftmax and Hardmax before operator set 13 saw their operand as a matrix: the dimensions before
+//! `axis` are its rows, all others together its columns.
+
+use convoke_common::Dim;
+use convoke_common::graph::{Attr, Attrs};
+
+use super::super::builder::Builder;
+use super::{Call, Outputs};
+
+/// Rewrites the node to act along one axis: directly where at most one column dimension is not 1, else by way of
+/// the matrix.
+pub(super) fn flattening(b: &mut Builder, mut c: Call) -> Outputs {
+    let x = c.need(0)?;
+    let axis = c.take_int("axis")?.unwrap_or(1);
+    let shape = b.ty(x).map(|t| t.shape.clone());
+    if let Some(along) = shape.as_ref().and_then(|s| one_axis(s, axis)) {
+        c.attrs = c.attrs.with("axis", Attr::Int(along));
+        return c.emit(b);
+    }
+    let with_axis = |axis| Attrs::default().with("axis", Attr::Int(axis));
+    let fixed: Option<Vec<i64>> = shape.and_then(|s| s.iter().map(Dim::as_const).collect());
+    let back = match fixed {
+        Some(s) => b.ints(&c.sub("shape"), &s)?,
+        None => c.before(b, "Shape", Attrs::default(), vec![Some(x)])?,
+    };
+    let flat = c.before(b, "Flatten", with_axis(axis), vec![Some(x)])?;
+    let op = c.op.clone();
+    let y = c.before(b, &op, with_axis(1), vec![Some(flat)])?;
+    // A dimension of zero is a dimension of zero, not one to copy.
+    let attrs = Attrs::default().with("allowzero", Attr::Int(1));
+    c.finish(b, "Reshape", attrs, vec![Some(y), Some(back)])
+}
+
+/// The only axis from `axis` on that is not 1, counted from the front.
+fn one_axis(shape: &[Dim], axis: i64) -> Option<i64> {
+    let rank = shape.len() as i64;
+    let first = if axis < 0 { axis + rank } else { axis };
+    let columns = shape.get(usize::try_from(first).ok()?..)?;
+    let mut wide = columns
+        .iter()
+        .enumerate()
+        .filter(|(_, d)| !d.is(1))
+        .map(|(i, _)| i as i64);
+    match (wide.next(), wide.next()) {
+        (Some(i), None) => Some(first + i),
+        // All are 1.
+        (None, None) if !columns.is_empty() => Some(rank - 1),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_axis_that_matters() {
+        let check = |shape: &[i64], axis, want| {
+            let shape: Vec<Dim> = shape.iter().map(|d| Dim::from(*d)).collect();
+            assert_eq!(one_axis(&shape, axis), want);
+        };
+        check(&[2, 3], 1, Some(1));
+        check(&[2, 3], -1, Some(1));
+        check(&[1, 1000, 1, 1], 1, Some(1));
+        check(&[1, 1, 1, 7], 1, Some(3));
+        check(&[2, 3, 4], 1, None);
+        check(&[2, 1], 1, Some(1));
+        check(&[2], 1, None);
+        check(&[2], -3, None);
+    }
+}

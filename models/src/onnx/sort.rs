@@ -1,0 +1,138 @@
+//! The order of nodes. ONNX demands a topological one; files that break that are sorted, stably.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+use super::proto::{GraphProto, NodeProto};
+use crate::error::ModelError;
+
+/// Calls `see` with every name that `node` reads, those that its graphs capture included.
+pub(super) fn reads<'a>(node: &'a NodeProto, see: &mut dyn FnMut(&'a str)) {
+    node.input
+        .iter()
+        .filter(|n| !n.is_empty())
+        .for_each(|n| see(n));
+    for a in &node.attribute {
+        a.g.iter()
+            .chain(&a.graphs)
+            .for_each(|g| graph_reads(g, see));
+    }
+}
+
+/// Names that a graph defines itself are reported, too: they are unique in the model.
+fn graph_reads<'a>(g: &'a GraphProto, see: &mut dyn FnMut(&'a str)) {
+    g.node.iter().for_each(|n| reads(n, see));
+    g.output.iter().for_each(|o| see(o.name()));
+}
+
+/// The indices of `nodes` such that each stands after the nodes that it reads from.
+pub(super) fn order(nodes: &[NodeProto]) -> Result<Vec<usize>, ModelError> {
+    let mut definer: HashMap<&str, usize> = HashMap::new();
+    for (i, n) in nodes.iter().enumerate() {
+        n.output.iter().for_each(|o| {
+            definer.entry(o).or_insert(i);
+        });
+    }
+    let mut sorted = true;
+    let mut waits = vec![0usize; nodes.len()];
+    let mut readers: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
+    for (i, n) in nodes.iter().enumerate() {
+        reads(n, &mut |name| {
+            if let Some(d) = definer.get(name) {
+                sorted &= *d < i;
+                waits[i] += 1;
+                readers[*d].push(i);
+            }
+        });
+    }
+    if sorted {
+        return Ok((0..nodes.len()).collect());
+    }
+    let mut ready: BinaryHeap<Reverse<usize>> = (0..nodes.len())
+        .filter(|i| waits[*i] == 0)
+        .map(Reverse)
+        .collect();
+    let mut out = Vec::with_capacity(nodes.len());
+    while let Some(Reverse(i)) = ready.pop() {
+        out.push(i);
+        for r in &readers[i] {
+            waits[*r] -= 1;
+            if waits[*r] == 0 {
+                ready.push(Reverse(*r));
+            }
+        }
+    }
+    if out.len() == nodes.len() {
+        return Ok(out);
+    }
+    let stuck = stuck(&readers, waits.iter().map(|w| *w > 0).collect());
+    Err(ModelError::Cycle {
+        nodes: stuck.into_iter().map(|i| node_name(&nodes[i], i)).collect(),
+    })
+}
+
+/// The nodes of `waiting` without those that merely read from a cycle.
+fn stuck(readers: &[Vec<usize>], mut waiting: Vec<bool>) -> Vec<usize> {
+    // How many waiting nodes read from each, and whom each reads from.
+    let mut leads_to = vec![0usize; readers.len()];
+    let mut sources: Vec<Vec<usize>> = vec![Vec::new(); readers.len()];
+    for (i, all) in readers.iter().enumerate().filter(|(i, _)| waiting[*i]) {
+        for r in all.iter().filter(|r| waiting[**r]) {
+            leads_to[i] += 1;
+            sources[*r].push(i);
+        }
+    }
+    let mut ends: Vec<usize> = (0..readers.len())
+        .filter(|i| waiting[*i] && leads_to[*i] == 0)
+        .collect();
+    while let Some(i) = ends.pop() {
+        waiting[i] = false;
+        for s in &sources[i] {
+            leads_to[*s] -= 1;
+            if leads_to[*s] == 0 {
+                ends.push(*s);
+            }
+        }
+    }
+    (0..readers.len()).filter(|i| waiting[*i]).collect()
+}
+
+/// The node's name, or one made of its op and place.
+pub(super) fn node_name(n: &NodeProto, index: usize) -> String {
+    match n.name() {
+        "" => format!("{}_{index}", n.op_type()),
+        name => name.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(inputs: &[&str], output: &str) -> NodeProto {
+        NodeProto {
+            input: inputs.iter().map(|s| s.to_string()).collect(),
+            output: vec![output.into()],
+            op_type: Some("Add".into()),
+            ..NodeProto::default()
+        }
+    }
+
+    #[test]
+    fn sorts_stably_and_finds_cycles() {
+        let sorted = [node(&["x"], "a"), node(&["x"], "b"), node(&["b", "a"], "c")];
+        assert_eq!(order(&sorted).unwrap(), [0, 1, 2]);
+        let mixed = [node(&["b", "x"], "c"), node(&["x"], "a"), node(&["a"], "b")];
+        assert_eq!(order(&mixed).unwrap(), [1, 2, 0]);
+        let cycle = [
+            node(&["x"], "a"),
+            node(&["c"], "b"),
+            node(&["b"], "c"),
+            node(&["c"], "d"),
+        ];
+        assert_eq!(
+            order(&cycle).unwrap_err().to_string(),
+            "the graph has a cycle through Add_1, Add_2"
+        );
+    }
+}

@@ -1,0 +1,314 @@
+//! Older forms of ops become the newest.
+
+use super::*;
+
+/// The nodes of a model of one node on `x: f32[dims]`.
+fn check(version: i64, dims: &[&str], n: NodeProto, want: &[&str]) -> Function {
+    let f = import(&one(version, dims, n));
+    assert_eq!(lines(&f), want);
+    f
+}
+
+#[test]
+fn axes_become_operands() {
+    for v in [7, 11, 12] {
+        let n = node("Squeeze", "x", "y", vec![ints("axes", &[1])]);
+        check(v, &["2", "1"], n, &["Squeeze(x, [1])"]);
+        let n = node("Unsqueeze", "x", "y", vec![ints("axes", &[0])]);
+        check(v, &["2", "1"], n, &["Unsqueeze(x, [0])"]);
+        let n = node(
+            "ReduceSum",
+            "x",
+            "y",
+            vec![ints("axes", &[0]), int("keepdims", 0)],
+        );
+        let f = check(v, &["2", "n"], n, &["ReduceSum(x, [0])"]);
+        assert_eq!(f.ty(f.results[0].1).to_string(), "f32[n]");
+    }
+    // One axis as a scalar.
+    let axis = raw("a", I64, &[], 1i64.to_le_bytes().to_vec());
+    let x = value("x", F32, &["2", "1"]);
+    let m = model(
+        13,
+        graph(
+            vec![x],
+            vec![axis],
+            vec![node("Squeeze", "x a", "y", vec![])],
+            "y",
+        ),
+    );
+    assert_eq!(lines(&import(&m)), ["Squeeze(x, [1])"]);
+    let n = node("ReduceMean", "x", "y", vec![ints("axes", &[-1])]);
+    check(17, &["2", "3"], n, &["ReduceMean(x, [-1])"]);
+    let n = node("ReduceMean", "x", "y", vec![]);
+    check(17, &["2", "3"], n, &["ReduceMean(x)"]);
+}
+
+#[test]
+fn split_states_its_sizes_or_their_number() {
+    let n = || node("Split", "x", "a b", vec![ints("split", &[1, 3])]);
+    check(7, &["4"], n(), &["Split(x, [1, 3])"]);
+    let f = check(13, &["4"], node("Split", "x", "a b", vec![]), &["Split(x)"]);
+    assert_eq!(f.nodes[0].attrs.int("num_outputs", 0), 2);
+    // A part that nothing reads is still a part.
+    let m = one(13, &["4"], node("Split", "x", "a b", vec![]));
+    let mut g = m.graph.clone().unwrap();
+    g.output.pop();
+    let f = import(&model(13, g));
+    assert_eq!(f.nodes[0].outputs.len(), 2);
+}
+
+#[test]
+fn bounds_become_operands_of_the_same_dtype() {
+    let clip = || {
+        node(
+            "Clip",
+            "x",
+            "y",
+            vec![float("min", -1.0), float("max", 6.0)],
+        )
+    };
+    check(7, &["4"], clip(), &["Clip(x, [-1.0], [6.0])"]);
+    let half = model(
+        10,
+        graph(vec![value("x", F16, &["4"])], vec![], vec![clip()], "y"),
+    );
+    assert_eq!(lines(&import(&half)), ["Clip(x, f16[], f16[])"]);
+    check(
+        10,
+        &["4"],
+        node("Clip", "x", "y", vec![float("max", 6.0)]),
+        &["Clip(x, _, [6.0])"],
+    );
+}
+
+#[test]
+fn pad_slice_and_dropout() {
+    let n = node(
+        "Pad",
+        "x",
+        "y",
+        vec![ints("pads", &[1, 2]), float("value", 3.0)],
+    );
+    let f = check(7, &["4"], n, &["Pad(x, [1, 2], [3.0])"]);
+    assert_eq!(f.ty(f.results[0].1).to_string(), "f32[7]");
+    let n = node(
+        "Pad",
+        "x",
+        "y",
+        vec![ints("pads", &[1, 2]), text("mode", "reflect")],
+    );
+    let f = check(10, &["4"], n, &["Pad(x, [1, 2])"]);
+    assert_eq!(f.nodes[0].attrs.str("mode", ""), "reflect");
+    let n = node(
+        "Slice",
+        "x",
+        "y",
+        vec![ints("starts", &[1]), ints("ends", &[3])],
+    );
+    check(9, &["4"], n, &["Slice(x, [1], [3])"]);
+    let m = one(
+        9,
+        &["4"],
+        node("Slice", "x", "y", vec![ints("starts", &[1])]),
+    );
+    fails(
+        &m,
+        Code::InvalidModel,
+        "node 'y_node' (Slice): attribute 'ends' is missing",
+    );
+    check(
+        7,
+        &["4"],
+        node("Dropout", "x", "y", vec![float("ratio", 0.5)]),
+        &["Identity(x)"],
+    );
+    let f = check(
+        12,
+        &["4"],
+        node("Dropout", "x", "y mask", vec![]),
+        &["Shape(x)", "ConstantOfShape(y_node/Shape)", "Identity(x)"],
+    );
+    assert_eq!(f.ty(f.results[1].1).to_string(), "bool[4]");
+}
+
+#[test]
+fn softmax_saw_a_matrix() {
+    let softmax = |axis| node("Softmax", "x", "y", vec![int("axis", axis)]);
+    let f = check(11, &["2", "n"], softmax(-1), &["Softmax(x)"]);
+    assert_eq!(f.nodes[0].attrs.int("axis", 0), 1);
+    // The default axis was 1; trailing dimensions of 1 do not matter.
+    let f = check(
+        7,
+        &["1", "1000", "1", "1"],
+        node("Softmax", "x", "y", vec![]),
+        &["Softmax(x)"],
+    );
+    assert_eq!(f.nodes[0].attrs.int("axis", 0), 1);
+    let want = [
+        "Flatten(x)",
+        "LogSoftmax(y_node/Flatten)",
+        "Reshape(y_node/LogSoftmax, [2, 3, 4])",
+    ];
+    let n = node("LogSoftmax", "x", "y", vec![int("axis", 1)]);
+    let f = check(12, &["2", "3", "4"], n, &want);
+    assert_eq!(f.ty(f.results[0].1).to_string(), "f32[2, 3, 4]");
+    let want = [
+        "Shape(x)",
+        "Flatten(x)",
+        "Softmax(y_node/Flatten)",
+        "Reshape(y_node/Softmax, y_node/Shape)",
+    ];
+    let f = check(12, &["b", "s", "4"], softmax(1), &want);
+    assert_eq!(f.ty(f.results[0].1).to_string(), "f32[b, s, 4]");
+    let f = check(13, &["b", "s", "4"], softmax(1), &["Softmax(x)"]);
+    assert_eq!(f.nodes[0].attrs.int("axis", 0), 1);
+}
+
+#[test]
+fn casts_name_dtypes() {
+    let f = check(
+        9,
+        &["2"],
+        node("Cast", "x", "y", vec![int("to", i64::from(I64))]),
+        &["Cast(x)"],
+    );
+    assert_eq!(f.ty(f.results[0].1).to_string(), "i64[2]");
+    let m = one(9, &["2"], node("Cast", "x", "y", vec![int("to", 8)]));
+    let message = "the model needs operations that are not supported: \
+                   Cast (node y_node, attribute 'to': element type STRING is not supported)";
+    fails(&m, Code::UnsupportedOp, message);
+}
+
+#[test]
+fn constants_become_literals() {
+    let check = |a: AttributeProto, want: &str| {
+        let m = model(
+            13,
+            graph(
+                vec![],
+                vec![],
+                vec![node("Constant", "", "y", vec![a])],
+                "y",
+            ),
+        );
+        let f = import(&m);
+        assert!(f.nodes.is_empty());
+        assert_eq!(elements(f.inline(f.results[0].1).unwrap()), want);
+    };
+    check(
+        tensor_attr("value", floats("", &[2], &[1., 2.])),
+        "[1.0, 2.0]",
+    );
+    check(int("value_int", 7), "7");
+    check(float("value_float", 0.5), "[0.5]");
+    check(ints("value_ints", &[1, -1]), "[1, -1]");
+    let v = AttributeProto {
+        floats: vec![1., 2.],
+        ..attr("value_floats", AttributeType::Floats)
+    };
+    check(v, "[1.0, 2.0]");
+    let m = model(
+        13,
+        graph(
+            vec![],
+            vec![],
+            vec![node("Constant", "", "y", vec![text("value_string", "a")])],
+            "y",
+        ),
+    );
+    assert!(matches!(
+        try_import(&m).unwrap_err(),
+        ModelError::Unsupported { .. }
+    ));
+    // A large one stays in the file, as an initializer does.
+    let big = tensor_attr("value", floats("", &[2000], &[1.; 2000]));
+    let s = Scratch::new();
+    let m = model(
+        13,
+        graph(
+            vec![],
+            vec![],
+            vec![node("Constant", "", "y", vec![big])],
+            "y",
+        ),
+    );
+    let i = import_in(&s, &m).unwrap();
+    assert!(matches!(
+        literal(&i.function, "y"),
+        Literal::Range { len: 8000, .. }
+    ));
+}
+
+#[test]
+fn training_forms_and_defaults() {
+    let bn = |extra: Vec<AttributeProto>, outputs: &str| {
+        let c = |n: &str| floats(n, &[2], &[1., 1.]);
+        let n = node("BatchNormalization", "x s b m v", outputs, extra);
+        let x = value("x", F32, &["1", "2", "3"]);
+        model(
+            8,
+            graph(vec![x], vec![c("s"), c("b"), c("m"), c("v")], vec![n], "y"),
+        )
+    };
+    let old = vec![
+        int("spatial", 1),
+        float("momentum", 0.9),
+        float("epsilon", 1e-3),
+    ];
+    let f = import(&bn(old, "y mean var sm sv"));
+    assert_eq!(f.nodes[0].outputs.len(), 1);
+    assert_eq!(f.nodes[0].attrs.float("epsilon", 0.0), 1e-3);
+    assert!(matches!(
+        try_import(&bn(vec![int("spatial", 0)], "y")).unwrap_err(),
+        ModelError::Unsupported { .. }
+    ));
+    let e = try_import(&bn(vec![int("training_mode", 1)], "y")).unwrap_err();
+    assert_eq!(e.code(), Code::UnsupportedOp);
+    import(&bn(vec![int("training_mode", 0)], "y"));
+}
+
+#[test]
+fn microsoft_ops_in_terms_of_standard_ones() {
+    let ms = |n: NodeProto| NodeProto {
+        domain: Some("com.microsoft".into()),
+        ..n
+    };
+    let import = |n: NodeProto, outputs: &str| {
+        let c = |n: &str| floats(n, &[4], &[1.; 4]);
+        let inputs = vec![value("x", F32, &["2", "4"]), value("z", F32, &["2", "4"])];
+        import(&model(
+            17,
+            graph(inputs, vec![c("s"), c("b"), c("e")], vec![ms(n)], outputs),
+        ))
+    };
+    let ones = "[1.0, 1.0, 1.0, 1.0]";
+    let f = import(node("FastGelu", "x b", "y", vec![]), "y");
+    assert_eq!(
+        lines(&f),
+        [format!("Add(x, {ones})"), "Gelu(y_node/Add)".into()]
+    );
+    assert_eq!(f.nodes[1].attrs.str("approximate", ""), "tanh");
+    assert_eq!(
+        lines(&import(node("Gelu", "x", "y", vec![]), "y")),
+        ["Gelu(x)"]
+    );
+    let f = import(node("QuickGelu", "x", "y", vec![float("alpha", 2.0)]), "y");
+    assert_eq!(
+        lines(&f),
+        [
+            "Mul(x, [2.0])",
+            "Sigmoid(y_node/Mul)",
+            "Mul(x, y_node/Sigmoid)"
+        ]
+    );
+    let f = import(
+        node("SkipLayerNormalization", "x z s b e", "y _ _ sum", vec![]),
+        "y sum",
+    );
+    assert_eq!(
+        lines(&f)[2],
+        format!("LayerNormalization(y_node/Add.1, {ones}, {ones})")
+    );
+    assert_eq!(&*f.value(f.results[1].1).name, "y_node/Add.1");
+}

@@ -1,0 +1,251 @@
+//! Files that are broken, cut short, or made to hurt.
+
+use super::super::wire;
+use super::*;
+
+fn small() -> ModelProto {
+    let w = floats("w", &[2, 2], &[1., 2., 3., 4.]);
+    let g = graph(
+        vec![value("x", F32, &["n", "2"])],
+        vec![w],
+        vec![
+            node("MatMul", "x w", "a", vec![]),
+            node("Softmax", "a", "y", vec![int("axis", -1)]),
+        ],
+        "y",
+    );
+    ModelProto {
+        functions: vec![FunctionProto::default()],
+        ..model(17, g)
+    }
+}
+
+fn load_bytes(s: &Scratch, bytes: &[u8]) -> Result<Imported, ModelError> {
+    load(&s.write("m.onnx", bytes), &options(s))
+}
+
+#[test]
+fn cut_anywhere_it_is_an_error_or_still_whole() {
+    let s = Scratch::new();
+    let whole = small().encode_to_vec();
+    load_bytes(&s, &whole).unwrap();
+    for len in 0..whole.len() {
+        if let Err(e) = load_bytes(&s, &whole[..len]) {
+            assert_eq!(e.code(), Code::InvalidModel, "{len}: {e}");
+        }
+    }
+    let e = load_bytes(&s, &whole[..whole.len() / 2]).unwrap_err();
+    assert!(matches!(e, ModelError::Truncated { .. }), "{e}");
+}
+
+#[test]
+fn any_byte_may_be_anything() {
+    let s = Scratch::new();
+    let whole = small().encode_to_vec();
+    for at in 0..whole.len() {
+        for bits in [0xff, 0x80, 0x01, 0x55] {
+            let mut broken = whole.clone();
+            broken[at] ^= bits;
+            // Only that it returns matters here.
+            let _ = load_bytes(&s, &broken);
+        }
+    }
+}
+
+#[test]
+fn what_is_no_model_is_called_that() {
+    let s = Scratch::new();
+    let check = |bytes: &[u8]| {
+        let e = load_bytes(&s, bytes).unwrap_err();
+        assert!(matches!(e, ModelError::NotOnnx { .. }), "{e}");
+        assert_eq!(e.code(), Code::InvalidModel);
+    };
+    check(b"");
+    check(b"PK\x03\x04 some zip file");
+    check(b"<!DOCTYPE html><html>");
+    check(b"{\"model\": 1}");
+    check(&[0xff; 100]);
+    check(&[0; 100]);
+    let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n";
+    assert!(matches!(
+        load_bytes(&s, pointer).unwrap_err(),
+        ModelError::LfsPointer { .. }
+    ));
+    let missing = load(&s.path().join("none.onnx"), &options(&s)).unwrap_err();
+    assert!(matches!(missing, ModelError::Missing { .. }));
+    let folder = load(s.path(), &options(&s)).unwrap_err();
+    assert!(matches!(folder, ModelError::NotAFile { .. }));
+}
+
+/// A message with one field that claims `len` bytes.
+fn claims(number: u32, len: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    wire::put_varint(u64::from(number) << 3 | 2, &mut out);
+    wire::put_varint(len, &mut out);
+    out
+}
+
+#[test]
+fn huge_lengths_allocate_nothing() {
+    let s = Scratch::new();
+    for len in [1 << 20, 1 << 40, u64::MAX - 3, u64::MAX] {
+        let mut bytes = vec![8, 8];
+        bytes.extend(claims(7, len));
+        let e = load_bytes(&s, &bytes).unwrap_err();
+        assert!(matches!(e, ModelError::Truncated { .. }), "{e}");
+        // The same inside a message that is itself whole.
+        let mut bytes = vec![8, 8];
+        wire::put_bytes(7, &claims(5, len), &mut bytes);
+        bytes.extend([0x42, 0]);
+        let e = load_bytes(&s, &bytes).unwrap_err();
+        assert!(matches!(e, ModelError::Malformed { .. }), "{e}");
+    }
+}
+
+#[test]
+fn deep_nesting_ends() {
+    let s = Scratch::new();
+    let mut bytes = Vec::new();
+    for _ in 0..10_000 {
+        // graph { node { attribute { g
+        let mut outer = Vec::new();
+        wire::put_bytes(6, &bytes, &mut outer);
+        let mut node = Vec::new();
+        wire::put_bytes(5, &outer, &mut node);
+        bytes.clear();
+        wire::put_bytes(1, &node, &mut bytes);
+    }
+    let mut file = vec![8, 8];
+    wire::put_bytes(7, &bytes, &mut file);
+    let e = load_bytes(&s, &file).unwrap_err();
+    assert!(
+        matches!(
+            e,
+            ModelError::TooLarge {
+                what: "levels of nesting",
+                ..
+            }
+        ),
+        "{e}"
+    );
+}
+
+#[test]
+fn a_file_cannot_forge_a_payload() {
+    let w = TensorProto {
+        raw_data: None,
+        stored: Some(0),
+        ..floats("w", &[2], &[])
+    };
+    let m = model(
+        17,
+        graph(
+            vec![value("x", F32, &["2"])],
+            vec![w],
+            vec![node("Add", "x w", "y", vec![])],
+            "y",
+        ),
+    );
+    fails(&m, Code::InvalidModel, "1 weights without data: w");
+}
+
+#[test]
+fn declared_dimensions_are_checked() {
+    let with = |dims: &[i64], data: Vec<u8>| {
+        let w = raw("w", F32, dims, data);
+        model(
+            17,
+            graph(
+                vec![value("x", F32, &["2"])],
+                vec![w],
+                vec![node("Add", "x w", "y", vec![])],
+                "y",
+            ),
+        )
+    };
+    let code = Code::InvalidModel;
+    fails(
+        &with(&[-2], vec![0; 8]),
+        code,
+        "tensor 'w': dimension -2 is negative, in [-2]",
+    );
+    fails(
+        &with(&[3], vec![0; 8]),
+        code,
+        "tensor 'w': f32[3] takes 12 bytes, the file has 8",
+    );
+    fails(
+        &with(&[2], vec![0; 5000]),
+        code,
+        "tensor 'w': f32[2] takes 8 bytes, the file has 5000",
+    );
+    let huge = i64::MAX;
+    let message = format!("tensor 'w': shape [{huge}, 2] of f32 is too large to allocate");
+    fails(&with(&[huge, 2], vec![0; 8]), code, &message);
+    fails(
+        &with(&[1; 17], vec![0; 4]),
+        code,
+        "tensor 'w': rank 17 is above the limit of 16",
+    );
+    let few = TensorProto {
+        raw_data: None,
+        float_data: vec![0.; 5000],
+        ..floats("w", &[1 << 40], &[])
+    };
+    let m = model(
+        17,
+        graph(
+            vec![value("x", F32, &["2"])],
+            vec![few],
+            vec![node("Add", "x w", "y", vec![])],
+            "y",
+        ),
+    );
+    let message = format!(
+        "tensor 'w': f32[{}] takes {} bytes, the file has 160000",
+        1u64 << 40,
+        1u64 << 42
+    );
+    fails(&m, code, &message);
+}
+
+#[test]
+fn inputs_must_be_usable() {
+    let relu = |v| {
+        model(
+            17,
+            graph(vec![v], vec![], vec![node("Relu", "x", "y", vec![])], "y"),
+        )
+    };
+    let check = |v, message: &str| fails(&relu(v), Code::InvalidModel, message);
+    let unsupported = |v, message: &str| fails(&relu(v), Code::UnsupportedOp, message);
+    check(value("x", F32, &["-1"]), "input 'x': dimension 0 is -1");
+    unsupported(
+        value("x", 8, &["2"]),
+        "input 'x': element type STRING is not supported",
+    );
+    unsupported(value("x", 0, &["2"]), "input 'x': has no element type");
+    unsupported(
+        value("x", 99, &["2"]),
+        "input 'x': element type 99 is unknown",
+    );
+    let no_type = ValueInfoProto {
+        r#type: None,
+        ..value("x", F32, &[])
+    };
+    unsupported(no_type, "input 'x': is not a tensor");
+    let no_shape = TypeProto {
+        value: Some(type_proto::Value::TensorType(type_proto::Tensor {
+            elem_type: Some(F32),
+            shape: None,
+        })),
+    };
+    let no_shape = ValueInfoProto {
+        r#type: Some(no_shape),
+        ..value("x", F32, &[])
+    };
+    check(no_shape, "input 'x': has no declared shape");
+    let big = i64::MAX.to_string();
+    let message = format!("input 'x': dimensions [{big}, {big}] are too large");
+    check(value("x", F32, &[&big, "n", &big]), &message);
+}

@@ -1,0 +1,316 @@
+//! Names, order, functions, branches.
+
+use super::*;
+
+fn x() -> Vec<ValueInfoProto> {
+    vec![value("x", F32, &["2"])]
+}
+
+fn relu(input: &str, output: &str) -> NodeProto {
+    node("Relu", input, output, vec![])
+}
+
+#[test]
+fn dimensions_keep_their_names() {
+    let v = value("x", F32, &["batch", "3", "", "x.4", ""]);
+    let f = import(&model(
+        17,
+        graph(vec![v], vec![], vec![relu("x", "y")], "y"),
+    ));
+    assert_eq!(
+        f.ty(f.params[0]).to_string(),
+        "f32[batch, 3, x.2, x.4, x.4_]"
+    );
+    assert_eq!(f.results[0].0, "y");
+    assert_eq!(&*f.nodes[0].name, "y_node");
+}
+
+#[test]
+fn nodes_are_sorted_and_named() {
+    let unnamed = |n: NodeProto| NodeProto { name: None, ..n };
+    let nodes = vec![
+        unnamed(node("Add", "a x", "y", vec![])),
+        unnamed(relu("x", "a")),
+    ];
+    let f = import(&model(17, graph(x(), vec![], nodes, "y")));
+    assert_eq!(lines(&f), ["Relu(x)", "Add(a, x)"]);
+    assert_eq!((&*f.nodes[0].name, &*f.nodes[1].name), ("Relu_1", "Add_0"));
+}
+
+#[test]
+fn broken_graphs_are_typed_errors() {
+    let check = |nodes, message| {
+        let m = model(
+            17,
+            graph(x(), vec![floats("w", &[2], &[0., 0.])], nodes, "y"),
+        );
+        fails(&m, Code::InvalidModel, message);
+    };
+    check(
+        vec![relu("x", "y"), relu("x", "y")],
+        "value 'y' is defined twice",
+    );
+    check(
+        vec![relu("x", "w"), relu("x", "y")],
+        "value 'w' is defined twice",
+    );
+    check(
+        vec![relu("x", "x"), relu("x", "y")],
+        "the graph has a cycle through x_node",
+    );
+    check(
+        vec![relu("b", "a"), relu("a", "b"), relu("a", "y")],
+        "the graph has a cycle through a_node, b_node",
+    );
+    check(
+        vec![relu("q", "y")],
+        "value 'q', used by 'y_node', is defined nowhere",
+    );
+    check(
+        vec![relu("x", "z")],
+        "value 'y', used by 'the graph's outputs', is defined nowhere",
+    );
+    let twice = vec![floats("w", &[1], &[0.]), floats("w", &[1], &[0.])];
+    let m = model(17, graph(x(), twice, vec![relu("x", "y")], "y"));
+    fails(&m, Code::InvalidModel, "value 'w' is defined twice");
+    let m = model(
+        17,
+        graph([x(), x()].concat(), vec![], vec![relu("x", "y")], "y"),
+    );
+    fails(&m, Code::InvalidModel, "value 'x' is defined twice");
+}
+
+#[test]
+fn opsets_outside_the_range_are_refused() {
+    let check = |version, message: &str| {
+        let m = one(version, &["2"], relu("x", "y"));
+        fails(&m, Code::UnsupportedOp, message);
+    };
+    check(6, "the model needs opset 6; opsets 7 to 28 are supported");
+    check(29, "the model needs opset 29; opsets 7 to 28 are supported");
+    let none = ModelProto {
+        opset_import: vec![],
+        ..one(17, &["2"], relu("x", "y"))
+    };
+    fails(
+        &none,
+        Code::InvalidModel,
+        "the model declares no operator set",
+    );
+    let named = ModelProto {
+        opset_import: vec![opset("ai.onnx", 17)],
+        ..one(17, &["2"], relu("x", "y"))
+    };
+    import(&named);
+}
+
+#[test]
+fn every_unsupported_op_is_listed() {
+    let nodes = vec![
+        node("Loop", "x", "a", vec![]),
+        node("NoSuchOp", "a", "b", vec![]),
+        NodeProto {
+            domain: Some("my.ops".into()),
+            ..node("Thing", "b", "c", vec![])
+        },
+        node("NoSuchOp", "c", "d", vec![]),
+        node("Relu", "d", "y", vec![int("fancy", 3)]),
+    ];
+    let m = ModelProto {
+        opset_import: vec![opset("", 17), opset("my.ops", 1)],
+        ..model(17, graph(x(), vec![], nodes, "y"))
+    };
+    let message = "the model needs operations that are not supported: Loop (node a_node, control flow); \
+                   NoSuchOp (nodes b_node, d_node); my.ops.Thing (node c_node); \
+                   Relu (node y_node, attribute 'fancy')";
+    fails(&m, Code::UnsupportedOp, message);
+}
+
+#[test]
+fn defaults_and_unread_constants() {
+    // An initializer that is also an input is a default; one that nothing reads is not imported.
+    let inputs = vec![value("x", F32, &["2"]), value("w", F32, &["2"])];
+    let constants = vec![floats("w", &[2], &[1., 2.]), raw("unread", 8, &[1], vec![])];
+    let f = import(&model(
+        8,
+        graph(
+            inputs,
+            constants,
+            vec![node("Add", "x w", "y", vec![])],
+            "y",
+        ),
+    ));
+    assert_eq!(f.params.len(), 1);
+    assert_eq!(lines(&f), ["Add(x, [1.0, 2.0])"]);
+    assert_eq!(f.literals.len(), 1);
+}
+
+#[test]
+fn a_parameter_may_be_a_result() {
+    let f = import(&model(
+        17,
+        graph(x(), vec![floats("w", &[1], &[1.])], vec![], "x w"),
+    ));
+    assert_eq!(f.results[0], ("x".into(), f.params[0]));
+    assert_eq!(f.results.len(), 2);
+}
+
+/// `scaled(a, b, alpha) = relu(a) * alpha + b`, b optional in the call.
+fn functions() -> Vec<FunctionProto> {
+    let reference = |name: &str, outer: &str, t| AttributeProto {
+        ref_attr_name: Some(outer.into()),
+        ..attr(name, t)
+    };
+    let alpha = reference("value_float", "alpha", AttributeType::Float);
+    let scaled = FunctionProto {
+        name: Some("scaled".into()),
+        domain: Some("local".into()),
+        input: names("a b"),
+        output: names("r"),
+        attribute: names("alpha"),
+        node: vec![
+            node("Relu", "a", "t", vec![]),
+            node("Constant", "", "c", vec![alpha]),
+            node("Mul", "t c", "m", vec![]),
+            node("Add", "m b", "r", vec![]),
+        ],
+        opset_import: vec![opset("", 17)],
+        ..FunctionProto::default()
+    };
+    let inner = |input: &str, output: &str| NodeProto {
+        domain: Some("local".into()),
+        ..node(
+            "scaled",
+            &format!("{input} {input}"),
+            output,
+            vec![float("alpha", 2.0)],
+        )
+    };
+    let twice = FunctionProto {
+        name: Some("twice".into()),
+        domain: Some("local".into()),
+        input: names("a"),
+        output: names("s"),
+        node: vec![inner("a", "r"), inner("r", "s")],
+        opset_import: vec![opset("", 17), opset("local", 1)],
+        ..FunctionProto::default()
+    };
+    vec![scaled, twice]
+}
+
+fn calls(functions: Vec<FunctionProto>) -> ModelProto {
+    let call = NodeProto {
+        domain: Some("local".into()),
+        ..node("twice", "x", "y", vec![])
+    };
+    ModelProto {
+        functions,
+        opset_import: vec![opset("", 17), opset("local", 1)],
+        ..model(17, graph(x(), vec![], vec![call], "y"))
+    }
+}
+
+#[test]
+fn model_local_functions_are_inlined() {
+    let f = import(&calls(functions()));
+    assert_eq!(
+        lines(&f),
+        [
+            "Relu(x)",
+            "Mul(y_node/r_node/t, [2.0])",
+            "Add(y_node/r_node/m, x)",
+            "Relu(y_node/r_node/r)",
+            "Mul(y_node/s_node/t, [2.0])",
+            "Add(y_node/s_node/m, y_node/r_node/r)",
+        ]
+    );
+    assert_eq!(&*f.nodes[5].name, "y_node/s_node/r_node");
+    let mut circular = functions();
+    circular[0].node[0] = NodeProto {
+        domain: Some("local".into()),
+        ..node("twice", "a", "t", vec![])
+    };
+    fails(
+        &calls(circular),
+        Code::InvalidModel,
+        "function 'local.twice' uses itself",
+    );
+}
+
+#[test]
+fn functions_that_multiply_end() {
+    let all = (0..40).map(|i| {
+        let call = |input: &str, output: &str| NodeProto {
+            domain: Some("local".into()),
+            ..node(&format!("f{}", i + 1), input, output, vec![])
+        };
+        let node = if i < 39 {
+            vec![call("a", "t"), call("t", "r")]
+        } else {
+            vec![relu("a", "r")]
+        };
+        FunctionProto {
+            name: Some(format!("f{i}")),
+            domain: Some("local".into()),
+            input: names("a"),
+            output: names("r"),
+            node,
+            ..FunctionProto::default()
+        }
+    });
+    let mut m = calls(all.collect());
+    if let Some(g) = &mut m.graph {
+        g.node[0].op_type = Some("f0".into());
+    }
+    fails(
+        &m,
+        Code::InvalidModel,
+        "the model has too many levels of functions: at most 32 are accepted",
+    );
+}
+
+#[test]
+fn a_branch_with_a_known_condition_is_inlined() {
+    let branch = |op: &str| {
+        let nodes = vec![
+            node(op, "x", "t", vec![]),
+            node("Add", "t one", "b", vec![]),
+        ];
+        graph(vec![], vec![floats("one", &[1], &[1.])], nodes, "b")
+    };
+    let select = |condition: &str| {
+        let branches = vec![
+            graph_attr("then_branch", branch("Relu")),
+            graph_attr("else_branch", branch("Neg")),
+        ];
+        let constants = vec![raw("yes", 9, &[], vec![1]), raw("no", 9, &[1], vec![0])];
+        let inputs = vec![value("x", F32, &["2"]), value("c", 9, &[])];
+        let n = node("If", condition, "y", branches);
+        model(17, graph(inputs, constants, vec![n], "y"))
+    };
+    let f = import(&select("yes"));
+    assert_eq!(lines(&f), ["Relu(x)", "Add(y_node/t, [1.0])"]);
+    assert_eq!(
+        lines(&import(&select("no"))),
+        ["Neg(x)", "Add(y_node/t, [1.0])"]
+    );
+    let message = "the model needs operations that are not supported: \
+                   If (node y_node, its condition is not constant)";
+    fails(&select("c"), Code::UnsupportedOp, message);
+}
+
+#[test]
+fn a_broken_rule_names_its_node() {
+    let w = floats("w", &[3], &[0.; 3]);
+    let m = model(
+        17,
+        graph(x(), vec![w], vec![node("Add", "x w", "y", vec![])], "y"),
+    );
+    let e = Error::from(try_import(&m).unwrap_err());
+    assert_eq!(e.code, Code::InvalidGraph);
+    assert!(
+        e.message
+            .starts_with("the model's graph is invalid: node 'y_node' (Add): "),
+        "{e}"
+    );
+}

@@ -1,0 +1,139 @@
+//! The protobuf wire format: tags, varints and lengths, read in place and checked against what encloses them.
+
+use crate::error::ModelError;
+use crate::file::Reader;
+
+/// A field as it stands in the file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Field {
+    pub number: u32,
+    pub kind: Kind,
+    /// Where its tag starts.
+    pub start: u64,
+    /// Where its content starts: after the tag, and after the length where it has one.
+    pub content: u64,
+    /// Where it ends.
+    pub end: u64,
+}
+
+/// The wire types that still exist; groups are refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Varint,
+    Fixed64,
+    Bytes,
+    Fixed32,
+}
+
+/// An error at the reader's position.
+pub(super) fn malformed(r: &Reader<'_>, at: u64, reason: impl Into<String>) -> ModelError {
+    ModelError::Malformed {
+        path: r.file().path().into(),
+        at,
+        reason: reason.into(),
+    }
+}
+
+/// A varint that ends before `end`.
+pub(super) fn varint(r: &mut Reader<'_>, end: u64) -> Result<u64, ModelError> {
+    let at = r.pos();
+    let mut value = 0u64;
+    for shift in (0..70).step_by(7) {
+        let byte = match r.peek(end)?.first().copied() {
+            Some(b) => b,
+            None if end == r.file().len() => {
+                let (path, len) = (r.file().path().into(), end);
+                return Err(ModelError::Truncated {
+                    path,
+                    at: end,
+                    need: 1,
+                    len,
+                });
+            }
+            None => {
+                return Err(malformed(
+                    r,
+                    at,
+                    "a number runs past the message that holds it",
+                ));
+            }
+        };
+        r.skip(1);
+        if shift == 63 && byte > 1 {
+            break;
+        }
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Ok(value);
+        }
+    }
+    Err(malformed(r, at, "a number has more than 64 bits"))
+}
+
+/// The field at the position, of a message that ends at `end`. The position is then the field's content.
+pub(super) fn field(r: &mut Reader<'_>, end: u64) -> Result<Field, ModelError> {
+    let start = r.pos();
+    let tag = varint(r, end)?;
+    let number = u32::try_from(tag >> 3)
+        .ok()
+        .filter(|n| (1..1 << 29).contains(n));
+    let number = number.ok_or_else(|| malformed(r, start, format!("field number {}", tag >> 3)))?;
+    let (kind, len) = match tag & 7 {
+        0 => (Kind::Varint, None),
+        1 => (Kind::Fixed64, Some(8)),
+        2 => (Kind::Bytes, Some(varint(r, end)?)),
+        5 => (Kind::Fixed32, Some(4)),
+        other => return Err(malformed(r, start, format!("wire type {other}"))),
+    };
+    let content = r.pos();
+    let field_end = match len {
+        None => {
+            varint(r, end)?;
+            let at = r.pos();
+            r.seek(content);
+            at
+        }
+        Some(len) => match content.checked_add(len) {
+            Some(e) if e <= end => e,
+            _ if end == r.file().len() => {
+                let path = r.file().path().into();
+                return Err(ModelError::Truncated {
+                    path,
+                    at: content,
+                    need: len,
+                    len: end,
+                });
+            }
+            _ => {
+                return Err(malformed(
+                    r,
+                    start,
+                    "a field is longer than the message that holds it",
+                ));
+            }
+        },
+    };
+    Ok(Field {
+        number,
+        kind,
+        start,
+        content,
+        end: field_end,
+    })
+}
+
+/// Appends a length-delimited field.
+pub(super) fn put_bytes(number: u32, content: &[u8], out: &mut Vec<u8>) {
+    put_varint(u64::from(number) << 3 | 2, out);
+    put_varint(content.len() as u64, out);
+    out.extend_from_slice(content);
+}
+
+/// Appends a varint.
+pub(super) fn put_varint(mut v: u64, out: &mut Vec<u8>) {
+    while v >= 0x80 {
+        out.push(v as u8 | 0x80);
+        v >>= 7;
+    }
+    out.push(v as u8);
+}

@@ -1,0 +1,341 @@
+//! Frames: what travels on a step lane, and the header of a tensor stream.
+//!
+//! ```text
+//! frame  = kind u8 | 3 zero bytes | body length u32 | body
+//! tensor = lease u64 | step u64 | slot u32 | dtype u8 | rank u8 | u16 zero | dims u64 × rank | length u64 | payload
+//! ```
+//! All integers little-endian. A tensor of up to [`LANE_LIMIT`] bytes travels inside its frame; a larger
+//! one has its own stream: the same header, then the payload.
+
+use convoke_common::error::{Code, Error, Result};
+use convoke_common::ids::{LeaseId, StepKey};
+use convoke_common::rpc_transport::codec;
+use convoke_common::tensor::{MAX_RANK, Shape};
+use convoke_common::{DType, Tensor};
+
+/// Largest payload that shares the lane, in bytes: a few packets.
+pub const LANE_LIMIT: usize = 32 << 10;
+/// Largest body of a frame.
+pub const MAX_BODY: usize = 128 << 10;
+/// Bytes before a frame's body.
+pub const HEAD: usize = 8;
+/// Most dynamic axes of a lease.
+const MAX_AXES: usize = 256;
+
+/// What a lane frame is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Frame {
+    /// The driver starts a step.
+    Start {
+        key: StepKey,
+        /// Values of the lease's dynamic axes.
+        axes: Vec<i64>,
+        /// W3C trace id and span id of the caller; zeros when not traced.
+        trace: ([u8; 16], [u8; 8]),
+    },
+    /// Somebody ends a step with an error.
+    Abort { key: StepKey, error: Box<Error> },
+    /// A participant has quiesced: nothing of the step is left there.
+    Done { key: StepKey },
+    /// A small tensor follows in the same body.
+    Tensor(TensorHeader),
+}
+
+/// What precedes a tensor's bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorHeader {
+    pub key: StepKey,
+    /// Recv slot at the destination.
+    pub slot: u32,
+    pub dtype: DType,
+    pub shape: Shape,
+}
+
+const START: u8 = 1;
+const ABORT: u8 = 2;
+const DONE: u8 = 3;
+const TENSOR: u8 = 4;
+
+fn bad(what: &str) -> Error {
+    Error::new(Code::ProtocolViolation, format!("malformed frame: {what}"))
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, n: usize) -> Result<&'a [u8]> {
+        let (head, rest) = self.0.split_at_checked(n).ok_or_else(|| bad("too short"))?;
+        self.0 = rest;
+        Ok(head)
+    }
+    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        self.take(N)?.try_into().map_err(|_| bad("too short"))
+    }
+    fn u64(&mut self) -> Result<u64> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+    fn u32(&mut self) -> Result<u32> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+    fn u16(&mut self) -> Result<u16> {
+        Ok(u16::from_le_bytes(self.array()?))
+    }
+    fn key(&mut self) -> Result<StepKey> {
+        Ok(StepKey {
+            lease: LeaseId(self.u64()?),
+            n: self.u64()?,
+        })
+    }
+}
+
+impl TensorHeader {
+    /// The header of `tensor`.
+    pub fn of(key: StepKey, slot: u32, tensor: &Tensor) -> TensorHeader {
+        TensorHeader {
+            key,
+            slot,
+            dtype: tensor.dtype(),
+            shape: tensor.shape().into(),
+        }
+    }
+
+    /// Payload bytes; `None` for an absurd shape.
+    pub fn byte_len(&self) -> Option<usize> {
+        convoke_common::tensor::byte_size(self.dtype, &self.shape)
+    }
+
+    /// Encoded size before the dims.
+    pub const FIXED: usize = 24;
+
+    /// Appends the header.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.extend(self.key.lease.0.to_le_bytes());
+        out.extend(self.key.n.to_le_bytes());
+        out.extend(self.slot.to_le_bytes());
+        out.extend([self.dtype as u8, self.shape.len() as u8, 0, 0]);
+        self.shape
+            .iter()
+            .for_each(|d| out.extend((*d as u64).to_le_bytes()));
+        out.extend((self.byte_len().unwrap_or(0) as u64).to_le_bytes());
+    }
+
+    /// The rank that a header's first [`Self::FIXED`] bytes announce.
+    pub fn rank(fixed: &[u8; Self::FIXED]) -> Result<usize> {
+        let rank = usize::from(fixed[21]);
+        if rank > MAX_RANK {
+            Err(bad("rank above the limit"))
+        } else {
+            Ok(rank)
+        }
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<TensorHeader> {
+        let (key, slot) = (r.key()?, r.u32()?);
+        let [dtype, rank, _, _] = r.array()?;
+        let dtype = DType::from_code(dtype).ok_or_else(|| bad("unknown dtype"))?;
+        if usize::from(rank) > MAX_RANK {
+            return Err(bad("rank above the limit"));
+        }
+        let mut shape = Shape::new();
+        for _ in 0..rank {
+            shape.push(usize::try_from(r.u64()?).map_err(|_| bad("dimension too large"))?);
+        }
+        let header = TensorHeader {
+            key,
+            slot,
+            dtype,
+            shape,
+        };
+        let len = r.u64()?;
+        if header.byte_len().map(|n| n as u64) != Some(len) {
+            return Err(bad("length does not match dtype and shape"));
+        }
+        Ok(header)
+    }
+
+    /// Decodes a whole header.
+    pub fn decode_all(bytes: &[u8]) -> Result<TensorHeader> {
+        Self::decode(&mut Reader(bytes))
+    }
+}
+
+impl Frame {
+    /// Appends the frame; a tensor's payload is to follow.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let at = out.len();
+        out.extend([0; HEAD]);
+        let (kind, payload) = match self {
+            Frame::Start { key, axes, trace } => {
+                put_key(out, *key);
+                out.extend(trace.0);
+                out.extend(trace.1);
+                out.extend((axes.len() as u16).to_le_bytes());
+                axes.iter().for_each(|a| out.extend(a.to_le_bytes()));
+                (START, 0)
+            }
+            Frame::Abort { key, error } => {
+                put_key(out, *key);
+                out.extend(encode_error(error));
+                (ABORT, 0)
+            }
+            Frame::Done { key } => {
+                put_key(out, *key);
+                (DONE, 0)
+            }
+            Frame::Tensor(h) => {
+                h.encode(out);
+                (TENSOR, h.byte_len().unwrap_or(0))
+            }
+        };
+        let len = (out.len() - at - HEAD + payload) as u32;
+        out[at] = kind;
+        out[at + 4..at + 8].copy_from_slice(&len.to_le_bytes());
+    }
+
+    /// Kind and body length from a frame's first [`HEAD`] bytes.
+    pub fn head(head: &[u8; HEAD]) -> Result<(u8, usize)> {
+        let len = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
+        if len > MAX_BODY {
+            return Err(bad("body above the limit"));
+        }
+        Ok((head[0], len))
+    }
+
+    /// Decodes a body; a tensor's payload is what remains of it.
+    pub fn decode(kind: u8, body: &[u8]) -> Result<(Frame, &[u8])> {
+        let mut r = Reader(body);
+        let frame = match kind {
+            START => {
+                let key = r.key()?;
+                let trace = (r.array()?, r.array()?);
+                let count = usize::from(r.u16()?);
+                if count > MAX_AXES {
+                    return Err(bad("too many axes"));
+                }
+                let axes: Result<Vec<i64>> = (0..count).map(|_| Ok(r.u64()? as i64)).collect();
+                Frame::Start {
+                    key,
+                    axes: axes?,
+                    trace,
+                }
+            }
+            ABORT => {
+                let key = r.key()?;
+                let rest = r.take(r.0.len())?;
+                let error = codec::decode(rest).map_err(|_| bad("error"))?;
+                Frame::Abort {
+                    key,
+                    error: Box::new(error),
+                }
+            }
+            DONE => Frame::Done { key: r.key()? },
+            TENSOR => {
+                let h = TensorHeader::decode(&mut r)?;
+                if h.byte_len() != Some(r.0.len()) {
+                    return Err(bad("payload length"));
+                }
+                return Ok((Frame::Tensor(h), r.0));
+            }
+            _ => return Err(bad("unknown kind")),
+        };
+        if r.0.is_empty() {
+            Ok((frame, &[]))
+        } else {
+            Err(bad("trailing bytes"))
+        }
+    }
+}
+
+fn put_key(out: &mut Vec<u8>, key: StepKey) {
+    out.extend(key.lease.0.to_le_bytes());
+    out.extend(key.n.to_le_bytes());
+}
+
+/// An error in at most half a body: what does not fit is cut, so that the cause always arrives.
+fn encode_error(error: &Error) -> Vec<u8> {
+    let fits = |b: &Vec<u8>| b.len() <= MAX_BODY / 2;
+    if let Some(b) = codec::encode(error).ok().filter(fits) {
+        return b;
+    }
+    let cut = |s: &str| s.chars().take(2000).collect::<String>();
+    let mut short = Error::new(error.code, cut(&error.message)).advise(cut(&error.advice));
+    short.site = error.site.clone().map(|mut s| {
+        s.operands.truncate(8);
+        s
+    });
+    codec::encode(&short).ok().filter(fits).unwrap_or_else(|| {
+        codec::encode(&Error::new(error.code, cut(&error.message))).unwrap_or_default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> StepKey {
+        StepKey {
+            lease: LeaseId(7),
+            n: 3,
+        }
+    }
+
+    fn check_round_trip(f: Frame, payload: &[u8]) {
+        let mut out = Vec::new();
+        f.encode(&mut out);
+        out.extend(payload);
+        let head: [u8; HEAD] = out[..HEAD].try_into().unwrap();
+        let (kind, len) = Frame::head(&head).unwrap();
+        assert_eq!(len, out.len() - HEAD);
+        assert_eq!(Frame::decode(kind, &out[HEAD..]).unwrap(), (f, payload));
+        for cut in 0..out.len() - HEAD {
+            assert!(
+                Frame::decode(kind, &out[HEAD..HEAD + cut]).is_err(),
+                "cut at {cut}"
+            );
+        }
+    }
+
+    #[test]
+    fn frames_round_trip_and_reject_every_truncation() {
+        check_round_trip(Frame::Done { key: key() }, &[]);
+        let trace = ([1; 16], [2; 8]);
+        check_round_trip(
+            Frame::Start {
+                key: key(),
+                axes: vec![1, -2],
+                trace,
+            },
+            &[],
+        );
+        let error = Box::new(Error::new(Code::KernelFailed, "x"));
+        check_round_trip(Frame::Abort { key: key(), error }, &[]);
+        let t = Tensor::from_slice(&[2], &[1f32, 2.]).unwrap();
+        check_round_trip(Frame::Tensor(TensorHeader::of(key(), 1, &t)), t.bytes());
+    }
+
+    #[test]
+    fn lying_headers_are_refused() {
+        let t = Tensor::from_slice(&[2], &[1f32, 2.]).unwrap();
+        let mut out = Vec::new();
+        TensorHeader::of(key(), 1, &t).encode(&mut out);
+        for (at, byte) in [(20, 99), (21, 17), (24, 3), (31, 0xff), (32, 9)] {
+            let mut o = out.clone();
+            o[at] = byte;
+            assert!(TensorHeader::decode_all(&o).is_err(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn an_enormous_error_still_arrives() {
+        let e = Error::new(Code::KernelFailed, "y".repeat(1 << 20));
+        let mut out = Vec::new();
+        Frame::Abort {
+            key: key(),
+            error: Box::new(e),
+        }
+        .encode(&mut out);
+        assert!(out.len() < MAX_BODY);
+        let (f, _) = Frame::decode(2, &out[HEAD..]).unwrap();
+        assert!(matches!(f, Frame::Abort { error, .. } if error.message.len() == 2000));
+    }
+}

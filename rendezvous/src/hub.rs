@@ -1,0 +1,337 @@
+//! The hub: where a process's leases and links meet.
+//!
+//! Frames come in from links with the peer's authenticated name. The hub finds the lease, checks that this
+//! peer may say this, and hands on; whatever is refused is counted by reason.
+//!
+//! Invariants
+//! 1. Only a lease's driver starts its steps; only an edge's declared source fills it; only a
+//!    participant aborts.
+//! 2. A refused frame changes nothing but a counter.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use convoke_common::Tensor;
+use convoke_common::error::{Code, Error};
+use convoke_common::ids::{LeaseId, ParticipantIx};
+use dashmap::DashMap;
+
+use crate::frame::{Frame, TensorHeader};
+use crate::lease::{Lease, Peer};
+use crate::link::Link;
+use crate::slot::{Published, Unfillable};
+use crate::table::Fenced;
+
+/// Why a frame was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Refused {
+    /// No such lease here (any more).
+    UnknownLease,
+    /// The sender does not take part, or is another incarnation.
+    Stranger,
+    /// Only the driver may do this.
+    NotDriver,
+    /// The step is over.
+    StaleStep,
+    /// The step is above the window.
+    AheadOfWindow,
+    /// The step was aborted.
+    AbortedStep,
+    /// The edge carried its value already.
+    Duplicate,
+    /// Wrong source, dtype, shape or length.
+    WrongTensor,
+    /// The tensor does not fit the memory budget.
+    OverBudget,
+}
+
+impl Refused {
+    /// The name under which it is counted in `status`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Refused::UnknownLease => "unknown_lease",
+            Refused::Stranger => "stranger",
+            Refused::NotDriver => "not_driver",
+            Refused::StaleStep => "stale_step",
+            Refused::AheadOfWindow => "ahead_of_window",
+            Refused::AbortedStep => "aborted_step",
+            Refused::Duplicate => "duplicate",
+            Refused::WrongTensor => "wrong_tensor",
+            Refused::OverBudget => "over_budget",
+        }
+    }
+}
+
+impl From<Fenced> for Refused {
+    fn from(f: Fenced) -> Refused {
+        match f {
+            Fenced::Stale => Refused::StaleStep,
+            Fenced::Ahead => Refused::AheadOfWindow,
+        }
+    }
+}
+
+impl From<Unfillable> for Refused {
+    fn from(u: Unfillable) -> Refused {
+        match u {
+            Unfillable::Duplicate => Refused::Duplicate,
+            Unfillable::Aborted => Refused::AbortedStep,
+            Unfillable::Stale => Refused::StaleStep,
+        }
+    }
+}
+
+/// A process's end of the rendezvous.
+pub struct Hub {
+    pub me: Peer,
+    leases: DashMap<LeaseId, Arc<Lease>>,
+    links: DashMap<String, Arc<Link>>,
+    refused: Mutex<BTreeMap<Refused, u64>>,
+    link_added: tokio::sync::Notify,
+}
+
+/// A tensor on its way in: the slot is claimed, the bytes are still to come. Dropped unfinished, it gives
+/// the claim back.
+pub struct Incoming {
+    lease: Arc<Lease>,
+    n: u64,
+    slot: u32,
+    tensor: Option<Tensor>,
+}
+
+impl Hub {
+    /// A hub without leases or links.
+    pub fn new(me: Peer) -> Arc<Hub> {
+        Arc::new(Hub {
+            me,
+            leases: DashMap::new(),
+            links: DashMap::new(),
+            refused: Mutex::default(),
+            link_added: tokio::sync::Notify::new(),
+        })
+    }
+
+    /// Adds a lease.
+    pub fn add_lease(&self, lease: Arc<Lease>) {
+        self.leases.insert(lease.id, lease);
+    }
+
+    /// Removes a lease: its frames are refused from now on.
+    pub fn remove_lease(&self, id: LeaseId) -> Option<Arc<Lease>> {
+        self.leases.remove(&id).map(|(_, l)| l)
+    }
+
+    /// The lease.
+    pub fn lease(&self, id: LeaseId) -> Option<Arc<Lease>> {
+        self.leases.get(&id).map(|l| l.clone())
+    }
+
+    /// All leases, by id.
+    pub fn leases(&self) -> Vec<Arc<Lease>> {
+        let mut all: Vec<_> = self.leases.iter().map(|l| l.value().clone()).collect();
+        all.sort_by_key(|l| l.id);
+        all
+    }
+
+    /// Counts a refusal.
+    pub fn count(&self, why: Refused) {
+        *self
+            .refused
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(why)
+            .or_insert(0) += 1;
+        tracing::debug!(reason = why.name(), "frame refused");
+    }
+
+    /// Refusals by reason.
+    pub fn refused(&self) -> BTreeMap<String, u64> {
+        let r = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        r.iter().map(|(k, v)| (k.name().to_string(), *v)).collect()
+    }
+
+    /// Adds a link, in place of a former one to a peer of this name. Leases keep the link that they were
+    /// installed with; one to a former incarnation ends.
+    pub fn add_link(&self, link: Arc<Link>) {
+        let peer = link.peer().clone();
+        let old = self.links.insert(peer.name.clone(), link);
+        if let Some(old) = old.filter(|o| o.peer() != &peer) {
+            old.close("replaced by a newer incarnation");
+        }
+        self.link_added.notify_waiters();
+    }
+
+    /// The link to `peer`, where it is up and reaches this very incarnation.
+    pub fn link(&self, peer: &Peer) -> Option<Arc<Link>> {
+        let link = self.links.get(&peer.name)?.clone();
+        (link.peer() == peer && !link.is_closed()).then_some(link)
+    }
+
+    /// Waits until `peer` has linked itself, at most `bound`.
+    pub async fn await_link(&self, peer: &Peer, bound: Duration) -> Option<Arc<Link>> {
+        let wait = async {
+            loop {
+                let added = self.link_added.notified();
+                tokio::pin!(added);
+                // Registered before looking, so that an arrival in between is not missed.
+                added.as_mut().enable();
+                if let Some(l) = self.link(peer) {
+                    return l;
+                }
+                added.await;
+            }
+        };
+        tokio::time::timeout(bound, wait).await.ok()
+    }
+
+    /// All links, by peer name.
+    pub fn links(&self) -> Vec<Arc<Link>> {
+        let mut all: Vec<_> = self.links.iter().map(|l| l.value().clone()).collect();
+        all.sort_by(|a, b| a.peer().name.cmp(&b.peer().name));
+        all
+    }
+
+    /// A link ended: every lease that it served is told.
+    pub fn link_lost(&self, link: &Arc<Link>, why: &str) {
+        let peer = link.peer();
+        self.links
+            .remove_if(&peer.name, |_, l| Arc::ptr_eq(l, link));
+        let error = Error::new(
+            Code::PeerLost,
+            format!("lost contact with {}: {why}", peer.name),
+        );
+        for lease in self.leases() {
+            if let Some(ix) = lease.index_of(peer) {
+                lease.handler.peer_lost(ix, &error);
+            }
+        }
+    }
+
+    fn find(&self, from: &Peer, id: LeaseId) -> Result<(Arc<Lease>, ParticipantIx), Refused> {
+        let lease = self.lease(id).ok_or(Refused::UnknownLease)?;
+        let ix = lease.index_of(from).ok_or(Refused::Stranger)?;
+        Ok((lease, ix))
+    }
+
+    /// Takes a frame that carries no tensor.
+    pub fn frame(&self, from: &Peer, frame: Frame) {
+        if let Err(why) = self.try_frame(from, frame) {
+            self.count(why);
+        }
+    }
+
+    fn try_frame(&self, from: &Peer, frame: Frame) -> Result<(), Refused> {
+        match frame {
+            Frame::Start { key, axes, trace } => {
+                let (lease, ix) = self.find(from, key.lease)?;
+                if ix != lease.driver() {
+                    return Err(Refused::NotDriver);
+                }
+                lease.table.admit(key.n)?;
+                lease.handler.start(key.n, axes, trace);
+            }
+            Frame::Abort { key, error } => {
+                let (lease, ix) = self.find(from, key.lease)?;
+                lease.table.admit(key.n)?;
+                lease.handler.abort(key.n, *error, ix);
+            }
+            Frame::Done { key } => {
+                let (lease, ix) = self.find(from, key.lease)?;
+                if !lease.table.is_open(key.n) {
+                    return Err(Refused::StaleStep);
+                }
+                lease.handler.done(key.n, ix);
+            }
+            Frame::Tensor(_) => return Err(Refused::WrongTensor),
+        }
+        Ok(())
+    }
+
+    /// Checks a tensor's header, claims its slot and allocates its buffer.
+    pub fn begin(&self, from: &Peer, h: &TensorHeader) -> Result<Incoming, Refused> {
+        let (lease, _) = self.claim(from, h)?;
+        let (n, slot) = (h.key.n, h.slot);
+        match lease.pool.tensor(h.dtype, &h.shape) {
+            Ok(t) => Ok(Incoming {
+                lease,
+                n,
+                slot,
+                tensor: Some(t),
+            }),
+            Err(e) => {
+                if let Ok(s) = lease.table.slot(n, slot) {
+                    s.unclaim(n);
+                }
+                // The step cannot complete without this tensor: it fails here, with the ledger's words.
+                lease.handler.abort(n, e, lease.me);
+                Err(Refused::OverBudget)
+            }
+        }
+    }
+
+    fn claim(&self, from: &Peer, h: &TensorHeader) -> Result<(Arc<Lease>, ParticipantIx), Refused> {
+        let (lease, ix) = self.find(from, h.key.lease)?;
+        let slot = lease.table.slot(h.key.n, h.slot)?;
+        if let Err(e) = lease.check(ix, h) {
+            tracing::warn!(key = %h.key, peer = from.name, "{e}");
+            return Err(Refused::WrongTensor);
+        }
+        slot.claim(h.key.n)?;
+        Ok((lease.clone(), ix))
+    }
+
+    /// Takes a tensor by reference, over a local link.
+    pub fn deliver(&self, from: &Peer, h: &TensorHeader, tensor: Tensor) {
+        match self.claim(from, h) {
+            Ok((lease, _)) => {
+                Incoming {
+                    lease,
+                    n: h.key.n,
+                    slot: h.slot,
+                    tensor: Some(tensor),
+                }
+                .publish();
+            }
+            Err(why) => self.count(why),
+        }
+    }
+}
+
+impl Incoming {
+    /// The buffer to receive into.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.tensor
+            .as_mut()
+            .and_then(Tensor::bytes_mut)
+            .unwrap_or(&mut [])
+    }
+
+    /// Whether the bytes received are a valid tensor of its dtype.
+    pub fn is_valid(&self) -> bool {
+        self.tensor.as_ref().is_some_and(|t| t.check_bool().is_ok())
+    }
+
+    /// Delivers the tensor.
+    pub fn publish(mut self) {
+        let Some(tensor) = self.tensor.take() else {
+            return;
+        };
+        let Ok(slot) = self.lease.table.slot(self.n, self.slot) else {
+            return;
+        };
+        if slot.publish(self.n, tensor) == Published::Awaited {
+            self.lease.handler.arrived(self.n, self.slot);
+        }
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        if self.tensor.is_some()
+            && let Ok(slot) = self.lease.table.slot(self.n, self.slot)
+        {
+            slot.unclaim(self.n);
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! A lease at one participant: who takes part, what may arrive, and the step table.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use convoke_common::dim::Bindings;
+use convoke_common::error::{Code, Error, Result};
+use convoke_common::graph::TensorType;
+use convoke_common::ids::{Incarnation, LeaseId, ParticipantIx};
+use convoke_common::memory::Pool;
+use convoke_common::program::{Axes, Participant, bytes_under};
+use convoke_common::telemetry::TraceIds;
+
+use crate::frame::TensorHeader;
+use crate::table::StepTable;
+
+/// A process that takes part, as its certificate and its hello name it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Peer {
+    pub name: String,
+    pub incarnation: Incarnation,
+}
+
+/// What is told to the owner of a lease's steps: a worker's executor or a driver.
+///
+/// Calls come from network tasks and, over local links, from the sender's thread; none may block.
+pub trait StepHandler: Send + Sync {
+    /// The driver starts step `n`.
+    fn start(&self, n: u64, axes: Vec<i64>, trace: TraceIds);
+    /// A slot that somebody waits for is full.
+    fn arrived(&self, n: u64, slot: u32);
+    /// A participant ended step `n` with an error.
+    fn abort(&self, n: u64, error: Error, from: ParticipantIx);
+    /// A participant has quiesced step `n`.
+    fn done(&self, n: u64, from: ParticipantIx);
+    /// A participant cannot be reached any more.
+    fn peer_lost(&self, peer: ParticipantIx, error: &Error);
+}
+
+/// What may arrive in a slot.
+#[derive(Debug, Clone)]
+pub struct RecvSpec {
+    pub from: ParticipantIx,
+    pub ty: TensorType,
+}
+
+/// Everything a lease consists of at one participant.
+pub struct Lease {
+    pub id: LeaseId,
+    pub me: ParticipantIx,
+    /// Workers, then the driver.
+    pub participants: Vec<Participant>,
+    pub axes: Axes,
+    pub table: StepTable,
+    pub handler: Arc<dyn StepHandler>,
+    /// Where arriving tensors are allocated.
+    pub pool: Pool,
+    recvs: Vec<RecvSpec>,
+    /// Bound axes of each step in flight, by entry.
+    bindings: Box<[Mutex<Option<(u64, Arc<Bindings>)>>]>,
+    at_bounds: Bindings,
+}
+
+impl Lease {
+    /// A lease of which nothing has started.
+    pub fn new(
+        id: LeaseId,
+        me: ParticipantIx,
+        participants: Vec<Participant>,
+        axes: Axes,
+        in_flight: u32,
+        recvs: Vec<RecvSpec>,
+        pool: Pool,
+        handler: Arc<dyn StepHandler>,
+    ) -> Lease {
+        let table = StepTable::new(in_flight, recvs.len());
+        let bindings = (0..table.in_flight()).map(|_| Mutex::new(None)).collect();
+        let at_bounds = axes.at_bounds();
+        Lease {
+            id,
+            me,
+            participants,
+            axes,
+            table,
+            handler,
+            pool,
+            recvs,
+            bindings,
+            at_bounds,
+        }
+    }
+
+    /// Index of the driver.
+    pub fn driver(&self) -> ParticipantIx {
+        (self.participants.len() - 1) as ParticipantIx
+    }
+
+    /// Index of `peer`, where this incarnation of it takes part.
+    pub fn index_of(&self, peer: &Peer) -> Option<ParticipantIx> {
+        let is = |p: &Participant| p.name == peer.name && p.incarnation == peer.incarnation;
+        self.participants
+            .iter()
+            .position(is)
+            .map(|i| i as ParticipantIx)
+    }
+
+    /// The name of a participant.
+    pub fn name_of(&self, ix: ParticipantIx) -> &str {
+        self.participants
+            .get(usize::from(ix))
+            .map_or("?", |p| p.name.as_str())
+    }
+
+    /// Recv slots by index.
+    pub fn recvs(&self) -> &[RecvSpec] {
+        &self.recvs
+    }
+
+    fn cell(&self, n: u64) -> &Mutex<Option<(u64, Arc<Bindings>)>> {
+        &self.bindings[(n % self.table.in_flight()) as usize]
+    }
+
+    /// Notes the axes of step `n`, after checking them against the lease's bounds.
+    pub fn bind(&self, n: u64, axes: &[i64]) -> Result<Arc<Bindings>> {
+        let b = Arc::new(self.axes.bind(axes)?);
+        *self.cell(n).lock().unwrap_or_else(PoisonError::into_inner) = Some((n, b.clone()));
+        Ok(b)
+    }
+
+    /// Checks that a tensor may arrive in its slot: from its declared source, of the declared dtype
+    /// and shape. Before the step's axes are known, dynamic sizes are checked against their bounds.
+    pub fn check(&self, from: ParticipantIx, h: &TensorHeader) -> Result<()> {
+        let violation = |why: String| Err(Error::new(Code::ProtocolViolation, why));
+        let Some(spec) = self.recvs.get(h.slot as usize) else {
+            return violation(format!("slot {} does not exist", h.slot));
+        };
+        if spec.from != from {
+            let (who, want) = (self.name_of(from), self.name_of(spec.from));
+            return violation(format!("{who} sent what only {want} may send"));
+        }
+        let declared = &spec.ty;
+        let mismatch = || {
+            violation(format!(
+                "{}{:?} arrived where {declared} is declared",
+                h.dtype, h.shape
+            ))
+        };
+        if h.dtype != declared.dtype || h.shape.len() != declared.shape.len() {
+            return mismatch();
+        }
+        if let Some(fixed) = declared.fixed_shape() {
+            return if fixed[..] == h.shape[..] {
+                Ok(())
+            } else {
+                mismatch()
+            };
+        }
+        let known = self
+            .cell(h.key.n)
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        match known {
+            Some((n, b)) if n == h.key.n => {
+                for (d, got) in declared.shape.iter().zip(&h.shape) {
+                    if d.eval(&b).is_some_and(|want| want != *got as i64) {
+                        return mismatch();
+                    }
+                }
+            }
+            _ => {
+                let most = bytes_under(declared, &self.at_bounds);
+                let got = h.byte_len().map(|n| n as u64);
+                if most.is_some_and(|m| got.is_none_or(|g| g > m)) {
+                    return mismatch();
+                }
+            }
+        }
+        Ok(())
+    }
+}

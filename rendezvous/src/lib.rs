@@ -1,0 +1,26 @@
+//! The rendezvous: where sends meet recvs.
+//!
+//! ```text
+//! driver ── Start/Abort/Done, feeds ──> lane ──> hub ──> lease ──> step table ──> executor
+//! worker ── cut edges ────────────────> link ──> hub ──> lease ──> step table ──> executor or driver
+//! ```
+//!
+//! Invariants
+//! 1. A tensor is delivered at most once, to the step, edge and incarnation it was sent for.
+//! 2. A recv resolves: with its value, or by the abort of its step.
+//! 3. Only this crate and `common::world` know QUIC.
+
+pub mod artifacts;
+pub mod driver;
+pub mod frame;
+pub mod hub;
+pub mod lease;
+pub mod link;
+pub mod probe;
+pub mod remote;
+pub mod slot;
+pub mod table;
+
+pub use hub::Hub;
+pub use lease::{Lease, Peer, RecvSpec, StepHandler};
+pub use link::{Link, Outgoing};

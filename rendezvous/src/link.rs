@@ -1,0 +1,151 @@
+//! A link: the way to one peer.
+//!
+//! *Local* hands frames over by a call and tensors by pointer, on the sender's thread. *Remote* is a QUIC
+//! connection with an ordered lane and a stream per large tensor. Both obey one contract:
+//! 1. Frames arrive in the order sent; a tensor may overtake or be overtaken.
+//! 2. Nothing sent on a closed link arrives, and the sender is told by the hub, not by the call.
+//! 3. `sent` runs once, when the link no longer holds the tensor: written, refused, or reset.
+
+use std::sync::{Arc, Weak};
+
+use convoke_common::Tensor;
+use convoke_common::ids::StepKey;
+use convoke_common::rpc::LinkStatus;
+use tokio_util::sync::CancellationToken;
+
+use crate::frame::{Frame, TensorHeader};
+use crate::hub::Hub;
+use crate::lease::Peer;
+use crate::remote::Remote;
+
+/// Called when the link has let go of a tensor.
+pub type Sent = Box<dyn FnOnce() + Send>;
+
+/// A tensor to send.
+pub struct Outgoing {
+    pub key: StepKey,
+    /// Recv slot at the destination.
+    pub slot: u32,
+    pub tensor: Tensor,
+    /// Larger goes first.
+    pub priority: u64,
+    /// Resets the stream when the step is aborted.
+    pub cancel: CancellationToken,
+    pub sent: Sent,
+}
+
+/// The way to one peer.
+pub enum Link {
+    /// Same process.
+    Local {
+        me: Peer,
+        peer: Peer,
+        hub: Weak<Hub>,
+        closed: CancellationToken,
+    },
+    /// Another process.
+    Remote(Remote),
+}
+
+impl Link {
+    /// Links two hubs of one process, both ways.
+    pub fn join_local(a: &Arc<Hub>, b: &Arc<Hub>) {
+        let closed = CancellationToken::new();
+        for (me, to) in [(a, b), (b, a)] {
+            me.add_link(Arc::new(Link::Local {
+                me: me.me.clone(),
+                peer: to.me.clone(),
+                hub: Arc::downgrade(to),
+                closed: closed.clone(),
+            }));
+        }
+    }
+
+    /// Whom it reaches.
+    pub fn peer(&self) -> &Peer {
+        match self {
+            Link::Local { peer, .. } => peer,
+            Link::Remote(r) => r.peer(),
+        }
+    }
+
+    /// Sends a frame that carries no tensor.
+    pub fn send(&self, frame: Frame) {
+        match self {
+            Link::Local {
+                me, hub, closed, ..
+            } => {
+                if let Some(hub) = hub.upgrade().filter(|_| !closed.is_cancelled()) {
+                    hub.frame(me, frame);
+                }
+            }
+            Link::Remote(r) => r.send(&frame),
+        }
+    }
+
+    /// Sends a tensor.
+    pub fn send_tensor(&self, out: Outgoing) {
+        match self {
+            Link::Local {
+                me, hub, closed, ..
+            } => {
+                if let Some(hub) = hub.upgrade().filter(|_| !closed.is_cancelled()) {
+                    let h = TensorHeader::of(out.key, out.slot, &out.tensor);
+                    hub.deliver(me, &h, out.tensor);
+                }
+                (out.sent)();
+            }
+            Link::Remote(r) => r.send_tensor(out),
+        }
+    }
+
+    /// Whether it has ended.
+    pub fn is_closed(&self) -> bool {
+        match self {
+            Link::Local { closed, hub, .. } => closed.is_cancelled() || hub.strong_count() == 0,
+            Link::Remote(r) => r.is_closed(),
+        }
+    }
+
+    /// Ends it.
+    pub fn close(&self, why: &str) {
+        match self {
+            Link::Local { closed, .. } => closed.cancel(),
+            Link::Remote(r) => r.close(why),
+        }
+    }
+
+    /// The QUIC connection, of a remote link.
+    pub fn connection(&self) -> Option<&quinn::Connection> {
+        match self {
+            Link::Local { .. } => None,
+            Link::Remote(r) => Some(r.connection()),
+        }
+    }
+
+    /// For `status`.
+    pub fn status(&self) -> LinkStatus {
+        let peer = self.peer().name.clone();
+        match self {
+            Link::Local { .. } => LinkStatus {
+                peer,
+                address: String::new(),
+                path: "local".into(),
+                round_trip: 0,
+                sent: 0,
+                received: 0,
+            },
+            Link::Remote(r) => {
+                let s = r.connection().stats();
+                LinkStatus {
+                    peer,
+                    address: r.connection().remote_address().to_string(),
+                    path: "quic".into(),
+                    round_trip: s.path.rtt.as_nanos() as u64,
+                    sent: s.udp_tx.bytes,
+                    received: s.udp_rx.bytes,
+                }
+            }
+        }
+    }
+}

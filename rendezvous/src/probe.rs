@@ -1,0 +1,71 @@
+//! Measuring a link: a few echoes, then a bulk transfer.
+//!
+//! ```text
+//! asker: u32 length n | n bytes    (n = 0: ends)        answerer: n bytes back
+//! ```
+
+use std::time::Duration;
+
+use convoke_common::error::{Code, Error, Result};
+use convoke_common::rpc::{StreamKind, open_stream};
+use quinn::{Connection, RecvStream, SendStream};
+use tokio::time::Instant;
+
+/// Echoes; the shortest counts.
+const ECHOES: usize = 5;
+/// Bytes of the bulk transfer: enough to leave slow start on a local network.
+const BULK: usize = 2 << 20;
+/// Longest probe.
+const BOUND: Duration = Duration::from_secs(3);
+
+/// Answers a prober until it ends.
+pub async fn serve(mut send: SendStream, mut recv: RecvStream) {
+    let mut buffer = Vec::new();
+    loop {
+        let mut head = [0; 4];
+        if recv.read_exact(&mut head).await.is_err() {
+            return;
+        }
+        let len = u32::from_le_bytes(head) as usize;
+        if len == 0 || len > BULK {
+            return;
+        }
+        buffer.resize(len, 0);
+        if recv.read_exact(&mut buffer).await.is_err() || send.write_all(&buffer).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Round trip, and bytes per second (one way, as half of there and back).
+pub async fn probe(connection: &Connection) -> Result<(Duration, f64)> {
+    let measure = async {
+        let (mut send, mut recv) = open_stream(connection, StreamKind::Probe).await?;
+        let lost = |e: String| Error::new(Code::Unreachable, format!("probe failed: {e}"));
+        let mut round_trip = Duration::MAX;
+        for len in [8; ECHOES].into_iter().chain([BULK]) {
+            let mut out = (len as u32).to_le_bytes().to_vec();
+            out.resize(4 + len, 0);
+            let start = Instant::now();
+            let (sent, received) = tokio::join!(send.write_all(&out), async {
+                recv.read_exact(&mut vec![0; len]).await
+            });
+            sent.map_err(|e| lost(e.to_string()))?;
+            received.map_err(|e| lost(e.to_string()))?;
+            let took = start.elapsed();
+            if len == BULK {
+                let seconds = took.saturating_sub(round_trip).as_secs_f64().max(1e-6);
+                return Ok((round_trip, 2.0 * BULK as f64 / seconds));
+            }
+            round_trip = round_trip.min(took);
+        }
+        Err(Error::internal("the probe ended early"))
+    };
+    match tokio::time::timeout(BOUND, measure).await {
+        Ok(r) => r,
+        Err(_) => Err(Error::new(
+            Code::Unreachable,
+            "the peer did not answer a probe in time",
+        )),
+    }
+}

@@ -1,0 +1,284 @@
+//! The slot: where one send meets one recv, in one atomic word.
+//!
+//! ```text
+//! word = step number << 4 | state
+//!
+//! EMPTY --register--> WAITING            EMPTY|WAITING --claim--> FILLING   (the claimer owns the value to come)
+//! FILLING --publish--> PUBLISHING --> FULL --take--> TAKEN
+//! EMPTY|WAITING|FILLING|FULL --abort--> ABORTED
+//! a word of an earlier step whose slot is at rest (TAKEN, ABORTED, EMPTY) reads as EMPTY of a later one
+//! ```
+//!
+//! Invariants
+//! 1. Every transition is a compare-and-swap on the whole word, so registering, filling and aborting meet
+//!    there: a recv registered after an abort is told so, and one registered before is woken or told.
+//! 2. The cell is touched only by the one who moved the word to PUBLISHING, or from FULL to TAKEN or
+//!    ABORTED. PUBLISHING lasts a few instructions; who meets it spins.
+//! 3. One consumer: a second register is refused.
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const BITS: u32 = 4;
+const EMPTY: u64 = 0;
+const WAITING: u64 = 1;
+const FILLING: u64 = 2;
+/// As FILLING, with a registered consumer.
+const FILLING_WAITED: u64 = 3;
+const PUBLISHING: u64 = 4;
+const FULL: u64 = 5;
+const TAKEN: u64 = 6;
+const ABORTED: u64 = 7;
+
+/// Largest step number: what the word has room for.
+pub const MAX_STEP: u64 = (1 << (64 - BITS)) - 1;
+
+fn word(n: u64, state: u64) -> u64 {
+    n << BITS | state
+}
+
+/// A meeting point of one send and one recv per step.
+pub struct Slot<T> {
+    word: AtomicU64,
+    cell: UnsafeCell<Option<T>>,
+}
+
+// SAFETY: invariant 2: the word admits one toucher of the cell at a time, with release on its way out
+// and acquire on its way in; T crosses threads and is never shared.
+unsafe impl<T: Send> Sync for Slot<T> {}
+
+/// What [`Slot::register`] found.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Registered<T> {
+    /// Nothing yet: the publisher will learn that it is waited for.
+    Waiting,
+    /// The value was there already.
+    Ready(T),
+    /// The step was aborted, or the slot belongs to a later step.
+    Aborted,
+}
+
+/// Why a slot cannot be filled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unfillable {
+    /// Somebody else filled it, or is about to.
+    Duplicate,
+    /// The step was aborted.
+    Aborted,
+    /// The slot serves a later step.
+    Stale,
+}
+
+/// What [`Slot::publish`] did.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Published<T> {
+    /// The value waits to be taken by someone who will ask.
+    Stored,
+    /// A registered consumer is to be told.
+    Awaited,
+    /// The step was aborted meanwhile; the value comes back.
+    Refused(T),
+}
+
+impl<T> Default for Slot<T> {
+    fn default() -> Self {
+        Slot {
+            word: AtomicU64::new(word(0, EMPTY)),
+            cell: UnsafeCell::new(None),
+        }
+    }
+}
+
+impl<T> Slot<T> {
+    /// The state under step `n`: `Ok` when the slot is at `n` or may become so, `Err` when it is past.
+    fn read(&self, n: u64) -> (u64, Result<u64, ()>) {
+        loop {
+            let w = self.word.load(Ordering::Acquire);
+            let (at, state) = (w >> BITS, w & ((1 << BITS) - 1));
+            if at > n {
+                return (w, Err(()));
+            }
+            match state {
+                PUBLISHING => std::hint::spin_loop(),
+                _ if at == n => return (w, Ok(state)),
+                EMPTY | TAKEN | ABORTED => return (w, Ok(EMPTY)),
+                // A table retires a step, and so brings its slots to rest, before it admits the next.
+                _ => return (w, Err(())),
+            }
+        }
+    }
+
+    fn swap(&self, from: u64, to: u64) -> bool {
+        self.word
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+    }
+
+    /// Asks for the value of step `n`.
+    pub fn register(&self, n: u64) -> Registered<T> {
+        loop {
+            let (w, state) = self.read(n);
+            let to = match state {
+                Ok(EMPTY) => WAITING,
+                Ok(FILLING) => FILLING_WAITED,
+                Ok(FULL) => match self.take(n) {
+                    Some(v) => return Registered::Ready(v),
+                    None => continue,
+                },
+                _ => return Registered::Aborted,
+            };
+            if self.swap(w, word(n, to)) {
+                return Registered::Waiting;
+            }
+        }
+    }
+
+    /// Becomes the one who fills step `n`.
+    pub fn claim(&self, n: u64) -> Result<(), Unfillable> {
+        loop {
+            let (w, state) = self.read(n);
+            let to = match state {
+                Ok(EMPTY) => FILLING,
+                Ok(WAITING) => FILLING_WAITED,
+                Ok(ABORTED) => return Err(Unfillable::Aborted),
+                Ok(_) => return Err(Unfillable::Duplicate),
+                Err(()) => return Err(Unfillable::Stale),
+            };
+            if self.swap(w, word(n, to)) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Gives a claim back unfilled.
+    pub fn unclaim(&self, n: u64) {
+        if !self.swap(word(n, FILLING), word(n, EMPTY)) {
+            self.swap(word(n, FILLING_WAITED), word(n, WAITING));
+        }
+    }
+
+    /// Delivers the value of a claimed slot.
+    pub fn publish(&self, n: u64, value: T) -> Published<T> {
+        let awaited = loop {
+            if self.swap(word(n, FILLING), word(n, PUBLISHING)) {
+                break false;
+            }
+            if self.swap(word(n, FILLING_WAITED), word(n, PUBLISHING)) {
+                break true;
+            }
+            let w = self.word.load(Ordering::Acquire);
+            if w != word(n, FILLING) && w != word(n, FILLING_WAITED) {
+                return Published::Refused(value);
+            }
+        };
+        // SAFETY: PUBLISHING excludes every other toucher of the cell (invariant 2).
+        unsafe { *self.cell.get() = Some(value) };
+        self.word.store(word(n, FULL), Ordering::Release);
+        if awaited {
+            Published::Awaited
+        } else {
+            Published::Stored
+        }
+    }
+
+    /// Takes the value of step `n`, where it is there.
+    pub fn take(&self, n: u64) -> Option<T> {
+        let (w, state) = self.read(n);
+        // The cell is emptied under PUBLISHING, so that neither an abort nor a later step meets it.
+        if state != Ok(FULL) || !self.swap(w, word(n, PUBLISHING)) {
+            return None;
+        }
+        // SAFETY: as in `publish`.
+        let value = unsafe { (*self.cell.get()).take() };
+        self.word.store(word(n, TAKEN), Ordering::Release);
+        value
+    }
+
+    /// Ends step `n` here: drops a value that nobody took, and refuses whatever comes later.
+    pub fn abort(&self, n: u64) {
+        loop {
+            let (w, state) = self.read(n);
+            match state {
+                Ok(FULL) => drop(self.take(n)),
+                Ok(ABORTED) | Err(()) => return,
+                Ok(_) => {
+                    if self.swap(w, word(n, ABORTED)) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn value_before_and_after_the_recv() {
+        let s = Slot::default();
+        s.claim(0).unwrap();
+        assert_eq!(s.publish(0, 7), Published::Stored);
+        assert_eq!(s.register(0), Registered::Ready(7));
+        assert_eq!(s.register(1), Registered::Waiting);
+        s.claim(1).unwrap();
+        assert_eq!(s.publish(1, 8), Published::Awaited);
+        assert_eq!(s.take(1), Some(8));
+        assert_eq!(s.take(1), None);
+    }
+
+    #[test]
+    fn second_and_late_fills_are_refused() {
+        let s = Slot::default();
+        s.claim(3).unwrap();
+        assert_eq!(s.claim(3), Err(Unfillable::Duplicate));
+        assert_eq!(s.publish(3, 1), Published::Stored);
+        assert_eq!(s.claim(3), Err(Unfillable::Duplicate));
+        s.abort(3);
+        assert_eq!(s.claim(3), Err(Unfillable::Aborted));
+        assert_eq!(s.claim(2), Err(Unfillable::Stale));
+        assert_eq!(s.register(3), Registered::Aborted);
+        s.claim(4).unwrap();
+    }
+
+    #[test]
+    fn abort_during_a_fill_gives_the_value_back() {
+        let s = Slot::default();
+        assert_eq!(s.register(0), Registered::Waiting);
+        s.claim(0).unwrap();
+        s.abort(0);
+        assert_eq!(s.publish(0, "late"), Published::Refused("late"));
+        s.claim(1).unwrap();
+        s.unclaim(1);
+        assert_eq!(s.register(1), Registered::Waiting);
+    }
+
+    #[test]
+    fn racing_fill_abort_and_register_never_lose_a_value() {
+        for n in 0..2000u64 {
+            let s = std::sync::Arc::new(Slot::default());
+            let value = std::sync::Arc::new(());
+            let (f, a) = (s.clone(), s.clone());
+            let v = value.clone();
+            let fill = std::thread::spawn(move || match f.claim(n) {
+                Ok(()) => matches!(f.publish(n, v), Published::Awaited),
+                Err(_) => false,
+            });
+            let abort = std::thread::spawn(move || a.abort(n));
+            let got = s.register(n);
+            let told = fill.join().unwrap();
+            abort.join().unwrap();
+            if told {
+                drop(s.take(n));
+            }
+            drop(got);
+            s.abort(n);
+            assert_eq!(
+                std::sync::Arc::strong_count(&value),
+                1,
+                "value leaked in round {n}"
+            );
+        }
+    }
+}

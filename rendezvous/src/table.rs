@@ -1,0 +1,141 @@
+//! A lease's step table: K steps of dense slots, and the window that fences everything else.
+//!
+//! Invariants
+//! 1. Entry `n mod K` serves step `n` only after step `n - K` was retired here.
+//! 2. A frame below the window is dead, above it a protocol error; neither touches a slot.
+//! 3. Retiring drops every value that the step still holds.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use convoke_common::Tensor;
+
+use crate::slot::{MAX_STEP, Slot};
+
+const OPEN: u64 = 1;
+
+struct Entry {
+    /// Step number << 1 | open. Closed means: this number may be opened next.
+    word: AtomicU64,
+    slots: Box<[Slot<Tensor>]>,
+}
+
+/// The slots of the steps in flight of one lease at one participant.
+pub struct StepTable {
+    entries: Box<[Entry]>,
+}
+
+/// Why a frame's step is not admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fenced {
+    /// The step is over.
+    Stale,
+    /// The step may not have started yet, or the slot does not exist.
+    Ahead,
+}
+
+impl StepTable {
+    /// A table for `in_flight` steps of `slots` slots.
+    pub fn new(in_flight: u32, slots: usize) -> StepTable {
+        let entries = (0..u64::from(in_flight.max(1)))
+            .map(|i| Entry {
+                word: AtomicU64::new(i << 1),
+                slots: (0..slots).map(|_| Slot::default()).collect(),
+            })
+            .collect();
+        StepTable { entries }
+    }
+
+    /// K.
+    pub fn in_flight(&self) -> u64 {
+        self.entries.len() as u64
+    }
+
+    fn entry(&self, n: u64) -> &Entry {
+        &self.entries[(n % self.in_flight()) as usize]
+    }
+
+    /// Admits a frame of step `n`, opening the step where it is the next of its entry.
+    pub fn admit(&self, n: u64) -> Result<(), Fenced> {
+        if n > MAX_STEP >> 1 {
+            return Err(Fenced::Ahead);
+        }
+        let e = self.entry(n);
+        let w = e.word.load(Ordering::Acquire);
+        match (w >> 1).cmp(&n) {
+            std::cmp::Ordering::Less => Err(Fenced::Ahead),
+            std::cmp::Ordering::Greater => Err(Fenced::Stale),
+            std::cmp::Ordering::Equal if w & OPEN == OPEN => Ok(()),
+            std::cmp::Ordering::Equal => {
+                match e
+                    .word
+                    .compare_exchange(w, w | OPEN, Ordering::AcqRel, Ordering::Acquire)
+                {
+                    Ok(_) => Ok(()),
+                    Err(now) if now == w | OPEN => Ok(()),
+                    Err(_) => Err(Fenced::Stale),
+                }
+            }
+        }
+    }
+
+    /// Whether step `n` is in flight here.
+    pub fn is_open(&self, n: u64) -> bool {
+        self.entry(n).word.load(Ordering::Acquire) == n << 1 | OPEN
+    }
+
+    /// The slot of an admitted step.
+    pub fn slot(&self, n: u64, slot: u32) -> Result<&Slot<Tensor>, Fenced> {
+        self.admit(n)?;
+        self.entry(n).slots.get(slot as usize).ok_or(Fenced::Ahead)
+    }
+
+    /// Sweeps the slots of step `n`: no value of it is delivered any more.
+    pub fn abort(&self, n: u64) {
+        if self.is_open(n) {
+            self.entry(n).slots.iter().for_each(|s| s.abort(n));
+        }
+    }
+
+    /// Ends step `n` and opens the window for `n + K`. `false` when it was not in flight.
+    pub fn retire(&self, n: u64) -> bool {
+        if !self.is_open(n) {
+            return false;
+        }
+        let e = self.entry(n);
+        e.slots.iter().for_each(|s| s.abort(n));
+        let next = (n + self.in_flight()) << 1;
+        e.word
+            .compare_exchange(n << 1 | OPEN, next, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+    }
+
+    /// Number of steps in flight.
+    pub fn open_steps(&self) -> u64 {
+        let open = |e: &&Entry| e.word.load(Ordering::Relaxed) & OPEN == OPEN;
+        self.entries.iter().filter(open).count() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slot::Published;
+
+    #[test]
+    fn window_moves_with_retirement() {
+        let t = StepTable::new(2, 1);
+        assert_eq!(t.admit(2), Err(Fenced::Ahead));
+        t.admit(0).unwrap();
+        t.admit(1).unwrap();
+        let s = t.slot(0, 0).unwrap();
+        s.claim(0).unwrap();
+        assert_eq!(s.publish(0, Tensor::scalar(1f32)), Published::Stored);
+        assert!(t.retire(0));
+        assert!(!t.retire(0));
+        assert_eq!(t.admit(0), Err(Fenced::Stale));
+        assert_eq!(t.slot(2, 0).unwrap().take(2), None);
+        assert_eq!(t.slot(2, 9).err(), Some(Fenced::Ahead));
+        assert_eq!(t.open_steps(), 2);
+        assert_eq!(t.admit(u64::MAX), Err(Fenced::Ahead));
+    }
+}

@@ -1,0 +1,339 @@
+//! Prints the speed of matrix products and convolutions beside the processor's measured peak.
+//! `cargo run --release -p convoke-kernels --example gflops [filter]`
+
+#![allow(clippy::disallowed_methods)]
+
+use convoke_kernels::conv::{
+    ConvEpilogue, ConvShape, ConvSizes, ConvWeights, conv, pack_conv_weights_into,
+};
+use convoke_kernels::gemm::{
+    Activation, Batch, Epilogue, Lhs, PackedB, Rhs, Strided, gemm, gemm_batched, pack_b_into,
+    packed_b_len,
+};
+use convoke_kernels::{Cancelled, Exec};
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+fn noise(len: usize) -> Vec<f32> {
+    let mut state = 1u32;
+    (0..len)
+        .map(|_| {
+            state = state.wrapping_mul(1664525).wrapping_add(1013904223);
+            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+        })
+        .collect()
+}
+
+/// Seconds of the fastest of many runs within about 0.4 s.
+fn best(mut f: impl FnMut()) -> f64 {
+    f();
+    let (begin, mut best) = (Instant::now(), f64::MAX);
+    while begin.elapsed().as_secs_f64() < 0.4 {
+        let start = Instant::now();
+        f();
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    best
+}
+
+/// GFLOP/s of one thread that multiplies and adds in registers only.
+fn peak() -> f64 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::*;
+        #[target_feature(enable = "avx512f")]
+        fn wide(n: usize) -> f32 {
+            let mut acc = [_mm512_set1_ps(0.0); 16];
+            // Equal chains would be merged or shuffled between registers.
+            for (i, x) in acc.iter_mut().enumerate() {
+                *x = _mm512_set1_ps(i as f32);
+            }
+            let (a, b) = (
+                std::hint::black_box(_mm512_set1_ps(0.5)),
+                std::hint::black_box(_mm512_set1_ps(1.0)),
+            );
+            for _ in 0..n {
+                for x in &mut acc {
+                    *x = _mm512_fmadd_ps(a, b, *x);
+                }
+            }
+            acc.iter().map(|x| _mm512_reduce_add_ps(*x)).sum()
+        }
+        #[target_feature(enable = "avx2,fma")]
+        fn narrow(n: usize) -> f32 {
+            let mut acc = [_mm256_set1_ps(0.0); 12];
+            for (i, x) in acc.iter_mut().enumerate() {
+                *x = _mm256_set1_ps(i as f32);
+            }
+            let (a, b) = (
+                std::hint::black_box(_mm256_set1_ps(0.5)),
+                std::hint::black_box(_mm256_set1_ps(1.0)),
+            );
+            for _ in 0..n {
+                for x in &mut acc {
+                    *x = _mm256_fmadd_ps(a, b, *x);
+                }
+            }
+            acc.iter().map(|x| _mm256_cvtss_f32(*x)).sum()
+        }
+        const N: usize = 1 << 20;
+        if is_x86_feature_detected!("avx512f") {
+            let t = best(|| {
+                // SAFETY: checked above.
+                let _ = std::hint::black_box(unsafe { wide(N) });
+            });
+            return (N * 16 * 16 * 2) as f64 / t / 1e9;
+        }
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            let t = best(|| {
+                // SAFETY: checked above.
+                let _ = std::hint::black_box(unsafe { narrow(N) });
+            });
+            return (N * 12 * 8 * 2) as f64 / t / 1e9;
+        }
+    }
+    f64::NAN
+}
+
+struct Bench {
+    filter: String,
+    peak: f64,
+    pool: rayon::ThreadPool,
+}
+
+impl Bench {
+    fn report(
+        &self,
+        name: &str,
+        flops: f64,
+        mut f: impl FnMut(Exec<'_>) -> Result<(), Cancelled> + Send,
+    ) {
+        if !name.contains(&self.filter) {
+            return;
+        }
+        let one = best(|| f(Exec::single(&NEVER)).expect("nobody cancels"));
+        let two = self
+            .pool
+            .install(|| best(|| f(Exec::pooled(&self.pool, &NEVER)).expect("nobody cancels")));
+        println!(
+            "{name:44} {:9.1} us {:7.1} GFLOP/s {:5.1} %   2 threads {:9.1} us  x {:.2}",
+            one * 1e6,
+            flops / one / 1e9,
+            flops / one / 1e9 / self.peak * 100.0,
+            two * 1e6,
+            one / two,
+        );
+    }
+
+    fn gemm(&self, m: usize, n: usize, k: usize) {
+        let (a, b) = (noise(m * k), noise(k * n));
+        let mut packed = vec![0.0; packed_b_len(k, n)];
+        pack_b_into(&mut packed, Strided::row_major(&b, n), k, n);
+        let mut c = vec![0.0; m * n];
+        let bias = noise(n);
+        let l = Lhs::Strided(Strided::row_major(&a, k));
+        let bt = Strided {
+            data: &b,
+            row_stride: 1,
+            col_stride: k,
+        };
+        let cases = [
+            (
+                "packed",
+                Rhs::Packed(PackedB::new(&packed, k, n)),
+                Epilogue::col_bias(&bias),
+            ),
+            (
+                "row",
+                Rhs::Strided(Strided::row_major(&b, n)),
+                Epilogue::NONE,
+            ),
+            ("col", Rhs::Strided(bt), Epilogue::NONE),
+        ];
+        for (kind, r, e) in cases {
+            let flops = 2.0 * (m * n * k) as f64;
+            self.report(&format!("gemm {m} x {n} x {k} {kind}"), flops, |exec| {
+                gemm(exec, (m, n, k), l, r, &mut c, &e)
+            });
+        }
+    }
+
+    fn attention(&self, heads: usize, s: usize, d: usize) {
+        let (q, kt) = (noise(heads * s * d), noise(heads * s * d));
+        let mut c = vec![0.0; heads * s * s];
+        let l = Lhs::Strided(Strided::row_major(&q, d));
+        let flops = 2.0 * (heads * s * s * d) as f64;
+        for (kind, r) in [
+            ("row", Strided::row_major(&kt[..], s)),
+            ("col", Strided::col_major(&kt[..], d)),
+        ] {
+            let batch = Batch {
+                dims: &[heads],
+                a_strides: &[s * d],
+                b_strides: &[s * d],
+            };
+            self.report(
+                &format!("attention {heads} heads {s} x {s} x {d} {kind}"),
+                flops,
+                |exec| {
+                    gemm_batched(
+                        exec,
+                        &batch,
+                        (s, s, d),
+                        l,
+                        Rhs::Strided(r),
+                        &mut c,
+                        &Epilogue::NONE,
+                    )
+                },
+            );
+        }
+    }
+
+    /// All convolutions of a ResNet-50 at batch 1, one after the other, with their bias, residual and
+    /// activation: the model without its pooling and last layer.
+    fn resnet50(&self) {
+        struct Layer {
+            shape: ConvShape,
+            weights: Vec<f32>,
+            bias: Vec<f32>,
+            residual: bool,
+        }
+        let mut layers = Vec::new();
+        let mut add = |ic: usize, oc: usize, side: usize, k: usize, stride: usize, residual| {
+            let shape = square(ic, oc, 1, side, k, stride);
+            let mut weights = vec![0.0; shape.weights_len()];
+            pack_conv_weights_into(&mut weights, &noise(shape.weights_len()), oc, 1);
+            layers.push(Layer {
+                shape,
+                weights,
+                bias: noise(oc),
+                residual,
+            });
+        };
+        add(3, 64, 224, 7, 2, false);
+        let (mut ic, mut side) = (64, 56);
+        for (stage, (channels, blocks)) in [(64, 3), (128, 4), (256, 6), (512, 3)]
+            .into_iter()
+            .enumerate()
+        {
+            for block in 0..blocks {
+                let stride = if block == 0 && stage > 0 { 2 } else { 1 };
+                if block == 0 {
+                    add(ic, channels * 4, side, 1, stride, false);
+                }
+                add(ic, channels, side, 1, 1, false);
+                add(channels, channels, side, 3, stride, false);
+                side /= stride;
+                ic = channels * 4;
+                add(channels, ic, side, 1, 1, true);
+            }
+        }
+        let flops = |s: &ConvShape| {
+            2.0 * s.output_len() as f64 * (s.weights_len() as f64 / s.output()[0] as f64)
+        };
+        let total: f64 = layers
+            .iter()
+            .map(|l| flops(&l.shape) / l.bias.len() as f64)
+            .sum();
+        let (x, residual) = (noise(64 * 112 * 112), noise(64 * 112 * 112));
+        let mut y = vec![0.0; 64 * 112 * 112];
+        self.report("resnet50 convolutions", total, |exec| {
+            for l in &layers {
+                let s = &l.shape;
+                let e = ConvEpilogue {
+                    bias: Some(&l.bias),
+                    residual: l.residual.then_some(&residual[..s.output_len()]),
+                    activation: Activation::Relu,
+                };
+                let (x, y) = (&x[..s.input_len()], &mut y[..s.output_len()]);
+                conv(exec, s, x, ConvWeights::Packed(&l.weights), &e, y)?;
+            }
+            Ok(())
+        });
+    }
+
+    fn conv(&self, ic: usize, oc: usize, groups: usize, side: usize, k: usize, stride: usize) {
+        let s = square(ic, oc, groups, side, k, stride);
+        let (x, w, bias) = (noise(s.input_len()), noise(s.weights_len()), noise(oc));
+        let mut packed = vec![0.0; w.len()];
+        pack_conv_weights_into(&mut packed, &w, oc, groups);
+        let mut y = vec![0.0; s.output_len()];
+        let e = ConvEpilogue {
+            bias: Some(&bias),
+            residual: None,
+            activation: Activation::Relu,
+        };
+        let flops = 2.0 * (s.output_len() * ic / groups * k * k) as f64;
+        let name = format!("conv {ic}->{oc} /{groups} {side}x{side} k{k} s{stride}");
+        self.report(&name, flops, |exec| {
+            conv(exec, &s, &x, ConvWeights::Packed(&packed), &e, &mut y)
+        });
+    }
+}
+
+fn square(ic: usize, oc: usize, groups: usize, side: usize, k: usize, stride: usize) -> ConvShape {
+    let pad = [k / 2; 2];
+    ConvShape::new(&ConvSizes {
+        batch: 1,
+        in_channels: ic,
+        out_channels: oc,
+        groups,
+        input: &[side; 2],
+        kernel: &[k; 2],
+        strides: &[stride; 2],
+        dilations: &[1; 2],
+        pads_begin: &pad,
+        pads_end: &pad,
+    })
+    .expect("sizes that fit together")
+}
+
+fn main() {
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(2)
+        .build()
+        .expect("two threads");
+    let bench = Bench {
+        filter: std::env::args().nth(1).unwrap_or_default(),
+        peak: peak(),
+        pool,
+    };
+    println!("peak of one thread: {:.1} GFLOP/s", bench.peak);
+    for side in [64, 128, 256, 512, 1024, 2048] {
+        bench.gemm(side, side, side);
+    }
+    for (n, k) in [(384, 384), (1536, 384), (384, 1536)] {
+        bench.gemm(128, n, k);
+    }
+    for (n, k) in [(768, 768), (3072, 768), (768, 3072), (50257, 768)] {
+        bench.gemm(1, n, k);
+    }
+    bench.gemm(8, 3072, 768);
+    bench.attention(12, 128, 32);
+    bench.attention(12, 128, 64);
+    bench.attention(12, 197, 64);
+    bench.resnet50();
+    bench.conv(3, 64, 1, 224, 7, 2);
+    for (channels, side) in [(64, 56), (128, 28), (256, 14), (512, 7)] {
+        bench.conv(channels, channels, 1, side, 3, 1);
+        bench.conv(channels, channels * 4, 1, side, 1, 1);
+        bench.conv(channels * 4, channels, 1, side, 1, 1);
+        if channels > 64 {
+            bench.conv(channels, channels, 1, side * 2, 3, 2);
+            bench.conv(channels * 2, channels * 4, 1, side * 2, 1, 2);
+        }
+    }
+    for (channels, side, k, stride) in [
+        (32, 112, 3, 1),
+        (96, 112, 3, 2),
+        (144, 56, 3, 1),
+        (240, 28, 5, 1),
+        (672, 14, 5, 2),
+        (960, 7, 3, 1),
+    ] {
+        bench.conv(channels, channels, channels, side, k, stride);
+    }
+}

@@ -1,0 +1,194 @@
+//! Functions of two elements with numpy broadcasting, and the ternary `Where`.
+//!
+//! Variadic operators are chains of these: the first two operands into the result, each further one in place.
+
+mod arith;
+mod bitwise;
+mod compare;
+mod pow;
+mod select;
+
+pub use arith::{Arith, ArithKernels, arith, arith_inplace};
+pub use bitwise::{Bitwise, BitwiseKernels, Logic, bitwise, logic};
+pub use compare::{Compare, CompareKernels, compare};
+pub use pow::{PowKernels, pow_mixed};
+pub use select::{SelectKernels, select};
+
+use crate::Exec;
+use crate::element::{Element, Number};
+use crate::error::{KernelError, Result};
+use crate::multiversion::multiversion;
+use crate::shape::{Operand, Walk, count};
+use crate::split::{GRAIN, tiles};
+use std::ops::Range;
+
+/// One function of two elements; `O` is the type of its result.
+trait BinaryFn<T, O>: Copy + Send + Sync {
+    /// Whether wider instruction sets are worth two more copies of its loops.
+    const WIDE: bool;
+    fn eval(self, a: T, b: T) -> O;
+}
+
+/// A run of outputs whose inputs advance by zero or one.
+#[inline(always)]
+fn run<T: Element, O: Element, F: BinaryFn<T, O>>(
+    f: F,
+    steps: [isize; 2],
+    a: &[T],
+    b: &[T],
+    y: &mut [O],
+) {
+    let n = y.len();
+    match steps {
+        [1, 1] => {
+            let (a, b) = (&a[..n], &b[..n]);
+            for i in 0..n {
+                y[i] = f.eval(a[i], b[i]);
+            }
+        }
+        [1, _] => {
+            let (a, b) = (&a[..n], b[0]);
+            for i in 0..n {
+                y[i] = f.eval(a[i], b);
+            }
+        }
+        [_, 1] => {
+            let (a, b) = (a[0], &b[..n]);
+            for i in 0..n {
+                y[i] = f.eval(a, b[i]);
+            }
+        }
+        _ => y.fill(f.eval(a[0], b[0])),
+    }
+}
+
+#[inline(always)]
+fn tile_body<T: Element, O: Element, F: BinaryFn<T, O>>(
+    f: F,
+    walk: &Walk<2>,
+    range: Range<usize>,
+    a: &[T],
+    b: &[T],
+    y: &mut [O],
+) {
+    let mut runs = walk.runs(range);
+    while let Some(r) = runs.next_run() {
+        run(
+            f,
+            walk.inner(),
+            &a[r.offset[0]..],
+            &b[r.offset[1]..],
+            &mut y[r.start..r.start + r.len],
+        );
+    }
+}
+
+multiversion! {
+    fn tile_wide<T: Element, O: Element, F: BinaryFn<T, O>>(
+        f: F, walk: &Walk<2>, range: Range<usize>, a: &[T], b: &[T], y: &mut [O],
+    ) {
+        tile_body(f, walk, range, a, b, y)
+    }
+}
+
+#[inline(always)]
+fn tile_inplace_body<T: Element, F: BinaryFn<T, T>>(
+    f: F,
+    walk: &Walk<1>,
+    range: Range<usize>,
+    b: &[T],
+    y: &mut [T],
+) {
+    let step = walk.inner()[0];
+    let mut runs = walk.runs(range);
+    while let Some(r) = runs.next_run() {
+        let y = &mut y[r.start..r.start + r.len];
+        let b = &b[r.offset[0]..];
+        if step == 0 {
+            let b = b[0];
+            for i in 0..y.len() {
+                y[i] = f.eval(y[i], b);
+            }
+        } else {
+            let b = &b[..y.len()];
+            for i in 0..y.len() {
+                y[i] = f.eval(y[i], b[i]);
+            }
+        }
+    }
+}
+
+multiversion! {
+    fn tile_inplace_wide<T: Element, F: BinaryFn<T, T>>(
+        f: F, walk: &Walk<1>, range: Range<usize>, b: &[T], y: &mut [T],
+    ) {
+        tile_inplace_body(f, walk, range, b, y)
+    }
+}
+
+fn map<T: Element, O: Element, F: BinaryFn<T, O>>(
+    exec: &Exec,
+    f: F,
+    a: Operand<T>,
+    b: Operand<T>,
+    y: &mut [O],
+    y_shape: &[usize],
+) -> Result {
+    assert_eq!(y.len(), count(y_shape), "result of shape {y_shape:?}");
+    let walk = Walk::broadcast(y_shape, [a.shape, b.shape])?;
+    Ok(tiles(exec, y, 1, GRAIN, |range, part| {
+        if F::WIDE {
+            tile_wide(f, &walk, range, a.data, b.data, part)
+        } else {
+            tile_body(f, &walk, range, a.data, b.data, part)
+        }
+    })?)
+}
+
+fn map_inplace<T: Element, F: BinaryFn<T, T>>(
+    exec: &Exec,
+    f: F,
+    y: &mut [T],
+    y_shape: &[usize],
+    b: Operand<T>,
+) -> Result {
+    assert_eq!(y.len(), count(y_shape), "result of shape {y_shape:?}");
+    let walk = Walk::broadcast(y_shape, [b.shape])?;
+    Ok(tiles(exec, y, 1, GRAIN, |range, part| {
+        if F::WIDE {
+            tile_inplace_wide(f, &walk, range, b.data, part)
+        } else {
+            tile_inplace_body(f, &walk, range, b.data, part)
+        }
+    })?)
+}
+
+/// Integer division needs a divisor without zeros (if anything is divided at all).
+fn check_divisor<T: Number>(outputs: usize, divisor: &[T]) -> Result {
+    if T::INTEGER
+        && outputs > 0
+        && let Some(element) = divisor.iter().position(|&b| b == T::ZERO)
+    {
+        return Err(KernelError::DivisionByZero { element });
+    }
+    Ok(())
+}
+
+/// Defines unit structs that are [`BinaryFn`]s.
+macro_rules! binary_functions {
+    ($bound:path => $out:ty, wide $wide:expr; $($name:ident($a:ident, $b:ident) $body:expr;)*) => {$(
+        #[derive(Clone, Copy)]
+        struct $name;
+        impl<T: $bound> BinaryFn<T, $out> for $name {
+            const WIDE: bool = $wide;
+            #[inline(always)]
+            fn eval(self, $a: T, $b: T) -> $out {
+                $body
+            }
+        }
+    )*};
+}
+use binary_functions;
+
+#[cfg(test)]
+mod tests;

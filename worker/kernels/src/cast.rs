@@ -1,0 +1,226 @@
+//! `Cast` between all dtypes.
+//!
+//! Floats to integers truncate and saturate (NaN gives 0); integers to integers wrap; to a boolean, what is
+//! not zero (NaN too) becomes 1; from a boolean is from `u8`. Narrowing floats round once, to nearest even.
+
+use crate::Exec;
+use crate::compiled::compiled_numbers;
+use crate::element::{Element, Number, bf16, f16, halves};
+use crate::error::Result;
+use crate::multiversion::multiversion;
+use crate::split::{GRAIN, tiles};
+
+/// An element that converts to `T`.
+pub trait CastTo<T>: Element {
+    /// Whether wider instruction sets are worth two more copies of the loop.
+    const WIDE: bool;
+    /// The conversion of one element.
+    fn cast(self) -> T;
+    /// [`cast`], compiled here.
+    #[doc(hidden)]
+    fn cast_all(exec: &Exec, x: &[Self], y: &mut [T]) -> Result;
+}
+
+/// The body of [`CastTo::cast_all`].
+macro_rules! cast_all {
+    ($to:ty) => {
+        fn cast_all(exec: &Exec, x: &[Self], y: &mut [$to]) -> Result {
+            cast_any(exec, x, y)
+        }
+    };
+}
+
+macro_rules! by_as {
+    ($($from:ty => $($to:ty)*;)*) => {$($(
+        impl CastTo<$to> for $from {
+            const WIDE: bool = false;
+            cast_all!($to);
+            #[inline(always)]
+            fn cast(self) -> $to {
+                self as $to
+            }
+        }
+    )*)*};
+}
+by_as! {
+    f32 => f32 f64 i8 i16 i32 i64 u8 u16 u32 u64;
+    f64 => f32 f64 i8 i16 i32 i64 u8 u16 u32 u64;
+    i8 => f32 f64 i8 i16 i32 i64 u8 u16 u32 u64;
+    i16 => f32 f64 i8 i16 i32 i64 u8 u16 u32 u64;
+    i32 => f32 f64 i8 i16 i32 i64 u8 u16 u32 u64;
+    i64 => f32 f64 i8 i16 i32 i64 u8 u16 u32 u64;
+    u8 => f32 f64 i8 i16 i32 i64 u8 u16 u32 u64;
+    u16 => f32 f64 i8 i16 i32 i64 u8 u16 u32 u64;
+    u32 => f32 f64 i8 i16 i32 i64 u8 u16 u32 u64;
+    u64 => f32 f64 i8 i16 i32 i64 u8 u16 u32 u64;
+}
+
+macro_rules! halves {
+    ($half:ty, $widen:path, $narrow:path, $from_f64:path, $other:ty) => {
+        halves!(@from $half, $widen, f32 f64 i8 i16 i32 i64 u8 u16 u32 u64);
+        halves!(@to $half, $narrow, f32 i8 i16 i32 i64 u8 u16 u32 u64);
+        impl CastTo<$half> for f64 {
+            const WIDE: bool = true;
+            cast_all!($half);
+            #[inline(always)]
+            fn cast(self) -> $half {
+                $from_f64(self)
+            }
+        }
+        impl CastTo<$half> for $half {
+            const WIDE: bool = true;
+            cast_all!($half);
+            #[inline(always)]
+            fn cast(self) -> $half {
+                self
+            }
+        }
+        impl CastTo<$half> for $other {
+            const WIDE: bool = true;
+            cast_all!($half);
+            #[inline(always)]
+            fn cast(self) -> $half {
+                $narrow(self.widen())
+            }
+        }
+    };
+    (@from $half:ty, $widen:path, $($to:ty)*) => {$(
+        impl CastTo<$to> for $half {
+            const WIDE: bool = true;
+            cast_all!($to);
+            #[inline(always)]
+            fn cast(self) -> $to {
+                $widen(self) as $to
+            }
+        }
+    )*};
+    // Integers go through f32, as numpy and ONNX Runtime do.
+    (@to $half:ty, $narrow:path, $($from:ty)*) => {$(
+        impl CastTo<$half> for $from {
+            const WIDE: bool = true;
+            cast_all!($half);
+            #[inline(always)]
+            fn cast(self) -> $half {
+                $narrow(self as f32)
+            }
+        }
+    )*};
+}
+halves!(
+    f16,
+    halves::f16_to_f32,
+    halves::f32_to_f16,
+    halves::f64_to_f16,
+    bf16
+);
+halves!(
+    bf16,
+    halves::bf16_to_f32,
+    halves::f32_to_bf16,
+    halves::f64_to_bf16,
+    f16
+);
+
+#[inline(always)]
+fn tile<A: CastTo<B>, B: Element>(x: &[A], y: &mut [B]) {
+    let n = x.len().min(y.len());
+    let (x, y) = (&x[..n], &mut y[..n]);
+    for i in 0..n {
+        y[i] = x[i].cast();
+    }
+}
+
+multiversion! {
+    fn tile_wide<A: CastTo<B>, B: Element>(x: &[A], y: &mut [B]) {
+        tile(x, y)
+    }
+}
+
+fn cast_any<A: CastTo<B>, B: Element>(exec: &Exec, x: &[A], y: &mut [B]) -> Result {
+    assert_eq!(x.len(), y.len(), "cast operand and result");
+    Ok(tiles(exec, y, 1, GRAIN, |range, part| {
+        if A::WIDE {
+            tile_wide(&x[range], part)
+        } else {
+            tile(&x[range], part)
+        }
+    })?)
+}
+
+fn cast_to_bool_any<A: Number>(exec: &Exec, x: &[A], y: &mut [u8]) -> Result {
+    assert_eq!(x.len(), y.len(), "cast operand and result");
+    Ok(tiles(exec, y, 1, GRAIN, |range, part| {
+        for (x, y) in x[range].iter().zip(part) {
+            *y = u8::from(*x != A::ZERO);
+        }
+    })?)
+}
+
+compiled_numbers! {
+    /// Conversion of a type to booleans.
+    trait BoolKernels {
+        fn cast_to_bool(exec: &Exec, x: &[Self], y: &mut [u8]) = cast_to_bool_any;
+    }
+}
+
+/// `y[i] = x[i]` converted; lengths agree.
+pub fn cast<A: CastTo<B>, B: Element>(exec: &Exec, x: &[A], y: &mut [B]) -> Result {
+    A::cast_all(exec, x, y)
+}
+
+/// `y[i] = (x[i] != 0)`; lengths agree.
+pub fn cast_to_bool<A: Number>(exec: &Exec, x: &[A], y: &mut [u8]) -> Result {
+    A::cast_to_bool(exec, x, y)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{bits, each_exec, exec, random};
+
+    fn check<A: CastTo<B> + Number, B: Number>() {
+        for scale in [100.0, 1e6] {
+            let x: Vec<A> = random(33_001, scale, 5);
+            each_exec(|exec| {
+                let mut y = vec![B::ZERO; x.len() - 1];
+                cast(exec, &x[1..], &mut y).unwrap();
+                for (x, y) in x[1..].iter().zip(&y) {
+                    if A::INTEGER && B::INTEGER {
+                        let fits = B::from_f64(x.to_f64()).to_f64() == x.to_f64();
+                        assert!(!fits || y.to_f64() == x.to_f64(), "{x:?} {y:?}");
+                    } else {
+                        assert_eq!(bits(&[*y]), bits(&[B::from_f64(x.to_f64())]), "{x:?}");
+                    }
+                }
+            });
+        }
+    }
+
+    macro_rules! all_pairs {
+        ($($a:ty)*) => { $(all_pairs!(@from $a, f32 f64 f16 bf16 i8 i16 i32 i64 u8 u16 u32 u64);)* };
+        (@from $a:ty, $($b:ty)*) => { $(check::<$a, $b>();)* };
+    }
+
+    #[test]
+    fn all_pairs() {
+        all_pairs!(f32 f64 f16 bf16 i8 i16 i32 i64 u8 u16 u32 u64);
+    }
+
+    #[test]
+    fn edges() {
+        let mut y = [0i8; 6];
+        cast(
+            &exec(),
+            &[1e9f32, -1e9, f32::NAN, -1.9, f32::INFINITY, 2.9],
+            &mut y,
+        )
+        .unwrap();
+        assert_eq!(y, [127, -128, 0, -1, 127, 2]);
+        let mut y = [0u8; 3];
+        cast(&exec(), &[-1i64, 256, 300], &mut y).unwrap();
+        assert_eq!(y, [255, 0, 44]);
+        let mut y = [9u8; 5];
+        cast_to_bool(&exec(), &[0.0f32, -0.0, f32::NAN, 1e-45, 0.5], &mut y).unwrap();
+        assert_eq!(y, [0, 0, 1, 1, 1]);
+    }
+}

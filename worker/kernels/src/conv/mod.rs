@@ -1,0 +1,171 @@
+//! Convolutions over one, two or three spatial dimensions, f32, channels first.
+//!
+//! Every output is the chain `acc = 0; acc = fma(w, x, acc)` over (input channel of the group, kd, kh,
+//! kw) ascending, the weights' own order. **Padding is a zero like any other**: it takes part in the
+//! chain in every code path (so an infinite weight over padding gives NaN, as in a padded input).
+//! Then `+ bias`, `+ residual` and the activation, each rounded as the separate op rounds it.
+//!
+//! Invariants
+//! 1. Pointwise, unfolded, grouped and depthwise kernels give equal bits where they overlap; packed
+//!    weights, threads, alignment and instruction set change nothing.
+//! 2. No Winograd or FFT: they change the chain. Nothing is allocated but the bounded block per thread.
+
+mod depthwise;
+mod shape;
+#[cfg(test)]
+mod tests;
+mod unfold;
+
+pub use shape::{ConvShape, ConvShapeError, ConvSizes};
+pub(crate) use unfold::Im2col;
+
+use crate::gemm::driver::{self, ASource, Product};
+use crate::gemm::panel::BSource;
+use crate::gemm::{
+    Activation, Epilogue, Output, PackSource, Post, Strided, pack_a_into, packed_a_len,
+};
+use crate::isa::Isa;
+use crate::{Cancelled, Exec};
+
+/// Weights of a convolution.
+#[derive(Debug, Clone, Copy)]
+pub enum ConvWeights<'a> {
+    /// `[out_channels, in_channels / groups, kernel…]`, row-major.
+    RowMajor(&'a [f32]),
+    /// Filled by [`pack_conv_weights_into`].
+    Packed(&'a [f32]),
+}
+
+/// What follows the sums.
+#[derive(Debug, Clone, Copy)]
+pub struct ConvEpilogue<'a> {
+    /// One value per output channel, added first.
+    pub bias: Option<&'a [f32]>,
+    /// A tensor of the output's shape, added next.
+    pub residual: Option<&'a [f32]>,
+    /// Applied last.
+    pub activation: Activation,
+}
+
+impl ConvEpilogue<'static> {
+    /// Nothing.
+    pub const NONE: Self = ConvEpilogue {
+        bias: None,
+        residual: None,
+        activation: Activation::None,
+    };
+}
+
+/// Packs row-major weights, `groups` matrices of `[out_channels / groups, chain]` (chain: input
+/// channels of a group times kernel volume), into `dst` of the same length.
+pub fn pack_conv_weights_into<T: PackSource>(
+    dst: &mut [f32],
+    weights: &[T],
+    out_channels: usize,
+    groups: usize,
+) {
+    assert!(
+        groups > 0 && out_channels.is_multiple_of(groups),
+        "groups of a convolution"
+    );
+    assert_eq!(
+        dst.len(),
+        weights.len(),
+        "destination of packed convolution weights"
+    );
+    if weights.is_empty() {
+        return;
+    }
+    let (rows, k) = (out_channels / groups, weights.len() / out_channels);
+    let group = packed_a_len(rows, k);
+    for (dst, src) in dst.chunks_exact_mut(group).zip(weights.chunks_exact(group)) {
+        pack_a_into(dst, Strided::row_major(src, k), rows, k);
+    }
+}
+
+/// `output = activation(conv(input, weights) + bias + residual)`.
+pub fn conv(
+    exec: Exec<'_>,
+    shape: &ConvShape,
+    input: &[f32],
+    weights: ConvWeights<'_>,
+    epilogue: &ConvEpilogue<'_>,
+    output: &mut [f32],
+) -> Result<(), Cancelled> {
+    conv_on(Isa::detect(), exec, shape, input, weights, epilogue, output)
+}
+
+pub(crate) fn conv_on(
+    isa: Isa,
+    exec: Exec<'_>,
+    shape: &ConvShape,
+    input: &[f32],
+    weights: ConvWeights<'_>,
+    epilogue: &ConvEpilogue<'_>,
+    output: &mut [f32],
+) -> Result<(), Cancelled> {
+    let (ConvWeights::RowMajor(data) | ConvWeights::Packed(data)) = weights;
+    assert!(isa.available());
+    assert_eq!(input.len(), shape.input_len(), "input of a convolution");
+    assert_eq!(data.len(), shape.weights_len(), "weights of a convolution");
+    assert_eq!(output.len(), shape.output_len(), "output of a convolution");
+    if let Some(bias) = epilogue.bias {
+        assert_eq!(bias.len(), shape.out_channels, "bias of a convolution");
+    }
+    if let Some(residual) = epilogue.residual {
+        assert_eq!(residual.len(), output.len(), "residual of a convolution");
+    }
+    if output.is_empty() {
+        return exec.check();
+    }
+    if let Some(plan) = depthwise::Plan::new(shape) {
+        return depthwise::run(isa, exec, &plan, input, weights, epilogue, output);
+    }
+    let s = shape;
+    let (m, n, k) = (s.group_out(), s.out_plane(), s.chain());
+    let map = Im2col::new(s);
+    let out = Output(output.as_mut_ptr());
+    let product = |item: usize| {
+        let (image, group) = (item / s.groups, item % s.groups);
+        let patches =
+            input[(image * s.in_channels + group * s.group_in()) * s.in_plane()..].as_ptr();
+        let w = data[group * m * k..].as_ptr();
+        let at = item * m * n;
+        let bias = epilogue.bias.map(|b| &b[group * m..][..m]);
+        let head = bias.map_or(Epilogue::NONE, Epilogue::row_bias);
+        let head = Epilogue {
+            residual: epilogue.residual,
+            activation: epilogue.activation,
+            ..head
+        };
+        Product {
+            isa,
+            n,
+            k,
+            a: match weights {
+                ConvWeights::RowMajor(_) => ASource::Strided {
+                    data: w,
+                    row: k,
+                    col: 1,
+                },
+                ConvWeights::Packed(_) => ASource::Packed { data: w },
+            },
+            b: if s.is_pointwise() {
+                BSource::RowMajor {
+                    data: patches,
+                    stride: n,
+                }
+            } else {
+                BSource::Patches {
+                    data: patches,
+                    map: &map,
+                }
+            },
+            c: out.item(at),
+            post: Post::new(&head, if head.residual.is_some() { at } else { 0 }),
+        }
+    };
+    // SAFETY: the instruction set is available and the sizes were checked above; item i writes the
+    // i-th `m * n` values of the output, borrowed mutably for the whole call.
+    unsafe { driver::run(exec, s.batch * s.groups, (m, n, k), product) }
+}

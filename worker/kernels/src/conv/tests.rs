@@ -1,0 +1,297 @@
+//! Every path against the chain written down naively, bit for bit.
+
+use super::*;
+use crate::gemm::tests::{assert_bits, noise, on_threads};
+
+fn reference(s: &ConvShape, x: &[f32], w: &[f32], e: &ConvEpilogue<'_>) -> Vec<f32> {
+    let mut out = Vec::new();
+    let [od, oh, ow] = s.output;
+    for b in 0..s.batch {
+        for oc in 0..s.out_channels {
+            let group = oc / s.group_out();
+            for at in 0..od * oh * ow {
+                let o = [at / (oh * ow), at / ow % oh, at % ow];
+                let mut v = 0.0f32;
+                for i in 0..s.chain() {
+                    let (ic, tap) = (i / s.taps(), i % s.taps());
+                    let [_, kh, kw] = s.kernel;
+                    let t = [tap / (kh * kw), tap / kw % kh, tap % kw];
+                    let p: [usize; 3] =
+                        std::array::from_fn(|d| o[d] * s.stride[d] + t[d] * s.dilation[d]);
+                    let inside = (0..3).all(|d| p[d] >= s.pad[d] && p[d] - s.pad[d] < s.input[d]);
+                    let x = if inside {
+                        let [z, y, xx]: [usize; 3] = std::array::from_fn(|d| p[d] - s.pad[d]);
+                        let channel = b * s.in_channels + group * s.group_in() + ic;
+                        x[((channel * s.input[0] + z) * s.input[1] + y) * s.input[2] + xx]
+                    } else {
+                        0.0
+                    };
+                    v = w[oc * s.chain() + i].mul_add(x, v);
+                }
+                if let Some(bias) = e.bias {
+                    v += bias[oc];
+                }
+                if let Some(residual) = e.residual {
+                    v += residual[out.len()];
+                }
+                out.push(v);
+            }
+        }
+    }
+    e.activation.apply(&mut out);
+    out
+}
+
+/// All instruction sets, threads and packings give the reference's bits, with every epilogue.
+fn check(sizes: &ConvSizes<'_>) {
+    let s = ConvShape::new(sizes).unwrap();
+    let (x, w) = (noise(s.input_len() + 1, 1), noise(s.weights_len() + 1, 2));
+    let (bias, residual) = (noise(s.out_channels, 3), noise(s.output_len(), 4));
+    let epilogues = [
+        ConvEpilogue::NONE,
+        ConvEpilogue {
+            bias: Some(&bias),
+            residual: None,
+            activation: Activation::Relu,
+        },
+        ConvEpilogue {
+            bias: Some(&bias),
+            residual: Some(&residual),
+            activation: Activation::Clip { min: 0.0, max: 0.7 },
+        },
+        ConvEpilogue {
+            bias: Some(&bias),
+            residual: None,
+            activation: Activation::Silu,
+        },
+    ];
+    for (shift, e) in epilogues.iter().enumerate() {
+        let shift = shift % 2;
+        let (x, w) = (&x[shift..][..s.input_len()], &w[shift..][..s.weights_len()]);
+        let want = reference(&s, x, w, e);
+        let mut packed = vec![0.0; w.len()];
+        pack_conv_weights_into(&mut packed, w, s.out_channels, s.groups);
+        for isa in Isa::all_available() {
+            on_threads(|exec, threads| {
+                for weights in [ConvWeights::RowMajor(w), ConvWeights::Packed(&packed)] {
+                    let mut out = vec![f32::NAN; s.output_len()];
+                    conv_on(isa, exec, &s, x, weights, e, &mut out).unwrap();
+                    assert_bits(&out, &want, &format!("{s:?} {isa:?} {threads} threads"));
+                }
+            });
+        }
+    }
+}
+
+const PLAIN: ConvSizes<'static> = ConvSizes {
+    batch: 1,
+    in_channels: 5,
+    out_channels: 11,
+    groups: 1,
+    input: &[9, 13],
+    kernel: &[3, 3],
+    strides: &[1, 1],
+    dilations: &[1, 1],
+    pads_begin: &[1, 1],
+    pads_end: &[1, 1],
+};
+
+#[test]
+fn plain_strided_dilated_and_unevenly_padded() {
+    check(&PLAIN);
+    check(&ConvSizes {
+        batch: 2,
+        strides: &[2, 2],
+        ..PLAIN
+    });
+    check(&ConvSizes {
+        strides: &[1, 3],
+        dilations: &[2, 1],
+        ..PLAIN
+    });
+    check(&ConvSizes {
+        pads_begin: &[0, 4],
+        pads_end: &[3, 0],
+        dilations: &[1, 2],
+        ..PLAIN
+    });
+    check(&ConvSizes {
+        input: &[3, 3],
+        pads_begin: &[5, 5],
+        pads_end: &[6, 4],
+        ..PLAIN
+    });
+    check(&ConvSizes {
+        input: &[40, 61],
+        in_channels: 3,
+        kernel: &[7, 7],
+        strides: &[2, 2],
+        ..PLAIN
+    });
+    check(&ConvSizes {
+        input: &[4, 70],
+        kernel: &[1, 5],
+        pads_begin: &[0, 2],
+        pads_end: &[0, 2],
+        ..PLAIN
+    });
+}
+
+#[test]
+fn deep_and_pointwise() {
+    let none: &[usize] = &[0, 0];
+    let point = ConvSizes {
+        kernel: &[1, 1],
+        pads_begin: none,
+        pads_end: none,
+        ..PLAIN
+    };
+    check(&point);
+    check(&ConvSizes {
+        in_channels: 300,
+        out_channels: 70,
+        input: &[7, 7],
+        ..point
+    });
+    check(&ConvSizes {
+        in_channels: 40,
+        out_channels: 64,
+        input: &[7, 7],
+        ..PLAIN
+    });
+    check(&ConvSizes {
+        in_channels: 70,
+        out_channels: 33,
+        input: &[14, 14],
+        ..PLAIN
+    });
+    check(&ConvSizes {
+        strides: &[2, 2],
+        input: &[14, 14],
+        ..point
+    });
+}
+
+#[test]
+fn one_and_three_dimensions() {
+    let one: &[usize] = &[1];
+    check(&ConvSizes {
+        input: &[77],
+        kernel: &[4],
+        strides: &[2],
+        dilations: one,
+        pads_begin: one,
+        pads_end: &[2],
+        ..PLAIN
+    });
+    check(&ConvSizes {
+        in_channels: 2,
+        out_channels: 9,
+        input: &[4, 5, 6],
+        kernel: &[3, 2, 3],
+        strides: &[1, 2, 1],
+        dilations: &[1, 1, 2],
+        pads_begin: &[1, 0, 2],
+        pads_end: &[0, 1, 1],
+        ..PLAIN
+    });
+}
+
+#[test]
+fn grouped_and_depthwise() {
+    check(&ConvSizes {
+        in_channels: 6,
+        out_channels: 9,
+        groups: 3,
+        batch: 2,
+        ..PLAIN
+    });
+    let depth = ConvSizes {
+        in_channels: 5,
+        out_channels: 5,
+        groups: 5,
+        batch: 2,
+        ..PLAIN
+    };
+    check(&depth);
+    check(&ConvSizes {
+        input: &[7, 7],
+        ..depth
+    });
+    check(&ConvSizes {
+        out_channels: 15,
+        strides: &[2, 2],
+        ..depth
+    });
+    check(&ConvSizes {
+        out_channels: 50,
+        ..depth
+    });
+    check(&ConvSizes {
+        kernel: &[5, 5],
+        strides: &[3, 2],
+        dilations: &[2, 3],
+        pads_begin: &[4, 6],
+        pads_end: &[4, 5],
+        ..depth
+    });
+    check(&ConvSizes {
+        input: &[150, 200],
+        in_channels: 2,
+        out_channels: 2,
+        groups: 2,
+        ..depth
+    });
+    check(&ConvSizes {
+        input: &[5, 2600],
+        in_channels: 1,
+        out_channels: 1,
+        groups: 1,
+        batch: 1,
+        ..depth
+    });
+    check(&ConvSizes {
+        input: &[50],
+        kernel: &[4],
+        strides: &[1],
+        dilations: &[1],
+        pads_begin: &[3],
+        pads_end: &[0],
+        ..depth
+    });
+    // Too wide a kernel for the window: the unfolded path, same chain.
+    check(&ConvSizes {
+        input: &[9, 40],
+        kernel: &[1, 33],
+        pads_begin: &[0, 1],
+        pads_end: &[0, 1],
+        ..depth
+    });
+}
+
+#[test]
+fn padding_is_a_zero_in_every_path() {
+    let shape = |groups| {
+        let sizes = ConvSizes {
+            in_channels: 2,
+            out_channels: 2,
+            groups,
+            input: &[2, 2],
+            ..PLAIN
+        };
+        ConvShape::new(&sizes).unwrap()
+    };
+    let cancel = std::sync::atomic::AtomicBool::new(false);
+    for groups in [1, 2] {
+        let s = shape(groups);
+        let w = vec![f32::INFINITY; s.weights_len()];
+        let x = vec![1.0; s.input_len()];
+        let mut out = vec![0.0; s.output_len()];
+        let (exec, w) = (Exec::single(&cancel), ConvWeights::RowMajor(&w));
+        conv(exec, &s, &x, w, &ConvEpilogue::NONE, &mut out).unwrap();
+        assert!(
+            out.iter().all(|x| x.is_nan()),
+            "0 * inf over the padding: {out:?}"
+        );
+    }
+}

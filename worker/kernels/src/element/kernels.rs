@@ -1,0 +1,29 @@
+//! The kernels that come with a type: supertraits of the element traits, so that generic callers need not name them.
+
+use crate::{binary, cast, movement, norm, pool, reduce, softmax, unary};
+
+/// Declares a trait that stands for several others.
+macro_rules! together {
+    ($($(#[$meta:meta])* $name:ident = $first:path $(, $rest:path)*;)*) => {$(
+        $(#[$meta])*
+        pub trait $name: $first $(+ $rest)* {}
+        impl<T: $first $(+ $rest)*> $name for T {}
+    )*};
+}
+
+together! {
+    /// Kernels of every element type.
+    NumberKernels = unary::ClipKernels, binary::ArithKernels, binary::CompareKernels, binary::PowKernels,
+        cast::BoolKernels, reduce::ArgKernels, reduce::CumSumKernels, reduce::TopKernels, pool::MaxPoolKernels,
+        movement::ScatterKernels, movement::RangeKernels, movement::NonZeroKernels;
+    /// Kernels of floating-point types.
+    FloatKernels = unary::FloatUnaryKernels, reduce::FloatReduceKernels, softmax::SoftmaxKernels,
+        norm::RowNormKernels, norm::ChannelNormKernels, norm::LpNormKernels, norm::LrnKernels,
+        pool::AveragePoolKernels;
+    /// Kernels of integer types.
+    IntegerKernels = unary::IntegerUnaryKernels, binary::BitwiseKernels, reduce::IntegerReduceKernels;
+    /// Kernels that move elements by their size.
+    BitsKernels = binary::SelectKernels, movement::StridedKernels, movement::TransposeKernels,
+        movement::ConcatKernels, movement::GatherKernels, movement::PadKernels, movement::TriangleKernels,
+        movement::FillKernels, movement::OneHotKernels, movement::CompressKernels, movement::ReverseKernels;
+}

@@ -1,0 +1,32 @@
+//! The element types and their arithmetic as ONNX defines it.
+//!
+//! Invariants
+//! 1. `f16` and `bf16` compute in `f32` and round once per operator, to nearest even.
+//! 2. Integers wrap. Booleans are `u8` holding 0 or 1.
+//! 3. Conversions are branch-free bit arithmetic where hardware versions differ between machines.
+
+pub mod halves;
+pub mod kernels;
+mod number;
+
+pub use half::{bf16, f16};
+pub use number::{Float, Integer, Number};
+
+/// Plain copyable data of a tensor.
+pub trait Element:
+    Copy + Default + PartialEq + PartialOrd + std::fmt::Debug + Send + Sync + 'static
+{
+}
+
+macro_rules! elements {
+    ($($t:ty),*) => { $(impl Element for $t {})* };
+}
+elements!(f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64);
+
+/// An unsigned integer standing for any element of its size, in kernels that only move.
+pub trait Bits: Element + kernels::BitsKernels {}
+
+macro_rules! bits {
+    ($($t:ty),*) => { $(impl Bits for $t {})* };
+}
+bits!(u8, u16, u32, u64);

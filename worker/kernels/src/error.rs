@@ -1,0 +1,62 @@
+//! Why a kernel failed.
+
+use crate::Cancelled;
+
+/// A failure that depends on the data, or a cancellation. Outputs hold garbage afterwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum KernelError {
+    /// The step was cancelled.
+    #[error(transparent)]
+    Cancelled(#[from] Cancelled),
+    /// An index points outside its axis.
+    #[error(
+        "index {index} is out of range for axis {axis} of length {len}; valid indices are -{len}..{len}"
+    )]
+    IndexOutOfRange {
+        /// The offending index as given.
+        index: i64,
+        /// Length of the indexed axis.
+        len: usize,
+        /// The indexed axis.
+        axis: usize,
+    },
+    /// An integer was divided by zero.
+    #[error("integer division by zero at element {element} of the divisor")]
+    DivisionByZero {
+        /// Flat position of the first zero in the divisor.
+        element: usize,
+    },
+    /// A shape has more axes than the kernels handle.
+    #[error("tensor of rank {rank} exceeds the {max} axes that kernels handle")]
+    RankTooLarge {
+        /// The given rank.
+        rank: usize,
+        /// The largest accepted.
+        max: usize,
+    },
+    /// A sequence length lies outside its axis.
+    #[error("sequence length {length} of batch entry {batch} is outside 0..={max}")]
+    SequenceLength {
+        /// The given length.
+        length: i64,
+        /// The batch entry that it belongs to.
+        batch: usize,
+        /// The length of the time axis.
+        max: usize,
+    },
+    /// Reflect and wrap padding need data to copy.
+    #[error(
+        "cannot pad axis {axis} of length {len} by {pad} in this mode; constant mode has no such limit"
+    )]
+    PadTooLarge {
+        /// The padded axis.
+        axis: usize,
+        /// Its length.
+        len: usize,
+        /// The amount asked for.
+        pad: i64,
+    },
+}
+
+/// What kernels return.
+pub type Result<T = ()> = std::result::Result<T, KernelError>;

@@ -1,0 +1,84 @@
+//! How a kernel runs: on which threads, and until when.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The kernel stopped because its step was cancelled; its outputs hold garbage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("cancelled")]
+pub struct Cancelled;
+
+/// Threads and cancellation flag of one kernel call.
+///
+/// A kernel's result never depends on it: work is split at fixed tile
+/// boundaries, and every output element is computed by exactly one tile.
+#[derive(Clone, Copy)]
+pub struct Exec<'a> {
+    pool: Option<&'a rayon::ThreadPool>,
+    cancel: &'a AtomicBool,
+}
+
+impl<'a> Exec<'a> {
+    /// Runs everything on the calling thread.
+    pub fn single(cancel: &'a AtomicBool) -> Self {
+        Exec { pool: None, cancel }
+    }
+
+    /// Splits large work over `pool`.
+    pub fn pooled(pool: &'a rayon::ThreadPool, cancel: &'a AtomicBool) -> Self {
+        let pool = (pool.current_num_threads() > 1).then_some(pool);
+        Exec { pool, cancel }
+    }
+
+    /// Number of threads that [`Exec::tiles`] may use.
+    pub fn threads(&self) -> usize {
+        self.pool.map_or(1, |p| p.current_num_threads())
+    }
+
+    /// Fails when the step was cancelled. Call at least every 10 ms of work.
+    pub fn check(&self) -> Result<(), Cancelled> {
+        if self.cancel.load(Ordering::Relaxed) {
+            Err(Cancelled)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Calls `tile(range)` for consecutive ranges of `grain` items that cover `0..items`, in
+    /// parallel where there are threads. `grain` must be a constant of the kernel or derived from
+    /// shapes alone. The cancel flag is checked before every tile.
+    pub fn tiles<F>(&self, items: usize, grain: usize, tile: F) -> Result<(), Cancelled>
+    where
+        F: Fn(Range<usize>) + Sync,
+    {
+        self.run(items, grain.max(1), &tile)
+    }
+
+    /// [`Exec::tiles`] without type parameters: the thread pool's code exists once, not once per kernel.
+    fn run(
+        &self,
+        items: usize,
+        grain: usize,
+        tile: &(dyn Fn(Range<usize>) + Sync),
+    ) -> Result<(), Cancelled> {
+        let count = items.div_ceil(grain);
+        let range = |i: usize| i * grain..((i + 1) * grain).min(items);
+        match self.pool {
+            Some(pool) if count > 1 => {
+                use rayon::prelude::*;
+                pool.install(|| {
+                    (0..count).into_par_iter().try_for_each(|i| {
+                        self.check()?;
+                        tile(range(i));
+                        Ok(())
+                    })
+                })
+            }
+            _ => (0..count).try_for_each(|i| {
+                self.check()?;
+                tile(range(i));
+                Ok(())
+            }),
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Activation functions that a matrix product or convolution can end with.
+
+use crate::math;
+
+/// An activation: the same function of the same value as the separate op.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Activation {
+    /// `x`
+    None,
+    /// [`math::relu`]
+    Relu,
+    /// `t = if x < min { min } else { x }`, then `if t > max { max } else { t }`; NaN stays.
+    Clip {
+        /// Lower bound.
+        min: f32,
+        /// Upper bound.
+        max: f32,
+    },
+    /// [`math::leaky_relu`]
+    LeakyRelu {
+        /// Slope below zero.
+        alpha: f32,
+    },
+    /// [`math::hard_sigmoid`]
+    HardSigmoid {
+        /// Slope.
+        alpha: f32,
+        /// Offset.
+        beta: f32,
+    },
+    /// [`math::hard_swish`]
+    HardSwish,
+    /// [`math::sigmoid`]
+    Sigmoid,
+    /// [`math::silu`]
+    Silu,
+    /// [`math::tanh`]
+    Tanh,
+    /// [`math::gelu`], with the error function.
+    Gelu,
+    /// [`math::gelu_tanh`]
+    GeluTanh,
+}
+
+impl Activation {
+    /// Applies it to every value of `row`.
+    #[inline(always)]
+    pub(crate) fn apply(self, row: &mut [f32]) {
+        match self {
+            Activation::None => {}
+            Activation::Relu => map(row, math::relu),
+            Activation::Clip { min, max } => map(row, |x| {
+                let t = if x < min { min } else { x };
+                if t > max { max } else { t }
+            }),
+            Activation::LeakyRelu { alpha } => map(row, |x| math::leaky_relu(x, alpha)),
+            Activation::HardSigmoid { alpha, beta } => {
+                map(row, |x| math::hard_sigmoid(x, alpha, beta))
+            }
+            Activation::HardSwish => map(row, math::hard_swish),
+            Activation::Sigmoid => map(row, math::sigmoid),
+            Activation::Silu => map(row, math::silu),
+            Activation::Tanh => map(row, math::tanh),
+            Activation::Gelu => map(row, math::gelu),
+            Activation::GeluTanh => map(row, math::gelu_tanh),
+        }
+    }
+
+    /// The bounds that express it, for functions that are only bounds.
+    pub(crate) fn as_bounds(self) -> Option<(Option<f32>, Option<f32>)> {
+        match self {
+            Activation::None => Some((None, None)),
+            Activation::Relu => Some((Some(0.0), None)),
+            Activation::Clip { min, max } => Some((Some(min), Some(max))),
+            _ => None,
+        }
+    }
+}
+
+#[inline(always)]
+fn map(row: &mut [f32], f: impl Fn(f32) -> f32) {
+    for x in row {
+        *x = f(*x);
+    }
+}

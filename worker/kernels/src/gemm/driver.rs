@@ -1,0 +1,131 @@
+//! Cuts products into tiles for the threads.
+//!
+//! Invariant: tiles are disjoint rectangles of C, cut at multiples of 8 rows and 48 columns; every tile
+//! has the whole chain.
+
+use super::columns::NARROW;
+use super::epilogue::Post;
+use super::micro::{MR, NR};
+use super::panel::BSource;
+use super::tile::{MAX_TILE_ROWS, run_tile};
+use crate::isa::Isa;
+use crate::{Cancelled, Exec};
+use std::ops::Range;
+
+/// Least work of a tile, in multiply-adds: some microseconds, against the cost of waking a thread.
+const TILE_WORK: f64 = 1e6;
+
+/// The left-hand operand.
+#[derive(Clone, Copy)]
+pub(crate) enum ASource {
+    /// Panels as [`super::pack_a_into`] lays them.
+    Packed { data: *const f32 },
+    /// Element (m, k) at `m * row + k * col`.
+    Strided {
+        data: *const f32,
+        row: usize,
+        col: usize,
+    },
+}
+
+/// One matrix product with everything resolved.
+#[derive(Clone, Copy)]
+pub(crate) struct Product<'a> {
+    pub isa: Isa,
+    pub n: usize,
+    pub k: usize,
+    pub a: ASource,
+    pub b: BSource<'a>,
+    /// Row-major, `n` wide.
+    pub c: *mut f32,
+    pub post: Post,
+}
+
+// SAFETY: A and B are only read; tiles of C are disjoint.
+unsafe impl Sync for Product<'_> {}
+
+/// How a set of equal products is cut. It may depend on the number of threads, because no cut changes
+/// a bit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Grid {
+    tile_rows: usize,
+    tile_cols: usize,
+    row_tiles: usize,
+    col_tiles: usize,
+}
+
+impl Grid {
+    fn new(threads: usize, batch: usize, m: usize, n: usize, k: usize) -> Grid {
+        // Four tiles a thread even out what the threads get; one thread needs no tiles. Cutting columns
+        // is free, cutting rows makes several tiles fetch the same panel of B.
+        let work = batch as f64 * m as f64 * n as f64 * k.max(1) as f64;
+        let wanted = if threads == 1 {
+            1
+        } else {
+            (work / TILE_WORK).min(threads as f64 * 4.0) as usize
+        };
+        let wanted = wanted.max(1).div_ceil(batch.max(1));
+        // A few columns after the last whole panel are no tile of their own.
+        let panels = (n / NR + usize::from(n % NR > NARROW)).max(1);
+        let col_tiles = wanted.min(panels);
+        let tile_cols = panels.div_ceil(col_tiles) * NR;
+        let col_tiles = panels.div_ceil(tile_cols / NR);
+        let row_tiles = wanted
+            .div_ceil(col_tiles)
+            .max(m.div_ceil(MAX_TILE_ROWS))
+            .max(1);
+        let tile_rows = m.div_ceil(row_tiles).next_multiple_of(MR);
+        Grid {
+            tile_rows,
+            tile_cols,
+            row_tiles: m.div_ceil(tile_rows),
+            col_tiles,
+        }
+    }
+
+    fn tiles(&self) -> usize {
+        self.row_tiles * self.col_tiles
+    }
+
+    fn ranges(&self, tile: usize, m: usize, n: usize) -> (Range<usize>, Range<usize>) {
+        let (r, c) = (tile / self.col_tiles, tile % self.col_tiles);
+        let rows = r * self.tile_rows..((r + 1) * self.tile_rows).min(m);
+        let end = if c + 1 == self.col_tiles {
+            n
+        } else {
+            (c + 1) * self.tile_cols
+        };
+        (rows, c * self.tile_cols..end)
+    }
+}
+
+/// Runs `batch` products of one shape; `product(i)` gives the i-th.
+///
+/// # Safety
+/// Every product's instruction set is available, its operands cover its sizes (all `m`, `n`, `k`),
+/// and the outputs are disjoint and owned by the caller.
+pub(crate) unsafe fn run<'a>(
+    exec: Exec<'_>,
+    batch: usize,
+    (m, n, k): (usize, usize, usize),
+    product: impl Fn(usize) -> Product<'a> + Sync,
+) -> Result<(), Cancelled> {
+    let grid = Grid::new(exec.threads(), batch, m, n, k);
+    let per_item = grid.tiles();
+    // Tiny products share a tile of work, so that a batch of them is not a batch of wake-ups.
+    let grain = if per_item == 1 {
+        (TILE_WORK / (m * n * k.max(1)) as f64) as usize
+    } else {
+        1
+    };
+    exec.tiles(batch * per_item, grain, |range| {
+        for i in range {
+            let product = product(i / per_item);
+            let (rows, cols) = grid.ranges(i % per_item, m, n);
+            // SAFETY: the caller's contract; `i` names each tile once.
+            unsafe { run_tile(exec, &product, rows, cols) };
+        }
+    })?;
+    // A tile that saw the flag stopped early and could not say so.
+    exec.check()
+}

@@ -1,0 +1,250 @@
+//! What happens to each finished sum, in this order, each step rounded as the separate op rounds it:
+//! `v = sum`; `v = alpha * v` (unless alpha is 1); `v = v + scale * addend` (two roundings; the
+//! product is skipped where scale is 1); `v = v + residual`; `v = activation(v)`.
+//!
+//! Invariant: whether a step runs in registers or in a pass over the stored tile changes no bit.
+
+use super::micro::RegEpilogue;
+use super::{Activation, Strided};
+use crate::isa::{Simd, per_isa};
+
+/// A matrix added to the product, `scale * values[row, col]`. Strides of 0 broadcast it.
+#[derive(Debug, Clone, Copy)]
+pub struct Addend<'a> {
+    /// The matrix.
+    pub values: Strided<'a, f32>,
+    /// Multiplied with it first, unless 1.
+    pub scale: f32,
+}
+
+/// What follows the product.
+#[derive(Debug, Clone, Copy)]
+pub struct Epilogue<'a> {
+    /// Multiplied with the product, unless 1.
+    pub alpha: f32,
+    /// Added next: a bias, or the C of an ONNX Gemm with its beta.
+    pub addend: Option<Addend<'a>>,
+    /// Added next: a tensor of the output's own shape.
+    pub residual: Option<&'a [f32]>,
+    /// Applied last.
+    pub activation: Activation,
+}
+
+impl<'a> Epilogue<'a> {
+    /// Nothing.
+    pub const NONE: Epilogue<'static> = Epilogue {
+        alpha: 1.0,
+        addend: None,
+        residual: None,
+        activation: Activation::None,
+    };
+
+    /// Adds `bias[col]`.
+    pub fn col_bias(bias: &'a [f32]) -> Self {
+        Epilogue::addend(Strided {
+            data: bias,
+            row_stride: 0,
+            col_stride: 1,
+        })
+    }
+
+    /// Adds `bias[row]`.
+    pub fn row_bias(bias: &'a [f32]) -> Self {
+        Epilogue::addend(Strided {
+            data: bias,
+            row_stride: 1,
+            col_stride: 0,
+        })
+    }
+
+    fn addend(values: Strided<'a, f32>) -> Self {
+        Epilogue {
+            addend: Some(Addend { values, scale: 1.0 }),
+            ..Epilogue::NONE
+        }
+    }
+
+    /// With this activation at the end.
+    pub fn activation(self, activation: Activation) -> Self {
+        Epilogue { activation, ..self }
+    }
+}
+
+/// An epilogue over raw memory, for one output matrix.
+#[derive(Clone, Copy)]
+pub(crate) struct Post {
+    alpha: f32,
+    addend: *const f32,
+    addend_row: usize,
+    addend_col: usize,
+    scale: f32,
+    residual: *const f32,
+    activation: Activation,
+    /// The linear steps run in registers.
+    linear_in_regs: bool,
+    /// The activation runs in registers.
+    bounds: Option<(Option<f32>, Option<f32>)>,
+}
+
+// SAFETY: the pointers are only read, and come from shared slices that outlive the kernel call.
+unsafe impl Sync for Post {}
+// SAFETY: as above.
+unsafe impl Send for Post {}
+
+impl Post {
+    /// The epilogue of the output matrix whose residual starts at `residual_at`.
+    pub(crate) fn new(e: &Epilogue<'_>, residual_at: usize) -> Post {
+        let null = std::ptr::null();
+        let (addend, addend_row, addend_col, scale) = match &e.addend {
+            Some(a) => (
+                a.values.data.as_ptr(),
+                a.values.row_stride,
+                a.values.col_stride,
+                a.scale,
+            ),
+            None => (null, 0, 0, 1.0),
+        };
+        let residual = e.residual.map_or(null, |r| r[residual_at..].as_ptr());
+        // The registers know one vector per row, one per column, and one full matrix.
+        let vector = matches!((addend_row, addend_col), (1, 0) | (0, 1));
+        let full = addend_col == 1 && addend_row > 1 && residual.is_null();
+        let linear_in_regs = e.alpha == 1.0 && scale == 1.0 && (addend.is_null() || vector || full);
+        let bounds = if linear_in_regs {
+            e.activation.as_bounds()
+        } else {
+            None
+        };
+        Post {
+            alpha: e.alpha,
+            addend,
+            addend_row,
+            addend_col,
+            scale,
+            residual,
+            activation: e.activation,
+            linear_in_regs,
+            bounds,
+        }
+    }
+
+    /// The part that runs in registers, for the tile at (`row`, `col`) of a matrix of width `c_row`.
+    #[inline]
+    pub(crate) fn in_regs(&self, row: usize, col: usize, c_row: usize) -> RegEpilogue {
+        let mut reg = RegEpilogue::NONE;
+        if self.linear_in_regs {
+            if !self.residual.is_null() {
+                reg.full = self.residual.wrapping_add(row * c_row + col);
+                reg.full_stride = c_row;
+            }
+            if !self.addend.is_null() {
+                match (self.addend_row, self.addend_col) {
+                    (1, 0) => reg.row = self.addend.wrapping_add(row),
+                    (0, 1) => reg.col = self.addend.wrapping_add(col),
+                    (stride, _) => {
+                        reg.full = self.addend.wrapping_add(row * stride + col);
+                        reg.full_stride = stride;
+                    }
+                }
+            }
+        }
+        if let Some((lo, hi)) = self.bounds {
+            (reg.at_least, reg.at_most) = (lo, hi);
+        }
+        reg
+    }
+
+    /// The same epilogue with nothing in registers: for kernels that store bare sums.
+    #[inline]
+    pub(crate) fn all_in_pass(self) -> Post {
+        Post {
+            linear_in_regs: false,
+            bounds: None,
+            ..self
+        }
+    }
+
+    /// Whether it does nothing at all.
+    #[inline]
+    pub(crate) fn is_none(&self) -> bool {
+        self.linear_in_regs
+            && self.addend.is_null()
+            && self.residual.is_null()
+            && self.activation == Activation::None
+    }
+
+    /// Whether [`finish_tile`] has anything to do after [`Post::in_regs`].
+    #[inline]
+    pub(crate) fn needs_pass(&self) -> bool {
+        !self.linear_in_regs || self.bounds.is_none()
+    }
+}
+
+/// A tile of the output, stored.
+#[derive(Clone, Copy)]
+pub(crate) struct Stored {
+    /// The tile's first element.
+    pub c: *mut f32,
+    pub c_row: usize,
+    /// The tile's place in the matrix.
+    pub row: usize,
+    pub col: usize,
+    pub rows: usize,
+    pub cols: usize,
+}
+
+per_isa! {
+    /// Applies what [`Post::in_regs`] left out to a stored tile.
+    ///
+    /// # Safety
+    /// `isa` is available; the tile is written by this thread alone; the epilogue's operands cover it.
+    pub(crate) unsafe fn finish_tile(post: &Post, tile: Stored) => finish_body
+}
+
+#[inline(always)]
+unsafe fn finish_body<S: Simd>(post: &Post, t: Stored) {
+    for r in 0..t.rows {
+        // SAFETY: row r of the tile, owned by this thread.
+        let row = unsafe { std::slice::from_raw_parts_mut(t.c.add(r * t.c_row), t.cols) };
+        if !post.linear_in_regs {
+            // SAFETY: the operands cover the tile.
+            unsafe { linear(post, row, t.row + r, t.col, t.c_row) };
+        }
+        post.activation.apply(row);
+    }
+}
+
+#[inline(always)]
+unsafe fn linear(post: &Post, row: &mut [f32], r: usize, col: usize, c_row: usize) {
+    if post.alpha != 1.0 {
+        row.iter_mut().for_each(|x| *x *= post.alpha);
+    }
+    // SAFETY: the caller's contract: the addend reaches (r, col..col + len) by its strides, the
+    // residual has the layout of C.
+    unsafe {
+        if !post.addend.is_null() {
+            let base = post.addend.add(r * post.addend_row + col * post.addend_col);
+            match post.addend_col {
+                0 => add_scaled(row, post.scale, |_| *base),
+                1 => add_scaled(row, post.scale, |j| *base.add(j)),
+                stride => add_scaled(row, post.scale, |j| *base.add(j * stride)),
+            }
+        }
+        if !post.residual.is_null() {
+            let base = post.residual.add(r * c_row + col);
+            add_scaled(row, 1.0, |j| *base.add(j));
+        }
+    }
+}
+
+#[inline(always)]
+fn add_scaled(row: &mut [f32], scale: f32, value: impl Fn(usize) -> f32) {
+    if scale == 1.0 {
+        for (j, x) in row.iter_mut().enumerate() {
+            *x += value(j);
+        }
+    } else {
+        for (j, x) in row.iter_mut().enumerate() {
+            *x += scale * value(j);
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Packed matrices: weights laid out once in the order in which the micro kernel reads them.
+//!
+//! The layout is part of the numerics profile and the same for every instruction set:
+//! - B `[K, N]` becomes panels of 48 columns, each `[K][48]`; the last panel is as wide as it needs,
+//!   rounded up to 16 columns with zeros.
+//! - A `[M, K]` becomes panels of 8 rows, each `[K][8]`; the last panel `[K][rest]`, without padding.
+//!
+//! Packing changes no value (f16 and bf16 widen exactly), and packed operands give the same bits.
+
+use super::micro::{LANE_PAD, MR, NR};
+
+/// An element type that weights are stored in.
+pub trait PackSource: Copy + Send + Sync {
+    /// The same value as f32.
+    fn to_f32(self) -> f32;
+}
+
+impl PackSource for f32 {
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self
+    }
+}
+impl PackSource for half::f16 {
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        half::f16::to_f32(self)
+    }
+}
+impl PackSource for half::bf16 {
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        half::bf16::to_f32(self)
+    }
+}
+
+/// A matrix given by strides: element `(row, col)` is `data[row * row_stride + col * col_stride]`.
+#[derive(Debug, Clone, Copy)]
+pub struct Strided<'a, T> {
+    /// The elements.
+    pub data: &'a [T],
+    /// Distance between rows.
+    pub row_stride: usize,
+    /// Distance between columns.
+    pub col_stride: usize,
+}
+
+impl<'a, T> Strided<'a, T> {
+    /// Rows lie one after the other, `row_stride` elements apart.
+    pub fn row_major(data: &'a [T], row_stride: usize) -> Self {
+        Strided {
+            data,
+            row_stride,
+            col_stride: 1,
+        }
+    }
+
+    /// Columns lie one after the other, `col_stride` elements apart: the transpose of a row-major
+    /// matrix with that row stride.
+    pub fn col_major(data: &'a [T], col_stride: usize) -> Self {
+        Strided {
+            data,
+            row_stride: 1,
+            col_stride,
+        }
+    }
+
+    /// Whether every element of a `rows` × `cols` matrix lies inside `data`.
+    pub(crate) fn holds(&self, rows: usize, cols: usize) -> bool {
+        rows == 0
+            || cols == 0
+            || (rows - 1) * self.row_stride + (cols - 1) * self.col_stride < self.data.len()
+    }
+}
+
+/// Number of f32 values in a packed `[k, n]` right-hand matrix.
+pub fn packed_b_len(k: usize, n: usize) -> usize {
+    k * n.next_multiple_of(LANE_PAD)
+}
+
+/// Number of bytes in a packed `[k, n]` right-hand matrix.
+pub fn packed_b_bytes(k: usize, n: usize) -> usize {
+    packed_b_len(k, n) * size_of::<f32>()
+}
+
+/// Number of f32 values in a packed `[m, k]` left-hand matrix: exactly its elements.
+pub fn packed_a_len(m: usize, k: usize) -> usize {
+    m * k
+}
+
+/// Number of bytes in a packed `[m, k]` left-hand matrix.
+pub fn packed_a_bytes(m: usize, k: usize) -> usize {
+    packed_a_len(m, k) * size_of::<f32>()
+}
+
+/// Packs `[k, n]` into `dst`, whose length must be [`packed_b_len`]. 64-byte alignment of `dst` is
+/// faster, and not required.
+pub fn pack_b_into<T: PackSource>(dst: &mut [f32], src: Strided<'_, T>, k: usize, n: usize) {
+    assert_eq!(
+        dst.len(),
+        packed_b_len(k, n),
+        "destination of a packed [{k}, {n}] matrix"
+    );
+    assert!(src.holds(k, n), "source of a packed [{k}, {n}] matrix");
+    if k == 0 {
+        return;
+    }
+    for (p, panel) in dst.chunks_mut(k * NR).enumerate() {
+        let width = panel.len() / k;
+        let cols = (n - p * NR).min(NR);
+        for (i, row) in panel.chunks_exact_mut(width).enumerate() {
+            let base = i * src.row_stride + p * NR * src.col_stride;
+            for (j, x) in row[..cols].iter_mut().enumerate() {
+                *x = src.data[base + j * src.col_stride].to_f32();
+            }
+            row[cols..].fill(0.0);
+        }
+    }
+}
+
+/// Packs `[m, k]` into `dst`, whose length must be [`packed_a_len`].
+pub fn pack_a_into<T: PackSource>(dst: &mut [f32], src: Strided<'_, T>, m: usize, k: usize) {
+    assert_eq!(
+        dst.len(),
+        packed_a_len(m, k),
+        "destination of a packed [{m}, {k}] matrix"
+    );
+    assert!(src.holds(m, k), "source of a packed [{m}, {k}] matrix");
+    if k == 0 {
+        return;
+    }
+    for (p, panel) in dst.chunks_mut(k * MR).enumerate() {
+        let rows = panel.len() / k;
+        for (i, column) in panel.chunks_exact_mut(rows).enumerate() {
+            let base = p * MR * src.row_stride + i * src.col_stride;
+            for (r, x) in column.iter_mut().enumerate() {
+                *x = src.data[base + r * src.row_stride].to_f32();
+            }
+        }
+    }
+}
+
+/// A packed right-hand matrix: a view of memory that the caller owns.
+#[derive(Debug, Clone, Copy)]
+pub struct PackedB<'a> {
+    pub(crate) data: &'a [f32],
+    pub(crate) k: usize,
+    pub(crate) n: usize,
+}
+
+impl<'a> PackedB<'a> {
+    /// `data` was filled by [`pack_b_into`] for the same `k` and `n`.
+    pub fn new(data: &'a [f32], k: usize, n: usize) -> Self {
+        assert_eq!(data.len(), packed_b_len(k, n), "packed [{k}, {n}] matrix");
+        PackedB { data, k, n }
+    }
+}
+
+/// A packed left-hand matrix: a view of memory that the caller owns.
+#[derive(Debug, Clone, Copy)]
+pub struct PackedA<'a> {
+    pub(crate) data: &'a [f32],
+    pub(crate) m: usize,
+    pub(crate) k: usize,
+}
+
+impl<'a> PackedA<'a> {
+    /// `data` was filled by [`pack_a_into`] for the same `m` and `k`.
+    pub fn new(data: &'a [f32], m: usize, k: usize) -> Self {
+        assert_eq!(data.len(), packed_a_len(m, k), "packed [{m}, {k}] matrix");
+        PackedA { data, m, k }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panels_lie_as_documented() {
+        let (k, n) = (3, 50);
+        let src: Vec<f32> = (0..k * n).map(|i| i as f32).collect();
+        let mut dst = vec![-1.0; packed_b_len(k, n)];
+        pack_b_into(&mut dst, Strided::row_major(&src, n), k, n);
+        assert_eq!(dst[48], src[n], "row 1 of panel 0");
+        assert_eq!(
+            dst[3 * 48 + 16..][..3],
+            [src[n + 48], src[n + 49], 0.0],
+            "row 1 of panel 1"
+        );
+
+        let (m, k) = (10, 3);
+        let mut dst = vec![-1.0; packed_a_len(m, k)];
+        pack_a_into(&mut dst, Strided::row_major(&src, k), m, k);
+        assert_eq!(dst[8], src[1], "k = 1 of panel 0");
+        assert_eq!(
+            dst[24..28],
+            [src[24], src[27], src[25], src[28]],
+            "panel 1 has two rows"
+        );
+    }
+
+    #[test]
+    fn half_sources_widen() {
+        let src = [half::f16::from_f32(1.5), half::f16::from_f32(-2.0)];
+        let mut dst = vec![0.0; packed_a_len(2, 1)];
+        pack_a_into(&mut dst, Strided::row_major(&src, 1), 2, 1);
+        assert_eq!(dst, [1.5, -2.0]);
+    }
+}

@@ -1,0 +1,219 @@
+//! Panels of B as the micro kernel wants them: in place where they can be, else copied to scratch.
+
+use super::micro::{LANE_PAD, MR, NR};
+use crate::conv::Im2col;
+use crate::isa::{Isa, Simd, per_isa};
+
+/// Where the right-hand operand comes from.
+#[derive(Clone, Copy)]
+pub(crate) enum BSource<'a> {
+    /// Panels as [`super::pack_b_into`] lays them.
+    Packed { data: *const f32 },
+    /// Element (k, n) at `k * stride + n`.
+    RowMajor { data: *const f32, stride: usize },
+    /// Element (k, n) at `n * stride + k`.
+    ColMajor { data: *const f32, stride: usize },
+    /// Any other strides.
+    Strided {
+        data: *const f32,
+        row: usize,
+        col: usize,
+    },
+    /// The patches of a convolution's input, unfolded on the fly.
+    Patches { data: *const f32, map: &'a Im2col },
+}
+
+/// A piece of B: rows `k0..k0 + k`, columns `n0..n0 + cols`, at most 48.
+#[derive(Clone, Copy)]
+pub(crate) struct Piece {
+    pub k0: usize,
+    pub k: usize,
+    pub n0: usize,
+    pub cols: usize,
+}
+
+/// From this many rows of A on, copying a row-major panel pays for itself: the kernel then reads
+/// consecutive lines instead of one page per step.
+const COPY_FROM_ROWS: usize = 64;
+
+impl BSource<'_> {
+    /// Address and row stride of a piece, readable up to 16 whole columns.
+    ///
+    /// # Safety
+    /// `isa` is available; the piece lies inside a matrix of total size `k_total` × `n_total` that
+    /// the source was built for; `scratch` holds `k * 48` values.
+    pub(crate) unsafe fn panel(
+        &self,
+        isa: Isa,
+        piece: Piece,
+        (k_total, n_total): (usize, usize),
+        rows: usize,
+        scratch: &mut [f32],
+    ) -> (*const f32, usize) {
+        let Piece { k0, k, n0, cols } = piece;
+        assert!(scratch.len() >= k * NR);
+        let dst = scratch.as_mut_ptr();
+        // SAFETY: the caller's contract bounds every address; the scratch was checked.
+        unsafe {
+            match *self {
+                BSource::Packed { data } => {
+                    let width = (n_total.next_multiple_of(LANE_PAD) - n0).min(NR);
+                    return (data.add(n0 * k_total + k0 * width), width);
+                }
+                BSource::RowMajor { data, stride } => {
+                    let src = data.wrapping_add(k0 * stride + n0);
+                    if cols.is_multiple_of(LANE_PAD) && rows < COPY_FROM_ROWS {
+                        return (src, stride);
+                    }
+                    copy_rows(isa, dst, src, stride, k, cols);
+                }
+                BSource::ColMajor { data, stride } => {
+                    transpose(
+                        isa,
+                        dst,
+                        data.wrapping_add(n0 * stride + k0),
+                        stride,
+                        k,
+                        cols,
+                    );
+                }
+                BSource::Strided { data, row, col } => {
+                    for i in 0..k {
+                        for j in 0..NR {
+                            let inside = j < cols;
+                            let x = if inside {
+                                *data.add((k0 + i) * row + (n0 + j) * col)
+                            } else {
+                                0.0
+                            };
+                            *dst.add(i * NR + j) = x;
+                        }
+                    }
+                }
+                BSource::Patches { data, map } => map.unfold(isa, dst, data, piece),
+            }
+        }
+        (dst, NR)
+    }
+}
+
+per_isa! {
+    /// Copies `k` rows of `cols <= 48` values into rows of 48, zeros after them up to 16 columns.
+    ///
+    /// # Safety
+    /// `isa` is available; both matrices have the stated sizes.
+    unsafe fn copy_rows(dst: *mut f32, src: *const f32, stride: usize, k: usize, cols: usize) => copy_body
+}
+
+#[inline(always)]
+unsafe fn copy_body<S: Simd>(dst: *mut f32, src: *const f32, stride: usize, k: usize, cols: usize) {
+    let whole = cols / S::LANES;
+    let rest = cols % S::LANES;
+    let vectors = cols.next_multiple_of(LANE_PAD) / S::LANES;
+    for i in 0..k {
+        // SAFETY: row i of both; `vectors * LANES <= 48`.
+        unsafe {
+            let (d, s) = (dst.add(i * NR), src.add(i * stride));
+            if whole * S::LANES == NR {
+                for v in 0..NR / S::LANES {
+                    S::store(d.add(v * S::LANES), S::load(s.add(v * S::LANES)));
+                }
+                continue;
+            }
+            for v in 0..whole {
+                S::store(d.add(v * S::LANES), S::load(s.add(v * S::LANES)));
+            }
+            let mut v = whole;
+            if rest > 0 {
+                S::store(
+                    d.add(v * S::LANES),
+                    S::load_masked(s.add(v * S::LANES), S::mask(0, rest)),
+                );
+                v += 1;
+            }
+            for v in v..vectors {
+                S::store(d.add(v * S::LANES), S::splat(0.0));
+            }
+        }
+    }
+}
+
+per_isa! {
+    /// Writes the transpose of `cols <= 48` columns, `stride` apart, of `k` consecutive values into
+    /// rows of 48, zeros after them up to 16 columns.
+    ///
+    /// # Safety
+    /// `isa` is available; both matrices have the stated sizes.
+    unsafe fn transpose(dst: *mut f32, src: *const f32, stride: usize, k: usize, cols: usize) => transpose_body
+}
+
+#[inline(always)]
+unsafe fn transpose_body<S: Simd>(
+    dst: *mut f32,
+    src: *const f32,
+    stride: usize,
+    k: usize,
+    cols: usize,
+) {
+    /// Side of a block.
+    const SIDE: usize = 8;
+    for j in (0..cols.next_multiple_of(LANE_PAD)).step_by(SIDE) {
+        let width = cols.saturating_sub(j).min(SIDE);
+        for i in (0..k).step_by(SIDE) {
+            let height = (k - i).min(SIDE);
+            // SAFETY: columns below `cols`, values below `k`; rows of 48 hold j + SIDE columns.
+            unsafe {
+                let (s, d) = (src.wrapping_add(j * stride + i), dst.add(i * NR + j));
+                if (width, height) == (SIDE, SIDE) {
+                    S::transpose8(s, stride, d, NR);
+                    continue;
+                }
+                for y in 0..height {
+                    for x in 0..SIDE {
+                        *d.add(y * NR + x) = if x < width {
+                            *s.add(x * stride + y)
+                        } else {
+                            0.0
+                        };
+                    }
+                }
+            }
+        }
+    }
+}
+
+per_isa! {
+    /// Packs rows `0..rows`, values `0..k` of a strided A into panels of 8 rows, as
+    /// [`super::pack_a_into`] does.
+    ///
+    /// # Safety
+    /// `isa` is available; both matrices have the stated sizes.
+    pub(crate) unsafe fn pack_block(dst: *mut f32, src: *const f32, row: usize, col: usize, rows: usize, k: usize) => pack_block_body
+}
+
+#[inline(always)]
+unsafe fn pack_block_body<S: Simd>(
+    dst: *mut f32,
+    src: *const f32,
+    row: usize,
+    col: usize,
+    rows: usize,
+    k: usize,
+) {
+    for r in (0..rows).step_by(MR) {
+        let height = (rows - r).min(MR);
+        // SAFETY: rows below `rows`, values below `k`.
+        unsafe {
+            let (d, s) = (dst.add(r * k), src.add(r * row));
+            let blocks = if height == MR && col == 1 { k / 8 } else { 0 };
+            for i in 0..blocks {
+                S::transpose8(s.add(i * 8), row, d.add(i * 8 * MR), MR);
+            }
+            for i in blocks * 8..k {
+                for y in 0..height {
+                    *d.add(i * height + y) = *s.add(y * row + i * col);
+                }
+            }
+        }
+    }
+}

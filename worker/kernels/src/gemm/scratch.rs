@@ -1,0 +1,30 @@
+//! Bounded scratch memory, one block per thread, kept between calls.
+//!
+//! Invariant: a thread never holds more than [`SCRATCH_LEN`] values here, whatever the shapes.
+
+use std::cell::RefCell;
+
+/// Values of scratch that a kernel may ask for: a panel of B (320 × 48) and a block of A (512 × 320).
+/// What a thread really uses at once fits its level-2 cache.
+pub(crate) const SCRATCH_LEN: usize = (512 + 48) * 320;
+
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([f32; 16]);
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Runs `f` with `len` values of this thread's block: of unspecified content, 64-byte aligned.
+/// Must not be nested.
+pub(crate) fn with_scratch<R>(len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
+    assert!(len <= SCRATCH_LEN);
+    SCRATCH.with_borrow_mut(|lines| {
+        if lines.len() * 16 < len {
+            lines.resize(len.div_ceil(16), Line([0.0; 16]));
+        }
+        // SAFETY: `Line` is `repr(C)` over sixteen f32, so `len` of them are initialised.
+        f(unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), len) })
+    })
+}

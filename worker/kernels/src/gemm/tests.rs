@@ -1,0 +1,295 @@
+//! Every path against the chain written down naively, bit for bit.
+
+use super::*;
+use crate::isa::Isa;
+use std::sync::atomic::AtomicBool;
+
+/// Values in -1..1 from a small generator, some of them zero.
+pub(crate) fn noise(len: usize, seed: u32) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(2654435761).wrapping_add(12345);
+    (0..len)
+        .map(|_| {
+            state = state.wrapping_mul(1664525).wrapping_add(1013904223);
+            let x = (state >> 8) as f32 / (1 << 23) as f32 - 1.0;
+            if state >> 28 == 0 { 0.0 } else { x }
+        })
+        .collect()
+}
+
+/// Runs `f` on 1, 2, 3 and 7 threads.
+pub(crate) fn on_threads(mut f: impl FnMut(Exec<'_>, usize)) {
+    let cancel = AtomicBool::new(false);
+    for threads in [1, 2, 3, 7] {
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .build()
+            .unwrap();
+        f(Exec::pooled(&pool, &cancel), threads);
+    }
+}
+
+#[track_caller]
+pub(crate) fn assert_bits(got: &[f32], want: &[f32], what: &str) {
+    assert_eq!(got.len(), want.len());
+    for (i, (g, w)) in got.iter().zip(want).enumerate() {
+        assert!(
+            g.to_bits() == w.to_bits(),
+            "{what}: value {i} is {g:e}, not {w:e}"
+        );
+    }
+}
+
+fn reference(
+    (m, n, k): (usize, usize, usize),
+    a: Strided<'_, f32>,
+    b: Strided<'_, f32>,
+    e: &Epilogue<'_>,
+) -> Vec<f32> {
+    let mut c = Vec::new();
+    for r in 0..m {
+        for j in 0..n {
+            let mut v = 0.0f32;
+            for i in 0..k {
+                let x = a.data[r * a.row_stride + i * a.col_stride];
+                v = x.mul_add(b.data[i * b.row_stride + j * b.col_stride], v);
+            }
+            v *= e.alpha;
+            if let Some(Addend { values, scale }) = e.addend {
+                v += scale * values.data[r * values.row_stride + j * values.col_stride];
+            }
+            if let Some(res) = e.residual {
+                v += res[r * n + j];
+            }
+            c.push(v);
+        }
+    }
+    e.activation.apply(&mut c);
+    c
+}
+
+/// All instruction sets, threads and packings give the reference's bits.
+fn check((m, n, k): (usize, usize, usize), epilogue: &Epilogue<'_>) {
+    // One value before each operand, so that the other half of the runs is misaligned.
+    let (a, b) = (noise(m * k + 1, 1), noise(k * n + 1, 2));
+    let what = format!("[{m}, {k}] · [{k}, {n}]");
+    for shift in [0, 1] {
+        let (a, b) = (&a[shift..][..m * k], &b[shift..][..k * n]);
+        let layouts = [
+            (Strided::row_major(a, k), Strided::row_major(b, n)),
+            (Strided::col_major(a, m), Strided::col_major(b, k)),
+        ];
+        for (sa, sb) in layouts {
+            let want = reference((m, n, k), sa, sb, epilogue);
+            let mut pa = vec![0.0; packed_a_len(m, k) + 1];
+            let mut pb = vec![0.0; packed_b_len(k, n) + 1];
+            let (pa, pb) = (
+                &mut pa[shift..][..m * k],
+                &mut pb[shift..][..packed_b_len(k, n)],
+            );
+            pack_a_into(pa, sa, m, k);
+            pack_b_into(pb, sb, k, n);
+            let lefts = [Lhs::Strided(sa), Lhs::Packed(PackedA::new(pa, m, k))];
+            let rights = [Rhs::Strided(sb), Rhs::Packed(PackedB::new(pb, k, n))];
+            for isa in Isa::all_available() {
+                on_threads(|exec, threads| {
+                    for (l, r) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                        let mut c = vec![f32::NAN; m * n + 1];
+                        let c = &mut c[shift..][..m * n];
+                        let (l, r, one) = (lefts[l], rights[r], &Batch::ONE);
+                        gemm_on(isa, exec, one, (m, n, k), l, r, c, epilogue).unwrap();
+                        assert_bits(c, &want, &format!("{what} {isa:?} {threads} threads {l:?}"));
+                    }
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn odd_sizes_follow_the_chain() {
+    for m in [1, 2, 3, 7, 8, 9, 17] {
+        for n in [1, 2, 5, 15, 16, 17, 33, 47, 48, 49, 97] {
+            for k in [1, 3, 4, 9] {
+                check((m, n, k), &Epilogue::NONE);
+            }
+        }
+    }
+}
+
+#[test]
+fn blocks_of_k_and_large_matrices_follow_the_chain() {
+    check((5, 50, 257), &Epilogue::NONE);
+    check((65, 52, 700), &Epilogue::NONE);
+    check((131, 259, 130), &Epilogue::NONE);
+    check((1, 300, 520), &Epilogue::NONE);
+    check((300, 1, 520), &Epilogue::NONE);
+    check((530, 3, 64), &Epilogue::NONE);
+}
+
+#[test]
+fn nothing_to_sum_gives_the_epilogue() {
+    let bias = noise(5, 3);
+    check((3, 5, 0), &Epilogue::col_bias(&bias));
+    check((0, 5, 3), &Epilogue::NONE);
+    check((5, 0, 3), &Epilogue::NONE);
+}
+
+#[test]
+fn epilogues_round_as_separate_ops() {
+    let (m, n, k) = (19, 53, 40);
+    let (bias, full) = (noise(m.max(n), 4), noise(m * n, 5));
+    let (cols, rows) = (&bias[..n], &bias[..m]);
+    let acts = [
+        Activation::None,
+        Activation::Relu,
+        Activation::Clip {
+            min: -0.5,
+            max: 0.5,
+        },
+        Activation::LeakyRelu { alpha: 0.1 },
+        Activation::HardSigmoid {
+            alpha: 0.2,
+            beta: 0.5,
+        },
+        Activation::HardSwish,
+        Activation::Sigmoid,
+        Activation::Silu,
+        Activation::Tanh,
+        Activation::Gelu,
+        Activation::GeluTanh,
+    ];
+    for act in acts {
+        check((m, n, k), &Epilogue::col_bias(cols).activation(act));
+    }
+    let relu = Activation::Relu;
+    check((m, n, k), &Epilogue::row_bias(rows).activation(relu));
+    check(
+        (m, n, k),
+        &Epilogue {
+            residual: Some(&full),
+            ..Epilogue::row_bias(rows)
+        },
+    );
+    let with = |values, scale, alpha| Epilogue {
+        alpha,
+        addend: Some(Addend { values, scale }),
+        residual: None,
+        activation: relu,
+    };
+    check((m, n, k), &with(Strided::row_major(&full, n), 1.0, 1.0));
+    check((m, n, k), &with(Strided::row_major(&full, n), 0.3, 0.7));
+    check((m, n, k), &with(Strided::col_major(&full, m), 0.3, 1.0));
+    check(
+        (m, n, k),
+        &with(
+            Strided {
+                data: &full,
+                row_stride: 0,
+                col_stride: 0,
+            },
+            1.0,
+            0.7,
+        ),
+    );
+    let both = Epilogue {
+        residual: Some(&full),
+        ..with(Strided::row_major(&full, n), 1.0, 1.0)
+    };
+    check((m, n, k), &both);
+}
+
+#[test]
+fn batches_follow_their_strides() {
+    let (m, n, k) = (7, 20, 11);
+    let (a, b) = (noise(3 * m * k, 6), noise(2 * 3 * k * n, 7));
+    // dims [2, 3]: A is shared along the first, B is stored with both swapped.
+    let batch = Batch {
+        dims: &[2, 3],
+        a_strides: &[0, m * k],
+        b_strides: &[k * n, 2 * k * n],
+    };
+    for isa in Isa::all_available() {
+        on_threads(|exec, threads| {
+            let mut c = vec![0.0; 6 * m * n];
+            let l = Lhs::Strided(Strided::row_major(&a, k));
+            let r = Rhs::Strided(Strided::row_major(&b, n));
+            gemm_on(isa, exec, &batch, (m, n, k), l, r, &mut c, &Epilogue::NONE).unwrap();
+            for (item, c) in c.chunks(m * n).enumerate() {
+                let sa = Strided::row_major(&a[item % 3 * m * k..], k);
+                let sb = Strided::row_major(&b[(item % 3 * 2 + item / 3) * k * n..], n);
+                let want = reference((m, n, k), sa, sb, &Epilogue::NONE);
+                assert_bits(c, &want, &format!("item {item} {isa:?} {threads} threads"));
+            }
+        });
+    }
+}
+
+#[test]
+fn special_values_flow_like_the_chain() {
+    let a = [f32::INFINITY, -0.0, 1e-30, -1e-30];
+    let b = [1.0, 5.0, 1e-30, 1e30];
+    let mut want = 0.0f32;
+    for (x, y) in a.iter().zip(b) {
+        want = x.mul_add(y, want);
+    }
+    let cancel = AtomicBool::new(false);
+    for isa in Isa::all_available() {
+        let mut c = [0.0];
+        let (l, r) = (Strided::row_major(&a, 4), Strided::row_major(&b, 1));
+        let (l, r, exec) = (Lhs::Strided(l), Rhs::Strided(r), Exec::single(&cancel));
+        gemm_on(
+            isa,
+            exec,
+            &Batch::ONE,
+            (1, 1, 4),
+            l,
+            r,
+            &mut c,
+            &Epilogue::NONE,
+        )
+        .unwrap();
+        assert_eq!(c[0].to_bits(), want.to_bits());
+    }
+}
+
+#[test]
+fn bounds_in_registers_keep_nan_and_negative_zero() {
+    // A product below the smallest number rounds to -0.
+    let (a, b) = ([1e-30], [-1e-30, 1e-30, f32::NAN, -1e30, 1e30]);
+    let cancel = AtomicBool::new(false);
+    for activation in [Activation::Relu, Activation::Clip { min: 0.0, max: 0.5 }] {
+        for isa in Isa::all_available() {
+            let (l, r) = (Strided::row_major(&a, 1), Strided::row_major(&b, 5));
+            let (l, r, exec) = (Lhs::Strided(l), Rhs::Strided(r), Exec::single(&cancel));
+            let e = Epilogue {
+                activation,
+                ..Epilogue::NONE
+            };
+            let mut c = [1.0; 5];
+            gemm_on(isa, exec, &Batch::ONE, (1, 5, 1), l, r, &mut c, &e).unwrap();
+            let mut want = b.map(|y| a[0].mul_add(y, 0.0));
+            activation.apply(&mut want);
+            assert_eq!(want[0].to_bits(), (-0.0f32).to_bits());
+            assert!(c[2].is_nan() && want[2].is_nan());
+            (c[2], want[2]) = (0.0, 0.0);
+            assert_eq!(c.map(f32::to_bits), want.map(f32::to_bits));
+        }
+    }
+}
+
+#[test]
+fn a_cancelled_product_stops() {
+    let cancel = AtomicBool::new(true);
+    let a = noise(4, 1);
+    let s = Strided::row_major(&a, 2);
+    let mut c = [0.0; 4];
+    let done = gemm(
+        Exec::single(&cancel),
+        (2, 2, 2),
+        Lhs::Strided(s),
+        Rhs::Strided(s),
+        &mut c,
+        &Epilogue::NONE,
+    );
+    assert_eq!(done, Err(Cancelled));
+}

@@ -1,0 +1,267 @@
+//! One tile of a product on one thread: blocks of K, panels of B, strips of A.
+//!
+//! Invariant: the sums of earlier blocks of K wait in C as f32, so no block changes a bit.
+
+use super::columns::{NARROW, Narrow, PANELS, narrow_tile};
+use super::driver::{ASource, Product};
+use super::epilogue::{Stored, finish_tile};
+use super::micro::{MR, NR, RegEpilogue, Tile, micro_tile};
+use super::panel::{Piece, pack_block};
+use super::scratch::{SCRATCH_LEN, with_scratch};
+use crate::Exec;
+use std::ops::Range;
+
+/// Longest block of K: measured; a panel of B of this height streams from the level-2 cache.
+const KC: usize = 320;
+
+/// Most rows of a tile with many panels: with [`KC`], the block of A that a level-2 cache keeps
+/// (640 KiB).
+pub(super) const MAX_TILE_ROWS: usize = 512;
+
+const _: () = assert!(KC * (NR + MAX_TILE_ROWS) <= SCRATCH_LEN);
+
+/// From this many panels of B on, packing a badly laid A pays for itself.
+const PACK_A_PANELS: usize = 4;
+
+/// A stride (in values) of which cache sets and pages make rows collide.
+const COLLISION: usize = 512;
+
+/// # Safety
+/// As [`super::driver::run`]; no other thread has this tile.
+pub(super) unsafe fn run_tile(
+    exec: Exec<'_>,
+    p: &Product<'_>,
+    rows: Range<usize>,
+    cols: Range<usize>,
+) {
+    let blocks = p.k.div_ceil(KC).max(1);
+    let kc = p.k.div_ceil(blocks);
+    let badly_laid = match p.a {
+        ASource::Packed { .. } => false,
+        ASource::Strided { row, col, .. } => col != 1 || row.is_multiple_of(COLLISION),
+    };
+    let sized = MR < rows.len() && rows.len() <= MAX_TILE_ROWS;
+    let pack_a = badly_laid && sized && cols.len() >= PACK_A_PANELS * NR;
+    let block_a = if pack_a { rows.len() * kc } else { 0 };
+    with_scratch(kc * NR + block_a, |scratch| {
+        let (panel, block_a) = scratch.split_at_mut(kc * NR);
+        for block in 0..blocks {
+            let k0 = block * kc;
+            let k = kc.min(p.k - k0);
+            let a = match p.a {
+                ASource::Packed { data } => ABlock::Panels {
+                    data,
+                    from: 0,
+                    k: p.k,
+                    k0,
+                },
+                ASource::Strided { data, row, col } => {
+                    let src = data.wrapping_add(rows.start * row + k0 * col);
+                    if pack_a {
+                        let dst = block_a.as_mut_ptr();
+                        // SAFETY: the block lies inside [p.m, p.k], and its copy in the scratch.
+                        unsafe { pack_block(p.isa, dst, src, row, col, rows.len(), k) };
+                        ABlock::Panels {
+                            data: dst,
+                            from: rows.start,
+                            k,
+                            k0: 0,
+                        }
+                    } else {
+                        ABlock::Strided {
+                            data: src,
+                            from: rows.start,
+                            row,
+                            col,
+                        }
+                    }
+                }
+            };
+            for n0 in cols.clone().step_by(NR) {
+                if exec.check().is_err() {
+                    return;
+                }
+                let piece = Piece {
+                    k0,
+                    k,
+                    n0,
+                    cols: (cols.end - n0).min(NR),
+                };
+                // SAFETY: the piece lies inside [p.k, p.n], the strips inside [p.m, p.n].
+                unsafe {
+                    let (b, b_k) = p.b.panel(p.isa, piece, (p.k, p.n), rows.len(), panel);
+                    let at = At {
+                        a,
+                        piece,
+                        b,
+                        b_k,
+                        first: block == 0,
+                        last: block + 1 == blocks,
+                    };
+                    run_panel(p, &at, rows.clone());
+                }
+            }
+        }
+    });
+}
+
+/// The rows of a tile within one block of K.
+#[derive(Clone, Copy)]
+enum ABlock {
+    /// Row `from` begins at `data`.
+    Strided {
+        data: *const f32,
+        from: usize,
+        row: usize,
+        col: usize,
+    },
+    /// Panels of length `k`, of which the block begins at `k0`; row `from` begins at `data`.
+    Panels {
+        data: *const f32,
+        from: usize,
+        k: usize,
+        k0: usize,
+    },
+}
+
+/// One panel of B, and its place in the chain.
+#[derive(Clone, Copy)]
+struct At {
+    a: ABlock,
+    piece: Piece,
+    b: *const f32,
+    b_k: usize,
+    first: bool,
+    last: bool,
+}
+
+/// # Safety
+/// As [`run_tile`]; the panel holds the piece.
+unsafe fn run_panel(p: &Product<'_>, at: &At, rows: Range<usize>) {
+    let mut row = rows.start;
+    while row < rows.end {
+        let height = (rows.end - row).min(MR);
+        // SAFETY: handed on from the caller.
+        row += unsafe {
+            match at.a {
+                ABlock::Panels { data, from, k, k0 } if at.piece.cols <= NARROW && height == MR => {
+                    let a = data.wrapping_add((row - from) * k + k0 * MR);
+                    narrow_strip(p, at, (a, k * MR), row, ((rows.end - row) / MR).min(PANELS))
+                }
+                _ => strip(p, at, row, height),
+            }
+        };
+    }
+}
+
+/// Whole packed panels of A, `step` apart, times a few columns. Returns the rows done.
+///
+/// # Safety
+/// As [`run_panel`], for `panels` whole panels from `row` on.
+unsafe fn narrow_strip(
+    p: &Product<'_>,
+    at: &At,
+    (a, step): (*const f32, usize),
+    row: usize,
+    panels: usize,
+) -> usize {
+    let Piece { k, n0, cols, .. } = at.piece;
+    let rows = panels * MR;
+    // SAFETY: the caller's contract.
+    unsafe {
+        let c = p.c.add(row * p.n + n0);
+        narrow_tile(
+            p.isa,
+            &Narrow {
+                k,
+                a,
+                a_panel: step,
+                panels,
+                b: at.b,
+                b_k: at.b_k,
+                c,
+                c_row: p.n,
+                cols,
+                first: at.first,
+            },
+        );
+        if at.last && !p.post.is_none() {
+            let tile = Stored {
+                c,
+                c_row: p.n,
+                row,
+                col: n0,
+                rows,
+                cols,
+            };
+            finish_tile(p.isa, &p.post.all_in_pass(), tile);
+        }
+    }
+    rows
+}
+
+/// One call of the micro kernel, and the epilogue where the chain is complete. Returns the rows done.
+///
+/// # Safety
+/// As [`run_panel`], for the `rows` from `row` on.
+#[inline(always)]
+unsafe fn strip(p: &Product<'_>, at: &At, row: usize, rows: usize) -> usize {
+    let Piece { k, n0, cols, .. } = at.piece;
+    let (a, a_row, a_k, next_a) = match at.a {
+        ABlock::Strided {
+            data,
+            from,
+            row: r,
+            col,
+        } => {
+            let a = data.wrapping_add((row - from) * r);
+            (a, r, col, a)
+        }
+        ABlock::Panels { data, from, k, k0 } => {
+            let a = data.wrapping_add((row - from) * k + k0 * rows);
+            (a, 1, rows, a.wrapping_add(MR * k))
+        }
+    };
+    let epilogue = if at.last {
+        p.post.in_regs(row, n0, p.n)
+    } else {
+        RegEpilogue::NONE
+    };
+    // SAFETY: the caller's contract; the panel is readable to 16 whole columns.
+    unsafe {
+        let c = p.c.add(row * p.n + n0);
+        micro_tile(
+            p.isa,
+            &Tile {
+                k,
+                a,
+                a_row,
+                a_k,
+                b: at.b,
+                b_k: at.b_k,
+                c,
+                c_row: p.n,
+                rows,
+                cols,
+                first: at.first,
+                next_a,
+                epilogue,
+            },
+        );
+        if at.last && p.post.needs_pass() {
+            finish_tile(
+                p.isa,
+                &p.post,
+                Stored {
+                    c,
+                    c_row: p.n,
+                    row,
+                    col: n0,
+                    rows,
+                    cols,
+                },
+            );
+        }
+    }
+    rows
+}

@@ -1,0 +1,39 @@
+//! The CPU kernel library: plain functions over slices and dimensions.
+//!
+//! It knows no tensors, graphs or workers. Callers have validated shapes; a kernel asserts them.
+//!
+//! Invariants
+//! 1. A result depends on values, shapes and attributes only: never on thread count, alignment, cache
+//!    size, instruction set or load. One lane computes one output element; a dot product is the
+//!    chain `acc = fma(a[k], b[k], acc)` for k ascending from `acc = 0`; other reductions use sixteen
+//!    virtual lanes combined in a fixed order; multiply-add is always fused.
+//! 2. Everything runs through [`Exec`], which checks the cancel flag between tiles.
+//! 3. No function allocates except packing, and packing says how much it will.
+
+// Index loops over several slices of one length are the form that vectorizes.
+#![allow(clippy::needless_range_loop)]
+
+pub mod element;
+pub mod error;
+pub mod binary;
+pub mod cast;
+mod compiled;
+pub mod conv;
+pub mod exec;
+pub mod gemm;
+pub mod isa;
+pub mod math;
+pub mod movement;
+pub mod norm;
+pub mod pool;
+pub mod reduce;
+mod multiversion;
+pub mod shape;
+pub mod softmax;
+pub mod split;
+pub mod unary;
+#[cfg(test)]
+mod testing;
+
+pub use error::KernelError;
+pub use exec::{Cancelled, Exec};

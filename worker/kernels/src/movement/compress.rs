@@ -1,0 +1,107 @@
+//! Operators whose output size the data decides: `NonZero`, `Compress`. Count first, then fill.
+
+use crate::Exec;
+use crate::compiled::{compiled_bits, compiled_numbers};
+use crate::element::{Bits, Number};
+use crate::error::Result;
+use crate::shape::{Axis, MAX_RANK, check_rank, count};
+use crate::split::{GRAIN, tiles, units_per_tile};
+
+fn nonzero_any<T: Number>(exec: &Exec, x: &[T], shape: &[usize], y: &mut [i64]) -> Result {
+    check_rank(shape)?;
+    assert_eq!(x.len(), count(shape), "{shape:?}");
+    let rank = shape.len();
+    let n = y.len().checked_div(rank).unwrap_or(0);
+    let mut index = [0usize; MAX_RANK];
+    let mut found = 0;
+    for (at, &x) in x.iter().enumerate() {
+        if at.is_multiple_of(GRAIN) {
+            exec.check()?;
+        }
+        if x != T::ZERO && rank > 0 {
+            assert!(found < n, "room for {n} positions");
+            for axis in 0..rank {
+                y[axis * n + found] = index[axis] as i64;
+            }
+            found += 1;
+        }
+        for axis in (0..rank).rev() {
+            index[axis] += 1;
+            if index[axis] < shape[axis] {
+                break;
+            }
+            index[axis] = 0;
+        }
+    }
+    assert_eq!(found * rank, y.len(), "positions");
+    Ok(())
+}
+
+fn compress_any<T: Bits>(
+    exec: &Exec,
+    x: &[T],
+    axis: Axis,
+    condition: &[u8],
+    y: &mut [T],
+) -> Result {
+    let Axis { outer, len, inner } = axis;
+    assert!(
+        x.len() == axis.count() && condition.len() <= len,
+        "{axis:?}"
+    );
+    let kept = condition.iter().filter(|&&c| c != 0).count();
+    assert_eq!(y.len(), outer * kept * inner, "{kept} of {axis:?}");
+    let unit = kept * inner;
+    Ok(tiles(
+        exec,
+        y,
+        unit,
+        units_per_tile(unit),
+        |range, part| {
+            for (o, y) in range.zip(part.chunks_mut(unit)) {
+                let chosen = condition.iter().enumerate().filter(|(_, c)| **c != 0);
+                for ((k, _), y) in chosen.zip(y.chunks_mut(inner)) {
+                    let from = (o * len + k) * inner;
+                    y.copy_from_slice(&x[from..from + inner]);
+                }
+            }
+        },
+    )?)
+}
+
+compiled_numbers! {
+    /// Positions of what is not zero in a type.
+    trait NonZeroKernels {
+        fn nonzero(exec: &Exec, x: &[Self], shape: &[usize], y: &mut [i64]) = nonzero_any;
+    }
+}
+
+compiled_bits! {
+    /// Selection of elements of one size.
+    trait CompressKernels {
+        fn compress(exec: &Exec, x: &[Self], axis: Axis, condition: &[u8], y: &mut [Self]) = compress_any;
+    }
+}
+
+/// How many elements are not zero.
+pub fn count_nonzero<T: Number>(x: &[T]) -> usize {
+    x.iter().filter(|&&x| x != T::ZERO).count()
+}
+
+/// Positions of the elements that are not zero: `y` is `[rank, count_nonzero(x)]`. A scalar counts as `[1]`: pass
+/// that shape.
+pub fn nonzero<T: Number>(exec: &Exec, x: &[T], shape: &[usize], y: &mut [i64]) -> Result {
+    T::nonzero(exec, x, shape, y)
+}
+
+/// The slices of `x` along `axis` where `condition` is true; a short condition ends with false. Without an axis,
+/// pass `x` as `[1, n, 1]`.
+pub fn compress<T: Bits>(
+    exec: &Exec,
+    x: &[T],
+    axis: Axis,
+    condition: &[u8],
+    y: &mut [T],
+) -> Result {
+    T::compress(exec, x, axis, condition, y)
+}

@@ -1,0 +1,192 @@
+//! `Gather`, `GatherElements`, `GatherND`.
+
+use super::indices::{Indices, check_index};
+use crate::Exec;
+use crate::compiled::compiled_bits;
+use crate::element::Bits;
+use crate::error::Result;
+use crate::shape::{Axis, MAX_RANK, Walk, check_rank, count, strides};
+use crate::split::{GRAIN, tiles, units_per_tile};
+
+fn gather_any<T: Bits>(
+    exec: &Exec,
+    x: &[T],
+    shape: &[usize],
+    axis: usize,
+    indices: Indices,
+    y: &mut [T],
+) -> Result {
+    let Axis { outer, len, inner } = Axis::of(shape, axis);
+    let n = indices.len();
+    assert!(
+        x.len() == count(shape) && y.len() == outer * n * inner,
+        "gather from {shape:?}"
+    );
+    indices.check(len, axis)?;
+    Ok(tiles(
+        exec,
+        y,
+        inner,
+        units_per_tile(inner),
+        |range, part| {
+            if inner == 1 {
+                for (at, y) in range.zip(part) {
+                    *y = x[at / n * len + indices.resolved(at % n, len)];
+                }
+                return;
+            }
+            for (at, y) in range.zip(part.chunks_mut(inner)) {
+                let from = (at / n * len + indices.resolved(at % n, len)) * inner;
+                y.copy_from_slice(&x[from..from + inner]);
+            }
+        },
+    )?)
+}
+
+fn gather_elements_any<T: Bits>(
+    exec: &Exec,
+    x: &[T],
+    shape: &[usize],
+    axis: usize,
+    indices: Indices,
+    y: &mut [T],
+    y_shape: &[usize],
+) -> Result {
+    check_rank(shape)?;
+    let rank = shape.len();
+    assert!(
+        x.len() == count(shape) && y.len() == count(y_shape) && indices.len() == y.len(),
+        "{shape:?}"
+    );
+    assert!(
+        y_shape.len() == rank && (0..rank).all(|a| a == axis || y_shape[a] <= shape[a]),
+        "{y_shape:?} of {shape:?}"
+    );
+    indices.check(shape[axis], axis)?;
+    let mut moves = strides(shape);
+    let along = std::mem::take(&mut moves[axis]) as usize;
+    let walk = Walk::new(y_shape, [&moves[..rank]], [0])?;
+    let step = walk.inner()[0] as usize;
+    Ok(tiles(exec, y, 1, GRAIN, |range, part| {
+        let first = range.start;
+        let mut runs = walk.runs(range);
+        while let Some(run) = runs.next_run() {
+            for i in 0..run.len {
+                let index = indices.resolved(first + run.start + i, shape[axis]);
+                part[run.start + i] = x[run.offset[0] + i * step + index * along];
+            }
+        }
+    })?)
+}
+
+/// Checks the rows of `indices`, each a position in the axes of `shape` from `batch` on.
+pub(super) fn check_rows(indices: Indices, shape: &[usize], batch: usize, depth: usize) -> Result {
+    for at in 0..indices.len() {
+        let axis = batch + at % depth.max(1);
+        check_index(indices.get(at), shape[axis], axis)?;
+    }
+    Ok(())
+}
+
+/// Flat offset of row `row` of `indices`, among `dims` with strides `dense`.
+pub(super) fn row_offset(indices: Indices, row: usize, dims: &[usize], dense: &[isize]) -> usize {
+    let depth = dims.len();
+    (0..depth)
+        .map(|k| indices.resolved(row * depth + k, dims[k]) * dense[k] as usize)
+        .sum()
+}
+
+fn gather_nd_any<T: Bits>(
+    exec: &Exec,
+    x: &[T],
+    shape: &[usize],
+    batch_dims: usize,
+    indices: Indices,
+    depth: usize,
+    y: &mut [T],
+) -> Result {
+    check_rank(shape)?;
+    assert!(
+        x.len() == count(shape) && batch_dims + depth <= shape.len() && depth > 0,
+        "{depth} of {shape:?}"
+    );
+    check_rows(indices, shape, batch_dims, depth)?;
+    let inner = count(&shape[batch_dims + depth..]);
+    let batch = count(&shape[..batch_dims]);
+    let rows = indices.len() / depth;
+    assert_eq!(y.len(), rows * inner, "{rows} rows of {inner}");
+    let (per_batch, step) = (rows / batch.max(1), count(&shape[batch_dims..]));
+    let dense: [isize; MAX_RANK] = strides(shape);
+    let (dims, dense) = (
+        &shape[batch_dims..batch_dims + depth],
+        &dense[batch_dims..batch_dims + depth],
+    );
+    Ok(tiles(
+        exec,
+        y,
+        inner,
+        units_per_tile(inner),
+        |range, part| {
+            for (row, y) in range.zip(part.chunks_mut(inner)) {
+                let from = row / per_batch * step + row_offset(indices, row, dims, dense);
+                y.copy_from_slice(&x[from..from + inner]);
+            }
+        },
+    )?)
+}
+
+compiled_bits! {
+    /// Gathering elements of one size.
+    trait GatherKernels {
+        fn gather(
+            exec: &Exec, x: &[Self], shape: &[usize], axis: usize, indices: Indices, y: &mut [Self],
+        ) = gather_any;
+        fn gather_elements(
+            exec: &Exec, x: &[Self], shape: &[usize], axis: usize, indices: Indices, y: &mut [Self],
+            y_shape: &[usize],
+        ) = gather_elements_any;
+        fn gather_nd(
+            exec: &Exec, x: &[Self], shape: &[usize], batch_dims: usize, indices: Indices, depth: usize,
+            y: &mut [Self],
+        ) = gather_nd_any;
+    }
+}
+
+/// `y[…, i, …] = x[…, indices[i], …]` along `axis`.
+pub fn gather<T: Bits>(
+    exec: &Exec,
+    x: &[T],
+    shape: &[usize],
+    axis: usize,
+    indices: Indices,
+    y: &mut [T],
+) -> Result {
+    T::gather(exec, x, shape, axis, indices, y)
+}
+
+/// `y[i, j, …] = x[indices[i, j, …], j, …]` for axis 0, and so on; `indices` has the shape of `y`.
+pub fn gather_elements<T: Bits>(
+    exec: &Exec,
+    x: &[T],
+    shape: &[usize],
+    axis: usize,
+    indices: Indices,
+    y: &mut [T],
+    y_shape: &[usize],
+) -> Result {
+    T::gather_elements(exec, x, shape, axis, indices, y, y_shape)
+}
+
+/// `y[b, i, …] = x[b, indices[b, i], …]`, where an index is a row of `depth` positions and the first `batch_dims`
+/// axes of all three agree.
+pub fn gather_nd<T: Bits>(
+    exec: &Exec,
+    x: &[T],
+    shape: &[usize],
+    batch_dims: usize,
+    indices: Indices,
+    depth: usize,
+    y: &mut [T],
+) -> Result {
+    T::gather_nd(exec, x, shape, batch_dims, indices, depth, y)
+}

@@ -1,0 +1,63 @@
+//! Index tensors.
+
+use crate::error::{KernelError, Result};
+
+/// The elements of an index tensor in either of ONNX's types.
+#[derive(Debug, Clone, Copy)]
+pub enum Indices<'a> {
+    /// 32-bit.
+    I32(&'a [i32]),
+    /// 64-bit.
+    I64(&'a [i64]),
+}
+
+impl Indices<'_> {
+    /// Number of indices.
+    pub fn len(&self) -> usize {
+        match self {
+            Indices::I32(indices) => indices.len(),
+            Indices::I64(indices) => indices.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The index at `at`, as given.
+    pub(super) fn get(&self, at: usize) -> i64 {
+        match self {
+            Indices::I32(indices) => i64::from(indices[at]),
+            Indices::I64(indices) => indices[at],
+        }
+    }
+
+    /// The index at `at`, counted from the end where negative. It must have been checked.
+    #[inline]
+    pub(super) fn resolved(&self, at: usize, len: usize) -> usize {
+        let index = self.get(at);
+        (if index < 0 {
+            index.wrapping_add(len as i64)
+        } else {
+            index
+        }) as usize
+    }
+
+    /// Checks that every index addresses an axis of `len`.
+    pub(super) fn check(&self, len: usize, axis: usize) -> Result {
+        for at in 0..self.len() {
+            check_index(self.get(at), len, axis)?;
+        }
+        Ok(())
+    }
+}
+
+/// Checks that `index` addresses an axis of `len`, from either end.
+pub(super) fn check_index(index: i64, len: usize, axis: usize) -> Result {
+    let bound = i64::try_from(len).unwrap_or(i64::MAX);
+    if index < -bound || index >= bound {
+        return Err(KernelError::IndexOutOfRange { index, len, axis });
+    }
+    Ok(())
+}

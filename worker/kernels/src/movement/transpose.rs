@@ -1,0 +1,170 @@
+//! `Transpose`, `DepthToSpace`, `SpaceToDepth`.
+//!
+//! Axes that stay together are merged first. Then rows that stay whole are copied; a swap of the two innermost
+//! axes goes through square blocks; the rest is gathered element by element.
+
+use super::strided::copy_walk;
+use crate::Exec;
+use crate::compiled::compiled_bits;
+use crate::element::Bits;
+use crate::error::Result;
+use crate::shape::{MAX_RANK, Walk, check_rank, count, strides};
+use crate::split::{tiles, units_per_tile};
+
+/// Side of the blocks of a swap: sixteen rows of sixteen elements stay in the first-level cache.
+const BLOCK: usize = 16;
+
+/// Rows of a block are multiples of this many outputs per tile.
+const ROWS: usize = 4 * BLOCK;
+
+/// `rows` outputs rows of `columns` elements: `y[r][c] = x[c * step + r]`.
+fn swap<T: Bits>(x: &[T], step: usize, y: &mut [T], rows: usize, columns: usize) {
+    for r in (0..rows).step_by(BLOCK) {
+        let height = BLOCK.min(rows - r);
+        for c in (0..columns).step_by(BLOCK) {
+            let width = BLOCK.min(columns - c);
+            let mut block = [[T::default(); BLOCK]; BLOCK];
+            if height == BLOCK && width == BLOCK {
+                for (j, column) in (c..c + BLOCK).enumerate() {
+                    let x = &x[column * step + r..column * step + r + BLOCK];
+                    for i in 0..BLOCK {
+                        block[i][j] = x[i];
+                    }
+                }
+                for (i, row) in block.iter().enumerate() {
+                    let at = (r + i) * columns + c;
+                    y[at..at + BLOCK].copy_from_slice(row);
+                }
+            } else {
+                for i in 0..height {
+                    for j in 0..width {
+                        y[(r + i) * columns + c + j] = x[(c + j) * step + r + i];
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn transpose_any<T: Bits>(
+    exec: &Exec,
+    x: &[T],
+    shape: &[usize],
+    perm: &[usize],
+    y: &mut [T],
+) -> Result {
+    check_rank(shape)?;
+    let rank = shape.len();
+    assert!(
+        x.len() == count(shape) && y.len() == x.len() && perm.len() == rank,
+        "{shape:?} by {perm:?}"
+    );
+    let dense = strides(shape);
+    let (mut dims, mut moves) = ([1; MAX_RANK], [0; MAX_RANK]);
+    for (axis, &from) in perm.iter().enumerate() {
+        (dims[axis], moves[axis]) = (shape[from], dense[from]);
+    }
+    let walk = Walk::new(&dims[..rank], [&moves[..rank]], [0])?;
+    let Some((rows, 1)) = walk.second() else {
+        return copy_walk(exec, x, &walk, y);
+    };
+    let (columns, step) = (walk.run(), walk.inner()[0] as usize);
+    if step == 1 {
+        return copy_walk(exec, x, &walk, y);
+    }
+    let grain = units_per_tile(columns).next_multiple_of(ROWS);
+    Ok(tiles(exec, y, columns, grain, |range, part| {
+        let (mut row, mut done) = (range.start, 0);
+        while row < range.end {
+            let height = (rows - row % rows).min(range.end - row);
+            // The source of the first element of this row.
+            let mut runs = walk.runs(row * columns..row * columns + 1);
+            if let Some(run) = runs.next_run() {
+                let y = &mut part[done * columns..(done + height) * columns];
+                swap(&x[run.offset[0]..], step, y, height, columns);
+            }
+            row += height;
+            done += height;
+        }
+    })?)
+}
+
+compiled_bits! {
+    /// Transposition of elements of one size.
+    trait TransposeKernels {
+        fn transpose(exec: &Exec, x: &[Self], shape: &[usize], perm: &[usize], y: &mut [Self]) = transpose_any;
+    }
+}
+
+/// Axis `i` of `y` is axis `perm[i]` of `x`.
+pub fn transpose<T: Bits>(
+    exec: &Exec,
+    x: &[T],
+    shape: &[usize],
+    perm: &[usize],
+    y: &mut [T],
+) -> Result {
+    T::transpose(exec, x, shape, perm, y)
+}
+
+/// How the depth of `DepthToSpace` is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockOrder {
+    /// Block row, block column, channel.
+    DepthColumnRow,
+    /// Channel, block row, block column.
+    ColumnRowDepth,
+}
+
+/// `[n, c, h, w]` to `[n, c / block^2, h * block, w * block]`.
+pub fn depth_to_space<T: Bits>(
+    exec: &Exec,
+    x: &[T],
+    [n, c, h, w]: [usize; 4],
+    block: usize,
+    order: BlockOrder,
+    y: &mut [T],
+) -> Result {
+    assert!(
+        block > 0 && c.is_multiple_of(block * block),
+        "{c} channels in blocks of {block}"
+    );
+    let depth = c / (block * block);
+    match order {
+        BlockOrder::DepthColumnRow => transpose(
+            exec,
+            x,
+            &[n, block, block, depth, h, w],
+            &[0, 3, 4, 1, 5, 2],
+            y,
+        ),
+        BlockOrder::ColumnRowDepth => transpose(
+            exec,
+            x,
+            &[n, depth, block, block, h, w],
+            &[0, 1, 4, 2, 5, 3],
+            y,
+        ),
+    }
+}
+
+/// `[n, c, h, w]` to `[n, c * block^2, h / block, w / block]`, block row and column before the channel.
+pub fn space_to_depth<T: Bits>(
+    exec: &Exec,
+    x: &[T],
+    [n, c, h, w]: [usize; 4],
+    block: usize,
+    y: &mut [T],
+) -> Result {
+    assert!(
+        block > 0 && h.is_multiple_of(block) && w.is_multiple_of(block),
+        "{h}x{w} in blocks of {block}"
+    );
+    transpose(
+        exec,
+        x,
+        &[n, c, h / block, block, w / block, block],
+        &[0, 3, 5, 1, 2, 4],
+        y,
+    )
+}

@@ -1,0 +1,145 @@
+//! Normalization across channels (`LRN`) and over any axes (`MeanVarianceNormalization`).
+
+use crate::Exec;
+use crate::binary::{Arith, arith, arith_inplace};
+use crate::compiled::compiled_floats;
+use crate::element::{Float, Number};
+use crate::error::Result;
+use crate::math::Real;
+use crate::multiversion::multiversion;
+use crate::reduce::{Reduce, reduce_float};
+use crate::shape::{Axis, MAX_RANK, Operand, check_rank, count};
+use crate::split::{tiles, units_per_tile};
+
+/// Columns worked on together.
+const COLUMNS: usize = 64;
+
+multiversion! {
+    /// One channel of one batch entry: `x` begins at the first channel of the window, `own` is the channel itself.
+    fn lrn_row<T: Float>(x: &[T], window: usize, own: &[T], factor: f64, beta: f64, bias: f64, y: &mut [T]) {
+        let inner = y.len();
+        let factor = <T::Wide as Real>::from_f64(factor);
+        let (beta, bias) = (<T::Wide as Real>::from_f64(beta), <T::Wide as Real>::from_f64(bias));
+        let mut first = 0;
+        while first < inner {
+            let width = if inner - first < COLUMNS { inner - first } else { COLUMNS };
+            let mut sums = [<T::Wide as Real>::ZERO; COLUMNS];
+            let sums = &mut sums[..width];
+            for c in 0..window {
+                let x = &x[c * inner + first..c * inner + first + width];
+                for i in 0..width {
+                    sums[i] = <T::Wide as Number>::fma(x[i].widen(), x[i].widen(), sums[i]);
+                }
+            }
+            let (own, y) = (&own[first..first + width], &mut y[first..first + width]);
+            for i in 0..width {
+                let base = <T::Wide as Number>::fma(factor, sums[i], bias);
+                y[i] = T::narrow(own[i].widen() / Real::pow(base, beta));
+            }
+            first += width;
+        }
+    }
+}
+
+fn lrn_any<T: Float>(
+    exec: &Exec,
+    x: &[T],
+    channels: Axis,
+    size: usize,
+    alpha: f64,
+    beta: f64,
+    bias: f64,
+    y: &mut [T],
+) -> Result {
+    assert!(
+        x.len() == channels.count() && y.len() == x.len() && size > 0,
+        "{channels:?}"
+    );
+    let (c, unit) = (channels.len, channels.inner);
+    let (before, after) = ((size - 1) / 2, size / 2);
+    Ok(tiles(
+        exec,
+        y,
+        unit,
+        units_per_tile(unit),
+        |range, part| {
+            for (plane, y) in range.zip(part.chunks_mut(unit)) {
+                let (batch, own) = (plane / c * c, plane % c);
+                let first = own.saturating_sub(before);
+                let window = (own + after).min(c - 1) + 1 - first;
+                let factor = alpha / size as f64;
+                lrn_row(
+                    &x[(batch + first) * unit..],
+                    window,
+                    &x[plane * unit..(plane + 1) * unit],
+                    factor,
+                    beta,
+                    bias,
+                    y,
+                );
+            }
+        },
+    )?)
+}
+
+compiled_floats! {
+    /// Local response normalization of a type.
+    trait LrnKernels {
+        fn lrn(
+            exec: &Exec, x: &[Self], channels: Axis, size: usize, alpha: f64, beta: f64, bias: f64, y: &mut [Self],
+        ) = lrn_any;
+    }
+}
+
+/// `y = x / (bias + alpha / size * sum of squares)^beta`, the sum over the `size` channels around each.
+pub fn lrn<T: Float>(
+    exec: &Exec,
+    x: &[T],
+    channels: Axis,
+    size: usize,
+    alpha: f64,
+    beta: f64,
+    bias: f64,
+    y: &mut [T],
+) -> Result {
+    T::lrn(exec, x, channels, size, alpha, beta, bias, y)
+}
+
+/// `y = (x - mean) / (standard deviation + 1e-9)` over `axes`. `scratch` has one element for each element of the
+/// kept axes.
+pub fn mean_variance_norm<T: Float>(
+    exec: &Exec,
+    x: &[T],
+    shape: &[usize],
+    axes: &[usize],
+    scratch: &mut [T],
+    y: &mut [T],
+) -> Result {
+    check_rank(shape)?;
+    let mut kept = [1; MAX_RANK];
+    for (axis, dim) in shape.iter().enumerate() {
+        kept[axis] = if axes.contains(&axis) { 1 } else { *dim };
+    }
+    let kept = &kept[..shape.len()];
+    reduce_float(exec, Reduce::Mean, x, shape, axes, scratch)?;
+    arith(
+        exec,
+        Arith::Sub,
+        Operand::new(x, shape),
+        Operand::new(scratch, kept),
+        y,
+        shape,
+    )?;
+    reduce_float(exec, Reduce::L2, y, shape, axes, scratch)?;
+    // The root mean square from the root of the sum.
+    let root = T::from_f64((count(shape) as f64 / count(kept).max(1) as f64).sqrt());
+    arith_inplace(exec, Arith::Div, scratch, kept, Operand::new(&[root], &[]))?;
+    arith_inplace(
+        exec,
+        Arith::Add,
+        scratch,
+        kept,
+        Operand::new(&[T::from_f64(1e-9)], &[]),
+    )?;
+    arith_inplace(exec, Arith::Div, y, shape, Operand::new(scratch, kept))
+}

@@ -1,0 +1,66 @@
+//! Normalizations.
+//!
+//! Means and variances are sums over sixteen virtual lanes (see [`crate::reduce`]); the variance is the mean square
+//! of the deviations, in a second pass. `f16` and `bf16` compute in `f32` and round once, at the end.
+
+mod across;
+mod channel;
+mod lp;
+mod row;
+
+pub use across::{LrnKernels, lrn, mean_variance_norm};
+pub use channel::{ChannelNormKernels, batch_norm, group_norm, instance_norm};
+pub use lp::{LpNorm, LpNormKernels, lp_norm};
+pub use row::{RowNormKernels, layer_norm, layer_norm_stats, rms_norm};
+
+use crate::element::{Float, Number};
+use crate::math::Real;
+use crate::reduce::{LANES, merge_lanes};
+
+/// Sum of the elements of a row.
+#[inline(always)]
+fn row_sum<T: Float>(x: &[T]) -> T::Wide {
+    let mut sums = [<T::Wide as Real>::ZERO; LANES];
+    let whole = x.len() / LANES * LANES;
+    for c in (0..whole).step_by(LANES) {
+        let x = &x[c..c + LANES];
+        for l in 0..LANES {
+            sums[l] = sums[l] + x[l].widen();
+        }
+    }
+    for i in whole..x.len() {
+        sums[i - whole] = sums[i - whole] + x[i].widen();
+    }
+    merge_lanes(sums)
+}
+
+/// Sum of the squared distances of the elements of a row from `center`.
+#[inline(always)]
+fn row_squares<T: Float>(x: &[T], center: T::Wide) -> T::Wide {
+    let mut sums = [<T::Wide as Real>::ZERO; LANES];
+    let whole = x.len() / LANES * LANES;
+    for c in (0..whole).step_by(LANES) {
+        let x = &x[c..c + LANES];
+        for l in 0..LANES {
+            let d = x[l].widen() - center;
+            sums[l] = <T::Wide as Number>::fma(d, d, sums[l]);
+        }
+    }
+    for i in whole..x.len() {
+        let d = x[i].widen() - center;
+        sums[i - whole] = <T::Wide as Number>::fma(d, d, sums[i - whole]);
+    }
+    merge_lanes(sums)
+}
+
+/// Mean, and the reciprocal of the standard deviation.
+#[inline(always)]
+fn row_stats<T: Float>(x: &[T], epsilon: T::Wide) -> (T::Wide, T::Wide) {
+    let n = <T::Wide as Real>::from_usize(x.len());
+    let mean = row_sum(x) / n;
+    let variance = row_squares(x, mean) / n;
+    (mean, <T::Wide as Real>::ONE / (variance + epsilon).sqrt())
+}
+
+#[cfg(test)]
+mod tests;

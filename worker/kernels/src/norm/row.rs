@@ -1,0 +1,151 @@
+//! Normalization of rows, with a scale per column: `LayerNormalization` and `RMSNormalization`.
+
+use super::{row_squares, row_stats};
+use crate::Exec;
+use crate::compiled::compiled_floats;
+use crate::element::{Float, Number};
+use crate::error::Result;
+use crate::math::Real;
+use crate::multiversion::multiversion;
+use crate::split::{tiles, tiles2, units_per_tile};
+
+multiversion! {
+    fn layer_tile<T: Float>(x: &[T], scale: &[T], bias: Option<&[T]>, epsilon: f64, y: &mut [T]) {
+        let n = scale.len();
+        let epsilon = <T::Wide as Real>::from_f64(epsilon);
+        let mut at = 0;
+        while at < y.len() {
+            let (x, y) = (&x[at..at + n], &mut y[at..at + n]);
+            let (mean, inverse) = row_stats(x, epsilon);
+            if let Some(bias) = bias {
+                let bias = &bias[..n];
+                for i in 0..n {
+                    let normal = (x[i].widen() - mean) * inverse;
+                    y[i] = T::narrow(<T::Wide as Number>::fma(normal, scale[i].widen(), bias[i].widen()));
+                }
+            } else {
+                for i in 0..n {
+                    y[i] = T::narrow((x[i].widen() - mean) * inverse * scale[i].widen());
+                }
+            }
+            at += n;
+        }
+    }
+}
+
+multiversion! {
+    fn rms_tile<T: Float>(x: &[T], scale: &[T], epsilon: f64, y: &mut [T]) {
+        let n = scale.len();
+        let (epsilon, count) = (<T::Wide as Real>::from_f64(epsilon), <T::Wide as Real>::from_usize(n));
+        let mut at = 0;
+        while at < y.len() {
+            let (x, y) = (&x[at..at + n], &mut y[at..at + n]);
+            let mean = row_squares(x, <T::Wide as Real>::ZERO) / count;
+            let inverse = <T::Wide as Real>::ONE / (mean + epsilon).sqrt();
+            for i in 0..n {
+                y[i] = T::narrow(x[i].widen() * inverse * scale[i].widen());
+            }
+            at += n;
+        }
+    }
+}
+
+multiversion! {
+    fn stats_tile<T: Float>(x: &[T], n: usize, epsilon: f64, mean: &mut [T::Wide], inverse: &mut [T::Wide]) {
+        let epsilon = <T::Wide as Real>::from_f64(epsilon);
+        for i in 0..mean.len() {
+            (mean[i], inverse[i]) = row_stats(&x[i * n..(i + 1) * n], epsilon);
+        }
+    }
+}
+
+fn layer_norm_any<T: Float>(
+    exec: &Exec,
+    x: &[T],
+    scale: &[T],
+    bias: Option<&[T]>,
+    epsilon: f64,
+    y: &mut [T],
+) -> Result {
+    let n = scale.len();
+    assert!(
+        x.len() == y.len() && bias.is_none_or(|b| b.len() == n),
+        "rows of {n}"
+    );
+    Ok(tiles(exec, y, n, units_per_tile(n), |range, part| {
+        layer_tile(
+            &x[range.start * n..range.end * n],
+            scale,
+            bias,
+            epsilon,
+            part,
+        )
+    })?)
+}
+
+fn rms_norm_any<T: Float>(exec: &Exec, x: &[T], scale: &[T], epsilon: f64, y: &mut [T]) -> Result {
+    let n = scale.len();
+    assert_eq!(x.len(), y.len(), "rows of {n}");
+    Ok(tiles(exec, y, n, units_per_tile(n), |range, part| {
+        rms_tile(&x[range.start * n..range.end * n], scale, epsilon, part)
+    })?)
+}
+
+compiled_floats! {
+    /// The row normalizations of a type.
+    trait RowNormKernels {
+        fn layer_norm(exec: &Exec, x: &[Self], scale: &[Self], bias: Option<&[Self]>, epsilon: f64, y: &mut [Self])
+            = layer_norm_any;
+        fn rms_norm(exec: &Exec, x: &[Self], scale: &[Self], epsilon: f64, y: &mut [Self]) = rms_norm_any;
+    }
+}
+
+/// `y = (x - mean) / sqrt(variance + epsilon) * scale + bias` for every row of `scale.len()` elements.
+pub fn layer_norm<T: Float>(
+    exec: &Exec,
+    x: &[T],
+    scale: &[T],
+    bias: Option<&[T]>,
+    epsilon: f64,
+    y: &mut [T],
+) -> Result {
+    T::layer_norm(exec, x, scale, bias, epsilon, y)
+}
+
+/// The optional outputs of `LayerNormalization`: mean and `1 / sqrt(variance + epsilon)` of every row of `n`, as
+/// [`layer_norm`] has them.
+pub fn layer_norm_stats<T: Float>(
+    exec: &Exec,
+    x: &[T],
+    n: usize,
+    epsilon: f64,
+    mean: &mut [T::Wide],
+    inverse: &mut [T::Wide],
+) -> Result {
+    let rows = mean.len();
+    assert!(
+        x.len() == rows * n && inverse.len() == rows,
+        "{rows} rows of {n}"
+    );
+    Ok(tiles2(
+        exec,
+        (mean, 1),
+        (inverse, 1),
+        rows,
+        units_per_tile(n),
+        |range, mean, inverse| {
+            stats_tile(
+                &x[range.start * n..range.end * n],
+                n,
+                epsilon,
+                mean,
+                inverse,
+            )
+        },
+    )?)
+}
+
+/// `y = x / sqrt(mean(x^2) + epsilon) * scale` for every row of `scale.len()` elements.
+pub fn rms_norm<T: Float>(exec: &Exec, x: &[T], scale: &[T], epsilon: f64, y: &mut [T]) -> Result {
+    T::rms_norm(exec, x, scale, epsilon, y)
+}

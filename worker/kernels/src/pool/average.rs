@@ -1,0 +1,124 @@
+//! `AveragePool` and `LpPool`.
+
+use super::rows::{Pool, pool_planes};
+use super::window::Window;
+use crate::Exec;
+use crate::compiled::compiled_floats;
+use crate::element::Float;
+use crate::error::Result;
+use crate::math::Real;
+
+#[derive(Clone, Copy)]
+struct Average {
+    include_pad: bool,
+}
+
+impl<T: Float> Pool<T> for Average {
+    #[inline(always)]
+    fn identity(self) -> T::Wide {
+        Real::ZERO
+    }
+    #[inline(always)]
+    fn push(self, acc: T::Wide, x: T) -> T::Wide {
+        acc + x.widen()
+    }
+    #[inline(always)]
+    fn finish(self, acc: T::Wide, inside: usize, padded: usize) -> T {
+        T::narrow(
+            acc / <T::Wide as Real>::from_usize(if self.include_pad { padded } else { inside }),
+        )
+    }
+}
+
+/// Square root of the sum of squares.
+#[derive(Clone, Copy)]
+struct L2;
+
+impl<T: Float> Pool<T> for L2 {
+    #[inline(always)]
+    fn identity(self) -> T::Wide {
+        Real::ZERO
+    }
+    #[inline(always)]
+    fn push(self, acc: T::Wide, x: T) -> T::Wide {
+        Real::mul_add(x.widen(), x.widen(), acc)
+    }
+    #[inline(always)]
+    fn finish(self, acc: T::Wide, _: usize, _: usize) -> T {
+        T::narrow(acc.sqrt())
+    }
+}
+
+/// p-th root of the sum of p-th powers.
+#[derive(Clone, Copy)]
+struct Lp {
+    p: u32,
+}
+
+impl<T: Float> Pool<T> for Lp {
+    const WIDE: bool = false;
+    #[inline(always)]
+    fn identity(self) -> T::Wide {
+        Real::ZERO
+    }
+    #[inline(always)]
+    fn push(self, acc: T::Wide, x: T) -> T::Wide {
+        let magnitude = Real::abs(x.widen());
+        acc + if self.p == 1 {
+            magnitude
+        } else {
+            Real::pow(magnitude, Real::from_f64(f64::from(self.p)))
+        }
+    }
+    #[inline(always)]
+    fn finish(self, acc: T::Wide, _: usize, _: usize) -> T {
+        T::narrow(if self.p == 1 {
+            acc
+        } else {
+            Real::pow(acc, Real::from_f64(1.0 / f64::from(self.p)))
+        })
+    }
+}
+
+fn average_pool_any<T: Float>(
+    exec: &Exec,
+    window: &Window,
+    include_pad: bool,
+    x: &[T],
+    y: &mut [T],
+) -> Result {
+    pool_planes(exec, Average { include_pad }, window, x, y)
+}
+
+fn lp_pool_any<T: Float>(exec: &Exec, window: &Window, p: u32, x: &[T], y: &mut [T]) -> Result {
+    match p {
+        2 => pool_planes(exec, L2, window, x, y),
+        _ => pool_planes(exec, Lp { p }, window, x, y),
+    }
+}
+
+compiled_floats! {
+    /// The pools of a floating-point type.
+    trait AveragePoolKernels {
+        fn average_pool(exec: &Exec, window: &Window, include_pad: bool, x: &[Self], y: &mut [Self])
+            = average_pool_any;
+        fn lp_pool(exec: &Exec, window: &Window, p: u32, x: &[Self], y: &mut [Self]) = lp_pool_any;
+    }
+}
+
+/// Mean over the window in each plane of `x`. Taps outside the input are zeros that count where `include_pad`
+/// (those beyond the padding, where `ceil_mode` lets the window reach, never count).
+pub fn average_pool<T: Float>(
+    exec: &Exec,
+    window: &Window,
+    include_pad: bool,
+    x: &[T],
+    y: &mut [T],
+) -> Result {
+    T::average_pool(exec, window, include_pad, x, y)
+}
+
+/// p-norm over the window in each plane of `x`; p is at least 1.
+pub fn lp_pool<T: Float>(exec: &Exec, window: &Window, p: u32, x: &[T], y: &mut [T]) -> Result {
+    T::lp_pool(exec, window, p, x, y)
+}

@@ -1,0 +1,134 @@
+//! `MaxPool`, with and without the positions.
+
+use super::rows::{Pool, pool_planes};
+use super::window::Window;
+use crate::Exec;
+use crate::compiled::compiled_numbers;
+use crate::element::Number;
+use crate::error::Result;
+use crate::split::{tiles2, units_per_tile};
+
+/// How positions within a plane are numbered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StorageOrder {
+    /// The last dimension runs fastest.
+    RowMajor,
+    /// The first spatial dimension runs fastest.
+    ColumnMajor,
+}
+
+#[derive(Clone, Copy)]
+struct Max;
+
+impl<T: Number> Pool<T> for Max {
+    #[inline(always)]
+    fn identity(self) -> T::Wide {
+        T::LOWEST.widen()
+    }
+    #[inline(always)]
+    fn push(self, acc: T::Wide, x: T) -> T::Wide {
+        <T::Wide as Number>::max(acc, x.widen())
+    }
+    #[inline(always)]
+    fn finish(self, acc: T::Wide, _: usize, _: usize) -> T {
+        T::narrow(acc)
+    }
+}
+
+fn max_pool_any<T: Number>(exec: &Exec, window: &Window, x: &[T], y: &mut [T]) -> Result {
+    pool_planes(exec, Max, window, x, y)
+}
+
+fn with_indices_any<T: Number>(
+    exec: &Exec,
+    w: &Window,
+    order: StorageOrder,
+    x: &[T],
+    y: &mut [T],
+    indices: &mut [i64],
+) -> Result {
+    let (from, to) = (w.input_len(), w.output_len());
+    let planes = y.len().checked_div(to).unwrap_or(0);
+    assert!(
+        x.len() == planes * from && y.len() == planes * to && indices.len() == y.len(),
+        "{w:?}"
+    );
+    let grain = units_per_tile(from.max(to));
+    Ok(tiles2(
+        exec,
+        (y, to),
+        (indices, to),
+        planes,
+        grain,
+        |range, y, indices| {
+            for (i, (y, indices)) in range.zip(y.chunks_mut(to).zip(indices.chunks_mut(to))) {
+                let x = &x[i * from..(i + 1) * from];
+                for (o, (y, index)) in y.iter_mut().zip(indices).enumerate() {
+                    let (value, at) = best(w, order, x, o);
+                    (*y, *index) = (value, (i * from + at) as i64);
+                }
+            }
+        },
+    )?)
+}
+
+/// The first largest tap of output `o`, and its number in the plane.
+fn best<T: Number>(w: &Window, order: StorageOrder, x: &[T], o: usize) -> (T, usize) {
+    let [depth, height, width] = w.input;
+    let (od, oh, ow) = (
+        o / (w.output[1] * w.output[2]),
+        o / w.output[2] % w.output[1],
+        o % w.output[2],
+    );
+    let taps = [
+        w.taps(0, od).kernel,
+        w.taps(1, oh).kernel,
+        w.taps(2, ow).kernel,
+    ];
+    let mut best: Option<(T, usize)> = None;
+    for kd in taps[0].0..taps[0].1 {
+        let d = w.position(0, od, kd);
+        for kh in taps[1].0..taps[1].1 {
+            let h = w.position(1, oh, kh);
+            for kw in taps[2].0..taps[2].1 {
+                let c = w.position(2, ow, kw);
+                let value = x[(d * height + h) * width + c];
+                if best.is_none_or(|(best, _)| value > best || (value.is_nan() && !best.is_nan())) {
+                    let at = match order {
+                        StorageOrder::RowMajor => (d * height + h) * width + c,
+                        StorageOrder::ColumnMajor => (c * height + h) * depth + d,
+                    };
+                    best = Some((value, at));
+                }
+            }
+        }
+    }
+    best.unwrap_or((T::LOWEST, 0))
+}
+
+compiled_numbers! {
+    /// Maximum pooling of a type.
+    trait MaxPoolKernels {
+        fn max_pool(exec: &Exec, window: &Window, x: &[Self], y: &mut [Self]) = max_pool_any;
+        fn max_pool_with_indices(
+            exec: &Exec, window: &Window, order: StorageOrder, x: &[Self], y: &mut [Self], indices: &mut [i64],
+        ) = with_indices_any;
+    }
+}
+
+/// Largest element in the window in each plane of `x`; NaN if one is.
+pub fn max_pool<T: Number>(exec: &Exec, window: &Window, x: &[T], y: &mut [T]) -> Result {
+    T::max_pool(exec, window, x, y)
+}
+
+/// [`max_pool`] with the flat position of each (the first of equals) in `x`.
+pub fn max_pool_with_indices<T: Number>(
+    exec: &Exec,
+    window: &Window,
+    order: StorageOrder,
+    x: &[T],
+    y: &mut [T],
+    indices: &mut [i64],
+) -> Result {
+    T::max_pool_with_indices(exec, window, order, x, y, indices)
+}

@@ -1,0 +1,33 @@
+//! Pooling over one to three spatial dimensions.
+//!
+//! A window's taps are taken in row-major order, one chain per output; `f16` and `bf16` accumulate in `f32`. Global
+//! pooling is a reduction over the spatial axes (see [`crate::reduce`]).
+
+mod average;
+mod max;
+mod rows;
+mod window;
+
+pub use average::{AveragePoolKernels, average_pool, lp_pool};
+pub use max::{MaxPoolKernels, StorageOrder, max_pool, max_pool_with_indices};
+pub use window::Window;
+
+use crate::Exec;
+use crate::element::Float;
+use crate::error::Result;
+use crate::reduce::{Reduce, reduce_float};
+
+/// Mean of every plane: `x` is `[y.len(), spatial]`.
+pub fn global_average_pool<T: Float>(exec: &Exec, x: &[T], spatial: usize, y: &mut [T]) -> Result {
+    let shape = [y.len(), spatial];
+    reduce_float(exec, Reduce::Mean, x, &shape, &[1], y)
+}
+
+/// Largest element of every plane: `x` is `[y.len(), spatial]`.
+pub fn global_max_pool<T: Float>(exec: &Exec, x: &[T], spatial: usize, y: &mut [T]) -> Result {
+    let shape = [y.len(), spatial];
+    reduce_float(exec, Reduce::Max, x, &shape, &[1], y)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,276 @@
+use super::*;
+use crate::element::{bf16, f16};
+use crate::testing::{bits, each_exec, exec, random};
+
+struct Case {
+    input: [usize; 3],
+    kernel: [usize; 3],
+    strides: [usize; 3],
+    dilations: [usize; 3],
+    pads: [usize; 6],
+    ceil: bool,
+    rank: usize,
+}
+
+fn cases() -> Vec<Case> {
+    let case = |rank, input, kernel, strides, dilations, pads, ceil| Case {
+        input,
+        kernel,
+        strides,
+        dilations,
+        pads,
+        ceil,
+        rank,
+    };
+    vec![
+        case(
+            2,
+            [1, 13, 17],
+            [1, 3, 3],
+            [1, 1, 1],
+            [1; 3],
+            [0, 1, 1, 0, 1, 1],
+            false,
+        ),
+        case(
+            2,
+            [1, 112, 111],
+            [1, 3, 3],
+            [1, 2, 2],
+            [1; 3],
+            [0, 1, 1, 0, 1, 1],
+            false,
+        ),
+        case(2, [1, 9, 8], [1, 2, 3], [1, 3, 3], [1; 3], [0; 6], true),
+        case(
+            2,
+            [1, 20, 150],
+            [1, 3, 2],
+            [1, 1, 2],
+            [1, 2, 3],
+            [0, 2, 1, 0, 0, 2],
+            true,
+        ),
+        case(
+            1,
+            [1, 1, 33],
+            [1, 1, 5],
+            [1, 1, 4],
+            [1; 3],
+            [0, 0, 2, 0, 0, 1],
+            true,
+        ),
+        case(
+            3,
+            [5, 6, 7],
+            [2, 3, 2],
+            [2, 1, 2],
+            [1, 1, 2],
+            [1, 1, 0, 0, 1, 1],
+            false,
+        ),
+        case(2, [1, 7, 7], [1, 7, 7], [1, 1, 1], [1; 3], [0; 6], false),
+    ]
+}
+
+impl Case {
+    fn output(&self) -> [usize; 3] {
+        std::array::from_fn(|d| {
+            let reach = self.dilations[d] * (self.kernel[d] - 1) + 1;
+            let room = self.input[d] + self.pads[d] + self.pads[d + 3] - reach;
+            let mut out = if self.ceil {
+                room.div_ceil(self.strides[d])
+            } else {
+                room / self.strides[d]
+            } + 1;
+            // The last window must start inside the input or its left padding.
+            if (out - 1) * self.strides[d] >= self.input[d] + self.pads[d] {
+                out -= 1;
+            }
+            out
+        })
+    }
+
+    fn window(&self) -> Window {
+        let skip = 3 - self.rank;
+        let pads: Vec<usize> = self.pads[skip..3]
+            .iter()
+            .chain(&self.pads[3 + skip..])
+            .copied()
+            .collect();
+        let output = self.output();
+        Window::new(
+            &self.input[skip..],
+            &output[skip..],
+            &self.kernel[skip..],
+            &self.strides[skip..],
+            &self.dilations[skip..],
+            &pads,
+        )
+        .unwrap()
+    }
+
+    /// Flat positions of the taps inside, and the number inside the padded input, of every output of a plane.
+    fn taps(&self) -> Vec<(Vec<usize>, usize)> {
+        let output = self.output();
+        let mut all = Vec::new();
+        for o in 0..output.iter().product() {
+            let index = [
+                o / (output[1] * output[2]),
+                o / output[2] % output[1],
+                o % output[2],
+            ];
+            let (mut inside, mut padded) = (Vec::new(), 0);
+            for k in 0..self.kernel.iter().product::<usize>() {
+                let tap = [
+                    k / (self.kernel[1] * self.kernel[2]),
+                    k / self.kernel[2] % self.kernel[1],
+                    k % self.kernel[2],
+                ];
+                let at: [isize; 3] = std::array::from_fn(|d| {
+                    (index[d] * self.strides[d] + tap[d] * self.dilations[d]) as isize
+                        - self.pads[d] as isize
+                });
+                padded += usize::from(
+                    (0..3).all(|d| at[d] < (self.input[d] + self.pads[d + 3]) as isize),
+                );
+                if (0..3).all(|d| at[d] >= 0 && at[d] < self.input[d] as isize) {
+                    let at = at.map(|a| a as usize);
+                    inside.push((at[0] * self.input[1] + at[1]) * self.input[2] + at[2]);
+                }
+            }
+            all.push((inside, padded));
+        }
+        all
+    }
+}
+
+fn check<T: Float>(tolerance: f64) {
+    for (number, case) in cases().into_iter().enumerate() {
+        let (window, taps) = (case.window(), case.taps());
+        let plane = case.input.iter().product::<usize>();
+        let planes = 5;
+        let x: Vec<T> = random(planes * plane + 1, 3.0, 1);
+        let x = &x[1..];
+        type Expected = fn(&[f64], usize) -> f64;
+        type Run<T> = fn(&Exec, &Window, &[T], &mut [T]) -> Result;
+        let pools: [(Run<T>, Expected); 6] = [
+            (
+                |e, w, x, y| max_pool(e, w, x, y),
+                |t, _| t.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+            ),
+            (
+                |e, w, x, y| average_pool(e, w, false, x, y),
+                |t, _| t.iter().sum::<f64>() / t.len() as f64,
+            ),
+            (
+                |e, w, x, y| average_pool(e, w, true, x, y),
+                |t, n| t.iter().sum::<f64>() / n as f64,
+            ),
+            (
+                |e, w, x, y| lp_pool(e, w, 1, x, y),
+                |t, _| t.iter().map(|x| x.abs()).sum(),
+            ),
+            (
+                |e, w, x, y| lp_pool(e, w, 2, x, y),
+                |t, _| t.iter().map(|x| x * x).sum::<f64>().sqrt(),
+            ),
+            (
+                |e, w, x, y| lp_pool(e, w, 3, x, y),
+                |t, _| t.iter().map(|x| x.abs().powi(3)).sum::<f64>().cbrt(),
+            ),
+        ];
+        for (kind, (run, want)) in pools.into_iter().enumerate() {
+            let mut first = vec![T::ZERO; planes * taps.len()];
+            run(&exec(), &window, x, &mut first).unwrap();
+            for (i, got) in first.iter().enumerate() {
+                let (inside, padded) = &taps[i % taps.len()];
+                let values: Vec<f64> = inside
+                    .iter()
+                    .map(|&at| x[i / taps.len() * plane + at].to_f64())
+                    .collect();
+                let (got, want) = (got.to_f64(), want(&values, *padded));
+                let close = (got - want).abs() <= tolerance * want.abs().max(1.0);
+                assert!(
+                    close || got == want || values.is_empty(),
+                    "case {number} pool {kind} at {i}: {got} {want}"
+                );
+            }
+            each_exec(|exec| {
+                let mut y = vec![T::ZERO; first.len() + 3];
+                run(exec, &window, x, &mut y[3..]).unwrap();
+                assert_eq!(bits(&y[3..]), bits(&first), "case {number} pool {kind}");
+            });
+        }
+    }
+}
+
+#[test]
+fn matches_the_definition() {
+    check::<f32>(1e-5);
+    check::<f64>(1e-12);
+    check::<f16>(3e-3);
+    check::<bf16>(2e-2);
+}
+
+#[test]
+fn positions() {
+    for case in cases() {
+        let (window, taps) = (case.window(), case.taps());
+        let plane = case.input.iter().product::<usize>();
+        let x: Vec<i8> = random(3 * plane, 20.0, 1);
+        each_exec(|exec| {
+            let (mut y, mut indices) = (vec![0; 3 * taps.len()], vec![0; 3 * taps.len()]);
+            max_pool_with_indices(
+                exec,
+                &window,
+                StorageOrder::RowMajor,
+                &x,
+                &mut y,
+                &mut indices,
+            )
+            .unwrap();
+            let mut plain = y.clone();
+            max_pool(exec, &window, &x, &mut plain).unwrap();
+            assert_eq!(y, plain);
+            for (i, (&y, &at)) in y.iter().zip(&indices).enumerate() {
+                let (inside, _) = &taps[i % taps.len()];
+                let first = inside
+                    .iter()
+                    .map(|t| i / taps.len() * plane + t)
+                    .find(|&t| x[t] == y);
+                assert!(inside.is_empty() || first == Some(at as usize), "at {i}");
+            }
+            max_pool_with_indices(
+                exec,
+                &window,
+                StorageOrder::ColumnMajor,
+                &x,
+                &mut y,
+                &mut indices,
+            )
+            .unwrap();
+            let [depth, height, width] = case.input;
+            for (&y, &at) in y.iter().zip(&indices) {
+                let (base, at) = (at as usize / plane * plane, at as usize % plane);
+                let (d, h, w) = (at % depth, at / depth % height, at / depth / height);
+                assert!(x[base + (d * height + h) * width + w] == y || y == i8::MIN);
+            }
+        });
+    }
+}
+
+#[test]
+fn global_pools() {
+    let x: Vec<f32> = random(6 * 49, 3.0, 1);
+    let mut y = [0.0; 6];
+    global_average_pool(&exec(), &x, 49, &mut y).unwrap();
+    assert!((y[5] - x[5 * 49..].iter().sum::<f32>() / 49.0).abs() < 1e-6);
+    global_max_pool(&exec(), &x, 49, &mut y).unwrap();
+    assert_eq!(y[0], x[..49].iter().copied().fold(f32::MIN, f32::max));
+    assert!(Window::new(&[1; 4], &[1; 4], &[1; 4], &[1; 4], &[1; 4], &[0; 8]).is_err());
+    let mut y = [0.0];
+    let window = Window::new(&[3], &[1], &[3], &[1], &[1], &[0, 0]).unwrap();
+    max_pool(&exec(), &window, &[1.0, f32::NAN, 2.0], &mut y).unwrap();
+    assert!(y[0].is_nan());
+}

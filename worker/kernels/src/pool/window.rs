@@ -1,0 +1,149 @@
+//! The geometry of a sliding window.
+
+use crate::error::{KernelError, Result};
+use crate::shape::count;
+use std::ops::Range;
+
+/// A window over up to three spatial dimensions; fewer are filled up in front with ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    pub(super) input: [usize; 3],
+    pub(super) output: [usize; 3],
+    pub(super) kernel: [usize; 3],
+    pub(super) strides: [usize; 3],
+    pub(super) dilations: [usize; 3],
+    pub(super) pads: [usize; 3],
+    pub(super) pads_end: [usize; 3],
+    pub(super) rank: usize,
+}
+
+/// The taps of a window along one dimension that lie in the input.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Taps {
+    /// Kernel positions inside.
+    pub kernel: (usize, usize),
+    /// Kernel positions inside the padded input.
+    pub padded: usize,
+}
+
+impl Window {
+    /// `input` and `output` are spatial dimensions; `pads` holds the begins, then the ends, as in ONNX. The output
+    /// dimensions decide how far the window moves (`ceil_mode` is the caller's).
+    pub fn new(
+        input: &[usize],
+        output: &[usize],
+        kernel: &[usize],
+        strides: &[usize],
+        dilations: &[usize],
+        pads: &[usize],
+    ) -> Result<Self> {
+        let rank = input.len();
+        if rank > 3 {
+            return Err(KernelError::RankTooLarge {
+                rank: rank + 2,
+                max: 5,
+            });
+        }
+        assert!(
+            [output, kernel, strides, dilations]
+                .iter()
+                .all(|s| s.len() == rank),
+            "window of {rank} dimensions"
+        );
+        assert!(
+            pads.len() == 2 * rank
+                && strides
+                    .iter()
+                    .chain(dilations)
+                    .chain(kernel)
+                    .all(|&s| s > 0),
+            "window {pads:?} {strides:?}"
+        );
+        let fill = |given: &[usize], empty: usize| {
+            let mut all = [empty; 3];
+            all[3 - rank..].copy_from_slice(given);
+            all
+        };
+        Ok(Window {
+            input: fill(input, 1),
+            output: fill(output, 1),
+            kernel: fill(kernel, 1),
+            strides: fill(strides, 1),
+            dilations: fill(dilations, 1),
+            pads: fill(&pads[..rank], 0),
+            pads_end: fill(&pads[rank..], 0),
+            rank,
+        })
+    }
+
+    /// Elements of an input plane.
+    pub(super) fn input_len(&self) -> usize {
+        count(&self.input)
+    }
+
+    /// Elements of an output plane.
+    pub(super) fn output_len(&self) -> usize {
+        count(&self.output)
+    }
+
+    /// `distance` in steps of the last dimension, rounded up.
+    #[inline(always)]
+    fn steps(&self, distance: usize) -> usize {
+        // The common stride needs no division, which would cost more than the taps it leads to.
+        if self.strides[2] == 1 {
+            distance
+        } else {
+            distance.div_ceil(self.strides[2])
+        }
+    }
+
+    /// Taps of output `o` along dimension `d`.
+    #[inline(always)]
+    pub(super) fn taps(&self, d: usize, o: usize) -> Taps {
+        let (dilation, kernel) = (self.dilations[d], self.kernel[d]);
+        let start = o * self.strides[d];
+        let below = |limit: usize| {
+            let distance = limit.saturating_sub(start);
+            // A division for every output would cost more than its taps.
+            let taps = if dilation == 1 {
+                distance
+            } else {
+                distance.div_ceil(dilation)
+            };
+            taps.min(kernel)
+        };
+        let first = below(self.pads[d]);
+        let last = below(self.pads[d] + self.input[d]);
+        Taps {
+            kernel: (first, last.max(first)),
+            padded: below(self.pads[d] + self.input[d] + self.pads_end[d]),
+        }
+    }
+
+    /// Outputs among `range` of the last dimension with all taps in the input.
+    #[inline(always)]
+    pub(super) fn interior(&self, range: Range<usize>) -> (usize, usize) {
+        let reach = (self.kernel[2] - 1) * self.dilations[2];
+        let first = self.steps(self.pads[2]).clamp(range.start, range.end);
+        let room = (self.pads[2] + self.input[2]).saturating_sub(reach);
+        (first, self.steps(room).clamp(first, range.end))
+    }
+
+    /// Input position of tap `k` of output `o` along dimension `d`; the tap must lie inside.
+    #[inline(always)]
+    pub(super) fn position(&self, d: usize, o: usize, k: usize) -> usize {
+        o * self.strides[d] + k * self.dilations[d] - self.pads[d]
+    }
+
+    /// Outputs among `range` of the last dimension whose tap `k` lies in the input.
+    #[inline(always)]
+    pub(super) fn outputs(&self, k: usize, range: Range<usize>) -> (usize, usize) {
+        let offset = k * self.dilations[2];
+        let first = self.steps(self.pads[2].saturating_sub(offset));
+        let end = self.pads[2] + self.input[2];
+        let last = self.steps(end.saturating_sub(offset));
+        let first = first.max(range.start);
+        let last = last.min(range.end);
+        (first, last.max(first))
+    }
+}

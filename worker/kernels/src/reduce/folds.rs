@@ -1,0 +1,215 @@
+//! What ONNX reduces by.
+
+use super::lanes::{Fold, Plan, pass};
+use crate::Exec;
+use crate::compiled::{compiled_floats, compiled_integers};
+use crate::element::{Float, Integer, Number};
+use crate::error::Result;
+use crate::math::Real;
+use crate::shape::count;
+
+/// A reduction. Over no elements, sums are 0, products 1, and extremes the identity of the dtype.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Reduce {
+    Sum,
+    Mean,
+    Max,
+    Min,
+    Prod,
+    /// Sum of absolute values.
+    L1,
+    /// Square root of the sum of squares.
+    L2,
+    /// Logarithm of the sum.
+    LogSum,
+    /// Logarithm of the sum of exponentials, shifted by the maximum.
+    LogSumExp,
+    SumSquare,
+}
+
+macro_rules! folds {
+    ($bound:path, $wide:expr;
+     $($name:ident: $acc:ty = $identity:expr; push($a:ident, $x:ident, $p:ident) $push:expr;
+       merge $merge:expr; finish($f:ident, $n:ident, $q:ident) $finish:expr;)*) => {$(
+        #[derive(Clone, Copy)]
+        struct $name;
+        impl<T: $bound> Fold<T> for $name {
+            type Acc = $acc;
+            const WIDE: bool = $wide;
+            #[inline(always)]
+            fn identity(self) -> $acc {
+                $identity
+            }
+            #[inline(always)]
+            fn push(self, $a: $acc, $x: T, $p: T) -> $acc {
+                $push
+            }
+            #[inline(always)]
+            fn merge(self, a: $acc, b: $acc) -> $acc {
+                $merge(a, b)
+            }
+            #[inline(always)]
+            fn finish(self, $f: $acc, $n: usize, $q: T) -> T {
+                $finish
+            }
+        }
+    )*};
+}
+
+folds! { Number, !T::INTEGER;
+    Sum: T::Wide = T::Wide::ZERO; push(a, x, _p) T::Wide::add(a, x.widen());
+        merge T::Wide::add; finish(a, _n, _p) T::narrow(a);
+    Mean: T::Wide = T::Wide::ZERO; push(a, x, _p) T::Wide::add(a, x.widen());
+        merge T::Wide::add; finish(a, n, _p) T::narrow(T::Wide::div(a, T::Wide::from_f64(n as f64)));
+    Prod: T::Wide = T::Wide::ONE; push(a, x, _p) T::Wide::mul(a, x.widen());
+        merge T::Wide::mul; finish(a, _n, _p) T::narrow(a);
+    Max: T::Wide = T::LOWEST.widen(); push(a, x, _p) T::Wide::max(a, x.widen());
+        merge T::Wide::max; finish(a, _n, _p) T::narrow(a);
+    Min: T::Wide = T::HIGHEST.widen(); push(a, x, _p) T::Wide::min(a, x.widen());
+        merge T::Wide::min; finish(a, _n, _p) T::narrow(a);
+    L1: T::Wide = T::Wide::ZERO; push(a, x, _p) T::Wide::add(a, T::Wide::abs(x.widen()));
+        merge T::Wide::add; finish(a, _n, _p) T::narrow(a);
+    SumSquare: T::Wide = T::Wide::ZERO; push(a, x, _p) T::Wide::fma(x.widen(), x.widen(), a);
+        merge T::Wide::add; finish(a, _n, _p) T::narrow(a);
+}
+
+/// A maximum that is no finite number shifts nothing.
+#[inline(always)]
+fn shift<W: Real>(pivot: W) -> W {
+    if pivot.abs() == W::INFINITY {
+        W::ZERO
+    } else {
+        pivot
+    }
+}
+
+folds! { Float, true;
+    L2: T::Wide = Real::ZERO; push(a, x, _p) Real::mul_add(x.widen(), x.widen(), a);
+        merge <T::Wide as Number>::add; finish(a, _n, _p) T::narrow(a.sqrt());
+    LogSum: T::Wide = Real::ZERO; push(a, x, _p) a + x.widen();
+        merge <T::Wide as Number>::add; finish(a, _n, _p) T::narrow(a.ln());
+    LogSumExp: T::Wide = Real::ZERO; push(a, x, p) a + (x.widen() - shift(p.widen())).exp();
+        merge <T::Wide as Number>::add; finish(a, _n, p) T::narrow(a.ln() + shift(p.widen()));
+}
+
+folds! { Integer, false;
+    IntegerL2: f64 = 0.0; push(a, x, _p) x.to_f64().mul_add(x.to_f64(), a);
+        merge f64::add; finish(a, _n, _p) T::from_f64(a.sqrt());
+    IntegerLogSum: f64 = 0.0; push(a, x, _p) a + x.to_f64();
+        merge f64::add; finish(a, _n, _p) T::from_f64(libm::log(a));
+    IntegerLogSumExp: f64 = 0.0; push(a, x, p) a + libm::exp(x.to_f64() - p.to_f64());
+        merge f64::add; finish(a, _n, p) T::from_f64(libm::log(a) + p.to_f64());
+}
+
+/// The reductions that every dtype has; `None` for the others.
+fn common<T: Number>(exec: &Exec, op: Reduce, plan: &Plan, x: &[T], y: &mut [T]) -> Option<Result> {
+    Some(match op {
+        Reduce::Sum => pass(exec, Sum, plan, x, y),
+        Reduce::Mean => pass(exec, Mean, plan, x, y),
+        Reduce::Max => pass(exec, Max, plan, x, y),
+        Reduce::Min => pass(exec, Min, plan, x, y),
+        Reduce::Prod => pass(exec, Prod, plan, x, y),
+        Reduce::L1 => pass(exec, L1, plan, x, y),
+        Reduce::SumSquare => pass(exec, SumSquare, plan, x, y),
+        Reduce::L2 | Reduce::LogSum | Reduce::LogSumExp => return None,
+    })
+}
+
+fn plan<T>(x: &[T], shape: &[usize], axes: &[usize], y: &[T]) -> Result<Plan> {
+    let kept: usize = (0..shape.len())
+        .filter(|a| !axes.contains(a))
+        .map(|a| shape[a])
+        .product();
+    assert!(
+        x.len() == count(shape) && y.len() == kept && axes.iter().all(|&a| a < shape.len()),
+        "{shape:?} {axes:?}"
+    );
+    Plan::new(shape, axes)
+}
+
+fn reduce_float_any<T: Float>(
+    exec: &Exec,
+    op: Reduce,
+    x: &[T],
+    shape: &[usize],
+    axes: &[usize],
+    y: &mut [T],
+) -> Result {
+    let plan = plan(x, shape, axes, y)?;
+    if let Some(done) = common(exec, op, &plan, x, y) {
+        return done;
+    }
+    match op {
+        Reduce::L2 => pass(exec, L2, &plan, x, y),
+        Reduce::LogSum => pass(exec, LogSum, &plan, x, y),
+        _ => {
+            pass(exec, Max, &plan, x, y)?;
+            pass(exec, LogSumExp, &plan, x, y)
+        }
+    }
+}
+
+fn reduce_integer_any<T: Integer>(
+    exec: &Exec,
+    op: Reduce,
+    x: &[T],
+    shape: &[usize],
+    axes: &[usize],
+    y: &mut [T],
+) -> Result {
+    let plan = plan(x, shape, axes, y)?;
+    if let Some(done) = common(exec, op, &plan, x, y) {
+        return done;
+    }
+    match op {
+        Reduce::L2 => pass(exec, IntegerL2, &plan, x, y),
+        Reduce::LogSum => pass(exec, IntegerLogSum, &plan, x, y),
+        _ => {
+            pass(exec, Max, &plan, x, y)?;
+            pass(exec, IntegerLogSumExp, &plan, x, y)
+        }
+    }
+}
+
+compiled_floats! {
+    /// The reductions of a floating-point type.
+    trait FloatReduceKernels {
+        fn reduce(exec: &Exec, op: Reduce, x: &[Self], shape: &[usize], axes: &[usize], y: &mut [Self])
+            = reduce_float_any;
+    }
+}
+
+compiled_integers! {
+    /// The reductions of an integer type.
+    trait IntegerReduceKernels {
+        fn reduce(exec: &Exec, op: Reduce, x: &[Self], shape: &[usize], axes: &[usize], y: &mut [Self])
+            = reduce_integer_any;
+    }
+}
+
+/// Reduces `x` over `axes` (each once, less than the rank; none reduces every element by itself) into `y`, the kept
+/// axes in order. `f16` and `bf16` accumulate in `f32`.
+pub fn reduce_float<T: Float>(
+    exec: &Exec,
+    op: Reduce,
+    x: &[T],
+    shape: &[usize],
+    axes: &[usize],
+    y: &mut [T],
+) -> Result {
+    T::reduce(exec, op, x, shape, axes, y)
+}
+
+/// Like [`reduce_float`] for integers: sums wrap, a mean truncates, and what needs roots or logarithms computes in
+/// `f64` and truncates.
+pub fn reduce_integer<T: Integer>(
+    exec: &Exec,
+    op: Reduce,
+    x: &[T],
+    shape: &[usize],
+    axes: &[usize],
+    y: &mut [T],
+) -> Result {
+    T::reduce(exec, op, x, shape, axes, y)
+}

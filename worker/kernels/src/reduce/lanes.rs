@@ -1,0 +1,236 @@
+//! The loops of a reduction: rows where the reduced axes are innermost, columns elsewhere.
+
+use crate::Exec;
+use crate::element::Number;
+use crate::error::Result;
+use crate::multiversion::multiversion;
+use crate::shape::{MAX_RANK, Walk, check_rank, count, strides};
+use crate::split::{GRAIN, tiles};
+use std::ops::Range;
+
+/// Virtual lanes of every reduction.
+pub(crate) const LANES: usize = 16;
+
+/// Columns whose lanes are kept on the stack together.
+const COLUMNS: usize = 64;
+
+/// What is accumulated.
+pub(super) trait Fold<T: Number>: Copy + Send + Sync {
+    /// A lane.
+    type Acc: Copy;
+    /// Whether the loops compute more than they load.
+    const WIDE: bool;
+    /// The value of an empty lane.
+    fn identity(self) -> Self::Acc;
+    /// Adds one element. `pivot` is what the pass before finished with.
+    fn push(self, acc: Self::Acc, x: T, pivot: T) -> Self::Acc;
+    /// Joins two lanes.
+    fn merge(self, a: Self::Acc, b: Self::Acc) -> Self::Acc;
+    /// The result of `n` elements.
+    fn finish(self, acc: Self::Acc, n: usize, pivot: T) -> T;
+}
+
+/// Joins lanes in the fixed pairwise order.
+#[inline(always)]
+pub(super) fn merge<T: Number, F: Fold<T>>(fold: F, mut acc: [F::Acc; LANES]) -> F::Acc {
+    let mut width = LANES / 2;
+    while width > 0 {
+        for l in 0..width {
+            acc[l] = fold.merge(acc[l], acc[l + width]);
+        }
+        width /= 2;
+    }
+    acc[0]
+}
+
+/// Sums sixteen lanes in the fixed pairwise order.
+#[inline(always)]
+pub(crate) fn merge_lanes<W: Number>(mut acc: [W; LANES]) -> W {
+    let mut width = LANES / 2;
+    while width > 0 {
+        for l in 0..width {
+            acc[l] = W::add(acc[l], acc[l + width]);
+        }
+        width /= 2;
+    }
+    acc[0]
+}
+
+/// Adds consecutive elements, the first of which belongs to lane `phase`.
+#[inline(always)]
+fn push_segment<T: Number, F: Fold<T>>(
+    fold: F,
+    acc: &mut [F::Acc; LANES],
+    phase: usize,
+    x: &[T],
+    pivot: T,
+) {
+    let head = if phase == 0 {
+        0
+    } else {
+        (LANES - phase).min(x.len())
+    };
+    for i in 0..head {
+        acc[phase + i] = fold.push(acc[phase + i], x[i], pivot);
+    }
+    let x = &x[head..];
+    let whole = x.len() / LANES;
+    let mut lanes = *acc;
+    for c in 0..whole {
+        let x = &x[c * LANES..(c + 1) * LANES];
+        for l in 0..LANES {
+            lanes[l] = fold.push(lanes[l], x[l], pivot);
+        }
+    }
+    let rest = &x[whole * LANES..];
+    for l in 0..rest.len() {
+        lanes[l] = fold.push(lanes[l], rest[l], pivot);
+    }
+    *acc = lanes;
+}
+
+/// Where the outputs start in the input, and where the elements of each lie relative to that.
+#[derive(Clone, Copy)]
+pub(super) struct Plan {
+    kept: Walk<1>,
+    reduced: Walk<1>,
+    elements: usize,
+    rows: bool,
+}
+
+impl Plan {
+    pub fn new(shape: &[usize], axes: &[usize]) -> Result<Self> {
+        check_rank(shape)?;
+        let dense = strides(shape);
+        let group = |reduced: bool| {
+            let (mut dims, mut steps, mut rank) = ([1; MAX_RANK], [0; MAX_RANK], 0);
+            for (axis, &dim) in shape.iter().enumerate() {
+                if axes.contains(&axis) == reduced {
+                    (dims[rank], steps[rank]) = (dim, dense[axis]);
+                    rank += 1;
+                }
+            }
+            Walk::new(&dims[..rank], [&steps[..rank]], [0]).map(|walk| (walk, count(&dims[..rank])))
+        };
+        let ((kept, _), (reduced, elements)) = (group(false)?, group(true)?);
+        let rows = (0..shape.len())
+            .rev()
+            .find(|&a| shape[a] != 1)
+            .is_some_and(|a| axes.contains(&a));
+        Ok(Plan {
+            kept,
+            reduced,
+            elements,
+            rows,
+        })
+    }
+}
+
+#[inline(always)]
+fn row_tile<T: Number, F: Fold<T>>(
+    fold: F,
+    plan: &Plan,
+    range: Range<usize>,
+    x: &[T],
+    y: &mut [T],
+) {
+    let step = plan.kept.inner()[0] as usize;
+    let mut outputs = plan.kept.runs(range);
+    while let Some(run) = outputs.next_run() {
+        for i in 0..run.len {
+            let pivot = y[run.start + i];
+            let x = &x[run.offset[0] + i * step..];
+            let mut acc = [fold.identity(); LANES];
+            let mut phase = 0;
+            let mut segments = plan.reduced.runs(0..plan.elements);
+            while let Some(segment) = segments.next_run() {
+                let part = &x[segment.offset[0]..segment.offset[0] + segment.len];
+                push_segment(fold, &mut acc, phase, part, pivot);
+                phase = (phase + segment.len) % LANES;
+            }
+            y[run.start + i] = fold.finish(merge(fold, acc), plan.elements, pivot);
+        }
+    }
+}
+
+#[inline(always)]
+fn column_tile<T: Number, F: Fold<T>>(
+    fold: F,
+    plan: &Plan,
+    range: Range<usize>,
+    x: &[T],
+    y: &mut [T],
+) {
+    let step = plan.reduced.inner()[0] as usize;
+    let mut outputs = plan.kept.runs(range);
+    let mut acc = [[fold.identity(); COLUMNS]; LANES];
+    let mut pivots = [T::ZERO; COLUMNS];
+    while let Some(run) = outputs.next_run() {
+        let mut first = 0;
+        while first < run.len {
+            let width = (run.len - first).min(COLUMNS);
+            let y = &mut y[run.start + first..run.start + first + width];
+            let x = &x[run.offset[0] + first..];
+            let pivots = &mut pivots[..width];
+            pivots.copy_from_slice(y);
+            for lane in acc.iter_mut().take(plan.elements) {
+                lane[..width].fill(fold.identity());
+            }
+            let mut k = 0;
+            let mut segments = plan.reduced.runs(0..plan.elements);
+            while let Some(segment) = segments.next_run() {
+                for i in 0..segment.len {
+                    let at = segment.offset[0] + i * step;
+                    let (x, lane) = (&x[at..at + width], &mut acc[k % LANES][..width]);
+                    for c in 0..width {
+                        lane[c] = fold.push(lane[c], x[c], pivots[c]);
+                    }
+                    k += 1;
+                }
+            }
+            // Lanes beyond the last element hold what an earlier block left.
+            for lane in acc.iter_mut().skip(plan.elements) {
+                lane[..width].fill(fold.identity());
+            }
+            for c in 0..width {
+                let mut lanes = [fold.identity(); LANES];
+                for l in 0..LANES {
+                    lanes[l] = acc[l][c];
+                }
+                y[c] = fold.finish(merge(fold, lanes), plan.elements, pivots[c]);
+            }
+            first += width;
+        }
+    }
+}
+
+multiversion! {
+    fn row_tile_wide<T: Number, F: Fold<T>>(fold: F, plan: &Plan, range: Range<usize>, x: &[T], y: &mut [T]) {
+        row_tile(fold, plan, range, x, y)
+    }
+}
+
+multiversion! {
+    fn column_tile_wide<T: Number, F: Fold<T>>(fold: F, plan: &Plan, range: Range<usize>, x: &[T], y: &mut [T]) {
+        column_tile(fold, plan, range, x, y)
+    }
+}
+
+/// One pass over the input; the pivots are the values of `y` before.
+pub(super) fn pass<T: Number, F: Fold<T>>(
+    exec: &Exec,
+    fold: F,
+    plan: &Plan,
+    x: &[T],
+    y: &mut [T],
+) -> Result {
+    let grain = (GRAIN / plan.elements.max(1)).max(if plan.rows { 1 } else { COLUMNS });
+    Ok(tiles(exec, y, 1, grain, |range, part| {
+        match (plan.rows, F::WIDE) {
+            (true, true) => row_tile_wide(fold, plan, range, x, part),
+            (true, false) => row_tile(fold, plan, range, x, part),
+            (false, true) => column_tile_wide(fold, plan, range, x, part),
+            (false, false) => column_tile(fold, plan, range, x, part),
+        }
+    })?)
+}

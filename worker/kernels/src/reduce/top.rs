@@ -1,0 +1,154 @@
+//! `TopK`: a heap of the best `k`, kept in the outputs themselves.
+
+use super::Extreme;
+use crate::Exec;
+use crate::compiled::compiled_numbers;
+use crate::element::Number;
+use crate::error::Result;
+use crate::shape::Axis;
+use crate::split::{GRAIN, tiles2};
+
+/// The best elements of one column, strided in the outputs. The root is the worst of them.
+struct Heap<'a, T> {
+    values: &'a mut [T],
+    indices: &'a mut [i64],
+    step: usize,
+    extreme: Extreme,
+}
+
+impl<T: Number> Heap<'_, T> {
+    /// Strict order: whether `(a, i)` goes before `(b, j)`. NaN counts as the largest; equals go by index.
+    fn before(&self, (a, i): (T, i64), (b, j): (T, i64)) -> bool {
+        let (low, high) = if self.extreme == Extreme::Max {
+            (b, a)
+        } else {
+            (a, b)
+        };
+        let less = low < high || (high.is_nan() && !low.is_nan());
+        let more = high < low || (low.is_nan() && !high.is_nan());
+        less || (!more && i < j)
+    }
+
+    fn get(&self, at: usize) -> (T, i64) {
+        (self.values[at * self.step], self.indices[at * self.step])
+    }
+
+    fn set(&mut self, at: usize, (value, index): (T, i64)) {
+        self.values[at * self.step] = value;
+        self.indices[at * self.step] = index;
+    }
+
+    /// Moves the entry at `at` down until both children go before it.
+    fn sift(&mut self, mut at: usize, len: usize) {
+        let entry = self.get(at);
+        loop {
+            let mut child = 2 * at + 1;
+            if child >= len {
+                break;
+            }
+            if child + 1 < len && self.before(self.get(child), self.get(child + 1)) {
+                child += 1;
+            }
+            if !self.before(entry, self.get(child)) {
+                break;
+            }
+            let moved = self.get(child);
+            self.set(at, moved);
+            at = child;
+        }
+        self.set(at, entry);
+    }
+
+    /// Keeps the best `k` of a column, best first.
+    fn fill(&mut self, k: usize, column: impl Iterator<Item = T>) {
+        for (i, x) in column.enumerate() {
+            let entry = (x, i as i64);
+            if i < k {
+                self.set(i, entry);
+                if i + 1 == k {
+                    (0..k / 2).rev().for_each(|at| self.sift(at, k));
+                }
+            } else if self.before(entry, self.get(0)) {
+                self.set(0, entry);
+                self.sift(0, k);
+            }
+        }
+        for len in (1..k).rev() {
+            let (worst, last) = (self.get(0), self.get(len));
+            self.set(len, worst);
+            self.set(0, last);
+            self.sift(0, len);
+        }
+    }
+}
+fn top_k_any<T: Number>(
+    exec: &Exec,
+    extreme: Extreme,
+    x: &[T],
+    axis: Axis,
+    k: usize,
+    values: &mut [T],
+    indices: &mut [i64],
+) -> Result {
+    let unit = k * axis.inner;
+    assert!(
+        x.len() == axis.count() && k <= axis.len,
+        "top {k} of {axis:?}"
+    );
+    assert!(
+        values.len() == axis.outer * unit && indices.len() == values.len(),
+        "top {k} of {axis:?}"
+    );
+    if unit == 0 {
+        return Ok(exec.check()?);
+    }
+    let grain = (GRAIN / (axis.len * axis.inner)).max(1);
+    Ok(tiles2(
+        exec,
+        (values, unit),
+        (indices, unit),
+        axis.outer,
+        grain,
+        |range, values, indices| {
+            for (o, (values, indices)) in
+                range.zip(values.chunks_mut(unit).zip(indices.chunks_mut(unit)))
+            {
+                for i in 0..axis.inner {
+                    let column = x[o * axis.len * axis.inner + i..]
+                        .iter()
+                        .step_by(axis.inner)
+                        .take(axis.len);
+                    let (values, indices) = (&mut values[i..], &mut indices[i..]);
+                    Heap {
+                        values,
+                        indices,
+                        step: axis.inner,
+                        extreme,
+                    }
+                    .fill(k, column.copied());
+                }
+            }
+        },
+    )?)
+}
+
+compiled_numbers! {
+    /// Best elements in a type.
+    trait TopKernels {
+        fn top_k(exec: &Exec, extreme: Extreme, x: &[Self], axis: Axis, k: usize, values: &mut [Self], indices: &mut [i64]) = top_k_any;
+    }
+}
+
+/// The `k` most extreme elements along `axis` (`k <= axis.len`), most extreme first, equals by ascending index.
+/// Outputs have `k` in place of `axis.len`. NaN counts as the largest.
+pub fn top_k<T: Number>(
+    exec: &Exec,
+    extreme: Extreme,
+    x: &[T],
+    axis: Axis,
+    k: usize,
+    values: &mut [T],
+    indices: &mut [i64],
+) -> Result {
+    T::top_k(exec, extreme, x, axis, k, values, indices)
+}

@@ -1,0 +1,170 @@
+//! Handing disjoint parts of an output to the tiles of a kernel.
+//!
+//! The one place where a shared mutable slice is taken apart across threads.
+
+use crate::{Cancelled, Exec};
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// Elements per tile of memory-bound kernels.
+pub const GRAIN: usize = 16 * 1024;
+
+/// A mutable slice that several threads hold, each touching its own range.
+struct Shared<'a, T> {
+    start: *mut T,
+    len: usize,
+    life: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: `part` is the only access, and its callers hand every element to one thread at a time; moving
+// a `&mut T` to another thread needs `T: Send`.
+unsafe impl<T: Send> Sync for Shared<'_, T> {}
+
+impl<'a, T> Shared<'a, T> {
+    fn new(all: &'a mut [T]) -> Self {
+        Shared {
+            start: all.as_mut_ptr(),
+            len: all.len(),
+            life: PhantomData,
+        }
+    }
+
+    /// # Safety
+    /// No two results alive at once may overlap.
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn part(&self, range: Range<usize>) -> &mut [T] {
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "tile {range:?} of {}",
+            self.len
+        );
+        // SAFETY: in bounds by the assertion, alive for 'a, and unaliased by this function's contract.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
+    }
+}
+
+/// Units of `unit` elements per tile such that a tile holds about [`GRAIN`] elements.
+pub(crate) fn units_per_tile(unit: usize) -> usize {
+    (GRAIN / unit.max(1)).max(1)
+}
+
+/// Splits `out` into units of `unit` elements and calls `tile(units, part)` for groups of `grain`
+/// units, where `part` is the slice of exactly these units. `unit` must divide the length of `out`.
+pub(crate) fn tiles<T, F>(
+    exec: &Exec,
+    out: &mut [T],
+    unit: usize,
+    grain: usize,
+    tile: F,
+) -> Result<(), Cancelled>
+where
+    T: Send,
+    F: Fn(Range<usize>, &mut [T]) + Sync,
+{
+    if out.is_empty() {
+        return exec.check();
+    }
+    let units = out.len() / unit;
+    assert_eq!(
+        units * unit,
+        out.len(),
+        "output of {} elements in units of {unit}",
+        out.len()
+    );
+    let shared = Shared::new(out);
+    exec.tiles(units, grain, |range| {
+        // SAFETY: `Exec::tiles` calls with disjoint ranges of 0..units, so their images are disjoint.
+        let part = unsafe { shared.part(range.start * unit..range.end * unit) };
+        tile(range, part);
+    })
+}
+
+/// Like [`tiles`] for two outputs that are split at the same units.
+pub(crate) fn tiles2<T, U, F>(
+    exec: &Exec,
+    (out, unit): (&mut [T], usize),
+    (out2, unit2): (&mut [U], usize),
+    units: usize,
+    grain: usize,
+    tile: F,
+) -> Result<(), Cancelled>
+where
+    T: Send,
+    U: Send,
+    F: Fn(Range<usize>, &mut [T], &mut [U]) + Sync,
+{
+    assert_eq!(
+        (units * unit, units * unit2),
+        (out.len(), out2.len()),
+        "outputs of {units} units"
+    );
+    let (shared, shared2) = (Shared::new(out), Shared::new(out2));
+    exec.tiles(units, grain, |range| {
+        // SAFETY: `Exec::tiles` calls with disjoint ranges of 0..units, so their images are disjoint.
+        let part = unsafe { shared.part(range.start * unit..range.end * unit) };
+        // SAFETY: as above.
+        let part2 = unsafe { shared2.part(range.start * unit2..range.end * unit2) };
+        tile(range, part, part2);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{each_exec, exec};
+    use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn tiles_cover_the_output_once() {
+        each_exec(|exec| {
+            for (units, unit, grain) in [
+                (1, 1, 1),
+                (7, 3, 2),
+                (1000, 5, 13),
+                (64, 1, 64),
+                (65, 2, 64),
+            ] {
+                let mut out = vec![0u32; units * unit];
+                tiles(exec, &mut out, unit, grain, |range, part| {
+                    assert_eq!(part.len(), range.len() * unit);
+                    for (i, y) in part.iter_mut().enumerate() {
+                        *y += (range.start * unit + i) as u32 + 1;
+                    }
+                })
+                .unwrap();
+                assert!(out.iter().enumerate().all(|(i, &y)| y == i as u32 + 1));
+                let mut out2 = vec![0u8; units];
+                tiles2(
+                    exec,
+                    (&mut out, unit),
+                    (&mut out2, 1),
+                    units,
+                    grain,
+                    |range, part, part2| {
+                        assert_eq!((part.len(), part2.len()), (range.len() * unit, range.len()));
+                        part2.iter_mut().for_each(|y| *y += 1);
+                    },
+                )
+                .unwrap();
+                assert!(out2.iter().all(|&y| y == 1));
+            }
+        });
+    }
+
+    #[test]
+    fn empty_and_cancelled() {
+        tiles(&exec(), &mut [0u8; 0], 0, 4, |_, _| unreachable!()).unwrap();
+        let cancel = AtomicBool::new(true);
+        let mut out = [0u8; 8];
+        assert_eq!(
+            tiles(
+                &Exec::single(&cancel),
+                &mut out,
+                1,
+                4,
+                |_, _| unreachable!()
+            ),
+            Err(Cancelled)
+        );
+    }
+}

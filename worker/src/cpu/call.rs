@@ -1,0 +1,181 @@
+//! What an implementation is given: at resolution a [`Spec`], at every launch a [`Call`].
+
+use convoke_common::graph::Attrs;
+use convoke_common::memory::Pool;
+use convoke_common::ops::{ConcreteOutputs, OpError};
+use convoke_common::{DType, Element, Error, Tensor};
+use convoke_kernels::Exec;
+use convoke_kernels::shape::Operand;
+use smallvec::smallvec;
+
+use super::{Inputs, KernelFailure, Outputs};
+
+/// An implementation: everything that does not depend on shapes and values is captured.
+pub(crate) type Body = Box<dyn Fn(Call<'_>) -> Result<Outputs, KernelFailure> + Send + Sync>;
+
+/// A family's answer: `None` where the op is not of the family.
+pub(crate) type Found = Result<Option<Body>, OpError>;
+
+/// Boxes an implementation.
+pub(crate) fn body(
+    f: impl Fn(Call<'_>) -> Result<Outputs, KernelFailure> + Send + Sync + 'static,
+) -> Result<Body, OpError> {
+    Ok(Box::new(f))
+}
+
+/// What an implementation is chosen by.
+pub(crate) struct Spec<'a> {
+    pub op: &'a str,
+    pub attrs: &'a Attrs,
+    pub operands: &'a [Option<DType>],
+}
+
+impl Spec<'_> {
+    /// The dtype of operand `i`, which must be there.
+    pub fn dtype(&self, i: usize) -> Result<DType, OpError> {
+        let got = self.operands.len();
+        let dtype = self.operands.get(i).copied().flatten();
+        dtype.ok_or_else(|| OpError::OperandCount {
+            expected: format!("at least {}", i + 1),
+            got,
+        })
+    }
+
+    /// That there is no implementation for `dtype`.
+    pub fn no_dtype(&self, dtype: DType) -> OpError {
+        OpError::DType {
+            operand: self.op.into(),
+            got: dtype,
+            allowed: "a dtype that its definition names".into(),
+        }
+    }
+
+    /// That attribute `attr` has no meaning.
+    pub fn bad_attr(&self, attr: &str, reason: impl Into<String>) -> OpError {
+        OpError::Attr {
+            attr: attr.into(),
+            reason: reason.into(),
+        }
+    }
+}
+
+/// One launch.
+pub(crate) struct Call<'a> {
+    pub attrs: &'a Attrs,
+    pub inputs: Inputs,
+    pub exec: Exec<'a>,
+    pub pool: &'a Pool,
+    /// Dtypes and shapes of the outputs, by the registry's rule.
+    pub outputs: ConcreteOutputs,
+}
+
+impl Call<'_> {
+    /// Operand `i`, where it was given.
+    pub fn optional(&self, i: usize) -> Option<&Tensor> {
+        self.inputs.get(i)?.as_ref()
+    }
+
+    /// Operand `i`.
+    pub fn input(&self, i: usize) -> Result<&Tensor, KernelFailure> {
+        self.optional(i)
+            .ok_or_else(|| Error::internal(format!("operand {i} is missing")).into())
+    }
+
+    /// Operand `i`, handed over: alone on its buffer where nobody else uses it.
+    pub fn take(&mut self, i: usize) -> Result<Tensor, KernelFailure> {
+        let taken = self.inputs.get_mut(i).and_then(Option::take);
+        taken.ok_or_else(|| Error::internal(format!("operand {i} is missing")).into())
+    }
+
+    /// The elements of operand `i`.
+    pub fn slice<T: Element>(&self, i: usize) -> Result<&[T], KernelFailure> {
+        Ok(self.input(i)?.as_slice()?)
+    }
+
+    /// The elements of operand `i`, where it was given.
+    pub fn optional_slice<T: Element>(&self, i: usize) -> Result<Option<&[T]>, KernelFailure> {
+        Ok(self.optional(i).map(Tensor::as_slice).transpose()?)
+    }
+
+    /// The dimensions of operand `i`.
+    pub fn shape(&self, i: usize) -> Result<&[usize], KernelFailure> {
+        Ok(self.input(i)?.shape())
+    }
+
+    /// The elements of an integer operand, where it was given.
+    pub fn ints(&self, i: usize) -> Result<Option<Vec<i64>>, KernelFailure> {
+        let Some(t) = self.optional(i) else {
+            return Ok(None);
+        };
+        let ints = t.to_i64s();
+        let bad = || {
+            KernelFailure::values(format!(
+                "operand {i} ({t:?}) must hold integers that fit i64"
+            ))
+        };
+        ints.map(Some).ok_or_else(bad)
+    }
+
+    /// The dimensions of output `o`.
+    pub fn out_shape(&self, o: usize) -> &[usize] {
+        self.outputs.get(o).map_or(&[], |(_, shape)| shape)
+    }
+
+    /// A tensor for output `o`, contents unspecified.
+    pub fn output(&self, o: usize) -> Result<Tensor, KernelFailure> {
+        let (dtype, shape) = self
+            .outputs
+            .get(o)
+            .ok_or_else(|| Error::internal(format!("output {o} has no size")))?;
+        Ok(self.pool.tensor(*dtype, shape)?)
+    }
+
+    /// Scratch of `len` elements, contents unspecified.
+    pub fn scratch<T: Element>(&self, len: usize) -> Result<Tensor, KernelFailure> {
+        Ok(self.pool.tensor(T::DTYPE, &[len])?)
+    }
+
+    /// Operand `i` itself as output `o`, to be overwritten: where nobody else holds its buffer and it has the
+    /// output's dtype and size.
+    pub fn reuse(&mut self, i: usize, o: usize) -> Option<Tensor> {
+        let (dtype, shape) = self.outputs.get(o)?;
+        let input = self.inputs.get_mut(i)?;
+        let elements: usize = shape.iter().product();
+        let tensor =
+            input.take_if(|t| t.is_unique() && t.dtype() == *dtype && t.elements() == elements)?;
+        if tensor.shape() == shape.as_slice() {
+            Some(tensor)
+        } else {
+            tensor.reshape(shape)
+        }
+    }
+}
+
+/// The elements of a tensor that was just allocated or is held alone.
+pub(crate) fn write<T: Element>(t: &mut Tensor) -> Result<&mut [T], KernelFailure> {
+    t.as_mut_slice()
+        .ok_or_else(|| Error::internal("an output's buffer is shared or of another dtype").into())
+}
+
+/// The result of an op with one output.
+pub(crate) fn one(t: Tensor) -> Result<Outputs, KernelFailure> {
+    Ok(smallvec![t])
+}
+
+/// A tensor's elements with their shape.
+pub(crate) fn operand<T: Element>(t: &Tensor) -> Result<Operand<'_, T>, KernelFailure> {
+    Ok(Operand::new(t.as_slice()?, t.shape()))
+}
+
+/// The elements as unsigned integers of their size, for code that only moves them.
+pub(crate) fn bits<T: bytemuck::Pod>(t: &Tensor) -> &[T] {
+    bytemuck::cast_slice(t.bytes())
+}
+
+/// [`bits`] of a tensor that was just allocated or is held alone.
+pub(crate) fn write_bits<T: bytemuck::Pod>(t: &mut Tensor) -> Result<&mut [T], KernelFailure> {
+    let bytes = t
+        .bytes_mut()
+        .ok_or_else(|| Error::internal("an output's buffer is shared"))?;
+    Ok(bytemuck::cast_slice_mut(bytes))
+}

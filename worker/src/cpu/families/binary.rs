@@ -1,0 +1,282 @@
+//! Functions of two elements with broadcasting, chains of them, and `Where`.
+
+use convoke_common::ops::OpError;
+use convoke_common::ops::attrs::flag;
+use convoke_common::{DType, Element};
+use convoke_kernels::binary::{
+    Arith, Bitwise, Compare, Logic, arith, arith_inplace, bitwise, compare, logic, pow_mixed,
+    select,
+};
+use convoke_kernels::cast::{CastTo, cast};
+use convoke_kernels::element::Number;
+use convoke_kernels::shape::Operand;
+
+use crate::cpu::call::{Body, Call, Found, Spec, bits, body, one, operand, write, write_bits};
+use crate::cpu::dispatch::{by_dtype, by_size};
+use crate::cpu::{KernelFailure, Outputs};
+
+pub(super) fn find(spec: &Spec<'_>) -> Found {
+    let found = match spec.op {
+        "Add" => pair(spec, Arith::Add),
+        "Sub" => pair(spec, Arith::Sub),
+        "Mul" => pair(spec, Arith::Mul),
+        "Div" => pair(spec, Arith::Div),
+        "PRelu" => pair(spec, Arith::PRelu),
+        "Mod" if flag(spec.attrs, "fmod", false) => pair(spec, Arith::Fmod),
+        "Mod" => pair(spec, Arith::Mod),
+        "Pow" => pow(spec),
+        "Min" => chain(spec, Arith::Min, false),
+        "Max" => chain(spec, Arith::Max, false),
+        "Sum" => chain(spec, Arith::Add, false),
+        "Mean" => chain(spec, Arith::Add, true),
+        "Equal" => comparison(spec, Compare::Equal),
+        "Less" => comparison(spec, Compare::Less),
+        "LessOrEqual" => comparison(spec, Compare::LessOrEqual),
+        "Greater" => comparison(spec, Compare::Greater),
+        "GreaterOrEqual" => comparison(spec, Compare::GreaterOrEqual),
+        "And" => logical(Logic::And),
+        "Or" => logical(Logic::Or),
+        "Xor" => logical(Logic::Xor),
+        "BitwiseAnd" => bits_of(spec, Bitwise::And),
+        "BitwiseOr" => bits_of(spec, Bitwise::Or),
+        "BitwiseXor" => bits_of(spec, Bitwise::Xor),
+        "BitShift" => match spec.attrs.str("direction", "") {
+            "LEFT" => bits_of(spec, Bitwise::ShiftLeft),
+            "RIGHT" => bits_of(spec, Bitwise::ShiftRight),
+            other => {
+                Err(spec.bad_attr("direction", format!("must be LEFT or RIGHT, not '{other}'")))
+            }
+        },
+        "Where" => choose(spec),
+        _ => return Ok(None),
+    };
+    found.map(Some)
+}
+
+fn pair(spec: &Spec<'_>, op: Arith) -> Result<Body, OpError> {
+    let dtype = spec.dtype(0)?;
+    let found = by_dtype!(number dtype, T => body(move |call| apply::<T>(call, op))?);
+    found.ok_or_else(|| spec.no_dtype(dtype))
+}
+
+fn apply<T: Element + Number>(mut call: Call<'_>, op: Arith) -> Result<Outputs, KernelFailure> {
+    if let Some(mut y) = call.reuse(0, 0) {
+        arith_inplace::<T>(
+            &call.exec,
+            op,
+            write(&mut y)?,
+            call.out_shape(0),
+            operand(call.input(1)?)?,
+        )?;
+        return one(y);
+    }
+    let mut y = call.output(0)?;
+    let (a, b) = (operand(call.input(0)?)?, operand(call.input(1)?)?);
+    arith::<T>(&call.exec, op, a, b, write(&mut y)?, call.out_shape(0))?;
+    one(y)
+}
+
+fn pow(spec: &Spec<'_>) -> Result<Body, OpError> {
+    let (base, exponent) = (spec.dtype(0)?, spec.dtype(1)?);
+    if base == exponent {
+        return pair(spec, Arith::Pow);
+    }
+    let found = by_dtype!([F32 f32, F64 f64, F16 half::f16, BF16 half::bf16, I32 i32, I64 i64] base, A => {
+        by_dtype!(number exponent, B => body(pow_of::<A, B>)?)
+    });
+    found.flatten().ok_or_else(|| spec.no_dtype(base))
+}
+
+/// The exponent in f64, whatever it is.
+fn pow_of<A: Element + Number, B: Element + CastTo<f64>>(
+    call: Call<'_>,
+) -> Result<Outputs, KernelFailure> {
+    let exponent = call.input(1)?;
+    let mut wide = call.scratch::<f64>(exponent.elements())?;
+    cast::<B, f64>(&call.exec, exponent.as_slice()?, write(&mut wide)?)?;
+    let exponent = Operand::new(wide.as_slice()?, exponent.shape());
+    let mut y = call.output(0)?;
+    pow_mixed::<A>(
+        &call.exec,
+        operand(call.input(0)?)?,
+        exponent,
+        write(&mut y)?,
+        call.out_shape(0),
+    )?;
+    one(y)
+}
+
+fn chain(spec: &Spec<'_>, op: Arith, mean: bool) -> Result<Body, OpError> {
+    let dtype = spec.dtype(0)?;
+    let found = by_dtype!(number dtype, T => body(move |call| folded::<T>(call, op, mean))?);
+    found.ok_or_else(|| spec.no_dtype(dtype))
+}
+
+/// The first two operands into the result, each further one in place.
+fn folded<T: Element + Number>(
+    mut call: Call<'_>,
+    op: Arith,
+    mean: bool,
+) -> Result<Outputs, KernelFailure> {
+    let (mut y, done) = match call.reuse(0, 0) {
+        Some(y) => (y, 1),
+        None if call.inputs.len() == 1 => return one(call.take(0)?),
+        None => {
+            let mut y = call.output(0)?;
+            let (a, b) = (operand(call.input(0)?)?, operand(call.input(1)?)?);
+            arith::<T>(&call.exec, op, a, b, write(&mut y)?, call.out_shape(0))?;
+            (y, 2)
+        }
+    };
+    for i in done..call.inputs.len() {
+        arith_inplace::<T>(
+            &call.exec,
+            op,
+            write(&mut y)?,
+            call.out_shape(0),
+            operand(call.input(i)?)?,
+        )?;
+    }
+    if mean {
+        let count = [T::from_f64(call.inputs.len() as f64)];
+        let count = Operand::new(&count, &[]);
+        arith_inplace::<T>(
+            &call.exec,
+            Arith::Div,
+            write(&mut y)?,
+            call.out_shape(0),
+            count,
+        )?;
+    }
+    one(y)
+}
+
+fn comparison(spec: &Spec<'_>, op: Compare) -> Result<Body, OpError> {
+    let dtype: DType = spec.dtype(0)?;
+    let found = by_dtype!(any dtype, T => body(move |call| {
+        let mut y = call.output(0)?;
+        let (a, b) = (operand::<T>(call.input(0)?)?, operand(call.input(1)?)?);
+        compare(&call.exec, op, a, b, write(&mut y)?, call.out_shape(0))?;
+        one(y)
+    })?);
+    found.ok_or_else(|| spec.no_dtype(dtype))
+}
+
+fn logical(op: Logic) -> Result<Body, OpError> {
+    body(move |call| {
+        let mut y = call.output(0)?;
+        let (a, b) = (operand(call.input(0)?)?, operand(call.input(1)?)?);
+        logic(&call.exec, op, a, b, write(&mut y)?, call.out_shape(0))?;
+        one(y)
+    })
+}
+
+fn bits_of(spec: &Spec<'_>, op: Bitwise) -> Result<Body, OpError> {
+    let dtype = spec.dtype(0)?;
+    let found = by_dtype!(integer dtype, T => body(move |call| {
+        let mut y = call.output(0)?;
+        let (a, b) = (operand::<T>(call.input(0)?)?, operand(call.input(1)?)?);
+        bitwise(&call.exec, op, a, b, write(&mut y)?, call.out_shape(0))?;
+        one(y)
+    })?);
+    found.ok_or_else(|| spec.no_dtype(dtype))
+}
+
+fn choose(spec: &Spec<'_>) -> Result<Body, OpError> {
+    by_size!(spec.dtype(1)?, T => body(|call| {
+        let mut y = call.output(0)?;
+        let (yes, no) = (call.input(1)?, call.input(2)?);
+        let (yes, no) = (Operand::new(bits::<T>(yes), yes.shape()), Operand::new(bits(no), no.shape()));
+        select(&call.exec, operand(call.input(0)?)?, yes, no, write_bits(&mut y)?, call.out_shape(0))?;
+        one(y)
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use convoke_common::graph::{Attr, Attrs};
+    use convoke_common::{Code, Tensor};
+
+    use crate::cpu::testing::{launch, one, vec1};
+
+    fn none() -> Attrs {
+        Attrs::default()
+    }
+
+    #[test]
+    fn broadcasts_and_reuses_the_left_operand() {
+        let a = Tensor::from_slice(&[2, 1], &[10f32, 20.0]).unwrap();
+        let sum = one("Add", none(), &[&a, &vec1(&[1f32, 2.0])]).unwrap();
+        assert_eq!(
+            sum,
+            Tensor::from_slice(&[2, 2], &[11f32, 12.0, 21.0, 22.0]).unwrap()
+        );
+        let at = sum.bytes().as_ptr();
+        let twice = launch(
+            "Mul",
+            none(),
+            vec![Some(sum), Some(Tensor::scalar(2f32))],
+            1,
+        )
+        .unwrap()
+        .remove(0);
+        assert_eq!(twice.bytes().as_ptr(), at);
+        let same = vec1(&[3i64]);
+        let inputs = vec![Some(same.clone()), Some(same)];
+        assert_eq!(
+            launch("Sub", none(), inputs, 1).unwrap().remove(0),
+            vec1(&[0i64])
+        );
+    }
+
+    #[test]
+    fn integer_division_by_zero_is_an_error() {
+        let e = one("Div", none(), &[&vec1(&[1i32, 2]), &vec1(&[1i32, 0])]).unwrap_err();
+        assert_eq!(e.code, Code::KernelFailed);
+        assert!(e.message.contains("division by zero"), "{e}");
+        let inf = one("Div", none(), &[&vec1(&[1f32]), &vec1(&[0f32])]).unwrap();
+        assert_eq!(inf, vec1(&[f32::INFINITY]));
+    }
+
+    #[test]
+    fn chains_take_any_number() {
+        let (a, b, c) = (vec1(&[1f32, 5.0]), vec1(&[4f32, 2.0]), vec1(&[4f32]));
+        assert_eq!(
+            one("Max", none(), &[&a, &b, &c]).unwrap(),
+            vec1(&[4f32, 5.0])
+        );
+        assert_eq!(
+            one("Mean", none(), &[&a, &b, &c]).unwrap(),
+            vec1(&[3f32, 11.0 / 3.0])
+        );
+        assert_eq!(one("Sum", none(), &[&a]).unwrap(), a);
+    }
+
+    #[test]
+    fn powers_may_differ_in_dtype() {
+        let y = one("Pow", none(), &[&vec1(&[2f32, 3.0]), &vec1(&[3i64, 2])]).unwrap();
+        assert_eq!(y, vec1(&[8f32, 9.0]));
+    }
+
+    #[test]
+    fn where_moves_any_dtype() {
+        let c = Tensor::from_bools(&[2], &[true, false]).unwrap();
+        let y = one(
+            "Where",
+            none(),
+            &[&c, &vec1(&[1i64, 2]), &Tensor::scalar(-1i64)],
+        )
+        .unwrap();
+        assert_eq!(y, vec1(&[1i64, -1]));
+    }
+
+    #[test]
+    fn shifts_need_a_direction() {
+        let shift = |d: &str| {
+            let attrs = none().with("direction", Attr::Str(d.into()));
+            one("BitShift", attrs, &[&vec1(&[1u8, 255]), &vec1(&[3u8, 1])])
+        };
+        assert_eq!(shift("LEFT").unwrap(), vec1(&[8u8, 254]));
+        assert!(shift("UP").is_err());
+    }
+}

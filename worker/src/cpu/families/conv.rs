@@ -1,0 +1,240 @@
+//! Convolutions, alone and fused with what follows them.
+
+use convoke_common::graph::Attrs;
+use convoke_common::ops::OpError;
+use convoke_common::ops::attrs::{ConvAttrs, flag};
+use convoke_common::{DType, Error, Tensor};
+use convoke_kernels::conv::{
+    ConvEpilogue, ConvShape, ConvSizes, ConvWeights, conv, pack_conv_weights_into,
+};
+use convoke_kernels::gemm::Activation;
+
+use super::conv_f64;
+use super::fused::activation;
+use crate::cpu::call::{Body, Call, Found, Spec, body, one, write};
+use crate::cpu::dispatch::by_dtype;
+use crate::cpu::wide::{narrow_to, optional_wide, wide, wide_output};
+use crate::cpu::{KernelFailure, Outputs};
+
+pub(super) fn find(spec: &Spec<'_>) -> Found {
+    match spec.op {
+        "Conv" => {
+            let fused = Fused {
+                packed: None,
+                activation: Activation::None,
+            };
+            let dtype = spec.dtype(0)?;
+            match dtype {
+                DType::F32 | DType::F16 | DType::BF16 => {
+                    body(move |call| fused.run(call)).map(Some)
+                }
+                DType::F64 => body(conv_f64::conv).map(Some),
+                other => Err(spec.no_dtype(other)),
+            }
+        }
+        "FusedConv" => fused_conv(spec).map(Some),
+        "PackConvW" => pack(spec).map(Some),
+        _ => Ok(None),
+    }
+}
+
+struct Fused {
+    /// The weights' original shape, where they are packed.
+    packed: Option<Vec<usize>>,
+    activation: Activation,
+}
+
+fn fused_conv(spec: &Spec<'_>) -> Result<Body, OpError> {
+    let packed = if flag(spec.attrs, "packed", false) {
+        let dims = spec
+            .attrs
+            .ints("w_shape")
+            .ok_or_else(|| spec.bad_attr("w_shape", "is required"))?;
+        let dims: Option<Vec<usize>> = dims.iter().map(|d| usize::try_from(*d).ok()).collect();
+        Some(dims.ok_or_else(|| spec.bad_attr("w_shape", "must not be negative"))?)
+    } else {
+        None
+    };
+    let fused = Fused {
+        packed,
+        activation: activation(spec)?,
+    };
+    body(move |call| fused.run(call))
+}
+
+impl Fused {
+    fn run(&self, call: Call<'_>) -> Result<Outputs, KernelFailure> {
+        let (x, w) = (wide(&call, 0)?, wide(&call, 1)?);
+        let (bias, residual) = (optional_wide(&call, 2)?, optional_wide(&call, 3)?);
+        let shape = sizes(
+            call.attrs,
+            x.shape(),
+            self.packed.as_deref().unwrap_or(w.shape()),
+        )?;
+        let (input, weights) = (x.as_slice::<f32>()?, w.as_slice::<f32>()?);
+        let of = |t: &'_ Option<Tensor>, len: usize, name: &str| match t {
+            Some(t) if t.elements() != len => Err(KernelFailure::values(format!(
+                "'{name}' must have {len} elements, not {t:?}"
+            ))),
+            _ => Ok(()),
+        };
+        let mut y = wide_output(&call, 0)?;
+        let channels = call.out_shape(0).get(1).copied().unwrap_or(0);
+        of(&bias, channels, "B")?;
+        of(&residual, y.elements(), "residual")?;
+        if weights.len() != shape.weights_len() || y.elements() != shape.output_len() {
+            return Err(Error::internal(
+                "a convolution's sizes differ between registry and kernel",
+            )
+            .into());
+        }
+        let weights = match self.packed {
+            Some(_) => ConvWeights::Packed(weights),
+            None => ConvWeights::RowMajor(weights),
+        };
+        let epilogue = ConvEpilogue {
+            bias: bias.as_ref().map(Tensor::as_slice).transpose()?,
+            residual: residual.as_ref().map(Tensor::as_slice).transpose()?,
+            activation: self.activation,
+        };
+        conv(call.exec, &shape, input, weights, &epilogue, write(&mut y)?)?;
+        one(narrow_to(&call, 0, y)?)
+    }
+}
+
+/// The convolution of `x [n, c, spatial..]` by `w [m, c / group, kernel..]`.
+fn sizes(attrs: &Attrs, x: &[usize], w: &[usize]) -> Result<ConvShape, KernelFailure> {
+    let ([batch, in_channels, input @ ..], [out_channels, depth, kernel @ ..]) = (x, w) else {
+        return Err(KernelFailure::values(format!(
+            "{x:?} cannot be convolved by {w:?}"
+        )));
+    };
+    let attrs = ConvAttrs::new(attrs, kernel)?;
+    if input.len() != kernel.len() || depth.checked_mul(attrs.group) != Some(*in_channels) {
+        return Err(KernelFailure::values(format!(
+            "{x:?} cannot be convolved by {w:?} in {} groups",
+            attrs.group
+        )));
+    }
+    let window = &attrs.window;
+    let (begin, end): (Vec<usize>, Vec<usize>) = input
+        .iter()
+        .enumerate()
+        .map(|(axis, len)| window.pads(axis, *len))
+        .unzip();
+    let sizes = ConvSizes {
+        batch: *batch,
+        in_channels: *in_channels,
+        out_channels: *out_channels,
+        groups: attrs.group,
+        input,
+        kernel,
+        strides: &window.strides,
+        dilations: &window.dilations,
+        pads_begin: &begin,
+        pads_end: &end,
+    };
+    ConvShape::new(&sizes).map_err(|e| KernelFailure::values(e.to_string()))
+}
+
+/// Weights in the order that convolutions read them.
+fn pack(spec: &Spec<'_>) -> Result<Body, OpError> {
+    let group = ConvAttrs::group(spec.attrs)?;
+    let dtype = spec.dtype(0)?;
+    let found = by_dtype!([F32 f32, F16 half::f16, BF16 half::bf16] dtype, T => body(move |call| {
+        let w = call.slice::<T>(0)?;
+        let mut y = call.output(0)?;
+        let out = write(&mut y)?;
+        let channels = call.shape(0)?.first().copied().unwrap_or(0);
+        if !channels.is_multiple_of(group) || out.len() != w.len() {
+            return Err(Error::internal("the registry's packed length is not the kernel's").into());
+        }
+        pack_conv_weights_into(out, w, channels, group);
+        one(y)
+    })?);
+    found.ok_or_else(|| spec.no_dtype(dtype))
+}
+
+#[cfg(test)]
+mod tests {
+    use convoke_common::graph::Attr;
+    use convoke_common::ops::packing::packed_conv_len;
+
+    use super::*;
+    use crate::cpu::testing::{counting, launch, one, vec1};
+
+    fn pads() -> Attrs {
+        Attrs::default().with("pads", Attr::Ints(vec![1, 1, 1, 1]))
+    }
+
+    #[test]
+    fn one_two_and_three_dimensions() {
+        for spatial in [&[5][..], &[5, 4], &[3, 4, 5]] {
+            let (mut x, mut w) = (vec![1, 2], vec![3, 2]);
+            x.extend(spatial);
+            w.extend(spatial.iter().map(|_| 2));
+            let y = one("Conv", Attrs::default(), &[&counting(&x), &counting(&w)]).unwrap();
+            let want: Vec<usize> = [1, 3]
+                .into_iter()
+                .chain(spatial.iter().map(|d| d - 1))
+                .collect();
+            assert_eq!(y.shape(), want);
+        }
+        let y = one(
+            "Conv",
+            pads(),
+            &[
+                &counting(&[1, 1, 2, 2]),
+                &counting(&[1, 1, 3, 3]),
+                &vec1(&[1f32]),
+            ],
+        );
+        assert_eq!(
+            y.unwrap().as_slice::<f32>().unwrap(),
+            [44.0, 38.0, 26.0, 20.0]
+        );
+    }
+
+    #[test]
+    fn fused_and_packed_equal_the_separate_ops() {
+        let (x, w, b) = (
+            counting(&[2, 4, 5, 5]),
+            counting(&[6, 2, 3, 3]),
+            counting(&[6]),
+        );
+        let group = pads().with("group", Attr::Int(2));
+        let plain = one("Conv", group.clone(), &[&x, &w, &b]).unwrap();
+        let residual = one("Neg", Attrs::default(), &[&plain]).unwrap();
+        let sum = one("Add", Attrs::default(), &[&plain, &residual]).unwrap();
+        let want = one("Relu", Attrs::default(), &[&sum]).unwrap();
+        let packed = one(
+            "PackConvW",
+            Attrs::default().with("group", Attr::Int(2)),
+            &[&w],
+        )
+        .unwrap();
+        assert_eq!(packed.elements(), packed_conv_len(6, 2, 9, 2).unwrap());
+        let fused = group
+            .with("w_shape", Attr::Ints(vec![6, 2, 3, 3]))
+            .with("activation", Attr::Str("Relu".into()));
+        for (flag, w) in [(0, w), (1, packed)] {
+            let attrs = fused.clone().with("packed", Attr::Int(flag));
+            let inputs = [&x, &w, &b, &residual].map(|t| Some(t.clone())).into();
+            assert_eq!(launch("FusedConv", attrs, inputs, 1).unwrap()[0], want);
+        }
+    }
+
+    #[test]
+    fn halves_round_once() {
+        let half = |v: &[f32], s: &[usize]| {
+            let v: Vec<half::f16> = v.iter().map(|x| half::f16::from_f32(*x)).collect();
+            Tensor::from_slice(s, &v).unwrap()
+        };
+        let (x, w) = (
+            half(&[2048.0, 1.0, 1.0], &[1, 3, 1]),
+            half(&[1.0, 1.0, 1.0], &[1, 3, 1]),
+        );
+        let y = one("Conv", Attrs::default(), &[&x, &w]).unwrap();
+        assert_eq!(y, half(&[2050.0], &[1, 1, 1]));
+    }
+}

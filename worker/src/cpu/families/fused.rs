@@ -1,0 +1,188 @@
+//! Products and convolutions with prepacked weights and what follows them in one pass.
+
+use convoke_common::ops::OpError;
+use convoke_common::ops::attrs::{self, flag};
+use convoke_common::ops::packing::packed_gemm_len;
+use convoke_common::{DType, Error};
+use convoke_kernels::gemm::{
+    Activation, Batch, Epilogue, Lhs, PackedB, Rhs, Strided, gemm_batched, pack_b_into,
+    packed_b_len,
+};
+
+use super::matmul::{product, rows};
+use crate::cpu::KernelFailure;
+use crate::cpu::call::{Body, Found, Spec, body, one, write};
+use crate::cpu::dispatch::by_dtype;
+
+pub(super) fn find(spec: &Spec<'_>) -> Found {
+    match spec.op {
+        "PackGemmB" => pack_gemm_b(spec).map(Some),
+        "FusedGemm" => fused_gemm(spec).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// The activation that the attributes name.
+pub(super) fn activation(spec: &Spec<'_>) -> Result<Activation, OpError> {
+    Ok(match attrs::Activation::new(spec.attrs)? {
+        None => Activation::None,
+        Some(attrs::Activation::Relu) => Activation::Relu,
+        Some(attrs::Activation::Clip { min, max }) => Activation::Clip { min, max },
+        Some(attrs::Activation::Sigmoid) => Activation::Sigmoid,
+        Some(attrs::Activation::HardSwish) => Activation::HardSwish,
+        Some(attrs::Activation::HardSigmoid { alpha, beta }) => {
+            Activation::HardSigmoid { alpha, beta }
+        }
+        Some(attrs::Activation::Silu) => Activation::Silu,
+        Some(attrs::Activation::Gelu) => Activation::Gelu,
+        Some(attrs::Activation::GeluTanh) => Activation::GeluTanh,
+        Some(attrs::Activation::Tanh) => Activation::Tanh,
+        Some(attrs::Activation::LeakyRelu { alpha }) => Activation::LeakyRelu { alpha },
+    })
+}
+
+/// `[k, n]`, or `[n, k]` with `trans`, in the order that products read it.
+fn pack_gemm_b(spec: &Spec<'_>) -> Result<Body, OpError> {
+    let trans = flag(spec.attrs, "trans", false);
+    let dtype = spec.dtype(0)?;
+    let found = by_dtype!([F32 f32, F16 half::f16, BF16 half::bf16] dtype, T => body(move |call| {
+        let b = call.input(0)?;
+        let &[rows, cols] = b.shape() else {
+            return Err(KernelFailure::values(format!("only matrices are packed, not {b:?}")));
+        };
+        let (k, n) = if trans { (cols, rows) } else { (rows, cols) };
+        let data = b.as_slice::<T>()?;
+        let source = if trans { Strided::col_major(data, k) } else { Strided::row_major(data, n) };
+        let mut y = call.output(0)?;
+        let out = write(&mut y)?;
+        if out.len() != packed_b_len(k, n) {
+            return Err(Error::internal("the registry's packed length is not the kernel's").into());
+        }
+        pack_b_into(out, source, k, n);
+        one(y)
+    })?);
+    found.ok_or_else(|| spec.no_dtype(dtype))
+}
+
+fn fused_gemm(spec: &Spec<'_>) -> Result<Body, OpError> {
+    let activation = activation(spec)?;
+    if spec.dtype(0)? != DType::F32 {
+        return Err(spec.no_dtype(spec.dtype(0)?));
+    }
+    let size = |name: &str| {
+        usize::try_from(spec.attrs.int(name, -1))
+            .map_err(|_| spec.bad_attr(name, "must not be negative"))
+    };
+    let packed = if flag(spec.attrs, "packed", false) {
+        Some((size("k")?, size("n")?))
+    } else {
+        None
+    };
+    if packed.is_some_and(|(k, n)| packed_gemm_len(k, n).is_none()) {
+        return Err(spec.bad_attr("k", "the packed matrix is too large"));
+    }
+    body(move |call| {
+        let bias = call.optional_slice::<f32>(2)?;
+        let epilogue = bias
+            .map_or(Epilogue::NONE, Epilogue::col_bias)
+            .activation(activation);
+        let (a, b) = (call.input(0)?, call.input(1)?);
+        if let (Some(bias), Some(n)) = (bias, call.out_shape(0).last())
+            && bias.len() != *n
+        {
+            return Err(KernelFailure::values(format!(
+                "a bias of {} values for {n} columns",
+                bias.len()
+            )));
+        }
+        let Some((k, n)) = packed else {
+            return one(product(&call, a, b, &epilogue)?);
+        };
+        let (m, k_a) = rows(a.shape())?;
+        let b = b.as_slice::<f32>()?;
+        let mut y = call.output(0)?;
+        let out = write(&mut y)?;
+        if k_a != k || b.len() != packed_b_len(k, n) || out.len() != m * n {
+            return Err(KernelFailure::values(format!(
+                "{a:?} cannot be multiplied by a packed [{k}, {n}] matrix"
+            )));
+        }
+        let lhs = Lhs::Strided(Strided::row_major(a.as_slice()?, k));
+        gemm_batched(
+            call.exec,
+            &Batch::ONE,
+            (m, n, k),
+            lhs,
+            Rhs::Packed(PackedB::new(b, k, n)),
+            out,
+            &epilogue,
+        )?;
+        one(y)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use convoke_common::Tensor;
+    use convoke_common::graph::{Attr, Attrs};
+    use convoke_common::ops::packing::PACK_N;
+
+    use super::*;
+    use crate::cpu::testing::{counting, launch, one};
+
+    fn int(attrs: Attrs, name: &str, v: i64) -> Attrs {
+        attrs.with(name, Attr::Int(v))
+    }
+
+    #[test]
+    fn registry_and_kernels_agree_on_packed_lengths() {
+        for k in [0, 1, 7, 300] {
+            for n in (0..130).chain([1000]) {
+                assert_eq!(
+                    packed_gemm_len(k, n),
+                    Some(packed_b_len(k, n)),
+                    "[{k}, {n}]"
+                );
+            }
+        }
+        assert_eq!(packed_b_len(1, 1), PACK_N);
+    }
+
+    #[test]
+    fn fused_and_packed_equal_the_separate_ops() {
+        let (a, b, bias) = (counting(&[2, 3, 20]), counting(&[20, 50]), counting(&[50]));
+        let product = one("MatMul", Attrs::default(), &[&a, &b]).unwrap();
+        let sum = one("Add", Attrs::default(), &[&product, &bias]).unwrap();
+        let want = one("Sigmoid", Attrs::default(), &[&sum]).unwrap();
+        let transposed = one("Transpose", Attrs::default(), &[&b]).unwrap();
+        let pack = |t: &Tensor, trans| {
+            one("PackGemmB", int(Attrs::default(), "trans", trans), &[t]).unwrap()
+        };
+        assert_eq!(pack(&b, 0), pack(&transposed, 1));
+        let fused = Attrs::default().with("activation", Attr::Str("Sigmoid".into()));
+        let packed = int(int(int(fused.clone(), "packed", 1), "k", 20), "n", 50);
+        for (attrs, b) in [(fused, b.clone()), (packed, pack(&b, 0))] {
+            let inputs = vec![Some(a.clone()), Some(b), Some(bias.clone())];
+            assert_eq!(launch("FusedGemm", attrs, inputs, 1).unwrap()[0], want);
+        }
+    }
+
+    #[test]
+    fn halves_widen_exactly_when_packed() {
+        let half = Tensor::from_slice(&[1, 2], &[1.5, -2.0].map(half::f16::from_f32)).unwrap();
+        let wide = Tensor::from_slice(&[1, 2], &[1.5f32, -2.0]).unwrap();
+        let pack = |t| one("PackGemmB", Attrs::default(), &[t]).unwrap();
+        assert_eq!(pack(&half), pack(&wide));
+    }
+
+    #[test]
+    fn impossible_forms_are_refused() {
+        let attrs = int(
+            int(int(Attrs::default(), "packed", 1), "k", i64::MAX),
+            "n",
+            i64::MAX,
+        );
+        let inputs = vec![Some(counting(&[1, 2])), Some(counting(&[4]))];
+        assert!(launch("FusedGemm", attrs, inputs, 1).is_err());
+    }
+}

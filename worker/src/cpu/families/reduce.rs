@@ -1,0 +1,215 @@
+//! Reductions over axes, extremes along one, and running sums.
+
+use convoke_common::ops::attrs::{ReduceAttrs, flag};
+use convoke_common::ops::{OpError, normalize_axis};
+use convoke_common::{DType, Element};
+use convoke_kernels::element::{Float, Integer, Number};
+use convoke_kernels::reduce::{
+    Extreme, Reduce, arg_extreme, cum_sum, reduce_float, reduce_integer, top_k,
+};
+use convoke_kernels::shape::Axis;
+use smallvec::smallvec;
+
+use crate::cpu::call::{Body, Call, Found, Spec, body, one, write};
+use crate::cpu::dispatch::by_dtype;
+use crate::cpu::{KernelFailure, Outputs};
+
+pub(super) fn find(spec: &Spec<'_>) -> Found {
+    let op = match spec.op {
+        "ReduceSum" => Reduce::Sum,
+        "ReduceMean" => Reduce::Mean,
+        "ReduceMax" => Reduce::Max,
+        "ReduceMin" => Reduce::Min,
+        "ReduceProd" => Reduce::Prod,
+        "ReduceL1" => Reduce::L1,
+        "ReduceL2" => Reduce::L2,
+        "ReduceLogSum" => Reduce::LogSum,
+        "ReduceLogSumExp" => Reduce::LogSumExp,
+        "ReduceSumSquare" => Reduce::SumSquare,
+        "ArgMax" => return arg(spec, Extreme::Max).map(Some),
+        "ArgMin" => return arg(spec, Extreme::Min).map(Some),
+        "TopK" => return top(spec).map(Some),
+        "CumSum" => return cumulate(spec).map(Some),
+        _ => return Ok(None),
+    };
+    let attrs = ReduceAttrs::new(spec.attrs);
+    let dtype = spec.dtype(0)?;
+    let found = match dtype {
+        DType::Bool => Some(body(move |call| reduce_ints::<u8>(call, op, attrs))?),
+        d if d.is_float() => {
+            by_dtype!(float d, T => body(move |call| reduce_floats::<T>(call, op, attrs))?)
+        }
+        d => by_dtype!(integer d, T => body(move |call| reduce_ints::<T>(call, op, attrs))?),
+    };
+    found.map(Some).ok_or_else(|| spec.no_dtype(dtype))
+}
+
+/// The axes to reduce, by operand 1.
+fn axes(call: &Call<'_>, attrs: &ReduceAttrs) -> Result<Vec<usize>, KernelFailure> {
+    let given = call.ints(1)?.unwrap_or_default();
+    Ok(attrs.axes(&given, call.shape(0)?.len())?)
+}
+
+fn reduce_floats<T: Element + Float>(
+    call: Call<'_>,
+    op: Reduce,
+    attrs: ReduceAttrs,
+) -> Result<Outputs, KernelFailure> {
+    let mut y = call.output(0)?;
+    let axes = axes(&call, &attrs)?;
+    reduce_float::<T>(
+        &call.exec,
+        op,
+        call.slice(0)?,
+        call.shape(0)?,
+        &axes,
+        write(&mut y)?,
+    )?;
+    one(y)
+}
+
+fn reduce_ints<T: Element + Integer>(
+    call: Call<'_>,
+    op: Reduce,
+    attrs: ReduceAttrs,
+) -> Result<Outputs, KernelFailure> {
+    let mut y = call.output(0)?;
+    let axes = axes(&call, &attrs)?;
+    reduce_integer::<T>(
+        &call.exec,
+        op,
+        call.slice(0)?,
+        call.shape(0)?,
+        &axes,
+        write(&mut y)?,
+    )?;
+    one(y)
+}
+
+fn arg(spec: &Spec<'_>, extreme: Extreme) -> Result<Body, OpError> {
+    let (axis, last) = (
+        spec.attrs.int("axis", 0),
+        ReduceAttrs::new(spec.attrs).select_last,
+    );
+    let dtype = spec.dtype(0)?;
+    let found = by_dtype!(number dtype, T => body(move |call| {
+        let shape = call.shape(0)?;
+        let axis = Axis::of(shape, normalize_axis(axis, shape.len())?);
+        let mut y = call.output(0)?;
+        if axis.len == 0 && y.elements() > 0 {
+            return Err(KernelFailure::values(format!("{:?} has no elements to choose from", call.input(0)?)));
+        }
+        arg_extreme::<T>(&call.exec, extreme, call.slice(0)?, axis, last, write(&mut y)?)?;
+        one(y)
+    })?);
+    found.ok_or_else(|| spec.no_dtype(dtype))
+}
+
+fn top(spec: &Spec<'_>) -> Result<Body, OpError> {
+    let axis = spec.attrs.int("axis", -1);
+    let extreme = if flag(spec.attrs, "largest", true) {
+        Extreme::Max
+    } else {
+        Extreme::Min
+    };
+    let dtype = spec.dtype(0)?;
+    let found = by_dtype!(number dtype, T => body(move |call| top_of::<T>(call, axis, extreme))?);
+    found.ok_or_else(|| spec.no_dtype(dtype))
+}
+
+fn top_of<T: Element + Number>(
+    call: Call<'_>,
+    axis: i64,
+    extreme: Extreme,
+) -> Result<Outputs, KernelFailure> {
+    let shape = call.shape(0)?;
+    let at = normalize_axis(axis, shape.len())?;
+    let (axis, k) = (Axis::of(shape, at), call.out_shape(0)[at]);
+    if k > axis.len {
+        return Err(KernelFailure::values(format!(
+            "the top {k} of {} elements do not exist",
+            axis.len
+        )));
+    }
+    let mut values = call.output(0)?;
+    let mut indices = call.pool.tensor(DType::I64, call.out_shape(0))?;
+    top_k::<T>(
+        &call.exec,
+        extreme,
+        call.slice(0)?,
+        axis,
+        k,
+        write(&mut values)?,
+        write(&mut indices)?,
+    )?;
+    let mut outputs: Outputs = smallvec![values, indices];
+    outputs.truncate(call.outputs.len());
+    Ok(outputs)
+}
+
+fn cumulate(spec: &Spec<'_>) -> Result<Body, OpError> {
+    let (exclusive, reverse) = (
+        flag(spec.attrs, "exclusive", false),
+        flag(spec.attrs, "reverse", false),
+    );
+    let dtype = spec.dtype(0)?;
+    let found = by_dtype!(number dtype, T => body(move |call| {
+        let shape = call.shape(0)?;
+        let Some(&[axis]) = call.ints(1)?.as_deref() else {
+            return Err(KernelFailure::values("the axis of a running sum must be a scalar"));
+        };
+        let axis = Axis::of(shape, normalize_axis(axis, shape.len())?);
+        let mut y = call.output(0)?;
+        cum_sum::<T>(&call.exec, call.slice(0)?, axis, exclusive, reverse, write(&mut y)?)?;
+        one(y)
+    })?);
+    found.ok_or_else(|| spec.no_dtype(dtype))
+}
+
+#[cfg(test)]
+mod tests {
+    use convoke_common::Tensor;
+    use convoke_common::graph::{Attr, Attrs};
+
+    use crate::cpu::testing::{counting, launch, one, vec1};
+
+    #[test]
+    fn axes_are_an_operand() {
+        let x = counting(&[2, 3]);
+        let sum = |axes: &[i64]| one("ReduceSum", Attrs::default(), &[&x, &vec1(axes)]).unwrap();
+        assert_eq!(
+            sum(&[-1]),
+            Tensor::from_slice(&[2, 1], &[3f32, 12.0]).unwrap()
+        );
+        assert_eq!(sum(&[]), Tensor::from_slice(&[1, 1], &[15f32]).unwrap());
+        let noop = Attrs::default().with("noop_with_empty_axes", Attr::Int(1));
+        assert_eq!(
+            launch("ReduceSum", noop, vec![Some(x.clone())], 1).unwrap()[0],
+            x
+        );
+    }
+
+    #[test]
+    fn extremes_and_their_places() {
+        let x = vec1(&[3i64, 9, 9, 1]);
+        let arg = Attrs::default()
+            .with("select_last_index", Attr::Int(1))
+            .with("keepdims", Attr::Int(0));
+        assert_eq!(one("ArgMax", arg, &[&x]).unwrap(), Tensor::scalar(2i64));
+        let inputs = vec![Some(x), Some(vec1(&[3i64]))];
+        let top = launch("TopK", Attrs::default(), inputs, 2).unwrap();
+        assert_eq!(top, [vec1(&[9i64, 9, 3]), vec1(&[1i64, 2, 0])]);
+    }
+
+    #[test]
+    fn running_sums() {
+        let attrs = Attrs::default().with("exclusive", Attr::Int(1));
+        let y = one(
+            "CumSum",
+            attrs,
+            &[&vec1(&[1f32, 2.0, 3.0]), &Tensor::scalar(0i64)],
+        )
+        .unwrap();
+        assert_eq!(y, vec1(&[0f32, 1.0, 3.0]));
+    }
+}

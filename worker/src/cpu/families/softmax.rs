@@ -1,0 +1,51 @@
+//! Softmax along one axis.
+
+use convoke_common::ops::attrs::axis;
+use convoke_kernels::shape::Axis;
+use convoke_kernels::softmax::{log_softmax, softmax};
+
+use crate::cpu::call::{Found, Spec, body, one, write};
+use crate::cpu::dispatch::by_dtype;
+
+pub(super) fn find(spec: &Spec<'_>) -> Found {
+    let log = match spec.op {
+        "Softmax" => false,
+        "LogSoftmax" => true,
+        _ => return Ok(None),
+    };
+    let dtype = spec.dtype(0)?;
+    let found = by_dtype!(float dtype, T => body(move |call| {
+        let shape = call.shape(0)?;
+        let axis = Axis::of(shape, axis(call.attrs, -1, shape.len())?);
+        let mut y = call.output(0)?;
+        let (x, out) = (call.slice::<T>(0)?, write(&mut y)?);
+        if log { log_softmax(&call.exec, x, axis, out)? } else { softmax(&call.exec, x, axis, out)? }
+        one(y)
+    })?);
+    found.map(Some).ok_or_else(|| spec.no_dtype(dtype))
+}
+
+#[cfg(test)]
+mod tests {
+    use convoke_common::graph::{Attr, Attrs};
+
+    use crate::cpu::testing::{one, vec1};
+    use convoke_common::Tensor;
+
+    #[test]
+    fn any_axis_and_dtype() {
+        let half = half::f16::from_f32(0.5);
+        assert_eq!(
+            one("Softmax", Attrs::default(), &[&vec1(&[7f32, 7.0])]).unwrap(),
+            vec1(&[0.5f32, 0.5])
+        );
+        let x = Tensor::from_slice(&[2, 1], &[half, half]).unwrap();
+        let attrs = Attrs::default().with("axis", Attr::Int(0));
+        assert_eq!(
+            one("Softmax", attrs, &[&x]).unwrap(),
+            Tensor::from_slice(&[2, 1], &[half, half]).unwrap()
+        );
+        let y = one("LogSoftmax", Attrs::default(), &[&vec1(&[3f64])]).unwrap();
+        assert_eq!(y, vec1(&[0f64]));
+    }
+}

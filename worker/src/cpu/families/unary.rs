@@ -1,0 +1,239 @@
+//! Functions of one element, and `Clip`.
+
+use convoke_common::ops::OpError;
+use convoke_common::ops::attrs::{alpha_beta, flag, gelu_tanh, selu};
+use convoke_common::{DType, Element, Tensor};
+use convoke_kernels::Exec;
+use convoke_kernels::cast::{CastTo, cast};
+use convoke_kernels::element::Number;
+use convoke_kernels::error::Result as KernelResult;
+use convoke_kernels::unary::{self, FloatUnary, IntegerUnary, Test};
+
+use crate::cpu::call::{Body, Call, Found, Spec, body, one, write};
+use crate::cpu::dispatch::by_dtype;
+use crate::cpu::{KernelFailure, Outputs};
+
+pub(super) fn find(spec: &Spec<'_>) -> Found {
+    match spec.op {
+        "IsNaN" => return test(spec, Test::IsNan).map(Some),
+        "IsInf" => {
+            let sign = |name| flag(spec.attrs, name, true);
+            let (positive, negative) = (sign("detect_positive"), sign("detect_negative"));
+            return test(spec, Test::IsInf { positive, negative }).map(Some);
+        }
+        "Not" => return Ok(Some(map::<u8>(unary::not, unary::not_inplace))),
+        "Clip" => return clip(spec).map(Some),
+        _ => {}
+    }
+    let (float, integer) = (float_op(spec)?, integer_op(spec.op));
+    if float.is_none() && integer.is_none() {
+        return Ok(None);
+    }
+    let dtype = spec.dtype(0)?;
+    let found = match (float, integer) {
+        (Some(FloatUnary::Erf), _) if dtype.is_int() => {
+            by_dtype!(integer dtype, T => body(erf_of::<T>)?)
+        }
+        (Some(op), _) if dtype.is_float() => by_dtype!(float dtype, T => map::<T>(
+            move |e, x, y| unary::float(e, op, x, y),
+            move |e, y| unary::float_inplace(e, op, y),
+        )),
+        (_, Some(op)) => by_dtype!(integer dtype, T => map::<T>(
+            move |e, x, y| unary::integer(e, op, x, y),
+            move |e, y| unary::integer_inplace(e, op, y),
+        )),
+        _ => None,
+    };
+    found.map(Some).ok_or_else(|| spec.no_dtype(dtype))
+}
+
+/// The function of floats that `op` is.
+fn float_op(spec: &Spec<'_>) -> Result<Option<FloatUnary>, OpError> {
+    let (alpha, beta) = alpha_beta(spec.op, spec.attrs);
+    let (alpha, beta) = (f64::from(alpha), f64::from(beta));
+    Ok(Some(match spec.op {
+        "Abs" => FloatUnary::Abs,
+        "Neg" => FloatUnary::Neg,
+        "Sign" => FloatUnary::Sign,
+        "Reciprocal" => FloatUnary::Reciprocal,
+        "Sqrt" => FloatUnary::Sqrt,
+        "Floor" => FloatUnary::Floor,
+        "Ceil" => FloatUnary::Ceil,
+        "Round" => FloatUnary::Round,
+        "Exp" => FloatUnary::Exp,
+        "Log" => FloatUnary::Log,
+        "Sin" => FloatUnary::Sin,
+        "Cos" => FloatUnary::Cos,
+        "Tan" => FloatUnary::Tan,
+        "Sinh" => FloatUnary::Sinh,
+        "Cosh" => FloatUnary::Cosh,
+        "Tanh" => FloatUnary::Tanh,
+        "Asin" => FloatUnary::Asin,
+        "Acos" => FloatUnary::Acos,
+        "Atan" => FloatUnary::Atan,
+        "Asinh" => FloatUnary::Asinh,
+        "Acosh" => FloatUnary::Acosh,
+        "Atanh" => FloatUnary::Atanh,
+        "Erf" => FloatUnary::Erf,
+        "Sigmoid" => FloatUnary::Sigmoid,
+        "Swish" => FloatUnary::Swish { alpha },
+        "Relu" => FloatUnary::Relu,
+        "LeakyRelu" => FloatUnary::LeakyRelu { alpha },
+        "ThresholdedRelu" => FloatUnary::ThresholdedRelu { alpha },
+        "Elu" => FloatUnary::Elu { alpha },
+        "Selu" => {
+            let (alpha, gamma) = selu(spec.attrs);
+            FloatUnary::Selu {
+                alpha: f64::from(alpha),
+                gamma: f64::from(gamma),
+            }
+        }
+        "Celu" => FloatUnary::Celu { alpha },
+        "HardSigmoid" => FloatUnary::HardSigmoid { alpha, beta },
+        "HardSwish" => FloatUnary::HardSwish,
+        "Gelu" if gelu_tanh(spec.attrs)? => FloatUnary::GeluTanh,
+        "Gelu" => FloatUnary::Gelu,
+        "Softplus" => FloatUnary::Softplus,
+        "Softsign" => FloatUnary::Softsign,
+        "Mish" => FloatUnary::Mish,
+        _ => return Ok(None),
+    }))
+}
+
+/// The function of integers that `op` is.
+fn integer_op(op: &str) -> Option<IntegerUnary> {
+    Some(match op {
+        "Abs" => IntegerUnary::Abs,
+        "Neg" => IntegerUnary::Neg,
+        "Sign" => IntegerUnary::Sign,
+        "Relu" => IntegerUnary::Relu,
+        "BitwiseNot" => IntegerUnary::BitwiseNot,
+        _ => return None,
+    })
+}
+
+/// `y[i] = f(x[i])`, in place where the operand may be overwritten.
+fn map<T: Element>(
+    copy: impl Fn(&Exec<'_>, &[T], &mut [T]) -> KernelResult + Send + Sync + 'static,
+    replace: impl Fn(&Exec<'_>, &mut [T]) -> KernelResult + Send + Sync + 'static,
+) -> Body {
+    Box::new(move |mut call| {
+        if let Some(mut y) = call.reuse(0, 0) {
+            replace(&call.exec, write(&mut y)?)?;
+            return one(y);
+        }
+        let mut y = call.output(0)?;
+        copy(&call.exec, call.slice(0)?, write(&mut y)?)?;
+        one(y)
+    })
+}
+
+/// The error function of integers: in f64, truncated.
+fn erf_of<T: Element + CastTo<f64>>(call: Call<'_>) -> Result<Outputs, KernelFailure>
+where
+    f64: CastTo<T>,
+{
+    let x = call.slice::<T>(0)?;
+    let mut wide = call.scratch::<f64>(x.len())?;
+    let values = write(&mut wide)?;
+    cast(&call.exec, x, values)?;
+    unary::float_inplace::<f64>(&call.exec, FloatUnary::Erf, values)?;
+    let mut y = call.output(0)?;
+    cast::<f64, T>(&call.exec, values, write(&mut y)?)?;
+    one(y)
+}
+
+fn test(spec: &Spec<'_>, test: Test) -> Result<Body, OpError> {
+    let dtype = spec.dtype(0)?;
+    let found = by_dtype!(float dtype, T => body(move |call| {
+        let mut y = call.output(0)?;
+        unary::test::<T>(&call.exec, test, call.slice(0)?, write(&mut y)?)?;
+        one(y)
+    })?);
+    found.ok_or_else(|| spec.no_dtype(dtype))
+}
+
+fn clip(spec: &Spec<'_>) -> Result<Body, OpError> {
+    let dtype: DType = spec.dtype(0)?;
+    let found = by_dtype!(number dtype, T => body(clip_as::<T>)?);
+    found.ok_or_else(|| spec.no_dtype(dtype))
+}
+
+fn clip_as<T: Element + Number>(mut call: Call<'_>) -> Result<Outputs, KernelFailure> {
+    let min = bound(call.optional(1))?.unwrap_or(T::LOWEST);
+    let max = bound(call.optional(2))?.unwrap_or(T::HIGHEST);
+    if let Some(mut y) = call.reuse(0, 0) {
+        unary::clip_inplace::<T>(&call.exec, min, max, write(&mut y)?)?;
+        return one(y);
+    }
+    let mut y = call.output(0)?;
+    unary::clip::<T>(&call.exec, min, max, call.slice(0)?, write(&mut y)?)?;
+    one(y)
+}
+
+fn bound<T: Element>(t: Option<&Tensor>) -> Result<Option<T>, KernelFailure> {
+    let Some(t) = t else { return Ok(None) };
+    match t.as_slice::<T>()? {
+        [bound] => Ok(Some(*bound)),
+        _ => Err(KernelFailure::values(format!(
+            "a bound must be a scalar, not {t:?}"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use convoke_common::graph::{Attr, Attrs};
+
+    use super::*;
+    use crate::cpu::testing::{launch, one, vec1};
+
+    #[test]
+    fn an_operand_held_alone_is_overwritten() {
+        let x = vec1(&[-1f32, 2.0]);
+        let at = x.bytes().as_ptr();
+        let y = launch("Relu", Attrs::default(), vec![Some(x.clone())], 1)
+            .unwrap()
+            .remove(0);
+        assert_ne!(y.bytes().as_ptr(), at);
+        let y = launch("Relu", Attrs::default(), vec![Some(x)], 1)
+            .unwrap()
+            .remove(0);
+        assert_eq!(y.bytes().as_ptr(), at);
+        assert_eq!(y, vec1(&[0f32, 2.0]));
+    }
+
+    #[test]
+    fn attributes_and_dtypes() {
+        let slope = Attrs::default().with("alpha", Attr::Float(0.5));
+        assert_eq!(
+            one("LeakyRelu", slope, &[&vec1(&[-2f64, 2.0])]).unwrap(),
+            vec1(&[-1f64, 2.0])
+        );
+        assert_eq!(
+            one("Neg", Attrs::default(), &[&vec1(&[1i64 << 60])]).unwrap(),
+            vec1(&[-(1i64 << 60)])
+        );
+        let half = |v: f32| half::f16::from_f32(v);
+        assert_eq!(
+            one("Abs", Attrs::default(), &[&vec1(&[half(-1.5)])]).unwrap(),
+            vec1(&[half(1.5)])
+        );
+        let nan = one("IsNaN", Attrs::default(), &[&vec1(&[f32::NAN, 1.0])]).unwrap();
+        assert_eq!(nan, Tensor::from_bools(&[2], &[true, false]).unwrap());
+    }
+
+    #[test]
+    fn clip_takes_one_bound_or_two() {
+        let x = || Some(vec1(&[-3i32, 0, 7]));
+        let clip = |min: Option<i32>, max: Option<i32>| {
+            let inputs = vec![x(), min.map(Tensor::scalar), max.map(Tensor::scalar)];
+            launch("Clip", Attrs::default(), inputs, 1)
+                .unwrap()
+                .remove(0)
+        };
+        assert_eq!(clip(Some(-1), Some(5)), vec1(&[-1, 0, 5]));
+        assert_eq!(clip(None, Some(5)), vec1(&[-3, 0, 5]));
+        assert_eq!(clip(None, None), vec1(&[-3, 0, 7]));
+    }
+}

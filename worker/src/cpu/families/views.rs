@@ -1,0 +1,58 @@
+//! Ops that give the same elements another shape, or none at all: nothing is copied.
+
+use smallvec::smallvec;
+
+use crate::cpu::call::{Call, Found, Spec, body, one, write};
+use crate::cpu::{KernelFailure, Outputs};
+
+pub(super) fn find(spec: &Spec<'_>) -> Found {
+    match spec.op {
+        "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" | "Identity" => {}
+        "Dropout" => return body(dropout).map(Some),
+        _ => return Ok(None),
+    }
+    body(|mut call| {
+        let x = call.take(0)?;
+        if x.shape() == call.out_shape(0) {
+            return one(x);
+        }
+        let y = x.reshape(call.out_shape(0));
+        y.map(one).unwrap_or_else(|| {
+            Err(KernelFailure::values(format!(
+                "{x:?} cannot take the shape {:?}",
+                call.out_shape(0)
+            )))
+        })
+    })
+    .map(Some)
+}
+
+/// Inference keeps every element.
+fn dropout(mut call: Call<'_>) -> Result<Outputs, KernelFailure> {
+    let mut outputs: Outputs = smallvec![call.take(0)?];
+    if call.outputs.len() > 1 {
+        let mut mask = call.output(1)?;
+        write::<u8>(&mut mask)?.fill(1);
+        outputs.push(mask);
+    }
+    Ok(outputs)
+}
+
+#[cfg(test)]
+mod tests {
+    use convoke_common::graph::Attrs;
+
+    use crate::cpu::testing::{counting, one, vec1};
+
+    #[test]
+    fn the_buffer_is_shared() {
+        let x = counting(&[2, 3]);
+        let y = one("Reshape", Attrs::default(), &[&x, &vec1(&[3i64, -1])]).unwrap();
+        assert_eq!(
+            (y.shape(), y.bytes().as_ptr()),
+            (&[3usize, 2][..], x.bytes().as_ptr())
+        );
+        let e = one("Reshape", Attrs::default(), &[&x, &vec1(&[4i64])]).unwrap_err();
+        assert_eq!(e.code, convoke_common::Code::KernelFailed);
+    }
+}

@@ -1,0 +1,347 @@
+//! The CPU device: from ops of the graph to kernels over slices.
+//!
+//! ```text
+//! resolve(op, attrs, dtypes) -> Kernel        once, at install: family -> dtype -> parsed attributes
+//! Kernel::launch(inputs)     -> outputs       every step: sizes from the registry's rule, then the kernel
+//! ```
+//!
+//! Invariants
+//! 1. Output dtypes and shapes come from the registry's rule, the same that planning uses; a kernel never
+//!    decides a size, except where only data can.
+//! 2. No value of an operand causes a panic: what the registry's rule lets through is checked here or in
+//!    the kernel, and comes back as an error.
+//! 3. A kernel overwrites an operand only where it holds the buffer alone.
+
+mod call;
+mod dispatch;
+pub mod evaluate;
+mod families;
+#[cfg(test)]
+mod testing;
+mod wide;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use convoke_common::graph::Attrs;
+use convoke_common::memory::Pool;
+use convoke_common::ops::{self, ConcreteOperand, ConcreteOutputs, Memory, OpDef, OpError};
+use convoke_common::tensor::TensorError;
+use convoke_common::{Code, DType, Error, Shape, Tensor};
+use convoke_kernels::{Cancelled, Exec, KernelError};
+use smallvec::SmallVec;
+
+use call::{Body, Call, Spec};
+
+/// One execution of a kernel.
+pub struct Launch<'a> {
+    /// The operands. Moved in at their last use, so that `is_unique` tells whether one may be overwritten.
+    pub inputs: Inputs,
+    /// Threads and the cancel flag.
+    pub exec: Exec<'a>,
+    /// Where outputs and scratch come from.
+    pub pool: &'a Pool,
+}
+
+/// Operands; `None` for an optional one left out.
+pub type Inputs = SmallVec<[Option<Tensor>; 4]>;
+/// Results, in the op's order.
+pub type Outputs = SmallVec<[Tensor; 2]>;
+
+/// An op bound to attributes and operand dtypes, ready to run any number of times, from any thread.
+pub trait Kernel: Send + Sync {
+    /// Runs it.
+    fn launch(&self, launch: Launch<'_>) -> Result<Outputs, KernelFailure>;
+}
+
+/// Why a launch has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum KernelFailure {
+    /// The step was cancelled.
+    #[error("cancelled")]
+    Cancelled,
+    /// What went wrong.
+    #[error(transparent)]
+    Error(#[from] Error),
+}
+
+impl KernelFailure {
+    /// The operands' values do not allow a result.
+    fn values(message: impl Into<String>) -> KernelFailure {
+        KernelFailure::Error(Error::new(Code::KernelFailed, message))
+    }
+}
+
+impl From<Cancelled> for KernelFailure {
+    fn from(_: Cancelled) -> KernelFailure {
+        KernelFailure::Cancelled
+    }
+}
+
+impl From<KernelError> for KernelFailure {
+    fn from(e: KernelError) -> KernelFailure {
+        match e {
+            KernelError::Cancelled(_) => KernelFailure::Cancelled,
+            e => KernelFailure::values(e.to_string()),
+        }
+    }
+}
+
+impl From<OpError> for KernelFailure {
+    fn from(e: OpError) -> KernelFailure {
+        KernelFailure::values(e.to_string())
+    }
+}
+
+impl From<TensorError> for KernelFailure {
+    fn from(e: TensorError) -> KernelFailure {
+        KernelFailure::Error(e.into())
+    }
+}
+
+/// The implementation of `op` for these attributes and operand dtypes, with `outputs` results.
+pub fn resolve(
+    op: &str,
+    attrs: &Attrs,
+    operands: &[Option<DType>],
+    outputs: usize,
+) -> Result<Arc<dyn Kernel>, OpError> {
+    let def = ops::lookup(op).ok_or_else(|| OpError::Unknown { op: op.into() })?;
+    let spec = Spec {
+        op,
+        attrs,
+        operands,
+    };
+    let body = families::find(&spec)?.ok_or_else(|| OpError::Unknown { op: op.into() })?;
+    let host = (0..operands.len()).map(|i| is_host(def, i)).collect();
+    Ok(Arc::new(Resolved {
+        def,
+        attrs: attrs.clone(),
+        outputs,
+        host,
+        last: Mutex::default(),
+        body,
+    }))
+}
+
+fn is_host(def: &OpDef, operand: usize) -> bool {
+    let variadic = def.operands.last().filter(|o| o.variadic);
+    def.operands
+        .get(operand)
+        .or(variadic)
+        .is_some_and(|o| o.memory == Memory::Host)
+}
+
+struct Resolved {
+    def: &'static OpDef,
+    attrs: Attrs,
+    outputs: usize,
+    /// Which operands are host operands.
+    host: SmallVec<[bool; 8]>,
+    /// The sizes last seen: in the steady state they do not change.
+    last: Mutex<Option<Sizes>>,
+    body: Body,
+}
+
+/// Operand sizes and the output sizes that follow from them.
+struct Sizes {
+    inputs: SmallVec<[Option<Shape>; 4]>,
+    /// The bytes of the host operands, one after the other.
+    host: SmallVec<[u8; 32]>,
+    outputs: ConcreteOutputs,
+}
+
+impl Resolved {
+    fn outputs(&self, inputs: &[Option<Tensor>]) -> Result<ConcreteOutputs, OpError> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sizes) = &*last
+            && sizes.describe(inputs, &self.host)
+        {
+            return Ok(sizes.outputs.clone());
+        }
+        let outputs = self.infer(inputs)?;
+        let mut host = SmallVec::new();
+        for t in self.host_tensors(inputs) {
+            host.extend_from_slice(t.bytes());
+        }
+        let shape = |t: &Option<Tensor>| t.as_ref().map(|t| Shape::from(t.shape()));
+        *last = Some(Sizes {
+            inputs: inputs.iter().map(shape).collect(),
+            host,
+            outputs: outputs.clone(),
+        });
+        Ok(outputs)
+    }
+
+    fn infer(&self, inputs: &[Option<Tensor>]) -> Result<ConcreteOutputs, OpError> {
+        let operands: SmallVec<[Option<ConcreteOperand<'_>>; 8]> = inputs
+            .iter()
+            .enumerate()
+            .map(|(i, t)| {
+                let t = t.as_ref()?;
+                let host = self.host.get(i).is_some_and(|h| *h).then_some(t);
+                Some(ConcreteOperand {
+                    dtype: t.dtype(),
+                    shape: t.shape(),
+                    host,
+                })
+            })
+            .collect();
+        ops::infer_concrete(self.def, &self.attrs, &operands, self.outputs)
+    }
+
+    fn host_tensors<'t>(&self, inputs: &'t [Option<Tensor>]) -> impl Iterator<Item = &'t Tensor> {
+        inputs
+            .iter()
+            .zip(self.host.clone())
+            .filter_map(|(t, host)| t.as_ref().filter(|_| host))
+    }
+}
+
+impl Sizes {
+    fn describe(&self, inputs: &[Option<Tensor>], host: &[bool]) -> bool {
+        let mut seen = self.host.as_slice();
+        inputs.len() == self.inputs.len()
+            && self
+                .inputs
+                .iter()
+                .zip(inputs)
+                .zip(host)
+                .all(|((shape, t), host)| match (shape, t) {
+                    (None, None) => true,
+                    (Some(shape), Some(t)) if shape.as_slice() == t.shape() => {
+                        if !*host {
+                            return true;
+                        }
+                        match seen.split_at_checked(t.byte_len()) {
+                            Some((own, rest)) if own == t.bytes() => {
+                                seen = rest;
+                                true
+                            }
+                            _ => false,
+                        }
+                    }
+                    _ => false,
+                })
+    }
+}
+
+impl Kernel for Resolved {
+    fn launch(&self, launch: Launch<'_>) -> Result<Outputs, KernelFailure> {
+        let Launch { inputs, exec, pool } = launch;
+        exec.check()?;
+        let outputs = self.outputs(&inputs)?;
+        (self.body)(Call {
+            attrs: &self.attrs,
+            inputs,
+            exec,
+            pool,
+            outputs,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use convoke_common::graph::Attr;
+    use convoke_common::ops::AttrKind;
+
+    use super::*;
+    use crate::cpu::testing::{counting, one, vec1};
+
+    /// Something for every attribute that an op requires.
+    fn attrs(def: &OpDef) -> Attrs {
+        def.attrs
+            .iter()
+            .filter(|a| a.required)
+            .fold(Attrs::default(), |attrs, a| {
+                let value = match (a.kind, a.name) {
+                    (_, "w_shape") => Attr::Ints(vec![1, 1, 1]),
+                    (AttrKind::Int, _) => Attr::Int(1),
+                    (AttrKind::Str, _) => Attr::Str("LEFT".into()),
+                    (AttrKind::Ints, _) => Attr::Ints(vec![1]),
+                    (AttrKind::Tensor, _) => Attr::Tensor(vec1(&[1f32])),
+                    (AttrKind::DType, _) => Attr::DType(DType::F32),
+                    (kind, name) => panic!("attribute {name} of kind {kind:?}"),
+                };
+                attrs.with(a.name, value)
+            })
+    }
+
+    #[test]
+    fn every_op_has_a_kernel_for_every_dtype() {
+        for def in ops::all() {
+            for (i, varied) in def.operands.iter().enumerate() {
+                for dtype in varied.dtypes {
+                    let of = |(j, o): (usize, &ops::OperandDef)| {
+                        let same = j == i || (o.class != 0 && o.class == varied.class);
+                        Some(if same { *dtype } else { o.dtypes[0] })
+                    };
+                    let operands: Vec<_> = def.operands.iter().enumerate().map(of).collect();
+                    let found = resolve(def.name, &attrs(def), &operands, def.outputs.0);
+                    assert!(
+                        found.is_ok(),
+                        "{} {operands:?}: {:?}",
+                        def.name,
+                        found.err()
+                    );
+                }
+            }
+            if def.operands.is_empty() {
+                assert!(
+                    resolve(def.name, &attrs(def), &[], 1).is_ok(),
+                    "{}",
+                    def.name
+                );
+            }
+        }
+        let unknown = resolve("NoSuchOp", &Attrs::default(), &[], 1);
+        assert!(matches!(unknown, Err(OpError::Unknown { .. })));
+    }
+
+    #[test]
+    fn remembered_sizes_follow_shapes_and_host_operands() {
+        let dtypes = [Some(DType::F32), Some(DType::I64)];
+        let kernel = resolve("Reshape", &Attrs::default(), &dtypes, 1).unwrap();
+        let cancel = std::sync::atomic::AtomicBool::new(false);
+        let ledger = convoke_common::memory::Ledger::new("test", 1 << 20);
+        let pool = Pool::new(&ledger, convoke_common::memory::Account::Handles, 0).unwrap();
+        let check = |x: &[usize], to: &[i64], want: &[usize]| {
+            let inputs = [Some(counting(x)), Some(vec1(to))].into_iter().collect();
+            let y = kernel
+                .launch(Launch {
+                    inputs,
+                    exec: Exec::single(&cancel),
+                    pool: &pool,
+                })
+                .unwrap();
+            assert_eq!(y[0].shape(), want);
+        };
+        for _ in 0..2 {
+            check(&[2, 6], &[3, -1], &[3, 4]);
+            check(&[2, 6], &[4, -1], &[4, 3]);
+            check(&[2, 8], &[4, -1], &[4, 4]);
+            check(&[2, 8], &[16], &[16]);
+        }
+    }
+
+    #[test]
+    fn a_cancelled_step_ends_at_once() {
+        let kernel = resolve("Relu", &Attrs::default(), &[Some(DType::F32)], 1).unwrap();
+        let cancel = std::sync::atomic::AtomicBool::new(true);
+        let ledger = convoke_common::memory::Ledger::new("test", 1 << 20);
+        let pool = Pool::new(&ledger, convoke_common::memory::Account::Handles, 0).unwrap();
+        let inputs = [Some(counting(&[4]))].into_iter().collect();
+        let end = kernel.launch(Launch {
+            inputs,
+            exec: Exec::single(&cancel),
+            pool: &pool,
+        });
+        assert!(matches!(end, Err(KernelFailure::Cancelled)));
+    }
+
+    #[test]
+    fn operands_of_another_dtype_than_resolved_are_an_error() {
+        let e = one("Add", Attrs::default(), &[&vec1(&[1f32]), &vec1(&[1f64])]);
+        assert!(e.is_err());
+    }
+}

@@ -1,0 +1,54 @@
+//! One launch of one op, for tests.
+
+use std::sync::atomic::AtomicBool;
+
+use convoke_common::graph::Attrs;
+use convoke_common::memory::{Account, Ledger, Pool};
+use convoke_common::{DType, Error, Tensor};
+use convoke_kernels::Exec;
+
+use super::{KernelFailure, Launch, resolve};
+
+/// The results of `op`; operands are moved in.
+pub(crate) fn launch(
+    op: &str,
+    attrs: Attrs,
+    inputs: Vec<Option<Tensor>>,
+    outputs: usize,
+) -> Result<Vec<Tensor>, Error> {
+    let dtypes: Vec<Option<DType>> = inputs
+        .iter()
+        .map(|t| t.as_ref().map(Tensor::dtype))
+        .collect();
+    let kernel =
+        resolve(op, &attrs, &dtypes, outputs).map_err(|e| Error::internal(e.to_string()))?;
+    let cancel = AtomicBool::new(false);
+    let pool = Pool::new(&Ledger::new("test", 1 << 40), Account::Handles, 0)?;
+    let exec = Exec::single(&cancel);
+    match kernel.launch(Launch {
+        inputs: inputs.into(),
+        exec,
+        pool: &pool,
+    }) {
+        Ok(outputs) => Ok(outputs.into_vec()),
+        Err(KernelFailure::Error(e)) => Err(e),
+        Err(KernelFailure::Cancelled) => panic!("nobody cancelled"),
+    }
+}
+
+/// The only result of `op` on operands that are all given.
+pub(crate) fn one(op: &str, attrs: Attrs, inputs: &[&Tensor]) -> Result<Tensor, Error> {
+    let inputs = inputs.iter().map(|t| Some((*t).clone())).collect();
+    Ok(launch(op, attrs, inputs, 1)?.remove(0))
+}
+
+/// A vector.
+pub(crate) fn vec1<T: convoke_common::Element>(data: &[T]) -> Tensor {
+    Tensor::from_slice(&[data.len()], data).unwrap()
+}
+
+/// A tensor of shape `shape` counting up from zero.
+pub(crate) fn counting(shape: &[usize]) -> Tensor {
+    let data: Vec<f32> = (0..shape.iter().product()).map(|i| i as f32).collect();
+    Tensor::from_slice(shape, &data).unwrap()
+}

@@ -1,0 +1,147 @@
+//! An installed program: kernels resolved, constants in place, and everything derived that a step needs.
+//!
+//! ```text
+//! consumers[value] = step nodes that read it (CSR)     ready[node] = operands that a step produces
+//! sends[value]     = send slots that carry it (CSR)    uses[value] = reads and sends, for last use
+//! ```
+//!
+//! Invariants
+//! 1. Built once, from a checked program; immutable afterwards.
+//! 2. A constant is never moved out; a step's value is moved at its last use.
+
+use std::sync::Arc;
+
+use convoke_common::error::{Code, Error, Result, Site};
+use convoke_common::program::{NO_OPERAND, Program, ProgramNode};
+use convoke_common::{DType, Tensor};
+
+use crate::cpu::{self, Kernel};
+
+/// Rows of indices, concatenated.
+#[derive(Debug, Default)]
+pub struct Csr {
+    start: Vec<u32>,
+    items: Vec<u32>,
+}
+
+impl Csr {
+    /// Groups `pairs` of (row, item) into `rows` rows, in the order given.
+    pub fn group(rows: usize, pairs: &[(u32, u32)]) -> Csr {
+        let mut start = vec![0u32; rows + 1];
+        pairs.iter().for_each(|(r, _)| start[*r as usize + 1] += 1);
+        for i in 0..rows {
+            start[i + 1] += start[i];
+        }
+        let mut at = start.clone();
+        let mut items = vec![0; pairs.len()];
+        for (r, item) in pairs {
+            items[at[*r as usize] as usize] = *item;
+            at[*r as usize] += 1;
+        }
+        Csr { start, items }
+    }
+
+    /// The items of `row`.
+    pub fn row(&self, row: u32) -> &[u32] {
+        let r = row as usize;
+        &self.items[self.start[r] as usize..self.start[r + 1] as usize]
+    }
+}
+
+/// See the module.
+pub struct Installed {
+    pub program: Arc<Program>,
+    /// Kernels of the step nodes.
+    pub kernels: Vec<Arc<dyn Kernel>>,
+    /// Step nodes that read a value; a node that reads it twice stands twice.
+    pub consumers: Csr,
+    /// Send slots that carry a value.
+    pub sends: Csr,
+    /// Operands of each step node that the step produces.
+    pub ready: Vec<u32>,
+    /// Reads and sends of each value by the step.
+    pub uses: Vec<u32>,
+    /// Values that outlive steps: literals and init results.
+    pub constants: Vec<Option<Tensor>>,
+    /// Values that a step needs from the constants.
+    pub constant_sends: Vec<u32>,
+}
+
+/// Where a node stands, for errors.
+pub fn site(node: &ProgramNode, operands: Vec<String>) -> Site {
+    Site {
+        node: Some(node.name.to_string()),
+        op: Some(node.op.to_string()),
+        operands,
+        ..Site::default()
+    }
+}
+
+/// The kernel of a node, from its operands' declared dtypes.
+pub fn kernel(program: &Program, node: &ProgramNode) -> Result<Arc<dyn Kernel>> {
+    let dtypes: Vec<Option<DType>> = node
+        .inputs
+        .iter()
+        .map(|v| (*v != NO_OPERAND).then(|| program.values[*v as usize].ty.dtype))
+        .collect();
+    cpu::resolve(&node.op, &node.attrs, &dtypes, node.outputs.len()).map_err(|e| {
+        let operands = node.inputs.iter().filter(|v| **v != NO_OPERAND);
+        let operands = operands
+            .map(|v| program.values[*v as usize].ty.to_string())
+            .collect();
+        Error::new(Code::UnsupportedOp, e.to_string()).at(site(node, operands))
+    })
+}
+
+impl Installed {
+    /// Derives everything from a checked program and the values that its init part left.
+    pub fn new(program: Arc<Program>, constants: Vec<Option<Tensor>>) -> Result<Installed> {
+        let values = program.values.len();
+        let steps = &program.nodes[program.init_nodes as usize..];
+        let kernels = steps
+            .iter()
+            .map(|n| kernel(&program, n))
+            .collect::<Result<_>>()?;
+        let mut reads = Vec::new();
+        let mut uses = vec![0u32; values];
+        for (i, node) in steps.iter().enumerate() {
+            for v in node.inputs.iter().filter(|v| **v != NO_OPERAND) {
+                reads.push((*v, i as u32));
+                uses[*v as usize] += 1;
+            }
+        }
+        let is_constant = |v: u32| constants[v as usize].is_some();
+        let mut ready = vec![0u32; steps.len()];
+        reads
+            .iter()
+            .filter(|(v, _)| !is_constant(*v))
+            .for_each(|(_, n)| ready[*n as usize] += 1);
+        let sends: Vec<(u32, u32)> = program
+            .sends
+            .iter()
+            .enumerate()
+            .map(|(i, s)| (s.value, i as u32))
+            .collect();
+        sends.iter().for_each(|(v, _)| uses[*v as usize] += 1);
+        let constant_sends = sends
+            .iter()
+            .filter(|(v, _)| is_constant(*v))
+            .map(|(_, s)| *s)
+            .collect();
+        Ok(Installed {
+            consumers: Csr::group(values, &reads),
+            sends: Csr::group(values, &sends),
+            kernels,
+            ready,
+            uses,
+            constants,
+            constant_sends,
+            program,
+        })
+    }
+
+    /// Step nodes.
+    pub fn nodes(&self) -> &[ProgramNode] {
+        &self.program.nodes[self.program.init_nodes as usize..]
+    }
+}
