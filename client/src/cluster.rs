@@ -8,7 +8,6 @@ use convoke_common::admission::call;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::JoinToken;
 use convoke_common::rpc::{self, ClusterStatus};
-use convoke_common::rpc_transport::call_context;
 use convoke_common::world::World;
 
 use crate::model::ModelBuilder;
@@ -102,32 +101,7 @@ impl Cluster {
     ) -> Result<u32> {
         let session = self.session.clone();
         self.net
-            .run(async move {
-                let client = session.coordinator().await?;
-                let end = tokio::time::Instant::now() + bound;
-                let mut told = None;
-                loop {
-                    // Asked piecewise, so that progress shows.
-                    let left = end.saturating_duration_since(tokio::time::Instant::now());
-                    let wait = left.min(Duration::from_millis(500));
-                    let context = call_context(wait + rpc::CALL_BOUND);
-                    let answer = client.await_workers(context, count, wait.as_millis() as u64);
-                    let have = rpc::answer("the coordinator", answer.await)?;
-                    if told.replace(have) != Some(have) {
-                        tell(have);
-                    }
-                    if have >= count {
-                        return Ok(have);
-                    }
-                    if left.is_zero() {
-                        let msg = format!("{have} of {count} workers joined within {bound:?}");
-                        return Err(Error::new(Code::NoWorkers, msg).advise(
-                            "start more with `convoke worker --join HOST:PORT --token-file FILE`, \
-                             or ask for fewer with --workers",
-                        ));
-                    }
-                }
-            })
+            .run(async move { session.await_workers(count, bound, &mut tell).await })
             .await
     }
 

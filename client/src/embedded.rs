@@ -95,8 +95,12 @@ impl Parts {
 async fn start(config: Embedded, threads: usize) -> Result<(Arc<Session>, Parts)> {
     let world = World::real(Arc::new(NoCompute));
     let any: SocketAddr = (Ipv4Addr::LOCALHOST, 0).into();
-    let volatile =
-        CoordinatorConfig { listen: any, state_dir: None, run_dir: None, token_dir: None };
+    let volatile = CoordinatorConfig {
+        listen: any,
+        state_dir: None,
+        run_dir: None,
+        token_dir: None,
+    };
     let coordinator = Coordinator::start(world.clone(), volatile).await?;
     let address = coordinator.addr().to_string();
     let worker_token = coordinator.create_token(Role::Worker, None).await?;

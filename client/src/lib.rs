@@ -18,6 +18,7 @@
 mod cluster;
 #[cfg(feature = "embedded")]
 mod embedded;
+mod explain;
 mod model;
 pub mod numpy;
 mod runtime;

@@ -18,8 +18,10 @@ use convoke_common::rpc::{self, PlanOptions, PlanSummary, Planned, WorkerCount};
 use convoke_common::rpc_transport::call_context;
 use convoke_models::{LoadOptions, onnx};
 use convoke_rendezvous::driver::Driver;
+use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 
 use crate::cluster::Cluster;
+use crate::runtime::NetThread;
 use crate::session::Session;
 
 /// How long a plan waits for the workers that it names.
@@ -60,7 +62,7 @@ type OnPhase = Arc<dyn Fn(Phase) + Send + Sync>;
 /// How a model is to be loaded; await it to load.
 #[must_use = "a model loads when its builder is awaited"]
 pub struct ModelBuilder {
-    cluster: Cluster,
+    pub(crate) cluster: Cluster,
     path: PathBuf,
     weights: Vec<PathBuf>,
     artifact_root: Option<PathBuf>,
@@ -138,19 +140,26 @@ impl ModelBuilder {
         self
     }
 
+    /// Imports the model and waits for its workers; plans nothing yet.
+    pub(crate) async fn import(&self) -> Result<Inner> {
+        let session = self.cluster.session.clone();
+        let imported = import(&session, self).await?;
+        session.sources.add(&imported.sources);
+        if let WorkerCount::Exactly(need) = self.workers {
+            let tell = self.tell.clone();
+            let mut told = move |have| tell(Phase::Workers { have, need });
+            session
+                .await_workers(need, WORKERS_BOUND, &mut told)
+                .await?;
+        }
+        Inner::new(session, imported.function, self)
+    }
+
     async fn load(self) -> Result<Model> {
         let cluster = self.cluster.clone();
         let net = cluster.net.clone();
         let inner = net.run(async move {
-            let session = self.cluster.session.clone();
-            let imported = import(&session, &self).await?;
-            session.sources.add(&imported.sources);
-            if let WorkerCount::Exactly(need) = self.workers {
-                let tell = self.tell.clone();
-                let told = move |have| tell(Phase::Workers { have, need });
-                await_workers(&session, need, told).await?;
-            }
-            let inner = Inner::new(session, imported.function, &self)?;
+            let inner = self.import().await?;
             if inner.unbounded(&inner.bounds).is_empty() {
                 let axes = inner.bounds.clone();
                 *inner.lease.lock().await = Some(inner.lease(axes).await?);
@@ -195,34 +204,6 @@ async fn import(session: &Session, b: &ModelBuilder) -> Result<onnx::Imported> {
     Ok(result.map_err(|_| Error::internal("the importer ended without a result"))??)
 }
 
-async fn await_workers(session: &Session, need: u32, tell: impl Fn(u32)) -> Result<()> {
-    let client = session.coordinator().await?;
-    let end = tokio::time::Instant::now() + WORKERS_BOUND;
-    loop {
-        let left = end.saturating_duration_since(tokio::time::Instant::now());
-        let wait = left.min(Duration::from_secs(1));
-        let answer = client
-            .await_workers(
-                call_context(wait + rpc::CALL_BOUND),
-                need,
-                wait.as_millis() as u64,
-            )
-            .await;
-        let have = rpc::answer("the coordinator", answer)?;
-        tell(have);
-        if have >= need {
-            return Ok(());
-        }
-        if left.is_zero() {
-            let msg = format!("{have} of {need} workers joined within {WORKERS_BOUND:?}");
-            return Err(Error::new(Code::NoWorkers, msg).advise(
-                "start more with `convoke worker --join HOST:PORT --token-file FILE`, \
-                 or ask for fewer with --workers",
-            ));
-        }
-    }
-}
-
 /// A loaded model. Dropping the last clone unloads it.
 #[derive(Clone)]
 pub struct Model {
@@ -230,7 +211,7 @@ pub struct Model {
     cluster: Cluster,
 }
 
-struct Inner {
+pub(crate) struct Inner {
     session: Arc<Session>,
     function: Arc<Function>,
     options: PlanOptions,
@@ -238,12 +219,35 @@ struct Inner {
     bounds: BTreeMap<String, i64>,
     tell: OnPhase,
     lease: tokio::sync::Mutex<Option<Arc<Lease>>>,
+    net: NetThread,
 }
 
-/// An installed plan.
+/// An installed plan. Dropping it gives back what it leased.
 struct Lease {
     driver: Arc<Driver>,
     planned: Planned,
+    /// Held for reading by each call, so that a lease is replaced between calls.
+    calls: Arc<RwLock<()>>,
+    session: Arc<Session>,
+    net: NetThread,
+}
+
+impl Lease {
+    async fn release(&self) -> Result<()> {
+        self.driver.close();
+        self.session.release(self.driver.lease()).await
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.driver.close();
+        let (session, id) = (self.session.clone(), self.driver.lease());
+        // A coordinator that is gone frees the lease when it notices this client's absence; one that was
+        // asked already does nothing.
+        self.net
+            .detach(async move { drop(session.release(id).await) });
+    }
 }
 
 /// A parameter or result: its name and type.
@@ -343,7 +347,8 @@ impl Model {
             .cluster
             .net
             .run(async move { inner.leased(&bindings).await });
-        Ok(lease.await?.planned.summary.clone())
+        let (lease, _) = lease.await?;
+        Ok(lease.planned.summary.clone())
     }
 
     /// The plan that is installed, where there is one already.
@@ -361,31 +366,11 @@ impl Model {
         let inner = self.inner.clone();
         let unloaded = self.cluster.net.run(async move {
             match inner.lease.lock().await.take() {
-                Some(lease) => {
-                    lease.driver.close();
-                    inner.session.release(lease.driver.lease()).await
-                }
+                Some(lease) => lease.release().await,
                 None => Ok(()),
             }
         });
         unloaded.await
-    }
-}
-
-impl Drop for Model {
-    fn drop(&mut self) {
-        // The only clone left: what it leased is given back in the background.
-        if Arc::strong_count(&self.inner) > 1 {
-            return;
-        }
-        let inner = self.inner.clone();
-        self.cluster.net.detach(async move {
-            if let Some(lease) = inner.lease.lock().await.take() {
-                lease.driver.close();
-                // A coordinator that is gone frees the lease when it notices this client's absence.
-                drop(inner.session.release(lease.driver.lease()).await);
-            }
-        });
     }
 }
 
@@ -404,6 +389,7 @@ impl Inner {
             bounds: b.bounds.clone(),
             tell: b.tell.clone(),
             lease: tokio::sync::Mutex::new(None),
+            net: b.cluster.net.clone(),
         };
         let symbols = inner.symbols();
         if let Some(unknown) = inner.bounds.keys().find(|k| !symbols.contains(k.as_str())) {
@@ -430,7 +416,7 @@ impl Inner {
         all
     }
 
-    fn unbounded(&self, bounds: &BTreeMap<String, i64>) -> Vec<Arc<str>> {
+    pub(crate) fn unbounded(&self, bounds: &BTreeMap<String, i64>) -> Vec<Arc<str>> {
         self.symbols()
             .into_iter()
             .filter(|s| !bounds.contains_key(&**s))
@@ -438,7 +424,7 @@ impl Inner {
     }
 
     /// Puts inputs into the order of the parameters and binds the dynamic axes; every problem is named.
-    fn arrange(&self, given: Vec<(String, Tensor)>) -> Result<(Vec<Tensor>, Bindings)> {
+    pub(crate) fn arrange(&self, given: Vec<(String, Tensor)>) -> Result<(Vec<Tensor>, Bindings)> {
         let f = &self.function;
         let mut given: BTreeMap<String, Tensor> = given.into_iter().collect();
         let (mut ordered, mut bindings, mut problems) = (Vec::new(), Bindings::new(), Vec::new());
@@ -478,7 +464,7 @@ impl Inner {
         bindings: Bindings,
         options: CallOptions,
     ) -> Result<Outputs> {
-        let lease = self.leased(&bindings).await?;
+        let (lease, _call) = self.leased(&bindings).await?;
         let axes = &lease.planned.axes.bounds;
         let values = axes
             .iter()
@@ -489,15 +475,37 @@ impl Inner {
         Ok(Outputs(names.zip(results).collect()))
     }
 
-    /// The lease, replaced where these sizes exceed its bounds or a worker of it is gone.
-    async fn leased(&self, bindings: &Bindings) -> Result<Arc<Lease>> {
+    /// The lease, replaced where these sizes exceed its bounds or a worker of it is gone; and the right to
+    /// call it.
+    async fn leased(
+        &self,
+        bindings: &Bindings,
+    ) -> Result<(Arc<Lease>, Option<OwnedRwLockReadGuard<()>>)> {
+        // Granted at once: a writer holds the slot meanwhile.
+        let held = |l: &Arc<Lease>| (l.clone(), l.calls.clone().try_read_owned().ok());
         let mut slot = self.lease.lock().await;
         if let Some(lease) = &*slot {
             let within = |(s, b): &(Arc<str>, i64)| bindings.get(s).is_none_or(|v| v <= b);
             if lease.driver.broken().is_none() && lease.planned.axes.bounds.iter().all(within) {
-                return Ok(lease.clone());
+                return Ok(held(lease));
             }
         }
+        let bounds = self.bounds_for(bindings);
+        if let Some(old) = slot.take() {
+            if old.driver.broken().is_none() {
+                // Calls that fit the old bounds end undisturbed.
+                drop(old.calls.write().await);
+            }
+            // Its members may be gone, which the coordinator knows; a failure changes nothing here.
+            drop(old.release().await);
+        }
+        let lease = self.lease(bounds).await?;
+        *slot = Some(lease.clone());
+        Ok(held(&lease))
+    }
+
+    /// Bounds of the dynamic axes that hold these sizes.
+    pub(crate) fn bounds_for(&self, bindings: &Bindings) -> BTreeMap<String, i64> {
         let mut bounds = self.bounds.clone();
         for (symbol, size) in bindings {
             // Room to grow, so that the next longer input does not plan anew at once.
@@ -507,33 +515,26 @@ impl Inner {
                 *bound = wanted;
             }
         }
-        if let Some(old) = slot.take() {
-            old.driver.close();
-            // Its members may be gone, which the coordinator knows; a failure changes nothing here.
-            drop(self.session.release(old.driver.lease()).await);
-        }
-        let lease = self.lease(bounds).await?;
-        *slot = Some(lease.clone());
-        Ok(lease)
+        bounds
+    }
+
+    /// Plans under these bounds; nothing is installed.
+    pub(crate) async fn planned(&self, bounds: BTreeMap<String, i64>) -> Result<Planned> {
+        let client = self.session.coordinator().await?;
+        (self.tell)(Phase::Planning);
+        let mut options = self.options.clone();
+        options.axes.bounds = bounds.into_iter().map(|(s, b)| (s.into(), b)).collect();
+        let me = self.session.hub.me.incarnation;
+        let context = call_context(rpc::PLAN_BOUND);
+        let answer = client.plan(context, self.function.clone(), options, me);
+        rpc::answer("the coordinator", answer.await)
     }
 
     /// Plans and installs under these bounds.
     async fn lease(&self, bounds: BTreeMap<String, i64>) -> Result<Arc<Lease>> {
         let session = &self.session;
+        let planned = self.planned(bounds).await?;
         let client = session.coordinator().await?;
-        (self.tell)(Phase::Planning);
-        let mut options = self.options.clone();
-        options.axes.bounds = bounds.into_iter().map(|(s, b)| (s.into(), b)).collect();
-        let me = session.hub.me.incarnation;
-        let answer = client
-            .plan(
-                call_context(rpc::PLAN_BOUND),
-                self.function.clone(),
-                options,
-                me,
-            )
-            .await;
-        let planned = rpc::answer("the coordinator", answer)?;
         let workers = &planned.participants[..planned.participants.len().saturating_sub(1)];
         // Linked before the install: workers ask this client for weights over these connections.
         let links = session.links(workers).await?;
@@ -562,7 +563,13 @@ impl Inner {
             links,
             pool,
         );
-        Ok(Arc::new(Lease { driver, planned }))
+        Ok(Arc::new(Lease {
+            driver,
+            planned,
+            calls: Arc::default(),
+            session: session.clone(),
+            net: self.net.clone(),
+        }))
     }
 }
 

@@ -192,11 +192,7 @@ pub fn read_npz(path: impl AsRef<Path>) -> Result<Vec<(String, Tensor)>, NumpyEr
 }
 
 /// Reads an array from a source of exactly `size` bytes.
-fn read_array(
-    from: &mut impl Read,
-    size: u64,
-    origin: &Origin<'_>,
-) -> Result<Tensor, NumpyError> {
+fn read_array(from: &mut impl Read, size: u64, origin: &Origin<'_>) -> Result<Tensor, NumpyError> {
     let (header, length) = Header::read(from, size).map_err(|e| match e {
         header::Failure::Io(e) => origin.ended(e),
         header::Failure::Bad(reason) => origin.bad(reason),

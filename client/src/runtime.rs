@@ -25,6 +25,8 @@ struct Inner {
 
 impl NetThread {
     /// Starts the thread.
+    // A library has no binary's thread to borrow: its calls come from any executor.
+    #[allow(clippy::disallowed_methods)]
     pub(crate) fn start(name: &str) -> Result<NetThread> {
         let failed = |e: std::io::Error| {
             Error::new(Code::Io, format!("cannot start the network thread: {e}"))

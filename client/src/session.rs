@@ -16,14 +16,18 @@ use convoke_common::ids::{Incarnation, LeaseId};
 use convoke_common::memory::Ledger;
 use convoke_common::program::Participant;
 use convoke_common::rpc::{self, CoordinatorClient, StreamKind};
+use convoke_common::rpc_transport::call_context;
 use convoke_common::world::quic::Connection;
 use convoke_common::world::{Endpoint, EndpointOptions, World};
 use convoke_models::Source;
 use convoke_rendezvous::artifacts::{self, ArtifactSource};
 use convoke_rendezvous::{Hub, Link, Peer, remote};
+use tokio::time::Instant;
 
 /// How long a worker may take to say what a stream is that it opened.
 const FIRST_BYTE_BOUND: Duration = Duration::from_secs(5);
+/// How often a wait for workers shows how many there are.
+const WAIT_PERIOD: Duration = Duration::from_millis(500);
 
 /// The files that workers may ask this client for.
 #[derive(Default)]
@@ -110,6 +114,41 @@ impl Session {
             *c = dial(&self.world, &self.endpoint, &self.address).await?;
         }
         Ok(c.1.clone())
+    }
+
+    /// Waits until `count` workers are there, at most `bound`; tells how many there are as that changes.
+    pub(crate) async fn await_workers(
+        &self,
+        count: u32,
+        bound: Duration,
+        tell: &mut (dyn FnMut(u32) + Send),
+    ) -> Result<u32> {
+        let client = self.coordinator().await?;
+        let end = Instant::now() + bound;
+        let mut told = None;
+        loop {
+            // Asked piecewise, so that progress shows.
+            let left = end.saturating_duration_since(Instant::now());
+            let wait = left.min(WAIT_PERIOD);
+            let context = call_context(wait + rpc::CALL_BOUND);
+            let answer = client
+                .await_workers(context, count, wait.as_millis() as u64)
+                .await;
+            let have = rpc::answer("the coordinator", answer)?;
+            if told.replace(have) != Some(have) {
+                tell(have);
+            }
+            if have >= count {
+                return Ok(have);
+            }
+            if left.is_zero() {
+                let msg = format!("{have} of {count} workers joined within {bound:?}");
+                return Err(Error::new(Code::NoWorkers, msg).advise(
+                    "start more with `convoke worker --join HOST:PORT --token-file FILE`, \
+                     or ask for fewer with --workers",
+                ));
+            }
+        }
     }
 
     /// A link to every worker of a lease, in their order.

@@ -20,7 +20,7 @@ pub enum Dim {
     /// A known integer.
     Const(i64),
     /// A polynomial that is not an integer.
-    Poly(Arc<Poly>),
+    Poly(#[serde(deserialize_with = "crate::nesting::bounded")] Arc<Poly>),
 }
 
 /// A sum of coefficient × product of atoms, sorted; the empty product is the constant term.

@@ -107,6 +107,7 @@ pub struct Error {
     /// Participants that were stopped because of it.
     pub stopped: Vec<String>,
     /// Further primary errors of the same step that arrived later.
+    #[serde(deserialize_with = "crate::nesting::bounded")]
     pub attached: Vec<Error>,
 }
 

@@ -20,6 +20,7 @@ pub mod graph;
 pub mod identity;
 pub mod ids;
 pub mod memory;
+mod nesting;
 pub mod ops;
 pub mod program;
 pub mod rpc;

@@ -173,7 +173,7 @@ struct PoolState {
 
 /// Bytes of the block that serves `bytes`: blocks of nearly equal size serve each other.
 pub fn class(bytes: usize) -> usize {
-    let step = (bytes.next_power_of_two() / 8).max(64);
+    let step = (bytes.next_power_of_two() / 32).max(64);
     bytes.max(1).div_ceil(step) * step
 }
 
@@ -211,9 +211,12 @@ impl Pool {
                 extra.grow(need)?;
             }
         }
-        let mut block = match reused {
-            Some(b) => b,
-            None => Block::zeroed(size)?,
+        let mut block = match reused.map_or_else(|| Block::zeroed(size), Ok) {
+            Ok(b) => b,
+            Err(e) => {
+                s.give_back(self.0.base.bytes);
+                return Err(e.into());
+            }
         };
         s.live_bytes += bytes;
         drop(s);
@@ -233,6 +236,14 @@ impl Pool {
 }
 
 impl PoolState {
+    /// What was reserved beyond the base goes back as soon as nothing needs it.
+    fn give_back(&mut self, base: u64) {
+        let needed = (self.live_bytes + self.free_bytes).saturating_sub(base);
+        if let Some(extra) = &mut self.extra {
+            extra.shrink(needed);
+        }
+    }
+
     /// Drops free blocks until `bytes` more fit under `limit` or none is left.
     fn evict_until(&mut self, limit: u64, bytes: u64) {
         while self.live_bytes + self.free_bytes + bytes > limit {
@@ -263,11 +274,7 @@ impl Recycle for Home {
             s.free_bytes += size as u64;
             s.free.entry(size).or_default().push(block);
         }
-        // What was reserved beyond the base goes back as soon as nothing needs it.
-        let needed = (s.live_bytes + s.free_bytes).saturating_sub(pool.base.bytes);
-        if let Some(extra) = &mut s.extra {
-            extra.shrink(needed);
-        }
+        s.give_back(pool.base.bytes);
     }
 }
 

@@ -117,7 +117,7 @@ impl Program {
             {
                 let meta = self.artifacts.get(*artifact as usize);
                 let end = offset.checked_add(*len);
-                if !meta.is_some_and(|m| end.is_some_and(|e| e <= m.len)) {
+                if meta.is_none_or(|m| end.is_none_or(|e| e > m.len)) {
                     return bad(format!("literal {v} lies outside its artifact"));
                 }
             }

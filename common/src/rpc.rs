@@ -45,6 +45,7 @@ impl StreamKind {
             Self::Worker,
             Self::Lane,
             Self::Artifact,
+            Self::Probe,
         ]
         .into_iter()
         .find(|k| *k as u8 == b)

@@ -8,11 +8,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use convoke_common::identity::{
-    CERTIFICATE_LIFE, CaHash, ClusterCa, Grant, JoinToken, PeerName, RevocationList, Role, TokenError,
-    TokenId, TokenInfo, TokenSecret, TokenStore,
-};
 use convoke_common::admission::chain;
+use convoke_common::identity::{
+    CERTIFICATE_LIFE, CaHash, ClusterCa, Grant, JoinToken, PeerName, RevocationList, Role,
+    TokenError, TokenId, TokenInfo, TokenSecret, TokenStore,
+};
 use convoke_common::world::{FileMode, World};
 use convoke_common::{Code, Error, Result};
 use tokio::sync::Mutex;
@@ -43,9 +43,20 @@ fn refused(e: TokenError) -> Error {
 
 impl Authority {
     /// An authority with this book, kept in `state` where there is one.
-    pub fn new(world: World, ca: ClusterCa, book: TokenStore, state: Option<Arc<State>>) -> Authority {
+    pub fn new(
+        world: World,
+        ca: ClusterCa,
+        book: TokenStore,
+        state: Option<Arc<State>>,
+    ) -> Authority {
         let revoked = Arc::new(RevocationList::new(book.revoked()));
-        Authority { world, ca, revoked, book: Mutex::new(book), state }
+        Authority {
+            world,
+            ca,
+            revoked,
+            book: Mutex::new(book),
+            state,
+        }
     }
 
     /// The authority itself.
@@ -85,8 +96,13 @@ impl Authority {
         let now = self.world.wall.unix_seconds();
         self.change(|book| {
             if book.list().len() >= TOKENS {
-                let e = Error::new(Code::Busy, format!("there are {TOKENS} join tokens already"));
-                return Err(e.advise("use one of them again: a token lets in any number of members"));
+                let e = Error::new(
+                    Code::Busy,
+                    format!("there are {TOKENS} join tokens already"),
+                );
+                return Err(
+                    e.advise("use one of them again: a token lets in any number of members")
+                );
             }
             Ok(book.create(self.world.rng.as_ref(), self.ca.hash(), role, ttl, now))
         })
@@ -114,7 +130,11 @@ impl Authority {
     /// Whether the bearer may join as a `role`.
     pub async fn check(&self, id: &TokenId, secret: &TokenSecret, role: Role) -> Result<()> {
         let now = self.world.wall.unix_seconds();
-        self.book.lock().await.check(id, secret, role, now).map_err(refused)
+        self.book
+            .lock()
+            .await
+            .check(id, secret, role, now)
+            .map_err(refused)
     }
 
     /// Signs a certificate for the key of `csr`.
@@ -126,8 +146,16 @@ impl Authority {
         csr: &[u8],
     ) -> Result<(Vec<u8>, Fingerprint)> {
         let now = self.world.wall.unix_seconds();
-        let grant = Grant { role, name, token_id, life: CERTIFICATE_LIFE };
-        let certificate = self.ca.issue(csr, &grant, now, self.world.rng.as_ref())?.to_vec();
+        let grant = Grant {
+            role,
+            name,
+            token_id,
+            life: CERTIFICATE_LIFE,
+        };
+        let certificate = self
+            .ca
+            .issue(csr, &grant, now, self.world.rng.as_ref())?
+            .to_vec();
         let fingerprint = *blake3::hash(&certificate).as_bytes();
         Ok((certificate, fingerprint))
     }
@@ -138,11 +166,16 @@ impl Authority {
         let io = |e: convoke_common::world::StoreError| Error::new(Code::Io, chain(&e));
         let store = self.world.store.clone();
         let (at, there) = (folder.to_owned(), store.clone());
-        blocking(&self.world, move || there.create_dir(&at, FileMode::Shared)).await?.map_err(io)?;
+        blocking(&self.world, move || there.create_dir(&at, FileMode::Shared))
+            .await?
+            .map_err(io)?;
         for role in [Role::Worker, Role::Client] {
             let path = folder.join(format!("{role}.token"));
             let (at, there) = (path.clone(), store.clone());
-            let found = blocking(&self.world, move || JoinToken::from_file(there.as_ref(), &at)).await?;
+            let found = blocking(&self.world, move || {
+                JoinToken::from_file(there.as_ref(), &at)
+            })
+            .await?;
             if let Ok(token) = found
                 && token.ca == self.ca_hash()
                 && self.check(&token.id, &token.secret, role).await.is_ok()
@@ -151,9 +184,11 @@ impl Authority {
             }
             let line = format!("{}\n", self.create(role, None).await?);
             let there = store.clone();
-            blocking(&self.world, move || there.write_atomic(&path, line.as_bytes(), FileMode::Secret))
-                .await?
-                .map_err(io)?;
+            blocking(&self.world, move || {
+                there.write_atomic(&path, line.as_bytes(), FileMode::Secret)
+            })
+            .await?
+            .map_err(io)?;
         }
         Ok(())
     }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::admission::chain;
-use convoke_common::identity::{CaHash, ClusterCa, IdentityError, JoinToken, OwnIdentity, PeerName, Role, TlsConfigs};
+use convoke_common::identity::{
+    CaHash, ClusterCa, IdentityError, JoinToken, OwnIdentity, PeerName, Role, TlsConfigs, TokenId,
+};
 use convoke_common::rpc::close;
 use convoke_common::world::{Endpoint, EndpointOptions, FileMode, World};
 use convoke_common::{Code, Error, Result};
@@ -64,44 +66,70 @@ fn open(world: &World, config: &CoordinatorConfig) -> Result<Opened> {
     }
     let Some(folder) = &config.state_dir else {
         let ca = ClusterCa::create(world).map_err(unusable)?;
-        return Ok(Opened { ca, state: None, kept: Kept::default() });
+        return Ok(Opened {
+            ca,
+            state: None,
+            kept: Kept::default(),
+        });
     };
     let (state, kept) = State::open(folder)?;
     let ca = ClusterCa::load_or_create(world, folder).map_err(unusable)?;
-    Ok(Opened { ca, state: Some(Arc::new(state)), kept })
+    Ok(Opened {
+        ca,
+        state: Some(Arc::new(state)),
+        kept,
+    })
 }
 
 impl Coordinator {
     /// Starts to serve. Returns once members can join.
     pub async fn start(world: World, config: CoordinatorConfig) -> Result<Running> {
         let (inside, settings) = (world.clone(), config.clone());
-        let Opened { ca, state, kept } = blocking(&world, move || open(&inside, &settings)).await??;
+        let Opened { ca, state, kept } =
+            blocking(&world, move || open(&inside, &settings)).await??;
         let authority = Authority::new(world.clone(), ca, kept.tokens, state.clone());
         let own = own_identity(&world, authority.ca())?;
-        let tls = TlsConfigs::cluster(&own, authority.revoked().clone(), world.wall.clone()).map_err(unusable)?;
+        let tls = TlsConfigs::cluster(&own, authority.revoked().clone(), world.wall.clone())
+            .map_err(unusable)?;
         let admin = match config.run_dir.as_ref().or(config.state_dir.as_ref()) {
             Some(folder) => Some(Listener::bind(&socket_in(folder)).await?),
             None => None,
         };
-        let endpoint = world.net.endpoint(config.listen, &tls, &EndpointOptions::default()).await?;
+        let endpoint = world
+            .net
+            .endpoint(config.listen, &tls, &EndpointOptions::default())
+            .await?;
         if let Some(folder) = &config.token_dir {
             authority.leave_tokens(folder).await?;
         }
         let tasks = Tasks::new(world.clone());
-        let service =
-            Service::start(world, authority, tasks.clone(), endpoint.clone(), state, kept.members);
+        let service = Service::start(
+            world,
+            authority,
+            tasks.clone(),
+            endpoint.clone(),
+            state,
+            kept.members,
+        );
         if let Some(admin) = admin {
             tasks.spawn(admin.run(service.clone(), tasks.clone()));
         }
         tasks.spawn(renew(service.clone(), own, tls));
         tracing::info!(address = %endpoint.local_addr(), "coordinator listens");
-        Ok(Running { service, endpoint, tasks: StopOnDrop(tasks) })
+        Ok(Running {
+            service,
+            endpoint,
+            tasks: StopOnDrop(tasks),
+        })
     }
 }
 
 fn own_identity(world: &World, ca: &ClusterCa) -> Result<OwnIdentity> {
-    let name = NAME.parse::<PeerName>().map_err(|e| Error::internal(e.to_string()))?;
-    ca.issue_own(world, Role::Coordinator, name).map_err(unusable)
+    let name = NAME
+        .parse::<PeerName>()
+        .map_err(|e| Error::internal(e.to_string()))?;
+    ca.issue_own(world, Role::Coordinator, name)
+        .map_err(unusable)
 }
 
 /// Keeps the coordinator's own certificate fresh.
@@ -115,7 +143,9 @@ async fn renew(service: Arc<Service>, mut own: OwnIdentity, tls: TlsConfigs) {
         let renewed = own_identity(&service.world, service.authority.ca());
         match renewed.and_then(|next| tls.renew(&next).map(|()| next).map_err(unusable)) {
             Ok(next) => own = next,
-            Err(error) => tracing::error!(%error, "the coordinator's certificate could not be renewed"),
+            Err(error) => {
+                tracing::error!(%error, "the coordinator's certificate could not be renewed")
+            }
         }
     }
 }
@@ -136,9 +166,18 @@ impl Running {
         self.service.authority.create(role, ttl).await
     }
 
+    /// Revokes a token and the certificates that it brought: those connections end, and the workers are told.
+    pub async fn revoke_token(&self, id: &TokenId) -> Result<()> {
+        self.service.revoke(id).await
+    }
+
     /// Stops: members are told, and after at most `bound` nothing of it runs. Leases go on without it.
     pub async fn shutdown(self, bound: Duration) {
-        let Running { service, endpoint, tasks } = self;
+        let Running {
+            service,
+            endpoint,
+            tasks,
+        } = self;
         // First, so that nothing that ends with a connection can reach a worker any more.
         endpoint.close(close::STOPPING.into(), b"the coordinator stops");
         let stopped = async {

@@ -38,10 +38,16 @@ pub enum StateError {
     Format { path: PathBuf, found: u64 },
     /// The file cannot be opened.
     #[error("cannot open {}: {source}", path.display())]
-    Open { path: PathBuf, source: std::io::Error },
+    Open {
+        path: PathBuf,
+        source: std::io::Error,
+    },
     /// The database's own error.
     #[error("cannot read or write {}: {source}", path.display())]
-    Database { path: PathBuf, source: Box<redb::Error> },
+    Database {
+        path: PathBuf,
+        source: Box<redb::Error>,
+    },
     /// An entry that does not decode.
     #[error("{} is damaged; restore it from a backup", path.display())]
     Damaged {
@@ -85,10 +91,16 @@ impl State {
             .truncate(false)
             .mode(0o600)
             .open(&path)
-            .map_err(|source| StateError::Open { path: path.clone(), source })?;
+            .map_err(|source| StateError::Open {
+                path: path.clone(),
+                source,
+            })?;
         let db = Database::builder().create_file(file).map_err(|e| match e {
             DatabaseError::DatabaseAlreadyOpen => StateError::InUse { path: path.clone() },
-            e => StateError::Database { path: path.clone(), source: Box::new(e.into()) },
+            e => StateError::Database {
+                path: path.clone(),
+                source: Box::new(e.into()),
+            },
         })?;
         let state = State { path, db };
         let kept = state.load()?;
@@ -96,7 +108,10 @@ impl State {
     }
 
     fn wrap<T>(&self, work: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, StateError> {
-        work().map_err(|e| StateError::Database { path: self.path.clone(), source: Box::new(e) })
+        work().map_err(|e| StateError::Database {
+            path: self.path.clone(),
+            source: Box::new(e),
+        })
     }
 
     fn load(&self) -> Result<Kept, StateError> {
@@ -116,11 +131,17 @@ impl State {
             Ok(found)
         })?;
         if let Some(found) = found.filter(|f| *f != FORMAT) {
-            return Err(StateError::Format { path: self.path.clone(), found });
+            return Err(StateError::Format {
+                path: self.path.clone(),
+                found,
+            });
         }
         let (book, members) = self.wrap(|| {
             let read = self.db.begin_read()?;
-            let book = read.open_table(TOKENS)?.get(BOOK)?.map(|v| v.value().to_vec());
+            let book = read
+                .open_table(TOKENS)?
+                .get(BOOK)?
+                .map(|v| v.value().to_vec());
             let mut members = Vec::new();
             for entry in read.open_table(MEMBERS)?.iter()? {
                 let (name, value) = entry?;
@@ -128,13 +149,17 @@ impl State {
             }
             Ok((book, members))
         })?;
-        let damaged = |source| StateError::Damaged { path: self.path.clone(), source };
+        let damaged = |source| StateError::Damaged {
+            path: self.path.clone(),
+            source,
+        };
         let mut kept = Kept::default();
         if let Some(book) = book {
             kept.tokens = codec::decode(&book).map_err(damaged)?;
         }
         for (name, value) in members {
-            kept.members.push((name, codec::decode(&value).map_err(damaged)?));
+            kept.members
+                .push((name, codec::decode(&value).map_err(damaged)?));
         }
         Ok(kept)
     }
@@ -160,7 +185,10 @@ impl State {
     }
 
     fn encode(&self, value: &impl serde::Serialize) -> Result<Vec<u8>, StateError> {
-        codec::encode(value).map_err(|source| StateError::Damaged { path: self.path.clone(), source })
+        codec::encode(value).map_err(|source| StateError::Damaged {
+            path: self.path.clone(),
+            source,
+        })
     }
 
     /// Replaces the book of tokens.
@@ -187,7 +215,7 @@ mod tests {
     use convoke_common::world::SystemRng;
 
     use super::*;
-    use crate::testing::service::Scratch;
+    use crate::service::testing::Scratch;
 
     #[test]
     fn what_was_kept_comes_back_and_nobody_else_may_read_it() {
@@ -195,18 +223,30 @@ mod tests {
         let (state, kept) = State::open(scratch.path()).unwrap();
         assert!(kept.members.is_empty() && kept.tokens.list().is_empty());
         let mut tokens = kept.tokens;
-        tokens.create(&SystemRng::default(), CaHash::from_bytes([1; 32]), Role::Worker, None, 5);
+        tokens.create(
+            &SystemRng::default(),
+            CaHash::from_bytes([1; 32]),
+            Role::Worker,
+            None,
+            5,
+        );
         state.put_tokens(&tokens).unwrap();
         state.put_member("w0", &[[1; 32], [2; 32]]).unwrap();
         state.put_member("w1", &[[3; 32]]).unwrap();
         state.remove_member("w1").unwrap();
-        assert!(matches!(State::open(scratch.path()), Err(StateError::InUse { .. })));
+        assert!(matches!(
+            State::open(scratch.path()),
+            Err(StateError::InUse { .. })
+        ));
         drop(state);
 
         let (_state, kept) = State::open(scratch.path()).unwrap();
         assert_eq!(kept.tokens.list(), tokens.list());
         assert_eq!(kept.members, [("w0".to_owned(), vec![[1; 32], [2; 32]])]);
-        let mode = std::fs::metadata(scratch.path().join(FILE)).unwrap().permissions().mode();
+        let mode = std::fs::metadata(scratch.path().join(FILE))
+            .unwrap()
+            .permissions()
+            .mode();
         assert_eq!(mode & 0o777, 0o600);
     }
 }

@@ -18,7 +18,11 @@ pub struct Tasks {
 impl Tasks {
     /// None yet.
     pub fn new(world: World) -> Tasks {
-        Tasks { world, tracker: TaskTracker::new(), stop: CancellationToken::new() }
+        Tasks {
+            world,
+            tracker: TaskTracker::new(),
+            stop: CancellationToken::new(),
+        }
     }
 
     /// Runs a task until it ends or all are stopped, whichever is first.

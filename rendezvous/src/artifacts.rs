@@ -7,6 +7,7 @@
 //! The asker verifies every chunk against the hash that it already has; nothing here is trusted.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use convoke_common::artifact::{ArtifactId, ArtifactMeta, CHUNK};
@@ -17,6 +18,9 @@ use quinn::{Connection, RecvStream, SendStream};
 
 /// Most chunks in one request: 64 MiB.
 pub const MAX_COUNT: u32 = 64;
+
+/// Longest wait for one chunk of a client whose connection lives: its disk may be slow.
+const CHUNK_BOUND: Duration = Duration::from_secs(60);
 
 /// Reads chunks of the artifacts that a client serves.
 pub trait ArtifactSource: Send + Sync {
@@ -80,7 +84,9 @@ pub async fn fetch(
             format!("fetching weights from the client failed: {e}"),
         )
     };
-    let (mut send, mut recv) = connection.open_bi().await.map_err(|e| lost(&e))?;
+    let late = || lost(&format!("no answer within {CHUNK_BOUND:?}"));
+    let opened = tokio::time::timeout(CHUNK_BOUND, connection.open_bi()).await;
+    let (mut send, mut recv) = opened.map_err(|_| late())?.map_err(|e| lost(&e))?;
     let mut request = vec![StreamKind::Artifact as u8];
     request.extend(meta.id.0);
     request.extend(first.to_le_bytes());
@@ -90,7 +96,8 @@ pub async fn fetch(
     let mut buffer = Vec::new();
     for index in first..first + u64::from(count.min(MAX_COUNT)) {
         let mut head = [0; 4];
-        recv.read_exact(&mut head).await.map_err(|e| lost(&e))?;
+        let read = tokio::time::timeout(CHUNK_BOUND, recv.read_exact(&mut head)).await;
+        read.map_err(|_| late())?.map_err(|e| lost(&e))?;
         let len = u64::from(u32::from_le_bytes(head));
         if len == 0 {
             let msg = format!(
@@ -107,7 +114,8 @@ pub async fn fetch(
             ));
         }
         buffer.resize(len as usize, 0);
-        recv.read_exact(&mut buffer).await.map_err(|e| lost(&e))?;
+        let read = tokio::time::timeout(CHUNK_BOUND, recv.read_exact(&mut buffer)).await;
+        read.map_err(|_| late())?.map_err(|e| lost(&e))?;
         meta.check_chunk(index, &buffer)
             .map_err(|e| Error::new(Code::CorruptArtifact, e.to_string()))?;
         take(index, &buffer)?;

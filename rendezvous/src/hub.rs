@@ -6,7 +6,8 @@
 //! Invariants
 //! 1. Only a lease's driver starts its steps; only an edge's declared source fills it; only a
 //!    participant aborts.
-//! 2. A refused frame changes nothing but a counter.
+//! 2. A refused frame changes nothing but a counter; but a step that can no longer succeed, since its
+//!    tensor was refused or its lease is gone, is ended and not left waiting.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use convoke_common::Tensor;
 use convoke_common::error::{Code, Error};
-use convoke_common::ids::{LeaseId, ParticipantIx};
+use convoke_common::ids::{LeaseId, ParticipantIx, StepKey};
 use dashmap::DashMap;
 
 use crate::frame::{Frame, TensorHeader};
@@ -224,7 +225,13 @@ impl Hub {
     fn try_frame(&self, from: &Peer, frame: Frame) -> Result<(), Refused> {
         match frame {
             Frame::Start { key, axes, trace } => {
-                let (lease, ix) = self.find(from, key.lease)?;
+                let (lease, ix) = match self.find(from, key.lease) {
+                    Err(Refused::UnknownLease) => {
+                        self.deny(from, key);
+                        return Err(Refused::UnknownLease);
+                    }
+                    found => found?,
+                };
                 if ix != lease.driver() {
                     return Err(Refused::NotDriver);
                 }
@@ -246,6 +253,16 @@ impl Hub {
             Frame::Tensor(_) => return Err(Refused::WrongTensor),
         }
         Ok(())
+    }
+
+    /// Tells a driver that its lease is not here any more: nobody else would end the step.
+    fn deny(&self, from: &Peer, key: StepKey) {
+        let Some(link) = self.link(from) else { return };
+        let msg = format!("{} is not installed at {}", key.lease, self.me.name);
+        link.send(Frame::Abort {
+            key,
+            error: Box::new(Error::new(Code::LeaseRetired, msg)),
+        });
     }
 
     /// Checks a tensor's header, claims its slot and allocates its buffer.
@@ -275,6 +292,11 @@ impl Hub {
         let slot = lease.table.slot(h.key.n, h.slot)?;
         if let Err(e) = lease.check(ix, h) {
             tracing::warn!(key = %h.key, peer = from.name, "{e}");
+            // Its source sends it once: without it the step would wait for ever.
+            let spec = lease.recvs().get(h.slot as usize);
+            if spec.is_some_and(|s| s.from == ix) {
+                lease.handler.abort(h.key.n, e, lease.me);
+            }
             return Err(Refused::WrongTensor);
         }
         slot.claim(h.key.n)?;
@@ -307,9 +329,19 @@ impl Incoming {
             .unwrap_or(&mut [])
     }
 
-    /// Whether the bytes received are a valid tensor of its dtype.
-    pub fn is_valid(&self) -> bool {
-        self.tensor.as_ref().is_some_and(|t| t.check_bool().is_ok())
+    /// Delivers the tensor where the bytes received are valid for its dtype, and fails the step otherwise.
+    pub fn finish(self) -> Result<(), Refused> {
+        match self.tensor.as_ref().map(Tensor::check_bool) {
+            Some(Err(e)) => {
+                let error = Error::new(Code::ProtocolViolation, e.to_string());
+                self.lease.handler.abort(self.n, error, self.lease.me);
+                Err(Refused::WrongTensor)
+            }
+            _ => {
+                self.publish();
+                Ok(())
+            }
+        }
     }
 
     /// Delivers the tensor.

@@ -29,7 +29,7 @@ use tokio::sync::{Notify, Semaphore};
 use crate::frame::{Frame, HEAD, LANE_LIMIT, MAX_BODY, TensorHeader};
 use crate::hub::{Hub, Refused};
 use crate::lease::Peer;
-use crate::link::{Link, Outgoing};
+use crate::link::{Link, Outgoing, Sent};
 
 /// How long a peer may take to say hello on a new lane.
 const HELLO_BOUND: Duration = Duration::from_secs(5);
@@ -97,8 +97,22 @@ impl Remote {
         self.push(Out::Frame(bytes));
     }
 
-    pub(crate) fn send_tensor(&self, out: Outgoing) {
+    pub(crate) fn send_tensor(&self, mut out: Outgoing) {
+        // Whatever task holds the tensor when the link ends: dropping it tells as well.
+        let told = OnDrop(Some(out.sent));
+        out.sent = Box::new(move || drop(told));
         self.push(Out::Tensor(out));
+    }
+}
+
+/// Tells, called or dropped, once.
+struct OnDrop(Option<Sent>);
+
+impl Drop for OnDrop {
+    fn drop(&mut self) {
+        if let Some(sent) = self.0.take() {
+            sent();
+        }
     }
 }
 
@@ -286,10 +300,8 @@ async fn read_lane(hub: &Hub, from: &Peer, mut recv: RecvStream) -> String {
 }
 
 fn finish(hub: &Hub, incoming: crate::hub::Incoming) {
-    if incoming.is_valid() {
-        incoming.publish();
-    } else {
-        hub.count(Refused::WrongTensor);
+    if let Err(why) = incoming.finish() {
+        hub.count(why);
     }
 }
 
@@ -358,9 +370,16 @@ async fn send_stream(connection: Connection, streams: Arc<Semaphore>, out: Outgo
         cancel,
         sent,
     } = out;
+    let opened = async {
+        let permit = streams.acquire().await.ok()?;
+        Some((permit, connection.open_uni().await.ok()?))
+    };
     let write = async {
-        let _permit = streams.acquire().await.ok()?;
-        let mut stream = connection.open_uni().await.ok()?;
+        let (_permit, mut stream) = tokio::select! {
+            biased;
+            () = cancel.cancelled() => None,
+            r = opened => r,
+        }?;
         // Streams share the connection by priority: the critical path first.
         let _ = stream.set_priority(priority.min(i32::MAX as u64) as i32);
         let mut header = Vec::with_capacity(96);

@@ -80,7 +80,7 @@ impl StepTable {
 
     /// Whether step `n` is in flight here.
     pub fn is_open(&self, n: u64) -> bool {
-        self.entry(n).word.load(Ordering::Acquire) == n << 1 | OPEN
+        n <= MAX_STEP >> 1 && self.entry(n).word.load(Ordering::Acquire) == n << 1 | OPEN
     }
 
     /// The slot of an admitted step.
@@ -137,5 +137,6 @@ mod tests {
         assert_eq!(t.slot(2, 9).err(), Some(Fenced::Ahead));
         assert_eq!(t.open_steps(), 2);
         assert_eq!(t.admit(u64::MAX), Err(Fenced::Ahead));
+        assert!(t.is_open(2) && !t.is_open(2 | 1 << 63));
     }
 }

@@ -59,9 +59,11 @@ impl Cache {
         let mut index = Index::default();
         for entry in store.list(&folder)? {
             let hash = entry.name.to_str().and_then(unhex);
-            match hash.filter(|_| entry.kind == EntryKind::File && entry.size <= CHUNK) {
-                Some(hash) => index.add(hash, entry.size),
-                None => {}
+            if let Some(hash) = hash
+                && entry.kind == EntryKind::File
+                && entry.size <= CHUNK
+            {
+                index.add(hash, entry.size);
             }
         }
         Ok(Cache {

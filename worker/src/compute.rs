@@ -125,7 +125,10 @@ mod tests {
         let t = Threads::start("t", 2).unwrap();
         let (hold, gate) = mpsc::channel::<()>();
         let (tell, told) = mpsc::channel();
-        assert!(t.submit(9, Box::new(move || drop(gate.recv()))).is_ok());
+        assert!(
+            t.submit(9, Box::new(move || gate.recv().unwrap_or_default()))
+                .is_ok()
+        );
         for p in [1, 3, 2] {
             let tell = tell.clone();
             assert!(t.submit(p, Box::new(move || tell.send(p).unwrap())).is_ok());

@@ -6,13 +6,16 @@
 //! ```
 //! A step is interpreted by at most one compute job at a time, its *runner*: a plain loop over ready
 //! nodes. Arrivals add ready nodes and start a runner where none is active; kernels split themselves over
-//! the pool's threads. A waiting step occupies no thread.
+//! the pool's threads. A waiting step occupies no thread. A brief program's steps run on the thread that
+//! delivers their operands, since waking another takes longer than the work.
 //!
 //! Invariants
 //! 1. `Done` is sent once per step, after the last kernel returned and the links let go of its tensors; by
 //!    then the table has retired the step here.
 //! 2. A step's first own error goes to every participant at once; an abort from elsewhere is not repeated.
 //! 3. An aborted step launches no further kernel, and its running kernel sees the cancel flag.
+//! 4. A runner, and a tensor that a link holds, keep the lease alive: a step ends with `Done` even when its
+//!    lease is released meanwhile.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -163,7 +166,8 @@ impl Executor {
         let mut after = After::default();
         {
             let mut run = self.run(n);
-            if run.n != n || run.phase != Phase::Running || run.error.is_some() {
+            // A step may fail before its `Start` is here: a tensor that overtook it did not fit.
+            if run.n != n || run.error.is_some() {
                 return;
             }
             run.stop(error.clone());
@@ -197,12 +201,12 @@ impl Executor {
         }
     }
 
-    fn send(&self, lease: &Lease, n: u64, send: u32, tensor: Tensor) {
+    fn send(&self, lease: &Arc<Lease>, n: u64, send: u32, tensor: Tensor) {
         let s = &self.installed.program.sends[send as usize];
         let cancel = self.run(n).cancel.clone();
-        let me = self.me.clone();
-        let sent = Box::new(move || {
-            if let Some(me) = me.upgrade() {
+        let held = self.me.upgrade().map(|me| (me, lease.clone()));
+        let sent: convoke_rendezvous::link::Sent = Box::new(move || {
+            if let Some((me, _lease)) = &held {
                 me.sent(n);
             }
         });
@@ -251,25 +255,53 @@ impl Executor {
 
     fn start_runner(&self, n: u64) {
         let Some(me) = self.me.upgrade() else { return };
+        if self.installed.brief {
+            return me.interpret(n);
+        }
         let priority = {
             let run = self.run(n);
             run.ready
                 .peek()
                 .map_or(0, |(p, _)| (*p).min(i64::MAX as u64) as i64)
         };
-        let submitted = self
-            .engine
-            .compute
-            .submit(priority, Box::new(move || me.interpret(n)));
+        let lease = self.lease();
+        let job = Box::new(move || {
+            let _lease = lease;
+            me.interpret(n);
+        });
+        let submitted = self.engine.compute.submit(priority, job);
         if let Err(refused) = submitted {
-            let mut run = self.run(n);
-            run.runner = false;
-            drop(run);
+            self.run(n).runner = false;
             let why = format!(
                 "the compute pool takes no further work ({:?})",
                 refused.reason
             );
             self.fail(n, Error::new(Code::Busy, why).at(self.place()));
+            // Where it had failed already, it waited only for this runner.
+            self.settle(n);
+        }
+    }
+
+    fn settle(&self, n: u64) {
+        let mut after = After::default();
+        {
+            let mut run = self.run(n);
+            if run.n == n {
+                run.settle(&mut after);
+            }
+        }
+        self.finish(n, after);
+    }
+
+    /// Fails where a link has ended: the lease keeps the links that it was installed with. Looked at once the
+    /// step runs, so that a link that ends later finds it to abort.
+    fn reachable(&self) -> Result<(), Error> {
+        match self.links.iter().flatten().find(|l| l.is_closed()) {
+            None => Ok(()),
+            Some(l) => {
+                let msg = format!("lost contact with {}", l.peer().name);
+                Err(Error::new(Code::PeerLost, msg))
+            }
         }
     }
 
@@ -345,8 +377,8 @@ impl Executor {
         flag: &AtomicBool,
     ) -> Result<crate::cpu::Outputs, Option<Error>> {
         let exec = match &self.engine.threads {
-            Some(pool) => Exec::pooled(pool, flag),
-            None => Exec::single(flag),
+            Some(pool) if !self.installed.brief => Exec::pooled(pool, flag),
+            _ => Exec::single(flag),
         };
         let describe =
             |inputs: &[String]| site(&self.installed.nodes()[node as usize], inputs.to_vec());
@@ -355,6 +387,7 @@ impl Executor {
             .map(|t| t.as_ref().map(|t| (t.dtype(), t.shape().into())))
             .collect();
         let kernel = &self.installed.kernels[node as usize];
+        let results = self.installed.nodes()[node as usize].outputs.len();
         let launch = Launch {
             inputs,
             exec,
@@ -362,7 +395,8 @@ impl Executor {
         };
         let result = catch_unwind(AssertUnwindSafe(|| kernel.launch(launch)));
         let error = match result {
-            Ok(Ok(outputs)) => return Ok(outputs),
+            Ok(Ok(outputs)) if outputs.len() >= results => return Ok(outputs),
+            Ok(Ok(_)) => Error::internal("a kernel left results out"),
             Ok(Err(KernelFailure::Cancelled)) => return Err(None),
             Ok(Err(KernelFailure::Error(e))) => e,
             Err(panic) => {
@@ -504,7 +538,7 @@ impl StepHandler for Executor {
             if run.error.is_some() {
                 // Aborted by a peer before the driver's word arrived.
                 run.settle(&mut after);
-            } else if let Err(e) = lease.bind(n, &axes) {
+            } else if let Err(e) = self.reachable().and_then(|()| lease.bind(n, &axes)) {
                 run.stop(e.clone());
                 after.tell = Some(e.at(self.place()));
                 run.settle(&mut after);
@@ -582,6 +616,11 @@ impl StepHandler for Executor {
 
     fn peer_lost(&self, peer: ParticipantIx, error: &Error) {
         let Some(lease) = self.lease() else { return };
+        let link = self.links.get(usize::from(peer)).and_then(Option::as_ref);
+        // It may have been a second link to the same peer.
+        if link.is_some_and(|l| !l.is_closed()) {
+            return;
+        }
         self.abort_all(error);
         if peer == lease.driver() {
             (self.driver_lost)();

@@ -17,6 +17,9 @@ use convoke_common::{DType, Tensor};
 
 use crate::cpu::{self, Kernel};
 
+/// Longest predicted work of a step that runs on the thread that delivers its operands.
+const BRIEF_NS: u64 = 20_000;
+
 /// Rows of indices, concatenated.
 #[derive(Debug, Default)]
 pub struct Csr {
@@ -63,6 +66,9 @@ pub struct Installed {
     pub uses: Vec<u32>,
     /// Values that outlive steps: literals and init results.
     pub constants: Vec<Option<Tensor>>,
+    /// Whether a step is predicted to take less than waking a thread does. Never where a size is dynamic,
+    /// since the prediction counts what it does not know as nothing.
+    pub brief: bool,
     /// Values that a step needs from the constants.
     pub constant_sends: Vec<u32>,
 }
@@ -128,7 +134,13 @@ impl Installed {
             .filter(|(v, _)| is_constant(*v))
             .map(|(_, s)| *s)
             .collect();
+        let cost = steps.iter().try_fold(0u64, |sum, n| {
+            sum.checked_add(n.cost).filter(|_| n.cost > 0)
+        });
+        let made = steps.iter().flat_map(|n| &n.outputs);
+        let mut dims = made.flat_map(|v| &program.values[*v as usize].ty.shape);
         Ok(Installed {
+            brief: cost.is_some_and(|c| c <= BRIEF_NS) && dims.all(|d| d.as_const().is_some()),
             consumers: Csr::group(values, &reads),
             sends: Csr::group(values, &sends),
             kernels,

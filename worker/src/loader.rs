@@ -208,7 +208,15 @@ impl Loader {
             }
             Some(ClientSource::Local(source)) => {
                 for index in first..first + u64::from(count) {
-                    let bytes = source.chunk(meta.id, index)?;
+                    let (source, id) = (source.clone(), meta.id);
+                    let (done, read) = tokio::sync::oneshot::channel();
+                    self.world.store.run_blocking(Box::new(move || {
+                        // The receiver is gone when the install was given up.
+                        drop(done.send(source.chunk(id, index)));
+                    }));
+                    let bytes = read.await.map_err(|_| {
+                        Error::internal("a reading thread ended without a result")
+                    })??;
                     meta.check_chunk(index, &bytes)
                         .map_err(|e| Error::new(Code::CorruptArtifact, e.to_string()))?;
                     take(index, &bytes)?;

@@ -35,6 +35,15 @@ struct Held {
     _pins: Option<Pins>,
 }
 
+/// An install that runs.
+struct Listed<'a>(&'a Node, PlanId);
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        self.0.installing().remove(&self.1);
+    }
+}
+
 /// See the module.
 pub struct Node {
     pub world: World,
@@ -99,15 +108,16 @@ impl Node {
     pub async fn install(self: &Arc<Self>, grant: Grant) -> Result<()> {
         let counter = Arc::new(Counter::default());
         let plan = grant.plan;
-        let installing = || {
-            self.installing
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-        };
-        installing().insert(plan, counter.clone());
-        let result = self.install_counted(grant, &counter).await;
-        installing().remove(&plan);
-        result
+        self.installing().insert(plan, counter.clone());
+        // Also when the install is cancelled.
+        let _listed = Listed(self, plan);
+        self.install_counted(grant, &counter).await
+    }
+
+    fn installing(&self) -> MutexGuard<'_, BTreeMap<PlanId, Arc<Counter>>> {
+        self.installing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn install_counted(self: &Arc<Self>, grant: Grant, counter: &Counter) -> Result<()> {
@@ -132,6 +142,7 @@ impl Node {
             return violation("the grant names participants that do not exist");
         }
         let links = self.links(&grant).await?;
+        let needed: Vec<Arc<Link>> = links.iter().flatten().cloned().collect();
         let step_bytes = grant.step_bytes.saturating_mul(u64::from(grant.in_flight));
         let pool = Pool::new(&self.ledger, Account::Leases, step_bytes)?;
         let weights = Pool::new(&self.ledger, Account::Weights, 0)?;
@@ -197,6 +208,17 @@ impl Node {
         };
         self.held().insert(lease.id, held);
         self.hub.add_lease(lease.clone());
+        // A link that ended before the lease was in the hub told nobody.
+        if let Some(l) = needed.iter().find(|l| l.is_closed()) {
+            self.release(lease.id);
+            let msg = format!(
+                "worker {} lost contact with {} while it installed {}",
+                self.me.name,
+                l.peer().name,
+                program.name
+            );
+            return Err(Error::new(Code::PeerLost, msg));
+        }
         tracing::info!(lease = %lease.id, model = program.name, "installed");
         Ok(())
     }
@@ -246,7 +268,12 @@ impl Node {
             return Ok(link);
         }
         if dial {
-            return self.dial(p).await;
+            let link = self.dial(p).await?;
+            if link.peer() != &peer {
+                let msg = format!("{} was restarted since the plan was made", p.name);
+                return Err(Error::new(Code::PeerLost, msg));
+            }
+            return Ok(link);
         }
         self.hub.await_link(&peer, LINK_BOUND).await.ok_or_else(|| {
             let msg = format!("{} did not connect to worker {}", p.name, self.me.name);
@@ -307,11 +334,7 @@ impl Node {
 
     /// How far the install of a plan is.
     pub fn progress(&self, plan: PlanId) -> Progress {
-        let installing = self
-            .installing
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        installing
+        self.installing()
             .get(&plan)
             .map_or(Progress::default(), |c| Progress {
                 done: c.done.load(Ordering::Relaxed),

@@ -17,7 +17,8 @@ use convoke_common::identity::{
 };
 use convoke_common::memory::{Account, Ledger};
 use convoke_common::program::NUMERICS_PROFILE;
-use convoke_common::rpc::{self, CoordinatorClient, Register};
+use convoke_common::rpc::{self, CoordinatorClient, Register, close};
+use convoke_common::world::quic::{Connection, ConnectionError};
 use convoke_common::world::{EndpointOptions, World};
 use convoke_rendezvous::artifacts::ArtifactSource;
 use convoke_rendezvous::{Hub, Peer};
@@ -68,6 +69,7 @@ pub struct Running {
     stop: CancellationToken,
     tasks: TaskTracker,
     lost: watch::Receiver<Option<Error>>,
+    expelled: watch::Receiver<Option<Error>>,
 }
 
 impl Worker {
@@ -119,6 +121,7 @@ impl Worker {
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
         let (registered, first) = oneshot::channel();
         let (tell_lost, lost) = watch::channel(None);
+        let (tell_expelled, expelled) = watch::channel(None);
         let register = register(&node, &config, speed, base.bytes());
         let session = Session {
             node: node.clone(),
@@ -135,7 +138,7 @@ impl Worker {
             // The base reservation lives as long as the worker.
             let _base = base;
             let _ = stopped
-                .run_until_cancelled(session.run(registered, tell_lost))
+                .run_until_cancelled(session.run(registered, tell_lost, tell_expelled))
                 .await;
         }));
         world.spawn(tasks.track_future(accept(node.clone(), stop.clone())));
@@ -144,6 +147,7 @@ impl Worker {
             stop,
             tasks,
             lost,
+            expelled,
         };
         match first.await {
             Ok(Ok(())) => Ok(running),
@@ -224,6 +228,30 @@ async fn accept(node: Arc<Node>, stop: CancellationToken) {
     }
 }
 
+/// The coordinator's reason to end a connection, where dialling again cannot mend it.
+fn expulsion(me: &str, why: &ConnectionError) -> Option<Error> {
+    let ConnectionError::ApplicationClosed(closed) = why else {
+        return None;
+    };
+    match u32::try_from(closed.error_code.into_inner()).ok()? {
+        close::REPLACED => {
+            let msg = format!("another process took the place of worker {me}");
+            Some(
+                Error::new(Code::Unauthorized, msg)
+                    .advise("give each worker a --state-dir and a --name of its own"),
+            )
+        }
+        close::REVOKED => {
+            let msg = format!("the token of worker {me} was revoked");
+            Some(
+                Error::new(Code::Unauthorized, msg)
+                    .advise("join anew with another token: convoke token create --role worker"),
+            )
+        }
+        _ => None,
+    }
+}
+
 /// The worker's side of its connection to the coordinator.
 struct Session {
     node: Arc<Node>,
@@ -239,6 +267,7 @@ impl Session {
         mut self,
         registered: oneshot::Sender<Result<()>>,
         lost: watch::Sender<Option<Error>>,
+        expelled: watch::Sender<Option<Error>>,
     ) {
         let mut first = Some(registered);
         let mut pause = REDIAL.0;
@@ -255,7 +284,12 @@ impl Session {
                         name = self.node.me.name,
                         "registered"
                     );
-                    self.attend(&connection, &client).await;
+                    if let Some(e) = self.attend(&connection, &client).await {
+                        // The coordinator's word is final: dialling again would only repeat it.
+                        tracing::error!("{e}");
+                        expelled.send_replace(Some(e));
+                        return;
+                    }
                     tracing::warn!(coordinator = self.join, "lost contact with the coordinator");
                 }
                 Err(e) => {
@@ -273,9 +307,7 @@ impl Session {
         }
     }
 
-    async fn connect(
-        &mut self,
-    ) -> Result<(convoke_common::world::quic::Connection, CoordinatorClient)> {
+    async fn connect(&mut self) -> Result<(Connection, CoordinatorClient)> {
         let node = &self.node;
         let dialled = reach(&node.world, &node.endpoint, &self.join, Role::Coordinator).await?;
         let connection = dialled.connection;
@@ -293,18 +325,18 @@ impl Session {
         Ok((connection, client))
     }
 
-    /// Renews the certificate when due, until the connection ends.
+    /// Renews the certificate when due, until the connection ends. Answers why, where that is for good.
     async fn attend(
         &mut self,
-        connection: &convoke_common::world::quic::Connection,
+        connection: &Connection,
         client: &CoordinatorClient,
-    ) {
+    ) -> Option<Error> {
         loop {
             let now = self.node.world.wall.unix_seconds();
             let due = self.identity.renewal_at().saturating_sub(now).max(60);
             tokio::select! {
                 biased;
-                _ = connection.closed() => return,
+                why = connection.closed() => return expulsion(&self.node.me.name, &why),
                 () = tokio::time::sleep(Duration::from_secs(due)) => {
                     if let Err(e) = self.renew(client).await {
                         tracing::warn!("cannot renew the certificate: {e}");
@@ -353,6 +385,16 @@ impl Running {
     /// Why the coordinator cannot be reached at present.
     pub fn coordinator_lost(&self) -> Option<Error> {
         self.lost.borrow().clone()
+    }
+
+    /// Resolves when the coordinator has ended this worker's membership for good.
+    pub async fn expelled(&self) -> Error {
+        let mut expelled = self.expelled.clone();
+        match expelled.wait_for(Option::is_some).await.map(|e| e.clone()) {
+            Ok(Some(e)) => e,
+            // The session's task ends without a word only when the worker itself stops.
+            _ => std::future::pending().await,
+        }
     }
 
     /// Ends every step with the cause "worker leaving", closes all connections and waits for the tasks, at

@@ -1,227 +1,17 @@
 //! Steps of a lease over two executors and a driver, linked inside the process.
 
+#![allow(clippy::unwrap_used)]
+
+mod harness;
+
 use std::sync::Arc;
+use std::sync::mpsc;
 use std::time::Duration;
 
-use convoke_common::dim::Dim;
-use convoke_common::graph::{Attrs, Literal, TensorType, Value};
-use convoke_common::ids::{Incarnation, LeaseId};
-use convoke_common::memory::{Account, Ledger, Pool};
-use convoke_common::program::{
-    Axes, DriverProgram, DriverSlot, Feed, Fetch, FetchFrom, NUMERICS_PROFILE, Participant,
-    Program, ProgramNode, RecvSlot, SendSlot,
-};
-use convoke_common::{Code, DType, Tensor};
-use convoke_rendezvous::driver::Driver;
-use convoke_rendezvous::{Hub, Lease, Link, Peer, RecvSpec, StepHandler};
-use convoke_worker::Threads;
-use convoke_worker::executor::{Engine, Executor};
-use convoke_worker::installed::Installed;
-
-const LEASE: LeaseId = LeaseId(1);
-
-fn value(name: &str, dtype: DType, shape: &[Dim]) -> Value {
-    Value {
-        name: name.into(),
-        ty: TensorType::new(dtype, shape.to_vec()),
-    }
-}
-
-fn node(name: &str, op: &str, inputs: &[u32], output: u32) -> ProgramNode {
-    ProgramNode {
-        name: name.into(),
-        op: op.into(),
-        attrs: Attrs::default(),
-        inputs: inputs.to_vec(),
-        outputs: vec![output],
-        priority: 1,
-        cost: 1,
-    }
-}
-
-fn program(values: Vec<Value>, nodes: Vec<ProgramNode>) -> Program {
-    Program {
-        name: "test".into(),
-        profile: NUMERICS_PROFILE.into(),
-        values,
-        literals: vec![],
-        artifacts: vec![],
-        nodes,
-        init_nodes: 0,
-        recvs: vec![],
-        sends: vec![],
-    }
-}
-
-struct Cluster {
-    driver: Arc<Driver>,
-    executors: Vec<Arc<Executor>>,
-    leases: Vec<Arc<Lease>>,
-    ledger: Ledger,
-    hubs: Vec<Arc<Hub>>,
-}
-
-/// w0: s = x + x; w1: y = 24 / s, back to the driver. `x` is i64 of shape [n]; 0 fails.
-fn cluster(in_flight: u32) -> Cluster {
-    let n = Dim::sym("n");
-    let i64s = |name: &str| value(name, DType::I64, std::slice::from_ref(&n));
-    let mut first = program(
-        vec![i64s("x"), i64s("s")],
-        vec![node("double", "Add", &[0, 0], 1)],
-    );
-    first.recvs = vec![RecvSlot { value: 0, from: 2 }];
-    first.sends = vec![SendSlot {
-        value: 1,
-        to: 1,
-        slot: 0,
-        priority: 1,
-    }];
-    let twenty_four = value("c", DType::I64, &[Dim::Const(1)]);
-    let y = i64s("y");
-    let mut second = program(
-        vec![i64s("s"), twenty_four, y.clone()],
-        vec![node("divide", "Div", &[1, 0], 2)],
-    );
-    second.literals = vec![(1, Literal::Inline(ids(&[24])))];
-    second.recvs = vec![RecvSlot { value: 0, from: 0 }];
-    second.sends = vec![SendSlot {
-        value: 2,
-        to: 2,
-        slot: 0,
-        priority: 1,
-    }];
-
-    let peer = |name: &str| Peer {
-        name: name.into(),
-        incarnation: Incarnation(7),
-    };
-    let hubs: Vec<Arc<Hub>> = ["w0", "w1", "driver"].map(|n| Hub::new(peer(n))).into();
-    for (a, b) in [(0, 1), (0, 2), (1, 2)] {
-        Link::join_local(&hubs[a], &hubs[b]);
-    }
-    let participants: Vec<Participant> = hubs
-        .iter()
-        .map(|h| Participant {
-            name: h.me.name.clone(),
-            incarnation: h.me.incarnation,
-            address: String::new(),
-        })
-        .collect();
-    let axes = Axes {
-        bounds: vec![("n".into(), 1 << 20)],
-    };
-    let ledger = Ledger::new("both", 64 << 20);
-    let (mut executors, mut leases) = (vec![], vec![]);
-    for (me, program) in [first, second].into_iter().enumerate() {
-        program.check().unwrap();
-        let threads = Threads::start("t", 1).unwrap();
-        let engine = Arc::new(Engine {
-            worker: hubs[me].me.name.clone(),
-            host: "here".into(),
-            compute: Arc::new(threads.clone()),
-            threads: Some(threads.pool()),
-            steps_done: Default::default(),
-        });
-        let mut constants = vec![None; program.values.len()];
-        if me == 1 {
-            constants[1] = Some(ids(&[24]));
-        }
-        let program = Arc::new(program);
-        let recvs = program.recvs.iter();
-        let recvs = recvs
-            .map(|r| RecvSpec {
-                from: r.from,
-                ty: program.values[r.value as usize].ty.clone(),
-            })
-            .collect();
-        let installed = Arc::new(Installed::new(program.clone(), constants).unwrap());
-        let links = (0..3).map(|i| hubs[me].link(&hubs[i].me)).collect();
-        let pool = Pool::new(&ledger, Account::Leases, 1 << 20).unwrap();
-        let none = Box::new(|| {});
-        let executor = Executor::new(engine, installed, pool.clone(), links, in_flight, none);
-        let handler: Arc<dyn StepHandler> = executor.clone();
-        let lease = Lease::new(
-            LEASE,
-            me as u16,
-            participants.clone(),
-            axes.clone(),
-            in_flight,
-            recvs,
-            pool,
-            handler,
-        );
-        let lease = Arc::new(lease);
-        executor.attach(&lease);
-        hubs[me].add_lease(lease.clone());
-        executors.push(executor);
-        leases.push(lease);
-    }
-    let links = [0, 1]
-        .map(|i: usize| hubs[2].link(&hubs[i].me).unwrap())
-        .into();
-    let ty = |v: &Value| v.ty.clone();
-    let program = DriverProgram {
-        feeds: vec![Feed {
-            name: "x".into(),
-            ty: ty(&i64s("x")),
-            to: vec![(0, 0)],
-        }],
-        fetches: vec![Fetch {
-            name: "y".into(),
-            ty: ty(&y),
-            from: FetchFrom::Worker { from: 1, slot: 0 },
-        }],
-        slots: vec![DriverSlot {
-            from: 1,
-            ty: ty(&y),
-        }],
-    };
-    let pool = Pool::new(&ledger, Account::Leases, 0).unwrap();
-    let driver = Driver::new(
-        hubs[2].clone(),
-        LEASE,
-        participants,
-        program,
-        axes,
-        in_flight,
-        links,
-        pool,
-    );
-    Cluster {
-        driver,
-        executors,
-        leases,
-        ledger,
-        hubs,
-    }
-}
-
-fn ids(ids: &[i64]) -> Tensor {
-    Tensor::from_slice(&[ids.len()], ids).unwrap()
-}
-
-impl Cluster {
-    async fn call(&self, x: &[i64]) -> convoke_common::Result<Vec<i64>> {
-        let bound = Some(Duration::from_secs(10));
-        let out = self
-            .driver
-            .call(vec![ids(x)], vec![x.len() as i64], bound)
-            .await?;
-        Ok(out[0].as_slice::<i64>().unwrap().to_vec())
-    }
-
-    /// Waits for retirement, then checks that nothing is left.
-    async fn check_at_rest(&self) {
-        self.driver.quiesce().await;
-        for (e, l) in self.executors.iter().zip(&self.leases) {
-            assert_eq!(
-                (e.live_steps(), l.table.open_steps(), l.pool.live_bytes()),
-                (0, 0, 0)
-            );
-        }
-        assert_eq!(self.ledger.total_and_peak().0, 2 << 20);
-    }
-}
+use convoke_common::world::Compute;
+use convoke_common::{Code, DType, Error, Tensor};
+use convoke_rendezvous::StepHandler;
+use harness::{LEASE, cluster, ids};
 
 #[tokio::test]
 async fn results_cross_two_workers_in_order() {
@@ -301,4 +91,134 @@ async fn a_lost_worker_ends_its_steps() {
     let e = c.call(&[1]).await.unwrap_err();
     assert_eq!(e.code, Code::PeerLost, "{e}");
     assert!(c.driver.broken().is_some());
+}
+
+#[tokio::test]
+async fn a_lost_link_between_workers_ends_this_and_later_steps() {
+    let c = cluster(2);
+    assert_eq!(c.call(&[1]).await.unwrap(), [12]);
+    // Nothing is in flight: nobody is there to be told.
+    c.hubs[0].link(&c.hubs[1].me).unwrap().close("test");
+    for _ in 0..3 {
+        let e = c.call(&[1]).await.unwrap_err();
+        assert_eq!(e.code, Code::PeerLost, "{e}");
+    }
+    assert!(c.driver.broken().is_some());
+    c.check_at_rest().await;
+}
+
+#[tokio::test]
+async fn a_lease_that_a_worker_dropped_ends_its_steps() {
+    let c = cluster(2);
+    assert_eq!(c.call(&[1]).await.unwrap(), [12]);
+    c.hubs[0].remove_lease(LEASE);
+    for _ in 0..3 {
+        let e = c.call(&[1]).await.unwrap_err();
+        assert_eq!(e.code, Code::LeaseRetired, "{e}");
+    }
+    c.driver.quiesce().await;
+}
+
+/// Keeps a worker's compute thread busy until the sender is dropped.
+fn occupy(c: &harness::Cluster, worker: usize) -> mpsc::Sender<()> {
+    let (hold, held) = mpsc::channel::<()>();
+    let job = Box::new(move || {
+        let _ = held.recv();
+    });
+    assert!(c.threads[worker].submit(i64::MAX, job).is_ok());
+    hold
+}
+
+#[tokio::test]
+async fn a_lease_released_under_a_running_step_still_retires_it() {
+    let mut c = cluster(1);
+    let hold = occupy(&c, 0);
+    let driver = c.driver.clone();
+    let call = driver.call(vec![ids(&[1])], vec![1], None);
+    tokio::pin!(call);
+    tokio::select! { biased; _ = &mut call => panic!("ended"), () = tokio::task::yield_now() => {} }
+    c.executors[0].abort_all(&Error::new(Code::WorkerLeaving, "w0 is leaving"));
+    c.hubs[0].remove_lease(LEASE);
+    c.leases.remove(0);
+    assert_eq!(call.await.unwrap_err().code, Code::WorkerLeaving);
+    assert_eq!(c.executors[0].live_steps(), 1);
+    drop(hold);
+    driver.quiesce().await;
+    assert_eq!(c.executors[0].live_steps(), 0);
+}
+
+#[tokio::test]
+async fn closing_the_driver_ends_calls_in_flight_and_waiting() {
+    let c = cluster(1);
+    let hold = occupy(&c, 0);
+    let calls = futures::future::join(c.call(&[1]), c.call(&[2]));
+    tokio::pin!(calls);
+    tokio::select! { biased; _ = &mut calls => panic!("ended"), () = tokio::task::yield_now() => {} }
+    c.driver.close();
+    let (a, b) = calls.await;
+    assert_eq!(a.unwrap_err().code, Code::LeaseRetired);
+    assert_eq!(b.unwrap_err().code, Code::LeaseRetired);
+    drop(hold);
+}
+
+#[tokio::test]
+async fn an_error_before_the_start_is_not_forgotten() {
+    let c = cluster(1);
+    let error = Error::new(Code::OutOfMemory, "an early tensor did not fit");
+    c.executors[0].abort(0, error, 0);
+    let out = c
+        .driver
+        .call(vec![ids(&[1])], vec![1], Some(Duration::from_millis(200)));
+    assert!(out.await.is_err());
+    assert_eq!(c.call(&[1]).await.unwrap(), [12]);
+    c.check_at_rest().await;
+}
+
+#[tokio::test]
+async fn a_tensor_of_the_wrong_type_fails_its_step() {
+    let c = cluster(1);
+    let bound = Some(Duration::from_secs(10));
+    for wrong in [Tensor::zeros(DType::F32, &[1]).unwrap(), ids(&[1, 1])] {
+        let e = c
+            .driver
+            .call(vec![wrong], vec![1], bound)
+            .await
+            .unwrap_err();
+        assert_eq!(e.code, Code::ProtocolViolation, "{e}");
+    }
+    let e = c.driver.call(vec![], vec![1], bound).await.unwrap_err();
+    assert_eq!(e.code, Code::InvalidInput);
+    assert_eq!(c.call(&[1]).await.unwrap(), [12]);
+    c.check_at_rest().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancelling_races_results_and_errors() {
+    let c = Arc::new(cluster(3));
+    for i in 0..3000u64 {
+        let own = c.clone();
+        let call = tokio::spawn(async move { own.call(&[(i % 3) as i64]).await.map(drop) });
+        // Anywhere between before the step and after its result.
+        for _ in 0..(i * 7919) % 400 {
+            std::hint::spin_loop();
+        }
+        call.abort();
+        drop(call.await);
+    }
+    c.check_at_rest().await;
+    assert_eq!(c.call(&[1]).await.unwrap(), [12]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_does_not_stop_is_given_up() {
+    let c = cluster(1);
+    let hold = occupy(&c, 0);
+    let late = c
+        .driver
+        .call(vec![ids(&[1])], vec![1], Some(Duration::from_millis(1)));
+    assert_eq!(late.await.unwrap_err().code, Code::DeadlineExceeded);
+    let next = c.driver.call(vec![ids(&[1])], vec![1], None).await;
+    assert_eq!(next.unwrap_err().code, Code::Wedged);
+    assert_eq!(c.driver.broken().unwrap().code, Code::Wedged);
+    drop(hold);
 }

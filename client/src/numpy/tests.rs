@@ -11,7 +11,8 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(name: &str, bytes: &[u8]) -> Scratch {
-        let path = std::env::temp_dir().join(format!("convoke-numpy-{}-{name}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("convoke-numpy-{}-{name}", std::process::id()));
         std::fs::write(&path, bytes).unwrap();
         Scratch(path)
     }
@@ -120,7 +121,8 @@ fn other_arrays_are_refused_by_name() {
 #[test]
 fn lying_headers_allocate_nothing() {
     let d = |shape: &str| format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}");
-    let check = |shape: &str, expected: &str| refused("lie.npy", &npy(&d(shape), &[0; 8]), expected);
+    let check =
+        |shape: &str, expected: &str| refused("lie.npy", &npy(&d(shape), &[0; 8]), expected);
     check(
         "(1000000000000,)",
         "f32[1000000000000] needs 4000000000000 bytes, the file holds 8",
@@ -129,9 +131,15 @@ fn lying_headers_allocate_nothing() {
         "(9223372036854775807, 9)",
         "shape [9223372036854775807, 9] of f32 is too large to allocate",
     );
-    check("(99999999999999999999,)", "its shape is not a tuple of sizes");
+    check(
+        "(99999999999999999999,)",
+        "its shape is not a tuple of sizes",
+    );
     check("(-1,)", "its shape is not a tuple of sizes");
-    check(&format!("({})", "1,".repeat(17)), "has more than 16 dimensions");
+    check(
+        &format!("({})", "1,".repeat(17)),
+        "has more than 16 dimensions",
+    );
     check(&"(".repeat(5000), "its shape is not a tuple of sizes");
     check("(3,)", "f32[3] needs 12 bytes, the file holds 8");
     check("(1,)", "f32[1] needs 4 bytes, the file holds 8");
@@ -148,7 +156,11 @@ fn lying_headers_allocate_nothing() {
         b"\x93NUMPY\x02\x00\xff\xff\xff\xff{",
         "declares a header of 4294967295 bytes",
     );
-    refused("open.npy", &npy("{'descr", b""), "its header has an unclosed quote");
+    refused(
+        "open.npy",
+        &npy("{'descr", b""),
+        "its header has an unclosed quote",
+    );
     refused(
         "half.npy",
         &npy("{'descr': '<f4'}", b""),
@@ -193,6 +205,14 @@ fn missing_files_are_named() {
          check the path and its permissions"
     );
     let e = write_npy("/nonexistent/x.npy", &Tensor::scalar(1u8)).unwrap_err();
-    assert!(e.to_string().starts_with("cannot write /nonexistent/x.npy: "));
-    assert!(read_npy("/").unwrap_err().to_string().contains("not a regular file"));
+    assert!(
+        e.to_string()
+            .starts_with("cannot write /nonexistent/x.npy: ")
+    );
+    assert!(
+        read_npy("/")
+            .unwrap_err()
+            .to_string()
+            .contains("not a regular file")
+    );
 }

@@ -20,13 +20,18 @@ pub struct Client {
 impl Client {
     /// Of the coordinator with this socket; nothing is opened yet.
     pub fn new(socket: &Path) -> Client {
-        Client { socket: socket.to_owned() }
+        Client {
+            socket: socket.to_owned(),
+        }
     }
 
     /// A new join token, void after `ttl`: the line to hand to the newcomer.
     pub async fn create_token(&self, role: Role, ttl: Option<Duration>) -> Result<String> {
         let ttl_seconds = ttl.map(|t| t.as_secs());
-        match self.ask(&Request::CreateToken { role, ttl_seconds }).await? {
+        match self
+            .ask(&Request::CreateToken { role, ttl_seconds })
+            .await?
+        {
             Answer::Token(token) => Ok(token),
             other => Err(unexpected(&other)),
         }
@@ -42,7 +47,10 @@ impl Client {
 
     /// Revokes a token and the certificates that it brought.
     pub async fn revoke_token(&self, id: &str) -> Result<()> {
-        match self.ask(&Request::RevokeToken { id: id.to_owned() }).await? {
+        match self
+            .ask(&Request::RevokeToken { id: id.to_owned() })
+            .await?
+        {
             Answer::Done => Ok(()),
             other => Err(unexpected(&other)),
         }
@@ -56,13 +64,18 @@ impl Client {
             line.push('\n');
             send.write_all(line.as_bytes()).await?;
             let mut answer = String::new();
-            BufReader::new(recv.take(ANSWER_LIMIT)).read_line(&mut answer).await?;
+            BufReader::new(recv.take(ANSWER_LIMIT))
+                .read_line(&mut answer)
+                .await?;
             Ok::<Answer, std::io::Error>(serde_json::from_str(&answer)?)
         };
         let unreachable = |why: String| {
             let e = Error::new(
                 Code::Unreachable,
-                format!("cannot ask the coordinator at {}: {why}", self.socket.display()),
+                format!(
+                    "cannot ask the coordinator at {}: {why}",
+                    self.socket.display()
+                ),
             );
             e.advise("run this on the coordinator's machine, as its user, with its --state-dir")
         };
@@ -83,6 +96,9 @@ fn unexpected(answer: &Answer) -> Error {
         Answer::Done => "nothing",
         Answer::Failed(_) => "an error",
     };
-    Error::new(Code::ProtocolViolation, format!("the coordinator answered with {kind}"))
-        .advise("run the same release as the coordinator")
+    Error::new(
+        Code::ProtocolViolation,
+        format!("the coordinator answered with {kind}"),
+    )
+    .advise("run the same release as the coordinator")
 }

@@ -32,9 +32,14 @@ const EXCHANGE_BOUND: Duration = Duration::from_secs(15);
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Request {
-    CreateToken { role: Role, ttl_seconds: Option<u64> },
+    CreateToken {
+        role: Role,
+        ttl_seconds: Option<u64>,
+    },
     ListTokens,
-    RevokeToken { id: String },
+    RevokeToken {
+        id: String,
+    },
 }
 
 /// What is answered.

@@ -40,18 +40,25 @@ impl Listener {
     /// Listens at `path`, in place of a socket that nobody listens at any more.
     pub async fn bind(path: &Path) -> Result<Listener> {
         let failed = |e: io::Error| {
-            let e = Error::new(Code::Io, format!("cannot listen at {}: {e}", path.display()));
+            let e = Error::new(
+                Code::Io,
+                format!("cannot listen at {}: {e}", path.display()),
+            );
             e.advise("choose a --state-dir with a short path on a local disk")
         };
         if UnixStream::connect(path).await.is_ok() {
             let message = format!("another coordinator listens at {}", path.display());
-            return Err(Error::new(Code::AddressInUse, message).advise("stop it, or choose another --state-dir"));
+            return Err(Error::new(Code::AddressInUse, message)
+                .advise("stop it, or choose another --state-dir"));
         }
         if std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket()) {
             std::fs::remove_file(path).map_err(failed)?;
         }
         let socket = UnixListener::bind(path).map_err(failed)?;
-        let listener = Listener { socket, path: path.to_owned() };
+        let listener = Listener {
+            socket,
+            path: path.to_owned(),
+        };
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
         Ok(listener)
     }
@@ -86,13 +93,21 @@ async fn exchange(service: &Arc<Service>, stream: UnixStream) -> io::Result<()> 
     let (recv, mut send) = stream.into_split();
     let answer = if peer == own.as_raw() || peer == 0 {
         let mut line = String::new();
-        BufReader::new(recv.take(REQUEST_LIMIT)).read_line(&mut line).await?;
+        BufReader::new(recv.take(REQUEST_LIMIT))
+            .read_line(&mut line)
+            .await?;
         match serde_json::from_str(&line) {
             Ok(request) => perform(service, request).await,
-            Err(e) => Err(Error::new(Code::InvalidArgument, format!("not a request: {e}"))),
+            Err(e) => Err(Error::new(
+                Code::InvalidArgument,
+                format!("not a request: {e}"),
+            )),
         }
     } else {
-        let e = Error::new(Code::Unauthorized, format!("user {peer} does not own this coordinator"));
+        let e = Error::new(
+            Code::Unauthorized,
+            format!("user {peer} does not own this coordinator"),
+        );
         Err(e.advise("run this as the coordinator's user"))
     };
     let mut line = serde_json::to_string(&answer.unwrap_or_else(Answer::Failed))?;
@@ -103,13 +118,18 @@ async fn exchange(service: &Arc<Service>, stream: UnixStream) -> io::Result<()> 
 async fn perform(service: &Arc<Service>, request: Request) -> Result<Answer> {
     match request {
         Request::CreateToken { role, ttl_seconds } => {
-            let token = service.authority.create(role, ttl_seconds.map(Duration::from_secs)).await?;
+            let token = service
+                .authority
+                .create(role, ttl_seconds.map(Duration::from_secs))
+                .await?;
             tracing::info!(token = %token.id, %role, "token created");
             Ok(Answer::Token(token.to_string()))
         }
         Request::ListTokens => Ok(Answer::Tokens(service.authority.list().await)),
         Request::RevokeToken { id } => {
-            let id = id.parse().map_err(|e| Error::new(Code::InvalidArgument, format!("'{id}': {e}")))?;
+            let id = id
+                .parse()
+                .map_err(|e| Error::new(Code::InvalidArgument, format!("'{id}': {e}")))?;
             service.revoke(&id).await?;
             Ok(Answer::Done)
         }

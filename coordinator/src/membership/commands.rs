@@ -14,13 +14,26 @@ pub type Fingerprint = [u8; 32];
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
     /// Close a connection with this code (see [`convoke_common::rpc::close`]).
-    Close { connection: ConnectionId, code: u32, reason: &'static str },
+    Close {
+        connection: ConnectionId,
+        code: u32,
+        reason: &'static str,
+    },
     /// Tell the workers on these connections that a lease ended.
-    Release { lease: LeaseId, at: Vec<ConnectionId> },
+    Release {
+        lease: LeaseId,
+        at: Vec<ConnectionId>,
+    },
     /// Ask the worker on this connection to measure its links to others.
-    Probe { connection: ConnectionId, peers: Vec<Participant> },
+    Probe {
+        connection: ConnectionId,
+        peers: Vec<Participant>,
+    },
     /// Remember whose a name is.
-    Keep { name: String, fingerprints: Vec<Fingerprint> },
+    Keep {
+        name: String,
+        fingerprints: Vec<Fingerprint>,
+    },
     /// No longer remember a name.
     Forget { name: String },
     /// So many workers are alive.

@@ -9,11 +9,20 @@ use super::ConnectionId;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MembershipError {
     /// The worker computes under other rules.
-    #[error("worker '{name}' computes under the numerics profile '{theirs}', this cluster under '{ours}'")]
-    Profile { name: String, theirs: String, ours: String },
+    #[error(
+        "worker '{name}' computes under the numerics profile '{theirs}', this cluster under '{ours}'"
+    )]
+    Profile {
+        name: String,
+        theirs: String,
+        ours: String,
+    },
     /// The name has a living holder, or was given away a moment ago (no `holder` then).
     #[error("the name '{name}' is in use by another worker")]
-    NameTaken { name: String, holder: Option<ConnectionId> },
+    NameTaken {
+        name: String,
+        holder: Option<ConnectionId>,
+    },
     /// A registration that makes no sense.
     #[error("worker '{name}' registers with {what}")]
     BadRegister { name: String, what: &'static str },
@@ -38,16 +47,28 @@ impl From<MembershipError> for Error {
     fn from(e: MembershipError) -> Error {
         use MembershipError as M;
         let (code, advice) = match &e {
-            M::Profile { .. } => (Code::VersionMismatch, "run the same release on all machines"),
+            M::Profile { .. } => (
+                Code::VersionMismatch,
+                "run the same release on all machines",
+            ),
             M::NameTaken { .. } => (
                 Code::InvalidArgument,
                 "choose another name with --name, or stop the worker that has it",
             ),
-            M::BadRegister { .. } => (Code::InvalidArgument, "run the same release on all machines"),
+            M::BadRegister { .. } => (
+                Code::InvalidArgument,
+                "run the same release on all machines",
+            ),
             M::Full { .. } => (Code::Busy, "stop workers that are not needed"),
             M::NoSuchPlan => (Code::NotFound, "plan again"),
-            M::PlanOutdated { .. } => (Code::PeerLost, "plan again: the new plan uses the workers that are there now"),
-            M::NotDriver { .. } => (Code::Unauthorized, "only the client that installed it may release it"),
+            M::PlanOutdated { .. } => (
+                Code::PeerLost,
+                "plan again: the new plan uses the workers that are there now",
+            ),
+            M::NotDriver { .. } => (
+                Code::Unauthorized,
+                "only the client that installed it may release it",
+            ),
             M::LeaseEnded { .. } => (Code::PeerLost, "plan and install again"),
         };
         Error::new(code, e.to_string()).advise(advice)

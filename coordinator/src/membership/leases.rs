@@ -41,13 +41,18 @@ impl Lease {
 
     fn workers(&self) -> impl Iterator<Item = &str> {
         let participants = self.plan.participants.iter();
-        participants.take(self.plan.parts.len()).map(|p| p.name.as_str())
+        participants
+            .take(self.plan.parts.len())
+            .map(|p| p.name.as_str())
     }
 }
 
 impl Leases {
     fn of(&self, wanted: impl Fn(&Lease) -> bool) -> Vec<LeaseId> {
-        let found = self.0.iter().filter(|(_, lease)| !lease.has_ended() && wanted(lease));
+        let found = self
+            .0
+            .iter()
+            .filter(|(_, lease)| !lease.has_ended() && wanted(lease));
         found.map(|(id, _)| *id).collect()
     }
 
@@ -77,11 +82,22 @@ impl Membership {
     }
 
     /// A client's plan and its workers, if all of them are still those that it was made for.
-    pub fn plan(&mut self, now: Instant, owner: ConnectionId, id: PlanId) -> Result<Granted, MembershipError> {
-        let plan = self.plans.get(now, owner, id).ok_or(MembershipError::NoSuchPlan)?;
+    pub fn plan(
+        &mut self,
+        now: Instant,
+        owner: ConnectionId,
+        id: PlanId,
+    ) -> Result<Granted, MembershipError> {
+        let plan = self
+            .plans
+            .get(now, owner, id)
+            .ok_or(MembershipError::NoSuchPlan)?;
         let workers = plan.participants.iter().take(plan.parts.len());
         let connections = workers.map(|p| {
-            let outdated = |what| MembershipError::PlanOutdated { worker: p.name.clone(), what };
+            let outdated = |what| MembershipError::PlanOutdated {
+                worker: p.name.clone(),
+                what,
+            };
             let member = self.members.get(&p.name).ok_or(outdated("was lost"))?;
             let (Some(connection), Some(offer)) = (member.connection(), member.living()) else {
                 return Err(outdated("was lost"));
@@ -105,7 +121,14 @@ impl Membership {
     ) -> Result<Granted, MembershipError> {
         let granted = self.plan(now, driver, id)?;
         let state = LeaseState::Installing;
-        self.leases.0.insert(lease, Lease { plan: granted.plan.clone(), driver, state });
+        self.leases.0.insert(
+            lease,
+            Lease {
+                plan: granted.plan.clone(),
+                driver,
+                state,
+            },
+        );
         Ok(granted)
     }
 
@@ -146,11 +169,13 @@ impl Membership {
     /// The living workers of a lease but `lost`.
     fn carriers(&self, lease: &Lease, lost: Option<&str>) -> Vec<ConnectionId> {
         let workers = lease.plan.participants.iter().take(lease.plan.parts.len());
-        let there = workers.filter(|p| Some(p.name.as_str()) != lost).filter_map(|p| {
-            let member = self.members.get(&p.name)?;
-            let same = member.living()?.incarnation == p.incarnation;
-            member.connection().filter(|_| same)
-        });
+        let there = workers
+            .filter(|p| Some(p.name.as_str()) != lost)
+            .filter_map(|p| {
+                let member = self.members.get(&p.name)?;
+                let same = member.living()?.incarnation == p.incarnation;
+                member.connection().filter(|_| same)
+            });
         there.collect()
     }
 
@@ -184,7 +209,12 @@ impl Membership {
             .map(|(id, l)| LeaseStatus {
                 lease: *id,
                 model: l.plan.model.clone(),
-                driver: l.plan.participants.last().map(|p| p.name.clone()).unwrap_or_default(),
+                driver: l
+                    .plan
+                    .participants
+                    .last()
+                    .map(|p| p.name.clone())
+                    .unwrap_or_default(),
                 workers: l.workers().map(str::to_owned).collect(),
             })
             .collect()

@@ -7,7 +7,10 @@ use convoke_common::rpc::LinkReport;
 use crate::place::Link;
 
 /// What a link that does not work counts as: no plan uses it unless all else is impossible.
-const BROKEN: Link = Link { latency_ns: 10_000_000_000, bandwidth: 1.0 };
+const BROKEN: Link = Link {
+    latency_ns: 10_000_000_000,
+    bandwidth: 1.0,
+};
 
 /// No link is faster than this, whatever a worker says.
 const LEAST_LATENCY_NS: u64 = 500;
@@ -35,7 +38,10 @@ impl Links {
     /// The link as measured by `from`, else as measured by `to`.
     pub fn get(&self, from: &str, to: &str) -> Option<Link> {
         let key = |a: &str, b: &str| (a.to_owned(), b.to_owned());
-        let link = self.0.get(&key(from, to)).or_else(|| self.0.get(&key(to, from)));
+        let link = self
+            .0
+            .get(&key(from, to))
+            .or_else(|| self.0.get(&key(to, from)));
         link.copied()
     }
 

@@ -43,8 +43,20 @@ pub struct Offer {
 
 impl Offer {
     /// Nothing in it may upset arithmetic or a person's terminal later on.
-    pub fn check(name: &str, address: String, register: Register) -> Result<Offer, MembershipError> {
-        let Register { incarnation, host, threads, memory, flops, memory_bandwidth, .. } = register;
+    pub fn check(
+        name: &str,
+        address: String,
+        register: Register,
+    ) -> Result<Offer, MembershipError> {
+        let Register {
+            incarnation,
+            host,
+            threads,
+            memory,
+            flops,
+            memory_bandwidth,
+            ..
+        } = register;
         let text = |t: &str| t.len() <= LONGEST_TEXT && !t.chars().any(char::is_control);
         let speed = |s: f64| s.is_finite() && s > 0.0;
         let what = if !text(&address) {
@@ -56,9 +68,20 @@ impl Offer {
         } else if !speed(flops) || !speed(memory_bandwidth) {
             "a speed that is not a positive number"
         } else {
-            return Ok(Offer { incarnation, address, host, threads, memory, flops, memory_bandwidth });
+            return Ok(Offer {
+                incarnation,
+                address,
+                host,
+                threads,
+                memory,
+                flops,
+                memory_bandwidth,
+            });
         };
-        Err(MembershipError::BadRegister { name: name.to_owned(), what })
+        Err(MembershipError::BadRegister {
+            name: name.to_owned(),
+            what,
+        })
     }
 }
 
@@ -68,7 +91,10 @@ pub enum Life {
     /// Its certificate went out; it has not registered with this coordinator process.
     Expected,
     /// Registered on this connection.
-    Alive { connection: ConnectionId, offer: Offer },
+    Alive {
+        connection: ConnectionId,
+        offer: Offer,
+    },
     /// Its connection ended. `owed`: leases that it may still hold and that have ended since.
     Lost { offer: Offer, owed: Vec<LeaseId> },
 }
@@ -88,7 +114,12 @@ pub struct Member {
 impl Member {
     /// A name that is only known.
     pub fn expected(now: Instant) -> Member {
-        Member { fingerprints: vec![], reserved_until: None, seen: now, life: Life::Expected }
+        Member {
+            fingerprints: vec![],
+            reserved_until: None,
+            seen: now,
+            life: Life::Expected,
+        }
     }
 
     /// A certificate more that holds the name.

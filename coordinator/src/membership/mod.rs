@@ -2,7 +2,7 @@
 //!
 //! A pure core: no I/O, no clock, no task. Inputs are methods that take the time; what is to be done about them
 //! comes out of [`Membership::next_command`], and [`Membership::poll_timeout`] says when to call
-//! [`Membership::handle_timeout`]. The shell is [`crate::service`].
+//! [`Membership::handle_timeout`]. Its shell is the service.
 //!
 //! Invariants
 //! 1. A name has at most one living holder. A newcomer takes it over only with the holder's own certificate, or
@@ -77,7 +77,10 @@ impl Membership {
     /// When [`Membership::handle_timeout`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let names = self.members.values().filter_map(Member::forgotten_at).min();
-        [names, self.plans.next_expiry()].into_iter().flatten().min()
+        [names, self.plans.next_expiry()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Drops what is no longer worth keeping.
@@ -89,18 +92,33 @@ impl Membership {
     }
 
     fn names_of(&self, wanted: impl Fn(&Member) -> bool) -> impl Iterator<Item = String> {
-        self.members.iter().filter(move |(_, m)| wanted(m)).map(|(name, _)| name.clone())
+        self.members
+            .iter()
+            .filter(move |(_, m)| wanted(m))
+            .map(|(name, _)| name.clone())
     }
 
     fn forget(&mut self, name: &str) {
         self.members.remove(name);
         self.links.forget(name);
-        self.commands.push_back(Command::Forget { name: name.to_owned() });
+        self.commands.push_back(Command::Forget {
+            name: name.to_owned(),
+        });
     }
 
     /// A worker says what it is and offers. Answers the other workers, to probe.
-    pub fn register(&mut self, now: Instant, newcomer: Newcomer) -> Result<Vec<Participant>, MembershipError> {
-        let Newcomer { connection, name, fingerprint, address, register } = newcomer;
+    pub fn register(
+        &mut self,
+        now: Instant,
+        newcomer: Newcomer,
+    ) -> Result<Vec<Participant>, MembershipError> {
+        let Newcomer {
+            connection,
+            name,
+            fingerprint,
+            address,
+            register,
+        } = newcomer;
         if register.profile != self.profile {
             return Err(MembershipError::Profile {
                 name,
@@ -112,36 +130,74 @@ impl Membership {
         if !self.members.contains_key(&name) {
             self.make_room()?;
         }
-        let known = self.members.get(&name).is_some_and(|m| m.fingerprints.contains(&fingerprint));
-        if let Some(Member { life: Life::Alive { connection: holder, .. }, .. }) = self.members.get(&name) {
+        let known = self
+            .members
+            .get(&name)
+            .is_some_and(|m| m.fingerprints.contains(&fingerprint));
+        if let Some(Member {
+            life: Life::Alive {
+                connection: holder, ..
+            },
+            ..
+        }) = self.members.get(&name)
+        {
             let holder = *holder;
             if holder != connection && !known {
-                return Err(MembershipError::NameTaken { name, holder: Some(holder) });
+                return Err(MembershipError::NameTaken {
+                    name,
+                    holder: Some(holder),
+                });
             }
-            self.lose(now, &name, (holder != connection).then_some((close::REPLACED, "replaced by a newer process")));
+            self.lose(
+                now,
+                &name,
+                (holder != connection).then_some((close::REPLACED, "replaced by a newer process")),
+            );
         }
-        let member = self.members.entry(name.clone()).or_insert_with(|| Member::expected(now));
+        let member = self
+            .members
+            .entry(name.clone())
+            .or_insert_with(|| Member::expected(now));
         if !known {
             member.fingerprints = vec![fingerprint];
         }
         let fingerprints = member.fingerprints.clone();
-        let before = std::mem::replace(&mut member.life, Life::Alive { connection, offer: offer.clone() });
+        let before = std::mem::replace(
+            &mut member.life,
+            Life::Alive {
+                connection,
+                offer: offer.clone(),
+            },
+        );
         member.seen = now;
         member.reserved_until = None;
         match before {
             // The process that missed them is the one that comes back; another one never had them.
             Life::Lost { offer: last, owed } if last.incarnation == offer.incarnation => {
                 let owed = owed.into_iter();
-                self.commands.extend(owed.map(|lease| Command::Release { lease, at: vec![connection] }));
+                self.commands.extend(owed.map(|lease| Command::Release {
+                    lease,
+                    at: vec![connection],
+                }));
             }
             _ => self.links.forget(&name),
         }
         if !known {
-            self.commands.push_back(Command::Keep { name: name.clone(), fingerprints });
+            self.commands.push_back(Command::Keep {
+                name: name.clone(),
+                fingerprints,
+            });
         }
-        let peers = self.participants().filter(|p| p.name != name).take(PROBED).collect::<Vec<_>>();
+        let peers = self
+            .participants()
+            .filter(|p| p.name != name)
+            .take(PROBED)
+            .collect::<Vec<_>>();
         if !peers.is_empty() {
-            self.commands.push_back(Command::Probe { connection, peers: peers.clone() });
+            self.commands.push_back(Command::Probe {
+                connection,
+                peers: peers.clone(),
+            });
         }
         self.commands.push_back(Command::Population(self.alive()));
         Ok(peers)
@@ -162,7 +218,10 @@ impl Membership {
 
     /// A worker answered. Its name, while it is registered on that connection.
     pub fn heard(&mut self, now: Instant, connection: ConnectionId) -> Option<String> {
-        let (name, member) = self.members.iter_mut().find(|(_, m)| m.connection() == Some(connection))?;
+        let (name, member) = self
+            .members
+            .iter_mut()
+            .find(|(_, m)| m.connection() == Some(connection))?;
         member.seen = now;
         Some(name.clone())
     }
@@ -183,16 +242,27 @@ impl Membership {
     /// Turns a living worker into a lost one and ends its leases.
     fn lose(&mut self, now: Instant, name: &str, close: Option<(u32, &'static str)>) {
         let leases = self.leases.of_worker(name);
-        let Some(member) = self.members.get_mut(name) else { return };
-        let Life::Alive { connection, offer } = &member.life else { return };
+        let Some(member) = self.members.get_mut(name) else {
+            return;
+        };
+        let Life::Alive { connection, offer } = &member.life else {
+            return;
+        };
         let connection = *connection;
-        member.life = Life::Lost { offer: offer.clone(), owed: leases.clone() };
+        member.life = Life::Lost {
+            offer: offer.clone(),
+            owed: leases.clone(),
+        };
         member.seen = now;
         for lease in leases {
             self.end_lease(lease, Some(name));
         }
         if let Some((code, reason)) = close {
-            self.commands.push_back(Command::Close { connection, code, reason });
+            self.commands.push_back(Command::Close {
+                connection,
+                code,
+                reason,
+            });
         }
     }
 
@@ -220,7 +290,11 @@ impl Membership {
 
     /// What placement may use, by name.
     pub fn model(&self) -> ClusterModel {
-        let living = || self.members.iter().filter_map(|(name, m)| Some((name, m.living()?)));
+        let living = || {
+            self.members
+                .iter()
+                .filter_map(|(name, m)| Some((name, m.living()?)))
+        };
         let worker = |(name, offer): (&String, &Offer)| WorkerModel {
             name: name.clone(),
             address: offer.address.clone(),
@@ -253,7 +327,8 @@ impl Membership {
                 threads: offer.threads,
                 memory: offer.memory,
                 flops: offer.flops,
-                last_seen_ms: u64::try_from(now.duration_since(m.seen).as_millis()).unwrap_or(u64::MAX),
+                last_seen_ms: u64::try_from(now.duration_since(m.seen).as_millis())
+                    .unwrap_or(u64::MAX),
                 alive: m.is_alive(),
                 status: None,
             })

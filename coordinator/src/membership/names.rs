@@ -18,12 +18,22 @@ impl Membership {
     /// Names kept from before a restart of the coordinator.
     pub fn restore(&mut self, now: Instant, kept: Vec<(String, Vec<Fingerprint>)>) {
         for (name, fingerprints) in kept.into_iter().take(MEMBERS) {
-            self.members.insert(name, Member { fingerprints, ..Member::expected(now) });
+            self.members.insert(
+                name,
+                Member {
+                    fingerprints,
+                    ..Member::expected(now)
+                },
+            );
         }
     }
 
     /// The name that a joining worker gets: the one it wants, or the lowest free of `w0`, `w1`, …
-    pub fn claim(&mut self, now: Instant, wanted: Option<&PeerName>) -> Result<String, MembershipError> {
+    pub fn claim(
+        &mut self,
+        now: Instant,
+        wanted: Option<&PeerName>,
+    ) -> Result<String, MembershipError> {
         let name = match wanted {
             Some(name) => name.as_str().to_owned(),
             None => (0..)
@@ -39,7 +49,10 @@ impl Membership {
         } else {
             self.make_room()?;
         }
-        let member = self.members.entry(name.clone()).or_insert_with(|| Member::expected(now));
+        let member = self
+            .members
+            .entry(name.clone())
+            .or_insert_with(|| Member::expected(now));
         member.reserved_until = Some(now + RESERVED);
         Ok(name)
     }
@@ -48,18 +61,27 @@ impl Membership {
     pub fn issued(&mut self, name: &str, fingerprint: Fingerprint) {
         if let Some(member) = self.members.get_mut(name).filter(|m| !m.is_alive()) {
             member.fingerprints = vec![fingerprint];
-            let keep = Command::Keep { name: name.to_owned(), fingerprints: vec![fingerprint] };
+            let keep = Command::Keep {
+                name: name.to_owned(),
+                fingerprints: vec![fingerprint],
+            };
             self.commands.push_back(keep);
         }
     }
 
     /// A worker gets a fresh certificate for the name it has.
     pub fn renewed(&mut self, connection: ConnectionId, fingerprint: Fingerprint) {
-        let found = self.members.iter_mut().find(|(_, m)| m.connection() == Some(connection));
+        let found = self
+            .members
+            .iter_mut()
+            .find(|(_, m)| m.connection() == Some(connection));
         if let Some((name, member)) = found {
             member.add_fingerprint(fingerprint);
             let fingerprints = member.fingerprints.clone();
-            self.commands.push_back(Command::Keep { name: name.clone(), fingerprints });
+            self.commands.push_back(Command::Keep {
+                name: name.clone(),
+                fingerprints,
+            });
         }
     }
 
@@ -69,7 +91,9 @@ impl Membership {
             return Ok(());
         }
         let lost = self.members.iter().filter(|(_, m)| !m.is_alive());
-        let oldest = lost.min_by_key(|(_, m)| m.seen).map(|(name, _)| name.clone());
+        let oldest = lost
+            .min_by_key(|(_, m)| m.seen)
+            .map(|(name, _)| name.clone());
         let name = oldest.ok_or(MembershipError::Full { most: MEMBERS })?;
         self.forget(&name);
         Ok(())

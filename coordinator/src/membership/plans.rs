@@ -44,10 +44,21 @@ impl Plans {
     pub fn keep(&mut self, now: Instant, owner: ConnectionId, id: PlanId, plan: Arc<Plan>) {
         self.expire(now);
         if self.0.len() >= PLANS {
-            let oldest = self.0.iter().min_by_key(|(_, kept)| kept.used).map(|(id, _)| *id);
+            let oldest = self
+                .0
+                .iter()
+                .min_by_key(|(_, kept)| kept.used)
+                .map(|(id, _)| *id);
             oldest.map(|id| self.0.remove(&id));
         }
-        self.0.insert(id, Kept { owner, used: now, plan });
+        self.0.insert(
+            id,
+            Kept {
+                owner,
+                used: now,
+                plan,
+            },
+        );
     }
 
     /// The client's plan.

@@ -55,7 +55,9 @@ pub async fn run(service: Arc<Service>, endpoint: Endpoint) {
         service.tasks.spawn(async move {
             let greeted = greeted(incoming).await;
             drop(handshake);
-            let Some((connection, identity)) = greeted else { return };
+            let Some((connection, identity)) = greeted else {
+                return;
+            };
             match identity {
                 Some(identity) if identity.role == Role::Coordinator => {
                     connection.close(close::REFUSED.into(), b"this is the coordinator");
@@ -63,7 +65,8 @@ pub async fn run(service: Arc<Service>, endpoint: Endpoint) {
                 Some(identity) => attend(inside, connection, Some(identity)).await,
                 None => {
                     let Ok(_place) = newcomers.try_acquire() else {
-                        connection.close(close::REFUSED.into(), b"too many join at once: try again");
+                        connection
+                            .close(close::REFUSED.into(), b"too many join at once: try again");
                         return;
                     };
                     let bounded = timeout(NEWCOMER_BOUND, attend(inside, connection.clone(), None));
@@ -100,25 +103,39 @@ impl Drop for Entered {
 
 /// Serves one connection until it ends.
 async fn attend(service: Arc<Service>, connection: Connection, identity: Option<PeerIdentity>) {
-    let peer = Peer { connection: connection.clone(), identity: identity.clone() };
+    let peer = Peer {
+        connection: connection.clone(),
+        identity: identity.clone(),
+    };
     let Some(id) = service.connections.enter(peer) else {
         connection.close(close::REFUSED.into(), b"too many connections");
         return;
     };
-    let _entered = Entered { service: service.clone(), id };
+    let _entered = Entered {
+        service: service.clone(),
+        id,
+    };
     let caller = identity.map(|identity| {
         let remote = connection.remote_address().ip().to_canonical();
-        Arc::new(Caller { id, identity, remote })
+        Arc::new(Caller {
+            id,
+            identity,
+            remote,
+        })
     });
     // The token may have been revoked between the handshake and the entry above, which is what revocation closes.
-    let revoked = caller.as_ref().is_some_and(|c| service.authority.revoked().contains(&c.identity.token_id));
+    let revoked = caller
+        .as_ref()
+        .is_some_and(|c| service.authority.revoked().contains(&c.identity.token_id));
     if revoked {
         connection.close(close::REVOKED.into(), b"the token was revoked");
         return;
     }
     let places = Arc::new(Semaphore::new(STREAMS));
     while let Ok(place) = places.clone().acquire_owned().await {
-        let Ok((send, recv)) = connection.accept_bi().await else { break };
+        let Ok((send, recv)) = connection.accept_bi().await else {
+            break;
+        };
         let (inside, caller) = (service.clone(), caller.clone());
         // The stream, and with it this task, ends with the connection.
         service.tasks.spawn(async move {
@@ -129,7 +146,10 @@ async fn attend(service: Arc<Service>, connection: Connection, identity: Option<
     if let Some(caller) = caller {
         tracing::info!(name = %caller.identity.name, role = %caller.identity.role, "connection ended");
         // Fails only when the coordinator stops, which ends nobody's lease.
-        let _ = service.core.call(move |core, now| core.closed(now, id)).await;
+        let _ = service
+            .core
+            .call(move |core, now| core.closed(now, id))
+            .await;
     }
 }
 
@@ -150,7 +170,11 @@ async fn stream(
             serve_stream(send, recv, Newcomer { service }.serve(), JOIN_FRAME).await;
         }
         (Some(StreamKind::Coordinator), Some(caller)) => {
-            let frame = if caller.identity.role == Role::Client { MAX_FRAME } else { WORKER_FRAME };
+            let frame = if caller.identity.role == Role::Client {
+                MAX_FRAME
+            } else {
+                WORKER_FRAME
+            };
             serve_stream(send, recv, Member { service, caller }.serve(), frame).await;
         }
         (kind, caller) => {

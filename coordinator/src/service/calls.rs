@@ -22,7 +22,11 @@ const ALIVE_BOUND: Duration = Duration::from_secs(2);
 
 impl Service {
     /// A client of the worker on this connection.
-    pub(super) async fn worker(&self, name: &str, connection: ConnectionId) -> Result<WorkerClient> {
+    pub(super) async fn worker(
+        &self,
+        name: &str,
+        connection: ConnectionId,
+    ) -> Result<WorkerClient> {
         let lost = || Error::new(Code::PeerLost, format!("worker '{name}' was lost"));
         let peer = self.connections.get(connection).ok_or_else(lost)?;
         connect_worker(&self.world, &peer.connection).await
@@ -30,20 +34,31 @@ impl Service {
 
     /// The name on a connection, for messages.
     fn name_of(&self, connection: ConnectionId) -> String {
-        let identity = self.connections.get(connection).and_then(|peer| peer.identity);
+        let identity = self
+            .connections
+            .get(connection)
+            .and_then(|peer| peer.identity);
         identity.map_or("a lost worker".to_owned(), |i| i.name.to_string())
     }
 
     /// A worker's own account.
-    pub(super) async fn account(&self, connection: ConnectionId, bound: Duration) -> Result<WorkerStatus> {
+    pub(super) async fn account(
+        &self,
+        connection: ConnectionId,
+        bound: Duration,
+    ) -> Result<WorkerStatus> {
         let asked = async {
             let name = self.name_of(connection);
             let worker = self.worker(&name, connection).await?;
             answer(&name, worker.status(call_context(bound)).await)
         };
         let late = || Error::new(Code::DeadlineExceeded, "a worker did not answer in time");
-        let status = tokio::time::timeout(bound, asked).await.map_err(|_| late())??;
-        self.core.call(move |core, now| core.heard(now, connection)).await?;
+        let status = tokio::time::timeout(bound, asked)
+            .await
+            .map_err(|_| late())??;
+        self.core
+            .call(move |core, now| core.heard(now, connection))
+            .await?;
         Ok(status)
     }
 
@@ -53,9 +68,15 @@ impl Service {
         if self.account(connection, ALIVE_BOUND).await.is_ok() {
             return false;
         }
-        tracing::info!(worker = self.name_of(connection), "does not answer; its name is wanted");
+        tracing::info!(
+            worker = self.name_of(connection),
+            "does not answer; its name is wanted"
+        );
         self.connections.close(connection, close::LOST, "no answer");
-        self.core.call(move |core, now| core.closed(now, connection)).await.is_ok()
+        self.core
+            .call(move |core, now| core.closed(now, connection))
+            .await
+            .is_ok()
     }
 
     /// Tells a worker that a lease ended.
@@ -79,10 +100,20 @@ impl Service {
         };
         let stored = match measured.await {
             Ok(links) => {
-                for failure in links.iter().filter_map(|l| Some((&l.peer, l.failure.as_ref()?))) {
-                    tracing::warn!(worker = name, peer = failure.0, "cannot reach its peer: {}", failure.1);
+                for failure in links
+                    .iter()
+                    .filter_map(|l| Some((&l.peer, l.failure.as_ref()?)))
+                {
+                    tracing::warn!(
+                        worker = name,
+                        peer = failure.0,
+                        "cannot reach its peer: {}",
+                        failure.1
+                    );
                 }
-                self.core.call(move |core, now| core.reported(now, connection, &links)).await
+                self.core
+                    .call(move |core, now| core.reported(now, connection, &links))
+                    .await
             }
             Err(error) => Err(error),
         };

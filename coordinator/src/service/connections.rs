@@ -86,14 +86,20 @@ impl Connections {
     pub fn of_token(&self, token: &TokenId) -> Vec<ConnectionId> {
         let book = self.book();
         let of = |peer: &Peer| peer.identity.as_ref().is_some_and(|i| i.token_id == *token);
-        book.open.iter().filter(|(_, peer)| of(peer)).map(|(id, _)| *id).collect()
+        book.open
+            .iter()
+            .filter(|(_, peer)| of(peer))
+            .map(|(id, _)| *id)
+            .collect()
     }
 
     /// All bytes so far.
     pub fn traffic(&self) -> Traffic {
         let book = self.book();
         let mut all = book.closed;
-        book.open.values().for_each(|peer| all.add(&peer.connection));
+        book.open
+            .values()
+            .for_each(|peer| all.add(&peer.connection));
         all
     }
 }

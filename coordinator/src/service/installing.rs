@@ -21,12 +21,20 @@ const CAUSE_BOUND: Duration = Duration::from_secs(2);
 
 impl Service {
     /// Installs a plan; the lease is the caller's.
-    pub(super) async fn install(self: &Arc<Self>, driver: ConnectionId, plan: PlanId) -> Result<Leased> {
+    pub(super) async fn install(
+        self: &Arc<Self>,
+        driver: ConnectionId,
+        plan: PlanId,
+    ) -> Result<Leased> {
         let lease = LeaseId(u64::from_le_bytes(self.world.rng.bytes()));
-        let granted = self.core.call(move |core, now| core.grant(now, driver, plan, lease)).await??;
+        let granted = self
+            .core
+            .call(move |core, now| core.grant(now, driver, plan, lease))
+            .await??;
         let (answer, answered) = oneshot::channel();
         // A task of its own: it cleans up also where the caller goes away.
-        self.tasks.spawn(self.clone().run_install(lease, plan, granted, answer));
+        self.tasks
+            .spawn(self.clone().run_install(lease, plan, granted, answer));
         let stopped = |_| Error::internal("an install ended without a result");
         answered.await.map_err(stopped)?
     }
@@ -53,7 +61,10 @@ impl Service {
                 let ended = self.core.call(move |core, _| core.abandon(lease)).await;
                 Err(match ended {
                     // The worker that was lost says more than the call that it cut off.
-                    Ok(Some(why)) if error.code.is_secondary() => Error { message: format!("{}: {why}", error.message), ..error },
+                    Ok(Some(why)) if error.code.is_secondary() => Error {
+                        message: format!("{}: {why}", error.message),
+                        ..error
+                    },
                     _ => error,
                 })
             }
@@ -67,7 +78,10 @@ impl Service {
             Ok(()) => tracing::info!(%lease, model, "lease granted"),
             Err(error) => tracing::warn!(%lease, model, %error, "install failed"),
         }
-        let leased = result.map(|()| Leased { lease, in_flight: granted.plan.in_flight });
+        let leased = result.map(|()| Leased {
+            lease,
+            in_flight: granted.plan.in_flight,
+        });
         if answer.send(leased).is_err() {
             drop(self.core.call(move |core, _| core.abandon(lease)).await);
         }
@@ -75,9 +89,15 @@ impl Service {
 
     /// Installs at all workers; the first error that is a cause, else the first.
     async fn install_all(&self, lease: LeaseId, plan: PlanId, granted: &Granted) -> Result<()> {
-        let parts = granted.plan.parts.iter().zip(&granted.connections).enumerate();
-        let mut running: FuturesUnordered<_> =
-            parts.map(|(me, (part, at))| self.install_one(lease, plan, granted, me, part, *at)).collect();
+        let parts = granted
+            .plan
+            .parts
+            .iter()
+            .zip(&granted.connections)
+            .enumerate();
+        let mut running: FuturesUnordered<_> = parts
+            .map(|(me, (part, at))| self.install_one(lease, plan, granted, me, part, *at))
+            .collect();
         let mut first: Option<Error> = None;
         loop {
             let next = match &first {
@@ -104,12 +124,18 @@ impl Service {
         (program, step_bytes): &(Arc<convoke_common::program::Program>, u64),
         connection: ConnectionId,
     ) -> Result<()> {
-        let name = granted.plan.participants.get(me).map(|p| p.name.clone()).unwrap_or_default();
+        let name = granted
+            .plan
+            .participants
+            .get(me)
+            .map(|p| p.name.clone())
+            .unwrap_or_default();
         let grant = Grant {
             lease,
             plan,
             program: program.clone(),
-            me: ParticipantIx::try_from(me).map_err(|_| Error::internal("more workers than a lease can number"))?,
+            me: ParticipantIx::try_from(me)
+                .map_err(|_| Error::internal("more workers than a lease can number"))?,
             participants: granted.plan.participants.clone(),
             axes: granted.plan.axes.clone(),
             in_flight: granted.plan.in_flight,
@@ -117,18 +143,33 @@ impl Service {
         };
         let installed = async {
             let worker = self.worker(&name, connection).await?;
-            answer(&format!("worker '{name}'"), worker.install(call_context(INSTALL_BOUND), grant).await)
+            answer(
+                &format!("worker '{name}'"),
+                worker.install(call_context(INSTALL_BOUND), grant).await,
+            )
         };
-        installed.await.map_err(|e| e.at(Site { worker: Some(name.clone()), ..Site::default() }))
+        installed.await.map_err(|e| {
+            e.at(Site {
+                worker: Some(name.clone()),
+                ..Site::default()
+            })
+        })
     }
 
     /// How far the install of a plan is: the sum of its workers. One that does not answer counts as not begun.
     pub(super) async fn progress(&self, driver: ConnectionId, plan: PlanId) -> Result<Progress> {
-        let granted = self.core.call(move |core, now| core.plan(now, driver, plan)).await??;
-        let asked = granted.connections.iter().zip(&granted.plan.participants).map(async |(at, p)| {
-            let worker = self.worker(&p.name, *at).await?;
-            answer(&p.name, worker.progress(call(), plan).await)
-        });
+        let granted = self
+            .core
+            .call(move |core, now| core.plan(now, driver, plan))
+            .await??;
+        let asked = granted
+            .connections
+            .iter()
+            .zip(&granted.plan.participants)
+            .map(async |(at, p)| {
+                let worker = self.worker(&p.name, *at).await?;
+                answer(&p.name, worker.progress(call(), plan).await)
+            });
         let answers = futures::future::join_all(asked).await;
         let sum = |sum: Progress, one: Progress| Progress {
             done: sum.done.saturating_add(one.done),

@@ -30,11 +30,23 @@ impl Joining for Newcomer {
 
 impl Service {
     async fn join(&self, request: JoinRequest) -> Result<Joined> {
-        let JoinRequest { token_id, secret, role, name, csr } = request;
+        let JoinRequest {
+            token_id,
+            secret,
+            role,
+            name,
+            csr,
+        } = request;
         self.authority.check(&token_id, &secret, role).await?;
-        let wanted = Some(name).filter(|n| !n.is_empty()).map(PeerName::try_from).transpose();
+        let wanted = Some(name)
+            .filter(|n| !n.is_empty())
+            .map(PeerName::try_from)
+            .transpose();
         let wanted = wanted.map_err(|e| {
-            let e = Error::new(Code::InvalidArgument, format!("the name cannot be used: {e}"));
+            let e = Error::new(
+                Code::InvalidArgument,
+                format!("the name cannot be used: {e}"),
+            );
             e.advise("choose another with --name")
         })?;
         let name = match (role, wanted) {
@@ -42,11 +54,14 @@ impl Service {
             (_, Some(wanted)) => wanted.to_string(),
             (_, None) => format!("client-{:08x}", u32::from_le_bytes(self.world.rng.bytes())),
         };
-        let holder = PeerName::try_from(name.clone()).map_err(|e| Error::internal(e.to_string()))?;
+        let holder =
+            PeerName::try_from(name.clone()).map_err(|e| Error::internal(e.to_string()))?;
         let (certificate, fingerprint) = self.authority.issue(role, holder, token_id, &csr)?;
         if role == Role::Worker {
             let name = name.clone();
-            self.core.call(move |core, _| core.issued(&name, fingerprint)).await?;
+            self.core
+                .call(move |core, _| core.issued(&name, fingerprint))
+                .await?;
         }
         Ok(Joined { name, certificate })
     }
@@ -54,12 +69,18 @@ impl Service {
     /// A name for a worker. One whose holder does not answer any more is free.
     async fn claim(&self, wanted: Option<PeerName>) -> Result<String> {
         let again = wanted.clone();
-        match self.core.call(move |core, now| core.claim(now, wanted.as_ref())).await? {
-            Err(MembershipError::NameTaken { holder: Some(holder), .. })
-                if self.gives_up_name(holder).await =>
-            {
-                Ok(self.core.call(move |core, now| core.claim(now, again.as_ref())).await??)
-            }
+        match self
+            .core
+            .call(move |core, now| core.claim(now, wanted.as_ref()))
+            .await?
+        {
+            Err(MembershipError::NameTaken {
+                holder: Some(holder),
+                ..
+            }) if self.gives_up_name(holder).await => Ok(self
+                .core
+                .call(move |core, now| core.claim(now, again.as_ref()))
+                .await??),
             claimed => Ok(claimed?),
         }
     }

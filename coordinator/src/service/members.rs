@@ -8,7 +8,8 @@ use convoke_common::graph::Function;
 use convoke_common::identity::{PeerIdentity, Role};
 use convoke_common::ids::{Incarnation, LeaseId, PlanId};
 use convoke_common::rpc::{
-    ClusterStatus, Coordinator, Joined, Leased, LinkReport, PlanOptions, Planned, Progress, Register, Registered,
+    ClusterStatus, Coordinator, Joined, Leased, LinkReport, PlanOptions, Planned, Progress,
+    Register, Registered,
 };
 use convoke_common::{Code, Error, Result};
 use tarpc::context::Context;
@@ -56,19 +57,36 @@ impl Coordinator for Member {
     async fn report_links(self, _: Context, links: Vec<LinkReport>) -> Result<()> {
         self.caller.must_be(Role::Worker, "report links")?;
         let id = self.caller.id;
-        self.service.core.call(move |core, now| core.reported(now, id, &links)).await
+        self.service
+            .core
+            .call(move |core, now| core.reported(now, id, &links))
+            .await
     }
 
     async fn renew(self, _: Context, csr: Vec<u8>) -> Result<Joined> {
         let (service, caller) = (self.service, self.caller);
-        let PeerIdentity { role, name, token_id, .. } = caller.identity.clone();
-        let (certificate, fingerprint) = service.authority.issue(role, name.clone(), token_id, &csr)?;
+        let PeerIdentity {
+            role,
+            name,
+            token_id,
+            ..
+        } = caller.identity.clone();
+        let (certificate, fingerprint) =
+            service
+                .authority
+                .issue(role, name.clone(), token_id, &csr)?;
         if role == Role::Worker {
             let id = caller.id;
-            service.core.call(move |core, _| core.renewed(id, fingerprint)).await?;
+            service
+                .core
+                .call(move |core, _| core.renewed(id, fingerprint))
+                .await?;
         }
         tracing::info!(%name, %role, "certificate renewed");
-        Ok(Joined { name: name.to_string(), certificate })
+        Ok(Joined {
+            name: name.to_string(),
+            certificate,
+        })
     }
 
     async fn await_workers(self, _: Context, count: u32, wait_ms: u64) -> Result<u32> {
@@ -88,7 +106,9 @@ impl Coordinator for Member {
         driver: Incarnation,
     ) -> Result<Planned> {
         self.caller.must_be(Role::Client, "plan")?;
-        self.service.plan(&self.caller, function, options, driver).await
+        self.service
+            .plan(&self.caller, function, options, driver)
+            .await
     }
 
     async fn install(self, _: Context, plan: PlanId) -> Result<Leased> {
@@ -104,7 +124,11 @@ impl Coordinator for Member {
     async fn release(self, _: Context, lease: LeaseId) -> Result<()> {
         self.caller.must_be(Role::Client, "release a lease")?;
         let id = self.caller.id;
-        Ok(self.service.core.call(move |core, _| core.release(id, lease)).await??)
+        Ok(self
+            .service
+            .core
+            .call(move |core, _| core.release(id, lease))
+            .await??)
     }
 
     async fn status(self, _: Context) -> Result<ClusterStatus> {
@@ -126,11 +150,18 @@ impl Service {
         let again = newcomer.clone();
         let offer = &again.register;
         let (incarnation, threads, memory) = (offer.incarnation, offer.threads, offer.memory);
-        let registered = match self.core.call(move |core, now| core.register(now, newcomer)).await? {
-            Err(MembershipError::NameTaken { holder: Some(holder), .. })
-                if self.gives_up_name(holder).await =>
-            {
-                self.core.call(move |core, now| core.register(now, again)).await?
+        let registered = match self
+            .core
+            .call(move |core, now| core.register(now, newcomer))
+            .await?
+        {
+            Err(MembershipError::NameTaken {
+                holder: Some(holder),
+                ..
+            }) if self.gives_up_name(holder).await => {
+                self.core
+                    .call(move |core, now| core.register(now, again))
+                    .await?
             }
             registered => registered,
         };
@@ -138,14 +169,22 @@ impl Service {
             tracing::warn!(name, %error, "a worker was not registered");
         })?;
         tracing::info!(name, %incarnation, address, threads, memory, "worker registered");
-        Ok(Registered { name, address, revoked: self.authority.revoked().list(), peers })
+        Ok(Registered {
+            name,
+            address,
+            revoked: self.authority.revoked().list(),
+            peers,
+        })
     }
 }
 
 /// Where others reach a worker that advertises `HOST:PORT` or `:PORT` and that we see at `remote`.
 fn reachable(advertise: &str, remote: IpAddr) -> Result<String> {
     let bad = || {
-        let e = Error::new(Code::InvalidArgument, format!("'{advertise}' is no address to reach a worker at"));
+        let e = Error::new(
+            Code::InvalidArgument,
+            format!("'{advertise}' is no address to reach a worker at"),
+        );
         e.advise("give --advertise HOST:PORT")
     };
     let (host, port) = advertise.rsplit_once(':').ok_or_else(bad)?;
@@ -167,7 +206,11 @@ mod tests {
     fn an_address_without_a_host_is_where_we_see_it() {
         let (v4, v6) = (IpAddr::from([10, 0, 0, 7]), "fd00::7".parse().unwrap());
         let check = |given: &str, remote, expected: Option<&str>| {
-            assert_eq!(reachable(given, remote).ok().as_deref(), expected, "{given}");
+            assert_eq!(
+                reachable(given, remote).ok().as_deref(),
+                expected,
+                "{given}"
+            );
         };
         check(":7071", v4, Some("10.0.0.7:7071"));
         check(":7071", v6, Some("[fd00::7]:7071"));

@@ -21,6 +21,10 @@ mod joining;
 mod members;
 mod planning;
 mod status;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -32,12 +36,12 @@ use convoke_common::world::{Endpoint, World};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use self::core::Core;
 use crate::authority::Authority;
 use crate::membership::{Command, Fingerprint, Membership};
 use crate::state::State;
 use crate::tasks::{Tasks, blocking};
 use connections::Connections;
-use self::core::Core;
 use planning::Planning;
 
 /// What all of the service shares.
@@ -84,16 +88,23 @@ impl Service {
     /// Does what the core asks for. Only what is kept on disk is waited for, so that it is kept in order.
     async fn perform(self: &Arc<Self>, command: Command) {
         match command {
-            Command::Close { connection, code, reason } => self.connections.close(connection, code, reason),
+            Command::Close {
+                connection,
+                code,
+                reason,
+            } => self.connections.close(connection, code, reason),
             Command::Release { lease, at } => {
                 tracing::info!(%lease, workers = at.len(), "lease ends");
                 for connection in at {
                     self.tasks.spawn(self.clone().release_at(connection, lease));
                 }
             }
-            Command::Probe { connection, peers } => self.tasks.spawn(self.clone().probe(connection, peers)),
+            Command::Probe { connection, peers } => {
+                self.tasks.spawn(self.clone().probe(connection, peers))
+            }
             Command::Keep { name, fingerprints } => {
-                self.keep(move |state| state.put_member(&name, &fingerprints)).await;
+                self.keep(move |state| state.put_member(&name, &fingerprints))
+                    .await;
             }
             Command::Forget { name } => self.keep(move |state| state.remove_member(&name)).await,
             Command::Population(alive) => {
@@ -107,7 +118,9 @@ impl Service {
         &self,
         work: impl FnOnce(&State) -> std::result::Result<(), E> + Send + 'static,
     ) {
-        let Some(state) = self.state.clone() else { return };
+        let Some(state) = self.state.clone() else {
+            return;
+        };
         let kept = blocking(&self.world, move || work(&state).map_err(Into::into)).await;
         if let Err(error) | Ok(Err(error)) = kept {
             tracing::error!(%error, "cannot keep who the members are");
@@ -120,7 +133,8 @@ impl Service {
         let revoked = self.connections.of_token(id);
         tracing::info!(token = %id, connections = revoked.len(), "token revoked");
         for connection in revoked {
-            self.connections.close(connection, close::REVOKED, "the token was revoked");
+            self.connections
+                .close(connection, close::REVOKED, "the token was revoked");
         }
         self.push_revoked(id.clone()).await
     }

@@ -36,7 +36,10 @@ pub struct Planning {
 
 impl Default for Planning {
     fn default() -> Planning {
-        Planning { places: Arc::new(Semaphore::new(WAITING)), turns: Arc::new(Semaphore::new(AT_ONCE)) }
+        Planning {
+            places: Arc::new(Semaphore::new(WAITING)),
+            turns: Arc::new(Semaphore::new(AT_ONCE)),
+        }
     }
 }
 
@@ -46,18 +49,28 @@ fn check(function: &Function, options: &PlanOptions) -> Result<()> {
         return bad("a plan needs at least one worker");
     }
     if !(1..=MOST_IN_FLIGHT).contains(&options.in_flight) {
-        return bad(&format!("{} steps in flight; 1 to {MOST_IN_FLIGHT} may be", options.in_flight));
+        return bad(&format!(
+            "{} steps in flight; 1 to {MOST_IN_FLIGHT} may be",
+            options.in_flight
+        ));
     }
     if options.pins.len() > MOST_NAMES || options.axes.bounds.len() > MOST_NAMES {
         return bad(&format!("a plan may have {MOST_NAMES} pins and axes"));
     }
     let artifacts = function.artifacts.iter();
-    let mut checked = artifacts.map(|a| a.check().map_err(|e| Error::new(Code::InvalidGraph, e.to_string())));
+    let mut checked = artifacts.map(|a| {
+        a.check()
+            .map_err(|e| Error::new(Code::InvalidGraph, e.to_string()))
+    });
     checked.try_for_each(|artifact| artifact)
 }
 
 /// The only place where the service meets the planner.
-fn compute(function: Arc<Function>, cluster: &ClusterModel, options: &PlanOptions) -> Result<PlannedPrograms> {
+fn compute(
+    function: Arc<Function>,
+    cluster: &ClusterModel,
+    options: &PlanOptions,
+) -> Result<PlannedPrograms> {
     check(&function, options)?;
     plan(Arc::unwrap_or_clone(function), cluster, options)
 }
@@ -71,16 +84,26 @@ impl Service {
         options: PlanOptions,
         driver: Incarnation,
     ) -> Result<Planned> {
-        let place = self.planning.places.clone().try_acquire_owned().map_err(|_| {
-            let e = Error::new(Code::Busy, format!("{WAITING} plans are being made already"));
-            e.advise("try again in a moment")
-        })?;
+        let place = self
+            .planning
+            .places
+            .clone()
+            .try_acquire_owned()
+            .map_err(|_| {
+                let e = Error::new(
+                    Code::Busy,
+                    format!("{WAITING} plans are being made already"),
+                );
+                e.advise("try again in a moment")
+            })?;
         let turn = self.planning.turns.clone().acquire_owned().await;
         let turn = turn.map_err(|_| Error::internal("the planner is closed"))?;
         let cluster = self.core.call(|core, _| core.model()).await?;
         if cluster.workers.is_empty() {
             let e = Error::new(Code::NoWorkers, "no worker has joined");
-            return Err(e.advise("start one with `convoke worker --join HOST:PORT --token-file FILE`"));
+            return Err(
+                e.advise("start one with `convoke worker --join HOST:PORT --token-file FILE`")
+            );
         }
         let model = function.name.clone();
         let planned = blocking(&self.world, move || {
@@ -92,7 +115,11 @@ impl Service {
         let id = PlanId(u64::from_le_bytes(self.world.rng.bytes()));
         let mut participants = planned.participants;
         let name = caller.identity.name.to_string();
-        participants.push(Participant { name, incarnation: driver, address: String::new() });
+        participants.push(Participant {
+            name,
+            incarnation: driver,
+            address: String::new(),
+        });
         let programs = planned.programs.into_iter().map(Arc::new);
         let plan = Arc::new(Plan {
             model,
@@ -102,11 +129,21 @@ impl Service {
             in_flight: planned.in_flight,
         });
         if plan.parts.len() + 1 != participants.len() {
-            return Err(Error::internal("a plan's programs and workers differ in number"));
+            return Err(Error::internal(
+                "a plan's programs and workers differ in number",
+            ));
         }
         tracing::info!(plan = %id, model = plan.model, workers = plan.parts.len(), "planned");
         let owner = caller.id;
-        self.core.call(move |core, now| core.keep_plan(now, owner, id, plan)).await?;
-        Ok(Planned { plan: id, participants, driver: planned.driver, axes: planned.axes, summary: planned.summary })
+        self.core
+            .call(move |core, now| core.keep_plan(now, owner, id, plan))
+            .await?;
+        Ok(Planned {
+            plan: id,
+            participants,
+            driver: planned.driver,
+            axes: planned.axes,
+            summary: planned.summary,
+        })
     }
 }

@@ -19,7 +19,10 @@ impl Service {
             Some((name, self.account(connection, ACCOUNT_BOUND).await.ok()?))
         });
         let accounts: Vec<_> = futures::future::join_all(asked).await;
-        let known = self.core.call(|core, now| (core.status(now), core.leases())).await?;
+        let known = self
+            .core
+            .call(|core, now| (core.status(now), core.leases()))
+            .await?;
         let (mut members, leases) = known;
         for (name, account) in accounts.into_iter().flatten() {
             let member = members.iter_mut().find(|m| m.name == name);

@@ -10,10 +10,12 @@
 //! 1. A step resolves exactly once, and retires exactly once, after it resolved.
 //! 2. The first primary error is the root cause; a consequence is reported only when no cause came.
 //! 3. After an error every participant that has not sent it is told to abort, once.
+//! 4. Once a participant is lost, has dropped the lease or cannot reach another, no further step runs:
+//!    links are bound to the lease, so it cannot recover.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use convoke_common::Error;
+use convoke_common::error::{Code, Error};
 use convoke_common::ids::ParticipantIx;
 
 /// What happened.
@@ -33,6 +35,8 @@ pub enum Event {
     Done { n: u64, from: ParticipantIx },
     /// A participant is gone.
     Lost { peer: ParticipantIx, error: Error },
+    /// The lease is given up: every step fails, and later ones as well.
+    Closed { error: Error },
 }
 
 /// What to do about it.
@@ -64,6 +68,7 @@ enum State {
 #[derive(Debug)]
 struct Step {
     state: State,
+    failed: bool,
     quiescing: BTreeSet<ParticipantIx>,
 }
 
@@ -73,7 +78,8 @@ pub struct Core {
     workers: ParticipantIx,
     names: Vec<String>,
     steps: BTreeMap<u64, Step>,
-    lost: BTreeMap<ParticipantIx, Error>,
+    lost: BTreeSet<ParticipantIx>,
+    broken: Option<Error>,
     commands: VecDeque<Command>,
 }
 
@@ -84,7 +90,8 @@ impl Core {
             workers: names.len() as ParticipantIx,
             names,
             steps: BTreeMap::new(),
-            lost: BTreeMap::new(),
+            lost: BTreeSet::new(),
+            broken: None,
             commands: VecDeque::new(),
         }
     }
@@ -94,18 +101,36 @@ impl Core {
         match event {
             Event::Begin { n, results } => self.begin(n, results),
             Event::Arrived { n } => self.arrived(n),
-            Event::Failed { n, from, error } => self.failed(n, from, error),
-            Event::Done { n, from } => self.done(n, from),
-            Event::Lost { peer, error } => {
-                if peer >= self.workers || self.lost.contains_key(&peer) {
-                    return;
+            Event::Failed { n, from, error } => {
+                match (from, error.code) {
+                    // It dropped the lease, and will say nothing more of any step.
+                    (Some(w), Code::LeaseRetired) => return self.lost(w, error),
+                    (Some(_), Code::PeerLost | Code::WorkerLeaving) => {
+                        self.broken.get_or_insert_with(|| error.clone());
+                    }
+                    _ => {}
                 }
-                self.lost.insert(peer, error.clone());
-                for n in self.steps.keys().copied().collect::<Vec<_>>() {
-                    self.failed(n, Some(peer), error.clone());
-                    self.done(n, peer);
-                }
+                self.failed(n, from, error);
             }
+            Event::Done { n, from } => self.done(n, from),
+            Event::Lost { peer, error } => self.lost(peer, error),
+            Event::Closed { error } => {
+                for n in self.steps.keys().copied().collect::<Vec<_>>() {
+                    self.failed(n, None, error.clone());
+                }
+                self.broken.get_or_insert(error);
+            }
+        }
+    }
+
+    fn lost(&mut self, peer: ParticipantIx, error: Error) {
+        if peer >= self.workers || !self.lost.insert(peer) {
+            return;
+        }
+        self.broken.get_or_insert_with(|| error.clone());
+        for n in self.steps.keys().copied().collect::<Vec<_>>() {
+            self.failed(n, Some(peer), error.clone());
+            self.done(n, peer);
         }
     }
 
@@ -119,14 +144,20 @@ impl Core {
         self.steps.len()
     }
 
-    /// Why no further step can succeed, once a participant is lost.
+    /// Participants that have yet to quiesce a step that failed.
+    pub fn unquiesced(&self, n: u64) -> Vec<ParticipantIx> {
+        let step = self.steps.get(&n).filter(|s| s.failed);
+        step.map_or(vec![], |s| s.quiescing.iter().copied().collect())
+    }
+
+    /// Why no further step can succeed, where none can.
     pub fn broken(&self) -> Option<&Error> {
-        self.lost.values().next()
+        self.broken.as_ref()
     }
 
     fn begin(&mut self, n: u64, results: usize) {
         let quiescing: BTreeSet<_> = (0..self.workers)
-            .filter(|w| !self.lost.contains_key(w))
+            .filter(|w| !self.lost.contains(w))
             .collect();
         if let Some(error) = self.broken().cloned() {
             // The living ones learn of the step all the same, so that every window moves alike.
@@ -134,6 +165,7 @@ impl Core {
                 n,
                 Step {
                     state: State::Resolved,
+                    failed: true,
                     quiescing,
                 },
             );
@@ -153,6 +185,7 @@ impl Core {
             n,
             Step {
                 state: State::Running { missing: results },
+                failed: false,
                 quiescing,
             },
         );
@@ -191,6 +224,7 @@ impl Core {
         };
         let first = matches!(step.state, State::Running { .. });
         if first {
+            step.failed = true;
             self.commands.push_back(Command::Abort {
                 n,
                 error: error.clone(),
@@ -259,7 +293,6 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use convoke_common::Code;
 
     fn check(events: Vec<Event>, want: &str) {
         let mut core = Core::new(vec!["a".into(), "b".into()]);
@@ -354,6 +387,48 @@ mod tests {
         check(
             vec![begin(), lost, done(0), Event::Begin { n: 1, results: 1 }],
             "start 0; abort 0 except Some(1); suspect 0 lost b; err 0 lost b stopped [\"a\"]; retire 0; \
+             start 1; abort 1 except None; err 1 lost b stopped []",
+        );
+    }
+
+    #[test]
+    fn a_dropped_lease_ends_every_step_and_those_to_come() {
+        let retired = || Error::new(Code::LeaseRetired, "gone");
+        check(
+            vec![
+                begin(),
+                Event::Begin { n: 1, results: 1 },
+                failed(1, Code::LeaseRetired, "gone"),
+                done(0),
+                Event::Done { n: 1, from: 0 },
+                Event::Begin { n: 2, results: 1 },
+            ],
+            "start 0; start 1; abort 0 except Some(1); suspect 0 gone; abort 1 except Some(1); suspect 1 gone; \
+             err 0 gone stopped [\"a\"]; retire 0; err 1 gone stopped [\"a\"]; retire 1; \
+             start 2; abort 2 except None; err 2 gone stopped []",
+        );
+        check(
+            vec![
+                begin(),
+                Event::Closed { error: retired() },
+                Event::Begin { n: 1, results: 1 },
+            ],
+            "start 0; abort 0 except None; err 0 gone stopped [\"a\", \"b\"]; \
+             start 1; abort 1 except None; err 1 gone stopped []",
+        );
+    }
+
+    #[test]
+    fn a_worker_cut_off_from_another_breaks_the_lease() {
+        check(
+            vec![
+                begin(),
+                failed(0, Code::PeerLost, "lost b"),
+                done(0),
+                done(1),
+                Event::Begin { n: 1, results: 1 },
+            ],
+            "start 0; abort 0 except Some(0); suspect 0 lost b; err 0 lost b stopped [\"b\"]; retire 0; \
              start 1; abort 1 except None; err 1 lost b stopped []",
         );
     }

@@ -19,7 +19,7 @@ use convoke_common::ids::{LeaseId, ParticipantIx, StepKey};
 use convoke_common::memory::Pool;
 use convoke_common::program::{Axes, DriverProgram, FetchFrom, Participant};
 use convoke_common::telemetry::TraceIds;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use self::core::{Command, Core, Event};
@@ -32,6 +32,10 @@ use crate::slot::Registered;
 /// How long a consequence waits for its cause once the step has failed: a killed peer is noticed by its
 /// neighbours within this time of each other.
 const CAUSE_BOUND: Duration = Duration::from_millis(300);
+
+/// How long a failed step may take to quiesce, looked at twice: kernels notice within milliseconds that they
+/// are cancelled.
+const QUIESCE_BOUND: Duration = Duration::from_secs(5);
 
 /// Drives the steps of one lease.
 pub struct Driver {
@@ -104,6 +108,16 @@ impl Driver {
         let lease = Arc::new(lease);
         let _ = shell.lease.set(Arc::downgrade(&lease));
         hub.add_lease(lease.clone());
+        // A link that ended before the lease was in the hub told nobody.
+        for (ix, link) in shell.links.iter().enumerate() {
+            if link.is_closed() {
+                let msg = format!("lost contact with {}", link.peer().name);
+                shell.drive(Event::Lost {
+                    peer: ix as ParticipantIx,
+                    error: Error::new(Code::PeerLost, msg),
+                });
+            }
+        }
         let window = (0..k).map(|_| Arc::new(Semaphore::new(1))).collect();
         Arc::new(Driver {
             lease,
@@ -125,7 +139,7 @@ impl Driver {
         &self.program
     }
 
-    /// Why no further call can succeed, once a participant is lost.
+    /// Why no further call can succeed, where none can.
     pub fn broken(&self) -> Option<Error> {
         self.shell.core().broken().cloned()
     }
@@ -201,11 +215,16 @@ impl Driver {
         inputs: &[Tensor],
         axes: Vec<i64>,
     ) -> Result<(mpsc::UnboundedReceiver<Told>, u64)> {
+        let feeds = self.program.feeds.len();
+        if inputs.len() != feeds {
+            let msg = format!("{} inputs for {feeds} parameters", inputs.len());
+            return Err(Error::new(Code::InvalidInput, msg));
+        }
         let (tell, told) = mpsc::unbounded_channel();
         let mut next = self.launch.lock().await;
         let n = *next;
         let entry = (n % self.window.len() as u64) as usize;
-        let permit = self.window[entry].clone().acquire_owned().await;
+        let permit = self.room(n, entry).await;
         let permit =
             permit.map_err(|_| Error::new(Code::LeaseRetired, "the function was unloaded"))?;
         self.lease.bind(n, &axes)?;
@@ -233,14 +252,19 @@ impl Driver {
         *self.shell.calls[entry]
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = Some(call);
+        // A result may even be here already; it counts once the step has begun.
+        let mut early = Vec::new();
         for slot in 0..slots as u32 {
             if let Ok(s) = self.lease.table.slot(n, slot)
                 && let Registered::Ready(t) = s.register(n)
             {
-                self.shell.store(n, slot, t);
+                early.push((slot, t));
             }
         }
         self.shell.drive(Event::Begin { n, results: slots });
+        for (slot, t) in early {
+            self.shell.store(n, slot, t);
+        }
         for (feed, tensor) in self.program.feeds.iter().zip(inputs) {
             for (to, slot) in &feed.to {
                 if let Some(link) = self.shell.links.get(usize::from(*to)) {
@@ -258,6 +282,30 @@ impl Driver {
         Ok((told, n))
     }
 
+    /// The permit of a window entry, once step `n - K` has retired. A worker that does not quiesce it after
+    /// it failed is given up, so that nobody waits for ever.
+    async fn room(&self, n: u64, entry: usize) -> Result<OwnedSemaphorePermit, AcquireError> {
+        let permit = self.window[entry].clone().acquire_owned();
+        tokio::pin!(permit);
+        let mut late = Vec::new();
+        loop {
+            if let Ok(permit) = tokio::time::timeout(QUIESCE_BOUND, &mut permit).await {
+                return permit;
+            }
+            let before = n.wrapping_sub(self.window.len() as u64);
+            let now = self.shell.core().unquiesced(before);
+            for peer in now.iter().copied().filter(|w| late.contains(w)) {
+                let msg = format!(
+                    "{} did not stop a step that ended",
+                    self.lease.name_of(peer)
+                );
+                let error = Error::new(Code::Wedged, msg).advise("restart this worker");
+                self.shell.drive(Event::Lost { peer, error });
+            }
+            late = now;
+        }
+    }
+
     /// Returns once every step that was started has retired.
     pub async fn quiesce(&self) {
         for entry in &self.window {
@@ -266,9 +314,11 @@ impl Driver {
         }
     }
 
-    /// Ends the lease at this side: later calls fail.
+    /// Ends the lease at this side: calls in flight and later ones fail.
     pub fn close(&self) {
         self.window.iter().for_each(|w| w.close());
+        let error = Error::new(Code::LeaseRetired, "the function was unloaded");
+        self.shell.drive(Event::Closed { error });
         self.hub.remove_lease(self.lease.id);
     }
 }
@@ -322,8 +372,13 @@ impl Shell {
     }
 
     fn store(&self, n: u64, slot: u32, tensor: Tensor) {
-        let stored = self.with_call(n, |c| c.results[slot as usize] = Some(tensor));
-        if stored.is_some() {
+        // The results of a step that failed meanwhile are gone.
+        let stored = self.with_call(n, |c| {
+            let result = c.results.get_mut(slot as usize)?;
+            result.replace(tensor);
+            Some(())
+        });
+        if stored.flatten().is_some() {
             self.drive(Event::Arrived { n });
         }
     }
@@ -416,6 +471,11 @@ impl StepHandler for Shell {
     }
 
     fn peer_lost(&self, peer: ParticipantIx, error: &Error) {
+        // It may have been a second link to the same peer.
+        let link = self.links.get(usize::from(peer));
+        if link.is_some_and(|l| !l.is_closed()) {
+            return;
+        }
         self.drive(Event::Lost {
             peer,
             error: error.clone(),

@@ -4,7 +4,7 @@
 //! are therefore thin generic functions over methods that this macro implements for concrete types, so that
 //! their loops are compiled here, once, and optimised even in development builds.
 
-/// Defines a sealed-by-use trait whose methods call generic functions, for a list of types.
+/// Defines a trait whose methods call generic functions, and implements it for a list of types.
 macro_rules! compiled {
     ($(#[$meta:meta])* trait $trait:ident for [$($t:ty),* $(,)?] $methods:tt) => {
         $crate::compiled::compiled!(@trait [$(#[$meta])*] $trait $methods);

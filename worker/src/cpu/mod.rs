@@ -17,6 +17,8 @@ mod dispatch;
 pub mod evaluate;
 mod families;
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
 mod testing;
 mod wide;
 
@@ -131,6 +133,20 @@ fn is_host(def: &OpDef, operand: usize) -> bool {
         .is_some_and(|o| o.memory == Memory::Host)
 }
 
+/// Refuses the shape of a tensor that is empty for one dimension and beyond any address for the others: kernels
+/// compute strides, and products of some dimensions only.
+fn check_strides(shape: &[usize]) -> Result<(), OpError> {
+    let product = shape
+        .iter()
+        .try_fold(8usize, |n, d| n.checked_mul((*d).max(1)));
+    match product.filter(|n| isize::try_from(*n).is_ok()) {
+        Some(_) => Ok(()),
+        None => Err(OpError::shape(format!(
+            "dimensions {shape:?} are too large, although the tensor is empty"
+        ))),
+    }
+}
+
 struct Resolved {
     def: &'static OpDef,
     attrs: Attrs,
@@ -186,7 +202,12 @@ impl Resolved {
                 })
             })
             .collect();
-        ops::infer_concrete(self.def, &self.attrs, &operands, self.outputs)
+        let outputs = ops::infer_concrete(self.def, &self.attrs, &operands, self.outputs)?;
+        let given = operands.iter().flatten().map(|o| o.shape);
+        for shape in given.chain(outputs.iter().map(|(_, shape)| shape.as_slice())) {
+            check_strides(shape)?;
+        }
+        Ok(outputs)
     }
 
     fn host_tensors<'t>(&self, inputs: &'t [Option<Tensor>]) -> impl Iterator<Item = &'t Tensor> {

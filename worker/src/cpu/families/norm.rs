@@ -327,6 +327,9 @@ fn mean_variance<T: Element + Float>(call: Call<'_>) -> Result<Outputs, KernelFa
         .map(|(_, d)| d);
     let mut scratch = call.scratch::<T>(kept.product())?;
     let mut y = call.output(0)?;
+    if y.elements() == 0 {
+        return one(y);
+    }
     mean_variance_norm::<T>(
         &call.exec,
         call.slice(0)?,

@@ -2,7 +2,7 @@
 
 use convoke_common::ops::attrs::{ReduceAttrs, flag};
 use convoke_common::ops::{OpError, normalize_axis};
-use convoke_common::{DType, Element};
+use convoke_common::{DType, Element, Shape};
 use convoke_kernels::element::{Float, Integer, Number};
 use convoke_kernels::reduce::{
     Extreme, Reduce, arg_extreme, cum_sum, reduce_float, reduce_integer, top_k,
@@ -50,18 +50,32 @@ fn axes(call: &Call<'_>, attrs: &ReduceAttrs) -> Result<Vec<usize>, KernelFailur
     Ok(attrs.axes(&given, call.shape(0)?.len())?)
 }
 
+/// What a reduction into `outputs` elements runs over: the operand's shape and the axes. Of an operand without
+/// elements only the number of results counts.
+fn over(
+    call: &Call<'_>,
+    attrs: &ReduceAttrs,
+    outputs: usize,
+) -> Result<(Shape, Vec<usize>), KernelFailure> {
+    let axes = axes(call, attrs)?;
+    Ok(match call.input(0)?.elements() {
+        0 => (Shape::from_slice(&[outputs, 0]), vec![1]),
+        _ => (Shape::from_slice(call.shape(0)?), axes),
+    })
+}
+
 fn reduce_floats<T: Element + Float>(
     call: Call<'_>,
     op: Reduce,
     attrs: ReduceAttrs,
 ) -> Result<Outputs, KernelFailure> {
     let mut y = call.output(0)?;
-    let axes = axes(&call, &attrs)?;
+    let (shape, axes) = over(&call, &attrs, y.elements())?;
     reduce_float::<T>(
         &call.exec,
         op,
         call.slice(0)?,
-        call.shape(0)?,
+        &shape,
         &axes,
         write(&mut y)?,
     )?;
@@ -74,12 +88,12 @@ fn reduce_ints<T: Element + Integer>(
     attrs: ReduceAttrs,
 ) -> Result<Outputs, KernelFailure> {
     let mut y = call.output(0)?;
-    let axes = axes(&call, &attrs)?;
+    let (shape, axes) = over(&call, &attrs, y.elements())?;
     reduce_integer::<T>(
         &call.exec,
         op,
         call.slice(0)?,
-        call.shape(0)?,
+        &shape,
         &axes,
         write(&mut y)?,
     )?;
@@ -168,8 +182,8 @@ fn cumulate(spec: &Spec<'_>) -> Result<Body, OpError> {
 
 #[cfg(test)]
 mod tests {
-    use convoke_common::Tensor;
     use convoke_common::graph::{Attr, Attrs};
+    use convoke_common::{DType, Tensor};
 
     use crate::cpu::testing::{counting, launch, one, vec1};
 
@@ -187,6 +201,15 @@ mod tests {
             launch("ReduceSum", noop, vec![Some(x.clone())], 1).unwrap()[0],
             x
         );
+    }
+
+    #[test]
+    fn nothing_reduces_to_the_identity() {
+        let x = Tensor::zeros(DType::F32, &[0, 2, 3]).unwrap();
+        let sum = one("ReduceSum", Attrs::default(), &[&x, &vec1(&[0i64])]).unwrap();
+        assert_eq!(sum, Tensor::zeros(DType::F32, &[1, 2, 3]).unwrap());
+        let least = one("ReduceMax", Attrs::default(), &[&x, &vec1(&[0i64, 2])]).unwrap();
+        assert_eq!(least.as_slice::<f32>().unwrap(), [f32::NEG_INFINITY; 2]);
     }
 
     #[test]

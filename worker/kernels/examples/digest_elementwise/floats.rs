@@ -1,89 +1,21 @@
-//! Prints one digest over the results of the element-wise, reducing, normalizing, pooling and moving kernels on
-//! fixed data. Equal digests on two machines, natively or emulated, mean equal bits:
-//!
-//! ```text
-//! cargo build --release -p convoke-kernels --example digest_elementwise
-//! target/release/examples/digest_elementwise
-//! qemu-x86_64 -cpu Haswell target/release/examples/digest_elementwise
-//! ```
+//! Functions of floating-point types.
 
-use convoke_kernels::binary::{Arith, Compare, arith, compare, pow_mixed, select};
-use convoke_kernels::cast::{CastTo, cast};
+use crate::digest::{Digest, data, tame};
+use convoke_kernels::Exec;
+use convoke_kernels::binary::{Arith, Compare, arith, arith_inplace, compare, pow_mixed};
+use convoke_kernels::cast::{CastTo, cast, cast_to_bool};
 use convoke_kernels::element::{Float, Number, bf16, f16};
 use convoke_kernels::error::Result;
-use convoke_kernels::movement::{Indices, ScatterReduction, gather, scatter_elements, transpose};
-use convoke_kernels::norm::{LpNorm, group_norm, layer_norm, lp_norm, lrn, rms_norm};
-use convoke_kernels::pool::{Window, average_pool, lp_pool, max_pool};
-use convoke_kernels::reduce::{Extreme, Reduce, cum_sum, reduce_float, top_k};
+use convoke_kernels::norm::{LpNorm, batch_norm, group_norm, instance_norm, layer_norm};
+use convoke_kernels::norm::{layer_norm_stats, lp_norm, lrn, mean_variance_norm, rms_norm};
+use convoke_kernels::pool::{
+    StorageOrder, Window, average_pool, global_average_pool, global_max_pool,
+};
+use convoke_kernels::pool::{lp_pool, max_pool, max_pool_with_indices};
+use convoke_kernels::reduce::{Extreme, Reduce, arg_extreme, cum_sum, reduce_float, top_k};
 use convoke_kernels::shape::{Axis, Operand};
 use convoke_kernels::softmax::{log_softmax, softmax};
-use convoke_kernels::unary::{self, FloatUnary};
-use convoke_kernels::{Exec, KernelError};
-use std::sync::atomic::AtomicBool;
-
-/// FNV-1a over bit patterns; every NaN counts as one.
-struct Digest {
-    all: u64,
-    verbose: bool,
-}
-
-impl Digest {
-    fn add<T: Number>(&mut self, what: &str, values: &[T]) {
-        let mut own = 0xcbf2_9ce4_8422_2325u64;
-        for &value in values {
-            let bits = if value.is_nan() {
-                u64::MAX
-            } else {
-                value.to_f64().to_bits()
-            };
-            own = (own ^ bits).wrapping_mul(0x100_0000_01b3);
-        }
-        if self.verbose {
-            println!("{own:016x} {what} {}", std::any::type_name::<T>());
-        }
-        self.all = (self.all ^ own).wrapping_mul(0x100_0000_01b3);
-    }
-}
-
-/// Fixed numbers: most within ±`scale`, some huge, tiny or special.
-fn data<T: Number>(n: usize, scale: f64, seed: u64) -> Vec<T> {
-    let special = [
-        0.0,
-        -0.0,
-        f64::NAN,
-        f64::INFINITY,
-        f64::NEG_INFINITY,
-        1e-45,
-        -1e-40,
-        3e38,
-        -3e38,
-        1e9,
-        0.5,
-        2.5,
-    ];
-    let mut state = seed | 1;
-    (0..n)
-        .map(|i| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            let uniform = (state >> 11) as f64 / (1u64 << 52) as f64 - 1.0;
-            T::from_f64(if i % 97 == 13 && !T::INTEGER {
-                special[i / 97 % special.len()]
-            } else {
-                uniform * scale
-            })
-        })
-        .collect()
-}
-
-/// As [`data`], without the special values that would make every sum NaN.
-fn tame<T: Number>(n: usize, scale: f64, seed: u64) -> Vec<T> {
-    data::<i32>(n, 1e6, seed)
-        .into_iter()
-        .map(|x| T::from_f64(f64::from(x) * 1e-6 * scale))
-        .collect()
-}
+use convoke_kernels::unary::{self, FloatUnary, Test};
 
 fn unary_ops() -> Vec<FloatUnary> {
     use FloatUnary::*;
@@ -136,7 +68,7 @@ fn unary_ops() -> Vec<FloatUnary> {
     ]
 }
 
-fn floats<T: Float + CastTo<i32> + CastTo<f16> + CastTo<bf16> + CastTo<f32>>(
+pub fn floats<T: Float + CastTo<i32> + CastTo<f16> + CastTo<bf16> + CastTo<f32>>(
     exec: &Exec,
     digest: &mut Digest,
 ) -> Result {
@@ -160,8 +92,27 @@ fn floats<T: Float + CastTo<i32> + CastTo<f16> + CastTo<bf16> + CastTo<f32>>(
     pow_mixed(exec, a, Operand::new(&[2.5], &[1]), &mut y, &[n])?;
     digest.add("pow_mixed", &y);
     let mut truth = vec![0u8; n];
-    compare(exec, Compare::Less, a, b, &mut truth, &[n])?;
-    digest.add("less", &truth);
+    use Compare::*;
+    for op in [Equal, Less, LessOrEqual, Greater, GreaterOrEqual] {
+        compare(exec, op, a, b, &mut truth, &[n])?;
+        digest.add(&format!("{op:?}"), &truth);
+    }
+    let infinite = Test::IsInf {
+        positive: true,
+        negative: true,
+    };
+    for test in [Test::IsNan, infinite] {
+        unary::test(exec, test, a.data, &mut truth)?;
+        digest.add(&format!("{test:?}"), &truth);
+    }
+    cast_to_bool(exec, a.data, &mut truth)?;
+    digest.add("cast_to_bool", &truth);
+    unary::not_inplace(exec, &mut truth)?;
+    digest.add("not", &truth);
+    unary::clip(exec, T::from_f64(-0.5), T::ONE, a.data, &mut y)?;
+    digest.add("clip", &y);
+    arith_inplace(exec, Mul, &mut y, &[n], b)?;
+    digest.add("arith_inplace", &y);
     converted::<T, i32>(exec, digest, a.data)?;
     converted::<T, f16>(exec, digest, a.data)?;
     converted::<T, bf16>(exec, digest, a.data)?;
@@ -210,6 +161,9 @@ fn reductions<T: Float>(exec: &Exec, digest: &mut Digest) -> Result {
         top_k(exec, Extreme::Max, &x, axis, 5, &mut values, &mut indices)?;
         digest.add("top_k", &values);
         digest.add("top_k", &indices);
+        let mut at = vec![0; axis.outer * axis.inner];
+        arg_extreme(exec, Extreme::Min, &x, axis, true, &mut at)?;
+        digest.add("arg_extreme", &at);
     }
     Ok(())
 }
@@ -226,6 +180,12 @@ fn normalizations<T: Float>(exec: &Exec, digest: &mut Digest) -> Result {
     digest.add("layer_norm", &y);
     rms_norm(exec, &x, &scale, 1e-5, &mut y)?;
     digest.add("rms_norm", &y);
+    let mut stats = [vec![T::ZERO.widen(); rows], vec![T::ZERO.widen(); rows]];
+    let [mean, inverse] = &mut stats;
+    layer_norm_stats(exec, &x, n, 1e-5, mean, inverse)?;
+    stats
+        .iter()
+        .for_each(|stats| digest.add("layer_norm_stats", stats));
     let channels = Axis {
         outer: 3,
         len: 12,
@@ -243,8 +203,43 @@ fn normalizations<T: Float>(exec: &Exec, digest: &mut Digest) -> Result {
         &mut y[..n],
     )?;
     digest.add("group_norm", &y[..n]);
-    lp_norm(exec, LpNorm::L2, &x[..n], channels, &mut y[..n])?;
-    digest.add("lp_norm", &y[..n]);
+    instance_norm(
+        exec,
+        &x[..n],
+        channels,
+        &scale[..12],
+        &bias[..12],
+        1e-5,
+        &mut y[..n],
+    )?;
+    digest.add("instance_norm", &y[..n]);
+    let variance: Vec<T> = scale[..12].iter().map(|&s| T::abs(s)).collect();
+    let (scale, bias, mean) = (&scale[..12], &bias[..12], &bias[12..24]);
+    batch_norm(
+        exec,
+        &x[..n],
+        channels,
+        scale,
+        bias,
+        mean,
+        &variance,
+        1e-3,
+        &mut y[..n],
+    )?;
+    digest.add("batch_norm", &y[..n]);
+    mean_variance_norm(
+        exec,
+        &x[..n],
+        &[3, 12, 35],
+        &[0, 2],
+        &mut [T::ZERO; 12],
+        &mut y[..n],
+    )?;
+    digest.add("mean_variance_norm", &y[..n]);
+    for norm in [LpNorm::L1, LpNorm::L2] {
+        lp_norm(exec, norm, &x[..n], channels, &mut y[..n])?;
+        digest.add(&format!("lp_norm {norm:?}"), &y[..n]);
+    }
     lrn(exec, &x[..n], channels, 5, 1e-4, 0.75, 1.0, &mut y[..n])?;
     digest.add("lrn", &y[..n]);
     Ok(())
@@ -256,70 +251,27 @@ fn pools<T: Float>(exec: &Exec, digest: &mut Digest) -> Result {
     let mut y = vec![T::ZERO; 6 * 12 * 15];
     max_pool(exec, &window, &x, &mut y)?;
     digest.add("max_pool", &y);
-    average_pool(exec, &window, false, &x, &mut y)?;
-    digest.add("average_pool", &y);
-    lp_pool(exec, &window, 3, &x, &mut y)?;
-    digest.add("lp_pool", &y);
-    Ok(())
-}
-
-fn movement(exec: &Exec, digest: &mut Digest) -> Result {
-    let x = data::<u32>(17 * 90 * 33, 4e9, 29);
-    let mut y = vec![0; x.len()];
-    for perm in [[0, 2, 1], [1, 0, 2], [2, 1, 0]] {
-        transpose(exec, &x, &[17, 90, 33], &perm, &mut y)?;
-        digest.add("transpose", &y);
-    }
-    let indices: Vec<i64> = (0..40).map(|i| i * 7 % 90).collect();
-    gather(
+    let mut indices = vec![0; y.len()];
+    max_pool_with_indices(
         exec,
+        &window,
+        StorageOrder::ColumnMajor,
         &x,
-        &[17, 90, 33],
-        1,
-        Indices::I64(&indices),
-        &mut y[..17 * 40 * 33],
-    )?;
-    digest.add("gather", &y);
-    let mut sums = vec![0.0f32; 90];
-    let updates = tame::<f32>(40, 1.0, 31);
-    scatter_elements(
-        exec,
-        ScatterReduction::Add,
-        &mut sums,
-        &[90],
-        0,
-        Indices::I64(&indices),
-        &updates,
-        &[40],
-    )?;
-    digest.add("scatter", &sums);
-    let condition: Vec<u8> = x.iter().map(|x| (x & 1) as u8).collect();
-    let shape = [x.len()];
-    let (yes, no) = (Operand::new(&x, &shape), Operand::new(&[7], &[]));
-    select(
-        exec,
-        Operand::new(&condition, &shape),
-        yes,
-        no,
         &mut y,
-        &shape,
+        &mut indices,
     )?;
-    digest.add("select", &y);
-    Ok(())
-}
-
-fn main() -> std::result::Result<(), KernelError> {
-    let running = AtomicBool::new(false);
-    let exec = Exec::single(&running);
-    let mut digest = Digest {
-        all: 0xcbf2_9ce4_8422_2325,
-        verbose: std::env::args().any(|a| a == "--verbose"),
-    };
-    floats::<f32>(&exec, &mut digest)?;
-    floats::<f64>(&exec, &mut digest)?;
-    floats::<f16>(&exec, &mut digest)?;
-    floats::<bf16>(&exec, &mut digest)?;
-    movement(&exec, &mut digest)?;
-    println!("{:016x}", digest.all);
+    digest.add("max_pool_with_indices", &indices);
+    for include_pad in [false, true] {
+        average_pool(exec, &window, include_pad, &x, &mut y)?;
+        digest.add("average_pool", &y);
+    }
+    for p in 1..4 {
+        lp_pool(exec, &window, p, &x, &mut y)?;
+        digest.add("lp_pool", &y);
+    }
+    global_average_pool(exec, &x, 23 * 29, &mut y[..6])?;
+    digest.add("global_average_pool", &y[..6]);
+    global_max_pool(exec, &x, 23 * 29, &mut y[..6])?;
+    digest.add("global_max_pool", &y[..6]);
     Ok(())
 }

@@ -1,0 +1,404 @@
+//! The command line. Each flag can be given as a variable too; the flag counts more.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::FalseyValueParser;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, Parser, Subcommand, ValueEnum};
+
+use crate::failure::Failure;
+use crate::values::{Bound, Pin, Ttl, parse_bound, parse_duration, parse_named, parse_pin, parse_size, parse_ttl};
+
+const EXAMPLES: &str = "\
+Examples:
+  # On three workers inside this process, compared with one worker and with the expected results in the file:
+  convoke run model.onnx --inputs in.npz --local 3 --verify
+
+  # A cluster of processes on this machine; it prints how to connect:
+  convoke up --workers 3
+
+  # A cluster of machines:
+  convoke coordinator --listen 0.0.0.0:7070
+  convoke token create --role worker --ttl 24h > worker.token
+  convoke worker --join coordinator.example:7070 --token-file worker.token --memory 8GiB
+  convoke token create --role client --ttl 24h > client.token
+  convoke run model.onnx --inputs in.npz --outputs out.npz --connect coordinator.example:7070 --token-file client.token
+
+Each flag can be given as a CONVOKE_* variable. OTEL_EXPORTER_OTLP_ENDPOINT exports traces.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.";
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  convoke run model.onnx --inputs in.npz                            # one worker in this process
+  convoke run model.onnx --inputs in.npz --local 3 --verify         # three, and compare the bits with one
+  convoke run model.onnx --input ids=ids.npy --input mask=mask.npy --outputs out.npz
+  convoke run model.onnx --inputs in.npz --connect 10.0.0.1:7070 --token-file client.token --workers 3 --steps 100
+  convoke run model.onnx --inputs in.npz --weights model.safetensors --dim seq=512 --pin '/encoder/layer.0/*=w0'
+
+Arrays named expected/NAME in the inputs file are not fed: --verify compares output NAME with them.";
+
+/// The devices of many machines as one: splits an ONNX model over workers, with the same bits as on one.
+#[derive(Debug, Parser)]
+#[command(name = "convoke", version, after_long_help = EXAMPLES, max_term_width = 110, propagate_version = false)]
+pub struct Cli {
+    /// Print one JSON value on stdout, errors included
+    #[arg(long, global = true, env = "CONVOKE_JSON", value_parser = FalseyValueParser::new(), hide_env_values = true)]
+    pub json: bool,
+    #[command(flatten)]
+    pub log: LogArgs,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What is logged, to stderr.
+#[derive(Debug, Args)]
+pub struct LogArgs {
+    /// What to log: off, error, warn, info, debug, trace, or a filter like convoke_worker=debug
+    /// [default: warn; of coordinator, worker and up: info]
+    #[arg(long, global = true, value_name = "FILTER", env = "CONVOKE_LOG", hide_env_values = true)]
+    pub log: Option<String>,
+    /// Form of the log
+    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text, env = "CONVOKE_LOG_FORMAT", hide_env_values = true)]
+    pub log_format: LogFormat,
+}
+
+/// See [`LogArgs::log_format`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people
+    Text,
+    /// One JSON object per line
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one, for the life of the process")]
+pub enum Command {
+    /// Run a model
+    #[command(after_long_help = RUN_EXAMPLES)]
+    Run(RunArgs),
+    /// Say who would get what, without loading anything
+    Plan(PlanArgs),
+    /// Show members, memory, links, programs and live steps
+    Status(StatusArgs),
+    /// Start a cluster of processes on this machine, until Ctrl-C
+    Up(UpArgs),
+    /// Be the coordinator of a cluster, until stopped
+    Coordinator(CoordinatorArgs),
+    /// Be a worker of a cluster, until stopped
+    Worker(WorkerArgs),
+    /// Make, list and revoke join tokens; on the coordinator's machine
+    #[command(subcommand)]
+    Token(TokenCommand),
+}
+
+impl Command {
+    /// Whether it runs until it is stopped.
+    pub fn is_daemon(&self) -> bool {
+        matches!(self, Command::Up(_) | Command::Coordinator(_) | Command::Worker(_))
+    }
+
+    /// Which cluster it uses, where it uses one.
+    pub fn cluster_mut(&mut self) -> Option<&mut ClusterArgs> {
+        match self {
+            Command::Run(a) => Some(&mut a.cluster),
+            Command::Plan(a) => Some(&mut a.cluster),
+            _ => None,
+        }
+    }
+}
+
+/// Which workers.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Cluster")]
+pub struct ClusterArgs {
+    /// Start N workers inside this process, and use all of them [default without --connect: 1]
+    #[arg(long, value_name = "N", env = "CONVOKE_LOCAL", value_parser = clap::value_parser!(u32).range(1..=64), hide_env_values = true)]
+    pub local: Option<u32>,
+    /// Use the cluster of the coordinator at this address
+    #[arg(long, value_name = "HOST:PORT", env = "CONVOKE_CONNECT", hide_env_values = true)]
+    pub connect: Option<String>,
+    /// File with the client token that lets this command in
+    #[arg(long, value_name = "FILE", env = "CONVOKE_TOKEN_FILE", hide_env_values = true)]
+    pub token_file: Option<PathBuf>,
+    /// Use exactly N workers, each with at least one node; wait up to 30 s for them
+    /// [default: as many as --local, else the fewest that fit, more only where that is faster]
+    #[arg(long, value_name = "N", env = "CONVOKE_WORKERS", value_parser = clap::value_parser!(u32).range(1..=1024), hide_env_values = true)]
+    pub workers: Option<u32>,
+    /// Compute threads of each worker in this process [default: an equal share of the cores]
+    #[arg(long, value_name = "T", env = "CONVOKE_THREADS", value_parser = clap::value_parser!(u32).range(1..=1024), hide_env_values = true)]
+    pub threads: Option<u32>,
+    /// Memory of each worker in this process [default: an equal share of 80 % of what there is]
+    #[arg(long, value_name = "SIZE", env = "CONVOKE_MEMORY", value_parser = parse_size, hide_env_values = true)]
+    pub memory: Option<u64>,
+    /// Whether --local and --connect stand on the command line itself.
+    #[arg(skip)]
+    explicit: (bool, bool),
+}
+
+impl ClusterArgs {
+    /// Notes what was given as a flag and what as a variable.
+    pub fn note_sources(&mut self, m: &ArgMatches) {
+        let typed = |id| m.value_source(id) == Some(ValueSource::CommandLine);
+        self.explicit = (typed("local"), typed("connect"));
+    }
+
+    /// Of --local and --connect keeps one: a flag counts more than a variable.
+    pub fn settle(&mut self) -> Result<(), Failure> {
+        match (self.local, &self.connect, self.explicit) {
+            (Some(_), Some(_), (true, false)) => self.connect = None,
+            (Some(_), Some(_), (false, true)) => self.local = None,
+            (Some(_), Some(_), _) => {
+                let msg = "--local N and --connect HOST:PORT exclude each other: give one";
+                return Err(Failure::Usage(msg.into()));
+            }
+            _ => {}
+        }
+        if let (Some(local), Some(workers)) = (self.local, self.workers)
+            && workers > local
+        {
+            let msg = format!("--workers {workers} needs --local {workers} or more, not {local}");
+            return Err(Failure::Usage(msg));
+        }
+        if self.connect.is_some() && self.token_file.is_none() {
+            let msg = "--connect needs --token-file FILE: a file with a client token, \
+                       as `convoke token create --role client` prints it";
+            return Err(Failure::Usage(msg.into()));
+        }
+        Ok(())
+    }
+}
+
+/// The model and how it is split.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Model")]
+pub struct ModelArgs {
+    /// The ONNX model
+    #[arg(value_name = "MODEL.onnx")]
+    pub model: PathBuf,
+    /// Inputs by name, as numpy.savez writes them
+    #[arg(long, value_name = "FILE.npz", env = "CONVOKE_INPUTS", hide_env_values = true)]
+    pub inputs: Option<PathBuf>,
+    /// One input, as numpy.save writes it; may be repeated
+    #[arg(long, value_name = "NAME=FILE.npy", env = "CONVOKE_INPUT", value_parser = parse_named, hide_env_values = true)]
+    pub input: Vec<(String, PathBuf)>,
+    /// Weights that the model has no data for, by name; may be repeated
+    #[arg(long, value_name = "FILE.safetensors", env = "CONVOKE_WEIGHTS", hide_env_values = true)]
+    pub weights: Vec<PathBuf>,
+    /// Folder that the workers see too (as their own --artifact-root): they read weights beneath it themselves
+    #[arg(long, value_name = "DIR", env = "CONVOKE_ARTIFACT_ROOT", hide_env_values = true)]
+    pub artifact_root: Option<PathBuf>,
+    /// Largest size of a dynamic axis, as seq=512 or seq=1..512 [default: twice what the inputs need]
+    #[arg(long, value_name = "AXIS=SIZE", env = "CONVOKE_DIM", value_delimiter = ',', value_parser = parse_bound, hide_env_values = true)]
+    pub dim: Vec<Bound>,
+    /// Run the nodes whose names match (* matches anything) on this worker; may be repeated, the first match counts
+    #[arg(long, value_name = "PATTERN=WORKER", env = "CONVOKE_PIN", value_parser = parse_pin, hide_env_values = true)]
+    pub pin: Vec<Pin>,
+    /// Leave out passes that change values in the last bits (batch-norm folding)
+    #[arg(long, env = "CONVOKE_EXACT", value_parser = FalseyValueParser::new(), hide_env_values = true)]
+    pub exact: bool,
+    /// Steps that run at once
+    #[arg(long, value_name = "K", env = "CONVOKE_IN_FLIGHT", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64), hide_env_values = true)]
+    pub in_flight: u32,
+}
+
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Write the outputs here, as numpy.load reads them (bf16 as float32)
+    #[arg(long, value_name = "FILE.npz", env = "CONVOKE_OUTPUTS", hide_env_values = true)]
+    pub outputs: Option<PathBuf>,
+    /// Run on one worker too and compare the bits; compare with the arrays expected/NAME of the inputs
+    #[arg(long, env = "CONVOKE_VERIFY", value_parser = FalseyValueParser::new(), hide_env_values = true)]
+    pub verify: bool,
+    /// Run K steps and tell the median and the 99th percentile of their times
+    #[arg(long, value_name = "K", env = "CONVOKE_STEPS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100_000_000), hide_env_values = true)]
+    pub steps: u64,
+    /// Give up a step after this time (500ms, 30s, 5m), and stop it on all workers
+    #[arg(long, value_name = "TIME", env = "CONVOKE_TIMEOUT", value_parser = parse_duration, hide_env_values = true)]
+    pub timeout: Option<Duration>,
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// Ask the coordinator at this address
+    #[arg(long, value_name = "HOST:PORT", env = "CONVOKE_CONNECT", hide_env_values = true)]
+    pub connect: Option<String>,
+    /// File with a client token
+    #[arg(long, value_name = "FILE", env = "CONVOKE_TOKEN_FILE", hide_env_values = true)]
+    pub token_file: Option<PathBuf>,
+    /// Say only by the exit code whether all is well: with --state-dir of the coordinator or worker process of this
+    /// machine that has this folder, else of the cluster
+    #[arg(long, env = "CONVOKE_HEALTH", value_parser = FalseyValueParser::new(), hide_env_values = true)]
+    pub health: bool,
+    /// For --health: the state folder of a coordinator or worker on this machine
+    #[arg(long, value_name = "DIR", env = "CONVOKE_STATE_DIR", hide_env_values = true)]
+    pub state_dir: Option<PathBuf>,
+    /// For --health of a cluster: this worker must be there
+    #[arg(long, value_name = "NAME", env = "CONVOKE_MEMBER", hide_env_values = true)]
+    pub member: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct UpArgs {
+    /// Worker processes
+    #[arg(long, value_name = "N", env = "CONVOKE_WORKERS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=64), hide_env_values = true)]
+    pub workers: u32,
+    /// Where the coordinator listens; port 0 lets the system choose
+    #[arg(long, value_name = "IP:PORT", env = "CONVOKE_LISTEN", default_value = "127.0.0.1:7070", hide_env_values = true)]
+    pub listen: SocketAddr,
+    /// Compute threads of each worker [default: an equal share of the cores]
+    #[arg(long, value_name = "T", env = "CONVOKE_THREADS", value_parser = clap::value_parser!(u32).range(1..=1024), hide_env_values = true)]
+    pub threads: Option<u32>,
+    /// Memory of each worker [default: an equal share of 80 % of what there is]
+    #[arg(long, value_name = "SIZE", env = "CONVOKE_MEMORY", value_parser = parse_size, hide_env_values = true)]
+    pub memory: Option<u64>,
+    /// Folder whose model files the workers may read themselves
+    #[arg(long, value_name = "DIR", env = "CONVOKE_ARTIFACT_ROOT", hide_env_values = true)]
+    pub artifact_root: Option<PathBuf>,
+    /// Folder for the cluster's state, removed at the end [default: a new one in XDG_RUNTIME_DIR or /tmp]
+    #[arg(long, value_name = "DIR", env = "CONVOKE_RUN_DIR", hide_env_values = true)]
+    pub run_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct CoordinatorArgs {
+    /// Where to listen, UDP and TCP; port 0 lets the system choose
+    #[arg(long, value_name = "IP:PORT", env = "CONVOKE_LISTEN", default_value = "0.0.0.0:7070", hide_env_values = true)]
+    pub listen: SocketAddr,
+    /// Folder for the certificate authority, tokens and names [default: ~/.local/state/convoke/coordinator]
+    #[arg(long, value_name = "DIR", env = "CONVOKE_STATE_DIR", hide_env_values = true)]
+    pub state_dir: Option<PathBuf>,
+    /// Leave worker.token and client.token, without expiry, in this folder
+    #[arg(long, value_name = "DIR", env = "CONVOKE_TOKEN_DIR", hide_env_values = true)]
+    pub token_dir: Option<PathBuf>,
+    /// Stop when stdin ends.
+    #[arg(long, hide = true)]
+    pub attached: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct WorkerArgs {
+    /// The coordinator
+    #[arg(long, value_name = "HOST:PORT", env = "CONVOKE_JOIN", hide_env_values = true)]
+    pub join: String,
+    /// File with a worker token
+    #[arg(long, value_name = "FILE", env = "CONVOKE_TOKEN_FILE", hide_env_values = true)]
+    pub token_file: PathBuf,
+    /// Memory of the whole process [default: 80 % of the machine's or the container's]
+    #[arg(long, value_name = "SIZE", env = "CONVOKE_MEMORY", value_parser = parse_size, hide_env_values = true)]
+    pub memory: Option<u64>,
+    /// Compute threads [default: all cores]
+    #[arg(long, value_name = "T", env = "CONVOKE_THREADS", value_parser = clap::value_parser!(u32).range(1..=1024), hide_env_values = true)]
+    pub threads: Option<u32>,
+    /// Name in the cluster [default: the one it had, else given by the coordinator: w0, w1, …]
+    #[arg(long, value_name = "NAME", env = "CONVOKE_NAME", hide_env_values = true)]
+    pub name: Option<String>,
+    /// Folder whose model files may be read, where a client names one beneath its own --artifact-root
+    #[arg(long, value_name = "DIR", env = "CONVOKE_ARTIFACT_ROOT", hide_env_values = true)]
+    pub artifact_root: Option<PathBuf>,
+    /// Where to listen; port 0 lets the system choose
+    #[arg(long, value_name = "IP:PORT", env = "CONVOKE_LISTEN", default_value = "0.0.0.0:0", hide_env_values = true)]
+    pub listen: SocketAddr,
+    /// Address that others reach this worker at [default: the one that the coordinator sees]
+    #[arg(long, value_name = "HOST:PORT", env = "CONVOKE_ADVERTISE", hide_env_values = true)]
+    pub advertise: Option<String>,
+    /// Folder for the identity [default: ~/.local/state/convoke/worker, or worker-NAME]
+    #[arg(long, value_name = "DIR", env = "CONVOKE_STATE_DIR", hide_env_values = true)]
+    pub state_dir: Option<PathBuf>,
+    /// Folder for weights that were loaded before [default: ~/.cache/convoke/chunks]
+    #[arg(long, value_name = "DIR", env = "CONVOKE_CACHE_DIR", hide_env_values = true)]
+    pub cache_dir: Option<PathBuf>,
+    /// Largest size of that folder; 0 for none
+    #[arg(long, value_name = "SIZE", env = "CONVOKE_CACHE", default_value = "4GiB", value_parser = parse_size, hide_env_values = true)]
+    pub cache: u64,
+    /// Stop when stdin ends.
+    #[arg(long, hide = true)]
+    pub attached: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum TokenCommand {
+    /// Make a join token and print it: one line, good for any number of members until it expires
+    Create {
+        /// What it lets its bearer become
+        #[arg(long, value_enum, env = "CONVOKE_ROLE", hide_env_values = true)]
+        role: TokenRole,
+        /// How long it is good (30m, 24h, 7d, never)
+        #[arg(long, value_name = "TIME", env = "CONVOKE_TTL", default_value = "24h", value_parser = parse_ttl, hide_env_values = true)]
+        ttl: Ttl,
+        #[command(flatten)]
+        at: AdminArgs,
+    },
+    /// List all tokens, without their secrets
+    List {
+        #[command(flatten)]
+        at: AdminArgs,
+    },
+    /// Revoke a token, and every certificate that it brought
+    Revoke {
+        /// The token's id, as `token list` shows it
+        id: String,
+        #[command(flatten)]
+        at: AdminArgs,
+    },
+}
+
+/// Which coordinator.
+#[derive(Debug, Args)]
+pub struct AdminArgs {
+    /// The coordinator's --state-dir [default: ~/.local/state/convoke/coordinator]
+    #[arg(long, value_name = "DIR", env = "CONVOKE_STATE_DIR", hide_env_values = true)]
+    pub state_dir: Option<PathBuf>,
+}
+
+/// Who can join by a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TokenRole {
+    /// Offers its devices
+    Worker,
+    /// Runs models
+    Client,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_has_a_variable() {
+        fn check(command: &clap::Command) {
+            for a in command.get_arguments() {
+                let built_in = matches!(a.get_id().as_str(), "help" | "version");
+                if a.is_positional() || a.is_hide_set() || built_in {
+                    continue;
+                }
+                let long = a.get_long().expect("long").replace('-', "_").to_uppercase();
+                let expected = format!("CONVOKE_{long}");
+                let env = a.get_env().and_then(|e| e.to_str());
+                assert_eq!(env, Some(expected.as_str()), "{}", command.get_name());
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&Cli::command());
+    }
+}

@@ -1,0 +1,71 @@
+//! The cluster that a command uses: in this process, or somewhere else.
+
+use std::time::Duration;
+
+use convoke::{Cluster, Embedded, Token};
+
+use crate::args::ClusterArgs;
+use crate::failure::Failure;
+use crate::signals::Signals;
+use crate::{machine, output};
+
+/// How long the parts of a cluster may take to end.
+const SHUTDOWN_BOUND: Duration = Duration::from_secs(10);
+
+/// Does `work` with the cluster, which is left, or ended, whatever comes of it.
+pub async fn with_cluster<T>(
+    args: &ClusterArgs,
+    work: impl AsyncFnOnce(&Cluster) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let mut signals = Signals::hear()?;
+    let cluster = signals.or(open(args)).await?;
+    let result = signals.or(work(&cluster)).await;
+    let left = tokio::time::timeout(SHUTDOWN_BOUND, cluster.shutdown());
+    if signals.or_exit(left).await.is_err() {
+        tracing::warn!("the cluster did not end within {SHUTDOWN_BOUND:?}");
+    }
+    result
+}
+
+/// Workers that the plan is to have exactly.
+pub fn exactly(args: &ClusterArgs) -> Option<u32> {
+    args.workers.or(args.local)
+}
+
+async fn open(args: &ClusterArgs) -> Result<Cluster, Failure> {
+    if let Some(address) = &args.connect {
+        return connect(address, args.token_file.as_deref()).await;
+    }
+    let workers = args.local.or(args.workers).unwrap_or(1);
+    let threads = match args.threads {
+        Some(t) => t as usize,
+        None => (machine::cores() / workers as usize).max(1),
+    };
+    if args.local.is_none() {
+        let s = if workers == 1 { "" } else { "s" };
+        output::note(&format!(
+            "using {workers} worker{s} in this process; --connect HOST:PORT uses a cluster"
+        ));
+    }
+    let memory = match args.memory {
+        Some(bytes) => bytes,
+        None => machine::default_memory() / u64::from(workers),
+    };
+    let embedded = Embedded::new(workers as usize)
+        .threads(threads)
+        .memory(memory);
+    Ok(embedded.start().await?)
+}
+
+/// Joins a cluster with the client token in a file.
+pub async fn connect(
+    address: &str,
+    token_file: Option<&std::path::Path>,
+) -> Result<Cluster, Failure> {
+    let Some(file) = token_file else {
+        let msg = "--connect needs --token-file FILE: a file with a client token, \
+                   as `convoke token create --role client` prints it";
+        return Err(Failure::Usage(msg.into()));
+    };
+    Ok(convoke::connect(address, Token::from_file(file)?).await?)
+}

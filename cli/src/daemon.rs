@@ -1,0 +1,179 @@
+//! `convoke coordinator` and `convoke worker`: the long-running roles.
+
+use std::io::Read;
+use std::sync::Arc;
+use std::time::Duration;
+
+use convoke_common::admission::chain;
+use convoke_common::error::{Code, Error};
+use convoke_common::identity::{JoinToken, Role};
+use convoke_common::world::{Compute, Job, Refusal, RefusedJob, World};
+use convoke_coordinator::{Coordinator, CoordinatorConfig};
+use convoke_worker::{Threads, Worker, WorkerConfig};
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+
+use crate::args::{CoordinatorArgs, WorkerArgs};
+use crate::failure::Failure;
+use crate::health::Health;
+use crate::signals::Signals;
+use crate::values::bytes;
+use crate::{machine, output};
+
+/// How long a role may take to end.
+const SHUTDOWN_BOUND: Duration = Duration::from_secs(10);
+
+/// What a role says on stdout once others can reach it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Ready {
+    /// Its name in the cluster.
+    pub name: String,
+    /// Where it listens.
+    pub listen: String,
+}
+
+/// A coordinator computes nothing.
+struct NoCompute;
+
+impl Compute for NoCompute {
+    fn threads(&self) -> usize {
+        0
+    }
+
+    fn submit(&self, _: i64, job: Job) -> Result<(), RefusedJob> {
+        let reason = Refusal::Closed;
+        Err(RefusedJob { job, reason })
+    }
+}
+
+/// Waits for Ctrl-C, SIGTERM, or, of a child of `convoke up`, the end of that.
+async fn stopped(signals: &mut Signals, attached: bool) -> Result<(), Failure> {
+    if !attached {
+        signals.wait().await;
+        return Ok(());
+    }
+    let (tell, parent_gone) = oneshot::channel();
+    let read = move || {
+        // Nothing is ever sent: this returns when the parent's end is closed, however it died.
+        let mut stdin = std::io::stdin();
+        while matches!(stdin.read(&mut [0; 64]), Ok(n) if n > 0) {}
+        // Nobody waits any more after a signal.
+        let _ = tell.send(());
+    };
+    #[allow(clippy::disallowed_methods, reason = "a binary provides threads")]
+    let thread = std::thread::Builder::new()
+        .name("convoke-parent".into())
+        .spawn(read);
+    thread.map_err(|e| Failure::io("cannot start a thread", &e))?;
+    tokio::select! {
+        biased;
+        () = signals.wait() => {}
+        _ = parent_gone => {}
+    }
+    Ok(())
+}
+
+/// Runs a coordinator until it is stopped.
+pub async fn coordinator(args: CoordinatorArgs, json: bool) -> Result<(), Failure> {
+    let mut signals = Signals::hear()?;
+    let state_dir = crate::token::coordinator_dir(args.state_dir)?;
+    let config = CoordinatorConfig {
+        listen: args.listen,
+        state_dir: Some(state_dir.clone()),
+        run_dir: None,
+        token_dir: args.token_dir.clone(),
+    };
+    let world = World::real(Arc::new(NoCompute));
+    let running = signals
+        .or(async { Ok(Coordinator::start(world, config).await?) })
+        .await?;
+    let listen = running.addr().to_string();
+    if json {
+        let name = "coordinator".into();
+        output::json(&Ready { name, listen })?;
+    } else {
+        let mut text = format!("coordinator listens at {listen} (UDP and TCP), state in {}\n", state_dir.display());
+        match &args.token_dir {
+            Some(dir) => text.push_str(&format!("tokens in {}\n", dir.display())),
+            None => text.push_str(
+                "make tokens with `convoke token create --role worker` and `--role client`\n",
+            ),
+        }
+        output::print(&text)?;
+    }
+    stopped(&mut signals, args.attached).await?;
+    tracing::info!("stopping");
+    signals.or_exit(running.shutdown(SHUTDOWN_BOUND)).await;
+    Ok(())
+}
+
+fn token(world: &World, file: &std::path::Path) -> Result<JoinToken, Failure> {
+    let failed = |why: String| {
+        let msg = format!("token file {}: {why}", file.display());
+        Error::new(Code::Unauthorized, msg)
+            .advise("make one with `convoke token create --role worker`")
+    };
+    let token = JoinToken::from_file(world.store.as_ref(), file);
+    let token = token.map_err(|e| failed(chain(&e)))?;
+    if token.role != Role::Worker {
+        let why = format!("the token is for a {}, not for a worker", token.role);
+        return Err(failed(why).into());
+    }
+    Ok(token)
+}
+
+/// Runs a worker until it is stopped.
+pub async fn worker(args: WorkerArgs, json: bool) -> Result<(), Failure> {
+    let mut signals = Signals::hear()?;
+    let state_dir = match (args.state_dir, &args.name) {
+        (Some(dir), _) => dir,
+        (None, Some(name)) => machine::state_dir(&format!("worker-{name}"))?,
+        (None, None) => machine::state_dir("worker")?,
+    };
+    let cache_dir = match (args.cache_dir, args.cache) {
+        (_, 0) => None,
+        (Some(dir), _) => Some(dir),
+        (None, _) => Some(machine::cache_dir("chunks")?),
+    };
+    let threads = args.threads.map_or_else(machine::cores, |t| t as usize);
+    let pool = Threads::start("convoke", threads)
+        .map_err(|e| Failure::io("cannot start compute threads", &e))?;
+    let world = World::real(Arc::new(pool.clone()));
+    let memory = args.memory.unwrap_or_else(machine::default_memory);
+    let config = WorkerConfig {
+        name: args.name,
+        join: args.join.clone(),
+        token: token(&world, &args.token_file)?,
+        state_dir: Some(state_dir.clone()),
+        cache_dir,
+        cache_bytes: args.cache,
+        artifact_root: args.artifact_root,
+        memory,
+        listen: args.listen,
+        advertise: args.advertise,
+        host: machine::hostname(),
+    };
+    // Before the identity in the folder is used: two processes must not share it.
+    let health = Health::claim(&state_dir).await?;
+    let running = signals
+        .or(async { Ok(Worker::start(world, config, Some(&pool)).await?) })
+        .await?;
+    let (name, listen) = (running.name().to_owned(), running.addr().to_string());
+    if json {
+        output::json(&Ready { name, listen })?;
+    } else {
+        output::print(&format!(
+            "worker {name} joined {}, listens at {listen}, offers {} and {threads} threads",
+            args.join,
+            bytes(memory)
+        ))?;
+    }
+    tokio::select! {
+        biased;
+        done = stopped(&mut signals, args.attached) => done?,
+        () = health.answer(|| running.coordinator_lost()) => {}
+    }
+    tracing::info!("stopping");
+    signals.or_exit(running.shutdown(SHUTDOWN_BOUND)).await;
+    Ok(())
+}

@@ -1,0 +1,138 @@
+//! How a worker process is: asked through a Unix socket in its state folder, by `convoke status --health`.
+//!
+//! Each connection gets one line, `ok` or what is wrong, and is closed. The socket also guards the folder: a second
+//! worker that finds it answering leaves the folder alone.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use convoke_common::error::{Code, Error};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::time::timeout;
+
+/// The socket's name in the state folder.
+const SOCKET: &str = "worker.sock";
+/// What a healthy worker says.
+const OK: &str = "ok";
+/// Longest exchange.
+const BOUND: Duration = Duration::from_secs(3);
+/// Longest answer.
+const LONGEST: u64 = 4096;
+
+/// The answering side; the socket is removed with it.
+pub struct Health {
+    socket: UnixListener,
+    path: PathBuf,
+}
+
+impl Drop for Health {
+    fn drop(&mut self) {
+        // Gone already where somebody else removed it.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+impl Health {
+    /// Takes the state folder for this process.
+    pub async fn claim(state_dir: &Path) -> Result<Health, Error> {
+        use std::os::unix::fs::DirBuilderExt;
+        let path = state_dir.join(SOCKET);
+        let failed = |e: std::io::Error| {
+            Error::new(Code::Io, format!("cannot use {}: {e}", path.display()))
+                .advise("choose a --state-dir with a short path, on a local disk, that this user may write")
+        };
+        let mut folder = std::fs::DirBuilder::new();
+        folder
+            .recursive(true)
+            .mode(0o700)
+            .create(state_dir)
+            .map_err(failed)?;
+        if UnixStream::connect(&path).await.is_ok() {
+            let msg = format!("another worker uses {}", state_dir.display());
+            return Err(Error::new(Code::AddressInUse, msg)
+                .advise("stop it, or give this one its own folder with --state-dir DIR or --name NAME"));
+        }
+        match std::fs::remove_file(&path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(failed(e)),
+            // Left by a process that was killed, or not there.
+            _ => {}
+        }
+        let socket = UnixListener::bind(&path).map_err(failed)?;
+        Ok(Health { socket, path })
+    }
+
+    /// Answers for ever, with what `wrong` says at the time.
+    pub async fn answer(&self, wrong: impl Fn() -> Option<Error>) {
+        loop {
+            let Ok((mut stream, _)) = self.socket.accept().await else {
+                // For want of file descriptors, for example.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            };
+            let line = match wrong() {
+                None => OK.to_owned(),
+                Some(e) => format!("no contact with the coordinator: {}", e.message),
+            };
+            // One that does not read its line has its time, and is left.
+            let _ = timeout(BOUND, stream.write_all(line.as_bytes())).await;
+        }
+    }
+}
+
+/// Whether a worker process has its socket in this folder.
+pub fn is_worker(state_dir: &Path) -> bool {
+    state_dir.join(SOCKET).exists()
+}
+
+/// Asks the worker process with this state folder; what is wrong is the error.
+pub async fn ask(state_dir: &Path) -> Result<(), Error> {
+    let path = state_dir.join(SOCKET);
+    let exchange = async {
+        let stream = UnixStream::connect(&path).await?;
+        let mut line = String::new();
+        stream.take(LONGEST).read_to_string(&mut line).await?;
+        Ok::<_, std::io::Error>(line)
+    };
+    let unhealthy = |why: String| {
+        let msg = format!("the worker at {}: {why}", path.display());
+        Err(Error::new(Code::Unreachable, msg))
+    };
+    match timeout(BOUND, exchange).await {
+        Ok(Ok(line)) if line == OK => Ok(()),
+        Ok(Ok(line)) => unhealthy(line),
+        Ok(Err(e)) => unhealthy(e.to_string()),
+        Err(_) => unhealthy("it does not answer".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn one_process_per_folder_and_it_says_how_it_is() {
+        let dir = std::env::temp_dir().join(format!("convoke-health-{}", std::process::id()));
+        let health = Health::claim(&dir).await.unwrap();
+        let second = Health::claim(&dir).await.err().unwrap();
+        assert_eq!(second.code, Code::AddressInUse);
+        // The second one's look is answered too.
+        tokio::select! {
+            biased;
+            r = ask(&dir) => assert_eq!(r, Ok(())),
+            () = health.answer(|| None) => {}
+        }
+        let lost = || Some(Error::new(Code::Unreachable, "nobody at 10.0.0.1"));
+        let r = tokio::select! {
+            biased;
+            r = ask(&dir) => r,
+            () = health.answer(lost) => Ok(()),
+        };
+        let text = r.unwrap_err().message;
+        assert!(text.ends_with("no contact with the coordinator: nobody at 10.0.0.1"), "{text}");
+        drop(health);
+        assert!(!is_worker(&dir) && ask(&dir).await.is_err());
+        Health::claim(&dir).await.unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

@@ -1,0 +1,102 @@
+//! What this machine has, and where its files go.
+
+use std::path::{Path, PathBuf};
+
+use convoke_common::error::{Code, Error};
+
+/// Of the memory there is, the part that is offered unless asked otherwise: the rest is the system's.
+const OFFERED: f64 = 0.8;
+/// Without a readable /proc: enough to start, little enough to be there.
+const UNKNOWN: u64 = 1 << 30;
+
+/// Bytes that a worker offers by default: 80 % of the machine's memory, or of the container's where that is less.
+pub fn default_memory() -> u64 {
+    let machine = std::fs::read_to_string("/proc/meminfo");
+    let machine = machine.ok().and_then(|t| mem_total(&t));
+    let all = machine.into_iter().chain(cgroup_limit()).min();
+    (all.unwrap_or(UNKNOWN) as f64 * OFFERED) as u64
+}
+
+fn mem_total(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find(|l| l.starts_with("MemTotal:"))?;
+    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// The least limit of this process' cgroup and those above it.
+fn cgroup_limit() -> Option<u64> {
+    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let mut limits: Vec<u64> = Vec::new();
+    for line in own.lines() {
+        let mut parts = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next())
+        else {
+            continue;
+        };
+        let (root, file) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            c if c.split(',').any(|c| c == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            }
+            _ => continue,
+        };
+        // Inside a container the path may be the host's; the root is the container's own then.
+        let folders = Path::new(path).ancestors();
+        limits.extend(folders.filter_map(|folder| {
+            let folder = folder.strip_prefix("/").unwrap_or(folder);
+            let text = std::fs::read_to_string(Path::new(root).join(folder).join(file)).ok()?;
+            text.trim().parse::<u64>().ok()
+        }));
+    }
+    limits.into_iter().min()
+}
+
+/// Cores that this process may use.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
+}
+
+/// The machine's name, for errors and status.
+pub fn hostname() -> String {
+    let name = rustix::system::uname();
+    name.nodename().to_string_lossy().into_owned()
+}
+
+/// `$XDG_STATE_HOME/convoke/WHAT`.
+pub fn state_dir(what: &str) -> Result<PathBuf, Error> {
+    folder("XDG_STATE_HOME", ".local/state", what, "--state-dir")
+}
+
+/// `$XDG_CACHE_HOME/convoke/WHAT`.
+pub fn cache_dir(what: &str) -> Result<PathBuf, Error> {
+    folder("XDG_CACHE_HOME", ".cache", what, "--cache-dir")
+}
+
+fn folder(variable: &str, under_home: &str, what: &str, flag: &str) -> Result<PathBuf, Error> {
+    let set = |name: &str| {
+        let value = std::env::var_os(name).map(PathBuf::from);
+        value.filter(|p| p.is_absolute())
+    };
+    let base = set(variable).or_else(|| Some(set("HOME")?.join(under_home)));
+    match base {
+        Some(base) => Ok(base.join("convoke").join(what)),
+        None => Err(
+            Error::new(Code::Io, format!("neither {variable} nor HOME is set"))
+                .advise(format!("name a folder with {flag} DIR")),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_read_from_proc() {
+        let text = "MemFree: 5 kB\nMemTotal:       2048 kB\n";
+        assert_eq!(mem_total(text), Some(2 << 20));
+        assert_eq!(mem_total("MemTotal: many kB"), None);
+        assert!(default_memory() > 1 << 20);
+        assert!(!hostname().is_empty() && cores() > 0);
+    }
+}

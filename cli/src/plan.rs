@@ -1,0 +1,108 @@
+//! `convoke plan`.
+
+use convoke::{PartSummary, PlanSummary};
+use serde::Serialize;
+
+use crate::args::PlanArgs;
+use crate::cluster::{exactly, with_cluster};
+use crate::failure::Failure;
+use crate::model::{builder, pinned, read_inputs};
+use crate::output;
+use crate::progress::Progress;
+use crate::values::{bytes, nanos};
+
+/// Cut edges that are listed for people; `--json` has all.
+const LISTED: usize = 20;
+
+/// Bytes that cross between workers in a step.
+pub fn cut_bytes(summary: &PlanSummary) -> u64 {
+    let sizes = summary.cut_edges.iter().map(|e| e.bytes);
+    sizes.fold(0, u64::saturating_add)
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    model: String,
+    #[serde(flatten)]
+    summary: &'a PlanSummary,
+    cut_bytes: u64,
+}
+
+/// Plans, loads nothing, and explains.
+pub async fn plan(args: PlanArgs, json: bool) -> Result<(), Failure> {
+    let inputs = read_inputs(&args.model)?.inputs;
+    let summary = with_cluster(&args.cluster, async |cluster| {
+        let progress = Progress::new();
+        let told = progress.clone();
+        let mut b = pinned(builder(cluster, &args.model), &args.model);
+        if let Some(n) = exactly(&args.cluster) {
+            b = b.workers(n);
+        }
+        let b = b.on_progress(move |phase| told.phase(phase));
+        Ok(b.explain(inputs).await?)
+    })
+    .await?;
+    let model = args.model.model.display().to_string();
+    if json {
+        let cut_bytes = cut_bytes(&summary);
+        let summary = &summary;
+        return output::json(&Report {
+            model,
+            summary,
+            cut_bytes,
+        });
+    }
+    output::print(&text(&model, &summary))
+}
+
+fn text(model: &str, s: &PlanSummary) -> String {
+    let mut text = format!("{model}\n");
+    let row = |p: &PartSummary| {
+        vec![
+            p.name.clone(),
+            p.nodes.to_string(),
+            bytes(p.weights_bytes),
+            bytes(p.activation_bytes),
+            format!("{} of {}", bytes(p.peak_bytes), bytes(p.memory)),
+            nanos(p.step_ns),
+            format!("{} … {}", p.first_node, p.last_node),
+        ]
+    };
+    let rows: Vec<Vec<String>> = s.parts.iter().map(row).collect();
+    let head = [
+        "WORKER",
+        "NODES",
+        "WEIGHTS",
+        "ACTIVATIONS",
+        "PEAK MEMORY",
+        "STEP",
+        "FIRST … LAST NODE",
+    ];
+    text.push_str(&output::table(&head, &[1, 2, 3, 4, 5], &rows));
+    if !s.cut_edges.is_empty() {
+        let (count, size) = (s.cut_edges.len(), bytes(cut_bytes(s)));
+        text.push_str(&format!("cut edges: {count}, {size} per step\n"));
+        let row = |e: &convoke::CutEdge| {
+            let way = format!("{} -> {}", e.from, e.to);
+            vec![e.tensor.clone(), way, bytes(e.bytes)]
+        };
+        let rows: Vec<Vec<String>> = s.cut_edges.iter().take(LISTED).map(row).collect();
+        text.push_str(&output::table(&["TENSOR", "WAY", "BYTES"], &[2], &rows));
+        if count > LISTED {
+            text.push_str(&format!("  and {} more\n", count - LISTED));
+        }
+    }
+    let single = match s.single_ns {
+        Some(ns) => nanos(ns),
+        None => "too large for any".into(),
+    };
+    let step = nanos(s.step_ns);
+    text.push_str(&format!("predicted step: {step}; on the fastest worker alone: {single}\n"));
+    for p in &s.passes {
+        text.push_str(&format!("pass: {p}\n"));
+    }
+    for w in &s.warnings {
+        text.push_str(&format!("warning: {w}\n"));
+    }
+    text
+}

@@ -1,0 +1,97 @@
+//! Progress on stderr, where that is a terminal.
+
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::time::Duration;
+
+use convoke::Phase;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+const BYTES: &str = "{msg:24} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec}";
+const STEPS: &str = "{msg:24} [{bar:30}] {pos}/{len} {per_sec}, {eta} left";
+const BUSY: &str = "{spinner} {msg}";
+/// How often a spinner moves.
+const TICK: Duration = Duration::from_millis(100);
+
+/// One line that says what goes on; gone when it is dropped.
+#[derive(Clone)]
+pub struct Progress(Arc<Line>);
+
+struct Line(ProgressBar);
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+impl Progress {
+    /// A line that says nothing yet.
+    pub fn new() -> Progress {
+        let bar = ProgressBar::new_spinner();
+        if !std::io::stderr().is_terminal() {
+            bar.set_draw_target(ProgressDrawTarget::hidden());
+        }
+        Progress(Arc::new(Line(bar)))
+    }
+
+    fn style(&self, template: &str) {
+        // The templates are constants, which the test checks.
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            self.0.0.set_style(style.progress_chars("=> "));
+        }
+    }
+
+    /// Something of unknown length.
+    pub fn busy(&self, what: impl Into<String>) {
+        let bar = &self.0.0;
+        self.style(BUSY);
+        bar.set_message(what.into());
+        if !bar.is_hidden() {
+            bar.enable_steady_tick(TICK);
+        }
+    }
+
+    fn bytes(&self, what: &'static str, done: u64, total: u64) {
+        let bar = &self.0.0;
+        if bar.length() != Some(total) || bar.message() != what {
+            self.style(BYTES);
+            bar.set_message(what);
+            bar.set_length(total);
+        }
+        bar.set_position(done);
+    }
+
+    /// A loading model's phase.
+    pub fn phase(&self, phase: Phase) {
+        match phase {
+            Phase::Hashing { done, total } => self.bytes("reading the model", done, total),
+            Phase::Workers { have, need } => self.busy(format!("{have} of {need} workers")),
+            Phase::Planning => self.busy("planning"),
+            Phase::Loading { done, total } => self.bytes("loading weights", done, total),
+        }
+    }
+
+    /// Steps of a run.
+    pub fn steps(&self, done: u64, total: u64) {
+        let bar = &self.0.0;
+        if done == 0 {
+            self.style(STEPS);
+            bar.set_message("running");
+            bar.set_length(total);
+        }
+        bar.set_position(done);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn templates_are_well_formed() {
+        for t in [BYTES, STEPS, BUSY] {
+            assert!(ProgressStyle::with_template(t).is_ok(), "{t}");
+        }
+    }
+}

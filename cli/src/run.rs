@@ -1,0 +1,320 @@
+//! `convoke run`.
+
+use std::time::Duration;
+
+use convoke::numpy::write_npz;
+use convoke::{CallOptions, Cluster, Code, Error, Model, Outputs, PlanSummary, Tensor};
+use futures::StreamExt;
+use serde::Serialize;
+use tokio::time::Instant;
+
+use crate::args::{ModelArgs, RunArgs};
+use crate::cluster::{exactly, with_cluster};
+use crate::failure::Failure;
+use crate::model::{builder, check_given, pinned, read_inputs};
+use crate::progress::Progress;
+use crate::values::{bytes, millis};
+use crate::verify::{Verdict, compare, differing, preview};
+use crate::{output, plan};
+
+/// Values of an output that are shown.
+const SHOWN: usize = 8;
+
+/// The result, as `--json` has it.
+#[derive(Serialize)]
+struct Report {
+    model: String,
+    workers: Vec<Worker>,
+    cut_edges: usize,
+    cut_bytes: u64,
+    outputs: Vec<Output>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verify: Option<Verdict>,
+    load_ms: f64,
+    steps: u64,
+    step_ms: Quantiles,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Error>,
+}
+
+#[derive(Serialize)]
+struct Worker {
+    name: String,
+    nodes: u32,
+    weights_bytes: u64,
+    threads: u32,
+}
+
+#[derive(Serialize)]
+struct Output {
+    name: String,
+    dtype: String,
+    shape: Vec<usize>,
+    digest: String,
+}
+
+#[derive(Serialize)]
+struct Quantiles {
+    p50: f64,
+    p99: f64,
+}
+
+impl Quantiles {
+    fn of(mut times: Vec<Duration>) -> Quantiles {
+        times.sort();
+        // The least time that so large a part of all steps does not exceed.
+        let at = |part: f64| {
+            let rank = (times.len() as f64 * part).ceil() as usize;
+            let time = times.get(rank.max(1) - 1).copied().unwrap_or_default();
+            time.as_secs_f64() * 1e3
+        };
+        Quantiles {
+            p50: at(0.5),
+            p99: at(0.99),
+        }
+    }
+}
+
+/// A finished run.
+struct Done {
+    outputs: Outputs,
+    summary: PlanSummary,
+    load: Duration,
+    times: Vec<Duration>,
+}
+
+/// Runs a model and says what came out.
+pub async fn run(args: RunArgs, json: bool) -> Result<(), Failure> {
+    let arrays = read_inputs(&args.model)?;
+    let (done, verdict) = with_cluster(&args.cluster, async |cluster| {
+        let done = run_split(cluster, &args, &arrays.inputs).await?;
+        let verdict = match args.verify {
+            true => Some(verify(cluster, &args, &arrays.inputs, &done.outputs).await?),
+            false => None,
+        };
+        Ok((done, verdict))
+    })
+    .await?;
+    if let Some(path) = &args.outputs {
+        write_npz(path, &done.outputs.0)?;
+    }
+    let verdict = verdict.map(|v| Verdict {
+        expected: compare(&done.outputs, &arrays.expected),
+        ..v
+    });
+    report(&args, done, verdict, json)
+}
+
+async fn run_split(
+    cluster: &Cluster,
+    args: &RunArgs,
+    inputs: &[(String, Tensor)],
+) -> Result<Done, Failure> {
+    let progress = Progress::new();
+    let mut b = pinned(builder(cluster, &args.model), &args.model);
+    if let Some(n) = exactly(&args.cluster) {
+        b = b.workers(n);
+    }
+    let start = Instant::now();
+    let (model, summary) = load(b, inputs, &progress).await?;
+    let load = start.elapsed();
+    let (outputs, times) = steps(&model, args, inputs, &progress).await?;
+    model.unload().await?;
+    Ok(Done {
+        outputs,
+        summary,
+        load,
+        times,
+    })
+}
+
+async fn load(
+    b: convoke::ModelBuilder,
+    inputs: &[(String, Tensor)],
+    progress: &Progress,
+) -> Result<(Model, PlanSummary), Failure> {
+    let told = progress.clone();
+    let model = b.on_progress(move |phase| told.phase(phase)).await?;
+    check_given(inputs, &model.inputs())?;
+    let summary = model.prepare(inputs.iter().cloned()).await?;
+    summary
+        .warnings
+        .iter()
+        .for_each(|w| output::note(&format!("warning: {w}")));
+    Ok((model, summary))
+}
+
+/// Runs all steps, as many at once as may be; the outputs are those of the first.
+async fn steps(
+    model: &Model,
+    args: &RunArgs,
+    inputs: &[(String, Tensor)],
+    progress: &Progress,
+) -> Result<(Outputs, Vec<Duration>), Failure> {
+    let step = async |_: u64| {
+        let options = CallOptions {
+            deadline: args.timeout,
+        };
+        let start = Instant::now();
+        let outputs = model.call_with(inputs.iter().cloned(), options).await?;
+        Ok::<_, Error>((outputs, start.elapsed()))
+    };
+    progress.steps(0, args.steps);
+    let (first, time) = step(0).await?;
+    let mut times = vec![time];
+    let mut rest = futures::stream::iter(1..args.steps)
+        .map(step)
+        .buffer_unordered(args.model.in_flight as usize);
+    while let Some(done) = rest.next().await {
+        let (outputs, time) = done?;
+        if outputs != first {
+            let msg = format!("step {} gave other bits than the first", times.len());
+            return Err(Error::internal(msg).into());
+        }
+        times.push(time);
+        progress.steps(times.len() as u64, args.steps);
+    }
+    Ok((first, times))
+}
+
+/// The same on exactly one worker, whichever has room. Pins do not change values, and would name others.
+async fn verify(
+    cluster: &Cluster,
+    args: &RunArgs,
+    inputs: &[(String, Tensor)],
+    outputs: &Outputs,
+) -> Result<Verdict, Failure> {
+    let mut verdict = Verdict {
+        bits_equal: None,
+        expected: vec![],
+        differing: vec![],
+        not_compared: None,
+    };
+    match run_single(cluster, &args.model, args.timeout, inputs).await {
+        Ok(single) => {
+            verdict.differing = differing(outputs, &single);
+            verdict.bits_equal = Some(verdict.differing.is_empty());
+        }
+        Err(Failure::Error(e)) if e.code == Code::ClusterTooSmall => {
+            verdict.not_compared = Some("no worker alone can hold the model".into());
+        }
+        Err(e) => return Err(e),
+    }
+    Ok(verdict)
+}
+
+async fn run_single(
+    cluster: &Cluster,
+    args: &ModelArgs,
+    deadline: Option<Duration>,
+    inputs: &[(String, Tensor)],
+) -> Result<Outputs, Failure> {
+    let progress = Progress::new();
+    let told = progress.clone();
+    let b = builder(cluster, args).workers(1);
+    let model = b.on_progress(move |phase| told.phase(phase)).await?;
+    let options = CallOptions { deadline };
+    let outputs = model.call_with(inputs.iter().cloned(), options).await?;
+    model.unload().await?;
+    Ok(outputs)
+}
+
+fn report(
+    args: &RunArgs,
+    done: Done,
+    verdict: Option<Verdict>,
+    json: bool,
+) -> Result<(), Failure> {
+    let error = verdict
+        .as_ref()
+        .and_then(Verdict::problem)
+        .map(|p| Error::new(Code::VerifyFailed, p));
+    let steps = done.times.len() as u64;
+    let output = |(name, t): &(String, Tensor)| Output {
+        name: name.clone(),
+        dtype: t.dtype().to_string(),
+        shape: t.shape().to_vec(),
+        digest: t.digest(),
+    };
+    let worker = |p: &convoke::PartSummary| Worker {
+        name: p.name.clone(),
+        nodes: p.nodes,
+        weights_bytes: p.weights_bytes,
+        threads: p.threads,
+    };
+    let report = Report {
+        model: args.model.model.display().to_string(),
+        workers: done.summary.parts.iter().map(worker).collect(),
+        cut_edges: done.summary.cut_edges.len(),
+        cut_bytes: plan::cut_bytes(&done.summary),
+        outputs: done.outputs.0.iter().map(output).collect(),
+        verify: verdict,
+        load_ms: done.load.as_secs_f64() * 1e3,
+        steps,
+        step_ms: Quantiles::of(done.times),
+        error,
+    };
+    if json {
+        output::json(&report)?;
+    } else {
+        output::print(&text(&report, &done.outputs))?;
+    }
+    match report.error {
+        Some(e) if json => Err(Failure::Reported(e)),
+        Some(e) => Err(e.into()),
+        None => Ok(()),
+    }
+}
+
+fn text(r: &Report, outputs: &Outputs) -> String {
+    let mut text = format!("{}\n", r.model);
+    let row = |w: &Worker| {
+        vec![
+            w.name.clone(),
+            w.nodes.to_string(),
+            bytes(w.weights_bytes),
+            w.threads.to_string(),
+        ]
+    };
+    let rows: Vec<Vec<String>> = r.workers.iter().map(row).collect();
+    let head = ["WORKER", "NODES", "WEIGHTS", "THREADS"];
+    text.push_str(&output::table(&head, &[1, 2, 3], &rows));
+    if r.workers.len() > 1 {
+        let (edges, size) = (r.cut_edges, bytes(r.cut_bytes));
+        text.push_str(&format!("  {edges} tensors, {size}, cross between workers in each step\n"));
+    }
+    text.push_str("outputs\n");
+    for (name, t) in &outputs.0 {
+        let (signature, values) = (t.signature(), preview(t, SHOWN));
+        text.push_str(&format!("  {name}: {signature}  {values}\n"));
+    }
+    if let Some(v) = &r.verify {
+        text.push_str(&v.text());
+    }
+    let load = millis(r.load_ms);
+    text.push_str(&match r.steps {
+        1 => format!("loaded in {load}, ran in {}\n", millis(r.step_ms.p50)),
+        n => format!(
+            "loaded in {load}, ran {n} steps: median {}, 99th percentile {}\n",
+            millis(r.step_ms.p50),
+            millis(r.step_ms.p99)
+        ),
+    });
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_times_of_real_steps() {
+        let times = |n: u64| (1..=n).rev().map(Duration::from_millis).collect();
+        let q = Quantiles::of(times(100));
+        assert_eq!((q.p50, q.p99), (50., 99.));
+        let q = Quantiles::of(times(1));
+        assert_eq!((q.p50, q.p99), (1., 1.));
+        let q = Quantiles::of(vec![]);
+        assert_eq!((q.p50, q.p99), (0., 0.));
+    }
+}

@@ -1,0 +1,186 @@
+//! `convoke status`.
+
+use std::path::Path;
+
+use convoke::{Cluster, ClusterStatus, Code, Error};
+use convoke_common::rpc::{MemberStatus, WorkerStatus};
+use convoke_coordinator::admin::{Client, socket_in};
+
+use crate::args::StatusArgs;
+use crate::failure::Failure;
+use crate::signals::Signals;
+use crate::values::{bytes, nanos};
+use crate::{cluster, health, output};
+
+/// Shows the cluster, or says whether all is well.
+pub async fn status(args: StatusArgs, json: bool) -> Result<(), Failure> {
+    let mut signals = Signals::hear()?;
+    if args.health {
+        return match signals.or(healthy(&args)).await {
+            Err(Failure::Error(e)) => {
+                // For whoever looks why: the exit code alone is the answer.
+                output::note(&format!("unhealthy: {e}"));
+                Err(Failure::Silent)
+            }
+            other => other,
+        };
+    }
+    let Some(address) = &args.connect else {
+        let msg = "status needs --connect HOST:PORT and --token-file FILE";
+        return Err(Failure::Usage(msg.into()));
+    };
+    let status = signals.or(ask(address, args.token_file.as_deref())).await?;
+    match json {
+        true => output::json(&status),
+        false => output::print(&text(&status)),
+    }
+}
+
+async fn ask(address: &str, token_file: Option<&Path>) -> Result<ClusterStatus, Failure> {
+    let cluster: Cluster = cluster::connect(address, token_file).await?;
+    let status = cluster.status().await;
+    cluster.shutdown().await;
+    Ok(status?)
+}
+
+async fn healthy(args: &StatusArgs) -> Result<(), Failure> {
+    if let Some(dir) = &args.state_dir {
+        if health::is_worker(dir) {
+            return Ok(health::ask(dir).await?);
+        }
+        Client::new(&socket_in(dir)).list_tokens().await?;
+        return Ok(());
+    }
+    let Some(address) = &args.connect else {
+        let msg = "status --health needs --state-dir DIR, or --connect HOST:PORT and --token-file FILE";
+        return Err(Failure::Usage(msg.into()));
+    };
+    let status = ask(address, args.token_file.as_deref()).await?;
+    let Some(wanted) = &args.member else {
+        return Ok(());
+    };
+    let found = status.members.iter().find(|m| m.name == *wanted);
+    match found {
+        Some(m) if m.alive && m.status.is_some() => Ok(()),
+        Some(_) => Err(Error::new(Code::PeerLost, format!("worker {wanted} is lost")).into()),
+        None => Err(Error::new(Code::NotFound, format!("there is no worker {wanted}")).into()),
+    }
+}
+
+fn text(s: &ClusterStatus) -> String {
+    let alive = s.members.iter().filter(|m| m.alive).count();
+    let mut text = format!(
+        "convoke {}, numerics {}: {alive} of {} workers there, {} programs\n",
+        s.version,
+        s.profile,
+        s.members.len(),
+        s.leases.len()
+    );
+    if !s.members.is_empty() {
+        let rows: Vec<Vec<String>> = s.members.iter().map(member).collect();
+        let head = [
+            "WORKER", "STATE", "HOST", "ADDRESS", "THREADS", "MEMORY", "PEAK", "RESIDENT", "PEAK RSS",
+            "STEPS", "INCARNATION",
+        ];
+        text.push_str(&output::table(&head, &[4, 5, 6, 7, 8, 9], &rows));
+    }
+    if !s.leases.is_empty() {
+        text.push_str("programs\n");
+        let row = |l: &convoke_common::rpc::LeaseStatus| {
+            let nodes = |w: &String| nodes_at(s, w, l.lease);
+            let parts: Vec<String> = l.workers.iter().map(nodes).collect();
+            vec![l.lease.to_string(), l.model.clone(), l.driver.clone(), parts.join(", ")]
+        };
+        let rows: Vec<Vec<String>> = s.leases.iter().map(row).collect();
+        text.push_str(&output::table(&["LEASE", "MODEL", "DRIVER", "WORKERS"], &[], &rows));
+    }
+    let links: Vec<Vec<String>> = s.members.iter().flat_map(links).collect();
+    if !links.is_empty() {
+        text.push_str("links\n");
+        let head = ["WORKER", "PEER", "PATH", "ADDRESS", "ROUND TRIP", "SENT", "RECEIVED"];
+        text.push_str(&output::table(&head, &[4, 5, 6], &links));
+    }
+    for m in &s.members {
+        let Some(w) = &m.status else { continue };
+        if !w.refused.is_empty() {
+            let reasons: Vec<String> = w.refused.iter().map(|(r, n)| format!("{n} {r}")).collect();
+            text.push_str(&format!("refused frames at {}: {}\n", m.name, reasons.join(", ")));
+        }
+        let [path, cache, client] = w.loaded;
+        if path + cache + client > 0 {
+            text.push_str(&format!(
+                "weights loaded by {}: {} from a shared path, {} from its cache, {} from clients\n",
+                m.name,
+                bytes(path),
+                bytes(cache),
+                bytes(client)
+            ));
+        }
+    }
+    text.push_str(&format!(
+        "through the coordinator: {} received, {} sent, {} of weights\n",
+        bytes(s.bytes_received),
+        bytes(s.bytes_sent),
+        bytes(s.weight_bytes_relayed)
+    ));
+    text
+}
+
+fn nodes_at(s: &ClusterStatus, worker: &str, lease: convoke_common::ids::LeaseId) -> String {
+    let account = s.members.iter().find(|m| m.name == worker);
+    let account = account.and_then(|m| m.status.as_ref());
+    let program = account.and_then(|w| w.programs.iter().find(|p| p.lease == lease));
+    match program {
+        Some(p) => format!("{worker} ({} nodes, {})", p.nodes, bytes(p.weights_bytes)),
+        None => worker.to_owned(),
+    }
+}
+
+fn member(m: &MemberStatus) -> Vec<String> {
+    let state = match (m.alive, &m.status) {
+        (true, Some(_)) => "there".into(),
+        (true, None) => "silent".into(),
+        (false, _) => format!("lost {}", ago(m.last_seen_ms)),
+    };
+    let of = |f: &dyn Fn(&WorkerStatus) -> String| m.status.as_ref().map_or("-".into(), f);
+    let used = |w: &WorkerStatus| w.memory_used.values().fold(0u64, |a, b| a.saturating_add(*b));
+    vec![
+        m.name.clone(),
+        state,
+        m.host.clone(),
+        m.address.clone(),
+        m.threads.to_string(),
+        match &m.status {
+            Some(w) => format!("{} of {}", bytes(used(w)), bytes(w.memory_budget)),
+            None => bytes(m.memory),
+        },
+        of(&|w| bytes(w.memory_peak)),
+        of(&|w| bytes(w.resident)),
+        of(&|w| bytes(w.resident_peak)),
+        of(&|w| format!("{} live, {} done", w.live_steps, w.steps_done)),
+        m.incarnation.to_string(),
+    ]
+}
+
+fn ago(ms: u64) -> String {
+    match ms / 1000 {
+        s @ 0..=119 => format!("{s} s ago"),
+        s => format!("{} min ago", s / 60),
+    }
+}
+
+fn links(m: &MemberStatus) -> Vec<Vec<String>> {
+    let links = m.status.iter().flat_map(|w| &w.links);
+    let row = |l: &convoke_common::rpc::LinkStatus| {
+        vec![
+            m.name.clone(),
+            l.peer.clone(),
+            l.path.clone(),
+            l.address.clone(),
+            nanos(l.round_trip),
+            bytes(l.sent),
+            bytes(l.received),
+        ]
+    };
+    links.map(row).collect()
+}

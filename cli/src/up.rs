@@ -1,0 +1,269 @@
+//! `convoke up`: a cluster of processes on this machine.
+//!
+//! The children are this same binary. They hold the other end of a pipe to this process, so that they end with it,
+//! however it ends.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use convoke_common::error::{Code, Error};
+use futures::future::select_all;
+use serde::Serialize;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+
+use crate::args::UpArgs;
+use crate::daemon::Ready;
+use crate::failure::Failure;
+use crate::signals::Signals;
+use crate::{machine, output};
+
+/// How long a child may take to say that it is ready.
+const START_BOUND: Duration = Duration::from_secs(30);
+/// How long one may take to stop; more than it gives itself.
+const STOP_BOUND: Duration = Duration::from_secs(12);
+
+/// The run folder, removed with everything in it.
+struct RunDir(PathBuf);
+
+impl RunDir {
+    fn make(given: Option<PathBuf>) -> Result<RunDir, Failure> {
+        use std::os::unix::fs::DirBuilderExt;
+        let path = given.unwrap_or_else(|| {
+            let base = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+            let base = base.filter(|b| b.is_dir());
+            let base = base.unwrap_or_else(std::env::temp_dir);
+            base.join(format!("convoke-up-{}", std::process::id()))
+        });
+        // Not recursive: a folder that is there already is somebody's, and would be removed at the end.
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
+        made.map_err(|e| {
+            let msg = format!("cannot make the folder {}: {e}", path.display());
+            Error::new(Code::Io, msg).advise("name a new folder with --run-dir DIR")
+        })?;
+        Ok(RunDir(path))
+    }
+}
+
+impl Drop for RunDir {
+    fn drop(&mut self) {
+        if let Err(e) = std::fs::remove_dir_all(&self.0) {
+            tracing::warn!("cannot remove {}: {e}", self.0.display());
+        }
+    }
+}
+
+/// A child process that said that it is ready.
+struct Process {
+    what: String,
+    child: Child,
+}
+
+#[derive(Serialize)]
+struct Cluster {
+    connect: String,
+    client_token_file: PathBuf,
+    worker_token_file: PathBuf,
+    state_dir: PathBuf,
+    workers: Vec<String>,
+}
+
+/// Starts, tells how to connect, waits, stops.
+pub async fn up(args: UpArgs, json: bool) -> Result<(), Failure> {
+    let mut signals = Signals::hear()?;
+    let run_dir = RunDir::make(args.run_dir.clone())?;
+    let mut processes = Vec::new();
+    let started = signals
+        .or(start(&args, &run_dir.0, &mut processes))
+        .await;
+    let result = match started.and_then(|cluster| tell(&cluster, json)) {
+        Ok(()) => watch(&mut signals, &mut processes).await,
+        Err(e) => Err(e),
+    };
+    stop(processes).await;
+    result
+}
+
+async fn start(
+    args: &UpArgs,
+    run_dir: &Path,
+    processes: &mut Vec<Process>,
+) -> Result<Cluster, Failure> {
+    let (state_dir, tokens) = (run_dir.join("coordinator"), run_dir.join("tokens"));
+    let mut command = child("coordinator");
+    command.arg("--listen").arg(args.listen.to_string());
+    command.arg("--state-dir").arg(&state_dir);
+    command.arg("--token-dir").arg(&tokens);
+    let coordinator = spawn("the coordinator", command, processes).await?;
+    let worker_token_file = tokens.join("worker.token");
+    let threads = args
+        .threads
+        .unwrap_or_else(|| (machine::cores() as u32 / args.workers).max(1));
+    let memory = args
+        .memory
+        .unwrap_or_else(|| machine::default_memory() / u64::from(args.workers));
+    let connect = reachable(&coordinator.listen);
+    let mut workers = Vec::new();
+    for i in 0..args.workers {
+        let name = format!("w{i}");
+        let mut command = child("worker");
+        command.arg("--join").arg(&connect);
+        command.arg("--token-file").arg(&worker_token_file);
+        command.arg("--name").arg(&name);
+        command.arg("--state-dir").arg(run_dir.join(&name));
+        command.arg("--cache-dir").arg(run_dir.join(&name).join("chunks"));
+        command.arg("--threads").arg(threads.to_string());
+        command.arg("--memory").arg(memory.to_string());
+        let listen = SocketAddr::new(args.listen.ip(), 0);
+        command.arg("--listen").arg(listen.to_string());
+        if let Some(root) = &args.artifact_root {
+            command.arg("--artifact-root").arg(root);
+        }
+        workers.push(spawn(&format!("worker {name}"), command, processes).await?.name);
+    }
+    Ok(Cluster {
+        connect,
+        client_token_file: tokens.join("client.token"),
+        worker_token_file,
+        state_dir,
+        workers,
+    })
+}
+
+/// An address of this machine for one that listens at all of them.
+fn reachable(listen: &str) -> String {
+    match listen.parse::<SocketAddr>() {
+        Ok(a) if a.ip().is_unspecified() => {
+            let ip: IpAddr = match a.is_ipv4() {
+                true => Ipv4Addr::LOCALHOST.into(),
+                false => Ipv6Addr::LOCALHOST.into(),
+            };
+            SocketAddr::new(ip, a.port()).to_string()
+        }
+        _ => listen.to_owned(),
+    }
+}
+
+/// This binary in a role; variables that are meant for this command do not reach it.
+fn child(role: &str) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CONVOKE_") && !text.starts_with("CONVOKE_LOG") {
+            command.env_remove(&name);
+        }
+    }
+    command.arg0("convoke");
+    command.args([role, "--attached", "--json"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.kill_on_drop(true);
+    command
+}
+
+/// Starts a child and waits until it says that it is ready.
+async fn spawn(
+    what: &str,
+    mut command: Command,
+    processes: &mut Vec<Process>,
+) -> Result<Ready, Failure> {
+    let mut child = command
+        .spawn()
+        .map_err(|e| Failure::io(&format!("cannot start {what}"), &e))?;
+    let stdout = child.stdout.take();
+    // Kept at once, so that it is stopped whatever happens.
+    processes.push(Process {
+        what: what.to_owned(),
+        child,
+    });
+    let Some(stdout) = stdout else {
+        return Err(Error::internal("a child without stdout").into());
+    };
+    let mut line = String::new();
+    let mut reader = BufReader::new(stdout);
+    let read = timeout(START_BOUND, reader.read_line(&mut line)).await;
+    let failed = |why: &str| {
+        let e = Error::new(Code::Io, format!("{what} did not start: {why}"));
+        Failure::Error(e)
+    };
+    match read {
+        Err(_) => return Err(failed("it is not ready after 30 s")),
+        Ok(Err(e)) => return Err(failed(&e.to_string())),
+        Ok(Ok(_)) => {}
+    }
+    #[derive(serde::Deserialize)]
+    struct Failed {
+        error: Error,
+    }
+    if let Ok(Failed { error }) = serde_json::from_str(&line) {
+        return Err(error.into());
+    }
+    serde_json::from_str(&line).map_err(|_| failed("it ended before it was ready"))
+}
+
+fn tell(c: &Cluster, json: bool) -> Result<(), Failure> {
+    if json {
+        return output::json(c);
+    }
+    let (client, worker) = (c.client_token_file.display(), c.worker_token_file.display());
+    output::print(&format!(
+        "cluster of {} workers ({}) at {address}\n\n  \
+         convoke run MODEL.onnx --inputs IN.npz --connect {address} --token-file {client}\n  \
+         convoke status --connect {address} --token-file {client}\n  \
+         convoke worker --join {address} --token-file {worker} --name NAME\n  \
+         convoke token list --state-dir {state}\n\n\
+         Ctrl-C stops it and removes its files.",
+        c.workers.len(),
+        c.workers.join(", "),
+        address = c.connect,
+        state = c.state_dir.display()
+    ))
+}
+
+/// Waits for a signal, which is how it ends well, or for a child that ends by itself, which is how it does not.
+async fn watch(signals: &mut Signals, processes: &mut [Process]) -> Result<(), Failure> {
+    let exits = processes.iter_mut().map(|p| Box::pin(p.child.wait()));
+    let (ended, which) = tokio::select! {
+        biased;
+        () = signals.wait() => return Ok(()),
+        (ended, which, _) = select_all(exits) => (ended, which),
+    };
+    let how = ended.map_or_else(|e| e.to_string(), |s| s.to_string());
+    let what = processes.get(which).map_or("a process", |p| &p.what);
+    let e = Error::new(Code::PeerLost, format!("{what} ended by itself: {how}"));
+    Err(e.advise("its log above says why; the other processes are stopped").into())
+}
+
+async fn stop(processes: Vec<Process>) {
+    let mut signals = Signals::hear().ok();
+    let mut processes = processes.into_iter();
+    let coordinator = processes.next();
+    let all = async {
+        // Workers first: the coordinator still hears that they leave.
+        futures::future::join_all(processes.map(end)).await;
+        futures::future::join_all(coordinator.map(end)).await;
+    };
+    match &mut signals {
+        Some(s) => {
+            tokio::select! {
+                biased;
+                // Asked twice: what is left is killed when its handle is dropped.
+                () = s.wait() => {}
+                () = all => {}
+            }
+        }
+        None => all.await,
+    }
+}
+
+/// Ends one child; the end of the pipe is what tells it to.
+async fn end(mut p: Process) {
+    drop(p.child.stdin.take());
+    if timeout(STOP_BOUND, p.child.wait()).await.is_err() {
+        tracing::warn!("{} does not stop and is killed", p.what);
+        // It is gone already otherwise.
+        let _ = p.child.kill().await;
+    }
+}

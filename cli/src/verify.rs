@@ -1,0 +1,288 @@
+//! `--verify`: the bits of one worker, and the values that another runtime computed.
+
+use convoke::{DType, Outputs, Tensor};
+use convoke_common::Element;
+use serde::Serialize;
+
+use crate::output;
+
+/// Largest error of f32 and f64 outputs, as a part of the largest expected value.
+const TOLERANCE: f64 = 1e-4;
+/// The same of f16 and bf16 outputs.
+const TOLERANCE_HALF: f64 = 2e-2;
+
+/// What was found.
+#[derive(Debug, Serialize)]
+pub struct Verdict {
+    /// Whether one worker gives the same bits; `None` where no one worker can hold the model.
+    pub bits_equal: Option<bool>,
+    /// Comparison with the arrays `expected/NAME`.
+    pub expected: Vec<Compared>,
+    /// Outputs whose bits differ.
+    #[serde(skip)]
+    pub differing: Vec<String>,
+    /// Why bits were not compared.
+    #[serde(skip)]
+    pub not_compared: Option<String>,
+}
+
+/// One output against its expected array.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Compared {
+    /// The output.
+    pub name: String,
+    /// Largest absolute error.
+    pub max_abs_err: f64,
+    /// Largest absolute expected value.
+    pub max_abs: f64,
+    /// Whether that is close enough.
+    pub ok: bool,
+    /// What is wrong, where it is not a matter of error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+impl Verdict {
+    /// What is wrong, in one line; `None` when all is well.
+    pub fn problem(&self) -> Option<String> {
+        let mut problems = Vec::new();
+        if self.bits_equal == Some(false) {
+            let names = self.differing.join(", ");
+            problems.push(format!("the bits of {names} differ from those on one worker"));
+        }
+        for c in self.expected.iter().filter(|c| !c.ok) {
+            problems.push(match &c.problem {
+                Some(p) => format!("output '{}' {p}", c.name),
+                None => format!(
+                    "output '{}' differs from the expected by {:.2e} of at most {:.2e}",
+                    c.name, c.max_abs_err, c.max_abs
+                ),
+            });
+        }
+        if let Some(why) = &self.not_compared
+            && self.expected.is_empty()
+        {
+            problems.push(format!("nothing could be compared: {why}"));
+        }
+        (!problems.is_empty()).then(|| problems.join("; "))
+    }
+
+    /// The table for people.
+    pub fn text(&self) -> String {
+        let mut text = String::from("verify\n");
+        match (self.bits_equal, &self.not_compared) {
+            (Some(true), _) => text.push_str("  same bits as on one worker\n"),
+            (Some(false), _) => text.push_str("  NOT the same bits as on one worker\n"),
+            (None, Some(why)) => text.push_str(&format!("  not compared with one worker: {why}\n")),
+            (None, None) => {}
+        }
+        if !self.expected.is_empty() {
+            let row = |c: &Compared| {
+                let verdict = match (&c.problem, c.ok) {
+                    (Some(p), _) => p.clone(),
+                    (None, true) => "ok".into(),
+                    (None, false) => "TOO FAR".into(),
+                };
+                let error = format!("{:.2e}", c.max_abs_err);
+                vec![c.name.clone(), error, format!("{:.2e}", c.max_abs), verdict]
+            };
+            let rows: Vec<Vec<String>> = self.expected.iter().map(row).collect();
+            let head = ["OUTPUT", "LARGEST ERROR", "LARGEST VALUE", "EXPECTED"];
+            text.push_str(&output::table(&head, &[1, 2], &rows));
+        }
+        text
+    }
+}
+
+/// Names of outputs that are not the same in every bit.
+pub fn differing(a: &Outputs, b: &Outputs) -> Vec<String> {
+    let differs = |(name, t): &&(String, Tensor)| b.get(name) != Some(t);
+    a.0.iter().filter(differs).map(|(n, _)| n.clone()).collect()
+}
+
+/// Compares outputs with the arrays expected of them.
+pub fn compare(outputs: &Outputs, expected: &[(String, Tensor)]) -> Vec<Compared> {
+    expected
+        .iter()
+        .map(|(name, want)| match outputs.get(name) {
+            Some(got) => compare_one(name, got, want),
+            None => Compared {
+                name: name.clone(),
+                max_abs_err: f64::NAN,
+                max_abs: f64::NAN,
+                ok: false,
+                problem: Some("is expected but not an output of the model".into()),
+            },
+        })
+        .collect()
+}
+
+fn compare_one(name: &str, got: &Tensor, want: &Tensor) -> Compared {
+    let mut c = Compared {
+        name: name.to_owned(),
+        max_abs_err: f64::NAN,
+        max_abs: f64::NAN,
+        ok: false,
+        problem: None,
+    };
+    if got.shape() != want.shape() || got.dtype().is_float() != want.dtype().is_float() {
+        let (got, want) = (got.signature(), want.signature());
+        c.problem = Some(format!("is {got}, expected {want}"));
+        return c;
+    }
+    (c.max_abs_err, c.max_abs) = (0., 0.);
+    let (got_values, want_values) = (values(got), values(want));
+    for (g, w) in got_values.zip(want_values) {
+        // Equal infinities and two NaN are no error; one NaN alone is, and stays the largest.
+        let error = if g == w || (g.is_nan() && w.is_nan()) {
+            0.
+        } else {
+            (g - w).abs()
+        };
+        if error > c.max_abs_err || error.is_nan() {
+            c.max_abs_err = error;
+        }
+        if w.abs() > c.max_abs && w.is_finite() {
+            c.max_abs = w.abs();
+        }
+        if c.max_abs_err.is_nan() {
+            break;
+        }
+    }
+    c.ok = match got.dtype() {
+        DType::F32 | DType::F64 => c.max_abs_err <= TOLERANCE * c.max_abs,
+        DType::F16 | DType::BF16 => c.max_abs_err <= TOLERANCE_HALF * c.max_abs,
+        _ => equal_integers(got, want),
+    };
+    c
+}
+
+fn equal_integers(a: &Tensor, b: &Tensor) -> bool {
+    if a.dtype() == b.dtype() {
+        return a.bytes() == b.bytes();
+    }
+    match (a.to_i64s(), b.to_i64s()) {
+        (Some(a), Some(b)) => a == b,
+        _ => false,
+    }
+}
+
+/// The elements as f64.
+fn values(t: &Tensor) -> Box<dyn Iterator<Item = f64> + '_> {
+    fn of<'a, T: Element>(
+        t: &'a Tensor,
+        f: impl Fn(T) -> f64 + 'a,
+    ) -> Box<dyn Iterator<Item = f64> + 'a> {
+        // The dtype was matched by the caller.
+        Box::new(t.as_slice::<T>().unwrap_or_default().iter().map(move |v| f(*v)))
+    }
+    match t.dtype() {
+        DType::F32 => of(t, |v: f32| v.into()),
+        DType::F64 => of(t, |v: f64| v),
+        DType::F16 => of(t, half::f16::to_f64),
+        DType::BF16 => of(t, half::bf16::to_f64),
+        DType::I8 => of(t, |v: i8| v.into()),
+        DType::I16 => of(t, |v: i16| v.into()),
+        DType::I32 => of(t, |v: i32| v.into()),
+        DType::I64 => of(t, |v: i64| v as f64),
+        DType::U8 | DType::Bool => of(t, |v: u8| v.into()),
+        DType::U16 => of(t, |v: u16| v.into()),
+        DType::U32 => of(t, |v: u32| v.into()),
+        DType::U64 => of(t, |v: u64| v as f64),
+    }
+}
+
+/// The first `most` elements, as people read them.
+pub fn preview(t: &Tensor, most: usize) -> String {
+    let mut shown: Vec<String> = values(t)
+        .take(most)
+        .map(|v| match t.dtype() {
+            DType::Bool => (v != 0.).to_string(),
+            d if d.is_float() => format!("{v:.5}"),
+            _ => format!("{v}"),
+        })
+        .collect();
+    if t.elements() > most {
+        shown.push("…".into());
+    }
+    shown.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(got: Tensor, want: Tensor, ok: bool) -> Compared {
+        let c = compare(&Outputs(vec![("y".into(), got)]), &[("y".into(), want)]);
+        assert_eq!(c[0].ok, ok, "{c:?}");
+        c[0].clone()
+    }
+
+    fn f32s(v: &[f32]) -> Tensor {
+        Tensor::from_slice(&[v.len()], v).unwrap()
+    }
+
+    #[test]
+    fn errors_are_relative_to_the_largest_value() {
+        let c = check(f32s(&[1000., 0.09]), f32s(&[1000., 0.]), true);
+        assert!((c.max_abs_err - 0.09).abs() < 1e-6 && c.max_abs == 1000.);
+        check(f32s(&[1000., 0.2]), f32s(&[1000., 0.]), false);
+        check(f32s(&[0.]), f32s(&[0.]), true);
+        check(f32s(&[1e-9]), f32s(&[0.]), false);
+        check(f32s(&[]), f32s(&[]), true);
+        let halves = Tensor::from_slice(&[1], &[half::bf16::from_f32(1.01)]).unwrap();
+        check(halves, f32s(&[1.]), true);
+    }
+
+    #[test]
+    fn what_is_not_a_number_must_be_in_the_same_place() {
+        let (nan, inf) = (f32::NAN, f32::INFINITY);
+        check(f32s(&[nan, inf, 1.]), f32s(&[nan, inf, 1.]), true);
+        check(f32s(&[nan, 1.]), f32s(&[1., 1.]), false);
+        check(f32s(&[1., 1.]), f32s(&[1., nan]), false);
+        check(f32s(&[inf]), f32s(&[-inf]), false);
+        check(f32s(&[inf, 1.]), f32s(&[5., 1.]), false);
+    }
+
+    #[test]
+    fn integers_are_equal_and_shapes_and_names_too() {
+        let i = |v: &[i64]| Tensor::from_slice(&[v.len()], v).unwrap();
+        check(i(&[i64::MAX]), i(&[i64::MAX]), true);
+        check(i(&[i64::MAX]), i(&[i64::MAX - 1]), false);
+        let c = check(i(&[1]), f32s(&[1.]), false);
+        assert_eq!(c.problem.as_deref(), Some("is i64[1], expected f32[1]"));
+        check(f32s(&[1.]), f32s(&[1., 1.]), false);
+        let none = compare(&Outputs(vec![]), &[("z".into(), i(&[1]))]);
+        assert!(!none[0].ok && none[0].problem.is_some());
+    }
+
+    #[test]
+    fn a_verdict_says_what_is_wrong() {
+        let mut v = Verdict {
+            bits_equal: Some(true),
+            expected: compare(
+                &Outputs(vec![("y".into(), f32s(&[2.]))]),
+                &[("y".into(), f32s(&[1.]))],
+            ),
+            differing: vec![],
+            not_compared: None,
+        };
+        assert_eq!(
+            v.problem().unwrap(),
+            "output 'y' differs from the expected by 1.00e0 of at most 1.00e0"
+        );
+        assert!(v.text().contains("TOO FAR"));
+        v.expected.clear();
+        assert_eq!(v.problem(), None);
+        (v.bits_equal, v.differing) = (Some(false), vec!["y".into()]);
+        assert_eq!(
+            v.problem().unwrap(),
+            "the bits of y differ from those on one worker"
+        );
+        (v.bits_equal, v.not_compared) = (None, Some("too small".into()));
+        assert_eq!(
+            v.problem().unwrap(),
+            "nothing could be compared: too small"
+        );
+    }
+}

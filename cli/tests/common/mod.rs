@@ -1,0 +1,171 @@
+//! Real processes of the binary, with bounded waits.
+
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// Longest wait for anything; a loaded machine is slow.
+pub const BOUND: Duration = Duration::from_secs(120);
+
+/// A file of `fixtures/`.
+pub fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../fixtures")
+        .join(name)
+}
+
+/// The binary, without the surroundings' variables.
+pub fn convoke<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+    let mut c = Command::new(env!("CARGO_BIN_EXE_convoke"));
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CONVOKE_") || text.starts_with("OTEL_") {
+            c.env_remove(&name);
+        }
+    }
+    c.args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    c
+}
+
+/// What a finished process left.
+#[derive(Debug)]
+pub struct Finished {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Finished {
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e}: {self:?}"))
+    }
+
+    #[track_caller]
+    pub fn expect(self, code: i32) -> Finished {
+        assert_eq!(self.code, Some(code), "{self:#?}");
+        assert!(!self.stderr.contains("panicked"), "{self:#?}");
+        self
+    }
+}
+
+/// Runs to the end.
+#[track_caller]
+pub fn run<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Finished {
+    finish(convoke(args).spawn().unwrap())
+}
+
+/// Waits for the end, at most [`BOUND`].
+#[track_caller]
+pub fn finish(mut child: Child) -> Finished {
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let read = |from: Option<Box<dyn Read + Send>>| {
+        let (tell, told) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut text = Vec::new();
+            if let Some(mut from) = from {
+                let _ = from.read_to_end(&mut text);
+            }
+            let _ = tell.send(String::from_utf8_lossy(&text).into_owned());
+        });
+        told
+    };
+    let out = read(out.map(|o| Box::new(o) as _));
+    let err = read(err.map(|e| Box::new(e) as _));
+    let stdout = out.recv_timeout(BOUND);
+    if stdout.is_err() {
+        child.kill().unwrap();
+    }
+    let stderr = err.recv_timeout(BOUND).unwrap_or_default();
+    let code = child.wait().unwrap().code();
+    let stdout = stdout.unwrap_or_else(|_| panic!("not finished in {BOUND:?}: {stderr}"));
+    Finished {
+        code,
+        stdout,
+        stderr,
+    }
+}
+
+/// A running process, told line by line; ended with the test.
+pub struct Daemon {
+    child: Option<Child>,
+    lines: mpsc::Receiver<String>,
+}
+
+impl Daemon {
+    pub fn start<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Daemon {
+        let mut child = convoke(args).stderr(Stdio::inherit()).spawn().unwrap();
+        let out: ChildStdout = child.stdout.take().unwrap();
+        let (tell, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(out).lines().map_while(Result::ok) {
+                if tell.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Daemon {
+            child: Some(child),
+            lines,
+        }
+    }
+
+    /// The next line of its stdout.
+    #[track_caller]
+    pub fn line(&self) -> String {
+        self.lines.recv_timeout(BOUND).expect("a line")
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().unwrap().id()
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_raw(self.pid() as i32).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Interrupts it and waits; its exit code.
+    #[track_caller]
+    pub fn interrupt(mut self) -> Option<i32> {
+        self.signal(rustix::process::Signal::INT);
+        finish(self.child.take().unwrap()).code
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A folder that is gone at the end of the test.
+pub struct Scratch(pub PathBuf);
+
+impl Scratch {
+    pub fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("convoke-cli-{}-{name}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Scratch(path)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,304 @@
+//! A step across two workers, a scalar in and a scalar back, beside a relay of 4-byte messages over plain
+//! quinn with the same hops, threads, endpoints and certificates, in turns in the same run.
+//!
+//! ```text
+//! ours   caller -> client -> w0: Sqrt -> w1: Exp -> client -> caller
+//! relay  caller -> driver -> A -> B -> driver -> caller
+//! ```
+//! Every party has a network thread of its own, every worker a compute thread. The relay is timed twice:
+//! by a caller on another thread, as ours, and on the driver's own thread.
+//!
+//! `cargo bench -p convoke --bench step -- [--json] [--rounds N]`
+
+#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use convoke::{Cluster, DType, Embedded, Model, Tensor, Token};
+use convoke_common::identity::{
+    ClusterCa, PeerName, RevocationList, Role, TlsConfigs, dial, greet,
+};
+use convoke_common::world::quic::{RecvStream, SendStream};
+use convoke_common::world::{ComputePool, Endpoint, EndpointOptions, World};
+use convoke_coordinator::{Coordinator, CoordinatorConfig};
+use convoke_worker::{Threads, Worker, WorkerConfig};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+const WAIT: Duration = Duration::from_secs(10);
+const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+/// Steps per measured turn.
+const TURN: usize = 100;
+
+fn world() -> World {
+    // Nothing computes here; workers bring their own threads.
+    let pool = ComputePool::start("unused", std::num::NonZeroUsize::MIN, 1).unwrap();
+    World::real(pool.handle())
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build().unwrap()
+}
+
+/// Runs `work`, which never ends, on a network thread of its own; returns what it tells first.
+fn on_thread<T: Send + 'static, F: Future<Output = ()>>(
+    work: impl FnOnce(mpsc::Sender<T>) -> F + Send + 'static,
+) -> T {
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || runtime().block_on(work(tell)));
+    told.recv_timeout(WAIT).unwrap()
+}
+
+fn fixture(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../fixtures/bench").join(name)
+}
+
+/// Coordinator, two workers and this client, each on its own network thread.
+fn cluster() -> (Cluster, tokio::runtime::Runtime) {
+    let (address, worker_token, client_token) = on_thread(|tell| async move {
+        let volatile =
+            CoordinatorConfig { listen: ANY, state_dir: None, run_dir: None, token_dir: None };
+        let c = Coordinator::start(world(), volatile).await.unwrap();
+        let worker = c.create_token(Role::Worker, None).await.unwrap();
+        let client = c.create_token(Role::Client, None).await.unwrap();
+        tell.send((c.addr().to_string(), worker, client)).unwrap();
+        std::future::pending().await
+    });
+    for i in 0..2 {
+        let (join, token) = (address.clone(), worker_token.clone());
+        on_thread(move |tell| async move {
+            let name = format!("w{i}");
+            let pool = Threads::start(&name, 1).unwrap();
+            let world = World { compute: Arc::new(pool.clone()), ..world() };
+            let config = WorkerConfig {
+                name: Some(name),
+                join,
+                token,
+                state_dir: None,
+                cache_dir: None,
+                cache_bytes: 0,
+                artifact_root: None,
+                memory: 1 << 30,
+                listen: ANY,
+                advertise: None,
+                host: "bench".into(),
+            };
+            let _running = Worker::start(world, config, Some(&pool)).await.unwrap();
+            tell.send(()).unwrap();
+            std::future::pending().await
+        });
+    }
+    let caller = runtime();
+    let token: Token = client_token.to_string().parse().unwrap();
+    let cluster = caller.block_on(convoke::connect(&address, token)).unwrap();
+    (cluster, caller)
+}
+
+async fn endpoint(world: &World, ca: &ClusterCa, name: &str) -> Endpoint {
+    let name: PeerName = name.parse().unwrap();
+    let identity = ca.issue_own(world, Role::Worker, name).unwrap();
+    let revoked = Arc::new(RevocationList::default());
+    let tls = TlsConfigs::cluster(&identity, revoked, world.wall.clone()).unwrap();
+    world.net.endpoint(ANY, &tls, &EndpointOptions::default()).await.unwrap()
+}
+
+/// The stream to a peer that [`incoming`] at the other end returns.
+async fn outgoing(endpoint: &Endpoint, to: SocketAddr) -> SendStream {
+    let dialled = dial(endpoint, to, Role::Worker, WAIT).await.unwrap();
+    let (mut send, _) = dialled.connection.open_bi().await.unwrap();
+    // A stream exists for the peer once something was written to it.
+    send.write_all(&[0; 4]).await.unwrap();
+    send
+}
+
+async fn incoming(endpoint: &Endpoint) -> RecvStream {
+    let greeted = greet(endpoint.accept().await.unwrap(), WAIT).await.unwrap();
+    let (_, mut recv) = greeted.connection.accept_bi().await.unwrap();
+    recv.read_exact(&mut [0; 4]).await.unwrap();
+    recv
+}
+
+/// One party of the relay: passes on what comes.
+fn relay_hop(ca: &Arc<ClusterCa>, name: &'static str, to: SocketAddr) -> SocketAddr {
+    let ca = ca.clone();
+    on_thread(move |tell| async move {
+        let ep = endpoint(&world(), &ca, name).await;
+        tell.send(ep.local_addr()).unwrap();
+        let mut recv = incoming(&ep).await;
+        let mut send = outgoing(&ep, to).await;
+        let mut message = [0; 4];
+        while recv.read_exact(&mut message).await.is_ok() {
+            send.write_all(&message).await.unwrap();
+        }
+    })
+}
+
+/// Asks the relay's driver for rounds: with 1 it answers after each, else after all, with their times.
+struct Relay(UnboundedSender<(usize, mpsc::Sender<Vec<Duration>>)>);
+
+impl Relay {
+    fn start() -> Relay {
+        let ca = Arc::new(ClusterCa::create(&world()).unwrap());
+        let own = ca.clone();
+        // The ring is closed through the driver, so its address is needed first and its first hop last.
+        let (to_first, first) = tokio::sync::oneshot::channel();
+        let (ask, mut asked) = unbounded_channel::<(usize, mpsc::Sender<Vec<Duration>>)>();
+        let (addr, ready) = on_thread(move |tell| async move {
+            let ep = endpoint(&world(), &own, "driver").await;
+            let (tell_ready, ready) = mpsc::channel();
+            tell.send((ep.local_addr(), ready)).unwrap();
+            let mut send = outgoing(&ep, first.await.unwrap()).await;
+            let mut recv = incoming(&ep).await;
+            tell_ready.send(()).unwrap();
+            while let Some((rounds, answer)) = asked.recv().await {
+                let mut times = Vec::with_capacity(rounds);
+                for _ in 0..rounds {
+                    let start = Instant::now();
+                    send.write_all(&[7; 4]).await.unwrap();
+                    recv.read_exact(&mut [0; 4]).await.unwrap();
+                    times.push(start.elapsed());
+                }
+                answer.send(times).unwrap();
+            }
+        });
+        let b = relay_hop(&ca, "b", addr);
+        let a = relay_hop(&ca, "a", b);
+        to_first.send(a).unwrap();
+        ready.recv_timeout(WAIT).unwrap();
+        Relay(ask)
+    }
+
+    fn ask(&self, rounds: usize) -> Vec<Duration> {
+        let (answer, answered) = mpsc::channel();
+        self.0.send((rounds, answer)).unwrap();
+        answered.recv_timeout(WAIT).unwrap()
+    }
+
+    fn called(&self) -> Duration {
+        let start = Instant::now();
+        self.ask(1);
+        start.elapsed()
+    }
+}
+
+async fn call(model: &Model) -> Duration {
+    let start = Instant::now();
+    let out = model.call([("x", Tensor::scalar(4f32))]).await.unwrap();
+    let took = start.elapsed();
+    assert_eq!(out["y"].dtype(), DType::F32);
+    took
+}
+
+/// Steps per second with `width` calls in flight.
+async fn throughput(model: &Model, width: usize, steps: usize) -> f64 {
+    let start = Instant::now();
+    let lines = (0..width).map(|_| async {
+        for _ in 0..steps / width {
+            call(model).await;
+        }
+    });
+    futures::future::join_all(lines).await;
+    (steps / width * width) as f64 / start.elapsed().as_secs_f64()
+}
+
+/// p50 and p99 in microseconds.
+fn quantiles(mut times: Vec<Duration>) -> (f64, f64) {
+    times.sort();
+    let at = |q: f64| times[(times.len() as f64 * q) as usize].as_secs_f64() * 1e6;
+    (at(0.5), at(0.99))
+}
+
+struct Results {
+    rows: Vec<(&'static str, Vec<Duration>)>,
+    rates: Vec<(&'static str, f64)>,
+}
+
+fn measure(rounds: usize) -> Results {
+    let (cluster, caller) = cluster();
+    let load = cluster
+        .load(fixture("two_ops.onnx"))
+        .workers(2)
+        .pin("first", "w0")
+        .pin("second", "w1")
+        .in_flight(64);
+    let two = caller.block_on(async { load.await.unwrap() });
+    let relay = Relay::start();
+    let own = caller.block_on(Embedded::new(1).threads(1).start()).unwrap();
+    let load = own.load(fixture("one_op.onnx")).workers(1).in_flight(64);
+    let one = caller.block_on(async { load.await.unwrap() });
+
+    let mut rows = ["step", "called", "relay", "local"].map(|_| Vec::new());
+    let turns = rounds.div_ceil(TURN);
+    // In turns, so that a drifting machine drifts for all; the first tenth warms up.
+    for turn in 0..turns + turns.div_ceil(10) {
+        let mut turn_rows = [
+            caller.block_on(async {
+                let mut times = Vec::new();
+                for _ in 0..TURN {
+                    times.push(call(&two).await);
+                }
+                times
+            }),
+            (0..TURN).map(|_| relay.called()).collect(),
+            relay.ask(TURN),
+            caller.block_on(async {
+                let mut times = Vec::new();
+                for _ in 0..TURN {
+                    times.push(call(&one).await);
+                }
+                times
+            }),
+        ];
+        if turn >= turns.div_ceil(10) {
+            rows.iter_mut().zip(&mut turn_rows).for_each(|(all, new)| all.append(new));
+        }
+    }
+    let rate = |model, width| caller.block_on(throughput(model, width, rounds));
+    let rates = vec![
+        ("two workers, 8 in flight", rate(&two, 8)),
+        ("two workers, 64 in flight", rate(&two, 64)),
+        ("one embedded worker, 64 in flight", rate(&one, 64)),
+    ];
+    let names = [
+        "step across two workers",
+        "quinn relay, called from another thread",
+        "quinn relay, on the driver's thread",
+        "one op on one embedded worker",
+    ];
+    Results { rows: names.into_iter().zip(rows).collect(), rates }
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    let after = |flag: &str| {
+        let at = arguments.iter().position(|a| a == flag)?;
+        arguments.get(at + 1)?.parse().ok()
+    };
+    let results = measure(after("--rounds").unwrap_or(5000));
+    let rows: Vec<_> = results.rows.into_iter().map(|(n, t)| (n, quantiles(t))).collect();
+    let (ours, floors) = (rows[0].1.0, [rows[1].1.0, rows[2].1.0]);
+    if arguments.iter().any(|a| a == "--json") {
+        let json = serde_json::json!({
+            "latency_us": rows.iter().map(|(n, (p50, p99))| (*n, serde_json::json!({"p50": p50, "p99": p99})))
+                .collect::<std::collections::BTreeMap<_, _>>(),
+            "ratio_to_called_relay": ours / floors[0],
+            "ratio_to_relay": ours / floors[1],
+            "per_second": results.rates.iter().copied().collect::<std::collections::BTreeMap<_, _>>(),
+        });
+        println!("{json}");
+    } else {
+        println!("| latency | p50 | p99 | step / this |\n|---|---|---|---|");
+        for (name, (p50, p99)) in &rows {
+            println!("| {name} | {p50:.0} µs | {p99:.0} µs | {:.2} |", ours / p50);
+        }
+        println!("\n| throughput | steps/s |\n|---|---|");
+        for (name, rate) in &results.rates {
+            println!("| {name} | {rate:.0} |");
+        }
+    }
+    // Threads that never end hold the cluster.
+    std::process::exit(0);
+}

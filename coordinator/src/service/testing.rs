@@ -1,0 +1,289 @@
+//! A coordinator, members and a scripted worker over loopback, for tests.
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use convoke_common::admission::{DIAL_BOUND, bind_towards, call, join};
+use convoke_common::error::{Error, Result};
+use convoke_common::identity::{
+    JoinToken, OwnIdentity, RevocationList, Role, TlsConfigs, TokenId, dial,
+};
+use convoke_common::ids::{Incarnation, LeaseId, PlanId};
+use convoke_common::program::{Grant, NUMERICS_PROFILE, Participant};
+use convoke_common::rpc::{
+    CoordinatorClient, LinkReport, Progress, Register, Registered, Worker, WorkerStatus, answer,
+    connect_coordinator,
+};
+use convoke_common::rpc_transport::{MAX_FRAME, serve_stream};
+use convoke_common::world::quic::Connection;
+use convoke_common::world::{ComputePool, Endpoint, EndpointOptions, Rng, SystemRng, World};
+use tarpc::context::Context;
+
+use crate::{Coordinator, CoordinatorConfig, Running};
+
+/// A fresh folder, removed with all it holds.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new() -> Scratch {
+        let tag = u64::from_le_bytes((&SystemRng::default() as &dyn Rng).bytes());
+        let path = std::env::temp_dir().join(format!("convoke-c-{tag:016x}"));
+        std::fs::create_dir(&path).unwrap();
+        Scratch(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A coordinator.
+pub struct Rig {
+    pub world: World,
+    pub running: Running,
+    _compute: ComputePool,
+}
+
+pub fn config() -> CoordinatorConfig {
+    CoordinatorConfig {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        state_dir: None,
+        run_dir: None,
+        token_dir: None,
+    }
+}
+
+pub async fn rig() -> Rig {
+    rig_with(config()).await.unwrap()
+}
+
+pub async fn rig_with(config: CoordinatorConfig) -> Result<Rig> {
+    let compute = ComputePool::start("test", NonZeroUsize::MIN, 1).unwrap();
+    let world = World::real(compute.handle());
+    let running = Coordinator::start(world.clone(), config).await?;
+    Ok(Rig {
+        world,
+        running,
+        _compute: compute,
+    })
+}
+
+impl Rig {
+    pub async fn token(&self, role: Role) -> JoinToken {
+        self.running
+            .create_token(role, Some(Duration::from_secs(3600)))
+            .await
+            .unwrap()
+    }
+
+    pub async fn join(&self, token: &JoinToken, role: Role, name: &str) -> Result<OwnIdentity> {
+        join(
+            &self.world,
+            &self.running.addr().to_string(),
+            token,
+            role,
+            name,
+        )
+        .await
+    }
+
+    /// Joins with a fresh token and connects.
+    pub async fn member(&self, role: Role, name: &str) -> Session {
+        let token = self.token(role).await;
+        let identity = self.join(&token, role, name).await.unwrap();
+        self.connect(&identity).await.unwrap()
+    }
+
+    pub async fn connect(&self, identity: &OwnIdentity) -> Result<Session> {
+        let tls = TlsConfigs::cluster(
+            identity,
+            Arc::<RevocationList>::default(),
+            self.world.wall.clone(),
+        )?;
+        let addr = self.running.addr();
+        let options = EndpointOptions::default();
+        let endpoint = self
+            .world
+            .net
+            .endpoint(bind_towards(addr), &tls, &options)
+            .await?;
+        let connection = dial(&endpoint, addr, Role::Coordinator, DIAL_BOUND)
+            .await?
+            .connection;
+        let client = connect_coordinator(&self.world, &connection).await?;
+        Ok(Session {
+            name: identity.peer().name.to_string(),
+            _endpoint: endpoint,
+            connection,
+            client,
+            seen: Seen::default(),
+        })
+    }
+
+    /// A worker that registered and does what the script says.
+    pub async fn worker(&self, name: &str, script: Script) -> Session {
+        let session = self.member(Role::Worker, name).await;
+        session.serve(&self.world, script);
+        session.register(1).await.unwrap();
+        session
+    }
+}
+
+/// A member's connection.
+pub struct Session {
+    pub name: String,
+    _endpoint: Endpoint,
+    pub connection: Connection,
+    pub client: CoordinatorClient,
+    pub seen: Seen,
+}
+
+pub fn offer(incarnation: u64) -> Register {
+    Register {
+        incarnation: Incarnation(incarnation),
+        advertise: ":7071".into(),
+        host: "here".into(),
+        profile: NUMERICS_PROFILE.into(),
+        threads: 1,
+        memory: 1 << 30,
+        flops: 1e9,
+        memory_bandwidth: 1e9,
+    }
+}
+
+impl Session {
+    pub async fn register(&self, incarnation: u64) -> Result<Registered> {
+        answer(
+            "the coordinator",
+            self.client.register(call(), offer(incarnation)).await,
+        )
+    }
+
+    /// Serves [`Worker`] on the connection.
+    pub fn serve(&self, world: &World, script: Script) {
+        let worker = Scripted {
+            script,
+            seen: self.seen.clone(),
+        };
+        let (connection, inside) = (self.connection.clone(), world.clone());
+        world.spawn(async move {
+            while let Ok((send, mut recv)) = connection.accept_bi().await {
+                let mut kind = [0; 1];
+                recv.read_exact(&mut kind).await.unwrap();
+                let worker = worker.clone();
+                inside.spawn(serve_stream(send, recv, worker.serve(), MAX_FRAME));
+            }
+        });
+    }
+
+    /// Why the connection was closed, as a code.
+    pub async fn close_code(&self) -> u64 {
+        let closed = tokio::time::timeout(Duration::from_secs(5), self.connection.closed());
+        match closed.await.expect("closed in time") {
+            convoke_common::world::quic::ConnectionError::ApplicationClosed(close) => {
+                close.error_code.into_inner()
+            }
+            other => panic!("closed by {other}"),
+        }
+    }
+
+    /// Waits until the worker saw this call.
+    pub async fn saw(&self, wanted: &Call) {
+        let seen = async {
+            while !self.seen.0.lock().unwrap().contains(wanted) {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        let waited = tokio::time::timeout(Duration::from_secs(5), seen).await;
+        waited.unwrap_or_else(|_| {
+            panic!(
+                "{}: no {wanted:?} in {:?}",
+                self.name,
+                self.seen.0.lock().unwrap()
+            )
+        });
+    }
+}
+
+/// What a scripted worker does.
+#[derive(Clone, Default)]
+pub struct Script {
+    /// The answer to `install`; `None` is success.
+    pub install: Option<Error>,
+    /// Never answers `install`.
+    pub hangs: bool,
+}
+
+/// A call that a scripted worker saw.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Call {
+    Install(LeaseId),
+    Release(LeaseId),
+    Probe(Vec<String>),
+    Revoke(Vec<TokenId>),
+}
+
+#[derive(Clone, Default)]
+pub struct Seen(pub Arc<Mutex<Vec<Call>>>);
+
+#[derive(Clone)]
+struct Scripted {
+    script: Script,
+    seen: Seen,
+}
+
+impl Scripted {
+    fn note(&self, call: Call) {
+        self.seen.0.lock().unwrap().push(call);
+    }
+}
+
+impl Worker for Scripted {
+    async fn install(self, _: Context, grant: Grant) -> Result<()> {
+        self.note(Call::Install(grant.lease));
+        if self.script.hangs {
+            std::future::pending::<()>().await;
+        }
+        self.script.install.map_or(Ok(()), Err)
+    }
+    async fn progress(self, _: Context, _: PlanId) -> Result<Progress> {
+        Ok(Progress { done: 3, total: 10 })
+    }
+    async fn release(self, _: Context, lease: LeaseId) -> Result<()> {
+        self.note(Call::Release(lease));
+        Ok(())
+    }
+    async fn probe(self, _: Context, peers: Vec<Participant>) -> Result<Vec<LinkReport>> {
+        self.note(Call::Probe(peers.into_iter().map(|p| p.name).collect()));
+        Ok(vec![])
+    }
+    async fn revoke(self, _: Context, ids: Vec<TokenId>) -> Result<()> {
+        self.note(Call::Revoke(ids));
+        Ok(())
+    }
+    async fn status(self, _: Context) -> Result<WorkerStatus> {
+        Ok(WorkerStatus {
+            incarnation: Incarnation(1),
+            memory_budget: 1 << 30,
+            memory_used: Default::default(),
+            memory_peak: 0,
+            resident: 0,
+            resident_peak: 0,
+            programs: vec![],
+            live_steps: 0,
+            steps_done: 0,
+            links: vec![],
+            refused: Default::default(),
+            cache_bytes: 0,
+            loaded: [0; 3],
+        })
+    }
+}

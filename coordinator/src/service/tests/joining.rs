@@ -1,0 +1,188 @@
+//! Who is let in, and what they may call.
+
+use std::time::Duration;
+
+use convoke_common::Code;
+use convoke_common::admission::call;
+use convoke_common::identity::{JoinToken, Role};
+use convoke_common::ids::{Incarnation, PlanId};
+use convoke_common::rpc::{StreamKind, answer, close, open_stream};
+
+use crate::service::testing::*;
+
+fn check(error: convoke_common::Error, code: Code, what: &str) {
+    assert_eq!(error.code, code, "{error}");
+    assert!(error.to_string().contains(what), "{error}");
+    assert!(!error.advice.is_empty(), "{error}");
+}
+
+#[tokio::test]
+async fn each_wrong_token_is_refused_for_its_own_reason() {
+    let rig = rig().await;
+    let refused = async |token: &JoinToken, role, what: &str| {
+        let error = rig.join(token, role, "").await.unwrap_err();
+        check(error, Code::Unauthorized, what);
+    };
+    let good = rig.token(Role::Worker).await;
+    let other = rig.token(Role::Worker).await;
+    let forged = JoinToken {
+        secret: other.secret.clone(),
+        ..good.clone()
+    };
+    refused(&forged, Role::Worker, "unknown").await;
+    refused(&good, Role::Client, "for the role worker, not client").await;
+    let expired = rig
+        .running
+        .create_token(Role::Worker, Some(Duration::ZERO))
+        .await
+        .unwrap();
+    refused(&expired, Role::Worker, "expired").await;
+    rig.running.revoke_token(&good.id).await.unwrap();
+    refused(&good, Role::Worker, "revoked").await;
+    assert_eq!(
+        rig.join(&other, Role::Worker, "")
+            .await
+            .unwrap()
+            .peer()
+            .name
+            .as_str(),
+        "w0"
+    );
+    assert!(
+        rig.running
+            .create_token(Role::Coordinator, None)
+            .await
+            .is_err()
+    );
+}
+
+#[tokio::test]
+async fn names_are_given_lowest_first_and_guarded_while_their_holder_answers() {
+    let rig = rig().await;
+    let token = rig.token(Role::Worker).await;
+    let names = [
+        rig.worker("", Script::default()).await,
+        rig.worker("", Script::default()).await,
+    ];
+    assert_eq!(names.map(|s| s.name), ["w0", "w1"]);
+    let living = rig.worker("mine", Script::default()).await;
+    check(
+        rig.join(&token, Role::Worker, "mine").await.unwrap_err(),
+        Code::InvalidArgument,
+        "'mine' is in use",
+    );
+    check(
+        rig.join(&token, Role::Worker, "a/b").await.unwrap_err(),
+        Code::InvalidArgument,
+        "name",
+    );
+    // One that is connected and does not answer gives it up.
+    let silent = rig.member(Role::Worker, "silent").await;
+    silent.register(1).await.unwrap();
+    rig.join(&token, Role::Worker, "silent").await.unwrap();
+    assert_eq!(silent.close_code().await, u64::from(close::LOST));
+    assert!(living.connection.close_reason().is_none());
+    let client = rig.member(Role::Client, "").await;
+    assert!(client.name.starts_with("client-"), "{}", client.name);
+}
+
+#[tokio::test]
+async fn a_restarted_worker_takes_its_own_place() {
+    let rig = rig().await;
+    let token = rig.token(Role::Worker).await;
+    let identity = rig.join(&token, Role::Worker, "a").await.unwrap();
+    let first = rig.connect(&identity).await.unwrap();
+    first.register(1).await.unwrap();
+    let second = rig.connect(&identity).await.unwrap();
+    second.register(2).await.unwrap();
+    assert_eq!(first.close_code().await, u64::from(close::REPLACED));
+    let status = answer("", second.client.status(call()).await).unwrap();
+    let members: Vec<_> = status
+        .members
+        .iter()
+        .map(|m| (m.name.as_str(), m.incarnation, m.alive))
+        .collect();
+    assert_eq!(members, [("a", Incarnation(2), true)]);
+}
+
+#[tokio::test]
+async fn roles_bound_what_may_be_called() {
+    let rig = rig().await;
+    let client = rig.member(Role::Client, "me").await;
+    let worker = rig.worker("w", Script::default()).await;
+    check(
+        client.register(1).await.unwrap_err(),
+        Code::Unauthorized,
+        "only a worker may register; 'me' joined as a client",
+    );
+    let error = answer("", worker.client.install(call(), PlanId(1)).await).unwrap_err();
+    check(error, Code::Unauthorized, "only a client may install");
+    let mut foreign = offer(1);
+    foreign.profile = "other:1".into();
+    let error = answer("", worker.client.register(call(), foreign).await).unwrap_err();
+    check(error, Code::VersionMismatch, "other:1");
+    for one in [&client, &worker] {
+        let status = answer("", one.client.status(call()).await).unwrap();
+        assert_eq!(status.members.len(), 1);
+        assert!(
+            status.members[0].status.is_some() && status.members[0].address == "127.0.0.1:7071"
+        );
+        assert!(status.bytes_received > 0 && status.bytes_sent > 0);
+    }
+    // A member may not open what is not its own to open.
+    for kind in [StreamKind::Join, StreamKind::Worker] {
+        let (_send, mut recv) = open_stream(&client.connection, kind).await.unwrap();
+        assert!(recv.read_exact(&mut [0; 1]).await.is_err(), "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn revocation_reaches_workers_and_closes_connections() {
+    let rig = rig().await;
+    let worker = rig.worker("w", Script::default()).await;
+    let token = rig.token(Role::Client).await;
+    let identity = rig.join(&token, Role::Client, "").await.unwrap();
+    let client = rig.connect(&identity).await.unwrap();
+    answer("", client.client.status(call()).await).unwrap();
+    rig.running.revoke_token(&token.id).await.unwrap();
+    assert_eq!(client.close_code().await, u64::from(close::REVOKED));
+    worker.saw(&Call::Revoke(vec![token.id.clone()])).await;
+    let error = match rig.connect(&identity).await {
+        Err(error) => error,
+        // TLS refuses a client's certificate only after the client's half of the handshake is done.
+        Ok(session) => answer("", session.client.status(call()).await).unwrap_err(),
+    };
+    assert!(
+        error.to_string().contains("revoked") || error.code == Code::Unreachable,
+        "{error}"
+    );
+    let late = rig.member(Role::Worker, "late").await;
+    assert_eq!(late.register(1).await.unwrap().revoked, [token.id]);
+}
+
+#[tokio::test]
+async fn renewal_keeps_the_name_and_its_place() {
+    let rig = rig().await;
+    let worker = rig.worker("w", Script::default()).await;
+    let key = convoke_common::identity::OwnKey::generate(rig.world.rng.as_ref()).unwrap();
+    let joined = answer("", worker.client.renew(call(), key.csr().unwrap()).await).unwrap();
+    assert_eq!(joined.name, "w");
+    let token = rig.token(Role::Worker).await;
+    let ca = rig
+        .join(&token, Role::Worker, "x")
+        .await
+        .unwrap()
+        .ca()
+        .clone();
+    let renewed =
+        convoke_common::identity::OwnIdentity::new(key, joined.certificate.into(), ca).unwrap();
+    let again = rig.connect(&renewed).await.unwrap();
+    again.register(2).await.unwrap();
+    assert_eq!(worker.close_code().await, u64::from(close::REPLACED));
+    check_csr(&again).await;
+}
+
+async fn check_csr(session: &Session) {
+    let error = answer("", session.client.renew(call(), vec![1, 2, 3]).await).unwrap_err();
+    assert_eq!(error.code, Code::Unauthorized, "{error}");
+}

@@ -1,0 +1,244 @@
+//! Plans and leases, with workers that follow a script.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use convoke_common::admission::call;
+use convoke_common::graph::Function;
+use convoke_common::identity::Role;
+use convoke_common::ids::{Incarnation, LeaseId};
+use convoke_common::rpc::{Leased, PlanOptions, Planned, WorkerCount, answer};
+use convoke_common::{Code, Error, Result};
+
+use crate::service::testing::*;
+use crate::testing::{options, parse};
+
+fn model() -> Function {
+    parse("param x: f32[4]\na = Relu(x)\nb = Tanh(a)\nc = Relu(b)\nresult c")
+}
+
+fn two() -> PlanOptions {
+    options(&model(), WorkerCount::Exactly(2))
+}
+
+impl Session {
+    async fn plan(&self, options: PlanOptions) -> Result<Planned> {
+        answer(
+            "",
+            self.client
+                .plan(call(), Arc::new(model()), options, Incarnation(9))
+                .await,
+        )
+    }
+
+    async fn install(&self, planned: &Planned) -> Result<Leased> {
+        answer("", self.client.install(call(), planned.plan).await)
+    }
+
+    async fn leases(&self) -> Vec<(LeaseId, Vec<String>)> {
+        let status = answer("", self.client.status(call()).await).unwrap();
+        status
+            .leases
+            .into_iter()
+            .map(|l| (l.lease, l.workers))
+            .collect()
+    }
+}
+
+#[tokio::test]
+async fn a_plan_needs_workers_and_sensible_options() {
+    let rig = rig().await;
+    let client = rig.member(Role::Client, "me").await;
+    let error = client.plan(two()).await.unwrap_err();
+    assert_eq!(error.code, Code::NoWorkers, "{error}");
+    let there = answer("", client.client.await_workers(call(), 1, 20).await);
+    assert_eq!(there, Ok(0));
+    let waiting = client.client.clone();
+    let waiting =
+        tokio::spawn(async move { answer("", waiting.await_workers(call(), 1, 5000).await) });
+    let worker = rig.worker("w", Script::default()).await;
+    assert_eq!(waiting.await.unwrap(), Ok(1));
+    for bad in [
+        PlanOptions {
+            in_flight: 0,
+            ..two()
+        },
+        PlanOptions {
+            in_flight: 1 << 20,
+            ..two()
+        },
+        PlanOptions {
+            workers: WorkerCount::Exactly(0),
+            ..two()
+        },
+    ] {
+        assert_eq!(
+            client.plan(bad).await.unwrap_err().code,
+            Code::InvalidArgument
+        );
+    }
+    drop(worker);
+}
+
+#[tokio::test]
+async fn a_lease_is_granted_by_all_and_ends_with_its_driver() {
+    let rig = rig().await;
+    let (a, b) = (
+        rig.worker("a", Script::default()).await,
+        rig.worker("b", Script::default()).await,
+    );
+    b.saw(&Call::Probe(vec!["a".into()])).await;
+    let client = rig.member(Role::Client, "me").await;
+    let planned = client.plan(two()).await.unwrap();
+    let names: Vec<_> = planned
+        .participants
+        .iter()
+        .map(|p| (p.name.as_str(), p.incarnation))
+        .collect();
+    assert_eq!(
+        names,
+        [
+            ("a", Incarnation(1)),
+            ("b", Incarnation(1)),
+            ("me", Incarnation(9))
+        ]
+    );
+    let leased = client.install(&planned).await.unwrap();
+    for worker in [&a, &b] {
+        worker.saw(&Call::Install(leased.lease)).await;
+    }
+    let progress = answer("", client.client.progress(call(), planned.plan).await).unwrap();
+    assert_eq!((progress.done, progress.total), (6, 20));
+    let other = rig.member(Role::Client, "other").await;
+    assert_eq!(
+        other.leases().await,
+        [(leased.lease, vec!["a".to_owned(), "b".to_owned()])]
+    );
+    let error = answer("", other.client.release(call(), leased.lease).await).unwrap_err();
+    assert_eq!(error.code, Code::Unauthorized);
+    assert_eq!(
+        answer("", other.client.install(call(), planned.plan).await)
+            .unwrap_err()
+            .code,
+        Code::NotFound
+    );
+
+    answer("", client.client.release(call(), leased.lease).await).unwrap();
+    let second = client.install(&planned).await.unwrap();
+    client.connection.close(0u32.into(), b"bye");
+    for lease in [leased.lease, second.lease] {
+        a.saw(&Call::Release(lease)).await;
+        b.saw(&Call::Release(lease)).await;
+    }
+    assert!(other.leases().await.is_empty());
+}
+
+#[tokio::test]
+async fn one_failure_takes_the_install_back_and_is_the_answer() {
+    let rig = rig().await;
+    let failure = Error::new(Code::OutOfMemory, "no room");
+    let a = rig
+        .worker(
+            "a",
+            Script {
+                hangs: true,
+                ..Script::default()
+            },
+        )
+        .await;
+    let b = rig
+        .worker(
+            "b",
+            Script {
+                install: Some(failure),
+                ..Script::default()
+            },
+        )
+        .await;
+    let client = rig.member(Role::Client, "me").await;
+    let planned = client.plan(two()).await.unwrap();
+    let error = client.install(&planned).await.unwrap_err();
+    assert_eq!(
+        (error.code, error.site.unwrap().worker.as_deref()),
+        (Code::OutOfMemory, Some("b"))
+    );
+    let Some(Call::Install(lease)) = b
+        .seen
+        .0
+        .lock()
+        .unwrap()
+        .iter()
+        .find(|c| matches!(c, Call::Install(_)))
+        .cloned()
+    else {
+        panic!("b was asked");
+    };
+    a.saw(&Call::Release(lease)).await;
+    b.saw(&Call::Release(lease)).await;
+    assert!(client.leases().await.is_empty());
+}
+
+#[tokio::test]
+async fn lost_workers_end_installs_leases_and_plans() {
+    let rig = rig().await;
+    let hangs = Script {
+        hangs: true,
+        ..Script::default()
+    };
+    let (a, b) = (
+        rig.worker("a", Script::default()).await,
+        rig.worker("b", hangs).await,
+    );
+    let client = rig.member(Role::Client, "me").await;
+    let planned = client.plan(two()).await.unwrap();
+    let installing = {
+        let (client, plan) = (client.client.clone(), planned.plan);
+        tokio::spawn(async move { answer("", client.install(call(), plan).await) })
+    };
+    let lease = async {
+        loop {
+            if let [(lease, _)] = client.leases().await[..] {
+                return lease;
+            }
+        }
+    };
+    let lease = tokio::time::timeout(Duration::from_secs(5), lease)
+        .await
+        .unwrap();
+    b.saw(&Call::Install(lease)).await;
+    b.connection.close(0u32.into(), b"gone");
+    let error = installing.await.unwrap().unwrap_err();
+    assert!(error.message.contains("'b'"), "{error}");
+    a.saw(&Call::Release(lease)).await;
+    let error = client.install(&planned).await.unwrap_err();
+    assert_eq!(error.code, Code::PeerLost, "{error}");
+    assert!(
+        error.message.contains("'b'") && error.advice.contains("plan again"),
+        "{error}"
+    );
+    assert!(client.leases().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_cancelled_install_is_taken_back() {
+    let rig = rig().await;
+    let hangs = Script {
+        hangs: true,
+        ..Script::default()
+    };
+    let (a, b) = (
+        rig.worker("a", Script::default()).await,
+        rig.worker("b", hangs).await,
+    );
+    let client = rig.member(Role::Client, "me").await;
+    let planned = client.plan(two()).await.unwrap();
+    let cancelled =
+        tokio::time::timeout(Duration::from_millis(200), client.install(&planned)).await;
+    assert!(cancelled.is_err());
+    let install = b.seen.0.lock().unwrap().iter().find_map(|c| match c {
+        Call::Install(lease) => Some(*lease),
+        _ => None,
+    });
+    a.saw(&Call::Release(install.unwrap())).await;
+    assert!(client.leases().await.is_empty());
+}

@@ -1,0 +1,136 @@
+//! Starting, stopping, and what is kept in between.
+
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use convoke_common::Code;
+use convoke_common::identity::{JoinToken, Role};
+use convoke_common::rpc::close;
+
+use crate::CoordinatorConfig;
+use crate::admin::{Client, socket_in};
+use crate::service::testing::*;
+
+#[tokio::test]
+async fn a_taken_port_and_a_taken_folder_are_said_so() {
+    let scratch = Scratch::new();
+    let kept = || CoordinatorConfig {
+        state_dir: Some(scratch.path().into()),
+        ..config()
+    };
+    let first = rig_with(kept()).await.unwrap();
+    let listen = first.running.addr();
+    for config in [CoordinatorConfig { listen, ..config() }, kept()] {
+        let error = rig_with(config).await.map(|_| ()).unwrap_err();
+        assert_eq!(error.code, Code::AddressInUse, "{error}");
+    }
+    first.running.shutdown(Duration::from_secs(5)).await;
+    // All of it is free again at once.
+    rig_with(CoordinatorConfig { listen, ..kept() })
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_restart_keeps_authority_tokens_and_names() {
+    let scratch = Scratch::new();
+    let state = scratch.path().join("state");
+    let tokens = scratch.path().join("tokens");
+    let kept = CoordinatorConfig {
+        state_dir: Some(state.clone()),
+        token_dir: Some(tokens.clone()),
+        ..config()
+    };
+    let read = |role: &str| {
+        let path = tokens.join(format!("{role}.token"));
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        std::fs::read_to_string(path).unwrap()
+    };
+    let first = rig_with(kept.clone()).await.unwrap();
+    let hash = first.running.ca_hash();
+    let lines = [read("worker"), read("client")];
+    let left: JoinToken = lines[0].parse().unwrap();
+    let revoked = first.token(Role::Worker).await;
+    first.running.revoke_token(&revoked.id).await.unwrap();
+    let identity = first.join(&left, Role::Worker, "").await.unwrap();
+    let worker = first.connect(&identity).await.unwrap();
+    worker.register(1).await.unwrap();
+    first.running.shutdown(Duration::from_secs(5)).await;
+    assert_eq!(worker.close_code().await, u64::from(close::STOPPING));
+
+    let second = rig_with(kept).await.unwrap();
+    assert_eq!(second.running.ca_hash(), hash);
+    assert_eq!([read("worker"), read("client")], lines);
+    let error = second.join(&revoked, Role::Worker, "").await.unwrap_err();
+    assert!(error.message.contains("revoked"), "{error}");
+    // The name of the worker that has not come back yet is not given away.
+    assert_eq!(
+        second
+            .join(&left, Role::Worker, "")
+            .await
+            .unwrap()
+            .peer()
+            .name
+            .as_str(),
+        "w1"
+    );
+    second
+        .connect(&identity)
+        .await
+        .unwrap()
+        .register(1)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn the_owner_creates_lists_and_revokes_tokens() {
+    let scratch = Scratch::new();
+    let rig = rig_with(CoordinatorConfig {
+        run_dir: Some(scratch.path().into()),
+        ..config()
+    })
+    .await
+    .unwrap();
+    let socket = socket_in(scratch.path());
+    assert_eq!(
+        std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
+    let admin = Client::new(&socket);
+    let line = admin
+        .create_token(Role::Client, Some(Duration::from_secs(60)))
+        .await
+        .unwrap();
+    let token: JoinToken = line.parse().unwrap();
+    let listed = admin.list_tokens().await.unwrap();
+    assert_eq!(
+        (listed.len(), listed[0].expires),
+        (1, Some(listed[0].created + 60))
+    );
+    let identity = rig.join(&token, Role::Client, "").await.unwrap();
+    let client = rig.connect(&identity).await.unwrap();
+    admin.revoke_token(token.id.as_str()).await.unwrap();
+    assert_eq!(client.close_code().await, u64::from(close::REVOKED));
+    assert!(admin.list_tokens().await.unwrap()[0].revoked);
+    for (id, code) in [("nosuch", Code::NotFound), ("NO/ID", Code::InvalidArgument)] {
+        assert_eq!(admin.revoke_token(id).await.unwrap_err().code, code);
+    }
+    assert_eq!(
+        admin
+            .create_token(Role::Coordinator, None)
+            .await
+            .unwrap_err()
+            .code,
+        Code::InvalidArgument
+    );
+    rig.running.shutdown(Duration::from_secs(5)).await;
+    assert!(!socket.exists());
+    assert_eq!(
+        admin.list_tokens().await.unwrap_err().code,
+        Code::Unreachable
+    );
+}

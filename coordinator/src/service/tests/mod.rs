@@ -1,0 +1,3 @@
+mod joining;
+mod leases;
+mod lifecycle;

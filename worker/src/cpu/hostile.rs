@@ -1,0 +1,203 @@
+//! Every op with operands and attributes that nobody in their right mind would give: no panic, whatever comes.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicBool;
+
+use convoke_common::graph::{Attr, Attrs};
+use convoke_common::memory::{Account, Ledger, Pool};
+use convoke_common::ops::{self, AttrKind, OpDef, OperandDef};
+use convoke_common::{DType, Tensor};
+use convoke_kernels::Exec;
+
+use super::{Launch, resolve};
+
+/// xorshift64*: the same sequence everywhere.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % n
+    }
+
+    fn pick<'a, T>(&mut self, list: &'a [T]) -> &'a T {
+        &list[self.below(list.len())]
+    }
+
+    fn int(&mut self) -> i64 {
+        *self.pick(&[
+            -2,
+            -1,
+            -1,
+            0,
+            0,
+            1,
+            1,
+            1,
+            2,
+            2,
+            3,
+            4,
+            7,
+            i64::MIN,
+            i64::MAX,
+            1 << 31,
+        ])
+    }
+
+    fn ints(&mut self) -> Vec<i64> {
+        (0..self.below(5)).map(|_| self.int()).collect()
+    }
+
+    fn shape(&mut self) -> Vec<usize> {
+        (0..self.below(5))
+            .map(|_| *self.pick(&[0, 1, 1, 2, 2, 2, 3, 4]))
+            .collect()
+    }
+
+    fn attr(&mut self, kind: AttrKind) -> Attr {
+        let words = [
+            "none",
+            "add",
+            "max",
+            "reflect",
+            "edge",
+            "wrap",
+            "LEFT",
+            "SAME_UPPER",
+            "VALID",
+            "CRD",
+            "Relu",
+            "?",
+        ];
+        match kind {
+            AttrKind::Int => Attr::Int(self.int()),
+            AttrKind::Float => Attr::Float(*self.pick(&[0.0, 1.0, -1.0, f32::NAN, f32::INFINITY])),
+            AttrKind::Str => Attr::Str((*self.pick(&words)).into()),
+            AttrKind::Ints => Attr::Ints(self.ints()),
+            AttrKind::Floats => Attr::Floats(vec![1.0]),
+            AttrKind::Strs => Attr::Strs(vec![(*self.pick(&words)).into()]),
+            AttrKind::Tensor => Attr::Tensor(self.tensor(DType::F32, &[1])),
+            AttrKind::DType => Attr::DType(*self.pick(&DType::ALL)),
+        }
+    }
+
+    fn tensor(&mut self, dtype: DType, shape: &[usize]) -> Tensor {
+        let mut t = Tensor::zeros(dtype, shape).unwrap();
+        let size = dtype.size();
+        for element in t.bytes_mut().unwrap().chunks_mut(size) {
+            let bytes = match dtype {
+                DType::F32 => (self.int() as f32).to_le_bytes().to_vec(),
+                DType::Bool => vec![self.below(2) as u8],
+                _ => self.int().to_le_bytes().to_vec(),
+            };
+            element.copy_from_slice(&bytes[..size]);
+        }
+        t
+    }
+
+    fn operand(&mut self, o: &OperandDef, dtype: DType, like: &[usize], habit: usize) -> Tensor {
+        // Related shapes get past the shape rules more often than unrelated ones.
+        let shape = match if self.below(4) == 0 {
+            self.below(6)
+        } else {
+            habit
+        } {
+            0 => self.shape(),
+            1 => vec![self.below(5)],
+            2 | 3 => like.to_vec(),
+            // One value per channel.
+            4 => vec![like.get(1).copied().unwrap_or(1)],
+            _ => like[self.below(like.len() + 1)..].to_vec(),
+        };
+        let host = o.memory == ops::Memory::Host;
+        let shape = if host && self.below(2) == 0 {
+            vec![self.below(5)]
+        } else {
+            shape
+        };
+        self.tensor(dtype, &shape)
+    }
+
+    fn attrs(&mut self, def: &OpDef) -> Attrs {
+        def.attrs.iter().fold(Attrs::default(), |attrs, a| {
+            if a.required || self.below(3) == 0 {
+                attrs.with(a.name, self.attr(a.kind))
+            } else {
+                attrs
+            }
+        })
+    }
+
+    fn operands(&mut self, def: &OpDef) -> Vec<Option<Tensor>> {
+        let (like, habit) = (self.shape(), self.below(6));
+        let mut classes: Vec<(u8, DType)> = Vec::new();
+        let count = match def.operands.last() {
+            Some(o) if o.variadic => def.operands.len() + self.below(3),
+            _ => def.operands.len(),
+        };
+        let mut out: Vec<Option<Tensor>> = Vec::new();
+        for i in 0..count {
+            let o = &def.operands[i.min(def.operands.len() - 1)];
+            if o.optional && self.below(2) == 0 {
+                out.push(None);
+                continue;
+            }
+            let agreed = classes
+                .iter()
+                .find(|(class, _)| *class != 0 && *class == o.class);
+            let dtype = agreed.map_or_else(|| *self.pick(o.dtypes), |(_, dtype)| *dtype);
+            classes.push((o.class, dtype));
+            out.push(Some(if i == 0 {
+                self.tensor(dtype, &like)
+            } else {
+                self.operand(o, dtype, &like, habit)
+            }));
+        }
+        out
+    }
+}
+
+#[test]
+fn nothing_given_to_an_op_causes_a_panic() {
+    let mut dice = Dice(7);
+    let cancel = AtomicBool::new(false);
+    let pool = Pool::new(&Ledger::new("test", 1 << 24), Account::Handles, 0).unwrap();
+    let mut never = Vec::new();
+    for def in ops::all() {
+        let mut ran = 0;
+        for _ in 0..1500 {
+            let (mut attrs, inputs) = (dice.attrs(def), dice.operands(def));
+            // The weight's own shape, where an op asks for it.
+            if let (Some(_), Some(Some(w))) = (attrs.get("w_shape"), inputs.get(1)) {
+                let dims = w.shape().iter().map(|d| *d as i64).collect();
+                attrs = attrs.with("w_shape", Attr::Ints(dims));
+            }
+            let outputs = def.outputs.0 + dice.below(2).min(def.outputs.1 - def.outputs.0);
+            let dtypes: Vec<_> = inputs
+                .iter()
+                .map(|t| t.as_ref().map(Tensor::dtype))
+                .collect();
+            let said = format!("{} {attrs:?} {inputs:?}", def.name);
+            let run = AssertUnwindSafe(|| {
+                let kernel = resolve(def.name, &attrs, &dtypes, outputs).ok()?;
+                let launch = Launch {
+                    inputs: inputs.into(),
+                    exec: Exec::single(&cancel),
+                    pool: &pool,
+                };
+                kernel.launch(launch).ok()
+            });
+            match catch_unwind(run) {
+                Ok(result) => ran += usize::from(result.is_some()),
+                Err(_) => panic!("{said}"),
+            }
+        }
+        if ran == 0 {
+            never.push(def.name);
+        }
+    }
+    assert!(never.is_empty(), "{never:?} never ran");
+}

@@ -1,0 +1,241 @@
+//! Two executors and a driver over one lease, linked as a test asks.
+
+// Each test binary uses its part.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use convoke_common::dim::Dim;
+use convoke_common::graph::{Attrs, Literal, TensorType, Value};
+use convoke_common::ids::{Incarnation, LeaseId};
+use convoke_common::memory::{Account, Ledger, Pool};
+use convoke_common::program::{
+    Axes, DriverProgram, DriverSlot, Feed, Fetch, FetchFrom, NUMERICS_PROFILE, Participant,
+    Program, ProgramNode, RecvSlot, SendSlot,
+};
+use convoke_common::{DType, Tensor};
+use convoke_rendezvous::driver::Driver;
+use convoke_rendezvous::{Hub, Lease, Link, Peer, RecvSpec, StepHandler};
+use convoke_worker::Threads;
+use convoke_worker::executor::{Engine, Executor};
+use convoke_worker::installed::Installed;
+
+pub const LEASE: LeaseId = LeaseId(1);
+
+fn value(name: &str, dtype: DType, shape: &[Dim]) -> Value {
+    Value {
+        name: name.into(),
+        ty: TensorType::new(dtype, shape.to_vec()),
+    }
+}
+
+fn node(name: &str, op: &str, inputs: &[u32], output: u32) -> ProgramNode {
+    ProgramNode {
+        name: name.into(),
+        op: op.into(),
+        attrs: Attrs::default(),
+        inputs: inputs.to_vec(),
+        outputs: vec![output],
+        priority: 1,
+        cost: 1,
+    }
+}
+
+fn program(values: Vec<Value>, nodes: Vec<ProgramNode>) -> Program {
+    Program {
+        name: "test".into(),
+        profile: NUMERICS_PROFILE.into(),
+        values,
+        literals: vec![],
+        artifacts: vec![],
+        nodes,
+        init_nodes: 0,
+        recvs: vec![],
+        sends: vec![],
+    }
+}
+
+pub struct Cluster {
+    pub driver: Arc<Driver>,
+    pub executors: Vec<Arc<Executor>>,
+    pub leases: Vec<Arc<Lease>>,
+    pub ledger: Ledger,
+    pub hubs: Vec<Arc<Hub>>,
+    /// Of each worker, one.
+    pub threads: Vec<Threads>,
+}
+
+/// Hubs of w0, w1 and the driver, in this order.
+pub fn hubs() -> Vec<Arc<Hub>> {
+    let peer = |name: &str| Peer {
+        name: name.into(),
+        incarnation: Incarnation(7),
+    };
+    ["w0", "w1", "driver"].map(|n| Hub::new(peer(n))).into()
+}
+
+/// A cluster linked inside the process.
+pub fn cluster(in_flight: u32) -> Cluster {
+    let hubs = hubs();
+    for (a, b) in [(0, 1), (0, 2), (1, 2)] {
+        Link::join_local(&hubs[a], &hubs[b]);
+    }
+    over(hubs, in_flight)
+}
+
+/// w0: s = x + x; w1: y = 24 / s, back to the driver. `x` is i64 of shape [n]; 0 fails.
+pub fn over(hubs: Vec<Arc<Hub>>, in_flight: u32) -> Cluster {
+    let n = Dim::sym("n");
+    let i64s = |name: &str| value(name, DType::I64, std::slice::from_ref(&n));
+    let mut first = program(
+        vec![i64s("x"), i64s("s")],
+        vec![node("double", "Add", &[0, 0], 1)],
+    );
+    first.recvs = vec![RecvSlot { value: 0, from: 2 }];
+    first.sends = vec![SendSlot {
+        value: 1,
+        to: 1,
+        slot: 0,
+        priority: 1,
+    }];
+    let twenty_four = value("c", DType::I64, &[Dim::Const(1)]);
+    let y = i64s("y");
+    let mut second = program(
+        vec![i64s("s"), twenty_four, y.clone()],
+        vec![node("divide", "Div", &[1, 0], 2)],
+    );
+    second.literals = vec![(1, Literal::Inline(ids(&[24])))];
+    second.recvs = vec![RecvSlot { value: 0, from: 0 }];
+    second.sends = vec![SendSlot {
+        value: 2,
+        to: 2,
+        slot: 0,
+        priority: 1,
+    }];
+
+    let participants: Vec<Participant> = hubs
+        .iter()
+        .map(|h| Participant {
+            name: h.me.name.clone(),
+            incarnation: h.me.incarnation,
+            address: String::new(),
+        })
+        .collect();
+    let axes = Axes {
+        bounds: vec![("n".into(), 1 << 20)],
+    };
+    let ledger = Ledger::new("both", 64 << 20);
+    let (mut executors, mut leases, mut pools) = (vec![], vec![], vec![]);
+    for (me, program) in [first, second].into_iter().enumerate() {
+        program.check().unwrap();
+        let threads = Threads::start("t", 1).unwrap();
+        let engine = Arc::new(Engine {
+            worker: hubs[me].me.name.clone(),
+            host: "here".into(),
+            compute: Arc::new(threads.clone()),
+            threads: Some(threads.pool()),
+            steps_done: Default::default(),
+        });
+        pools.push(threads);
+        let mut constants = vec![None; program.values.len()];
+        if me == 1 {
+            constants[1] = Some(ids(&[24]));
+        }
+        let program = Arc::new(program);
+        let recvs = program.recvs.iter();
+        let recvs = recvs
+            .map(|r| RecvSpec {
+                from: r.from,
+                ty: program.values[r.value as usize].ty.clone(),
+            })
+            .collect();
+        let installed = Arc::new(Installed::new(program.clone(), constants).unwrap());
+        let links = (0..3).map(|i| hubs[me].link(&hubs[i].me)).collect();
+        let pool = Pool::new(&ledger, Account::Leases, 1 << 20).unwrap();
+        let none = Box::new(|| {});
+        let executor = Executor::new(engine, installed, pool.clone(), links, in_flight, none);
+        let handler: Arc<dyn StepHandler> = executor.clone();
+        let lease = Lease::new(
+            LEASE,
+            me as u16,
+            participants.clone(),
+            axes.clone(),
+            in_flight,
+            recvs,
+            pool,
+            handler,
+        );
+        let lease = Arc::new(lease);
+        executor.attach(&lease);
+        hubs[me].add_lease(lease.clone());
+        executors.push(executor);
+        leases.push(lease);
+    }
+    let links = [0, 1]
+        .map(|i: usize| hubs[2].link(&hubs[i].me).unwrap())
+        .into();
+    let ty = |v: &Value| v.ty.clone();
+    let program = DriverProgram {
+        feeds: vec![Feed {
+            name: "x".into(),
+            ty: ty(&i64s("x")),
+            to: vec![(0, 0)],
+        }],
+        fetches: vec![Fetch {
+            name: "y".into(),
+            ty: ty(&y),
+            from: FetchFrom::Worker { from: 1, slot: 0 },
+        }],
+        slots: vec![DriverSlot {
+            from: 1,
+            ty: ty(&y),
+        }],
+    };
+    let pool = Pool::new(&ledger, Account::Leases, 0).unwrap();
+    let driver = Driver::new(
+        hubs[2].clone(),
+        LEASE,
+        participants,
+        program,
+        axes,
+        in_flight,
+        links,
+        pool,
+    );
+    Cluster {
+        driver,
+        executors,
+        leases,
+        ledger,
+        hubs,
+        threads: pools,
+    }
+}
+
+pub fn ids(ids: &[i64]) -> Tensor {
+    Tensor::from_slice(&[ids.len()], ids).unwrap()
+}
+
+impl Cluster {
+    pub async fn call(&self, x: &[i64]) -> convoke_common::Result<Vec<i64>> {
+        let bound = Some(Duration::from_secs(10));
+        let out = self
+            .driver
+            .call(vec![ids(x)], vec![x.len() as i64], bound)
+            .await?;
+        Ok(out[0].as_slice::<i64>().unwrap().to_vec())
+    }
+
+    /// Waits for retirement, then checks that nothing is left.
+    pub async fn check_at_rest(&self) {
+        self.driver.quiesce().await;
+        for (e, l) in self.executors.iter().zip(&self.leases) {
+            assert_eq!(
+                (e.live_steps(), l.table.open_steps(), l.pool.live_bytes()),
+                (0, 0, 0)
+            );
+        }
+        assert_eq!(self.ledger.total_and_peak().0, 2 << 20);
+    }
+}
