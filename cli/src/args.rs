@@ -9,7 +9,9 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Parser, Subcommand, ValueEnum};
 
 use crate::failure::Failure;
-use crate::values::{Bound, Pin, Ttl, parse_bound, parse_duration, parse_named, parse_pin, parse_size, parse_ttl};
+use crate::values::{
+    Bound, Pin, Ttl, parse_bound, parse_duration, parse_named, parse_pin, parse_size, parse_ttl,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -44,7 +46,7 @@ Arrays named expected/NAME in the inputs file are not fed: --verify compares out
 #[command(name = "convoke", version, after_long_help = EXAMPLES, max_term_width = 110, propagate_version = false)]
 pub struct Cli {
     /// Print one JSON value on stdout, errors included
-    #[arg(long, global = true, env = "CONVOKE_JSON", value_parser = FalseyValueParser::new(), hide_env_values = true)]
+    #[arg(long, global = true, env = "CONVOKE_JSON", value_parser = FalseyValueParser::new())]
     pub json: bool,
     #[command(flatten)]
     pub log: LogArgs,
@@ -53,14 +55,14 @@ pub struct Cli {
 }
 
 /// What is logged, to stderr.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct LogArgs {
     /// What to log: off, error, warn, info, debug, trace, or a filter like convoke_worker=debug
     /// [default: warn; of coordinator, worker and up: info]
-    #[arg(long, global = true, value_name = "FILTER", env = "CONVOKE_LOG", hide_env_values = true)]
+    #[arg(long, global = true, value_name = "FILTER", env = "CONVOKE_LOG")]
     pub log: Option<String>,
     /// Form of the log
-    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text, env = "CONVOKE_LOG_FORMAT", hide_env_values = true)]
+    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text, env = "CONVOKE_LOG_FORMAT")]
     pub log_format: LogFormat,
 }
 
@@ -74,7 +76,10 @@ pub enum LogFormat {
 }
 
 #[derive(Debug, Subcommand)]
-#[allow(clippy::large_enum_variant, reason = "there is one, for the life of the process")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "there is one, for the life of the process"
+)]
 pub enum Command {
     /// Run a model
     #[command(after_long_help = RUN_EXAMPLES)]
@@ -97,7 +102,10 @@ pub enum Command {
 impl Command {
     /// Whether it runs until it is stopped.
     pub fn is_daemon(&self) -> bool {
-        matches!(self, Command::Up(_) | Command::Coordinator(_) | Command::Worker(_))
+        matches!(
+            self,
+            Command::Up(_) | Command::Coordinator(_) | Command::Worker(_)
+        )
     }
 
     /// Which cluster it uses, where it uses one.
@@ -115,23 +123,23 @@ impl Command {
 #[command(next_help_heading = "Cluster")]
 pub struct ClusterArgs {
     /// Start N workers inside this process, and use all of them [default without --connect: 1]
-    #[arg(long, value_name = "N", env = "CONVOKE_LOCAL", value_parser = clap::value_parser!(u32).range(1..=64), hide_env_values = true)]
+    #[arg(long, value_name = "N", env = "CONVOKE_LOCAL", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub local: Option<u32>,
     /// Use the cluster of the coordinator at this address
-    #[arg(long, value_name = "HOST:PORT", env = "CONVOKE_CONNECT", hide_env_values = true)]
+    #[arg(long, value_name = "HOST:PORT", env = "CONVOKE_CONNECT")]
     pub connect: Option<String>,
     /// File with the client token that lets this command in
-    #[arg(long, value_name = "FILE", env = "CONVOKE_TOKEN_FILE", hide_env_values = true)]
+    #[arg(long, value_name = "FILE", env = "CONVOKE_TOKEN_FILE")]
     pub token_file: Option<PathBuf>,
     /// Use exactly N workers, each with at least one node; wait up to 30 s for them
     /// [default: as many as --local, else the fewest that fit, more only where that is faster]
-    #[arg(long, value_name = "N", env = "CONVOKE_WORKERS", value_parser = clap::value_parser!(u32).range(1..=1024), hide_env_values = true)]
+    #[arg(long, value_name = "N", env = "CONVOKE_WORKERS", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub workers: Option<u32>,
     /// Compute threads of each worker in this process [default: an equal share of the cores]
-    #[arg(long, value_name = "T", env = "CONVOKE_THREADS", value_parser = clap::value_parser!(u32).range(1..=1024), hide_env_values = true)]
+    #[arg(long, value_name = "T", env = "CONVOKE_THREADS", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
     /// Memory of each worker in this process [default: an equal share of 80 % of what there is]
-    #[arg(long, value_name = "SIZE", env = "CONVOKE_MEMORY", value_parser = parse_size, hide_env_values = true)]
+    #[arg(long, value_name = "SIZE", env = "CONVOKE_MEMORY", value_parser = parse_size)]
     pub memory: Option<u64>,
     /// Whether --local and --connect stand on the command line itself.
     #[arg(skip)]
@@ -179,28 +187,28 @@ pub struct ModelArgs {
     #[arg(value_name = "MODEL.onnx")]
     pub model: PathBuf,
     /// Inputs by name, as numpy.savez writes them
-    #[arg(long, value_name = "FILE.npz", env = "CONVOKE_INPUTS", hide_env_values = true)]
+    #[arg(long, value_name = "FILE.npz", env = "CONVOKE_INPUTS")]
     pub inputs: Option<PathBuf>,
     /// One input, as numpy.save writes it; may be repeated
-    #[arg(long, value_name = "NAME=FILE.npy", env = "CONVOKE_INPUT", value_parser = parse_named, hide_env_values = true)]
+    #[arg(long, value_name = "NAME=FILE.npy", env = "CONVOKE_INPUT", value_parser = parse_named)]
     pub input: Vec<(String, PathBuf)>,
     /// Weights that the model has no data for, by name; may be repeated
-    #[arg(long, value_name = "FILE.safetensors", env = "CONVOKE_WEIGHTS", hide_env_values = true)]
+    #[arg(long, value_name = "FILE.safetensors", env = "CONVOKE_WEIGHTS")]
     pub weights: Vec<PathBuf>,
     /// Folder that the workers see too (as their own --artifact-root): they read weights beneath it themselves
-    #[arg(long, value_name = "DIR", env = "CONVOKE_ARTIFACT_ROOT", hide_env_values = true)]
+    #[arg(long, value_name = "DIR", env = "CONVOKE_ARTIFACT_ROOT")]
     pub artifact_root: Option<PathBuf>,
     /// Largest size of a dynamic axis, as seq=512 or seq=1..512 [default: twice what the inputs need]
-    #[arg(long, value_name = "AXIS=SIZE", env = "CONVOKE_DIM", value_delimiter = ',', value_parser = parse_bound, hide_env_values = true)]
+    #[arg(long, value_name = "AXIS=SIZE", env = "CONVOKE_DIM", value_delimiter = ',', value_parser = parse_bound)]
     pub dim: Vec<Bound>,
     /// Run the nodes whose names match (* matches anything) on this worker; may be repeated, the first match counts
-    #[arg(long, value_name = "PATTERN=WORKER", env = "CONVOKE_PIN", value_parser = parse_pin, hide_env_values = true)]
+    #[arg(long, value_name = "PATTERN=WORKER", env = "CONVOKE_PIN", value_parser = parse_pin)]
     pub pin: Vec<Pin>,
     /// Leave out passes that change values in the last bits (batch-norm folding)
-    #[arg(long, env = "CONVOKE_EXACT", value_parser = FalseyValueParser::new(), hide_env_values = true)]
+    #[arg(long, env = "CONVOKE_EXACT", value_parser = FalseyValueParser::new())]
     pub exact: bool,
     /// Steps that run at once
-    #[arg(long, value_name = "K", env = "CONVOKE_IN_FLIGHT", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64), hide_env_values = true)]
+    #[arg(long, value_name = "K", env = "CONVOKE_IN_FLIGHT", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub in_flight: u32,
 }
 
@@ -209,16 +217,16 @@ pub struct RunArgs {
     #[command(flatten)]
     pub model: ModelArgs,
     /// Write the outputs here, as numpy.load reads them (bf16 as float32)
-    #[arg(long, value_name = "FILE.npz", env = "CONVOKE_OUTPUTS", hide_env_values = true)]
+    #[arg(long, value_name = "FILE.npz", env = "CONVOKE_OUTPUTS")]
     pub outputs: Option<PathBuf>,
     /// Run on one worker too and compare the bits; compare with the arrays expected/NAME of the inputs
-    #[arg(long, env = "CONVOKE_VERIFY", value_parser = FalseyValueParser::new(), hide_env_values = true)]
+    #[arg(long, env = "CONVOKE_VERIFY", value_parser = FalseyValueParser::new())]
     pub verify: bool,
     /// Run K steps and tell the median and the 99th percentile of their times
-    #[arg(long, value_name = "K", env = "CONVOKE_STEPS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100_000_000), hide_env_values = true)]
+    #[arg(long, value_name = "K", env = "CONVOKE_STEPS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub steps: u64,
     /// Give up a step after this time (500ms, 30s, 5m), and stop it on all workers
-    #[arg(long, value_name = "TIME", env = "CONVOKE_TIMEOUT", value_parser = parse_duration, hide_env_values = true)]
+    #[arg(long, value_name = "TIME", env = "CONVOKE_TIMEOUT", value_parser = parse_duration)]
     pub timeout: Option<Duration>,
     #[command(flatten)]
     pub cluster: ClusterArgs,
@@ -235,55 +243,65 @@ pub struct PlanArgs {
 #[derive(Debug, Args)]
 pub struct StatusArgs {
     /// Ask the coordinator at this address
-    #[arg(long, value_name = "HOST:PORT", env = "CONVOKE_CONNECT", hide_env_values = true)]
+    #[arg(long, value_name = "HOST:PORT", env = "CONVOKE_CONNECT")]
     pub connect: Option<String>,
     /// File with a client token
-    #[arg(long, value_name = "FILE", env = "CONVOKE_TOKEN_FILE", hide_env_values = true)]
+    #[arg(long, value_name = "FILE", env = "CONVOKE_TOKEN_FILE")]
     pub token_file: Option<PathBuf>,
     /// Say only by the exit code whether all is well: with --state-dir of the coordinator or worker process of this
     /// machine that has this folder, else of the cluster
-    #[arg(long, env = "CONVOKE_HEALTH", value_parser = FalseyValueParser::new(), hide_env_values = true)]
+    #[arg(long, env = "CONVOKE_HEALTH", value_parser = FalseyValueParser::new())]
     pub health: bool,
     /// For --health: the state folder of a coordinator or worker on this machine
-    #[arg(long, value_name = "DIR", env = "CONVOKE_STATE_DIR", hide_env_values = true)]
+    #[arg(long, value_name = "DIR", env = "CONVOKE_STATE_DIR")]
     pub state_dir: Option<PathBuf>,
     /// For --health of a cluster: this worker must be there
-    #[arg(long, value_name = "NAME", env = "CONVOKE_MEMBER", hide_env_values = true)]
+    #[arg(long, value_name = "NAME", env = "CONVOKE_MEMBER")]
     pub member: Option<String>,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct UpArgs {
     /// Worker processes
-    #[arg(long, value_name = "N", env = "CONVOKE_WORKERS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=64), hide_env_values = true)]
+    #[arg(long, value_name = "N", env = "CONVOKE_WORKERS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub workers: u32,
     /// Where the coordinator listens; port 0 lets the system choose
-    #[arg(long, value_name = "IP:PORT", env = "CONVOKE_LISTEN", default_value = "127.0.0.1:7070", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "IP:PORT",
+        env = "CONVOKE_LISTEN",
+        default_value = "127.0.0.1:7070"
+    )]
     pub listen: SocketAddr,
     /// Compute threads of each worker [default: an equal share of the cores]
-    #[arg(long, value_name = "T", env = "CONVOKE_THREADS", value_parser = clap::value_parser!(u32).range(1..=1024), hide_env_values = true)]
+    #[arg(long, value_name = "T", env = "CONVOKE_THREADS", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
     /// Memory of each worker [default: an equal share of 80 % of what there is]
-    #[arg(long, value_name = "SIZE", env = "CONVOKE_MEMORY", value_parser = parse_size, hide_env_values = true)]
+    #[arg(long, value_name = "SIZE", env = "CONVOKE_MEMORY", value_parser = parse_size)]
     pub memory: Option<u64>,
     /// Folder whose model files the workers may read themselves
-    #[arg(long, value_name = "DIR", env = "CONVOKE_ARTIFACT_ROOT", hide_env_values = true)]
+    #[arg(long, value_name = "DIR", env = "CONVOKE_ARTIFACT_ROOT")]
     pub artifact_root: Option<PathBuf>,
     /// Folder for the cluster's state, removed at the end [default: a new one in XDG_RUNTIME_DIR or /tmp]
-    #[arg(long, value_name = "DIR", env = "CONVOKE_RUN_DIR", hide_env_values = true)]
+    #[arg(long, value_name = "DIR", env = "CONVOKE_RUN_DIR")]
     pub run_dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub struct CoordinatorArgs {
     /// Where to listen, UDP and TCP; port 0 lets the system choose
-    #[arg(long, value_name = "IP:PORT", env = "CONVOKE_LISTEN", default_value = "0.0.0.0:7070", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "IP:PORT",
+        env = "CONVOKE_LISTEN",
+        default_value = "0.0.0.0:7070"
+    )]
     pub listen: SocketAddr,
     /// Folder for the certificate authority, tokens and names [default: ~/.local/state/convoke/coordinator]
-    #[arg(long, value_name = "DIR", env = "CONVOKE_STATE_DIR", hide_env_values = true)]
+    #[arg(long, value_name = "DIR", env = "CONVOKE_STATE_DIR")]
     pub state_dir: Option<PathBuf>,
     /// Leave worker.token and client.token, without expiry, in this folder
-    #[arg(long, value_name = "DIR", env = "CONVOKE_TOKEN_DIR", hide_env_values = true)]
+    #[arg(long, value_name = "DIR", env = "CONVOKE_TOKEN_DIR")]
     pub token_dir: Option<PathBuf>,
     /// Stop when stdin ends.
     #[arg(long, hide = true)]
@@ -293,37 +311,42 @@ pub struct CoordinatorArgs {
 #[derive(Debug, Args)]
 pub struct WorkerArgs {
     /// The coordinator
-    #[arg(long, value_name = "HOST:PORT", env = "CONVOKE_JOIN", hide_env_values = true)]
+    #[arg(long, value_name = "HOST:PORT", env = "CONVOKE_JOIN")]
     pub join: String,
     /// File with a worker token
-    #[arg(long, value_name = "FILE", env = "CONVOKE_TOKEN_FILE", hide_env_values = true)]
+    #[arg(long, value_name = "FILE", env = "CONVOKE_TOKEN_FILE")]
     pub token_file: PathBuf,
     /// Memory of the whole process [default: 80 % of the machine's or the container's]
-    #[arg(long, value_name = "SIZE", env = "CONVOKE_MEMORY", value_parser = parse_size, hide_env_values = true)]
+    #[arg(long, value_name = "SIZE", env = "CONVOKE_MEMORY", value_parser = parse_size)]
     pub memory: Option<u64>,
     /// Compute threads [default: all cores]
-    #[arg(long, value_name = "T", env = "CONVOKE_THREADS", value_parser = clap::value_parser!(u32).range(1..=1024), hide_env_values = true)]
+    #[arg(long, value_name = "T", env = "CONVOKE_THREADS", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
     /// Name in the cluster [default: the one it had, else given by the coordinator: w0, w1, …]
-    #[arg(long, value_name = "NAME", env = "CONVOKE_NAME", hide_env_values = true)]
+    #[arg(long, value_name = "NAME", env = "CONVOKE_NAME")]
     pub name: Option<String>,
     /// Folder whose model files may be read, where a client names one beneath its own --artifact-root
-    #[arg(long, value_name = "DIR", env = "CONVOKE_ARTIFACT_ROOT", hide_env_values = true)]
+    #[arg(long, value_name = "DIR", env = "CONVOKE_ARTIFACT_ROOT")]
     pub artifact_root: Option<PathBuf>,
     /// Where to listen; port 0 lets the system choose
-    #[arg(long, value_name = "IP:PORT", env = "CONVOKE_LISTEN", default_value = "0.0.0.0:0", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "IP:PORT",
+        env = "CONVOKE_LISTEN",
+        default_value = "0.0.0.0:0"
+    )]
     pub listen: SocketAddr,
     /// Address that others reach this worker at [default: the one that the coordinator sees]
-    #[arg(long, value_name = "HOST:PORT", env = "CONVOKE_ADVERTISE", hide_env_values = true)]
+    #[arg(long, value_name = "HOST:PORT", env = "CONVOKE_ADVERTISE")]
     pub advertise: Option<String>,
     /// Folder for the identity [default: ~/.local/state/convoke/worker, or worker-NAME]
-    #[arg(long, value_name = "DIR", env = "CONVOKE_STATE_DIR", hide_env_values = true)]
+    #[arg(long, value_name = "DIR", env = "CONVOKE_STATE_DIR")]
     pub state_dir: Option<PathBuf>,
     /// Folder for weights that were loaded before [default: ~/.cache/convoke/chunks]
-    #[arg(long, value_name = "DIR", env = "CONVOKE_CACHE_DIR", hide_env_values = true)]
+    #[arg(long, value_name = "DIR", env = "CONVOKE_CACHE_DIR")]
     pub cache_dir: Option<PathBuf>,
     /// Largest size of that folder; 0 for none
-    #[arg(long, value_name = "SIZE", env = "CONVOKE_CACHE", default_value = "4GiB", value_parser = parse_size, hide_env_values = true)]
+    #[arg(long, value_name = "SIZE", env = "CONVOKE_CACHE", default_value = "4GiB", value_parser = parse_size)]
     pub cache: u64,
     /// Stop when stdin ends.
     #[arg(long, hide = true)]
@@ -335,10 +358,10 @@ pub enum TokenCommand {
     /// Make a join token and print it: one line, good for any number of members until it expires
     Create {
         /// What it lets its bearer become
-        #[arg(long, value_enum, env = "CONVOKE_ROLE", hide_env_values = true)]
+        #[arg(long, value_enum, env = "CONVOKE_ROLE")]
         role: TokenRole,
         /// How long it is good (30m, 24h, 7d, never)
-        #[arg(long, value_name = "TIME", env = "CONVOKE_TTL", default_value = "24h", value_parser = parse_ttl, hide_env_values = true)]
+        #[arg(long, value_name = "TIME", env = "CONVOKE_TTL", default_value = "24h", value_parser = parse_ttl)]
         ttl: Ttl,
         #[command(flatten)]
         at: AdminArgs,
@@ -361,7 +384,7 @@ pub enum TokenCommand {
 #[derive(Debug, Args)]
 pub struct AdminArgs {
     /// The coordinator's --state-dir [default: ~/.local/state/convoke/coordinator]
-    #[arg(long, value_name = "DIR", env = "CONVOKE_STATE_DIR", hide_env_values = true)]
+    #[arg(long, value_name = "DIR", env = "CONVOKE_STATE_DIR")]
     pub state_dir: Option<PathBuf>,
 }
 

@@ -92,7 +92,10 @@ pub async fn coordinator(args: CoordinatorArgs, json: bool) -> Result<(), Failur
         let name = "coordinator".into();
         output::json(&Ready { name, listen })?;
     } else {
-        let mut text = format!("coordinator listens at {listen} (UDP and TCP), state in {}\n", state_dir.display());
+        let mut text = format!(
+            "coordinator listens at {listen} (UDP and TCP), state in {}\n",
+            state_dir.display()
+        );
         match &args.token_dir {
             Some(dir) => text.push_str(&format!("tokens in {}\n", dir.display())),
             None => text.push_str(
@@ -168,12 +171,17 @@ pub async fn worker(args: WorkerArgs, json: bool) -> Result<(), Failure> {
             bytes(memory)
         ))?;
     }
+    let mut expelled = None;
     tokio::select! {
         biased;
         done = stopped(&mut signals, args.attached) => done?,
         () = health.answer(|| running.coordinator_lost()) => {}
+        e = running.expelled() => expelled = Some(e),
     }
     tracing::info!("stopping");
     signals.or_exit(running.shutdown(SHUTDOWN_BOUND)).await;
-    Ok(())
+    match expelled {
+        None => Ok(()),
+        Some(e) => Err(e.into()),
+    }
 }

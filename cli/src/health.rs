@@ -39,8 +39,9 @@ impl Health {
         use std::os::unix::fs::DirBuilderExt;
         let path = state_dir.join(SOCKET);
         let failed = |e: std::io::Error| {
-            Error::new(Code::Io, format!("cannot use {}: {e}", path.display()))
-                .advise("choose a --state-dir with a short path, on a local disk, that this user may write")
+            Error::new(Code::Io, format!("cannot use {}: {e}", path.display())).advise(
+                "choose a --state-dir with a short path, on a local disk, that this user may write",
+            )
         };
         let mut folder = std::fs::DirBuilder::new();
         folder
@@ -50,8 +51,9 @@ impl Health {
             .map_err(failed)?;
         if UnixStream::connect(&path).await.is_ok() {
             let msg = format!("another worker uses {}", state_dir.display());
-            return Err(Error::new(Code::AddressInUse, msg)
-                .advise("stop it, or give this one its own folder with --state-dir DIR or --name NAME"));
+            return Err(Error::new(Code::AddressInUse, msg).advise(
+                "stop it, or give this one its own folder with --state-dir DIR or --name NAME",
+            ));
         }
         match std::fs::remove_file(&path) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(failed(e)),
@@ -129,7 +131,10 @@ mod tests {
             () = health.answer(lost) => Ok(()),
         };
         let text = r.unwrap_err().message;
-        assert!(text.ends_with("no contact with the coordinator: nobody at 10.0.0.1"), "{text}");
+        assert!(
+            text.ends_with("no contact with the coordinator: nobody at 10.0.0.1"),
+            "{text}"
+        );
         drop(health);
         assert!(!is_worker(&dir) && ask(&dir).await.is_err());
         Health::claim(&dir).await.unwrap();

@@ -92,7 +92,7 @@ fn work(cli: Cli) -> Result<(), Failure> {
             Command::Run(a) => run::run(a, json).await,
             Command::Plan(a) => plan::plan(a, json).await,
             Command::Status(a) => status::status(a, json).await,
-            Command::Up(a) => up::up(a, json).await,
+            Command::Up(a) => up::up(a, cli.log, json).await,
             Command::Coordinator(a) => daemon::coordinator(a, json).await,
             Command::Worker(a) => daemon::worker(a, json).await,
             Command::Token(a) => token::token(a, json).await,

@@ -14,6 +14,9 @@ use crate::values::{bytes, nanos};
 /// Cut edges that are listed for people; `--json` has all.
 const LISTED: usize = 20;
 
+/// Longest name of a node in the table.
+const NAME: usize = 32;
+
 /// Bytes that cross between workers in a step.
 pub fn cut_bytes(summary: &PlanSummary) -> u64 {
     let sizes = summary.cut_edges.iter().map(|e| e.bytes);
@@ -55,6 +58,17 @@ pub async fn plan(args: PlanArgs, json: bool) -> Result<(), Failure> {
     output::print(&text(&model, &summary))
 }
 
+/// A node's name, cut in the middle where it is long: fused nodes have the names of all.
+fn short(name: &str) -> String {
+    let chars: Vec<char> = name.chars().collect();
+    if chars.len() <= NAME {
+        return name.to_owned();
+    }
+    let half = NAME / 2;
+    let (start, end) = (&chars[..half], &chars[chars.len() - half + 1..]);
+    format!("{}…{}", String::from_iter(start), String::from_iter(end))
+}
+
 fn text(model: &str, s: &PlanSummary) -> String {
     let mut text = format!("{model}\n");
     let row = |p: &PartSummary| {
@@ -65,7 +79,7 @@ fn text(model: &str, s: &PlanSummary) -> String {
             bytes(p.activation_bytes),
             format!("{} of {}", bytes(p.peak_bytes), bytes(p.memory)),
             nanos(p.step_ns),
-            format!("{} … {}", p.first_node, p.last_node),
+            format!("{} … {}", short(&p.first_node), short(&p.last_node)),
         ]
     };
     let rows: Vec<Vec<String>> = s.parts.iter().map(row).collect();
@@ -97,7 +111,9 @@ fn text(model: &str, s: &PlanSummary) -> String {
         None => "too large for any".into(),
     };
     let step = nanos(s.step_ns);
-    text.push_str(&format!("predicted step: {step}; on the fastest worker alone: {single}\n"));
+    text.push_str(&format!(
+        "predicted step: {step}; on the fastest worker alone: {single}\n"
+    ));
     for p in &s.passes {
         text.push_str(&format!("pass: {p}\n"));
     }

@@ -137,10 +137,8 @@ async fn load(
     let model = b.on_progress(move |phase| told.phase(phase)).await?;
     check_given(inputs, &model.inputs())?;
     let summary = model.prepare(inputs.iter().cloned()).await?;
-    summary
-        .warnings
-        .iter()
-        .for_each(|w| output::note(&format!("warning: {w}")));
+    // Whoever wants them asks for the plan.
+    summary.warnings.iter().for_each(|w| tracing::info!("{w}"));
     Ok((model, summary))
 }
 
@@ -219,12 +217,7 @@ async fn run_single(
     Ok(outputs)
 }
 
-fn report(
-    args: &RunArgs,
-    done: Done,
-    verdict: Option<Verdict>,
-    json: bool,
-) -> Result<(), Failure> {
+fn report(args: &RunArgs, done: Done, verdict: Option<Verdict>, json: bool) -> Result<(), Failure> {
     let error = verdict
         .as_ref()
         .and_then(Verdict::problem)
@@ -281,7 +274,7 @@ fn text(r: &Report, outputs: &Outputs) -> String {
     text.push_str(&output::table(&head, &[1, 2, 3], &rows));
     if r.workers.len() > 1 {
         let (edges, size) = (r.cut_edges, bytes(r.cut_bytes));
-        text.push_str(&format!("  {edges} tensors, {size}, cross between workers in each step\n"));
+        text.push_str(&format!("  cut edges: {edges}, {size} per step\n"));
     }
     text.push_str("outputs\n");
     for (name, t) in &outputs.0 {

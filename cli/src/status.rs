@@ -48,11 +48,20 @@ async fn healthy(args: &StatusArgs) -> Result<(), Failure> {
         if health::is_worker(dir) {
             return Ok(health::ask(dir).await?);
         }
-        Client::new(&socket_in(dir)).list_tokens().await?;
+        let socket = socket_in(dir);
+        if !socket.exists() {
+            let msg = format!(
+                "no coordinator and no worker runs with the state folder {}",
+                dir.display()
+            );
+            return Err(Error::new(Code::NotFound, msg).into());
+        }
+        Client::new(&socket).list_tokens().await?;
         return Ok(());
     }
     let Some(address) = &args.connect else {
-        let msg = "status --health needs --state-dir DIR, or --connect HOST:PORT and --token-file FILE";
+        let msg =
+            "status --health needs --state-dir DIR, or --connect HOST:PORT and --token-file FILE";
         return Err(Failure::Usage(msg.into()));
     };
     let status = ask(address, args.token_file.as_deref()).await?;
@@ -79,8 +88,17 @@ fn text(s: &ClusterStatus) -> String {
     if !s.members.is_empty() {
         let rows: Vec<Vec<String>> = s.members.iter().map(member).collect();
         let head = [
-            "WORKER", "STATE", "HOST", "ADDRESS", "THREADS", "MEMORY", "PEAK", "RESIDENT", "PEAK RSS",
-            "STEPS", "INCARNATION",
+            "WORKER",
+            "STATE",
+            "HOST",
+            "ADDRESS",
+            "THREADS",
+            "MEMORY",
+            "PEAK",
+            "RESIDENT",
+            "PEAK RSS",
+            "STEPS",
+            "INCARNATION",
         ];
         text.push_str(&output::table(&head, &[4, 5, 6, 7, 8, 9], &rows));
     }
@@ -89,22 +107,43 @@ fn text(s: &ClusterStatus) -> String {
         let row = |l: &convoke_common::rpc::LeaseStatus| {
             let nodes = |w: &String| nodes_at(s, w, l.lease);
             let parts: Vec<String> = l.workers.iter().map(nodes).collect();
-            vec![l.lease.to_string(), l.model.clone(), l.driver.clone(), parts.join(", ")]
+            vec![
+                l.lease.to_string(),
+                l.model.clone(),
+                l.driver.clone(),
+                parts.join(", "),
+            ]
         };
         let rows: Vec<Vec<String>> = s.leases.iter().map(row).collect();
-        text.push_str(&output::table(&["LEASE", "MODEL", "DRIVER", "WORKERS"], &[], &rows));
+        text.push_str(&output::table(
+            &["LEASE", "MODEL", "DRIVER", "WORKERS"],
+            &[],
+            &rows,
+        ));
     }
     let links: Vec<Vec<String>> = s.members.iter().flat_map(links).collect();
     if !links.is_empty() {
         text.push_str("links\n");
-        let head = ["WORKER", "PEER", "PATH", "ADDRESS", "ROUND TRIP", "SENT", "RECEIVED"];
+        let head = [
+            "WORKER",
+            "PEER",
+            "PATH",
+            "ADDRESS",
+            "ROUND TRIP",
+            "SENT",
+            "RECEIVED",
+        ];
         text.push_str(&output::table(&head, &[4, 5, 6], &links));
     }
     for m in &s.members {
         let Some(w) = &m.status else { continue };
         if !w.refused.is_empty() {
             let reasons: Vec<String> = w.refused.iter().map(|(r, n)| format!("{n} {r}")).collect();
-            text.push_str(&format!("refused frames at {}: {}\n", m.name, reasons.join(", ")));
+            text.push_str(&format!(
+                "refused frames at {}: {}\n",
+                m.name,
+                reasons.join(", ")
+            ));
         }
         let [path, cache, client] = w.loaded;
         if path + cache + client > 0 {
@@ -143,7 +182,11 @@ fn member(m: &MemberStatus) -> Vec<String> {
         (false, _) => format!("lost {}", ago(m.last_seen_ms)),
     };
     let of = |f: &dyn Fn(&WorkerStatus) -> String| m.status.as_ref().map_or("-".into(), f);
-    let used = |w: &WorkerStatus| w.memory_used.values().fold(0u64, |a, b| a.saturating_add(*b));
+    let used = |w: &WorkerStatus| {
+        w.memory_used
+            .values()
+            .fold(0u64, |a, b| a.saturating_add(*b))
+    };
     vec![
         m.name.clone(),
         state,

@@ -15,9 +15,8 @@ use crate::output;
 
 /// Where traces go; OpenTelemetry's own variable.
 const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
-/// What is logged by default. tarpc warns of every connection that ends, which our own lines say better.
-const QUIET_INFO: &str = "info,tarpc=off";
-const QUIET_WARN: &str = "warn,tarpc=off";
+/// Not logged unless it is named: tarpc warns of every connection that ends, which our own lines say better.
+const QUIET: &str = "tarpc=off";
 /// What is traced whatever is logged.
 const TRACED: &str = "info,convoke=debug,convoke_common=debug,convoke_rendezvous=debug,convoke_worker=debug,\
                       convoke_coordinator=debug,h2=off,hyper=off,tonic=off,tower=off,quinn=off,rustls=off";
@@ -33,9 +32,9 @@ struct Exporter {
 
 /// Starts to log and, where it is asked for, to export.
 pub fn start(args: &LogArgs, daemon: bool) -> Result<Telemetry, Failure> {
-    let default = if daemon { QUIET_INFO } else { QUIET_WARN };
+    let default = if daemon { "info" } else { "warn" };
     let wanted = args.log.as_deref().unwrap_or(default);
-    let filter = EnvFilter::try_new(wanted)
+    let filter = EnvFilter::try_new(format!("{QUIET},{wanted}"))
         .map_err(|e| Failure::Usage(format!("--log '{wanted}' is no filter: {e}")))?;
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
     let lines = match args.log_format {

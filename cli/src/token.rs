@@ -31,7 +31,29 @@ struct Created {
 
 #[derive(Serialize)]
 struct Listed {
-    tokens: Vec<TokenInfo>,
+    tokens: Vec<Listing>,
+}
+
+/// A token in JSON; times in seconds since 1970.
+#[derive(Serialize)]
+struct Listing {
+    id: String,
+    role: String,
+    created: u64,
+    expires: Option<u64>,
+    revoked: bool,
+}
+
+impl From<TokenInfo> for Listing {
+    fn from(t: TokenInfo) -> Listing {
+        Listing {
+            id: t.id.to_string(),
+            role: t.role.to_string(),
+            created: t.created,
+            expires: t.expires,
+            revoked: t.revoked,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -56,7 +78,9 @@ pub async fn token(command: TokenCommand, json: bool) -> Result<(), Failure> {
         TokenCommand::List { at } => {
             let tokens = client(at)?.list_tokens().await?;
             match json {
-                true => output::json(&Listed { tokens }),
+                true => output::json(&Listed {
+                    tokens: tokens.into_iter().map(Listing::from).collect(),
+                }),
                 false => output::print(&list(&tokens, SystemClock.unix_seconds())),
             }
         }
@@ -116,12 +140,12 @@ mod tests {
         ];
         assert_eq!(
             list(&tokens, 1100),
-            "  ID        ROLE    STATE            MADE\n  \
-               aaaaaaaa  worker  good for ever    100 s ago\n  \
-               bbbbbbbb  worker  expired          100 s ago\n  \
-               cccccccc  worker  good for 2 h     100 s ago\n  \
-               dddddddd  worker  revoked          100 s ago\n"
-                .replace("good for 2 h  ", "good for 2 h  ")
+            "  ID        ROLE    STATE          MADE
+  aaaaaaaa  worker  good for ever  100 s ago
+  bbbbbbbb  worker  expired        100 s ago
+  cccccccc  worker  good for 2 h   100 s ago
+  dddddddd  worker  revoked        100 s ago
+"
         );
     }
 }

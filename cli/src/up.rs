@@ -6,16 +6,17 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::error::{Code, Error};
 use futures::future::select_all;
 use serde::Serialize;
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::{Child, Command};
-use tokio::time::timeout;
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::time::{Instant, timeout};
 
-use crate::args::UpArgs;
+use crate::args::{LogArgs, LogFormat, UpArgs};
 use crate::daemon::Ready;
 use crate::failure::Failure;
 use crate::signals::Signals;
@@ -25,6 +26,8 @@ use crate::{machine, output};
 const START_BOUND: Duration = Duration::from_secs(30);
 /// How long one may take to stop; more than it gives itself.
 const STOP_BOUND: Duration = Duration::from_secs(12);
+/// First and longest pause before a worker that ended is started again; one that lasted longer begins anew.
+const RESTART: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
 /// The run folder, removed with everything in it.
 struct RunDir(PathBuf);
@@ -60,7 +63,16 @@ impl Drop for RunDir {
 struct Process {
     what: String,
     child: Child,
+    /// The pipe whose end tells it to stop. Kept out of `child`, which closes its own before it waits.
+    pipe: Option<ChildStdin>,
+    recipe: Recipe,
+    started: Instant,
+    /// Before it is started again.
+    pause: Duration,
 }
+
+/// Makes the command that starts a child.
+type Recipe = Arc<dyn Fn() -> Command + Send + Sync>;
 
 #[derive(Serialize)]
 struct Cluster {
@@ -72,12 +84,12 @@ struct Cluster {
 }
 
 /// Starts, tells how to connect, waits, stops.
-pub async fn up(args: UpArgs, json: bool) -> Result<(), Failure> {
+pub async fn up(args: UpArgs, log: LogArgs, json: bool) -> Result<(), Failure> {
     let mut signals = Signals::hear()?;
     let run_dir = RunDir::make(args.run_dir.clone())?;
     let mut processes = Vec::new();
     let started = signals
-        .or(start(&args, &run_dir.0, &mut processes))
+        .or(start(&args, &log, &run_dir.0, &mut processes))
         .await;
     let result = match started.and_then(|cluster| tell(&cluster, json)) {
         Ok(()) => watch(&mut signals, &mut processes).await,
@@ -89,15 +101,23 @@ pub async fn up(args: UpArgs, json: bool) -> Result<(), Failure> {
 
 async fn start(
     args: &UpArgs,
+    log: &LogArgs,
     run_dir: &Path,
     processes: &mut Vec<Process>,
 ) -> Result<Cluster, Failure> {
     let (state_dir, tokens) = (run_dir.join("coordinator"), run_dir.join("tokens"));
-    let mut command = child("coordinator");
-    command.arg("--listen").arg(args.listen.to_string());
-    command.arg("--state-dir").arg(&state_dir);
-    command.arg("--token-dir").arg(&tokens);
-    let coordinator = spawn("the coordinator", command, processes).await?;
+    let recipe: Recipe = {
+        let (args, log) = (args.clone(), log.clone());
+        let (state_dir, tokens) = (state_dir.clone(), tokens.clone());
+        Arc::new(move || {
+            let mut command = child("coordinator", &log);
+            command.arg("--listen").arg(args.listen.to_string());
+            command.arg("--state-dir").arg(&state_dir);
+            command.arg("--token-dir").arg(&tokens);
+            command
+        })
+    };
+    let coordinator = spawn("the coordinator", recipe, processes).await?;
     let worker_token_file = tokens.join("worker.token");
     let threads = args
         .threads
@@ -109,20 +129,27 @@ async fn start(
     let mut workers = Vec::new();
     for i in 0..args.workers {
         let name = format!("w{i}");
-        let mut command = child("worker");
-        command.arg("--join").arg(&connect);
-        command.arg("--token-file").arg(&worker_token_file);
-        command.arg("--name").arg(&name);
-        command.arg("--state-dir").arg(run_dir.join(&name));
-        command.arg("--cache-dir").arg(run_dir.join(&name).join("chunks"));
-        command.arg("--threads").arg(threads.to_string());
-        command.arg("--memory").arg(memory.to_string());
-        let listen = SocketAddr::new(args.listen.ip(), 0);
-        command.arg("--listen").arg(listen.to_string());
-        if let Some(root) = &args.artifact_root {
-            command.arg("--artifact-root").arg(root);
-        }
-        workers.push(spawn(&format!("worker {name}"), command, processes).await?.name);
+        let what = format!("worker {name}");
+        let folder = run_dir.join(&name);
+        let (args, log, connect) = (args.clone(), log.clone(), connect.clone());
+        let token_file = worker_token_file.clone();
+        let recipe: Recipe = Arc::new(move || {
+            let mut command = child("worker", &log);
+            command.arg("--join").arg(&connect);
+            command.arg("--token-file").arg(&token_file);
+            command.arg("--name").arg(&name);
+            command.arg("--state-dir").arg(&folder);
+            command.arg("--cache-dir").arg(folder.join("chunks"));
+            command.arg("--threads").arg(threads.to_string());
+            command.arg("--memory").arg(memory.to_string());
+            let listen = SocketAddr::new(args.listen.ip(), 0);
+            command.arg("--listen").arg(listen.to_string());
+            if let Some(root) = &args.artifact_root {
+                command.arg("--artifact-root").arg(root);
+            }
+            command
+        });
+        workers.push(spawn(&what, recipe, processes).await?.name);
     }
     Ok(Cluster {
         connect,
@@ -148,35 +175,41 @@ fn reachable(listen: &str) -> String {
 }
 
 /// This binary in a role; variables that are meant for this command do not reach it.
-fn child(role: &str) -> Command {
+fn child(role: &str, log: &LogArgs) -> Command {
     let mut command = Command::new("/proc/self/exe");
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
-        if text.starts_with("CONVOKE_") && !text.starts_with("CONVOKE_LOG") {
+        if text.starts_with("CONVOKE_") {
             command.env_remove(&name);
         }
     }
     command.arg0("convoke");
     command.args([role, "--attached", "--json"]);
+    if let Some(filter) = &log.log {
+        command.args(["--log", filter]);
+    }
+    if log.log_format == LogFormat::Json {
+        command.args(["--log-format", "json"]);
+    }
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     command.kill_on_drop(true);
     command
 }
 
 /// Starts a child and waits until it says that it is ready.
-async fn spawn(
-    what: &str,
-    mut command: Command,
-    processes: &mut Vec<Process>,
-) -> Result<Ready, Failure> {
-    let mut child = command
+async fn spawn(what: &str, recipe: Recipe, processes: &mut Vec<Process>) -> Result<Ready, Failure> {
+    let mut child = recipe()
         .spawn()
         .map_err(|e| Failure::io(&format!("cannot start {what}"), &e))?;
-    let stdout = child.stdout.take();
+    let (stdout, pipe) = (child.stdout.take(), child.stdin.take());
     // Kept at once, so that it is stopped whatever happens.
     processes.push(Process {
         what: what.to_owned(),
         child,
+        pipe,
+        recipe,
+        started: Instant::now(),
+        pause: RESTART.0,
     });
     let Some(stdout) = stdout else {
         return Err(Error::internal("a child without stdout").into());
@@ -222,18 +255,63 @@ fn tell(c: &Cluster, json: bool) -> Result<(), Failure> {
     ))
 }
 
-/// Waits for a signal, which is how it ends well, or for a child that ends by itself, which is how it does not.
+/// Waits for a signal. A worker that ends by itself is started again, as a service manager would; without the
+/// coordinator there is nothing to go on with.
 async fn watch(signals: &mut Signals, processes: &mut [Process]) -> Result<(), Failure> {
-    let exits = processes.iter_mut().map(|p| Box::pin(p.child.wait()));
-    let (ended, which) = tokio::select! {
-        biased;
-        () = signals.wait() => return Ok(()),
-        (ended, which, _) = select_all(exits) => (ended, which),
-    };
-    let how = ended.map_or_else(|e| e.to_string(), |s| s.to_string());
-    let what = processes.get(which).map_or("a process", |p| &p.what);
-    let e = Error::new(Code::PeerLost, format!("{what} ended by itself: {how}"));
-    Err(e.advise("its log above says why; the other processes are stopped").into())
+    loop {
+        let exits = processes.iter_mut().map(|p| Box::pin(p.child.wait()));
+        let (ended, which) = tokio::select! {
+            biased;
+            () = signals.wait() => return Ok(()),
+            (ended, which, _) = select_all(exits) => (ended, which),
+        };
+        let how = ended.map_or_else(|e| e.to_string(), |s| s.to_string());
+        let Some(process) = processes.get_mut(which) else {
+            continue;
+        };
+        if which == 0 {
+            let e = Error::new(
+                Code::PeerLost,
+                format!("{} ended by itself: {how}", process.what),
+            );
+            return Err(e
+                .advise("its log above says why; the workers are stopped")
+                .into());
+        }
+        tracing::warn!(
+            "{} ended by itself ({how}); it is started again",
+            process.what
+        );
+        tokio::select! {
+            biased;
+            () = signals.wait() => return Ok(()),
+            () = restart(process) => {}
+        }
+    }
+}
+
+/// Starts a child again, after a pause that grows while it does not last.
+async fn restart(process: &mut Process) {
+    loop {
+        let lasted = process.started.elapsed() > RESTART.1;
+        let pause = if lasted { RESTART.0 } else { process.pause };
+        tokio::time::sleep(pause).await;
+        let mut started = Vec::new();
+        let result = spawn(&process.what, process.recipe.clone(), &mut started).await;
+        if let Some(next) = started.pop() {
+            *process = Process {
+                pause: (pause * 2).min(RESTART.1),
+                ..next
+            };
+        }
+        match result {
+            Ok(_) => return,
+            Err(Failure::Error(e)) => {
+                tracing::warn!("{} did not start again: {e}", process.what);
+            }
+            Err(_) => tracing::warn!("{} did not start again", process.what),
+        }
+    }
 }
 
 async fn stop(processes: Vec<Process>) {
@@ -260,7 +338,7 @@ async fn stop(processes: Vec<Process>) {
 
 /// Ends one child; the end of the pipe is what tells it to.
 async fn end(mut p: Process) {
-    drop(p.child.stdin.take());
+    drop(p.pipe.take());
     if timeout(STOP_BOUND, p.child.wait()).await.is_err() {
         tracing::warn!("{} does not stop and is killed", p.what);
         // It is gone already otherwise.

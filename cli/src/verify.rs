@@ -48,7 +48,9 @@ impl Verdict {
         let mut problems = Vec::new();
         if self.bits_equal == Some(false) {
             let names = self.differing.join(", ");
-            problems.push(format!("the bits of {names} differ from those on one worker"));
+            problems.push(format!(
+                "the bits of {names} differ from those on one worker"
+            ));
         }
         for c in self.expected.iter().filter(|c| !c.ok) {
             problems.push(match &c.problem {
@@ -174,7 +176,12 @@ fn values(t: &Tensor) -> Box<dyn Iterator<Item = f64> + '_> {
         f: impl Fn(T) -> f64 + 'a,
     ) -> Box<dyn Iterator<Item = f64> + 'a> {
         // The dtype was matched by the caller.
-        Box::new(t.as_slice::<T>().unwrap_or_default().iter().map(move |v| f(*v)))
+        Box::new(
+            t.as_slice::<T>()
+                .unwrap_or_default()
+                .iter()
+                .map(move |v| f(*v)),
+        )
     }
     match t.dtype() {
         DType::F32 => of(t, |v: f32| v.into()),
@@ -280,9 +287,6 @@ mod tests {
             "the bits of y differ from those on one worker"
         );
         (v.bits_equal, v.not_compared) = (None, Some("too small".into()));
-        assert_eq!(
-            v.problem().unwrap(),
-            "nothing could be compared: too small"
-        );
+        assert_eq!(v.problem().unwrap(), "nothing could be compared: too small");
     }
 }

@@ -53,14 +53,20 @@ fn on_thread<T: Send + 'static, F: Future<Output = ()>>(
 }
 
 fn fixture(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../fixtures/bench").join(name)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../fixtures/bench")
+        .join(name)
 }
 
 /// Coordinator, two workers and this client, each on its own network thread.
 fn cluster() -> (Cluster, tokio::runtime::Runtime) {
     let (address, worker_token, client_token) = on_thread(|tell| async move {
-        let volatile =
-            CoordinatorConfig { listen: ANY, state_dir: None, run_dir: None, token_dir: None };
+        let volatile = CoordinatorConfig {
+            listen: ANY,
+            state_dir: None,
+            run_dir: None,
+            token_dir: None,
+        };
         let c = Coordinator::start(world(), volatile).await.unwrap();
         let worker = c.create_token(Role::Worker, None).await.unwrap();
         let client = c.create_token(Role::Client, None).await.unwrap();
@@ -72,7 +78,10 @@ fn cluster() -> (Cluster, tokio::runtime::Runtime) {
         on_thread(move |tell| async move {
             let name = format!("w{i}");
             let pool = Threads::start(&name, 1).unwrap();
-            let world = World { compute: Arc::new(pool.clone()), ..world() };
+            let world = World {
+                compute: Arc::new(pool.clone()),
+                ..world()
+            };
             let config = WorkerConfig {
                 name: Some(name),
                 join,
@@ -102,7 +111,11 @@ async fn endpoint(world: &World, ca: &ClusterCa, name: &str) -> Endpoint {
     let identity = ca.issue_own(world, Role::Worker, name).unwrap();
     let revoked = Arc::new(RevocationList::default());
     let tls = TlsConfigs::cluster(&identity, revoked, world.wall.clone()).unwrap();
-    world.net.endpoint(ANY, &tls, &EndpointOptions::default()).await.unwrap()
+    world
+        .net
+        .endpoint(ANY, &tls, &EndpointOptions::default())
+        .await
+        .unwrap()
 }
 
 /// The stream to a peer that [`incoming`] at the other end returns.
@@ -226,7 +239,9 @@ fn measure(rounds: usize) -> Results {
         .in_flight(64);
     let two = caller.block_on(async { load.await.unwrap() });
     let relay = Relay::start();
-    let own = caller.block_on(Embedded::new(1).threads(1).start()).unwrap();
+    let own = caller
+        .block_on(Embedded::new(1).threads(1).start())
+        .unwrap();
     let load = own.load(fixture("one_op.onnx")).workers(1).in_flight(64);
     let one = caller.block_on(async { load.await.unwrap() });
 
@@ -253,7 +268,9 @@ fn measure(rounds: usize) -> Results {
             }),
         ];
         if turn >= turns.div_ceil(10) {
-            rows.iter_mut().zip(&mut turn_rows).for_each(|(all, new)| all.append(new));
+            rows.iter_mut()
+                .zip(&mut turn_rows)
+                .for_each(|(all, new)| all.append(new));
         }
     }
     let rate = |model, width| caller.block_on(throughput(model, width, rounds));
@@ -268,7 +285,10 @@ fn measure(rounds: usize) -> Results {
         "quinn relay, on the driver's thread",
         "one op on one embedded worker",
     ];
-    Results { rows: names.into_iter().zip(rows).collect(), rates }
+    Results {
+        rows: names.into_iter().zip(rows).collect(),
+        rates,
+    }
 }
 
 fn main() {
@@ -278,7 +298,11 @@ fn main() {
         arguments.get(at + 1)?.parse().ok()
     };
     let results = measure(after("--rounds").unwrap_or(5000));
-    let rows: Vec<_> = results.rows.into_iter().map(|(n, t)| (n, quantiles(t))).collect();
+    let rows: Vec<_> = results
+        .rows
+        .into_iter()
+        .map(|(n, t)| (n, quantiles(t)))
+        .collect();
     let (ours, floors) = (rows[0].1.0, [rows[1].1.0, rows[2].1.0]);
     if arguments.iter().any(|a| a == "--json") {
         let json = serde_json::json!({

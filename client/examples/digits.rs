@@ -17,7 +17,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = cluster.load(folder.join("model.onnx")).workers(3).await?;
     let plan = model.prepare(inputs.clone()).await?;
     for part in &plan.parts {
-        println!("{}: {} nodes, {} … {}", part.name, part.nodes, part.first_node, part.last_node);
+        println!(
+            "{}: {} nodes, {} … {}",
+            part.name, part.nodes, part.first_node, part.last_node
+        );
     }
     let outputs = model.call(inputs).await?;
     let (_, logits) = outputs.0.first().ok_or("the model has an output")?;
@@ -26,7 +29,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let best = row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
         best.map_or(-1, |(digit, _)| digit as i64)
     });
-    let right = guesses.zip(&labels).filter(|(guess, label)| guess == *label).count();
+    let right = guesses
+        .zip(&labels)
+        .filter(|(guess, label)| guess == *label)
+        .count();
     println!(
         "{right} of {} digits right ({:.1} %)",
         labels.len(),

@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use convoke_common::admission::call;
 use convoke_common::error::{Code, Error, Result};
+use convoke_common::graph::Function;
 use convoke_common::identity::JoinToken;
 use convoke_common::rpc::{self, ClusterStatus};
 use convoke_common::world::World;
+use convoke_models::Source;
 
-use crate::model::ModelBuilder;
+use crate::model::{ModelBuilder, Origin};
 use crate::runtime::{NetThread, NoCompute};
 use crate::session::Session;
 
@@ -78,7 +80,17 @@ pub async fn connect(address: &str, token: Token) -> Result<Cluster> {
 impl Cluster {
     /// Loads an ONNX model. Options follow on the builder; awaiting it loads.
     pub fn load(&self, path: impl AsRef<Path>) -> ModelBuilder {
-        ModelBuilder::new(self.clone(), path.as_ref().to_owned())
+        ModelBuilder::new(self.clone(), Origin::File(path.as_ref().to_owned()))
+    }
+
+    /// Loads a function: `sources` are the files of its artifacts. Options follow on the builder; awaiting it
+    /// loads, which fails where the function breaks an invariant.
+    pub fn load_function(
+        &self,
+        function: impl Into<Arc<Function>>,
+        sources: Vec<Source>,
+    ) -> ModelBuilder {
+        ModelBuilder::new(self.clone(), Origin::Function(function.into(), sources))
     }
 
     /// Members, links, programs, memory, live steps.

@@ -25,7 +25,10 @@ impl ModelBuilder {
             let bounds = inner.bounds_for(&bindings);
             let open = inner.unbounded(&bounds);
             if !open.is_empty() {
-                let msg = format!("the sizes of these dynamic axes are not known: {}", open.join(", "));
+                let msg = format!(
+                    "the sizes of these dynamic axes are not known: {}",
+                    open.join(", ")
+                );
                 return Err(Error::new(Code::InvalidArgument, msg)
                     .advise("give inputs, or bound each axis, for example with --dim seq=512"));
             }

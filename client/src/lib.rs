@@ -25,9 +25,10 @@ mod runtime;
 mod session;
 
 pub use cluster::{Cluster, Token, connect};
-pub use convoke_common::graph::TensorType;
+pub use convoke_common::graph::{Function, TensorType};
 pub use convoke_common::rpc::{ClusterStatus, CutEdge, PartSummary, PlanSummary};
 pub use convoke_common::{Code, DType, Dim, Element, Error, Result, Site, Tensor};
+pub use convoke_models::Source;
 #[cfg(feature = "embedded")]
 pub use embedded::{Embedded, embedded};
 pub use model::{CallOptions, Model, ModelBuilder, Outputs, Phase, Signature};

@@ -16,7 +16,7 @@ use convoke_common::memory::{Account, Pool};
 use convoke_common::program::Axes;
 use convoke_common::rpc::{self, PlanOptions, PlanSummary, Planned, WorkerCount};
 use convoke_common::rpc_transport::call_context;
-use convoke_models::{LoadOptions, onnx};
+use convoke_models::{LoadOptions, Source, onnx};
 use convoke_rendezvous::driver::Driver;
 use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 
@@ -59,11 +59,19 @@ pub enum Phase {
 
 type OnPhase = Arc<dyn Fn(Phase) + Send + Sync>;
 
+/// What a model is made from.
+pub(crate) enum Origin {
+    /// An ONNX file.
+    File(PathBuf),
+    /// A function, and the files that its literals are ranges of.
+    Function(Arc<Function>, Vec<Source>),
+}
+
 /// How a model is to be loaded; await it to load.
 #[must_use = "a model loads when its builder is awaited"]
 pub struct ModelBuilder {
     pub(crate) cluster: Cluster,
-    path: PathBuf,
+    origin: Origin,
     weights: Vec<PathBuf>,
     artifact_root: Option<PathBuf>,
     workers: WorkerCount,
@@ -75,10 +83,10 @@ pub struct ModelBuilder {
 }
 
 impl ModelBuilder {
-    pub(crate) fn new(cluster: Cluster, path: PathBuf) -> ModelBuilder {
+    pub(crate) fn new(cluster: Cluster, origin: Origin) -> ModelBuilder {
         ModelBuilder {
             cluster,
-            path,
+            origin,
             weights: vec![],
             artifact_root: None,
             workers: WorkerCount::Auto,
@@ -90,7 +98,8 @@ impl ModelBuilder {
         }
     }
 
-    /// Binds initializers that have no data to the tensors of a safetensors file, by name.
+    /// Binds initializers that have no data to the tensors of a safetensors file, by name. Of no effect on a
+    /// function, whose files come with it.
     pub fn weights(mut self, path: impl Into<PathBuf>) -> Self {
         self.weights.push(path.into());
         self
@@ -143,8 +152,18 @@ impl ModelBuilder {
     /// Imports the model and waits for its workers; plans nothing yet.
     pub(crate) async fn import(&self) -> Result<Inner> {
         let session = self.cluster.session.clone();
-        let imported = import(&session, self).await?;
-        session.sources.add(&imported.sources);
+        let (function, sources) = match &self.origin {
+            Origin::File(path) => {
+                let imported = import(&session, path.clone(), self).await?;
+                (Arc::new(imported.function), imported.sources)
+            }
+            Origin::Function(function, sources) => {
+                let verified = function.verify();
+                verified.map_err(|e| Error::new(Code::InvalidGraph, e.to_string()))?;
+                (function.clone(), sources.clone())
+            }
+        };
+        session.sources.add(&sources);
         if let WorkerCount::Exactly(need) = self.workers {
             let tell = self.tell.clone();
             let mut told = move |have| tell(Phase::Workers { have, need });
@@ -152,7 +171,7 @@ impl ModelBuilder {
                 .await_workers(need, WORKERS_BOUND, &mut told)
                 .await?;
         }
-        Inner::new(session, imported.function, self)
+        Inner::new(session, function, self)
     }
 
     async fn load(self) -> Result<Model> {
@@ -182,8 +201,8 @@ impl IntoFuture for ModelBuilder {
     }
 }
 
-async fn import(session: &Session, b: &ModelBuilder) -> Result<onnx::Imported> {
-    let (path, tell) = (b.path.clone(), b.tell.clone());
+async fn import(session: &Session, path: PathBuf, b: &ModelBuilder) -> Result<onnx::Imported> {
+    let tell = b.tell.clone();
     let options = LoadOptions {
         weights: b.weights.clone(),
         cache_dir: None,
@@ -375,10 +394,10 @@ impl Model {
 }
 
 impl Inner {
-    fn new(session: Arc<Session>, function: Function, b: &ModelBuilder) -> Result<Inner> {
+    fn new(session: Arc<Session>, function: Arc<Function>, b: &ModelBuilder) -> Result<Inner> {
         let inner = Inner {
             session,
-            function: Arc::new(function),
+            function,
             options: PlanOptions {
                 workers: b.workers,
                 pins: b.pins.clone(),

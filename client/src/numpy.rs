@@ -212,6 +212,12 @@ fn read_array(from: &mut impl Read, size: u64, origin: &Origin<'_>) -> Result<Te
         return Err(origin.bad("its buffer is shared"));
     };
     from.read_exact(bytes).map_err(|e| origin.ended(e))?;
+    // Archives check their sums when the end is read.
+    match from.read(&mut [0]) {
+        Ok(0) => {}
+        Ok(_) => return Err(origin.bad("the file goes on after the array")),
+        Err(e) => return Err(origin.ended(e)),
+    }
     if header.fortran && header.shape.len() > 1 {
         tensor = from_fortran(&tensor).map_err(failed)?;
     }

@@ -338,8 +338,8 @@ pub trait Worker {
     async fn install(grant: Grant) -> Result<()>;
     /// How far that is.
     async fn progress(plan: PlanId) -> Result<Progress>;
-    /// Drops the lease.
-    async fn release(lease: LeaseId) -> Result<()>;
+    /// Drops the lease; `lost` names the worker whose loss ended it, where that is why.
+    async fn release(lease: LeaseId, lost: Option<String>) -> Result<()>;
     /// Measures links to others.
     async fn probe(peers: Vec<Participant>) -> Result<Vec<LinkReport>>;
     /// Token ids that no longer count.

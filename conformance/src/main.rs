@@ -1,14 +1,19 @@
-//! Runs test cases made by others: ONNX's node cases, through everything from import to kernels.
+//! Runs test cases made by others: ONNX's node cases, through the whole product on a cluster of two workers.
 //!
 //! ```text
-//! case (files) -> product (import, run) -> compare -> report
+//! case (files) -> import -> alone: one worker ---------------------> compare -> report
+//!                      \`-> apart: operands from another worker --> same bits /
 //! ```
 //!
-//! Invariant: a case is right, wrong or not registered, never left out. Not registered is what names an op, a dtype
-//! or a kind of value that is not supported; anything else that goes wrong is wrong.
+//! Invariants
+//! 1. A case is right, wrong or not registered, never left out. Not registered is what names an op, a dtype or a
+//!    kind of value that is not supported; anything else that goes wrong is wrong.
+//! 2. A case that has an operand, and of which anything is left to run in a step, runs both alone and apart; how
+//!    many do is told.
 
 mod case;
 mod compare;
+mod feed;
 mod product;
 mod report;
 mod wire;
@@ -17,7 +22,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use convoke_models::ModelError;
+use convoke::Cluster;
+use convoke_models::{Imported, ModelError};
 
 use case::{Case, Named};
 use report::{Report, Verdict};
@@ -42,32 +48,43 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let cases = match case::find(&args.cases) {
-        Ok(cases) => cases,
+    let ran = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .map_err(|e| format!("cannot start: {e}"))
+        .and_then(|runtime| runtime.block_on(run(&args)));
+    match ran {
+        Ok(report) => {
+            println!("{report}");
+            match report.totals() {
+                (_, 0, _) => ExitCode::SUCCESS,
+                _ => ExitCode::FAILURE,
+            }
+        }
         Err(e) => {
             eprintln!("{e}");
-            return ExitCode::FAILURE;
+            ExitCode::FAILURE
         }
-    };
+    }
+}
+
+async fn run(args: &Args) -> Result<Report, String> {
+    let cases = case::find(&args.cases)?;
+    let cluster = product::cluster().await.map_err(|e| e.to_string())?;
     let cache = std::env::temp_dir().join(format!("convoke-conformance-{}", std::process::id()));
     let mut report = Report::default();
     for case in cases.iter().filter(|c| c.name.contains(&args.filter)) {
-        let verdict = judge(case, &cache);
+        let verdict = judge(&cluster, case, &cache).await;
         if !(args.registered && matches!(verdict, Verdict::NotRegistered(_))) {
             report.add(&case.op, &case.name, verdict, args.verbose);
         }
     }
+    cluster.shutdown().await;
     // What is left there is of no use to anybody; failing to remove it harms nobody.
     let _ = std::fs::remove_dir_all(&cache);
-    println!("{report}");
-    if report.totals().1 > 0 {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    }
+    Ok(report)
 }
 
-fn judge(case: &Case, cache: &Path) -> Verdict {
+async fn judge(cluster: &Cluster, case: &Case, cache: &Path) -> Verdict {
     if !case.tensors_only() {
         return Verdict::NotRegistered(
             "an input or output is no tensor of a supported dtype".into(),
@@ -84,17 +101,39 @@ fn judge(case: &Case, cache: &Path) -> Verdict {
         Ok(sets) => sets,
         Err(e) => return Verdict::Wrong(format!("test data: {e}")),
     };
-    for (inputs, expected) in sets {
-        match product::run(&model, &inputs) {
-            Ok(outputs) => {
-                if let Some(difference) = first_difference(&outputs, &expected) {
-                    return Verdict::Wrong(difference);
-                }
-            }
-            Err(e) => return Verdict::Wrong(e.to_string().replace('\n', " ")),
+    match run_both(cluster, &model, sets).await {
+        Ok(apart) => Verdict::Right { apart },
+        Err(why) => Verdict::Wrong(why.replace('\n', " ")),
+    }
+}
+
+/// Whether the model ran apart too, or what is wrong with it.
+async fn run_both(
+    cluster: &Cluster,
+    model: &Imported,
+    sets: Vec<(Named, Named)>,
+) -> Result<bool, String> {
+    let (inputs, expected): (Vec<Named>, Vec<Named>) = sets.into_iter().unzip();
+    let alone = product::alone(cluster, model, &inputs).await;
+    let alone = alone.map_err(|e| format!("alone: {e}"))?;
+    for (got, want) in alone.outputs.iter().zip(&expected) {
+        if let Some(difference) = first_difference(&got.0, want) {
+            return Err(difference);
         }
     }
-    Verdict::Right
+    if model.function.params.is_empty() || alone.nodes.iter().sum::<u32>() == 0 {
+        return Ok(false);
+    }
+    let apart = product::apart(cluster, model, &inputs).await;
+    let apart = apart.map_err(|e| format!("apart: {e}"))?;
+    if apart.nodes.len() != 2 || apart.nodes.contains(&0) || apart.cuts == 0 {
+        let (nodes, cuts) = (&apart.nodes, apart.cuts);
+        return Err(format!("not split: nodes {nodes:?}, {cuts} cut edges"));
+    }
+    match apart.outputs == alone.outputs {
+        true => Ok(true),
+        false => Err("apart: other bits than alone".into()),
+    }
 }
 
 fn first_difference(got: &Named, expected: &Named) -> Option<String> {

@@ -1,15 +1,18 @@
-//! What is under test: a model goes in, tensors come out.
+//! What is under test: a model goes in, tensors come out, of a cluster of two workers.
 
-use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
-use convoke_common::graph::{Function, Literal, TensorType};
-use convoke_common::{Code, Error, Result, Tensor};
+use convoke::{Cluster, Error, Model, ModelBuilder, Outputs, Result};
 use convoke_models::onnx::{LoadOptions, load};
 use convoke_models::{Imported, ModelError};
-use convoke_worker::cpu::evaluate;
 
 use crate::case::Named;
+use crate::feed::{FEEDERS, fed};
+
+/// The names of the workers of an embedded cluster.
+const WORKERS: [&str; 2] = ["w0", "w1"];
+/// Memory of each worker: no case is large.
+const MEMORY: u64 = 1 << 30;
 
 /// The model at `path`, imported.
 pub fn import(path: &Path, cache: &Path) -> std::result::Result<Imported, ModelError> {
@@ -20,60 +23,54 @@ pub fn import(path: &Path, cache: &Path) -> std::result::Result<Imported, ModelE
     load(path, &options)
 }
 
-/// The results of the model's function on `inputs`.
-pub fn run(model: &Imported, inputs: &Named) -> Result<Named> {
-    let f = &model.function;
-    let params = f.params.iter().map(|id| {
-        let name = &f.value(*id).name;
-        let fed = inputs.iter().find(|(n, _)| n.as_str() == &**name);
-        fed.map(|(_, t)| t.clone()).ok_or_else(|| {
-            Error::new(
-                Code::InvalidInput,
-                format!("input '{name}' is not in the data set"),
-            )
-        })
-    });
-    let params = params.collect::<Result<Vec<_>>>()?;
-    let load =
-        |_: &Function, literal: &Literal, ty: &TensorType| literal_tensor(model, literal, ty);
-    let results = evaluate::evaluate(f, &params, &load)?;
-    Ok(f.results
-        .iter()
-        .map(|(name, _)| name.clone())
-        .zip(results)
-        .collect())
+/// The cluster that runs all cases.
+pub async fn cluster() -> Result<Cluster> {
+    let cluster = convoke::Embedded::new(WORKERS.len());
+    cluster.threads(1).memory(MEMORY).start().await
 }
 
-fn literal_tensor(model: &Imported, literal: &Literal, ty: &TensorType) -> Result<Tensor> {
-    let (artifact, offset, len) = match literal {
-        Literal::Inline(t) => return Ok(t.clone()),
-        Literal::Range {
-            artifact,
-            offset,
-            len,
-        } => (*artifact as usize, *offset, *len as usize),
-    };
-    let unknown = || {
-        Error::new(
-            Code::InvalidGraph,
-            "a literal is a range of a file that is not there",
-        )
-    };
-    let source = model.sources.get(artifact).ok_or_else(unknown)?;
-    let shape = ty
-        .fixed_shape()
-        .ok_or_else(|| Error::new(Code::InvalidGraph, "a literal without a size"))?;
-    let mut bytes = vec![0; len];
-    let mut read = || -> std::io::Result<()> {
-        let mut file = std::fs::File::open(source.path())?;
-        file.seek(SeekFrom::Start(offset))?;
-        file.read_exact(&mut bytes)
-    };
-    read().map_err(|e| {
-        Error::new(
-            Code::Io,
-            format!("cannot read {}: {e}", source.path().display()),
-        )
-    })?;
-    Ok(Tensor::from_bytes(ty.dtype, &shape, &bytes)?)
+/// What a run gave, and how it was laid out.
+pub struct Ran {
+    /// Of each data set.
+    pub outputs: Vec<Outputs>,
+    /// Nodes that ran in a step, by worker.
+    pub nodes: Vec<u32>,
+    /// Values that went from worker to worker.
+    pub cuts: usize,
+}
+
+/// Runs the model on each of `sets`, on one worker.
+pub async fn alone(cluster: &Cluster, model: &Imported, sets: &[Named]) -> Result<Ran> {
+    let builder = cluster.load_function(model.function.clone(), model.sources.clone());
+    run(builder.workers(1), sets).await
+}
+
+/// Runs the model on each of `sets`, on a worker whose operands come from another.
+pub async fn apart(cluster: &Cluster, model: &Imported, sets: &[Named]) -> Result<Ran> {
+    let builder = cluster.load_function(fed(&model.function), model.sources.clone());
+    let pinned = builder.pin(FEEDERS, WORKERS[0]).pin("*", WORKERS[1]);
+    run(pinned.workers(2), sets).await
+}
+
+async fn run(builder: ModelBuilder, sets: &[Named]) -> Result<Ran> {
+    let model = builder.await?;
+    let ran = call(&model, sets).await;
+    let unloaded = model.unload().await;
+    let ran = ran?;
+    unloaded?;
+    Ok(ran)
+}
+
+async fn call(model: &Model, sets: &[Named]) -> Result<Ran> {
+    let mut outputs = Vec::new();
+    for inputs in sets {
+        outputs.push(model.call(inputs.clone()).await?);
+    }
+    let plan = model.plan().await;
+    let plan = plan.ok_or_else(|| Error::internal("a model that was called has no plan"))?;
+    Ok(Ran {
+        outputs,
+        nodes: plan.parts.iter().map(|p| p.nodes).collect(),
+        cuts: plan.cut_edges.len(),
+    })
 }

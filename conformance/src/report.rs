@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 /// How a case ended.
 pub enum Verdict {
-    Right,
+    /// And whether it ran apart too.
+    Right { apart: bool },
     /// And why.
     Wrong(String),
     /// An op, a dtype or a kind of value that is not supported.
@@ -16,6 +17,8 @@ struct Row {
     right: usize,
     wrong: usize,
     not_registered: usize,
+    /// Of those right, how many ran apart too.
+    apart: usize,
 }
 
 /// Verdicts by op.
@@ -30,7 +33,13 @@ impl Report {
     pub fn add(&mut self, op: &str, case: &str, verdict: Verdict, verbose: bool) {
         let row = self.rows.entry(op.into()).or_default();
         match verdict {
-            Verdict::Right => row.right += 1,
+            Verdict::Right { apart } => {
+                row.right += 1;
+                row.apart += usize::from(apart);
+                if !apart && verbose {
+                    self.notes.push(format!("alone only: {case}"));
+                }
+            }
             Verdict::Wrong(why) => {
                 row.wrong += 1;
                 self.notes.push(format!("wrong: {case}: {why}"));
@@ -56,25 +65,33 @@ impl std::fmt::Display for Report {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(
             f,
-            "{:<28} {:>6} {:>6} {:>6} {:>15}",
-            "op", "cases", "right", "wrong", "not registered"
+            "{:<28} {:>6} {:>6} {:>6} {:>6} {:>15}",
+            "op", "cases", "right", "apart", "wrong", "not registered"
         )?;
         for (op, row) in &self.rows {
             let Row {
                 right,
                 wrong,
                 not_registered,
+                apart,
             } = row;
             let cases = right + wrong + not_registered;
             writeln!(
                 f,
-                "{op:<28} {cases:>6} {right:>6} {wrong:>6} {not_registered:>15}"
+                "{op:<28} {cases:>6} {right:>6} {apart:>6} {wrong:>6} {not_registered:>15}"
             )?;
         }
         for note in &self.notes {
             writeln!(f, "{note}")?;
         }
         let (right, wrong, not_registered) = self.totals();
+        let apart: usize = self.rows.values().map(|row| row.apart).sum();
+        writeln!(
+            f,
+            "of those right, {apart} ran also with operands from another worker, to the same bits; \
+             of {} nothing is left to run in a step, or there is no operand",
+            right - apart
+        )?;
         write!(
             f,
             "{right} right, {wrong} wrong, {not_registered} not registered"

@@ -167,7 +167,7 @@ impl Node {
         let (me, id) = (Arc::downgrade(self), grant.lease);
         let driver_lost = Box::new(move || {
             if let Some(me) = me.upgrade() {
-                me.release(id);
+                me.release(id, None);
             }
         });
         let executor = Executor::new(
@@ -210,7 +210,7 @@ impl Node {
         self.hub.add_lease(lease.clone());
         // A link that ended before the lease was in the hub told nobody.
         if let Some(l) = needed.iter().find(|l| l.is_closed()) {
-            self.release(lease.id);
+            self.release(lease.id, None);
             let msg = format!(
                 "worker {} lost contact with {} while it installed {}",
                 self.me.name,
@@ -312,12 +312,18 @@ impl Node {
         remote::dial_lane(&self.world, &self.hub, dialled.connection, name).await
     }
 
-    /// Frees a lease; its steps in flight end.
-    pub fn release(&self, id: LeaseId) {
+    /// Frees a lease; its steps in flight end, because of the loss of the worker `lost` or of their driver.
+    pub fn release(&self, id: LeaseId, lost: Option<&str>) {
         let Some(held) = self.held().remove(&id) else {
             return;
         };
-        let error = Error::new(Code::LeaseRetired, format!("{id} was released"));
+        let error = match lost {
+            Some(peer) => {
+                let msg = format!("lost contact with {peer}: the coordinator says that it is gone");
+                Error::new(Code::PeerLost, msg)
+            }
+            None => Error::new(Code::LeaseRetired, format!("{id} was released")),
+        };
         held.executor.abort_all(&error);
         self.hub.remove_lease(id);
         tracing::info!(lease = %id, "released");

@@ -86,8 +86,8 @@ impl Worker for Service {
         Ok(self.node.progress(plan))
     }
 
-    async fn release(self, _: Context, lease: LeaseId) -> Result<()> {
-        self.node.release(lease);
+    async fn release(self, _: Context, lease: LeaseId, lost: Option<String>) -> Result<()> {
+        self.node.release(lease, lost.as_deref());
         Ok(())
     }
 

@@ -1,6 +1,10 @@
 //! Real processes of the binary, with bounded waits.
 
 #![allow(dead_code, reason = "each test file uses a part")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a test of real processes in real time"
+)]
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};

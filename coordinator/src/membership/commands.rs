@@ -23,6 +23,8 @@ pub enum Command {
     Release {
         lease: LeaseId,
         at: Vec<ConnectionId>,
+        /// The worker whose loss ended it, where that is why.
+        lost: Option<String>,
     },
     /// Ask the worker on this connection to measure its links to others.
     Probe {

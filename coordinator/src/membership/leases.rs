@@ -147,7 +147,11 @@ impl Membership {
         // Also where the lease had ended before: a worker may have acknowledged after it was told so.
         let at = self.carriers(self.leases.0.get(&lease)?, None);
         if !at.is_empty() {
-            self.commands.push_back(Command::Release { lease, at });
+            self.commands.push_back(Command::Release {
+                lease,
+                at,
+                lost: None,
+            });
         }
         match self.leases.0.remove(&lease)?.state {
             LeaseState::Ended { why } => Some(why),
@@ -187,7 +191,9 @@ impl Membership {
         let at = self.carriers(entry, lost);
         let installing = entry.state == LeaseState::Installing;
         if !at.is_empty() {
-            self.commands.push_back(Command::Release { lease, at });
+            let lost = lost.map(str::to_owned);
+            self.commands
+                .push_back(Command::Release { lease, at, lost });
         }
         if !installing {
             self.leases.0.remove(&lease);

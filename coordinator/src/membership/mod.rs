@@ -178,6 +178,7 @@ impl Membership {
                 self.commands.extend(owed.map(|lease| Command::Release {
                     lease,
                     at: vec![connection],
+                    lost: None,
                 }));
             }
             _ => self.links.forget(&name),

@@ -128,6 +128,15 @@ fn release(at: &[u64]) -> Command {
     Command::Release {
         lease: LEASE,
         at: at.iter().map(|c| ConnectionId(*c)).collect(),
+        lost: None,
+    }
+}
+
+fn release_for(at: &[u64], lost: &str) -> Command {
+    Command::Release {
+        lease: LEASE,
+        at: at.iter().map(|c| ConnectionId(*c)).collect(),
+        lost: Some(lost.into()),
     }
 }
 
@@ -266,7 +275,10 @@ fn losing_a_worker_retires_its_leases() {
     rig.core.installed(LEASE).unwrap();
     assert_eq!(rig.core.leases()[0].workers, ["w0", "w1"]);
     rig.core.closed(rig.now, ConnectionId(1));
-    assert_eq!(rig.commands(), [release(&[0]), Command::Population(2)]);
+    assert_eq!(
+        rig.commands(),
+        [release_for(&[0], "w1"), Command::Population(2)]
+    );
     // The process was there all the time and comes back: it hears of what it missed.
     rig.register(8, "w1", 2, 2).unwrap();
     assert_eq!(rig.commands()[0], release(&[8]));
@@ -279,7 +291,10 @@ fn losing_a_worker_retires_its_leases() {
 fn losing_a_worker_during_install_fails_the_install() {
     let mut rig = rig().workers(2).granted();
     rig.core.closed(rig.now, ConnectionId(1));
-    assert_eq!(rig.commands(), [release(&[0]), Command::Population(1)]);
+    assert_eq!(
+        rig.commands(),
+        [release_for(&[0], "w1"), Command::Population(1)]
+    );
     assert!(rig.core.leases().is_empty());
     let error = rig.core.installed(LEASE).unwrap_err().to_string();
     assert!(error.ends_with("worker 'w1' was lost"), "{error}");

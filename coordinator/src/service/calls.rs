@@ -80,11 +80,16 @@ impl Service {
     }
 
     /// Tells a worker that a lease ended.
-    pub(super) async fn release_at(self: Arc<Self>, connection: ConnectionId, lease: LeaseId) {
+    pub(super) async fn release_at(
+        self: Arc<Self>,
+        connection: ConnectionId,
+        lease: LeaseId,
+        lost: Option<String>,
+    ) {
         let told = async {
             let name = self.name_of(connection);
             let worker = self.worker(&name, connection).await?;
-            answer(&name, worker.release(call(), lease).await)
+            answer(&name, worker.release(call(), lease, lost).await)
         };
         if let Err(error) = told.await {
             tracing::debug!(%lease, %error, "a worker could not be told that a lease ended");

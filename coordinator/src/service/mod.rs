@@ -93,10 +93,11 @@ impl Service {
                 code,
                 reason,
             } => self.connections.close(connection, code, reason),
-            Command::Release { lease, at } => {
+            Command::Release { lease, at, lost } => {
                 tracing::info!(%lease, workers = at.len(), "lease ends");
                 for connection in at {
-                    self.tasks.spawn(self.clone().release_at(connection, lease));
+                    self.tasks
+                        .spawn(self.clone().release_at(connection, lease, lost.clone()));
                 }
             }
             Command::Probe { connection, peers } => {

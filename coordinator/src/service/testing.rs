@@ -257,7 +257,7 @@ impl Worker for Scripted {
     async fn progress(self, _: Context, _: PlanId) -> Result<Progress> {
         Ok(Progress { done: 3, total: 10 })
     }
-    async fn release(self, _: Context, lease: LeaseId) -> Result<()> {
+    async fn release(self, _: Context, lease: LeaseId, _: Option<String>) -> Result<()> {
         self.note(Call::Release(lease));
         Ok(())
     }
