@@ -1,6 +1,6 @@
 """Writes ONNX's own node test cases to files: NAME/model.onnx, NAME/test_data_set_0/{input,output}_N.pb.
 
-Usage: python conformance/generate_cases.py DIR        (needs the packages onnx, numpy, ml_dtypes and pillow)
+Usage: python conformance/generate_cases.py DIR        (needs what fixtures/requirements.txt pins)
 
 The `onnx` wheel carries the cases as Python code and the data of its model tests as files; this turns the former
 into the form of the latter, as onnx's own `backend-test-tools generate-data` does for model tests.

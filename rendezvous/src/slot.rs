@@ -212,6 +212,7 @@ impl<T> Slot<T> {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "a race needs threads of its own")]
 mod tests {
     use super::*;
 

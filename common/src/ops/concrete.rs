@@ -53,7 +53,7 @@ pub fn infer_concrete(
         unknown.set(true);
         Dim::Const(0)
     };
-    let inferred = infer::infer_op(op, attrs, &operands, outputs, &fresh)?;
+    let inferred = infer::apply(op, attrs, &operands, outputs, &fresh)?;
     if unknown.get() {
         return Err(OpError::shape(
             "the size of the result depends on a host operand not given",

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use super::check;
 use super::def::{HostValue, Infer, Inferred, OpDef, OpError, Operand};
 use super::host;
+use super::infer_partial as partial;
 use crate::graph::{Function, GraphError, Literal, Node, TensorType, Value, ValueId};
 use crate::tensor::Tensor;
 use crate::{DType, Dim};
@@ -41,6 +42,25 @@ impl HostValues {
 
 /// Checks one application of an op against its definition and gives its outputs.
 pub fn infer_op(
+    op: &OpDef,
+    attrs: &crate::graph::Attrs,
+    inputs: &[Option<Operand<'_>>],
+    outputs: usize,
+    fresh: &dyn Fn(usize, usize) -> Dim,
+) -> Result<Vec<Inferred>, OpError> {
+    let inputs: SmallVec<[Option<Operand<'_>>; 8]> = inputs
+        .iter()
+        .map(|o| o.map(|o| partial::visible(op.name, o)))
+        .collect();
+    let mut out = apply(op, attrs, &inputs, outputs, fresh)?;
+    if let Some(first) = out.first_mut() {
+        partial::follow(op.name, &inputs, first, fresh);
+    }
+    Ok(out)
+}
+
+/// As [`infer_op`], where values are known or not, but not in part.
+pub(super) fn apply(
     op: &OpDef,
     attrs: &crate::graph::Attrs,
     inputs: &[Option<Operand<'_>>],
@@ -271,7 +291,11 @@ pub fn fold_host(f: &Function) -> HostValues {
             }
         }
     }
-    HostValues(known.values)
+    let mut values = known.values;
+    for value in &mut values {
+        *value = value.take().filter(|v| !partial::is_partial(v));
+    }
+    HostValues(values)
 }
 
 /// Whether a value of this type can have followed elements.

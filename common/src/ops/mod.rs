@@ -24,6 +24,7 @@ mod cost;
 pub mod def;
 mod host;
 mod infer;
+mod infer_partial;
 pub mod packing;
 mod shapes;
 pub mod verify;

@@ -201,7 +201,12 @@ fn the_same_holder_returns_as_a_new_incarnation() {
     };
     assert_eq!(
         rig.commands(),
-        [release(&[1]), close, probe, Command::Population(2)]
+        [
+            release_for(&[1], "w1"),
+            close,
+            probe,
+            Command::Population(2)
+        ]
     );
     // The old connection's end is no longer that of a worker.
     rig.core.closed(rig.now, ConnectionId(0));

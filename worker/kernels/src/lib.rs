@@ -13,27 +13,27 @@
 // Index loops over several slices of one length are the form that vectorizes.
 #![allow(clippy::needless_range_loop)]
 
-pub mod element;
-pub mod error;
 pub mod binary;
 pub mod cast;
 mod compiled;
 pub mod conv;
+pub mod element;
+pub mod error;
 pub mod exec;
 pub mod gemm;
 pub mod isa;
 pub mod math;
 pub mod movement;
+mod multiversion;
 pub mod norm;
 pub mod pool;
 pub mod reduce;
-mod multiversion;
 pub mod shape;
 pub mod softmax;
 pub mod split;
-pub mod unary;
 #[cfg(test)]
 mod testing;
+pub mod unary;
 
 pub use error::KernelError;
 pub use exec::{Cancelled, Exec};

@@ -1,0 +1,138 @@
+//! Vectors of which some elements are known: `Concat([n], [2, 3])` with an `n` that only data decides.
+//!
+//! Unknown elements are stood in for by open symbols. Unlike other symbols, which are lengths, these may be any
+//! integer: -1 and 0 mean something to `Reshape`, signs to `Slice`, and a comparison with one is undecided.
+//!
+//! Invariants
+//! 1. `Concat` alone makes open symbols; it and `Expand`, whose target has no special elements, alone see them.
+//! 2. No type has an open symbol in it.
+
+use std::collections::BTreeSet;
+
+use super::def::{HostValue, Inferred, Operand};
+use super::{host, shapes};
+use crate::Dim;
+
+/// What the names of open symbols begin with.
+const OPEN: char = '?';
+
+/// Whether the value of `d` depends on an open symbol.
+fn is_open(d: &Dim) -> bool {
+    let mut symbols = BTreeSet::new();
+    d.symbols(&mut symbols);
+    symbols.iter().any(|s| s.starts_with(OPEN))
+}
+
+/// Whether some element is not known.
+pub(super) fn is_partial(value: &HostValue) -> bool {
+    value.elements.iter().any(is_open)
+}
+
+/// What the op of this name may know of an operand.
+pub(super) fn visible<'a>(op: &str, operand: Operand<'a>) -> Operand<'a> {
+    let hidden = !matches!(op, "Concat" | "Expand") && operand.value.is_some_and(is_partial);
+    Operand {
+        value: operand.value.filter(|_| !hidden),
+        ..operand
+    }
+}
+
+/// Adds what is known of some elements to what a rule said of an output, and takes open symbols out of its type.
+pub(super) fn follow(
+    op: &str,
+    inputs: &[Option<Operand<'_>>],
+    out: &mut Inferred,
+    fresh: &dyn Fn(usize, usize) -> Dim,
+) {
+    match op {
+        "Concat" if out.value.is_none() => out.value = joined(inputs, out, fresh),
+        "Expand" => {
+            for (axis, d) in out.ty.shape.iter_mut().enumerate() {
+                if is_open(d) {
+                    *d = fresh(0, axis);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The elements of small vectors of integers after each other, where some are known.
+fn joined(
+    inputs: &[Option<Operand<'_>>],
+    out: &Inferred,
+    fresh: &dyn Fn(usize, usize) -> Dim,
+) -> Option<HostValue> {
+    let any_known = inputs.iter().flatten().any(|o| o.value.is_some());
+    if !any_known || !shapes::INDEX.contains(&out.ty.dtype) || out.ty.shape.len() != 1 {
+        return None;
+    }
+    host::fixed(&out.ty.shape)?;
+    let mut elements = Vec::new();
+    for operand in inputs.iter().flatten() {
+        match operand.value {
+            Some(v) => elements.extend_from_slice(&v.elements),
+            None => {
+                let n = host::fixed(&operand.ty.shape)?.iter().product::<usize>();
+                let at = elements.len();
+                let open = |k| Dim::sym(&format!("{OPEN}{}", fresh(0, k)));
+                elements.extend((at..at + n).map(open));
+            }
+        }
+    }
+    Some(HostValue::vector(elements))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Tensor;
+    use crate::graph::{Attr, Attrs, Function, Node, Part, TensorType, ValueId};
+    use crate::ops::{fold_host, infer_types};
+    use crate::{DType, Dim};
+
+    fn node(f: &mut Function, op: &str, attrs: Attrs, inputs: &[ValueId]) -> ValueId {
+        let name = format!("{op}{}", f.nodes.len());
+        let out = f.add_value(name.as_str(), TensorType::new(DType::F32, vec![]));
+        f.nodes.push(Node {
+            name: name.into(),
+            op: op.into(),
+            attrs,
+            inputs: inputs.iter().copied().map(Some).collect(),
+            outputs: vec![out],
+            part: Part::Step,
+        });
+        out
+    }
+
+    /// The type of `op(x, Concat(n, [2, 3]))` for an `n` that is fed, as text.
+    fn check(op: &str, x: &[usize], want: &str) {
+        let mut f = Function::default();
+        let n = f.add_value("n", TensorType::fixed(DType::I64, &[1]));
+        let x = f.add_value("x", TensorType::fixed(DType::F32, x));
+        f.params = vec![n, x];
+        let known = f.add_value("known", TensorType::fixed(DType::I64, &[2]));
+        let literal = Tensor::from_slice(&[2], &[2i64, 3]).unwrap();
+        f.literals
+            .push((known, crate::graph::Literal::Inline(literal)));
+        let axis = Attrs::default().with("axis", Attr::Int(0));
+        let to = node(&mut f, "Concat", axis, &[n, known]);
+        let y = node(&mut f, op, Attrs::default(), &[x, to]);
+        infer_types(&mut f).unwrap();
+        f.verify().unwrap();
+        assert_eq!(f.ty(y).to_string(), want);
+        assert!(
+            fold_host(&f).get(to).is_none(),
+            "what is not known is not told"
+        );
+        let open = |d: &Dim| super::is_open(d);
+        assert!(f.values.iter().all(|v| !v.ty.shape.iter().any(open)));
+    }
+
+    #[test]
+    fn known_elements_are_kept_where_none_is_special() {
+        check("Expand", &[2, 3], "f32[Expand1#0, 2, 3]");
+        check("Expand", &[4, 1, 1], "f32[4, 2, 3]");
+        // The first element may be 0 or -1 here, so that the others say nothing alone.
+        check("Reshape", &[6], "f32[Reshape1#0, Reshape1#1, Reshape1#2]");
+    }
+}
