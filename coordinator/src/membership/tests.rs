@@ -202,7 +202,7 @@ fn the_same_holder_returns_as_a_new_incarnation() {
     assert_eq!(
         rig.commands(),
         [
-            release_for(&[1], "w1"),
+            release_for(&[1], "w0"),
             close,
             probe,
             Command::Population(2)

@@ -3,7 +3,7 @@
 //!
 //! Invariants
 //! 1. [`Isa::detect`] answers the same for the whole life of the process.
-//! 2. Every [`Simd`] type computes lane by lane with IEEE rounding and fused multiply-add, so a kernel
+//! 2. Every `Simd` type computes lane by lane with IEEE rounding and fused multiply-add, so a kernel
 //!    written over it gives equal bits for every type (NaN payloads excepted).
 
 use std::sync::OnceLock;
