@@ -12,7 +12,7 @@ use convoke_common::rpc::{self, ClusterStatus};
 use convoke_common::world::World;
 use convoke_models::Source;
 
-use crate::model::{ModelBuilder, Origin};
+use crate::builder::{ModelBuilder, Origin};
 use crate::runtime::{NetThread, NoCompute};
 use crate::session::Session;
 

@@ -5,7 +5,7 @@ use convoke_common::dim::Bindings;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::rpc::PlanSummary;
 
-use crate::model::ModelBuilder;
+use crate::builder::ModelBuilder;
 
 impl ModelBuilder {
     /// Says who would get what, for inputs of these sizes; nothing is loaded or installed. Inputs may be left out

@@ -15,6 +15,7 @@
 
 #![deny(missing_docs)]
 
+mod builder;
 mod cluster;
 #[cfg(feature = "embedded")]
 mod embedded;
@@ -24,6 +25,7 @@ pub mod numpy;
 mod runtime;
 mod session;
 
+pub use builder::{ModelBuilder, Phase};
 pub use cluster::{Cluster, Token, connect};
 pub use convoke_common::graph::{Function, TensorType};
 pub use convoke_common::rpc::{ClusterStatus, CutEdge, PartSummary, PlanSummary};
@@ -31,4 +33,4 @@ pub use convoke_common::{Code, DType, Dim, Element, Error, Result, Site, Tensor}
 pub use convoke_models::Source;
 #[cfg(feature = "embedded")]
 pub use embedded::{Embedded, embedded};
-pub use model::{CallOptions, Model, ModelBuilder, Outputs, Phase, Signature};
+pub use model::{CallOptions, Model, Outputs, Signature};

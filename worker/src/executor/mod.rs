@@ -17,8 +17,9 @@
 //! 4. A runner, and a tensor that a link holds, keep the lease alive: a step ends with `Done` even when its
 //!    lease is released meanwhile.
 
+mod run;
+
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -27,15 +28,14 @@ use convoke_common::Tensor;
 use convoke_common::error::{Code, Error};
 use convoke_common::ids::{ParticipantIx, StepKey};
 use convoke_common::memory::Pool;
-use convoke_common::program::NO_OPERAND;
 use convoke_common::telemetry::{self, TraceIds};
 use convoke_common::world::Compute;
 use convoke_kernels::Exec;
 use convoke_rendezvous::frame::Frame;
 use convoke_rendezvous::slot::Registered;
 use convoke_rendezvous::{Lease, Link, Outgoing, StepHandler};
-use tokio_util::sync::CancellationToken;
 
+use self::run::{After, Phase, Run};
 use crate::cpu::{Inputs, KernelFailure, Launch};
 use crate::installed::{Installed, site};
 
@@ -61,41 +61,6 @@ pub struct Executor {
     me: Weak<Executor>,
     /// Told when the driver is gone: the lease is to be dropped.
     driver_lost: Box<dyn Fn() + Send + Sync>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    /// Step `n` may start next.
-    Waiting,
-    Running,
-}
-
-/// One window entry.
-struct Run {
-    n: u64,
-    phase: Phase,
-    pending: Vec<u32>,
-    uses: Vec<u32>,
-    values: Vec<Option<Tensor>>,
-    ready: BinaryHeap<(u64, Reverse<u32>)>,
-    nodes_left: usize,
-    recvs_left: usize,
-    /// Tensors that links still hold.
-    sending: usize,
-    runner: bool,
-    error: Option<Error>,
-    flag: Arc<AtomicBool>,
-    cancel: CancellationToken,
-    span: tracing::Span,
-}
-
-/// What to do once the lock is released: links may call straight into their peers.
-#[derive(Default)]
-struct After {
-    sends: Vec<(u32, Tensor)>,
-    start_runner: bool,
-    retire: bool,
-    tell: Option<Error>,
 }
 
 impl Executor {
@@ -419,104 +384,6 @@ impl Executor {
         place.op = node.op;
         place.operands = node.operands;
         Err(Some(error.at(place)))
-    }
-}
-
-impl Run {
-    fn new(n: u64) -> Run {
-        Run {
-            n,
-            phase: Phase::Waiting,
-            pending: vec![],
-            uses: vec![],
-            values: vec![],
-            ready: BinaryHeap::new(),
-            nodes_left: 0,
-            recvs_left: 0,
-            sending: 0,
-            runner: false,
-            error: None,
-            flag: Arc::default(),
-            cancel: CancellationToken::new(),
-            span: tracing::Span::none(),
-        }
-    }
-
-    fn stop(&mut self, error: Error) {
-        self.error = Some(error);
-        self.flag.store(true, Ordering::Relaxed);
-        self.cancel.cancel();
-        self.ready.clear();
-    }
-
-    /// The operands of a ready node, moved where this is their last use.
-    fn operands(&mut self, installed: &Installed, node: u32) -> Inputs {
-        let ids = &installed.nodes()[node as usize].inputs;
-        ids.iter()
-            .map(|v| {
-                if *v == NO_OPERAND {
-                    None
-                } else {
-                    self.read(installed, *v)
-                }
-            })
-            .collect()
-    }
-
-    fn read(&mut self, installed: &Installed, v: u32) -> Option<Tensor> {
-        let i = v as usize;
-        if let Some(c) = &installed.constants[i] {
-            return Some(c.clone());
-        }
-        self.uses[i] -= 1;
-        if self.uses[i] == 0 {
-            self.values[i].take()
-        } else {
-            self.values[i].clone()
-        }
-    }
-
-    /// A value is there: readies its consumers and sends it.
-    fn produce(&mut self, installed: &Installed, v: u32, tensor: Tensor, after: &mut After) {
-        let i = v as usize;
-        let mut uses = self.uses[i];
-        if uses == 0 {
-            return;
-        }
-        for node in installed.consumers.row(v) {
-            let p = &mut self.pending[*node as usize];
-            *p -= 1;
-            if *p == 0 {
-                self.make_ready(installed, *node, after);
-            }
-        }
-        for send in installed.sends.row(v) {
-            uses -= 1;
-            self.sending += 1;
-            after.sends.push((*send, tensor.clone()));
-        }
-        self.uses[i] = uses;
-        if uses > 0 {
-            self.values[i] = Some(tensor);
-        }
-    }
-
-    fn make_ready(&mut self, installed: &Installed, node: u32, after: &mut After) {
-        self.ready
-            .push((installed.nodes()[node as usize].priority, Reverse(node)));
-        if !self.runner {
-            self.runner = true;
-            after.start_runner = true;
-        }
-    }
-
-    /// Whether the step has quiesced.
-    fn settle(&mut self, after: &mut After) {
-        let quiet = self.phase == Phase::Running && !self.runner && self.sending == 0;
-        let complete = self.nodes_left == 0 && self.recvs_left == 0;
-        if quiet && after.sends.is_empty() && (self.error.is_some() || complete) {
-            after.retire = true;
-        }
     }
 }
 

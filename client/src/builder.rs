@@ -1,0 +1,207 @@
+//! How a model is loaded: where it comes from, and what its plan may look like.
+
+use std::collections::BTreeMap;
+use std::future::{Future, IntoFuture};
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use convoke_common::error::{Code, Error, Result};
+use convoke_common::graph::Function;
+use convoke_common::rpc::WorkerCount;
+use convoke_models::{LoadOptions, Source, onnx};
+
+use crate::cluster::Cluster;
+use crate::model::{Inner, Model};
+use crate::session::Session;
+
+/// How long a plan waits for the workers that it names.
+const WORKERS_BOUND: Duration = Duration::from_secs(30);
+
+/// What a loading model does at the moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Phase {
+    /// Reading the model's files once, for their hashes: bytes so far, and all.
+    Hashing {
+        /// Bytes hashed.
+        done: u64,
+        /// All bytes.
+        total: u64,
+    },
+    /// Waiting for workers: there, and needed.
+    Workers {
+        /// Workers that joined.
+        have: u32,
+        /// Workers that the plan needs.
+        need: u32,
+    },
+    /// The coordinator optimises, places and partitions.
+    Planning,
+    /// Workers load weights: bytes so far, and all.
+    Loading {
+        /// Bytes in place.
+        done: u64,
+        /// All bytes.
+        total: u64,
+    },
+}
+
+pub(crate) type OnPhase = Arc<dyn Fn(Phase) + Send + Sync>;
+
+/// What a model is made from.
+pub(crate) enum Origin {
+    /// An ONNX file.
+    File(PathBuf),
+    /// A function, and the files that its literals are ranges of.
+    Function(Arc<Function>, Vec<Source>),
+}
+
+/// How a model is to be loaded; await it to load.
+#[must_use = "a model loads when its builder is awaited"]
+pub struct ModelBuilder {
+    pub(crate) cluster: Cluster,
+    pub(crate) origin: Origin,
+    pub(crate) weights: Vec<PathBuf>,
+    pub(crate) artifact_root: Option<PathBuf>,
+    pub(crate) workers: WorkerCount,
+    pub(crate) pins: Vec<(String, String)>,
+    pub(crate) bounds: BTreeMap<String, i64>,
+    pub(crate) exact: bool,
+    pub(crate) in_flight: u32,
+    pub(crate) tell: OnPhase,
+}
+
+impl ModelBuilder {
+    pub(crate) fn new(cluster: Cluster, origin: Origin) -> ModelBuilder {
+        ModelBuilder {
+            cluster,
+            origin,
+            weights: vec![],
+            artifact_root: None,
+            workers: WorkerCount::Auto,
+            pins: vec![],
+            bounds: BTreeMap::new(),
+            exact: false,
+            in_flight: 2,
+            tell: Arc::new(|_| {}),
+        }
+    }
+
+    /// Binds initializers that have no data to the tensors of a safetensors file, by name. Of no effect on a
+    /// function, whose files come with it.
+    pub fn weights(mut self, path: impl Into<PathBuf>) -> Self {
+        self.weights.push(path.into());
+        self
+    }
+
+    /// The folder that workers started with the same `--artifact-root` see: weights beneath it are read by
+    /// them, and not sent by this client.
+    pub fn artifact_root(mut self, path: impl Into<PathBuf>) -> Self {
+        self.artifact_root = Some(path.into());
+        self
+    }
+
+    /// Uses exactly this many workers, each with at least one node. Without it, the fewest that fit, and one
+    /// more only where the predicted step shortens.
+    pub fn workers(mut self, count: u32) -> Self {
+        self.workers = WorkerCount::Exactly(count);
+        self
+    }
+
+    /// Runs the nodes whose names match `pattern` (`*` matches anything) on `worker`.
+    pub fn pin(mut self, pattern: impl Into<String>, worker: impl Into<String>) -> Self {
+        self.pins.push((pattern.into(), worker.into()));
+        self
+    }
+
+    /// Bounds a dynamic axis; by default it is bounded by twice what the first call needs.
+    pub fn dim(mut self, symbol: impl Into<String>, bound: i64) -> Self {
+        self.bounds.insert(symbol.into(), bound);
+        self
+    }
+
+    /// Turns off passes that change values (batch-norm folding).
+    pub fn exact(mut self, exact: bool) -> Self {
+        self.exact = exact;
+        self
+    }
+
+    /// How many calls run at once; further ones wait.
+    pub fn in_flight(mut self, steps: u32) -> Self {
+        self.in_flight = steps.max(1);
+        self
+    }
+
+    /// Called as loading proceeds.
+    pub fn on_progress(mut self, tell: impl Fn(Phase) + Send + Sync + 'static) -> Self {
+        self.tell = Arc::new(tell);
+        self
+    }
+
+    /// Imports the model and waits for its workers; plans nothing yet.
+    pub(crate) async fn import(&self) -> Result<Inner> {
+        let session = self.cluster.session.clone();
+        let (function, sources) = match &self.origin {
+            Origin::File(path) => {
+                let imported = import(&session, path.clone(), self).await?;
+                (Arc::new(imported.function), imported.sources)
+            }
+            Origin::Function(function, sources) => {
+                let verified = function.verify();
+                verified.map_err(|e| Error::new(Code::InvalidGraph, e.to_string()))?;
+                (function.clone(), sources.clone())
+            }
+        };
+        session.sources.add(&sources);
+        if let WorkerCount::Exactly(need) = self.workers {
+            let tell = self.tell.clone();
+            let mut told = move |have| tell(Phase::Workers { have, need });
+            session
+                .await_workers(need, WORKERS_BOUND, &mut told)
+                .await?;
+        }
+        Inner::new(session, function, self)
+    }
+
+    async fn load(self) -> Result<Model> {
+        let cluster = self.cluster.clone();
+        let net = cluster.net.clone();
+        let inner = net.run(async move { Model::begin(self.import().await?).await });
+        Ok(Model {
+            inner: inner.await?,
+            cluster,
+        })
+    }
+}
+
+impl IntoFuture for ModelBuilder {
+    type Output = Result<Model>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Result<Model>> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.load())
+    }
+}
+
+async fn import(session: &Session, path: PathBuf, b: &ModelBuilder) -> Result<onnx::Imported> {
+    let tell = b.tell.clone();
+    let options = LoadOptions {
+        weights: b.weights.clone(),
+        cache_dir: None,
+        artifact_root: b.artifact_root.clone(),
+        progress: Some(Arc::new(move |p: convoke_models::Progress| {
+            tell(Phase::Hashing {
+                done: p.done,
+                total: p.total,
+            });
+        })),
+    };
+    let (done, result) = tokio::sync::oneshot::channel();
+    session.world.store.run_blocking(Box::new(move || {
+        // The receiver is gone when the load was given up.
+        drop(done.send(onnx::load(&path, &options)));
+    }));
+    let result = result.await;
+    Ok(result.map_err(|_| Error::internal("the importer ended without a result"))??)
+}
