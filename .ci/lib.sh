@@ -9,6 +9,10 @@ export PATH="$cache/tools/bin:$PATH" PYTHONDONTWRITEBYTECODE=1
 
 die() { echo "$*" >&2; exit 1; }
 
+# One build for every script: building packages one by one would choose other features of what they share, and
+# compile the kernels anew each time.
+release_build() { cargo build --quiet --release --workspace --bins --examples; }
+
 # need COMMAND PACKAGE...: installs the Debian packages unless the command is there.
 need() { command -v "$1" >/dev/null || install_packages "${@:2}"; }
 
