@@ -3,6 +3,8 @@
 
 FROM rust:1.95-bookworm AS build
 WORKDIR /src
+# Lines would be stripped below.
+ENV CARGO_PROFILE_RELEASE_DEBUG=false
 
 # The dependencies alone, with empty crates in the place of ours: this layer is rebuilt only when a manifest
 # or the lock file changes. One COPY per crate, because a COPY of several files keeps no folders.
@@ -16,6 +18,7 @@ COPY coordinator/Cargo.toml coordinator/
 COPY client/Cargo.toml client/
 COPY cli/Cargo.toml cli/
 COPY conformance/Cargo.toml conformance/
+COPY sims/Cargo.toml sims/
 RUN set -e; sed -i '/^\[\[\(bench\|test\|example\)\]\]/,/^$/d' */Cargo.toml */*/Cargo.toml; \
     for manifest in */Cargo.toml */*/Cargo.toml; do \
       src="$(dirname "$manifest")/src"; mkdir "$src"; \
@@ -32,7 +35,8 @@ RUN find . -name '*.rs' -path '*/src/*' -exec touch {} + \
 FROM debian:bookworm-slim
 RUN useradd --system --uid 10001 --home-dir /var/lib/convoke --shell /usr/sbin/nologin convoke \
  && install -d -o convoke -g convoke -m 0700 /var/lib/convoke \
- && install -d -o convoke -g convoke -m 0755 /run/convoke /run/convoke/tokens /var/cache/convoke
+ && install -d -o convoke -g convoke -m 0755 /run/convoke /run/convoke/tokens \
+    /run/convoke/tokens/worker /run/convoke/tokens/client
 COPY --from=build /convoke /usr/local/bin/convoke
 USER convoke
 WORKDIR /var/lib/convoke

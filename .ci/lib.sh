@@ -7,6 +7,9 @@ mkdir -p "$cache"
 cd "$root"
 export PATH="$cache/tools/bin:$PATH" PYTHONDONTWRITEBYTECODE=1
 
+# One builder for docker and both versions of Compose, so that each finds the layers of the others.
+export DOCKER_BUILDKIT=0 COMPOSE_DOCKER_CLI_BUILD=0
+
 die() { echo "$*" >&2; exit 1; }
 
 # One build for every script: building packages one by one would choose other features of what they share, and
@@ -16,26 +19,64 @@ release_build() { cargo build --quiet --release --workspace --bins --examples; }
 # need COMMAND PACKAGE...: installs the Debian packages unless the command is there.
 need() { command -v "$1" >/dev/null || install_packages "${@:2}"; }
 
-install_packages() {
+# One at a time: a step may need packages while the preparations install theirs.
+install_packages() (
   [ "$(id -u)" = 0 ] || die "missing: install the packages $*"
+  exec {lock}>"$cache/packages.lock"
+  flock "$lock"
   apt-get update -qq
   DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends "$@" >/dev/null
-}
+)
 
-# The Python of a virtual environment with exactly the pinned packages; made once per version of the pins.
-oracle_python() {
-  local pins=$root/fixtures/requirements.txt venv
+oracle_python() { python_with fixtures/requirements.txt; }
+
+# The Python of a virtual environment with exactly the packages that a file pins; made once per version of it.
+python_with() {
+  local pins=$root/$1 venv lock
   venv=$cache/venv-$(sha256sum "$pins" | cut -c1-12)
+  exec {lock}>"$venv.lock"
+  flock "$lock"
   if [ ! -e "$venv/complete" ]; then
     rm -rf "$venv"
     python3 -m venv "$venv" || { install_packages python3-venv; python3 -m venv "$venv"; }
     "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps -r "$pins"
     touch "$venv/complete"
   fi >&2
+  exec {lock}>&-
   echo "$venv/bin/python"
 }
 
-# Compose v2 where it is installed, else docker-compose 1.29.
-compose() {
-  if docker compose version >/dev/null 2>&1; then docker compose "$@"; else docker-compose "$@"; fi
+compose_deb=docker-compose_2.26.1-4_amd64.deb
+compose_sha256=47681197cb2b1ab88206b42a1a92fc75f50d9530a6322d03494a473eed0408ea
+
+# use_compose 2|1: sets the command `compose` to that version of Compose. Version 2 is the installed plugin, else
+# Debian's, unpacked into the cache; version 1 is Debian 12's package docker-compose.
+use_compose() {
+  local plugins=$cache/compose-$compose_sha256
+  case $1 in
+    1)
+      need docker-compose docker-compose
+      [[ $(docker-compose version --short) = 1.* ]] || die "docker-compose is not version 1; Debian 12 has 1.29"
+      compose=(docker-compose)
+      ;;
+    2)
+      compose=(docker compose)
+      docker compose version >/dev/null 2>&1 && return
+      [ -e "$plugins/cli-plugins/docker-compose" ] || fetch_compose "$plugins"
+      compose=(env "DOCKER_CONFIG=$plugins" docker compose)
+      ;;
+  esac
+}
+
+# fetch_compose FOLDER: a folder for DOCKER_CONFIG with the plugin.
+fetch_compose() {
+  local scratch
+  scratch=$(mktemp -d -p "$cache")
+  curl --silent --show-error --fail --retry 3 --max-time 120 --output "$scratch/deb" \
+    "http://deb.debian.org/debian/pool/main/d/docker-compose/$compose_deb" || die "cannot fetch $compose_deb"
+  echo "$compose_sha256  $scratch/deb" | sha256sum --check --quiet >&2 || die "$compose_deb is not what was pinned"
+  dpkg-deb -x "$scratch/deb" "$scratch/root"
+  mkdir -p "$1/cli-plugins"
+  mv "$scratch/root/usr/libexec/docker/cli-plugins/docker-compose" "$1/cli-plugins/docker-compose"
+  rm -rf "$scratch"
 }

@@ -97,9 +97,33 @@ pub enum Command {
     /// Make, list and revoke join tokens; on the coordinator's machine
     #[command(subcommand)]
     Token(TokenCommand),
+    /// Take a worker out of service: it finishes its steps and ends, and none is planned on it until `undrain`; on the
+    /// coordinator's machine
+    Drain(DrainArgs),
+    /// Ask a drained worker back; on the coordinator's machine
+    Undrain(DrainArgs),
+    /// Nodes that killed workers; on the coordinator's machine
+    #[command(subcommand)]
+    Quarantine(QuarantineCommand),
 }
 
 impl Command {
+    /// The word that chooses it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Command::Run(_) => "run",
+            Command::Plan(_) => "plan",
+            Command::Status(_) => "status",
+            Command::Up(_) => "up",
+            Command::Coordinator(_) => "coordinator",
+            Command::Worker(_) => "worker",
+            Command::Token(_) => "token",
+            Command::Drain(_) => "drain",
+            Command::Undrain(_) => "undrain",
+            Command::Quarantine(_) => "quarantine",
+        }
+    }
+
     /// Whether it runs until it is stopped.
     pub fn is_daemon(&self) -> bool {
         matches!(
@@ -228,8 +252,20 @@ pub struct RunArgs {
     /// Give up a step after this time (500ms, 30s, 5m), and stop it on all workers
     #[arg(long, value_name = "TIME", env = "CONVOKE_TIMEOUT", value_parser = parse_duration)]
     pub timeout: Option<Duration>,
+    /// When a worker is lost over a step: run it again on those that are left, twice at most, or fail
+    #[arg(long, value_enum, value_name = "WHEN", env = "CONVOKE_RETRY", default_value_t = RetryWhen::On)]
+    pub retry: RetryWhen,
     #[command(flatten)]
     pub cluster: ClusterArgs,
+}
+
+/// See [`RunArgs::retry`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum RetryWhen {
+    /// Run it again
+    On,
+    /// Fail
+    Off,
 }
 
 #[derive(Debug, Args)]
@@ -282,6 +318,9 @@ pub struct UpArgs {
     /// Folder whose model files the workers may read themselves
     #[arg(long, value_name = "DIR", env = "CONVOKE_ARTIFACT_ROOT")]
     pub artifact_root: Option<PathBuf>,
+    /// How long running steps may go on once a worker is told to end; the rest takes at most 2 s more
+    #[arg(long, value_name = "TIME", env = "CONVOKE_DRAIN_BOUND", default_value = "8s", value_parser = parse_duration)]
+    pub drain_bound: Duration,
     /// Folder for the cluster's state, removed at the end [default: a new one in XDG_RUNTIME_DIR or /tmp]
     #[arg(long, value_name = "DIR", env = "CONVOKE_RUN_DIR")]
     pub run_dir: Option<PathBuf>,
@@ -300,7 +339,7 @@ pub struct CoordinatorArgs {
     /// Folder for the certificate authority, tokens and names [default: ~/.local/state/convoke/coordinator]
     #[arg(long, value_name = "DIR", env = "CONVOKE_STATE_DIR")]
     pub state_dir: Option<PathBuf>,
-    /// Leave worker.token and client.token, without expiry, in this folder
+    /// Leave tokens without expiry at worker/token and client/token in this folder
     #[arg(long, value_name = "DIR", env = "CONVOKE_TOKEN_DIR")]
     pub token_dir: Option<PathBuf>,
     /// Stop when stdin ends.
@@ -348,6 +387,9 @@ pub struct WorkerArgs {
     /// Largest size of that folder; 0 for none
     #[arg(long, value_name = "SIZE", env = "CONVOKE_CACHE", default_value = "4GiB", value_parser = parse_size)]
     pub cache: u64,
+    /// How long running steps may go on once the worker is told to end; the rest takes at most 2 s more
+    #[arg(long, value_name = "TIME", env = "CONVOKE_DRAIN_BOUND", default_value = "8s", value_parser = parse_duration)]
+    pub drain_bound: Duration,
     /// Stop when stdin ends.
     #[arg(long, hide = true)]
     pub attached: bool,
@@ -375,6 +417,25 @@ pub enum TokenCommand {
     Revoke {
         /// The token's id, as `token list` shows it
         id: String,
+        #[command(flatten)]
+        at: AdminArgs,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct DrainArgs {
+    /// The worker's name, as `status` shows it
+    pub name: String,
+    #[command(flatten)]
+    pub at: AdminArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum QuarantineCommand {
+    /// Let a node run again although workers died in it
+    Lift {
+        /// The node's name, as `status` shows it
+        node: String,
         #[command(flatten)]
         at: AdminArgs,
     },

@@ -7,9 +7,9 @@ use std::time::Duration;
 use convoke_common::admission::chain;
 use convoke_common::error::{Code, Error};
 use convoke_common::identity::{JoinToken, Role};
-use convoke_common::world::{Compute, Job, Refusal, RefusedJob, World};
+use convoke_common::world::{NoCompute, World};
 use convoke_coordinator::{Coordinator, CoordinatorConfig};
-use convoke_worker::{Threads, Worker, WorkerConfig};
+use convoke_worker::{BlackBox, END_BOUND, Threads, Worker, WorkerConfig};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
@@ -18,9 +18,9 @@ use crate::failure::Failure;
 use crate::health::Health;
 use crate::signals::Signals;
 use crate::values::bytes;
-use crate::{machine, output};
+use crate::{machine, output, watchdog};
 
-/// How long a role may take to end.
+/// How long a coordinator may take to end.
 const SHUTDOWN_BOUND: Duration = Duration::from_secs(10);
 
 /// What a role says on stdout once others can reach it.
@@ -30,20 +30,6 @@ pub struct Ready {
     pub name: String,
     /// Where it listens.
     pub listen: String,
-}
-
-/// A coordinator computes nothing.
-struct NoCompute;
-
-impl Compute for NoCompute {
-    fn threads(&self) -> usize {
-        0
-    }
-
-    fn submit(&self, _: i64, job: Job) -> Result<(), RefusedJob> {
-        let reason = Refusal::Closed;
-        Err(RefusedJob { job, reason })
-    }
 }
 
 /// Waits for Ctrl-C, SIGTERM, or, of a child of `convoke up`, the end of that.
@@ -80,7 +66,7 @@ pub async fn coordinator(args: CoordinatorArgs, json: bool) -> Result<(), Failur
     let config = CoordinatorConfig {
         listen: args.listen,
         state_dir: Some(state_dir.clone()),
-        run_dir: None,
+        run_dir: Some(state_dir.clone()),
         token_dir: args.token_dir.clone(),
     };
     let world = World::real(Arc::new(NoCompute));
@@ -127,6 +113,7 @@ fn token(world: &World, file: &std::path::Path) -> Result<JoinToken, Failure> {
 
 /// Runs a worker until it is stopped.
 pub async fn worker(args: WorkerArgs, json: bool) -> Result<(), Failure> {
+    machine::keep_nothing_large();
     let mut signals = Signals::hear()?;
     let state_dir = match (args.state_dir, &args.name) {
         (Some(dir), _) => dir,
@@ -143,6 +130,8 @@ pub async fn worker(args: WorkerArgs, json: bool) -> Result<(), Failure> {
         .map_err(|e| Failure::io("cannot start compute threads", &e))?;
     let world = World::real(Arc::new(pool.clone()));
     let memory = args.memory.unwrap_or_else(machine::default_memory);
+    // Before the identity in the folder is used: two processes must not share it.
+    let health = Health::claim(&state_dir).await?;
     let config = WorkerConfig {
         name: args.name,
         join: args.join.clone(),
@@ -152,12 +141,12 @@ pub async fn worker(args: WorkerArgs, json: bool) -> Result<(), Failure> {
         cache_bytes: args.cache,
         artifact_root: args.artifact_root,
         memory,
+        sharers: 1,
         listen: args.listen,
         advertise: args.advertise,
         host: machine::hostname(),
+        black_box: Some(BlackBox::open(&state_dir)),
     };
-    // Before the identity in the folder is used: two processes must not share it.
-    let health = Health::claim(&state_dir).await?;
     let running = signals
         .or(async { Ok(Worker::start(world, config, Some(&pool)).await?) })
         .await?;
@@ -171,16 +160,33 @@ pub async fn worker(args: WorkerArgs, json: bool) -> Result<(), Failure> {
             bytes(memory)
         ))?;
     }
-    let mut expelled = None;
-    tokio::select! {
+    let watchdog = watchdog::start()?;
+    let ended = tokio::select! {
         biased;
-        done = stopped(&mut signals, args.attached) => done?,
-        () = health.answer(|| running.coordinator_lost()) => {}
-        e = running.expelled() => expelled = Some(e),
-    }
+        done = stopped(&mut signals, args.attached) => done.map(|()| None)?,
+        () = running.told_to_leave() => None,
+        () = watchdog => None,
+        () = health.answer(|| running.coordinator_lost()) => None,
+        e = running.wedged() => Some(e),
+        e = running.expelled() => Some(e),
+    };
     tracing::info!("stopping");
-    signals.or_exit(running.shutdown(SHUTDOWN_BOUND)).await;
-    match expelled {
+    let end = async {
+        match &ended {
+            None => running.drain(args.drain_bound).await,
+            Some(_) => running.shutdown(END_BOUND).await,
+        }
+    };
+    // A worker that leaves is well.
+    let answering = async {
+        tokio::select! {
+            biased;
+            () = end => {}
+            () = health.answer(|| None) => {}
+        }
+    };
+    signals.or_exit(answering).await;
+    match ended {
         None => Ok(()),
         Some(e) => Err(e.into()),
     }

@@ -4,7 +4,7 @@
 //! args ──> run, plan, status ──> convoke (client library) ──> embedded or remote cluster
 //!      ──> up ──> child processes of this same binary
 //!      ──> coordinator, worker ──> the long-running roles
-//!      ──> token ──> the coordinator's own Unix socket
+//!      ──> token, drain, quarantine ──> the coordinator's own Unix socket
 //! ```
 //!
 //! Invariants
@@ -22,6 +22,7 @@ compile_error!("Convoke runs on Linux on x86-64 and aarch64; other platforms are
 mod args;
 mod cluster;
 mod daemon;
+mod drain;
 mod failure;
 mod health;
 mod machine;
@@ -37,6 +38,7 @@ mod token;
 mod up;
 mod values;
 mod verify;
+mod watchdog;
 
 use std::process::ExitCode;
 
@@ -44,6 +46,7 @@ use clap::{CommandFactory, FromArgMatches};
 
 use args::{Cli, Command};
 use failure::Failure;
+use tracing::Instrument;
 
 fn main() -> ExitCode {
     let arguments: Vec<std::ffi::OsString> = std::env::args_os().collect();
@@ -58,7 +61,7 @@ fn main() -> ExitCode {
     {
         return e.report(json);
     }
-    let telemetry = match telemetry::start(&cli.log, cli.command.is_daemon()) {
+    let telemetry = match telemetry::start(&cli.log, &cli.command) {
         Ok(t) => t,
         Err(e) => return e.report(json),
     };
@@ -87,7 +90,8 @@ fn work(cli: Cli) -> Result<(), Failure> {
         .build()
         .map_err(|e| Failure::io("cannot start the network thread", &e))?;
     let json = cli.json;
-    let result = runtime.block_on(async {
+    let span = telemetry::command_span(&cli.command);
+    let work = async {
         match cli.command {
             Command::Run(a) => run::run(a, json).await,
             Command::Plan(a) => plan::plan(a, json).await,
@@ -96,8 +100,12 @@ fn work(cli: Cli) -> Result<(), Failure> {
             Command::Coordinator(a) => daemon::coordinator(a, json).await,
             Command::Worker(a) => daemon::worker(a, json).await,
             Command::Token(a) => token::token(a, json).await,
+            Command::Drain(a) => drain::drain(a, json).await,
+            Command::Undrain(a) => drain::undrain(a, json).await,
+            Command::Quarantine(a) => drain::quarantine(a, json).await,
         }
-    });
+    };
+    let result = runtime.block_on(work.instrument(span));
     // A blocking read that hangs must not hold up the process.
     runtime.shutdown_background();
     result

@@ -77,7 +77,8 @@ fn text(model: &str, s: &PlanSummary) -> String {
             p.nodes.to_string(),
             bytes(p.weights_bytes),
             bytes(p.activation_bytes),
-            format!("{} of {}", bytes(p.peak_bytes), bytes(p.memory)),
+            format!("{} of {}", bytes(p.needed_bytes), bytes(p.memory)),
+            bytes(p.peak_bytes),
             nanos(p.step_ns),
             format!("{} … {}", short(&p.first_node), short(&p.last_node)),
         ]
@@ -88,11 +89,12 @@ fn text(model: &str, s: &PlanSummary) -> String {
         "NODES",
         "WEIGHTS",
         "ACTIVATIONS",
+        "NEEDS",
         "PEAK MEMORY",
         "STEP",
         "FIRST … LAST NODE",
     ];
-    text.push_str(&output::table(&head, &[1, 2, 3, 4, 5], &rows));
+    text.push_str(&output::table(&head, &[1, 2, 3, 4, 5, 6], &rows));
     if !s.cut_edges.is_empty() {
         let (count, size) = (s.cut_edges.len(), bytes(cut_bytes(s)));
         text.push_str(&format!("cut edges: {count}, {size} per step\n"));

@@ -7,9 +7,12 @@ use std::time::Duration;
 use convoke::Phase;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::output;
+
 const BYTES: &str = "{msg:24} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec}";
 const STEPS: &str = "{msg:24} [{bar:30}] {pos}/{len} {per_sec}, {eta} left";
 const BUSY: &str = "{spinner} {msg}";
+const RUNNING: &str = "running";
 /// How often a spinner moves.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -69,15 +72,21 @@ impl Progress {
             Phase::Workers { have, need } => self.busy(format!("{have} of {need} workers")),
             Phase::Planning => self.busy("planning"),
             Phase::Loading { done, total } => self.bytes("loading weights", done, total),
+            Phase::Rerun(rerun) => self.note(&rerun.to_string()),
         }
+    }
+
+    /// A line on stderr that stays there.
+    pub fn note(&self, line: &str) {
+        self.0.0.suspend(|| output::note(line));
     }
 
     /// Steps of a run.
     pub fn steps(&self, done: u64, total: u64) {
         let bar = &self.0.0;
-        if done == 0 {
+        if bar.message() != RUNNING {
             self.style(STEPS);
-            bar.set_message("running");
+            bar.set_message(RUNNING);
             bar.set_length(total);
         }
         bar.set_position(done);

@@ -1,14 +1,17 @@
 //! `convoke run`.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use convoke::numpy::write_npz;
-use convoke::{CallOptions, Cluster, Code, Error, Model, Outputs, PlanSummary, Tensor};
+use convoke::{
+    CallOptions, Cluster, Code, Error, Model, Outputs, Phase, PlanSummary, Rerun, Retry, Tensor,
+};
 use futures::StreamExt;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::args::{ModelArgs, RunArgs};
+use crate::args::{ModelArgs, RetryWhen, RunArgs};
 use crate::cluster::{exactly, with_cluster};
 use crate::failure::Failure;
 use crate::model::{builder, check_given, pinned, read_inputs};
@@ -27,12 +30,15 @@ struct Report {
     workers: Vec<Worker>,
     cut_edges: usize,
     cut_bytes: u64,
+    warnings: Vec<String>,
     outputs: Vec<Output>,
     #[serde(skip_serializing_if = "Option::is_none")]
     verify: Option<Verdict>,
     load_ms: f64,
     steps: u64,
     step_ms: Quantiles,
+    /// What was run again, and why.
+    attempts: Vec<Attempt>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<Error>,
 }
@@ -42,7 +48,28 @@ struct Worker {
     name: String,
     nodes: u32,
     weights_bytes: u64,
+    /// As predicted.
+    peak_bytes: u64,
     threads: u32,
+}
+
+#[derive(Serialize)]
+struct Attempt {
+    attempt: u32,
+    of: u32,
+    workers: Vec<String>,
+    cause: Error,
+}
+
+impl From<Rerun> for Attempt {
+    fn from(r: Rerun) -> Attempt {
+        Attempt {
+            attempt: r.attempt,
+            of: r.of,
+            workers: r.workers,
+            cause: r.cause,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -81,6 +108,29 @@ struct Done {
     summary: PlanSummary,
     load: Duration,
     times: Vec<Duration>,
+    reruns: Vec<Rerun>,
+}
+
+/// The steps of a model that were run again so far.
+#[derive(Clone, Default)]
+struct Reruns(Arc<Mutex<Vec<Rerun>>>);
+
+impl Reruns {
+    fn all(&self) -> std::sync::MutexGuard<'_, Vec<Rerun>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RunArgs {
+    fn call(&self) -> CallOptions {
+        CallOptions {
+            deadline: self.timeout,
+            retry: match self.retry {
+                RetryWhen::On => Retry::On,
+                RetryWhen::Off => Retry::Off,
+            },
+        }
+    }
 }
 
 /// Runs a model and says what came out.
@@ -115,8 +165,8 @@ async fn run_split(
     if let Some(n) = exactly(&args.cluster) {
         b = b.workers(n);
     }
-    let start = Instant::now();
-    let (model, summary) = load(b, inputs, &progress).await?;
+    let (start, reruns) = (Instant::now(), Reruns::default());
+    let (model, summary) = load(b, inputs, &progress, &reruns).await?;
     let load = start.elapsed();
     let (outputs, times) = steps(&model, args, inputs, &progress).await?;
     model.unload().await?;
@@ -125,6 +175,7 @@ async fn run_split(
         summary,
         load,
         times,
+        reruns: std::mem::take(&mut *reruns.all()),
     })
 }
 
@@ -132,13 +183,21 @@ async fn load(
     b: convoke::ModelBuilder,
     inputs: &[(String, Tensor)],
     progress: &Progress,
+    reruns: &Reruns,
 ) -> Result<(Model, PlanSummary), Failure> {
-    let told = progress.clone();
-    let model = b.on_progress(move |phase| told.phase(phase)).await?;
+    let (told, reruns) = (progress.clone(), reruns.clone());
+    let tell = move |phase: Phase| {
+        if let Phase::Rerun(rerun) = &phase {
+            reruns.all().push(rerun.clone());
+        }
+        told.phase(phase);
+    };
+    let model = b.on_progress(tell).await?;
     check_given(inputs, &model.inputs())?;
     let summary = model.prepare(inputs.iter().cloned()).await?;
-    // Whoever wants them asks for the plan.
-    summary.warnings.iter().for_each(|w| tracing::info!("{w}"));
+    for w in &summary.warnings {
+        progress.note(&format!("warning: {w}"));
+    }
     Ok((model, summary))
 }
 
@@ -150,11 +209,8 @@ async fn steps(
     progress: &Progress,
 ) -> Result<(Outputs, Vec<Duration>), Failure> {
     let step = async |_: u64| {
-        let options = CallOptions {
-            deadline: args.timeout,
-        };
         let start = Instant::now();
-        let outputs = model.call_with(inputs.iter().cloned(), options).await?;
+        let outputs = model.call_with(inputs.iter().cloned(), args.call()).await?;
         Ok::<_, Error>((outputs, start.elapsed()))
     };
     progress.steps(0, args.steps);
@@ -188,7 +244,7 @@ async fn verify(
         differing: vec![],
         not_compared: None,
     };
-    match run_single(cluster, &args.model, args.timeout, inputs).await {
+    match run_single(cluster, &args.model, args.call(), inputs).await {
         Ok(single) => {
             verdict.differing = differing(outputs, &single);
             verdict.bits_equal = Some(verdict.differing.is_empty());
@@ -204,14 +260,15 @@ async fn verify(
 async fn run_single(
     cluster: &Cluster,
     args: &ModelArgs,
-    deadline: Option<Duration>,
+    options: CallOptions,
     inputs: &[(String, Tensor)],
 ) -> Result<Outputs, Failure> {
     let progress = Progress::new();
     let told = progress.clone();
     let b = builder(cluster, args).workers(1);
     let model = b.on_progress(move |phase| told.phase(phase)).await?;
-    let options = CallOptions { deadline };
+    // The deadline is a step's.
+    model.prepare(inputs.iter().cloned()).await?;
     let outputs = model.call_with(inputs.iter().cloned(), options).await?;
     model.unload().await?;
     Ok(outputs)
@@ -233,6 +290,7 @@ fn report(args: &RunArgs, done: Done, verdict: Option<Verdict>, json: bool) -> R
         name: p.name.clone(),
         nodes: p.nodes,
         weights_bytes: p.weights_bytes,
+        peak_bytes: p.peak_bytes,
         threads: p.threads,
     };
     let report = Report {
@@ -240,11 +298,13 @@ fn report(args: &RunArgs, done: Done, verdict: Option<Verdict>, json: bool) -> R
         workers: done.summary.parts.iter().map(worker).collect(),
         cut_edges: done.summary.cut_edges.len(),
         cut_bytes: plan::cut_bytes(&done.summary),
+        warnings: done.summary.warnings,
         outputs: done.outputs.0.iter().map(output).collect(),
         verify: verdict,
         load_ms: done.load.as_secs_f64() * 1e3,
         steps,
         step_ms: Quantiles::of(done.times),
+        attempts: done.reruns.into_iter().map(Attempt::from).collect(),
         error,
     };
     if json {

@@ -1,9 +1,10 @@
 //! `convoke status`.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use convoke::{Cluster, ClusterStatus, Code, Error};
-use convoke_common::rpc::{MemberStatus, WorkerStatus};
+use convoke_common::rpc::{LinkStatus, MemberState, MemberStatus, QuarantineStatus, WorkerStatus};
 use convoke_coordinator::admin::{Client, socket_in};
 
 use crate::args::StatusArgs;
@@ -70,16 +71,20 @@ async fn healthy(args: &StatusArgs) -> Result<(), Failure> {
     };
     let found = status.members.iter().find(|m| m.name == *wanted);
     match found {
-        Some(m) if m.alive && m.status.is_some() => Ok(()),
-        Some(_) => Err(Error::new(Code::PeerLost, format!("worker {wanted} is lost")).into()),
+        Some(m) if m.state == MemberState::Alive && m.status.is_some() => Ok(()),
+        Some(m) => {
+            let msg = format!("worker {wanted} is {}", state(m));
+            Err(Error::new(Code::PeerLost, msg).into())
+        }
         None => Err(Error::new(Code::NotFound, format!("there is no worker {wanted}")).into()),
     }
 }
 
 fn text(s: &ClusterStatus) -> String {
-    let alive = s.members.iter().filter(|m| m.alive).count();
+    let serving = |m: &&MemberStatus| m.state == MemberState::Alive;
+    let alive = s.members.iter().filter(serving).count();
     let mut text = format!(
-        "convoke {}, numerics {}: {alive} of {} workers there, {} programs\n",
+        "convoke {}, numerics {}: {alive} of {} workers alive, {} programs\n",
         s.version,
         s.profile,
         s.members.len(),
@@ -132,19 +137,23 @@ fn text(s: &ClusterStatus) -> String {
             "ROUND TRIP",
             "SENT",
             "RECEIVED",
+            "QUEUED",
         ];
-        text.push_str(&output::table(&head, &[4, 5, 6], &links));
+        text.push_str(&output::table(&head, &[4, 5, 6, 7], &links));
     }
+    if !s.quarantine.is_empty() {
+        text.push_str("nodes in which workers died\n");
+        let rows: Vec<Vec<String>> = s.quarantine.iter().map(quarantined).collect();
+        let head = ["NODE", "FUNCTION", "STATE", "DEATHS"];
+        text.push_str(&output::table(&head, &[], &rows));
+    }
+    for m in s.members.iter().filter(|m| !m.remark.is_empty()) {
+        text.push_str(&format!("{}: {}\n", m.name, m.remark));
+    }
+    text.push_str(&refused("the coordinator", &s.refused));
     for m in &s.members {
         let Some(w) = &m.status else { continue };
-        if !w.refused.is_empty() {
-            let reasons: Vec<String> = w.refused.iter().map(|(r, n)| format!("{n} {r}")).collect();
-            text.push_str(&format!(
-                "refused frames at {}: {}\n",
-                m.name,
-                reasons.join(", ")
-            ));
-        }
+        text.push_str(&refused(&m.name, &w.refused));
         let [path, cache, client] = w.loaded;
         if path + cache + client > 0 {
             text.push_str(&format!(
@@ -165,6 +174,14 @@ fn text(s: &ClusterStatus) -> String {
     text
 }
 
+fn refused(by: &str, reasons: &BTreeMap<String, u64>) -> String {
+    if reasons.is_empty() {
+        return String::new();
+    }
+    let reasons: Vec<String> = reasons.iter().map(|(r, n)| format!("{n} {r}")).collect();
+    format!("refused by {by}: {}\n", reasons.join(", "))
+}
+
 fn nodes_at(s: &ClusterStatus, worker: &str, lease: convoke_common::ids::LeaseId) -> String {
     let account = s.members.iter().find(|m| m.name == worker);
     let account = account.and_then(|m| m.status.as_ref());
@@ -176,11 +193,6 @@ fn nodes_at(s: &ClusterStatus, worker: &str, lease: convoke_common::ids::LeaseId
 }
 
 fn member(m: &MemberStatus) -> Vec<String> {
-    let state = match (m.alive, &m.status) {
-        (true, Some(_)) => "there".into(),
-        (true, None) => "silent".into(),
-        (false, _) => format!("lost {}", ago(m.last_seen_ms)),
-    };
     let of = |f: &dyn Fn(&WorkerStatus) -> String| m.status.as_ref().map_or("-".into(), f);
     let used = |w: &WorkerStatus| {
         w.memory_used
@@ -189,7 +201,7 @@ fn member(m: &MemberStatus) -> Vec<String> {
     };
     vec![
         m.name.clone(),
-        state,
+        state(m),
         m.host.clone(),
         m.address.clone(),
         m.threads.to_string(),
@@ -205,6 +217,40 @@ fn member(m: &MemberStatus) -> Vec<String> {
     ]
 }
 
+/// Where it is in its life, and since when where it is gone.
+fn state(m: &MemberStatus) -> String {
+    let gone = |what: &str| format!("{what} {}", ago(m.last_seen_ms));
+    match (m.state, &m.status) {
+        (MemberState::Alive, Some(_)) if m.tripwire => "alive".into(),
+        (MemberState::Alive, Some(_)) => "alive, tcp blocked".into(),
+        (MemberState::Alive, None) => "silent".into(),
+        (MemberState::Leaving, _) => "leaving".into(),
+        (MemberState::Drained, _) => "drained".into(),
+        (MemberState::Wedged, _) => "wedged".into(),
+        (MemberState::Left, _) => gone("left"),
+        (MemberState::Lost, _) => gone("lost"),
+    }
+}
+
+fn quarantined(q: &QuarantineStatus) -> Vec<String> {
+    let death = |d: &convoke_common::rpc::DeathStatus| {
+        format!(
+            "{} {} {}",
+            d.worker,
+            d.signal,
+            ago(d.age.saturating_mul(1000))
+        )
+    };
+    let deaths: Vec<String> = q.deaths.iter().map(death).collect();
+    let state = if q.refused { "refused" } else { "suspect" };
+    vec![
+        q.node.clone(),
+        q.function.to_string(),
+        state.into(),
+        deaths.join(", "),
+    ]
+}
+
 fn ago(ms: u64) -> String {
     match ms / 1000 {
         s @ 0..=119 => format!("{s} s ago"),
@@ -212,17 +258,25 @@ fn ago(ms: u64) -> String {
     }
 }
 
+fn path(l: &LinkStatus) -> String {
+    match l.path.as_str() {
+        "quic" if !l.tripwire => "quic, tcp blocked".into(),
+        path => path.into(),
+    }
+}
+
 fn links(m: &MemberStatus) -> Vec<Vec<String>> {
     let links = m.status.iter().flat_map(|w| &w.links);
-    let row = |l: &convoke_common::rpc::LinkStatus| {
+    let row = |l: &LinkStatus| {
         vec![
             m.name.clone(),
             l.peer.clone(),
-            l.path.clone(),
+            path(l),
             l.address.clone(),
             nanos(l.round_trip),
             bytes(l.sent),
             bytes(l.received),
+            bytes(l.queued_bytes),
         ]
     };
     links.map(row).collect()

@@ -4,19 +4,23 @@ use std::io;
 
 use convoke_common::error::{Code, Error};
 use opentelemetry::trace::TracerProvider;
+use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
-use crate::args::{LogArgs, LogFormat};
+use crate::args::{Command, LogArgs, LogFormat};
 use crate::failure::Failure;
 use crate::output;
 
 /// Where traces go; OpenTelemetry's own variable.
 const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
-/// Not logged unless it is named: tarpc warns of every connection that ends, which our own lines say better.
-const QUIET: &str = "tarpc=off";
+/// What traces are filed under; OpenTelemetry's own variable.
+const SERVICE: &str = "OTEL_SERVICE_NAME";
+/// Not logged unless it is named: tarpc warns of every connection that ends, which our own lines say better, and `run`
+/// says itself that a step runs again.
+const QUIET: &str = "tarpc=off,convoke::rerun=off";
 /// What is traced whatever is logged.
 const TRACED: &str = "info,convoke=debug,convoke_common=debug,convoke_rendezvous=debug,convoke_worker=debug,\
                       convoke_coordinator=debug,h2=off,hyper=off,tonic=off,tower=off,quinn=off,rustls=off";
@@ -31,8 +35,8 @@ struct Exporter {
 }
 
 /// Starts to log and, where it is asked for, to export.
-pub fn start(args: &LogArgs, daemon: bool) -> Result<Telemetry, Failure> {
-    let default = if daemon { "info" } else { "warn" };
+pub fn start(args: &LogArgs, command: &Command) -> Result<Telemetry, Failure> {
+    let default = if command.is_daemon() { "info" } else { "warn" };
     let wanted = args.log.as_deref().unwrap_or(default);
     let filter = EnvFilter::try_new(format!("{QUIET},{wanted}"))
         .map_err(|e| Failure::Usage(format!("--log '{wanted}' is no filter: {e}")))?;
@@ -44,7 +48,7 @@ pub fn start(args: &LogArgs, daemon: bool) -> Result<Telemetry, Failure> {
             .boxed(),
     };
     let exporter = match std::env::var_os(ENDPOINT).is_some_and(|v| !v.is_empty()) {
-        true => Some(exporter()?),
+        true => Some(exporter(command)?),
         false => None,
     };
     let traces = exporter.as_ref().map(|e| {
@@ -64,7 +68,15 @@ pub fn start(args: &LogArgs, daemon: bool) -> Result<Telemetry, Failure> {
     Ok(Telemetry(exporter))
 }
 
-fn exporter() -> Result<Exporter, Failure> {
+/// The root of all that a command does. A role that runs until it is stopped has none: its traces are its callers'.
+pub fn command_span(command: &Command) -> tracing::Span {
+    match command.is_daemon() {
+        true => tracing::Span::none(),
+        false => tracing::debug_span!("command", otel.name = command.name()),
+    }
+}
+
+fn exporter(command: &Command) -> Result<Exporter, Failure> {
     let failed = |e: &dyn std::error::Error| {
         let e = Error::new(Code::Io, format!("cannot export traces: {e}"));
         Failure::Error(e.advise(format!("check {ENDPOINT}, or unset it")))
@@ -81,7 +93,11 @@ fn exporter() -> Result<Exporter, Failure> {
         .build()
         .map_err(|e| failed(&e))?;
     drop(entered);
-    let resource = opentelemetry_sdk::Resource::builder().with_service_name("convoke");
+    // With what OTEL_RESOURCE_ATTRIBUTES says.
+    let mut resource = Resource::builder();
+    if std::env::var_os(SERVICE).is_none() {
+        resource = resource.with_service_name(format!("convoke-{}", command.name()));
+    }
     let provider = SdkTracerProvider::builder()
         .with_batch_exporter(exporter)
         .with_resource(resource.build())

@@ -19,7 +19,8 @@ pub fn coordinator_dir(given: Option<PathBuf>) -> Result<PathBuf, Failure> {
     }
 }
 
-fn client(at: AdminArgs) -> Result<Client, Failure> {
+/// The coordinator's own socket.
+pub fn client(at: AdminArgs) -> Result<Client, Failure> {
     let dir = coordinator_dir(at.state_dir)?;
     Ok(Client::new(&socket_in(&dir)))
 }

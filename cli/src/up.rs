@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::error::{Code, Error};
+use convoke_common::identity::Role;
+use convoke_coordinator::token_file;
 use futures::future::select_all;
 use serde::Serialize;
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -24,7 +26,7 @@ use crate::{machine, output};
 
 /// How long a child may take to say that it is ready.
 const START_BOUND: Duration = Duration::from_secs(30);
-/// How long one may take to stop; more than it gives itself.
+/// How long one may take to stop beyond the time that its steps have; more than it gives itself.
 const STOP_BOUND: Duration = Duration::from_secs(12);
 /// First and longest pause before a worker that ended is started again; one that lasted longer begins anew.
 const RESTART: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
@@ -95,7 +97,7 @@ pub async fn up(args: UpArgs, log: LogArgs, json: bool) -> Result<(), Failure> {
         Ok(()) => watch(&mut signals, &mut processes).await,
         Err(e) => Err(e),
     };
-    stop(processes).await;
+    stop(processes, args.drain_bound + STOP_BOUND).await;
     result
 }
 
@@ -118,7 +120,7 @@ async fn start(
         })
     };
     let coordinator = spawn("the coordinator", recipe, processes).await?;
-    let worker_token_file = tokens.join("worker.token");
+    let worker_token_file = token_file(&tokens, Role::Worker);
     let threads = args
         .threads
         .unwrap_or_else(|| (machine::cores() as u32 / args.workers).max(1));
@@ -144,6 +146,8 @@ async fn start(
             command.arg("--memory").arg(memory.to_string());
             let listen = SocketAddr::new(args.listen.ip(), 0);
             command.arg("--listen").arg(listen.to_string());
+            let bound = format!("{}ms", args.drain_bound.as_millis());
+            command.arg("--drain-bound").arg(bound);
             if let Some(root) = &args.artifact_root {
                 command.arg("--artifact-root").arg(root);
             }
@@ -153,7 +157,7 @@ async fn start(
     }
     Ok(Cluster {
         connect,
-        client_token_file: tokens.join("client.token"),
+        client_token_file: token_file(&tokens, Role::Client),
         worker_token_file,
         state_dir,
         workers,
@@ -255,9 +259,9 @@ fn tell(c: &Cluster, json: bool) -> Result<(), Failure> {
     ))
 }
 
-/// Waits for a signal. A worker that ends by itself is started again, as a service manager would; without the
-/// coordinator there is nothing to go on with.
-async fn watch(signals: &mut Signals, processes: &mut [Process]) -> Result<(), Failure> {
+/// Waits for a signal. A worker that fails is started again, as a service manager would; one that ends as it was told
+/// stays away. Without the coordinator there is nothing to go on with.
+async fn watch(signals: &mut Signals, processes: &mut Vec<Process>) -> Result<(), Failure> {
     loop {
         let exits = processes.iter_mut().map(|p| Box::pin(p.child.wait()));
         let (ended, which) = tokio::select! {
@@ -265,7 +269,16 @@ async fn watch(signals: &mut Signals, processes: &mut [Process]) -> Result<(), F
             () = signals.wait() => return Ok(()),
             (ended, which, _) = select_all(exits) => (ended, which),
         };
+        let left = ended.as_ref().is_ok_and(|s| s.success());
         let how = ended.map_or_else(|e| e.to_string(), |s| s.to_string());
+        if which > 0 && left {
+            let gone = processes.remove(which);
+            tracing::warn!(
+                "{} has left as it was told, and is not started again",
+                gone.what
+            );
+            continue;
+        }
         let Some(process) = processes.get_mut(which) else {
             continue;
         };
@@ -314,14 +327,14 @@ async fn restart(process: &mut Process) {
     }
 }
 
-async fn stop(processes: Vec<Process>) {
+async fn stop(processes: Vec<Process>, bound: Duration) {
     let mut signals = Signals::hear().ok();
     let mut processes = processes.into_iter();
     let coordinator = processes.next();
     let all = async {
         // Workers first: the coordinator still hears that they leave.
-        futures::future::join_all(processes.map(end)).await;
-        futures::future::join_all(coordinator.map(end)).await;
+        futures::future::join_all(processes.map(|p| end(p, bound))).await;
+        futures::future::join_all(coordinator.map(|p| end(p, bound))).await;
     };
     match &mut signals {
         Some(s) => {
@@ -337,9 +350,9 @@ async fn stop(processes: Vec<Process>) {
 }
 
 /// Ends one child; the end of the pipe is what tells it to.
-async fn end(mut p: Process) {
+async fn end(mut p: Process, bound: Duration) {
     drop(p.pipe.take());
-    if timeout(STOP_BOUND, p.child.wait()).await.is_err() {
+    if timeout(bound, p.child.wait()).await.is_err() {
         tracing::warn!("{} does not stop and is killed", p.what);
         // It is gone already otherwise.
         let _ = p.child.kill().await;

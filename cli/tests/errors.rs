@@ -175,7 +175,7 @@ fn clusters_that_cannot_be_reached() {
     ]);
     let ready: serde_json::Value = serde_json::from_str(&daemon.line()).unwrap();
     let address = ready["listen"].as_str().unwrap().to_owned();
-    let client = format!("{tokens}/client.token");
+    let client = format!("{tokens}/client/token");
     run(["status", "--connect", &address, "--token-file", &client]).expect(0);
 
     let taken = run([
@@ -201,7 +201,7 @@ fn clusters_that_cannot_be_reached() {
     .expect(1);
     assert_eq!(same.json()["error"]["code"], "address_in_use", "{same:#?}");
 
-    let worker = format!("{tokens}/worker.token");
+    let worker = format!("{tokens}/worker/token");
     connect(
         &address,
         &worker,
@@ -255,6 +255,68 @@ fn clusters_that_cannot_be_reached() {
 }
 
 #[test]
+fn steps_that_fail() {
+    let scratch = Scratch::new("steps");
+    let model = text(&fixture("mini_transformer/model.onnx"));
+    let ids = |ids: &[i64]| Tensor::from_slice(&[1, ids.len()], ids).unwrap();
+    let path = scratch.path("ids.npz");
+    let arrays = [
+        ("input_ids".to_owned(), ids(&[3, 99_999])),
+        ("attention_mask".to_owned(), ids(&[1, 1])),
+    ];
+    write_npz(&path, &arrays).unwrap();
+    let path = text(&path);
+    let split = ["run", &model, "--inputs", &path, "--local", "3"];
+    fails(
+        &split,
+        "error: index 99999 is out of range for axis 0 of length 160; valid indices are -160..160 \
+         [node '/embeddings/word_embeddings/Gather', op Gather(f32[160, 64], i64[1, 2]), worker w0, host embedded, \
+         device cpu:0]; stopped: w1, w2",
+    );
+    let done = run(split.iter().chain(&["--json"])).expect(1);
+    assert_eq!(
+        done.json()["error"],
+        serde_json::json!({
+            "code": "kernel_failed",
+            "message": "index 99999 is out of range for axis 0 of length 160; valid indices are -160..160",
+            "advice": "",
+            "site": {
+                "worker": "w0",
+                "host": "embedded",
+                "device": "cpu:0",
+                "node": "/embeddings/word_embeddings/Gather",
+                "op": "Gather",
+                "operands": ["f32[160, 64]", "i64[1, 2]"],
+            },
+            "stopped": ["w1", "w2"],
+            "attached": [],
+        })
+    );
+    let digits = text(&fixture("digits/model.onnx"));
+    let images = text(&fixture("digits/test.npz"));
+    let late = [
+        "run",
+        &digits,
+        "--inputs",
+        &images,
+        "--local",
+        "1",
+        "--timeout",
+        "1ms",
+    ];
+    fails(
+        &late,
+        "error: the step did not end by its deadline: w0 still ran; stopped: w0",
+    );
+    let done = run(late.iter().chain(&["--json"])).expect(1);
+    assert_eq!(
+        done.json()["error"]["code"],
+        "deadline_exceeded",
+        "{done:#?}"
+    );
+}
+
+#[test]
 fn wrong_usage_exits_with_two() {
     let usage = |args: &[&str], expected: &str| {
         let done = run(args).expect(2);
@@ -293,6 +355,10 @@ fn wrong_usage_exits_with_two() {
     usage(
         &["run", "m.onnx", "--log", "a=b=c"],
         "error: --log 'a=b=c' is no filter: ",
+    );
+    usage(
+        &["run", "m.onnx", "--retry", "never"],
+        "error: invalid value 'never' for '--retry <WHEN>'",
     );
     let json = run(["run", "--json"]).expect(2);
     assert_eq!(json.json()["error"]["code"], "invalid_argument");

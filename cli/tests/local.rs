@@ -66,6 +66,11 @@ fn digits_on_three_workers_have_the_bits_of_one() {
         r["outputs"][0]["digest"].as_str().unwrap()
     );
 
+    let slower = "splitting over 3 workers is predicted to be slower than one worker: ";
+    let warning = r["warnings"][0].as_str().unwrap();
+    assert!(warning.starts_with(slower), "{r}");
+    assert_eq!(done.stderr, format!("warning: {warning}\n"));
+
     let text = run(with("run", &d, &["--local", "2", "--threads", "1"])).expect(0);
     assert!(
         text.stdout.contains("logits: f32[360, 10]"),
@@ -73,7 +78,13 @@ fn digits_on_three_workers_have_the_bits_of_one() {
         text.stdout
     );
     assert!(text.stdout.contains("  cut edges: 1, "), "{}", text.stdout);
-    assert_eq!(text.stderr, "");
+    assert!(
+        text.stderr
+            .starts_with("warning: splitting over 2 workers is predicted to be slower")
+            && text.stderr.lines().count() == 1,
+        "{}",
+        text.stderr
+    );
 }
 
 #[test]

@@ -22,7 +22,7 @@ use convoke_common::identity::{
     ClusterCa, PeerName, RevocationList, Role, TlsConfigs, dial, greet,
 };
 use convoke_common::world::quic::{RecvStream, SendStream};
-use convoke_common::world::{ComputePool, Endpoint, EndpointOptions, World};
+use convoke_common::world::{Endpoint, EndpointOptions, NoCompute, World};
 use convoke_coordinator::{Coordinator, CoordinatorConfig};
 use convoke_worker::{Threads, Worker, WorkerConfig};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -34,8 +34,7 @@ const TURN: usize = 100;
 
 fn world() -> World {
     // Nothing computes here; workers bring their own threads.
-    let pool = ComputePool::start("unused", std::num::NonZeroUsize::MIN, 1).unwrap();
-    World::real(pool.handle())
+    World::real(Arc::new(NoCompute))
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -91,9 +90,11 @@ fn cluster() -> (Cluster, tokio::runtime::Runtime) {
                 cache_bytes: 0,
                 artifact_root: None,
                 memory: 1 << 30,
+                sharers: 1,
                 listen: ANY,
                 advertise: None,
                 host: "bench".into(),
+                black_box: None,
             };
             let _running = Worker::start(world, config, Some(&pool)).await.unwrap();
             tell.send(()).unwrap();

@@ -12,14 +12,16 @@ use convoke_common::graph::Function;
 use convoke_common::rpc::WorkerCount;
 use convoke_models::{LoadOptions, Source, onnx};
 
+use crate::attempts::Rerun;
 use crate::cluster::Cluster;
-use crate::model::{Inner, Model};
+use crate::function::Inner;
+use crate::model::Model;
 use crate::session::Session;
 
 /// How long a plan waits for the workers that it names.
 const WORKERS_BOUND: Duration = Duration::from_secs(30);
 
-/// What a loading model does at the moment.
+/// What a model does at the moment besides running steps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
     /// Reading the model's files once, for their hashes: bytes so far, and all.
@@ -45,6 +47,8 @@ pub enum Phase {
         /// All bytes.
         total: u64,
     },
+    /// A worker was lost, and its steps begin to run on others.
+    Rerun(Rerun),
 }
 
 pub(crate) type OnPhase = Arc<dyn Fn(Phase) + Send + Sync>;
@@ -133,7 +137,7 @@ impl ModelBuilder {
         self
     }
 
-    /// Called as loading proceeds.
+    /// Called as loading proceeds, and when a step runs again because a worker was lost.
     pub fn on_progress(mut self, tell: impl Fn(Phase) + Send + Sync + 'static) -> Self {
         self.tell = Arc::new(tell);
         self

@@ -1,6 +1,6 @@
 //! The cluster as a client sees it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,12 +8,14 @@ use convoke_common::admission::call;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::graph::Function;
 use convoke_common::identity::JoinToken;
+use convoke_common::memory::Ledger;
 use convoke_common::rpc::{self, ClusterStatus};
-use convoke_common::world::World;
+use convoke_common::world::{NoCompute, World};
 use convoke_models::Source;
+use convoke_rendezvous::Hub;
 
 use crate::builder::{ModelBuilder, Origin};
-use crate::runtime::{NetThread, NoCompute};
+use crate::runtime::NetThread;
 use crate::session::Session;
 
 /// A secret that lets a client in: one line, as `convoke token create --role client` prints it.
@@ -62,12 +64,31 @@ pub struct Cluster {
 
 /// Connects to the coordinator at `HOST:PORT`.
 pub async fn connect(address: &str, token: Token) -> Result<Cluster> {
-    let net = NetThread::start("convoke-net")?;
-    let address = address.to_owned();
-    let session = net.run(async move {
-        let world = World::real(Arc::new(NoCompute));
-        Session::connect(world, &address, &token.0, None).await
-    });
+    let net = NetThread::start("convoke-net", World::real(Arc::new(NoCompute)))?;
+    join(net, address, token, None).await
+}
+
+/// Connects to the coordinator at `HOST:PORT` over a [`World`] and a tokio runtime that the caller brings: no thread
+/// is started, and everything that the connection does runs on the runtime that this is called in. With `state_dir`
+/// the identity is kept there for the next time.
+pub async fn connect_in(
+    world: World,
+    address: &str,
+    token: Token,
+    state_dir: Option<PathBuf>,
+) -> Result<Cluster> {
+    join(NetThread::current(world), address, token, state_dir).await
+}
+
+async fn join(
+    net: NetThread,
+    address: &str,
+    token: Token,
+    state_dir: Option<PathBuf>,
+) -> Result<Cluster> {
+    let (world, address) = (net.world().clone(), address.to_owned());
+    let session =
+        net.run(async move { Session::connect(world, &address, &token.0, state_dir).await });
     let session = session.await?;
     Ok(Cluster {
         session,
@@ -93,13 +114,25 @@ impl Cluster {
         ModelBuilder::new(self.clone(), Origin::Function(function.into(), sources))
     }
 
+    /// This client's end of the rendezvous: its leases, its links, and what it refused.
+    pub fn hub(&self) -> &Arc<Hub> {
+        &self.session.hub
+    }
+
+    /// What this client holds in memory for calls.
+    pub fn ledger(&self) -> &Ledger {
+        &self.session.ledger
+    }
+
     /// Members, links, programs, memory, live steps.
     pub async fn status(&self) -> Result<ClusterStatus> {
         let session = self.session.clone();
         self.net
             .run(async move {
-                let client = session.coordinator().await?;
-                rpc::answer("the coordinator", client.status(call()).await)
+                let ask = session.coordinator.ask(|client| async move {
+                    rpc::answer("the coordinator", client.status(call()).await)
+                });
+                ask.await
             })
             .await
     }

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::Role;
-use convoke_common::world::World;
+use convoke_common::world::{NoCompute, World};
 use convoke_coordinator::{Coordinator, CoordinatorConfig};
 use convoke_worker::{Threads, Worker, WorkerConfig};
 
 use crate::cluster::Cluster;
-use crate::runtime::{NetThread, NoCompute};
+use crate::runtime::NetThread;
 use crate::session::Session;
 
 /// How long the parts of an embedded cluster may take to end.
@@ -49,7 +49,7 @@ impl Embedded {
         self
     }
 
-    /// Bytes that each worker may use.
+    /// Bytes that each worker may use: its programs and an equal share of what the process takes without any.
     pub fn memory(mut self, bytes: u64) -> Embedded {
         self.memory = bytes;
         self
@@ -57,10 +57,11 @@ impl Embedded {
 
     /// Starts it.
     pub async fn start(self) -> Result<Cluster> {
-        let net = NetThread::start("convoke-net")?;
+        let world = World::real(Arc::new(NoCompute));
+        let net = NetThread::start("convoke-net", world.clone())?;
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = self.threads.unwrap_or((cores / self.workers).max(1));
-        let (session, parts) = net.run(start(self, threads)).await?;
+        let (session, parts) = net.run(start(world, self, threads)).await?;
         Ok(Cluster {
             session,
             embedded: Some(Arc::new(parts)),
@@ -92,8 +93,7 @@ impl Parts {
     }
 }
 
-async fn start(config: Embedded, threads: usize) -> Result<(Arc<Session>, Parts)> {
-    let world = World::real(Arc::new(NoCompute));
+async fn start(world: World, config: Embedded, threads: usize) -> Result<(Arc<Session>, Parts)> {
     let any: SocketAddr = (Ipv4Addr::LOCALHOST, 0).into();
     let volatile = CoordinatorConfig {
         listen: any,
@@ -123,9 +123,11 @@ async fn start(config: Embedded, threads: usize) -> Result<(Arc<Session>, Parts)
             cache_bytes: 0,
             artifact_root: None,
             memory: config.memory,
+            sharers: u32::try_from(config.workers).unwrap_or(u32::MAX),
             listen: any,
             advertise: None,
             host: "embedded".into(),
+            black_box: None,
         };
         workers.push(Worker::start(own, worker, Some(&pool)).await?);
     }

@@ -22,8 +22,7 @@ impl ModelBuilder {
                 true => Bindings::new(),
                 false => inner.arrange(given)?.1,
             };
-            let bounds = inner.bounds_for(&bindings);
-            let open = inner.unbounded(&bounds);
+            let open = inner.unbounded(&inner.bounds_for(&bindings));
             if !open.is_empty() {
                 let msg = format!(
                     "the sizes of these dynamic axes are not known: {}",
@@ -32,7 +31,7 @@ impl ModelBuilder {
                 return Err(Error::new(Code::InvalidArgument, msg)
                     .advise("give inputs, or bound each axis, for example with --dim seq=512"));
             }
-            inner.planned(bounds).await
+            inner.planned(&bindings, vec![]).await
         });
         Ok(planned.await?.summary)
     }

@@ -15,22 +15,27 @@
 
 #![deny(missing_docs)]
 
+mod attempts;
 mod builder;
 mod cluster;
+mod coordinator;
 #[cfg(feature = "embedded")]
 mod embedded;
 mod explain;
+mod function;
+mod lease;
 mod model;
 pub mod numpy;
 mod runtime;
 mod session;
 
+pub use attempts::Rerun;
 pub use builder::{ModelBuilder, Phase};
-pub use cluster::{Cluster, Token, connect};
+pub use cluster::{Cluster, Token, connect, connect_in};
 pub use convoke_common::graph::{Function, TensorType};
 pub use convoke_common::rpc::{ClusterStatus, CutEdge, PartSummary, PlanSummary};
 pub use convoke_common::{Code, DType, Dim, Element, Error, Result, Site, Tensor};
 pub use convoke_models::Source;
 #[cfg(feature = "embedded")]
 pub use embedded::{Embedded, embedded};
-pub use model::{CallOptions, Model, Outputs, Signature};
+pub use model::{CallOptions, Model, Outputs, Retry, Signature};

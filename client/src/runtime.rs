@@ -1,33 +1,41 @@
-//! The thread that a client's network I/O runs on.
+//! Where a client's work runs: a network thread of its own, or the runtime of a caller that brings its own world.
 //!
 //! Futures of the public API can be awaited on any executor: their work runs here, and dropping one aborts it.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::world::{Compute, Job, Refusal, RefusedJob};
+use convoke_common::world::World;
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
-/// A thread with a current-thread runtime, ended and joined when the last handle is dropped.
+/// A world and the runtime that its tasks run on. A thread of its own is ended and joined when the last handle is
+/// dropped.
 #[derive(Clone)]
 pub(crate) struct NetThread(Arc<Inner>);
 
 struct Inner {
+    world: World,
     handle: Handle,
+    own: Option<Own>,
+}
+
+struct Own {
     stop: CancellationToken,
-    thread: Option<std::thread::JoinHandle<()>>,
+    thread: std::thread::JoinHandle<()>,
 }
 
 impl NetThread {
-    /// Starts the thread.
+    /// Starts a thread.
     // A library has no binary's thread to borrow: its calls come from any executor.
     #[allow(clippy::disallowed_methods)]
-    pub(crate) fn start(name: &str) -> Result<NetThread> {
+    pub(crate) fn start(name: &str, world: World) -> Result<NetThread> {
         let failed = |e: std::io::Error| {
             Error::new(Code::Io, format!("cannot start the network thread: {e}"))
         };
@@ -46,36 +54,58 @@ impl NetThread {
             .name(name.into())
             .spawn(run)
             .map_err(failed)?;
-        Ok(NetThread(Arc::new(Inner {
-            handle,
-            stop,
-            thread: Some(thread),
-        })))
+        let own = Some(Own { stop, thread });
+        Ok(NetThread(Arc::new(Inner { world, handle, own })))
     }
 
-    /// Runs `work` on the thread.
+    /// The runtime that this is called in.
+    pub(crate) fn current(world: World) -> NetThread {
+        NetThread(Arc::new(Inner {
+            world,
+            handle: Handle::current(),
+            own: None,
+        }))
+    }
+
+    pub(crate) fn world(&self) -> &World {
+        &self.0.world
+    }
+
+    /// Runs `work` there, as a part of the caller's span.
     pub(crate) fn run<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Running<T> {
+        let (tell, answer) = oneshot::channel();
+        let work = work.in_current_span();
+        let task = self.spawn(async move {
+            // Whoever asked may be gone; then nobody wants the answer.
+            drop(tell.send(work.await));
+        });
         Running {
-            task: self.0.handle.spawn(work),
+            task,
+            answer,
             _thread: self.clone(),
         }
     }
 
-    /// Runs `work` on the thread, whoever forgets it.
+    /// Runs `work` there, whoever forgets it.
     pub(crate) fn detach(&self, work: impl Future<Output = ()> + Send + 'static) {
-        drop(self.0.handle.spawn(work));
+        drop(self.spawn(work));
+    }
+
+    fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+        let _runtime = self.0.handle.enter();
+        self.0.world.spawn(work)
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.stop.cancel();
-        let Some(thread) = self.thread.take() else {
+        let Some(Own { stop, thread }) = self.own.take() else {
             return;
         };
+        stop.cancel();
         // The last handle may be dropped by a task of the thread itself.
         if thread.thread().id() != std::thread::current().id() {
             drop(thread.join());
@@ -83,9 +113,10 @@ impl Drop for Inner {
     }
 }
 
-/// Work on the network thread; dropping it cancels the work.
+/// Work that was given to a [`NetThread`]; dropping it cancels the work.
 pub(crate) struct Running<T> {
-    task: JoinHandle<Result<T>>,
+    task: JoinHandle<()>,
+    answer: oneshot::Receiver<Result<T>>,
     _thread: NetThread,
 }
 
@@ -93,35 +124,16 @@ impl<T> Future for Running<T> {
     type Output = Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
-        Pin::new(&mut self.task).poll(cx).map(|r| {
-            r.unwrap_or_else(|e| {
-                Err(Error::new(
-                    Code::Cancelled,
-                    format!("the client ended: {e}"),
-                ))
-            })
-        })
+        let answer = ready!(Pin::new(&mut self.answer).poll(cx));
+        Poll::Ready(answer.unwrap_or_else(|_| {
+            // Its task panicked, or its runtime is gone.
+            Err(Error::new(Code::Cancelled, "the client ended"))
+        }))
     }
 }
 
 impl<T> Drop for Running<T> {
     fn drop(&mut self) {
         self.task.abort();
-    }
-}
-
-/// A client computes nothing.
-pub(crate) struct NoCompute;
-
-impl Compute for NoCompute {
-    fn threads(&self) -> usize {
-        0
-    }
-
-    fn submit(&self, _: i64, job: Job) -> std::result::Result<(), RefusedJob> {
-        Err(RefusedJob {
-            job,
-            reason: Refusal::Closed,
-        })
     }
 }

@@ -6,16 +6,17 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use convoke_common::admission::{self, bind_towards, call, lookup, reach};
+use convoke_common::admission::{self, bind_towards, lookup, reach};
 use convoke_common::artifact::ArtifactId;
+use convoke_common::detection::Detector;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::{
     IdentityFiles, JoinToken, OwnIdentity, RevocationList, Role, TlsConfigs,
 };
-use convoke_common::ids::{Incarnation, LeaseId};
+use convoke_common::ids::Incarnation;
 use convoke_common::memory::Ledger;
 use convoke_common::program::Participant;
-use convoke_common::rpc::{self, CoordinatorClient, StreamKind};
+use convoke_common::rpc::{self, StreamKind};
 use convoke_common::rpc_transport::call_context;
 use convoke_common::world::quic::Connection;
 use convoke_common::world::{Endpoint, EndpointOptions, World};
@@ -23,6 +24,8 @@ use convoke_models::Source;
 use convoke_rendezvous::artifacts::{self, ArtifactSource};
 use convoke_rendezvous::{Hub, Link, Peer, remote};
 use tokio::time::Instant;
+
+use crate::coordinator::{CoordinatorLink, Way};
 
 /// How long a worker may take to say what a stream is that it opened.
 const FIRST_BYTE_BOUND: Duration = Duration::from_secs(5);
@@ -58,9 +61,9 @@ pub(crate) struct Session {
     pub(crate) hub: Arc<Hub>,
     pub(crate) sources: Arc<Sources>,
     pub(crate) ledger: Ledger,
+    pub(crate) coordinator: CoordinatorLink,
     endpoint: Endpoint,
-    address: String,
-    coordinator: tokio::sync::Mutex<(Connection, CoordinatorClient)>,
+    detector: Detector,
 }
 
 impl Session {
@@ -94,26 +97,25 @@ impl Session {
             name: identity.peer().name.as_str().to_owned(),
             incarnation: Incarnation(u64::from_le_bytes(world.rng.bytes())),
         };
-        let coordinator = dial(&world, &endpoint, address).await?;
+        let detector = Detector::dialling(world.clone());
+        let way = Way {
+            world: world.clone(),
+            endpoint: endpoint.clone(),
+            detector: detector.clone(),
+            address: address.to_owned(),
+            driver: me.incarnation,
+        };
+        let coordinator = way.connect().await?;
         Ok(Arc::new(Session {
             hub: Hub::new(me),
             sources: Arc::default(),
             // A client's memory is its owner's business; the ledger only counts.
             ledger: Ledger::new("client", u64::MAX >> 1),
-            coordinator: tokio::sync::Mutex::new(coordinator),
-            address: address.to_owned(),
+            coordinator,
             endpoint,
+            detector,
             world,
         }))
-    }
-
-    /// The coordinator's services, dialling again where the connection was lost.
-    pub(crate) async fn coordinator(&self) -> Result<CoordinatorClient> {
-        let mut c = self.coordinator.lock().await;
-        if c.0.close_reason().is_some() {
-            *c = dial(&self.world, &self.endpoint, &self.address).await?;
-        }
-        Ok(c.1.clone())
     }
 
     /// Waits until `count` workers are there, at most `bound`; tells how many there are as that changes.
@@ -123,18 +125,18 @@ impl Session {
         bound: Duration,
         tell: &mut (dyn FnMut(u32) + Send),
     ) -> Result<u32> {
-        let client = self.coordinator().await?;
         let end = Instant::now() + bound;
         let mut told = None;
         loop {
             // Asked piecewise, so that progress shows.
             let left = end.saturating_duration_since(Instant::now());
             let wait = left.min(WAIT_PERIOD);
-            let context = call_context(wait + rpc::CALL_BOUND);
-            let answer = client
-                .await_workers(context, count, wait.as_millis() as u64)
-                .await;
-            let have = rpc::answer("the coordinator", answer)?;
+            let answer = self.coordinator.ask(|client| async move {
+                let context = call_context(wait + rpc::CALL_BOUND);
+                let answer = client.await_workers(context, count, wait.as_millis() as u64);
+                rpc::answer("the coordinator", answer.await)
+            });
+            let have = answer.await?;
             if told.replace(have) != Some(have) {
                 tell(have);
             }
@@ -185,7 +187,8 @@ impl Session {
             return Err(Error::new(Code::Unreachable, msg));
         }
         self.serve(connection.clone());
-        let link = remote::dial_lane(&self.world, &self.hub, connection, name).await?;
+        let watched = self.detector.watch(connection);
+        let link = remote::dial_lane(&self.world, &self.hub, watched, name).await?;
         if link.peer().incarnation != p.incarnation {
             let msg = format!("worker {} was restarted since the plan was made", p.name);
             return Err(Error::new(Code::PeerLost, msg).advise("try again: a new plan will use it"));
@@ -211,14 +214,9 @@ impl Session {
         });
     }
 
-    /// Ends a lease at the coordinator.
-    pub(crate) async fn release(&self, lease: LeaseId) -> Result<()> {
-        let client = self.coordinator().await?;
-        rpc::answer("the coordinator", client.release(call(), lease).await)
-    }
-
     /// Closes every connection.
     pub(crate) async fn close(&self) {
+        self.coordinator.close();
         self.endpoint.close(0u32.into(), b"client leaving");
         // Peers that do not answer learn by their idle timeout.
         let _ = tokio::time::timeout(Duration::from_secs(1), self.endpoint.wait_idle()).await;
@@ -227,25 +225,9 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        self.coordinator.close();
         self.endpoint.close(0u32.into(), b"client leaving");
     }
-}
-
-async fn dial(
-    world: &World,
-    endpoint: &Endpoint,
-    address: &str,
-) -> Result<(Connection, CoordinatorClient)> {
-    let dialled = reach(world, endpoint, address, Role::Coordinator)
-        .await
-        .map_err(|e| {
-            if e.code != Code::Unreachable || !e.advice.is_empty() {
-                return e;
-            }
-            e.advise("check that the coordinator runs and that its UDP port is open")
-        })?;
-    let client = rpc::connect_coordinator(world, &dialled.connection).await?;
-    Ok((dialled.connection, client))
 }
 
 async fn identity(

@@ -51,6 +51,8 @@ pub enum Code {
     WorkerLeaving,
     /// A kernel does not return; its worker takes no more work.
     Wedged,
+    /// A node killed more than one worker and is not run again.
+    Quarantined,
     /// The lease ended: released, or a member was lost.
     LeaseRetired,
     /// Too much is in flight already.
@@ -139,6 +141,15 @@ impl Error {
         self
     }
 
+    /// Contact with a participant was lost. It becomes the error's place, by which others know whom it is about.
+    pub fn lost(peer: impl Into<String>, why: impl fmt::Display) -> Error {
+        let peer = peer.into();
+        Error::new(Code::PeerLost, format!("lost contact with {peer}: {why}")).at(Site {
+            worker: Some(peer),
+            ..Site::default()
+        })
+    }
+
     /// A defect of ours.
     pub fn internal(message: impl Into<String>) -> Error {
         Error::new(Code::Internal, message).advise("this is a defect in Convoke; please report it")
@@ -177,7 +188,8 @@ impl fmt::Display for Error {
             write!(f, "; stopped: {}", self.stopped.join(", "))?;
         }
         if !self.attached.is_empty() {
-            write!(f, "; {} further errors", self.attached.len())?;
+            let s = if self.attached.len() == 1 { "" } else { "s" };
+            write!(f, "; {} further error{s}", self.attached.len())?;
         }
         if !self.advice.is_empty() {
             write!(f, "\n  {}", self.advice)?;

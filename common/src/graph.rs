@@ -18,6 +18,8 @@ use serde::{Deserialize, Serialize};
 use crate::artifact::ArtifactMeta;
 use crate::dim::Dim;
 use crate::dtype::DType;
+use crate::ids::FunctionId;
+use crate::rpc_transport::codec::{self, CodecError};
 use crate::tensor::Tensor;
 
 /// Index into [`Function::values`].
@@ -255,6 +257,21 @@ impl Function {
     /// The value.
     pub fn value(&self, id: ValueId) -> &Value {
         &self.values[id.ix()]
+    }
+
+    /// The content hash: of all that decides what is computed, so not of the name and not of where files lie.
+    pub fn id(&self) -> Result<FunctionId, CodecError> {
+        let files: Vec<_> = self.artifacts.iter().map(|a| a.id).collect();
+        let Function {
+            values,
+            params,
+            literals,
+            nodes,
+            results,
+            ..
+        } = self;
+        let bytes = codec::encode(&(values, params, literals, nodes, results, files))?;
+        Ok(FunctionId(*blake3::hash(&bytes).as_bytes()))
     }
 
     /// The value's type.

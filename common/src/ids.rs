@@ -41,20 +41,32 @@ impl std::fmt::Display for StepKey {
     }
 }
 
-/// Content hash of a program: what workers file it under.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct ProgramId(pub [u8; 32]);
+macro_rules! hash {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        pub struct $name(pub [u8; 32]);
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.0[..8].iter().try_for_each(|b| write!(f, "{b:02x}"))
+            }
+        }
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Display::fmt(self, f)
+            }
+        }
+    };
+}
 
-impl std::fmt::Display for ProgramId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0[..8].iter().try_for_each(|b| write!(f, "{b:02x}"))
-    }
-}
-impl std::fmt::Debug for ProgramId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        std::fmt::Display::fmt(self, f)
-    }
-}
+hash!(
+    /// Content hash of a program: what workers file it under.
+    ProgramId
+);
+hash!(
+    /// Content hash of a function as its caller gave it, whoever calls it and whatever it is named.
+    FunctionId
+);
 
 /// Index of a participant of a lease; the driver comes after the workers.
 pub type ParticipantIx = u16;

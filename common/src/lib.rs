@@ -13,6 +13,9 @@
 
 pub mod admission;
 pub mod artifact;
+pub mod block;
+pub mod counters;
+pub mod detection;
 pub mod dim;
 pub mod dtype;
 pub mod error;
@@ -20,8 +23,11 @@ pub mod graph;
 pub mod identity;
 pub mod ids;
 pub mod memory;
+pub mod mutant;
 mod nesting;
+pub mod offsets;
 pub mod ops;
+pub mod places;
 pub mod program;
 pub mod rpc;
 pub mod rpc_transport;

@@ -3,16 +3,18 @@
 //! Invariants
 //! 1. The sum of all reservations never exceeds the budget.
 //! 2. A reservation is released when dropped, whatever happened before.
-//! 3. Tensors of a [`Pool`] are covered by reservations while they live; blocks are reused between steps.
+//! 3. Tensors of a [`Pool`] are covered by reservations while they live; its memory is reused between steps.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
+use crate::block::{Block, Region};
 use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
-use crate::tensor::{Block, Recycle, Tensor};
+use crate::tensor::Tensor;
 
 /// What memory is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -150,131 +152,72 @@ fn release(ledger: &Ledger, account: Account, bytes: u64) {
     }
 }
 
-/// Makes tensors within a reservation and reuses their blocks.
+/// Makes tensors within a reservation and uses its memory again and again.
 ///
-/// The base reservation is held for the pool's life; what goes beyond it is reserved tensor by tensor.
+/// The base reservation is held while the pool or any of its tensors lives; what goes beyond it is reserved tensor by
+/// tensor.
 #[derive(Clone)]
-pub struct Pool(Arc<PoolInner>);
+pub struct Pool(Arc<Inner>);
 
-struct PoolInner {
-    base: Reservation,
-    state: Mutex<PoolState>,
+struct Inner {
+    ledger: Ledger,
+    account: Account,
+    base: Option<Arc<Region>>,
+    /// Bytes of living tensors beyond the base.
+    beyond: Arc<AtomicU64>,
 }
 
-#[derive(Default)]
-struct PoolState {
-    /// Free blocks by size.
-    free: BTreeMap<usize, Vec<Block>>,
-    free_bytes: u64,
-    live_bytes: u64,
-    /// What is reserved beyond the base; it shrinks as live bytes sink.
-    extra: Option<Reservation>,
+/// Covers one tensor beyond the base.
+struct Beyond {
+    reservation: Reservation,
+    sum: Arc<AtomicU64>,
 }
 
-/// Bytes of the block that serves `bytes`: blocks of nearly equal size serve each other.
-pub fn class(bytes: usize) -> usize {
-    let step = (bytes.next_power_of_two() / 32).max(64);
-    bytes.max(1).div_ceil(step) * step
+impl Drop for Beyond {
+    fn drop(&mut self) {
+        self.sum
+            .fetch_sub(self.reservation.bytes, Ordering::Relaxed);
+    }
 }
 
 impl Pool {
     /// A pool that holds `base` bytes for its life.
     pub fn new(ledger: &Ledger, account: Account, base: u64) -> Result<Pool> {
-        let state = PoolState {
-            extra: Some(ledger.reserve(account, 0)?),
-            ..PoolState::default()
+        let region = || {
+            let reservation = ledger.reserve(account, base)?;
+            let len = usize::try_from(base).map_err(|_| Error::internal("a pool beyond memory"))?;
+            Ok::<_, Error>(Region::new(len, Box::new(reservation))?)
         };
-        let base = ledger.reserve(account, base)?;
-        Ok(Pool(Arc::new(PoolInner {
-            base,
-            state: Mutex::new(state),
+        Ok(Pool(Arc::new(Inner {
+            base: (base > 0).then(region).transpose()?,
+            ledger: ledger.clone(),
+            account,
+            beyond: Arc::default(),
         })))
     }
 
     /// A tensor whose elements are unspecified.
     pub fn tensor(&self, dtype: DType, shape: &[usize]) -> Result<Tensor> {
-        let size = class(Tensor::size_of(dtype, shape)?);
-        Ok(Tensor::from_block(dtype, shape, self.block(size)?))
+        let len = Tensor::size_of(dtype, shape)?;
+        let block = match self.0.base.as_ref().and_then(|region| region.block(len)) {
+            Some(block) => block,
+            None => self.beyond(len)?,
+        };
+        Ok(Tensor::from_block(dtype, shape, block))
     }
 
-    fn block(&self, size: usize) -> Result<Block> {
-        let bytes = size as u64;
-        let mut s = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let reused = s.free.get_mut(&size).and_then(Vec::pop);
-        if reused.is_some() {
-            s.free_bytes -= bytes;
-        } else {
-            let have = self.0.base.bytes + s.extra.as_ref().map_or(0, Reservation::bytes);
-            s.evict_until(have, bytes);
-            let need = (s.live_bytes + s.free_bytes + bytes).saturating_sub(have);
-            if let Some(extra) = s.extra.as_mut().filter(|_| need > 0) {
-                extra.grow(need)?;
-            }
-        }
-        let mut block = match reused.map_or_else(|| Block::zeroed(size), Ok) {
-            Ok(b) => b,
-            Err(e) => {
-                s.give_back(self.0.base.bytes);
-                return Err(e.into());
-            }
-        };
-        s.live_bytes += bytes;
-        drop(s);
-        let home: Weak<PoolInner> = Arc::downgrade(&self.0);
-        block.set_recycler(Arc::new(Home(home)));
-        Ok(block)
+    fn beyond(&self, len: usize) -> Result<Block> {
+        let reservation = self.0.ledger.reserve(self.0.account, len as u64)?;
+        let sum = self.0.beyond.clone();
+        sum.fetch_add(len as u64, Ordering::Relaxed);
+        let cover = Beyond { reservation, sum };
+        Ok(Block::covered(len, Box::new(cover))?)
     }
 
     /// Bytes of living tensors.
     pub fn live_bytes(&self) -> u64 {
-        self.0
-            .state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .live_bytes
-    }
-}
-
-impl PoolState {
-    /// What was reserved beyond the base goes back as soon as nothing needs it.
-    fn give_back(&mut self, base: u64) {
-        let needed = (self.live_bytes + self.free_bytes).saturating_sub(base);
-        if let Some(extra) = &mut self.extra {
-            extra.shrink(needed);
-        }
-    }
-
-    /// Drops free blocks until `bytes` more fit under `limit` or none is left.
-    fn evict_until(&mut self, limit: u64, bytes: u64) {
-        while self.live_bytes + self.free_bytes + bytes > limit {
-            let Some((&size, _)) = self.free.iter().rev().find(|(_, v)| !v.is_empty()) else {
-                return;
-            };
-            if let Some(v) = self.free.get_mut(&size) {
-                v.pop();
-                if v.is_empty() {
-                    self.free.remove(&size);
-                }
-            }
-            self.free_bytes -= size as u64;
-        }
-    }
-}
-
-struct Home(Weak<PoolInner>);
-
-impl Recycle for Home {
-    fn recycle(&self, block: Block) {
-        let Some(pool) = self.0.upgrade() else { return };
-        let size = block.bytes().len();
-        let mut s = pool.state.lock().unwrap_or_else(PoisonError::into_inner);
-        s.live_bytes -= size as u64;
-        let within = s.live_bytes + s.free_bytes + size as u64 <= pool.base.bytes;
-        if within {
-            s.free_bytes += size as u64;
-            s.free.entry(size).or_default().push(block);
-        }
-        s.give_back(pool.base.bytes);
+        let base = self.0.base.as_ref().map_or(0, |region| region.used());
+        base + self.0.beyond.load(Ordering::Relaxed)
     }
 }
 
@@ -297,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_reused_and_growth_is_accounted() {
+    fn memory_is_reused_and_growth_is_accounted() {
         let l = Ledger::new("w0", 4096);
         let p = Pool::new(&l, Account::Leases, 1024).unwrap();
         let a = p.tensor(DType::F32, &[256]).unwrap();
@@ -307,10 +250,14 @@ mod tests {
         assert_eq!(b.bytes().as_ptr(), at);
         let c = p.tensor(DType::F32, &[512]).unwrap();
         assert_eq!(l.total_and_peak().0, 1024 + 2048);
+        assert_eq!(p.live_bytes(), 1024 + 2048);
         assert!(p.tensor(DType::F32, &[512]).is_err());
-        drop((b, c));
-        assert_eq!((l.total_and_peak().0, p.live_bytes()), (1024, 0));
+        drop(c);
+        assert_eq!((l.total_and_peak().0, p.live_bytes()), (1024, 1024));
+        // The last tensor keeps the whole base.
         drop(p);
+        assert_eq!(l.total_and_peak().0, 1024);
+        drop(b);
         assert_eq!(l.total_and_peak().0, 0);
     }
 }

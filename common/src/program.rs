@@ -20,7 +20,7 @@ use crate::artifact::ArtifactMeta;
 use crate::dim::{Bindings, Dim};
 use crate::error::{Code, Error, Result};
 use crate::graph::{Attrs, Literal, TensorType, Value};
-use crate::ids::{Incarnation, LeaseId, ParticipantIx, PlanId, ProgramId};
+use crate::ids::{FunctionId, Incarnation, LeaseId, ParticipantIx, PlanId, ProgramId};
 
 /// Operand index of an optional operand that is left out.
 pub const NO_OPERAND: u32 = u32::MAX;
@@ -69,6 +69,8 @@ pub struct SendSlot {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Program {
     pub name: String,
+    /// Of the function that this is a part of, as its caller gave it.
+    pub function: FunctionId,
     /// [`NUMERICS_PROFILE`] of the planner.
     pub profile: String,
     pub values: Vec<Value>,

@@ -3,20 +3,25 @@
 //! Each connection carries streams; the first byte of a bidirectional stream says what it is
 //! ([`StreamKind`]). tarpc orders nothing: what must be ordered travels on a step lane.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+mod services;
+mod status;
+
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Code, Error, Result};
-use crate::graph::Function;
 use crate::identity::{Role, TokenId, TokenSecret};
-use crate::ids::{Incarnation, LeaseId, PlanId};
-use crate::memory::Account;
-use crate::program::{Axes, DriverProgram, Grant, Participant};
-use crate::rpc_transport::{MAX_FRAME, client_config, client_transport};
+use crate::ids::{FunctionId, Incarnation, LeaseId, PlanId};
+use crate::program::{Axes, DriverProgram, Participant};
+use crate::rpc_transport::{Bounded, MAX_FRAME, client_config, client_transport};
 use crate::world::World;
+
+pub use services::{Coordinator, Joining, Worker};
+pub use status::{
+    ClusterStatus, DeathStatus, LeaseStatus, LinkStatus, MemberState, MemberStatus, ProgramStatus,
+    QuarantineStatus, WorkerStatus,
+};
 
 /// What a bidirectional stream carries, its first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +39,8 @@ pub enum StreamKind {
     Artifact = 5,
     /// Echo and bulk bytes, to measure a link.
     Probe = 6,
+    /// Announces the nonce of a TCP tripwire, see [`crate::detection`].
+    Tripwire = 7,
 }
 
 impl StreamKind {
@@ -46,6 +53,7 @@ impl StreamKind {
             Self::Lane,
             Self::Artifact,
             Self::Probe,
+            Self::Tripwire,
         ]
         .into_iter()
         .find(|k| *k as u8 == b)
@@ -83,12 +91,52 @@ pub struct Register {
     pub host: String,
     pub profile: String,
     pub threads: u32,
-    /// Bytes that programs may use: the budget less the base footprint.
+    /// Bytes that programs may use: the budget less the base footprint and the window.
     pub memory: u64,
+    /// Bytes kept for weights on their way.
+    pub window: u64,
     /// Measured speed of a matrix product on all threads, in FLOP/s.
     pub flops: f64,
-    /// Measured speed of reading memory, in bytes/s.
+    /// Measured speed of reading memory that no cache holds, on all threads, in bytes/s.
     pub memory_bandwidth: f64,
+    /// What the former process with this worker's state folder died of; empty where it ended in another way.
+    pub deaths: Vec<Death>,
+    /// The leases that it holds, for a coordinator that was restarted since.
+    pub leases: Vec<HeldLease>,
+}
+
+/// A lease at one worker.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct HeldLease {
+    pub lease: LeaseId,
+    pub model: String,
+    /// The driver's name and incarnation.
+    pub driver: (String, Incarnation),
+}
+
+/// A kernel that was running when a fatal signal of its own process ended a worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Death {
+    /// The process that died.
+    pub incarnation: Incarnation,
+    /// The signal's number.
+    pub signal: i32,
+    /// The function that the node is of.
+    pub function: FunctionId,
+    /// The node's name as in the model, shortened at its front where it is very long.
+    pub node: String,
+}
+
+/// `SIGSEGV` and the like: the signals that a defect of a program raises have the same numbers on all of Linux.
+pub fn signal_name(signal: i32) -> String {
+    match signal {
+        4 => "SIGILL".into(),
+        6 => "SIGABRT".into(),
+        7 => "SIGBUS".into(),
+        8 => "SIGFPE".into(),
+        11 => "SIGSEGV".into(),
+        n => format!("signal {n}"),
+    }
 }
 
 /// What the coordinator answers.
@@ -101,6 +149,8 @@ pub struct Registered {
     pub revoked: Vec<TokenId>,
     /// Other workers, to probe.
     pub peers: Vec<Participant>,
+    /// Whether the worker is out of service until it is asked back.
+    pub drained: bool,
 }
 
 /// A measured link.
@@ -131,12 +181,18 @@ pub struct PlanOptions {
     /// Node-name pattern (`*` matches anything) and the worker that runs the nodes it matches; the first
     /// match counts.
     pub pins: Vec<(String, String)>,
-    /// Bounds of the dynamic axes.
+    /// Bounds of the dynamic axes: memory is planned for them.
     pub axes: Axes,
+    /// Sizes of the axes in the calls to come: times are predicted for them, and for the bound of an axis that is
+    /// not named.
+    pub expected: Vec<(String, i64)>,
     /// Whether passes that change values (batch-norm folding) are off.
     pub exact: bool,
     /// Steps in flight at once.
     pub in_flight: u32,
+    /// Workers that the caller has lost contact with, also where the coordinator has not noticed yet: the plan is
+    /// for the others, fewer than [`PlanOptions::workers`] where it must be.
+    pub avoid: Vec<(String, Incarnation)>,
 }
 
 /// One worker's part of a plan.
@@ -155,11 +211,17 @@ pub struct PartSummary {
     pub artifact_bytes: u64,
     /// Most bytes of tensors of one step at once, at the axes' bounds.
     pub activation_bytes: u64,
-    /// Predicted peak above the base footprint, loading included.
-    pub peak_bytes: u64,
+    /// What the worker must offer: the larger of what loading needs, and weights with the tensors of all steps in
+    /// flight at the axes' bounds.
+    pub needed_bytes: u64,
     /// What the worker offers.
     pub memory: u64,
-    /// Predicted busy nanoseconds of a step.
+    /// Predicted peak of a worker process that holds this program alone, above its base footprint, with the axes as
+    /// expected and all steps in flight: weights on their way included, and of the memory for steps what they touch.
+    /// A test of real processes holds it to 15 %, or 4 MiB where that is more; of a process that shares chunks of
+    /// weights with others, or loads faster than it receives, less of the window may be in use than is counted.
+    pub peak_bytes: u64,
+    /// Predicted busy nanoseconds of a step, with the axes as expected.
     pub step_ns: u64,
 }
 
@@ -169,7 +231,7 @@ pub struct CutEdge {
     pub tensor: String,
     pub from: String,
     pub to: String,
-    /// Bytes at the axes' bounds.
+    /// Bytes with the axes as expected.
     pub bytes: u64,
 }
 
@@ -178,7 +240,8 @@ pub struct CutEdge {
 pub struct PlanSummary {
     pub parts: Vec<PartSummary>,
     pub cut_edges: Vec<CutEdge>,
-    /// Predicted nanoseconds of a step as planned, and on the fastest single worker (`None`: fits none).
+    /// Predicted nanoseconds of a step as planned, and on the fastest single worker (`None`: fits none), with the
+    /// axes as expected.
     pub step_ns: u64,
     pub single_ns: Option<u64>,
     /// What the optimiser did, one line each.
@@ -212,142 +275,6 @@ pub struct Progress {
     pub total: u64,
 }
 
-/// A worker's own account.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct WorkerStatus {
-    pub incarnation: Incarnation,
-    pub memory_budget: u64,
-    pub memory_used: BTreeMap<Account, u64>,
-    /// Most bytes the ledger ever held.
-    pub memory_peak: u64,
-    /// VmRSS and VmHWM of the process, in bytes.
-    pub resident: u64,
-    pub resident_peak: u64,
-    pub programs: Vec<ProgramStatus>,
-    pub live_steps: u64,
-    pub steps_done: u64,
-    pub links: Vec<LinkStatus>,
-    /// Refused frames by reason.
-    pub refused: BTreeMap<String, u64>,
-    pub cache_bytes: u64,
-    /// Weight bytes read from a shared path, from the cache, and from clients.
-    pub loaded: [u64; 3],
-}
-
-/// An installed program.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct ProgramStatus {
-    pub lease: LeaseId,
-    pub name: String,
-    pub driver: String,
-    pub nodes: u32,
-    pub weights_bytes: u64,
-}
-
-/// A link to a peer.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct LinkStatus {
-    pub peer: String,
-    pub address: String,
-    /// `quic` or `local`.
-    pub path: String,
-    /// Round trip in nanoseconds, as QUIC measures it.
-    pub round_trip: u64,
-    pub sent: u64,
-    pub received: u64,
-}
-
-/// A member as the coordinator sees it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct MemberStatus {
-    pub name: String,
-    pub incarnation: Incarnation,
-    pub address: String,
-    pub host: String,
-    pub threads: u32,
-    pub memory: u64,
-    pub flops: f64,
-    /// Milliseconds since it was last heard.
-    pub last_seen_ms: u64,
-    pub alive: bool,
-    /// Absent when it did not answer in time.
-    pub status: Option<WorkerStatus>,
-}
-
-/// The whole cluster.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct ClusterStatus {
-    pub version: String,
-    pub profile: String,
-    pub members: Vec<MemberStatus>,
-    pub leases: Vec<LeaseStatus>,
-    /// Bytes of weights that passed through the coordinator: always 0, counted all the same.
-    pub weight_bytes_relayed: u64,
-    /// All bytes that the coordinator received and sent.
-    pub bytes_received: u64,
-    pub bytes_sent: u64,
-}
-
-/// A lease as the coordinator knows it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct LeaseStatus {
-    pub lease: LeaseId,
-    pub model: String,
-    pub driver: String,
-    pub workers: Vec<String>,
-}
-
-/// Served by the coordinator to anyone who can speak TLS to it.
-#[tarpc::service]
-pub trait Joining {
-    /// Trades a token for a certificate.
-    async fn join(request: JoinRequest) -> Result<Joined>;
-}
-
-/// Served by the coordinator to members.
-#[tarpc::service]
-pub trait Coordinator {
-    /// A worker enters, or returns as a new incarnation.
-    async fn register(request: Register) -> Result<Registered>;
-    /// A worker reports what it measured of its links.
-    async fn report_links(links: Vec<LinkReport>) -> Result<()>;
-    /// A fresh certificate for the caller's own name.
-    async fn renew(csr: Vec<u8>) -> Result<Joined>;
-    /// Waits until `count` workers are there or `wait_ms` passed; answers how many there are.
-    async fn await_workers(count: u32, wait_ms: u64) -> Result<u32>;
-    /// Optimises, places and partitions; installs nothing. `driver` is the caller's incarnation.
-    async fn plan(
-        function: Arc<Function>,
-        options: PlanOptions,
-        driver: Incarnation,
-    ) -> Result<Planned>;
-    /// Installs a plan at its workers; the caller becomes the driver.
-    async fn install(plan: PlanId) -> Result<Leased>;
-    /// How far the install of `plan` is.
-    async fn progress(plan: PlanId) -> Result<Progress>;
-    /// Ends a lease; one that has ended already is no error.
-    async fn release(lease: LeaseId) -> Result<()>;
-    /// The whole cluster.
-    async fn status() -> Result<ClusterStatus>;
-}
-
-/// Served by a worker to its coordinator.
-#[tarpc::service]
-pub trait Worker {
-    /// Loads weights, runs the init part, reserves memory; answers when steps may start.
-    async fn install(grant: Grant) -> Result<()>;
-    /// How far that is.
-    async fn progress(plan: PlanId) -> Result<Progress>;
-    /// Drops the lease; `lost` names the worker whose loss ended it, where that is why.
-    async fn release(lease: LeaseId, lost: Option<String>) -> Result<()>;
-    /// Measures links to others.
-    async fn probe(peers: Vec<Participant>) -> Result<Vec<LinkReport>>;
-    /// Token ids that no longer count.
-    async fn revoke(token_ids: Vec<TokenId>) -> Result<()>;
-    /// Its own account.
-    async fn status() -> Result<WorkerStatus>;
-}
-
 /// Codes with which the coordinator closes a member's connection, so that the member knows what to do.
 pub mod close {
     /// The coordinator stops: dial again until it is back.
@@ -368,6 +295,10 @@ pub const CALL_BOUND: Duration = Duration::from_secs(10);
 pub const PLAN_BOUND: Duration = Duration::from_secs(120);
 /// Longest wait for an install: loading the weights of the largest models over a slow link.
 pub const INSTALL_BOUND: Duration = Duration::from_secs(3600);
+
+/// How long either side of a client's broken connection to the coordinator waits for the other, as long as it takes to
+/// notice any loss: the client's leases go on meanwhile, and what needs the coordinator waits.
+pub const RETURN_BOUND: Duration = crate::detection::bounds::LOST;
 
 /// Opens a stream of `kind` on a connection.
 pub async fn open_stream(
@@ -396,28 +327,31 @@ pub async fn open_stream(
 }
 
 macro_rules! connect {
-    ($(#[$doc:meta])* $name:ident, $client:ident, $kind:ident) => {
+    ($(#[$doc:meta])* $name:ident, $client:ident, $request:ident, $response:ident, $kind:ident) => {
+        $(#[$doc])*
+        pub type $client = services::$client<Bounded<services::$request, services::$response>>;
+
         $(#[$doc])*
         pub async fn $name(world: &World, connection: &quinn::Connection) -> Result<$client> {
             let (send, recv) = open_stream(connection, StreamKind::$kind).await?;
-            let new = $client::new(client_config(), client_transport(send, recv, MAX_FRAME));
+            let new = tarpc::client::new(client_config(), client_transport(send, recv, MAX_FRAME));
             // The dispatch ends with the client's last clone or with the connection.
             world.spawn(async move { drop(new.dispatch.await) });
-            Ok(new.client)
+            Ok(Bounded::from(new.client).into())
         }
     };
 }
 connect!(
     /// A client of [`Joining`] on a connection that we dialled.
-    connect_joining, JoiningClient, Join
+    connect_joining, JoiningClient, JoiningRequest, JoiningResponse, Join
 );
 connect!(
     /// A client of [`Coordinator`] on a connection that we dialled.
-    connect_coordinator, CoordinatorClient, Coordinator
+    connect_coordinator, CoordinatorClient, CoordinatorRequest, CoordinatorResponse, Coordinator
 );
 connect!(
     /// A client of [`Worker`] on a connection that either side dialled.
-    connect_worker, WorkerClient, Worker
+    connect_worker, WorkerClient, WorkerRequest, WorkerResponse, Worker
 );
 
 /// One result from a call's two: transport failures become errors that name `peer`.

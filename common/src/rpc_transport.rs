@@ -5,8 +5,9 @@
 //! 2. Integers have fixed width: the length of a message does not depend on ids or deadlines, so a simulated run
 //!    sends the same packets each time.
 //! 3. The codec is in [`codec`] alone.
-//! 4. When the stream ends, the requests in flight on it are aborted; when the client drops a call, the server's
-//!    handler is dropped.
+//! 4. When the stream ends, the requests in flight on it are aborted; when the client drops a call, or its bound is
+//!    over, the server's handler is dropped.
+//! 5. Every bound is measured by tokio's clock, so that a paused one governs it.
 
 use std::fmt::Debug;
 use std::panic::AssertUnwindSafe;
@@ -15,9 +16,13 @@ use std::time::Duration;
 use futures::{FutureExt, StreamExt};
 use quinn::{RecvStream, SendStream};
 use serde::{Deserialize, Serialize};
+use tarpc::client::RpcError;
+use tarpc::client::stub::Stub;
+use tarpc::context::Context;
 use tarpc::server::{BaseChannel, Channel, Serve};
 use tarpc::{ClientMessage, RequestName, Response};
 use tokio::io::{Join, join};
+use tokio::time::{Instant, timeout_at};
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
 /// What a frame may hold where the caller has no tighter bound: programs and plans fit, tensors do not travel here.
@@ -125,12 +130,13 @@ where
     )
 }
 
-/// The calling side of a stream, for the `new` of a generated client. Its dispatch future must be spawned:
+/// The calling side of a stream, for [`tarpc::client::new`]. Its dispatch future must be spawned:
 ///
 /// ```text
 /// let transport = client_transport(send, recv, MAX_FRAME);
-/// let NewClient { client, dispatch } = EchoClient::new(client_config(), transport);
+/// let NewClient { client, dispatch } = tarpc::client::new(client_config(), transport);
 /// world.spawn(async move { drop(dispatch.await) });
+/// let client: EchoClient<_> = Bounded::from(client).into();
 /// ```
 pub fn client_transport<Req, Resp>(
     send: SendStream,
@@ -151,10 +157,42 @@ pub fn client_config() -> tarpc::client::Config {
     config
 }
 
+/// tarpc's own timers read the operating system's clock. They are set to what no bound reaches, and [`Bounded`] ends
+/// calls by tokio's.
+const BACKSTOP: Duration = Duration::from_secs(24 * 3600);
+
+/// A client's channel that ends each call at its deadline. Dropping the call tells the server, which drops its handler.
+#[derive(Debug)]
+pub struct Bounded<Req, Resp>(tarpc::client::Channel<Req, Resp>);
+
+impl<Req, Resp> From<tarpc::client::Channel<Req, Resp>> for Bounded<Req, Resp> {
+    fn from(channel: tarpc::client::Channel<Req, Resp>) -> Self {
+        Bounded(channel)
+    }
+}
+
+impl<Req, Resp> Clone for Bounded<Req, Resp> {
+    fn clone(&self) -> Self {
+        Bounded(self.0.clone())
+    }
+}
+
+impl<Req: RequestName, Resp> Stub for Bounded<Req, Resp> {
+    type Req = Req;
+    type Resp = Resp;
+
+    async fn call(&self, mut context: Context, request: Req) -> Result<Resp, RpcError> {
+        let deadline = Instant::from_std(context.deadline);
+        context.deadline = (Instant::now() + BACKSTOP).into_std();
+        let answer = timeout_at(deadline, self.0.call(context, request)).await;
+        answer.unwrap_or(Err(RpcError::DeadlineExceeded))
+    }
+}
+
 /// The context of a call that may take this long. Also of the span it is called in, which travels along.
-pub fn call_context(timeout: Duration) -> tarpc::context::Context {
+pub fn call_context(timeout: Duration) -> Context {
     let mut context = tarpc::context::current();
-    context.deadline = (tokio::time::Instant::now() + timeout).into_std();
+    context.deadline = (Instant::now() + timeout).into_std();
     context
 }
 

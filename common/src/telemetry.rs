@@ -19,12 +19,12 @@ pub fn enable() {
     ENABLED.store(true, Ordering::Relaxed);
 }
 
-/// The ids of the current span.
-pub fn current_trace() -> TraceIds {
+/// The ids of a span.
+pub fn trace_of(span: &tracing::Span) -> TraceIds {
     if !ENABLED.load(Ordering::Relaxed) {
         return ([0; 16], [0; 8]);
     }
-    let context = tracing::Span::current().context();
+    let context = span.context();
     let span = context.span();
     let ids = span.span_context();
     (ids.trace_id().to_bytes(), ids.span_id().to_bytes())

@@ -12,10 +12,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smallvec::SmallVec;
 
+use crate::block::Block;
 use crate::dtype::{DType, Element};
 
-/// Alignment of every buffer in bytes: a cache line, and the widest vector.
-pub const ALIGN: usize = 64;
+pub use crate::block::ALIGN;
 
 /// Concrete dimensions, outermost first. Rank 0 is a scalar.
 pub type Shape = SmallVec<[usize; 6]>;
@@ -63,80 +63,6 @@ pub fn byte_size(dtype: DType, shape: &[usize]) -> Option<usize> {
         .filter(|n| *n <= isize::MAX as usize)
 }
 
-/// A block of zero-initialised memory, aligned to [`ALIGN`].
-pub struct Block {
-    ptr: std::ptr::NonNull<u8>,
-    len: usize,
-    recycle: Option<Arc<dyn Recycle>>,
-}
-
-/// Takes blocks back when their last tensor is gone.
-pub trait Recycle: Send + Sync {
-    /// Takes `block`, or drops it.
-    fn recycle(&self, block: Block);
-}
-
-// SAFETY: a Block owns its memory exclusively; access goes through & and &mut as usual.
-unsafe impl Send for Block {}
-// SAFETY: shared access only reads.
-unsafe impl Sync for Block {}
-
-impl Block {
-    fn layout(len: usize) -> std::alloc::Layout {
-        // SAFETY: ALIGN is a power of two; `len` was checked to round up without overflow in `zeroed`.
-        unsafe { std::alloc::Layout::from_size_align_unchecked(len.max(1), ALIGN) }
-    }
-
-    /// `len` zero bytes.
-    pub fn zeroed(len: usize) -> Result<Block, TensorError> {
-        if len > isize::MAX as usize - ALIGN {
-            return Err(TensorError::OutOfMemory { bytes: len });
-        }
-        // SAFETY: the layout has a size of at least one byte.
-        let ptr = unsafe { std::alloc::alloc_zeroed(Self::layout(len)) };
-        let ptr = std::ptr::NonNull::new(ptr).ok_or(TensorError::OutOfMemory { bytes: len })?;
-        Ok(Block {
-            ptr,
-            len,
-            recycle: None,
-        })
-    }
-
-    /// Where the block goes when it is dropped, instead of back to the allocator.
-    pub fn set_recycler(&mut self, to: Arc<dyn Recycle>) {
-        self.recycle = Some(to);
-    }
-
-    /// Its bytes.
-    pub fn bytes(&self) -> &[u8] {
-        // SAFETY: ptr is valid for len initialised bytes (zeroed at allocation) while self lives.
-        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
-    }
-
-    /// Its bytes, to write.
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as `bytes`, and &mut self excludes other access.
-        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
-    }
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        if let Some(to) = self.recycle.take() {
-            // The memory moves into a new Block without a recycler; this one keeps nothing to free.
-            let block = Block {
-                ptr: self.ptr,
-                len: self.len,
-                recycle: None,
-            };
-            to.recycle(block);
-            return;
-        }
-        // SAFETY: allocated in `zeroed` with the same layout, and freed only here.
-        unsafe { std::alloc::dealloc(self.ptr.as_ptr(), Self::layout(self.len)) }
-    }
-}
-
 /// A dense tensor. Cloning shares the buffer.
 #[derive(Clone)]
 pub struct Tensor {
@@ -168,7 +94,7 @@ impl Tensor {
     pub fn from_block(dtype: DType, shape: &[usize], block: Block) -> Tensor {
         let need = byte_size(dtype, shape);
         assert!(
-            need.is_some_and(|n| n <= block.len),
+            need.is_some_and(|n| n <= block.len()),
             "block shorter than its shape"
         );
         Tensor {

@@ -129,6 +129,7 @@ fn main() -> Result<()> {
         incarnation: Incarnation(i as u64),
         threads: 8,
         memory: 8 << 30,
+        window: 64 << 20,
         flops: 5e11,
         memory_bandwidth: 2e10,
     };
@@ -148,8 +149,10 @@ fn main() -> Result<()> {
                 axes: Axes {
                     bounds: vec![("n".into(), 32)],
                 },
+                expected: vec![],
                 exact: false,
                 in_flight: 2,
+                avoid: vec![],
             };
             let function = make(nodes);
             let (optimised, t_optimise) = timed(|| optimise(function, false));

@@ -4,7 +4,7 @@
 //! 1. What a caller is told has been kept: a token exists, and a revocation holds, after a crash too.
 //! 2. A certificate is made only for the bearer of a valid token, or for a member that renews its own.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +31,16 @@ pub struct Authority {
     revoked: Arc<RevocationList>,
     book: Mutex<TokenStore>,
     state: Option<Arc<State>>,
+}
+
+/// A role's folder beneath the token folder: its own, so that it can be mounted where that role runs and nowhere else.
+fn role_dir(token_dir: &Path, role: Role) -> PathBuf {
+    token_dir.join(role.to_string())
+}
+
+/// Where a coordinator with this [`token_dir`](crate::CoordinatorConfig::token_dir) leaves the token of a role.
+pub fn token_file(token_dir: &Path, role: Role) -> PathBuf {
+    role_dir(token_dir, role).join("token")
 }
 
 fn refused(e: TokenError) -> Error {
@@ -160,17 +170,17 @@ impl Authority {
         Ok((certificate, fingerprint))
     }
 
-    /// Leaves `worker.token` and `client.token`, without expiry, in a folder. Those of an earlier start stay while
-    /// they are good, so that members keep their identities.
-    pub async fn leave_tokens(&self, folder: &Path) -> Result<()> {
+    /// Leaves a token without expiry for each role beneath `token_dir`, at its [`token_file`]. Those of an earlier
+    /// start stay while they are good, so that members keep their identities.
+    pub async fn leave_tokens(&self, token_dir: &Path) -> Result<()> {
         let io = |e: convoke_common::world::StoreError| Error::new(Code::Io, chain(&e));
         let store = self.world.store.clone();
-        let (at, there) = (folder.to_owned(), store.clone());
-        blocking(&self.world, move || there.create_dir(&at, FileMode::Shared))
-            .await?
-            .map_err(io)?;
         for role in [Role::Worker, Role::Client] {
-            let path = folder.join(format!("{role}.token"));
+            let (at, there) = (role_dir(token_dir, role), store.clone());
+            blocking(&self.world, move || there.create_dir(&at, FileMode::Shared))
+                .await?
+                .map_err(io)?;
+            let path = token_file(token_dir, role);
             let (at, there) = (path.clone(), store.clone());
             let found = blocking(&self.world, move || {
                 JoinToken::from_file(there.as_ref(), &at)

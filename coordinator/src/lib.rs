@@ -25,4 +25,5 @@ mod tasks;
 #[cfg(test)]
 mod testing;
 
+pub use authority::token_file;
 pub use running::{Coordinator, CoordinatorConfig, Running};

@@ -44,10 +44,14 @@ pub fn plan(
     options: &PlanOptions,
 ) -> Result<PlannedPrograms> {
     check_axes(&function, &options.axes)?;
+    let id = function
+        .id()
+        .map_err(|e| Error::internal(format!("function cannot be encoded: {e}")))?;
     let optimised = optimise(function, options.exact)?;
     let placed = place(optimised.function, cluster, options)?;
-    let parts = partition(&placed);
-    for program in &parts.programs {
+    let mut parts = partition(&placed);
+    for program in &mut parts.programs {
+        program.function = id;
         program
             .check()
             .map_err(|e| Error::internal(format!("partition: {}", e.message)))?;
@@ -144,7 +148,7 @@ mod tests {
             ("a+r", "y")
         );
         assert!(
-            s.warnings[0].starts_with("splitting over 3 workers is predicted to take"),
+            s.warnings[0].starts_with("splitting over 3 workers is predicted to be slower"),
             "{s:?}"
         );
         assert!(

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::admission::chain;
+use convoke_common::detection::Detector;
 use convoke_common::identity::{
     CaHash, ClusterCa, IdentityError, JoinToken, OwnIdentity, PeerName, Role, TlsConfigs, TokenId,
 };
-use convoke_common::rpc::close;
+use convoke_common::rpc::{LeaseStatus, MemberStatus, close};
 use convoke_common::world::{Endpoint, EndpointOptions, FileMode, World};
 use convoke_common::{Code, Error, Result};
 
@@ -32,9 +33,10 @@ pub struct CoordinatorConfig {
     pub listen: SocketAddr,
     /// Where authority, tokens and names are kept; `None` for a cluster that lives no longer than this process.
     pub state_dir: Option<PathBuf>,
-    /// Where the admin socket is; by default in `state_dir`, and nowhere without one.
+    /// Where the admin socket is; without it nobody listens for the owner.
     pub run_dir: Option<PathBuf>,
-    /// Where `worker.token` and `client.token`, without expiry, are left for containers that share the folder.
+    /// Where a token without expiry is left for each role, at [`token_file`](crate::token_file): each in a folder of
+    /// its own, which containers of that role share.
     pub token_dir: Option<PathBuf>,
 }
 
@@ -72,7 +74,7 @@ fn open(world: &World, config: &CoordinatorConfig) -> Result<Opened> {
             kept: Kept::default(),
         });
     };
-    let (state, kept) = State::open(folder)?;
+    let (state, kept) = State::open(world.store.as_ref(), folder)?;
     let ca = ClusterCa::load_or_create(world, folder).map_err(unusable)?;
     Ok(Opened {
         ca,
@@ -85,20 +87,23 @@ impl Coordinator {
     /// Starts to serve. Returns once members can join.
     pub async fn start(world: World, config: CoordinatorConfig) -> Result<Running> {
         let (inside, settings) = (world.clone(), config.clone());
-        let Opened { ca, state, kept } =
-            blocking(&world, move || open(&inside, &settings)).await??;
-        let authority = Authority::new(world.clone(), ca, kept.tokens, state.clone());
+        let Opened {
+            ca,
+            state,
+            mut kept,
+        } = blocking(&world, move || open(&inside, &settings)).await??;
+        let tokens = std::mem::take(&mut kept.tokens);
+        let authority = Authority::new(world.clone(), ca, tokens, state.clone());
         let own = own_identity(&world, authority.ca())?;
         let tls = TlsConfigs::cluster(&own, authority.revoked().clone(), world.wall.clone())
             .map_err(unusable)?;
-        let admin = match config.run_dir.as_ref().or(config.state_dir.as_ref()) {
+        let admin = match &config.run_dir {
             Some(folder) => Some(Listener::bind(&socket_in(folder)).await?),
             None => None,
         };
-        let endpoint = world
-            .net
-            .endpoint(config.listen, &tls, &EndpointOptions::default())
-            .await?;
+        let options = EndpointOptions::default();
+        let (endpoint, detector, listen) =
+            Detector::listening(&world, config.listen, &tls, &options).await?;
         if let Some(folder) = &config.token_dir {
             authority.leave_tokens(folder).await?;
         }
@@ -108,9 +113,11 @@ impl Coordinator {
             authority,
             tasks.clone(),
             endpoint.clone(),
+            detector,
             state,
-            kept.members,
+            kept,
         );
+        tasks.spawn(listen);
         if let Some(admin) = admin {
             tasks.spawn(admin.run(service.clone(), tasks.clone()));
         }
@@ -159,6 +166,11 @@ impl Running {
     /// What join tokens name this cluster by.
     pub fn ca_hash(&self) -> CaHash {
         self.service.authority.ca_hash()
+    }
+
+    /// Members and leases as the coordinator knows them, without asking the workers.
+    pub async fn known(&self) -> Result<(Vec<MemberStatus>, Vec<LeaseStatus>)> {
+        self.service.known().await
     }
 
     /// A new join token, void after `ttl`.

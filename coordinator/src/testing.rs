@@ -241,6 +241,7 @@ pub fn cluster(n: usize, memory: u64) -> ClusterModel {
         incarnation: Incarnation(i as u64),
         threads: 2,
         memory,
+        window: 0,
         flops: 1e11,
         memory_bandwidth: 1e10,
     };
@@ -261,8 +262,10 @@ pub fn options(f: &Function, workers: WorkerCount) -> PlanOptions {
         workers,
         pins: vec![],
         axes,
+        expected: vec![],
         exact: false,
         in_flight: 1,
+        avoid: vec![],
     }
 }
 

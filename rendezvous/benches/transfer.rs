@@ -10,6 +10,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
+use convoke_common::detection::Detector;
 use convoke_common::graph::TensorType;
 use convoke_common::identity::{
     ClusterCa, PeerName, RevocationList, Role, TlsConfigs, dial, greet,
@@ -17,7 +18,8 @@ use convoke_common::identity::{
 use convoke_common::ids::{Incarnation, LeaseId, ParticipantIx, StepKey};
 use convoke_common::memory::{Account, Ledger, Pool};
 use convoke_common::program::{Axes, Participant};
-use convoke_common::world::{ComputePool, Endpoint, EndpointOptions, World};
+use convoke_common::rpc::StreamKind;
+use convoke_common::world::{Endpoint, EndpointOptions, NoCompute, World};
 use convoke_common::{DType, Error, Tensor};
 use convoke_rendezvous::frame::Frame;
 use convoke_rendezvous::slot::Registered;
@@ -65,7 +67,9 @@ fn register(end: &End, lease: &Lease, n: u64) {
 }
 
 impl StepHandler for End {
-    fn start(&self, _: u64, _: Vec<i64>, _: ([u8; 16], [u8; 8])) {}
+    fn start(&self, _: u64, _: Vec<i64>, _: ([u8; 16], [u8; 8])) -> bool {
+        true
+    }
     fn arrived(&self, n: u64, _: u32) {
         self.take(n);
     }
@@ -163,8 +167,7 @@ impl Sender {
 }
 
 fn connect(elements: usize) -> Sender {
-    let pool = ComputePool::start("unused", std::num::NonZeroUsize::MIN, 1).unwrap();
-    let world = World::real(pool.handle());
+    let world = World::real(Arc::new(NoCompute));
     let ca = Arc::new(ClusterCa::create(&world).unwrap());
     let big = TensorType::fixed(DType::F32, &[elements]);
     let small = TensorType::fixed(DType::F32, &[]);
@@ -174,9 +177,16 @@ fn connect(elements: usize) -> Sender {
         let ep = endpoint(&w, &c, "b").await;
         tell_addr.send(ep.local_addr()).unwrap();
         let greeted = greet(ep.accept().await.unwrap(), WAIT).await.unwrap();
-        let (send, mut recv) = greeted.connection.accept_bi().await.unwrap();
-        let mut kind = [0];
-        recv.read_exact(&mut kind).await.unwrap();
+        let watched = Detector::dialling(w.clone()).watch(greeted.connection);
+        // The peer announces its tripwire at the same time; without one detection is slower.
+        let (send, recv) = loop {
+            let (send, mut recv) = watched.connection().accept_bi().await.unwrap();
+            let mut kind = [0];
+            recv.read_exact(&mut kind).await.unwrap();
+            if StreamKind::from_byte(kind[0]) == Some(StreamKind::Lane) {
+                break (send, recv);
+            }
+        };
         let end = Arc::new(End {
             lease: OnceLock::new(),
             link: OnceLock::new(),
@@ -185,8 +195,7 @@ fn connect(elements: usize) -> Sender {
         let hub = Hub::new(peer("b"));
         let lease = lease(1, big, &end);
         hub.add_lease(lease.clone());
-        let connection = greeted.connection;
-        let link = remote::accept_lane(&w, &hub, connection, "a", send, recv)
+        let link = remote::accept_lane(&w, &hub, watched, "a", send, recv)
             .await
             .unwrap();
         assert!(end.link.set(link).is_ok());
@@ -208,7 +217,8 @@ fn connect(elements: usize) -> Sender {
         let hub = Hub::new(peer("a"));
         hub.add_lease(own);
         let dialled = dial(&ep, addr, Role::Worker, WAIT).await.unwrap();
-        let link = remote::dial_lane(&world, &hub, dialled.connection, "b".into())
+        let watched = Detector::dialling(world.clone()).watch(dialled.connection);
+        let link = remote::dial_lane(&world, &hub, watched, "b".into())
             .await
             .unwrap();
         ready.send(link).unwrap();

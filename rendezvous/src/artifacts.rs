@@ -4,10 +4,11 @@
 //! request  = artifact id 32 bytes | first chunk u64 | count u32
 //! reply    = per chunk: length u32 (0: not available) | bytes
 //! ```
-//! The asker verifies every chunk against the hash that it already has; nothing here is trusted.
+//! The asker verifies every chunk against the hash that it already has; nothing here is trusted. It may have many
+//! requests under way; they share the connection in the order that they were made, behind the tensors of steps.
 
+use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use convoke_common::artifact::{ArtifactId, ArtifactMeta, CHUNK};
@@ -18,9 +19,6 @@ use quinn::{Connection, RecvStream, SendStream};
 
 /// Most chunks in one request: 64 MiB.
 pub const MAX_COUNT: u32 = 64;
-
-/// Longest wait for one chunk of a client whose connection lives: its disk may be slow.
-const CHUNK_BOUND: Duration = Duration::from_secs(60);
 
 /// Reads chunks of the artifacts that a client serves.
 pub trait ArtifactSource: Send + Sync {
@@ -48,6 +46,8 @@ pub async fn serve(
     };
     let (id, first) = (ArtifactId(id), u64::from_le_bytes(first));
     let count = u32::from_le_bytes(count).min(MAX_COUNT);
+    // What is asked for first is needed first. It fails only on a stream that was closed, as the writes will.
+    let _ = send.set_priority(priority(send.id().index()));
     for index in first..first.saturating_add(u64::from(count)) {
         let source = source.clone();
         let (done, read) = tokio::sync::oneshot::channel();
@@ -70,55 +70,67 @@ pub async fn serve(
     let _ = send.finish();
 }
 
-/// Fetches `count` chunks from `first` and hands each, verified, to `take`.
-pub async fn fetch(
+/// Streams of one connection are numbered as they are opened.
+fn priority(stream: u64) -> i32 {
+    -i32::try_from(stream).unwrap_or(i32::MAX)
+}
+
+/// Chunks on their way from a client.
+pub struct Replies {
+    recv: RecvStream,
+    id: ArtifactId,
+    next: u64,
+}
+
+/// Asks for chunks, at most [`MAX_COUNT`]; [`Replies::next`] reads them, in order. How long to wait is the
+/// caller's to say: a client serves requests in the order that they were made, one behind another.
+pub async fn request(
     connection: &Connection,
     meta: &ArtifactMeta,
-    first: u64,
-    count: u32,
-    mut take: impl FnMut(u64, &[u8]) -> Result<()>,
-) -> Result<()> {
-    let lost = |e: &dyn std::fmt::Display| {
-        Error::new(
-            Code::PeerLost,
-            format!("fetching weights from the client failed: {e}"),
-        )
-    };
-    let late = || lost(&format!("no answer within {CHUNK_BOUND:?}"));
-    let opened = tokio::time::timeout(CHUNK_BOUND, connection.open_bi()).await;
-    let (mut send, mut recv) = opened.map_err(|_| late())?.map_err(|e| lost(&e))?;
+    chunks: Range<u64>,
+) -> Result<Replies> {
+    let (mut send, recv) = connection.open_bi().await.map_err(lost)?;
+    let count = chunks.end.saturating_sub(chunks.start);
     let mut request = vec![StreamKind::Artifact as u8];
     request.extend(meta.id.0);
-    request.extend(first.to_le_bytes());
-    request.extend(count.min(MAX_COUNT).to_le_bytes());
-    send.write_all(&request).await.map_err(|e| lost(&e))?;
+    request.extend(chunks.start.to_le_bytes());
+    request.extend(u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes());
+    send.write_all(&request).await.map_err(lost)?;
+    // It fails only on a stream that was finished before.
     let _ = send.finish();
-    let mut buffer = Vec::new();
-    for index in first..first + u64::from(count.min(MAX_COUNT)) {
+    Ok(Replies {
+        recv,
+        id: meta.id,
+        next: chunks.start,
+    })
+}
+
+impl Replies {
+    /// Reads the next chunk into `buffer`, which has room for [`CHUNK`] bytes, and answers how long it is. It is
+    /// not verified.
+    pub async fn next(&mut self, buffer: &mut [u8]) -> Result<usize> {
         let mut head = [0; 4];
-        let read = tokio::time::timeout(CHUNK_BOUND, recv.read_exact(&mut head)).await;
-        read.map_err(|_| late())?.map_err(|e| lost(&e))?;
-        let len = u64::from(u32::from_le_bytes(head));
+        self.recv.read_exact(&mut head).await.map_err(lost)?;
+        let len = u32::from_le_bytes(head) as usize;
         if len == 0 {
             let msg = format!(
-                "the client cannot read chunk {index} of artifact {}",
-                meta.id
+                "the client cannot read chunk {} of artifact {}",
+                self.next, self.id
             );
             return Err(Error::new(Code::Io, msg)
                 .advise("check that the model's files are still there and unchanged"));
         }
-        if len > CHUNK {
-            return Err(Error::new(
-                Code::ProtocolViolation,
-                "a chunk is longer than 1 MiB",
-            ));
-        }
-        buffer.resize(len as usize, 0);
-        let read = tokio::time::timeout(CHUNK_BOUND, recv.read_exact(&mut buffer)).await;
-        read.map_err(|_| late())?.map_err(|e| lost(&e))?;
-        meta.check_chunk(index, &buffer)
-            .map_err(|e| Error::new(Code::CorruptArtifact, e.to_string()))?;
-        take(index, &buffer)?;
+        let Some(bytes) = buffer.get_mut(..len).filter(|_| len as u64 <= CHUNK) else {
+            let msg = "a chunk is longer than 1 MiB";
+            return Err(Error::new(Code::ProtocolViolation, msg));
+        };
+        self.recv.read_exact(bytes).await.map_err(lost)?;
+        self.next += 1;
+        Ok(len)
     }
-    Ok(())
+}
+
+fn lost(e: impl std::fmt::Display) -> Error {
+    let msg = format!("fetching weights from the client failed: {e}");
+    Error::new(Code::PeerLost, msg)
 }

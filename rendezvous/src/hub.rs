@@ -23,6 +23,7 @@ use crate::lease::{Lease, Peer};
 use crate::link::Link;
 use crate::slot::{Published, Unfillable};
 use crate::table::Fenced;
+use crate::{step_event, trace};
 
 /// Why a frame was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,7 +32,7 @@ pub enum Refused {
     UnknownLease,
     /// The sender does not take part, or is another incarnation.
     Stranger,
-    /// Only the driver may do this.
+    /// Only the driver may do this, or be told so.
     NotDriver,
     /// The step is over.
     StaleStep,
@@ -39,10 +40,18 @@ pub enum Refused {
     AheadOfWindow,
     /// The step was aborted.
     AbortedStep,
-    /// The edge carried its value already.
+    /// The edge carried its value, or the step was started, already.
     Duplicate,
-    /// Wrong source, dtype, shape or length.
+    /// The edge is another participant's to fill.
+    WrongSource,
+    /// Wrong dtype, shape or length, or bytes that are no values of the dtype.
     WrongTensor,
+    /// There is no such edge.
+    NoSuchEdge,
+    /// Bytes that are no frame.
+    Malformed,
+    /// The sender stopped in the middle of a tensor.
+    Stalled,
     /// The tensor does not fit the memory budget.
     OverBudget,
 }
@@ -58,7 +67,11 @@ impl Refused {
             Refused::AheadOfWindow => "ahead_of_window",
             Refused::AbortedStep => "aborted_step",
             Refused::Duplicate => "duplicate",
+            Refused::WrongSource => "wrong_source",
             Refused::WrongTensor => "wrong_tensor",
+            Refused::NoSuchEdge => "no_such_edge",
+            Refused::Malformed => "malformed",
+            Refused::Stalled => "stalled",
             Refused::OverBudget => "over_budget",
         }
     }
@@ -69,6 +82,7 @@ impl From<Fenced> for Refused {
         match f {
             Fenced::Stale => Refused::StaleStep,
             Fenced::Ahead => Refused::AheadOfWindow,
+            Fenced::NoSuchSlot => Refused::NoSuchEdge,
         }
     }
 }
@@ -198,10 +212,7 @@ impl Hub {
         let peer = link.peer();
         self.links
             .remove_if(&peer.name, |_, l| Arc::ptr_eq(l, link));
-        let error = Error::new(
-            Code::PeerLost,
-            format!("lost contact with {}: {why}", peer.name),
-        );
+        let error = Error::lost(&peer.name, why);
         for lease in self.leases() {
             if let Some(ix) = lease.index_of(peer) {
                 lease.handler.peer_lost(ix, &error);
@@ -236,7 +247,9 @@ impl Hub {
                     return Err(Refused::NotDriver);
                 }
                 lease.table.admit(key.n)?;
-                lease.handler.start(key.n, axes, trace);
+                if !lease.handler.start(key.n, axes, trace) {
+                    return Err(Refused::Duplicate);
+                }
             }
             Frame::Abort { key, error } => {
                 let (lease, ix) = self.find(from, key.lease)?;
@@ -245,6 +258,9 @@ impl Hub {
             }
             Frame::Done { key } => {
                 let (lease, ix) = self.find(from, key.lease)?;
+                if lease.me != lease.driver() {
+                    return Err(Refused::NotDriver);
+                }
                 if !lease.table.is_open(key.n) {
                     return Err(Refused::StaleStep);
                 }
@@ -290,13 +306,14 @@ impl Hub {
     fn claim(&self, from: &Peer, h: &TensorHeader) -> Result<(Arc<Lease>, ParticipantIx), Refused> {
         let (lease, ix) = self.find(from, h.key.lease)?;
         let slot = lease.table.slot(h.key.n, h.slot)?;
-        if let Err(e) = lease.check(ix, h) {
+        let spec = lease.recvs().get(h.slot as usize);
+        if spec.is_none_or(|s| s.from != ix) {
+            return Err(Refused::WrongSource);
+        }
+        if let Err(e) = lease.check(h) {
             tracing::warn!(key = %h.key, peer = from.name, "{e}");
             // Its source sends it once: without it the step would wait for ever.
-            let spec = lease.recvs().get(h.slot as usize);
-            if spec.is_some_and(|s| s.from == ix) {
-                lease.handler.abort(h.key.n, e, lease.me);
-            }
+            lease.handler.abort(h.key.n, e, lease.me);
             return Err(Refused::WrongTensor);
         }
         slot.claim(h.key.n)?;
@@ -329,6 +346,13 @@ impl Incoming {
             .unwrap_or(&mut [])
     }
 
+    /// Fails the step: the rest of the tensor does not come.
+    pub fn stalled(self, from: &Peer, bound: Duration) {
+        let why = format!("it stopped in the middle of a tensor, for {bound:?}");
+        let error = Error::lost(&from.name, why);
+        self.lease.handler.abort(self.n, error, self.lease.me);
+    }
+
     /// Delivers the tensor where the bytes received are valid for its dtype, and fails the step otherwise.
     pub fn finish(self) -> Result<(), Refused> {
         match self.tensor.as_ref().map(Tensor::check_bool) {
@@ -352,7 +376,20 @@ impl Incoming {
         let Ok(slot) = self.lease.table.slot(self.n, self.slot) else {
             return;
         };
-        if slot.publish(self.n, tensor) == Published::Awaited {
+        let sum = trace::listening().then(|| trace::checksum(&tensor));
+        let published = slot.publish(self.n, tensor);
+        if let Some(sum) = sum
+            && !matches!(published, Published::Refused(_))
+        {
+            let (lease, n) = (self.lease.id, self.n);
+            step_event!(
+                "filled",
+                StepKey { lease, n },
+                slot = self.slot,
+                checksum = sum
+            );
+        }
+        if published == Published::Awaited {
             self.lease.handler.arrived(self.n, self.slot);
         }
     }

@@ -24,8 +24,8 @@ pub struct Peer {
 ///
 /// Calls come from network tasks and, over local links, from the sender's thread; none may block.
 pub trait StepHandler: Send + Sync {
-    /// The driver starts step `n`.
-    fn start(&self, n: u64, axes: Vec<i64>, trace: TraceIds);
+    /// The driver starts step `n`. `false`: it did already.
+    fn start(&self, n: u64, axes: Vec<i64>, trace: TraceIds) -> bool;
     /// A slot that somebody waits for is full.
     fn arrived(&self, n: u64, slot: u32);
     /// A participant ended step `n` with an error.
@@ -126,17 +126,13 @@ impl Lease {
         Ok(b)
     }
 
-    /// Checks that a tensor may arrive in its slot: from its declared source, of the declared dtype
-    /// and shape. Before the step's axes are known, dynamic sizes are checked against their bounds.
-    pub fn check(&self, from: ParticipantIx, h: &TensorHeader) -> Result<()> {
+    /// Checks that a tensor may arrive in its slot: of the declared dtype and shape. Before the step's axes are
+    /// known, dynamic sizes are checked against their bounds.
+    pub fn check(&self, h: &TensorHeader) -> Result<()> {
         let violation = |why: String| Err(Error::new(Code::ProtocolViolation, why));
         let Some(spec) = self.recvs.get(h.slot as usize) else {
             return violation(format!("slot {} does not exist", h.slot));
         };
-        if spec.from != from {
-            let (who, want) = (self.name_of(from), self.name_of(spec.from));
-            return violation(format!("{who} sent what only {want} may send"));
-        }
         let declared = &spec.ty;
         let mismatch = || {
             violation(format!(

@@ -16,10 +16,12 @@ pub mod frame;
 pub mod hub;
 pub mod lease;
 pub mod link;
+mod primitives;
 pub mod probe;
 pub mod remote;
 pub mod slot;
 pub mod table;
+pub mod trace;
 
 pub use hub::Hub;
 pub use lease::{Lease, Peer, RecvSpec, StepHandler};

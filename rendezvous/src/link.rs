@@ -9,6 +9,7 @@
 use std::sync::{Arc, Weak};
 
 use convoke_common::Tensor;
+use convoke_common::error::Error;
 use convoke_common::ids::StepKey;
 use convoke_common::rpc::LinkStatus;
 use tokio_util::sync::CancellationToken;
@@ -107,6 +108,25 @@ impl Link {
         }
     }
 
+    /// That it has ended, as the error of whoever needed it.
+    pub fn lost(&self) -> Error {
+        let ended = match self {
+            Link::Local { .. } => None,
+            Link::Remote(r) => r.watched().ended(),
+        };
+        let why = ended.unwrap_or_else(|| "the connection ended".to_owned());
+        Error::lost(&self.peer().name, why)
+    }
+
+    /// Ends it once the peer has all that was sent; returns then. The caller bounds the wait.
+    pub async fn finish(&self) {
+        match self {
+            // Nothing waits in a local one.
+            Link::Local { closed, .. } => closed.cancel(),
+            Link::Remote(r) => r.finish().await,
+        }
+    }
+
     /// Ends it.
     pub fn close(&self, why: &str) {
         match self {
@@ -132,8 +152,10 @@ impl Link {
                 address: String::new(),
                 path: "local".into(),
                 round_trip: 0,
+                tripwire: false,
                 sent: 0,
                 received: 0,
+                queued_bytes: 0,
             },
             Link::Remote(r) => {
                 let s = r.connection().stats();
@@ -142,8 +164,10 @@ impl Link {
                     address: r.connection().remote_address().to_string(),
                     path: "quic".into(),
                     round_trip: s.path.rtt.as_nanos() as u64,
+                    tripwire: r.watched().tripwire(),
                     sent: s.udp_tx.bytes,
                     received: s.udp_rx.bytes,
+                    queued_bytes: r.queued_bytes(),
                 }
             }
         }

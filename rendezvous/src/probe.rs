@@ -18,8 +18,13 @@ const BULK: usize = 2 << 20;
 /// Longest probe.
 const BOUND: Duration = Duration::from_secs(3);
 
-/// Answers a prober until it ends.
-pub async fn serve(mut send: SendStream, mut recv: RecvStream) {
+/// Answers a prober until it ends, or has taken longer than it may.
+pub async fn serve(send: SendStream, recv: RecvStream) {
+    // Cut short, the stream ends, which is all that there is to tell.
+    let _ = tokio::time::timeout(BOUND, echo(send, recv)).await;
+}
+
+async fn echo(mut send: SendStream, mut recv: RecvStream) {
     let mut buffer = Vec::new();
     loop {
         let mut head = [0; 4];

@@ -8,23 +8,29 @@
 //! ```
 //!
 //! Invariants
-//! 1. The queue holds what the steps in flight may send and no more: senders are bounded by their lease.
+//! 1. The queue holds what the steps in flight may send and no more: each sends an edge once, and does not retire
+//!    before the link has let go of it. Frames are bounded besides: a peer that does not read them loses the link.
 //! 2. Payloads are never copied on the way out, and are received straight into their tensor.
-//! 3. When any task ends, the connection closes and the hub is told once.
+//! 3. When any task ends, the connection closes and the hub is told once, why: where the peer was lost, as detection
+//!    says it.
+//! 4. A tensor whose sender stalls fails its step: nothing waits for ever for bytes that do not come.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use convoke_common::Tensor;
+use convoke_common::detection::Watched;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::ids::Incarnation;
 use convoke_common::rpc::StreamKind;
 use convoke_common::world::World;
-use quinn::{Connection, RecvStream, SendStream, VarInt};
+use quinn::{Connection, ReadExactError, RecvStream, SendStream, VarInt};
 use tokio::sync::{Notify, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::frame::{Frame, HEAD, LANE_LIMIT, MAX_BODY, TensorHeader};
 use crate::hub::{Hub, Refused};
@@ -35,25 +41,48 @@ use crate::link::{Link, Outgoing, Sent};
 const HELLO_BOUND: Duration = Duration::from_secs(5);
 /// Tensor streams being written at once per link; more would only share the same bandwidth.
 const STREAMS: usize = 16;
+/// Bytes of frames that may wait for the peer to read: far above what the windows of all leases of a link let their
+/// steps say, so that only a peer that makes this end talk and does not listen comes here.
+const FRAMES_QUEUED: usize = 16 << 20;
+/// How often it is looked whether a tensor still arrives.
+pub const STALL_BOUND: Duration = Duration::from_secs(10);
+/// What must arrive meanwhile, of this tensor or of others on the link: streams share it by priority, so that a
+/// healthy one may have to wait while others flow.
+pub const LEAST_BYTES: u64 = 64 << 10;
+/// What a peer is told of a link that ended as it should.
+const LEFT: &str = "it ended the link";
 /// Longest peer name in a hello.
 const MAX_NAME: usize = 255;
 
 enum Out {
     Frame(Vec<u8>),
     Tensor(Outgoing),
+    /// Nothing follows.
+    End,
 }
 
+#[derive(Default)]
 struct Queue {
     items: Mutex<VecDeque<Out>>,
     filled: Notify,
+    /// Bytes of frames that are not written.
+    frames: AtomicUsize,
+    /// Bytes of tensors that the link holds.
+    tensors: AtomicUsize,
 }
 
 /// See the module.
 pub struct Remote {
     peer: Peer,
-    connection: Connection,
+    watched: Watched,
     queue: Arc<Queue>,
-    closed: Arc<AtomicBool>,
+    closed: AtomicBool,
+    /// Follows `closed`, for those who wait.
+    ended: CancellationToken,
+    /// Bytes of tensors that came by streams.
+    received: AtomicU64,
+    /// Tensors that the peer has not acknowledged.
+    sending: TaskTracker,
 }
 
 impl Remote {
@@ -61,8 +90,12 @@ impl Remote {
         &self.peer
     }
 
+    pub(crate) fn watched(&self) -> &Watched {
+        &self.watched
+    }
+
     pub(crate) fn connection(&self) -> &Connection {
-        &self.connection
+        self.watched.connection()
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -70,7 +103,19 @@ impl Remote {
     }
 
     pub(crate) fn close(&self, why: &str) {
-        self.connection.close(VarInt::from_u32(0), why.as_bytes());
+        self.connection().close(VarInt::from_u32(0), why.as_bytes());
+    }
+
+    /// Bytes of frames and tensors that wait to be sent.
+    pub(crate) fn queued_bytes(&self) -> u64 {
+        let (frames, tensors) = (&self.queue.frames, &self.queue.tensors);
+        (frames.load(Ordering::Relaxed) + tensors.load(Ordering::Relaxed)) as u64
+    }
+
+    /// Ends the link once the peer has all that was sent; returns then. The caller bounds the wait.
+    pub(crate) async fn finish(&self) {
+        self.push(Out::End);
+        self.ended.cancelled().await;
     }
 
     fn push(&self, out: Out) {
@@ -94,23 +139,38 @@ impl Remote {
     pub(crate) fn send(&self, frame: &Frame) {
         let mut bytes = Vec::with_capacity(128);
         frame.encode(&mut bytes);
+        let more = bytes.len();
+        if self.queue.frames.fetch_add(more, Ordering::Relaxed) + more > FRAMES_QUEUED {
+            self.close("the peer does not read what it is told");
+        }
         self.push(Out::Frame(bytes));
     }
 
     pub(crate) fn send_tensor(&self, mut out: Outgoing) {
+        let bytes = out.tensor.byte_len();
+        self.queue.tensors.fetch_add(bytes, Ordering::Relaxed);
         // Whatever task holds the tensor when the link ends: dropping it tells as well.
-        let told = OnDrop(Some(out.sent));
+        let told = Held {
+            queue: self.queue.clone(),
+            bytes,
+            sent: Some(out.sent),
+        };
         out.sent = Box::new(move || drop(told));
         self.push(Out::Tensor(out));
     }
 }
 
-/// Tells, called or dropped, once.
-struct OnDrop(Option<Sent>);
+/// A tensor that the link holds. Tells, called or dropped, once.
+struct Held {
+    queue: Arc<Queue>,
+    bytes: usize,
+    sent: Option<Sent>,
+}
 
-impl Drop for OnDrop {
+impl Drop for Held {
     fn drop(&mut self) {
-        if let Some(sent) = self.0.take() {
+        self.queue.tensors.fetch_sub(self.bytes, Ordering::Relaxed);
+        if let Some(sent) = self.sent.take() {
             sent();
         }
     }
@@ -120,11 +180,11 @@ impl Drop for OnDrop {
 pub async fn dial_lane(
     world: &World,
     hub: &Arc<Hub>,
-    connection: Connection,
+    watched: Watched,
     name: String,
 ) -> Result<Arc<Link>> {
     let hello = async {
-        let (mut send, mut recv) = connection.open_bi().await.map_err(lane_error)?;
+        let (mut send, mut recv) = watched.connection().open_bi().await.map_err(lane_error)?;
         send.write_all(&[StreamKind::Lane as u8])
             .await
             .map_err(lane_error)?;
@@ -132,16 +192,25 @@ pub async fn dial_lane(
         let peer = read_hello(&mut recv).await?;
         Ok((send, recv, peer))
     };
-    let (send, recv, peer) = within(hello).await?;
-    check_name(&peer, &name)?;
-    Ok(run(world, hub, connection, peer, send, recv))
+    let linked = within(hello).await.and_then(|(send, recv, peer)| {
+        check_name(&peer, &name)?;
+        Ok((send, recv, peer))
+    });
+    match linked {
+        Ok((send, recv, peer)) => Ok(run(world, hub, watched, peer, send, recv)),
+        Err(e) => {
+            // Its monitor would keep it up for nobody.
+            watched.connection().close(VarInt::from_u32(0), b"no lane");
+            Err(e)
+        }
+    }
 }
 
 /// Answers a lane that the peer opened, and links. `name` is what its certificate says.
 pub async fn accept_lane(
     world: &World,
     hub: &Arc<Hub>,
-    connection: Connection,
+    watched: Watched,
     name: &str,
     mut send: SendStream,
     mut recv: RecvStream,
@@ -153,7 +222,7 @@ pub async fn accept_lane(
         Ok(peer)
     };
     let peer = within(hello).await?;
-    Ok(run(world, hub, connection, peer, send, recv))
+    Ok(run(world, hub, watched, peer, send, recv))
 }
 
 async fn within<T>(f: impl Future<Output = Result<T>>) -> Result<T> {
@@ -212,21 +281,19 @@ async fn read_hello(recv: &mut RecvStream) -> Result<Peer> {
 fn run(
     world: &World,
     hub: &Arc<Hub>,
-    connection: Connection,
+    watched: Watched,
     peer: Peer,
     send: SendStream,
     recv: RecvStream,
 ) -> Arc<Link> {
-    let queue = Arc::new(Queue {
-        items: Mutex::default(),
-        filled: Notify::new(),
-    });
-    let closed = Arc::new(AtomicBool::new(false));
     let remote = Remote {
         peer,
-        connection,
-        queue,
-        closed,
+        watched,
+        queue: Arc::default(),
+        closed: AtomicBool::new(false),
+        ended: CancellationToken::new(),
+        received: AtomicU64::new(0),
+        sending: TaskTracker::new(),
     };
     let link = Arc::new(Link::Remote(remote));
     hub.add_link(link.clone());
@@ -248,8 +315,8 @@ async fn supervise(
         biased;
         e = read_lane(&hub, &remote.peer, recv) => e,
         e = write_lane(&world, remote, send) => e,
-        e = accept_streams(&world, &hub, remote) => e,
-        e = remote.connection.closed() => e.to_string(),
+        e = accept_streams(&world, &hub, &link, remote) => e,
+        e = remote.connection().closed() => e.to_string(),
     };
     let left: Vec<Out> = {
         let mut q = remote
@@ -260,7 +327,11 @@ async fn supervise(
         remote.closed.store(true, Ordering::Release);
         q.drain(..).collect()
     };
-    remote.connection.close(VarInt::from_u32(0), b"link ended");
+    // Of a connection that ended, its reason says more than what a task made of it.
+    let why = remote.watched.ended().unwrap_or(why);
+    remote
+        .connection()
+        .close(VarInt::from_u32(0), b"link ended");
     for out in left {
         if let Out::Tensor(t) = out {
             (t.sent)();
@@ -268,18 +339,21 @@ async fn supervise(
     }
     tracing::debug!(peer = remote.peer.name, why, "link ended");
     hub.link_lost(&link, &why);
+    remote.ended.cancel();
 }
 
 async fn read_lane(hub: &Hub, from: &Peer, mut recv: RecvStream) -> String {
     let mut body = Vec::new();
     loop {
         let mut head = [0; HEAD];
-        if let Err(e) = recv.read_exact(&mut head).await {
-            return e.to_string();
+        match recv.read_exact(&mut head).await {
+            Ok(()) => {}
+            Err(ReadExactError::FinishedEarly(0)) => return LEFT.into(),
+            Err(e) => return e.to_string(),
         }
         let (kind, len) = match Frame::head(&head) {
             Ok(x) => x,
-            Err(e) => return e.to_string(),
+            Err(e) => return malformed(hub, &e),
         };
         body.resize(len, 0);
         if let Err(e) = recv.read_exact(&mut body).await {
@@ -294,9 +368,15 @@ async fn read_lane(hub: &Hub, from: &Peer, mut recv: RecvStream) -> String {
                 Err(why) => hub.count(why),
             },
             Ok((frame, _)) => hub.frame(from, frame),
-            Err(e) => return e.to_string(),
+            Err(e) => return malformed(hub, &e),
         }
     }
+}
+
+/// What follows such a frame cannot be told apart: the link ends.
+fn malformed(hub: &Hub, e: &Error) -> String {
+    hub.count(Refused::Malformed);
+    e.to_string()
 }
 
 fn finish(hub: &Hub, incoming: crate::hub::Incoming) {
@@ -323,9 +403,14 @@ async fn write_lane(world: &World, remote: &Remote, mut send: SendStream) -> Str
             continue;
         }
         let mut written = Vec::new();
+        let (mut frames, mut last) = (0, false);
         for out in batch.drain(..) {
             match out {
-                Out::Frame(f) => bytes.extend(f),
+                Out::End => last = true,
+                Out::Frame(f) => {
+                    frames += f.len();
+                    bytes.extend(f);
+                }
                 Out::Tensor(t) if t.cancel.is_cancelled() => (t.sent)(),
                 Out::Tensor(t) if t.tensor.byte_len() <= LANE_LIMIT => {
                     Frame::Tensor(TensorHeader::of(t.key, t.slot, &t.tensor)).encode(&mut bytes);
@@ -333,7 +418,8 @@ async fn write_lane(world: &World, remote: &Remote, mut send: SendStream) -> Str
                     written.push(t.sent);
                 }
                 Out::Tensor(t) => {
-                    world.spawn(send_stream(remote.connection.clone(), streams.clone(), t));
+                    let sending = send_stream(remote.connection().clone(), streams.clone(), t);
+                    world.spawn(remote.sending.track_future(sending));
                 }
             }
             // Many small tensors must not pile up unsent behind one another.
@@ -349,8 +435,23 @@ async fn write_lane(world: &World, remote: &Remote, mut send: SendStream) -> Str
         }
         bytes.clear();
         bytes.shrink_to(MAX_BODY);
+        remote.queue.frames.fetch_sub(frames, Ordering::Relaxed);
         written.into_iter().for_each(|sent| sent());
+        if last {
+            return end_lane(remote, send).await;
+        }
     }
+}
+
+/// Waits until the peer has acknowledged all that was sent.
+async fn end_lane(remote: &Remote, mut send: SendStream) -> String {
+    remote.sending.close();
+    remote.sending.wait().await;
+    if send.finish().is_ok() {
+        // An error means that the connection ended, which comes to the same.
+        let _ = send.stopped().await;
+    }
+    "this end left".into()
 }
 
 /// Lets [`Bytes`] hold a tensor's buffer.
@@ -395,53 +496,102 @@ async fn send_stream(connection: Connection, streams: Arc<Semaphore>, out: Outgo
         tokio::select! {
             biased;
             () = cancel.cancelled() => { let _ = stream.reset(VarInt::from_u32(1)); None }
-            r = done => { r?; stream.finish().ok() }
+            r = done => { r?; stream.finish().ok()?; Some(stream) }
         }
     };
     // A failed write means that the connection is ending, which the supervisor reports.
-    let _ = write.await;
+    let written = write.await;
     sent();
+    if let Some(stream) = written {
+        // Acknowledged, refused by the peer, or the connection ended: whoever ends the link waits for that.
+        let _ = stream.stopped().await;
+    }
 }
 
-async fn accept_streams(world: &World, hub: &Arc<Hub>, remote: &Remote) -> String {
+async fn accept_streams(
+    world: &World,
+    hub: &Arc<Hub>,
+    link: &Arc<Link>,
+    remote: &Remote,
+) -> String {
     loop {
-        match remote.connection.accept_uni().await {
+        match remote.connection().accept_uni().await {
             Ok(stream) => {
-                world.spawn(receive_stream(hub.clone(), remote.peer.clone(), stream));
+                world.spawn(receive_stream(hub.clone(), link.clone(), stream));
             }
             Err(e) => return e.to_string(),
         }
     }
 }
 
-async fn receive_stream(hub: Arc<Hub>, from: Peer, mut stream: RecvStream) {
-    let header = async {
-        let mut fixed = [0; TensorHeader::FIXED];
-        stream.read_exact(&mut fixed).await.ok()?;
-        let mut all = fixed.to_vec();
-        all.resize(
-            TensorHeader::FIXED + TensorHeader::rank(&fixed).ok()? * 8 + 8,
-            0,
-        );
-        stream
-            .read_exact(&mut all[TensorHeader::FIXED..])
-            .await
-            .ok()?;
-        TensorHeader::decode_all(&all).ok()
-    };
-    let Some(h) = header.await else {
-        return hub.count(Refused::WrongTensor);
-    };
-    match hub.begin(&from, &h) {
-        Ok(mut incoming) => {
-            // A reset or a lost connection gives the claim back; the abort that caused it comes by lane.
-            if stream.read_exact(incoming.bytes_mut()).await.is_ok() {
-                finish(&hub, incoming);
+/// Why a tensor did not arrive.
+enum Missing {
+    /// The stream was reset, or the connection lost.
+    Ended,
+    /// Its sender stalled.
+    Stalled,
+}
+
+/// Fills `out`, unless the sender stalls.
+async fn fill(stream: &mut RecvStream, out: &mut [u8], link: &AtomicU64) -> Result<(), Missing> {
+    let look = tokio::time::sleep(STALL_BOUND);
+    tokio::pin!(look);
+    let (mut at, mut before) = (0, link.load(Ordering::Relaxed));
+    while at < out.len() {
+        tokio::select! {
+            biased;
+            read = stream.read(&mut out[at..]) => match read {
+                Ok(Some(n)) => {
+                    at += n;
+                    link.fetch_add(n as u64, Ordering::Relaxed);
+                }
+                Ok(None) | Err(_) => return Err(Missing::Ended),
+            },
+            () = &mut look => {
+                let now = link.load(Ordering::Relaxed);
+                if now - before < LEAST_BYTES {
+                    return Err(Missing::Stalled);
+                }
+                before = now;
+                look.as_mut().reset(tokio::time::Instant::now() + STALL_BOUND);
             }
         }
-        Err(why) => {
-            hub.count(why);
-            let _ = stream.stop(VarInt::from_u32(1));
+    }
+    Ok(())
+}
+
+async fn read_header(stream: &mut RecvStream, link: &AtomicU64) -> Result<TensorHeader, Refused> {
+    let missing = |m| match m {
+        Missing::Ended => Refused::Malformed,
+        Missing::Stalled => Refused::Stalled,
+    };
+    let mut fixed = [0; TensorHeader::FIXED];
+    fill(stream, &mut fixed, link).await.map_err(missing)?;
+    let rank = TensorHeader::rank(&fixed).map_err(|_| Refused::Malformed)?;
+    let mut all = fixed.to_vec();
+    all.resize(TensorHeader::FIXED + rank * 8 + 8, 0);
+    let rest = fill(stream, &mut all[TensorHeader::FIXED..], link);
+    rest.await.map_err(missing)?;
+    TensorHeader::decode_all(&all).map_err(|_| Refused::Malformed)
+}
+
+async fn receive_stream(hub: Arc<Hub>, link: Arc<Link>, mut stream: RecvStream) {
+    let Link::Remote(remote) = &*link else { return };
+    let received = async {
+        let h = read_header(&mut stream, &remote.received).await?;
+        let mut incoming = hub.begin(&remote.peer, &h)?;
+        match fill(&mut stream, incoming.bytes_mut(), &remote.received).await {
+            Ok(()) => incoming.finish(),
+            // The claim is given back; the abort that caused a reset comes by lane.
+            Err(Missing::Ended) => Ok(()),
+            Err(Missing::Stalled) => {
+                incoming.stalled(&remote.peer, STALL_BOUND);
+                Err(Refused::Stalled)
+            }
         }
+    };
+    if let Err(why) = received.await {
+        hub.count(why);
+        let _ = stream.stop(VarInt::from_u32(1));
     }
 }

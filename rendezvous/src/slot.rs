@@ -16,8 +16,7 @@
 //!    ABORTED. PUBLISHING lasts a few instructions; who meets it spins.
 //! 3. One consumer: a second register is refused.
 
-use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::primitives::{AtomicU64, Cell, Ordering, spin_loop};
 
 const BITS: u32 = 4;
 const EMPTY: u64 = 0;
@@ -40,7 +39,7 @@ fn word(n: u64, state: u64) -> u64 {
 /// A meeting point of one send and one recv per step.
 pub struct Slot<T> {
     word: AtomicU64,
-    cell: UnsafeCell<Option<T>>,
+    cell: Cell<Option<T>>,
 }
 
 // SAFETY: invariant 2: the word admits one toucher of the cell at a time, with release on its way out
@@ -84,7 +83,7 @@ impl<T> Default for Slot<T> {
     fn default() -> Self {
         Slot {
             word: AtomicU64::new(word(0, EMPTY)),
-            cell: UnsafeCell::new(None),
+            cell: Cell::new(None),
         }
     }
 }
@@ -99,7 +98,7 @@ impl<T> Slot<T> {
                 return (w, Err(()));
             }
             match state {
-                PUBLISHING => std::hint::spin_loop(),
+                PUBLISHING => spin_loop(),
                 _ if at == n => return (w, Ok(state)),
                 EMPTY | TAKEN | ABORTED => return (w, Ok(EMPTY)),
                 // A table retires a step, and so brings its slots to rest, before it admits the next.
@@ -172,7 +171,7 @@ impl<T> Slot<T> {
             }
         };
         // SAFETY: PUBLISHING excludes every other toucher of the cell (invariant 2).
-        unsafe { *self.cell.get() = Some(value) };
+        self.cell.with_mut(|cell| unsafe { *cell = Some(value) });
         self.word.store(word(n, FULL), Ordering::Release);
         if awaited {
             Published::Awaited
@@ -189,7 +188,7 @@ impl<T> Slot<T> {
             return None;
         }
         // SAFETY: as in `publish`.
-        let value = unsafe { (*self.cell.get()).take() };
+        let value = self.cell.with_mut(|cell| unsafe { (*cell).take() });
         self.word.store(word(n, TAKEN), Ordering::Release);
         value
     }
@@ -207,79 +206,6 @@ impl<T> Slot<T> {
                     }
                 }
             }
-        }
-    }
-}
-
-#[cfg(test)]
-#[allow(clippy::disallowed_methods, reason = "a race needs threads of its own")]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn value_before_and_after_the_recv() {
-        let s = Slot::default();
-        s.claim(0).unwrap();
-        assert_eq!(s.publish(0, 7), Published::Stored);
-        assert_eq!(s.register(0), Registered::Ready(7));
-        assert_eq!(s.register(1), Registered::Waiting);
-        s.claim(1).unwrap();
-        assert_eq!(s.publish(1, 8), Published::Awaited);
-        assert_eq!(s.take(1), Some(8));
-        assert_eq!(s.take(1), None);
-    }
-
-    #[test]
-    fn second_and_late_fills_are_refused() {
-        let s = Slot::default();
-        s.claim(3).unwrap();
-        assert_eq!(s.claim(3), Err(Unfillable::Duplicate));
-        assert_eq!(s.publish(3, 1), Published::Stored);
-        assert_eq!(s.claim(3), Err(Unfillable::Duplicate));
-        s.abort(3);
-        assert_eq!(s.claim(3), Err(Unfillable::Aborted));
-        assert_eq!(s.claim(2), Err(Unfillable::Stale));
-        assert_eq!(s.register(3), Registered::Aborted);
-        s.claim(4).unwrap();
-    }
-
-    #[test]
-    fn abort_during_a_fill_gives_the_value_back() {
-        let s = Slot::default();
-        assert_eq!(s.register(0), Registered::Waiting);
-        s.claim(0).unwrap();
-        s.abort(0);
-        assert_eq!(s.publish(0, "late"), Published::Refused("late"));
-        s.claim(1).unwrap();
-        s.unclaim(1);
-        assert_eq!(s.register(1), Registered::Waiting);
-    }
-
-    #[test]
-    fn racing_fill_abort_and_register_never_lose_a_value() {
-        for n in 0..2000u64 {
-            let s = std::sync::Arc::new(Slot::default());
-            let value = std::sync::Arc::new(());
-            let (f, a) = (s.clone(), s.clone());
-            let v = value.clone();
-            let fill = std::thread::spawn(move || match f.claim(n) {
-                Ok(()) => matches!(f.publish(n, v), Published::Awaited),
-                Err(_) => false,
-            });
-            let abort = std::thread::spawn(move || a.abort(n));
-            let got = s.register(n);
-            let told = fill.join().unwrap();
-            abort.join().unwrap();
-            if told {
-                drop(s.take(n));
-            }
-            drop(got);
-            s.abort(n);
-            assert_eq!(
-                std::sync::Arc::strong_count(&value),
-                1,
-                "value leaked in round {n}"
-            );
         }
     }
 }

@@ -29,8 +29,10 @@ pub struct StepTable {
 pub enum Fenced {
     /// The step is over.
     Stale,
-    /// The step may not have started yet, or the slot does not exist.
+    /// The step may not have started yet.
     Ahead,
+    /// The program has no such slot.
+    NoSuchSlot,
 }
 
 impl StepTable {
@@ -86,7 +88,10 @@ impl StepTable {
     /// The slot of an admitted step.
     pub fn slot(&self, n: u64, slot: u32) -> Result<&Slot<Tensor>, Fenced> {
         self.admit(n)?;
-        self.entry(n).slots.get(slot as usize).ok_or(Fenced::Ahead)
+        self.entry(n)
+            .slots
+            .get(slot as usize)
+            .ok_or(Fenced::NoSuchSlot)
     }
 
     /// Sweeps the slots of step `n`: no value of it is delivered any more.
@@ -134,7 +139,7 @@ mod tests {
         assert!(!t.retire(0));
         assert_eq!(t.admit(0), Err(Fenced::Stale));
         assert_eq!(t.slot(2, 0).unwrap().take(2), None);
-        assert_eq!(t.slot(2, 9).err(), Some(Fenced::Ahead));
+        assert_eq!(t.slot(2, 9).err(), Some(Fenced::NoSuchSlot));
         assert_eq!(t.open_steps(), 2);
         assert_eq!(t.admit(u64::MAX), Err(Fenced::Ahead));
         assert!(t.is_open(2) && !t.is_open(2 | 1 << 63));

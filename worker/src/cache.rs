@@ -2,9 +2,9 @@
 //!
 //! Invariants
 //! 1. A chunk is verified when it is read: what a disk changed is fetched again, never used.
-//! 2. The bytes on disk stay under the bound; the chunk least recently used goes first, but never one that
-//!    an installed program pins.
-//! 3. Losing the cache costs time only; writes are not synced.
+//! 2. The bytes on disk, those being written included, stay under the bound; the chunk least recently used goes
+//!    first, but never one that an installed program pins.
+//! 3. Losing the cache costs time only; writes are not synced. A chunk counts as there once it is written.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -34,7 +34,24 @@ struct Entry {
     bytes: u64,
     used: u64,
     pins: u32,
-    on_disk: bool,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Only pinned.
+    Absent,
+    Writing,
+    OnDisk,
+}
+
+impl Entry {
+    const NEW: Entry = Entry {
+        bytes: 0,
+        used: 0,
+        pins: 0,
+        state: State::Absent,
+    };
 }
 
 fn hex(hash: &ChunkHash) -> String {
@@ -83,14 +100,22 @@ impl Cache {
         self.index().bytes
     }
 
-    /// The verified bytes of a chunk, where it is there.
-    pub fn read(&self, hash: &ChunkHash) -> Option<Vec<u8>> {
+    /// Whether a chunk is there, as far as is known without reading it.
+    pub fn has(&self, hash: &ChunkHash) -> bool {
+        self.index().is_on_disk(hash)
+    }
+
+    /// Reads a chunk into `buffer`, which has room for [`CHUNK`] bytes, and verifies it; answers its length, where it
+    /// is there.
+    pub fn read(&self, hash: &ChunkHash, buffer: &mut [u8]) -> Option<usize> {
         if !self.index().touch(hash) {
             return None;
         }
         let path = self.folder.join(hex(hash));
-        let bytes = self.store.read(&path, CHUNK).ok();
-        let good = bytes.filter(|b| blake3::hash(b).as_bytes() == hash);
+        let len = self.store.open(&path).and_then(|f| f.read_at(0, buffer));
+        let good = len
+            .ok()
+            .filter(|len| blake3::hash(&buffer[..*len]).as_bytes() == hash);
         if good.is_none() {
             tracing::warn!(
                 chunk = hex(hash),
@@ -104,15 +129,8 @@ impl Cache {
 
     /// Keeps a verified chunk. A full disk only means that it is not kept.
     pub fn write(&self, hash: &ChunkHash, bytes: &[u8]) {
-        let evict = {
-            let mut index = self.index();
-            if index.chunks.get(hash).is_some_and(|e| e.on_disk) {
-                return;
-            }
-            let Some(evict) = index.make_room(bytes.len() as u64, self.bound) else {
-                return;
-            };
-            evict
+        let Some(evict) = self.index().claim(hash, bytes.len() as u64, self.bound) else {
+            return;
         };
         for old in evict {
             drop(self.store.remove(&self.folder.join(hex(&old))));
@@ -123,28 +141,18 @@ impl Cache {
             .store
             .create(&path, FileMode::Secret)
             .and_then(|f| f.write_at(0, bytes));
-        match written {
-            Ok(()) => self.index().add(*hash, bytes.len() as u64),
-            Err(e) => {
-                tracing::warn!("cannot cache a chunk: {e}");
-                drop(self.store.remove(&path));
-            }
+        if let Err(e) = &written {
+            tracing::warn!("cannot cache a chunk: {e}");
+            drop(self.store.remove(&path));
         }
+        self.index().written(hash, written.is_ok());
     }
 
     /// Keeps chunks from eviction until the pins are dropped.
     pub fn pin(self: &Arc<Self>, hashes: Vec<ChunkHash>) -> Pins {
         let mut index = self.index();
         for h in &hashes {
-            let entry = index.chunks.entry(*h);
-            entry
-                .or_insert(Entry {
-                    bytes: 0,
-                    used: 0,
-                    pins: 0,
-                    on_disk: false,
-                })
-                .pins += 1;
+            index.chunks.entry(*h).or_insert(Entry::NEW).pins += 1;
         }
         drop(index);
         Pins {
@@ -161,41 +169,70 @@ impl Index {
         self.clock
     }
 
+    fn is_on_disk(&self, hash: &ChunkHash) -> bool {
+        let entry = self.chunks.get(hash);
+        entry.is_some_and(|e| e.state == State::OnDisk)
+    }
+
+    /// Counts a chunk that was found on disk.
     fn add(&mut self, hash: ChunkHash, bytes: u64) {
         let used = self.tick(hash);
-        let e = self.chunks.entry(hash).or_insert(Entry {
-            bytes: 0,
-            used,
-            pins: 0,
-            on_disk: false,
-        });
-        if e.on_disk {
-            self.bytes -= e.bytes;
-            self.by_use.remove(&e.used);
-        }
-        (e.bytes, e.used, e.on_disk) = (bytes, used, true);
+        let e = self.chunks.entry(hash).or_insert(Entry::NEW);
+        (e.bytes, e.used, e.state) = (bytes, used, State::OnDisk);
         self.bytes += bytes;
     }
 
-    fn touch(&mut self, hash: &ChunkHash) -> bool {
-        let Some(old) = self.chunks.get(hash).filter(|e| e.on_disk).map(|e| e.used) else {
-            return false;
+    /// Room for a chunk that is to be written: what to evict for it. `None` where there is no room, or where it is
+    /// there or being written already.
+    fn claim(&mut self, hash: &ChunkHash, bytes: u64, bound: u64) -> Option<Vec<ChunkHash>> {
+        let entry = self.chunks.get(hash);
+        if entry.is_some_and(|e| e.state != State::Absent) {
+            return None;
+        }
+        let evict = self.make_room(bytes, bound)?;
+        let e = self.chunks.entry(*hash).or_insert(Entry::NEW);
+        (e.bytes, e.state) = (bytes, State::Writing);
+        self.bytes += bytes;
+        Some(evict)
+    }
+
+    /// Ends what [`Index::claim`] began.
+    fn written(&mut self, hash: &ChunkHash, good: bool) {
+        let used = if good { self.tick(*hash) } else { 0 };
+        let Some(e) = self.chunks.get_mut(hash) else {
+            return;
         };
-        self.by_use.remove(&old);
+        if good {
+            (e.used, e.state) = (used, State::OnDisk);
+            return;
+        }
+        e.state = State::Absent;
+        self.bytes -= e.bytes;
+        if e.pins == 0 {
+            self.chunks.remove(hash);
+        }
+    }
+
+    fn touch(&mut self, hash: &ChunkHash) -> bool {
+        if !self.is_on_disk(hash) {
+            return false;
+        }
         let used = self.tick(*hash);
         if let Some(e) = self.chunks.get_mut(hash) {
+            self.by_use.remove(&e.used);
             e.used = used;
         }
         true
     }
 
     fn forget(&mut self, hash: &ChunkHash) {
-        let Some(e) = self.chunks.get_mut(hash).filter(|e| e.on_disk) else {
+        let entry = self.chunks.get_mut(hash);
+        let Some(e) = entry.filter(|e| e.state == State::OnDisk) else {
             return;
         };
         self.bytes -= e.bytes;
         self.by_use.remove(&e.used);
-        e.on_disk = false;
+        e.state = State::Absent;
         if e.pins == 0 {
             self.chunks.remove(hash);
         }
@@ -234,7 +271,7 @@ impl Drop for Pins {
         for h in &self.hashes {
             if let Some(e) = index.chunks.get_mut(h) {
                 e.pins -= 1;
-                if e.pins == 0 && !e.on_disk {
+                if e.pins == 0 && e.state == State::Absent {
                     index.chunks.remove(h);
                 }
             }
@@ -257,26 +294,53 @@ mod tests {
         Arc::new(Cache::open(store, folder.to_owned(), 250).unwrap())
     }
 
+    fn read(c: &Cache, hash: &ChunkHash) -> Option<Vec<u8>> {
+        let mut buffer = vec![0; CHUNK as usize];
+        let len = c.read(hash, &mut buffer)?;
+        buffer.truncate(len);
+        Some(buffer)
+    }
+
+    fn folder(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("convoke-cache-{name}-{}", std::process::id()))
+    }
+
     #[test]
     fn bounded_by_use_but_pins_stay() {
-        let dir = std::env::temp_dir().join(format!("convoke-cache-{}", std::process::id()));
+        let dir = folder("bounded");
         let c = open(&dir);
         let [(a, ab), (b, bb), (d, db)] = [chunk(1), chunk(2), chunk(3)];
         c.write(&a, &ab);
         c.write(&b, &bb);
-        assert_eq!(c.read(&a), Some(ab.clone()));
+        assert_eq!(read(&c, &a), Some(ab.clone()));
         c.write(&d, &db);
-        assert_eq!((c.read(&b), c.bytes()), (None, 200));
+        assert_eq!((read(&c, &b), c.bytes()), (None, 200));
         let pins = c.pin(vec![a, d]);
         c.write(&b, &bb);
-        assert_eq!(c.read(&b), None);
+        assert_eq!(read(&c, &b), None);
         drop(pins);
         drop(c);
         // A restart finds what was there, and refuses what changed.
         let c = open(&dir);
-        assert_eq!(c.read(&d), Some(db));
+        assert_eq!(read(&c, &d), Some(db));
         std::fs::write(dir.join(hex(&a)), [9; 100]).unwrap();
-        assert_eq!((c.read(&a), c.bytes()), (None, 100));
+        assert_eq!((read(&c, &a), c.bytes()), (None, 100));
         std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_chunk_that_is_being_written_has_its_room_and_is_not_written_twice() {
+        let mut index = Index::default();
+        let [(a, _), (b, _), (d, _)] = [chunk(1), chunk(2), chunk(3)];
+        assert_eq!(index.claim(&a, 100, 250), Some(vec![]));
+        assert_eq!(index.claim(&a, 100, 250), None);
+        assert!(!index.is_on_disk(&a));
+        assert_eq!(index.claim(&b, 100, 250), Some(vec![]));
+        // Neither can go before it is there.
+        assert_eq!(index.claim(&d, 100, 250), None);
+        index.written(&a, true);
+        index.written(&b, false);
+        assert_eq!((index.is_on_disk(&a), index.bytes), (true, 100));
+        assert_eq!(index.claim(&b, 200, 250), Some(vec![a]));
     }
 }

@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use convoke_common::world::{Compute, Job, Refusal, RefusedJob};
 
+use crate::measure::measure;
+
 /// Jobs that may wait: far above steps in flight of all leases together.
 const QUEUE: usize = 1 << 16;
 
@@ -90,6 +92,10 @@ impl Threads {
 impl Compute for Threads {
     fn threads(&self) -> usize {
         self.pool.current_num_threads()
+    }
+
+    fn speed(&self) -> (f64, f64) {
+        measure(&self.pool)
     }
 
     fn submit(&self, priority: i64, job: Job) -> Result<(), RefusedJob> {

@@ -5,21 +5,23 @@
 //! 2. Whatever fails, everything taken so far is released: reservations, pins and links are guards.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use convoke_common::Tensor;
-use convoke_common::artifact::chunks_of;
-use convoke_common::error::{Code, Error, Result};
+use convoke_common::error::{Error, Result};
 use convoke_common::graph::Literal;
+use convoke_common::ids::LeaseId;
 use convoke_common::memory::Pool;
-use convoke_common::program::{NO_OPERAND, Program};
-use convoke_kernels::Exec;
+use convoke_common::program::{NO_OPERAND, Program, ProgramNode};
 
 use crate::cache::Pins;
-use crate::cpu::{Inputs, KernelFailure, Launch, Outputs};
+use crate::cpu::Inputs;
 use crate::executor::Engine;
-use crate::installed::{Installed, kernel, site};
-use crate::loader::{Loader, destination};
+use crate::feed::Feed;
+use crate::init;
+use crate::installed::Installed;
+use crate::loader::Loader;
+use crate::order::Range;
 
 /// Weight bytes loaded so far, of all.
 #[derive(Debug, Default)]
@@ -41,15 +43,14 @@ pub struct Ready {
 /// Loads literals and runs the init part.
 pub async fn prepare(
     engine: &Arc<Engine>,
+    lease: LeaseId,
     program: Arc<Program>,
     loader: Arc<Loader>,
     weights: Pool,
     counter: &Counter,
 ) -> Result<Ready> {
-    let total = program.literals.iter().map(|(_, l)| match l {
-        Literal::Range { len, .. } => *len,
-        Literal::Inline(_) => 0,
-    });
+    let ranges = program.literals.iter().filter_map(|(_, l)| Range::of(l));
+    let total = ranges.map(|r| r.len);
     counter.total.store(total.sum(), Ordering::Relaxed);
     let pins = loader.cache.as_ref().map(|c| c.pin(pinned(&program)));
     let init = program.init_nodes as usize;
@@ -62,14 +63,17 @@ pub async fn prepare(
         .iter()
         .for_each(|(v, l)| literals[*v as usize] = Some(l));
 
+    let retained = retained(&program, &step_reads);
+    let wanted = operands(&program.nodes[..init]).chain(retained.iter().copied());
+    let wanted = wanted.filter(|v| literals[*v as usize].is_some()).collect();
+    let mut feed = Feed::start(loader.clone(), program.clone(), wanted, weights.clone());
+
     for (i, node) in program.nodes[..init].iter().enumerate() {
-        for v in node.inputs.iter().filter(|v| **v != NO_OPERAND) {
-            let v = *v as usize;
-            if values[v].is_none() {
-                let literal = literals[v]
+        for v in operands(std::slice::from_ref(node)) {
+            if values[v as usize].is_none() {
+                let literal = literals[v as usize]
                     .ok_or_else(|| Error::internal("an init operand has no definition"))?;
-                values[v] =
-                    Some(literal_value(&program, v, literal, &loader, &weights, counter).await?);
+                feed.load(v, literal, &mut values, counter).await?;
             }
         }
         let mut inputs = Inputs::new();
@@ -87,7 +91,7 @@ pub async fn prepare(
                 values[v].clone()
             });
         }
-        let outputs = run_init(engine, &program, i, inputs, &weights).await?;
+        let outputs = init::run(engine, lease, &program, i, inputs, &weights).await?;
         for (v, t) in node.outputs.iter().zip(outputs) {
             let v = *v as usize;
             if left[v] > 0 || step_reads[v] > 0 {
@@ -95,13 +99,13 @@ pub async fn prepare(
             }
         }
     }
-    for (v, literal) in &program.literals {
-        let v = *v as usize;
-        if step_reads[v] > 0 && values[v].is_none() {
-            values[v] =
-                Some(literal_value(&program, v, literal, &loader, &weights, counter).await?);
+    for v in retained {
+        if let Some(literal) = literals[v as usize] {
+            feed.load(v, literal, &mut values, counter).await?;
         }
     }
+    // A second load finds in the cache what this one brought.
+    loader.written().await;
     let weights_bytes = values.iter().flatten().map(|t| t.byte_len() as u64).sum();
     let installed = Arc::new(Installed::new(program, values)?);
     Ok(Ready {
@@ -112,16 +116,26 @@ pub async fn prepare(
     })
 }
 
+fn operands(nodes: &[ProgramNode]) -> impl Iterator<Item = u32> {
+    let all = nodes.iter().flat_map(|n| &n.inputs).copied();
+    all.filter(|v| *v != NO_OPERAND)
+}
+
+/// The literals that steps read, in the order of the files that they lie in.
+fn retained(program: &Program, step_reads: &[u32]) -> Vec<u32> {
+    let read = program.literals.iter();
+    let read = read.filter(|(v, _)| step_reads[*v as usize] > 0);
+    let mut all: Vec<(Option<Range>, u32)> = read.map(|(v, l)| (Range::of(l), *v)).collect();
+    all.sort_unstable();
+    all.into_iter().map(|(_, v)| v).collect()
+}
+
 /// How often each value is read by these nodes, sends of the step part included.
 fn reads(program: &Program, nodes: std::ops::Range<usize>) -> Vec<u32> {
     let mut reads = vec![0u32; program.values.len()];
     let step = nodes.end == program.nodes.len() && nodes.start >= program.init_nodes as usize;
-    for v in program.nodes[nodes]
-        .iter()
-        .flat_map(|n| &n.inputs)
-        .filter(|v| **v != NO_OPERAND)
-    {
-        reads[*v as usize] += 1;
+    for v in operands(&program.nodes[nodes]) {
+        reads[v as usize] += 1;
     }
     if step {
         program
@@ -137,95 +151,18 @@ fn pinned(program: &Program) -> Vec<convoke_common::artifact::ChunkHash> {
     let mut all: Vec<_> = program
         .literals
         .iter()
-        .filter_map(|(_, l)| match l {
-            Literal::Range {
-                artifact,
-                offset,
-                len,
-            } => {
-                let meta = program.artifacts.get(*artifact as usize)?;
-                Some(chunks_of(*offset, *len).filter_map(|i| meta.chunks.get(i as usize).copied()))
-            }
-            Literal::Inline(_) => None,
+        .filter_map(|(_, l)| {
+            let range = Range::of(l)?;
+            let meta = program.artifacts.get(range.artifact as usize)?;
+            Some(
+                range
+                    .chunks()
+                    .filter_map(|i| meta.chunks.get(i as usize).copied()),
+            )
         })
         .flatten()
         .collect();
     all.sort_unstable();
     all.dedup();
     all
-}
-
-async fn literal_value(
-    program: &Program,
-    v: usize,
-    literal: &Literal,
-    loader: &Arc<Loader>,
-    weights: &Pool,
-    counter: &Counter,
-) -> Result<Tensor> {
-    match literal {
-        Literal::Inline(t) => Ok(t.clone()),
-        Literal::Range {
-            artifact,
-            offset,
-            len,
-        } => {
-            let meta = program
-                .artifacts
-                .get(*artifact as usize)
-                .ok_or_else(|| Error::internal("a literal names no artifact"))?;
-            let tensor = destination(weights, &program.values[v].ty)?;
-            let t = loader.range(meta, *offset, *len, tensor).await?;
-            counter.done.fetch_add(*len, Ordering::Relaxed);
-            Ok(t)
-        }
-    }
-}
-
-/// Runs one init node on the compute pool.
-async fn run_init(
-    engine: &Arc<Engine>,
-    program: &Arc<Program>,
-    index: usize,
-    inputs: Inputs,
-    weights: &Pool,
-) -> Result<Outputs> {
-    let node = &program.nodes[index];
-    let kernel = kernel(program, node)?;
-    let names: Vec<String> = inputs.iter().flatten().map(Tensor::signature).collect();
-    let (done, result) = tokio::sync::oneshot::channel();
-    let (engine_, pool) = (engine.clone(), weights.clone());
-    let job = Box::new(move || {
-        let flag = AtomicBool::new(false);
-        let exec = match &engine_.threads {
-            Some(p) => Exec::pooled(p, &flag),
-            None => Exec::single(&flag),
-        };
-        drop(done.send(kernel.launch(Launch {
-            inputs,
-            exec,
-            pool: &pool,
-        })));
-    });
-    if engine.compute.submit(0, job).is_err() {
-        return Err(Error::new(
-            Code::Busy,
-            "the compute pool takes no further work",
-        ));
-    }
-    let place = || {
-        let mut s = site(node, names.clone());
-        s.worker = Some(engine.worker.clone());
-        s.host = Some(engine.host.clone());
-        s.device = Some("cpu:0".into());
-        s
-    };
-    match result.await {
-        Ok(Ok(outputs)) => Ok(outputs),
-        Ok(Err(KernelFailure::Error(e))) => Err(e.at(place())),
-        Ok(Err(KernelFailure::Cancelled)) => {
-            Err(Error::new(Code::Cancelled, "the install was cancelled").at(place()))
-        }
-        Err(_) => Err(Error::new(Code::KernelPanicked, "the kernel panicked").at(place())),
-    }
 }

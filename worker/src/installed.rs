@@ -10,15 +10,13 @@
 //! 2. A constant is never moved out; a step's value is moved at its last use.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use convoke_common::error::{Code, Error, Result, Site};
 use convoke_common::program::{NO_OPERAND, Program, ProgramNode};
 use convoke_common::{DType, Tensor};
 
 use crate::cpu::{self, Kernel};
-
-/// Longest predicted work of a step that runs on the thread that delivers its operands.
-const BRIEF_NS: u64 = 20_000;
 
 /// Rows of indices, concatenated.
 #[derive(Debug, Default)]
@@ -66,9 +64,9 @@ pub struct Installed {
     pub uses: Vec<u32>,
     /// Values that outlive steps: literals and init results.
     pub constants: Vec<Option<Tensor>>,
-    /// Whether a step is predicted to take less than waking a thread does. Never where a size is dynamic,
-    /// since the prediction counts what it does not know as nothing.
-    pub brief: bool,
+    /// What a step is predicted to take. Unknown where a size is dynamic, since the prediction counts what it
+    /// does not know as nothing.
+    pub predicted: Option<Duration>,
     /// Values that a step needs from the constants.
     pub constant_sends: Vec<u32>,
 }
@@ -91,12 +89,16 @@ pub fn kernel(program: &Program, node: &ProgramNode) -> Result<Arc<dyn Kernel>> 
         .map(|v| (*v != NO_OPERAND).then(|| program.values[*v as usize].ty.dtype))
         .collect();
     cpu::resolve(&node.op, &node.attrs, &dtypes, node.outputs.len()).map_err(|e| {
-        let operands = node.inputs.iter().filter(|v| **v != NO_OPERAND);
-        let operands = operands
-            .map(|v| program.values[*v as usize].ty.to_string())
-            .collect();
-        Error::new(Code::UnsupportedOp, e.to_string()).at(site(node, operands))
+        Error::new(Code::UnsupportedOp, e.to_string()).at(site(node, declared(program, node)))
     })
+}
+
+/// What a node's operands are declared as.
+pub fn declared(program: &Program, node: &ProgramNode) -> Vec<String> {
+    let operands = node.inputs.iter().filter(|v| **v != NO_OPERAND);
+    operands
+        .map(|v| program.values[*v as usize].ty.to_string())
+        .collect()
 }
 
 impl Installed {
@@ -140,7 +142,9 @@ impl Installed {
         let made = steps.iter().flat_map(|n| &n.outputs);
         let mut dims = made.flat_map(|v| &program.values[*v as usize].ty.shape);
         Ok(Installed {
-            brief: cost.is_some_and(|c| c <= BRIEF_NS) && dims.all(|d| d.as_const().is_some()),
+            predicted: cost
+                .filter(|_| dims.all(|d| d.as_const().is_some()))
+                .map(Duration::from_nanos),
             consumers: Csr::group(values, &reads),
             sends: Csr::group(values, &sends),
             kernels,

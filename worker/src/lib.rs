@@ -11,17 +11,28 @@
 //! 3. Compute threads never wait for the network, and network tasks run kernels only of programs that are
 //!    predicted to be briefer than waking a compute thread.
 
+mod accept;
+pub mod blackbox;
 pub mod cache;
 pub mod compute;
 pub mod cpu;
+pub mod drain;
 pub mod executor;
+mod feed;
+mod init;
 pub mod install;
 pub mod installed;
+mod keeper;
 pub mod loader;
 mod measure;
 mod node;
+mod order;
 mod service;
+mod session;
 mod shell;
+pub mod wedge;
+mod window;
 
+pub use blackbox::BlackBox;
 pub use compute::Threads;
-pub use shell::{Running, Worker, WorkerConfig};
+pub use shell::{END_BOUND, Running, Worker, WorkerConfig};

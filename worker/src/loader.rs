@@ -1,31 +1,36 @@
-//! Loading weights: byte ranges of artifacts, from wherever they can be had, verified chunk by chunk.
+//! Loading chunks of artifacts from wherever they can be had, and verifying them.
 //!
 //! ```text
-//! range -> chunks -> shared path beneath --artifact-root, else cache, else the client -> tensor
+//! piece of chunks -> shared path beneath --artifact-root, else cache, else the client -> verified chunks
+//!                                                                            └─> keeper -> cache
 //! ```
 //!
 //! Invariants
-//! 1. No byte reaches a tensor before its chunk matched its hash.
-//! 2. What is in flight beyond the tensor itself is one request's chunks.
+//! 1. A chunk that is handed out has matched its hash.
+//! 2. The network thread only receives: reading, hashing and writing files are jobs of the store's threads.
+//! 3. Every chunk holds its slot of the window from before it is asked for.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use convoke_common::Tensor;
 use convoke_common::admission::chain;
-use convoke_common::artifact::{ArtifactId, ArtifactMeta, CHUNK, chunks_of};
+use convoke_common::artifact::{ArtifactId, ArtifactMeta, CHUNK};
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::memory::Pool;
 use convoke_common::world::quic::Connection;
 use convoke_common::world::{StoreFile, World};
 use convoke_rendezvous::artifacts::{self, ArtifactSource};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::cache::Cache;
+use crate::keeper::Keeper;
+use crate::window::{Buffer, Buffers, Chunk, Held, Window};
 
-/// Chunks asked of a client in one request.
-const REQUEST: u64 = 4;
+/// Jobs of one load that read files at once: enough to keep a disk busy, few beside the threads that compute.
+const READERS: usize = 4;
 
 /// Where a client's artifacts are read from when no shared path has them.
 #[derive(Clone)]
@@ -50,14 +55,56 @@ impl Loaded {
     }
 }
 
-/// Loads the ranges of one install.
+/// A chunk that is wanted, and who waits for it.
+pub struct Asked {
+    pub index: u64,
+    pub slot: OwnedSemaphorePermit,
+    pub answer: oneshot::Sender<Result<Chunk>>,
+}
+
+impl Asked {
+    fn fail(self, e: Error) {
+        // Nobody waits any more where the load was given up.
+        let _ = self.answer.send(Err(e));
+    }
+
+    fn give(self, bytes: Held) -> Chunk {
+        let chunk = Chunk::new(bytes, self.slot);
+        let _ = self.answer.send(Ok(chunk.clone()));
+        chunk
+    }
+}
+
+/// Where chunks are taken from.
+#[derive(Clone)]
+pub enum Source {
+    Shared(Arc<dyn StoreFile>),
+    Cache,
+    Client,
+}
+
+impl Source {
+    /// Whether both are of one kind.
+    pub fn is_like(&self, other: &Source) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
+}
+
+/// Shared files, where there are.
+type Files = BTreeMap<ArtifactId, Option<Arc<dyn StoreFile>>>;
+
+/// Loads the chunks of one install.
 pub struct Loader {
     pub world: World,
     pub root: Option<PathBuf>,
     pub cache: Option<Arc<Cache>>,
     pub client: Option<ClientSource>,
     pub loaded: Arc<Loaded>,
-    files: Mutex<BTreeMap<ArtifactId, Option<Arc<dyn StoreFile>>>>,
+    pub window: Arc<Window>,
+    keeper: Option<Keeper<Chunk>>,
+    buffers: Buffers,
+    readers: Semaphore,
+    files: Mutex<Files>,
 }
 
 impl Loader {
@@ -68,111 +115,79 @@ impl Loader {
         cache: Option<Arc<Cache>>,
         client: Option<ClientSource>,
         loaded: Arc<Loaded>,
+        window: Arc<Window>,
     ) -> Loader {
+        let keeper = |c: &Arc<Cache>| Keeper::new(world.store.clone(), c.clone());
         Loader {
+            keeper: cache.as_ref().map(keeper),
             world,
             root,
             cache,
             client,
             loaded,
+            window,
+            buffers: Buffers::default(),
+            readers: Semaphore::new(READERS),
             files: Mutex::default(),
         }
     }
 
-    /// Reads `len` bytes at `offset` of an artifact into a tensor.
-    pub async fn range(
-        self: &Arc<Self>,
-        meta: &ArtifactMeta,
-        offset: u64,
-        len: u64,
-        mut tensor: Tensor,
-    ) -> Result<Tensor> {
-        if tensor.byte_len() as u64 != len {
-            return Err(Error::new(
-                Code::ProtocolViolation,
-                "a literal's range is not its size",
-            ));
-        }
-        let mut chunks = chunks_of(offset, len);
-        while !chunks.is_empty() {
-            // What this host has is read off the network thread, as far as it goes.
-            let (me, m, todo) = (self.clone(), meta.clone(), chunks.clone());
-            let (done, result) = tokio::sync::oneshot::channel();
-            self.world.store.run_blocking(Box::new(move || {
-                let r = me.read_here(&m, offset, todo, &mut tensor);
-                // The receiver is gone when the install was given up.
-                drop(done.send((r, tensor)));
-            }));
-            let (next, t) = result
-                .await
-                .map_err(|_| Error::internal("a reading thread ended without a result"))?;
-            tensor = t;
-            chunks.start = next?;
-            if chunks.is_empty() {
-                break;
-            }
-            let count = (chunks.end - chunks.start).min(REQUEST);
-            self.fetch(meta, chunks.start, count as u32, offset, &mut tensor)
-                .await?;
-            chunks.start += count;
-        }
-        tensor.check_bool()?;
-        Ok(tensor)
+    /// Runs `work` on one of the store's threads.
+    pub async fn off_thread<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T> {
+        let (done, result) = oneshot::channel();
+        self.world.store.run_blocking(Box::new(move || {
+            // The receiver is gone when the install was given up.
+            drop(done.send(work()));
+        }));
+        let ended = |_| Error::internal("a loading thread ended without a result");
+        result.await.map_err(ended)
     }
 
-    /// Copies chunks from the shared file or the cache; answers the first that neither has.
-    fn read_here(
+    /// Where chunk `index` is to be taken from; `shared` is what [`Loader::shared`] found.
+    pub fn source(
         &self,
+        shared: Option<&Arc<dyn StoreFile>>,
         meta: &ArtifactMeta,
-        offset: u64,
-        chunks: std::ops::Range<u64>,
-        tensor: &mut Tensor,
-    ) -> Result<u64> {
-        let file = self.file(meta);
-        let mut buffer = vec![0; if file.is_some() { CHUNK as usize } else { 0 }];
-        for index in chunks.clone() {
-            if let Some(file) = &file {
-                let bytes = &mut buffer[..meta.chunk_len(index)];
-                let read = file.read_exact_at(index * CHUNK, bytes);
-                read.map_err(|e| Error::new(Code::Io, chain(&e)))?;
-                meta.check_chunk(index, bytes).map_err(|e| {
-                    Error::new(Code::CorruptArtifact, e.to_string())
-                        .advise(format!("the file {} changed while loading", meta.path))
-                })?;
-                self.loaded.add(0, bytes.len());
-                place(index, bytes, offset, tensor);
-                continue;
-            }
-            let hash = usize::try_from(index).ok().and_then(|i| meta.chunks.get(i));
-            let cached = self.cache.as_ref().zip(hash).and_then(|(c, h)| c.read(h));
-            let Some(bytes) = cached else {
-                return Ok(index);
-            };
-            self.loaded.add(1, bytes.len());
-            place(index, &bytes, offset, tensor);
+        index: u64,
+    ) -> Source {
+        if let Some(file) = shared {
+            return Source::Shared(file.clone());
         }
-        Ok(chunks.end)
+        let hash = usize::try_from(index).ok().and_then(|i| meta.chunks.get(i));
+        match self.cache.as_ref().zip(hash) {
+            Some((cache, hash)) if cache.has(hash) => Source::Cache,
+            _ => Source::Client,
+        }
     }
 
     /// The shared file, where this worker sees one whose first chunk is the artifact's.
-    fn file(&self, meta: &ArtifactMeta) -> Option<Arc<dyn StoreFile>> {
-        let root = self.root.as_ref()?;
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        files
-            .entry(meta.id)
-            .or_insert_with(|| self.open(root, meta))
-            .clone()
+    pub async fn shared(
+        self: &Arc<Self>,
+        meta: &Arc<ArtifactMeta>,
+    ) -> Result<Option<Arc<dyn StoreFile>>> {
+        let Some(root) = self.root.clone().filter(|_| !meta.path.is_empty()) else {
+            return Ok(None);
+        };
+        let known = self.files().get(&meta.id).cloned();
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let (me, m) = (self.clone(), meta.clone());
+        let found = self.off_thread(move || me.open(&root, &m)).await?;
+        self.files().insert(meta.id, found.clone());
+        Ok(found)
+    }
+
+    fn files(&self) -> MutexGuard<'_, Files> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn open(&self, root: &Path, meta: &ArtifactMeta) -> Option<Arc<dyn StoreFile>> {
-        if meta.path.is_empty() {
-            return None;
-        }
-        let file = self
-            .world
-            .store
-            .open_beneath(root, Path::new(&meta.path))
-            .ok()?;
+        let path = Path::new(&meta.path);
+        let file = self.world.store.open_beneath(root, path).ok()?;
         if file.identity().ok()?.size != meta.len {
             return None;
         }
@@ -183,79 +198,158 @@ impl Loader {
         same.then_some(file)
     }
 
-    async fn fetch(
-        &self,
-        meta: &ArtifactMeta,
-        first: u64,
-        count: u32,
-        offset: u64,
-        tensor: &mut Tensor,
-    ) -> Result<()> {
-        let mut keep = Vec::new();
-        let mut take = |index: u64, bytes: &[u8]| {
-            self.loaded.add(2, bytes.len());
-            place(index, bytes, offset, tensor);
-            if self.cache.is_some()
-                && let Some(hash) = meta.chunks.get(index as usize)
-            {
-                keep.push((*hash, bytes.to_vec()));
-            }
-            Ok(())
-        };
+    /// Loads a piece: consecutive chunks of one artifact.
+    pub async fn piece(
+        self: Arc<Self>,
+        source: Source,
+        meta: Arc<ArtifactMeta>,
+        asked: Vec<Asked>,
+    ) {
+        if matches!(source, Source::Client) {
+            return self.from_client(&meta, asked).await;
+        }
+        // Taken on this thread, as all others are: memory freed by many threads is not found again by the next.
+        let with = |a| (a, self.buffers.take());
+        let asked: Vec<_> = asked.into_iter().map(with).collect();
+        let (me, m) = (self.clone(), meta.clone());
+        let missing = self.read(move || me.here(&source, &m, asked)).await;
+        for a in missing {
+            self.from_client(&meta, vec![a]).await;
+        }
+    }
+
+    async fn from_client(self: &Arc<Self>, meta: &Arc<ArtifactMeta>, asked: Vec<Asked>) {
         match &self.client {
             Some(ClientSource::Remote(connection)) => {
-                artifacts::fetch(connection, meta, first, count, &mut take).await?;
+                self.fetch(connection, meta, asked).await;
             }
             Some(ClientSource::Local(source)) => {
-                for index in first..first + u64::from(count) {
-                    let (source, id) = (source.clone(), meta.id);
-                    let (done, read) = tokio::sync::oneshot::channel();
-                    self.world.store.run_blocking(Box::new(move || {
-                        // The receiver is gone when the install was given up.
-                        drop(done.send(source.chunk(id, index)));
-                    }));
-                    let bytes = read.await.map_err(|_| {
-                        Error::internal("a reading thread ended without a result")
-                    })??;
-                    meta.check_chunk(index, &bytes)
-                        .map_err(|e| Error::new(Code::CorruptArtifact, e.to_string()))?;
-                    take(index, &bytes)?;
-                }
+                let (me, m, source) = (self.clone(), meta.clone(), source.clone());
+                let read = move || {
+                    for a in asked {
+                        match source.chunk(m.id, a.index) {
+                            Ok(bytes) => me.verified(&m, a, Held::Shared(bytes)),
+                            Err(e) => a.fail(e),
+                        }
+                    }
+                };
+                self.read(read).await;
             }
             None => {
                 let msg = format!("no source for artifact {} ({})", meta.id, meta.path);
-                return Err(Error::new(Code::NotFound, msg).advise(
+                let e = Error::new(Code::NotFound, msg).advise(
                     "keep the client connected while loading, or give the worker an --artifact-root",
-                ));
+                );
+                asked.into_iter().for_each(|a| a.fail(e.clone()));
             }
         }
-        let Some(cache) = self.cache.clone().filter(|_| !keep.is_empty()) else {
-            return Ok(());
-        };
-        let (done, written) = tokio::sync::oneshot::channel();
-        self.world.store.run_blocking(Box::new(move || {
-            keep.iter()
-                .for_each(|(hash, bytes)| cache.write(hash, bytes));
-            let _ = done.send(());
-        }));
-        // The wait bounds what is held in memory; a write that failed costs a fetch later.
-        drop(written.await);
-        Ok(())
+    }
+
+    /// As [`Loader::off_thread`], with a bound on how many read at once. A job that is cut short answers nobody,
+    /// which those who wait take for the error that it is.
+    async fn read<T: Default + Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        let _reader = self.readers.acquire().await;
+        self.off_thread(work).await.unwrap_or_default()
+    }
+
+    /// Takes chunks from the shared file or the cache; answers those that are not there after all.
+    fn here(
+        &self,
+        source: &Source,
+        meta: &ArtifactMeta,
+        asked: Vec<(Asked, Buffer)>,
+    ) -> Vec<Asked> {
+        let mut missing = Vec::new();
+        for (a, mut buffer) in asked {
+            if let Source::Shared(file) = source {
+                match read_shared(file.as_ref(), meta, a.index, &mut buffer) {
+                    Ok(len) => {
+                        self.loaded.add(0, len);
+                        a.give(Held::Buffer(buffer, len));
+                    }
+                    Err(e) => a.fail(e),
+                }
+                continue;
+            }
+            let hash = meta.chunks.get(a.index as usize);
+            let cached = self.cache.as_ref().zip(hash);
+            match cached.and_then(|(c, h)| c.read(h, &mut buffer)) {
+                Some(len) => {
+                    self.loaded.add(1, len);
+                    a.give(Held::Buffer(buffer, len));
+                }
+                None => missing.push(a),
+            }
+        }
+        missing
+    }
+
+    /// Asks the client for consecutive chunks; each is verified while the next ones arrive.
+    async fn fetch(
+        self: &Arc<Self>,
+        connection: &Connection,
+        meta: &Arc<ArtifactMeta>,
+        asked: Vec<Asked>,
+    ) {
+        let first = asked.first().map_or(0, |a| a.index);
+        let chunks = first..first + asked.len() as u64;
+        let mut replies = artifacts::request(connection, meta, chunks).await;
+        for a in asked {
+            let mut buffer = self.buffers.take();
+            let received = match &mut replies {
+                Ok(r) => r.next(&mut buffer).await,
+                Err(e) => Err(e.clone()),
+            };
+            let len = match received {
+                Ok(len) => len,
+                // The first error ends the load: nobody waits for what is behind it.
+                Err(e) => return a.fail(e),
+            };
+            let (me, m) = (self.clone(), meta.clone());
+            self.world.store.run_blocking(Box::new(move || {
+                me.verified(&m, a, Held::Buffer(buffer, len));
+            }));
+        }
+    }
+
+    /// Hands out a client's chunk that matches its hash, and keeps it.
+    fn verified(&self, meta: &ArtifactMeta, asked: Asked, bytes: Held) {
+        let index = asked.index;
+        if let Err(e) = meta.check_chunk(index, &bytes) {
+            return asked.fail(Error::new(Code::CorruptArtifact, e.to_string()));
+        }
+        self.loaded.add(2, bytes.len());
+        let chunk = asked.give(bytes);
+        if let (Some(keeper), Some(hash)) = (&self.keeper, meta.chunks.get(index as usize)) {
+            keeper.keep(*hash, chunk);
+        }
+    }
+
+    /// Returns once what was loaded is in the cache, as far as it has room.
+    pub async fn written(&self) {
+        if let Some(keeper) = &self.keeper {
+            keeper.written().await;
+        }
     }
 }
 
-/// Copies the part of a chunk that belongs to the range starting at `offset`.
-fn place(index: u64, chunk: &[u8], offset: u64, tensor: &mut Tensor) {
-    let Some(out) = tensor.bytes_mut() else {
-        return;
-    };
-    let start = index * CHUNK;
-    let end = start + chunk.len() as u64;
-    let (from, to) = (start.max(offset), end.min(offset + out.len() as u64));
-    if from < to {
-        let src = &chunk[(from - start) as usize..(to - start) as usize];
-        out[(from - offset) as usize..(to - offset) as usize].copy_from_slice(src);
-    }
+fn read_shared(
+    file: &dyn StoreFile,
+    meta: &ArtifactMeta,
+    index: u64,
+    buffer: &mut [u8],
+) -> Result<usize> {
+    let bytes = &mut buffer[..meta.chunk_len(index)];
+    let read = file.read_exact_at(index * CHUNK, bytes);
+    read.map_err(|e| Error::new(Code::Io, chain(&e)))?;
+    meta.check_chunk(index, bytes).map_err(|e| {
+        Error::new(Code::CorruptArtifact, e.to_string())
+            .advise(format!("the file {} changed while loading", meta.path))
+    })?;
+    Ok(bytes.len())
 }
 
 /// A tensor to load a literal into: its size is known and reserved before a byte is read.

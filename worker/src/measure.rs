@@ -1,63 +1,118 @@
-//! How fast this worker's device is, measured once at start: the placer balances by it.
+//! How fast this worker's device is, measured at start: the placer predicts times and balances by it.
+//!
+//! Invariants
+//! 1. The product is one that models consist of: packed weights, a few hundred rows, on the threads that steps run
+//!    on. Running it also leaves code, stacks and the threads' scratch memory as steps need them, so that the base
+//!    footprint, taken afterwards, holds them.
+//! 2. The shortest of many repetitions counts: others use the machine too, and the first ones wake it up.
+//! 3. Repetitions are bounded in number as well as in time, since time may be virtual.
 
+use std::collections::BTreeMap;
 use std::hint::black_box;
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use convoke_kernels::Exec;
-use convoke_kernels::gemm::{Epilogue, Lhs, Rhs, Strided, gemm};
+use convoke_kernels::gemm::{
+    Epilogue, Lhs, PackedB, Rhs, Strided, gemm, pack_b_into, packed_b_len,
+};
+use rayon::prelude::*;
 use tokio::time::Instant;
 
-/// Edge of the square product: large enough to be bound by arithmetic, done in about a millisecond.
-const EDGE: usize = 256;
-/// Bytes of the copy: beyond the second-level cache.
-const COPY: usize = 8 << 20;
+/// Rows, columns and depth of the product: a layer of a transformer, or of a convolution in the middle of a network.
+const SIZES: (usize, usize, usize) = (192, 768, 384);
+/// Bytes that are read; few, since they count towards the peak of a process that is to stay small.
+const READ: usize = 4 << 20;
+/// Words that one thread reads in one go, and words of a cache line.
+const PART: usize = 16 << 10;
+const LINE: usize = 8;
+/// Repetitions of each, at least and at most.
+const TURNS: (usize, usize) = (4, 64);
+/// Once this has passed, the least number of repetitions is enough.
+const LONG_ENOUGH: Duration = Duration::from_millis(20);
 
-/// FLOP/s of a matrix product and bytes/s of a copy. Measured once per process and thread count.
-pub fn measure(threads: Option<&rayon::ThreadPool>) -> (f64, f64) {
-    static KNOWN: OnceLock<(f64, f64)> = OnceLock::new();
-    let one = *KNOWN.get_or_init(|| (product(), copy()));
-    // Copies share the memory bus; products scale with threads.
-    (
-        one.0 * threads.map_or(1, |p| p.current_num_threads()) as f64,
-        one.1,
-    )
+/// FLOP/s of a matrix product on the pool's threads, and bytes/s of reading what no cache holds. Measured once per
+/// process and number of threads.
+pub fn measure(pool: &rayon::ThreadPool) -> (f64, f64) {
+    static KNOWN: Mutex<BTreeMap<usize, (f64, f64)>> = Mutex::new(BTreeMap::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let speed = known.entry(pool.current_num_threads());
+    *speed.or_insert_with(|| pool.install(|| (product(pool), reading())))
 }
 
-fn product() -> f64 {
+/// Seconds of the shortest turn; each is prepared before its time begins.
+fn shortest(mut prepare: impl FnMut(), mut turn: impl FnMut()) -> f64 {
+    let start = Instant::now();
+    let mut best = f64::MAX;
+    for n in 0..TURNS.1 {
+        if n >= TURNS.0 && start.elapsed() >= LONG_ENOUGH {
+            break;
+        }
+        prepare();
+        let start = Instant::now();
+        turn();
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    best.max(1e-9)
+}
+
+fn product(pool: &rayon::ThreadPool) -> f64 {
+    let (m, n, k) = SIZES;
     let flag = AtomicBool::new(false);
-    let a = vec![1.0f32; EDGE * EDGE];
-    let mut c = vec![0.0f32; EDGE * EDGE];
-    let mut best = f64::MAX;
-    for _ in 0..3 {
-        let start = Instant::now();
-        let exec = Exec::single(&flag);
-        let m = Strided::row_major(&a, EDGE);
-        let sizes = (EDGE, EDGE, EDGE);
-        let done = gemm(
-            exec,
-            sizes,
-            Lhs::Strided(m),
-            Rhs::Strided(m),
-            &mut c,
-            &Epilogue::NONE,
-        );
-        debug_assert!(done.is_ok(), "nobody cancels");
-        best = best.min(start.elapsed().as_secs_f64());
-    }
+    let a = vec![1.0f32; m * k];
+    let mut packed = vec![0.0f32; packed_b_len(k, n)];
+    // The same row again and again.
+    pack_b_into(&mut packed, Strided::row_major(&vec![1.0f32; n], 0), k, n);
+    let mut c = vec![0.0f32; m * n];
+    let seconds = shortest(
+        || (),
+        || {
+            let a = Lhs::Strided(Strided::row_major(&a, k));
+            let b = Rhs::Packed(PackedB::new(&packed, k, n));
+            let exec = Exec::pooled(pool, &flag);
+            let done = gemm(exec, SIZES, a, b, &mut c, &Epilogue::NONE);
+            debug_assert!(done.is_ok(), "nobody cancels");
+        },
+    );
     black_box(&c);
-    2.0 * (EDGE * EDGE * EDGE) as f64 / best.max(1e-9)
+    2.0 * (m * n * k) as f64 / seconds
 }
 
-fn copy() -> f64 {
-    let from = vec![1u8; COPY];
-    let mut to = vec![0u8; COPY];
-    let mut best = f64::MAX;
-    for _ in 0..2 {
-        let start = Instant::now();
-        to.copy_from_slice(black_box(&from));
-        best = best.min(start.elapsed().as_secs_f64());
+/// Weights are read once a step, and rarely stay in a cache until the next.
+fn reading() -> f64 {
+    let buffer = vec![1u64; READ / size_of::<u64>()];
+    let sum = |part: &[u64]| part.iter().fold(0u64, |sum, x| sum.wrapping_add(*x));
+    let seconds = shortest(
+        || evict(&buffer),
+        || {
+            black_box(buffer.par_chunks(PART).map(sum).sum::<u64>());
+        },
+    );
+    READ as f64 / seconds
+}
+
+/// Drops a buffer from all caches, so that a small one stands for a large one.
+#[cfg(target_arch = "x86_64")]
+fn evict(buffer: &[u64]) {
+    use std::arch::x86_64::{_mm_clflush, _mm_mfence};
+    for line in buffer.chunks(LINE) {
+        // SAFETY: part of the baseline of x86-64, and changes no contents; the address is the buffer's.
+        unsafe { _mm_clflush(line.as_ptr().cast()) };
     }
-    black_box(&to);
-    2.0 * COPY as f64 / best.max(1e-9)
+    // SAFETY: part of the baseline of x86-64.
+    unsafe { _mm_mfence() };
+}
+
+/// Drops a buffer from all caches, so that a small one stands for a large one.
+#[cfg(target_arch = "aarch64")]
+fn evict(buffer: &[u64]) {
+    for line in buffer.chunks(LINE) {
+        // SAFETY: Linux allows it to programs, and it changes no contents; the address is the buffer's.
+        unsafe {
+            std::arch::asm!("dc civac, {}", in(reg) line.as_ptr(), options(nostack, preserves_flags))
+        };
+    }
+    // SAFETY: a barrier.
+    unsafe { std::arch::asm!("dsb ish", options(nostack, preserves_flags)) };
 }

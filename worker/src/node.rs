@@ -7,23 +7,34 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use convoke_common::admission::reach;
-use convoke_common::error::{Code, Error, Result};
+use convoke_common::counters::Counters;
+use convoke_common::detection::Detector;
+use convoke_common::error::{Code, Error, Result, Site};
 use convoke_common::identity::{RevocationList, Role};
-use convoke_common::ids::{Incarnation, LeaseId, ParticipantIx, PlanId};
+use convoke_common::ids::{Incarnation, LeaseId, ParticipantIx, PlanId, StepKey};
 use convoke_common::memory::{Account, Ledger, Pool};
 use convoke_common::program::{Grant, NUMERICS_PROFILE, Participant};
-use convoke_common::rpc::{LinkReport, ProgramStatus, Progress, WorkerStatus};
+use convoke_common::rpc::{HeldLease, LinkReport, ProgramStatus, Progress, WorkerStatus};
 use convoke_common::world::{Endpoint, World};
 use convoke_rendezvous::artifacts::ArtifactSource;
-use convoke_rendezvous::{Hub, Lease, Link, Peer, RecvSpec, StepHandler, probe, remote};
+use convoke_rendezvous::{
+    Hub, Lease, Link, Peer, RecvSpec, StepHandler, probe, remote, step_event,
+};
+use futures::future::join_all;
+use tokio::sync::Semaphore;
 
+use crate::accept::Connections;
 use crate::cache::{Cache, Pins};
 use crate::executor::{Engine, Executor};
 use crate::install::{self, Counter};
 use crate::loader::{ClientSource, Loaded, Loader};
+use crate::window::Window;
 
 /// How long a peer of a new lease may take to link itself: it installs the same lease right now.
 const LINK_BOUND: Duration = Duration::from_secs(10);
+
+/// Probes that are answered at once.
+const PROBES: usize = 4;
 
 /// A lease, and everything that is freed with it.
 struct Held {
@@ -36,10 +47,11 @@ struct Held {
 }
 
 /// An install that runs.
-struct Listed<'a>(&'a Node, PlanId);
+struct Listed<'a>(&'a Node, PlanId, StepKey);
 
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
+        step_event!("installed", self.2);
         self.0.installing().remove(&self.1);
     }
 }
@@ -50,12 +62,20 @@ pub struct Node {
     pub me: Peer,
     pub hub: Arc<Hub>,
     pub endpoint: Endpoint,
+    pub detector: Detector,
     pub engine: Arc<Engine>,
     pub ledger: Ledger,
     pub cache: Option<Arc<Cache>>,
     pub root: Option<PathBuf>,
     pub revoked: Arc<RevocationList>,
+    /// What was refused of handshakes, connections and streams, by reason.
+    pub refused: Arc<Counters>,
+    /// What peers have open.
+    pub connections: Connections,
+    /// Probes that are answered at once: each holds a buffer.
+    pub probes: Semaphore,
     loaded: Arc<Loaded>,
+    window: Arc<Window>,
     held: Mutex<BTreeMap<LeaseId, Held>>,
     installing: Mutex<BTreeMap<PlanId, Arc<Counter>>>,
     local_clients: Mutex<BTreeMap<String, Arc<dyn ArtifactSource>>>,
@@ -67,23 +87,30 @@ impl Node {
         world: World,
         me: Peer,
         endpoint: Endpoint,
+        detector: Detector,
         engine: Arc<Engine>,
         ledger: Ledger,
         cache: Option<Arc<Cache>>,
         root: Option<PathBuf>,
         revoked: Arc<RevocationList>,
     ) -> Arc<Node> {
+        let window = Window::reserve(&ledger);
         Arc::new(Node {
             hub: Hub::new(me.clone()),
             world,
             me,
             endpoint,
+            detector,
             engine,
             ledger,
             cache,
             root,
             revoked,
+            refused: Arc::default(),
+            connections: Connections::default(),
+            probes: Semaphore::new(PROBES),
             loaded: Arc::default(),
+            window: Arc::new(window),
             held: Mutex::default(),
             installing: Mutex::default(),
             local_clients: Mutex::default(),
@@ -109,8 +136,14 @@ impl Node {
         let counter = Arc::new(Counter::default());
         let plan = grant.plan;
         self.installing().insert(plan, counter.clone());
+        // Of no step yet: the number counts for nothing.
+        let key = StepKey {
+            lease: grant.lease,
+            n: 0,
+        };
+        step_event!("install", key);
         // Also when the install is cancelled.
-        let _listed = Listed(self, plan);
+        let _listed = Listed(self, plan, key);
         self.install_counted(grant, &counter).await
     }
 
@@ -121,6 +154,9 @@ impl Node {
     }
 
     async fn install_counted(self: &Arc<Self>, grant: Grant, counter: &Counter) -> Result<()> {
+        if let Some(refusal) = self.engine.gate.refusal() {
+            return Err(refusal.clone());
+        }
         let violation = |why: &str| Err(Error::new(Code::ProtocolViolation, why));
         let program = grant.program.clone();
         program.check()?;
@@ -143,8 +179,6 @@ impl Node {
         }
         let links = self.links(&grant).await?;
         let needed: Vec<Arc<Link>> = links.iter().flatten().cloned().collect();
-        let step_bytes = grant.step_bytes.saturating_mul(u64::from(grant.in_flight));
-        let pool = Pool::new(&self.ledger, Account::Leases, step_bytes)?;
         let weights = Pool::new(&self.ledger, Account::Weights, 0)?;
         let driver = &grant.participants[others - 1];
         let client = self.client_source(driver, &links);
@@ -154,16 +188,21 @@ impl Node {
             self.cache.clone(),
             client,
             self.loaded.clone(),
+            self.window.clone(),
         );
         let name = program.name.clone();
         let ready = install::prepare(
             &self.engine,
+            grant.lease,
             program.clone(),
             Arc::new(loader),
             weights,
             counter,
         )
         .await?;
+        // Not before: the plan counts on what loading needs and what steps need one after the other.
+        let step_bytes = grant.step_bytes.saturating_mul(u64::from(grant.in_flight));
+        let pool = Pool::new(&self.ledger, Account::Leases, step_bytes)?;
         let (me, id) = (Arc::downgrade(self), grant.lease);
         let driver_lost = Box::new(move || {
             if let Some(me) = me.upgrade() {
@@ -217,7 +256,7 @@ impl Node {
                 l.peer().name,
                 program.name
             );
-            return Err(Error::new(Code::PeerLost, msg));
+            return Err(gone(&l.peer().name, msg));
         }
         tracing::info!(lease = %lease.id, model = program.name, "installed");
         Ok(())
@@ -271,7 +310,7 @@ impl Node {
             let link = self.dial(p).await?;
             if link.peer() != &peer {
                 let msg = format!("{} was restarted since the plan was made", p.name);
-                return Err(Error::new(Code::PeerLost, msg));
+                return Err(gone(&p.name, msg));
             }
             return Ok(link);
         }
@@ -303,13 +342,9 @@ impl Node {
                 format!("{} is answered by worker {name}, not {}", p.address, p.name),
             ));
         }
-        crate::service::serve_connection(
-            self,
-            dialled.connection.clone(),
-            Role::Worker,
-            name.clone(),
-        );
-        remote::dial_lane(&self.world, &self.hub, dialled.connection, name).await
+        let watched = self.detector.watch(dialled.connection);
+        crate::service::serve_connection(self, watched.clone(), Role::Worker, name.clone(), None);
+        remote::dial_lane(&self.world, &self.hub, watched, name).await
     }
 
     /// Frees a lease; its steps in flight end, because of the loss of the worker `lost` or of their driver.
@@ -318,10 +353,7 @@ impl Node {
             return;
         };
         let error = match lost {
-            Some(peer) => {
-                let msg = format!("lost contact with {peer}: the coordinator says that it is gone");
-                Error::new(Code::PeerLost, msg)
-            }
+            Some(peer) => Error::lost(peer, "the coordinator says that it is gone"),
             None => Error::new(Code::LeaseRetired, format!("{id} was released")),
         };
         held.executor.abort_all(&error);
@@ -329,13 +361,48 @@ impl Node {
         tracing::info!(lease = %id, "released");
     }
 
-    /// Ends every step in flight with `error` and frees all leases.
-    pub fn release_all(&self, error: &Error) {
-        let all: Vec<Held> = std::mem::take(&mut *self.held()).into_values().collect();
-        for held in all {
-            held.executor.abort_all(error);
-            self.hub.remove_lease(held.lease.id);
+    fn executors(&self) -> Vec<Arc<Executor>> {
+        let held = self.held();
+        held.values().map(|h| h.executor.clone()).collect()
+    }
+
+    /// A kernel does not stop: takes no new work, and ends what is in flight because of it. What it holds stays.
+    pub fn wedge(&self, error: &Error) {
+        tracing::error!("{}", error.message);
+        self.engine.gate.wedge(error);
+        self.executors().iter().for_each(|e| e.wedge(error));
+    }
+
+    /// Ends every step in flight with `error`, lets the peers have all that was sent to them, and frees all leases.
+    /// Takes at most `bound`.
+    pub async fn end(&self, error: &Error, bound: Duration) {
+        self.executors().iter().for_each(|e| e.abort_all(error));
+        // Kernels that run notice that they are cancelled; what a step says at its end is sent then.
+        let idle = tokio::time::timeout(bound / 2, self.engine.gate.idle()).await;
+        if idle.is_err() {
+            tracing::warn!("a kernel goes on while its worker ends");
         }
+        let links = self.hub.links();
+        let finished = join_all(links.iter().map(|l| l.finish()));
+        if tokio::time::timeout(bound / 2, finished).await.is_err() {
+            tracing::warn!("not all peers have read what was sent to them");
+        }
+        let all = std::mem::take(&mut *self.held());
+        all.keys().for_each(|id| drop(self.hub.remove_lease(*id)));
+    }
+
+    /// The leases that are held, for the coordinator.
+    pub fn leases(&self) -> Vec<HeldLease> {
+        let held = self.held();
+        let of = |h: &Held| {
+            let driver = h.lease.participants.last()?;
+            Some(HeldLease {
+                lease: h.lease.id,
+                model: h.name.clone(),
+                driver: (driver.name.clone(), driver.incarnation),
+            })
+        };
+        held.values().filter_map(of).collect()
     }
 
     /// How far the install of a plan is.
@@ -393,6 +460,9 @@ impl Node {
             .collect();
         let live_steps = held.values().map(|h| h.executor.live_steps()).sum();
         drop(held);
+        let refused = self.hub.refused().into_iter();
+        let refused = refused.chain(self.detector.refused());
+        let refused = refused.chain(self.refused.counted());
         WorkerStatus {
             incarnation: self.me.incarnation,
             memory_budget: self.ledger.budget(),
@@ -404,11 +474,19 @@ impl Node {
             live_steps,
             steps_done: self.engine.steps_done.load(Ordering::Relaxed),
             links: self.hub.links().iter().map(|l| l.status()).collect(),
-            refused: self.hub.refused(),
+            refused: refused.collect(),
             cache_bytes: self.cache.as_ref().map_or(0, |c| c.bytes()),
             loaded: self.loaded.get(),
         }
     }
+}
+
+/// A loss, about this peer.
+fn gone(peer: &str, msg: String) -> Error {
+    Error::new(Code::PeerLost, msg).at(Site {
+        worker: Some(peer.to_owned()),
+        ..Site::default()
+    })
 }
 
 /// VmRSS and VmHWM of this process in bytes; zeros where the system does not tell.

@@ -1,74 +1,142 @@
 //! What a worker serves on a connection: by role of the peer, by the first byte of a stream.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use convoke_common::error::{Code, Error, Result};
+use convoke_common::detection::Watched;
+use convoke_common::error::Result;
 use convoke_common::identity::{Role, TokenId, peer_identity};
 use convoke_common::ids::{LeaseId, PlanId};
 use convoke_common::program::{Grant, Participant};
-use convoke_common::rpc::{LinkReport, Progress, StreamKind, Worker, WorkerStatus};
+use convoke_common::rpc::{LinkReport, Progress, StreamKind, Worker, WorkerStatus, close};
 use convoke_common::rpc_transport::{MAX_FRAME, serve_stream};
-use convoke_common::world::quic::{Connection, RecvStream, SendStream};
+use convoke_common::world::quic::{RecvStream, SendStream};
 use convoke_rendezvous::{probe, remote};
 use tarpc::context::Context;
+use tokio::sync::Semaphore;
 
+use crate::accept::Connected;
 use crate::node::Node;
 
 /// How long a peer may take to say what a new stream is.
 const FIRST_BYTE_BOUND: Duration = Duration::from_secs(5);
+/// Streams of one peer served at once, lanes and tensors not counted; further ones wait.
+const STREAMS: usize = 16;
+/// Streams of the coordinator served at once: installs take long, and must not hold up a release.
+const COORDINATOR_STREAMS: usize = 1024;
 
-/// Serves the streams that a peer of this role and name opens, until the connection ends.
-pub fn serve_connection(node: &Arc<Node>, connection: Connection, role: Role, name: String) {
+/// Serves the streams that a peer of this role and name opens, until the connection ends. `connected` is dropped then.
+pub fn serve_connection(
+    node: &Arc<Node>,
+    watched: Watched,
+    role: Role,
+    name: String,
+    connected: Option<Connected>,
+) {
     let world = node.world.clone();
     let node = node.clone();
+    let places = Arc::new(Semaphore::new(match role {
+        Role::Coordinator => COORDINATOR_STREAMS,
+        Role::Worker | Role::Client => STREAMS,
+    }));
+    let peer = Arc::new(Served {
+        watched,
+        role,
+        name,
+        has_lane: AtomicBool::new(false),
+    });
     world.spawn(async move {
-        while let Ok((send, recv)) = connection.accept_bi().await {
-            let (node, connection, name) = (node.clone(), connection.clone(), name.clone());
+        let _connected = connected;
+        while let Ok(place) = places.clone().acquire_owned().await {
+            let Ok((mut send, mut recv)) = peer.watched.connection().accept_bi().await else {
+                return;
+            };
+            let (node, peer) = (node.clone(), peer.clone());
+            // It ends with the stream, and so with the connection.
             node.world.clone().spawn(async move {
-                if let Err(e) = serve_one(node, connection, role, &name, send, recv).await {
-                    tracing::warn!(peer = name, "stream refused: {e}");
-                }
+                let _place = place;
+                let refused = match peer.kind(&mut recv).await {
+                    Ok(kind) => return serve_one(node, &peer, kind, send, recv).await,
+                    Err(refused) => refused,
+                };
+                tracing::debug!(peer = peer.name, "{refused}");
+                node.refused.count(refused);
+                // Both fail only where the peer has ended the stream itself.
+                let _ = send.reset(close::REFUSED.into());
+                let _ = recv.stop(close::REFUSED.into());
             });
         }
     });
 }
 
+/// A peer whose streams are served.
+struct Served {
+    watched: Watched,
+    role: Role,
+    name: String,
+    /// A connection has one lane for its life: a link that ends closes it.
+    has_lane: AtomicBool,
+}
+
+impl Served {
+    /// What a new stream is, where the peer may open it; else what the refusal is counted as.
+    async fn kind(&self, recv: &mut RecvStream) -> Result<StreamKind, &'static str> {
+        let mut first = [0];
+        let read = tokio::time::timeout(FIRST_BYTE_BOUND, recv.read_exact(&mut first)).await;
+        if !matches!(read, Ok(Ok(()))) {
+            return Err("stream_silent");
+        }
+        let kind = StreamKind::from_byte(first[0]).ok_or("stream_unknown")?;
+        match (kind, self.role) {
+            (StreamKind::Worker, Role::Coordinator) => Ok(kind),
+            (StreamKind::Lane, Role::Worker | Role::Client) => {
+                match self.has_lane.swap(true, Ordering::Relaxed) {
+                    false => Ok(kind),
+                    true => Err("stream_second_lane"),
+                }
+            }
+            (StreamKind::Tripwire | StreamKind::Probe, _) => Ok(kind),
+            _ => Err("stream_forbidden"),
+        }
+    }
+}
+
 async fn serve_one(
     node: Arc<Node>,
-    connection: Connection,
-    role: Role,
-    name: &str,
+    peer: &Served,
+    kind: StreamKind,
     send: SendStream,
-    mut recv: RecvStream,
-) -> Result<()> {
-    let mut kind = [0];
-    let read = tokio::time::timeout(FIRST_BYTE_BOUND, recv.read_exact(&mut kind)).await;
-    if !matches!(read, Ok(Ok(()))) {
-        return Err(Error::new(
-            Code::ProtocolViolation,
-            "a stream was opened and not used",
-        ));
-    }
-    match (StreamKind::from_byte(kind[0]), role) {
-        (Some(StreamKind::Worker), Role::Coordinator) => {
+    recv: RecvStream,
+) {
+    match kind {
+        StreamKind::Worker => {
             serve_stream(send, recv, Service { node }.serve(), MAX_FRAME).await;
-            Ok(())
         }
-        (Some(StreamKind::Lane), Role::Worker | Role::Client) => {
-            let world = node.world.clone();
-            remote::accept_lane(&world, &node.hub, connection, name, send, recv)
+        StreamKind::Lane => {
+            let watched = peer.watched.clone();
+            let (world, name) = (node.world.clone(), &*peer.name);
+            let linked = remote::accept_lane(&world, &node.hub, watched, name, send, recv).await;
+            if let Err(e) = linked {
+                tracing::warn!(peer = name, "no link: {e}");
+                node.refused.count("lane_greeting");
+                // Without a lane the connection is of no use.
+                let connection = peer.watched.connection();
+                connection.close(close::REFUSED.into(), b"no lane");
+            }
+        }
+        StreamKind::Tripwire => {
+            node.detector
+                .expect_tripwire(&peer.watched, send, recv)
                 .await
-                .map(drop)
         }
-        (Some(StreamKind::Probe), _) => {
-            probe::serve(send, recv).await;
-            Ok(())
+        StreamKind::Probe => {
+            // The semaphore is never closed.
+            if let Ok(_place) = node.probes.acquire().await {
+                probe::serve(send, recv).await;
+            }
         }
-        _ => {
-            let msg = format!("a {role} may not open a stream of kind {}", kind[0]);
-            Err(Error::new(Code::ProtocolViolation, msg))
-        }
+        StreamKind::Join | StreamKind::Coordinator | StreamKind::Artifact => {}
     }
 }
 
@@ -104,6 +172,12 @@ impl Worker for Service {
                 link.close("its token was revoked");
             }
         }
+        Ok(())
+    }
+
+    async fn drain(self, _: Context) -> Result<()> {
+        tracing::info!("told to take no new work and to end");
+        self.node.engine.gate.leave(&self.node.me.name);
         Ok(())
     }
 

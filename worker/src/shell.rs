@@ -1,8 +1,8 @@
 //! The worker process: joins, registers, serves, and leaves.
 //!
 //! ```text
-//! start: identity (state dir, or join by token) -> endpoint -> accept loop, coordinator loop
-//! coordinator loop: dial -> register -> serve its streams until the connection ends -> dial again
+//! start: identity (state dir, or join by token) -> endpoint -> accept loop, coordinator session, wedge watch
+//! drain: no new work -> what runs finishes, or is cancelled after a bound -> peers have all that was sent -> gone
 //! ```
 
 use std::net::SocketAddr;
@@ -10,15 +10,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use convoke_common::admission::{self, call, reach};
+use convoke_common::admission;
+use convoke_common::detection::Detector;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::{
-    IdentityFiles, JoinToken, OwnIdentity, OwnKey, RevocationList, Role, TlsConfigs, greet,
+    IdentityFiles, JoinToken, OwnIdentity, RevocationList, Role, TlsConfigs,
 };
 use convoke_common::memory::{Account, Ledger};
 use convoke_common::program::NUMERICS_PROFILE;
-use convoke_common::rpc::{self, CoordinatorClient, Register, close};
-use convoke_common::world::quic::{Connection, ConnectionError};
+use convoke_common::rpc::Register;
 use convoke_common::world::{EndpointOptions, World};
 use convoke_rendezvous::artifacts::ArtifactSource;
 use convoke_rendezvous::{Hub, Peer};
@@ -26,16 +26,23 @@ use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::accept;
+use crate::blackbox::BlackBox;
 use crate::cache::Cache;
 use crate::compute::Threads;
+use crate::drain::{Standing, leaving};
 use crate::executor::Engine;
 use crate::node::{self, Node};
-use crate::{measure, service};
+use crate::session::{Session, Told};
+use crate::window::Window;
 
-/// How long a newcomer may take over TLS and greeting.
-const GREET_BOUND: Duration = Duration::from_secs(5);
-/// First and longest pause between dials of an absent coordinator.
-const REDIAL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// What a process takes on top of what it has when its worker registers, however little runs: code that links and
+/// kernels touch first, the buffers of connections. Measured.
+const SERVING: u64 = 6 << 20;
+
+/// How long a worker may take to end once nothing of it runs, or may run, any more: kernels notice that they are
+/// cancelled, peers read what was sent, connections close.
+pub const END_BOUND: Duration = Duration::from_millis(1500);
 
 /// What a deployment decides.
 pub struct WorkerConfig {
@@ -51,13 +58,17 @@ pub struct WorkerConfig {
     pub cache_bytes: u64,
     /// Where shared model files may be read.
     pub artifact_root: Option<PathBuf>,
-    /// Bytes that the whole process may use.
+    /// Bytes that the worker may use: the whole process, where it is alone in it.
     pub memory: u64,
+    /// Workers of this process, which share its base footprint in equal parts; 1 for a process of its own.
+    pub sharers: u32,
     pub listen: SocketAddr,
     /// `HOST:PORT` that others reach it at; the address that the coordinator sees when absent.
     pub advertise: Option<String>,
     /// Name of the machine, for errors and status.
     pub host: String,
+    /// Where kernels are noted that run: for a worker in a process of its own, which ends with them.
+    pub black_box: Option<BlackBox>,
 }
 
 /// Starts workers.
@@ -70,20 +81,22 @@ pub struct Running {
     tasks: TaskTracker,
     lost: watch::Receiver<Option<Error>>,
     expelled: watch::Receiver<Option<Error>>,
+    informed: watch::Receiver<bool>,
 }
 
 impl Worker {
     /// Joins and registers; returns once the coordinator knows the worker.
     pub async fn start(
         world: World,
-        config: WorkerConfig,
+        mut config: WorkerConfig,
         threads: Option<&Threads>,
     ) -> Result<Running> {
         let identity = identity(&world, &config).await?;
         let revoked = Arc::new(RevocationList::default());
         let tls = TlsConfigs::cluster(&identity, revoked.clone(), world.wall.clone())?;
         let options = EndpointOptions::default();
-        let endpoint = world.net.endpoint(config.listen, &tls, &options).await?;
+        let (endpoint, detector, listen) =
+            Detector::listening(&world, config.listen, &tls, &options).await?;
         let name = identity.peer().name.as_str().to_owned();
         let me = Peer {
             name: name.clone(),
@@ -97,21 +110,25 @@ impl Worker {
                 Some(Arc::new(cache.map_err(failed)?))
             }
         };
-        let engine = Arc::new(Engine {
-            worker: name.clone(),
-            host: config.host.clone(),
-            compute: world.compute.clone(),
-            threads: threads.map(Threads::pool),
-            steps_done: Default::default(),
-        });
-        let speed = measure::measure(engine.threads.as_deref());
+        let black_box = config.black_box.take();
+        let engine = Arc::new(Engine::new(
+            &name,
+            &config.host,
+            world.compute.clone(),
+            threads.map(Threads::pool),
+            black_box,
+        ));
         let ledger = Ledger::new(&name, config.memory);
-        let base = node::resident(&world).0;
+        // Before the base is taken: measuring touches code and scratch memory that every program uses.
+        let speed = engine.compute.speed();
+        let process = node::resident(&world).0.saturating_add(SERVING);
+        let base = process / u64::from(config.sharers.max(1));
         let base = ledger.reserve(Account::Base, base.min(config.memory))?;
         let node = Node::new(
             world.clone(),
             me,
             endpoint,
+            detector,
             engine,
             ledger,
             cache,
@@ -122,6 +139,13 @@ impl Worker {
         let (registered, first) = oneshot::channel();
         let (tell_lost, lost) = watch::channel(None);
         let (tell_expelled, expelled) = watch::channel(None);
+        let (tell_informed, informed) = watch::channel(false);
+        let told = Told {
+            registered: Some(registered),
+            lost: tell_lost,
+            expelled: tell_expelled,
+            informed: tell_informed,
+        };
         let register = register(&node, &config, speed, base.bytes());
         let session = Session {
             node: node.clone(),
@@ -137,20 +161,33 @@ impl Worker {
         world.spawn(tasks.track_future(async move {
             // The base reservation lives as long as the worker.
             let _base = base;
-            let _ = stopped
-                .run_until_cancelled(session.run(registered, tell_lost, tell_expelled))
-                .await;
+            let _ = stopped.run_until_cancelled(session.run(told)).await;
         }));
-        world.spawn(tasks.track_future(accept(node.clone(), stop.clone())));
+        world.spawn(tasks.track_future(accept::run(node.clone(), stop.clone())));
+        let (stopped, watching) = (stop.clone(), node.clone());
+        world.spawn(tasks.track_future(async move {
+            let wedged = watching.engine.watch.wedged();
+            if let Some(error) = stopped.run_until_cancelled(wedged).await {
+                watching.wedge(&error);
+            }
+        }));
+        let stopped = stop.clone();
+        world.spawn(tasks.track_future(async move {
+            stopped.run_until_cancelled(listen).await;
+        }));
         let running = Running {
             node,
             stop,
             tasks,
             lost,
             expelled,
+            informed,
         };
         match first.await {
-            Ok(Ok(())) => Ok(running),
+            Ok(Ok(())) => {
+                running.note_kernels();
+                Ok(running)
+            }
             Ok(Err(e)) => {
                 running.shutdown(Duration::from_secs(1)).await;
                 Err(e)
@@ -188,6 +225,9 @@ async fn identity(world: &World, config: &WorkerConfig) -> Result<OwnIdentity> {
 }
 
 fn register(node: &Node, config: &WorkerConfig, speed: (f64, f64), base: u64) -> Register {
+    let compute = &node.engine.compute;
+    let (flops, memory_bandwidth) = speed;
+    let window = Window::bytes(config.memory);
     let port = node.endpoint.local_addr().port();
     Register {
         incarnation: node.me.incarnation,
@@ -197,167 +237,18 @@ fn register(node: &Node, config: &WorkerConfig, speed: (f64, f64), base: u64) ->
             .unwrap_or_else(|| format!(":{port}")),
         host: config.host.clone(),
         profile: NUMERICS_PROFILE.into(),
-        threads: node
+        threads: compute.threads() as u32,
+        memory: config.memory.saturating_sub(base + window),
+        window,
+        flops,
+        memory_bandwidth,
+        leases: vec![],
+        deaths: node
             .engine
-            .threads
+            .black_box
             .as_ref()
-            .map_or(1, |t| t.current_num_threads()) as u32,
-        memory: config.memory.saturating_sub(base),
-        flops: speed.0,
-        memory_bandwidth: speed.1,
-    }
-}
-
-async fn accept(node: Arc<Node>, stop: CancellationToken) {
-    while let Some(Some(incoming)) = stop.run_until_cancelled(node.endpoint.accept()).await {
-        let node = node.clone();
-        node.world.clone().spawn(async move {
-            match greet(incoming, GREET_BOUND).await {
-                Ok(greeted) => match greeted.identity {
-                    Some(peer) if peer.role != Role::Coordinator => {
-                        let name = peer.name.as_str().to_owned();
-                        service::serve_connection(&node, greeted.connection, peer.role, name);
-                    }
-                    _ => greeted
-                        .connection
-                        .close(0u32.into(), b"a worker serves members only"),
-                },
-                Err(e) => tracing::debug!("a peer was not let in: {}", admission::chain(&e)),
-            }
-        });
-    }
-}
-
-/// The coordinator's reason to end a connection, where dialling again cannot mend it.
-fn expulsion(me: &str, why: &ConnectionError) -> Option<Error> {
-    let ConnectionError::ApplicationClosed(closed) = why else {
-        return None;
-    };
-    match u32::try_from(closed.error_code.into_inner()).ok()? {
-        close::REPLACED => {
-            let msg = format!("another process took the place of worker {me}");
-            Some(
-                Error::new(Code::Unauthorized, msg)
-                    .advise("give each worker a --state-dir and a --name of its own"),
-            )
-        }
-        close::REVOKED => {
-            let msg = format!("the token of worker {me} was revoked");
-            Some(
-                Error::new(Code::Unauthorized, msg)
-                    .advise("join anew with another token: convoke token create --role worker"),
-            )
-        }
-        _ => None,
-    }
-}
-
-/// The worker's side of its connection to the coordinator.
-struct Session {
-    node: Arc<Node>,
-    join: String,
-    register: Register,
-    identity: OwnIdentity,
-    tls: TlsConfigs,
-    files: Option<IdentityFiles>,
-}
-
-impl Session {
-    async fn run(
-        mut self,
-        registered: oneshot::Sender<Result<()>>,
-        lost: watch::Sender<Option<Error>>,
-        expelled: watch::Sender<Option<Error>>,
-    ) {
-        let mut first = Some(registered);
-        let mut pause = REDIAL.0;
-        loop {
-            match self.connect().await {
-                Ok((connection, client)) => {
-                    pause = REDIAL.0;
-                    lost.send_replace(None);
-                    if let Some(tell) = first.take() {
-                        drop(tell.send(Ok(())));
-                    }
-                    tracing::info!(
-                        coordinator = self.join,
-                        name = self.node.me.name,
-                        "registered"
-                    );
-                    if let Some(e) = self.attend(&connection, &client).await {
-                        // The coordinator's word is final: dialling again would only repeat it.
-                        tracing::error!("{e}");
-                        expelled.send_replace(Some(e));
-                        return;
-                    }
-                    tracing::warn!(coordinator = self.join, "lost contact with the coordinator");
-                }
-                Err(e) => {
-                    // Before the first success an error is the answer to `start`.
-                    if let Some(tell) = first.take() {
-                        drop(tell.send(Err(e)));
-                        return;
-                    }
-                    tracing::debug!("cannot reach the coordinator: {e}");
-                    lost.send_replace(Some(e));
-                }
-            }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(REDIAL.1);
-        }
-    }
-
-    async fn connect(&mut self) -> Result<(Connection, CoordinatorClient)> {
-        let node = &self.node;
-        let dialled = reach(&node.world, &node.endpoint, &self.join, Role::Coordinator).await?;
-        let connection = dialled.connection;
-        // The coordinator may call before it has answered: it probes links while it registers.
-        service::serve_connection(
-            node,
-            connection.clone(),
-            Role::Coordinator,
-            "coordinator".into(),
-        );
-        let client = rpc::connect_coordinator(&node.world, &connection).await?;
-        let answer = client.register(call(), self.register.clone()).await;
-        let registered = rpc::answer("the coordinator", answer)?;
-        node.revoked.extend(registered.revoked);
-        Ok((connection, client))
-    }
-
-    /// Renews the certificate when due, until the connection ends. Answers why, where that is for good.
-    async fn attend(
-        &mut self,
-        connection: &Connection,
-        client: &CoordinatorClient,
-    ) -> Option<Error> {
-        loop {
-            let now = self.node.world.wall.unix_seconds();
-            let due = self.identity.renewal_at().saturating_sub(now).max(60);
-            tokio::select! {
-                biased;
-                why = connection.closed() => return expulsion(&self.node.me.name, &why),
-                () = tokio::time::sleep(Duration::from_secs(due)) => {
-                    if let Err(e) = self.renew(client).await {
-                        tracing::warn!("cannot renew the certificate: {e}");
-                    }
-                }
-            }
-        }
-    }
-
-    async fn renew(&mut self, client: &CoordinatorClient) -> Result<()> {
-        let key = OwnKey::generate(self.node.world.rng.as_ref())?;
-        let answer = client.renew(call(), key.csr()?).await;
-        let joined = rpc::answer("the coordinator", answer)?;
-        let ca = self.identity.ca().clone();
-        let identity = OwnIdentity::new(key, joined.certificate.into(), ca)?;
-        if let Some(files) = &self.files {
-            files.save(&identity)?;
-        }
-        self.tls.renew(&identity)?;
-        self.identity = identity;
-        Ok(())
+            .map(|b| b.deaths().to_vec())
+            .unwrap_or_default(),
     }
 }
 
@@ -377,9 +268,36 @@ impl Running {
         self.node.add_local_client(client, source);
     }
 
+    /// What the former process died of is reported: the page is this one's from now on.
+    fn note_kernels(&self) {
+        let engine = &self.node.engine;
+        let begun = engine
+            .black_box
+            .as_ref()
+            .map(|b| b.begin(self.node.me.incarnation));
+        if let Some(Err(e)) = begun {
+            tracing::warn!("a node that kills this worker will not be found out: {e}");
+        }
+    }
+
     /// Its name and incarnation.
     pub fn peer(&self) -> &Peer {
         &self.node.me
+    }
+
+    /// Its end of the rendezvous: leases, links, and what it refused.
+    pub fn hub(&self) -> &Arc<Hub> {
+        &self.node.hub
+    }
+
+    /// Its memory.
+    pub fn ledger(&self) -> &Ledger {
+        &self.node.ledger
+    }
+
+    /// Its own account, as `status` shows it.
+    pub fn status(&self) -> convoke_common::rpc::WorkerStatus {
+        self.node.status()
     }
 
     /// Why the coordinator cannot be reached at present.
@@ -397,20 +315,75 @@ impl Running {
         }
     }
 
-    /// Ends every step with the cause "worker leaving", closes all connections and waits for the tasks, at
-    /// most `bound`.
-    pub async fn shutdown(self, bound: Duration) {
-        let msg = format!("worker {} is leaving", self.node.me.name);
-        self.node.release_all(&Error::new(Code::WorkerLeaving, msg));
-        self.stop.cancel();
-        self.tasks.close();
-        self.node.endpoint.close(0u32.into(), b"worker leaving");
+    /// Resolves when the coordinator has asked this worker to end: [`Running::drain`] does.
+    pub async fn told_to_leave(&self) {
+        self.stands(|s| *s == Standing::Leaving).await;
+    }
+
+    /// Resolves when a kernel of this worker does not stop. It refuses work from then on, and so will no other process
+    /// with its name: the caller ends this one.
+    pub async fn wedged(&self) -> Error {
+        match self.stands(|s| matches!(s, Standing::Wedged(_))).await {
+            Standing::Wedged(error) => error,
+            _ => std::future::pending().await,
+        }
+    }
+
+    async fn stands(&self, wanted: impl Fn(&Standing) -> bool) -> Standing {
+        let mut standing = self.node.engine.gate.standing();
+        match standing.wait_for(wanted).await.map(|s| s.clone()) {
+            Ok(stands) => stands,
+            // The engine, which tells, outlives this.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// Leaves: takes no new work, lets running steps finish for `bound`, cancels those that have not, and ends as
+    /// [`Running::shutdown`] within [`END_BOUND`].
+    pub async fn drain(&self, bound: Duration) {
+        let node = &self.node;
+        node.engine.gate.leave(&node.me.name);
+        if tokio::time::timeout(bound, node.engine.gate.idle())
+            .await
+            .is_err()
+        {
+            tracing::warn!("steps did not finish within {bound:?} and are cancelled");
+        }
+        self.shutdown(END_BOUND).await;
+    }
+
+    /// Ends every step with the cause "worker leaving", lets the peers have all that was sent, closes all connections
+    /// and waits for the tasks, at most `bound`.
+    pub async fn shutdown(&self, bound: Duration) {
+        let node = &self.node;
         let quiet = async {
+            let error = match &*node.engine.gate.standing().borrow() {
+                Standing::Wedged(error) => error.clone(),
+                _ => leaving(&node.me.name),
+            };
+            node.end(&error, bound / 2).await;
+            self.stop.cancel();
+            self.tasks.close();
+            node.endpoint.close(0u32.into(), b"worker leaving");
             self.tasks.wait().await;
-            self.node.endpoint.wait_idle().await;
+            node.endpoint.wait_idle().await;
         };
-        if tokio::time::timeout(bound, quiet).await.is_err() {
+        let all = async {
+            let stands = node.engine.gate.standing().borrow().clone();
+            if stands != Standing::Serving && self.lost.borrow().is_none() {
+                // Its word is worth a moment: others then plan without this worker at once.
+                let mut informed = self.informed.clone();
+                let told = informed.wait_for(|informed| *informed);
+                let _ = tokio::time::timeout(bound / 4, told).await;
+            }
+            quiet.await;
+        };
+        if tokio::time::timeout(bound, all).await.is_err() {
             tracing::warn!("connections did not end within {bound:?}");
+            node.endpoint.close(0u32.into(), b"worker leaving");
+        }
+        if let Some(black_box) = &node.engine.black_box {
+            black_box.remove();
         }
     }
 }

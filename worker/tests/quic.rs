@@ -5,17 +5,22 @@
 mod harness;
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use convoke_common::Code;
+use convoke_common::detection::Detector;
 use convoke_common::identity::{
     ClusterCa, PeerName, RevocationList, Role, TlsConfigs, dial, greet,
 };
-use convoke_common::world::{ComputePool, Endpoint, EndpointOptions, World};
-use convoke_rendezvous::{Hub, remote};
-use harness::{Cluster, hubs, ids, over};
+use convoke_common::ids::StepKey;
+use convoke_common::rpc::StreamKind;
+use convoke_common::world::{Endpoint, EndpointOptions, NoCompute, World};
+use convoke_common::{Code, Error};
+use convoke_rendezvous::frame::{Frame, TensorHeader};
+use convoke_rendezvous::remote::{self, STALL_BOUND};
+use convoke_rendezvous::{Hub, Outgoing};
+use harness::{Cluster, LEASE, hubs, ids, over};
+use tokio_util::sync::CancellationToken;
 
 const WAIT: Duration = Duration::from_secs(5);
 
@@ -33,19 +38,26 @@ async fn endpoint(world: &World, ca: &ClusterCa, hub: &Hub) -> Endpoint {
 async fn join(world: &World, ends: &[Endpoint], hubs: &[Arc<Hub>], a: usize, b: usize) {
     let accept = async {
         let greeted = greet(ends[b].accept().await.unwrap(), WAIT).await.unwrap();
-        let connection = greeted.connection;
-        let (send, mut recv) = connection.accept_bi().await.unwrap();
-        recv.read_exact(&mut [0]).await.unwrap();
+        let watched = Detector::dialling(world.clone()).watch(greeted.connection);
+        // The peer announces its tripwire at the same time; without one detection is slower.
+        let (send, recv) = loop {
+            let (send, mut recv) = watched.connection().accept_bi().await.unwrap();
+            let mut kind = [0];
+            recv.read_exact(&mut kind).await.unwrap();
+            if StreamKind::from_byte(kind[0]) == Some(StreamKind::Lane) {
+                break (send, recv);
+            }
+        };
         let name = &hubs[a].me.name;
-        remote::accept_lane(world, &hubs[b], connection, name, send, recv)
+        remote::accept_lane(world, &hubs[b], watched, name, send, recv)
             .await
             .unwrap();
     };
     let open = async {
         let dialled = dial(&ends[a], ends[b].local_addr(), Role::Worker, WAIT).await;
-        let connection = dialled.unwrap().connection;
+        let watched = Detector::dialling(world.clone()).watch(dialled.unwrap().connection);
         let name = hubs[b].me.name.clone();
-        remote::dial_lane(world, &hubs[a], connection, name)
+        remote::dial_lane(world, &hubs[a], watched, name)
             .await
             .unwrap();
     };
@@ -53,8 +65,7 @@ async fn join(world: &World, ends: &[Endpoint], hubs: &[Arc<Hub>], a: usize, b: 
 }
 
 async fn cluster(in_flight: u32) -> Cluster {
-    let pool = ComputePool::start("unused", NonZeroUsize::MIN, 1).unwrap();
-    let world = World::real(pool.handle());
+    let world = World::real(Arc::new(NoCompute));
     let ca = ClusterCa::create(&world).unwrap();
     let hubs = hubs();
     let mut ends = vec![];
@@ -169,4 +180,68 @@ async fn a_link_cut_at_any_moment_ends_every_call() {
             check_cut(a, b, Duration::from_millis(ms)).await;
         }
     }
+}
+
+#[tokio::test]
+async fn a_link_that_is_finished_delivers_all_that_was_sent() {
+    let c = cluster(1).await;
+    let link = c.hubs[0].link(&c.hubs[1].me).unwrap();
+    let key = StepKey { lease: LEASE, n: 0 };
+    let tensor = ids(&vec![7; 1 << 20]);
+    link.send_tensor(Outgoing {
+        key,
+        slot: 0,
+        tensor: tensor.clone(),
+        priority: 1,
+        cancel: CancellationToken::new(),
+        sent: Box::new(|| {}),
+    });
+    assert!(link.status().queued_bytes >= 8 << 20);
+    let error = Box::new(Error::new(Code::WorkerLeaving, "w0 is leaving"));
+    link.send(Frame::Abort {
+        key: StepKey { lease: LEASE, n: 9 },
+        error,
+    });
+    within("the end of a link", link.finish()).await;
+    assert!(link.is_closed() && link.status().queued_bytes == 0);
+    // What was acknowledged has still to be taken in.
+    let arrived = async {
+        loop {
+            match c.leases[1].table.slot(0, 0).unwrap().take(0) {
+                Some(t) => return t,
+                None => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
+        }
+    };
+    assert_eq!(within("a tensor", arrived).await, tensor);
+    assert_eq!(c.hubs[1].refused()["ahead_of_window"], 1);
+    assert!(c.hubs[1].link(&c.hubs[0].me).is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sender_that_stalls_fails_its_step_and_holds_nothing() {
+    let c = cluster(2).await;
+    let link = c.hubs[2].link(&c.hubs[0].me).unwrap();
+    let mut stream = link.connection().unwrap().open_uni().await.unwrap();
+    let mut some = Vec::new();
+    let key = StepKey { lease: LEASE, n: 1 };
+    TensorHeader::of(key, 0, &ids(&[1; 9000])).encode(&mut some);
+    some.extend([0; 1000]);
+    stream.write_all(&some).await.unwrap();
+    // Others are served meanwhile.
+    assert_eq!(within("a call", c.call(&[1])).await.unwrap(), [12]);
+    let stalled = async {
+        let x = ids(&[1; 9000]);
+        c.driver.call(vec![x], vec![9000], None).await.unwrap_err()
+    };
+    let bound = STALL_BOUND * 10;
+    let error = tokio::time::timeout(bound, stalled).await.unwrap();
+    assert_eq!(error.code, Code::PeerLost, "{error}");
+    assert!(
+        error.message.contains("in the middle of a tensor"),
+        "{error}"
+    );
+    assert_eq!(c.hubs[0].refused()["stalled"], 1);
+    check_at_rest(&c).await;
+    assert!(stream.write_all(&[0; 10]).await.is_err() || stream.stopped().await.is_ok());
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use convoke_common::world::Compute;
 use convoke_common::{Code, DType, Error, Tensor};
 use convoke_rendezvous::StepHandler;
+use convoke_rendezvous::driver::core::QUIESCE_BOUND;
 use harness::{LEASE, cluster, ids};
 
 #[tokio::test]
@@ -132,17 +133,18 @@ fn occupy(c: &harness::Cluster, worker: usize) -> mpsc::Sender<()> {
 #[tokio::test]
 async fn a_lease_released_under_a_running_step_still_retires_it() {
     let mut c = cluster(1);
-    let hold = occupy(&c, 0);
+    c.holds[0].set(true);
     let driver = c.driver.clone();
     let call = driver.call(vec![ids(&[1])], vec![1], None);
     tokio::pin!(call);
     tokio::select! { biased; _ = &mut call => panic!("ended"), () = tokio::task::yield_now() => {} }
+    c.holds[0].wait();
     c.executors[0].abort_all(&Error::new(Code::WorkerLeaving, "w0 is leaving"));
     c.hubs[0].remove_lease(LEASE);
     c.leases.remove(0);
     assert_eq!(call.await.unwrap_err().code, Code::WorkerLeaving);
     assert_eq!(c.executors[0].live_steps(), 1);
-    drop(hold);
+    c.holds[0].set(false);
     driver.quiesce().await;
     assert_eq!(c.executors[0].live_steps(), 0);
 }
@@ -212,13 +214,21 @@ async fn cancelling_races_results_and_errors() {
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_does_not_stop_is_given_up() {
     let c = cluster(1);
-    let hold = occupy(&c, 0);
-    let late = c
-        .driver
-        .call(vec![ids(&[1])], vec![1], Some(Duration::from_millis(1)));
+    c.holds[0].set(true);
+    let driver = c.driver.clone();
+    let late = driver.call(vec![ids(&[1])], vec![1], Some(Duration::from_millis(1)));
+    tokio::pin!(late);
+    tokio::select! { biased; _ = &mut late => panic!("ended"), () = tokio::task::yield_now() => {} }
+    c.holds[0].wait();
     assert_eq!(late.await.unwrap_err().code, Code::DeadlineExceeded);
+    // Nobody calls meanwhile.
+    let quiesced = tokio::time::timeout(2 * QUIESCE_BOUND, c.driver.quiesce());
+    quiesced.await.unwrap();
+    assert_eq!(c.driver.broken().unwrap().code, Code::Wedged);
+    let unusable = c.driver.unusable();
+    assert_eq!(unusable.len(), 1);
+    assert_eq!(unusable[0].name, "w0");
     let next = c.driver.call(vec![ids(&[1])], vec![1], None).await;
     assert_eq!(next.unwrap_err().code, Code::Wedged);
-    assert_eq!(c.driver.broken().unwrap().code, Code::Wedged);
-    drop(hold);
+    c.holds[0].set(false);
 }

@@ -138,8 +138,14 @@ impl Daemon {
 
     /// Interrupts it and waits; its exit code.
     #[track_caller]
-    pub fn interrupt(mut self) -> Option<i32> {
+    pub fn interrupt(self) -> Option<i32> {
         self.signal(rustix::process::Signal::INT);
+        self.wait()
+    }
+
+    /// Waits until it ends; its exit code.
+    #[track_caller]
+    pub fn wait(mut self) -> Option<i32> {
         finish(self.child.take().unwrap()).code
     }
 }

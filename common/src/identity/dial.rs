@@ -44,7 +44,7 @@ pub enum TlsCause {
 
 impl TlsCause {
     /// From a TLS alert's number (RFC 8446, section 6).
-    fn from_alert(alert: u64) -> Self {
+    pub(super) fn from_alert(alert: u64) -> Self {
         match alert {
             44 => Self::Revoked,
             45 => Self::OutOfDate,
@@ -161,7 +161,7 @@ fn refused(addr: SocketAddr, error: impl ToString) -> DialError {
 }
 
 /// The alert in a QUIC error code, for the codes that carry one.
-fn alert(code: quinn::TransportErrorCode) -> Option<u64> {
+pub(super) fn alert(code: quinn::TransportErrorCode) -> Option<u64> {
     let code = u64::from(code);
     (0x100..0x200).contains(&code).then_some(code & 0xff)
 }

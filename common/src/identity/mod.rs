@@ -22,6 +22,7 @@ mod ca;
 mod csr;
 mod dial;
 mod files;
+mod handshakes;
 mod revocation;
 mod subject;
 #[cfg(test)]
@@ -38,6 +39,7 @@ pub use dial::{
     greet,
 };
 pub use files::{IdentityFiles, OwnIdentity};
+pub use handshakes::{Handshake, Handshakes};
 pub use revocation::RevocationList;
 pub use subject::{
     BadSubject, CaHash, PeerIdentity, PeerName, Role, Serial, TokenId, peer_ca, peer_identity,

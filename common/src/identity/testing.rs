@@ -1,6 +1,5 @@
 //! A cluster for tests: an authority on a calendar that tests move by hand.
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use super::ca::{CERTIFICATE_LIFE, ClusterCa, Grant};
@@ -10,22 +9,20 @@ use super::revocation::RevocationList;
 use super::subject::{Role, TokenId};
 use super::tls::TlsConfigs;
 use crate::world::testing::FakeWall;
-use crate::world::{ComputePool, Endpoint, EndpointOptions, NetError, RealNet, World};
+use crate::world::{Endpoint, EndpointOptions, NetError, NoCompute, RealNet, World};
 
 pub(crate) struct Rig {
     pub(crate) world: World,
     pub(crate) wall: Arc<FakeWall>,
     pub(crate) ca: ClusterCa,
     pub(crate) revoked: Arc<RevocationList>,
-    _compute: ComputePool,
 }
 
 pub(crate) const START: u64 = 1_800_000_000;
 
 pub(crate) fn rig() -> Rig {
-    let compute = ComputePool::start("test", NonZeroUsize::MIN, 1).expect("a thread");
     let wall = Arc::new(FakeWall::at(START));
-    let mut world = World::real(compute.handle());
+    let mut world = World::real(Arc::new(NoCompute));
     world.wall = wall.clone();
     world.net = Arc::new(RealNet::new(wall.clone(), world.rng.clone()));
     Rig {
@@ -33,7 +30,6 @@ pub(crate) fn rig() -> Rig {
         revoked: Arc::default(),
         world,
         wall,
-        _compute: compute,
     }
 }
 

@@ -5,8 +5,7 @@ use crate::identity::testing::{Rig, rig};
 use crate::identity::{Dialled, dial, greet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tarpc::client::{NewClient, RpcError};
-use tarpc::context::Context;
+use tarpc::client::NewClient;
 
 #[tarpc::service]
 trait Echo {
@@ -43,7 +42,7 @@ impl Echo for Server {
 }
 
 struct Pair {
-    client: EchoClient,
+    client: EchoClient<Bounded<EchoRequest, EchoResponse>>,
     running: Arc<AtomicUsize>,
     dialled: Dialled,
     _rig: Rig,
@@ -68,10 +67,10 @@ async fn pair(max_frame: usize) -> Pair {
         .expect("connected");
     let (send, recv) = dialled.connection.open_bi().await.expect("stream");
     let transport = client_transport(send, recv, max_frame);
-    let NewClient { client, dispatch } = EchoClient::new(client_config(), transport);
+    let NewClient { client, dispatch } = tarpc::client::new(client_config(), transport);
     tokio::spawn(async move { drop(dispatch.await) });
     Pair {
-        client,
+        client: Bounded::from(client).into(),
         running,
         dialled,
         _rig: rig,

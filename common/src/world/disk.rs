@@ -1,6 +1,6 @@
 //! The production [`Store`]: the operating system's files.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
@@ -126,6 +126,12 @@ impl StoreFile for DiskFile {
             .map_err(|error| StoreError::io("write", &self.path, error))
     }
 
+    fn set_length(&self, length: u64) -> Result<(), StoreError> {
+        self.file
+            .set_len(length)
+            .map_err(|error| StoreError::io("set the length of", &self.path, error))
+    }
+
     fn sync(&self) -> Result<(), StoreError> {
         self.file
             .sync_all()
@@ -238,6 +244,27 @@ impl Store for Disk {
             .open(path)
             .map_err(|error| StoreError::io("create", path, error))?;
         DiskFile::regular(file, path.to_owned())
+    }
+
+    fn open_exclusive(
+        &self,
+        path: &Path,
+        mode: FileMode,
+    ) -> Result<Arc<dyn StoreFile>, StoreError> {
+        let failed = |error| StoreError::io("open", path, error);
+        let file = open_options()
+            .write(true)
+            .create(true)
+            .mode(file_bits(mode))
+            .open(path)
+            .map_err(failed)?;
+        match file.try_lock() {
+            Ok(()) => DiskFile::regular(file, path.to_owned()),
+            Err(TryLockError::WouldBlock) => Err(StoreError::InUse {
+                path: path.to_owned(),
+            }),
+            Err(TryLockError::Error(error)) => Err(failed(error)),
+        }
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
@@ -374,6 +401,23 @@ mod tests {
         assert_eq!((before.inode, before.size), (after.inode, 0));
         assert_ne!(before, after);
         assert!(disk.disk_space(&whole).expect("space").total > 0);
+    }
+
+    #[test]
+    fn an_exclusive_file_has_one_holder_and_keeps_its_content() {
+        let (scratch, disk) = (Scratch::new(), disk());
+        let path = scratch.path("state");
+        let open = || disk.open_exclusive(&path, FileMode::Secret);
+        let file = open().expect("made");
+        assert!(matches!(open(), Err(StoreError::InUse { .. })));
+        file.set_length(8).expect("room");
+        file.write_at(6, b"abc").expect("write");
+        drop(file);
+        let file = open().expect("free again");
+        assert_eq!(file.identity().expect("identity").size, 9);
+        file.set_length(7).expect("cut");
+        assert_eq!(disk.read(&path, 9).expect("read"), b"\0\0\0\0\0\0a");
+        assert_eq!(permissions(&path), 0o600);
     }
 
     #[test]

@@ -215,6 +215,18 @@ impl Incoming {
         self.incoming.accept_with(self.config)
     }
 
+    /// Whether it has shown that it receives at its address.
+    pub fn is_validated(&self) -> bool {
+        self.incoming.remote_address_validated()
+    }
+
+    /// Asks it to show that, and keeps nothing of it meanwhile.
+    pub fn retry(self) {
+        if let Err(again) = self.incoming.retry() {
+            again.into_incoming().refuse();
+        }
+    }
+
     /// Turns it away.
     pub fn refuse(self) {
         self.incoming.refuse();

@@ -41,7 +41,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 pub use clock::{SystemClock, WallClock, WallTime};
-pub use compute::{Compute, ComputePool, Job, Refusal, RefusedJob};
+pub use compute::{Compute, Job, NoCompute, Refusal, RefusedJob};
 pub use disk::Disk;
 pub use endpoint::{Endpoint, Incoming, build_endpoint};
 pub use net::{Net, NetError, TcpAcceptor, TcpConnection};
@@ -72,7 +72,7 @@ pub struct World {
 }
 
 impl World {
-    /// The production world over a compute pool that the caller owns and joins (see [`ComputePool`]).
+    /// The production world over a compute pool that the caller owns, or [`NoCompute`].
     pub fn real(compute: Arc<dyn Compute>) -> Self {
         let wall: Arc<dyn WallClock> = Arc::new(SystemClock);
         let rng: Arc<dyn Rng> = Arc::new(SystemRng::default());

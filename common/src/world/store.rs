@@ -92,6 +92,12 @@ pub enum StoreError {
         /// The path asked for.
         path: PathBuf,
     },
+    /// Somebody else has it open for himself.
+    #[error("{} is in use by another process", path.display())]
+    InUse {
+        /// The path asked for.
+        path: PathBuf,
+    },
     /// Larger than the caller accepts; nothing was read.
     #[error("{} holds {size} bytes, more than the {limit} allowed", path.display())]
     TooLarge {
@@ -167,6 +173,9 @@ pub trait StoreFile: Send + Sync {
     /// Writes all of `bytes` at `offset`.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), StoreError>;
 
+    /// Cuts the file off at `length`, or fills it up to there with zeros.
+    fn set_length(&self, length: u64) -> Result<(), StoreError>;
+
     /// Returns once all that was written would survive a power cut.
     fn sync(&self) -> Result<(), StoreError>;
 
@@ -201,6 +210,11 @@ pub trait Store: Send + Sync {
 
     /// Makes a file that must not exist yet, to write and read.
     fn create(&self, path: &Path, mode: FileMode) -> Result<Arc<dyn StoreFile>, StoreError>;
+
+    /// Opens a regular file to read and write, and makes it where it is missing. Until the handle is dropped nobody
+    /// else, of this process or another, opens it this way: that is [`StoreError::InUse`].
+    fn open_exclusive(&self, path: &Path, mode: FileMode)
+    -> Result<Arc<dyn StoreFile>, StoreError>;
 
     /// Moves a file over another within one file system, durably.
     fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError>;

@@ -7,12 +7,7 @@ use quinn::congestion::CubicConfig;
 use quinn::{MtuDiscoveryConfig, TransportConfig, VarInt};
 
 use super::NetError;
-
-/// After this long without a packet a peer is lost: a stopped, cut-off or unplugged host is noticed no later.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// Keeps healthy connections alive: a quarter of the idle timeout, so three packets may be lost.
-const KEEP_ALIVE: Duration = Duration::from_millis(750);
+use crate::detection::bounds::{IDLE_TIMEOUT, KEEP_ALIVE};
 
 /// Control calls and lanes: few are needed, a flood is refused.
 const MAX_BIDI_STREAMS: u32 = 1024;
@@ -39,8 +34,9 @@ const ETHERNET_MTU: u16 = 1452;
 /// is far above QUIC's 14 720: one small tensor goes out whole.
 const INITIAL_CONGESTION_WINDOW: u64 = 256 << 10;
 
-/// Heartbeats only: a few hundred datagrams of 16 bytes wait at most.
-const DATAGRAM_BUFFER: usize = 64 << 10;
+/// What waits of each direction's datagrams, which are the heartbeats of [`crate::detection`]: some fifty, each counted
+/// with what it takes to hold it. The oldest goes first, and it is the one that says least.
+const DATAGRAM_BUFFER: usize = 4 << 10;
 
 /// What two deployments set differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

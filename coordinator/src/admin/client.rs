@@ -56,6 +56,34 @@ impl Client {
         }
     }
 
+    /// Takes a worker out of service until it is asked back. Answers whether it is there: it then finishes what runs,
+    /// and ends.
+    pub async fn drain(&self, name: &str) -> Result<bool> {
+        let name = name.to_owned();
+        match self.ask(&Request::Drain { name }).await? {
+            Answer::There(there) => Ok(there),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Asks a worker back. Answers whether plans use it from now on; else it is not there.
+    pub async fn undrain(&self, name: &str) -> Result<bool> {
+        let name = name.to_owned();
+        match self.ask(&Request::Undrain { name }).await? {
+            Answer::There(there) => Ok(there),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Lets the nodes of this name run again although workers died in them. Answers in how many functions.
+    pub async fn lift_quarantine(&self, node: &str) -> Result<u32> {
+        let node = node.to_owned();
+        match self.ask(&Request::LiftQuarantine { node }).await? {
+            Answer::Lifted(functions) => Ok(functions),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     async fn ask(&self, request: &Request) -> Result<Answer> {
         let exchange = async {
             let stream = UnixStream::connect(&self.socket).await?;
@@ -93,6 +121,8 @@ fn unexpected(answer: &Answer) -> Error {
     let kind = match answer {
         Answer::Token(_) => "a token",
         Answer::Tokens(_) => "a list of tokens",
+        Answer::There(_) => "where a worker is",
+        Answer::Lifted(_) => "a number of functions",
         Answer::Done => "nothing",
         Answer::Failed(_) => "an error",
     };

@@ -40,6 +40,15 @@ enum Request {
     RevokeToken {
         id: String,
     },
+    Drain {
+        name: String,
+    },
+    Undrain {
+        name: String,
+    },
+    LiftQuarantine {
+        node: String,
+    },
 }
 
 /// What is answered.
@@ -48,6 +57,10 @@ enum Request {
 enum Answer {
     Token(String),
     Tokens(Vec<TokenInfo>),
+    /// Of a drained worker, whether it is there and told to end; of one asked back, whether plans use it.
+    There(bool),
+    /// In how many functions a node may run again.
+    Lifted(u32),
     Done,
     Failed(Error),
 }

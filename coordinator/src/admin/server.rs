@@ -133,5 +133,8 @@ async fn perform(service: &Arc<Service>, request: Request) -> Result<Answer> {
             service.revoke(&id).await?;
             Ok(Answer::Done)
         }
+        Request::Drain { name } => Ok(Answer::There(service.drain(&name).await?)),
+        Request::Undrain { name } => Ok(Answer::There(service.undrain(&name).await?)),
+        Request::LiftQuarantine { node } => Ok(Answer::Lifted(service.lift(node).await?)),
     }
 }

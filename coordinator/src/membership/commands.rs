@@ -1,7 +1,9 @@
 //! What membership asks of its shell.
 
-use convoke_common::ids::LeaseId;
+use convoke_common::ids::{FunctionId, LeaseId};
 use convoke_common::program::Participant;
+
+use super::Record;
 
 /// One connection of a member, as the shell numbers them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,6 +40,12 @@ pub enum Command {
     },
     /// No longer remember a name.
     Forget { name: String },
-    /// So many workers are alive.
+    /// Tell the worker on this connection to finish what runs and to end.
+    Drain { connection: ConnectionId },
+    /// Remember a node in which workers died.
+    KeepDeaths(Record),
+    /// No longer remember one.
+    ForgetDeaths { function: FunctionId, node: String },
+    /// So many workers take new work.
     Population(u32),
 }

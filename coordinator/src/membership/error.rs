@@ -29,12 +29,26 @@ pub enum MembershipError {
     /// No room for another worker.
     #[error("the cluster has its full number of {most} workers")]
     Full { most: usize },
+    /// A connection that speaks for one client already.
+    #[error("client '{name}' cannot be two drivers on one connection")]
+    SecondDriver { name: String },
     /// The plan expired, or never was, or is another client's.
-    #[error("the plan is not known here: it expired, or was made on another connection")]
+    #[error(
+        "the plan is not known here: it expired, or is another client's, or the coordinator was restarted"
+    )]
     NoSuchPlan,
     /// A worker of the plan is lost or was restarted since.
     #[error("worker '{worker}', which the plan uses, {what} since the plan was made")]
     PlanOutdated { worker: String, what: &'static str },
+    /// Workers died in a node of the function.
+    #[error("node '{node}' is quarantined: it killed {deaths}")]
+    Quarantined { node: String, deaths: String },
+    /// Nobody has that name.
+    #[error("there is no worker '{name}'")]
+    NoSuchWorker { name: String },
+    /// Nothing to lift.
+    #[error("no node '{node}' is quarantined")]
+    NotQuarantined { node: String },
     /// Somebody else's lease.
     #[error("{lease} belongs to another client")]
     NotDriver { lease: LeaseId },
@@ -60,11 +74,21 @@ impl From<MembershipError> for Error {
                 "run the same release on all machines",
             ),
             M::Full { .. } => (Code::Busy, "stop workers that are not needed"),
+            M::SecondDriver { .. } => (Code::InvalidArgument, "connect once per client"),
             M::NoSuchPlan => (Code::NotFound, "plan again"),
             M::PlanOutdated { .. } => (
                 Code::PeerLost,
                 "plan again: the new plan uses the workers that are there now",
             ),
+            M::Quarantined { .. } => (
+                Code::Quarantined,
+                "report it with the model; to run the node all the same, `convoke quarantine lift NODE` on the coordinator's machine",
+            ),
+            M::NoSuchWorker { .. } => (
+                Code::NotFound,
+                "`convoke status` shows those that there are",
+            ),
+            M::NotQuarantined { .. } => (Code::NotFound, "`convoke status` shows those that are"),
             M::NotDriver { .. } => (
                 Code::Unauthorized,
                 "only the client that installed it may release it",

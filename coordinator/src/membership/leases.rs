@@ -4,10 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use convoke_common::ids::{LeaseId, PlanId};
-use convoke_common::rpc::LeaseStatus;
+use convoke_common::program::Participant;
+use convoke_common::rpc::{HeldLease, LeaseStatus};
 use tokio::time::Instant;
 
-use super::{Command, ConnectionId, Membership, MembershipError, Plan};
+use super::member::LONGEST_TEXT;
+use super::{Command, ConnectionId, Driver, Membership, MembershipError, Offer, Plan};
+
+/// Leases of one worker that a restarted coordinator takes over: far more than fit into its memory.
+const HELD: usize = 1024;
 
 /// How far a lease is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,8 +30,9 @@ pub enum LeaseState {
 
 #[derive(Debug)]
 struct Lease {
-    plan: Arc<Plan>,
-    driver: ConnectionId,
+    model: String,
+    driver: Driver,
+    workers: Vec<Participant>,
     state: LeaseState,
 }
 
@@ -37,13 +43,6 @@ pub struct Leases(BTreeMap<LeaseId, Lease>);
 impl Lease {
     fn has_ended(&self) -> bool {
         matches!(self.state, LeaseState::Ended { .. })
-    }
-
-    fn workers(&self) -> impl Iterator<Item = &str> {
-        let participants = self.plan.participants.iter();
-        participants
-            .take(self.plan.parts.len())
-            .map(|p| p.name.as_str())
     }
 }
 
@@ -57,13 +56,13 @@ impl Leases {
     }
 
     /// Those that a client drives.
-    pub fn of_driver(&self, driver: ConnectionId) -> Vec<LeaseId> {
-        self.of(|lease| lease.driver == driver)
+    pub fn of_driver(&self, driver: &Driver) -> Vec<LeaseId> {
+        self.of(|lease| lease.driver == *driver)
     }
 
     /// Those that name a worker.
     pub fn of_worker(&self, name: &str) -> Vec<LeaseId> {
-        self.of(|lease| lease.workers().any(|w| w == name))
+        self.of(|lease| lease.workers.iter().any(|w| w.name == name))
     }
 }
 
@@ -76,9 +75,11 @@ pub struct Granted {
 }
 
 impl Membership {
-    /// Keeps a plan for the client on this connection.
+    /// Keeps a plan for the client on this connection, where it is still there.
     pub fn keep_plan(&mut self, now: Instant, owner: ConnectionId, id: PlanId, plan: Arc<Plan>) {
-        self.plans.keep(now, owner, id, plan);
+        if let Some(owner) = self.drivers.on(owner).cloned() {
+            self.plans.keep(now, owner, id, plan);
+        }
     }
 
     /// A client's plan and its workers, if all of them are still those that it was made for.
@@ -88,10 +89,10 @@ impl Membership {
         owner: ConnectionId,
         id: PlanId,
     ) -> Result<Granted, MembershipError> {
-        let plan = self
-            .plans
-            .get(now, owner, id)
-            .ok_or(MembershipError::NoSuchPlan)?;
+        let owner = self.drivers.on(owner);
+        let plan = owner.and_then(|owner| self.plans.get(now, owner, id));
+        let plan = plan.ok_or(MembershipError::NoSuchPlan)?;
+        self.quarantine.admit(&plan.function)?;
         let workers = plan.participants.iter().take(plan.parts.len());
         let connections = workers.map(|p| {
             let outdated = |what| MembershipError::PlanOutdated {
@@ -105,10 +106,39 @@ impl Membership {
             if offer.incarnation != p.incarnation {
                 return Err(outdated("was restarted"));
             }
+            if member.serving().is_none() {
+                return Err(outdated("stopped to take new work"));
+            }
             Ok(connection)
         });
         let connections = connections.collect::<Result<_, _>>()?;
         Ok(Granted { plan, connections })
+    }
+
+    /// A worker that this process of the coordinator meets for the first time holds these leases: they were granted by
+    /// the process before it. Each worker speaks for itself only.
+    pub(super) fn adopt(&mut self, now: Instant, name: &str, offer: &Offer, held: Vec<HeldLease>) {
+        let worker = Participant {
+            name: name.to_owned(),
+            incarnation: offer.incarnation,
+            address: offer.address.clone(),
+        };
+        let text = |t: &str| t.len() <= LONGEST_TEXT && !t.chars().any(char::is_control);
+        let fit = |h: &HeldLease| text(&h.model) && text(&h.driver.0);
+        for held in held.into_iter().filter(fit).take(HELD) {
+            let (name, incarnation) = held.driver;
+            let driver = Driver { name, incarnation };
+            let entry = self.leases.0.entry(held.lease).or_insert_with(|| Lease {
+                model: held.model,
+                driver: driver.clone(),
+                workers: vec![],
+                state: LeaseState::Granted,
+            });
+            if entry.driver == driver && entry.state == LeaseState::Granted {
+                entry.workers.push(worker.clone());
+                self.drivers.expect(driver, now);
+            }
+        }
     }
 
     /// Begins to install a plan. Exactly one of [`Membership::installed`] and [`Membership::abandon`] follows.
@@ -120,13 +150,16 @@ impl Membership {
         lease: LeaseId,
     ) -> Result<Granted, MembershipError> {
         let granted = self.plan(now, driver, id)?;
-        let state = LeaseState::Installing;
+        let driver = self.drivers.on(driver).cloned();
+        let plan = &granted.plan;
+        let workers = plan.participants.iter().take(plan.parts.len());
         self.leases.0.insert(
             lease,
             Lease {
-                plan: granted.plan.clone(),
-                driver,
-                state,
+                model: plan.model.clone(),
+                driver: driver.ok_or(MembershipError::NoSuchPlan)?,
+                workers: workers.cloned().collect(),
+                state: LeaseState::Installing,
             },
         );
         Ok(granted)
@@ -162,7 +195,9 @@ impl Membership {
     /// A driver is done with its lease; one that ended already is no error.
     pub fn release(&mut self, driver: ConnectionId, lease: LeaseId) -> Result<(), MembershipError> {
         match self.leases.0.get(&lease) {
-            Some(l) if l.driver != driver => Err(MembershipError::NotDriver { lease }),
+            Some(l) if self.drivers.on(driver) != Some(&l.driver) => {
+                Err(MembershipError::NotDriver { lease })
+            }
             _ => {
                 self.end_lease(lease, None);
                 Ok(())
@@ -172,8 +207,9 @@ impl Membership {
 
     /// The living workers of a lease but `lost`.
     fn carriers(&self, lease: &Lease, lost: Option<&str>) -> Vec<ConnectionId> {
-        let workers = lease.plan.participants.iter().take(lease.plan.parts.len());
-        let there = workers
+        let there = lease
+            .workers
+            .iter()
             .filter(|p| Some(p.name.as_str()) != lost)
             .filter_map(|p| {
                 let member = self.members.get(&p.name)?;
@@ -214,14 +250,9 @@ impl Membership {
         living
             .map(|(id, l)| LeaseStatus {
                 lease: *id,
-                model: l.plan.model.clone(),
-                driver: l
-                    .plan
-                    .participants
-                    .last()
-                    .map(|p| p.name.clone())
-                    .unwrap_or_default(),
-                workers: l.workers().map(str::to_owned).collect(),
+                model: l.model.clone(),
+                driver: l.driver.name.clone(),
+                workers: l.workers.iter().map(|w| w.name.clone()).collect(),
             })
             .collect()
     }

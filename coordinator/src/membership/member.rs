@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use convoke_common::ids::{Incarnation, LeaseId};
-use convoke_common::rpc::Register;
+use convoke_common::rpc::{MemberState, Register};
 use tokio::time::Instant;
 
 use super::{ConnectionId, Fingerprint, MembershipError};
@@ -15,7 +15,7 @@ pub const KEPT: Duration = Duration::from_secs(3600);
 const FINGERPRINTS: usize = 2;
 
 /// Longest text that a worker may say of itself.
-const LONGEST_TEXT: usize = 256;
+pub(super) const LONGEST_TEXT: usize = 256;
 
 /// A registration as it arrives.
 #[derive(Debug, Clone)]
@@ -27,6 +27,8 @@ pub struct Newcomer {
     /// Where the others will reach it.
     pub address: String,
     pub register: Register,
+    /// Seconds since 1970, by the coordinator's calendar.
+    pub at: u64,
 }
 
 /// What a worker offers, checked.
@@ -37,6 +39,7 @@ pub struct Offer {
     pub host: String,
     pub threads: u32,
     pub memory: u64,
+    pub window: u64,
     pub flops: f64,
     pub memory_bandwidth: f64,
 }
@@ -53,6 +56,7 @@ impl Offer {
             host,
             threads,
             memory,
+            window,
             flops,
             memory_bandwidth,
             ..
@@ -74,6 +78,7 @@ impl Offer {
                 host,
                 threads,
                 memory,
+                window,
                 flops,
                 memory_bandwidth,
             });
@@ -85,6 +90,17 @@ impl Offer {
     }
 }
 
+/// What a living worker takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// New work.
+    Serving,
+    /// Nothing new: it will end.
+    Leaving,
+    /// Nothing new: a kernel of it does not stop, as it says here.
+    Wedged(String),
+}
+
 /// Where a worker is in its life.
 #[derive(Debug)]
 pub enum Life {
@@ -94,9 +110,16 @@ pub enum Life {
     Alive {
         connection: ConnectionId,
         offer: Offer,
+        standing: Standing,
     },
-    /// Its connection ended. `owed`: leases that it may still hold and that have ended since.
-    Lost { offer: Offer, owed: Vec<LeaseId> },
+    /// Its connection ended.
+    Lost {
+        offer: Offer,
+        /// Leases that it may still hold and that have ended since.
+        owed: Vec<LeaseId>,
+        /// Whether it had said that it would.
+        left: bool,
+    },
 }
 
 /// The record behind a name.
@@ -109,6 +132,10 @@ pub struct Member {
     /// When it was last heard, or its certificate went out.
     pub seen: Instant,
     pub life: Life,
+    /// Out of service until it is asked back, whichever process has the name.
+    pub drained: bool,
+    /// What is to be said of how its former process ended.
+    pub remark: String,
 }
 
 impl Member {
@@ -119,6 +146,8 @@ impl Member {
             reserved_until: None,
             seen: now,
             life: Life::Expected,
+            drained: false,
+            remark: String::new(),
         }
     }
 
@@ -141,6 +170,43 @@ impl Member {
         }
     }
 
+    /// The offer of a worker that plans may use.
+    pub fn serving(&self) -> Option<&Offer> {
+        match &self.life {
+            Life::Alive {
+                offer,
+                standing: Standing::Serving,
+                ..
+            } if !self.drained => Some(offer),
+            _ => None,
+        }
+    }
+
+    pub fn state(&self) -> MemberState {
+        match &self.life {
+            Life::Alive { standing, .. } => match standing {
+                Standing::Wedged(_) => MemberState::Wedged,
+                Standing::Leaving => MemberState::Leaving,
+                Standing::Serving if self.drained => MemberState::Drained,
+                Standing::Serving => MemberState::Alive,
+            },
+            _ if self.drained => MemberState::Drained,
+            Life::Lost { left: true, .. } => MemberState::Left,
+            Life::Lost { .. } | Life::Expected => MemberState::Lost,
+        }
+    }
+
+    /// What a person should know besides.
+    pub fn remark(&self) -> &str {
+        match &self.life {
+            Life::Alive {
+                standing: Standing::Wedged(why),
+                ..
+            } => why,
+            _ => &self.remark,
+        }
+    }
+
     pub fn offer(&self) -> Option<&Offer> {
         match &self.life {
             Life::Alive { offer, .. } | Life::Lost { offer, .. } => Some(offer),
@@ -155,8 +221,8 @@ impl Member {
         }
     }
 
-    /// When it is forgotten, unless it comes back.
+    /// When it is forgotten, unless it comes back: never while somebody wants it to stay out of service.
     pub fn forgotten_at(&self) -> Option<Instant> {
-        (!self.is_alive()).then(|| self.seen + KEPT)
+        (!self.is_alive() && !self.drained).then(|| self.seen + KEPT)
     }
 }

@@ -8,38 +8,46 @@
 //! 1. A name has at most one living holder. A newcomer takes it over only with the holder's own certificate, or
 //!    once the holder is lost.
 //! 2. A worker is alive exactly as long as the connection it registered on.
-//! 3. A lease that names a worker ends no later than that incarnation does; a client's leases and plans end no
-//!    later than its connection. Whoever else carries such a lease is told.
+//! 3. A lease that names a worker ends no later than that incarnation does; a client's leases and plans end when it
+//!    leaves, or does not return in time. Whoever else carries such a lease is told.
 //! 4. Members, plans and what is kept of the lost are bounded.
 
 mod commands;
+mod drivers;
 mod error;
 mod leases;
 mod links;
 mod member;
 mod names;
 mod plans;
+mod quarantine;
+mod standing;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use convoke_common::ids::Incarnation;
 use convoke_common::program::Participant;
 use convoke_common::rpc::{LinkReport, MemberStatus, close};
 use tokio::time::Instant;
 
 pub use commands::{Command, ConnectionId, Fingerprint};
+pub use drivers::Driver;
 pub use error::MembershipError;
 pub use leases::{Granted, LeaseState};
 pub use member::{Newcomer, Offer};
 pub use plans::Plan;
+pub use quarantine::Record;
 
 use crate::place::{ClusterModel, WorkerModel};
+use drivers::Drivers;
 use leases::Leases;
 use links::Links;
-use member::{Life, Member};
+use member::{Life, Member, Standing};
 use names::MEMBERS;
 use plans::Plans;
+use quarantine::Quarantine;
 
 /// Peers that a newcomer is asked to probe: a round of more would take too long.
 const PROBED: usize = 64;
@@ -50,9 +58,13 @@ pub struct Membership {
     /// The numerics profile that all workers must have.
     profile: String,
     members: BTreeMap<String, Member>,
+    /// When members of a former process of the coordinator were taken over.
+    restored: Option<Instant>,
+    drivers: Drivers,
     links: Links,
     plans: Plans,
     leases: Leases,
+    quarantine: Quarantine,
     commands: VecDeque<Command>,
 }
 
@@ -62,9 +74,12 @@ impl Membership {
         Membership {
             profile: profile.to_owned(),
             members: BTreeMap::new(),
+            restored: None,
+            drivers: Drivers::default(),
             links: Links::default(),
             plans: Plans::default(),
             leases: Leases::default(),
+            quarantine: Quarantine::default(),
             commands: VecDeque::new(),
         }
     }
@@ -77,7 +92,7 @@ impl Membership {
     /// When [`Membership::handle_timeout`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let names = self.members.values().filter_map(Member::forgotten_at).min();
-        [names, self.plans.next_expiry()]
+        [names, self.plans.next_expiry(), self.drivers.next_expiry()]
             .into_iter()
             .flatten()
             .min()
@@ -89,6 +104,9 @@ impl Membership {
         let over = |m: &Member| m.forgotten_at().is_some_and(|t| t <= now);
         let gone: Vec<String> = self.names_of(over).collect();
         gone.iter().for_each(|name| self.forget(name));
+        for driver in self.drivers.overdue(now) {
+            self.end_driver(&driver);
+        }
     }
 
     fn names_of(&self, wanted: impl Fn(&Member) -> bool) -> impl Iterator<Item = String> {
@@ -117,7 +135,8 @@ impl Membership {
             name,
             fingerprint,
             address,
-            register,
+            mut register,
+            at,
         } = newcomer;
         if register.profile != self.profile {
             return Err(MembershipError::Profile {
@@ -126,6 +145,8 @@ impl Membership {
                 ours: self.profile.clone(),
             });
         }
+        let deaths = std::mem::take(&mut register.deaths);
+        let leases = std::mem::take(&mut register.leases);
         let offer = Offer::check(&name, address, register)?;
         if !self.members.contains_key(&name) {
             self.make_room()?;
@@ -134,10 +155,14 @@ impl Membership {
             .members
             .get(&name)
             .is_some_and(|m| m.fingerprints.contains(&fingerprint));
+        let mut standing = Standing::Serving;
         if let Some(Member {
-            life: Life::Alive {
-                connection: holder, ..
-            },
+            life:
+                Life::Alive {
+                    connection: holder,
+                    offer: last,
+                    standing: before,
+                },
             ..
         }) = self.members.get(&name)
         {
@@ -148,11 +173,24 @@ impl Membership {
                     holder: Some(holder),
                 });
             }
-            self.lose(
-                now,
-                &name,
-                (holder != connection).then_some((close::REPLACED, "replaced by a newer process")),
-            );
+            if last.incarnation == offer.incarnation {
+                // The same process, whose old connection broke: what it holds goes on.
+                standing = before.clone();
+                if holder != connection {
+                    self.commands.push_back(Command::Close {
+                        connection: holder,
+                        code: close::LOST,
+                        reason: "back on another connection",
+                    });
+                }
+            } else {
+                self.lose(
+                    now,
+                    &name,
+                    (holder != connection)
+                        .then_some((close::REPLACED, "replaced by a newer process")),
+                );
+            }
         }
         let member = self
             .members
@@ -167,19 +205,27 @@ impl Membership {
             Life::Alive {
                 connection,
                 offer: offer.clone(),
+                standing,
             },
         );
         member.seen = now;
         member.reserved_until = None;
         match before {
             // The process that missed them is the one that comes back; another one never had them.
-            Life::Lost { offer: last, owed } if last.incarnation == offer.incarnation => {
+            Life::Lost {
+                offer: last, owed, ..
+            } if last.incarnation == offer.incarnation => {
                 let owed = owed.into_iter();
                 self.commands.extend(owed.map(|lease| Command::Release {
                     lease,
                     at: vec![connection],
                     lost: None,
                 }));
+            }
+            Life::Alive { offer: last, .. } if last.incarnation == offer.incarnation => {}
+            Life::Expected => {
+                self.links.forget(&name);
+                self.adopt(now, &name, &offer, leases);
             }
             _ => self.links.forget(&name),
         }
@@ -189,6 +235,7 @@ impl Membership {
                 fingerprints,
             });
         }
+        self.died(&name, at, deaths);
         let peers = self
             .participants()
             .filter(|p| p.name != name)
@@ -200,7 +247,7 @@ impl Membership {
                 peers: peers.clone(),
             });
         }
-        self.commands.push_back(Command::Population(self.alive()));
+        self.commands.push_back(Command::Population(self.serving()));
         Ok(peers)
     }
 
@@ -227,16 +274,13 @@ impl Membership {
         Some(name.clone())
     }
 
-    /// A worker's or client's connection ended.
+    /// A worker's connection ended, or a client's broke.
     pub fn closed(&mut self, now: Instant, connection: ConnectionId) {
-        self.plans.forget_owner(connection);
-        for lease in self.leases.of_driver(connection) {
-            self.end_lease(lease, None);
-        }
+        self.driver_away(now, connection);
         let name = self.names_of(|m| m.connection() == Some(connection)).next();
         if let Some(name) = name {
             self.lose(now, &name, None);
-            self.commands.push_back(Command::Population(self.alive()));
+            self.commands.push_back(Command::Population(self.serving()));
         }
     }
 
@@ -246,13 +290,23 @@ impl Membership {
         let Some(member) = self.members.get_mut(name) else {
             return;
         };
-        let Life::Alive { connection, offer } = &member.life else {
+        let Life::Alive {
+            connection,
+            offer,
+            standing,
+        } = &member.life
+        else {
             return;
         };
         let connection = *connection;
+        member.remark = match standing {
+            Standing::Wedged(why) => format!("its former process was wedged: {why}"),
+            _ => String::new(),
+        };
         member.life = Life::Lost {
             offer: offer.clone(),
             owed: leases.clone(),
+            left: *standing == Standing::Leaving,
         };
         member.seen = now;
         for lease in leases {
@@ -267,9 +321,10 @@ impl Membership {
         }
     }
 
-    /// How many workers are alive.
-    pub fn alive(&self) -> u32 {
-        self.members.values().filter(|m| m.is_alive()).count() as u32
+    /// How many workers take new work.
+    pub fn serving(&self) -> u32 {
+        let serving = self.members.values().filter(|m| m.serving().is_some());
+        serving.count() as u32
     }
 
     /// The living workers' names and connections, by name.
@@ -289,12 +344,18 @@ impl Membership {
         })
     }
 
-    /// What placement may use, by name.
-    pub fn model(&self) -> ClusterModel {
-        let living = || {
-            self.members
+    /// What placement may use, by name: those that take new work, but these incarnations.
+    pub fn model(&self, avoid: &[(String, Incarnation)]) -> ClusterModel {
+        let avoided = |name: &str, o: &Offer| {
+            let is = |(n, i): &(String, Incarnation)| n == name && *i == o.incarnation;
+            avoid.iter().any(is)
+        };
+        let usable = || {
+            let there = self
+                .members
                 .iter()
-                .filter_map(|(name, m)| Some((name, m.living()?)))
+                .filter_map(|(name, m)| Some((name, m.serving()?)));
+            there.filter(|(name, offer)| !avoided(name, offer))
         };
         let worker = |(name, offer): (&String, &Offer)| WorkerModel {
             name: name.clone(),
@@ -302,12 +363,13 @@ impl Membership {
             incarnation: offer.incarnation,
             threads: offer.threads,
             memory: offer.memory,
+            window: offer.window,
             flops: offer.flops,
             memory_bandwidth: offer.memory_bandwidth,
         };
-        let mut model = ClusterModel::new(living().map(worker).collect());
-        for (i, (from, _)) in living().enumerate() {
-            for (j, (to, _)) in living().enumerate() {
+        let mut model = ClusterModel::new(usable().map(worker).collect());
+        for (i, (from, _)) in usable().enumerate() {
+            for (j, (to, _)) in usable().enumerate() {
                 if let Some(link) = self.links.get(from, to) {
                     model.set_link(i, j, link);
                 }
@@ -319,18 +381,24 @@ impl Membership {
     /// All that were ever registered and are not forgotten; their own accounts are for the caller to ask.
     pub fn status(&self, now: Instant) -> Vec<MemberStatus> {
         let status = |(name, m): (&String, &Member)| {
-            let offer = m.offer()?;
+            let offer = m.offer();
+            // One that is out of service is told of even where only its name is known.
+            if offer.is_none() && !m.drained {
+                return None;
+            }
             Some(MemberStatus {
                 name: name.clone(),
-                incarnation: offer.incarnation,
-                address: offer.address.clone(),
-                host: offer.host.clone(),
-                threads: offer.threads,
-                memory: offer.memory,
-                flops: offer.flops,
+                incarnation: offer.map_or(Incarnation(0), |o| o.incarnation),
+                address: offer.map(|o| o.address.clone()).unwrap_or_default(),
+                host: offer.map(|o| o.host.clone()).unwrap_or_default(),
+                threads: offer.map_or(0, |o| o.threads),
+                memory: offer.map_or(0, |o| o.memory),
+                flops: offer.map_or(0.0, |o| o.flops),
                 last_seen_ms: u64::try_from(now.duration_since(m.seen).as_millis())
                     .unwrap_or(u64::MAX),
-                alive: m.is_alive(),
+                state: m.state(),
+                remark: m.remark().to_owned(),
+                tripwire: false,
                 status: None,
             })
         };

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use convoke_common::identity::PeerName;
+use convoke_common::rpc::RETURN_BOUND;
 use tokio::time::Instant;
 
-use super::member::Member;
+use super::member::{Life, Member};
 use super::{Command, ConnectionId, Fingerprint, Membership, MembershipError};
 
 /// How many names are kept, of the living and the lost. Far more than one coordinator serves well.
@@ -17,6 +18,7 @@ const RESERVED: Duration = Duration::from_secs(10);
 impl Membership {
     /// Names kept from before a restart of the coordinator.
     pub fn restore(&mut self, now: Instant, kept: Vec<(String, Vec<Fingerprint>)>) {
+        self.restored = Some(now);
         for (name, fingerprints) in kept.into_iter().take(MEMBERS) {
             self.members.insert(
                 name,
@@ -26,6 +28,13 @@ impl Membership {
                 },
             );
         }
+    }
+
+    /// Until when those of them that have not registered are waited for: nobody is lost before. `None` where that is over.
+    pub fn returning(&self, now: Instant) -> Option<Instant> {
+        let until = self.restored? + RETURN_BOUND;
+        let expected = |m: &Member| matches!(m.life, Life::Expected) && !m.drained;
+        (now < until && self.members.values().any(expected)).then_some(until)
     }
 
     /// The name that a joining worker gets: the one it wants, or the lowest free of `w0`, `w1`, …
@@ -90,7 +99,10 @@ impl Membership {
         if self.members.len() < MEMBERS {
             return Ok(());
         }
-        let lost = self.members.iter().filter(|(_, m)| !m.is_alive());
+        let lost = self
+            .members
+            .iter()
+            .filter(|(_, m)| m.forgotten_at().is_some());
         let oldest = lost
             .min_by_key(|(_, m)| m.seen)
             .map(|(name, _)| name.clone());

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use convoke_common::ids::PlanId;
+use convoke_common::ids::{FunctionId, PlanId};
 use convoke_common::program::{Axes, Participant, Program};
 use tokio::time::Instant;
 
-use super::ConnectionId;
+use super::Driver;
 
 /// How many are kept; the longest idle goes first. A plan holds its programs, up to some MiB of nodes.
 const PLANS: usize = 64;
@@ -20,6 +20,8 @@ const IDLE: Duration = Duration::from_secs(600);
 #[derive(Debug, PartialEq)]
 pub struct Plan {
     pub model: String,
+    /// The function as the client gave it.
+    pub function: FunctionId,
     /// One per worker, with the bytes that one step's tensors need there.
     pub parts: Vec<(Arc<Program>, u64)>,
     /// The workers in the order of `parts`, then the driver.
@@ -30,7 +32,7 @@ pub struct Plan {
 
 #[derive(Debug)]
 struct Kept {
-    owner: ConnectionId,
+    owner: Driver,
     used: Instant,
     plan: Arc<Plan>,
 }
@@ -40,8 +42,8 @@ struct Kept {
 pub struct Plans(BTreeMap<PlanId, Kept>);
 
 impl Plans {
-    /// Keeps a plan for the client on this connection.
-    pub fn keep(&mut self, now: Instant, owner: ConnectionId, id: PlanId, plan: Arc<Plan>) {
+    /// Keeps a plan for a client.
+    pub fn keep(&mut self, now: Instant, owner: Driver, id: PlanId, plan: Arc<Plan>) {
         self.expire(now);
         if self.0.len() >= PLANS {
             let oldest = self
@@ -62,9 +64,9 @@ impl Plans {
     }
 
     /// The client's plan.
-    pub fn get(&mut self, now: Instant, owner: ConnectionId, id: PlanId) -> Option<Arc<Plan>> {
+    pub fn get(&mut self, now: Instant, owner: &Driver, id: PlanId) -> Option<Arc<Plan>> {
         self.expire(now);
-        let kept = self.0.get_mut(&id).filter(|kept| kept.owner == owner)?;
+        let kept = self.0.get_mut(&id).filter(|kept| kept.owner == *owner)?;
         kept.used = now;
         Some(kept.plan.clone())
     }
@@ -80,7 +82,7 @@ impl Plans {
     }
 
     /// Drops the plans of a client that is gone.
-    pub fn forget_owner(&mut self, owner: ConnectionId) {
-        self.0.retain(|_, kept| kept.owner != owner);
+    pub fn forget_owner(&mut self, owner: &Driver) {
+        self.0.retain(|_, kept| kept.owner != *owner);
     }
 }

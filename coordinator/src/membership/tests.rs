@@ -1,23 +1,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use convoke_common::ids::{Incarnation, LeaseId, PlanId};
+use convoke_common::ids::{FunctionId, Incarnation, LeaseId, PlanId};
 use convoke_common::program::Axes;
-use convoke_common::rpc::Register;
+use convoke_common::rpc::{HeldLease, RETURN_BOUND, Register};
 
 use super::*;
 
 const CLIENT: ConnectionId = ConnectionId(90);
-const LEASE: LeaseId = LeaseId(7);
+pub(super) const LEASE: LeaseId = LeaseId(7);
 const PLAN: PlanId = PlanId(5);
+const FUNCTION: FunctionId = FunctionId([3; 32]);
 
 /// A core with a clock that tests move by hand.
-struct Rig {
-    core: Membership,
-    now: Instant,
+pub(super) struct Rig {
+    pub(super) core: Membership,
+    pub(super) now: Instant,
 }
 
-fn rig() -> Rig {
+pub(super) fn rig() -> Rig {
     Rig {
         core: Membership::new("p1"),
         now: Instant::now(),
@@ -37,9 +38,13 @@ fn newcomer(connection: u64, name: &str, key: u8, incarnation: u64) -> Newcomer 
             profile: "p1".into(),
             threads: 2,
             memory: 1 << 30,
+            window: 8 << 20,
             flops: 1e9,
             memory_bandwidth: 1e9,
+            leases: vec![],
+            deaths: vec![],
         },
+        at: 0,
     }
 }
 
@@ -57,11 +62,11 @@ fn participant(name: &str, incarnation: u64, connection: u64) -> Participant {
 }
 
 impl Rig {
-    fn commands(&mut self) -> Vec<Command> {
+    pub(super) fn commands(&mut self) -> Vec<Command> {
         std::iter::from_fn(|| self.core.next_command()).collect()
     }
 
-    fn register(
+    pub(super) fn register(
         &mut self,
         connection: u64,
         name: &str,
@@ -73,7 +78,7 @@ impl Rig {
     }
 
     /// `w0`, `w1`, … on connections 0, 1, … with keys and incarnations of the same number plus one.
-    fn workers(mut self, count: u64) -> Rig {
+    pub(super) fn workers(mut self, count: u64) -> Rig {
         for n in 0..count {
             self.register(n, &format!("w{n}"), n as u8 + 1, n + 1)
                 .unwrap();
@@ -83,9 +88,10 @@ impl Rig {
     }
 
     /// A plan over `w0` and `w1` of the client, granted.
-    fn granted(mut self) -> Rig {
+    pub(super) fn granted(mut self) -> Rig {
         let plan = Plan {
             model: "m".into(),
+            function: FUNCTION,
             parts: vec![(Arc::new(program()), 1), (Arc::new(program()), 2)],
             participants: vec![
                 participant("w0", 1, 0),
@@ -95,6 +101,7 @@ impl Rig {
             axes: Axes::default(),
             in_flight: 1,
         };
+        self.core.resume(CLIENT, me()).unwrap();
         self.core.keep_plan(self.now, CLIENT, PLAN, Arc::new(plan));
         let granted = self.core.grant(self.now, CLIENT, PLAN, LEASE).unwrap();
         assert_eq!(granted.connections, [ConnectionId(0), ConnectionId(1)]);
@@ -103,9 +110,18 @@ impl Rig {
     }
 }
 
+/// The client.
+fn me() -> Driver {
+    Driver {
+        name: "me".into(),
+        incarnation: Incarnation(9),
+    }
+}
+
 fn program() -> convoke_common::program::Program {
     convoke_common::program::Program {
         name: "m".into(),
+        function: FUNCTION,
         profile: "p1".into(),
         values: vec![],
         literals: vec![],
@@ -132,7 +148,7 @@ fn release(at: &[u64]) -> Command {
     }
 }
 
-fn release_for(at: &[u64], lost: &str) -> Command {
+pub(super) fn release_for(at: &[u64], lost: &str) -> Command {
     Command::Release {
         lease: LEASE,
         at: at.iter().map(|c| ConnectionId(*c)).collect(),
@@ -182,7 +198,7 @@ fn a_profile_that_differs_is_refused_by_both_names() {
         let error = rig.core.register(rig.now, bad).unwrap_err().to_string();
         assert!(error.contains(what), "{error}");
     }
-    assert_eq!((rig.commands(), rig.core.alive()), (vec![], 0));
+    assert_eq!((rig.commands(), rig.core.serving()), (vec![], 0));
 }
 
 #[test]
@@ -210,7 +226,7 @@ fn the_same_holder_returns_as_a_new_incarnation() {
     );
     // The old connection's end is no longer that of a worker.
     rig.core.closed(rig.now, ConnectionId(0));
-    assert_eq!((rig.commands(), rig.core.alive()), (vec![], 2));
+    assert_eq!((rig.commands(), rig.core.serving()), (vec![], 2));
     assert!(rig.core.leases().is_empty());
 }
 
@@ -275,6 +291,92 @@ fn renewed_and_restored_holders_are_known() {
 }
 
 #[test]
+fn workers_known_before_a_restart_are_waited_for() {
+    let mut rig = rig();
+    assert_eq!(rig.core.returning(rig.now), None);
+    let kept = |n: u8| (format!("w{n}"), vec![[n + 1; 32]]);
+    rig.core.restore(rig.now, vec![kept(0), kept(1)]);
+    let until = rig.now + RETURN_BOUND;
+    rig.register(0, "w0", 1, 1).unwrap();
+    assert_eq!(rig.core.returning(rig.now), Some(until));
+    assert_eq!(rig.core.returning(until), None, "not for ever");
+    rig.register(1, "w1", 2, 2).unwrap();
+    assert_eq!(rig.core.returning(rig.now), None);
+}
+
+#[test]
+fn a_restarted_coordinator_learns_of_leases_from_those_who_hold_them() {
+    let mut rig = rig();
+    let kept = |n: u8| (format!("w{n}"), vec![[n + 1; 32]]);
+    rig.core.restore(rig.now, vec![kept(0), kept(1), kept(2)]);
+    let mut holds = |connection: u64, driver: u64, lease: LeaseId| {
+        let key = connection as u8 + 1;
+        let mut worker = newcomer(connection, &format!("w{connection}"), key, 7);
+        worker.register.leases.push(HeldLease {
+            lease,
+            model: "m".into(),
+            driver: ("me".into(), Incarnation(driver)),
+        });
+        rig.core.register(rig.now, worker).unwrap();
+    };
+    holds(0, 9, LEASE);
+    holds(1, 9, LEASE);
+    // Whoever says otherwise later is not believed.
+    holds(2, 10, LEASE);
+    let known = rig.core.leases();
+    assert_eq!(
+        (known.len(), &known[0].workers[..]),
+        (1, &["w0".to_owned(), "w1".to_owned()][..])
+    );
+    rig.commands();
+    // Its driver is back in time, and done.
+    rig.now += RETURN_BOUND;
+    rig.core.handle_timeout(rig.now);
+    rig.core.resume(CLIENT, me()).unwrap();
+    assert_eq!(rig.core.release(CLIENT, LEASE), Ok(()));
+    assert_eq!(rig.commands(), [release(&[0, 1])]);
+}
+
+#[test]
+fn drivers_that_do_not_find_a_restarted_coordinator_lose_their_leases() {
+    let mut rig = rig();
+    let mut worker = newcomer(0, "w0", 1, 7);
+    worker.register.leases.push(HeldLease {
+        lease: LEASE,
+        model: "m".into(),
+        driver: ("me".into(), Incarnation(9)),
+    });
+    rig.core.register(rig.now, worker.clone()).unwrap();
+    rig.commands();
+    let due = rig.core.poll_timeout().unwrap();
+    assert!(due > rig.now + 5 * RETURN_BOUND);
+    rig.now = due;
+    rig.core.handle_timeout(due);
+    assert_eq!(rig.commands(), [release(&[0])]);
+    // One that comes back later with a lease that has ended is told by what it missed, and not believed again.
+    worker.connection = ConnectionId(1);
+    rig.core.register(rig.now, worker).unwrap();
+    assert!(rig.core.leases().is_empty());
+}
+
+#[test]
+fn a_worker_back_on_another_connection_keeps_its_leases() {
+    let mut rig = rig().workers(2).granted();
+    rig.core.installed(LEASE).unwrap();
+    rig.register(5, "w0", 1, 1).unwrap();
+    let close = Command::Close {
+        connection: ConnectionId(0),
+        code: close::LOST,
+        reason: "back on another connection",
+    };
+    assert_eq!(rig.commands()[0], close);
+    assert_eq!(rig.core.leases().len(), 1);
+    rig.core.closed(rig.now, ConnectionId(0));
+    assert_eq!(rig.core.release(CLIENT, LEASE), Ok(()));
+    assert_eq!(rig.commands(), [release(&[5, 1])]);
+}
+
+#[test]
 fn losing_a_worker_retires_its_leases() {
     let mut rig = rig().workers(3).granted();
     rig.core.installed(LEASE).unwrap();
@@ -328,12 +430,72 @@ fn a_client_that_leaves_takes_its_leases_and_plans_along() {
         rig.core.plan(rig.now, other, PLAN).unwrap_err(),
         MembershipError::NoSuchPlan
     );
-    rig.core.closed(rig.now, CLIENT);
+    rig.core.left(rig.now, CLIENT);
     assert_eq!(rig.commands(), [release(&[0, 1])]);
     assert_eq!(
         rig.core.plan(rig.now, CLIENT, PLAN).unwrap_err(),
         MembershipError::NoSuchPlan
     );
+}
+
+#[test]
+fn a_client_whose_connection_broke_has_a_while_to_return() {
+    let mut rig = rig().workers(2).granted();
+    rig.core.installed(LEASE).unwrap();
+    rig.core.closed(rig.now, CLIENT);
+    assert_eq!(rig.commands(), []);
+    rig.now += RETURN_BOUND - Duration::from_millis(1);
+    rig.core.handle_timeout(rig.now);
+    // Back in time, on another connection: all is as it was.
+    let back = ConnectionId(92);
+    rig.core.resume(back, me()).unwrap();
+    assert!(rig.core.plan(rig.now, back, PLAN).is_ok());
+    rig.now += RETURN_BOUND;
+    rig.core.handle_timeout(rig.now);
+    assert_eq!((rig.commands(), rig.core.leases().len()), (vec![], 1));
+    // An older connection that ends after all is nobody's.
+    rig.core.closed(rig.now, CLIENT);
+    rig.core.closed(rig.now, back);
+    let due = rig.now + RETURN_BOUND;
+    assert_eq!(rig.core.poll_timeout(), Some(due));
+    rig.core.handle_timeout(due);
+    assert_eq!(rig.commands(), [release(&[0, 1])]);
+    assert!(rig.core.leases().is_empty());
+}
+
+#[test]
+fn nobody_is_two_drivers_or_anothers() {
+    let mut rig = rig().workers(2).granted();
+    let other = Driver {
+        incarnation: Incarnation(10),
+        ..me()
+    };
+    let twice = rig.core.resume(CLIENT, other.clone());
+    assert_eq!(
+        twice,
+        Err(MembershipError::SecondDriver { name: "me".into() })
+    );
+    let another = ConnectionId(92);
+    rig.core.resume(another, other).unwrap();
+    assert_eq!(
+        rig.core.release(another, LEASE),
+        Err(MembershipError::NotDriver { lease: LEASE })
+    );
+}
+
+#[test]
+fn who_is_avoided_is_an_incarnation() {
+    let mut rig = rig().workers(2);
+    let names = |rig: &Rig, avoid: &[(String, Incarnation)]| {
+        let model = rig.core.model(avoid);
+        let names = model.workers.iter().map(|w| w.name.clone());
+        names.collect::<Vec<_>>()
+    };
+    let lost = [("w0".to_owned(), Incarnation(1))];
+    assert_eq!(names(&rig, &[]), ["w0", "w1"]);
+    assert_eq!(names(&rig, &lost), ["w1"]);
+    rig.register(5, "w0", 1, 50).unwrap();
+    assert_eq!(names(&rig, &lost), ["w0", "w1"]);
 }
 
 #[test]
@@ -389,7 +551,7 @@ fn links_are_what_was_measured() {
         .reported(rig.now, ConnectionId(1), &[report("w2", f64::NAN, None)]);
     rig.core
         .reported(rig.now, CLIENT, &[report("w2", 1.0, None)]);
-    let model = rig.core.model();
+    let model = rig.core.model(&[]);
     let of = |from, to| {
         (
             model.link(from, to).latency_ns,
@@ -402,9 +564,13 @@ fn links_are_what_was_measured() {
         (40_000, 5e9),
         "unmeasured from there: as from here"
     );
-    assert!(of(0, 2).0 > 1_000_000_000);
+    assert_eq!(
+        model.link(0, 2),
+        crate::place::ASSUMED_LINK,
+        "a failed probe is no measurement"
+    );
     assert_eq!(model.link(1, 2), crate::place::ASSUMED_LINK);
     // Another process behind the name may be on another network.
     rig.register(7, "w1", 2, 70).unwrap();
-    assert_eq!(rig.core.model().link(0, 1), crate::place::ASSUMED_LINK);
+    assert_eq!(rig.core.model(&[]).link(0, 1), crate::place::ASSUMED_LINK);
 }

@@ -2,6 +2,7 @@
 
 use convoke_common::dim::Bindings;
 use convoke_common::graph::{Literal, Node, ValueId};
+use convoke_common::ids::FunctionId;
 use convoke_common::ops;
 use convoke_common::program::{
     NO_OPERAND, NUMERICS_PROFILE, Program, ProgramNode, RecvSlot, SendSlot,
@@ -18,6 +19,7 @@ pub fn build(placed: &Placed, crossings: &Crossings, m: usize) -> Program {
         local: vec![NONE; placed.function.values.len()],
         program: Program {
             name: placed.function.name.clone(),
+            function: FunctionId::default(),
             profile: NUMERICS_PROFILE.into(),
             values: vec![],
             literals: vec![],

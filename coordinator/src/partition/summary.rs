@@ -48,8 +48,9 @@ fn part(placed: &Placed, parts: &Partitioned, m: usize) -> PartSummary {
         weights_bytes: usage.weights,
         artifact_bytes: usage.artifacts,
         activation_bytes: usage.activations,
-        peak_bytes: usage.peak,
+        needed_bytes: usage.needed,
         memory: worker.memory,
+        peak_bytes: placed.peaks[m],
         step_ns: placed.schedule.busy_ns[m],
     }
 }
@@ -58,7 +59,7 @@ fn warnings(placed: &Placed) -> Vec<String> {
     let (n, step) = (placed.team.size(), placed.schedule.step_ns);
     match placed.single_ns {
         Some(single) if n > 1 && step > single => vec![format!(
-            "splitting over {n} workers is predicted to take {} per step, one worker {}",
+            "splitting over {n} workers is predicted to be slower than one worker: {} per step instead of {}",
             millis(step),
             millis(single)
         )],

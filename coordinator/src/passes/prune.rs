@@ -24,7 +24,9 @@ pub fn run(mut f: Function) -> (Function, Option<String>) {
     let mut kept = keep.iter();
     f.nodes.retain(|_| kept.next().copied().unwrap_or(true));
     for node in &mut f.nodes {
-        let least = ops::lookup(&node.op).map_or(node.outputs.len(), |op| op.outputs.0);
+        // Of an op with any number of outputs (Split) the number means something.
+        let op = ops::lookup(&node.op).filter(|op| op.outputs.1 < usize::MAX);
+        let least = op.map_or(node.outputs.len(), |op| op.outputs.0);
         while node.outputs.len() > least.max(1)
             && node.outputs.last().is_some_and(|o| !live[o.ix()])
         {

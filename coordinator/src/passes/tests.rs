@@ -20,6 +20,17 @@ fn check_all(before: &str, after: &str) {
 }
 
 #[test]
+fn prune_leaves_the_number_of_parts_that_a_tensor_is_cut_into() {
+    let f = parse(
+        "param x: f32[6, 2]
+         a, b, c = Split(x) {axis=0}
+         result a",
+    );
+    let (after, _) = prune::run(f.clone());
+    assert_eq!(dump(&after), dump(&f));
+}
+
+#[test]
 fn prune_drops_what_nobody_uses() {
     let f = parse(
         "param x: f32[2, 2]

@@ -15,9 +15,11 @@ pub struct WorkerModel {
     pub threads: u32,
     /// Bytes that programs may use.
     pub memory: u64,
+    /// Bytes that it keeps aside for weights on their way.
+    pub window: u64,
     /// FLOP/s on all threads.
     pub flops: f64,
-    /// Bytes/s.
+    /// Bytes/s from memory that no cache holds.
     pub memory_bandwidth: f64,
 }
 

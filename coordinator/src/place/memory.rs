@@ -3,12 +3,17 @@
 //! Invariants
 //! 1. Loading runs the init nodes in order: a raw operand is there from its first use until its last, unless
 //!    the step reads it too.
-//! 2. In a step, fed tensors are there from the start; a received tensor from when it was written until
-//!    its last reader here; a sent tensor, which its link may still be reading, until the end.
-//! 3. `peak` = max(loading, weights + steps in flight × activations).
+//! 2. `needed` = max(loading, weights + steps in flight × activations): what the worker reserves, and no process
+//!    takes more of the memory that it offers.
+//! 3. The peak of a process is less where axes stay below their bounds, and more while weights are on their way, for
+//!    which a worker keeps a window aside.
 
+use convoke_common::artifact::CHUNK;
+use convoke_common::block::touched;
+
+use super::activations::activations;
 use super::cluster::Team;
-use super::work::{NONE, Work};
+use super::work::Work;
 
 /// Bytes that a placement needs of one member.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -19,9 +24,9 @@ pub struct Usage {
     pub artifacts: u64,
     /// Most bytes while loading.
     pub loading: u64,
-    /// Most bytes of one step's tensors at once.
+    /// Most bytes of one step's tensors at once, at the axes' bounds.
     pub activations: u64,
-    pub peak: u64,
+    pub needed: u64,
 }
 
 /// Predicts the usage of each member. `order`: positions in the order they run; `homes`: the member that
@@ -34,68 +39,108 @@ pub fn usage(
     homes: &[u16],
     in_flight: u32,
 ) -> Vec<Usage> {
-    let activations = activations(work, team.size(), member, order);
-    let mut positions = vec![Vec::new(); team.size()];
-    member
-        .iter()
-        .enumerate()
-        .for_each(|(p, m)| positions[*m as usize].push(p));
-    let each = activations.into_iter().zip(positions).enumerate();
-    each.map(|(m, (activations, positions))| {
-        let mut retained = vec![false; work.const_value.len()];
-        let weights = positions.iter().flat_map(|p| work.weights.row(*p));
-        weights.for_each(|c| retained[*c as usize] = true);
-        for (c, home) in work.const_results.iter().zip(homes) {
-            retained[*c as usize] |= usize::from(*home) == m;
-        }
-        let (weights, artifacts, loading) = loading(work, &retained);
+    let activations = activations(work, &work.bound_bytes, team.size(), member, order);
+    let each = activations
+        .into_iter()
+        .zip(retained(work, team, member, homes));
+    each.map(|(activations, retained)| {
+        let weights = sum(&retained, &work.const_bytes);
+        let loading = Loading::new(work, &retained);
         let steps = activations.saturating_mul(u64::from(in_flight.max(1)));
-        let peak = loading.max(weights.saturating_add(steps));
         Usage {
             weights,
-            artifacts,
-            loading,
+            artifacts: loading.artifacts,
+            loading: loading.peak,
             activations,
-            peak,
+            needed: loading.peak.max(weights.saturating_add(steps)),
         }
     })
     .collect()
 }
 
-/// Bytes retained, bytes read from files, and most bytes at once while the init part runs.
-fn loading(work: &Work, retained: &[bool]) -> (u64, u64, u64) {
-    let needed = needed(work, retained);
-    let mut uses = vec![0u32; retained.len()];
-    for (i, _) in needed.nodes.iter().enumerate().filter(|(_, n)| **n) {
-        work.init_reads
-            .row(i)
+/// Predicts the peak of each member's process above its base footprint, with the axes as expected.
+pub fn peaks(
+    work: &Work,
+    team: &Team,
+    member: &[u16],
+    order: &[u32],
+    in_flight: u32,
+    usage: &[Usage],
+) -> Vec<u64> {
+    let expected = activations(work, &work.flow_bytes, team.size(), member, order);
+    let each = expected.into_iter().zip(usage).zip(&team.workers);
+    each.map(|((expected, usage), worker)| {
+        let all = |bytes: u64| bytes.saturating_mul(u64::from(in_flight.max(1)));
+        let steps = touched(all(usage.activations), all(expected));
+        // Chunks travel whole, and their buffers stay until all is loaded.
+        let chunks = usage.artifacts.checked_next_multiple_of(CHUNK);
+        let coming = chunks.unwrap_or(u64::MAX).min(worker.window);
+        let loading = usage.loading.saturating_add(coming);
+        loading.max(usage.weights.saturating_add(steps))
+    })
+    .collect()
+}
+
+/// The constants that each member keeps.
+fn retained(work: &Work, team: &Team, member: &[u16], homes: &[u16]) -> Vec<Vec<bool>> {
+    let mut all = vec![vec![false; work.const_value.len()]; team.size()];
+    for (p, m) in member.iter().enumerate() {
+        let mine = &mut all[usize::from(*m)];
+        work.weights
+            .row(p)
             .iter()
-            .for_each(|c| uses[*c as usize] += 1);
+            .for_each(|c| mine[*c as usize] = true);
     }
-    let mut loaded = vec![false; retained.len()];
-    let (mut now, mut peak) = (0u64, 0u64);
-    for (i, _) in needed.nodes.iter().enumerate().filter(|(_, n)| **n) {
-        let (reads, writes) = (work.init_reads.row(i), work.init_writes.row(i));
-        for c in reads.iter().chain(writes) {
-            if !std::mem::replace(&mut loaded[*c as usize], true) {
-                now = now.saturating_add(work.const_bytes[*c as usize]);
-            }
+    for (c, home) in work.const_results.iter().zip(homes) {
+        all[usize::from(*home)][*c as usize] = true;
+    }
+    all
+}
+
+fn sum(of: &[bool], bytes: &[u64]) -> u64 {
+    let each = of.iter().zip(bytes).filter(|(of, _)| **of);
+    each.fold(0u64, |sum, (_, b)| sum.saturating_add(*b))
+}
+
+/// What the init part does to memory.
+struct Loading {
+    /// Bytes read from files.
+    artifacts: u64,
+    /// Most bytes of constants at once.
+    peak: u64,
+}
+
+impl Loading {
+    /// Loads what `retained` constants depend on.
+    fn new(work: &Work, retained: &[bool]) -> Loading {
+        let needed = needed(work, retained);
+        let mut uses = vec![0u32; retained.len()];
+        let nodes = || needed.nodes.iter().enumerate().filter(|(_, n)| **n);
+        for (i, _) in nodes() {
+            let reads = work.init_reads.row(i).iter();
+            reads.for_each(|c| uses[*c as usize] += 1);
         }
-        peak = peak.max(now);
-        reads.iter().for_each(|c| uses[*c as usize] -= 1);
-        for c in reads.iter().chain(writes).map(|c| *c as usize) {
-            if uses[c] == 0 && !retained[c] {
+        let mut loaded = vec![false; retained.len()];
+        let (mut now, mut peak) = (0u64, 0u64);
+        for (i, _) in nodes() {
+            let (reads, writes) = (work.init_reads.row(i), work.init_writes.row(i));
+            let both = || reads.iter().chain(writes).map(|c| *c as usize);
+            for c in both() {
+                if !std::mem::replace(&mut loaded[c], true) {
+                    now = now.saturating_add(work.const_bytes[c]);
+                }
+            }
+            peak = peak.max(now);
+            reads.iter().for_each(|c| uses[*c as usize] -= 1);
+            for c in both().filter(|c| uses[*c] == 0 && !retained[*c]) {
                 now -= work.const_bytes[c].min(now);
             }
         }
+        Loading {
+            artifacts: sum(&needed.constants, &work.const_file_bytes),
+            peak: peak.max(sum(retained, &work.const_bytes)),
+        }
     }
-    let sum = |of: &[bool], bytes: &[u64]| {
-        let each = of.iter().zip(bytes).filter(|(of, _)| **of);
-        each.fold(0u64, |sum, (_, b)| sum.saturating_add(*b))
-    };
-    let weights = sum(retained, &work.const_bytes);
-    let artifacts = sum(&needed.constants, &work.const_file_bytes);
-    (weights, artifacts, peak.max(weights))
 }
 
 /// Init nodes and constants that `wanted` constants depend on.
@@ -122,89 +167,4 @@ pub fn needed(work: &Work, wanted: &[bool]) -> Needed {
         }
     }
     Needed { nodes, constants }
-}
-
-/// Most bytes of one step's tensors at once on each member.
-fn activations(work: &Work, members: usize, member: &[u16], order: &[u32]) -> Vec<u64> {
-    // Reads that each (flow, member) still waits for: one entry per pair, found from the flow.
-    let mut first = Vec::with_capacity(work.flow_value.len() + 1);
-    let mut pending: Vec<(u16, u32)> = Vec::new();
-    first.push(0);
-    for v in 0..work.flow_value.len() {
-        let start = pending.len();
-        for reader in work.readers.row(v) {
-            let m = member[*reader as usize];
-            match pending[start..].iter_mut().find(|(at, _)| *at == m) {
-                Some((_, n)) => *n += 1,
-                None => pending.push((m, 1)),
-            }
-        }
-        first.push(pending.len());
-    }
-
-    let mut live = vec![0u64; members];
-    let mut peak = vec![0u64; members];
-    let mut grow = |live: &mut [u64], m: usize, bytes: u64| {
-        live[m] = live[m].saturating_add(bytes);
-        peak[m] = peak[m].max(live[m]);
-    };
-    for v in (0..work.flow_value.len()).filter(|v| work.writer[*v] == NONE) {
-        for (m, _) in &pending[first[v]..first[v + 1]] {
-            grow(&mut live, *m as usize, work.block_bytes[v]);
-        }
-    }
-    for p in order.iter().map(|p| *p as usize) {
-        let here = member[p];
-        let donor = work.donor(p).filter(|v| {
-            let mut at = pending[first[*v as usize]..first[*v as usize + 1]].iter();
-            at.any(|(m, n)| *m == here && *n == 1)
-                && !is_sent(work, *v, here, &pending, &first, member)
-        });
-        for (i, v) in work.writes.row(p).iter().enumerate() {
-            if i > 0 || donor.is_none() {
-                grow(&mut live, here as usize, work.block_bytes[*v as usize]);
-            }
-        }
-        for v in work.reads.row(p) {
-            let sent = is_sent(work, *v, here, &pending, &first, member);
-            let entries = &mut pending[first[*v as usize]..first[*v as usize + 1]];
-            let Some((_, n)) = entries.iter_mut().find(|(m, _)| *m == here) else {
-                continue;
-            };
-            *n -= 1;
-            if *n == 0 && donor != Some(*v) && !sent {
-                live[here as usize] -= work.block_bytes[*v as usize].min(live[here as usize]);
-            }
-        }
-        for v in work.writes.row(p) {
-            let entries = &pending[first[*v as usize]..first[*v as usize + 1]];
-            for (m, _) in entries.iter().filter(|(m, _)| *m != here) {
-                grow(&mut live, *m as usize, work.block_bytes[*v as usize]);
-            }
-            if entries.is_empty() && !work.flow_is_result[*v as usize] {
-                live[here as usize] -= work.block_bytes[*v as usize].min(live[here as usize]);
-            }
-        }
-    }
-    peak
-}
-
-/// Whether `v` was written on member `here` and leaves it.
-fn is_sent(
-    work: &Work,
-    v: u32,
-    here: u16,
-    pending: &[(u16, u32)],
-    first: &[usize],
-    member: &[u16],
-) -> bool {
-    let v = v as usize;
-    let writer = work.writer[v];
-    let written_here = writer != NONE && member[writer as usize] == here;
-    let elsewhere = || {
-        pending[first[v]..first[v + 1]]
-            .iter()
-            .any(|(m, _)| *m != here)
-    };
-    written_here && (work.flow_is_result[v] || elsewhere())
 }

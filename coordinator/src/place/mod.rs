@@ -12,6 +12,7 @@
 //! 3. Nodes are assigned whole and none is changed: values do not depend on placement.
 //! 4. Pure and deterministic: equal inputs give equal placements.
 
+mod activations;
 mod cluster;
 mod memory;
 mod pins;
@@ -49,6 +50,8 @@ pub struct Placed {
     pub homes: Vec<u16>,
     pub schedule: Schedule,
     pub usage: Vec<Usage>,
+    /// Predicted peak of each member's process above its base footprint.
+    pub peaks: Vec<u64>,
     /// Predicted step on the fastest single worker that holds everything.
     pub single_ns: Option<u64>,
 }
@@ -65,7 +68,15 @@ pub fn place(function: Function, cluster: &ClusterModel, options: &PlanOptions) 
             "more workers than a plan can number",
         ));
     }
-    let work = Work::new(&function, &options.axes.at_bounds());
+    let bounds = options.axes.at_bounds();
+    let mut expected = bounds.clone();
+    for (axis, size) in &options.expected {
+        // An axis that has no bound is none of the function's.
+        if let Some(e) = expected.get_mut(axis.as_str()) {
+            *e = (*size).clamp(0, *e);
+        }
+    }
+    let work = Work::new(&function, &bounds, &expected);
     let pinned = pins::resolve(&function, &work, cluster, &options.pins)?;
     let search = Search::new(&work, cluster, &pinned, options.in_flight);
     let single = search.single();
@@ -81,6 +92,14 @@ pub fn place(function: Function, cluster: &ClusterModel, options: &PlanOptions) 
         schedule,
         usage,
     } = chosen;
+    let peaks = memory::peaks(
+        &work,
+        &team,
+        &member,
+        &schedule.order,
+        options.in_flight,
+        &usage,
+    );
     Ok(Placed {
         function,
         work,
@@ -89,6 +108,7 @@ pub fn place(function: Function, cluster: &ClusterModel, options: &PlanOptions) 
         homes,
         schedule,
         usage,
+        peaks,
         single_ns,
     })
 }

@@ -34,7 +34,7 @@ impl Candidate {
         self.usage
             .iter()
             .zip(&self.team.workers)
-            .all(|(u, w)| u.peak <= w.memory)
+            .all(|(u, w)| u.needed <= w.memory)
     }
 
     fn score(&self) -> u64 {

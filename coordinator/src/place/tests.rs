@@ -28,7 +28,11 @@ fn check(f: &Function, cluster: &ClusterModel, options: &PlanOptions) -> Placed 
         placed.member
     );
     for (usage, worker) in placed.usage.iter().zip(&placed.team.workers) {
-        assert!(usage.peak <= worker.memory, "{usage:?} on {}", worker.name);
+        assert!(
+            usage.needed <= worker.memory,
+            "{usage:?} on {}",
+            worker.name
+        );
     }
     let again = place(f.clone(), cluster, options).unwrap();
     assert_eq!(again.member, placed.member);
@@ -251,7 +255,7 @@ fn more_steps_in_flight_need_more() {
     o.in_flight = 3;
     let three = check(&f, &cluster(1, 100 * MIB), &o).usage[0];
     assert_eq!(three.activations, one.activations);
-    assert_eq!(three.peak, one.weights + 3 * one.activations);
+    assert_eq!(three.needed, one.weights + 3 * one.activations);
 }
 
 #[test]
@@ -264,5 +268,45 @@ fn random_graphs_are_placed_on_any_number() {
         check(&f, &cluster(5, 100 * MIB), &o);
         o.workers = WorkerCount::Auto;
         check(&f, &cluster(5, 100 * MIB), &o);
+    }
+}
+
+#[test]
+fn times_are_of_the_expected_sizes_and_memory_of_the_bounds() {
+    let f = parse(
+        "param x: f32[rows, 1024]\nweight w: f32[1024, 1024]\ny = MatMul(x, w)\nz = Tanh(y)\nresult z",
+    );
+    let mut o = options(&f, WorkerCount::Auto);
+    o.axes.bounds[0].1 = 8192;
+    let at_bounds = check(&f, &cluster(1, 200 * MIB), &o);
+    o.expected = vec![("rows".into(), 1024), ("unknown".into(), 7)];
+    let expected = check(&f, &cluster(1, 200 * MIB), &o);
+    assert_eq!(expected.usage, at_bounds.usage);
+    let busy = expected.schedule.busy_ns[0];
+    let times = busy * 7..busy * 9;
+    assert!(
+        times.contains(&at_bounds.schedule.busy_ns[0]),
+        "{times:?} {:?}",
+        at_bounds.schedule.busy_ns
+    );
+    // Weights, and operand and product at once.
+    assert_eq!(at_bounds.peaks, [4 * MIB + 2 * 32 * MIB]);
+    assert_eq!(expected.peaks, [4 * MIB + 2 * 4 * MIB]);
+    // No larger than the bounds that memory is planned for.
+    o.expected = vec![("rows".into(), 1 << 40)];
+    assert_eq!(check(&f, &cluster(1, 200 * MIB), &o).peaks, at_bounds.peaks);
+}
+
+#[test]
+fn weights_on_their_way_count_towards_the_peak_alone() {
+    // Weights of 1 MiB, used as they are in their files.
+    let f = chain(12, 512);
+    for (window, peak) in [(0, 12), (3 * MIB, 15), (64 * MIB, 24)] {
+        let mut c = cluster(1, 100 * MIB);
+        c.workers[0].window = window;
+        let placed = check(&f, &c, &options(&f, WorkerCount::Auto));
+        let over = placed.peaks[0] - peak * MIB;
+        assert!(over < MIB / 8, "{window}: {:?}", placed.peaks);
+        assert!(placed.usage[0].needed < 12 * MIB + MIB / 8);
     }
 }

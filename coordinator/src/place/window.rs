@@ -175,9 +175,9 @@ fn own_bytes(work: &Work) -> Vec<u64> {
     let bytes = |flows: &[u32]| {
         flows
             .iter()
-            .fold(0u64, |n, v| n.saturating_add(work.block_bytes[*v as usize]))
+            .fold(0u64, |n, v| n.saturating_add(work.bound_bytes[*v as usize]))
     };
-    let donated = |p| work.donor(p).map_or(0, |v| work.block_bytes[v as usize]);
+    let donated = |p| work.donor(p).map_or(0, |v| work.bound_bytes[v as usize]);
     (0..work.positions())
         .map(|p| bytes(work.reads.row(p)).saturating_add(bytes(work.writes.row(p))) - donated(p))
         .collect()
@@ -199,8 +199,8 @@ fn live_bytes(work: &Work) -> Vec<u64> {
             (None, _) if work.writer[v] == NONE => continue,
             (None, _) => from + 1,
         };
-        change[from] += i128::from(work.block_bytes[v]);
-        change[until] -= i128::from(work.block_bytes[v]);
+        change[from] += i128::from(work.bound_bytes[v]);
+        change[until] -= i128::from(work.bound_bytes[v]);
     }
     let mut live = 0i128;
     (0..work.positions())

@@ -4,12 +4,12 @@
 //! parameter or an output of a step node); a *constant* is a literal or an output of an init node.
 //!
 //! Invariants
-//! 1. Everything here is a function of the graph and the bounds of its axes, not of the cluster.
+//! 1. Everything here is a function of the graph, the bounds of its axes (memory) and their expected sizes (time),
+//!    not of the cluster.
 //! 2. Building it and every walk over it is linear in nodes and operands.
 
 use convoke_common::dim::Bindings;
 use convoke_common::graph::{Function, Literal, Node, Part, TensorType, ValueId};
-use convoke_common::memory;
 use convoke_common::ops::{self, Cost};
 
 /// No index.
@@ -72,11 +72,18 @@ impl Rows {
     }
 }
 
+/// The sizes of a function's axes.
+struct Sizes<'a> {
+    bounds: &'a Bindings,
+    expected: &'a Bindings,
+}
+
 /// A function, indexed.
 #[derive(Debug, Clone, Default)]
 pub struct Work {
     /// Node index of each position.
     pub steps: Vec<u32>,
+    /// With the axes as expected.
     pub cost: Vec<Cost>,
     /// Flows that a position reads, flows that it writes, constants that it reads.
     pub reads: Rows,
@@ -86,9 +93,10 @@ pub struct Work {
     pub in_place: Vec<bool>,
 
     pub flow_value: Vec<ValueId>,
+    /// With the axes as expected.
     pub flow_bytes: Vec<u64>,
-    /// Bytes of the block that a pool makes for a flow.
-    pub block_bytes: Vec<u64>,
+    /// With the axes at their bounds.
+    pub bound_bytes: Vec<u64>,
     /// Position that writes a flow, or [`NONE`] for a parameter.
     pub writer: Vec<u32>,
     /// Positions that read a flow.
@@ -112,8 +120,9 @@ pub struct Work {
 }
 
 impl Work {
-    /// Indexes `f` with its axes at `bounds`.
-    pub fn new(f: &Function, bounds: &Bindings) -> Work {
+    /// Indexes `f`, whose axes are at most `bounds`, and mostly as `expected`.
+    pub fn new(f: &Function, bounds: &Bindings, expected: &Bindings) -> Work {
+        let sizes = Sizes { bounds, expected };
         let mut w = Work {
             of_value: vec![NONE; f.values.len()],
             ..Work::default()
@@ -132,12 +141,13 @@ impl Work {
             });
         }
         for p in &f.params {
-            w.add_flow(*p, bytes_of(f.ty(*p), bounds).unwrap_or(0), NONE);
+            let bytes = |at| bytes_of(f.ty(*p), at).unwrap_or(0);
+            w.add_flow(*p, bytes(expected), bytes(bounds), NONE);
         }
         for (i, node) in f.nodes.iter().enumerate() {
             match node.part {
                 Part::Init => w.add_init(f, i, node, bounds, &mut is_const),
-                Part::Step => w.add_step(f, i, node, bounds, &is_const),
+                Part::Step => w.add_step(f, i, node, &sizes, &is_const),
             }
         }
         w.readers = w.reads.transposed(w.flow_value.len());
@@ -153,12 +163,11 @@ impl Work {
         w
     }
 
-    fn add_flow(&mut self, v: ValueId, bytes: u64, writer: u32) {
+    fn add_flow(&mut self, v: ValueId, expected: u64, bound: u64, writer: u32) {
         self.of_value[v.ix()] = self.flow_value.len() as u32;
         self.flow_value.push(v);
-        self.flow_bytes.push(bytes);
-        self.block_bytes
-            .push(usize::try_from(bytes).map_or(bytes, |b| memory::class(b) as u64));
+        self.flow_bytes.push(expected);
+        self.bound_bytes.push(bound);
         self.writer.push(writer);
     }
 
@@ -191,7 +200,7 @@ impl Work {
         f: &Function,
         i: usize,
         node: &Node,
-        bounds: &Bindings,
+        sizes: &Sizes<'_>,
         is_const: &[bool],
     ) {
         let position = self.steps.len() as u32;
@@ -203,19 +212,18 @@ impl Work {
         self.weights
             .push(inputs().filter(|v| is_const[v.ix()]).map(|v| of[v.ix()]));
         let at = self.steps.len() - 1;
-        let read: u64 = self
-            .reads
-            .row(at)
-            .iter()
-            .fold(0u64, |n, v| n.saturating_add(self.flow_bytes[*v as usize]));
-        let mut cost = ops::node_cost(f, node, bounds);
+        let reads = self.reads.row(at).iter().map(|v| *v as usize);
+        let sum = |bytes: &[u64]| reads.clone().fold(0u64, |n, v| n.saturating_add(bytes[v]));
+        let (read, bound) = (sum(&self.flow_bytes), sum(&self.bound_bytes));
+        let mut cost = ops::node_cost(f, node, sizes.expected);
         for o in &node.outputs {
             // Where only data decides the size, take what the node reads for it.
-            let bytes = bytes_of(f.ty(*o), bounds).unwrap_or_else(|| {
+            let expected = bytes_of(f.ty(*o), sizes.expected).unwrap_or_else(|| {
                 cost.bytes += read as f64;
                 read
             });
-            self.add_flow(*o, bytes, position);
+            let bound = bytes_of(f.ty(*o), sizes.bounds).unwrap_or(bound);
+            self.add_flow(*o, expected, bound, position);
         }
         self.writes
             .push(node.outputs.iter().map(|v| self.of_value[v.ix()]));
@@ -241,7 +249,8 @@ impl Work {
         }
         let from = *self.reads.row(position).first()?;
         let to = *self.writes.row(position).first()?;
-        (self.flow_bytes[from as usize] == self.flow_bytes[to as usize]).then_some(from)
+        let equal = |bytes: &[u64]| bytes[from as usize] == bytes[to as usize];
+        (equal(&self.flow_bytes) && equal(&self.bound_bytes)).then_some(from)
     }
 }
 

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use convoke_common::admission::chain;
-use convoke_common::identity::{PeerIdentity, Role, greet};
+use convoke_common::detection::CLOSE_LOST;
+use convoke_common::identity::{Handshakes, PeerIdentity, Role};
+use convoke_common::places::Places;
 use convoke_common::rpc::{Coordinator, Joining, StreamKind, close};
 use convoke_common::rpc_transport::{MAX_FRAME, serve_stream};
-use convoke_common::world::quic::{Connection, RecvStream, SendStream};
-use convoke_common::world::{Endpoint, Incoming};
+use convoke_common::world::Endpoint;
+use convoke_common::world::quic::{Connection, ConnectionError, RecvStream, SendStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -30,7 +31,7 @@ const KIND_BOUND: Duration = Duration::from_secs(5);
 /// How long a newcomer may stay: a join, and its wait for a name.
 const NEWCOMER_BOUND: Duration = Duration::from_secs(20);
 
-/// Newcomers at once.
+/// Newcomers at once: a join takes some round trips, so that one that takes its time loses its place to the next.
 const NEWCOMERS: usize = 64;
 
 /// Streams of one peer served at once; further ones wait.
@@ -44,48 +45,36 @@ const WORKER_FRAME: usize = 1 << 20;
 
 /// Takes connections until the endpoint closes.
 pub async fn run(service: Arc<Service>, endpoint: Endpoint) {
-    let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
-    let newcomers = Arc::new(Semaphore::new(NEWCOMERS));
+    let handshakes = Handshakes::new(HANDSHAKES, service.refused.clone());
+    let newcomers = Places::new(NEWCOMERS);
     while let Some(incoming) = endpoint.accept().await {
-        let Ok(handshake) = handshakes.clone().try_acquire_owned() else {
-            incoming.refuse();
+        let Some(handshake) = handshakes.begin(incoming).await else {
             continue;
         };
         let (inside, newcomers) = (service.clone(), newcomers.clone());
         service.tasks.spawn(async move {
-            let greeted = greeted(incoming).await;
-            drop(handshake);
-            let Some((connection, identity)) = greeted else {
+            let Some(greeted) = handshake.greet(GREET_BOUND).await else {
                 return;
             };
-            match identity {
+            let connection = greeted.connection;
+            match greeted.identity {
                 Some(identity) if identity.role == Role::Coordinator => {
+                    inside.refused.count("connection_wrong_role");
                     connection.close(close::REFUSED.into(), b"this is the coordinator");
                 }
                 Some(identity) => attend(inside, connection, Some(identity)).await,
                 None => {
-                    let Ok(_place) = newcomers.try_acquire() else {
-                        connection
-                            .close(close::REFUSED.into(), b"too many join at once: try again");
-                        return;
-                    };
-                    let bounded = timeout(NEWCOMER_BOUND, attend(inside, connection.clone(), None));
-                    if bounded.await.is_err() {
+                    let (place, _) = newcomers.take();
+                    let refused = inside.refused.clone();
+                    let attended = attend(inside, connection.clone(), None);
+                    let bounded = timeout(NEWCOMER_BOUND, place.hold(attended));
+                    if !matches!(bounded.await, Ok(Some(()))) {
+                        refused.count("newcomer_too_slow");
                         connection.close(close::REFUSED.into(), b"joining took too long");
                     }
                 }
             }
         });
-    }
-}
-
-async fn greeted(incoming: Incoming) -> Option<(Connection, Option<PeerIdentity>)> {
-    match greet(incoming, GREET_BOUND).await {
-        Ok(greeted) => Some((greeted.connection, greeted.identity)),
-        Err(error) => {
-            tracing::debug!("a peer was not let in: {}", chain(&error));
-            None
-        }
     }
 }
 
@@ -103,11 +92,18 @@ impl Drop for Entered {
 
 /// Serves one connection until it ends.
 async fn attend(service: Arc<Service>, connection: Connection, identity: Option<PeerIdentity>) {
+    let watched = identity.as_ref().map(|_| {
+        let (watched, monitor) = service.detector.monitor(connection.clone());
+        service.tasks.spawn(monitor);
+        watched
+    });
     let peer = Peer {
         connection: connection.clone(),
         identity: identity.clone(),
+        watched: watched.clone(),
     };
     let Some(id) = service.connections.enter(peer) else {
+        service.refused.count("connection_too_many");
         connection.close(close::REFUSED.into(), b"too many connections");
         return;
     };
@@ -144,11 +140,20 @@ async fn attend(service: Arc<Service>, connection: Connection, identity: Option<
         });
     }
     if let Some(caller) = caller {
-        tracing::info!(name = %caller.identity.name, role = %caller.identity.role, "connection ended");
+        let why = watched.and_then(|w| w.ended());
+        tracing::info!(name = %caller.identity.name, role = %caller.identity.role, why, "connection ended");
+        // One that takes this coordinator for lost closes the connection too, and comes back.
+        let said_so = match connection.close_reason() {
+            Some(ConnectionError::ApplicationClosed(close)) => close.error_code != CLOSE_LOST,
+            _ => false,
+        };
         // Fails only when the coordinator stops, which ends nobody's lease.
         let _ = service
             .core
-            .call(move |core, now| core.closed(now, id))
+            .call(move |core, now| match said_so {
+                true => core.left(now, id),
+                false => core.closed(now, id),
+            })
             .await;
     }
 }
@@ -161,10 +166,9 @@ async fn stream(
     mut recv: RecvStream,
 ) {
     let mut first = [0u8; 1];
-    let kind = match timeout(KIND_BOUND, recv.read_exact(&mut first)).await {
-        Ok(Ok(())) => StreamKind::from_byte(first[0]),
-        _ => None,
-    };
+    let read = timeout(KIND_BOUND, recv.read_exact(&mut first)).await;
+    let read = matches!(read, Ok(Ok(())));
+    let kind = StreamKind::from_byte(first[0]).filter(|_| read);
     match (kind, caller) {
         (Some(StreamKind::Join), None) => {
             serve_stream(send, recv, Newcomer { service }.serve(), JOIN_FRAME).await;
@@ -177,8 +181,20 @@ async fn stream(
             };
             serve_stream(send, recv, Member { service, caller }.serve(), frame).await;
         }
+        (Some(StreamKind::Tripwire), Some(caller)) => {
+            // Gone with the connection, where that ended meanwhile.
+            let watched = service.connections.get(caller.id).and_then(|p| p.watched);
+            if let Some(watched) = watched {
+                service.detector.expect_tripwire(&watched, send, recv).await;
+            }
+        }
         (kind, caller) => {
             let name = caller.as_ref().map(|c| c.identity.name.as_str());
+            service.refused.count(match (read, kind) {
+                (false, _) => "stream_silent",
+                (true, None) => "stream_unknown",
+                (true, Some(_)) => "stream_forbidden",
+            });
             tracing::debug!(?kind, name, "a peer opened a stream that it may not");
             // Both fail only where the peer has ended the stream itself.
             let _ = send.reset(close::REFUSED.into());

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use convoke_common::admission::call;
 use convoke_common::identity::TokenId;
-use convoke_common::ids::LeaseId;
 use convoke_common::program::Participant;
 use convoke_common::rpc::{WorkerClient, WorkerStatus, answer, close, connect_worker};
 use convoke_common::rpc_transport::call_context;
@@ -33,7 +32,7 @@ impl Service {
     }
 
     /// The name on a connection, for messages.
-    fn name_of(&self, connection: ConnectionId) -> String {
+    pub(super) fn name_of(&self, connection: ConnectionId) -> String {
         let identity = self
             .connections
             .get(connection)
@@ -79,23 +78,6 @@ impl Service {
             .is_ok()
     }
 
-    /// Tells a worker that a lease ended.
-    pub(super) async fn release_at(
-        self: Arc<Self>,
-        connection: ConnectionId,
-        lease: LeaseId,
-        lost: Option<String>,
-    ) {
-        let told = async {
-            let name = self.name_of(connection);
-            let worker = self.worker(&name, connection).await?;
-            answer(&name, worker.release(call(), lease, lost).await)
-        };
-        if let Err(error) = told.await {
-            tracing::debug!(%lease, %error, "a worker could not be told that a lease ended");
-        }
-    }
-
     /// Has a worker measure its links.
     pub(super) async fn probe(self: Arc<Self>, connection: ConnectionId, peers: Vec<Participant>) {
         let name = self.name_of(connection);
@@ -112,7 +94,7 @@ impl Service {
                     tracing::warn!(
                         worker = name,
                         peer = failure.0,
-                        "cannot reach its peer: {}",
+                        "the link is not measured, plans assume one of 10 Gbit/s: {}",
                         failure.1
                     );
                 }

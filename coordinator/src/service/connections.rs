@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use convoke_common::detection::Watched;
 use convoke_common::identity::{PeerIdentity, TokenId};
 use convoke_common::world::quic::Connection;
 
@@ -10,6 +11,9 @@ use crate::membership::ConnectionId;
 
 /// Open at once, newcomers included; beyond that, whoever dials is turned away.
 const MOST: usize = 4096;
+
+/// Open at once of one member: one is enough, and a former one may not have ended yet.
+const MOST_OF_ONE: usize = 64;
 
 /// Bytes on the wire, UDP payload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -32,6 +36,8 @@ pub struct Peer {
     pub connection: Connection,
     /// Absent for a newcomer.
     pub identity: Option<PeerIdentity>,
+    /// Its monitor's handle; a newcomer is not monitored.
+    pub watched: Option<Watched>,
 }
 
 #[derive(Debug, Default)]
@@ -53,7 +59,11 @@ impl Connections {
     /// Enters a connection; `None` where there are too many.
     pub fn enter(&self, peer: Peer) -> Option<ConnectionId> {
         let mut book = self.book();
-        if book.open.len() >= MOST {
+        let name = |peer: &Peer| peer.identity.as_ref().map(|i| (i.role, i.name.clone()));
+        let own = name(&peer);
+        let same = |p: &&Peer| own.is_some() && name(p) == own;
+        let of_one = book.open.values().filter(same).count();
+        if book.open.len() >= MOST || of_one >= MOST_OF_ONE {
             return None;
         }
         book.last += 1;
@@ -73,6 +83,12 @@ impl Connections {
     /// The peer on a connection that is open.
     pub fn get(&self, id: ConnectionId) -> Option<Peer> {
         self.book().open.get(&id).cloned()
+    }
+
+    /// Whether a tripwire stands to the peer.
+    pub fn tripwire(&self, id: ConnectionId) -> bool {
+        let watched = self.get(id).and_then(|peer| peer.watched);
+        watched.is_some_and(|w| w.tripwire())
     }
 
     /// Closes a connection; whoever serves it then takes it out.

@@ -12,6 +12,7 @@ use convoke_common::{Error, Result, Site};
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
+use tracing::Instrument;
 
 use super::Service;
 use crate::membership::{ConnectionId, Granted};
@@ -33,8 +34,8 @@ impl Service {
             .await??;
         let (answer, answered) = oneshot::channel();
         // A task of its own: it cleans up also where the caller goes away.
-        self.tasks
-            .spawn(self.clone().run_install(lease, plan, granted, answer));
+        let install = self.clone().run_install(lease, plan, granted, answer);
+        self.tasks.spawn(install.in_current_span());
         let stopped = |_| Error::internal("an install ended without a result");
         answered.await.map_err(stopped)?
     }

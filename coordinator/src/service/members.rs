@@ -15,7 +15,7 @@ use convoke_common::{Code, Error, Result};
 use tarpc::context::Context;
 
 use super::Service;
-use crate::membership::{ConnectionId, MembershipError, Newcomer};
+use crate::membership::{ConnectionId, Driver, Membership, MembershipError, Newcomer};
 
 /// Longest wait that a caller may ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
@@ -52,6 +52,22 @@ impl Coordinator for Member {
     async fn register(self, _: Context, request: Register) -> Result<Registered> {
         self.caller.must_be(Role::Worker, "register")?;
         self.service.register(&self.caller, request).await
+    }
+
+    async fn leave(self, _: Context) -> Result<()> {
+        self.caller.must_be(Role::Worker, "leave")?;
+        let id = self.caller.id;
+        tracing::info!(worker = %self.caller.identity.name, "takes no new work and will end");
+        let leave = move |core: &mut Membership, now| core.leave(now, id);
+        self.service.core.call(leave).await
+    }
+
+    async fn wedged(self, _: Context, why: Error) -> Result<()> {
+        self.caller.must_be(Role::Worker, "be wedged")?;
+        let id = self.caller.id;
+        tracing::warn!(worker = %self.caller.identity.name, %why, "is wedged");
+        let wedged = move |core: &mut Membership, now| core.wedged(now, id, &why);
+        self.service.core.call(wedged).await
     }
 
     async fn report_links(self, _: Context, links: Vec<LinkReport>) -> Result<()> {
@@ -123,12 +139,12 @@ impl Coordinator for Member {
 
     async fn release(self, _: Context, lease: LeaseId) -> Result<()> {
         self.caller.must_be(Role::Client, "release a lease")?;
-        let id = self.caller.id;
-        Ok(self
-            .service
-            .core
-            .call(move |core, _| core.release(id, lease))
-            .await??)
+        self.service.release(self.caller.id, lease).await
+    }
+
+    async fn resume(self, _: Context, driver: Incarnation) -> Result<()> {
+        self.caller.must_be(Role::Client, "resume")?;
+        self.service.resume(&self.caller, driver).await
     }
 
     async fn status(self, _: Context) -> Result<ClusterStatus> {
@@ -137,6 +153,19 @@ impl Coordinator for Member {
 }
 
 impl Service {
+    /// The caller is this driver.
+    pub(super) async fn resume(&self, caller: &Caller, driver: Incarnation) -> Result<()> {
+        let (id, name) = (caller.id, caller.identity.name.to_string());
+        let driver = Driver {
+            name,
+            incarnation: driver,
+        };
+        Ok(self
+            .core
+            .call(move |core, _| core.resume(id, driver))
+            .await??)
+    }
+
     async fn register(&self, caller: &Caller, register: Register) -> Result<Registered> {
         let name = caller.identity.name.to_string();
         let address = reachable(&register.advertise, caller.remote)?;
@@ -146,6 +175,7 @@ impl Service {
             fingerprint: caller.identity.fingerprint,
             address: address.clone(),
             register,
+            at: self.world.wall.unix_seconds(),
         };
         let again = newcomer.clone();
         let offer = &again.register;
@@ -168,12 +198,16 @@ impl Service {
         let peers = registered.inspect_err(|error| {
             tracing::warn!(name, %error, "a worker was not registered");
         })?;
-        tracing::info!(name, %incarnation, address, threads, memory, "worker registered");
+        let asked = name.clone();
+        let is_drained = move |core: &mut Membership, _| core.is_drained(&asked);
+        let drained = self.core.call(is_drained).await?;
+        tracing::info!(name, %incarnation, address, threads, memory, drained, "worker registered");
         Ok(Registered {
             name,
             address,
             revoked: self.authority.revoked().list(),
             peers,
+            drained,
         })
     }
 }

@@ -16,10 +16,12 @@ mod accept;
 mod calls;
 mod connections;
 mod core;
+mod draining;
 mod installing;
 mod joining;
 mod members;
 mod planning;
+mod releasing;
 mod status;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -29,6 +31,8 @@ mod tests;
 use std::sync::Arc;
 
 use convoke_common::Result;
+use convoke_common::counters::Counters;
+use convoke_common::detection::Detector;
 use convoke_common::identity::TokenId;
 use convoke_common::program::NUMERICS_PROFILE;
 use convoke_common::rpc::close;
@@ -38,11 +42,12 @@ use tokio::time::Instant;
 
 use self::core::Core;
 use crate::authority::Authority;
-use crate::membership::{Command, Fingerprint, Membership};
-use crate::state::State;
+use crate::membership::{Command, Membership};
+use crate::state::{Kept, State};
 use crate::tasks::{Tasks, blocking};
 use connections::Connections;
 use planning::Planning;
+use releasing::{Releases, Releasing};
 
 /// What all of the service shares.
 pub struct Service {
@@ -50,11 +55,15 @@ pub struct Service {
     pub(crate) authority: Authority,
     tasks: Tasks,
     core: Core,
+    detector: Detector,
     connections: Connections,
-    /// How many workers are alive.
+    /// How many workers take new work.
     population: watch::Sender<u32>,
     planning: Planning,
+    releases: Releases,
     state: Option<Arc<State>>,
+    /// What was refused, by reason.
+    refused: Arc<Counters>,
 }
 
 impl Service {
@@ -64,8 +73,9 @@ impl Service {
         authority: Authority,
         tasks: Tasks,
         endpoint: Endpoint,
+        detector: Detector,
         state: Option<Arc<State>>,
-        members: Vec<(String, Vec<Fingerprint>)>,
+        kept: Kept,
     ) -> Arc<Service> {
         let (handle, mailbox) = Core::new();
         let service = Arc::new(Service {
@@ -73,13 +83,19 @@ impl Service {
             authority,
             tasks: tasks.clone(),
             core: handle,
+            detector,
             connections: Connections::default(),
             population: watch::Sender::new(0),
             planning: Planning::default(),
+            releases: Releases::default(),
             state,
+            refused: Arc::default(),
         });
         let mut membership = Membership::new(NUMERICS_PROFILE);
-        membership.restore(Instant::now(), members);
+        let now = Instant::now();
+        membership.restore(now, kept.members);
+        membership.restore_drained(now, kept.drained);
+        membership.restore_quarantine(kept.deaths);
         tasks.spawn(self::core::run(service.clone(), membership, mailbox));
         tasks.spawn(accept::run(service.clone(), endpoint));
         service
@@ -96,8 +112,8 @@ impl Service {
             Command::Release { lease, at, lost } => {
                 tracing::info!(%lease, workers = at.len(), "lease ends");
                 for connection in at {
-                    self.tasks
-                        .spawn(self.clone().release_at(connection, lease, lost.clone()));
+                    let releasing = Releasing::begin(self, lease);
+                    self.tasks.spawn(releasing.tell(connection, lost.clone()));
                 }
             }
             Command::Probe { connection, peers } => {
@@ -108,13 +124,22 @@ impl Service {
                     .await;
             }
             Command::Forget { name } => self.keep(move |state| state.remove_member(&name)).await,
-            Command::Population(alive) => {
-                self.population.send_replace(alive);
+            Command::Drain { connection } => {
+                self.tasks.spawn(self.clone().drain_at(connection));
+            }
+            Command::KeepDeaths(record) => self.keep(move |state| state.put_deaths(&record)).await,
+            Command::ForgetDeaths { function, node } => {
+                self.keep(move |state| state.remove_deaths(&function, &node))
+                    .await;
+            }
+            Command::Population(serving) => {
+                self.population.send_replace(serving);
             }
         }
     }
 
-    /// A name that could not be kept is a name that may be given twice after a restart: worth a line, not a stop.
+    /// What could not be kept is forgotten by a restart, so that a name may be given twice, for instance: worth a line,
+    /// not a stop.
     async fn keep<E: Into<convoke_common::Error> + Send + 'static>(
         &self,
         work: impl FnOnce(&State) -> std::result::Result<(), E> + Send + 'static,

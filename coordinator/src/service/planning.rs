@@ -8,6 +8,7 @@ use convoke_common::program::Participant;
 use convoke_common::rpc::{PlanOptions, Planned, WorkerCount};
 use convoke_common::{Code, Error, Result};
 use tokio::sync::Semaphore;
+use tokio::time::timeout_at;
 
 use super::Service;
 use super::members::Caller;
@@ -54,7 +55,13 @@ fn check(function: &Function, options: &PlanOptions) -> Result<()> {
             options.in_flight
         ));
     }
-    if options.pins.len() > MOST_NAMES || options.axes.bounds.len() > MOST_NAMES {
+    let names = [
+        options.pins.len(),
+        options.axes.bounds.len(),
+        options.expected.len(),
+        options.avoid.len(),
+    ];
+    if names.iter().any(|n| *n > MOST_NAMES) {
         return bad(&format!("a plan may have {MOST_NAMES} pins and axes"));
     }
     let artifacts = function.artifacts.iter();
@@ -63,6 +70,30 @@ fn check(function: &Function, options: &PlanOptions) -> Result<()> {
             .map_err(|e| Error::new(Code::InvalidGraph, e.to_string()))
     });
     checked.try_for_each(|artifact| artifact)
+}
+
+/// What is asked of a plan once workers have left: no more of them than there are.
+fn for_what_is_left(options: PlanOptions, cluster: &ClusterModel) -> Result<PlanOptions> {
+    let left = u32::try_from(cluster.workers.len()).unwrap_or(u32::MAX);
+    let avoided = || {
+        let names = options.avoid.iter().map(|(name, _)| name.as_str());
+        names.collect::<Vec<_>>().join(", ")
+    };
+    let start = "start one with `convoke worker --join HOST:PORT --token-file FILE`";
+    match options.workers {
+        _ if left == 0 && options.avoid.is_empty() => {
+            Err(Error::new(Code::NoWorkers, "no worker has joined").advise(start))
+        }
+        _ if left == 0 => {
+            let msg = format!("no worker is left besides {}", avoided());
+            Err(Error::new(Code::NoWorkers, msg).advise(start))
+        }
+        WorkerCount::Exactly(n) if n > left && !options.avoid.is_empty() => Ok(PlanOptions {
+            workers: WorkerCount::Exactly(left),
+            ..options
+        }),
+        _ => Ok(options),
+    }
 }
 
 /// The only place where the service meets the planner.
@@ -76,6 +107,16 @@ fn compute(
 }
 
 impl Service {
+    /// A coordinator that was just started waits for the workers that it knows.
+    pub(super) async fn returned(&self) -> Result<()> {
+        let mut population = self.population.subscribe();
+        while let Some(until) = self.core.call(|core, now| core.returning(now)).await? {
+            // Until another has registered, or it is time.
+            let _ = timeout_at(until, population.changed()).await;
+        }
+        Ok(())
+    }
+
     /// Plans `function` for the caller as its driver, and keeps the plan.
     pub(super) async fn plan(
         &self,
@@ -84,6 +125,7 @@ impl Service {
         options: PlanOptions,
         driver: Incarnation,
     ) -> Result<Planned> {
+        self.returned().await?;
         let place = self
             .planning
             .places
@@ -98,13 +140,19 @@ impl Service {
             })?;
         let turn = self.planning.turns.clone().acquire_owned().await;
         let turn = turn.map_err(|_| Error::internal("the planner is closed"))?;
-        let cluster = self.core.call(|core, _| core.model()).await?;
-        if cluster.workers.is_empty() {
-            let e = Error::new(Code::NoWorkers, "no worker has joined");
-            return Err(
-                e.advise("start one with `convoke worker --join HOST:PORT --token-file FILE`")
-            );
-        }
+        let (function, function_id) = blocking(&self.world, move || {
+            let id = function.id();
+            (function, id)
+        })
+        .await?;
+        let function_id = function_id.map_err(|e| Error::internal(e.to_string()))?;
+        self.core
+            .call(move |core, _| core.admit(&function_id))
+            .await??;
+        self.resume(caller, driver).await?;
+        let avoid = options.avoid.clone();
+        let cluster = self.core.call(move |core, _| core.model(&avoid)).await?;
+        let options = for_what_is_left(options, &cluster)?;
         let model = function.name.clone();
         let planned = blocking(&self.world, move || {
             // Held until the work is done, also where the caller no longer waits for it.
@@ -123,6 +171,7 @@ impl Service {
         let programs = planned.programs.into_iter().map(Arc::new);
         let plan = Arc::new(Plan {
             model,
+            function: function_id,
             parts: programs.zip(planned.step_bytes).collect(),
             participants: participants.clone(),
             axes: planned.axes.clone(),

@@ -1,10 +1,11 @@
 //! The cluster's status: what the coordinator knows, and what each worker says of itself.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use convoke_common::Result;
 use convoke_common::program::NUMERICS_PROFILE;
-use convoke_common::rpc::ClusterStatus;
+use convoke_common::rpc::{ClusterStatus, LeaseStatus, MemberStatus};
 
 use super::Service;
 
@@ -12,30 +13,51 @@ use super::Service;
 const ACCOUNT_BOUND: Duration = Duration::from_secs(1);
 
 impl Service {
+    /// Members and leases as they are in the books: nobody is asked.
+    pub async fn known(&self) -> Result<(Vec<MemberStatus>, Vec<LeaseStatus>)> {
+        let known = self
+            .core
+            .call(|core, now| (core.status(now), core.leases()));
+        known.await
+    }
+
     /// The whole cluster, now.
     pub(super) async fn status(&self) -> Result<ClusterStatus> {
         let workers = self.core.call(|core, _| core.connections()).await?;
+        let armed: BTreeSet<String> = workers
+            .iter()
+            .filter(|(_, connection)| self.connections.tripwire(*connection))
+            .map(|(name, _)| name.clone())
+            .collect();
         let asked = workers.into_iter().map(async |(name, connection)| {
             Some((name, self.account(connection, ACCOUNT_BOUND).await.ok()?))
         });
         let accounts: Vec<_> = futures::future::join_all(asked).await;
+        let at = self.world.wall.unix_seconds();
         let known = self
             .core
-            .call(|core, now| (core.status(now), core.leases()))
+            .call(move |core, now| (core.status(now), core.leases(), core.quarantine(at)))
             .await?;
-        let (mut members, leases) = known;
+        let (mut members, leases, quarantine) = known;
         for (name, account) in accounts.into_iter().flatten() {
             let member = members.iter_mut().find(|m| m.name == name);
             if let Some(member) = member.filter(|m| m.incarnation == account.incarnation) {
                 member.status = Some(account);
             }
         }
+        for member in &mut members {
+            member.tripwire = armed.contains(&member.name);
+        }
+        let refused = self.refused.counted().into_iter();
+        let refused = refused.chain(self.detector.refused());
         let traffic = self.connections.traffic();
         Ok(ClusterStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             profile: NUMERICS_PROFILE.to_owned(),
             members,
             leases,
+            quarantine,
+            refused: refused.collect(),
             // No call here carries weights; the client hands them to workers itself.
             weight_bytes_relayed: 0,
             bytes_received: traffic.received,

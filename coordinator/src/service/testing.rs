@@ -1,11 +1,11 @@
 //! A coordinator, members and a scripted worker over loopback, for tests.
 
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use convoke_common::admission::{DIAL_BOUND, bind_towards, call, join};
+use convoke_common::detection::Detector;
 use convoke_common::error::{Error, Result};
 use convoke_common::identity::{
     JoinToken, OwnIdentity, RevocationList, Role, TlsConfigs, TokenId, dial,
@@ -18,8 +18,9 @@ use convoke_common::rpc::{
 };
 use convoke_common::rpc_transport::{MAX_FRAME, serve_stream};
 use convoke_common::world::quic::Connection;
-use convoke_common::world::{ComputePool, Endpoint, EndpointOptions, Rng, SystemRng, World};
+use convoke_common::world::{Endpoint, EndpointOptions, NoCompute, Rng, SystemRng, World};
 use tarpc::context::Context;
+use tokio::sync::Semaphore;
 
 use crate::{Coordinator, CoordinatorConfig, Running};
 
@@ -49,7 +50,6 @@ impl Drop for Scratch {
 pub struct Rig {
     pub world: World,
     pub running: Running,
-    _compute: ComputePool,
 }
 
 pub fn config() -> CoordinatorConfig {
@@ -66,14 +66,9 @@ pub async fn rig() -> Rig {
 }
 
 pub async fn rig_with(config: CoordinatorConfig) -> Result<Rig> {
-    let compute = ComputePool::start("test", NonZeroUsize::MIN, 1).unwrap();
-    let world = World::real(compute.handle());
+    let world = World::real(Arc::new(NoCompute));
     let running = Coordinator::start(world.clone(), config).await?;
-    Ok(Rig {
-        world,
-        running,
-        _compute: compute,
-    })
+    Ok(Rig { world, running })
 }
 
 impl Rig {
@@ -118,6 +113,7 @@ impl Rig {
         let connection = dial(&endpoint, addr, Role::Coordinator, DIAL_BOUND)
             .await?
             .connection;
+        Detector::dialling(self.world.clone()).watch(connection.clone());
         let client = connect_coordinator(&self.world, &connection).await?;
         Ok(Session {
             name: identity.peer().name.to_string(),
@@ -154,8 +150,11 @@ pub fn offer(incarnation: u64) -> Register {
         profile: NUMERICS_PROFILE.into(),
         threads: 1,
         memory: 1 << 30,
+        window: 8 << 20,
         flops: 1e9,
         memory_bandwidth: 1e9,
+        leases: vec![],
+        deaths: vec![],
     }
 }
 
@@ -220,6 +219,8 @@ pub struct Script {
     pub install: Option<Error>,
     /// Never answers `install`.
     pub hangs: bool,
+    /// Takes a permit before it answers `release`.
+    pub frees: Option<Arc<Semaphore>>,
 }
 
 /// A call that a scripted worker saw.
@@ -229,6 +230,7 @@ pub enum Call {
     Release(LeaseId),
     Probe(Vec<String>),
     Revoke(Vec<TokenId>),
+    Drain,
 }
 
 #[derive(Clone, Default)]
@@ -259,6 +261,9 @@ impl Worker for Scripted {
     }
     async fn release(self, _: Context, lease: LeaseId, _: Option<String>) -> Result<()> {
         self.note(Call::Release(lease));
+        if let Some(frees) = &self.script.frees {
+            frees.acquire().await.unwrap().forget();
+        }
         Ok(())
     }
     async fn probe(self, _: Context, peers: Vec<Participant>) -> Result<Vec<LinkReport>> {
@@ -267,6 +272,10 @@ impl Worker for Scripted {
     }
     async fn revoke(self, _: Context, ids: Vec<TokenId>) -> Result<()> {
         self.note(Call::Revoke(ids));
+        Ok(())
+    }
+    async fn drain(self, _: Context) -> Result<()> {
+        self.note(Call::Drain);
         Ok(())
     }
     async fn status(self, _: Context) -> Result<WorkerStatus> {

@@ -1,22 +1,41 @@
 //! What a driver decides: a plain state machine over the steps in flight of one lease.
 //!
 //! ```text
-//! Running --every result arrived--> Resolved(ok) --every participant done--> retired
-//!    |---primary error-----------> Resolved(err) ----------^
-//!    '---secondary error---> Suspect --primary error, or every participant done--> Resolved(err)
+//! Running --every result arrived--> Resolved --every participant quiet--> retired
+//!    |---cause------------------------> ^
+//!    '---consequence---> Suspect -------'  a cause, everybody quiet, or no cause within CAUSE_BOUND
 //! ```
+//!
+//! A *cause* is a primary error, the caller's own word, or a participant that the driver itself has lost. A
+//! *consequence* is what a participant says of another: that it lost contact with it, or that its lease is gone.
 //!
 //! Invariants
 //! 1. A step resolves exactly once, and retires exactly once, after it resolved.
-//! 2. The first primary error is the root cause; a consequence is reported only when no cause came.
+//! 2. The first cause is what the caller gets; a consequence is reported only when no cause came. Causes that come
+//!    later are attached.
 //! 3. After an error every participant that has not sent it is told to abort, once.
-//! 4. Once a participant is lost, has dropped the lease or cannot reach another, no further step runs:
-//!    links are bound to the lease, so it cannot recover.
+//! 4. Once a participant is lost, has dropped the lease, leaves, is wedged or cannot reach another, no further step
+//!    runs: links are bound to the lease, so it cannot recover.
+//! 5. A participant that does not quiesce a failed step is given up after [`QUIESCE_BOUND`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
+use convoke_common::detection::bounds::PROCESS_KILLED;
 use convoke_common::error::{Code, Error};
 use convoke_common::ids::ParticipantIx;
+use tokio::time::Instant;
+
+/// How long a consequence waits for its cause while the driver sees nothing wrong with the participant that it
+/// blames: all who have a link to a killed process notice within this time of its death.
+pub const CAUSE_BOUND: Duration = PROCESS_KILLED;
+
+/// How long a participant may take to quiesce a failed step: the five seconds after which it calls itself wedged, and
+/// the way of that word. Kernels notice within milliseconds that they are cancelled.
+pub const QUIESCE_BOUND: Duration = Duration::from_millis(5500);
+
+/// Errors attached to a step's cause; many may fail at once.
+const MOST_ATTACHED: usize = 8;
 
 /// What happened.
 #[derive(Debug, Clone)]
@@ -33,7 +52,7 @@ pub enum Event {
     },
     /// A participant has quiesced the step.
     Done { n: u64, from: ParticipantIx },
-    /// A participant is gone.
+    /// The link to a participant ended.
     Lost { peer: ParticipantIx, error: Error },
     /// The lease is given up: every step fails, and later ones as well.
     Closed { error: Error },
@@ -52,24 +71,47 @@ pub enum Command {
     },
     /// The step succeeded or its cause is known: tell the caller.
     Resolve { n: u64, result: Result<(), Error> },
-    /// The step failed by consequence; its cause may still come.
-    Suspect { n: u64, error: Error },
+    /// The step that failed has another cause, for the caller if it has not taken the first yet.
+    Attach { n: u64, error: Error },
     /// Nothing of the step is left anywhere.
     Retire { n: u64 },
+}
+
+/// A consequence, until its cause is known.
+#[derive(Debug)]
+struct Suspicion {
+    error: Error,
+    from: Option<ParticipantIx>,
+    /// Whom it says is gone.
+    blamed: Option<ParticipantIx>,
+    until: Instant,
 }
 
 #[derive(Debug)]
 enum State {
     Running { missing: usize },
-    Suspect { error: Error },
+    Suspect(Suspicion),
     Resolved,
 }
 
 #[derive(Debug)]
 struct Step {
     state: State,
-    failed: bool,
+    /// Who may still run something of it.
     quiescing: BTreeSet<ParticipantIx>,
+    /// When whoever has not quiesced it is given up; absent while it has not failed.
+    overdue: Option<Instant>,
+    /// Whom its cause is about.
+    culprit: Option<ParticipantIx>,
+    attached: usize,
+}
+
+/// Why no further step runs.
+#[derive(Debug)]
+struct Broken {
+    from: Option<ParticipantIx>,
+    error: Error,
+    cause: bool,
 }
 
 /// The decisions of one lease's driver.
@@ -78,8 +120,13 @@ pub struct Core {
     workers: ParticipantIx,
     names: Vec<String>,
     steps: BTreeMap<u64, Step>,
+    /// Whose link ended.
     lost: BTreeSet<ParticipantIx>,
-    broken: Option<Error>,
+    /// Who says nothing more of any step.
+    silent: BTreeSet<ParticipantIx>,
+    /// Whom no new plan should use.
+    unusable: BTreeSet<ParticipantIx>,
+    broken: Option<Broken>,
     commands: VecDeque<Command>,
 }
 
@@ -91,46 +138,30 @@ impl Core {
             names,
             steps: BTreeMap::new(),
             lost: BTreeSet::new(),
+            silent: BTreeSet::new(),
+            unusable: BTreeSet::new(),
             broken: None,
             commands: VecDeque::new(),
         }
     }
 
     /// Takes an event.
-    pub fn apply(&mut self, event: Event) {
+    pub fn apply(&mut self, now: Instant, event: Event) {
         match event {
-            Event::Begin { n, results } => self.begin(n, results),
+            Event::Begin { n, results } => self.begin(now, n, results),
             Event::Arrived { n } => self.arrived(n),
-            Event::Failed { n, from, error } => {
-                match (from, error.code) {
-                    // It dropped the lease, and will say nothing more of any step.
-                    (Some(w), Code::LeaseRetired) => return self.lost(w, error),
-                    (Some(_), Code::PeerLost | Code::WorkerLeaving) => {
-                        self.broken.get_or_insert_with(|| error.clone());
-                    }
-                    _ => {}
-                }
-                self.failed(n, from, error);
-            }
+            Event::Failed { n, from, error } => match from {
+                Some(w) => self.reported(now, n, w, error),
+                None => self.failed(now, n, None, error, None),
+            },
             Event::Done { n, from } => self.done(n, from),
-            Event::Lost { peer, error } => self.lost(peer, error),
+            Event::Lost { peer, error } => self.lost(now, peer, error),
             Event::Closed { error } => {
-                for n in self.steps.keys().copied().collect::<Vec<_>>() {
-                    self.failed(n, None, error.clone());
+                for n in self.live() {
+                    self.failed(now, n, None, error.clone(), None);
                 }
-                self.broken.get_or_insert(error);
+                self.breaks(None, &error, true);
             }
-        }
-    }
-
-    fn lost(&mut self, peer: ParticipantIx, error: Error) {
-        if peer >= self.workers || !self.lost.insert(peer) {
-            return;
-        }
-        self.broken.get_or_insert_with(|| error.clone());
-        for n in self.steps.keys().copied().collect::<Vec<_>>() {
-            self.failed(n, Some(peer), error.clone());
-            self.done(n, peer);
         }
     }
 
@@ -139,58 +170,154 @@ impl Core {
         self.commands.pop_front()
     }
 
+    /// When [`Core::handle_timeout`] is due.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let due = |s: &Step| match &s.state {
+            State::Suspect(s) => Some(s.until),
+            _ => s.overdue,
+        };
+        self.steps.values().filter_map(due).min()
+    }
+
+    /// Ends what has waited long enough.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        for n in self.live() {
+            let Some(step) = self.steps.get(&n) else {
+                continue;
+            };
+            match &step.state {
+                State::Suspect(s) if s.until <= now => self.convict(n),
+                State::Resolved if step.overdue.is_some_and(|t| t <= now) => {
+                    let late: Vec<_> = step.quiescing.iter().copied().collect();
+                    for peer in late {
+                        let msg = format!("{} did not stop a step that ended", self.name(peer));
+                        let error = Error::new(Code::Wedged, msg).advise("restart this worker");
+                        self.unusable.insert(peer);
+                        self.give_up(now, peer, &self.of(peer, error));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// Steps that are not retired.
     pub fn live_steps(&self) -> usize {
         self.steps.len()
     }
 
-    /// Participants that have yet to quiesce a step that failed.
-    pub fn unquiesced(&self, n: u64) -> Vec<ParticipantIx> {
-        let step = self.steps.get(&n).filter(|s| s.failed);
+    /// Participants that have not ended a step.
+    pub fn unfinished(&self, n: u64) -> Vec<ParticipantIx> {
+        let step = self.steps.get(&n);
         step.map_or(vec![], |s| s.quiescing.iter().copied().collect())
     }
 
     /// Why no further step can succeed, where none can.
     pub fn broken(&self) -> Option<&Error> {
-        self.broken.as_ref()
+        self.broken.as_ref().map(|b| &b.error)
     }
 
-    fn begin(&mut self, n: u64, results: usize) {
-        let quiescing: BTreeSet<_> = (0..self.workers)
-            .filter(|w| !self.lost.contains(w))
-            .collect();
-        if let Some(error) = self.broken().cloned() {
-            // The living ones learn of the step all the same, so that every window moves alike.
-            self.steps.insert(
-                n,
-                Step {
-                    state: State::Resolved,
-                    failed: true,
-                    quiescing,
-                },
-            );
-            self.commands.push_back(Command::Start { n });
-            self.commands.push_back(Command::Abort {
-                n,
-                error: error.clone(),
-                except: None,
-            });
-            self.commands.push_back(Command::Resolve {
-                n,
-                result: Err(error),
-            });
-            return self.settle(n);
+    /// Participants that a plan in place of this one should not use: lost, leaving, wedged, or out of another's reach.
+    pub fn unusable(&self) -> impl Iterator<Item = ParticipantIx> {
+        self.unusable.iter().copied()
+    }
+
+    fn live(&self) -> Vec<u64> {
+        self.steps.keys().copied().collect()
+    }
+
+    fn name(&self, w: ParticipantIx) -> &str {
+        self.names.get(usize::from(w)).map_or("?", |n| n.as_str())
+    }
+
+    /// An error about a participant.
+    fn of(&self, w: ParticipantIx, error: Error) -> Error {
+        error.at(convoke_common::Site {
+            worker: Some(self.name(w).to_owned()),
+            ..Default::default()
+        })
+    }
+
+    /// Whom a participant's report of a loss is about.
+    fn blamed(&self, from: ParticipantIx, error: &Error) -> Option<ParticipantIx> {
+        if error.code != Code::PeerLost {
+            return None;
         }
+        let name = error.site.as_ref()?.worker.as_ref()?;
+        let ix = self.names.iter().position(|n| n == name)? as ParticipantIx;
+        (ix != from).then_some(ix)
+    }
+
+    fn breaks(&mut self, from: Option<ParticipantIx>, error: &Error, cause: bool) {
+        if self.broken.as_ref().is_none_or(|b| cause && !b.cause) {
+            self.broken = Some(Broken {
+                from,
+                error: error.clone(),
+                cause,
+            });
+        }
+    }
+
+    /// A participant says that it failed.
+    fn reported(&mut self, now: Instant, n: u64, from: ParticipantIx, error: Error) {
+        match error.code {
+            // It dropped the lease, and will say nothing more of any step.
+            Code::LeaseRetired => self.give_up(now, from, &error),
+            Code::Wedged => {
+                self.unusable.insert(from);
+                self.give_up(now, from, &error);
+            }
+            Code::WorkerLeaving => {
+                self.unusable.insert(from);
+                self.breaks(Some(from), &error, true);
+                self.failed(now, n, Some(from), error, Some(from));
+            }
+            Code::PeerLost => {
+                self.breaks(Some(from), &error, false);
+                self.failed(now, n, Some(from), error, Some(from));
+            }
+            _ => self.failed(now, n, Some(from), error, Some(from)),
+        }
+    }
+
+    fn lost(&mut self, now: Instant, peer: ParticipantIx, error: Error) {
+        if peer < self.workers && self.lost.insert(peer) {
+            self.unusable.insert(peer);
+            let error = self.of(peer, error);
+            self.give_up(now, peer, &error);
+        }
+    }
+
+    /// Nothing more is expected of a participant: every step fails.
+    fn give_up(&mut self, now: Instant, peer: ParticipantIx, error: &Error) {
+        self.silent.insert(peer);
+        self.breaks(Some(peer), error, self.is_cause(Some(peer), error));
+        for n in self.live() {
+            self.failed(now, n, Some(peer), error.clone(), Some(peer));
+            self.done(n, peer);
+        }
+    }
+
+    fn begin(&mut self, now: Instant, n: u64, results: usize) {
+        let silent = &self.silent;
+        let quiescing = (0..self.workers).filter(|w| !silent.contains(w)).collect();
         self.steps.insert(
             n,
             Step {
                 state: State::Running { missing: results },
-                failed: false,
                 quiescing,
+                overdue: None,
+                culprit: None,
+                attached: 0,
             },
         );
         self.commands.push_back(Command::Start { n });
-        if results == 0 {
+        if let Some(broken) = &self.broken {
+            // The living ones learn of the step all the same, so that every window moves alike.
+            let (from, error) = (broken.from, broken.error.clone());
+            self.failed(now, n, from, error, None);
+            self.settle(n);
+        } else if results == 0 {
             self.finish(n);
         }
     }
@@ -218,48 +345,110 @@ impl Core {
         }
     }
 
-    fn failed(&mut self, n: u64, from: Option<ParticipantIx>, error: Error) {
+    fn is_cause(&self, from: Option<ParticipantIx>, error: &Error) -> bool {
+        // The caller's own word is final, and so is what the driver sees itself.
+        let Some(from) = from else { return true };
+        let about = self.blamed(from, error).unwrap_or(from);
+        !error.code.is_secondary() || error.code == Code::PeerLost && self.lost.contains(&about)
+    }
+
+    /// An error ends a step; whoever it is from, all `except` one are told.
+    fn failed(
+        &mut self,
+        now: Instant,
+        n: u64,
+        from: Option<ParticipantIx>,
+        error: Error,
+        except: Option<ParticipantIx>,
+    ) {
+        let cause = self.is_cause(from, &error);
+        let blamed = from.and_then(|w| self.blamed(w, &error));
         let Some(step) = self.steps.get_mut(&n) else {
             return;
         };
-        let first = matches!(step.state, State::Running { .. });
-        if first {
-            step.failed = true;
-            self.commands.push_back(Command::Abort {
-                n,
-                error: error.clone(),
-                except: from,
-            });
+        if let State::Running { .. } = step.state {
+            step.overdue = Some(now + QUIESCE_BOUND);
+            let error = error.clone();
+            self.commands.push_back(Command::Abort { n, error, except });
         }
-        // The caller's own word is final: nobody waits for a cause of it.
-        let is_cause = from.is_none() || !error.code.is_secondary();
-        match (&step.state, is_cause) {
-            (State::Running { .. } | State::Suspect { .. }, true) => {
-                step.state = State::Resolved;
-                let error = self.with_stopped(error, from);
-                self.commands.push_back(Command::Resolve {
-                    n,
-                    result: Err(error),
+        match &step.state {
+            State::Running { .. } if !cause => {
+                step.state = State::Suspect(Suspicion {
+                    error,
+                    from,
+                    blamed,
+                    until: now + CAUSE_BOUND,
                 });
             }
-            (State::Running { .. }, false) => {
-                let error = self.with_stopped(error, from);
-                if let Some(step) = self.steps.get_mut(&n) {
-                    step.state = State::Suspect {
-                        error: error.clone(),
-                    };
-                }
-                self.commands.push_back(Command::Suspect { n, error });
+            State::Running { .. } | State::Suspect(_) if cause => {
+                self.resolve(n, from, blamed, error)
             }
+            // Each says that the other is gone: nobody else is to blame.
+            State::Suspect(s) if s.from.is_some() && s.from == blamed && s.blamed == from => {
+                self.convict(n);
+            }
+            State::Resolved if cause => self.attach(n, from, blamed, error),
             _ => {}
         }
         self.settle(n);
     }
 
-    fn with_stopped(&self, mut error: Error, from: Option<ParticipantIx>) -> Error {
-        let others = (0..self.workers).filter(|w| Some(*w) != from);
-        error.stopped = others.map(|w| self.names[usize::from(w)].clone()).collect();
-        error
+    /// Another cause, of a step that has failed already.
+    fn attach(
+        &mut self,
+        n: u64,
+        from: Option<ParticipantIx>,
+        blamed: Option<ParticipantIx>,
+        error: Error,
+    ) {
+        let Some(step) = self.steps.get_mut(&n) else {
+            return;
+        };
+        // Not the caller's own word, nor more of the same.
+        let new = from.is_some() && blamed.or(from) != step.culprit;
+        if step.overdue.is_some() && new && step.attached < MOST_ATTACHED {
+            step.attached += 1;
+            self.commands.push_back(Command::Attach { n, error });
+        }
+    }
+
+    fn resolve(
+        &mut self,
+        n: u64,
+        from: Option<ParticipantIx>,
+        blamed: Option<ParticipantIx>,
+        mut error: Error,
+    ) {
+        let culprit = blamed.or(from);
+        let gone = |w: &ParticipantIx| self.lost.contains(w) || culprit == Some(*w);
+        let stopped = (0..self.workers).filter(|w| !gone(w));
+        error.stopped = stopped.map(|w| self.name(w).to_owned()).collect();
+        if let Some(step) = self.steps.get_mut(&n) {
+            step.state = State::Resolved;
+            step.culprit = culprit;
+            let result = Err(error);
+            self.commands.push_back(Command::Resolve { n, result });
+        }
+    }
+
+    /// No cause came: the consequence is all there is to say.
+    fn convict(&mut self, n: u64) {
+        let Some(Step {
+            state: State::Suspect(s),
+            ..
+        }) = self.steps.get(&n)
+        else {
+            return;
+        };
+        let (from, blamed, mut error) = (s.from, s.blamed, s.error.clone());
+        if let (Some(from), Some(blamed)) = (from, blamed) {
+            if from < self.workers {
+                // The driver sees nothing wrong with it.
+                error.message = format!("{} {}", self.name(from), error.message);
+            }
+            self.unusable.insert(blamed);
+        }
+        self.resolve(n, from, blamed, error);
     }
 
     fn done(&mut self, n: u64, from: ParticipantIx) {
@@ -271,19 +460,19 @@ impl Core {
 
     /// Retires a step that resolved and has quiesced everywhere.
     fn settle(&mut self, n: u64) {
-        let Some(step) = self.steps.get_mut(&n) else {
+        let Some(step) = self.steps.get(&n) else {
             return;
         };
         if !step.quiescing.is_empty() {
             return;
         }
-        if let State::Suspect { error } = &step.state {
+        if let State::Suspect(_) = step.state {
             // Everybody who could have sent a cause has spoken.
-            let result = Err(error.clone());
-            self.commands.push_back(Command::Resolve { n, result });
-            step.state = State::Resolved;
+            self.convict(n);
         }
-        if matches!(step.state, State::Resolved) {
+        if let Some(step) = self.steps.get(&n)
+            && matches!(step.state, State::Resolved)
+        {
             self.steps.remove(&n);
             self.commands.push_back(Command::Retire { n });
         }
@@ -291,163 +480,4 @@ impl Core {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn check(events: Vec<Event>, want: &str) {
-        let mut core = Core::new(vec!["a".into(), "b".into()]);
-        let mut got = Vec::new();
-        for e in events {
-            core.apply(e);
-            while let Some(c) = core.next_command() {
-                got.push(match c {
-                    Command::Start { n } => format!("start {n}"),
-                    Command::Abort { n, except, .. } => format!("abort {n} except {except:?}"),
-                    Command::Resolve { n, result: Ok(()) } => format!("ok {n}"),
-                    Command::Resolve { n, result: Err(e) } => {
-                        format!("err {n} {} stopped {:?}", e.message, e.stopped)
-                    }
-                    Command::Suspect { n, error } => format!("suspect {n} {}", error.message),
-                    Command::Retire { n } => format!("retire {n}"),
-                });
-            }
-        }
-        assert_eq!(got.join("; "), want);
-    }
-
-    fn begin() -> Event {
-        Event::Begin { n: 0, results: 1 }
-    }
-    fn done(from: u16) -> Event {
-        Event::Done { n: 0, from }
-    }
-    fn failed(from: u16, code: Code, m: &str) -> Event {
-        Event::Failed {
-            n: 0,
-            from: Some(from),
-            error: Error::new(code, m),
-        }
-    }
-
-    #[test]
-    fn success_resolves_before_it_retires() {
-        check(
-            vec![begin(), done(0), Event::Arrived { n: 0 }, done(1)],
-            "start 0; ok 0; retire 0",
-        );
-        check(
-            vec![begin(), done(0), done(1), Event::Arrived { n: 0 }],
-            "start 0; ok 0; retire 0",
-        );
-    }
-
-    #[test]
-    fn first_primary_error_is_the_cause() {
-        check(
-            vec![
-                begin(),
-                failed(1, Code::KernelFailed, "boom"),
-                failed(0, Code::KernelFailed, "later"),
-                done(0),
-                done(1),
-            ],
-            "start 0; abort 0 except Some(1); err 0 boom stopped [\"a\"]; retire 0",
-        );
-    }
-
-    #[test]
-    fn a_consequence_waits_for_its_cause() {
-        check(
-            vec![
-                begin(),
-                failed(0, Code::PeerLost, "lost b"),
-                failed(1, Code::KernelFailed, "boom"),
-                done(0),
-                done(1),
-            ],
-            "start 0; abort 0 except Some(0); suspect 0 lost b; err 0 boom stopped [\"a\"]; retire 0",
-        );
-        check(
-            vec![
-                begin(),
-                failed(0, Code::PeerLost, "lost b"),
-                done(0),
-                done(1),
-            ],
-            "start 0; abort 0 except Some(0); suspect 0 lost b; err 0 lost b stopped [\"b\"]; retire 0",
-        );
-    }
-
-    #[test]
-    fn a_lost_participant_ends_this_and_later_steps() {
-        let lost = Event::Lost {
-            peer: 1,
-            error: Error::new(Code::PeerLost, "lost b"),
-        };
-        check(
-            vec![begin(), lost, done(0), Event::Begin { n: 1, results: 1 }],
-            "start 0; abort 0 except Some(1); suspect 0 lost b; err 0 lost b stopped [\"a\"]; retire 0; \
-             start 1; abort 1 except None; err 1 lost b stopped []",
-        );
-    }
-
-    #[test]
-    fn a_dropped_lease_ends_every_step_and_those_to_come() {
-        let retired = || Error::new(Code::LeaseRetired, "gone");
-        check(
-            vec![
-                begin(),
-                Event::Begin { n: 1, results: 1 },
-                failed(1, Code::LeaseRetired, "gone"),
-                done(0),
-                Event::Done { n: 1, from: 0 },
-                Event::Begin { n: 2, results: 1 },
-            ],
-            "start 0; start 1; abort 0 except Some(1); suspect 0 gone; abort 1 except Some(1); suspect 1 gone; \
-             err 0 gone stopped [\"a\"]; retire 0; err 1 gone stopped [\"a\"]; retire 1; \
-             start 2; abort 2 except None; err 2 gone stopped []",
-        );
-        check(
-            vec![
-                begin(),
-                Event::Closed { error: retired() },
-                Event::Begin { n: 1, results: 1 },
-            ],
-            "start 0; abort 0 except None; err 0 gone stopped [\"a\", \"b\"]; \
-             start 1; abort 1 except None; err 1 gone stopped []",
-        );
-    }
-
-    #[test]
-    fn a_worker_cut_off_from_another_breaks_the_lease() {
-        check(
-            vec![
-                begin(),
-                failed(0, Code::PeerLost, "lost b"),
-                done(0),
-                done(1),
-                Event::Begin { n: 1, results: 1 },
-            ],
-            "start 0; abort 0 except Some(0); suspect 0 lost b; err 0 lost b stopped [\"b\"]; retire 0; \
-             start 1; abort 1 except None; err 1 lost b stopped []",
-        );
-    }
-
-    #[test]
-    fn the_callers_word_is_final() {
-        let error = Error::new(Code::Cancelled, "dropped");
-        check(
-            vec![
-                begin(),
-                Event::Failed {
-                    n: 0,
-                    from: None,
-                    error,
-                },
-                done(0),
-                done(1),
-            ],
-            "start 0; abort 0 except None; err 0 dropped stopped [\"a\", \"b\"]; retire 0",
-        );
-    }
-}
+mod tests;

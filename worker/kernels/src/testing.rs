@@ -3,7 +3,7 @@
 use crate::Exec;
 use crate::element::Number;
 use std::sync::LazyLock;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 static RUNNING: AtomicBool = AtomicBool::new(false);
 
@@ -64,4 +64,29 @@ pub fn bits<T: Number>(values: &[T]) -> Vec<u64> {
             }
         })
         .collect()
+}
+
+/// Checks that a kernel on one thread stops in the middle of its work once it is cancelled. `run` takes long.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "what stops a kernel is another thread, in real time"
+)]
+pub fn check_stops(run: impl Fn(&Exec) -> Result<(), crate::KernelError>) {
+    let start = std::time::Instant::now();
+    run(&exec()).expect("runs");
+    let whole = start.elapsed();
+    let stops = || {
+        let cancel = AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                std::thread::sleep(whole / 20);
+                cancel.store(true, Ordering::Relaxed);
+            });
+            let start = std::time::Instant::now();
+            let result = run(&Exec::single(&cancel));
+            matches!(result, Err(crate::KernelError::Cancelled(_))) && start.elapsed() < whole / 2
+        })
+    };
+    // The other thread may be late on a busy machine, but not each time.
+    assert!((0..20).any(|_| stops()), "goes on for {whole:?}");
 }

@@ -16,28 +16,33 @@
 //! 3. An aborted step launches no further kernel, and its running kernel sees the cancel flag.
 //! 4. A runner, and a tensor that a link holds, keep the lease alive: a step ends with `Done` even when its
 //!    lease is released meanwhile.
+//! 5. A step that ended waits for no thread: a job that has none yet is let go of, and finds nothing to do later.
+//! 6. A step that ended and has not quiesced is watched, until it has.
 
+mod ended;
+mod launch;
 mod run;
 
 use std::cmp::Reverse;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use convoke_common::Tensor;
 use convoke_common::error::{Code, Error};
-use convoke_common::ids::{ParticipantIx, StepKey};
+use convoke_common::ids::{FunctionId, ParticipantIx, StepKey};
 use convoke_common::memory::Pool;
 use convoke_common::telemetry::{self, TraceIds};
 use convoke_common::world::Compute;
-use convoke_kernels::Exec;
 use convoke_rendezvous::frame::Frame;
 use convoke_rendezvous::slot::Registered;
-use convoke_rendezvous::{Lease, Link, Outgoing, StepHandler};
+use convoke_rendezvous::trace::checksum;
+use convoke_rendezvous::{Lease, Link, Outgoing, StepHandler, step_event};
 
-use self::run::{After, Phase, Run};
-use crate::cpu::{Inputs, KernelFailure, Launch};
-use crate::installed::{Installed, site};
+use self::run::{After, Phase, Run, Runner};
+use crate::blackbox::{BlackBox, Noted};
+use crate::drain::Gate;
+use crate::installed::Installed;
+use crate::wedge::{Watch, Work};
 
 /// What all steps of a worker share.
 pub struct Engine {
@@ -47,12 +52,54 @@ pub struct Engine {
     /// Threads that a kernel splits over; none where kernels run on the runner's own thread.
     pub threads: Option<Arc<rayon::ThreadPool>>,
     pub steps_done: AtomicU64,
+    /// Whether new work is taken.
+    pub gate: Gate,
+    /// Over work that ended and still runs.
+    pub watch: Watch,
+    /// Where kernels are noted that run; for a worker in a process of its own.
+    pub black_box: Option<BlackBox>,
+}
+
+impl Engine {
+    /// An engine that takes work and has done nothing.
+    pub fn new(
+        worker: &str,
+        host: &str,
+        compute: Arc<dyn Compute>,
+        threads: Option<Arc<rayon::ThreadPool>>,
+        black_box: Option<BlackBox>,
+    ) -> Engine {
+        Engine {
+            worker: worker.to_owned(),
+            host: host.to_owned(),
+            compute,
+            threads,
+            steps_done: AtomicU64::new(0),
+            gate: Gate::default(),
+            watch: Watch::default(),
+            black_box,
+        }
+    }
+
+    /// Notes that this thread runs a kernel.
+    pub fn note(&self, function: &FunctionId, node: &str) -> Option<Noted<'_>> {
+        self.black_box.as_ref()?.note(function, node)
+    }
+}
+
+/// The window entries whose steps have started and not retired.
+fn live(runs: &[Mutex<Run>]) -> impl Iterator<Item = MutexGuard<'_, Run>> {
+    runs.iter()
+        .map(|r| r.lock().unwrap_or_else(PoisonError::into_inner))
+        .filter(|r| r.phase == Phase::Running)
 }
 
 /// Runs the steps of one lease at one worker.
 pub struct Executor {
     engine: Arc<Engine>,
     installed: Arc<Installed>,
+    /// Whether a step is predicted to take no longer than starting a job for it.
+    brief: bool,
     pool: Pool,
     lease: OnceLock<Weak<Lease>>,
     /// By participant index; none for this worker itself and for peers without a common edge.
@@ -73,7 +120,9 @@ impl Executor {
         in_flight: u32,
         driver_lost: Box<dyn Fn() + Send + Sync>,
     ) -> Arc<Executor> {
+        let wake = engine.compute.wake();
         Arc::new_cyclic(|me| Executor {
+            brief: installed.predicted.is_some_and(|p| p <= wake),
             engine,
             installed,
             pool,
@@ -108,21 +157,12 @@ impl Executor {
 
     /// Steps that have started and not retired.
     pub fn live_steps(&self) -> u64 {
-        let live = |r: &&Mutex<Run>| {
-            r.lock().unwrap_or_else(PoisonError::into_inner).phase == Phase::Running
-        };
-        self.runs.iter().filter(live).count() as u64
+        live(&self.runs).count() as u64
     }
 
     /// Ends every step in flight with `error`.
     pub fn abort_all(&self, error: &Error) {
-        let live: Vec<u64> = self
-            .runs
-            .iter()
-            .map(|r| r.lock().unwrap_or_else(PoisonError::into_inner))
-            .filter(|r| r.phase == Phase::Running)
-            .map(|r| r.n)
-            .collect();
+        let live: Vec<u64> = live(&self.runs).map(|r| r.n).collect();
         live.into_iter().for_each(|n| self.fail(n, error.clone()));
     }
 
@@ -138,6 +178,7 @@ impl Executor {
             run.stop(error.clone());
             after.tell = Some(error);
             run.settle(&mut after);
+            self.watch(&mut run, &after);
         }
         self.finish(n, after);
     }
@@ -145,9 +186,11 @@ impl Executor {
     fn finish(&self, n: u64, after: After) {
         let Some(lease) = self.lease() else { return };
         if let Some(error) = after.tell {
+            let key = StepKey { lease: lease.id, n };
+            step_event!("abort", key, code = error.code.name());
             lease.table.abort(n);
             let frame = Frame::Abort {
-                key: StepKey { lease: lease.id, n },
+                key,
                 error: Box::new(error),
             };
             self.links
@@ -168,18 +211,33 @@ impl Executor {
 
     fn send(&self, lease: &Arc<Lease>, n: u64, send: u32, tensor: Tensor) {
         let s = &self.installed.program.sends[send as usize];
-        let cancel = self.run(n).cancel.clone();
+        let cancel = {
+            let mut run = self.run(n);
+            if let Some(count) = run.unsent.get_mut(usize::from(s.to)) {
+                *count += 1;
+            }
+            run.cancel.clone()
+        };
+        let to = s.to;
         let held = self.me.upgrade().map(|me| (me, lease.clone()));
         let sent: convoke_rendezvous::link::Sent = Box::new(move || {
             if let Some((me, _lease)) = &held {
-                me.sent(n);
+                me.sent(n, to);
             }
         });
         let Some(Some(link)) = self.links.get(usize::from(s.to)) else {
             return sent();
         };
+        let key = StepKey { lease: lease.id, n };
+        step_event!(
+            "sent",
+            key,
+            slot = s.slot,
+            peer = s.to,
+            checksum = checksum(&tensor)
+        );
         link.send_tensor(Outgoing {
-            key: StepKey { lease: lease.id, n },
+            key,
             slot: s.slot,
             tensor,
             priority: s.priority,
@@ -188,7 +246,7 @@ impl Executor {
         });
     }
 
-    fn sent(&self, n: u64) {
+    fn sent(&self, n: u64, to: ParticipantIx) {
         let mut after = After::default();
         {
             let mut run = self.run(n);
@@ -196,6 +254,9 @@ impl Executor {
                 return;
             }
             run.sending -= 1;
+            if let Some(count) = run.unsent.get_mut(usize::from(to)) {
+                *count -= 1;
+            }
             run.settle(&mut after);
         }
         self.finish(n, after);
@@ -207,20 +268,26 @@ impl Executor {
             if run.n != n || run.phase != Phase::Running {
                 return;
             }
+            if run.watched {
+                let key = StepKey { lease: lease.id, n };
+                self.engine.watch.quiesced(Work::Step(key));
+            }
             *run = Run::new(n + self.runs.len() as u64);
         }
+        let key = StepKey { lease: lease.id, n };
+        step_event!("done", key);
         lease.table.retire(n);
+        self.engine.gate.quiesced();
         self.engine.steps_done.fetch_add(1, Ordering::Relaxed);
         if let Some(Some(driver)) = self.links.get(usize::from(lease.driver())) {
-            driver.send(Frame::Done {
-                key: StepKey { lease: lease.id, n },
-            });
+            driver.send(Frame::Done { key });
         }
     }
 
     fn start_runner(&self, n: u64) {
         let Some(me) = self.me.upgrade() else { return };
-        if self.installed.brief {
+        if self.brief {
+            me.begun(n);
             return me.interpret(n);
         }
         let priority = {
@@ -229,14 +296,19 @@ impl Executor {
                 .peek()
                 .map_or(0, |(p, _)| (*p).min(i64::MAX as u64) as i64)
         };
-        let lease = self.lease();
+        let (lease, runner) = (self.lease(), me.clone());
+        let begin = Box::new(move || runner.begun(n));
         let job = Box::new(move || {
             let _lease = lease;
             me.interpret(n);
         });
-        let submitted = self.engine.compute.submit(priority, job);
+        let submitted = self.engine.compute.submit_begun(priority, begin, job);
         if let Err(refused) = submitted {
-            self.run(n).runner = false;
+            let mut run = self.run(n);
+            if run.n == n {
+                run.runner = Runner::None;
+            }
+            drop(run);
             let why = format!(
                 "the compute pool takes no further work ({:?})",
                 refused.reason
@@ -244,6 +316,15 @@ impl Executor {
             self.fail(n, Error::new(Code::Busy, why).at(self.place()));
             // Where it had failed already, it waited only for this runner.
             self.settle(n);
+        }
+    }
+
+    /// A thread has a step's job.
+    fn begun(&self, n: u64) {
+        let mut run = self.run(n);
+        if run.n == n && run.runner == Runner::Queued {
+            run.runner = Runner::Active;
+            run.node = run.ready.peek().map(|(_, Reverse(node))| *node);
         }
     }
 
@@ -258,15 +339,15 @@ impl Executor {
         self.finish(n, after);
     }
 
-    /// Fails where a link has ended: the lease keeps the links that it was installed with. Looked at once the
-    /// step runs, so that a link that ends later finds it to abort.
-    fn reachable(&self) -> Result<(), Error> {
+    /// Fails where the worker takes no new work, or where a link has ended: the lease keeps the links that it was
+    /// installed with. Looked at once the step runs, so that what ends later finds it to abort.
+    fn usable(&self) -> Result<(), Error> {
+        if let Some(refusal) = self.engine.gate.refusal() {
+            return Err(refusal.clone());
+        }
         match self.links.iter().flatten().find(|l| l.is_closed()) {
             None => Ok(()),
-            Some(l) => {
-                let msg = format!("lost contact with {}", l.peer().name);
-                Err(Error::new(Code::PeerLost, msg))
-            }
+            Some(l) => Err(l.lost()),
         }
     }
 
@@ -279,28 +360,44 @@ impl Executor {
         }
     }
 
-    /// The runner: launches ready nodes until none is left.
+    /// The runner: launches ready nodes until none is left, or its slice of them is over.
     fn interpret(&self, n: u64) {
+        let mut slice = if self.brief {
+            usize::MAX
+        } else {
+            self.engine.compute.slice()
+        };
         let span = self.run(n).span.clone();
         let _entered = span.enter();
         loop {
             let mut after = After::default();
             let next = {
                 let mut run = self.run(n);
-                let next = if run.n == n && run.error.is_none() {
+                if run.n != n || run.runner != Runner::Active {
+                    // The step ended before a thread had the job.
+                    return;
+                }
+                let next = if run.error.is_none() {
+                    if slice == 0 && !run.ready.is_empty() {
+                        run.runner = Runner::Queued;
+                        drop(run);
+                        // Still the step's only runner: the job that follows goes on from here.
+                        return self.start_runner(n);
+                    }
+                    slice = slice.saturating_sub(1);
                     run.ready.pop()
                 } else {
                     None
                 };
                 match next {
                     Some((_, Reverse(node))) => {
+                        run.node = Some(node);
                         Some((node, run.operands(&self.installed, node), run.flag.clone()))
                     }
                     None => {
-                        if run.n == n {
-                            run.runner = false;
-                            run.settle(&mut after);
-                        }
+                        run.runner = Runner::None;
+                        run.settle(&mut after);
+                        self.watch(&mut run, &after);
                         None
                     }
                 }
@@ -333,79 +430,33 @@ impl Executor {
             self.fail(n, error);
         }
     }
-
-    /// Runs one kernel. `Err(None)`: cancelled.
-    fn launch(
-        &self,
-        node: u32,
-        inputs: Inputs,
-        flag: &AtomicBool,
-    ) -> Result<crate::cpu::Outputs, Option<Error>> {
-        let exec = match &self.engine.threads {
-            Some(pool) if !self.installed.brief => Exec::pooled(pool, flag),
-            _ => Exec::single(flag),
-        };
-        let describe =
-            |inputs: &[String]| site(&self.installed.nodes()[node as usize], inputs.to_vec());
-        let operands: Vec<Option<(convoke_common::DType, convoke_common::Shape)>> = inputs
-            .iter()
-            .map(|t| t.as_ref().map(|t| (t.dtype(), t.shape().into())))
-            .collect();
-        let kernel = &self.installed.kernels[node as usize];
-        let results = self.installed.nodes()[node as usize].outputs.len();
-        let launch = Launch {
-            inputs,
-            exec,
-            pool: &self.pool,
-        };
-        let result = catch_unwind(AssertUnwindSafe(|| kernel.launch(launch)));
-        let error = match result {
-            Ok(Ok(outputs)) if outputs.len() >= results => return Ok(outputs),
-            Ok(Ok(_)) => Error::internal("a kernel left results out"),
-            Ok(Err(KernelFailure::Cancelled)) => return Err(None),
-            Ok(Err(KernelFailure::Error(e))) => e,
-            Err(panic) => {
-                let why = panic
-                    .downcast_ref::<&str>()
-                    .map(|s| s.to_string())
-                    .or_else(|| panic.downcast_ref::<String>().cloned())
-                    .unwrap_or_else(|| "no message".into());
-                Error::new(Code::KernelPanicked, format!("the kernel panicked: {why}"))
-            }
-        };
-        let names: Vec<String> = operands
-            .iter()
-            .flatten()
-            .map(|(d, s)| format!("{d}{:?}", s.as_slice()))
-            .collect();
-        let mut place = self.place();
-        let node = describe(&names);
-        place.node = node.node;
-        place.op = node.op;
-        place.operands = node.operands;
-        Err(Some(error.at(place)))
-    }
 }
 
 impl StepHandler for Executor {
-    fn start(&self, n: u64, axes: Vec<i64>, trace: TraceIds) {
-        let Some(lease) = self.lease() else { return };
+    fn start(&self, n: u64, axes: Vec<i64>, trace: TraceIds) -> bool {
+        let Some(lease) = self.lease() else {
+            return true;
+        };
         let mut after = After::default();
         {
             let mut run = self.run(n);
             if run.n != n || run.phase != Phase::Waiting {
-                return;
+                return false;
             }
             let x = &self.installed;
-            let span = tracing::info_span!("step", key = %StepKey { lease: lease.id, n });
+            let key = StepKey { lease: lease.id, n };
+            let span = tracing::debug_span!("step", %key, worker = %self.engine.worker);
             telemetry::set_parent(&span, trace);
             run.span = span;
+            step_event!("start", key);
             run.phase = Phase::Running;
+            run.unsent = vec![0; self.links.len()];
+            self.engine.gate.started();
             run.nodes_left = x.nodes().len();
             if run.error.is_some() {
                 // Aborted by a peer before the driver's word arrived.
                 run.settle(&mut after);
-            } else if let Err(e) = self.reachable().and_then(|()| lease.bind(n, &axes)) {
+            } else if let Err(e) = self.usable().and_then(|()| lease.bind(n, &axes)) {
                 run.stop(e.clone());
                 after.tell = Some(e.at(self.place()));
                 run.settle(&mut after);
@@ -430,6 +481,7 @@ impl StepHandler for Executor {
                     if let Ok(s) = lease.table.slot(n, slot as u32)
                         && let Registered::Ready(t) = s.register(n)
                     {
+                        step_event!("taken", key, slot = slot as u32);
                         run.recvs_left -= 1;
                         run.produce(x, recv.value, t, &mut after);
                     }
@@ -438,6 +490,7 @@ impl StepHandler for Executor {
             }
         }
         self.finish(n, after);
+        true
     }
 
     fn arrived(&self, n: u64, slot: u32) {
@@ -451,6 +504,7 @@ impl StepHandler for Executor {
             let Some(t) = lease.table.slot(n, slot).ok().and_then(|s| s.take(n)) else {
                 return;
             };
+            step_event!("taken", StepKey { lease: lease.id, n }, slot = slot);
             run.recvs_left -= 1;
             let value = self.installed.program.recvs[slot as usize].value;
             run.produce(&self.installed, value, t, &mut after);
@@ -470,9 +524,15 @@ impl StepHandler for Executor {
             if run.n != n || run.error.is_some() {
                 return;
             }
+            step_event!(
+                "abort",
+                StepKey { lease: lease.id, n },
+                code = error.code.name()
+            );
             run.stop(error);
             lease.table.abort(n);
             run.settle(&mut after);
+            self.watch(&mut run, &after);
         }
         self.finish(n, after);
     }

@@ -23,6 +23,17 @@ pub(super) enum Phase {
     Running,
 }
 
+/// Who interprets a step.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Runner {
+    /// Nobody.
+    None,
+    /// A job that no thread has yet: it holds nothing of the step, and a step that ends does not wait for it.
+    Queued,
+    /// A thread.
+    Active,
+}
+
 /// One window entry.
 pub(super) struct Run {
     pub(super) n: u64,
@@ -33,9 +44,14 @@ pub(super) struct Run {
     pub(super) ready: BinaryHeap<(u64, Reverse<u32>)>,
     pub(super) nodes_left: usize,
     pub(super) recvs_left: usize,
-    /// Tensors that links still hold.
+    /// Tensors that links still hold, and how many of them by participant.
     pub(super) sending: usize,
-    pub(super) runner: bool,
+    pub(super) unsent: Vec<u32>,
+    pub(super) runner: Runner,
+    /// The step node that a thread has, or had last.
+    pub(super) node: Option<u32>,
+    /// Whether it has ended without quiescing, and is watched.
+    pub(super) watched: bool,
     pub(super) error: Option<Error>,
     pub(super) flag: Arc<AtomicBool>,
     pub(super) cancel: CancellationToken,
@@ -63,7 +79,10 @@ impl Run {
             nodes_left: 0,
             recvs_left: 0,
             sending: 0,
-            runner: false,
+            unsent: vec![],
+            runner: Runner::None,
+            node: None,
+            watched: false,
             error: None,
             flag: Arc::default(),
             cancel: CancellationToken::new(),
@@ -76,6 +95,9 @@ impl Run {
         self.flag.store(true, Ordering::Relaxed);
         self.cancel.cancel();
         self.ready.clear();
+        if self.runner == Runner::Queued {
+            self.runner = Runner::None;
+        }
     }
 
     /// The operands of a ready node, moved where this is their last use.
@@ -139,15 +161,16 @@ impl Run {
     pub(super) fn make_ready(&mut self, installed: &Installed, node: u32, after: &mut After) {
         self.ready
             .push((installed.nodes()[node as usize].priority, Reverse(node)));
-        if !self.runner {
-            self.runner = true;
+        if self.runner == Runner::None {
+            self.runner = Runner::Queued;
             after.start_runner = true;
         }
     }
 
     /// Whether the step has quiesced.
     pub(super) fn settle(&mut self, after: &mut After) {
-        let quiet = self.phase == Phase::Running && !self.runner && self.sending == 0;
+        let quiet =
+            self.phase == Phase::Running && self.runner == Runner::None && self.sending == 0;
         let complete = self.nodes_left == 0 && self.recvs_left == 0;
         if quiet && after.sends.is_empty() && (self.error.is_some() || complete) {
             after.retire = true;

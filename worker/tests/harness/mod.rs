@@ -3,21 +3,23 @@
 // Each test binary uses its part.
 #![allow(dead_code, clippy::unwrap_used)]
 
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use convoke_common::dim::Dim;
 use convoke_common::graph::{Attrs, Literal, TensorType, Value};
-use convoke_common::ids::{Incarnation, LeaseId};
+use convoke_common::ids::{FunctionId, Incarnation, LeaseId};
 use convoke_common::memory::{Account, Ledger, Pool};
 use convoke_common::program::{
     Axes, DriverProgram, DriverSlot, Feed, Fetch, FetchFrom, NUMERICS_PROFILE, Participant,
     Program, ProgramNode, RecvSlot, SendSlot,
 };
+use convoke_common::world::{NoCompute, World};
 use convoke_common::{DType, Tensor};
 use convoke_rendezvous::driver::Driver;
 use convoke_rendezvous::{Hub, Lease, Link, Peer, RecvSpec, StepHandler};
 use convoke_worker::Threads;
+use convoke_worker::cpu::{Kernel, KernelFailure, Launch, Outputs};
 use convoke_worker::executor::{Engine, Executor};
 use convoke_worker::installed::Installed;
 
@@ -45,6 +47,7 @@ fn node(name: &str, op: &str, inputs: &[u32], output: u32) -> ProgramNode {
 fn program(values: Vec<Value>, nodes: Vec<ProgramNode>) -> Program {
     Program {
         name: "test".into(),
+        function: FunctionId([7; 32]),
         profile: NUMERICS_PROFILE.into(),
         values,
         literals: vec![],
@@ -64,6 +67,51 @@ pub struct Cluster {
     pub hubs: Vec<Arc<Hub>>,
     /// Of each worker, one.
     pub threads: Vec<Threads>,
+    pub engines: Vec<Arc<Engine>>,
+    pub holds: Vec<Arc<Hold>>,
+}
+
+/// Stops kernels in the middle, as if they hung.
+#[derive(Default)]
+pub struct Hold {
+    /// Whether they stop, and how many have.
+    state: Mutex<(bool, usize)>,
+    changed: Condvar,
+}
+
+impl Hold {
+    pub fn set(&self, hold: bool) {
+        self.state.lock().unwrap().0 = hold;
+        self.changed.notify_all();
+    }
+
+    /// Waits until a kernel has stopped.
+    pub fn wait(&self) {
+        let state = self.state.lock().unwrap();
+        let bound = Duration::from_secs(60);
+        let inside = self.changed.wait_timeout_while(state, bound, |s| s.1 == 0);
+        assert!(!inside.unwrap().1.timed_out(), "no kernel was launched");
+    }
+
+    fn pass(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.1 += 1;
+        self.changed.notify_all();
+        let mut state = self.changed.wait_while(state, |s| s.0).unwrap();
+        state.1 -= 1;
+    }
+}
+
+struct Holdable {
+    inner: Arc<dyn Kernel>,
+    hold: Arc<Hold>,
+}
+
+impl Kernel for Holdable {
+    fn launch(&self, launch: Launch<'_>) -> Result<Outputs, KernelFailure> {
+        self.hold.pass();
+        self.inner.launch(launch)
+    }
 }
 
 /// Hubs of w0, w1 and the driver, in this order.
@@ -127,16 +175,14 @@ pub fn over(hubs: Vec<Arc<Hub>>, in_flight: u32) -> Cluster {
     };
     let ledger = Ledger::new("both", 64 << 20);
     let (mut executors, mut leases, mut pools) = (vec![], vec![], vec![]);
+    let (mut engines, mut holds) = (vec![], vec![]);
     for (me, program) in [first, second].into_iter().enumerate() {
         program.check().unwrap();
         let threads = Threads::start("t", 1).unwrap();
-        let engine = Arc::new(Engine {
-            worker: hubs[me].me.name.clone(),
-            host: "here".into(),
-            compute: Arc::new(threads.clone()),
-            threads: Some(threads.pool()),
-            steps_done: Default::default(),
-        });
+        let compute = Arc::new(threads.clone());
+        let pool = Some(threads.pool());
+        let engine = Arc::new(Engine::new(&hubs[me].me.name, "here", compute, pool, None));
+        engines.push(engine.clone());
         pools.push(threads);
         let mut constants = vec![None; program.values.len()];
         if me == 1 {
@@ -150,7 +196,14 @@ pub fn over(hubs: Vec<Arc<Hub>>, in_flight: u32) -> Cluster {
                 ty: program.values[r.value as usize].ty.clone(),
             })
             .collect();
-        let installed = Arc::new(Installed::new(program.clone(), constants).unwrap());
+        let mut installed = Installed::new(program.clone(), constants).unwrap();
+        let hold = Arc::new(Hold::default());
+        for kernel in &mut installed.kernels {
+            let (inner, hold) = (kernel.clone(), hold.clone());
+            *kernel = Arc::new(Holdable { inner, hold });
+        }
+        holds.push(hold);
+        let installed = Arc::new(installed);
         let links = (0..3).map(|i| hubs[me].link(&hubs[i].me)).collect();
         let pool = Pool::new(&ledger, Account::Leases, 1 << 20).unwrap();
         let none = Box::new(|| {});
@@ -194,6 +247,7 @@ pub fn over(hubs: Vec<Arc<Hub>>, in_flight: u32) -> Cluster {
     };
     let pool = Pool::new(&ledger, Account::Leases, 0).unwrap();
     let driver = Driver::new(
+        &World::real(Arc::new(NoCompute)),
         hubs[2].clone(),
         LEASE,
         participants,
@@ -210,6 +264,8 @@ pub fn over(hubs: Vec<Arc<Hub>>, in_flight: u32) -> Cluster {
         ledger,
         hubs,
         threads: pools,
+        engines,
+        holds,
     }
 }
 

@@ -6,7 +6,7 @@ use convoke_common::Code;
 use convoke_common::admission::call;
 use convoke_common::identity::{JoinToken, Role};
 use convoke_common::ids::{Incarnation, PlanId};
-use convoke_common::rpc::{StreamKind, answer, close, open_stream};
+use convoke_common::rpc::{MemberState, StreamKind, answer, close, open_stream};
 
 use crate::service::testing::*;
 
@@ -100,9 +100,9 @@ async fn a_restarted_worker_takes_its_own_place() {
     let members: Vec<_> = status
         .members
         .iter()
-        .map(|m| (m.name.as_str(), m.incarnation, m.alive))
+        .map(|m| (m.name.as_str(), m.incarnation, m.state))
         .collect();
-    assert_eq!(members, [("a", Incarnation(2), true)]);
+    assert_eq!(members, [("a", Incarnation(2), MemberState::Alive)]);
 }
 
 #[tokio::test]

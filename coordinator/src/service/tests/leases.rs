@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::admission::call;
+use convoke_common::detection::CLOSE_LOST;
 use convoke_common::graph::Function;
 use convoke_common::identity::Role;
 use convoke_common::ids::{Incarnation, LeaseId};
 use convoke_common::rpc::{Leased, PlanOptions, Planned, WorkerCount, answer};
 use convoke_common::{Code, Error, Result};
+use tokio::sync::Semaphore;
 
 use crate::service::testing::*;
 use crate::testing::{options, parse};
@@ -241,4 +243,90 @@ async fn a_cancelled_install_is_taken_back() {
     });
     a.saw(&Call::Release(install.unwrap())).await;
     assert!(client.leases().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_release_is_over_once_the_workers_have_freed_the_lease() {
+    let rig = rig().await;
+    let frees = Arc::new(Semaphore::new(0));
+    let slow = Script {
+        frees: Some(frees.clone()),
+        ..Script::default()
+    };
+    let (a, b) = (
+        rig.worker("a", Script::default()).await,
+        rig.worker("b", slow).await,
+    );
+    let client = rig.member(Role::Client, "me").await;
+    let planned = client.plan(two()).await.unwrap();
+    let lease = client.install(&planned).await.unwrap().lease;
+    let (release, released) = (client.client.release(call(), lease), Call::Release(lease));
+    tokio::pin!(release);
+    tokio::select! {
+        biased;
+        _ = &mut release => panic!("b has not freed it"),
+        () = b.saw(&released) => {}
+    }
+    frees.add_permits(1);
+    answer("", release.await).unwrap();
+    // The same where the lease has ended already, because of the other's loss for instance.
+    let planned = client.plan(two()).await.unwrap();
+    let lease = client.install(&planned).await.unwrap().lease;
+    a.connection.close(0u32.into(), b"gone");
+    b.saw(&Call::Release(lease)).await;
+    let release = client.client.release(call(), lease);
+    tokio::pin!(release);
+    tokio::select! {
+        biased;
+        _ = &mut release => panic!("b has not freed it"),
+        _ = client.client.status(call()) => {}
+    }
+    frees.add_permits(1);
+    answer("", release.await).unwrap();
+}
+
+#[tokio::test]
+async fn a_driver_that_lost_its_connection_returns_to_its_leases() {
+    let rig = rig().await;
+    let worker = rig.worker("a", Script::default()).await;
+    let token = rig.token(Role::Client).await;
+    let identity = rig.join(&token, Role::Client, "me").await.unwrap();
+    let first = rig.connect(&identity).await.unwrap();
+    let planned = first.plan(options(&model(), WorkerCount::Exactly(1)));
+    let planned = planned.await.unwrap();
+    let lease = first.install(&planned).await.unwrap().lease;
+    // It takes the coordinator for lost.
+    first.connection.close(CLOSE_LOST, b"no answer");
+    let second = rig.connect(&identity).await.unwrap();
+    let stranger = answer("", second.client.release(call(), lease).await);
+    assert_eq!(stranger.unwrap_err().code, Code::Unauthorized);
+    answer("", second.client.resume(call(), Incarnation(9)).await).unwrap();
+    let again = second.install(&planned).await.unwrap().lease;
+    assert_eq!(second.leases().await.len(), 2);
+    // It says goodbye: nothing is waited for.
+    second.connection.close(0u32.into(), b"client leaving");
+    worker.saw(&Call::Release(lease)).await;
+    worker.saw(&Call::Release(again)).await;
+}
+
+#[tokio::test]
+async fn a_plan_avoids_whom_its_client_has_lost() {
+    let rig = rig().await;
+    let workers = ["a", "b"].map(|name| rig.worker(name, Script::default()));
+    let _workers = futures::future::join_all(workers).await;
+    let client = rig.member(Role::Client, "me").await;
+    let avoiding = |names: &[&str]| PlanOptions {
+        avoid: names
+            .iter()
+            .map(|n| (n.to_string(), Incarnation(1)))
+            .collect(),
+        ..two()
+    };
+    // Two were asked for, and one is left.
+    let planned = client.plan(avoiding(&["a"])).await.unwrap();
+    let names: Vec<_> = planned.participants.iter().map(|p| &p.name).collect();
+    assert_eq!(names, ["b", "me"]);
+    let error = client.plan(avoiding(&["a", "b"])).await.unwrap_err();
+    assert_eq!(error.code, Code::NoWorkers);
+    assert_eq!(error.message, "no worker is left besides a, b");
 }

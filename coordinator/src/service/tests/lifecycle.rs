@@ -7,9 +7,9 @@ use convoke_common::Code;
 use convoke_common::identity::{JoinToken, Role};
 use convoke_common::rpc::close;
 
-use crate::CoordinatorConfig;
 use crate::admin::{Client, socket_in};
 use crate::service::testing::*;
+use crate::{CoordinatorConfig, token_file};
 
 #[tokio::test]
 async fn a_taken_port_and_a_taken_folder_are_said_so() {
@@ -41,8 +41,8 @@ async fn a_restart_keeps_authority_tokens_and_names() {
         token_dir: Some(tokens.clone()),
         ..config()
     };
-    let read = |role: &str| {
-        let path = tokens.join(format!("{role}.token"));
+    let read = |role| {
+        let path = token_file(&tokens, role);
         assert_eq!(
             std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
             0o600
@@ -51,7 +51,7 @@ async fn a_restart_keeps_authority_tokens_and_names() {
     };
     let first = rig_with(kept.clone()).await.unwrap();
     let hash = first.running.ca_hash();
-    let lines = [read("worker"), read("client")];
+    let lines = [read(Role::Worker), read(Role::Client)];
     let left: JoinToken = lines[0].parse().unwrap();
     let revoked = first.token(Role::Worker).await;
     first.running.revoke_token(&revoked.id).await.unwrap();
@@ -63,7 +63,7 @@ async fn a_restart_keeps_authority_tokens_and_names() {
 
     let second = rig_with(kept).await.unwrap();
     assert_eq!(second.running.ca_hash(), hash);
-    assert_eq!([read("worker"), read("client")], lines);
+    assert_eq!([read(Role::Worker), read(Role::Client)], lines);
     let error = second.join(&revoked, Role::Worker, "").await.unwrap_err();
     assert!(error.message.contains("revoked"), "{error}");
     // The name of the worker that has not come back yet is not given away.

@@ -1,3 +1,4 @@
+mod draining;
 mod joining;
 mod leases;
 mod lifecycle;

@@ -37,7 +37,7 @@ macro_rules! chain_int {
 chain_float!(f32 f64);
 chain_int!(i8 i16 i32 i64 u8 u16 u32 u64);
 
-/// Values multiplied per tile: a few milliseconds at the slowest.
+/// Values multiplied per tile, and between two looks at the cancel flag: a few milliseconds at the slowest.
 const TILE_WORK: usize = 1 << 18;
 
 /// `c[i] = a[i] · b[i]` for every batch item, `c` contiguous `[dims…, m, n]`.
@@ -59,6 +59,9 @@ pub fn gemm_generic<T: ChainElement>(
         return exec.check();
     }
     let rows_per_tile = (TILE_WORK / (n * k.max(1))).max(1);
+    // Pieces of one row: so many columns, so many steps of their chains.
+    let columns = n.min(TILE_WORK);
+    let depth = TILE_WORK / columns;
     let out = Output(c.as_mut_ptr());
     exec.tiles(items * m, rows_per_tile, |rows| {
         for r in rows {
@@ -66,17 +69,29 @@ pub fn gemm_generic<T: ChainElement>(
             let row = unsafe { std::slice::from_raw_parts_mut(out.item(r * n), n) };
             let a_at = batch.offset(r / m, batch.a_strides) + r % m * a.row_stride;
             let b_at = batch.offset(r / m, batch.b_strides);
-            product_row(row, a, a_at, b, b_at, k);
+            row.fill(T::ZERO);
+            for (piece, part) in row.chunks_mut(columns).enumerate() {
+                let b_at = b_at + piece * columns * b.col_stride;
+                for first in (0..k).step_by(depth) {
+                    if exec.check().is_err() {
+                        return;
+                    }
+                    let steps = depth.min(k - first);
+                    let a_at = a_at + first * a.col_stride;
+                    product_row(part, a, a_at, b, b_at + first * b.row_stride, steps);
+                }
+            }
         }
-    })
+    })?;
+    // A tile that stopped in the middle left garbage.
+    exec.check()
 }
 
 multiversion! {
-    /// `row = a[a_at..] · b[b_at..]`, each the operand of one output row.
+    /// `row += a[a_at..] · b[b_at..]`, each the operand of a part of one output row: `k` steps of its chains.
     fn product_row<T: ChainElement>(
         row: &mut [T], a: Strided<'_, T>, a_at: usize, b: Strided<'_, T>, b_at: usize, k: usize,
     ) {
-        row.fill(T::ZERO);
         for i in 0..k {
             let x = a.data[a_at + i * a.col_stride];
             let b_row = b_at + i * b.row_stride;
@@ -136,6 +151,26 @@ mod tests {
                 let want = (0..k).fold(0.0, |acc, i| a[i * m + r].mul_add(b[j * k + i], acc));
                 assert_eq!(c[r * n + j].to_bits(), want.to_bits());
             }
+        }
+    }
+
+    #[test]
+    fn one_huge_row_stops_when_it_is_cancelled() {
+        // A deep one and a wide one; the pieces of each give what the whole gives.
+        for (n, k) in [(3, (1 << 24) + 5), ((1 << 19) + 3, 37)] {
+            let (a, b) = (vec![3i32; k], vec![5i32; k * n]);
+            let (sa, sb) = (Strided::row_major(&a, k), Strided::row_major(&b, n));
+            let mut c = vec![1; n];
+            let batch = Batch::ONE;
+            gemm_generic(crate::testing::exec(), &batch, (1, n, k), sa, sb, &mut c).unwrap();
+            assert!(
+                c.iter().all(|c| *c == 15 * k as i32),
+                "[1, {k}] · [{k}, {n}]"
+            );
+            crate::testing::check_stops(|exec| {
+                let mut c = vec![0; n];
+                Ok(gemm_generic(*exec, &batch, (1, n, k), sa, sb, &mut c)?)
+            });
         }
     }
 }

@@ -73,7 +73,8 @@ per_isa! {
 }
 
 /// Writes the body out once for each value of `$i` below `$n`, at most 8. A loop would do, but the
-/// optimiser does not always unroll it before it decides what lives in registers.
+/// optimiser does not always unroll it before it decides what lives in registers. The conditions are
+/// constants, so that what is beyond `$n` is not even handed to the optimiser.
 macro_rules! unroll {
     ($i:ident < $n:expr, $body:block) => {
         unroll!(@ $i $n, $body, 0 1 2 3 4 5 6 7)
@@ -81,7 +82,7 @@ macro_rules! unroll {
     (@ $i:ident $n:expr, $body:block, $($value:literal)*) => {
         $(
             #[allow(clippy::absurd_extreme_comparisons)]
-            if $value < $n {
+            if const { $value < $n } {
                 const $i: usize = $value;
                 $body
             }
@@ -132,9 +133,9 @@ unsafe fn piece_body<S: Simd>(t: &Tile) {
         ($($rows:literal)*) => {
             match (t.rows, t.cols.div_ceil(S::LANES)) {
                 $(
-                    ($rows, 1) if $rows <= S::ROWS => kernel::<S, $rows, 1>(t),
-                    ($rows, 2) if $rows <= S::ROWS => kernel::<S, $rows, 2>(t),
-                    ($rows, 3) if $rows <= S::ROWS => kernel::<S, $rows, 3>(t),
+                    ($rows, 1) if const { $rows <= S::ROWS } => kernel::<S, $rows, 1>(t),
+                    ($rows, 2) if const { $rows <= S::ROWS } => kernel::<S, $rows, 2>(t),
+                    ($rows, 3) if const { $rows <= S::ROWS } => kernel::<S, $rows, 3>(t),
                 )*
                 _ => unreachable!("a piece has at most {} rows and 3 vectors", S::ROWS),
             }

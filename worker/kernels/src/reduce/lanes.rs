@@ -11,6 +11,9 @@ use std::ops::Range;
 /// Virtual lanes of every reduction.
 pub(crate) const LANES: usize = 16;
 
+/// Elements between two looks at the cancel flag, a multiple of the lanes: a millisecond of the slowest fold.
+const PIECE: usize = 1 << 16;
+
 /// Columns whose lanes are kept on the stack together.
 const COLUMNS: usize = 64;
 
@@ -126,14 +129,17 @@ impl Plan {
     }
 }
 
+/// Leaves garbage where it was cancelled, as [`column_tile`] does.
 #[inline(always)]
 fn row_tile<T: Number, F: Fold<T>>(
+    exec: &Exec,
     fold: F,
     plan: &Plan,
     range: Range<usize>,
     x: &[T],
     y: &mut [T],
 ) {
+    let mut unchecked = 0;
     let step = plan.kept.inner()[0] as usize;
     let mut outputs = plan.kept.runs(range);
     while let Some(run) = outputs.next_run() {
@@ -144,9 +150,18 @@ fn row_tile<T: Number, F: Fold<T>>(
             let mut phase = 0;
             let mut segments = plan.reduced.runs(0..plan.elements);
             while let Some(segment) = segments.next_run() {
-                let part = &x[segment.offset[0]..segment.offset[0] + segment.len];
-                push_segment(fold, &mut acc, phase, part, pivot);
-                phase = (phase + segment.len) % LANES;
+                let segment = &x[segment.offset[0]..segment.offset[0] + segment.len];
+                for part in segment.chunks(PIECE) {
+                    push_segment(fold, &mut acc, phase, part, pivot);
+                    phase = (phase + part.len()) % LANES;
+                    unchecked += part.len();
+                    if unchecked >= PIECE {
+                        unchecked = 0;
+                        if exec.check().is_err() {
+                            return;
+                        }
+                    }
+                }
             }
             y[run.start + i] = fold.finish(merge(fold, acc), plan.elements, pivot);
         }
@@ -155,12 +170,14 @@ fn row_tile<T: Number, F: Fold<T>>(
 
 #[inline(always)]
 fn column_tile<T: Number, F: Fold<T>>(
+    exec: &Exec,
     fold: F,
     plan: &Plan,
     range: Range<usize>,
     x: &[T],
     y: &mut [T],
 ) {
+    let mut unchecked = 0;
     let step = plan.reduced.inner()[0] as usize;
     let mut outputs = plan.kept.runs(range);
     let mut acc = [[fold.identity(); COLUMNS]; LANES];
@@ -186,6 +203,13 @@ fn column_tile<T: Number, F: Fold<T>>(
                         lane[c] = fold.push(lane[c], x[c], pivots[c]);
                     }
                     k += 1;
+                    unchecked += width;
+                    if unchecked >= PIECE {
+                        unchecked = 0;
+                        if exec.check().is_err() {
+                            return;
+                        }
+                    }
                 }
             }
             // Lanes beyond the last element hold what an earlier block left.
@@ -205,14 +229,18 @@ fn column_tile<T: Number, F: Fold<T>>(
 }
 
 multiversion! {
-    fn row_tile_wide<T: Number, F: Fold<T>>(fold: F, plan: &Plan, range: Range<usize>, x: &[T], y: &mut [T]) {
-        row_tile(fold, plan, range, x, y)
+    fn row_tile_wide<T: Number, F: Fold<T>>(
+        exec: &Exec, fold: F, plan: &Plan, range: Range<usize>, x: &[T], y: &mut [T],
+    ) {
+        row_tile(exec, fold, plan, range, x, y)
     }
 }
 
 multiversion! {
-    fn column_tile_wide<T: Number, F: Fold<T>>(fold: F, plan: &Plan, range: Range<usize>, x: &[T], y: &mut [T]) {
-        column_tile(fold, plan, range, x, y)
+    fn column_tile_wide<T: Number, F: Fold<T>>(
+        exec: &Exec, fold: F, plan: &Plan, range: Range<usize>, x: &[T], y: &mut [T],
+    ) {
+        column_tile(exec, fold, plan, range, x, y)
     }
 }
 
@@ -225,12 +253,14 @@ pub(super) fn pass<T: Number, F: Fold<T>>(
     y: &mut [T],
 ) -> Result {
     let grain = (GRAIN / plan.elements.max(1)).max(if plan.rows { 1 } else { COLUMNS });
-    Ok(tiles(exec, y, 1, grain, |range, part| {
+    tiles(exec, y, 1, grain, |range, part| {
         match (plan.rows, F::WIDE) {
-            (true, true) => row_tile_wide(fold, plan, range, x, part),
-            (true, false) => row_tile(fold, plan, range, x, part),
-            (false, true) => column_tile_wide(fold, plan, range, x, part),
-            (false, false) => column_tile(fold, plan, range, x, part),
+            (true, true) => row_tile_wide(exec, fold, plan, range, x, part),
+            (true, false) => row_tile(exec, fold, plan, range, x, part),
+            (false, true) => column_tile_wide(exec, fold, plan, range, x, part),
+            (false, false) => column_tile(exec, fold, plan, range, x, part),
         }
-    })?)
+    })?;
+    // A tile that stopped in the middle left garbage.
+    Ok(exec.check()?)
 }

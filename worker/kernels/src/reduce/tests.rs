@@ -1,7 +1,7 @@
 use super::*;
 use crate::element::{Float, Integer, bf16, f16};
 use crate::shape::{Axis, count};
-use crate::testing::{bits, each_exec, exec, random};
+use crate::testing::{bits, check_stops, each_exec, exec, random};
 
 const CASES: [(&[usize], &[usize]); 15] = [
     (&[5, 300], &[1]),
@@ -301,4 +301,17 @@ fn top_elements() {
     )
     .unwrap();
     assert_eq!(indices, [1, 2, 3]);
+}
+
+#[test]
+fn one_huge_output_stops_when_it_is_cancelled() {
+    let n = 1 << 24;
+    let x: Vec<f32> = vec![0.5; n];
+    check_stops(|exec| reduce_float(exec, Reduce::LogSumExp, &x, &[n], &[0], &mut [0.0]));
+    // By columns: one block of them.
+    let (rows, columns) = (n / 8, 8);
+    check_stops(|exec| {
+        let y = &mut [0.0; 8];
+        reduce_float(exec, Reduce::LogSumExp, &x, &[rows, columns], &[0], y)
+    });
 }

@@ -1,0 +1,73 @@
+//! `convoke drain`, `undrain` and `quarantine`, through the coordinator's own socket.
+
+use serde::Serialize;
+
+use crate::args::{DrainArgs, QuarantineCommand};
+use crate::failure::Failure;
+use crate::output;
+use crate::token::client;
+
+#[derive(Serialize)]
+struct Drained {
+    drained: String,
+    /// Whether it is there, and told to end.
+    there: bool,
+}
+
+/// Takes a worker out of service.
+pub async fn drain(args: DrainArgs, json: bool) -> Result<(), Failure> {
+    let name = args.name;
+    let there = client(args.at)?.drain(&name).await?;
+    match (json, there) {
+        (true, _) => output::json(&Drained {
+            drained: name,
+            there,
+        }),
+        (false, true) => output::print(&format!(
+            "worker {name} finishes its steps and ends; `convoke undrain {name}` lets it serve again"
+        )),
+        (false, false) => output::print(&format!(
+            "worker {name} is not there; it will not serve until `convoke undrain {name}`"
+        )),
+    }
+}
+
+#[derive(Serialize)]
+struct Undrained {
+    undrained: String,
+    /// Whether plans use it from now on.
+    serves: bool,
+}
+
+/// Asks a worker back.
+pub async fn undrain(args: DrainArgs, json: bool) -> Result<(), Failure> {
+    let name = args.name;
+    let serves = client(args.at)?.undrain(&name).await?;
+    match (json, serves) {
+        (true, _) => output::json(&Undrained {
+            undrained: name,
+            serves,
+        }),
+        (false, true) => output::print(&format!("worker {name} serves again")),
+        (false, false) => output::print(&format!("worker {name} serves again once it is started")),
+    }
+}
+
+#[derive(Serialize)]
+struct Lifted {
+    lifted: String,
+    functions: u32,
+}
+
+/// Lets nodes run again.
+pub async fn quarantine(command: QuarantineCommand, json: bool) -> Result<(), Failure> {
+    let QuarantineCommand::Lift { node, at } = command;
+    let functions = client(at)?.lift_quarantine(&node).await?;
+    match json {
+        true => output::json(&Lifted {
+            lifted: node,
+            functions,
+        }),
+        false => output::print(&format!("node {node} may run again, in {functions} models")),
+    }
+}

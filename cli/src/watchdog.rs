@@ -1,0 +1,105 @@
+//! A watch over the network's thread, by a thread that does nothing else.
+//!
+//! Kernels of programs that are predicted to be brief run on the network's thread. One that does not return takes all
+//! with it that would notice: the process neither answers nor ends. Its peers give it up within seconds; the watchdog
+//! ends it, so that its supervisor returns it as a new incarnation.
+
+use std::process::exit;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::failure::Failure;
+use crate::output;
+
+/// How long the thread may be away. Peers have given it up by then.
+const BOUND: Duration = Duration::from_secs(10);
+/// How often either side shows that it is there.
+const PERIOD: Duration = Duration::from_millis(500);
+
+/// Whether the thread has been away for too long. A process that was stopped finds the watch itself late, which says
+/// nothing of the thread: the watch starts anew.
+struct Watch {
+    seen: u64,
+    since: Duration,
+    before: Duration,
+}
+
+impl Watch {
+    /// Looks at the count of the thread's signs of life, at this time.
+    fn is_away(&mut self, signs: u64, now: Duration) -> bool {
+        let late = now.saturating_sub(self.before) > 4 * PERIOD;
+        self.before = now;
+        if late || signs != self.seen {
+            (self.seen, self.since) = (signs, now);
+        }
+        now - self.since > BOUND
+    }
+}
+
+/// Watches over the thread that polls the future, until that is dropped.
+#[allow(clippy::disallowed_methods, reason = "a binary provides threads")]
+pub fn start() -> Result<impl Future<Output = ()>, Failure> {
+    let signs = Arc::new(AtomicU64::new(0));
+    let weak = Arc::downgrade(&signs);
+    let watch = move || {
+        let start = Instant::now();
+        let mut watch = Watch {
+            seen: 0,
+            since: Duration::ZERO,
+            before: Duration::ZERO,
+        };
+        while let Some(signs) = weak.upgrade() {
+            if watch.is_away(signs.load(Ordering::Relaxed), start.elapsed()) {
+                output::note(&format!(
+                    "error: the network's thread has not answered for {BOUND:?}: a kernel on it does not return"
+                ));
+                exit(1);
+            }
+            drop(signs);
+            std::thread::sleep(PERIOD);
+        }
+    };
+    let thread = std::thread::Builder::new()
+        .name("convoke-watchdog".into())
+        .spawn(watch);
+    thread.map_err(|e| Failure::io("cannot start a thread", &e))?;
+    Ok(async move {
+        loop {
+            tokio::time::sleep(PERIOD).await;
+            signs.fetch_add(1, Ordering::Relaxed);
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Signs of life at times in seconds; when the thread counts as away.
+    fn check(signs: &[(u64, f64)], away_at: Option<f64>) {
+        let mut watch = Watch {
+            seen: 0,
+            since: Duration::ZERO,
+            before: Duration::ZERO,
+        };
+        let mut looks = signs.iter();
+        let away = looks.find(|(signs, at)| watch.is_away(*signs, Duration::from_secs_f64(*at)));
+        assert_eq!(away.map(|(_, at)| *at), away_at);
+    }
+
+    #[test]
+    fn only_a_thread_that_stays_away_is_noticed() {
+        let half = |n: u64| n as f64 / 2.0;
+        let lively: Vec<_> = (0..100).map(|n| (n / 3, half(n))).collect();
+        check(&lively, None);
+        let away: Vec<_> = (0..100).map(|n| (n.min(20), half(n))).collect();
+        check(&away, Some(20.5));
+        // The process was stopped for a minute, and goes on.
+        let gap = |n: u64| if n > 12 { 60.0 } else { 0.0 };
+        let stopped: Vec<_> = (0..30)
+            .map(|n| (n.min(10) + n / 15, half(n) + gap(n)))
+            .collect();
+        check(&stopped, None);
+    }
+}

@@ -1,0 +1,459 @@
+//! Real worker processes that leave, hang or die of a node: what their callers get, what `status` says, and what their
+//! supervisor does.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a test of real processes in real time"
+)]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use common::{BOUND, Daemon, Finished, Scratch, run};
+use convoke::{
+    CallOptions, Cluster, ClusterStatus, Code, DType, Model, Outputs, Retry, Tensor, Token,
+};
+use convoke_common::graph::{Function, Node, Part, TensorType, ValueId};
+use convoke_common::rpc::{MemberState, MemberStatus};
+use rustix::process::Signal;
+
+/// A matrix product of this size takes a second or more on one thread.
+const SIZE: usize = 3072;
+
+/// y = x · x, in one node.
+fn square() -> Function {
+    let ty = || TensorType::fixed(DType::F32, &[SIZE, SIZE]);
+    let mut f = Function {
+        name: "squares".into(),
+        ..Function::default()
+    };
+    let (x, y) = (f.add_value("x", ty()), f.add_value("y", ty()));
+    f.params = vec![x];
+    f.nodes = vec![Node {
+        name: "square".into(),
+        op: "MatMul".into(),
+        attrs: Default::default(),
+        inputs: vec![Some(x), Some(x)],
+        outputs: vec![y],
+        part: Part::Step,
+    }];
+    f.results = vec![("y".into(), ValueId(y.0))];
+    f
+}
+
+/// `convoke up`, with one compute thread in each worker.
+struct Up {
+    scratch: Scratch,
+    daemon: Daemon,
+    ready: serde_json::Value,
+}
+
+impl Up {
+    fn start(name: &str, workers: u32, drain_bound: &str) -> Up {
+        let scratch = Scratch::new(name);
+        let daemon = Daemon::start([
+            "up",
+            "--workers",
+            &workers.to_string(),
+            "--listen",
+            "127.0.0.1:0",
+            "--threads",
+            "1",
+            "--memory",
+            "1GiB",
+            "--drain-bound",
+            drain_bound,
+            "--run-dir",
+            scratch.path("run").to_str().unwrap(),
+            "--json",
+            "--log",
+            "error",
+        ]);
+        let ready = serde_json::from_str(&daemon.line()).unwrap();
+        Up {
+            scratch,
+            daemon,
+            ready,
+        }
+    }
+
+    fn text(&self, field: &str) -> &str {
+        self.ready[field].as_str().unwrap()
+    }
+
+    fn folder(&self, worker: &str) -> PathBuf {
+        self.scratch.path("run").join(worker)
+    }
+
+    async fn connect(&self) -> Cluster {
+        let token = Token::from_file(self.text("client_token_file")).unwrap();
+        convoke::connect(self.text("connect"), token).await.unwrap()
+    }
+
+    /// A command of the coordinator's owner.
+    fn admin(&self, args: &[&str]) -> Finished {
+        let state = ["--state-dir", self.text("state_dir")];
+        run(args.iter().chain(&state))
+    }
+
+    /// The worker's process, where it is there.
+    fn pid(&self, worker: &str) -> Option<i32> {
+        let folder = format!("{} ", self.folder(worker).display());
+        let all = std::fs::read_dir("/proc").unwrap().flatten();
+        let found = all.filter_map(|f| {
+            let line = std::fs::read(f.path().join("cmdline")).ok()?;
+            let line = String::from_utf8_lossy(&line).replace('\0', " ");
+            let is = line.contains(" worker ") && line.contains(&folder);
+            is.then(|| f.file_name().to_str()?.parse().ok())?
+        });
+        found.last()
+    }
+
+    fn kill(&self, worker: &str, signal: Signal) {
+        let pid = rustix::process::Pid::from_raw(self.pid(worker).unwrap()).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits until a thread of the worker is in a kernel, as it notes itself.
+    async fn in_kernel(&self, worker: &str) {
+        let page = self.folder(worker).join("black-box");
+        await_that("a kernel runs", || {
+            let bytes = std::fs::read(&page).unwrap_or_default();
+            let noted = bytes.chunks_exact(256).skip(1).any(|r| r[..4] != [0; 4]);
+            std::future::ready(noted)
+        })
+        .await;
+    }
+}
+
+async fn await_that<F: Future<Output = bool>>(what: &str, mut is: impl FnMut() -> F) {
+    let end = Instant::now() + BOUND;
+    while !is().await {
+        assert!(Instant::now() < end, "not in {BOUND:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Waits until the worker is as wanted; the status then.
+async fn await_member(
+    cluster: &Cluster,
+    name: &str,
+    wanted: impl Fn(&MemberStatus) -> bool,
+) -> ClusterStatus {
+    let end = Instant::now() + BOUND;
+    loop {
+        let status = cluster.status().await.unwrap();
+        if status.members.iter().any(|m| m.name == name && wanted(m)) {
+            return status;
+        }
+        assert!(Instant::now() < end, "{:#?}", status.members);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+type Call = tokio::task::JoinHandle<convoke::Result<Outputs>>;
+
+/// A call that is not run again.
+fn call(model: &std::sync::Arc<Model>) -> Call {
+    let model = model.clone();
+    let x = Tensor::zeros(DType::F32, &[SIZE, SIZE]).unwrap();
+    let options = CallOptions {
+        retry: Retry::Off,
+        ..CallOptions::default()
+    };
+    tokio::spawn(async move { model.call_with([("x", x)], options).await })
+}
+
+async fn ended(call: Call) -> convoke::Result<Outputs> {
+    tokio::time::timeout(BOUND, call).await.unwrap().unwrap()
+}
+
+async fn load(cluster: &Cluster) -> convoke::Result<std::sync::Arc<Model>> {
+    Ok(std::sync::Arc::new(
+        cluster.load_function(square(), vec![]).await?,
+    ))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_kills_two_workers_is_refused_by_name() {
+    let up = Up::start("deadly", 1, "8s");
+    let cluster = up.connect().await;
+    for n in 1..=2u32 {
+        let model = load(&cluster).await.unwrap();
+        let dying = call(&model);
+        up.in_kernel("w0").await;
+        let before = cluster.status().await.unwrap().members[0].incarnation;
+        up.kill("w0", Signal::SEGV);
+        let error = ended(dying).await.unwrap_err();
+        assert_eq!(error.code, Code::PeerLost, "{error}");
+        // `up` starts it again, and it says what its former process died of.
+        let back = |m: &MemberStatus| m.state == MemberState::Alive && m.incarnation != before;
+        let status = await_member(&cluster, "w0", back).await;
+        let remark = &status.members[0].remark;
+        assert_eq!(
+            remark,
+            "its former process died of SIGSEGV in node 'square'"
+        );
+        let q = &status.quarantine[0];
+        assert_eq!(
+            (q.node.as_str(), q.deaths.len() as u32, q.refused),
+            ("square", n, n == 2)
+        );
+    }
+    let error = load(&cluster).await.map(drop).unwrap_err();
+    assert_eq!(error.code, Code::Quarantined);
+    println!("{error}");
+    assert!(
+        error
+            .message
+            .starts_with("node 'square' is quarantined: it killed worker 'w0' (SIGSEGV, ")
+    );
+    let (address, token) = (up.text("connect"), up.text("client_token_file"));
+    let text = run(["status", "--connect", address, "--token-file", token])
+        .expect(0)
+        .stdout;
+    println!("{text}");
+    assert!(
+        text.contains("nodes in which workers died") && text.contains("refused"),
+        "{text}"
+    );
+
+    // Killed from outside, which is nobody's fault.
+    up.admin(&["quarantine", "lift", "square"]).expect(0);
+    let model = load(&cluster).await.unwrap();
+    let killed = call(&model);
+    up.in_kernel("w0").await;
+    up.kill("w0", Signal::KILL);
+    assert_eq!(ended(killed).await.unwrap_err().code, Code::PeerLost);
+    let status = await_member(&cluster, "w0", |m| m.state == MemberState::Alive).await;
+    assert!(status.quarantine.is_empty());
+    assert_eq!(up.daemon.interrupt(), Some(0));
+}
+
+/// Stops one thread of a process for good, as a kernel that hangs would. Its end is taken note of, as the process
+/// cannot end before.
+fn freeze(pid: i32, name: &str) {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))
+        .unwrap()
+        .flatten();
+    let mut named = tasks.filter(|t| {
+        let comm = std::fs::read_to_string(t.path().join("comm"));
+        comm.is_ok_and(|c| c.trim_end() == name)
+    });
+    let thread: i32 = named
+        .next()
+        .unwrap()
+        .file_name()
+        .to_str()
+        .unwrap()
+        .parse()
+        .unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let null = std::ptr::null_mut::<libc::c_void>();
+        let mut status = 0;
+        // SAFETY: stops a thread of a process that this test started, and waits for it.
+        let frozen = unsafe {
+            libc::ptrace(libc::PTRACE_SEIZE, thread, null, null) == 0
+                && libc::ptrace(libc::PTRACE_INTERRUPT, thread, null, null) == 0
+                && libc::waitpid(thread, &mut status, libc::__WALL) == thread
+        };
+        let why = std::io::Error::last_os_error();
+        tell.send(frozen.then_some(()).ok_or(why)).unwrap();
+        // SAFETY: waits for the end of the same thread.
+        unsafe { libc::waitpid(thread, &mut status, libc::__WALL) };
+    });
+    told.recv_timeout(BOUND).unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kernel_that_hangs_wedges_its_worker_which_returns() {
+    let up = Up::start("wedged", 1, "8s");
+    let cluster = up.connect().await;
+    let model = load(&cluster).await.unwrap();
+    let first = call(&model);
+    up.in_kernel("w0").await;
+    freeze(up.pid("w0").unwrap(), "convoke-compute");
+    let before = cluster.status().await.unwrap().members[0].incarnation;
+    let second = call(&model);
+    await_member(&cluster, "w0", |m| {
+        m.status.as_ref().is_some_and(|w| w.live_steps == 2)
+    })
+    .await;
+    let given_up = Instant::now();
+    first.abort();
+    let error = ended(second).await.unwrap_err();
+    println!("after {:?}: {error}", given_up.elapsed());
+    assert_eq!(error.code, Code::Wedged);
+    let told = "worker w0 is wedged: node 'square' of squares did not stop within 5s after its step had ended";
+    assert_eq!(error.message, told);
+    let back = |m: &MemberStatus| m.state == MemberState::Alive && m.incarnation != before;
+    let status = await_member(&cluster, "w0", back).await;
+    println!("back after {:?}", given_up.elapsed());
+    let remark = &status.members[0].remark;
+    assert_eq!(*remark, format!("its former process was wedged: {told}"));
+    assert!(
+        status.quarantine.is_empty(),
+        "a hung process did not die of a signal"
+    );
+    ended(call(&model)).await.unwrap();
+    assert_eq!(up.daemon.interrupt(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drained_worker_finishes_ends_and_stays_away() {
+    let up = Up::start("drained", 2, "100s");
+    let cluster = up.connect().await;
+    let pinned = cluster.load_function(square(), vec![]).pin("*", "w1");
+    let model = std::sync::Arc::new(pinned.await.unwrap());
+    let running = call(&model);
+    up.in_kernel("w1").await;
+    let told = up.admin(&["drain", "w1"]).expect(0).stdout;
+    assert_eq!(
+        told,
+        "worker w1 finishes its steps and ends; `convoke undrain w1` lets it serve again\n"
+    );
+    let refused = ended(call(&model)).await.unwrap_err();
+    assert_eq!(refused.code, Code::WorkerLeaving, "{refused}");
+    ended(running).await.unwrap();
+    await_member(&cluster, "w1", |m| {
+        m.state == MemberState::Drained && m.status.is_none()
+    })
+    .await;
+    await_that("it ends", || std::future::ready(up.pid("w1").is_none())).await;
+    for left in ["black-box", "worker.sock"] {
+        assert!(!up.folder("w1").join(left).exists(), "{left}");
+    }
+    // Plans use the other.
+    let other = load(&cluster).await.unwrap();
+    assert_eq!(other.plan().await.unwrap().parts[0].name, "w0");
+
+    // Somebody starts it again all the same: it stays out of service until it is asked back.
+    let args = [
+        "worker",
+        "--join",
+        up.text("connect"),
+        "--token-file",
+        up.text("worker_token_file"),
+        "--name",
+        "w1",
+        "--state-dir",
+        up.folder("w1").to_str().unwrap(),
+        "--listen",
+        "127.0.0.1:0",
+        "--cache",
+        "0",
+        "--json",
+        "--log",
+        "error",
+    ]
+    .map(str::to_owned);
+    let again = Daemon::start(args);
+    again.line();
+    await_member(&cluster, "w1", |m| {
+        m.state == MemberState::Drained && m.status.is_some()
+    })
+    .await;
+    assert_eq!(
+        up.admin(&["undrain", "w1"]).expect(0).stdout,
+        "worker w1 serves again\n"
+    );
+    await_member(&cluster, "w1", |m| m.state == MemberState::Alive).await;
+    let nobody = up.admin(&["drain", "w7", "--json"]).expect(1).json();
+    assert_eq!(nobody["error"]["code"], "not_found", "{nobody}");
+    // Ctrl-C, and SIGTERM the same: it leaves, and is not lost.
+    assert_eq!(again.interrupt(), Some(0));
+    await_member(&cluster, "w1", |m| m.state == MemberState::Left).await;
+    assert_eq!(up.daemon.interrupt(), Some(0));
+}
+
+/// Ends a cluster while a step runs; what became of the step.
+async fn check_end(name: &str, bound: &str) -> convoke::Result<Outputs> {
+    let up = Up::start(name, 1, bound);
+    let cluster = up.connect().await;
+    let model = load(&cluster).await.unwrap();
+    let running = call(&model);
+    up.in_kernel("w0").await;
+    up.daemon.signal(Signal::TERM);
+    let outcome = ended(running).await;
+    let worker = up.pid("w0");
+    let Up {
+        scratch, daemon, ..
+    } = up;
+    assert_eq!(daemon.wait(), Some(0));
+    assert!(!scratch.path("run").exists());
+    assert!(worker.is_none_or(|pid| !Path::new(&format!("/proc/{pid}")).exists()));
+    outcome
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_told_to_end_lets_steps_finish_for_a_bound() {
+    check_end("patient", "100s").await.unwrap();
+    let error = check_end("hasty", "100ms").await.unwrap_err();
+    assert_eq!(
+        (error.code, &*error.message),
+        (Code::WorkerLeaving, "worker w0 is leaving")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn steps_go_on_while_a_coordinator_stops() {
+    let scratch = Scratch::new("stops");
+    let path = |name: &str| scratch.path(name).display().to_string();
+    let (state, tokens, own) = (path("state"), path("tokens"), path("w0"));
+    let coordinator = ["--state-dir", &state, "--token-dir", &tokens];
+    let first = [
+        "coordinator",
+        "--listen",
+        "127.0.0.1:0",
+        "--json",
+        "--log",
+        "error",
+    ];
+    let first = Daemon::start(first.iter().chain(&coordinator));
+    let ready: serde_json::Value = serde_json::from_str(&first.line()).unwrap();
+    let address = ready["listen"].as_str().unwrap();
+    let worker_token = path("tokens/worker/token");
+    let worker = Daemon::start([
+        "worker",
+        "--join",
+        address,
+        "--token-file",
+        &worker_token,
+        "--state-dir",
+        &own,
+        "--cache",
+        "0",
+        "--threads",
+        "1",
+        "--json",
+        "--log",
+        "error",
+    ]);
+    worker.line();
+    let token = Token::from_file(path("tokens/client/token")).unwrap();
+    let cluster = convoke::connect(address, token).await.unwrap();
+    let model = load(&cluster).await.unwrap();
+    let running = call(&model);
+    let asked = Instant::now();
+    first.signal(Signal::TERM);
+    assert_eq!(first.wait(), Some(0));
+    println!("the coordinator stopped in {:?}", asked.elapsed());
+    ended(running).await.unwrap();
+    // The lease goes on, and there is nobody whom the worker could tell that it leaves.
+    ended(call(&model)).await.unwrap();
+    worker.signal(Signal::TERM);
+    assert_eq!(worker.wait(), Some(0));
+    let left: Vec<_> = std::fs::read_dir(&own)
+        .unwrap()
+        .flatten()
+        .map(|f| f.file_name())
+        .collect();
+    assert!(
+        left.iter().all(|f| f != "black-box" && f != "worker.sock"),
+        "{left:?}"
+    );
+}

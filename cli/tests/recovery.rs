@@ -1,0 +1,495 @@
+//! Real processes that are killed while steps run: the step runs again with the same bits, or its error says why not.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a test of real processes in real time"
+)]
+
+mod common;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use common::{BOUND, Daemon, Scratch, fixture, run};
+use convoke::{
+    CallOptions, Code, DType, Error, Model, Outputs, Phase, Rerun, Retry, Tensor, Token,
+};
+use convoke_common::graph::{Attr, Attrs, Function, Literal, Node, Part, TensorType, ValueId};
+use convoke_models::ArtifactIndex;
+use rustix::process::Signal;
+
+/// A coordinator and workers w0, w1, … as processes of their own.
+struct Processes {
+    scratch: Scratch,
+    coordinator: Option<Daemon>,
+    address: String,
+    workers: Vec<Option<Daemon>>,
+}
+
+impl Processes {
+    fn start(name: &str, workers: usize, memory: &str) -> Processes {
+        let scratch = Scratch::new(name);
+        let mut cluster = Processes {
+            coordinator: None,
+            address: "127.0.0.1:0".into(),
+            workers: vec![],
+            scratch,
+        };
+        cluster.start_coordinator();
+        for i in 0..workers {
+            let args = [
+                "worker",
+                "--join",
+                &cluster.address,
+                "--token-file",
+                &cluster.path("tokens/worker/token"),
+                "--name",
+                &format!("w{i}"),
+                "--listen",
+                "127.0.0.1:0",
+                "--threads",
+                "1",
+                "--memory",
+                memory,
+                "--state-dir",
+                &cluster.path(&format!("w{i}")),
+                "--cache",
+                "0",
+                "--json",
+                "--log",
+                "error",
+            ]
+            .map(str::to_owned);
+            let worker = Daemon::start(args);
+            worker.line();
+            cluster.workers.push(Some(worker));
+        }
+        cluster
+    }
+
+    /// Starts it, at the address that it had before where there was one.
+    fn start_coordinator(&mut self) {
+        let (state, tokens) = (self.path("coordinator"), self.path("tokens"));
+        let coordinator = Daemon::start([
+            "coordinator",
+            "--listen",
+            &self.address,
+            "--state-dir",
+            &state,
+            "--token-dir",
+            &tokens,
+            "--json",
+            "--log",
+            "error",
+        ]);
+        let ready: serde_json::Value = serde_json::from_str(&coordinator.line()).unwrap();
+        self.address = ready["listen"].as_str().unwrap().to_owned();
+        self.coordinator = Some(coordinator);
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.scratch.path(name).display().to_string()
+    }
+
+    fn client_token(&self) -> String {
+        self.path("tokens/client/token")
+    }
+
+    async fn connect(&self) -> convoke::Cluster {
+        let token = Token::from_file(self.client_token()).unwrap();
+        convoke::connect(&self.address, token).await.unwrap()
+    }
+
+    fn kill_worker(&mut self, i: usize) {
+        self.workers[i].take().unwrap().signal(Signal::KILL);
+    }
+
+    fn kill_coordinator(&mut self) {
+        self.coordinator.take().unwrap().signal(Signal::KILL);
+    }
+}
+
+/// x(i+1) = tanh(x(i) · x), `nodes` times: seconds of work that cannot be shortened.
+fn chain(nodes: usize) -> Function {
+    let mut f = Function {
+        name: "chain".into(),
+        ..Function::default()
+    };
+    let ty = TensorType::fixed(DType::F32, &[SIZE, SIZE]);
+    let x = f.add_value("x", ty.clone());
+    f.params.push(x);
+    let mut last = x;
+    for i in 0..nodes {
+        let product = f.add_value(format!("p{i}"), ty.clone());
+        let next = f.add_value(format!("t{i}"), ty.clone());
+        f.nodes
+            .push(node("MatMul", &[last, x], product, Attrs::default()));
+        f.nodes
+            .push(node("Tanh", &[product], next, Attrs::default()));
+        last = next;
+    }
+    f.results.push(("y".into(), last));
+    f
+}
+
+const SIZE: usize = 256;
+/// Nodes of a step of some seconds.
+const LONG: usize = 300;
+/// Bytes.
+const TABLE: usize = 48 << 20;
+
+fn node(op: &str, inputs: &[ValueId], output: ValueId, attrs: Attrs) -> Node {
+    Node {
+        name: format!("{op}_{}", output.0).into(),
+        op: op.into(),
+        attrs,
+        inputs: inputs.iter().map(|v| Some(*v)).collect(),
+        outputs: vec![output],
+        part: Part::Step,
+    }
+}
+
+/// The same, with `tables` tables of `TABLE` bytes each, of which it adds a row.
+fn with_tables(mut f: Function, file: &Path, tables: usize) -> (Function, Vec<convoke::Source>) {
+    const ROWS: usize = TABLE / (SIZE * 4);
+    std::fs::File::create(file)
+        .unwrap()
+        .set_len((TABLE * tables) as u64)
+        .unwrap();
+    let index = ArtifactIndex::new(None, None);
+    let sources = index.sources(&[file.to_owned()], None).unwrap();
+    f.artifacts.push(sources[0].meta().clone());
+    // A row that only the caller knows, so that the tables stay where they are.
+    let row = f.add_value("row", TensorType::fixed(DType::I64, &[1]));
+    f.params.push(row);
+    for i in 0..tables {
+        let table = f.add_value(
+            format!("table{i}"),
+            TensorType::fixed(DType::F32, &[ROWS, SIZE]),
+        );
+        f.literals.push((
+            table,
+            Literal::Range {
+                artifact: 0,
+                offset: (i * TABLE) as u64,
+                len: TABLE as u64,
+            },
+        ));
+        let line = TensorType::fixed(DType::F32, &[1, SIZE]);
+        let taken = f.add_value(format!("taken{i}"), line);
+        f.nodes.push(node(
+            "Gather",
+            &[table, row],
+            taken,
+            Attrs::default().with("axis", Attr::Int(0)),
+        ));
+        let (name, last) = f.results.pop().unwrap();
+        let ty = f.ty(last).clone();
+        let sum = f.add_value(format!("sum{i}"), ty);
+        f.nodes
+            .push(node("Add", &[last, taken], sum, Attrs::default()));
+        f.results.push((name, sum));
+    }
+    (f, sources)
+}
+
+fn input() -> Tensor {
+    let values: Vec<f32> = (0..SIZE * SIZE)
+        .map(|i| ((i * 37 % 101) as f32 - 50.0) / 500.0)
+        .collect();
+    Tensor::from_slice(&[SIZE, SIZE], &values).unwrap()
+}
+
+/// What was run again.
+#[derive(Clone, Default)]
+struct Reruns(Arc<Mutex<Vec<Rerun>>>);
+
+impl Reruns {
+    fn told(&self) -> impl Fn(Phase) + Send + Sync + 'static {
+        let reruns = self.0.clone();
+        move |phase| {
+            if let Phase::Rerun(rerun) = phase {
+                reruns.lock().unwrap().push(rerun);
+            }
+        }
+    }
+
+    fn all(&self) -> Vec<Rerun> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+async fn load(cluster: &convoke::Cluster, f: &Function, reruns: &Reruns) -> Model {
+    let builder = cluster.load_function(f.clone(), vec![]).workers(3);
+    builder.on_progress(reruns.told()).await.unwrap()
+}
+
+fn inputs(f: &Function) -> Vec<(String, Tensor)> {
+    let value = |name: &str| match name {
+        "x" => input(),
+        _ => Tensor::from_slice(&[1], &[7i64]).unwrap(),
+    };
+    let names = f.params.iter().map(|p| f.value(*p).name.to_string());
+    names.map(|n| (n.clone(), value(&n))).collect()
+}
+
+/// Calls the model, and does `then` once its step runs on so many workers; told of the first of them.
+async fn call_and(
+    cluster: &convoke::Cluster,
+    model: &Model,
+    f: &Function,
+    retry: Retry,
+    on: usize,
+    then: impl AsyncFnOnce(usize),
+) -> Result<Outputs, Error> {
+    let (model, inputs) = (model.clone(), inputs(f));
+    let options = CallOptions {
+        retry,
+        ..CallOptions::default()
+    };
+    let call = tokio::spawn(async move { model.call_with(inputs, options).await });
+    let begun = async {
+        loop {
+            let status = cluster.status().await.unwrap();
+            let live = |m: &convoke_common::rpc::MemberStatus| {
+                m.status.as_ref().is_some_and(|s| s.live_steps > 0)
+            };
+            let busy: Vec<usize> = (0..)
+                .zip(&status.members)
+                .filter(|(_, m)| live(m))
+                .map(|(i, _)| i)
+                .collect();
+            if busy.len() >= on {
+                return busy[0];
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::pin!(call);
+    let busy = tokio::select! {
+        biased;
+        ended = &mut call => panic!("the call ended too early: {:?}", ended.unwrap().err()),
+        begun = tokio::time::timeout(BOUND, begun) => begun.expect("a step"),
+    };
+    then(busy).await;
+    tokio::time::timeout(BOUND, call)
+        .await
+        .expect("the end of the call")
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_step_whose_worker_is_killed_runs_again_with_the_same_bits() {
+    let mut processes = Processes::start("rerun", 3, "1GiB");
+    let cluster = processes.connect().await;
+    let (f, reruns) = (chain(LONG), Reruns::default());
+    let model = load(&cluster, &f, &reruns).await;
+    let whole = model.call(inputs(&f)).await.unwrap();
+    let again = call_and(&cluster, &model, &f, Retry::On, 3, async |_| {
+        processes.kill_worker(1)
+    })
+    .await;
+    assert!(again.unwrap() == whole);
+    let reruns = reruns.all();
+    assert_eq!(reruns.len(), 1, "{reruns:#?}");
+    assert_eq!(
+        reruns[0].to_string(),
+        "lost contact with w1: its process ended; running again on w0, w2 (attempt 2 of 3)"
+    );
+    // What is called next uses the same two, without another word.
+    assert!(model.call(inputs(&f)).await.unwrap() == whole);
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn without_retries_the_loss_is_the_error() {
+    let mut processes = Processes::start("off", 3, "1GiB");
+    let cluster = processes.connect().await;
+    let (f, reruns) = (chain(LONG), Reruns::default());
+    let model = load(&cluster, &f, &reruns).await;
+    let failed = call_and(&cluster, &model, &f, Retry::Off, 3, async |_| {
+        processes.kill_worker(1)
+    })
+    .await;
+    let e = failed.unwrap_err();
+    assert_eq!(e.code, Code::PeerLost, "{e}");
+    assert_eq!(e.message, "lost contact with w1: its process ended");
+    let site = e.site.unwrap();
+    assert_eq!(site.worker.as_deref(), Some("w1"));
+    assert!(site.host.is_some_and(|h| h.starts_with("127.0.0.1:")));
+    assert_eq!(e.stopped, ["w0", "w2"]);
+    assert!(reruns.all().is_empty());
+    // The next call is not a retry, and finds a plan of its own.
+    model.call(inputs(&f)).await.unwrap();
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn survivors_that_cannot_hold_the_model_are_said_to() {
+    let mut processes = Processes::start("small", 3, "112MiB");
+    let cluster = processes.connect().await;
+    let (f, sources) = with_tables(chain(LONG), &processes.scratch.path("tables"), 3);
+    let builder = cluster.load_function(f.clone(), sources).workers(3);
+    let model = builder.await.unwrap();
+    let mut killed = None;
+    let failed = call_and(&cluster, &model, &f, Retry::On, 1, async |i| {
+        processes.kill_worker(i);
+        killed = Some(i);
+    });
+    let e = failed.await.unwrap_err();
+    assert_eq!(e.code, Code::PeerLost, "{e}");
+    let text = format!(
+        "lost contact with w{}: its process ended; the survivors cannot hold the model: the model needs ",
+        killed.unwrap()
+    );
+    assert!(e.message.starts_with(&text), "{e}");
+    assert!(e.advice.starts_with("what would fit: "), "{e}");
+    assert_eq!(e.attached[0].code, Code::ClusterTooSmall);
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_retry_waits_one_bound_for_an_absent_coordinator() {
+    let mut processes = Processes::start("absent", 3, "1GiB");
+    let cluster = processes.connect().await;
+    let (f, reruns) = (chain(LONG), Reruns::default());
+    let model = load(&cluster, &f, &reruns).await;
+    let mut killed = Instant::now();
+    let failed = call_and(&cluster, &model, &f, Retry::On, 3, async |_| {
+        processes.kill_coordinator();
+        processes.kill_worker(1);
+        killed = Instant::now();
+    });
+    let e = failed.await.unwrap_err();
+    // Ten times the bound, as for all that real machines are asked.
+    assert!(
+        killed.elapsed() < Duration::from_secs(30),
+        "{:?}",
+        killed.elapsed()
+    );
+    assert_eq!(e.code, Code::PeerLost, "{e}");
+    let text = format!(
+        "lost contact with w1: its process ended; it cannot run again: the coordinator at {} cannot be reached, \
+         waited 3s: ",
+        processes.address
+    );
+    assert!(e.message.starts_with(&text), "{e}");
+    assert!(reruns.all().is_empty());
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn steps_go_on_without_the_coordinator_and_plans_once_it_is_back() {
+    let mut processes = Processes::start("restart", 3, "1GiB");
+    let cluster = processes.connect().await;
+    let (f, reruns) = (chain(LONG), Reruns::default());
+    let model = load(&cluster, &f, &reruns).await;
+    // In the middle of a step, and for whole ones.
+    let whole = call_and(&cluster, &model, &f, Retry::On, 3, async |_| {
+        processes.kill_coordinator()
+    });
+    let whole = whole.await.unwrap();
+    assert!(model.call(inputs(&f)).await.unwrap() == whole);
+    processes.start_coordinator();
+    let back = cluster.await_workers(3, BOUND, |_| {}).await;
+    assert_eq!(back, Ok(3));
+    assert!(model.call(inputs(&f)).await.unwrap() == whole);
+    assert!(reruns.all().is_empty());
+    let again = call_and(&cluster, &model, &f, Retry::On, 3, async |_| {
+        processes.kill_worker(0)
+    })
+    .await;
+    assert!(again.unwrap() == whole);
+    assert_eq!(reruns.all()[0].workers, ["w1", "w2"]);
+    // The coordinator learned of the lease of before from those who held it, and had them free it.
+    let status = cluster.status().await.unwrap();
+    assert_eq!(status.leases.len(), 1, "{:#?}", status.leases);
+    let living = status.members.iter().filter_map(|m| m.status.as_ref());
+    let programs: Vec<usize> = living.map(|s| s.programs.len()).collect();
+    assert_eq!(programs, [1, 1]);
+    cluster.shutdown().await;
+}
+
+/// `convoke run` of many small steps, during which w1 is killed.
+fn run_and_kill(name: &str, retry: &str) -> common::Finished {
+    let mut processes = Processes::start(name, 3, "1GiB");
+    let (model, arrays) = (fixture("digits/model.onnx"), fixture("digits/test.npz"));
+    let (address, token) = (processes.address.clone(), processes.client_token());
+    let running = common::convoke([
+        "run",
+        model.to_str().unwrap(),
+        "--inputs",
+        arrays.to_str().unwrap(),
+        "--connect",
+        &address,
+        "--token-file",
+        &token,
+        "--workers",
+        "3",
+        "--steps",
+        "500",
+        "--retry",
+        retry,
+        "--json",
+    ])
+    .spawn()
+    .unwrap();
+    let deadline = Instant::now() + BOUND;
+    loop {
+        let status = run([
+            "status",
+            "--connect",
+            &address,
+            "--token-file",
+            &token,
+            "--json",
+        ])
+        .expect(0)
+        .json();
+        let members = status["members"].as_array().unwrap();
+        let done = |m: &serde_json::Value| m["status"]["steps_done"].as_u64() > Some(10);
+        if members.iter().all(done) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "no steps: {status}");
+    }
+    processes.kill_worker(1);
+    common::finish(running)
+}
+
+#[test]
+fn run_says_what_ran_again() {
+    let done = run_and_kill("run-on", "on").expect(0);
+    let line =
+        "lost contact with w1: its process ended; running again on w0, w2 (attempt 2 of 3)\n";
+    assert!(done.stderr.contains(line), "{done:#?}");
+    let r = done.json();
+    assert_eq!(r["steps"], 500, "{r}");
+    let attempts = r["attempts"].as_array().unwrap();
+    assert!(!attempts.is_empty(), "{r}");
+    for a in attempts {
+        assert_eq!((&a["attempt"], &a["of"]), (&2.into(), &3.into()), "{r}");
+        assert_eq!(a["workers"], serde_json::json!(["w0", "w2"]));
+        assert_eq!(a["cause"]["code"], "peer_lost", "{r}");
+        assert_eq!(a["cause"]["site"]["worker"], "w1", "{r}");
+    }
+}
+
+#[test]
+fn run_without_retries_fails_with_the_loss() {
+    let done = run_and_kill("run-off", "off").expect(1);
+    let r = done.json();
+    assert_eq!(r["error"]["code"], "peer_lost", "{r}");
+    assert_eq!(
+        r["error"]["message"],
+        "lost contact with w1: its process ended"
+    );
+    assert_eq!(r["error"]["stopped"], serde_json::json!(["w0", "w2"]));
+    assert!(
+        done.stderr
+            .contains("error: lost contact with w1: its process ended [worker w1, host 127.0.0.1:"),
+        "{done:#?}"
+    );
+}

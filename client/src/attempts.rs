@@ -1,0 +1,312 @@
+//! The attempts of one call: when a step is run again, and what is said once it is not.
+//!
+//! A step is run again where a worker of it was lost, left, hung or dropped the lease: its inputs are still there, and
+//! functions are pure. Whatever a kernel says of the step itself is final.
+
+use std::fmt;
+
+use convoke_common::error::{Code, Error, Result};
+use tokio::time::Instant;
+
+use crate::lease::Named;
+use crate::model::{CallOptions, Retry};
+
+/// How often one call is run again.
+const RERUNS: usize = 2;
+
+/// An attempt that failed.
+pub(crate) struct Failed {
+    error: Box<Error>,
+    again: Again,
+    unusable: Vec<Named>,
+}
+
+/// Whether another attempt may succeed.
+enum Again {
+    No,
+    /// Where this attempt was one already: at first it is a matter of how the cluster was set up.
+    Later,
+    Yes,
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Failed {
+        Failed {
+            error: Box::new(error),
+            again: Again::No,
+            unusable: vec![],
+        }
+    }
+}
+
+/// Whether an error is about a participant that is there no longer.
+fn is_loss(code: Code) -> bool {
+    use Code::{LeaseRetired, PeerLost, Wedged, WorkerLeaving};
+    matches!(code, PeerLost | WorkerLeaving | Wedged | LeaseRetired)
+}
+
+impl Failed {
+    /// A step failed; these workers are not to be used again.
+    pub(crate) fn of_step(error: Error, unusable: Vec<Named>) -> Failed {
+        let again = match is_loss(error.code) {
+            true => Again::Yes,
+            false => Again::No,
+        };
+        Failed {
+            error: Box::new(error),
+            again,
+            unusable,
+        }
+    }
+
+    /// An install failed, because of this worker where it says so.
+    pub(crate) fn of_install(error: Error, about: Option<Named>) -> Failed {
+        let again = match error.code {
+            Code::Unreachable if about.is_some() => Again::Later,
+            code if is_loss(code) => Again::Yes,
+            _ => Again::No,
+        };
+        Failed {
+            error: Box::new(error),
+            again,
+            unusable: about.into_iter().collect(),
+        }
+    }
+}
+
+/// A call that runs again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rerun {
+    /// Which attempt this is, from 2.
+    pub attempt: u32,
+    /// How many there are at most.
+    pub of: u32,
+    /// Why the last one failed.
+    pub cause: Error,
+    /// Where it runs now.
+    pub workers: Vec<String>,
+}
+
+impl fmt::Display for Rerun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Rerun {
+            attempt,
+            of,
+            cause,
+            workers,
+        } = self;
+        write!(
+            f,
+            "{}; running again on {} (attempt {attempt} of {of})",
+            cause.message,
+            workers.join(", ")
+        )
+    }
+}
+
+/// What became of a call so far.
+pub(crate) struct Attempts {
+    retry: Retry,
+    deadline: Option<Instant>,
+    errors: Vec<Error>,
+    avoid: Vec<Named>,
+    /// Attempts that were told of.
+    told: usize,
+}
+
+impl Attempts {
+    pub(crate) fn new(options: &CallOptions) -> Attempts {
+        Attempts {
+            retry: options.retry,
+            // One beyond all time is none.
+            deadline: options.deadline.and_then(|d| Instant::now().checked_add(d)),
+            errors: vec![],
+            avoid: vec![],
+            told: 0,
+        }
+    }
+
+    /// When all attempts have to be over.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Whom no further plan of this call uses.
+    pub(crate) fn avoid(&self) -> &[Named] {
+        &self.avoid
+    }
+
+    /// The attempt that begins on these workers, where it is not the first and was not told of.
+    pub(crate) fn rerun(&mut self, workers: Vec<String>) -> Option<Rerun> {
+        let cause = self.errors.get(self.told..)?.last()?.clone();
+        self.told = self.errors.len();
+        Some(Rerun {
+            attempt: self.errors.len() as u32 + 1,
+            of: RERUNS as u32 + 1,
+            cause,
+            workers,
+        })
+    }
+
+    /// An attempt failed; an error where it was the last.
+    pub(crate) fn failed(&mut self, failed: Failed) -> Result<()> {
+        let again = match failed.again {
+            Again::No => false,
+            Again::Later => !self.errors.is_empty(),
+            Again::Yes => true,
+        };
+        if !again || self.retry == Retry::Off || self.errors.len() == RERUNS {
+            return Err(self.conclude(*failed.error));
+        }
+        self.errors.push(*failed.error);
+        self.avoid.extend(failed.unusable);
+        Ok(())
+    }
+
+    /// The first cause, and what running again met; or that alone, where it is a cause of its own.
+    fn conclude(&mut self, mut last: Error) -> Error {
+        let mut errors = std::mem::take(&mut self.errors).into_iter();
+        let Some(mut first) = errors.next() else {
+            return last;
+        };
+        let met = match last.code {
+            Code::ClusterTooSmall => "the survivors cannot hold the model: ",
+            Code::NoWorkers | Code::Unreachable | Code::InvalidArgument => "it cannot run again: ",
+            code if is_loss(code) => "run again, ",
+            _ => {
+                last.attached.push(first);
+                last.attached.extend(errors);
+                return last;
+            }
+        };
+        let between: String = errors
+            .as_slice()
+            .iter()
+            .map(|e| format!("run again, {}; ", e.message))
+            .collect();
+        first.message = format!("{}; {between}{met}{}", first.message, last.message);
+        if !last.advice.is_empty() {
+            first.advice = last.advice.clone();
+        }
+        first.attached.extend(errors);
+        first.attached.push(last);
+        first
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use convoke_common::ids::Incarnation;
+
+    use super::*;
+
+    fn lost(name: &str) -> Failed {
+        let error = Error::lost(name, "its process ended");
+        Failed::of_step(error, vec![(name.into(), Incarnation(1))])
+    }
+
+    fn error(code: Code, message: &str) -> Failed {
+        Failed::of_step(Error::new(code, message), vec![])
+    }
+
+    /// All of a call's attempts fail, the last one for good.
+    #[track_caller]
+    fn check(retry: Retry, failures: Vec<Failed>, expected: &str) -> Error {
+        let mut attempts = Attempts::new(&CallOptions {
+            retry,
+            ..CallOptions::default()
+        });
+        let last = failures.len() - 1;
+        for (i, failed) in failures.into_iter().enumerate() {
+            match attempts.failed(failed) {
+                Ok(()) => assert!(i < last, "one more attempt than expected"),
+                Err(e) => {
+                    assert_eq!((i, e.to_string().as_str()), (last, expected));
+                    return e;
+                }
+            }
+        }
+        panic!("there is another attempt");
+    }
+
+    #[test]
+    fn a_kernels_error_is_final() {
+        check(Retry::On, vec![error(Code::KernelFailed, "boom")], "boom");
+        check(Retry::On, vec![error(Code::Cancelled, "stop")], "stop");
+        let e = check(
+            Retry::On,
+            vec![lost("w1"), error(Code::KernelFailed, "boom")],
+            "boom; 1 further error",
+        );
+        assert_eq!(e.attached[0].code, Code::PeerLost);
+    }
+
+    #[test]
+    fn without_retries_the_first_error_is_the_last() {
+        check(
+            Retry::Off,
+            vec![lost("w1")],
+            "lost contact with w1: its process ended [worker w1]",
+        );
+    }
+
+    #[test]
+    fn a_call_runs_three_times_at_most() {
+        let e = check(
+            Retry::On,
+            vec![lost("w1"), lost("w2"), lost("w3")],
+            "lost contact with w1: its process ended; run again, lost contact with w2: its process ended; \
+             run again, lost contact with w3: its process ended [worker w1]; 2 further errors",
+        );
+        assert_eq!(e.code, Code::PeerLost);
+    }
+
+    #[test]
+    fn what_the_retry_met_is_said() {
+        let small = Error::new(Code::ClusterTooSmall, "the model needs 3 GiB").advise("add one");
+        let e = check(
+            Retry::On,
+            vec![lost("w1"), small.into()],
+            "lost contact with w1: its process ended; the survivors cannot hold the model: the model needs 3 GiB \
+             [worker w1]; 1 further error\n  add one",
+        );
+        assert_eq!(
+            (e.code, e.attached[0].code),
+            (Code::PeerLost, Code::ClusterTooSmall)
+        );
+        let away = Error::new(Code::Unreachable, "the coordinator cannot be reached");
+        check(
+            Retry::On,
+            vec![lost("w1"), away.into()],
+            "lost contact with w1: its process ended; it cannot run again: the coordinator cannot be reached \
+             [worker w1]; 1 further error",
+        );
+    }
+
+    #[test]
+    fn a_worker_out_of_reach_at_first_is_the_callers_to_mend() {
+        let unreachable = || {
+            let error = Error::new(Code::Unreachable, "cannot reach w2");
+            Failed::of_install(error, Some(("w2".into(), Incarnation(1))))
+        };
+        check(Retry::On, vec![unreachable()], "cannot reach w2");
+        let mut attempts = Attempts::new(&CallOptions::default());
+        attempts.failed(lost("w1")).unwrap();
+        attempts.failed(unreachable()).unwrap();
+        let names: Vec<_> = attempts.avoid().iter().map(|(n, _)| n.as_str()).collect();
+        assert_eq!(names, ["w1", "w2"]);
+    }
+
+    #[test]
+    fn each_attempt_is_told_of_once() {
+        let mut attempts = Attempts::new(&CallOptions::default());
+        assert_eq!(attempts.rerun(vec!["w0".into(), "w1".into()]), None);
+        attempts.failed(lost("w1")).unwrap();
+        let rerun = attempts.rerun(vec!["w0".into(), "w2".into()]).unwrap();
+        assert_eq!(
+            rerun.to_string(),
+            "lost contact with w1: its process ended; running again on w0, w2 (attempt 2 of 3)"
+        );
+        assert_eq!(attempts.rerun(vec!["w0".into()]), None);
+    }
+}

@@ -1,0 +1,347 @@
+//! The client's way to the coordinator: one connection, made again whenever it is lost.
+//!
+//! ```text
+//! There --connection ends--> Away --dialled and resumed--> There
+//!                              '--refused for good-------> Gone
+//! ```
+//!
+//! Invariants
+//! 1. Leases and steps do not depend on it. What needs the coordinator waits for it, at most [`RETURN_BOUND`].
+//! 2. On a new connection the coordinator hears first which driver it is that speaks.
+//! 3. A lease whose release could not be told is released once the coordinator is back.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use convoke_common::admission::{call, reach};
+use convoke_common::detection::{Detector, Watched};
+use convoke_common::error::{Code, Error, Result};
+use convoke_common::identity::{Dialled, Role, dial};
+use convoke_common::ids::{Incarnation, LeaseId};
+use convoke_common::rpc::{self, CoordinatorClient, RETURN_BOUND};
+use convoke_common::world::quic::ConnectionError;
+use convoke_common::world::{Endpoint, World};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+/// First and longest pause between dials of an absent coordinator; whoever needs it ends the pause.
+const REDIAL: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+/// How long a dial of its last address may take. A dial's packets come ever less often: many short ones meet a
+/// coordinator that returns sooner than a long one.
+const SHORT_DIAL: Duration = Duration::from_secs(1);
+
+/// Every so many dials the coordinator's name is looked up again: it may have returned elsewhere.
+const LOOK_UP: u32 = 4;
+
+/// Leases that wait to be released. More than that many models are not dropped while a coordinator is away.
+const OWED: usize = 1024;
+
+#[derive(Clone)]
+enum State {
+    There {
+        client: CoordinatorClient,
+        /// Counts connections.
+        generation: u64,
+    },
+    Away(Error),
+    /// Dialling again cannot mend it.
+    Gone(Error),
+}
+
+/// See the module.
+pub(crate) struct CoordinatorLink {
+    address: String,
+    state: watch::Receiver<State>,
+    wanted: Arc<Notify>,
+    owed: Arc<Owed>,
+    stop: CancellationToken,
+}
+
+#[derive(Default)]
+struct Owed(Mutex<BTreeSet<LeaseId>>);
+
+impl Owed {
+    fn leases(&self) -> MutexGuard<'_, BTreeSet<LeaseId>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, lease: LeaseId) {
+        let mut leases = self.leases();
+        if leases.len() < OWED {
+            leases.insert(lease);
+        }
+    }
+
+    fn first(&self) -> Option<LeaseId> {
+        self.leases().first().copied()
+    }
+
+    fn remove(&self, lease: LeaseId) {
+        self.leases().remove(&lease);
+    }
+}
+
+/// How the coordinator is reached.
+pub(crate) struct Way {
+    pub(crate) world: World,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) detector: Detector,
+    pub(crate) address: String,
+    /// Who speaks.
+    pub(crate) driver: Incarnation,
+}
+
+impl Way {
+    /// By its name.
+    async fn reach(&self) -> Result<Dialled> {
+        let (world, endpoint) = (&self.world, &self.endpoint);
+        let reached = reach(world, endpoint, &self.address, Role::Coordinator).await;
+        reached.map_err(|e| {
+            if e.code != Code::Unreachable || !e.advice.is_empty() {
+                return e;
+            }
+            e.advise("check that the coordinator runs and that its UDP port is open")
+        })
+    }
+
+    /// Says who speaks.
+    async fn resume(&self, dialled: Dialled) -> Result<(Watched, CoordinatorClient)> {
+        let watched = self.detector.watch(dialled.connection);
+        let resumed = async {
+            let client = rpc::connect_coordinator(&self.world, watched.connection()).await?;
+            let answer = client.resume(call(), self.driver).await;
+            rpc::answer("the coordinator", answer).map(|()| client)
+        };
+        match resumed.await {
+            Ok(client) => Ok((watched, client)),
+            Err(e) => {
+                // Its monitor would keep it up for nobody.
+                let said = expulsion(watched.connection().close_reason().as_ref());
+                watched.connection().close(0u32.into(), b"not resumed");
+                Err(said.unwrap_or(e))
+            }
+        }
+    }
+
+    /// Connects, and keeps the connection.
+    pub(crate) async fn connect(self) -> Result<CoordinatorLink> {
+        let (watched, client) = self.resume(self.reach().await?).await?;
+        let (tell, state) = watch::channel(State::There {
+            client: client.clone(),
+            generation: 0,
+        });
+        let link = CoordinatorLink {
+            address: self.address.clone(),
+            state,
+            wanted: Arc::default(),
+            owed: Arc::default(),
+            stop: CancellationToken::new(),
+        };
+        let keeper = Keeper {
+            tell,
+            wanted: link.wanted.clone(),
+            owed: link.owed.clone(),
+        };
+        let (world, stop) = (self.world.clone(), link.stop.clone());
+        world.spawn(async move {
+            let _ = stop
+                .run_until_cancelled(keeper.run(self, watched, client))
+                .await;
+        });
+        Ok(link)
+    }
+}
+
+/// The coordinator's reason to end a connection, where dialling again cannot mend it.
+fn expulsion(why: Option<&ConnectionError>) -> Option<Error> {
+    match why? {
+        ConnectionError::ApplicationClosed(closed)
+            if closed.error_code == rpc::close::REVOKED.into() =>
+        {
+            let e = Error::new(Code::Unauthorized, "the token of this client was revoked");
+            Some(e.advise("join anew with another token: convoke token create --role client"))
+        }
+        _ => None,
+    }
+}
+
+/// Owns the connection.
+struct Keeper {
+    tell: watch::Sender<State>,
+    wanted: Arc<Notify>,
+    owed: Arc<Owed>,
+}
+
+impl Keeper {
+    async fn run(self, way: Way, mut watched: Watched, mut client: CoordinatorClient) {
+        for generation in 1.. {
+            let why = tokio::select! {
+                biased;
+                why = watched.connection().closed() => why,
+                () = self.settle(&client) => watched.connection().closed().await,
+            };
+            let text = watched.ended().unwrap_or_else(|| why.to_string());
+            tracing::warn!(
+                coordinator = way.address,
+                "lost contact with the coordinator: {text}"
+            );
+            let lost = Error::new(
+                Code::Unreachable,
+                format!("lost contact with the coordinator: {text}"),
+            );
+            let back = match expulsion(Some(&why)) {
+                Some(final_word) => Err(final_word),
+                None => {
+                    self.tell.send_replace(State::Away(lost));
+                    self.redial(&way, watched.connection().remote_address())
+                        .await
+                }
+            };
+            match back {
+                Ok((connection, back)) => (watched, client) = (connection, back),
+                Err(e) => {
+                    self.tell.send_replace(State::Gone(e));
+                    return;
+                }
+            }
+            tracing::info!(coordinator = way.address, "the coordinator is back");
+            self.tell.send_replace(State::There {
+                client: client.clone(),
+                generation,
+            });
+        }
+    }
+
+    /// Dials until the coordinator is back, or says that it never will be.
+    async fn redial(&self, way: &Way, last: SocketAddr) -> Result<(Watched, CoordinatorClient)> {
+        let (mut pause, mut dials) = (REDIAL.0, 0u32);
+        loop {
+            dials = dials.wrapping_add(1);
+            let dialled = match dials % LOOK_UP {
+                0 => way.reach().await,
+                _ => dial(&way.endpoint, last, Role::Coordinator, SHORT_DIAL)
+                    .await
+                    .map_err(Error::from),
+            };
+            let back = match dialled {
+                Ok(dialled) => way.resume(dialled).await,
+                Err(e) => Err(e),
+            };
+            match back {
+                Ok(back) => return Ok(back),
+                Err(e) if matches!(e.code, Code::Unauthorized | Code::VersionMismatch) => {
+                    return Err(e);
+                }
+                Err(e) => {
+                    tracing::debug!(
+                        coordinator = way.address,
+                        "cannot reach the coordinator: {e}"
+                    );
+                    self.tell.send_replace(State::Away(e));
+                }
+            }
+            tokio::select! {
+                biased;
+                () = self.wanted.notified() => pause = REDIAL.0,
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(REDIAL.1),
+            }
+        }
+    }
+
+    /// Releases what could not be released before.
+    async fn settle(&self, client: &CoordinatorClient) {
+        while let Some(lease) = self.owed.first() {
+            let answer = client.release(call(), lease).await;
+            if is_away(rpc::answer("the coordinator", answer).as_ref().err()) {
+                return;
+            }
+            self.owed.remove(lease);
+        }
+    }
+}
+
+/// Whether the coordinator itself could not be reached, rather than somebody it speaks of.
+pub(crate) fn is_away(error: Option<&Error>) -> bool {
+    error.is_some_and(|e| e.code == Code::Unreachable && e.site.is_none())
+}
+
+impl CoordinatorLink {
+    /// The coordinator's services; waits for the coordinator where it is away.
+    pub(crate) async fn client(&self) -> Result<CoordinatorClient> {
+        self.client_after(None).await.map(|(client, _)| client)
+    }
+
+    /// The same, on a later connection than that of this generation.
+    async fn client_after(&self, last: Option<u64>) -> Result<(CoordinatorClient, u64)> {
+        let until = Instant::now() + RETURN_BOUND;
+        let mut state = self.state.clone();
+        let later = |s: &State| match s {
+            State::There { generation, .. } => last.is_none_or(|l| *generation > l),
+            State::Away(_) => false,
+            State::Gone(_) => true,
+        };
+        if !later(&state.borrow()) {
+            self.wanted.notify_one();
+        }
+        let waited = timeout_at(until, state.wait_for(later)).await;
+        let found = waited.map(|found| found.map(|s| s.clone()));
+        let found = match found {
+            Ok(Ok(found)) => found,
+            Ok(Err(_)) => return Err(Error::new(Code::Cancelled, "the client has left")),
+            Err(_) => self.state.borrow().clone(),
+        };
+        match found {
+            State::There { client, generation } => Ok((client, generation)),
+            State::Away(e) => {
+                let msg = format!(
+                    "the coordinator at {} cannot be reached, waited {RETURN_BOUND:?}: {}",
+                    self.address, e.message
+                );
+                let advice = "start the coordinator again with its --state-dir";
+                Err(Error::new(Code::Unreachable, msg).advise(advice))
+            }
+            State::Gone(e) => Err(e),
+        }
+    }
+
+    /// Asks the coordinator what can be asked twice: again where it went away over the first and came back in time.
+    pub(crate) async fn ask<T, F>(&self, ask: impl Fn(CoordinatorClient) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let (client, generation) = self.client_after(None).await?;
+        let answer = ask(client).await;
+        if !is_away(answer.as_ref().err()) {
+            return answer;
+        }
+        ask(self.client_after(Some(generation)).await?.0).await
+    }
+
+    /// Ends a lease, now or once the coordinator is back.
+    pub(crate) async fn release(&self, lease: LeaseId) -> Result<()> {
+        let told = self.ask(|client| async move {
+            rpc::answer("the coordinator", client.release(call(), lease).await)
+        });
+        let told = told.await;
+        if is_away(told.as_ref().err()) {
+            self.owed.add(lease);
+        }
+        told
+    }
+
+    /// Lets the connection go.
+    pub(crate) fn close(&self) {
+        self.stop.cancel();
+    }
+}
+
+impl Drop for CoordinatorLink {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,272 @@
+//! A model's lease: planned, installed, called, and replaced once its sizes or its workers no longer do.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use convoke_common::Tensor;
+use convoke_common::admission::call;
+use convoke_common::dim::Bindings;
+use convoke_common::error::{Code, Error, Result};
+use convoke_common::ids::Incarnation;
+use convoke_common::memory::{Account, Pool};
+use convoke_common::program::Participant;
+use convoke_common::rpc::{self, Leased, Planned};
+use convoke_common::rpc_transport::call_context;
+use convoke_rendezvous::driver::Driver;
+use tokio::sync::{OwnedRwLockReadGuard, RwLock};
+use tokio::time::Instant;
+
+use crate::attempts::{Attempts, Failed};
+use crate::builder::Phase;
+use crate::coordinator::is_away;
+use crate::function::Inner;
+use crate::runtime::NetThread;
+use crate::session::Session;
+
+/// How often progress of a loading model is asked for.
+const PROGRESS_PERIOD: Duration = Duration::from_millis(200);
+
+/// A worker process.
+pub(crate) type Named = (String, Incarnation);
+
+/// An installed plan. Dropping it gives back what it leased.
+pub(crate) struct Lease {
+    driver: Arc<Driver>,
+    pub(crate) planned: Planned,
+    /// Held for reading by each call, so that a lease is replaced between calls.
+    calls: Arc<RwLock<()>>,
+    session: Arc<Session>,
+    net: NetThread,
+    /// The model was unloaded: its calls are not to run elsewhere.
+    unloaded: AtomicBool,
+    released: AtomicBool,
+}
+
+/// A lease and the right to call it.
+pub(crate) struct Held {
+    pub(crate) lease: Arc<Lease>,
+    _call: Option<OwnedRwLockReadGuard<()>>,
+}
+
+fn named(p: &Participant) -> Named {
+    (p.name.clone(), p.incarnation)
+}
+
+/// The workers of a plan.
+fn workers(planned: &Planned) -> &[Participant] {
+    &planned.participants[..planned.participants.len().saturating_sub(1)]
+}
+
+impl Lease {
+    /// Runs one step.
+    pub(crate) async fn step(
+        &self,
+        inputs: Vec<Tensor>,
+        bindings: &Bindings,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<Tensor>, Failed> {
+        let axes = self.planned.axes.bounds.iter();
+        let sizes = axes.map(|(s, _)| bindings.get(s).copied().unwrap_or(1));
+        let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+        let done = self.driver.call(inputs, sizes.collect(), left).await;
+        done.map_err(|error| match self.unloaded.load(Ordering::Relaxed) {
+            true => error.into(),
+            false => Failed::of_step(error, self.unusable()),
+        })
+    }
+
+    /// The names of its workers.
+    pub(crate) fn workers(&self) -> Vec<String> {
+        let names = workers(&self.planned).iter().map(|p| p.name.clone());
+        names.collect()
+    }
+
+    /// Whom a plan in its place should not use.
+    fn unusable(&self) -> Vec<Named> {
+        self.driver.unusable().iter().map(named).collect()
+    }
+
+    fn holds(&self, bindings: &Bindings) -> bool {
+        let within = |(s, b): &(Arc<str>, i64)| bindings.get(s).is_none_or(|v| v <= b);
+        self.driver.broken().is_none() && self.planned.axes.bounds.iter().all(within)
+    }
+
+    /// Frees it for good.
+    pub(crate) async fn unload(&self) -> Result<()> {
+        self.unloaded.store(true, Ordering::Relaxed);
+        self.release().await
+    }
+
+    /// Frees it, so that what it held can be had by another.
+    async fn release(&self) -> Result<()> {
+        self.driver.close();
+        let released = self.session.coordinator.release(self.driver.lease()).await;
+        // The coordinator is told once it is back, and frees it when it notices this client's absence.
+        self.released.store(true, Ordering::Relaxed);
+        released
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.driver.close();
+        if self.released.load(Ordering::Relaxed) {
+            return;
+        }
+        let (session, id) = (self.session.clone(), self.driver.lease());
+        self.net
+            .detach(async move { drop(session.coordinator.release(id).await) });
+    }
+}
+
+impl Inner {
+    /// The lease, replaced where these sizes exceed its bounds or a worker of it is gone; and the right to call it.
+    pub(crate) async fn leased(
+        &self,
+        bindings: &Bindings,
+        avoid: &[Named],
+    ) -> Result<Held, Failed> {
+        // Granted at once: a writer holds the slot meanwhile.
+        let held = |l: &Arc<Lease>| Held {
+            lease: l.clone(),
+            _call: l.calls.clone().try_read_owned().ok(),
+        };
+        let mut slot = self.lease.lock().await;
+        let mut avoid = avoid.to_vec();
+        if let Some(old) = &*slot {
+            if old.holds(bindings) {
+                return Ok(held(old));
+            }
+            if old.driver.broken().is_none() {
+                // Calls that fit the old bounds end undisturbed.
+                drop(old.calls.write().await);
+            }
+            // Its steps are over everywhere, or fenced off with whoever did not end them, and its memory is free
+            // before any is asked for again.
+            old.driver.quiesce().await;
+            avoid.extend(old.unusable());
+            let released = old.release().await;
+            if is_away(released.as_ref().err()) {
+                // Without the coordinator there is no other lease.
+                released?;
+            }
+            *slot = None;
+        }
+        let lease = self.lease(bindings, avoid).await?;
+        *slot = Some(lease.clone());
+        Ok(held(&lease))
+    }
+
+    /// Plans for axes of these sizes; nothing is installed.
+    pub(crate) async fn planned(&self, bindings: &Bindings, avoid: Vec<Named>) -> Result<Planned> {
+        (self.tell)(Phase::Planning);
+        let mut options = self.options.clone();
+        let bounds = self.bounds_for(bindings).into_iter();
+        options.axes.bounds = bounds.map(|(s, b)| (s.into(), b)).collect();
+        let expected = bindings.iter().map(|(s, size)| (s.to_string(), *size));
+        options.expected = expected.collect();
+        options.avoid = avoid;
+        let me = self.session.hub.me.incarnation;
+        let ask = self.session.coordinator.ask(|client| {
+            let (function, options) = (self.function.clone(), options.clone());
+            async move {
+                let context = call_context(rpc::PLAN_BOUND);
+                let answer = client.plan(context, function, options, me);
+                rpc::answer("the coordinator", answer.await)
+            }
+        });
+        ask.await
+    }
+
+    /// Plans and installs for axes of these sizes.
+    async fn lease(&self, bindings: &Bindings, avoid: Vec<Named>) -> Result<Arc<Lease>, Failed> {
+        let mut planned = self.planned(bindings, avoid.clone()).await?;
+        let mut established = self.establish(&planned).await;
+        if established.as_ref().is_err_and(forgotten) {
+            // The coordinator went away over it: nothing is installed, and one that returns knows no plans.
+            planned = self.planned(bindings, avoid).await?;
+            established = self.establish(&planned).await;
+        }
+        let driver = established.map_err(|error| {
+            let site = error.site.as_ref().and_then(|s| s.worker.as_ref());
+            let about = workers(&planned).iter().find(|p| Some(&p.name) == site);
+            Failed::of_install(error, about.map(named))
+        })?;
+        Ok(Arc::new(Lease {
+            driver,
+            planned,
+            calls: Arc::default(),
+            session: self.session.clone(),
+            net: self.net.clone(),
+            unloaded: AtomicBool::new(false),
+            released: AtomicBool::new(false),
+        }))
+    }
+
+    /// Installs a plan and takes the driver's place in it.
+    async fn establish(&self, planned: &Planned) -> Result<Arc<Driver>> {
+        let session = &self.session;
+        // Linked before the install: workers ask this client for weights over these connections.
+        let links = session.links(workers(planned)).await?;
+        let leased = self.install(planned).await?;
+        let pool = Pool::new(&session.ledger, Account::Leases, 0)?;
+        Ok(Driver::new(
+            &session.world,
+            session.hub.clone(),
+            leased.lease,
+            planned.participants.clone(),
+            planned.driver.clone(),
+            planned.axes.clone(),
+            leased.in_flight,
+            links,
+            pool,
+        ))
+    }
+
+    async fn install(&self, planned: &Planned) -> Result<Leased> {
+        let client = self.session.coordinator.client().await?;
+        let install = client.install(call_context(rpc::INSTALL_BOUND), planned.plan);
+        tokio::pin!(install);
+        loop {
+            tokio::select! {
+                biased;
+                answer = &mut install => return rpc::answer("the coordinator", answer),
+                () = tokio::time::sleep(PROGRESS_PERIOD) => {
+                    if let Ok(Ok(p)) = client.progress(call(), planned.plan).await {
+                        (self.tell)(Phase::Loading { done: p.done, total: p.total });
+                    }
+                }
+            }
+        }
+    }
+
+    /// A lease for these sizes; planned again where a worker is lost meanwhile, as often as the call may.
+    pub(crate) async fn ready(&self, bindings: &Bindings, attempts: &mut Attempts) -> Result<Held> {
+        loop {
+            let leased = self.leased(bindings, attempts.avoid());
+            let leased = match attempts.deadline() {
+                None => leased.await,
+                Some(at) => tokio::time::timeout_at(at, leased).await.unwrap_or_else(|_| {
+                    let msg = "the call did not end by its deadline: the model was still planned and loaded";
+                    Err(Error::new(Code::DeadlineExceeded, msg).into())
+                }),
+            };
+            match leased {
+                Ok(held) => {
+                    if let Some(rerun) = attempts.rerun(held.lease.workers()) {
+                        tracing::warn!(target: "convoke::rerun", "{rerun}");
+                        (self.tell)(Phase::Rerun(rerun));
+                    }
+                    return Ok(held);
+                }
+                Err(failed) => attempts.failed(failed)?,
+            }
+        }
+    }
+}
+
+/// Whether the coordinator that answered, or did not, is another than the one that planned.
+fn forgotten(e: &Error) -> bool {
+    is_away(Some(e)) || e.code == Code::NotFound && e.site.is_none()
+}

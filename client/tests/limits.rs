@@ -1,0 +1,213 @@
+//! Hostile peers at a worker and at the coordinator: what they are refused, under which name, and that others do not
+//! notice.
+
+#![allow(clippy::unwrap_used)]
+#![cfg(feature = "embedded")]
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use convoke::{Cluster, DType, Tensor, Token};
+use convoke_common::admission::join;
+use convoke_common::detection::Detector;
+use convoke_common::identity::{JoinToken, RevocationList, Role, TlsConfigs, dial};
+use convoke_common::rpc::StreamKind;
+use convoke_common::world::quic::{Connection, ConnectionError};
+use convoke_common::world::{Endpoint, EndpointOptions, NoCompute, World};
+use convoke_coordinator::{Coordinator, CoordinatorConfig};
+use convoke_worker::{Threads, Worker, WorkerConfig};
+
+const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+const BOUND: Duration = Duration::from_secs(60);
+
+struct Rig {
+    world: World,
+    coordinator: convoke_coordinator::Running,
+    worker: convoke_worker::Running,
+    token: JoinToken,
+}
+
+async fn rig() -> Rig {
+    let world = World::real(Arc::new(NoCompute));
+    let config = CoordinatorConfig {
+        listen: ANY,
+        state_dir: None,
+        run_dir: None,
+        token_dir: None,
+    };
+    let coordinator = Coordinator::start(world.clone(), config).await.unwrap();
+    let pool = Threads::start("w", 1).unwrap();
+    let own = World {
+        compute: Arc::new(pool.clone()),
+        ..world.clone()
+    };
+    let config = WorkerConfig {
+        name: Some("w".into()),
+        join: coordinator.addr().to_string(),
+        token: coordinator.create_token(Role::Worker, None).await.unwrap(),
+        state_dir: None,
+        cache_dir: None,
+        cache_bytes: 0,
+        artifact_root: None,
+        memory: 1 << 30,
+        sharers: 1,
+        listen: ANY,
+        advertise: None,
+        host: "here".into(),
+        black_box: None,
+    };
+    let worker = Worker::start(own, config, Some(&pool)).await.unwrap();
+    let token = coordinator.create_token(Role::Client, None).await.unwrap();
+    Rig {
+        world,
+        coordinator,
+        worker,
+        token,
+    }
+}
+
+impl Rig {
+    fn address(&self) -> String {
+        self.coordinator.addr().to_string()
+    }
+
+    /// An honest client, and a call of it.
+    async fn check_served(&self) -> Cluster {
+        let token: Token = self.token.to_string().parse().unwrap();
+        let cluster = convoke::connect(&self.address(), token).await.unwrap();
+        let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+        let model = cluster
+            .load(root.join("../fixtures/digits/model.onnx"))
+            .await
+            .unwrap();
+        let image = Tensor::zeros(DType::F32, &[1, 1, 8, 8]).unwrap();
+        let call = tokio::time::timeout(BOUND, model.call([("image", image)]));
+        call.await.unwrap().unwrap();
+        cluster
+    }
+
+    /// A member that may do what a client may, and does something else.
+    async fn hostile(&self) -> Endpoint {
+        let address = self.address();
+        let joined = join(&self.world, &address, &self.token, Role::Client, "mallory");
+        let identity = joined.await.unwrap();
+        let revoked = Arc::<RevocationList>::default();
+        let tls = TlsConfigs::cluster(&identity, revoked, self.world.wall.clone()).unwrap();
+        let options = EndpointOptions::default();
+        self.world.net.endpoint(ANY, &tls, &options).await.unwrap()
+    }
+
+    /// A connection that is as alive as any.
+    async fn dial(&self, from: &Endpoint, to: SocketAddr, role: Role) -> Connection {
+        let connection = dial(from, to, role, BOUND).await.unwrap().connection;
+        let detector = Detector::dialling(self.world.clone());
+        detector.watch(connection).connection().clone()
+    }
+}
+
+/// What the worker, and the coordinator, have refused.
+async fn refused(cluster: &Cluster) -> [BTreeMap<String, u64>; 2] {
+    let status = cluster.status().await.unwrap();
+    let worker = status.members[0].status.clone().unwrap();
+    [worker.refused, status.refused]
+}
+
+/// Opens a stream with this first byte; whether it was refused.
+async fn opens(connection: &Connection, first: u8) -> bool {
+    let (mut send, mut recv) = connection.open_bi().await.unwrap();
+    send.write_all(&[first]).await.unwrap();
+    let read = tokio::time::timeout(BOUND, recv.read(&mut [0; 1]))
+        .await
+        .unwrap();
+    matches!(read, Err(convoke_common::world::quic::ReadError::Reset(_)))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_that_a_peer_may_not_open_are_reset_and_counted() {
+    let rig = rig().await;
+    let cluster = rig.check_served().await;
+    let mallory = rig.hostile().await;
+    let worker = rig.dial(&mallory, rig.worker.addr(), Role::Worker).await;
+    assert!(opens(&worker, StreamKind::Worker as u8).await);
+    assert!(opens(&worker, StreamKind::Coordinator as u8).await);
+    assert!(opens(&worker, 99).await);
+    let address = rig.coordinator.addr();
+    let coordinator = rig.dial(&mallory, address, Role::Coordinator).await;
+    assert!(opens(&coordinator, StreamKind::Lane as u8).await);
+    assert!(opens(&coordinator, StreamKind::Join as u8).await);
+    let [at_worker, at_coordinator] = refused(&cluster).await;
+    assert_eq!(
+        (at_worker["stream_forbidden"], at_worker["stream_unknown"]),
+        (2, 1)
+    );
+    assert_eq!(at_coordinator["stream_forbidden"], 2);
+
+    // Of two lanes one is refused; the other says nothing, and its connection ends.
+    let lane = StreamKind::Lane as u8;
+    let (a, b) = tokio::join!(opens(&worker, lane), opens(&worker, lane));
+    assert!(a != b, "{a} {b}");
+    let why = tokio::time::timeout(BOUND, worker.closed()).await.unwrap();
+    assert!(
+        matches!(why, ConnectionError::ApplicationClosed(_)),
+        "{why}"
+    );
+    let silent = rig.dial(&mallory, rig.worker.addr(), Role::Worker).await;
+    let (send, _recv) = silent.open_bi().await.unwrap();
+    // The peer learns of a stream by the first byte of a later one.
+    let (mut later, _later) = silent.open_bi().await.unwrap();
+    later.write_all(&[StreamKind::Probe as u8]).await.unwrap();
+    let [at_worker, _] = refused(&cluster).await;
+    assert_eq!(
+        (at_worker["stream_second_lane"], at_worker["lane_greeting"]),
+        (1, 1)
+    );
+    let ended = tokio::time::timeout(BOUND, send.stopped()).await.unwrap();
+    assert!(ended.unwrap().is_some());
+    assert_eq!(refused(&cluster).await[0]["stream_silent"], 1);
+    cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_connections_stops_nobody_else() {
+    let rig = rig().await;
+    let cluster = rig.check_served().await;
+    let mallory = rig.hostile().await;
+    // More handshakes than are served at once, none of them completed: the greeting never comes.
+    let mut begun = Vec::new();
+    for to in [rig.worker.addr(), rig.coordinator.addr()] {
+        for _ in 0..160 {
+            let connecting = mallory.connect(to).unwrap();
+            begun.push(tokio::spawn(async move {
+                let connection = connecting.await?;
+                Err::<(), _>(connection.closed().await)
+            }));
+        }
+    }
+    rig.check_served().await.shutdown().await;
+    // Connections that are complete, more than one peer may have.
+    let mut open = Vec::new();
+    for _ in 0..40 {
+        if let Ok(dialled) = dial(&mallory, rig.worker.addr(), Role::Worker, BOUND).await {
+            open.push(dialled.connection);
+        }
+    }
+    let closed = async {
+        while open.iter().filter(|c| c.close_reason().is_none()).count() > 16 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(BOUND, closed).await.unwrap();
+    rig.check_served().await.shutdown().await;
+    let [at_worker, at_coordinator] = refused(&cluster).await;
+    assert!(at_worker["handshake_pushed_out"] > 0, "{at_worker:?}");
+    assert!(at_worker["connection_too_many"] >= 24, "{at_worker:?}");
+    assert!(
+        at_coordinator["handshake_pushed_out"] > 0,
+        "{at_coordinator:?}"
+    );
+    begun.iter().for_each(|b| b.abort());
+    cluster.shutdown().await;
+}

@@ -1,0 +1,243 @@
+//! Memory that tensors lie in: blocks, and regions that blocks are cut from.
+//!
+//! Invariants
+//! 1. A block is aligned to [`ALIGN`] and its bytes are its own until it is dropped.
+//! 2. A region lives as long as any block that was cut from it.
+
+use std::any::Any;
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::offsets::Offsets;
+use crate::tensor::TensorError;
+
+/// Alignment of every buffer in bytes: a cache line, and the widest vector.
+pub const ALIGN: usize = 64;
+
+/// Blocks of this size and more are mapped, each by itself and in huge pages: memory that was never touched costs a
+/// page fault per page, which in small pages is slower than a fast network fills it.
+const MAPPED: usize = 4 << 20;
+/// What the system's huge pages are aligned to.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// A block of memory, zero where nobody has used it before.
+pub struct Block {
+    ptr: NonNull<u8>,
+    len: usize,
+    home: Home,
+    /// Let go of after the memory; never looked at.
+    cover: Option<Cover>,
+}
+
+/// What memory is accounted with.
+pub type Cover = Box<dyn Any + Send + Sync>;
+
+/// Where a block goes when it is dropped.
+enum Home {
+    Allocator,
+    /// Unmapped: a mapping [`HUGE_PAGE`] longer than the block.
+    Mapping(NonNull<c_void>),
+    /// Back to the region that it was cut from at an offset.
+    Region(Arc<Region>, u64),
+}
+
+// SAFETY: a Block owns its memory exclusively; access goes through & and &mut as usual.
+unsafe impl Send for Block {}
+// SAFETY: shared access only reads.
+unsafe impl Sync for Block {}
+
+impl Block {
+    fn layout(len: usize) -> std::alloc::Layout {
+        // SAFETY: ALIGN is a power of two; `len` was checked to round up without overflow in `zeroed`.
+        unsafe { std::alloc::Layout::from_size_align_unchecked(len.max(1), ALIGN) }
+    }
+
+    /// `len` zero bytes.
+    pub fn zeroed(len: usize) -> Result<Block, TensorError> {
+        if len > isize::MAX as usize - ALIGN {
+            return Err(TensorError::OutOfMemory { bytes: len });
+        }
+        if len >= MAPPED {
+            return Self::mapped(len).ok_or(TensorError::OutOfMemory { bytes: len });
+        }
+        // SAFETY: the layout has a size of at least one byte.
+        let ptr = unsafe { std::alloc::alloc_zeroed(Self::layout(len)) };
+        let ptr = NonNull::new(ptr).ok_or(TensorError::OutOfMemory { bytes: len })?;
+        Ok(Block {
+            ptr,
+            len,
+            home: Home::Allocator,
+            cover: None,
+        })
+    }
+
+    /// `len` zero bytes that `cover` accounts for.
+    pub fn covered(len: usize, cover: Cover) -> Result<Block, TensorError> {
+        let mut block = Self::zeroed(len)?;
+        block.cover = Some(cover);
+        Ok(block)
+    }
+
+    fn mapped(len: usize) -> Option<Block> {
+        use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, placed by the system, touches nothing that is there.
+        let start = unsafe {
+            let length = len.checked_add(HUGE_PAGE)?;
+            mmap_anonymous(std::ptr::null_mut(), length, rights, MapFlags::PRIVATE).ok()?
+        };
+        let mapping = NonNull::new(start)?;
+        let skip = start.cast::<u8>().align_offset(HUGE_PAGE);
+        // SAFETY: aligning skips less than HUGE_PAGE, by which the mapping is longer.
+        let ptr = unsafe { mapping.cast::<u8>().add(skip) };
+        // Whole pages only: the last one would take more memory than the block has bytes.
+        let whole = len / HUGE_PAGE * HUGE_PAGE;
+        // SAFETY: the range lies inside the mapping; the advice changes no contents. Refused, pages are small.
+        let _ = unsafe { madvise(ptr.as_ptr().cast(), whole, Advice::LinuxHugepage) };
+        Some(Block {
+            ptr,
+            len,
+            home: Home::Mapping(mapping),
+            cover: None,
+        })
+    }
+
+    /// Its length.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: ptr is valid for len initialised bytes (zeroed at allocation) while self lives.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
+    }
+
+    /// Its bytes, to write.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as `bytes`, and &mut self excludes other access.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        match &self.home {
+            // SAFETY: allocated in `zeroed` with the same layout, and freed only here.
+            Home::Allocator => unsafe {
+                std::alloc::dealloc(self.ptr.as_ptr(), Self::layout(self.len));
+            },
+            Home::Mapping(mapping) => {
+                // SAFETY: mapped in `mapped` with this length, and unmapped only here.
+                let _ = unsafe { rustix::mm::munmap(mapping.as_ptr(), self.len + HUGE_PAGE) };
+            }
+            Home::Region(region, offset) => region.give(*offset, self.len),
+        }
+    }
+}
+
+/// Memory that blocks are cut from again and again: what was used once stays with the process, so that using it
+/// again costs no page faults.
+pub struct Region {
+    memory: Block,
+    offsets: Mutex<Offsets>,
+}
+
+impl Region {
+    /// A region of `len` bytes that `cover` accounts for; none is used.
+    pub fn new(len: usize, cover: Cover) -> Result<Arc<Region>, TensorError> {
+        let memory = Block::covered(len, cover)?;
+        Ok(Arc::new(Region {
+            offsets: Mutex::new(Offsets::new(len as u64)),
+            memory,
+        }))
+    }
+
+    fn offsets(&self) -> MutexGuard<'_, Offsets> {
+        self.offsets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes that blocks take.
+    pub fn used(&self) -> u64 {
+        self.offsets().used()
+    }
+
+    /// A block of `len` bytes, of unspecified content, where there is room for it.
+    pub fn block(self: &Arc<Self>, len: usize) -> Option<Block> {
+        let offset = self.offsets().take(len as u64)?;
+        // SAFETY: `Offsets` handed out `offset..offset + len`, which lies inside the region and is nobody else's
+        // until it is given back. Nobody else forms references to those bytes: `memory` itself is never read.
+        let ptr = unsafe { self.memory.ptr.add(offset as usize) };
+        Some(Block {
+            ptr,
+            len,
+            home: Home::Region(self.clone(), offset),
+            cover: None,
+        })
+    }
+
+    fn give(&self, offset: u64, len: usize) {
+        self.offsets().give(offset, len as u64);
+    }
+}
+
+/// Bytes of memory that a region of `len` bytes takes once its first `used` bytes were used: large ones are taken
+/// page by page.
+pub fn touched(len: u64, used: u64) -> u64 {
+    match len < MAPPED as u64 {
+        true => len,
+        false => used
+            .checked_next_multiple_of(HUGE_PAGE as u64)
+            .map_or(len, |pages| pages.min(len)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_blocks_are_aligned_zero_and_theirs_alone() {
+        for len in [MAPPED - 1, MAPPED, 2 * MAPPED + 3] {
+            let mut blocks = [(); 3].map(|()| Block::zeroed(len).unwrap());
+            for (fill, block) in blocks.iter_mut().enumerate() {
+                assert!(block.bytes().iter().all(|b| *b == 0), "{len}");
+                assert_eq!(block.bytes().as_ptr() as usize % ALIGN, 0);
+                block.bytes_mut().fill(fill as u8 + 1);
+            }
+            for (fill, block) in blocks.iter().enumerate() {
+                assert!(block.bytes().iter().all(|b| *b == fill as u8 + 1), "{len}");
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_of_a_region_are_apart_and_outlive_its_owner() {
+        let region = Region::new(1000, Box::new(())).unwrap();
+        let mut blocks: Vec<Block> = [1, 100, 64].map(|n| region.block(n).unwrap()).into();
+        assert!(region.block(1000 - 256 + 1).is_none(), "no room");
+        for (fill, block) in blocks.iter_mut().enumerate() {
+            assert_eq!(block.bytes().as_ptr() as usize % ALIGN, 0);
+            block.bytes_mut().fill(fill as u8 + 1);
+        }
+        drop(region);
+        for (fill, block) in blocks.iter().enumerate() {
+            assert!(block.bytes().iter().all(|b| *b == fill as u8 + 1));
+        }
+    }
+
+    #[test]
+    fn a_large_region_takes_what_was_used() {
+        assert_eq!(touched(1000, 1), 1000);
+        assert_eq!(touched(16 << 20, 1), 2 << 20);
+        assert_eq!(touched((16 << 20) + 1, 16 << 20), 16 << 20);
+        assert_eq!(touched((16 << 20) + 1, (16 << 20) + 1), (16 << 20) + 1);
+        assert_eq!(touched(u64::MAX, u64::MAX), u64::MAX);
+    }
+}

@@ -1,0 +1,262 @@
+//! The decisions of one end of a monitored connection: whether the peer lives, when to probe it, when to dial its
+//! tripwire. Pure: events in, commands out, time is an argument.
+//!
+//! Invariants
+//! 1. [`Command::Lose`] comes at most once, and is the last command.
+//! 2. The end of a tripwire alone loses nobody: only a probe that nothing echoes, or silence, does.
+//! 3. A timer that fires late never counts against the peer.
+//! 4. What is kept is bounded by the bounds, whatever the peer sends.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Verdict;
+use super::bounds::{ANSWERS, HEARTBEAT, LATE, PROBE_WAIT, PROBES, REARM, UNECHOED};
+use super::datagram::{Datagram, Kind};
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// The peer sent a datagram.
+    Datagram(Datagram),
+    /// A tripwire stands.
+    Armed,
+    /// The tripwire asked for could not be armed.
+    Unarmed,
+    /// The tripwire ended.
+    Tripped,
+    /// Nothing but time passed.
+    Tick,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    /// Send a datagram.
+    Send(Datagram),
+    /// Dial the peer's tripwire, and tell what came of it.
+    Arm,
+    /// Count something that the peer must not send.
+    Refuse,
+    /// Close the connection.
+    Lose(Verdict),
+}
+
+/// Probes in flight.
+#[derive(Debug)]
+struct Round {
+    /// Of all its probes; an echo of it, or of a later one, proves that the peer lived after the tripwire ended.
+    counter: u64,
+    unanswered: u32,
+    /// When the last one counts as unanswered.
+    due: Instant,
+}
+
+#[derive(Debug)]
+enum Tripwire {
+    /// Not there; this end dials it at `at`, where it does at all.
+    Down {
+        at: Option<Instant>,
+    },
+    Arming,
+    Standing {
+        since: Instant,
+    },
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Core {
+    dials: bool,
+    /// The highest own counter sent.
+    counter: u64,
+    /// The highest counter seen from the peer.
+    seen: u64,
+    /// Heartbeats that were not echoed yet, the oldest first, and when they were sent.
+    unechoed: VecDeque<(u64, Instant)>,
+    heartbeat: Instant,
+    /// Probes that are still answered before the next heartbeat.
+    answers: u32,
+    round: Option<Round>,
+    tripwire: Tripwire,
+    /// Before the next attempt to arm.
+    pause: Duration,
+    lost: bool,
+    commands: VecDeque<Command>,
+}
+
+impl Core {
+    /// One end of a connection that was just made. `dials`: whether this end dials the tripwire.
+    pub fn new(now: Instant, dials: bool) -> Core {
+        Core {
+            dials,
+            counter: 0,
+            seen: 0,
+            unechoed: VecDeque::new(),
+            heartbeat: now,
+            answers: 0,
+            round: None,
+            tripwire: Tripwire::Down {
+                at: dials.then_some(now),
+            },
+            pause: REARM.0,
+            lost: false,
+            commands: VecDeque::new(),
+        }
+    }
+
+    /// Takes an event, and whatever is due by now.
+    pub fn apply(&mut self, now: Instant, event: Event) {
+        if self.lost {
+            return;
+        }
+        if self.due() + LATE < now {
+            self.restart(now);
+        }
+        match event {
+            Event::Datagram(datagram) => self.datagram(now, datagram),
+            Event::Armed => self.tripwire = Tripwire::Standing { since: now },
+            Event::Unarmed => self.rearm(now),
+            Event::Tripped => self.tripped(now),
+            Event::Tick => {}
+        }
+        self.advance(now);
+    }
+
+    /// What is to be done next, in this order.
+    pub fn next_command(&mut self) -> Option<Command> {
+        self.commands.pop_front()
+    }
+
+    /// When to call [`Core::apply`] at the latest; `None` once the peer is lost.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        (!self.lost).then(|| self.due())
+    }
+
+    fn due(&self) -> Instant {
+        let silence = self.unechoed.front().map(|(_, sent)| *sent + UNECHOED);
+        let probe = self.round.as_ref().map(|r| r.due);
+        let arm = match self.tripwire {
+            Tripwire::Down { at } => at,
+            Tripwire::Arming | Tripwire::Standing { .. } => None,
+        };
+        let others = [silence, probe, arm].into_iter().flatten();
+        others.fold(self.heartbeat, Instant::min)
+    }
+
+    /// This process was stopped: all it waited for may be waiting for it.
+    fn restart(&mut self, now: Instant) {
+        self.unechoed.clear();
+        self.heartbeat = now;
+    }
+
+    fn probe(&mut self, now: Instant) {
+        self.counter += 1;
+        self.round = Some(Round {
+            counter: self.counter,
+            unanswered: 0,
+            due: now + PROBE_WAIT,
+        });
+        self.send(Kind::Probe, self.counter);
+    }
+
+    fn datagram(&mut self, now: Instant, datagram: Datagram) {
+        let Datagram {
+            kind,
+            counter,
+            seen,
+        } = datagram;
+        if seen > self.counter {
+            // An echo of what was never sent.
+            return self.commands.push_back(Command::Refuse);
+        }
+        self.seen = self.seen.max(counter);
+        while self.unechoed.front().is_some_and(|(c, _)| *c <= seen) {
+            self.unechoed.pop_front();
+        }
+        if self.round.as_ref().is_some_and(|r| r.counter <= seen) {
+            self.round = None;
+            if matches!(self.tripwire, Tripwire::Down { at: None }) {
+                self.rearm(now);
+            }
+        }
+        if kind == Kind::Heartbeat {
+            return;
+        }
+        match self.answers.checked_sub(1) {
+            // The answer carries no new counter: it is not echoed.
+            Some(left) => {
+                self.answers = left;
+                self.send(Kind::Heartbeat, self.counter);
+            }
+            None => self.commands.push_back(Command::Refuse),
+        }
+    }
+
+    fn tripped(&mut self, now: Instant) {
+        if let Tripwire::Standing { since } = self.tripwire
+            && since + REARM.1 <= now
+        {
+            self.pause = REARM.0;
+        }
+        self.tripwire = Tripwire::Down { at: None };
+        if self.round.is_none() {
+            self.probe(now);
+        }
+    }
+
+    fn rearm(&mut self, now: Instant) {
+        let at = self.dials.then(|| now + self.pause);
+        self.tripwire = Tripwire::Down { at };
+        self.pause = (self.pause * 2).min(REARM.1);
+    }
+
+    fn send(&mut self, kind: Kind, counter: u64) {
+        let seen = self.seen;
+        self.commands.push_back(Command::Send(Datagram {
+            kind,
+            counter,
+            seen,
+        }));
+    }
+
+    fn lose(&mut self, verdict: Verdict) {
+        self.lost = true;
+        self.commands.push_back(Command::Lose(verdict));
+    }
+
+    fn advance(&mut self, now: Instant) {
+        let silent = |(_, sent): &(u64, Instant)| *sent + UNECHOED <= now;
+        if self.unechoed.front().is_some_and(silent) {
+            return self.lose(Verdict::NoAnswer);
+        }
+        if let Some(round) = self.round.as_mut().filter(|r| r.due <= now) {
+            // Where the timer was late the answer may lie unread behind whatever held this process up.
+            if now <= round.due + PROBE_WAIT {
+                round.unanswered += 1;
+            }
+            if round.unanswered == PROBES {
+                return self.lose(Verdict::ProcessEnded);
+            }
+            round.due = now + PROBE_WAIT;
+            let counter = round.counter;
+            self.send(Kind::Probe, counter);
+        }
+        if self.heartbeat <= now {
+            self.counter += 1;
+            self.unechoed.push_back((self.counter, now));
+            self.heartbeat = now + HEARTBEAT;
+            self.answers = ANSWERS;
+            self.send(Kind::Heartbeat, self.counter);
+        }
+        if matches!(self.tripwire, Tripwire::Down { at: Some(at) } if at <= now) {
+            self.tripwire = Tripwire::Arming;
+            self.commands.push_back(Command::Arm);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,93 @@
+//! What the two ends of a connection tell each other, unreliably and unordered:
+//!
+//! ```text
+//! u8 kind (1 heartbeat, 2 probe) | u64 own counter | u64 last counter seen from the peer      little endian
+//! ```
+
+use bytes::Bytes;
+
+/// Bytes of every datagram.
+pub const LENGTH: usize = 17;
+
+/// What a datagram is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Says that its sender lives and what it has heard.
+    Heartbeat = 1,
+    /// The same, and asks for a heartbeat at once.
+    Probe = 2,
+}
+
+/// See the module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Datagram {
+    pub kind: Kind,
+    /// The sender's counter, counting up from 1; 0 before its first.
+    pub counter: u64,
+    /// The highest counter that the sender has seen from its peer.
+    pub seen: u64,
+}
+
+impl Datagram {
+    /// Its bytes.
+    pub fn encode(self) -> Bytes {
+        let mut out = Vec::with_capacity(LENGTH);
+        out.push(self.kind as u8);
+        out.extend(self.counter.to_le_bytes());
+        out.extend(self.seen.to_le_bytes());
+        out.into()
+    }
+
+    /// The datagram of these bytes; `None` for another kind or length.
+    pub fn decode(bytes: &[u8]) -> Option<Datagram> {
+        let (&kind, rest) = bytes.split_first()?;
+        let kind = [Kind::Heartbeat, Kind::Probe]
+            .into_iter()
+            .find(|k| *k as u8 == kind)?;
+        let (counter, seen) = rest.split_first_chunk::<8>()?;
+        Some(Datagram {
+            kind,
+            counter: u64::from_le_bytes(*counter),
+            seen: u64::from_le_bytes(seen.try_into().ok()?),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_and_back() {
+        for kind in [Kind::Heartbeat, Kind::Probe] {
+            let datagram = Datagram {
+                kind,
+                counter: u64::MAX,
+                seen: 0x0102_0304_0506_0708,
+            };
+            let bytes = datagram.encode();
+            assert_eq!(bytes.len(), LENGTH);
+            assert_eq!(Datagram::decode(&bytes), Some(datagram));
+        }
+    }
+
+    #[test]
+    fn another_kind_or_length_is_none() {
+        let good = Datagram {
+            kind: Kind::Probe,
+            counter: 1,
+            seen: 2,
+        }
+        .encode();
+        for len in 0..LENGTH {
+            assert_eq!(Datagram::decode(&good[..len]), None, "{len} bytes");
+        }
+        assert_eq!(Datagram::decode(&[&good[..], &[0]].concat()), None);
+        for kind in [0, 3, 255] {
+            let mut other = good.to_vec();
+            other[0] = kind;
+            assert_eq!(Datagram::decode(&other), None, "kind {kind}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Failure detection: whether the peer of a connection still lives.
+//!
+//! ```text
+//! QUIC datagrams   {kind, own counter, last seen}  every 500 ms, both ways     -> stopped, cut off, half-open: 3 s
+//! TCP tripwire     held open, nothing is said on it; its end is a hint         -> killed process: 0.3 s
+//!                  -> three QUIC probes in 150 ms, none answered               -> lost
+//! ```
+//!
+//! The two ends of every connection between members run a [`Detector`]'s monitor each: a [core](Core) that decides, and
+//! one task that owns it, the connection's datagrams and the tripwire. Newcomers are not monitored.
+//!
+//! The tripwire is a TCP connection to the port number that the connection was dialled at. Whoever dialled the
+//! connection announces a nonce on a [`Tripwire`](crate::rpc::StreamKind::Tripwire) stream, dials TCP and sends the
+//! nonce there; the other end matches it to the connection and says so on the stream:
+//!
+//! ```text
+//! dialler: kind | 16 bytes nonce                    TCP: 16 bytes nonce, once
+//! acceptor:        1 expected (0 refused)                                      2 armed
+//! ```
+//!
+//! Invariants
+//! 1. A connection that is lost is closed, its [`Verdict`] set before: whoever sees it end can say why.
+//! 2. An end judges for itself only. Who is a member is the coordinator's to say.
+//! 3. Nothing on TCP can end a connection: not a forged reset, not a stolen nonce, not a flood. Where TCP does not reach
+//!    the peer detection is slower, and `status` says so.
+//! 4. What a peer, or a stranger on the TCP port, can make a process keep is bounded by the [`bounds`].
+
+pub mod bounds;
+mod core;
+mod datagram;
+mod listener;
+mod monitor;
+mod tripwire;
+mod watched;
+
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use quinn::{Connection, RecvStream, SendStream};
+
+use crate::admission::chain;
+use crate::counters::Counters;
+use crate::identity::TlsConfigs;
+use crate::world::{BoxFuture, Endpoint, EndpointOptions, NetError, World};
+
+pub use self::core::{Command, Core, Event};
+pub use datagram::{Datagram, Kind};
+pub use watched::{CLOSE_LOST, Verdict, Watched};
+
+use tripwire::Expected;
+
+/// What the monitored connections of one process share; clones are handles.
+#[derive(Clone)]
+pub struct Detector(Arc<Shared>);
+
+struct Shared {
+    world: World,
+    /// Nonces that diallers announced; absent where this process has no TCP port.
+    expected: Option<Expected>,
+    refused: Counters,
+}
+
+/// A datagram of an unknown kind or length, an echo of what was never sent, or a probe too many.
+const BAD_DATAGRAM: &str = "datagram_unknown";
+
+/// A TCP connection that showed no nonce that was expected.
+const BAD_TRIPWIRE: &str = "tripwire_unknown";
+
+impl Detector {
+    /// For a process that only dials.
+    pub fn dialling(world: World) -> Detector {
+        Detector::new(world, None)
+    }
+
+    /// For a process that listens: its endpoint at `bind`, and the task that takes TCP connections at the same port
+    /// number, which has no end. Without TCP a killed process is noticed more slowly, which is no reason not to start.
+    pub async fn listening(
+        world: &World,
+        bind: SocketAddr,
+        tls: &TlsConfigs,
+        options: &EndpointOptions,
+    ) -> Result<(Endpoint, Detector, BoxFuture<'static, ()>), NetError> {
+        let net = &world.net;
+        // Where any port will do, one that TCP has free: of UDP's ports few are in use anywhere.
+        let mut acceptor = match bind.port() {
+            0 => net.tcp_listen(bind).await.ok(),
+            _ => None,
+        };
+        let at = acceptor.as_ref().map_or(bind, |a| a.local_addr());
+        let endpoint = match net.endpoint(at, tls, options).await {
+            Err(NetError::PortTaken { .. }) if at != bind => {
+                acceptor = None;
+                net.endpoint(bind, tls, options).await?
+            }
+            endpoint => endpoint?,
+        };
+        if acceptor.is_none() {
+            acceptor = match net.tcp_listen(endpoint.local_addr()).await {
+                Ok(acceptor) => Some(acceptor),
+                Err(error) => {
+                    tracing::warn!(
+                        "peers will notice the end of this process within {:?} instead of {:?}: {}",
+                        bounds::LOST,
+                        bounds::PROCESS_KILLED,
+                        chain(&error)
+                    );
+                    None
+                }
+            };
+        }
+        let expected = acceptor.is_some().then(Expected::default);
+        let detector = Detector::new(world.clone(), expected);
+        let shared = detector.0.clone();
+        let listen = async move {
+            match acceptor {
+                Some(acceptor) => listener::run(&shared, acceptor).await,
+                None => std::future::pending().await,
+            }
+        };
+        Ok((endpoint, detector, Box::pin(listen)))
+    }
+
+    fn new(world: World, expected: Option<Expected>) -> Detector {
+        Detector(Arc::new(Shared {
+            world,
+            expected,
+            refused: Counters::default(),
+        }))
+    }
+
+    /// The handle of a connection that is monitored from now on, and the monitor's task, which ends with the connection.
+    pub fn monitor(&self, connection: Connection) -> (Watched, BoxFuture<'static, ()>) {
+        let (watched, armed) = Watched::new(connection);
+        let run = monitor::run(self.0.clone(), watched.clone(), armed);
+        (watched, Box::pin(run))
+    }
+
+    /// The same, with the task spawned.
+    pub fn watch(&self, connection: Connection) -> Watched {
+        let (watched, monitor) = self.monitor(connection);
+        self.0.world.spawn(monitor);
+        watched
+    }
+
+    /// Answers a stream on which the peer of a monitored connection announces its tripwire; `recv` is past the kind.
+    pub async fn expect_tripwire(&self, watched: &Watched, send: SendStream, recv: RecvStream) {
+        tripwire::expect(self.0.expected.as_ref(), watched, send, recv).await;
+    }
+
+    /// What was refused, by reason.
+    pub fn refused(&self) -> BTreeMap<String, u64> {
+        self.0.refused.counted()
+    }
+}

@@ -1,0 +1,104 @@
+//! The task that owns one end of a monitored connection: its core, its datagrams, its tripwire.
+
+use std::sync::Arc;
+
+use quinn::Side;
+use tokio::io::AsyncReadExt;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+use super::core::{Command, Core, Event};
+use super::datagram::Datagram;
+use super::watched::{Matched, Watched};
+use super::{BAD_DATAGRAM, Shared, bounds, tripwire};
+use crate::world::{BoxFuture, TcpConnection};
+
+/// Runs until the connection ends, by the peer's loss or otherwise.
+pub(super) async fn run(
+    shared: Arc<Shared>,
+    watched: Watched,
+    mut matched: mpsc::Receiver<Matched>,
+) {
+    let connection = watched.connection();
+    let dials = connection.side() == Side::Client;
+    let mut core = Core::new(Instant::now(), dials);
+    let mut arming: Option<BoxFuture<'static, Option<Box<dyn TcpConnection>>>> = None;
+    let mut wire: Option<Box<dyn TcpConnection>> = None;
+    let mut told = false;
+    let closed = connection.closed();
+    tokio::pin!(closed);
+    core.apply(Instant::now(), Event::Tick);
+    loop {
+        while let Some(command) = core.next_command() {
+            match command {
+                // One that cannot be sent is one that is not echoed.
+                Command::Send(datagram) => drop(connection.send_datagram(datagram.encode())),
+                Command::Arm => {
+                    let arm = tripwire::arm(shared.world.clone(), connection.clone());
+                    arming = Some(Box::pin(arm));
+                }
+                Command::Refuse => shared.refused.count(BAD_DATAGRAM),
+                Command::Lose(verdict) => watched.lose(verdict),
+            }
+        }
+        let Some(due) = core.poll_timeout() else {
+            return;
+        };
+        // The core looks at the clock with every event, so that a peer that sends without end holds up no timer.
+        let event = tokio::select! {
+            biased;
+            _ = &mut closed => return,
+            Some(Matched(tcp)) = matched.recv() => {
+                wire = Some(tcp);
+                Event::Armed
+            }
+            armed = some(&mut arming) => {
+                arming = None;
+                wire = armed;
+                if wire.is_some() { Event::Armed } else { Event::Unarmed }
+            }
+            () = ended(&mut wire) => {
+                wire = None;
+                Event::Tripped
+            }
+            received = connection.read_datagram() => match received {
+                Err(_) => return,
+                Ok(bytes) => match Datagram::decode(&bytes) {
+                    Some(datagram) => Event::Datagram(datagram),
+                    None => {
+                        shared.refused.count(BAD_DATAGRAM);
+                        Event::Tick
+                    }
+                },
+            },
+            () = sleep_until(due) => Event::Tick,
+        };
+        watched.set_armed(wire.is_some());
+        if event == Event::Unarmed && !std::mem::replace(&mut told, true) {
+            tracing::info!(
+                peer = %connection.remote_address(),
+                "TCP does not reach it: the end of its process will be noticed within {:?} instead of {:?}",
+                bounds::LOST,
+                bounds::PROCESS_KILLED
+            );
+        }
+        core.apply(Instant::now(), event);
+    }
+}
+
+/// The result of a future that may not be there.
+async fn some<T>(future: &mut Option<BoxFuture<'static, T>>) -> T {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Resolves when a tripwire ends. Nothing is said on one, so that a byte ends it too.
+async fn ended(wire: &mut Option<Box<dyn TcpConnection>>) {
+    match wire {
+        // However it ends is the same hint.
+        Some(tcp) => drop(tcp.read(&mut [0]).await),
+        None => std::future::pending().await,
+    }
+}

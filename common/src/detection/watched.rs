@@ -1,0 +1,154 @@
+//! The handle of a monitored connection, and why it ended.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use quinn::{Connection, ConnectionError, VarInt};
+use tokio::sync::{Semaphore, mpsc};
+
+use super::bounds::{IDLE_TIMEOUT, UNECHOED};
+use crate::world::TcpConnection;
+
+/// The close code of a connection whose peer was lost; only a peer that was lost in error ever sees it.
+pub const CLOSE_LOST: VarInt = VarInt::from_u32(0x30);
+
+/// Most characters of a peer's reason that are repeated to anyone.
+const LONGEST_REASON: usize = 200;
+
+/// Why a peer was given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Its tripwire ended, and it answered no probe.
+    ProcessEnded,
+    /// It echoed no heartbeat: stopped, cut off, or unable to be heard.
+    NoAnswer,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Verdict::ProcessEnded => f.write_str("its process ended"),
+            Verdict::NoAnswer => write!(f, "no answer for {UNECHOED:?}"),
+        }
+    }
+}
+
+/// See the module; clones share it.
+#[derive(Debug, Clone)]
+pub struct Watched {
+    connection: Connection,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    verdict: OnceLock<Verdict>,
+    armed: AtomicBool,
+    /// Where a tripwire that the peer dialled goes: to the monitor.
+    matched: mpsc::Sender<Matched>,
+    /// One announcement of a tripwire at a time.
+    announcing: Semaphore,
+}
+
+/// A TCP connection that showed the nonce of a connection.
+pub(super) struct Matched(pub(super) Box<dyn TcpConnection>);
+
+impl fmt::Debug for Matched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Matched").finish_non_exhaustive()
+    }
+}
+
+impl Watched {
+    pub(super) fn new(connection: Connection) -> (Watched, mpsc::Receiver<Matched>) {
+        let (matched, to_monitor) = mpsc::channel(1);
+        let shared = Arc::new(Shared {
+            verdict: OnceLock::new(),
+            armed: AtomicBool::new(false),
+            matched,
+            announcing: Semaphore::new(1),
+        });
+        (Watched { connection, shared }, to_monitor)
+    }
+
+    /// The connection.
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Whether a tripwire stands: without one a killed process is noticed as slowly as a stopped one.
+    pub fn tripwire(&self) -> bool {
+        self.shared.armed.load(Ordering::Relaxed)
+    }
+
+    /// Why the monitor gave the peer up, if it did.
+    pub fn verdict(&self) -> Option<Verdict> {
+        self.shared.verdict.get().copied()
+    }
+
+    /// Why the connection ended, in words that follow "lost contact with PEER: "; `None` while it stands, and where this
+    /// process closed it for a reason of its own.
+    pub fn ended(&self) -> Option<String> {
+        let why = self.connection.close_reason()?;
+        // Set before the connection is closed.
+        if let Some(verdict) = self.verdict() {
+            return Some(verdict.to_string());
+        }
+        match why {
+            ConnectionError::LocallyClosed => None,
+            ConnectionError::TimedOut => Some(format!("no packet for {IDLE_TIMEOUT:?}")),
+            ConnectionError::ApplicationClosed(closed) => {
+                let reason = words(&closed.reason);
+                Some(match closed.error_code {
+                    CLOSE_LOST => format!("it lost contact with this process first, {reason}"),
+                    _ if reason.is_empty() => "it closed the connection".to_owned(),
+                    _ => reason,
+                })
+            }
+            other => Some(other.to_string()),
+        }
+    }
+
+    pub(super) fn set_armed(&self, armed: bool) {
+        self.shared.armed.store(armed, Ordering::Relaxed);
+    }
+
+    /// Gives the peer up.
+    pub(super) fn lose(&self, verdict: Verdict) {
+        // Only the one monitor sets it.
+        let _ = self.shared.verdict.set(verdict);
+        self.connection
+            .close(CLOSE_LOST, verdict.to_string().as_bytes());
+    }
+
+    pub(super) fn announcing(&self) -> &Semaphore {
+        &self.shared.announcing
+    }
+
+    /// Hands a tripwire to the monitor; `None` where the last one is not even taken up.
+    pub(super) fn matched(&self, tcp: Matched) -> Option<()> {
+        self.shared.matched.try_send(tcp).ok()
+    }
+}
+
+/// A peer's reason as text that cannot upset a terminal.
+fn words(reason: &[u8]) -> String {
+    let text = String::from_utf8_lossy(reason);
+    let shown = text.chars().filter(|c| !c.is_control());
+    shown.take(LONGEST_REASON).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verdicts_and_reasons_read_well() {
+        assert_eq!(Verdict::ProcessEnded.to_string(), "its process ended");
+        assert_eq!(Verdict::NoAnswer.to_string(), "no answer for 2s");
+        assert_eq!(words(b"worker \x1b[31mleaving\n"), "worker [31mleaving");
+        assert_eq!(words(&[b'a'; 5000]).len(), LONGEST_REASON);
+        assert_eq!(words(b"\xff"), "\u{fffd}");
+    }
+}

@@ -1,0 +1,29 @@
+//! Mutants: defects that simulation has to find, built in on demand.
+//!
+//! `mutant!("name")` is a constant `false` in every build but one: under `--cfg convoke_mutants` it is true for the one
+//! name that the environment variable `CONVOKE_MUTANT` gives, read once. That build proves the checkers: each mutant
+//! is caught by some seed, and without one the same seeds pass. A file has at most one mutant.
+
+/// Whether the mutant of this name is chosen.
+#[cfg(convoke_mutants)]
+pub fn is_chosen(name: &str) -> bool {
+    use std::sync::OnceLock;
+    static CHOSEN: OnceLock<Option<String>> = OnceLock::new();
+    let chosen = CHOSEN.get_or_init(|| std::env::var("CONVOKE_MUTANT").ok());
+    chosen.as_deref() == Some(name)
+}
+
+/// Whether the mutant of this name is chosen: never, in this build.
+#[cfg(not(convoke_mutants))]
+#[inline(always)]
+pub const fn is_chosen(_: &str) -> bool {
+    false
+}
+
+/// Whether to behave as the mutant of this name does.
+#[macro_export]
+macro_rules! mutant {
+    ($name:literal) => {
+        $crate::mutant::is_chosen($name)
+    };
+}

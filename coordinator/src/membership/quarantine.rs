@@ -1,0 +1,314 @@
+//! Nodes in which workers died.
+//!
+//! A node that killed two worker processes is refused wherever its function is planned again: the third would die of
+//! it too. One death may be the machine's fault, and forgiven ones do not count.
+//!
+//! Invariants
+//! 1. A death counts once, however often its worker reports it.
+//! 2. What is kept is bounded, and what is not refused goes first.
+
+use std::collections::BTreeMap;
+
+use convoke_common::ids::{FunctionId, Incarnation};
+use convoke_common::rpc::{Death, DeathStatus, QuarantineStatus, signal_name};
+use serde::{Deserialize, Serialize};
+
+use super::member::LONGEST_TEXT;
+use super::{Command, Membership, MembershipError};
+
+/// Deaths after which a node is refused.
+const DEADLY: usize = 2;
+
+/// Nodes that are kept.
+const NODES: usize = 1024;
+
+/// Deaths that are kept of one, the latest.
+const DEATHS: usize = 8;
+
+/// Deaths that one worker may report at once: one for each thread of a process.
+const REPORTED: usize = 64;
+
+/// A death as it is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counted {
+    pub worker: String,
+    pub incarnation: Incarnation,
+    pub signal: i32,
+    /// Seconds since 1970.
+    pub at: u64,
+    /// Whether somebody lifted the quarantine after it.
+    pub forgiven: bool,
+}
+
+/// A node and its deaths, the oldest first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    pub function: FunctionId,
+    pub node: String,
+    pub deaths: Vec<Counted>,
+}
+
+impl Record {
+    fn counting(&self) -> impl Iterator<Item = &Counted> {
+        self.deaths.iter().filter(|d| !d.forgiven)
+    }
+
+    fn is_refused(&self) -> bool {
+        self.counting().count() >= DEADLY
+    }
+
+    /// By how much it is worth keeping.
+    fn worth(&self) -> (bool, u64) {
+        (self.is_refused(), self.deaths.last().map_or(0, |d| d.at))
+    }
+
+    fn key(&self) -> (FunctionId, String) {
+        (self.function, self.node.clone())
+    }
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub struct Quarantine(BTreeMap<(FunctionId, String), Record>);
+
+impl Quarantine {
+    /// Whether the function may be planned.
+    pub fn admit(&self, function: &FunctionId) -> Result<(), MembershipError> {
+        let first = (*function, String::new());
+        let of_function = self.0.range(first..).take_while(|(k, _)| k.0 == *function);
+        match of_function.map(|(_, r)| r).find(|r| r.is_refused()) {
+            None => Ok(()),
+            Some(record) => {
+                let death = |d: &Counted| {
+                    let signal = signal_name(d.signal);
+                    format!("worker '{}' ({signal}, {})", d.worker, utc(d.at))
+                };
+                let deaths: Vec<String> = record.counting().map(death).collect();
+                Err(MembershipError::Quarantined {
+                    node: record.node.clone(),
+                    deaths: deaths.join(" and "),
+                })
+            }
+        }
+    }
+
+    /// Counts one death; the record as it is now, where that is new.
+    fn count(&mut self, worker: &str, at: u64, death: Death) -> Option<Record> {
+        let Death {
+            incarnation,
+            signal,
+            function,
+            node,
+        } = death;
+        if node.is_empty() || node.len() > LONGEST_TEXT || node.chars().any(char::is_control) {
+            return None;
+        }
+        let record = self.0.entry((function, node.clone())).or_insert(Record {
+            function,
+            node,
+            deaths: vec![],
+        });
+        let known = |d: &Counted| d.worker == worker && d.incarnation == incarnation;
+        if record.deaths.iter().any(known) {
+            return None;
+        }
+        if record.deaths.len() >= DEATHS {
+            record.deaths.remove(0);
+        }
+        record.deaths.push(Counted {
+            worker: worker.to_owned(),
+            incarnation,
+            signal,
+            at,
+            forgiven: false,
+        });
+        Some(record.clone())
+    }
+
+    /// Forgets the least worth keeping where there are too many.
+    fn shrink(&mut self) -> Option<Record> {
+        let worth = |r: &Record| (r.worth(), r.key());
+        let least = self.0.values().min_by_key(|r| worth(r))?.key();
+        (self.0.len() > NODES).then(|| self.0.remove(&least))?
+    }
+}
+
+impl Membership {
+    /// What was kept from before a restart of the coordinator.
+    pub fn restore_quarantine(&mut self, records: Vec<Record>) {
+        let records = records.into_iter().take(NODES);
+        self.quarantine.0 = records.map(|r| (r.key(), r)).collect();
+    }
+
+    /// Whether the function may be planned.
+    pub fn admit(&self, function: &FunctionId) -> Result<(), MembershipError> {
+        self.quarantine.admit(function)
+    }
+
+    /// A worker reports what its former process died of.
+    pub(super) fn died(&mut self, worker: &str, at: u64, deaths: Vec<Death>) {
+        for death in deaths.into_iter().take(REPORTED) {
+            let Some(record) = self.quarantine.count(worker, at, death) else {
+                continue;
+            };
+            if let (Some(member), Some(last)) = (self.members.get_mut(worker), record.deaths.last())
+            {
+                let signal = signal_name(last.signal);
+                member.remark = format!(
+                    "its former process died of {signal} in node '{}'",
+                    record.node
+                );
+            }
+            self.commands.push_back(Command::KeepDeaths(record));
+            if let Some(Record { function, node, .. }) = self.quarantine.shrink() {
+                let forget = Command::ForgetDeaths { function, node };
+                self.commands.push_back(forget);
+            }
+        }
+    }
+
+    /// Forgives all deaths in the nodes of this name. Answers how many functions have one that was refused.
+    pub fn lift(&mut self, node: &str) -> Result<u32, MembershipError> {
+        let mut lifted = 0;
+        for record in self.quarantine.0.values_mut().filter(|r| r.node == node) {
+            lifted += u32::from(record.is_refused());
+            record.deaths.iter_mut().for_each(|d| d.forgiven = true);
+            let keep = Command::KeepDeaths(record.clone());
+            self.commands.push_back(keep);
+        }
+        match lifted {
+            0 => Err(MembershipError::NotQuarantined {
+                node: node.to_owned(),
+            }),
+            n => Ok(n),
+        }
+    }
+
+    /// For the status, at a time in seconds since 1970.
+    pub fn quarantine(&self, at: u64) -> Vec<QuarantineStatus> {
+        let counting = self.quarantine.0.values();
+        let counting = counting.filter(|r| r.counting().next().is_some());
+        counting
+            .map(|r| QuarantineStatus {
+                node: r.node.clone(),
+                function: r.function,
+                refused: r.is_refused(),
+                deaths: r
+                    .counting()
+                    .map(|d| DeathStatus {
+                        worker: d.worker.clone(),
+                        signal: signal_name(d.signal),
+                        age: at.saturating_sub(d.at),
+                    })
+                    .collect(),
+            })
+            .collect()
+    }
+}
+
+/// Seconds since 1970 as a date and time of day. The date is Howard Hinnant's `civil_from_days`.
+fn utc(seconds: u64) -> String {
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    let z = days + 719_468;
+    let (era, day_of_era) = (z / 146_097, z % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let (year, month) = match month {
+        0..=9 => (era * 400 + year_of_era, month + 3),
+        _ => (era * 400 + year_of_era + 1, month - 9),
+    };
+    let (hour, minute) = (second / 3600, second / 60 % 60);
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const F: FunctionId = FunctionId([1; 32]);
+
+    fn death(incarnation: u64, function: FunctionId, node: &str) -> Death {
+        Death {
+            incarnation: Incarnation(incarnation),
+            signal: 11,
+            function,
+            node: node.into(),
+        }
+    }
+
+    #[test]
+    fn the_second_process_makes_a_node_refused_and_lifting_forgives() {
+        let mut m = Membership::new("p");
+        m.died("a", 60, vec![death(1, F, "n")]);
+        assert_eq!(m.admit(&F), Ok(()));
+        // The same process again, another node, another function.
+        m.died("a", 61, vec![death(1, F, "n"), death(1, F, "o")]);
+        m.died("b", 62, vec![death(2, FunctionId([2; 32]), "n")]);
+        assert_eq!(m.admit(&F), Ok(()));
+        m.died("b", 3600, vec![death(2, F, "n")]);
+        assert_eq!(
+            m.admit(&F).unwrap_err().to_string(),
+            "node 'n' is quarantined: it killed worker 'a' (SIGSEGV, 1970-01-01 00:01 UTC) and \
+             worker 'b' (SIGSEGV, 1970-01-01 01:00 UTC)"
+        );
+        let listed: Vec<_> = m
+            .quarantine(3605)
+            .into_iter()
+            .map(|q| (q.node, q.refused))
+            .collect();
+        let expected = [("n", true), ("o", false), ("n", false)];
+        assert_eq!(listed, expected.map(|(n, r)| (n.to_owned(), r)));
+
+        assert!(m.lift("o").is_err());
+        assert_eq!(m.lift("n"), Ok(1));
+        assert_eq!(m.admit(&F), Ok(()));
+        // Both are still there and register again: what is forgiven stays so.
+        m.died("a", 4000, vec![death(1, F, "n")]);
+        m.died("b", 4000, vec![death(2, F, "n")]);
+        m.died("b", 4001, vec![death(3, F, "n")]);
+        assert_eq!(m.admit(&F), Ok(()));
+        m.died("b", 4002, vec![death(4, F, "n")]);
+        assert!(m.admit(&F).is_err());
+    }
+
+    #[test]
+    fn what_is_kept_comes_back_and_is_bounded() {
+        let mut m = Membership::new("p");
+        m.died("a", 1, vec![death(1, F, "deadly")]);
+        m.died("a", 2, vec![death(2, F, "deadly")]);
+        for n in 0..2 * NODES as u64 {
+            m.died("a", 3 + n, vec![death(9, F, &format!("n{n}"))]);
+        }
+        assert!(m.admit(&F).is_err());
+        let mut kept = BTreeMap::new();
+        while let Some(command) = m.next_command() {
+            match command {
+                Command::KeepDeaths(record) => drop(kept.insert(record.key(), record)),
+                Command::ForgetDeaths { function, node } => drop(kept.remove(&(function, node))),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(kept.len(), NODES);
+        let mut again = Membership::new("p");
+        again.restore_quarantine(kept.into_values().collect());
+        assert_eq!(again.quarantine(0), m.quarantine(0));
+        for bad in ["", "a\nb", &"x".repeat(LONGEST_TEXT + 1)] {
+            again.died("a", 1, vec![death(77, F, bad)]);
+        }
+        assert_eq!(again.next_command(), None);
+    }
+
+    #[test]
+    fn dates() {
+        for (seconds, expected) in [
+            (0, "1970-01-01 00:00 UTC"),
+            (951_782_400, "2000-02-29 00:00 UTC"),
+            (4_102_444_799, "2099-12-31 23:59 UTC"),
+        ] {
+            assert_eq!(utc(seconds), expected);
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Workers that take no new work: those that leave, those that are wedged, and those taken out of service.
+
+use convoke_common::Error;
+use tokio::time::Instant;
+
+use super::member::{Life, Member, Standing};
+use super::{Command, ConnectionId, Membership, MembershipError};
+
+impl Membership {
+    fn stands(
+        &mut self,
+        now: Instant,
+        connection: ConnectionId,
+        standing: Standing,
+    ) -> Option<String> {
+        let name = self.heard(now, connection)?;
+        let member = self.members.get_mut(&name)?;
+        if let Life::Alive {
+            standing: stands, ..
+        } = &mut member.life
+        {
+            *stands = standing;
+        }
+        self.commands.push_back(Command::Population(self.serving()));
+        Some(name)
+    }
+
+    /// The worker on this connection takes no new work and will end. What runs there goes on.
+    pub fn leave(&mut self, now: Instant, connection: ConnectionId) {
+        self.stands(now, connection, Standing::Leaving);
+    }
+
+    /// A kernel of the worker on this connection does not stop: its leases end, as if it were lost.
+    pub fn wedged(&mut self, now: Instant, connection: ConnectionId, why: &Error) {
+        let why = Standing::Wedged(why.message.clone());
+        let Some(name) = self.stands(now, connection, why) else {
+            return;
+        };
+        for lease in self.leases.of_worker(&name) {
+            self.end_lease(lease, Some(&name));
+        }
+    }
+
+    /// Whether a name is out of service.
+    pub fn is_drained(&self, name: &str) -> bool {
+        self.members.get(name).is_some_and(|m| m.drained)
+    }
+
+    /// Names that were out of service before a restart of the coordinator.
+    pub fn restore_drained(&mut self, now: Instant, names: Vec<String>) {
+        for name in names {
+            let member = self.members.entry(name);
+            member.or_insert_with(|| Member::expected(now)).drained = true;
+        }
+    }
+
+    /// Takes a worker out of service until it is asked back. Answers whether it is there.
+    pub fn drain(&mut self, name: &str) -> Result<bool, MembershipError> {
+        let member = self.known(name)?;
+        member.drained = true;
+        let connection = member.connection();
+        if let Life::Alive { standing, .. } = &mut member.life
+            && *standing == Standing::Serving
+        {
+            *standing = Standing::Leaving;
+        }
+        if let Some(connection) = connection {
+            self.commands.push_back(Command::Drain { connection });
+            self.commands.push_back(Command::Population(self.serving()));
+        }
+        Ok(connection.is_some())
+    }
+
+    /// Asks a worker back. Answers whether plans use it from now on; it may not be there, or be about to end.
+    pub fn undrain(&mut self, name: &str) -> Result<bool, MembershipError> {
+        let member = self.known(name)?;
+        member.drained = false;
+        let serves = member.serving().is_some();
+        self.commands.push_back(Command::Population(self.serving()));
+        Ok(serves)
+    }
+
+    fn known(&mut self, name: &str) -> Result<&mut Member, MembershipError> {
+        let unknown = || MembershipError::NoSuchWorker {
+            name: name.to_owned(),
+        };
+        self.members.get_mut(name).ok_or_else(unknown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use convoke_common::Code;
+    use convoke_common::rpc::MemberState;
+
+    use super::super::member::KEPT;
+    use super::super::tests::{LEASE, Rig, release_for, rig};
+    use super::*;
+
+    const W0: ConnectionId = ConnectionId(0);
+
+    /// The workers that plans may use, and how w0 stands.
+    fn check(rig: &Rig, usable: &[&str], state: MemberState, remark: &str) {
+        let model = rig.core.model(&[]);
+        let names: Vec<&str> = model.workers.iter().map(|w| w.name.as_str()).collect();
+        assert_eq!(names, usable);
+        assert_eq!(rig.core.serving() as usize, usable.len());
+        let w0 = &rig.core.status(rig.now)[0];
+        assert_eq!((w0.state, w0.remark.as_str()), (state, remark));
+    }
+
+    #[test]
+    fn who_leaves_is_planned_no_more_while_its_leases_go_on() {
+        let mut rig = rig().workers(2).granted();
+        rig.core.installed(LEASE).unwrap();
+        rig.core.leave(rig.now, W0);
+        assert_eq!(rig.commands(), [Command::Population(1)]);
+        check(&rig, &["w1"], MemberState::Leaving, "");
+        assert_eq!(rig.core.leases().len(), 1);
+        rig.core.closed(rig.now, W0);
+        let released = release_for(&[1], "w0");
+        assert_eq!(rig.commands(), [released, Command::Population(1)]);
+        check(&rig, &["w1"], MemberState::Left, "");
+        // The next process with its name is as good as any.
+        rig.register(8, "w0", 1, 9).unwrap();
+        check(&rig, &["w0", "w1"], MemberState::Alive, "");
+    }
+
+    #[test]
+    fn who_is_wedged_loses_its_leases_and_says_so_beyond_its_end() {
+        let mut rig = rig().workers(2).granted();
+        rig.core.installed(LEASE).unwrap();
+        let why = Error::new(Code::Wedged, "node 'n' did not stop");
+        rig.core.wedged(rig.now, W0, &why);
+        let released = release_for(&[1], "w0");
+        assert_eq!(rig.commands(), [Command::Population(1), released]);
+        check(&rig, &["w1"], MemberState::Wedged, "node 'n' did not stop");
+        rig.core.closed(rig.now, W0);
+        let remark = "its former process was wedged: node 'n' did not stop";
+        check(&rig, &["w1"], MemberState::Lost, remark);
+        rig.register(8, "w0", 1, 9).unwrap();
+        check(&rig, &["w0", "w1"], MemberState::Alive, remark);
+        // A stranger's word counts for nobody.
+        rig.core.wedged(rig.now, ConnectionId(77), &why);
+        check(&rig, &["w0", "w1"], MemberState::Alive, remark);
+    }
+
+    #[test]
+    fn who_is_drained_stays_out_until_it_is_asked_back() {
+        let mut rig = rig().workers(2);
+        let nobody = rig.core.drain("w7").unwrap_err().to_string();
+        assert_eq!(nobody, "there is no worker 'w7'");
+        assert_eq!(rig.core.drain("w0"), Ok(true));
+        let drain = Command::Drain { connection: W0 };
+        assert_eq!(rig.commands(), [drain, Command::Population(1)]);
+        check(&rig, &["w1"], MemberState::Leaving, "");
+        rig.core.closed(rig.now, W0);
+        check(&rig, &["w1"], MemberState::Drained, "");
+        // However long it takes, and whoever returns with the name.
+        rig.now += KEPT + Duration::from_secs(1);
+        rig.core.handle_timeout(rig.now);
+        rig.register(8, "w0", 1, 9).unwrap();
+        check(&rig, &["w1"], MemberState::Drained, "");
+        assert_eq!(rig.core.undrain("w0"), Ok(true));
+        check(&rig, &["w0", "w1"], MemberState::Alive, "");
+
+        let mut again = super::super::tests::rig();
+        again.core.restore_drained(again.now, vec!["w0".into()]);
+        check(&again, &[], MemberState::Drained, "");
+        assert_eq!(again.core.undrain("w0"), Ok(false));
+    }
+}

@@ -1,0 +1,183 @@
+//! Predicts what one step's tensors take of each member's memory, with the allocator that the workers' pools use.
+//!
+//! Invariant: fed tensors are there from the start; a received tensor from when it was written until its last reader
+//! here; a sent tensor, which its link may still be reading, until the end.
+
+use convoke_common::offsets::Offsets;
+
+use super::work::{NONE, Work};
+
+/// Where a flow is not.
+const NOWHERE: u64 = u64::MAX;
+
+/// Most bytes of one step's tensors at once on each member, gaps between them included. `bytes`: of each flow;
+/// `order`: positions in the order they run.
+pub fn activations(
+    work: &Work,
+    bytes: &[u64],
+    members: usize,
+    member: &[u16],
+    order: &[u32],
+) -> Vec<u64> {
+    let mut step = Step::new(work, bytes, members, member);
+    for v in (0..work.flow_value.len()).filter(|v| work.writer[*v] == NONE) {
+        for at in step.copies(v) {
+            step.allocate(v, at);
+        }
+    }
+    order.iter().for_each(|p| step.run(*p as usize));
+    step.memory.iter().map(Memory::most).collect()
+}
+
+/// A member's memory.
+#[derive(Clone)]
+struct Memory {
+    offsets: Offsets,
+    /// Whether no memory holds what was asked for.
+    absurd: bool,
+}
+
+impl Memory {
+    fn most(&self) -> u64 {
+        match self.absurd {
+            true => u64::MAX,
+            false => self.offsets.most(),
+        }
+    }
+}
+
+/// A flow at a member that reads it.
+struct Copy {
+    member: u16,
+    /// Reads to come.
+    reads: u32,
+    offset: u64,
+}
+
+struct Step<'a> {
+    work: &'a Work,
+    bytes: &'a [u64],
+    member: &'a [u16],
+    memory: Vec<Memory>,
+    /// Rows by flow, which begin at `first`.
+    copies: Vec<Copy>,
+    first: Vec<usize>,
+}
+
+impl<'a> Step<'a> {
+    fn new(work: &'a Work, bytes: &'a [u64], members: usize, member: &'a [u16]) -> Step<'a> {
+        let mut first = Vec::with_capacity(work.flow_value.len() + 1);
+        let mut copies: Vec<Copy> = Vec::new();
+        first.push(0);
+        for v in 0..work.flow_value.len() {
+            let start = copies.len();
+            for reader in work.readers.row(v) {
+                let m = member[*reader as usize];
+                match copies[start..].iter_mut().find(|c| c.member == m) {
+                    Some(c) => c.reads += 1,
+                    None => copies.push(Copy {
+                        member: m,
+                        reads: 1,
+                        offset: NOWHERE,
+                    }),
+                }
+            }
+            first.push(copies.len());
+        }
+        let memory = Memory {
+            offsets: Offsets::new(u64::MAX),
+            absurd: false,
+        };
+        Step {
+            work,
+            bytes,
+            member,
+            memory: vec![memory; members],
+            copies,
+            first,
+        }
+    }
+
+    /// The copies of a flow.
+    fn copies(&self, v: usize) -> std::ops::Range<usize> {
+        self.first[v]..self.first[v + 1]
+    }
+
+    fn take(&mut self, v: usize, member: u16) -> u64 {
+        let memory = &mut self.memory[usize::from(member)];
+        memory.offsets.take(self.bytes[v]).unwrap_or_else(|| {
+            memory.absurd = true;
+            NOWHERE
+        })
+    }
+
+    fn give(&mut self, v: usize, member: u16, offset: u64) {
+        if offset != NOWHERE {
+            let memory = &mut self.memory[usize::from(member)];
+            memory.offsets.give(offset, self.bytes[v]);
+        }
+    }
+
+    fn allocate(&mut self, v: usize, copy: usize) {
+        self.copies[copy].offset = self.take(v, self.copies[copy].member);
+    }
+
+    fn run(&mut self, p: usize) {
+        let (work, here) = (self.work, self.member[p]);
+        let donor = work.donor(p).map(|v| v as usize).filter(|v| {
+            let last = |c: &Copy| c.member == here && c.reads == 1;
+            self.copies[self.copies(*v)].iter().any(last) && !self.is_sent(*v, here)
+        });
+        let mut inherited = NOWHERE;
+        let writes = || work.writes.row(p).iter().map(|v| *v as usize);
+        // The operands are still there while the outputs are made, but for one that gives its memory.
+        let mut made = Vec::with_capacity(work.writes.row(p).len());
+        for (i, v) in writes().enumerate() {
+            made.push(match i == 0 && donor.is_some() {
+                true => NOWHERE,
+                false => self.take(v, here),
+            });
+        }
+        for v in work.reads.row(p).iter().map(|v| *v as usize) {
+            let sent = self.is_sent(v, here);
+            let Some(at) = self.copies(v).find(|c| self.copies[*c].member == here) else {
+                continue;
+            };
+            self.copies[at].reads -= 1;
+            let offset = self.copies[at].offset;
+            if donor == Some(v) {
+                inherited = offset;
+            } else if self.copies[at].reads == 0 && !sent {
+                self.give(v, here, offset);
+            }
+        }
+        for (i, v) in writes().enumerate() {
+            let offset = match i == 0 && donor.is_some() {
+                true => inherited,
+                false => made[i],
+            };
+            let mut used = work.flow_is_result[v];
+            for at in self.copies(v) {
+                used = true;
+                match self.copies[at].member == here {
+                    true => self.copies[at].offset = offset,
+                    false => self.allocate(v, at),
+                }
+            }
+            if !used {
+                self.give(v, here, offset);
+            }
+        }
+    }
+
+    /// Whether `v` was written on member `here` and leaves it.
+    fn is_sent(&self, v: usize, here: u16) -> bool {
+        let writer = self.work.writer[v];
+        let written_here = writer != NONE && self.member[writer as usize] == here;
+        let elsewhere = || {
+            let copies = &self.copies[self.copies(v)];
+            copies.iter().any(|c| c.member != here)
+        };
+        written_here && (self.work.flow_is_result[v] || elsewhere())
+    }
+}

@@ -1,0 +1,68 @@
+//! Taking workers out of service and back, and lifting quarantines: what the admin socket asks for.
+
+use std::sync::Arc;
+
+use convoke_common::Result;
+use convoke_common::admission::call;
+use convoke_common::rpc::answer;
+
+use super::Service;
+use crate::membership::ConnectionId;
+use crate::state::State;
+use crate::tasks::blocking;
+
+impl Service {
+    /// Takes a worker out of service until it is asked back. Answers whether it is there and told to end.
+    pub async fn drain(self: &Arc<Self>, name: &str) -> Result<bool> {
+        let drained = name.to_owned();
+        let there = self
+            .core
+            .call(move |core, _| core.drain(&drained))
+            .await??;
+        self.keep_drained(name, true).await?;
+        tracing::info!(worker = name, there, "out of service");
+        Ok(there)
+    }
+
+    /// Asks a worker back. Answers whether plans use it from now on.
+    pub async fn undrain(self: &Arc<Self>, name: &str) -> Result<bool> {
+        let undrained = name.to_owned();
+        let serves = self
+            .core
+            .call(move |core, _| core.undrain(&undrained))
+            .await??;
+        self.keep_drained(name, false).await?;
+        tracing::info!(worker = name, serves, "back in service");
+        Ok(serves)
+    }
+
+    /// Answered only once it is kept.
+    async fn keep_drained(&self, name: &str, drained: bool) -> Result<()> {
+        let Some(state) = self.state.clone() else {
+            return Ok(());
+        };
+        let name = name.to_owned();
+        let keep = move |state: &State| state.put_drained(&name, drained);
+        Ok(blocking(&self.world, move || keep(&state)).await??)
+    }
+
+    /// Lets the nodes of this name run again. Answers of how many functions they are.
+    pub async fn lift(self: &Arc<Self>, node: String) -> Result<u32> {
+        let asked = node.clone();
+        let lifted = self.core.call(move |core, _| core.lift(&asked)).await??;
+        tracing::info!(node, functions = lifted, "quarantine lifted");
+        Ok(lifted)
+    }
+
+    /// Tells a worker to finish what runs and to end.
+    pub(super) async fn drain_at(self: Arc<Self>, connection: ConnectionId) {
+        let name = self.name_of(connection);
+        let told = async {
+            let worker = self.worker(&name, connection).await?;
+            answer(&name, worker.drain(call()).await)
+        };
+        if let Err(error) = told.await {
+            tracing::warn!(worker = name, %error, "could not be told to end");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Releases: workers are told that a lease ended, and whoever needs the room they free waits until they did.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use convoke_common::Result;
+use convoke_common::admission::call;
+use convoke_common::ids::LeaseId;
+use convoke_common::rpc::{RETURN_BOUND, answer};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use super::Service;
+use crate::membership::ConnectionId;
+
+/// How many workers have yet to acknowledge, by lease.
+#[derive(Debug, Default)]
+pub struct Releases {
+    open: Mutex<BTreeMap<LeaseId, usize>>,
+    acknowledged: Notify,
+}
+
+/// One worker's part of a release, over when dropped.
+pub struct Releasing {
+    service: Arc<Service>,
+    lease: LeaseId,
+}
+
+impl Releases {
+    fn open(&self) -> MutexGuard<'_, BTreeMap<LeaseId, usize>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no worker has yet to acknowledge that this lease ended.
+    async fn over(&self, lease: LeaseId) {
+        loop {
+            let acknowledged = self.acknowledged.notified();
+            tokio::pin!(acknowledged);
+            // Registered before looking, so that one in between is not missed.
+            acknowledged.as_mut().enable();
+            if !self.open().contains_key(&lease) {
+                return;
+            }
+            acknowledged.await;
+        }
+    }
+}
+
+impl Releasing {
+    /// Counts until it is dropped.
+    pub fn begin(service: &Arc<Service>, lease: LeaseId) -> Releasing {
+        *service.releases.open().entry(lease).or_insert(0) += 1;
+        Releasing {
+            service: service.clone(),
+            lease,
+        }
+    }
+
+    /// Tells a worker that the lease ended, because of the loss of another where `lost` names one.
+    pub async fn tell(self, connection: ConnectionId, lost: Option<String>) {
+        let (service, lease) = (&self.service, self.lease);
+        let told = async {
+            let name = service.name_of(connection);
+            let worker = service.worker(&name, connection).await?;
+            answer(&name, worker.release(call(), lease, lost).await)
+        };
+        if let Err(error) = told.await {
+            tracing::debug!(%lease, %error, "a worker could not be told that a lease ended");
+        }
+    }
+}
+
+impl Drop for Releasing {
+    fn drop(&mut self) {
+        let releases = &self.service.releases;
+        let mut open = releases.open();
+        if let Some(left) = open.get_mut(&self.lease) {
+            *left -= 1;
+            if *left == 0 {
+                open.remove(&self.lease);
+            }
+        }
+        drop(open);
+        releases.acknowledged.notify_waiters();
+    }
+}
+
+impl Service {
+    /// Ends a lease for its driver. Answers once the workers have freed it; one that does not answer in time is as
+    /// good as lost.
+    pub(super) async fn release(&self, driver: ConnectionId, lease: LeaseId) -> Result<()> {
+        // They may still have to say that they hold it.
+        self.returned().await?;
+        self.core
+            .call(move |core, _| core.release(driver, lease))
+            .await??;
+        // What the release asked for has begun before the next input, also where the lease had ended before.
+        self.core.call(|_, _| ()).await?;
+        if timeout(RETURN_BOUND, self.releases.over(lease))
+            .await
+            .is_err()
+        {
+            tracing::warn!(%lease, "a worker does not say that it freed a lease");
+        }
+        Ok(())
+    }
+}

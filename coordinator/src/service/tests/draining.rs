@@ -1,0 +1,150 @@
+//! Workers taken out of service, and nodes in quarantine, over the admin socket and a restart.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use convoke_common::admission::call;
+use convoke_common::graph::Function;
+use convoke_common::identity::Role;
+use convoke_common::ids::Incarnation;
+use convoke_common::rpc::{ClusterStatus, Death, MemberState, Register, WorkerCount, answer};
+use convoke_common::{Code, Result};
+
+use crate::CoordinatorConfig;
+use crate::admin::{Client, socket_in};
+use crate::service::testing::*;
+use crate::testing::{options, parse};
+
+fn function() -> Function {
+    parse("param x: f32[4]\ny = Relu(x)\nresult y")
+}
+
+async fn plan(client: &Session, function: Function) -> Result<()> {
+    let options = options(&function, WorkerCount::Auto);
+    let planned = client
+        .client
+        .plan(call(), Arc::new(function), options, Incarnation(9));
+    answer("", planned.await).map(drop)
+}
+
+/// A coordinator that keeps its state in `scratch`, and its admin.
+async fn kept(scratch: &Scratch) -> (Rig, Client) {
+    let dir = scratch.path().join("state");
+    let config = CoordinatorConfig {
+        state_dir: Some(dir.clone()),
+        run_dir: Some(dir.clone()),
+        ..config()
+    };
+    (
+        rig_with(config).await.unwrap(),
+        Client::new(&socket_in(&dir)),
+    )
+}
+
+async fn status(client: &Session) -> ClusterStatus {
+    answer("", client.client.status(call()).await).unwrap()
+}
+
+fn states(status: &ClusterStatus) -> Vec<(&str, MemberState)> {
+    let members = status.members.iter();
+    members.map(|m| (m.name.as_str(), m.state)).collect()
+}
+
+#[tokio::test]
+async fn a_drained_worker_is_told_and_stays_out_over_a_restart() {
+    let scratch = Scratch::new();
+    let (rig, admin) = kept(&scratch).await;
+    let worker = rig.worker("a", Script::default()).await;
+    let token = rig.token(Role::Worker).await;
+    let b = rig.join(&token, Role::Worker, "b").await.unwrap();
+    rig.connect(&b).await.unwrap().register(2).await.unwrap();
+    let error = admin.drain("nobody").await.unwrap_err();
+    assert_eq!(
+        (error.code, &*error.message),
+        (Code::NotFound, "there is no worker 'nobody'")
+    );
+    assert!(admin.drain("a").await.unwrap());
+    worker.saw(&Call::Drain).await;
+    answer("", worker.client.leave(call()).await).unwrap();
+    let client = rig.member(Role::Client, "me").await;
+    let now = status(&client).await;
+    assert_eq!(states(&now)[0], ("a", MemberState::Leaving));
+    // The next process of it is out of service too, until it is asked back.
+    assert!(worker.register(3).await.unwrap().drained);
+    assert!(admin.undrain("a").await.unwrap());
+    assert_eq!(states(&status(&client).await)[0], ("a", MemberState::Alive));
+    admin.drain("b").await.unwrap();
+    rig.running.shutdown(Duration::from_secs(5)).await;
+
+    let (rig, admin) = kept(&scratch).await;
+    let client = rig.member(Role::Client, "me").await;
+    assert_eq!(
+        states(&status(&client).await),
+        [("b", MemberState::Drained)]
+    );
+    let back = rig.connect(&b).await.unwrap();
+    assert!(back.register(4).await.unwrap().drained);
+    let error = plan(&client, function()).await.unwrap_err();
+    assert_eq!(error.code, Code::NoWorkers, "{error}");
+    assert!(admin.undrain("b").await.unwrap());
+    plan(&client, function()).await.unwrap();
+    assert_eq!(states(&status(&client).await), [("b", MemberState::Alive)]);
+}
+
+async fn register(
+    worker: &Session,
+    incarnation: u64,
+    died: Option<(u64, &Function)>,
+) -> Result<()> {
+    let deaths = died.map(|(incarnation, function)| Death {
+        incarnation: Incarnation(incarnation),
+        signal: 11,
+        function: function.id().unwrap(),
+        node: "y".into(),
+    });
+    let request = Register {
+        deaths: Vec::from_iter(deaths),
+        ..offer(incarnation)
+    };
+    answer("", worker.client.register(call(), request).await).map(drop)
+}
+
+#[tokio::test]
+async fn a_node_that_killed_two_workers_is_refused_until_it_is_lifted() {
+    let scratch = Scratch::new();
+    let (rig, _) = kept(&scratch).await;
+    let f = function();
+    let a = rig.member(Role::Worker, "a").await;
+    let b = rig.member(Role::Worker, "b").await;
+    let client = rig.member(Role::Client, "me").await;
+    register(&a, 2, Some((1, &f))).await.unwrap();
+    plan(&client, f.clone()).await.unwrap();
+    register(&b, 4, Some((3, &f))).await.unwrap();
+    let error = plan(&client, f.clone()).await.unwrap_err();
+    assert_eq!(error.code, Code::Quarantined);
+    for part in ["node 'y'", "worker 'a' (SIGSEGV, ", "worker 'b' (SIGSEGV, "] {
+        assert!(error.message.contains(part), "{error}");
+    }
+    rig.running.shutdown(Duration::from_secs(5)).await;
+
+    let (rig, admin) = kept(&scratch).await;
+    let client = rig.member(Role::Client, "me").await;
+    let worker = rig.member(Role::Worker, "c").await;
+    register(&worker, 5, None).await.unwrap();
+    assert_eq!(
+        plan(&client, f.clone()).await.unwrap_err().code,
+        Code::Quarantined
+    );
+    let listed = status(&client).await.quarantine;
+    assert_eq!(
+        (listed.len(), listed[0].refused, listed[0].deaths.len()),
+        (1, true, 2)
+    );
+    assert_eq!(
+        admin.lift_quarantine("x").await.unwrap_err().code,
+        Code::NotFound
+    );
+    assert_eq!(admin.lift_quarantine("y").await.unwrap(), 1);
+    plan(&client, f).await.unwrap();
+    assert!(status(&client).await.quarantine.is_empty());
+}

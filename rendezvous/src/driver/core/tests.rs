@@ -1,0 +1,427 @@
+use super::*;
+
+/// An event, or that much time.
+enum Input {
+    Event(Event),
+    Wait(Duration),
+}
+
+impl From<Event> for Input {
+    fn from(e: Event) -> Input {
+        Input::Event(e)
+    }
+}
+
+/// A core of the workers a, b and c, and a clock that moves by hand.
+struct Rig {
+    core: Core,
+    now: Instant,
+}
+
+fn rig() -> Rig {
+    Rig {
+        core: Core::new(["a", "b", "c"].map(str::to_owned).into()),
+        now: Instant::now(),
+    }
+}
+
+impl Rig {
+    /// The commands that follow from an input.
+    fn take(&mut self, input: Input) -> Vec<String> {
+        match input {
+            Input::Event(e) => self.core.apply(self.now, e),
+            Input::Wait(d) => {
+                self.now += d;
+                // Not a moment before it is due.
+                if self.core.poll_timeout().is_some_and(|t| t <= self.now) {
+                    self.core.handle_timeout(self.now);
+                }
+            }
+        }
+        let commands = std::iter::from_fn(|| self.core.next_command());
+        commands.map(text).collect()
+    }
+}
+
+fn text(c: Command) -> String {
+    match c {
+        Command::Start { n } => format!("start {n}"),
+        Command::Abort { n, except, .. } => format!("abort {n} except {except:?}"),
+        Command::Resolve { n, result: Ok(()) } => format!("ok {n}"),
+        Command::Resolve { n, result: Err(e) } => {
+            format!("err {n} {} stopped {}", e.message, e.stopped.join(" "))
+        }
+        Command::Attach { n, error } => format!("attach {n} {}", error.message),
+        Command::Retire { n } => format!("retire {n}"),
+    }
+}
+
+#[track_caller]
+fn check(inputs: Vec<Input>, want: &[&str]) -> Core {
+    let mut rig = rig();
+    let got: Vec<String> = inputs.into_iter().flat_map(|i| rig.take(i)).collect();
+    assert_eq!(got, want);
+    rig.core
+}
+
+fn begin() -> Input {
+    Event::Begin { n: 0, results: 1 }.into()
+}
+
+fn again(n: u64) -> Input {
+    Event::Begin { n, results: 1 }.into()
+}
+
+fn arrived() -> Input {
+    Event::Arrived { n: 0 }.into()
+}
+
+fn done(from: u16) -> Input {
+    Event::Done { n: 0, from }.into()
+}
+
+fn failed(from: u16, code: Code, m: &str) -> Input {
+    reports(from, Error::new(code, m))
+}
+
+fn reports(from: u16, error: Error) -> Input {
+    Event::Failed {
+        n: 0,
+        from: Some(from),
+        error,
+    }
+    .into()
+}
+
+/// The driver's own link ended.
+fn lost(peer: u16, name: &str) -> Input {
+    let error = Error::lost(name, "it ended");
+    Event::Lost { peer, error }.into()
+}
+
+/// A participant says that it lost another.
+fn lost_by(from: u16, name: &str) -> Input {
+    reports(from, Error::lost(name, "cut"))
+}
+
+fn wait(d: Duration) -> Input {
+    Input::Wait(d)
+}
+
+fn unusable(core: &Core) -> Vec<ParticipantIx> {
+    core.unusable().collect()
+}
+
+const MOMENT: Duration = Duration::from_millis(1);
+
+#[test]
+fn success_resolves_before_it_retires() {
+    for inputs in [
+        vec![begin(), done(0), arrived(), done(1), done(2)],
+        vec![begin(), done(0), done(1), done(2), arrived()],
+    ] {
+        let core = check(inputs, &["start 0", "ok 0", "retire 0"]);
+        assert_eq!(core.poll_timeout(), None);
+    }
+}
+
+#[test]
+fn the_first_primary_error_is_the_cause_and_later_ones_are_attached() {
+    let core = check(
+        vec![
+            begin(),
+            failed(1, Code::KernelFailed, "boom"),
+            failed(0, Code::KernelFailed, "bang"),
+            // What they say next of the same thing is nothing new.
+            failed(1, Code::KernelFailed, "boom again"),
+            lost_by(2, "b"),
+            done(0),
+            done(1),
+            done(2),
+        ],
+        &[
+            "start 0",
+            "abort 0 except Some(1)",
+            "err 0 boom stopped a c",
+            "attach 0 bang",
+            "retire 0",
+        ],
+    );
+    // c cannot reach b any more: another step would fail.
+    assert!(core.broken().is_some());
+}
+
+#[test]
+fn attached_errors_are_bounded() {
+    let mut rig = rig();
+    rig.take(begin());
+    rig.take(failed(1, Code::KernelFailed, "boom"));
+    let attached = (0..100).flat_map(|i| rig.take(failed(2, Code::KernelFailed, &i.to_string())));
+    assert_eq!(attached.count(), MOST_ATTACHED);
+}
+
+#[test]
+fn what_the_driver_sees_itself_waits_for_nothing() {
+    let core = check(
+        vec![begin(), lost(1, "b")],
+        &[
+            "start 0",
+            "abort 0 except Some(1)",
+            "err 0 lost contact with b: it ended stopped a c",
+        ],
+    );
+    assert_eq!(unusable(&core), [1]);
+    // Whichever is first, a peer's word and the driver's own agree.
+    let core = check(
+        vec![begin(), lost_by(0, "b"), lost_by(2, "b"), lost(1, "b")],
+        &[
+            "start 0",
+            "abort 0 except Some(0)",
+            "err 0 lost contact with b: it ended stopped a c",
+        ],
+    );
+    assert_eq!(unusable(&core), [1]);
+    check(
+        vec![begin(), lost(1, "b"), lost_by(0, "b")],
+        &[
+            "start 0",
+            "abort 0 except Some(1)",
+            "err 0 lost contact with b: it ended stopped a c",
+        ],
+    );
+}
+
+#[test]
+fn a_consequence_waits_for_its_cause_no_longer_than_needed() {
+    // A primary error came after all.
+    let core = check(
+        vec![
+            begin(),
+            lost_by(0, "b"),
+            failed(1, Code::WorkerLeaving, "b is leaving"),
+        ],
+        &[
+            "start 0",
+            "abort 0 except Some(0)",
+            "err 0 b is leaving stopped a c",
+        ],
+    );
+    assert_eq!(unusable(&core), [1]);
+    // Everybody has spoken.
+    let core = check(
+        vec![begin(), lost_by(0, "b"), done(0), done(1), done(2)],
+        &[
+            "start 0",
+            "abort 0 except Some(0)",
+            "err 0 a lost contact with b: cut stopped a c",
+            "retire 0",
+        ],
+    );
+    assert_eq!(unusable(&core), [1]);
+    // Each blames the other.
+    check(
+        vec![begin(), lost_by(0, "b"), lost_by(1, "a")],
+        &[
+            "start 0",
+            "abort 0 except Some(0)",
+            "err 0 a lost contact with b: cut stopped a c",
+        ],
+    );
+    // Nobody says more, and the driver sees nothing wrong.
+    let silence = || {
+        vec![
+            begin(),
+            lost_by(0, "b"),
+            done(0),
+            wait(CAUSE_BOUND - MOMENT),
+        ]
+    };
+    let core = check(silence(), &["start 0", "abort 0 except Some(0)"]);
+    assert!(unusable(&core).is_empty());
+    let mut inputs = silence();
+    inputs.push(wait(MOMENT));
+    check(
+        inputs,
+        &[
+            "start 0",
+            "abort 0 except Some(0)",
+            "err 0 a lost contact with b: cut stopped a c",
+        ],
+    );
+}
+
+#[test]
+fn many_that_fail_at_once_are_one_cause() {
+    let core = check(
+        vec![
+            begin(),
+            lost_by(0, "b"),
+            lost(1, "b"),
+            lost(2, "c"),
+            done(0),
+        ],
+        &[
+            "start 0",
+            "abort 0 except Some(0)",
+            "err 0 lost contact with b: it ended stopped a c",
+            "attach 0 lost contact with c: it ended",
+            "retire 0",
+        ],
+    );
+    assert_eq!(unusable(&core), [1, 2]);
+}
+
+#[test]
+fn a_lost_participant_ends_later_steps_too() {
+    check(
+        vec![
+            begin(),
+            lost(1, "b"),
+            done(0),
+            done(2),
+            again(1),
+            Event::Done { n: 1, from: 0 }.into(),
+            Event::Done { n: 1, from: 2 }.into(),
+        ],
+        &[
+            "start 0",
+            "abort 0 except Some(1)",
+            "err 0 lost contact with b: it ended stopped a c",
+            "retire 0",
+            "start 1",
+            "abort 1 except None",
+            "err 1 lost contact with b: it ended stopped a c",
+            "retire 1",
+        ],
+    );
+}
+
+#[test]
+fn a_step_on_a_lease_that_a_peer_cannot_use_waits_for_the_cause_as_well() {
+    let mut inputs = vec![begin(), lost_by(0, "b"), done(0), done(1), done(2)];
+    inputs.extend([again(1), lost(1, "b")]);
+    check(
+        inputs,
+        &[
+            "start 0",
+            "abort 0 except Some(0)",
+            "err 0 a lost contact with b: cut stopped a c",
+            "retire 0",
+            "start 1",
+            "abort 1 except None",
+            "err 1 lost contact with b: it ended stopped a c",
+        ],
+    );
+}
+
+#[test]
+fn a_dropped_lease_ends_every_step_and_those_to_come() {
+    let core = check(
+        vec![
+            begin(),
+            again(1),
+            failed(1, Code::LeaseRetired, "gone"),
+            done(0),
+            done(2),
+            Event::Done { n: 1, from: 0 }.into(),
+            Event::Done { n: 1, from: 2 }.into(),
+        ],
+        &[
+            "start 0",
+            "start 1",
+            "abort 0 except Some(1)",
+            "abort 1 except Some(1)",
+            "err 0 gone stopped a c",
+            "retire 0",
+            "err 1 gone stopped a c",
+            "retire 1",
+        ],
+    );
+    // It is there, and can serve another lease.
+    assert!(unusable(&core).is_empty());
+    // It dropped the lease since another is gone, which is the cause.
+    check(
+        vec![begin(), failed(1, Code::LeaseRetired, "gone"), lost(2, "c")],
+        &[
+            "start 0",
+            "abort 0 except Some(1)",
+            "err 0 lost contact with c: it ended stopped a b",
+        ],
+    );
+}
+
+#[test]
+fn a_closed_lease_ends_every_step_and_those_to_come() {
+    let error = Error::new(Code::LeaseRetired, "gone");
+    check(
+        vec![begin(), Event::Closed { error }.into(), again(1)],
+        &[
+            "start 0",
+            "abort 0 except None",
+            "err 0 gone stopped a b c",
+            "start 1",
+            "abort 1 except None",
+            "err 1 gone stopped a b c",
+        ],
+    );
+}
+
+#[test]
+fn a_wedged_participant_is_the_cause_and_is_not_waited_for() {
+    let core = check(
+        vec![
+            begin(),
+            failed(1, Code::Wedged, "b is wedged"),
+            done(0),
+            done(2),
+        ],
+        &[
+            "start 0",
+            "abort 0 except Some(1)",
+            "err 0 b is wedged stopped a c",
+            "retire 0",
+        ],
+    );
+    assert_eq!(unusable(&core), [1]);
+    assert_eq!(core.broken().unwrap().code, Code::Wedged);
+}
+
+#[test]
+fn who_does_not_quiesce_is_given_up() {
+    let cancelled = || {
+        let error = Error::new(Code::Cancelled, "dropped");
+        let from = None;
+        vec![
+            begin(),
+            Event::Failed { n: 0, from, error }.into(),
+            done(0),
+            done(2),
+            wait(QUIESCE_BOUND - MOMENT),
+        ]
+    };
+    let want = [
+        "start 0",
+        "abort 0 except None",
+        "err 0 dropped stopped a b c",
+    ];
+    let core = check(cancelled(), &want);
+    assert!(core.broken().is_none());
+    assert_eq!(core.unfinished(0), [1]);
+    let mut inputs = cancelled();
+    inputs.push(wait(MOMENT));
+    let also = ["attach 0 b did not stop a step that ended", "retire 0"];
+    let core = check(inputs, &[&want[..], &also[..]].concat());
+    let broken = core.broken().unwrap();
+    assert_eq!(
+        (broken.code, broken.site.as_ref().unwrap().worker.as_deref()),
+        (Code::Wedged, Some("b"))
+    );
+    assert_eq!(unusable(&core), [1]);
+    assert_eq!(core.poll_timeout(), None);
+}
+
+#[test]
+fn a_healthy_step_has_no_timer() {
+    let core = check(vec![begin(), done(0)], &["start 0"]);
+    assert_eq!(core.poll_timeout(), None);
+}

@@ -1,0 +1,249 @@
+//! The shell of a driver's core: carries out its commands on links, slots and waiting callers, and keeps its time.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use convoke_common::Tensor;
+use convoke_common::error::Error;
+use convoke_common::ids::{ParticipantIx, StepKey};
+use convoke_common::telemetry::TraceIds;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::core::{Command, Core, Event};
+use super::outcome::Outcome;
+use crate::frame::Frame;
+use crate::lease::{Lease, StepHandler};
+use crate::link::Link;
+use crate::step_event;
+
+/// See the module.
+pub(super) struct Shell {
+    pub(super) lease: OnceLock<Weak<Lease>>,
+    pub(super) links: Vec<Arc<Link>>,
+    core: Mutex<Core>,
+    /// Whether somebody carries out commands at the moment.
+    draining: AtomicBool,
+    /// Calls in flight by window entry.
+    calls: Vec<Mutex<Option<InFlight>>>,
+    /// When the core's time is due.
+    due: watch::Sender<Option<Instant>>,
+}
+
+/// A call whose step has not retired.
+pub(super) struct InFlight {
+    pub(super) n: u64,
+    pub(super) start: Frame,
+    pub(super) results: Vec<Option<Tensor>>,
+    pub(super) outcome: Arc<Outcome>,
+    pub(super) cancel: CancellationToken,
+    /// Held until retirement: it is the entry's only one.
+    pub(super) _permit: OwnedSemaphorePermit,
+}
+
+impl Shell {
+    pub(super) fn new(links: Vec<Arc<Link>>, in_flight: u32) -> Arc<Shell> {
+        let names = links.iter().map(|l| l.peer().name.clone()).collect();
+        Arc::new(Shell {
+            lease: OnceLock::new(),
+            links,
+            core: Mutex::new(Core::new(names)),
+            draining: AtomicBool::new(false),
+            calls: (0..in_flight).map(|_| Mutex::new(None)).collect(),
+            due: watch::Sender::new(None),
+        })
+    }
+
+    pub(super) fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lease(&self) -> Option<Arc<Lease>> {
+        self.lease.get()?.upgrade()
+    }
+
+    fn call(&self, n: u64) -> MutexGuard<'_, Option<InFlight>> {
+        let entry = &self.calls[(n % self.calls.len() as u64) as usize];
+        entry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with_call<T>(&self, n: u64, f: impl FnOnce(&mut InFlight) -> T) -> Option<T> {
+        self.call(n).as_mut().filter(|c| c.n == n).map(f)
+    }
+
+    /// Enters the call of a step that is about to begin.
+    pub(super) fn enter(&self, call: InFlight) {
+        let mut entry = self.call(call.n);
+        *entry = Some(call);
+    }
+
+    /// A result is there.
+    pub(super) fn store(&self, n: u64, slot: u32, tensor: Tensor) {
+        // The results of a step that failed meanwhile are gone.
+        let stored = self.with_call(n, |c| {
+            let result = c.results.get_mut(slot as usize)?;
+            result.replace(tensor);
+            Some(())
+        });
+        if stored.flatten().is_some() {
+            self.drive(Event::Arrived { n });
+        }
+    }
+
+    /// A link ended. The error says where its participant was reached.
+    pub(super) fn lost(&self, peer: ParticipantIx, mut error: Error) {
+        let lease = self.lease();
+        let participant = lease
+            .as_ref()
+            .and_then(|l| l.participants.get(usize::from(peer)));
+        if let (Some(p), Some(site)) = (participant, &mut error.site)
+            && !p.address.is_empty()
+        {
+            site.host.get_or_insert_with(|| p.address.clone());
+        }
+        self.drive(Event::Lost { peer, error });
+    }
+
+    pub(super) fn drive(&self, event: Event) {
+        self.advance(|core, now| core.apply(now, event));
+    }
+
+    /// Gives the core an input and carries out what follows, in the order decided. Commands run outside the lock,
+    /// since a local link calls straight into its peer, which may call back: what such a call decides is
+    /// carried out by the one who is at it already.
+    fn advance(&self, input: impl FnOnce(&mut Core, Instant)) {
+        let mut core = self.core();
+        input(&mut core, Instant::now());
+        if self.draining.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        while let Some(command) = core.next_command() {
+            drop(core);
+            self.execute(command);
+            core = self.core();
+        }
+        let due = core.poll_timeout();
+        self.due.send_if_modified(|last| {
+            let changed = *last != due;
+            *last = due;
+            changed
+        });
+        self.draining.store(false, Ordering::Relaxed);
+    }
+
+    fn execute(&self, command: Command) {
+        let Some(lease) = self.lease() else { return };
+        match command {
+            Command::Start { n } => {
+                if let Some(frame) = self.with_call(n, |c| c.start.clone()) {
+                    self.links.iter().for_each(|l| l.send(frame.clone()));
+                }
+            }
+            Command::Abort { n, error, except } => {
+                let key = StepKey { lease: lease.id, n };
+                step_event!("abort", key, code = error.code.name());
+                lease.table.abort(n);
+                self.with_call(n, |c| c.cancel.cancel());
+                for (ix, link) in self.links.iter().enumerate() {
+                    if except != Some(ix as ParticipantIx) {
+                        link.send(Frame::Abort {
+                            key,
+                            error: Box::new(error.clone()),
+                        });
+                    }
+                }
+            }
+            Command::Resolve { n, result } => {
+                let key = StepKey { lease: lease.id, n };
+                match &result {
+                    Ok(()) => step_event!("outcome", key),
+                    Err(error) => step_event!("outcome", key, code = error.code.name()),
+                }
+                self.with_call(n, |c| {
+                    let results = std::mem::take(&mut c.results);
+                    c.outcome.put(result.map(|()| results));
+                });
+            }
+            Command::Attach { n, error } => {
+                tracing::debug!(key = %StepKey { lease: lease.id, n }, %error, "failed as well");
+                self.with_call(n, |c| c.outcome.attach(error));
+            }
+            Command::Retire { n } => {
+                step_event!("retire", StepKey { lease: lease.id, n });
+                lease.table.retire(n);
+                let mut call = self.call(n);
+                if call.as_ref().is_some_and(|c| c.n == n) {
+                    // Dropping the permit opens the entry for step n + K.
+                    *call = None;
+                }
+            }
+        }
+    }
+}
+
+/// Tells the core its time. Ends with the shell.
+pub(super) async fn keep_time(shell: Weak<Shell>, mut due: watch::Receiver<Option<Instant>>) {
+    loop {
+        let at = *due.borrow_and_update();
+        let timeout = async {
+            match at {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            changed = due.changed() => if changed.is_err() { return },
+            () = timeout => {
+                let Some(shell) = shell.upgrade() else { return };
+                shell.advance(Core::handle_timeout);
+            }
+        }
+    }
+}
+
+impl StepHandler for Shell {
+    fn start(&self, n: u64, _: Vec<i64>, _: TraceIds) -> bool {
+        tracing::warn!(n, "a driver was told to start a step");
+        false
+    }
+
+    fn arrived(&self, n: u64, slot: u32) {
+        let Some(lease) = self.lease() else { return };
+        if let Ok(s) = lease.table.slot(n, slot)
+            && let Some(t) = s.take(n)
+        {
+            step_event!("taken", StepKey { lease: lease.id, n }, slot = slot);
+            self.store(n, slot, t);
+        }
+    }
+
+    fn abort(&self, n: u64, error: Error, from: ParticipantIx) {
+        self.drive(Event::Failed {
+            n,
+            from: Some(from),
+            error,
+        });
+    }
+
+    fn done(&self, n: u64, from: ParticipantIx) {
+        self.drive(Event::Done { n, from });
+    }
+
+    fn peer_lost(&self, peer: ParticipantIx, error: &Error) {
+        // It may have been a second link to the same peer.
+        let link = self.links.get(usize::from(peer));
+        if link.is_some_and(|l| !l.is_closed()) {
+            return;
+        }
+        self.lost(peer, error.clone());
+    }
+}
+
+impl Shell {
+    /// When the core's time is due, as it changes.
+    pub(super) fn due(&self) -> watch::Receiver<Option<Instant>> {
+        self.due.subscribe()
+    }
+}

@@ -1,0 +1,348 @@
+//! Every interleaving of a slot's transitions, reuse included, by a model checker: `slot.rs` itself, compiled over
+//! the checker's atomics and cells.
+
+#![allow(clippy::unwrap_used)]
+
+/// The checker's primitives, under the names that `slot.rs` asks for.
+mod primitives {
+    pub(crate) use loom::sync::atomic::Ordering;
+
+    /// Whether a load is made as a read-modify-write that never matches. The checker reorders a load with a later
+    /// write of another thread only where nobody loaded in between, but tries every order of read-modify-writes.
+    pub(crate) static EVERY_ORDER: std::sync::atomic::AtomicBool =
+        std::sync::atomic::AtomicBool::new(false);
+    /// No word is ever this.
+    const NEVER: u64 = u64::MAX;
+
+    pub(crate) struct AtomicU64(loom::sync::atomic::AtomicU64);
+
+    impl AtomicU64 {
+        pub(crate) fn new(value: u64) -> AtomicU64 {
+            AtomicU64(loom::sync::atomic::AtomicU64::new(value))
+        }
+
+        pub(crate) fn load(&self, order: Ordering) -> u64 {
+            match EVERY_ORDER.load(Ordering::SeqCst) {
+                true => match self.0.compare_exchange(NEVER, NEVER, order, order) {
+                    Ok(value) | Err(value) => value,
+                },
+                false => self.0.load(order),
+            }
+        }
+
+        pub(crate) fn store(&self, value: u64, order: Ordering) {
+            self.0.store(value, order);
+        }
+
+        pub(crate) fn compare_exchange(
+            &self,
+            current: u64,
+            new: u64,
+            success: Ordering,
+            failure: Ordering,
+        ) -> Result<u64, u64> {
+            self.0.compare_exchange(current, new, success, failure)
+        }
+    }
+
+    /// Whoever spins has no effect, so that the schedule in which it comes later stands for this one.
+    pub(crate) fn spin_loop() {
+        loom::skip_branch();
+        loom::hint::spin_loop();
+    }
+
+    pub(crate) struct Cell<T>(loom::cell::UnsafeCell<T>);
+
+    impl<T> Cell<T> {
+        pub(crate) fn new(value: T) -> Cell<T> {
+            Cell(loom::cell::UnsafeCell::new(value))
+        }
+
+        pub(crate) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+            self.0.with_mut(f)
+        }
+    }
+}
+
+// The table alone needs to know how far step numbers reach.
+#[allow(dead_code)]
+#[path = "../src/slot.rs"]
+mod slot;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use loom::sync::Arc;
+use loom::thread;
+
+use slot::{Published, Registered, Slot, Unfillable};
+
+/// Values that live, counted outside the model.
+#[derive(Clone, Default)]
+struct Alive(std::sync::Arc<AtomicUsize>);
+
+/// A value of step `n`.
+#[derive(Debug)]
+struct Value {
+    n: u64,
+    alive: std::sync::Arc<AtomicUsize>,
+}
+
+impl Alive {
+    fn value(&self, n: u64) -> Value {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        let alive = self.0.clone();
+        Value { n, alive }
+    }
+
+    fn check_none(&self) {
+        assert_eq!(self.0.load(Ordering::SeqCst), 0, "a value is left behind");
+    }
+}
+
+impl Drop for Value {
+    fn drop(&mut self) {
+        self.alive.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// What became of a fill.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Fill {
+    Stored,
+    Awaited,
+    Refused,
+    Unclaimed(Unfillable),
+}
+
+fn fill(slot: &Slot<Value>, n: u64, alive: &Alive) -> Fill {
+    match slot.claim(n) {
+        Err(why) => Fill::Unclaimed(why),
+        Ok(()) => match slot.publish(n, alive.value(n)) {
+            Published::Stored => Fill::Stored,
+            Published::Awaited => Fill::Awaited,
+            Published::Refused(v) => {
+                drop(v);
+                Fill::Refused
+            }
+        },
+    }
+}
+
+/// Runs `check` under every interleaving with at most three forced switches.
+fn model(check: impl Fn() + Sync + Send + 'static) {
+    // One model at a time: how loads are taken is the same for all threads.
+    static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _turn = TURN
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let check = std::sync::Arc::new(check);
+    for every_order in [true, false] {
+        primitives::EVERY_ORDER.store(every_order, Ordering::SeqCst);
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        let check = check.clone();
+        builder.check(move || check());
+    }
+}
+
+#[test]
+fn a_recv_gets_its_value_or_a_word_about_it() {
+    model(|| {
+        let (slot, alive) = (Arc::new(Slot::default()), Alive::default());
+        let (s, a) = (slot.clone(), alive.clone());
+        let filler = thread::spawn(move || fill(&s, 5, &a));
+        let got = slot.register(5);
+        let filled = filler.join().unwrap();
+        match got {
+            Registered::Ready(v) => {
+                assert_eq!((v.n, filled), (5, Fill::Stored));
+            }
+            Registered::Waiting => {
+                // Whoever publishes is told that somebody waits.
+                assert_eq!(filled, Fill::Awaited);
+                assert_eq!(slot.take(5).unwrap().n, 5);
+            }
+            Registered::Aborted => panic!("nobody aborted"),
+        }
+        assert!(slot.take(5).is_none());
+        alive.check_none();
+    });
+}
+
+#[test]
+fn an_abort_leaves_no_recv_waiting_and_no_value_behind() {
+    model(|| {
+        let (slot, alive) = (Arc::new(Slot::default()), Alive::default());
+        let (s, a) = (slot.clone(), alive.clone());
+        let filler = thread::spawn(move || fill(&s, 1, &a));
+        let s = slot.clone();
+        let aborter = thread::spawn(move || s.abort(1));
+        let got = slot.register(1);
+        let filled = filler.join().unwrap();
+        aborter.join().unwrap();
+        if filled == Fill::Awaited {
+            drop(slot.take(1));
+        }
+        drop(got);
+        // After the sweep nothing starts any more.
+        assert!(matches!(slot.register(1), Registered::Aborted));
+        assert_eq!(slot.claim(1), Err(Unfillable::Aborted));
+        alive.check_none();
+    });
+}
+
+#[test]
+fn of_two_fillers_one_wins() {
+    model(|| {
+        let (slot, alive) = (Arc::new(Slot::default()), Alive::default());
+        let fillers: Vec<_> = (0..2)
+            .map(|_| {
+                let (s, a) = (slot.clone(), alive.clone());
+                thread::spawn(move || match s.claim(2) {
+                    Ok(()) => Some(matches!(s.publish(2, a.value(2)), Published::Awaited)),
+                    Err(why) => {
+                        assert_eq!(why, Unfillable::Duplicate);
+                        None
+                    }
+                })
+            })
+            .collect();
+        let got = slot.register(2);
+        let won: Vec<bool> = fillers
+            .into_iter()
+            .filter_map(|f| f.join().unwrap())
+            .collect();
+        assert_eq!(won.len(), 1, "each edge carries one value per step");
+        match got {
+            Registered::Ready(v) => assert!(!won[0] && v.n == 2),
+            Registered::Waiting => assert!(won[0] && slot.take(2).is_some()),
+            Registered::Aborted => panic!("nobody aborted"),
+        }
+        alive.check_none();
+    });
+}
+
+#[test]
+fn a_claim_given_back_can_be_taken_up_again() {
+    model(|| {
+        let (slot, alive) = (Arc::new(Slot::default()), Alive::default());
+        slot.claim(0).unwrap();
+        let s = slot.clone();
+        let reset = thread::spawn(move || s.unclaim(0));
+        let (s, a) = (slot.clone(), alive.clone());
+        let filler = thread::spawn(move || fill(&s, 0, &a));
+        let got = slot.register(0);
+        reset.join().unwrap();
+        let mut filled = filler.join().unwrap();
+        if filled == Fill::Unclaimed(Unfillable::Duplicate) {
+            // It came before the reset; the source's next stream finds the slot open.
+            filled = fill(&slot, 0, &alive);
+        }
+        match got {
+            Registered::Ready(v) => assert_eq!((v.n, filled), (0, Fill::Stored)),
+            Registered::Waiting => {
+                assert_eq!(filled, Fill::Awaited);
+                assert!(slot.take(0).is_some());
+            }
+            Registered::Aborted => panic!("nobody aborted"),
+        }
+        alive.check_none();
+    });
+}
+
+#[test]
+fn a_taker_and_an_abort_share_no_value() {
+    model(|| {
+        let (slot, alive) = (Arc::new(Slot::default()), Alive::default());
+        assert!(matches!(slot.register(0), Registered::Waiting));
+        assert_eq!(fill(&slot, 0, &alive), Fill::Awaited);
+        let s = slot.clone();
+        let aborter = thread::spawn(move || s.abort(0));
+        let s = slot.clone();
+        let other = thread::spawn(move || s.take(0).is_some());
+        let mine = slot.take(0).is_some();
+        aborter.join().unwrap();
+        assert!(
+            !(mine && other.join().unwrap()),
+            "one value was taken twice"
+        );
+        alive.check_none();
+    });
+}
+
+#[test]
+fn a_late_fill_never_reaches_the_next_step() {
+    model(|| {
+        let (slot, alive) = (Arc::new(Slot::default()), Alive::default());
+        let (s, a) = (slot.clone(), alive.clone());
+        let late = thread::spawn(move || {
+            let filled = fill(&s, 0, &a);
+            assert_ne!(filled, Fill::Awaited, "nobody waits for the former step");
+        });
+        // The former step ends unfilled; its retirement is what admits frames of the next.
+        slot.abort(0);
+        let (s, a) = (slot.clone(), alive.clone());
+        let filler = thread::spawn(move || fill(&s, 3, &a));
+        let got = slot.register(3);
+        late.join().unwrap();
+        let filled = filler.join().unwrap();
+        match got {
+            Registered::Ready(v) => assert_eq!((v.n, filled), (3, Fill::Stored)),
+            Registered::Waiting => {
+                assert_eq!(filled, Fill::Awaited);
+                assert_eq!(slot.take(3).unwrap().n, 3);
+            }
+            Registered::Aborted => panic!("the next step was not aborted"),
+        }
+        assert_eq!(slot.claim(0), Err(Unfillable::Stale));
+        assert!(matches!(slot.register(0), Registered::Aborted));
+        alive.check_none();
+    });
+}
+
+#[test]
+fn a_late_abort_and_a_late_reset_leave_the_next_step_alone() {
+    model(|| {
+        let (slot, alive) = (Arc::new(Slot::default()), Alive::default());
+        slot.claim(0).unwrap();
+        slot.abort(0);
+        let s = slot.clone();
+        let late = thread::spawn(move || {
+            s.unclaim(0);
+            s.abort(0);
+        });
+        let (s, a) = (slot.clone(), alive.clone());
+        let filler = thread::spawn(move || fill(&s, 1, &a));
+        let got = slot.register(1);
+        late.join().unwrap();
+        let filled = filler.join().unwrap();
+        let value = match got {
+            Registered::Ready(v) => v,
+            Registered::Waiting => {
+                assert_eq!(filled, Fill::Awaited);
+                slot.take(1).unwrap()
+            }
+            Registered::Aborted => panic!("a late abort ended the next step"),
+        };
+        assert_eq!(value.n, 1);
+        drop(value);
+        alive.check_none();
+    });
+}
+
+#[test]
+fn the_cell_changes_hands_in_order() {
+    model(|| {
+        let (slot, alive) = (Arc::new(Slot::default()), Alive::default());
+        assert_eq!(fill(&slot, 0, &alive), Fill::Stored);
+        let s = slot.clone();
+        let taker = thread::spawn(move || s.take(0).unwrap().n);
+        // The next step finds the slot at rest, or is turned away.
+        match fill(&slot, 1, &alive) {
+            Fill::Stored => assert_eq!(slot.take(1).unwrap().n, 1),
+            other => assert_eq!(other, Fill::Unclaimed(Unfillable::Stale)),
+        }
+        assert_eq!(taker.join().unwrap(), 0);
+        alive.check_none();
+    });
+}

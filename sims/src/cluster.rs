@@ -1,0 +1,398 @@
+//! A simulated cluster: production coordinator, workers and clients, each a process on a host of its own.
+//!
+//! ```text
+//! let mut cluster = Cluster::new(Setup { seed: 7, workers: 3, ..Setup::default() });
+//! assert!(cluster.settle(Duration::from_secs(10)));        // all workers registered, all clients connected
+//! let call = cluster.on_client(0, |c| async move { ... c: convoke::Cluster ... });   // runs on the client's host
+//! cluster.kill(Host::Worker(1));                           // faults: methods, at any time between ticks
+//! cluster.run_until(Duration::from_secs(5), |_| call.is_over());
+//! let outcome = call.take();                               // None: its process ended first
+//! ```
+//!
+//! Time passes in [`Cluster::tick`] alone, 1 ms at a time. Between ticks nothing runs, so that what is asked of live
+//! processes ([`Cluster::coordinator`], [`Cluster::worker`], [`Cluster::client`]) is one consistent picture; let go of
+//! what they answer before the next tick. What happened is in [`Cluster::trace`].
+//!
+//! What is set while a run goes on: [`Knobs`] of a host (compute, disk, calendar), the [`Wire`](crate::world::Wire) of a
+//! directed link, and the faults in [`faults`].
+//!
+//! Processes are restarted by a supervisor when they end by themselves; one that a scenario killed stays down until
+//! [`Cluster::start`].
+
+pub mod faults;
+mod process;
+mod task;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use tracing::{Dispatch, Level};
+
+use crate::trace::{Recorder, Trace};
+use crate::world::{Common, EPOCH, Knobs, Machine, SimTime, Wires, unexpected, watch};
+
+pub use crate::world::Host;
+pub use task::Task;
+
+use process::{Process, Site};
+
+/// The step of virtual time.
+pub const TICK: Duration = Duration::from_millis(1);
+
+/// How long a supervisor waits before it starts a process again that ended by itself.
+const RESTART: Duration = Duration::from_millis(200);
+
+/// Packets that a socket holds for a process that does not read them; beyond, they are lost.
+const SOCKET_PACKETS: usize = 4096;
+
+/// What a cluster is made of.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// Everything random comes from it.
+    pub seed: u64,
+    /// Workers `w0`, `w1`, …
+    pub workers: u16,
+    /// Clients `c0`, `c1`, …
+    pub clients: u16,
+    /// Bytes that each worker may use.
+    pub memory: u64,
+    /// Bytes that the first workers may use, where they differ from the others.
+    pub memories: Vec<u64>,
+    /// Bytes of each worker's chunk cache; none at 0.
+    pub cache: u64,
+    /// Prints the log of all processes to stderr, up to this level.
+    pub print: Option<Level>,
+}
+
+impl Default for Setup {
+    fn default() -> Setup {
+        Setup {
+            seed: 0,
+            workers: 2,
+            clients: 1,
+            memory: 64 << 20,
+            memories: Vec::new(),
+            cache: 4 << 20,
+            print: None,
+        }
+    }
+}
+
+/// What the supervisor knows of a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// Its process runs.
+    Up,
+    /// Its process ended, and will be started again at this time.
+    Restarting(Duration),
+    /// Nothing runs until [`Cluster::start`].
+    Down,
+}
+
+/// See the module.
+pub struct Cluster {
+    sim: turmoil::Sim<'static>,
+    setup: Setup,
+    time: SimTime,
+    trace: Trace,
+    wires: Arc<Wires>,
+    names: Arc<BTreeMap<String, IpAddr>>,
+    dispatch: Dispatch,
+    coordinator: Site<process::CoordinatorHandle>,
+    workers: Vec<Site<process::WorkerHandle>>,
+    clients: Vec<Site<process::ClientHandle>>,
+    states: BTreeMap<Host, State>,
+    /// Directed pairs that a scenario cut.
+    cuts: BTreeSet<(Host, Host)>,
+    /// Hosts without power.
+    dark: BTreeSet<Host>,
+    /// Directed pairs that carry nothing at present.
+    severed: BTreeSet<(Host, Host)>,
+    ends: Vec<(Duration, Host, String)>,
+    panics: Vec<String>,
+}
+
+impl Cluster {
+    /// A cluster whose processes start with the first tick.
+    pub fn new(setup: Setup) -> Cluster {
+        watch();
+        let mut sim = turmoil::Builder::new()
+            .rng_seed(setup.seed)
+            .epoch(UNIX_EPOCH + Duration::from_secs(EPOCH))
+            .simulation_duration(Duration::MAX)
+            .tick_duration(TICK)
+            // Delays are the wires' business.
+            .min_message_latency(Duration::ZERO)
+            .max_message_latency(Duration::ZERO)
+            .udp_capacity(SOCKET_PACKETS)
+            .enable_random_order()
+            .build();
+        let hosts: Vec<Host> = std::iter::once(Host::Coordinator)
+            .chain((0..setup.workers).map(Host::Worker))
+            .chain((0..setup.clients).map(Host::Client))
+            .collect();
+        let address = |h: &Host| (h.name(), sim.lookup(h.name()));
+        let names: Arc<BTreeMap<String, IpAddr>> = Arc::new(hosts.iter().map(address).collect());
+        let time = SimTime::default();
+        let trace = Trace::new(time.clone());
+        let wires = Arc::<Wires>::default();
+        let common = Common {
+            time: time.clone(),
+            trace: trace.clone(),
+            wires: wires.clone(),
+            names: names.clone(),
+        };
+        let machine = |host| Arc::new(Machine::new(host, setup.seed, common.clone()));
+        let tokens = process::Tokens::default();
+        let coordinator = Site::new(machine(Host::Coordinator));
+        let workers: Vec<_> = (0..setup.workers)
+            .map(|i| Site::new(machine(Host::Worker(i))))
+            .collect();
+        let clients: Vec<_> = (0..setup.clients)
+            .map(|i| Site::new(machine(Host::Client(i))))
+            .collect();
+        coordinator.install(&mut sim, {
+            let tokens = tokens.clone();
+            move |p| process::coordinator(p, tokens.clone())
+        });
+        for (i, site) in workers.iter().enumerate() {
+            let (tokens, cache) = (tokens.clone(), setup.cache);
+            let memory = setup.memories.get(i).copied().unwrap_or(setup.memory);
+            site.install(&mut sim, move |p| {
+                process::worker(p, tokens.clone(), memory, cache)
+            });
+        }
+        for site in &clients {
+            let tokens = tokens.clone();
+            site.install(&mut sim, move |p| process::client(p, tokens.clone()));
+        }
+        let recorder = Recorder::new(trace.clone(), time.clone(), setup.print);
+        Cluster {
+            sim,
+            time,
+            wires,
+            names,
+            dispatch: Dispatch::new(recorder),
+            coordinator,
+            workers,
+            clients,
+            states: hosts.into_iter().map(|h| (h, State::Up)).collect(),
+            cuts: BTreeSet::new(),
+            dark: BTreeSet::new(),
+            severed: BTreeSet::new(),
+            ends: Vec::new(),
+            panics: Vec::new(),
+            trace,
+            setup,
+        }
+    }
+
+    /// One millisecond passes.
+    pub fn tick(&mut self) {
+        self.time.set(self.sim.elapsed());
+        let (sim, dispatch) = (&mut self.sim, &self.dispatch);
+        let stepped = tracing::dispatcher::with_default(dispatch, || sim.step());
+        // The software of a host never returns, and panics of its tasks stay in the tasks.
+        if let Err(e) = stepped {
+            self.panics.push(format!("a host's main task ended: {e}"));
+        }
+        self.time.set(self.sim.elapsed());
+        self.panics.extend(unexpected());
+        self.supervise();
+    }
+
+    /// Lets time pass until `over`, at most `bound`; whether it is.
+    pub fn run_until(&mut self, bound: Duration, over: impl Fn(&Cluster) -> bool) -> bool {
+        let end = self.elapsed() + bound;
+        loop {
+            if over(self) {
+                return true;
+            }
+            if self.elapsed() >= end {
+                return false;
+            }
+            self.tick();
+        }
+    }
+
+    /// Lets this much time pass.
+    pub fn run_for(&mut self, time: Duration) {
+        self.run_until(time, |_| false);
+    }
+
+    /// Lets time pass until every process that is to run does: workers are registered and clients connected.
+    pub fn settle(&mut self, bound: Duration) -> bool {
+        self.run_until(bound, |c| {
+            let settled = |(h, s): (&Host, &State)| *s == State::Down || c.is_ready(*h);
+            c.states.iter().all(settled)
+        })
+    }
+
+    /// Time since the simulation began.
+    pub fn elapsed(&self) -> Duration {
+        self.sim.elapsed()
+    }
+
+    /// What it was made of.
+    pub fn setup(&self) -> &Setup {
+        &self.setup
+    }
+
+    /// Everything that happened.
+    pub fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    /// All hosts: the coordinator, workers, clients.
+    pub fn hosts(&self) -> Vec<Host> {
+        self.states.keys().copied().collect()
+    }
+
+    /// What the supervisor knows of a host.
+    pub fn state(&self, host: Host) -> State {
+        self.states.get(&host).copied().unwrap_or(State::Down)
+    }
+
+    /// Whether a host's process runs, is registered or connected, and serves.
+    pub fn is_ready(&self, host: Host) -> bool {
+        self.process(host).is_some_and(Process::is_ready)
+    }
+
+    /// Whether tasks of a host run: it is up and not paused.
+    pub fn is_running(&self, host: Host) -> bool {
+        self.state(host) == State::Up && !self.machine(host).is_some_and(|m| m.gate.is_closed())
+    }
+
+    /// Directed pairs of hosts that a scenario cut.
+    pub fn cuts(&self) -> &BTreeSet<(Host, Host)> {
+        &self.cuts
+    }
+
+    /// Processes that ended by themselves: when, where, why.
+    pub fn ends(&self) -> &[(Duration, Host, String)] {
+        &self.ends
+    }
+
+    /// Panics that nobody injected. There must be none.
+    pub fn panics(&self) -> &[String] {
+        &self.panics
+    }
+
+    /// What a host's compute, disk and calendar do.
+    pub fn knobs(&self, host: Host) -> Arc<Knobs> {
+        match self.machine(host) {
+            Some(machine) => machine.knobs.clone(),
+            None => Arc::default(),
+        }
+    }
+
+    /// How many processes a host has run, the present one included.
+    pub fn boots(&self, host: Host) -> u64 {
+        self.machine(host).map_or(0, |m| m.boots())
+    }
+
+    /// The coordinator's process, where it serves.
+    pub fn coordinator(&self) -> Option<process::CoordinatorHandle> {
+        self.coordinator.handle()
+    }
+
+    /// A worker's process, where it is registered.
+    pub fn worker(&self, i: u16) -> Option<process::WorkerHandle> {
+        self.workers.get(usize::from(i))?.handle()
+    }
+
+    /// A client's connection to the cluster, where it has one.
+    pub fn client(&self, i: u16) -> Option<process::ClientHandle> {
+        self.clients.get(usize::from(i))?.handle()
+    }
+
+    /// Runs `work` on the coordinator's host, once it serves. It is over without a result where its process ends
+    /// first.
+    pub fn on_coordinator<T, F>(
+        &self,
+        work: impl FnOnce(process::CoordinatorHandle) -> F + Send + 'static,
+    ) -> Task<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        self.coordinator.send(work)
+    }
+
+    /// Runs `work` on a worker's host, once it is registered.
+    pub fn on_worker<T, F>(
+        &self,
+        i: u16,
+        work: impl FnOnce(process::WorkerHandle) -> F + Send + 'static,
+    ) -> Task<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        match self.workers.get(usize::from(i)) {
+            Some(site) => site.send(work),
+            None => Task::lost(),
+        }
+    }
+
+    /// Runs `work` on a client's host, once it is connected.
+    pub fn on_client<T, F>(
+        &self,
+        i: u16,
+        work: impl FnOnce(process::ClientHandle) -> F + Send + 'static,
+    ) -> Task<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        match self.clients.get(usize::from(i)) {
+            Some(site) => site.send(work),
+            None => Task::lost(),
+        }
+    }
+
+    fn process(&self, host: Host) -> Option<&Process> {
+        match host {
+            Host::Coordinator => Some(self.coordinator.process()),
+            Host::Worker(i) => self.workers.get(usize::from(i)).map(|s| s.process()),
+            Host::Client(i) => self.clients.get(usize::from(i)).map(|s| s.process()),
+        }
+    }
+
+    fn machine(&self, host: Host) -> Option<&Arc<Machine>> {
+        self.process(host).map(|p| &p.machine)
+    }
+
+    /// Ends what asked to end, and starts what is due.
+    fn supervise(&mut self) {
+        let now = self.elapsed();
+        for host in self.hosts() {
+            match self.state(host) {
+                State::Up => {
+                    let Some(process) = self.process(host) else {
+                        continue;
+                    };
+                    if process.machine.disk.is_dark() {
+                        self.fail_power(host);
+                        self.states.insert(host, State::Restarting(now + RESTART));
+                        continue;
+                    }
+                    let Some(end) = process.take_end() else {
+                        continue;
+                    };
+                    self.end(host);
+                    let next = match end.wanted {
+                        true => State::Down,
+                        false => State::Restarting(now + RESTART),
+                    };
+                    self.states.insert(host, next);
+                    self.ends.push((now, host, end.why));
+                }
+                State::Restarting(at) if at <= now => self.start(host),
+                State::Restarting(_) | State::Down => {}
+            }
+        }
+    }
+}

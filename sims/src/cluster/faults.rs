@@ -1,0 +1,178 @@
+//! Faults, as methods of the cluster. Each is part of the trace.
+
+use super::{Cluster, Host, State};
+use crate::world::{Inside, Wire};
+
+impl Cluster {
+    fn note(&self, what: String) {
+        self.trace.note(&what);
+        if self.setup.print.is_some() {
+            eprintln!("{:9.3} {what}", self.elapsed().as_secs_f64());
+        }
+    }
+
+    /// A host's process ends as by SIGKILL: its sockets are closed by the system, its files stay.
+    pub fn kill(&mut self, host: Host) {
+        self.note(format!("kill {host}"));
+        self.end(host);
+        self.states.insert(host, State::Down);
+    }
+
+    /// A host loses power: nobody is told, and what its disk had not synced is lost, in whole or in part.
+    pub fn power_off(&mut self, host: Host) {
+        self.note(format!("power off {host}"));
+        if let Some(machine) = self.machine(host) {
+            machine.disk.cut();
+        }
+        self.fail_power(host);
+        self.states.insert(host, State::Down);
+    }
+
+    /// A host's process stops, and goes on later, as by SIGSTOP: [`Cluster::resume`].
+    pub fn pause(&mut self, host: Host) {
+        self.note(format!("pause {host}"));
+        if let Some(machine) = self.machine(host) {
+            machine.gate.close();
+        }
+    }
+
+    /// A paused process goes on.
+    pub fn resume(&mut self, host: Host) {
+        self.note(format!("resume {host}"));
+        if let Some(machine) = self.machine(host) {
+            machine.gate.open();
+        }
+    }
+
+    /// A host's process is asked to stop, as by SIGTERM. It is down once it has.
+    pub fn stop(&mut self, host: Host) {
+        self.note(format!("stop {host}"));
+        if let Some(process) = self.process(host) {
+            process.stop();
+        }
+    }
+
+    /// Starts the process of a host where none runs.
+    pub fn start(&mut self, host: Host) {
+        if self.state(host) == State::Up {
+            return;
+        }
+        self.note(format!("start {host}"));
+        if let Some(machine) = self.machine(host) {
+            machine.disk.start();
+            machine.gate.open();
+        }
+        self.dark.remove(&host);
+        self.sever();
+        let (sim, dispatch) = (&mut self.sim, &self.dispatch);
+        tracing::dispatcher::with_default(dispatch, || sim.bounce(host.name()));
+        self.states.insert(host, State::Up);
+    }
+
+    /// Nothing passes from one host to another; the other way it does.
+    pub fn cut(&mut self, from: Host, to: Host) {
+        self.note(format!("cut {from} -> {to}"));
+        self.cuts.insert((from, to));
+        self.sever();
+    }
+
+    /// Nothing passes between two hosts.
+    pub fn partition(&mut self, a: Host, b: Host) {
+        self.cut(a, b);
+        self.cut(b, a);
+    }
+
+    /// Nothing passes between a host and any other.
+    pub fn isolate(&mut self, host: Host) {
+        for other in self.hosts() {
+            if other != host {
+                self.partition(host, other);
+            }
+        }
+    }
+
+    /// What one host sends to another arrives again.
+    pub fn repair(&mut self, from: Host, to: Host) {
+        self.note(format!("repair {from} -> {to}"));
+        self.cuts.remove(&(from, to));
+        self.sever();
+    }
+
+    /// All cuts are over, all wires are good, all paused processes go on. Those that are down stay down.
+    pub fn heal(&mut self) {
+        self.note("heal".into());
+        self.cuts.clear();
+        self.sever();
+        for from in self.hosts() {
+            for to in self.hosts() {
+                self.wire(from, to, Wire::default());
+            }
+            if let Some(machine) = self.machine(from) {
+                machine.gate.open();
+            }
+        }
+    }
+
+    /// What happens to packets from one host to another.
+    pub fn wire(&mut self, from: Host, to: Host, wire: Wire) {
+        let (from, to) = (self.names.get(&from.name()), self.names.get(&to.name()));
+        if let (Some(from), Some(to)) = (from, to) {
+            self.wires.set(*from, *to, wire);
+        }
+    }
+
+    /// What happens to packets between any two hosts.
+    pub fn wires(&mut self, wire: Wire) {
+        for from in self.hosts() {
+            for to in self.hosts() {
+                self.wire(from, to, wire);
+            }
+        }
+    }
+
+    /// Takes a host off the network, and its process off the host.
+    pub(super) fn fail_power(&mut self, host: Host) {
+        self.dark.insert(host);
+        self.sever();
+        self.end(host);
+    }
+
+    /// Ends a host's process at once.
+    pub(super) fn end(&mut self, host: Host) {
+        if self.state(host) != State::Up {
+            return;
+        }
+        // Handles first: sockets have to end with the process, while turmoil knows whose they are.
+        match host {
+            Host::Coordinator => self.coordinator.clear(),
+            Host::Worker(i) => self.workers[usize::from(i)].clear(),
+            Host::Client(i) => self.clients[usize::from(i)].clear(),
+        }
+        let (sim, dispatch) = (&mut self.sim, &self.dispatch);
+        tracing::dispatcher::with_default(dispatch, || {
+            let _inside = Inside::of(host);
+            sim.crash(host.name());
+        });
+        // A process that was stopped and is killed does not stay stopped.
+        if let Some(machine) = self.machine(host) {
+            machine.gate.open();
+        }
+    }
+
+    /// Brings the network in line with cuts and hosts without power.
+    fn sever(&mut self) {
+        let hosts = self.hosts();
+        for from in &hosts {
+            for to in hosts.iter().filter(|to| *to != from) {
+                let pair = (*from, *to);
+                let wanted =
+                    self.cuts.contains(&pair) || self.dark.contains(from) || self.dark.contains(to);
+                if wanted && self.severed.insert(pair) {
+                    self.sim.partition_oneway(from.name(), to.name());
+                } else if !wanted && self.severed.remove(&pair) {
+                    self.sim.repair_oneway(from.name(), to.name());
+                }
+            }
+        }
+    }
+}

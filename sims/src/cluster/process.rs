@@ -1,0 +1,348 @@
+//! The processes: what runs on each host, as the binary runs it.
+//!
+//! ```text
+//! start ──> production object ──> serves, and does what a scenario sends by mail ──> asked to stop: shuts down
+//!                                                                         └──> ends by itself: the supervisor's turn
+//! ```
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use convoke_common::identity::{JoinToken, Role};
+use convoke_common::world::{BoxFuture, FileMode};
+use convoke_coordinator::{Coordinator, CoordinatorConfig, token_file};
+use convoke_worker::{END_BOUND, Worker, WorkerConfig};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::task::Task;
+use crate::world::Machine;
+
+/// A coordinator that runs.
+pub type CoordinatorHandle = Arc<convoke_coordinator::Running>;
+/// A worker that runs.
+pub type WorkerHandle = Arc<convoke_worker::Running>;
+/// A client that is connected.
+pub type ClientHandle = convoke::Cluster;
+
+/// Where the coordinator is reached.
+pub(super) const ADDRESS: &str = "coordinator:7070";
+
+/// How long a process that was asked to stop may take, as in the command line.
+pub(super) const SHUTDOWN_BOUND: Duration = Duration::from_secs(10);
+
+/// How long a worker that leaves lets its steps run.
+const DRAIN_BOUND: Duration = Duration::from_secs(5);
+
+/// A client's pause between attempts to connect.
+const RECONNECT: Duration = Duration::from_millis(200);
+
+/// Join tokens, handed from the coordinator's owner to those of workers and clients.
+#[derive(Clone)]
+pub(super) struct Tokens(Arc<watch::Sender<Option<(JoinToken, JoinToken)>>>);
+
+impl Default for Tokens {
+    fn default() -> Tokens {
+        Tokens(Arc::new(watch::Sender::new(None)))
+    }
+}
+
+impl Tokens {
+    /// That of workers and that of clients, once there are any.
+    async fn wait(&self) -> Option<(JoinToken, JoinToken)> {
+        let mut seen = self.0.subscribe();
+        seen.wait_for(Option::is_some).await.ok()?.clone()
+    }
+}
+
+/// How a process ended by itself.
+pub(super) struct End {
+    pub why: String,
+    /// Whether it had been asked to.
+    pub wanted: bool,
+}
+
+/// What there is of a process on every host.
+pub(super) struct Process {
+    pub machine: Arc<Machine>,
+    state: Mutex<ProcessState>,
+}
+
+#[derive(Default)]
+struct ProcessState {
+    ready: bool,
+    stop: CancellationToken,
+    end: Option<End>,
+}
+
+impl Process {
+    fn state(&self) -> MutexGuard<'_, ProcessState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.state().ready
+    }
+
+    pub fn take_end(&self) -> Option<End> {
+        self.state().end.take()
+    }
+
+    /// Asks it to stop.
+    pub fn stop(&self) {
+        self.state().stop.cancel();
+    }
+
+    fn end(&self, why: impl Into<String>, wanted: bool) {
+        let why = why.into();
+        self.state().end = Some(End { why, wanted });
+    }
+}
+
+type Job<H> = Box<dyn FnOnce(H) -> BoxFuture<'static, ()> + Send>;
+
+struct Mail<H> {
+    handle: Option<H>,
+    post: Option<mpsc::UnboundedSender<Job<H>>>,
+}
+
+/// A host with a process of one kind.
+pub(super) struct Site<H> {
+    process: Arc<Process>,
+    mail: Arc<Mutex<Mail<H>>>,
+}
+
+/// The side of a site that its process sees.
+pub(super) struct Inner<H> {
+    process: Arc<Process>,
+    mail: Arc<Mutex<Mail<H>>>,
+    jobs: mpsc::UnboundedReceiver<Job<H>>,
+    stop: CancellationToken,
+}
+
+impl<H: Clone + Send + 'static> Site<H> {
+    pub fn new(machine: Arc<Machine>) -> Site<H> {
+        Site {
+            process: Arc::new(Process {
+                machine,
+                state: Mutex::default(),
+            }),
+            mail: Arc::new(Mutex::new(Mail {
+                handle: None,
+                post: None,
+            })),
+        }
+    }
+
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    fn mail(&self) -> MutexGuard<'_, Mail<H>> {
+        self.mail.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn handle(&self) -> Option<H> {
+        self.mail().handle.clone()
+    }
+
+    /// Lets go of a process that is about to be gone.
+    pub fn clear(&self) {
+        let (handle, post) = {
+            let mut mail = self.mail();
+            (mail.handle.take(), mail.post.take())
+        };
+        // Outside the lock: what they hold may look here again.
+        drop((handle, post));
+        *self.process.state() = ProcessState::default();
+    }
+
+    pub fn send<T, F>(&self, work: impl FnOnce(H) -> F + Send + 'static) -> Task<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        let (tell, task) = Task::new();
+        let job: Job<H> = Box::new(move |handle| {
+            let work = work(handle);
+            Box::pin(async move {
+                // Nobody may want to know.
+                let _ = tell.send(work.await);
+            })
+        });
+        if let Some(post) = &self.mail().post {
+            // Where it fails the process has just ended: the task is lost with its job.
+            let _ = post.send(job);
+        }
+        task
+    }
+
+    /// Makes `main` the host's process.
+    pub fn install<F>(
+        &self,
+        sim: &mut turmoil::Sim<'static>,
+        main: impl Fn(Inner<H>) -> F + 'static,
+    ) where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let (process, mail) = (self.process.clone(), self.mail.clone());
+        let name = process.machine.host.name();
+        sim.host(name, move || {
+            let (post, jobs) = mpsc::unbounded_channel();
+            mail.lock().unwrap_or_else(PoisonError::into_inner).post = Some(post);
+            let inner = Inner {
+                stop: process.state().stop.clone(),
+                process: process.clone(),
+                mail: mail.clone(),
+                jobs,
+            };
+            let main = process.machine.gate.wrap(Box::pin(main(inner)));
+            async move {
+                main.await;
+                // A host is never done: what ends it is its supervisor.
+                std::future::pending::<turmoil::Result>().await
+            }
+        });
+    }
+}
+
+impl<H: Clone + Send + 'static> Inner<H> {
+    fn publish(&self, handle: Option<H>) {
+        self.process.state().ready = handle.is_some();
+        let mut mail = self.mail.lock().unwrap_or_else(PoisonError::into_inner);
+        mail.handle = handle;
+    }
+
+    /// Serves until it is asked to stop (`None`) or the process ends by itself. No job is left when it returns.
+    async fn serve<T>(&mut self, handle: H, ended: impl Future<Output = T>) -> Option<T> {
+        self.publish(Some(handle.clone()));
+        let mut running: Vec<JoinHandle<()>> = Vec::new();
+        tokio::pin!(ended);
+        let why = loop {
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => break None,
+                why = &mut ended => break Some(why),
+                Some(job) = self.jobs.recv() => {
+                    running.retain(|r| !r.is_finished());
+                    let job = job(handle.clone());
+                    running.push(self.process.machine.gate.spawn(job));
+                }
+            }
+        };
+        self.publish(None);
+        for job in running {
+            job.abort();
+            // An error says that it was aborted, or had panicked, which is on record.
+            let _ = job.await;
+        }
+        why
+    }
+}
+
+/// The coordinator's process.
+pub(super) async fn coordinator(mut p: Inner<CoordinatorHandle>, tokens: Tokens) {
+    let world = p.process.machine.boot();
+    let token_dir = PathBuf::from("/tokens");
+    let config = CoordinatorConfig {
+        listen: ([0, 0, 0, 0], 7070).into(),
+        state_dir: Some("/state".into()),
+        run_dir: None,
+        token_dir: Some(token_dir.clone()),
+    };
+    // The folder above both; a real disk has it.
+    let root = world.store.create_dir(&token_dir, FileMode::Shared);
+    let started = match root {
+        Ok(()) => Coordinator::start(world.clone(), config).await,
+        Err(e) => return p.process.end(e.to_string(), false),
+    };
+    let running = match started {
+        Ok(running) => Arc::new(running),
+        Err(e) => return p.process.end(e.to_string(), false),
+    };
+    let left = |role| JoinToken::from_file(world.store.as_ref(), &token_file(&token_dir, role));
+    match (left(Role::Worker), left(Role::Client)) {
+        (Ok(worker), Ok(client)) => drop(tokens.0.send_replace(Some((worker, client)))),
+        (Err(e), _) | (_, Err(e)) => return p.process.end(e.to_string(), false),
+    }
+    p.serve(running.clone(), std::future::pending::<()>()).await;
+    if let Some(running) = Arc::into_inner(running) {
+        running.shutdown(SHUTDOWN_BOUND).await;
+    }
+    p.process.end("stopped", true);
+}
+
+/// A worker's process.
+pub(super) async fn worker(mut p: Inner<WorkerHandle>, tokens: Tokens, memory: u64, cache: u64) {
+    let machine = p.process.machine.clone();
+    let world = machine.boot();
+    let Some((token, _)) = tokens.wait().await else {
+        return;
+    };
+    let name = machine.host.name();
+    let config = WorkerConfig {
+        name: Some(name.clone()),
+        join: ADDRESS.into(),
+        token,
+        state_dir: Some("/state".into()),
+        cache_dir: (cache > 0).then(|| "/cache".into()),
+        cache_bytes: cache,
+        artifact_root: None,
+        memory,
+        sharers: 1,
+        listen: ([0, 0, 0, 0], 7071).into(),
+        advertise: None,
+        host: name,
+        black_box: None,
+    };
+    let running = match Worker::start(world, config, None).await {
+        Ok(running) => Arc::new(running),
+        Err(e) => return p.process.end(e.to_string(), false),
+    };
+    let ended = {
+        let running = running.clone();
+        async move {
+            tokio::select! {
+                biased;
+                () = running.told_to_leave() => None,
+                e = running.wedged() => Some(e.to_string()),
+                e = running.expelled() => Some(e.to_string()),
+            }
+        }
+    };
+    match p.serve(running.clone(), ended).await.flatten() {
+        None => {
+            running.drain(DRAIN_BOUND).await;
+            p.process.end("stopped", true);
+        }
+        Some(why) => {
+            running.shutdown(END_BOUND).await;
+            p.process.end(why, false);
+        }
+    }
+}
+
+/// A client's process.
+pub(super) async fn client(mut p: Inner<ClientHandle>, tokens: Tokens) {
+    let world = p.process.machine.boot();
+    let Some((_, token)) = tokens.wait().await else {
+        return;
+    };
+    let cluster = loop {
+        let token = match token.to_string().parse::<convoke::Token>() {
+            Ok(token) => token,
+            Err(e) => return p.process.end(e.to_string(), false),
+        };
+        match convoke::connect_in(world.clone(), ADDRESS, token, Some("/state".into())).await {
+            Ok(cluster) => break cluster,
+            Err(e) => tracing::debug!("cannot connect: {e}"),
+        }
+        tokio::time::sleep(RECONNECT).await;
+    };
+    p.serve(cluster.clone(), std::future::pending::<()>()).await;
+    cluster.shutdown().await;
+    p.process.end("stopped", true);
+}

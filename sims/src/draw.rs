@@ -1,0 +1,92 @@
+//! Seeded choices: everything random about a scenario comes from here.
+
+/// A stream of choices that a seed determines.
+#[derive(Debug, Clone)]
+pub struct Draw(u64);
+
+impl Draw {
+    /// The stream of `seed`.
+    pub fn new(seed: u64) -> Draw {
+        Draw(seed)
+    }
+
+    /// A stream of its own for the part called `label`, so that a change to one part leaves the others alone.
+    pub fn fork(&self, label: &str) -> Draw {
+        let hash = label.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| {
+            (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)
+        });
+        let mut forked = Draw(self.0 ^ hash);
+        forked.word();
+        forked
+    }
+
+    /// 64 random bits (splitmix64).
+    pub fn word(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `n`, which is not 0. The bias of the remainder does not matter here.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.word() % n.max(1)
+    }
+
+    /// A number in `low..=high`.
+    pub fn range(&mut self, low: u64, high: u64) -> u64 {
+        low + self.below(high - low + 1)
+    }
+
+    /// True in `percent` of 100 cases.
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    /// An index below `len`; `None` where there is none.
+    pub fn index(&mut self, len: usize) -> Option<usize> {
+        (len > 0).then(|| self.below(len as u64) as usize)
+    }
+
+    /// One of `items`, which is not empty.
+    pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
+        items[self.below(items.len() as u64) as usize]
+    }
+
+    /// One of `items`, by weight.
+    pub fn weighted<T: Copy>(&mut self, items: &[(u64, T)]) -> T {
+        let mut at = self.below(items.iter().map(|(w, _)| w).sum());
+        for (weight, item) in items {
+            if at < *weight {
+                return *item;
+            }
+            at -= weight;
+        }
+        items[items.len() - 1].1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forks_differ_and_repeat() {
+        let words = |label: &str| {
+            let mut d = Draw::new(7).fork(label);
+            (d.word(), d.word())
+        };
+        assert_eq!(words("a"), words("a"));
+        assert_ne!(words("a"), words("b"));
+    }
+
+    #[test]
+    fn weights_are_kept() {
+        let mut d = Draw::new(1);
+        let hits = (0..1000)
+            .filter(|_| d.weighted(&[(1, false), (3, true)]))
+            .count();
+        assert!((650..850).contains(&hits), "{hits}");
+    }
+}

@@ -1,0 +1,260 @@
+//! Exploring seeds: many runs, spread over processes, and one account of them.
+//!
+//! A run is single-threaded, so that both cores are used by running batches of seeds in processes of their own. What
+//! a batch prints is one report per line.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::ops::Range;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use crate::faults::Cells;
+use crate::invariants::Violation;
+use crate::run::{Report, run};
+use crate::scenario::{Scenario, smaller};
+
+/// Seeds of one batch: enough that starting a process does not show, few enough that one that dies costs little.
+const BATCH: u64 = 25;
+
+/// From how many seeds on every cell of the table is to have been met.
+pub const COMPLETE: u64 = 1000;
+
+/// Failing seeds that are shrunk.
+const SHRUNK: usize = 3;
+
+/// Runs that shrinking one scenario may take.
+const SHRINK_RUNS: usize = 200;
+
+/// The account of an exploration.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Summary {
+    pub first: u64,
+    pub seeds: u64,
+    pub simulated_hours: f64,
+    pub wall_minutes: f64,
+    pub hours_per_minute: f64,
+    pub steps: BTreeMap<String, u64>,
+    pub calls: BTreeMap<String, u64>,
+    pub cells: Cells,
+    pub failures: Vec<Failure>,
+}
+
+/// A seed that violates something.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Failure {
+    pub seed: u64,
+    pub violations: Vec<Violation>,
+    /// The smallest scenario found that still does.
+    pub shrunk: Option<Scenario>,
+}
+
+impl Summary {
+    fn add(&mut self, report: Report) {
+        self.seeds += 1;
+        self.simulated_hours += report.simulated as f64 / 3.6e6;
+        for (all, one) in [
+            (&mut self.steps, report.steps),
+            (&mut self.calls, report.calls),
+        ] {
+            for (outcome, n) in one {
+                *all.entry(outcome).or_default() += n;
+            }
+        }
+        self.cells.add(&report.cells);
+        if !report.violations.is_empty() {
+            self.failures.push(Failure {
+                seed: report.seed,
+                violations: report.violations,
+                shrunk: None,
+            });
+        }
+    }
+
+    /// Whether nothing was violated, and everything was met where there were seeds enough.
+    pub fn is_good(&self) -> bool {
+        self.failures.is_empty() && (self.seeds < COMPLETE || self.cells.empty().is_empty())
+    }
+}
+
+/// Runs seeds in this process, and prints a report of each as a line of JSON.
+pub fn batch(seeds: Range<u64>) -> anyhow::Result<()> {
+    let out = std::io::stdout();
+    for seed in seeds {
+        let line = serde_json::to_string(&run(&Scenario::draw(seed), None))?;
+        writeln!(out.lock(), "{line}")?;
+    }
+    Ok(())
+}
+
+/// Runs seeds in `jobs` processes at a time.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the simulator is the one that brings threads and time"
+)]
+pub fn explore(seeds: Range<u64>, jobs: usize) -> anyhow::Result<Summary> {
+    let begun = Instant::now();
+    let next = AtomicU64::new(seeds.start);
+    let summary = Mutex::new(Summary {
+        first: seeds.start,
+        ..Summary::default()
+    });
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let from = next.fetch_add(BATCH, Ordering::Relaxed);
+                    if from >= seeds.end {
+                        return;
+                    }
+                    let take = |report: Report| {
+                        let mut s = summary.lock().unwrap_or_else(PoisonError::into_inner);
+                        s.add(report);
+                        progress(&s, seeds.end - seeds.start, begun);
+                    };
+                    run_batch(from..(from + BATCH).min(seeds.end), take);
+                }
+            });
+        }
+    });
+    let mut summary = summary.into_inner().unwrap_or_else(PoisonError::into_inner);
+    eprintln!();
+    summary.wall_minutes = begun.elapsed().as_secs_f64() / 60.;
+    summary.hours_per_minute = summary.simulated_hours / summary.wall_minutes.max(1e-9);
+    summary.failures.sort_by_key(|f| f.seed);
+    for failure in summary.failures.iter_mut().take(SHRUNK) {
+        failure.shrunk = Some(shrink(Scenario::draw(failure.seed), &failure.violations));
+    }
+    Ok(summary)
+}
+
+fn progress(s: &Summary, of: u64, begun: Instant) {
+    let minutes = begun.elapsed().as_secs_f64() / 60.;
+    eprint!(
+        "\r{} of {of} seeds, {:.2} simulated hours, {:.2} a minute, {} failed ",
+        s.seeds,
+        s.simulated_hours,
+        s.simulated_hours / minutes.max(1e-9),
+        s.failures.len()
+    );
+}
+
+/// Runs a batch in a process of its own. Where it dies, the seed it was at is the failure, and the rest is run by
+/// another one.
+fn run_batch(seeds: Range<u64>, mut take: impl FnMut(Report)) {
+    let mut at = seeds.start;
+    while at < seeds.end {
+        let why = match run_child(at..seeds.end, |report| {
+            at = report.seed + 1;
+            take(report);
+        }) {
+            Ok(()) if at >= seeds.end => return,
+            Ok(()) => "the simulator ended early".to_owned(),
+            Err(e) => format!("the simulator died: {e:#}"),
+        };
+        let mut report = Report {
+            seed: at,
+            ..Report::default()
+        };
+        report.violations.push(Violation {
+            invariant: "the simulator lives".into(),
+            at: 0,
+            what: why,
+        });
+        take(report);
+        at += 1;
+    }
+}
+
+fn run_child(seeds: Range<u64>, mut take: impl FnMut(Report)) -> anyhow::Result<()> {
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(["batch", &seeds.start.to_string(), &seeds.end.to_string()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    if let Some(out) = child.stdout.take() {
+        for line in BufReader::new(out).lines() {
+            take(serde_json::from_str(&line?)?);
+        }
+    }
+    let status = child.wait()?;
+    anyhow::ensure!(status.success(), "{status}");
+    Ok(())
+}
+
+/// A scenario that violates one of the same properties and from which nothing can be left out.
+pub fn shrink(scenario: Scenario, violations: &[Violation]) -> Scenario {
+    let names: Vec<&str> = violations.iter().map(|v| v.invariant.as_str()).collect();
+    let mut runs = 0;
+    let mut fails = |s: &Scenario| {
+        runs += 1;
+        let report = run(s, None);
+        let same = |v: &Violation| names.contains(&v.invariant.as_str());
+        (runs < SHRINK_RUNS).then(|| report.violations.iter().any(same))
+    };
+    let mut best = scenario;
+    'again: loop {
+        for candidate in smaller(&best) {
+            match fails(&candidate) {
+                None => return best,
+                Some(false) => {}
+                Some(true) => {
+                    best = candidate;
+                    continue 'again;
+                }
+            }
+        }
+        return best;
+    }
+}
+
+/// The account as text.
+impl std::fmt::Display for Summary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(
+            f,
+            "{} seeds from {}: {:.1} simulated hours in {:.1} minutes, {:.2} hours a minute",
+            self.seeds, self.first, self.simulated_hours, self.wall_minutes, self.hours_per_minute
+        )?;
+        let list = |all: &BTreeMap<String, u64>| {
+            let parts: Vec<String> = all.iter().map(|(k, n)| format!("{k} {n}")).collect();
+            parts.join(", ")
+        };
+        writeln!(f, "steps by outcome: {}", list(&self.steps))?;
+        writeln!(f, "calls by outcome: {}\n", list(&self.calls))?;
+        writeln!(f, "{}", self.cells)?;
+        let empty = self.cells.empty();
+        if !empty.is_empty() {
+            let names: Vec<String> = empty
+                .iter()
+                .map(|(r, s)| format!("{} × {}", r.name(), s.name()))
+                .collect();
+            writeln!(f, "not met: {}", names.join(", "))?;
+        }
+        for failure in &self.failures {
+            writeln!(f, "\nseed {} violates:", failure.seed)?;
+            for v in &failure.violations {
+                writeln!(f, "  {:>6} ms  {}: {}", v.at, v.invariant, v.what)?;
+            }
+            writeln!(
+                f,
+                "  replay: cargo run --release -p convoke-sims -- replay --seed {}",
+                failure.seed
+            )?;
+            if let Some(shrunk) = &failure.shrunk {
+                let text = serde_json::to_string(shrunk).map_err(|_| std::fmt::Error)?;
+                writeln!(f, "  shrunken, for replay --scenario FILE: {text}")?;
+            }
+        }
+        writeln!(
+            f,
+            "\n{} of {} seeds failed",
+            self.failures.len(),
+            self.seeds
+        )
+    }
+}

@@ -1,0 +1,345 @@
+//! Striking: when a fault's moment comes, what is done, and what is undone.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use convoke_common::memory::{Account, Reservation};
+
+use super::forge::forge;
+use super::{Cells, Fault, Harm, Row, StepState, When};
+use crate::cluster::{Cluster, Host, State};
+use crate::draw::Draw;
+use crate::steps::{Key, Steps};
+use crate::trace::{Event, Kind};
+use crate::world::Wire;
+
+/// A fault whose moment does not come by then strikes all the same.
+const LATEST: u32 = 6000;
+
+/// Milliseconds between bursts of forged frames.
+const FORGE_EVERY: u128 = 4;
+
+/// What every packet suffers in any run.
+#[derive(Debug, Clone, Copy)]
+pub struct Air(pub Wire);
+
+/// A fault that struck.
+#[derive(Debug, Clone)]
+pub struct Injured {
+    pub harm: Harm,
+    pub row: Row,
+    pub host: Host,
+    /// The other end of a cut.
+    pub other: Option<Host>,
+    pub at: Duration,
+    /// When it was undone.
+    pub until: Option<Duration>,
+}
+
+enum Stage {
+    /// How many steps came into the wanted state so far, and which.
+    Armed(BTreeSet<Key>),
+    Active {
+        until: Duration,
+        met: BTreeSet<(Key, StepState)>,
+        /// Index into [`Injector::injured`].
+        injury: usize,
+        _memory: Option<Reservation>,
+    },
+    Over,
+}
+
+/// See the module.
+pub struct Injector {
+    faults: Vec<(Fault, Stage)>,
+    workers: usize,
+    clients: usize,
+    air: Air,
+    draw: Draw,
+    /// When the scenario's time begins.
+    zero: Duration,
+    /// Hosts that left for good.
+    pub left: BTreeSet<Host>,
+    pub cells: Cells,
+    pub injured: Vec<Injured>,
+}
+
+impl Injector {
+    /// Faults of a cluster of so many workers and clients; what they draw comes from `draw`.
+    pub fn new(faults: &[Fault], workers: usize, clients: usize, air: Air, draw: Draw) -> Injector {
+        let armed = |f: &Fault| (f.clone(), Stage::Armed(BTreeSet::new()));
+        Injector {
+            faults: faults.iter().map(armed).collect(),
+            workers,
+            clients,
+            air,
+            draw,
+            zero: Duration::ZERO,
+            left: BTreeSet::new(),
+            cells: Cells::default(),
+            injured: Vec::new(),
+        }
+    }
+
+    /// The scenario's time begins.
+    pub fn begin(&mut self, zero: Duration) {
+        self.zero = zero;
+    }
+
+    /// Whether every fault has struck and been undone.
+    pub fn is_over(&self) -> bool {
+        let over = |(_, stage): &(Fault, Stage)| matches!(stage, Stage::Over);
+        self.faults.iter().all(over)
+    }
+
+    /// Counts the faults that came with the workload, given what happened in the last tick and the steps as they were
+    /// before it.
+    pub fn note(&mut self, events: &[Event], before: &Steps) {
+        let mut first = BTreeSet::new();
+        for e in events.iter().filter(|e| e.kind == Kind::Abort) {
+            let row = match e.code.as_deref() {
+                Some("kernel_failed") => Row::KernelError,
+                Some("out_of_memory") => Row::OutOfMemory,
+                Some("kernel_panicked") => Row::Panic,
+                _ => continue,
+            };
+            let key = (e.lease, e.n);
+            let known = before.steps.get(&key).is_some_and(|s| s.has_failed());
+            // Those who are told abort as well: only the first is hit.
+            if known || !first.insert(key) {
+                continue;
+            }
+            for (_, state) in before.states(e.host) {
+                self.cells.hit(row, state);
+            }
+        }
+    }
+
+    /// Lets strike what is due, and ends what is over.
+    pub fn tick(&mut self, cluster: &mut Cluster, steps: &mut Steps) {
+        let now = cluster.elapsed();
+        for i in 0..self.faults.len() {
+            let host = self.host(i);
+            match &mut self.faults[i] {
+                (fault, Stage::Armed(seen)) => {
+                    if due(fault, now.saturating_sub(self.zero), seen, || {
+                        steps.states(host)
+                    }) {
+                        self.strike(i, host, cluster, steps);
+                    }
+                }
+                (_, Stage::Active { until, .. }) if *until <= now => self.undo(i, host, cluster),
+                (fault, Stage::Active { met, .. }) => {
+                    let row = fault.harm.row(fault.target);
+                    if fault.harm == Harm::Forge && now.as_millis().is_multiple_of(FORGE_EVERY) {
+                        forge(cluster, steps, host, &mut self.draw);
+                    }
+                    for hit in steps.states(host) {
+                        if met.insert(hit) {
+                            self.cells.hit(row, hit.1);
+                        }
+                    }
+                }
+                (_, Stage::Over) => {}
+            }
+        }
+    }
+
+    /// Ends everything, also what did not strike yet.
+    pub fn heal(&mut self, cluster: &mut Cluster) {
+        for i in 0..self.faults.len() {
+            let host = self.host(i);
+            if let Stage::Active { .. } = self.faults[i].1 {
+                self.undo(i, host, cluster);
+            }
+            self.faults[i].1 = Stage::Over;
+        }
+    }
+
+    fn host(&self, i: usize) -> Host {
+        self.faults[i].0.target.host(self.workers, self.clients)
+    }
+
+    fn other(&self, harm: Harm) -> Option<Host> {
+        match harm {
+            Harm::Cut { from: end } | Harm::OneWay { to: end } => {
+                Some(end.host(self.workers, self.clients))
+            }
+            _ => None,
+        }
+    }
+
+    fn strike(&mut self, i: usize, host: Host, cluster: &mut Cluster, steps: &mut Steps) {
+        let fault = self.faults[i].0.clone();
+        if self.left.contains(&host) {
+            self.faults[i].1 = Stage::Over;
+            return;
+        }
+        let row = fault.harm.row(fault.target);
+        let states = steps.states(host);
+        states.iter().for_each(|(_, s)| self.cells.hit(row, *s));
+        let now = cluster.elapsed();
+        self.injured.push(Injured {
+            harm: fault.harm,
+            row,
+            host,
+            other: self.other(fault.harm),
+            at: now,
+            until: None,
+        });
+        let _memory = match fault.harm {
+            Harm::Memory => take_memory(cluster, host),
+            _ => None,
+        };
+        self.faults[i].1 = Stage::Active {
+            until: now + Duration::from_millis(u64::from(fault.lasts)),
+            met: states.into_iter().collect(),
+            injury: self.injured.len() - 1,
+            _memory,
+        };
+        match fault.harm {
+            Harm::Crash => cluster.kill(host),
+            Harm::PowerCut => cluster.power_off(host),
+            Harm::Panic(count) => cluster.knobs(host).panic_at("*", count),
+            _ => {}
+        }
+        if matches!(fault.harm, Harm::Crash | Harm::PowerCut) {
+            steps.gone(host);
+        }
+        self.apply(host, cluster);
+    }
+
+    fn undo(&mut self, i: usize, host: Host, cluster: &mut Cluster) {
+        if let Stage::Active { injury, .. } = &self.faults[i].1 {
+            self.injured[*injury].until = Some(cluster.elapsed());
+        }
+        self.faults[i].1 = Stage::Over;
+        match self.faults[i].0.harm {
+            Harm::Crash | Harm::PowerCut if !self.left.contains(&host) => cluster.start(host),
+            _ => {}
+        }
+        self.apply(host, cluster);
+    }
+
+    fn active(&self) -> impl Iterator<Item = (Host, Harm)> {
+        let active =
+            |(_, (_, stage)): &(usize, &(Fault, Stage))| matches!(stage, Stage::Active { .. });
+        let of = |(i, (fault, _)): (usize, &(Fault, Stage))| (self.host(i), fault.harm);
+        self.faults.iter().enumerate().filter(active).map(of)
+    }
+
+    /// Brings a host, its links and cuts in line with the faults that are active.
+    fn apply(&self, host: Host, cluster: &mut Cluster) {
+        let on_host = |want: fn(Harm) -> Option<i64>| {
+            self.active()
+                .filter(|(h, _)| *h == host)
+                .filter_map(|(_, harm)| want(harm))
+                .max()
+        };
+        let knobs = cluster.knobs(host);
+        let slow = on_host(|h| match h {
+            Harm::Slow(factor) => Some(i64::from(factor)),
+            _ => None,
+        });
+        knobs.set_slow(slow.map_or(1, |f| f as u32));
+        let hang = on_host(|h| (h == Harm::Hang).then_some(1)).is_some();
+        if hang != knobs.hangs() {
+            knobs.set_hang(hang);
+        }
+        knobs.set_refuse(on_host(|h| (h == Harm::Refuse).then_some(1)).is_some());
+        let clock = on_host(|h| match h {
+            Harm::Clock(seconds) => Some(seconds),
+            _ => None,
+        });
+        knobs.set_clock_off(clock.unwrap_or(0));
+        let paused = on_host(|h| (h == Harm::Pause).then_some(1)).is_some();
+        match (
+            paused,
+            cluster.state(host) == State::Up,
+            cluster.is_running(host),
+        ) {
+            (true, true, true) => cluster.pause(host),
+            (false, true, false) => cluster.resume(host),
+            _ => {}
+        }
+        for peer in cluster.hosts() {
+            if peer != host {
+                for (from, to) in [(host, peer), (peer, host)] {
+                    cluster.wire(from, to, self.wire(from, to));
+                }
+            }
+        }
+        self.sever(cluster);
+    }
+
+    /// What happens to packets between two hosts: the worst of everything that is active at either end.
+    fn wire(&self, from: Host, to: Host) -> Wire {
+        let mut wire = self.air.0;
+        for (_, harm) in self.active().filter(|(h, _)| *h == from || *h == to) {
+            match harm {
+                Harm::Loss(rate) => wire.loss = wire.loss.max(rate),
+                Harm::Duplicate(rate) => wire.duplicate = wire.duplicate.max(rate),
+                Harm::Corrupt(rate) => wire.corrupt = wire.corrupt.max(rate),
+                Harm::Delay(most) => wire.delay = (most, most.max(wire.delay.1)),
+                Harm::Reorder(most) => wire.delay.1 = wire.delay.1.max(most),
+                _ => {}
+            }
+        }
+        wire
+    }
+
+    /// Brings all cuts in line with the faults that are active.
+    fn sever(&self, cluster: &mut Cluster) {
+        let mut wanted = BTreeSet::new();
+        for (host, harm) in self.active() {
+            let Some(other) = self.other(harm) else {
+                continue;
+            };
+            let ends: Vec<Host> = match other == host {
+                true => cluster.hosts().into_iter().filter(|h| *h != host).collect(),
+                false => vec![other],
+            };
+            for end in ends {
+                wanted.insert((host, end));
+                if matches!(harm, Harm::Cut { .. }) {
+                    wanted.insert((end, host));
+                }
+            }
+        }
+        let now: BTreeSet<(Host, Host)> = cluster.cuts().clone();
+        now.difference(&wanted)
+            .for_each(|(from, to)| cluster.repair(*from, *to));
+        wanted
+            .difference(&now)
+            .for_each(|(from, to)| cluster.cut(*from, *to));
+    }
+}
+
+/// Whether a fault's moment has come.
+fn due(
+    fault: &Fault,
+    now: Duration,
+    seen: &mut BTreeSet<Key>,
+    states: impl Fn() -> Vec<(Key, StepState)>,
+) -> bool {
+    let ms = |t: u32| Duration::from_millis(u64::from(t));
+    match fault.when {
+        When::At(at) => now >= ms(at),
+        When::On { state, nth, after } => {
+            if now < ms(after) {
+                return false;
+            }
+            let there = states().into_iter().filter(|(_, s)| *s == state);
+            seen.extend(there.map(|(key, _)| key));
+            seen.len() >= nth as usize || now >= ms(LATEST)
+        }
+    }
+}
+
+/// Everything that a worker's ledger still has.
+fn take_memory(cluster: &Cluster, host: Host) -> Option<Reservation> {
+    let Host::Worker(i) = host else { return None };
+    let ledger = cluster.worker(i)?.ledger().clone();
+    let free = ledger.budget() - ledger.total_and_peak().0;
+    ledger.reserve(Account::Handles, free).ok()
+}

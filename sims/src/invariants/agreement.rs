@@ -1,0 +1,58 @@
+//! Caller and participants agree on the outcome of a step: it fails for the caller exactly where it failed for them.
+
+use super::{Found, Invariant, View};
+use crate::trace::Kind;
+
+/// Codes of errors that a driver finds by itself: nobody else has to have said them.
+const OF_DRIVER: &[&str] = &[
+    "cancelled",
+    "deadline_exceeded",
+    "lease_retired",
+    "peer_lost",
+    "wedged",
+    "worker_leaving",
+];
+
+pub(super) struct Agreement;
+
+impl Invariant for Agreement {
+    fn name(&self) -> &'static str {
+        "caller and participants agree"
+    }
+
+    fn tick(&mut self, view: &View<'_>, found: &mut Found) {
+        for e in view.events.iter().filter(|e| e.kind == Kind::Outcome) {
+            let Some(step) = view.steps.steps.get(&(e.lease, e.n)) else {
+                continue;
+            };
+            let earlier = || step.aborts.iter().filter(|(_, at, _)| *at < e.at);
+            let complaint = match &e.code {
+                None => earlier()
+                    .find(|(host, _, _)| *host == e.host)
+                    .map(|(_, _, code)| format!("succeeds, though its driver gave it up: {code}")),
+                Some(code) if OF_DRIVER.contains(&code.as_str()) => None,
+                Some(code) => {
+                    let said = step.aborts.iter().any(|(_, _, c)| c == code);
+                    (!said).then(|| format!("fails with {code}, which no participant has said"))
+                }
+            };
+            if let Some(complaint) = complaint {
+                found.say(format!("step {:x}#{} {complaint}", e.lease, e.n));
+            }
+        }
+        for e in view.events.iter().filter(|e| e.kind == Kind::Retire) {
+            let Some(step) = view.steps.steps.get(&(e.lease, e.n)) else {
+                continue;
+            };
+            // What only the loss of a peer after the result ended is no disagreement.
+            let primary = |code: &&String| !OF_DRIVER.contains(&code.as_str());
+            let failed = step.aborts.iter().map(|(_, _, c)| c).find(primary);
+            if let (Some((_, None)), Some(code)) = (step.outcomes.first(), failed) {
+                found.say(format!(
+                    "step {:x}#{} succeeded for the caller and failed at a participant: {code}",
+                    e.lease, e.n
+                ));
+            }
+        }
+    }
+}

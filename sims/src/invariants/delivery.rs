@@ -1,0 +1,75 @@
+//! Each send meets exactly one recv: no tensor is delivered twice, to another step, edge or incarnation, or changed;
+//! and of a step that succeeded none is lost.
+
+use super::{Found, Invariant, View};
+use crate::steps::{Edge, Key, Tensor};
+use crate::trace::Kind;
+
+pub(super) struct Delivery;
+
+impl Invariant for Delivery {
+    fn name(&self) -> &'static str {
+        "a send meets one recv"
+    }
+
+    fn tick(&mut self, view: &View<'_>, found: &mut Found) {
+        for e in view.events {
+            let key = (e.lease, e.n);
+            let step = view.steps.steps.get(&key);
+            let here = || {
+                let lease = view.steps.leases.get(&e.lease)?;
+                Some((lease.index(e.host)?, e.slot?))
+            };
+            let edge = match e.kind {
+                Kind::Sent => e.peer.zip(e.slot),
+                Kind::Filled | Kind::Taken => match here() {
+                    Some(edge) => Some(edge),
+                    None => {
+                        found.say(format!(
+                            "{}: a slot of a lease that it has no part in",
+                            e.host
+                        ));
+                        None
+                    }
+                },
+                _ => None,
+            };
+            let tensor = step.zip(edge).and_then(|(s, edge)| s.tensors.get(&edge));
+            if let (Some(t), Some(edge)) = (tensor, edge) {
+                check(key, edge, t, found);
+            }
+            if let (Kind::Retire, Some(step)) = (e.kind, step)
+                && !step.has_failed()
+            {
+                for (edge, t) in &step.tensors {
+                    if (t.sent.len(), t.filled.len(), t.taken) != (1, 1, 1) {
+                        say(found, key, *edge, "of a step that succeeded", t);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn check(key: Key, edge: Edge, t: &Tensor, found: &mut Found) {
+    if t.sent.len() > 1 {
+        say(found, key, edge, "sent twice", t);
+    }
+    if t.filled.len() > 1 {
+        say(found, key, edge, "delivered twice", t);
+    }
+    if t.taken as usize > t.filled.len() {
+        say(found, key, edge, "taken more often than delivered", t);
+    }
+    let known = |sum: &u64| t.sent.iter().any(|(_, sent)| sent == sum);
+    if !t.filled.iter().all(known) {
+        say(found, key, edge, "not what was sent", t);
+    }
+}
+
+fn say(found: &mut Found, key: Key, (to, slot): Edge, what: &str, t: &Tensor) {
+    found.say(format!(
+        "step {:x}#{}, to participant {to} slot {slot}: {what}: {t:?}",
+        key.0, key.1
+    ));
+}

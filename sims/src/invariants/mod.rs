@@ -1,0 +1,176 @@
+//! What has to hold, one property a file: looked at after every tick, and once more when everything has come to rest.
+//!
+//! A checker sees what the steps' events and the live processes say. It shares no code with what it checks.
+
+mod agreement;
+mod at_rest;
+mod delivery;
+mod one_life;
+mod processes;
+mod progress;
+mod queues;
+mod results;
+mod root_cause;
+mod stopping;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::{Cluster, Host};
+use crate::faults::{Harm, Injured};
+use crate::oracle::Expected;
+use crate::scenario::Scenario;
+use crate::script::Record;
+use crate::steps::Steps;
+use crate::trace::Event;
+
+pub use at_rest::left_over;
+pub use progress::{CALL_BOUND, REST_BOUND, SETTLE_BOUND};
+
+/// Something that must not be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Violation {
+    /// The property's name.
+    pub invariant: String,
+    /// Milliseconds since the cluster was ready.
+    pub at: u64,
+    pub what: String,
+}
+
+/// What a checker looks at, between two ticks. Times are since the simulation began.
+pub struct View<'a> {
+    pub now: Duration,
+    /// When the cluster was ready and the scenario began.
+    pub zero: Duration,
+    pub scenario: &'a Scenario,
+    pub cluster: &'a Cluster,
+    pub steps: &'a Steps,
+    /// What happened in the last tick.
+    pub events: &'a [Event],
+    pub injured: &'a [Injured],
+    /// Workers that left for good, and when they were told to.
+    pub left: &'a BTreeMap<Host, Duration>,
+    /// Calls and loads; their times are since `zero`.
+    pub records: &'a [Record],
+    /// What each call yields, by client and call.
+    pub expected: &'a BTreeMap<(usize, usize), Expected>,
+}
+
+/// Where violations go.
+#[derive(Debug, Default)]
+pub struct Found {
+    name: &'static str,
+    at: u64,
+    pub violations: Vec<Violation>,
+}
+
+/// More violations of one run tell nothing new.
+const MOST: usize = 20;
+
+impl Found {
+    /// Notes a violation.
+    pub fn say(&mut self, what: impl Into<String>) {
+        if self.violations.len() < MOST {
+            self.violations.push(Violation {
+                invariant: self.name.to_owned(),
+                at: self.at,
+                what: what.into(),
+            });
+        }
+    }
+
+    /// Notes a violation of the property with this name.
+    pub fn of(&mut self, name: &'static str, at: Duration, what: impl Into<String>) {
+        self.name = name;
+        self.at = at.as_millis() as u64;
+        self.say(what);
+    }
+}
+
+/// One property.
+pub trait Invariant {
+    /// Its name.
+    fn name(&self) -> &'static str;
+
+    /// Looks after a tick.
+    fn tick(&mut self, _view: &View<'_>, _found: &mut Found) {}
+
+    /// Looks once faults are healed, calls have ended and models are unloaded.
+    fn rest(&mut self, _view: &View<'_>, _found: &mut Found) {}
+}
+
+/// All of them.
+pub struct Invariants(Vec<Box<dyn Invariant>>);
+
+impl Default for Invariants {
+    fn default() -> Invariants {
+        Invariants(vec![
+            Box::new(one_life::OneLife),
+            Box::new(delivery::Delivery),
+            Box::new(agreement::Agreement),
+            Box::<stopping::Stopping>::default(),
+            Box::new(queues::Queues),
+            Box::<progress::Progress>::default(),
+            Box::<results::Results>::default(),
+            Box::<root_cause::RootCause>::default(),
+            Box::<processes::Processes>::default(),
+            Box::new(at_rest::AtRest),
+        ])
+    }
+}
+
+impl Invariants {
+    /// Looks after a tick.
+    pub fn tick(&mut self, view: &View<'_>, found: &mut Found) {
+        self.each(view, found, |i, view, found| i.tick(view, found));
+    }
+
+    /// Looks at rest.
+    pub fn rest(&mut self, view: &View<'_>, found: &mut Found) {
+        self.each(view, found, |i, view, found| i.rest(view, found));
+    }
+
+    fn each(
+        &mut self,
+        view: &View<'_>,
+        found: &mut Found,
+        look: impl Fn(&mut dyn Invariant, &View<'_>, &mut Found),
+    ) {
+        found.at = view.now.saturating_sub(view.zero).as_millis() as u64;
+        for invariant in &mut self.0 {
+            found.name = invariant.name();
+            look(invariant.as_mut(), view, found);
+        }
+    }
+}
+
+impl View<'_> {
+    /// Faults that were active at some time between `from` and `to`, as times since the simulation began.
+    pub fn injuries(&self, from: Duration, to: Duration) -> impl Iterator<Item = &Injured> {
+        self.injured
+            .iter()
+            .filter(move |i| i.at <= to && i.until.is_none_or(|until| until >= from))
+    }
+
+    /// Whether peers may have lost each other between `from` and `to`, for whatever reason.
+    pub fn separated(&self, from: Duration, to: Duration) -> bool {
+        let within = |at: &Duration| *at <= to;
+        let joins = self.scenario.workers.iter().any(|w| w.joins > 0);
+        self.injuries(from, to).any(|i| i.harm.separates())
+            || self.left.values().any(within)
+            || self.cluster.ends().iter().any(|(at, _, _)| within(at))
+            || joins
+    }
+
+    /// The longest that a kernel takes between `from` and `to` where it does not hang, waiting for its turn included.
+    pub fn kernel(&self, from: Duration, to: Duration) -> Duration {
+        let slow = self.injuries(from, to).filter_map(|i| match i.harm {
+            Harm::Slow(factor) => Some(factor),
+            _ => None,
+        });
+        let most = self.scenario.workers.iter().map(|w| w.kernel_ms).max();
+        Duration::from_millis(u64::from(slow.max().unwrap_or(1) * most.unwrap_or(0)))
+    }
+}

@@ -1,0 +1,71 @@
+//! Each step begins, starts, has its outcome, quiesces and retires once, in this order, and nothing of it happens
+//! afterwards.
+
+use std::collections::BTreeSet;
+
+use super::{Found, Invariant, View};
+use crate::cluster::Host;
+use crate::steps::{Key, Lease, Step};
+use crate::trace::{Event, Kind};
+
+pub(super) struct OneLife;
+
+impl Invariant for OneLife {
+    fn name(&self) -> &'static str {
+        "a step lives once"
+    }
+
+    fn tick(&mut self, view: &View<'_>, found: &mut Found) {
+        let mut seen: BTreeSet<(Key, Host, Kind)> = BTreeSet::new();
+        for e in view.events.iter().filter(|e| e.kind.is_of_step()) {
+            let key = (e.lease, e.n);
+            let Some(step) = view.steps.steps.get(&key) else {
+                continue;
+            };
+            if let Some(wrong) = wrong(e, step, &mut seen) {
+                found.say(format!("step {:x}#{}: {wrong} at {}", e.lease, e.n, e.host));
+            }
+            if let (Kind::Retire, Some(lease)) = (e.kind, view.steps.leases.get(&e.lease)) {
+                check_retired(view, key, step, lease, found);
+            }
+        }
+    }
+}
+
+/// What is wrong with an event, where something is. `step` is as it was after the tick.
+fn wrong(e: &Event, step: &Step, seen: &mut BTreeSet<(Key, Host, Kind)>) -> Option<&'static str> {
+    // Within one tick the order of events is that of the record.
+    let again = !seen.insert(((e.lease, e.n), e.host, e.kind));
+    let earlier = |at: Option<&std::time::Duration>| at.is_some_and(|at| *at < e.at);
+    let done_here = earlier(step.done.get(&e.host));
+    let done_now = seen.contains(&((e.lease, e.n), e.host, Kind::Done));
+    let retired = earlier(step.retired.first()) && matches!(e.host, Host::Client(_));
+    match e.kind {
+        Kind::Start if again => Some("started twice"),
+        Kind::Done if again || done_here => Some("quiesced twice"),
+        Kind::Outcome if step.outcomes.len() > 1 => Some("it has two outcomes"),
+        Kind::Retire if step.retired.len() > 1 => Some("retired twice"),
+        Kind::Retire if step.outcomes.is_empty() => Some("retired without an outcome"),
+        Kind::Begin if step.begun != Some(e.at) => Some("began twice"),
+        Kind::Start | Kind::Taken | Kind::Sent if done_here || done_now => {
+            Some("something of it happened after it had quiesced")
+        }
+        Kind::Filled if done_here || done_now => Some("a slot was filled after it had quiesced"),
+        Kind::Filled | Kind::Taken if retired => Some("a slot was used after it had retired"),
+        _ => None,
+    }
+}
+
+/// A step retires when every worker has quiesced it, or is lost to the driver.
+fn check_retired(view: &View<'_>, key: Key, step: &Step, lease: &Lease, found: &mut Found) {
+    for w in lease.workers() {
+        let quiesced = step.done.contains_key(w);
+        let begun = step.begun.unwrap_or_default();
+        if !quiesced && !view.separated(begun, view.now) {
+            found.say(format!(
+                "step {:x}#{}: retired although {w} has not quiesced it",
+                key.0, key.1
+            ));
+        }
+    }
+}

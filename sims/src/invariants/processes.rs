@@ -1,0 +1,34 @@
+//! Processes end when a scenario ends them, or a kernel that hangs or a calendar that jumps makes them; and nothing
+//! panics but the kernels that a scenario picked.
+
+use super::{Found, Invariant, View};
+use crate::faults::Harm;
+
+#[derive(Default)]
+pub(super) struct Processes {
+    ends: usize,
+    panics: usize,
+}
+
+impl Invariant for Processes {
+    fn name(&self) -> &'static str {
+        "processes live"
+    }
+
+    fn tick(&mut self, view: &View<'_>, found: &mut Found) {
+        for panic in view.cluster.panics().iter().skip(self.panics) {
+            found.say(format!("panic: {panic}"));
+        }
+        self.panics = view.cluster.panics().len();
+        for (at, host, why) in view.cluster.ends().iter().skip(self.ends) {
+            let from = at.saturating_sub(std::time::Duration::from_secs(20));
+            let mut injuries = view.injuries(from, *at).filter(|i| i.host == *host);
+            let meant =
+                injuries.any(|i| matches!(i.harm, Harm::Hang | Harm::Clock(_) | Harm::PowerCut));
+            if !meant && !view.left.contains_key(host) {
+                found.say(format!("the process of {host} ended by itself: {why}"));
+            }
+        }
+        self.ends = view.cluster.ends().len();
+    }
+}

@@ -1,0 +1,63 @@
+//! Nothing starves and nothing hangs: every call and every load ends within its bound.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::{Found, Invariant, View};
+
+/// From a call's begin, or from the end of the last fault where that is later, until it has ended. Twice run again,
+/// each time after a loss was noticed, a worker wedged and a plan waited for a worker to return.
+pub const CALL_BOUND: Duration = Duration::from_secs(60);
+
+/// How long a call may take that nothing disturbs: calls ahead of it in the window, of all clients, kernel by kernel.
+const UNDISTURBED: Duration = Duration::from_secs(20);
+
+/// From the last fault until all processes are back.
+pub const SETTLE_BOUND: Duration = Duration::from_secs(20);
+
+/// From the last call until nothing is left of it anywhere.
+pub const REST_BOUND: Duration = Duration::from_secs(15);
+
+/// Records that were complained of.
+#[derive(Default)]
+pub(super) struct Progress(BTreeSet<usize>);
+
+impl Invariant for Progress {
+    fn name(&self) -> &'static str {
+        "every call ends"
+    }
+
+    fn tick(&mut self, view: &View<'_>, found: &mut Found) {
+        let now = view.now.saturating_sub(view.zero);
+        let faulty = view.separated(Duration::ZERO, view.now);
+        for (i, r) in view.records.iter().enumerate() {
+            if r.ended.is_some() || self.0.contains(&i) {
+                continue;
+            }
+            let healed = view
+                .injured
+                .iter()
+                .map(|i| i.until.unwrap_or(view.now))
+                .max();
+            let healed = healed.unwrap_or_default().saturating_sub(view.zero);
+            let bound = if faulty || !view.injured.is_empty() {
+                CALL_BOUND
+            } else {
+                UNDISTURBED
+            };
+            let since = r.begun.max(healed);
+            if now.saturating_sub(since) > bound {
+                self.0.insert(i);
+                let what = match r.call {
+                    Some(call) => format!("call {call}"),
+                    None => format!("the load of model {}", r.model),
+                };
+                let ms = now.saturating_sub(r.begun).as_millis();
+                found.say(format!(
+                    "{what} of c{} has not ended after {ms} ms",
+                    r.client
+                ));
+            }
+        }
+    }
+}

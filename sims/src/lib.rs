@@ -1,0 +1,15 @@
+//! Production coordinator, workers and clients in a deterministic network simulation.
+
+pub mod cluster;
+pub mod draw;
+pub mod explore;
+pub mod faults;
+pub mod invariants;
+pub mod oracle;
+pub mod run;
+pub mod scenario;
+pub mod script;
+pub mod steps;
+pub mod trace;
+pub mod workload;
+pub mod world;

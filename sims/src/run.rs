@@ -1,0 +1,440 @@
+//! A run: a scenario from start to rest, with everything checked on the way.
+//!
+//! ```text
+//! ready ── calls, faults ──> all have ended ── heal ──> all are back ── canary ──> rest ── all stop ──> report
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tracing::Level;
+
+use crate::cluster::{Cluster, Host, Setup, State, Task};
+use crate::draw::Draw;
+use crate::faults::{Air, Cells, Injector};
+use crate::invariants::{
+    CALL_BOUND, Found, Invariants, REST_BOUND, SETTLE_BOUND, View, Violation, left_over,
+};
+use crate::oracle::{Expected, difference, expect};
+use crate::scenario::Scenario;
+use crate::script::{self, Ended, Models, Notes, Record};
+use crate::steps::Steps;
+use crate::trace::Event;
+use crate::workload::{Model, ModelSpec, inputs};
+use crate::world::Wire;
+
+/// From the first tick until all workers are registered and all clients connected.
+const READY_BOUND: Duration = Duration::from_secs(20);
+
+/// From the canary's begin to its result.
+const CANARY_BOUND: Duration = Duration::from_secs(15);
+
+/// How long a process may take to stop, as its owner grants it, and a little more.
+const STOP_BOUND: Duration = Duration::from_secs(12);
+
+/// What a run found.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    pub seed: u64,
+    /// Of everything that happened, in order.
+    pub hash: u64,
+    /// Simulated milliseconds.
+    pub simulated: u64,
+    /// Steps by outcome: the error's code, or `ok`.
+    pub steps: BTreeMap<String, u64>,
+    /// Calls by outcome: the error's code, `ok`, `dropped` or `lost`.
+    pub calls: BTreeMap<String, u64>,
+    pub cells: Cells,
+    pub violations: Vec<Violation>,
+}
+
+/// Runs `scenario`; with `print` the log of all processes goes to stderr.
+pub fn run(scenario: &Scenario, print: Option<Level>) -> Report {
+    let mut run = Run::new(scenario, print);
+    if run.ready() {
+        run.disturb();
+        run.recover();
+        run.stop();
+    }
+    run.report()
+}
+
+struct Run<'a> {
+    scenario: &'a Scenario,
+    cluster: Cluster,
+    steps: Steps,
+    events: Vec<Event>,
+    injector: Injector,
+    invariants: Invariants,
+    found: Found,
+    notes: Notes,
+    records: Vec<Record>,
+    /// The state of `notes` that `records` is a copy of.
+    copied: u64,
+    models: Vec<Models>,
+    expected: BTreeMap<(usize, usize), Expected>,
+    scripts: Vec<Option<Task<()>>>,
+    /// Which clients have said everything; a client that dies says it all again.
+    spoken: Vec<bool>,
+    /// Workers that are still to join.
+    absent: BTreeSet<usize>,
+    left: BTreeMap<Host, Duration>,
+    ends: usize,
+    zero: Duration,
+}
+
+/// What every packet of a run suffers: some networks are slower, few lose a packet now and then.
+fn air(seed: u64) -> Wire {
+    let mut d = Draw::new(seed).fork("air");
+    Wire {
+        loss: d.weighted(&[(6, 0), (1, 1000), (1, 10_000)]),
+        duplicate: d.weighted(&[(6, 0), (1, 5000)]),
+        delay: d.pick(&[(0, 0), (0, 1), (0, 3), (2, 4)]),
+        ..Wire::default()
+    }
+}
+
+impl<'a> Run<'a> {
+    fn new(scenario: &'a Scenario, print: Option<Level>) -> Run<'a> {
+        let (workers, clients) = (scenario.workers.len(), scenario.clients.len());
+        let mut cluster = Cluster::new(Setup {
+            seed: scenario.seed,
+            workers: workers as u16,
+            clients: clients as u16,
+            memories: scenario
+                .workers
+                .iter()
+                .map(|w| u64::from(w.memory_mib) << 20)
+                .collect(),
+            print,
+            ..Setup::default()
+        });
+        let air = air(scenario.seed);
+        let draw = Draw::new(scenario.seed).fork("injector");
+        cluster.wires(air);
+        let mut absent = BTreeSet::new();
+        for (i, w) in scenario.workers.iter().enumerate() {
+            let host = Host::Worker(i as u16);
+            cluster.knobs(host).set_job_ms(0, u64::from(w.kernel_ms));
+            if w.joins > 0 {
+                cluster.kill(host);
+                absent.insert(i);
+            }
+        }
+        let models: Vec<Models> = scenario
+            .clients
+            .iter()
+            .map(|c| Models::new(c.models.iter().map(|m| m.spec.build()).collect()))
+            .collect();
+        let mut expected = BTreeMap::new();
+        for (c, client) in scenario.clients.iter().enumerate() {
+            for (i, call) in client.calls.iter().enumerate() {
+                let model: &Model = &models[c][call.model];
+                expected.insert((c, i), expect(model, &script::given(model, call)));
+            }
+        }
+        Run {
+            injector: Injector::new(&scenario.faults, workers, clients, Air(air), draw),
+            scripts: scenario.clients.iter().map(|_| None).collect(),
+            spoken: vec![false; scenario.clients.len()],
+            scenario,
+            cluster,
+            steps: Steps::default(),
+            events: vec![],
+            invariants: Invariants::default(),
+            found: Found::default(),
+            notes: Notes::default(),
+            records: vec![],
+            copied: 0,
+            models,
+            expected,
+            absent,
+            left: BTreeMap::new(),
+            ends: 0,
+            zero: Duration::ZERO,
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.cluster.elapsed().saturating_sub(self.zero)
+    }
+
+    fn complain(&mut self, invariant: &'static str, what: impl Into<String>) {
+        let now = self.now();
+        self.found.of(invariant, now, what);
+    }
+
+    fn ready(&mut self) -> bool {
+        if !self.cluster.settle(READY_BOUND) {
+            let missing = self.missing();
+            self.complain("the cluster gets ready", format!("not ready: {missing}"));
+            return false;
+        }
+        self.zero = self.cluster.elapsed();
+        self.injector.begin(self.zero);
+        true
+    }
+
+    fn missing(&self) -> String {
+        let hosts = self.cluster.hosts().into_iter();
+        let missing: Vec<String> = hosts
+            .filter(|h| !self.is_back(*h))
+            .map(|h| h.to_string())
+            .collect();
+        missing.join(", ")
+    }
+
+    fn is_back(&self, host: Host) -> bool {
+        let away = matches!(host, Host::Worker(i) if self.absent.contains(&usize::from(i)));
+        away || self.left.contains_key(&host) || self.cluster.is_ready(host)
+    }
+
+    /// One millisecond, looked at from all sides.
+    fn tick(&mut self) {
+        self.cluster.tick();
+        self.events = self.steps.peek(self.cluster.trace());
+        self.injector.note(&self.events, &self.steps);
+        self.steps.apply(&self.events);
+        for (at, host, _) in &self.cluster.ends()[self.ends..] {
+            self.steps.gone(*host);
+            if let Host::Client(c) = host {
+                self.notes
+                    .lost(usize::from(*c), at.saturating_sub(self.zero));
+            }
+        }
+        self.ends = self.cluster.ends().len();
+        if let Some((copied, records)) = self.notes.changed(self.copied) {
+            (self.copied, self.records) = (copied, records);
+        }
+        let view = View {
+            now: self.cluster.elapsed(),
+            zero: self.zero,
+            scenario: self.scenario,
+            cluster: &self.cluster,
+            steps: &self.steps,
+            events: &self.events,
+            injured: &self.injector.injured,
+            left: &self.left,
+            records: &self.records,
+            expected: &self.expected,
+        };
+        self.invariants.tick(&view, &mut self.found);
+    }
+
+    /// Workers join and leave, clients go on with their scripts.
+    fn direct(&mut self) {
+        let now = self.now();
+        let due = |ms: u32| now >= Duration::from_millis(u64::from(ms));
+        for (i, w) in self.scenario.workers.iter().enumerate() {
+            let host = Host::Worker(i as u16);
+            if due(w.joins) && self.absent.remove(&i) {
+                self.cluster.start(host);
+            }
+            if w.leaves.is_some_and(due) && !self.left.contains_key(&host) {
+                self.left.insert(host, self.cluster.elapsed());
+                self.injector.left.insert(host);
+                self.cluster.stop(host);
+            }
+        }
+        for (c, spec) in self.scenario.clients.iter().enumerate() {
+            let host = Host::Client(c as u16);
+            if self.cluster.state(host) != State::Up {
+                self.notes.lost(c, now);
+                self.scripts[c] = None;
+                self.spoken[c] = false;
+                continue;
+            }
+            if let Some(task) = &self.scripts[c] {
+                if !task.is_over() {
+                    continue;
+                }
+                self.spoken[c] |= task.take().is_some();
+            }
+            if self.spoken[c] {
+                continue;
+            }
+            self.notes.lost(c, now);
+            let task = script::run(
+                &self.cluster,
+                c,
+                spec,
+                &self.models[c],
+                &self.notes,
+                self.zero,
+            );
+            self.scripts[c] = Some(task);
+        }
+    }
+
+    /// Calls and faults, until all of them are over.
+    fn disturb(&mut self) {
+        let mut over_since = None;
+        loop {
+            self.direct();
+            self.injector.tick(&mut self.cluster, &mut self.steps);
+            self.tick();
+            let idle = self.injector.is_over() && self.spoken();
+            match (idle, over_since) {
+                (true, _) => return,
+                (false, None) if self.injector.is_over() => over_since = Some(self.now()),
+                (false, Some(since)) if self.now() > since + CALL_BOUND => return,
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether every client has said everything.
+    fn spoken(&self) -> bool {
+        self.scripts
+            .iter()
+            .all(|s| s.as_ref().is_some_and(Task::is_over))
+    }
+
+    /// Lets time pass until `over`, at most `bound`.
+    fn wait(&mut self, bound: Duration, over: impl Fn(&Run<'_>) -> bool) -> bool {
+        let end = self.cluster.elapsed() + bound;
+        while !over(self) {
+            if self.cluster.elapsed() >= end {
+                return false;
+            }
+            self.tick();
+        }
+        true
+    }
+
+    /// Everything is mended: everybody comes back, and a step succeeds.
+    fn recover(&mut self) {
+        self.injector.heal(&mut self.cluster);
+        self.cluster.heal();
+        self.cluster.wires(Wire::default());
+        for host in self.cluster.hosts() {
+            let away = matches!(host, Host::Worker(i) if self.absent.contains(&usize::from(i)));
+            if !self.left.contains_key(&host) && !away {
+                self.cluster.start(host);
+            }
+        }
+        if !self.wait(SETTLE_BOUND, |r| {
+            r.cluster.hosts().iter().all(|h| r.is_back(*h))
+        }) {
+            let missing = self.missing();
+            self.complain(
+                "everybody comes back",
+                format!("not back after all is mended: {missing}"),
+            );
+            return;
+        }
+        self.canary();
+        // Models of clients that were cut short are freed when the coordinator has noticed.
+        self.wait(REST_BOUND, |r| {
+            left_over(&r.cluster).is_empty() && r.steps.live().next().is_none()
+        });
+        let records = self.notes.records();
+        let view = View {
+            now: self.cluster.elapsed(),
+            zero: self.zero,
+            scenario: self.scenario,
+            cluster: &self.cluster,
+            steps: &self.steps,
+            events: &[],
+            injured: &self.injector.injured,
+            left: &self.left,
+            records: &records,
+            expected: &self.expected,
+        };
+        self.invariants.rest(&view, &mut self.found);
+    }
+
+    fn canary(&mut self) {
+        let model = ModelSpec {
+            seed: 7,
+            nodes: 12,
+            wide: false,
+            dynamic: false,
+            trap: None,
+        }
+        .build();
+        let Expected::Results(want) = expect(&model, &inputs(&model, 1, 2, false)) else {
+            return;
+        };
+        let alive = (0..self.scenario.workers.len())
+            .filter(|i| self.cluster.is_ready(Host::Worker(*i as u16)))
+            .count();
+        for c in 0..self.scenario.clients.len() as u16 {
+            let task = script::canary(&self.cluster, c, &model, alive.min(3) as u32);
+            self.wait(CANARY_BOUND, |_| task.is_over());
+            let complaint = match task.take() {
+                Some(Ok(got)) => difference(&want, &got),
+                Some(Err(e)) => Some(format!("{}: {e}", e.code.name())),
+                None => Some(format!("no answer within {CANARY_BOUND:?}")),
+            };
+            if let Some(complaint) = complaint {
+                self.complain(
+                    "a step succeeds after all is mended",
+                    format!("c{c}: {complaint}"),
+                );
+            }
+        }
+    }
+
+    /// Clients, workers and coordinator end when asked to.
+    fn stop(&mut self) {
+        let is_client = |h: &Host| matches!(h, Host::Client(_));
+        let is_worker = |h: &Host| matches!(h, Host::Worker(_));
+        let hosts = self.cluster.hosts();
+        let parts: [Vec<Host>; 3] = [
+            hosts.iter().copied().filter(is_client).collect(),
+            hosts.iter().copied().filter(is_worker).collect(),
+            vec![Host::Coordinator],
+        ];
+        for part in parts {
+            let up: Vec<Host> = part
+                .into_iter()
+                .filter(|h| self.cluster.state(*h) == State::Up)
+                .collect();
+            for host in &up {
+                self.left.insert(*host, self.cluster.elapsed());
+                self.cluster.stop(*host);
+            }
+            let down = |r: &Run<'_>| up.iter().all(|h| r.cluster.state(*h) == State::Down);
+            if !self.wait(STOP_BOUND, down) {
+                let names: Vec<String> = up.iter().map(|h| h.to_string()).collect();
+                self.complain(
+                    "processes stop",
+                    format!("of {} not all have", names.join(", ")),
+                );
+            }
+        }
+    }
+
+    fn report(self) -> Report {
+        let mut steps = BTreeMap::new();
+        for step in self.steps.steps.values() {
+            let outcome = match step.outcomes.first() {
+                Some((_, None)) => "ok",
+                Some((_, Some(code))) => code,
+                None => "lost",
+            };
+            *steps.entry(outcome.to_owned()).or_default() += 1;
+        }
+        let mut calls = BTreeMap::new();
+        for record in self.notes.records().iter().filter(|r| r.call.is_some()) {
+            let outcome = match &record.ended {
+                Some((_, Ended::Results(_))) => "ok".to_owned(),
+                Some((_, Ended::Failed(e))) => e.code.name(),
+                Some((_, Ended::Dropped)) => "dropped".to_owned(),
+                Some((_, Ended::Lost)) | None => "lost".to_owned(),
+            };
+            *calls.entry(outcome).or_default() += 1;
+        }
+        Report {
+            seed: self.scenario.seed,
+            hash: self.cluster.trace().hash(),
+            simulated: self.cluster.elapsed().as_millis() as u64,
+            steps,
+            calls,
+            cells: self.injector.cells,
+            violations: self.found.violations,
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Drawing a scenario from its seed.
+
+use super::{CallSpec, ClientSpec, ModelUse, Scenario, WorkerSpec};
+use crate::draw::Draw;
+use crate::faults::{DRAWN, Fault, StepState, When, draw_harm};
+use crate::workload::{AXIS_BOUND, ModelSpec};
+
+/// Milliseconds within which calls begin and faults strike.
+pub const BUSY: u32 = 4000;
+
+pub(super) fn scenario(seed: u64) -> Scenario {
+    let root = Draw::new(seed).fork("scenario");
+    let mut d = root.fork("shape");
+    let workers = d.range(2, 6) as usize;
+    let clients = d.weighted(&[(4, 1), (3, 2), (2, 3)]);
+    // One seed in ten has no fault: there nothing but success, and what the workload itself causes, is right.
+    let faults = match d.below(10) {
+        0 => 0,
+        1..=3 => 1,
+        4..=6 => 2,
+        _ => d.range(3, 5) as usize,
+    };
+    let rest = workers as u64;
+    Scenario {
+        seed,
+        workers: draw_workers(&mut root.fork("workers"), workers),
+        clients: (0..clients)
+            .map(|i| client(&mut root.fork(&format!("client {i}")), rest))
+            .collect(),
+        faults: (0..faults)
+            .map(|i| fault(&mut root.fork(&format!("fault {i}"))))
+            .collect(),
+    }
+}
+
+fn draw_workers(d: &mut Draw, count: usize) -> Vec<WorkerSpec> {
+    let mut all: Vec<WorkerSpec> = (0..count)
+        .map(|_| WorkerSpec {
+            memory_mib: d.pick(&[24, 48, 96]),
+            kernel_ms: d.weighted(&[(4, 2), (3, 8), (1, 40)]),
+            joins: 0,
+            leaves: None,
+        })
+        .collect();
+    if d.chance(25) {
+        let late = d.below(count as u64) as usize;
+        all[late].joins = d.range(1, u64::from(BUSY)) as u32;
+    }
+    // Two workers or more stay.
+    if count > 2 && d.chance(20) {
+        let leaver = d.below(count as u64) as usize;
+        let from = all[leaver].joins + 1000;
+        all[leaver].leaves = Some(d.range(u64::from(from), u64::from(from + BUSY)) as u32);
+    }
+    all
+}
+
+fn client(d: &mut Draw, workers: u64) -> ClientSpec {
+    let models: Vec<ModelUse> = (0..d.weighted(&[(3, 1), (2, 2)]))
+        .map(|_| ModelUse {
+            spec: ModelSpec::draw(d),
+            at: match d.chance(70) {
+                true => 0,
+                false => d.range(1, 1500) as u32,
+            },
+            workers: d.chance(75).then(|| d.range(1, workers.min(4)) as u32),
+            pin: d
+                .chance(10)
+                .then(|| (d.below(64) as u32, d.below(workers) as u16)),
+            in_flight: d.range(1, 4) as u32,
+        })
+        .collect();
+    let mut calls: Vec<CallSpec> = (0..d.range(2, 8))
+        .map(|_| call(d, models.len() as u64))
+        .collect();
+    for c in &mut calls {
+        // Only a model that has a trap can fall into it.
+        c.sprung &= models[c.model].spec.trap.is_some();
+    }
+    calls.sort_by_key(|c| c.at);
+    ClientSpec { models, calls }
+}
+
+fn call(d: &mut Draw, models: u64) -> CallSpec {
+    // Bursts fill the window; single calls meet faults alone.
+    let at = match d.chance(40) {
+        true => d.pick(&[0, 500, 1200, 2500]),
+        false => d.below(u64::from(BUSY)) as u32,
+    };
+    CallSpec {
+        at,
+        model: d.below(models) as usize,
+        inputs: d.word(),
+        axis: d.range(1, AXIS_BOUND as u64) as i64,
+        sprung: d.chance(30),
+        deadline: d.chance(15).then(|| d.pick(&[5, 60, 800, 5000])),
+        cancel: d.chance(15).then(|| d.range(0, 200) as u32),
+        retry: d.chance(75),
+    }
+}
+
+fn fault(d: &mut Draw) -> Fault {
+    let row = d.pick(&DRAWN);
+    let (target, harm, lasts) = draw_harm(row, d);
+    let after = d.below(u64::from(BUSY)) as u32;
+    let when = match d.chance(80) {
+        true => When::On {
+            state: d.pick(&StepState::ALL),
+            nth: d.weighted(&[(4, 1), (2, 2), (1, 5)]),
+            after,
+        },
+        false => When::At(after),
+    };
+    Fault {
+        target,
+        harm,
+        when,
+        lasts,
+    }
+}

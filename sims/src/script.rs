@@ -1,0 +1,291 @@
+//! What a client does in a run: it loads its models, makes its calls, and notes what became of each.
+//!
+//! A script runs on the client's host and ends with its process; what it noted stays. A client that starts again goes
+//! on with the calls that had not begun.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use convoke::{CallOptions, Error, Outputs, Retry, Tensor};
+use convoke_common::error::Code;
+use futures::future::join_all;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::cluster::{Cluster, Task};
+use crate::scenario::{CallSpec, ClientSpec, ModelUse};
+use crate::workload::{AXIS_BOUND, Model, inputs};
+
+/// How often a model is loaded anew when that fails, and how long the pause before it is.
+const LOADS: usize = 4;
+const LOAD_PAUSE: Duration = Duration::from_millis(400);
+
+/// How a call or load ended.
+#[derive(Debug, Clone)]
+pub enum Ended {
+    Results(Vec<Tensor>),
+    Failed(Error),
+    /// The caller dropped it.
+    Dropped,
+    /// Its process ended first.
+    Lost,
+}
+
+/// A call or load.
+#[derive(Debug, Clone)]
+pub struct Record {
+    pub client: usize,
+    pub model: usize,
+    /// Index of the call; none for a load.
+    pub call: Option<usize>,
+    pub begun: Duration,
+    pub ended: Option<(Duration, Ended)>,
+}
+
+/// Everything that scripts noted.
+#[derive(Debug, Clone, Default)]
+pub struct Notes(Arc<Mutex<Noted>>);
+
+#[derive(Debug, Default)]
+struct Noted {
+    records: Vec<Record>,
+    /// Counts the changes.
+    version: u64,
+}
+
+impl Notes {
+    /// To change something.
+    fn noted(&self) -> MutexGuard<'_, Noted> {
+        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        noted.version += 1;
+        noted
+    }
+
+    fn begin(&self, record: Record) -> usize {
+        let records = &mut self.noted().records;
+        records.push(record);
+        records.len() - 1
+    }
+
+    fn end(&self, at: usize, when: Duration, ended: Ended) {
+        self.noted().records[at].ended = Some((when, ended));
+    }
+
+    /// What a client's process did not live to see is lost.
+    pub fn lost(&self, client: usize, when: Duration) {
+        let noted = &mut *self.noted();
+        let open = noted.records.iter_mut().filter(|r| r.client == client);
+        for r in open.filter(|r| r.ended.is_none()) {
+            r.ended = Some((when, Ended::Lost));
+        }
+    }
+
+    /// A copy of all of it, and its version, where that is not `version`.
+    pub fn changed(&self, version: u64) -> Option<(u64, Vec<Record>)> {
+        let noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (noted.version != version).then(|| (noted.version, noted.records.clone()))
+    }
+
+    /// A copy of all of it.
+    pub fn records(&self) -> Vec<Record> {
+        let noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        noted.records.clone()
+    }
+}
+
+/// The models of a client, built.
+pub type Models = Arc<Vec<Model>>;
+
+struct Script {
+    client: usize,
+    spec: ClientSpec,
+    models: Models,
+    notes: Notes,
+    /// When the scenario's time began, on this host's clock.
+    zero: Instant,
+}
+
+/// Runs what is left of a client's script; over when everything has ended, its models unloaded.
+pub fn run(
+    cluster: &Cluster,
+    client: usize,
+    spec: &ClientSpec,
+    models: &Models,
+    notes: &Notes,
+    zero: Duration,
+) -> Task<()> {
+    let begun: Vec<usize> = notes
+        .records()
+        .iter()
+        .filter(|r| r.client == client)
+        .filter_map(|r| r.call)
+        .collect();
+    let (spec, models, notes) = (spec.clone(), models.clone(), notes.clone());
+    let past = cluster.elapsed().saturating_sub(zero);
+    cluster.on_client(client as u16, move |c| async move {
+        let script = Script {
+            client,
+            spec,
+            models,
+            notes,
+            zero: Instant::now() - past,
+        };
+        script.run(c, &begun).await;
+    })
+}
+
+type Loaded = Option<Result<convoke::Model, Error>>;
+
+impl Script {
+    fn now(&self) -> Duration {
+        self.zero.elapsed()
+    }
+
+    fn at(&self, ms: u32) -> Instant {
+        self.zero + Duration::from_millis(u64::from(ms))
+    }
+
+    async fn run(&self, cluster: convoke::Cluster, begun: &[usize]) {
+        let slots: Vec<_> = self
+            .models
+            .iter()
+            .map(|_| watch::channel::<Loaded>(None))
+            .collect();
+        let loads = slots.iter().enumerate().map(|(i, (tell, _))| {
+            let cluster = cluster.clone();
+            async move {
+                let loaded = self.load(&cluster, i).await;
+                tell.send_replace(Some(loaded));
+            }
+        });
+        let left = (0..self.spec.calls.len()).filter(|i| !begun.contains(i));
+        let calls = left.map(|i| {
+            let mut loaded = slots[self.spec.calls[i].model].1.clone();
+            async move {
+                sleep_until(self.at(self.spec.calls[i].at)).await;
+                let model = loaded.wait_for(Option::is_some).await.map(|m| m.clone());
+                if let Ok(Some(Ok(model))) = model {
+                    self.call(&model, i).await;
+                }
+            }
+        });
+        futures::join!(join_all(loads), join_all(calls));
+        for (tell, _) in slots {
+            if let Some(Ok(model)) = tell.send_replace(None) {
+                // A coordinator that is gone frees the lease when it notices that this client left.
+                drop(model.unload().await);
+            }
+        }
+    }
+
+    async fn load(&self, cluster: &convoke::Cluster, i: usize) -> Result<convoke::Model, Error> {
+        let used = &self.spec.models[i];
+        sleep_until(self.at(used.at)).await;
+        let mut tries = 1;
+        loop {
+            let note = self.notes.begin(Record {
+                client: self.client,
+                model: i,
+                call: None,
+                begun: self.now(),
+                ended: None,
+            });
+            let loaded = builder(cluster, &self.models[i], used).await;
+            let ended = match &loaded {
+                Ok(_) => Ended::Results(vec![]),
+                Err(e) => Ended::Failed(e.clone()),
+            };
+            self.notes.end(note, self.now(), ended);
+            match loaded {
+                Err(e) if tries < LOADS && e.code != Code::InvalidArgument => {
+                    tries += 1;
+                    tokio::time::sleep(LOAD_PAUSE).await;
+                }
+                loaded => return loaded,
+            }
+        }
+    }
+
+    async fn call(&self, model: &convoke::Model, i: usize) {
+        let spec = &self.spec.calls[i];
+        let note = self.notes.begin(Record {
+            client: self.client,
+            model: spec.model,
+            call: Some(i),
+            begun: self.now(),
+            ended: None,
+        });
+        let given = given(&self.models[spec.model], spec);
+        let options = CallOptions {
+            deadline: spec.deadline.map(|ms| Duration::from_millis(ms.into())),
+            retry: match spec.retry {
+                true => Retry::On,
+                false => Retry::Off,
+            },
+        };
+        let call = model.call_with(given, options);
+        let ended = match spec.cancel {
+            None => ended(call.await),
+            Some(ms) => match timeout(Duration::from_millis(ms.into()), call).await {
+                Ok(answer) => ended(answer),
+                Err(_) => Ended::Dropped,
+            },
+        };
+        self.notes.end(note, self.now(), ended);
+    }
+}
+
+fn ended(answer: Result<Outputs, Error>) -> Ended {
+    match answer {
+        Ok(Outputs(results)) => Ended::Results(results.into_iter().map(|(_, t)| t).collect()),
+        Err(e) => Ended::Failed(e),
+    }
+}
+
+/// The inputs of a call.
+pub fn given(model: &Model, spec: &CallSpec) -> Vec<(String, Tensor)> {
+    inputs(model, spec.inputs, spec.axis, spec.sprung)
+}
+
+/// The load of a model as a client asks for it.
+fn builder(cluster: &convoke::Cluster, model: &Model, used: &ModelUse) -> convoke::ModelBuilder {
+    let mut b = cluster
+        .load_function(model.function.clone(), vec![])
+        .exact(true)
+        .in_flight(used.in_flight);
+    if model.spec.dynamic {
+        b = b.dim("n", AXIS_BOUND);
+    }
+    if let Some(n) = used.workers {
+        b = b.workers(n.min(model.steps.len() as u32));
+    }
+    if let Some((node, worker)) = used.pin {
+        let node = &model.steps[node as usize % model.steps.len()];
+        b = b.pin(node.clone(), format!("w{worker}"));
+    }
+    b
+}
+
+/// Loads a small model over `workers` workers on a client's host and calls it: whether the results are right.
+pub fn canary(
+    cluster: &Cluster,
+    client: u16,
+    model: &Model,
+    workers: u32,
+) -> Task<Result<Vec<Tensor>, Error>> {
+    let model = model.clone();
+    let used = ModelUse {
+        spec: model.spec,
+        at: 0,
+        workers: Some(workers),
+        pin: None,
+        in_flight: 1,
+    };
+    cluster.on_client(client, move |c| async move {
+        let loaded = builder(&c, &model, &used).await?;
+        let given = inputs(&model, 1, 2, false);
+        let Outputs(results) = loaded.call(given).await?;
+        loaded.unload().await?;
+        Ok(results.into_iter().map(|(_, t)| t).collect())
+    })
+}

@@ -1,0 +1,238 @@
+//! What happened in a run: every step event of production code and the fate of every packet, in order, with a hash that
+//! two runs of one seed share.
+//!
+//! Production code says what happens to steps as `tracing` events of the target `convoke::step`
+//! ([`convoke_rendezvous::trace`]); the [`Recorder`] notes them with virtual time and host.
+
+mod recorder;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::world::{Host, SimTime};
+
+pub use recorder::Recorder;
+
+/// What happened to a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// A driver has a lease.
+    Lease,
+    /// A worker began to install its part of a lease.
+    Install,
+    /// It has, or has failed to.
+    Installed,
+    /// The driver has numbered it, and sends its inputs.
+    Begin,
+    /// A worker took the driver's word to start it.
+    Start,
+    /// A tensor was handed to a link: `slot` is the receiver's, `peer` the receiver.
+    Sent,
+    /// A tensor was published in a slot.
+    Filled,
+    /// The slot's consumer has it.
+    Taken,
+    /// The step ended here with an error.
+    Abort,
+    /// A worker has quiesced it, and said so.
+    Done,
+    /// The caller has its answer; `code` is absent where it is the result.
+    Outcome,
+    /// The driver knows that everybody has quiesced it.
+    Retire,
+}
+
+impl Kind {
+    /// Whether it is about a step, and not about a lease.
+    pub fn is_of_step(self) -> bool {
+        !matches!(self, Kind::Lease | Kind::Install | Kind::Installed)
+    }
+
+    fn parse(text: &str) -> Option<Kind> {
+        Some(match text {
+            "lease" => Kind::Lease,
+            "install" => Kind::Install,
+            "installed" => Kind::Installed,
+            "begin" => Kind::Begin,
+            "start" => Kind::Start,
+            "sent" => Kind::Sent,
+            "filled" => Kind::Filled,
+            "taken" => Kind::Taken,
+            "abort" => Kind::Abort,
+            "done" => Kind::Done,
+            "outcome" => Kind::Outcome,
+            "retire" => Kind::Retire,
+            _ => return None,
+        })
+    }
+}
+
+/// One step event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// Since the simulation began, to the tick.
+    pub at: Duration,
+    /// Where.
+    pub host: Host,
+    /// What.
+    pub kind: Kind,
+    /// Of which lease.
+    pub lease: u64,
+    /// Of which step.
+    pub n: u64,
+    /// Recv slot.
+    pub slot: Option<u32>,
+    /// The other participant's index in the lease.
+    pub peer: Option<u16>,
+    /// Checksum of the tensor's dtype, shape and bytes.
+    pub checksum: Option<u64>,
+    /// Name of the error's code.
+    pub code: Option<String>,
+    /// Names of a lease's workers, by index.
+    pub participants: Option<String>,
+}
+
+/// Packets by what became of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Packets {
+    /// Handed to the network.
+    pub sent: u64,
+    /// Bytes of these.
+    pub bytes: u64,
+    /// Lost on the way.
+    pub lost: u64,
+    /// Doubled.
+    pub duplicated: u64,
+    /// Damaged.
+    pub corrupted: u64,
+}
+
+#[derive(Default)]
+struct Log {
+    hash: u64,
+    events: Vec<Event>,
+    packets: Packets,
+}
+
+impl Log {
+    fn mix(&mut self, word: u64) {
+        let mut z = (self.hash ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        self.hash = z ^ (z >> 31);
+    }
+
+    fn mix_bytes(&mut self, bytes: &[u8]) {
+        self.mix(bytes.len() as u64);
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.mix(u64::from_le_bytes(word));
+        }
+    }
+}
+
+/// The record of one run; clones share it.
+#[derive(Clone, Default)]
+pub struct Trace {
+    log: Arc<Mutex<Log>>,
+    time: SimTime,
+}
+
+impl Trace {
+    /// An empty record, dated by `time`.
+    pub fn new(time: SimTime) -> Trace {
+        let log = Arc::default();
+        Trace { log, time }
+    }
+
+    fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The hash of everything so far. What ring draws for TLS is not in it: packets count by time, hosts and length.
+    pub fn hash(&self) -> u64 {
+        self.log().hash
+    }
+
+    /// How many events there are.
+    pub fn len(&self) -> usize {
+        self.log().events.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The events from `start` on.
+    pub fn since(&self, start: usize) -> Vec<Event> {
+        self.log().events.get(start..).unwrap_or_default().to_vec()
+    }
+
+    /// Packets so far.
+    pub fn packets(&self) -> Packets {
+        self.log().packets
+    }
+
+    /// Notes something that a scenario did, so that it is part of the hash.
+    pub fn note(&self, what: &str) {
+        let mut log = self.log();
+        log.mix(self.time.now().as_nanos() as u64);
+        log.mix_bytes(what.as_bytes());
+    }
+
+    pub(crate) fn packet(
+        &self,
+        from: Host,
+        to: SocketAddr,
+        length: usize,
+        passed: bool,
+        copies: u64,
+        corrupt: bool,
+    ) {
+        let mut log = self.log();
+        log.packets.sent += 1;
+        log.packets.bytes += length as u64;
+        log.packets.lost += u64::from(!passed);
+        log.packets.duplicated += copies - 1;
+        log.packets.corrupted += u64::from(corrupt);
+        log.mix(self.time.now().as_nanos() as u64);
+        log.mix(from.number());
+        match to.ip() {
+            IpAddr::V4(ip) => log.mix(u64::from(ip.to_bits())),
+            IpAddr::V6(ip) => log.mix_bytes(&ip.octets()),
+        }
+        log.mix(u64::from(to.port()));
+        log.mix(length as u64);
+        log.mix(u64::from(passed) | copies << 1 | u64::from(corrupt) << 8);
+    }
+
+    fn event(&self, mut event: Event) {
+        event.at = self.time.now();
+        let mut log = self.log();
+        log.mix(event.at.as_nanos() as u64);
+        log.mix(event.host.number());
+        log.mix(event.kind as u64);
+        log.mix(event.lease);
+        log.mix(event.n);
+        log.mix(event.slot.map_or(0, |s| u64::from(s) + 1));
+        log.mix(event.peer.map_or(0, |p| u64::from(p) + 1));
+        log.mix(event.checksum.unwrap_or(0));
+        log.mix_bytes(event.code.as_deref().unwrap_or("").as_bytes());
+        log.mix_bytes(event.participants.as_deref().unwrap_or("").as_bytes());
+        log.events.push(event);
+    }
+}
+
+impl std::fmt::Debug for Trace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let log = self.log();
+        f.debug_struct("Trace")
+            .field("hash", &log.hash)
+            .field("events", &log.events.len())
+            .field("packets", &log.packets)
+            .finish()
+    }
+}

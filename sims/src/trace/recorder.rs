@@ -1,0 +1,144 @@
+//! The `tracing` subscriber of a simulation: step events go to the [`Trace`], the rest to stderr where asked for.
+
+use std::fmt::{self, Write};
+
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::Interest;
+use tracing::{Level, Metadata, Subscriber};
+
+use super::{Event, Kind, Trace};
+use crate::world::{SimTime, current_host};
+
+/// See the module.
+pub struct Recorder {
+    trace: Trace,
+    time: SimTime,
+    /// Log events of our crates up to this level are printed.
+    print: Option<Level>,
+}
+
+impl Recorder {
+    /// Records into `trace`.
+    pub fn new(trace: Trace, time: SimTime, print: Option<Level>) -> Recorder {
+        Recorder { trace, time, print }
+    }
+
+    fn prints(&self, metadata: &Metadata<'_>) -> bool {
+        let ours = metadata.target().starts_with("convoke");
+        ours && self.print.is_some_and(|most| *metadata.level() <= most)
+    }
+}
+
+fn is_step(metadata: &Metadata<'_>) -> bool {
+    // What asks whether anybody listens is neither a span nor an event.
+    !metadata.is_span() && metadata.target() == convoke_rendezvous::trace::TARGET
+}
+
+impl Subscriber for Recorder {
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        match is_step(metadata) || (metadata.is_event() && self.prints(metadata)) {
+            true => Interest::always(),
+            false => Interest::never(),
+        }
+    }
+
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        is_step(metadata) || (metadata.is_event() && self.prints(metadata))
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        // No span is ever enabled; an id has to be given all the same.
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let Some(host) = current_host() else { return };
+        let metadata = event.metadata();
+        if is_step(metadata) {
+            let mut step = Step::default();
+            event.record(&mut step);
+            if let Some(kind) = step.kind {
+                self.trace.event(Event {
+                    at: Default::default(),
+                    host,
+                    kind,
+                    lease: step.lease,
+                    n: step.n,
+                    slot: step.slot,
+                    peer: step.peer,
+                    checksum: step.checksum,
+                    code: step.code,
+                    participants: step.participants,
+                });
+            }
+        }
+        if self.prints(metadata) {
+            let mut text = String::new();
+            event.record(&mut Text(&mut text));
+            let at = self.time.now().as_secs_f64();
+            eprintln!(
+                "{at:9.3} {host:<11} {:5} {}{text}",
+                metadata.level(),
+                metadata.target()
+            );
+        }
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[derive(Default)]
+struct Step {
+    kind: Option<Kind>,
+    lease: u64,
+    n: u64,
+    slot: Option<u32>,
+    peer: Option<u16>,
+    checksum: Option<u64>,
+    code: Option<String>,
+    participants: Option<String>,
+}
+
+impl Visit for Step {
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        match field.name() {
+            "lease" => self.lease = value,
+            "n" => self.n = value,
+            "slot" => self.slot = u32::try_from(value).ok(),
+            "peer" => self.peer = u16::try_from(value).ok(),
+            "checksum" => self.checksum = Some(value),
+            _ => {}
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "kind" => self.kind = Kind::parse(value),
+            "code" => self.code = Some(value.to_owned()),
+            "participants" => self.participants = Some(value.to_owned()),
+            _ => {}
+        }
+    }
+
+    fn record_debug(&mut self, _: &Field, _: &dyn fmt::Debug) {}
+}
+
+/// Fields as text.
+struct Text<'a>(&'a mut String);
+
+impl Visit for Text<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        // Writing to a string cannot fail.
+        let _ = match field.name() {
+            "message" => write!(self.0, " {value:?}"),
+            name => write!(self.0, " {name}={value:?}"),
+        };
+    }
+}

@@ -1,0 +1,239 @@
+//! Building a random function.
+//!
+//! All values are matrices `[rows, cols]`, so that any two can be brought together; rows may be the dynamic axis.
+
+use convoke_common::dim::Dim;
+use convoke_common::graph::{Attrs, Function, Literal, Node, Part, TensorType, ValueId};
+use convoke_common::ops::infer_types;
+use convoke_common::{DType, Tensor};
+
+use super::{ModelSpec, TRAP, Trap, ops};
+use crate::draw::Draw;
+
+/// Results of a function, at most.
+const RESULTS: usize = 5;
+
+/// The outermost dimension.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rows {
+    Dynamic,
+    Fixed(usize),
+}
+
+impl Rows {
+    fn dim(self) -> Dim {
+        match self {
+            Rows::Dynamic => Dim::sym("n"),
+            Rows::Fixed(n) => Dim::from(n),
+        }
+    }
+}
+
+/// An f32 matrix that further nodes may read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Live {
+    pub id: ValueId,
+    pub rows: Rows,
+    pub cols: usize,
+    used: bool,
+}
+
+/// A function under construction.
+pub(super) struct Build {
+    f: Function,
+    pub draw: Draw,
+    pub live: Vec<Live>,
+}
+
+/// The function of `spec`.
+pub(super) fn function(spec: ModelSpec) -> Function {
+    let mut b = Build {
+        f: Function {
+            name: format!("m{:x}", spec.seed & 0xffff),
+            ..Function::default()
+        },
+        draw: Draw::new(spec.seed),
+        live: vec![],
+    };
+    let rows = match spec.dynamic {
+        true => Rows::Dynamic,
+        false => Rows::Fixed(b.draw.range(1, 6) as usize),
+    };
+    let widths: &[usize] = if spec.wide {
+        &[2048, 3072, 4096]
+    } else {
+        &[4, 8, 16]
+    };
+    for i in 0..b.draw.range(1, 3) {
+        let rows = match i {
+            0 => rows,
+            _ if b.draw.chance(50) => rows,
+            _ => Rows::Fixed(b.draw.range(1, 6) as usize),
+        };
+        let cols = b.draw.pick(widths);
+        b.param(&format!("x{i}"), rows, cols);
+    }
+    let trap_at = b.draw.below(u64::from(spec.nodes)) as usize;
+    let mut trapped = None;
+    for i in 0..usize::from(spec.nodes) {
+        if let (true, Some(trap)) = (i == trap_at, spec.trap) {
+            trapped = Some(b.trap(trap));
+        }
+        ops::grow(&mut b);
+    }
+    b.finish(trapped)
+}
+
+impl Build {
+    fn param(&mut self, name: &str, rows: Rows, cols: usize) {
+        let ty = TensorType::new(DType::F32, vec![rows.dim(), Dim::from(cols)]);
+        let id = self.f.add_value(name, ty);
+        self.f.params.push(id);
+        self.push(id, rows, cols);
+    }
+
+    fn other_param(&mut self, name: &str, dtype: DType, shape: &[usize]) -> ValueId {
+        let id = self.f.add_value(name, TensorType::fixed(dtype, shape));
+        self.f.params.push(id);
+        id
+    }
+
+    /// A constant.
+    pub fn literal(&mut self, tensor: Tensor) -> ValueId {
+        let ty = TensorType::fixed(tensor.dtype(), tensor.shape());
+        let name = format!("c{}", self.f.values.len());
+        let id = self.f.add_value(name, ty);
+        self.f.literals.push((id, Literal::Inline(tensor)));
+        id
+    }
+
+    /// A constant of small random numbers.
+    pub fn weights(&mut self, shape: &[usize]) -> ValueId {
+        let n = shape.iter().product();
+        let data: Vec<f32> = (0..n).map(|_| self.small()).collect();
+        self.literal(Tensor::from_slice(shape, &data).expect("few elements"))
+    }
+
+    /// A constant vector of i64.
+    pub fn ints(&mut self, ints: &[i64]) -> ValueId {
+        self.literal(Tensor::from_slice(&[ints.len()], ints).expect("few elements"))
+    }
+
+    fn small(&mut self) -> f32 {
+        self.draw.below(4001) as f32 / 1000. - 2.
+    }
+
+    /// A node with `outputs` outputs, whose types are inferred at the end.
+    pub fn node(
+        &mut self,
+        op: &str,
+        attrs: Attrs,
+        inputs: &[ValueId],
+        outputs: usize,
+    ) -> Vec<ValueId> {
+        let name = format!("n{}", self.f.nodes.len());
+        self.named(&name, op, attrs, inputs, outputs)
+    }
+
+    fn named(
+        &mut self,
+        name: &str,
+        op: &str,
+        attrs: Attrs,
+        inputs: &[ValueId],
+        outputs: usize,
+    ) -> Vec<ValueId> {
+        for live in self.live.iter_mut().filter(|l| inputs.contains(&l.id)) {
+            live.used = true;
+        }
+        let untyped = || TensorType::fixed(DType::F32, &[]);
+        let outputs: Vec<ValueId> = (0..outputs)
+            .map(|o| self.f.add_value(format!("{name}.{o}"), untyped()))
+            .collect();
+        self.f.nodes.push(Node {
+            name: name.into(),
+            op: op.into(),
+            attrs,
+            inputs: inputs.iter().copied().map(Some).collect(),
+            outputs: outputs.clone(),
+            part: Part::Step,
+        });
+        outputs
+    }
+
+    /// A node of one output without attributes.
+    pub fn apply(&mut self, op: &str, inputs: &[ValueId]) -> ValueId {
+        self.node(op, Attrs::default(), inputs, 1)[0]
+    }
+
+    /// Lets further nodes read `id`.
+    pub fn push(&mut self, id: ValueId, rows: Rows, cols: usize) {
+        let used = false;
+        self.live.push(Live {
+            id,
+            rows,
+            cols,
+            used,
+        });
+    }
+
+    /// A value to read: a recent one makes chains, any one makes fan-out.
+    pub fn operand(&mut self) -> Live {
+        let n = self.live.len() as u64;
+        let back = if self.draw.chance(60) { n.min(2) } else { n };
+        self.live[(n - 1 - self.draw.below(back)) as usize]
+    }
+
+    /// The node that fails on demand. Gives its output.
+    fn trap(&mut self, trap: Trap) -> ValueId {
+        let x = self.operand();
+        match trap {
+            Trap::Index => {
+                let which = self.other_param("which", DType::I64, &[2]);
+                let table = self.weights(&[5, 8]);
+                let y = self.named(TRAP, "Gather", Attrs::default(), &[table, which], 1)[0];
+                self.push(y, Rows::Fixed(2), 8);
+                y
+            }
+            Trap::Divide => {
+                let by = self.other_param("divisor", DType::I32, &[1]);
+                let to =
+                    |dtype| Attrs::default().with("to", convoke_common::graph::Attr::DType(dtype));
+                let whole = self.node("Cast", to(DType::I32), &[x.id], 1)[0];
+                let y = self.named(TRAP, "Div", Attrs::default(), &[whole, by], 1)[0];
+                let y = self.node("Cast", to(DType::F32), &[y], 1)[0];
+                self.push(y, x.rows, x.cols);
+                y
+            }
+            Trap::Memory => {
+                let size = self.other_param("size", DType::I64, &[1]);
+                let y = self.named(TRAP, "ConstantOfShape", Attrs::default(), &[size], 1)[0];
+                let keep = Attrs::default().with("keepdims", convoke_common::graph::Attr::Int(0));
+                let sum = self.node("ReduceSum", keep, &[y], 1)[0];
+                let y = self.apply("Add", &[x.id, sum]);
+                self.push(y, x.rows, x.cols);
+                y
+            }
+        }
+    }
+
+    fn finish(mut self, trapped: Option<ValueId>) -> Function {
+        let mut results: Vec<ValueId> = trapped.into_iter().collect();
+        let is_param = |id: &ValueId| self.f.params.contains(id);
+        let ends = self.live.iter().filter(|l| !l.used).map(|l| l.id);
+        results.extend(ends.filter(|id| !is_param(id)));
+        results.dedup();
+        results.truncate(RESULTS - 1);
+        // One more that others read as well; seldom a parameter as it is.
+        let any = self.draw.index(self.live.len());
+        results.extend(any.map(|i| self.live[i].id));
+        self.f.results = results
+            .into_iter()
+            .enumerate()
+            .map(|(i, id)| (format!("r{i}"), id))
+            .collect();
+        infer_types(&mut self.f)
+            .unwrap_or_else(|e| panic!("a generated function is wrong: {e:?}\n{}", self.f));
+        self.f
+    }
+}

@@ -1,0 +1,138 @@
+//! Workloads: random typed functions over the op set, and inputs for them.
+//!
+//! A model is determined by its [`ModelSpec`]: elementwise chains, fan-out and fan-in, products with constants,
+//! ops of several outputs, a dynamic axis, tensors large enough for a stream of their own, and one node that
+//! fails on values of the caller's choice (the *trap*).
+
+mod build;
+mod inputs;
+mod ops;
+
+use std::sync::Arc;
+
+use convoke_common::error::Code;
+use convoke_common::graph::Function;
+use convoke_coordinator::passes::optimise;
+use serde::{Deserialize, Serialize};
+
+use crate::draw::Draw;
+
+pub use inputs::inputs;
+
+/// The name of the node that fails on demand.
+pub const TRAP: &str = "trap";
+/// The largest value of the dynamic axis.
+pub const AXIS_BOUND: i64 = 8;
+
+/// A node that fails on values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Trap {
+    /// Gather at an index that the caller gives.
+    Index,
+    /// Integer division by what the caller gives.
+    Divide,
+    /// A tensor of as many elements as the caller says.
+    Memory,
+}
+
+impl Trap {
+    /// The code of its error.
+    pub fn code(self) -> Code {
+        match self {
+            Trap::Index | Trap::Divide => Code::KernelFailed,
+            Trap::Memory => Code::OutOfMemory,
+        }
+    }
+}
+
+/// What determines a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelSpec {
+    pub seed: u64,
+    /// Nodes, before optimisation.
+    pub nodes: u16,
+    /// Tensors above the limit of what shares a lane.
+    pub wide: bool,
+    /// The outermost axis is dynamic.
+    pub dynamic: bool,
+    pub trap: Option<Trap>,
+}
+
+/// A function and what the driver of a scenario needs to know of it.
+#[derive(Debug, Clone)]
+pub struct Model {
+    pub spec: ModelSpec,
+    pub function: Arc<Function>,
+    /// Names of the nodes that run in a step once optimised.
+    pub steps: Vec<String>,
+}
+
+impl ModelSpec {
+    /// A random model.
+    pub fn draw(d: &mut Draw) -> ModelSpec {
+        let wide = d.chance(25);
+        ModelSpec {
+            seed: d.word(),
+            nodes: if wide { d.range(4, 10) } else { d.range(4, 24) } as u16,
+            wide,
+            dynamic: d.chance(40),
+            trap: match d.below(5) {
+                0 => Some(Trap::Index),
+                1 => Some(Trap::Divide),
+                2 => Some(Trap::Memory),
+                _ => None,
+            },
+        }
+    }
+
+    /// The model.
+    pub fn build(self) -> Model {
+        let function = build::function(self);
+        let optimised = optimise(function.clone(), true).expect("generated functions verify");
+        let steps = optimised.function.nodes.iter();
+        Model {
+            spec: self,
+            steps: steps
+                .filter(|n| n.part == convoke_common::graph::Part::Step)
+                .map(|n| n.name.to_string())
+                .collect(),
+            function: Arc::new(function),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::oracle::{Expected, expect};
+
+    #[test]
+    fn models_repeat_verify_and_evaluate() {
+        let mut ops = BTreeSet::new();
+        let mut d = Draw::new(1);
+        for _ in 0..300 {
+            let spec = ModelSpec::draw(&mut d);
+            let model = spec.build();
+            assert_eq!(model.function, spec.build().function);
+            assert!(!model.steps.is_empty(), "{spec:?}\n{}", model.function);
+            ops.extend(model.function.nodes.iter().map(|n| n.op.to_string()));
+            let given = inputs(&model, d.word(), 3, false);
+            match expect(&model, &given) {
+                Expected::Results(r) => assert_eq!(r.len(), model.function.results.len()),
+                Expected::Fails { code, .. } => panic!("{code:?} in {spec:?}"),
+            }
+            if let Some(trap) = spec.trap {
+                let given = inputs(&model, d.word(), 3, true);
+                let want = Expected::Fails {
+                    code: trap.code(),
+                    node: TRAP.into(),
+                };
+                assert_eq!(expect(&model, &given), want, "{spec:?}");
+                assert!(model.steps.iter().any(|s| s.split('+').any(|n| n == TRAP)));
+            }
+        }
+        assert!(ops.len() >= 25, "{ops:?}");
+    }
+}

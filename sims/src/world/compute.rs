@@ -1,0 +1,159 @@
+//! A compute pool in virtual time: each job waits its turn and a drawn duration, then runs inline.
+//!
+//! One job runs at a time and each launches one kernel, so that time passes between kernels and whatever happens
+//! meanwhile (an abort, a lost peer) meets a step in the middle. Kernels themselves are the real ones.
+
+use std::collections::BinaryHeap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use convoke_common::world::{Compute, Job, Refusal, RefusedJob};
+
+use super::gate::Gate;
+use super::knobs::Knobs;
+use super::panics::injected;
+use crate::draw::Draw;
+
+/// What a simulated worker says that it computes per second, and copies.
+const SPEED: (f64, f64) = (1e9, 1e10);
+
+/// Jobs that may wait, as in production.
+const QUEUE: usize = 1 << 16;
+
+struct Waiting {
+    priority: i64,
+    sequence: u64,
+    begin: Option<Job>,
+    job: Job,
+}
+
+impl Ord for Waiting {
+    fn cmp(&self, other: &Waiting) -> std::cmp::Ordering {
+        self.priority
+            .cmp(&other.priority)
+            .then(other.sequence.cmp(&self.sequence))
+    }
+}
+impl PartialOrd for Waiting {
+    fn partial_cmp(&self, other: &Waiting) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl PartialEq for Waiting {
+    fn eq(&self, other: &Waiting) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+impl Eq for Waiting {}
+
+struct State {
+    waiting: BinaryHeap<Waiting>,
+    sequence: u64,
+    active: bool,
+    draw: Draw,
+}
+
+/// See the module.
+pub(super) struct SimCompute {
+    gate: Arc<Gate>,
+    knobs: Arc<Knobs>,
+    state: Arc<Mutex<State>>,
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl SimCompute {
+    pub(super) fn new(gate: Arc<Gate>, knobs: Arc<Knobs>, draw: Draw) -> SimCompute {
+        SimCompute {
+            gate,
+            knobs,
+            state: Arc::new(Mutex::new(State {
+                waiting: BinaryHeap::new(),
+                sequence: 0,
+                active: false,
+                draw,
+            })),
+        }
+    }
+
+    fn queue(&self, priority: i64, begin: Option<Job>, job: Job) -> Result<(), RefusedJob> {
+        let mut s = lock(&self.state);
+        if self.knobs.refuses() || s.waiting.len() >= QUEUE {
+            let reason = Refusal::Full;
+            return Err(RefusedJob { job, reason });
+        }
+        s.sequence += 1;
+        let sequence = s.sequence;
+        s.waiting.push(Waiting {
+            priority,
+            sequence,
+            begin,
+            job,
+        });
+        if !std::mem::replace(&mut s.active, true) {
+            drop(s);
+            let drain = drain(self.state.clone(), self.knobs.clone());
+            drop(self.gate.spawn(Box::pin(drain)));
+        }
+        Ok(())
+    }
+}
+
+async fn drain(state: Arc<Mutex<State>>, knobs: Arc<Knobs>) {
+    loop {
+        let (least, most) = knobs.job_ms();
+        let (next, took) = {
+            let mut s = lock(&state);
+            let Some(next) = s.waiting.pop() else {
+                s.active = false;
+                return;
+            };
+            (next, s.draw.range(least, most))
+        };
+        if let Some(begin) = next.begin {
+            begin();
+        }
+        if took > 0 {
+            tokio::time::sleep(Duration::from_millis(took)).await;
+        }
+        knobs.while_hung().await;
+        // A job reports its own panics; one that escapes must not end the loop.
+        let _ = catch_unwind(AssertUnwindSafe(next.job));
+    }
+}
+
+impl Compute for SimCompute {
+    fn threads(&self) -> usize {
+        1
+    }
+
+    fn speed(&self) -> (f64, f64) {
+        SPEED
+    }
+
+    fn submit(&self, priority: i64, job: Job) -> Result<(), RefusedJob> {
+        self.queue(priority, None, job)
+    }
+
+    fn submit_begun(&self, priority: i64, begin: Job, job: Job) -> Result<(), RefusedJob> {
+        self.queue(priority, Some(begin), job)
+    }
+
+    fn wake(&self) -> Duration {
+        // Nothing is briefer: every kernel goes through the queue, where time passes and faults are injected.
+        Duration::ZERO
+    }
+
+    fn slice(&self) -> usize {
+        1
+    }
+
+    fn launching(&self, node: &str) {
+        if self.knobs.panics(node) {
+            injected(&format!("kernel of {node}"));
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! A host's disk: files in memory that outlive processes. What was written and not synced may be lost when the power
+//! fails; a process that is merely killed loses nothing.
+//!
+//! A file's name is durable once the file was synced, or renamed; removing one is durable at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use convoke_common::world::{EntryKind, FileIdentity, StoreError};
+
+use super::knobs::{Knobs, Surviving};
+use crate::draw::Draw;
+
+/// The only device there is.
+const DEVICE: u64 = 1;
+
+enum Change {
+    Write { offset: u64, bytes: Vec<u8> },
+    Length(u64),
+}
+
+impl Change {
+    fn apply(&self, content: &mut Vec<u8>) {
+        match self {
+            Change::Write { offset, bytes } => {
+                let (start, end) = (*offset as usize, *offset as usize + bytes.len());
+                if content.len() < end {
+                    content.resize(end, 0);
+                }
+                content[start..end].copy_from_slice(bytes);
+            }
+            Change::Length(length) => content.resize(*length as usize, 0),
+        }
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Inode {
+    number: u64,
+    /// What a reader sees.
+    content: Vec<u8>,
+    synced: Vec<u8>,
+    unsynced: Vec<Change>,
+    named: bool,
+    /// Counts changes: the file's times.
+    changes: u64,
+    exclusive: bool,
+}
+
+pub(super) type File = Arc<Mutex<Inode>>;
+
+fn inode(file: &File) -> MutexGuard<'_, Inode> {
+    file.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Inode {
+    fn change(&mut self, change: Change) {
+        change.apply(&mut self.content);
+        self.unsynced.push(change);
+        self.changes += 1;
+    }
+
+    fn sync(&mut self) {
+        self.synced.clone_from(&self.content);
+        self.unsynced.clear();
+        self.named = true;
+    }
+
+    /// What is left after a power cut; whether the name is.
+    fn cut(&mut self, surviving: Surviving, draw: &mut Draw) -> bool {
+        let changes = std::mem::take(&mut self.unsynced);
+        let kept = match surviving {
+            Surviving::None => 0,
+            Surviving::All => changes.len(),
+            Surviving::Prefix => draw.below(changes.len() as u64 + 1) as usize,
+        };
+        let mut content = std::mem::take(&mut self.synced);
+        changes[..kept].iter().for_each(|c| c.apply(&mut content));
+        if surviving == Surviving::Prefix
+            && let Some(Change::Write { offset, bytes }) = changes.get(kept)
+        {
+            let torn = draw.below(bytes.len() as u64 + 1) as usize;
+            let (offset, bytes) = (*offset, bytes[..torn].to_vec());
+            Change::Write { offset, bytes }.apply(&mut content);
+        }
+        self.content.clone_from(&content);
+        self.synced = content;
+        self.named || kept > 0 || surviving == Surviving::All
+    }
+}
+
+#[derive(Default)]
+struct Tree {
+    files: BTreeMap<PathBuf, File>,
+    folders: BTreeSet<PathBuf>,
+    numbers: u64,
+    /// The power failed; until the next start nothing is read or written.
+    dark: bool,
+}
+
+/// See the module.
+pub struct Disk {
+    tree: Mutex<Tree>,
+    draw: Mutex<Draw>,
+    pub(super) knobs: Arc<Knobs>,
+}
+
+fn io(operation: &'static str, path: &Path, kind: std::io::ErrorKind) -> StoreError {
+    StoreError::io(operation, path, kind.into())
+}
+
+impl Disk {
+    pub(super) fn new(draw: Draw, knobs: Arc<Knobs>) -> Disk {
+        let folders = BTreeSet::from([PathBuf::from("/")]);
+        Disk {
+            tree: Mutex::new(Tree {
+                folders,
+                ..Tree::default()
+            }),
+            draw: Mutex::new(draw),
+            knobs,
+        }
+    }
+
+    fn tree(&self) -> MutexGuard<'_, Tree> {
+        self.tree.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The power fails.
+    pub fn cut(&self) {
+        let mut draw = self.draw.lock().unwrap_or_else(PoisonError::into_inner);
+        let surviving = draw.pick(&[Surviving::None, Surviving::All, Surviving::Prefix]);
+        let mut tree = self.tree();
+        tree.dark = true;
+        tree.files.retain(|_, f| inode(f).cut(surviving, &mut draw));
+    }
+
+    /// Whether the power failed and is not back.
+    pub fn is_dark(&self) -> bool {
+        self.tree().dark
+    }
+
+    /// The power is back; files that the last process had for itself are free.
+    pub fn start(&self) {
+        let mut tree = self.tree();
+        tree.dark = false;
+        tree.files.values().for_each(|f| inode(f).exclusive = false);
+    }
+
+    /// All files and their sizes.
+    pub fn files(&self) -> Vec<(PathBuf, u64)> {
+        let tree = self.tree();
+        let size = |f: &File| inode(f).content.len() as u64;
+        tree.files
+            .iter()
+            .map(|(p, f)| (p.clone(), size(f)))
+            .collect()
+    }
+
+    fn powered(&self, operation: &'static str, path: &Path) -> Result<(), StoreError> {
+        match self.is_dark() {
+            true => Err(io(operation, path, std::io::ErrorKind::Other)),
+            false => Ok(()),
+        }
+    }
+
+    /// Before each change of anything: there may be no room, or the power may fail in it.
+    fn may_change(&self, operation: &'static str, path: &Path) -> Result<(), StoreError> {
+        self.powered(operation, path)?;
+        if self.knobs.disk_full() {
+            return Err(io(operation, path, std::io::ErrorKind::StorageFull));
+        }
+        if self.knobs.cuts_power() {
+            self.cut();
+        }
+        self.powered(operation, path)
+    }
+
+    pub(super) fn find(&self, operation: &'static str, path: &Path) -> Result<File, StoreError> {
+        self.powered(operation, path)?;
+        let tree = self.tree();
+        if let Some(file) = tree.files.get(path) {
+            return Ok(file.clone());
+        }
+        Err(match tree.folders.contains(path) {
+            true => StoreError::NotAFile { path: path.into() },
+            false => StoreError::NotFound { path: path.into() },
+        })
+    }
+
+    pub(super) fn make(&self, path: &Path, overwrite: bool) -> Result<File, StoreError> {
+        self.may_change("create", path)?;
+        let mut tree = self.tree();
+        if tree.folders.contains(path) {
+            return Err(StoreError::NotAFile { path: path.into() });
+        }
+        if !path.parent().is_some_and(|p| tree.folders.contains(p)) {
+            return Err(StoreError::NotFound { path: path.into() });
+        }
+        if !overwrite && tree.files.contains_key(path) {
+            return Err(io("create", path, std::io::ErrorKind::AlreadyExists));
+        }
+        tree.numbers += 1;
+        let number = tree.numbers;
+        let file = File::new(Mutex::new(Inode {
+            number,
+            ..Inode::default()
+        }));
+        tree.files.insert(path.into(), file.clone());
+        Ok(file)
+    }
+
+    /// The file, for one holder at a time; made where it is missing.
+    pub(super) fn hold(&self, path: &Path) -> Result<File, StoreError> {
+        let file = match self.find("open", path) {
+            Err(StoreError::NotFound { .. }) => self.make(path, false)?,
+            found => found?,
+        };
+        if std::mem::replace(&mut inode(&file).exclusive, true) {
+            return Err(StoreError::InUse { path: path.into() });
+        }
+        Ok(file)
+    }
+
+    pub(super) fn let_go(file: &File) {
+        inode(file).exclusive = false;
+    }
+
+    pub(super) fn identity(&self, file: &File) -> FileIdentity {
+        let f = inode(file);
+        FileIdentity {
+            device: DEVICE,
+            inode: f.number,
+            size: f.content.len() as u64,
+            modified_ns: i128::from(f.changes),
+            changed_ns: i128::from(f.changes),
+        }
+    }
+
+    pub(super) fn read(
+        &self,
+        file: &File,
+        path: &Path,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<usize, StoreError> {
+        self.powered("read", path)?;
+        let f = inode(file);
+        let start = f.content.len().min(offset as usize);
+        let got = out.len().min(f.content.len() - start);
+        out[..got].copy_from_slice(&f.content[start..start + got]);
+        Ok(got)
+    }
+
+    pub(super) fn write(
+        &self,
+        file: &File,
+        path: &Path,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), StoreError> {
+        self.may_change("write", path)?;
+        let bytes = bytes.to_vec();
+        inode(file).change(Change::Write { offset, bytes });
+        Ok(())
+    }
+
+    pub(super) fn length(&self, file: &File, path: &Path, length: u64) -> Result<(), StoreError> {
+        self.may_change("set the length of", path)?;
+        inode(file).change(Change::Length(length));
+        Ok(())
+    }
+
+    pub(super) fn sync(&self, file: &File, path: &Path) -> Result<(), StoreError> {
+        self.powered("sync", path)?;
+        inode(file).sync();
+        Ok(())
+    }
+
+    /// A synced file in place of another, or nothing of it.
+    pub(super) fn replace(&self, path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
+        let file = self.make(path, true)?;
+        let mut f = inode(&file);
+        f.content = bytes.to_vec();
+        f.sync();
+        Ok(())
+    }
+
+    pub(super) fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
+        self.may_change("rename", from)?;
+        let mut tree = self.tree();
+        let Some(file) = tree.files.remove(from) else {
+            return Err(StoreError::NotFound { path: from.into() });
+        };
+        inode(&file).named = true;
+        tree.files.insert(to.into(), file);
+        Ok(())
+    }
+
+    pub(super) fn remove(&self, path: &Path) -> Result<(), StoreError> {
+        self.may_change("remove", path)?;
+        match self.tree().files.remove(path) {
+            Some(_) => Ok(()),
+            None => Err(StoreError::NotFound { path: path.into() }),
+        }
+    }
+
+    pub(super) fn make_folder(&self, path: &Path) -> Result<(), StoreError> {
+        self.may_change("create the folder", path)?;
+        let mut tree = self.tree();
+        let above: Vec<PathBuf> = path.ancestors().map(Path::to_owned).collect();
+        tree.folders.extend(above);
+        Ok(())
+    }
+
+    /// Names, kinds and sizes of what lies directly in a folder.
+    pub(super) fn entries(
+        &self,
+        folder: &Path,
+    ) -> Result<Vec<(PathBuf, EntryKind, u64)>, StoreError> {
+        self.powered("list", folder)?;
+        let tree = self.tree();
+        if !tree.folders.contains(folder) {
+            return Err(StoreError::NotFound {
+                path: folder.into(),
+            });
+        }
+        let inside = |p: &&PathBuf| p.parent() == Some(folder);
+        let files = tree.files.iter().filter(|(p, _)| inside(p));
+        let mut all: Vec<_> = files
+            .map(|(p, f)| (p.clone(), EntryKind::File, inode(f).content.len() as u64))
+            .collect();
+        let folders = tree.folders.iter().filter(inside);
+        all.extend(folders.map(|p| (p.clone(), EntryKind::Folder, 0)));
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(all)
+    }
+}

@@ -1,0 +1,140 @@
+//! Where every task of a host passes: it can be stopped and continued as a whole, as by SIGSTOP and SIGCONT.
+//!
+//! While the gate is closed no task of the host is polled. Its timers fire, its sockets fill, and each task finds out
+//! late, once the gate opens.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use convoke_common::world::BoxFuture;
+use tokio::task::JoinHandle;
+
+use super::host::Host;
+
+thread_local!(static CURRENT: Cell<Option<Host>> = const { Cell::new(None) });
+
+/// The host whose code runs on this thread at the moment.
+pub fn current_host() -> Option<Host> {
+    CURRENT.get()
+}
+
+/// Names the host whose code runs, until dropped.
+pub struct Inside(Option<Host>);
+
+impl Inside {
+    /// From now on.
+    pub fn of(host: Host) -> Inside {
+        Inside(CURRENT.replace(Some(host)))
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        CURRENT.set(self.0);
+    }
+}
+
+/// See the module.
+pub struct Gate {
+    host: Host,
+    closed: AtomicBool,
+    waiting: Mutex<Vec<Waker>>,
+}
+
+impl Gate {
+    pub(crate) fn new(host: Host) -> Arc<Gate> {
+        Arc::new(Gate {
+            host,
+            closed: AtomicBool::new(false),
+            waiting: Mutex::default(),
+        })
+    }
+
+    /// The host.
+    pub fn host(&self) -> Host {
+        self.host
+    }
+
+    /// Stops the host.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+    }
+
+    /// Lets it go on.
+    pub fn open(&self) {
+        self.closed.store(false, Ordering::Relaxed);
+        let waiting = {
+            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *waiting)
+        };
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// Whether the host is stopped.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    /// A task of this host.
+    pub fn wrap(self: &Arc<Self>, task: BoxFuture<'static, ()>) -> Gated {
+        Gated {
+            gate: self.clone(),
+            task: Some(task),
+        }
+    }
+
+    /// Spawns a task of this host on the current runtime, which is the host's.
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "this is the seam that owns spawning"
+    )]
+    pub fn spawn(self: &Arc<Self>, task: BoxFuture<'static, ()>) -> JoinHandle<()> {
+        tokio::spawn(self.wrap(task))
+    }
+}
+
+/// A task behind a gate.
+pub struct Gated {
+    gate: Arc<Gate>,
+    task: Option<BoxFuture<'static, ()>>,
+}
+
+impl Future for Gated {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.get_mut();
+        let Some(task) = &mut this.task else {
+            return Poll::Ready(());
+        };
+        if this.gate.is_closed() {
+            let mut waiting = this
+                .gate
+                .waiting
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            if !waiting.iter().any(|w| w.will_wake(cx.waker())) {
+                waiting.push(cx.waker().clone());
+            }
+            return Poll::Pending;
+        }
+        let _inside = Inside::of(this.gate.host);
+        let polled = task.as_mut().poll(cx);
+        if polled.is_ready() {
+            this.task = None;
+        }
+        polled
+    }
+}
+
+impl Drop for Gated {
+    fn drop(&mut self) {
+        // What a task holds is let go of in its host's name, also when the host's process is killed.
+        let _inside = Inside::of(self.gate.host);
+        self.task = None;
+    }
+}

@@ -1,0 +1,149 @@
+//! What a scenario changes on a host while it runs.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use tokio::sync::Notify;
+
+/// What of the unsynced writes a power cut leaves on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Surviving {
+    /// Nothing.
+    None,
+    /// Everything.
+    All,
+    /// The earlier ones of each file, the last of them perhaps in part.
+    Prefix,
+}
+
+/// See the module. Every setting may be changed at any time.
+#[derive(Debug)]
+pub struct Knobs {
+    job_ms: [AtomicU64; 2],
+    slow: AtomicU32,
+    hang: AtomicBool,
+    unhang: Notify,
+    refuse: AtomicBool,
+    panics: Mutex<Vec<(String, u32)>>,
+    clock_off: AtomicI64,
+    disk_full: AtomicBool,
+    cut_after: AtomicI64,
+}
+
+impl Default for Knobs {
+    fn default() -> Knobs {
+        Knobs {
+            job_ms: [AtomicU64::new(0), AtomicU64::new(2)],
+            slow: AtomicU32::new(1),
+            hang: AtomicBool::new(false),
+            unhang: Notify::new(),
+            refuse: AtomicBool::new(false),
+            panics: Mutex::default(),
+            clock_off: AtomicI64::new(0),
+            disk_full: AtomicBool::new(false),
+            cut_after: AtomicI64::new(-1),
+        }
+    }
+}
+
+impl Knobs {
+    /// Milliseconds that a kernel takes, drawn from this range; 0 to 2 at first.
+    pub fn set_job_ms(&self, least: u64, most: u64) {
+        self.job_ms[0].store(least.min(most), Ordering::Relaxed);
+        self.job_ms[1].store(most, Ordering::Relaxed);
+    }
+
+    pub(super) fn job_ms(&self) -> (u64, u64) {
+        let [least, most] = [0, 1].map(|i| self.job_ms[i].load(Ordering::Relaxed));
+        let slow = u64::from(self.slow.load(Ordering::Relaxed));
+        // Changed between the two reads, they may be the wrong way round.
+        (least.min(most) * slow, most * slow)
+    }
+
+    /// Kernels take this many times as long.
+    pub fn set_slow(&self, factor: u32) {
+        self.slow.store(factor.max(1), Ordering::Relaxed);
+    }
+
+    /// The next kernel does not return, until this is unset.
+    pub fn set_hang(&self, hang: bool) {
+        self.hang.store(hang, Ordering::Relaxed);
+        if !hang {
+            self.unhang.notify_waiters();
+        }
+    }
+
+    pub(super) async fn while_hung(&self) {
+        loop {
+            let unhung = self.unhang.notified();
+            if !self.hang.load(Ordering::Relaxed) {
+                return;
+            }
+            unhung.await;
+        }
+    }
+
+    /// Whether kernels hang.
+    pub fn hangs(&self) -> bool {
+        self.hang.load(Ordering::Relaxed)
+    }
+
+    /// The compute pool takes no job.
+    pub fn set_refuse(&self, refuse: bool) {
+        self.refuse.store(refuse, Ordering::Relaxed);
+    }
+
+    pub(super) fn refuses(&self) -> bool {
+        self.refuse.load(Ordering::Relaxed)
+    }
+
+    /// The next `count` launches of nodes called `node` panic; `*` stands for any node.
+    pub fn panic_at(&self, node: impl Into<String>, count: u32) {
+        let mut panics = self.panics.lock().unwrap_or_else(PoisonError::into_inner);
+        panics.push((node.into(), count));
+    }
+
+    /// Whether this launch is to panic; it then counts.
+    pub(super) fn panics(&self, node: &str) -> bool {
+        let mut panics = self.panics.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = panics
+            .iter_mut()
+            .find(|(at, left)| *left > 0 && (at == "*" || at == node));
+        let Some((_, left)) = due else { return false };
+        *left -= 1;
+        panics.retain(|(_, left)| *left > 0);
+        true
+    }
+
+    /// How far the calendar is off, in seconds.
+    pub fn set_clock_off(&self, seconds: i64) {
+        self.clock_off.store(seconds, Ordering::Relaxed);
+    }
+
+    pub(super) fn clock_off(&self) -> i64 {
+        self.clock_off.load(Ordering::Relaxed)
+    }
+
+    /// Writes fail for want of room.
+    pub fn set_disk_full(&self, full: bool) {
+        self.disk_full.store(full, Ordering::Relaxed);
+    }
+
+    pub(super) fn disk_full(&self) -> bool {
+        self.disk_full.load(Ordering::Relaxed)
+    }
+
+    /// The host's power fails in the `n`th write from now, 0 for the next.
+    pub fn cut_power_after(&self, n: u32) {
+        self.cut_after.store(i64::from(n), Ordering::Relaxed);
+    }
+
+    /// Counts a write; whether the power fails in it.
+    pub(super) fn cuts_power(&self) -> bool {
+        let left = self.cut_after.load(Ordering::Relaxed);
+        if left >= 0 {
+            self.cut_after.store(left - 1, Ordering::Relaxed);
+        }
+        left == 0
+    }
+}

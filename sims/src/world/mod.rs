@@ -1,0 +1,129 @@
+//! A [`World`] made of simulated parts: turmoil's network, virtual time, a disk in memory, seeded randomness.
+//!
+//! ```text
+//! Machine (one per host, outlives its processes)
+//!   ├─ Knobs   what a scenario changes while the host runs
+//!   ├─ Gate    every task of the host goes through it: closed, the host is stopped as by SIGSTOP
+//!   ├─ Disk    files; a power cut takes what was not synced
+//!   └─ boot()  the World of a new process: SimNet, SimCompute, SimStore, SimClock, SimRng
+//! ```
+//!
+//! Invariants:
+//! 1. Everything that a run depends on comes from its seed: no clock, thread, file or random number of the machine
+//!    that simulates is visible to production code. Only what ring draws for TLS differs, in content, never in length.
+//! 2. What one host draws does not depend on what another draws.
+//! 3. A process that ended leaves nothing behind but the files of its disk and the packets that it sent.
+
+mod clock;
+mod compute;
+mod disk;
+mod gate;
+mod host;
+mod knobs;
+mod net;
+mod panics;
+mod rng;
+mod store;
+mod udp;
+mod wire;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use convoke_common::world::{Rng, WallClock, World};
+
+use crate::draw::Draw;
+use crate::trace::Trace;
+
+pub use clock::{EPOCH, SimTime};
+pub use disk::Disk;
+pub use gate::{Gate, Inside, current_host};
+pub use host::Host;
+pub use knobs::{Knobs, Surviving};
+pub use panics::{unexpected, watch};
+pub use wire::{Wire, Wires};
+
+/// What all machines of a cluster share.
+#[derive(Clone)]
+pub struct Common {
+    /// Time since the simulation began.
+    pub time: SimTime,
+    /// What is recorded.
+    pub trace: Trace,
+    /// What links do to packets.
+    pub wires: Arc<Wires>,
+    /// Host names and their addresses.
+    pub names: Arc<BTreeMap<String, IpAddr>>,
+}
+
+/// A host: what is left when its process ends.
+pub struct Machine {
+    /// Which.
+    pub host: Host,
+    /// What a scenario changes.
+    pub knobs: Arc<Knobs>,
+    /// Stops and continues its tasks.
+    pub gate: Arc<Gate>,
+    /// Its files.
+    pub disk: Arc<Disk>,
+    common: Common,
+    draw: Draw,
+    boots: AtomicU64,
+}
+
+impl Machine {
+    /// A machine that never ran.
+    pub fn new(host: Host, seed: u64, common: Common) -> Machine {
+        let draw = Draw::new(seed).fork(&host.name());
+        let knobs = Arc::new(Knobs::default());
+        Machine {
+            gate: Gate::new(host),
+            disk: Arc::new(Disk::new(draw.fork("disk"), knobs.clone())),
+            knobs,
+            host,
+            common,
+            draw,
+            boots: AtomicU64::new(0),
+        }
+    }
+
+    /// The world of a new process.
+    pub fn boot(&self) -> World {
+        let boot = self.boots.fetch_add(1, Ordering::Relaxed);
+        let draw = self.draw.fork(&format!("boot {boot}"));
+        let rng: Arc<dyn Rng> = Arc::new(rng::SimRng::new(draw.fork("rng")));
+        let wall: Arc<dyn WallClock> = Arc::new(clock::SimClock::new(
+            self.common.time.clone(),
+            self.knobs.clone(),
+        ));
+        World {
+            net: Arc::new(net::SimNet::new(
+                self.gate.clone(),
+                self.disk.clone(),
+                self.common.clone(),
+                wall.clone(),
+                rng.clone(),
+                draw.fork("net"),
+            )),
+            compute: Arc::new(compute::SimCompute::new(
+                self.gate.clone(),
+                self.knobs.clone(),
+                draw.fork("compute"),
+            )),
+            store: Arc::new(store::SimStore::new(
+                self.disk.clone(),
+                self.gate.clone(),
+                draw.fork("store"),
+            )),
+            wall,
+            rng,
+        }
+    }
+
+    /// Processes that it ran, the present one included.
+    pub fn boots(&self) -> u64 {
+        self.boots.load(Ordering::Relaxed)
+    }
+}

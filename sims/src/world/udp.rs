@@ -1,0 +1,238 @@
+//! turmoil's UDP as a socket of quinn's, with a network in between that loses, doubles, damages and delays packets.
+//!
+//! The sender draws each packet's fate and writes its delay before it; the receiver takes that off and hands the packet
+//! up when it is due. So a packet is on its way whatever becomes of its sender.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use quinn::udp::{RecvMeta, Transmit};
+use quinn::{AsyncUdpSocket, UdpPoller};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::disk::Disk;
+use super::gate::Gate;
+use super::wire::Wires;
+use crate::draw::Draw;
+use crate::trace::Trace;
+
+/// Bytes before each packet: its delay in milliseconds.
+const PREFIX: usize = 2;
+
+/// The longest packet that a socket takes.
+const LONGEST: usize = 1 << 16;
+
+type Readable = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
+
+struct Inbox {
+    readable: Option<Readable>,
+    /// Packets that are not due yet, by when they are and the order of arrival.
+    early: BTreeMap<(Instant, u64), (Vec<u8>, SocketAddr)>,
+    arrivals: u64,
+    timer: Option<Pin<Box<Sleep>>>,
+    buffer: Vec<u8>,
+}
+
+/// See the module.
+pub(super) struct SimUdp {
+    io: Arc<turmoil::net::UdpSocket>,
+    bound: SocketAddr,
+    me: IpAddr,
+    gate: Arc<Gate>,
+    disk: Arc<Disk>,
+    wires: Arc<Wires>,
+    trace: Trace,
+    draw: Mutex<Draw>,
+    inbox: Mutex<Inbox>,
+}
+
+impl fmt::Debug for SimUdp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SimUdp({} of {})", self.bound, self.gate.host())
+    }
+}
+
+impl SimUdp {
+    pub(super) async fn bind(
+        addr: SocketAddr,
+        me: IpAddr,
+        gate: Arc<Gate>,
+        disk: Arc<Disk>,
+        wires: Arc<Wires>,
+        trace: Trace,
+        draw: Draw,
+    ) -> io::Result<Arc<SimUdp>> {
+        let io = Arc::new(turmoil::net::UdpSocket::bind(addr).await?);
+        let bound = io.local_addr()?;
+        Ok(Arc::new(SimUdp {
+            io,
+            bound,
+            me,
+            gate,
+            disk,
+            wires,
+            trace,
+            draw: Mutex::new(draw),
+            inbox: Mutex::new(Inbox {
+                readable: None,
+                early: BTreeMap::new(),
+                arrivals: 0,
+                timer: None,
+                buffer: vec![0; LONGEST],
+            }),
+        }))
+    }
+
+    fn draw(&self) -> MutexGuard<'_, Draw> {
+        self.draw.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts one packet on its way, or two, or none.
+    fn emit(&self, packet: &[u8], to: SocketAddr) {
+        if self.disk.is_dark() {
+            return;
+        }
+        let wire = self.wires.get(self.me, to.ip().to_canonical());
+        let mut draw = self.draw();
+        let mut of_a_million = |rate: u32| draw.below(1_000_000) < u64::from(rate);
+        let lost = of_a_million(wire.loss);
+        let copies = 1 + u64::from(of_a_million(wire.duplicate));
+        let corrupt = of_a_million(wire.corrupt);
+        self.trace
+            .packet(self.gate.host(), to, packet.len(), !lost, copies, corrupt);
+        if lost {
+            return;
+        }
+        for _ in 0..copies {
+            let (least, most) = wire.delay;
+            let delay = draw.range(u64::from(least), u64::from(most.max(least))) as u16;
+            let mut bytes = Vec::with_capacity(PREFIX + packet.len());
+            bytes.extend(delay.to_le_bytes());
+            bytes.extend_from_slice(packet);
+            if corrupt && !packet.is_empty() {
+                let bit = draw.below(packet.len() as u64 * 8) as usize;
+                bytes[PREFIX + bit / 8] ^= 1 << (bit % 8);
+            }
+            // A host that is not there takes no packets, and says nothing.
+            let _ = self.io.try_send_to(&bytes, to);
+        }
+    }
+}
+
+/// Sending never waits.
+#[derive(Debug)]
+struct Writable;
+
+impl UdpPoller for Writable {
+    fn poll_writable(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Inbox {
+    /// Takes what has arrived off the socket. Returns once it is empty, and the task will be woken for more.
+    fn poll_arrivals(
+        &mut self,
+        io: &Arc<turmoil::net::UdpSocket>,
+        cx: &mut Context<'_>,
+    ) -> io::Result<()> {
+        loop {
+            // It holds the socket's lock while it is pending.
+            if let Some(readable) = &mut self.readable {
+                match readable.as_mut().poll(cx) {
+                    Poll::Pending => return Ok(()),
+                    Poll::Ready(result) => {
+                        self.readable = None;
+                        result?;
+                    }
+                }
+            }
+            match io.try_recv_from(&mut self.buffer) {
+                Ok((length, from)) => self.keep(length, from),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    let io = io.clone();
+                    self.readable = Some(Box::pin(async move { io.readable().await }));
+                }
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    fn keep(&mut self, length: usize, from: SocketAddr) {
+        let [a, b, packet @ ..] = &self.buffer[..length] else {
+            return;
+        };
+        let delay = Duration::from_millis(u64::from(u16::from_le_bytes([*a, *b])));
+        self.arrivals += 1;
+        let key = (Instant::now() + delay, self.arrivals);
+        self.early.insert(key, (packet.to_vec(), from));
+    }
+
+    /// The next packet that is due.
+    fn poll_due(&mut self, cx: &mut Context<'_>) -> Poll<(Vec<u8>, SocketAddr)> {
+        loop {
+            let Some(first) = self.early.first_entry() else {
+                self.timer = None;
+                return Poll::Pending;
+            };
+            let due = first.key().0;
+            if due <= Instant::now() {
+                return Poll::Ready(first.remove());
+            }
+            let timer = match &mut self.timer {
+                Some(timer) if timer.deadline() == due => timer,
+                timer => timer.insert(Box::pin(sleep_until(due))),
+            };
+            ready!(timer.as_mut().poll(cx));
+        }
+    }
+}
+
+impl AsyncUdpSocket for SimUdp {
+    fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
+        Box::pin(Writable)
+    }
+
+    fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        // One packet a call: this socket offers no segmentation.
+        self.emit(transmit.contents, transmit.destination);
+        Ok(())
+    }
+
+    fn poll_recv(
+        &self,
+        cx: &mut Context<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
+        let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(e) = inbox.poll_arrivals(&self.io, cx) {
+            return Poll::Ready(Err(e));
+        }
+        let (packet, from) = ready!(inbox.poll_due(cx));
+        let (Some(buffer), Some(meta)) = (bufs.first_mut(), meta.first_mut()) else {
+            return Poll::Ready(Ok(0));
+        };
+        let length = packet.len().min(buffer.len());
+        buffer[..length].copy_from_slice(&packet[..length]);
+        *meta = RecvMeta {
+            addr: from,
+            len: length,
+            stride: length,
+            ecn: None,
+            dst_ip: None,
+        };
+        Poll::Ready(Ok(1))
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.bound)
+    }
+}

@@ -1,0 +1,119 @@
+//! Weights in simulation: they stream from the client, are kept in the worker's cache, and what a power cut left of
+//! the cache is used or fetched again, never trusted.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use convoke_common::error::Error;
+use convoke_common::graph::{Attrs, Function, Literal, Node, Part, TensorType};
+use convoke_common::{DType, Tensor};
+use convoke_models::{ArtifactIndex, Source};
+use convoke_sims::cluster::{Cluster, Host, Setup};
+
+const BOUND: Duration = Duration::from_secs(60);
+/// Elements of the weight: one chunk and a quarter.
+const ELEMENTS: usize = 5 << 16;
+
+fn weight() -> Vec<f32> {
+    (0..ELEMENTS).map(|i| (i % 8191) as f32).collect()
+}
+
+/// A file with the weight, which every run reads alike.
+struct File(PathBuf);
+
+impl File {
+    fn new() -> File {
+        let name = format!("convoke-sims-weights-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let bytes: Vec<u8> = weight().iter().flat_map(|w| w.to_le_bytes()).collect();
+        std::fs::write(&path, bytes).expect("written");
+        File(path)
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// y = x + w.
+fn function(source: &Source) -> Function {
+    let mut f = Function {
+        name: "adds".into(),
+        artifacts: vec![source.meta().clone()],
+        ..Function::default()
+    };
+    let x = f.add_value("x", TensorType::fixed(DType::F32, &[1]));
+    let w = f.add_value("w", TensorType::fixed(DType::F32, &[ELEMENTS]));
+    let y = f.add_value("y", TensorType::fixed(DType::F32, &[ELEMENTS]));
+    f.params.push(x);
+    f.literals.push((
+        w,
+        Literal::Range {
+            artifact: 0,
+            offset: 0,
+            len: 4 * ELEMENTS as u64,
+        },
+    ));
+    f.nodes.push(Node {
+        name: "add".into(),
+        op: "Add".into(),
+        attrs: Attrs::default(),
+        inputs: vec![Some(x), Some(w)],
+        outputs: vec![y],
+        part: Part::Step,
+    });
+    f.results.push(("y".into(), y));
+    f.verify().expect("valid");
+    f
+}
+
+/// Loads, calls and unloads; where the worker's weights came from: shared path, cache, client.
+fn check(cluster: &mut Cluster, source: &Source) -> [u64; 3] {
+    let before = cluster.worker(0).expect("there").status().loaded;
+    let (function, sources) = (Arc::new(function(source)), vec![source.clone()]);
+    let task = cluster.on_client(0, move |c| async move {
+        let model = c.load_function(function, sources).await?;
+        let one = Tensor::from_slice(&[1], &[1f32])?;
+        let mut outputs = model.call([("x", one)]).await?;
+        model.unload().await?;
+        Ok::<_, Error>(outputs.0.remove(0).1)
+    });
+    assert!(cluster.run_until(BOUND, |_| task.is_over()));
+    let got = task.take().expect("the client lives").expect("a result");
+    let want: Vec<f32> = weight().iter().map(|w| 1. + w).collect();
+    assert!(got.as_slice::<f32>().expect("f32") == want);
+    let after = cluster.worker(0).expect("there").status().loaded;
+    [0, 1, 2].map(|i| after[i] - before[i])
+}
+
+#[test]
+fn a_power_cut_costs_time_and_no_bit() {
+    let file = File::new();
+    let index = ArtifactIndex::new(None, None);
+    let sources = index.sources(std::slice::from_ref(&file.0), None);
+    let source = sources.expect("hashed").remove(0);
+    let all = 4 * ELEMENTS as u64;
+    let mut kept = Vec::new();
+    for seed in 0..4 {
+        let mut cluster = Cluster::new(Setup {
+            seed,
+            workers: 1,
+            ..Setup::default()
+        });
+        assert!(cluster.settle(BOUND), "{:?}", cluster.ends());
+        assert_eq!(check(&mut cluster, &source), [0, 0, all], "seed {seed}");
+        assert_eq!(check(&mut cluster, &source), [0, all, 0], "seed {seed}");
+        cluster.power_off(Host::Worker(0));
+        cluster.start(Host::Worker(0));
+        assert!(cluster.settle(BOUND), "{:?}", cluster.ends());
+        let [shared, cached, fetched] = check(&mut cluster, &source);
+        assert_eq!((shared, cached + fetched), (0, all), "seed {seed}");
+        kept.push(cached);
+        assert!(cluster.panics().is_empty(), "{:?}", cluster.panics());
+    }
+    assert!(kept.iter().any(|k| *k < all), "nothing was ever lost");
+    assert!(kept.iter().any(|k| *k > 0), "everything was always lost");
+}

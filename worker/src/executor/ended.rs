@@ -1,0 +1,93 @@
+//! Steps that ended and have not quiesced: who holds them up, and what is told then.
+
+use std::sync::Arc;
+
+use convoke_common::error::{Code, Error};
+use convoke_common::ids::StepKey;
+use convoke_common::program::ProgramNode;
+use convoke_rendezvous::Link;
+use convoke_rendezvous::frame::Frame;
+
+use super::run::{After, Phase, Run, Runner};
+use super::{Executor, live};
+use crate::installed::{declared, site};
+use crate::wedge::{WEDGED, Work};
+
+impl Executor {
+    /// Has a step watched that ended and goes on. Under its lock, so that it cannot quiesce in between.
+    pub(super) fn watch(&self, run: &mut Run, after: &After) {
+        let lingers = run.phase == Phase::Running && run.error.is_some() && !after.retire;
+        let (Some(lease), true) = (self.lease(), lingers && !run.watched) else {
+            return;
+        };
+        run.watched = true;
+        let (me, n) = (self.me.clone(), run.n);
+        let look = move || me.upgrade()?.holdup(n);
+        self.engine
+            .watch
+            .ended(Work::Step(StepKey { lease: lease.id, n }), Box::new(look));
+    }
+
+    /// Who holds up a step that ended: a kernel is told of; a link that does not let go is closed.
+    fn holdup(&self, n: u64) -> Option<Error> {
+        let mut run = self.run(n);
+        if run.n != n || run.phase != Phase::Running || run.error.is_none() {
+            return None;
+        }
+        if run.runner == Runner::Active {
+            let node = run
+                .node
+                .and_then(|i| self.installed.nodes().get(i as usize));
+            return Some(self.wedged(node));
+        }
+        let unsent = std::mem::take(&mut run.unsent);
+        let held = unsent
+            .iter()
+            .zip(&self.links)
+            .filter(|(count, _)| **count > 0);
+        let links: Vec<Arc<Link>> = held.filter_map(|(_, link)| link.clone()).collect();
+        run.unsent = unsent;
+        drop(run);
+        for link in links {
+            tracing::warn!(peer = link.peer().name, "does not read what a step sent it");
+            link.close("it does not read what was sent to it");
+        }
+        None
+    }
+
+    fn wedged(&self, node: Option<&ProgramNode>) -> Error {
+        let name = node.map_or("?", |n| &*n.name);
+        let msg = format!(
+            "worker {} is wedged: node '{name}' of {} did not stop within {WEDGED:?} after its step had ended",
+            self.engine.worker, self.installed.program.name
+        );
+        let mut place = self.place();
+        if let Some(node) = node {
+            let site = site(node, declared(&self.installed.program, node));
+            (place.node, place.op, place.operands) = (site.node, site.op, site.operands);
+        }
+        Error::new(Code::Wedged, msg)
+            .advise("its process ends and returns by itself where a supervisor runs it; else restart it")
+            .at(place)
+    }
+
+    /// A kernel of this worker does not stop: steps in flight end because of it, and the drivers of those that ended
+    /// before, one of which it holds up, are told.
+    pub fn wedge(&self, error: &Error) {
+        let ended: Vec<u64> = live(&self.runs)
+            .filter(|r| r.error.is_some())
+            .map(|r| r.n)
+            .collect();
+        if let Some(lease) = self.lease()
+            && let Some(Some(driver)) = self.links.get(usize::from(lease.driver()))
+        {
+            for n in ended {
+                driver.send(Frame::Abort {
+                    key: StepKey { lease: lease.id, n },
+                    error: Box::new(error.clone()),
+                });
+            }
+        }
+        self.abort_all(error);
+    }
+}

@@ -1,0 +1,328 @@
+//! Literals, in the order they are needed, out of chunks that are loaded ahead.
+//!
+//! ```text
+//! order ──> feeder task: a slot per chunk, a task per piece ──> verified chunks, in order ──> tensors
+//! ```
+//!
+//! Invariants
+//! 1. The feeder runs ahead of who needs the literals as far as the window has slots.
+//! 2. Feeder and piece tasks belong to the feed: dropping it ends them.
+//! 3. No slot is held while a chunk is waited for.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use convoke_common::Tensor;
+use convoke_common::artifact::{ArtifactMeta, CHUNK};
+use convoke_common::error::{Code, Error, Result};
+use convoke_common::graph::Literal;
+use convoke_common::memory::Pool;
+use convoke_common::program::Program;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::install::Counter;
+use crate::loader::{Asked, Loader, destination};
+use crate::order::{Fetch, Order, Range, Rider};
+use crate::window::{Chunk, PIECE};
+
+/// Longest wait for the chunk that is next in line, of a client or disk that is there: it may be slow.
+const CHUNK_BOUND: Duration = Duration::from_secs(60);
+/// Chunks that one job copies into a tensor: a hand-over between threads costs as much as copying half a chunk.
+const BATCH: usize = 4;
+/// Chunks on their way; the window's slots are fewer.
+const QUEUE: usize = 64;
+
+/// A chunk on its way.
+struct Promised {
+    fetch: Fetch,
+    chunk: oneshot::Receiver<Result<Chunk>>,
+    /// The task that loads it, and others with it.
+    _piece: Arc<AbortOnDropHandle<()>>,
+}
+
+/// See the module.
+pub struct Feed {
+    program: Arc<Program>,
+    loader: Arc<Loader>,
+    pool: Pool,
+    promised: mpsc::Receiver<Promised>,
+    /// What was looked at, but had not arrived.
+    next: Option<Promised>,
+    /// The chunk that was taken last, and which it is.
+    current: Option<((u32, u64), Chunk)>,
+    _feeder: AbortOnDropHandle<()>,
+}
+
+impl Feed {
+    /// Starts loading the literals `wanted`, which are then to be taken in this order. Tensors are made in `pool`.
+    pub fn start(loader: Arc<Loader>, program: Arc<Program>, wanted: Vec<u32>, pool: Pool) -> Feed {
+        let order = Order::new(&program.literals, wanted, loader.window.ahead);
+        let (tell, promised) = mpsc::channel(QUEUE);
+        let feeder = feed(loader.clone(), program.clone(), order, tell);
+        let feeder = loader.world.spawn(feeder);
+        Feed {
+            program,
+            loader,
+            pool,
+            promised,
+            next: None,
+            current: None,
+            _feeder: AbortOnDropHandle::new(feeder),
+        }
+    }
+
+    /// Loads the literal of value `v` into `values`, unless it is there; others may come along.
+    pub async fn load(
+        &mut self,
+        v: u32,
+        literal: &Literal,
+        values: &mut [Option<Tensor>],
+        counter: &Counter,
+    ) -> Result<()> {
+        if values[v as usize].is_some() {
+            return Ok(());
+        }
+        let range = match literal {
+            Literal::Inline(t) => {
+                values[v as usize] = Some(t.clone());
+                return Ok(());
+            }
+            literal => Range::of(literal).ok_or_else(|| Error::internal("a literal of no kind"))?,
+        };
+        let mut chunks = range.chunks();
+        let mut target = Target {
+            value: v,
+            range,
+            tensor: None,
+        };
+        loop {
+            let mut placing = Placing {
+                program: self.program.clone(),
+                pool: self.pool.clone(),
+                target,
+                chunks: Vec::new(),
+                riders: Vec::new(),
+            };
+            while !chunks.is_empty() && placing.chunks.len() < BATCH {
+                let index = chunks.start;
+                let wait = placing.chunks.is_empty();
+                let Some((chunk, riders)) = self.take((range.artifact, index), wait).await? else {
+                    break;
+                };
+                let riders = riders.into_iter().map(|r| (r, index, chunk.clone()));
+                placing.riders.extend(riders);
+                placing.chunks.push((index, chunk));
+                chunks.start += 1;
+            }
+            let placed = self.loader.off_thread(move || placing.run()).await??;
+            counter.done.fetch_add(placed.bytes, Ordering::Relaxed);
+            for (r, t) in placed.riders {
+                values[r as usize] = Some(t);
+            }
+            target = placed.target;
+            if chunks.is_empty() {
+                break;
+            }
+        }
+        let whole = |t: Tensor| t.check_bool().map(|()| t);
+        values[v as usize] = target.tensor.map(whole).transpose()?;
+        Ok(())
+    }
+
+    /// The chunk and its riders; `None` where it has not arrived and is not to be waited for.
+    async fn take(&mut self, at: (u32, u64), wait: bool) -> Result<Option<(Chunk, Vec<Rider>)>> {
+        if let Some((which, chunk)) = &self.current
+            && *which == at
+        {
+            return Ok(Some((chunk.clone(), vec![])));
+        }
+        let mut next = match self.next.take() {
+            Some(next) => next,
+            None if wait => {
+                self.current = None;
+                self.promised.recv().await.ok_or_else(cut_short)?
+            }
+            None => match self.promised.try_recv() {
+                Ok(next) => next,
+                Err(_) => return Ok(None),
+            },
+        };
+        if (next.fetch.artifact, next.fetch.index) != at {
+            return Err(Error::internal("chunks were not taken in their order"));
+        }
+        let chunk = if wait {
+            self.current = None;
+            let arrived = tokio::time::timeout(CHUNK_BOUND, next.chunk).await;
+            let arrived = arrived.map_err(|_| self.late(at))?;
+            arrived.map_err(|_| cut_short())??
+        } else {
+            match next.chunk.try_recv() {
+                Ok(chunk) => chunk?,
+                Err(oneshot::error::TryRecvError::Closed) => return Err(cut_short()),
+                Err(oneshot::error::TryRecvError::Empty) => {
+                    self.next = Some(next);
+                    return Ok(None);
+                }
+            }
+        };
+        self.current = Some((at, chunk.clone()));
+        Ok(Some((chunk, next.fetch.riders)))
+    }
+
+    fn late(&self, (artifact, index): (u32, u64)) -> Error {
+        let meta = self.program.artifacts.get(artifact as usize);
+        let path = meta.map_or("", |m| m.path.as_str());
+        let msg = format!("chunk {index} of {path:?} did not arrive within {CHUNK_BOUND:?}");
+        Error::new(Code::Io, msg)
+            .advise("check the disk that holds the model, and the network to it")
+    }
+}
+
+fn cut_short() -> Error {
+    Error::internal("a loading task ended without a result")
+}
+
+/// Asks for every chunk of the order as soon as the window has room. Ends early when nobody takes them any more.
+async fn feed(
+    loader: Arc<Loader>,
+    program: Arc<Program>,
+    order: Order,
+    tell: mpsc::Sender<Promised>,
+) {
+    let metas: Vec<Arc<ArtifactMeta>> = program.artifacts.iter().cloned().map(Arc::new).collect();
+    let mut order = order.peekable();
+    while let Some(first) = order.next() {
+        let Some(meta) = metas.get(first.artifact as usize) else {
+            return;
+        };
+        let Ok(shared) = loader.shared(meta).await else {
+            return;
+        };
+        let source = loader.source(shared.as_ref(), meta, first.index);
+        let mut piece = vec![first];
+        while let Some(last) = piece.last().filter(|_| piece.len() < PIECE as usize)
+            && let Some(next) = order.next_if(|n| {
+                (n.artifact, n.index) == (last.artifact, last.index + 1)
+                    && loader
+                        .source(shared.as_ref(), meta, n.index)
+                        .is_like(&source)
+            })
+        {
+            piece.push(next);
+        }
+        let Some(mut slots) = loader.window.slots(piece.len() as u32).await else {
+            return;
+        };
+        let (mut asked, mut chunks) = (Vec::new(), Vec::new());
+        for fetch in piece {
+            let Some(slot) = slots.split(1) else { return };
+            let (answer, chunk) = oneshot::channel();
+            let index = fetch.index;
+            asked.push(Asked {
+                index,
+                slot,
+                answer,
+            });
+            chunks.push((fetch, chunk));
+        }
+        let task = loader.clone().piece(source, meta.clone(), asked);
+        let task = Arc::new(AbortOnDropHandle::new(loader.world.spawn(task)));
+        for (fetch, chunk) in chunks {
+            let promised = Promised {
+                fetch,
+                chunk,
+                _piece: task.clone(),
+            };
+            if tell.send(promised).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// A tensor that is filled.
+struct Target {
+    value: u32,
+    range: Range,
+    tensor: Option<Tensor>,
+}
+
+impl Target {
+    /// The tensor, made at its first use.
+    fn tensor(&mut self, program: &Program, pool: &Pool) -> Result<&mut Tensor> {
+        let tensor = match self.tensor.take() {
+            Some(t) => t,
+            None => destination(pool, &program.values[self.value as usize].ty)?,
+        };
+        if tensor.byte_len() as u64 != self.range.len {
+            let msg = "a literal's range is not its size";
+            return Err(Error::new(Code::ProtocolViolation, msg));
+        }
+        Ok(self.tensor.insert(tensor))
+    }
+}
+
+/// One job: copies chunks into a tensor, and fills those that ride along.
+struct Placing {
+    program: Arc<Program>,
+    pool: Pool,
+    target: Target,
+    chunks: Vec<(u64, Chunk)>,
+    riders: Vec<(Rider, u64, Chunk)>,
+}
+
+/// What the job made of it.
+struct Placed {
+    target: Target,
+    riders: Vec<(u32, Tensor)>,
+    bytes: u64,
+}
+
+impl Placing {
+    fn run(mut self) -> Result<Placed> {
+        let mut bytes = 0;
+        let range = self.target.range;
+        let tensor = self.target.tensor(&self.program, &self.pool)?;
+        for (index, chunk) in &self.chunks {
+            bytes += place(*index, chunk, range.offset, tensor);
+        }
+        let mut riders = Vec::new();
+        for (rider, index, chunk) in self.riders {
+            let mut target = Target {
+                value: rider.value,
+                range: rider.range,
+                tensor: None,
+            };
+            let tensor = target.tensor(&self.program, &self.pool)?;
+            bytes += place(index, &chunk, rider.range.offset, tensor);
+            tensor.check_bool()?;
+            riders.extend(target.tensor.map(|t| (rider.value, t)));
+        }
+        Ok(Placed {
+            target: self.target,
+            riders,
+            bytes,
+        })
+    }
+}
+
+/// Copies the part of a chunk that belongs to the range starting at `offset`; answers how much that is.
+fn place(index: u64, chunk: &[u8], offset: u64, tensor: &mut Tensor) -> u64 {
+    let Some(out) = tensor.bytes_mut() else {
+        return 0;
+    };
+    let start = index * CHUNK;
+    let end = start + chunk.len() as u64;
+    let (from, to) = (start.max(offset), end.min(offset + out.len() as u64));
+    if from >= to {
+        return 0;
+    }
+    let src = &chunk[(from - start) as usize..(to - start) as usize];
+    out[(from - offset) as usize..(to - offset) as usize].copy_from_slice(src);
+    to - from
+}
+
+#[cfg(test)]
+mod tests;

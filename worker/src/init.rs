@@ -1,0 +1,255 @@
+//! One node of a program's init part, run on the compute pool while its lease is installed.
+//!
+//! An install that is cancelled stops the kernel as an aborted step does: one that no thread has yet never runs, one
+//! that runs sees the flag, and one that does not stop is watched.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use convoke_common::Tensor;
+use convoke_common::error::{Code, Error, Result, Site};
+use convoke_common::ids::LeaseId;
+use convoke_common::memory::Pool;
+use convoke_common::program::Program;
+use convoke_kernels::Exec;
+use tokio::sync::oneshot;
+
+use crate::cpu::{Inputs, KernelFailure, Launch, Outputs};
+use crate::executor::Engine;
+use crate::installed::{kernel, site};
+use crate::wedge::{WEDGED, Work};
+
+/// How far a node is, told without locks between its thread and whoever waits for it.
+#[derive(Default)]
+struct Progress {
+    cancelled: AtomicBool,
+    began: AtomicBool,
+    over: AtomicBool,
+}
+
+/// The thread's side: over whatever happens.
+struct Over {
+    engine: Arc<Engine>,
+    progress: Arc<Progress>,
+    lease: LeaseId,
+}
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.progress.over.store(true, Ordering::SeqCst);
+        self.engine.watch.quiesced(Work::Init(self.lease));
+    }
+}
+
+/// The waiting side: dropped before the end, it cancels.
+struct Waiting {
+    engine: Arc<Engine>,
+    progress: Arc<Progress>,
+    lease: LeaseId,
+    place: Site,
+    answered: bool,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if self.answered {
+            return;
+        }
+        let p = &self.progress;
+        p.cancelled.store(true, Ordering::SeqCst);
+        if !p.began.load(Ordering::SeqCst) || p.over.load(Ordering::SeqCst) {
+            return;
+        }
+        let name = self.place.node.as_deref().unwrap_or("?");
+        let msg = format!(
+            "worker {} is wedged: init node '{name}' did not stop within {WEDGED:?} after its install was cancelled",
+            self.engine.worker
+        );
+        let error = Error::new(Code::Wedged, msg)
+            .advise("its process ends and returns by itself where a supervisor runs it; else restart it")
+            .at(self.place.clone());
+        let progress = p.clone();
+        let look = move || (!progress.over.load(Ordering::SeqCst)).then_some(error);
+        self.engine
+            .watch
+            .ended(Work::Init(self.lease), Box::new(look));
+    }
+}
+
+/// Runs init node `index`.
+pub async fn run(
+    engine: &Arc<Engine>,
+    lease: LeaseId,
+    program: &Arc<Program>,
+    index: usize,
+    inputs: Inputs,
+    weights: &Pool,
+) -> Result<Outputs> {
+    let node = &program.nodes[index];
+    let kernel = kernel(program, node)?;
+    let names: Vec<String> = inputs.iter().flatten().map(Tensor::signature).collect();
+    let place = Site {
+        worker: Some(engine.worker.clone()),
+        host: Some(engine.host.clone()),
+        device: Some("cpu:0".into()),
+        ..site(node, names)
+    };
+    let progress = Arc::<Progress>::default();
+    let mut waiting = Waiting {
+        engine: engine.clone(),
+        progress: progress.clone(),
+        lease,
+        place: place.clone(),
+        answered: false,
+    };
+    let (done, result) = oneshot::channel();
+    let (beginning, running) = (progress.clone(), engine.clone());
+    let (pool, name, function) = (weights.clone(), node.name.clone(), program.function);
+    let begin = Box::new(move || beginning.began.store(true, Ordering::SeqCst));
+    let job = Box::new(move || {
+        let over = Over {
+            engine: running,
+            progress,
+            lease,
+        };
+        let (engine, flag) = (&over.engine, &over.progress.cancelled);
+        if flag.load(Ordering::SeqCst) {
+            return;
+        }
+        let exec = match &engine.threads {
+            Some(p) => Exec::pooled(p, flag),
+            None => Exec::single(flag),
+        };
+        let noted = engine.note(&function, &name);
+        let launched = catch_unwind(AssertUnwindSafe(|| {
+            engine.compute.launching(&name);
+            kernel.launch(Launch {
+                inputs,
+                exec,
+                pool: &pool,
+            })
+        }));
+        drop(noted);
+        // The weights of a cancelled install go back before it counts as over.
+        drop(pool);
+        if let Ok(launched) = launched {
+            // Nobody waits where the install was cancelled.
+            drop(done.send(launched));
+        }
+    });
+    if engine.compute.submit_begun(0, begin, job).is_err() {
+        return Err(Error::new(
+            Code::Busy,
+            "the compute pool takes no further work",
+        ));
+    }
+    let result = result.await;
+    waiting.answered = true;
+    match result {
+        Ok(Ok(outputs)) => Ok(outputs),
+        Ok(Err(KernelFailure::Error(e))) => Err(e.at(place)),
+        Ok(Err(KernelFailure::Cancelled)) => {
+            Err(Error::new(Code::Cancelled, "the install was cancelled").at(place))
+        }
+        Err(_) => Err(Error::new(Code::KernelPanicked, "the kernel panicked").at(place)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use convoke_common::DType;
+    use convoke_common::graph::{Attrs, TensorType, Value};
+    use convoke_common::ids::FunctionId;
+    use convoke_common::memory::{Account, Ledger};
+    use convoke_common::program::{NUMERICS_PROFILE, ProgramNode};
+    use convoke_common::world::{Compute, Job, RefusedJob};
+    use futures::FutureExt;
+
+    use super::*;
+
+    /// Holds jobs, begun or not, until a test runs them.
+    #[derive(Default)]
+    struct ByHand {
+        begins: bool,
+        jobs: Mutex<Vec<Job>>,
+    }
+
+    impl Compute for ByHand {
+        fn threads(&self) -> usize {
+            1
+        }
+        fn speed(&self) -> (f64, f64) {
+            (1.0, 1.0)
+        }
+        fn submit(&self, _: i64, job: Job) -> Result<(), RefusedJob> {
+            self.jobs.lock().unwrap().push(job);
+            Ok(())
+        }
+        fn submit_begun(&self, priority: i64, begin: Job, job: Job) -> Result<(), RefusedJob> {
+            if self.begins {
+                begin();
+            }
+            self.submit(priority, job)
+        }
+    }
+
+    fn program() -> Arc<Program> {
+        let value = |name: &str| Value {
+            name: name.into(),
+            ty: TensorType::fixed(DType::F32, &[1]),
+        };
+        let node = ProgramNode {
+            name: "pack".into(),
+            op: "Neg".into(),
+            attrs: Attrs::default(),
+            inputs: vec![0],
+            outputs: vec![1],
+            priority: 0,
+            cost: 0,
+        };
+        Arc::new(Program {
+            name: "m".into(),
+            function: FunctionId::default(),
+            profile: NUMERICS_PROFILE.into(),
+            values: vec![value("x"), value("y")],
+            literals: vec![],
+            artifacts: vec![],
+            nodes: vec![node],
+            init_nodes: 1,
+            recvs: vec![],
+            sends: vec![],
+        })
+    }
+
+    /// Cancels an install before or after a thread has its job, and runs the job `ms` later.
+    async fn check(begins: bool, ms: u64, wedges: bool) {
+        let compute = Arc::new(ByHand {
+            begins,
+            ..ByHand::default()
+        });
+        let engine = Arc::new(Engine::new("w0", "here", compute.clone(), None, None));
+        let pool = Pool::new(&Ledger::new("w0", 1 << 20), Account::Weights, 0).unwrap();
+        let inputs = Inputs::from_iter([Some(Tensor::scalar(1f32))]);
+        let program = program();
+        let run = run(&engine, LeaseId(3), &program, 0, inputs, &pool);
+        assert!(run.now_or_never().is_none());
+        let wedged = tokio::time::timeout(Duration::from_millis(ms), engine.watch.wedged()).await;
+        let wedged = wedged.ok().map(|e| e.message);
+        assert_eq!(wedged.is_some(), wedges, "{wedged:?}");
+        assert!(wedged.is_none_or(|m| m.contains("init node 'pack'")));
+        compute.jobs.lock().unwrap().pop().unwrap()();
+        assert!(engine.watch.is_empty());
+        assert_eq!(pool.live_bytes(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cancelled_install_wedges_only_where_a_kernel_goes_on() {
+        check(true, 4900, false).await;
+        check(true, 5100, true).await;
+        check(false, 60_000, false).await;
+    }
+}

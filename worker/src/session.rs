@@ -1,0 +1,205 @@
+//! The worker's side of its connection to the coordinator: dial, register, serve its streams until the connection
+//! ends, dial again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use convoke_common::admission::{call, reach};
+use convoke_common::detection::Watched;
+use convoke_common::error::{Code, Error, Result};
+use convoke_common::identity::{IdentityFiles, OwnIdentity, OwnKey, Role, TlsConfigs};
+use convoke_common::rpc::{self, CoordinatorClient, Register, close};
+use convoke_common::world::quic::ConnectionError;
+use tokio::sync::{oneshot, watch};
+
+use crate::drain::Standing;
+use crate::node::Node;
+use crate::service;
+
+/// First and longest pause between dials of an absent coordinator.
+const REDIAL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+
+/// The coordinator's reason to end a connection, where dialling again cannot mend it.
+fn expulsion(me: &str, why: &ConnectionError) -> Option<Error> {
+    let ConnectionError::ApplicationClosed(closed) = why else {
+        return None;
+    };
+    match u32::try_from(closed.error_code.into_inner()).ok()? {
+        close::REPLACED => {
+            let msg = format!("another process took the place of worker {me}");
+            Some(
+                Error::new(Code::Unauthorized, msg)
+                    .advise("give each worker a --state-dir and a --name of its own"),
+            )
+        }
+        close::REVOKED => {
+            let msg = format!("the token of worker {me} was revoked");
+            Some(
+                Error::new(Code::Unauthorized, msg)
+                    .advise("join anew with another token: convoke token create --role worker"),
+            )
+        }
+        _ => None,
+    }
+}
+
+/// See the module.
+pub struct Session {
+    pub node: Arc<Node>,
+    /// `HOST:PORT` of the coordinator.
+    pub join: String,
+    pub register: Register,
+    pub identity: OwnIdentity,
+    pub tls: TlsConfigs,
+    pub files: Option<IdentityFiles>,
+}
+
+/// What others of the process know of the session.
+pub struct Told {
+    /// The outcome of the first registration.
+    pub registered: Option<oneshot::Sender<Result<()>>>,
+    /// Why the coordinator cannot be reached at present.
+    pub lost: watch::Sender<Option<Error>>,
+    /// Why it has ended the membership for good.
+    pub expelled: watch::Sender<Option<Error>>,
+    /// Whether it knows where the worker stands.
+    pub informed: watch::Sender<bool>,
+}
+
+impl Session {
+    /// Keeps the worker registered, until it is expelled.
+    pub async fn run(mut self, mut told: Told) {
+        let mut pause = REDIAL.0;
+        loop {
+            match self.connect().await {
+                Ok((watched, client)) => {
+                    pause = REDIAL.0;
+                    told.lost.send_replace(None);
+                    if let Some(tell) = told.registered.take() {
+                        drop(tell.send(Ok(())));
+                    }
+                    tracing::info!(
+                        coordinator = self.join,
+                        name = self.node.me.name,
+                        "registered"
+                    );
+                    if let Some(e) = self.attend(&watched, &client, &told).await {
+                        // The coordinator's word is final: dialling again would only repeat it.
+                        tracing::error!("{e}");
+                        told.expelled.send_replace(Some(e));
+                        return;
+                    }
+                    tracing::warn!(
+                        coordinator = self.join,
+                        "lost contact with the coordinator: {}",
+                        watched.ended().unwrap_or_default()
+                    );
+                }
+                Err(e) => {
+                    // Before the first success an error is the answer to `start`.
+                    if let Some(tell) = told.registered.take() {
+                        drop(tell.send(Err(e)));
+                        return;
+                    }
+                    tracing::debug!("cannot reach the coordinator: {e}");
+                    told.lost.send_replace(Some(e));
+                }
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(REDIAL.1);
+        }
+    }
+
+    async fn connect(&mut self) -> Result<(Watched, CoordinatorClient)> {
+        let node = &self.node;
+        let dialled = reach(&node.world, &node.endpoint, &self.join, Role::Coordinator).await?;
+        let watched = node.detector.watch(dialled.connection);
+        // The coordinator may call before it has answered: it probes links while it registers.
+        service::serve_connection(
+            node,
+            watched.clone(),
+            Role::Coordinator,
+            "coordinator".into(),
+            None,
+        );
+        let registered = async {
+            let client = rpc::connect_coordinator(&node.world, watched.connection()).await?;
+            let register = Register {
+                leases: node.leases(),
+                ..self.register.clone()
+            };
+            let answer = client.register(call(), register).await;
+            Ok((rpc::answer("the coordinator", answer)?, client))
+        };
+        let (registered, client) = registered.await.inspect_err(|_: &Error| {
+            // Its monitor would keep it up for nobody.
+            watched.connection().close(0u32.into(), b"not registered");
+        })?;
+        node.revoked.extend(registered.revoked);
+        if registered.drained {
+            tracing::warn!(
+                "worker {} is out of service until `convoke undrain {}`",
+                registered.name,
+                registered.name
+            );
+        }
+        Ok((watched, client))
+    }
+
+    /// Renews the certificate when due, and tells where the worker stands, until the connection ends. Answers why,
+    /// where that is for good.
+    async fn attend(
+        &mut self,
+        watched: &Watched,
+        client: &CoordinatorClient,
+        told: &Told,
+    ) -> Option<Error> {
+        let mut standing = self.node.engine.gate.standing();
+        // Looked at once, since a new connection knows nothing of it.
+        standing.mark_changed();
+        loop {
+            let now = self.node.world.wall.unix_seconds();
+            let due = self.identity.renewal_at().saturating_sub(now).max(60);
+            tokio::select! {
+                biased;
+                why = watched.connection().closed() => return expulsion(&self.node.me.name, &why),
+                Ok(()) = standing.changed() => {
+                    let stands = standing.borrow_and_update().clone();
+                    match inform(client, stands).await {
+                        Ok(()) => drop(told.informed.send_replace(true)),
+                        Err(e) => tracing::warn!("cannot tell the coordinator: {e}"),
+                    }
+                }
+                () = tokio::time::sleep(Duration::from_secs(due)) => {
+                    if let Err(e) = self.renew(client).await {
+                        tracing::warn!("cannot renew the certificate: {e}");
+                    }
+                }
+            }
+        }
+    }
+
+    async fn renew(&mut self, client: &CoordinatorClient) -> Result<()> {
+        let key = OwnKey::generate(self.node.world.rng.as_ref())?;
+        let answer = client.renew(call(), key.csr()?).await;
+        let joined = rpc::answer("the coordinator", answer)?;
+        let ca = self.identity.ca().clone();
+        let identity = OwnIdentity::new(key, joined.certificate.into(), ca)?;
+        if let Some(files) = &self.files {
+            files.save(&identity)?;
+        }
+        self.tls.renew(&identity)?;
+        self.identity = identity;
+        Ok(())
+    }
+}
+
+/// Tells the coordinator where the worker stands, where that is not as it takes it to be.
+async fn inform(client: &CoordinatorClient, standing: Standing) -> Result<()> {
+    let answer = match standing {
+        Standing::Serving => return Ok(()),
+        Standing::Leaving => client.leave(call()).await,
+        Standing::Wedged(why) => client.wedged(call(), why).await,
+    };
+    rpc::answer("the coordinator", answer)
+}

@@ -1,0 +1,190 @@
+//! The watch over work that has ended and still runs.
+//!
+//! An aborted step, or a cancelled install, stops when its kernel has noticed: kernels look at their flag every 10 ms.
+//! One that still computes after [`WEDGED`] will not stop at all. Its thread cannot be taken from it, and its buffers
+//! are still written: the worker keeps them, refuses new work, says so, and its process ends.
+//!
+//! Invariants
+//! 1. Only work that has ended is watched: a healthy step runs as long as its work.
+//! 2. Only a kernel wedges a worker. A peer that does not read what an ended step sent it loses its link instead.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use convoke_common::error::Error;
+use convoke_common::ids::{LeaseId, StepKey};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+/// How long ended work may take to quiesce before its worker counts as wedged.
+pub const WEDGED: Duration = Duration::from_secs(5);
+
+/// What was ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Work {
+    /// A step.
+    Step(StepKey),
+    /// The init part of a lease's program.
+    Init(LeaseId),
+}
+
+/// The decisions: what has ended, and since when. `T` is what is needed to look at it.
+#[derive(Debug)]
+struct Core<T>(BTreeMap<Work, (Instant, T)>);
+
+impl<T> Core<T> {
+    /// The work ended and has not quiesced.
+    fn ended(&mut self, now: Instant, work: Work, look: T) {
+        self.0.entry(work).or_insert((now, look));
+    }
+
+    /// It has now.
+    fn quiesced(&mut self, work: Work) {
+        self.0.remove(&work);
+    }
+
+    /// When something may be overdue.
+    fn poll_timeout(&self) -> Option<Instant> {
+        let since = self.0.values().map(|(since, _)| *since).min();
+        since.map(|since| since + WEDGED)
+    }
+
+    /// Something that is overdue, each once.
+    fn overdue(&mut self, now: Instant) -> Option<T> {
+        let late = |(_, (since, _)): &(&Work, &(Instant, T))| *since + WEDGED <= now;
+        let (work, _) = self.0.iter().find(late)?;
+        let work = *work;
+        self.0.remove(&work).map(|(_, look)| look)
+    }
+}
+
+/// Looks at overdue work: the kernel that does not stop, where it is one.
+pub type Look = Box<dyn FnOnce() -> Option<Error> + Send>;
+
+/// See the module.
+pub struct Watch {
+    core: Mutex<Core<Look>>,
+    changed: Notify,
+}
+
+impl Default for Watch {
+    fn default() -> Watch {
+        Watch {
+            core: Mutex::new(Core(BTreeMap::new())),
+            changed: Notify::new(),
+        }
+    }
+}
+
+impl Watch {
+    fn core(&self) -> MutexGuard<'_, Core<Look>> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The work ended and has not quiesced yet. May be called under a step's lock; `look` may take it.
+    pub fn ended(&self, work: Work, look: Look) {
+        self.core().ended(Instant::now(), work, look);
+        self.changed.notify_one();
+    }
+
+    /// It has quiesced.
+    pub fn quiesced(&self, work: Work) {
+        self.core().quiesced(work);
+    }
+
+    /// How much is watched.
+    pub fn len(&self) -> usize {
+        self.core().0.len()
+    }
+
+    /// Whether nothing is.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns once a kernel does not stop, with its name.
+    pub async fn wedged(&self) -> Error {
+        loop {
+            let due = self.core().poll_timeout();
+            let overdue = async {
+                match due {
+                    Some(due) => sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = overdue => {}
+                () = self.changed.notified() => continue,
+            }
+            loop {
+                // Looked at outside the lock, since a look takes a step's, under which others come here.
+                let Some(look) = self.core().overdue(Instant::now()) else {
+                    break;
+                };
+                if let Some(error) = look() {
+                    return error;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(n: u64) -> Work {
+        let lease = LeaseId(1);
+        Work::Step(StepKey { lease, n })
+    }
+
+    #[test]
+    fn what_quiesces_in_time_is_never_overdue() {
+        let mut core = Core(BTreeMap::new());
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        assert_eq!(core.poll_timeout(), None);
+        core.ended(at(0), step(0), "a");
+        core.ended(at(100), step(1), "b");
+        core.ended(at(200), Work::Init(LeaseId(1)), "c");
+        // Ended again, which changes nothing.
+        core.ended(at(4000), step(0), "later");
+        assert_eq!(core.poll_timeout(), Some(at(5000)));
+        core.quiesced(step(1));
+        assert_eq!(core.overdue(at(4999)), None);
+        assert_eq!(core.overdue(at(5200)), Some("a"));
+        assert_eq!(core.overdue(at(5200)), Some("c"));
+        assert_eq!((core.overdue(at(9000)), core.poll_timeout()), (None, None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_watch_names_the_kernel_that_does_not_stop() {
+        let watch = Watch::default();
+        let start = Instant::now();
+        let named =
+            |message: &'static str| -> Look { Box::new(move || Some(Error::internal(message))) };
+        watch.ended(step(0), named("stops in time"));
+        watch.ended(step(1), Box::new(|| None));
+        let wedged = async {
+            let error = watch.wedged().await;
+            (error.message, start.elapsed())
+        };
+        let others = async {
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            watch.quiesced(step(0));
+            watch.ended(step(2), named("hangs"));
+            std::future::pending::<()>().await
+        };
+        tokio::select! {
+            biased;
+            (message, took) = wedged => {
+                assert_eq!(message, "hangs");
+                assert!(took >= Duration::from_secs(8) && took < Duration::from_secs(9), "{took:?}");
+            }
+            () = others => {}
+        }
+        assert!(watch.is_empty());
+    }
+}

@@ -1,0 +1,286 @@
+//! Every interleaving of a step's arrivals, its runner and its abort, by a model checker: `executor/run.rs` itself,
+//! under the checker's lock, driven as the executor drives it.
+
+#![allow(clippy::unwrap_used)]
+
+mod cpu {
+    pub use convoke_worker::cpu::Inputs;
+}
+
+mod installed {
+    pub use convoke_worker::installed::Installed;
+}
+
+// The executor's shell uses more of it.
+#[allow(dead_code)]
+#[path = "../src/executor/run.rs"]
+mod run;
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use convoke_common::error::{Code, Error};
+use convoke_common::graph::{Attrs, TensorType, Value};
+use convoke_common::program::{NUMERICS_PROFILE, Program, ProgramNode, RecvSlot, SendSlot};
+use convoke_common::{DType, Tensor};
+use convoke_worker::installed::Installed;
+use loom::sync::Mutex;
+use loom::thread::{self, JoinHandle};
+use run::{After, Phase, Run, Runner};
+
+/// Two recvs `x`, `y`; `a = -x`, `b = a + y`, `c = a + b`; `b` and `c` are sent.
+fn program() -> Program {
+    let value = |name: &str| Value {
+        name: name.into(),
+        ty: TensorType::fixed(DType::F32, &[1]),
+    };
+    let node = |name: &str, op: &str, inputs: &[u32], output: u32| ProgramNode {
+        name: name.into(),
+        op: op.into(),
+        attrs: Attrs::default(),
+        inputs: inputs.to_vec(),
+        outputs: vec![output],
+        priority: 1,
+        cost: 1,
+    };
+    let send = |value| SendSlot {
+        value,
+        to: 1,
+        slot: value,
+        priority: 1,
+    };
+    Program {
+        name: "model".into(),
+        function: Default::default(),
+        profile: NUMERICS_PROFILE.into(),
+        values: ["x", "y", "a", "b", "c"].map(value).into(),
+        literals: vec![],
+        artifacts: vec![],
+        nodes: vec![
+            node("a", "Neg", &[0], 2),
+            node("b", "Add", &[2, 1], 3),
+            node("c", "Add", &[2, 3], 4),
+        ],
+        init_nodes: 0,
+        recvs: [0, 1].map(|value| RecvSlot { value, from: 1 }).into(),
+        sends: [3, 4].map(send).into(),
+    }
+}
+
+/// What happened, in the order of the lock.
+#[derive(Default)]
+struct Record {
+    launched: Vec<u32>,
+    sent: Vec<u32>,
+    retired: u32,
+    /// Nodes launched before the abort.
+    before_abort: Option<usize>,
+}
+
+/// A step under the checker's lock, and what is noted of it.
+struct Step {
+    installed: Arc<Installed>,
+    state: Mutex<(Run, Record)>,
+    /// Whether runners are threads, else they run where the operands arrive.
+    threads: bool,
+    runners: Mutex<Vec<JoinHandle<()>>>,
+}
+
+fn tensor() -> Tensor {
+    Tensor::scalar(1f32).reshape(&[1]).unwrap()
+}
+
+impl Step {
+    fn started(installed: Arc<Installed>, threads: bool) -> Arc<Step> {
+        let mut run = Run::new(0);
+        run.phase = Phase::Running;
+        run.nodes_left = installed.nodes().len();
+        run.pending = installed.ready.clone();
+        run.uses = installed.uses.clone();
+        run.values = vec![None; installed.program.values.len()];
+        run.recvs_left = installed.program.recvs.len();
+        Arc::new(Step {
+            installed,
+            state: Mutex::new((run, Record::default())),
+            threads,
+            runners: Mutex::new(vec![]),
+        })
+    }
+
+    fn arrived(self: &Arc<Self>, value: u32) {
+        let mut after = After::default();
+        {
+            let (run, _) = &mut *self.state.lock().unwrap();
+            if run.n != 0 || run.error.is_some() {
+                return;
+            }
+            run.recvs_left -= 1;
+            run.produce(&self.installed, value, tensor(), &mut after);
+            run.settle(&mut after);
+        }
+        self.finish(after);
+    }
+
+    fn abort(self: &Arc<Self>) {
+        let mut after = After::default();
+        {
+            let (run, record) = &mut *self.state.lock().unwrap();
+            if run.n != 0 || run.error.is_some() {
+                return;
+            }
+            run.stop(Error::new(Code::Cancelled, "model"));
+            record.before_abort = Some(record.launched.len());
+            run.settle(&mut after);
+        }
+        self.finish(after);
+    }
+
+    fn finish(self: &Arc<Self>, after: After) {
+        for (send, _) in after.sends {
+            let mut after = After::default();
+            {
+                let (run, record) = &mut *self.state.lock().unwrap();
+                record.sent.push(send);
+                run.sending -= 1;
+                run.settle(&mut after);
+            }
+            self.finish(after);
+        }
+        if after.start_runner {
+            match self.threads {
+                false => self.interpret(),
+                true => {
+                    let step = self.clone();
+                    let runner = thread::spawn(move || step.interpret());
+                    self.runners.lock().unwrap().push(runner);
+                }
+            }
+        }
+        if after.retire {
+            let (run, record) = &mut *self.state.lock().unwrap();
+            if run.n == 0 {
+                *run = Run::new(1);
+                record.retired += 1;
+            }
+        }
+    }
+
+    fn interpret(self: &Arc<Self>) {
+        {
+            let (run, _) = &mut *self.state.lock().unwrap();
+            if run.n == 0 && run.runner == Runner::Queued {
+                run.runner = Runner::Active;
+            }
+        }
+        loop {
+            let mut after = After::default();
+            let launched = {
+                let (run, record) = &mut *self.state.lock().unwrap();
+                if run.n != 0 || run.runner != Runner::Active {
+                    return;
+                }
+                let next = match run.error {
+                    None => run.ready.pop(),
+                    Some(_) => None,
+                };
+                match next {
+                    Some((_, Reverse(node))) => {
+                        let operands = run.operands(&self.installed, node);
+                        assert!(
+                            operands.iter().all(Option::is_some),
+                            "{node} lacks an operand"
+                        );
+                        record.launched.push(node);
+                        Some(node)
+                    }
+                    None => {
+                        run.runner = Runner::None;
+                        run.settle(&mut after);
+                        None
+                    }
+                }
+            };
+            let Some(node) = launched else {
+                return self.finish(after);
+            };
+            // The kernel runs here, outside the lock.
+            {
+                let (run, _) = &mut *self.state.lock().unwrap();
+                run.nodes_left -= 1;
+                if run.error.is_none() {
+                    let output = self.installed.nodes()[node as usize].outputs[0];
+                    run.produce(&self.installed, output, tensor(), &mut after);
+                }
+                after.start_runner = false;
+            }
+            self.finish(after);
+        }
+    }
+}
+
+impl Step {
+    fn check_end(&self) {
+        let (run, record) = &*self.state.lock().unwrap();
+        assert_eq!(record.retired, 1, "a step retires once");
+        assert_eq!((run.n, run.sending), (1, 0));
+        match record.before_abort {
+            // An abort that came too late changed nothing.
+            None => {
+                assert_eq!(record.launched, [0, 1, 2], "each node once, in order");
+                let mut sent = record.sent.clone();
+                sent.sort_unstable();
+                assert_eq!(sent, [0, 1], "each send once");
+            }
+            Some(before) => assert_eq!(record.launched.len(), before, "a launch after the abort"),
+        }
+    }
+}
+
+/// Runs a step in which `x` and `y` arrive at once, and which `abort` ends meanwhile.
+fn check(threads: bool, abort: bool) {
+    let program = Arc::new(program());
+    let constants = vec![None; program.values.len()];
+    let installed = Arc::new(Installed::new(program, constants).unwrap());
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.check(move || {
+        let step = Step::started(installed.clone(), threads);
+        let other = step.clone();
+        let arrival = thread::spawn(move || other.arrived(1));
+        let end = step.clone();
+        let end = abort.then(|| thread::spawn(move || end.abort()));
+        step.arrived(0);
+        arrival.join().unwrap();
+        if let Some(end) = end {
+            end.join().unwrap();
+        }
+        loop {
+            let runner = step.runners.lock().unwrap().pop();
+            match runner {
+                Some(runner) => runner.join().unwrap(),
+                None => break,
+            }
+        }
+        step.check_end();
+    });
+}
+
+#[test]
+fn arrivals_and_an_inline_runner() {
+    check(false, false);
+}
+
+#[test]
+fn arrivals_and_runners_on_threads() {
+    check(true, false);
+}
+
+#[test]
+fn arrivals_an_inline_runner_and_an_abort() {
+    check(false, true);
+}
+
+#[test]
+fn arrivals_runners_on_threads_and_an_abort() {
+    check(true, true);
+}
