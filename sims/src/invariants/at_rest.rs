@@ -27,7 +27,9 @@ pub fn left_over(cluster: &Cluster) -> Vec<String> {
             left.push(format!("{host}: {} live steps", status.live_steps));
         }
         for (account, bytes) in &status.memory_used {
-            if *bytes > 0 && *account != Account::Base {
+            // Both are held for the worker's life.
+            let lasting = matches!(account, Account::Base | Account::Windows);
+            if *bytes > 0 && !lasting {
                 left.push(format!("{host}: {bytes} bytes of {account:?}"));
             }
         }
