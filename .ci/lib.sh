@@ -77,6 +77,7 @@ fetch_compose() {
   echo "$compose_sha256  $scratch/deb" | sha256sum --check --quiet >&2 || die "$compose_deb is not what was pinned"
   dpkg-deb -x "$scratch/deb" "$scratch/root"
   mkdir -p "$1/cli-plugins"
-  mv "$scratch/root/usr/libexec/docker/cli-plugins/docker-compose" "$1/cli-plugins/docker-compose"
+  # Wherever the package puts it.
+  find "$scratch/root" -type f -name docker-compose -exec mv {} "$1/cli-plugins/" \;
   rm -rf "$scratch"
 }
