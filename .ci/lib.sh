@@ -12,9 +12,17 @@ export DOCKER_BUILDKIT=0 COMPOSE_DOCKER_CLI_BUILD=0
 
 die() { echo "$*" >&2; exit 1; }
 
-# One build for every script: building packages one by one would choose other features of what they share, and
-# compile the kernels anew each time.
-release_build() { cargo build --quiet --release --workspace --bins --examples; }
+# One build for every script, of packages whose dependencies have the features that the README's command gives them:
+# others would have everything compiled twice.
+release_build() { cargo build --quiet --release --package convoke-cli --package convoke-conformance; }
+
+# The image, made by one script at a time; the others find its layers.
+docker_image() (
+  .ci/images
+  exec {lock}>"$cache/image.lock"
+  flock "$lock"
+  docker build --quiet --tag convoke:latest . >/dev/null
+)
 
 # need COMMAND PACKAGE...: installs the Debian packages unless the command is there.
 need() { command -v "$1" >/dev/null || install_packages "${@:2}"; }

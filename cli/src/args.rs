@@ -231,8 +231,8 @@ pub struct ModelArgs {
     /// Leave out passes that change values in the last bits (batch-norm folding)
     #[arg(long, env = "CONVOKE_EXACT", value_parser = FalseyValueParser::new())]
     pub exact: bool,
-    /// Steps that run at once
-    #[arg(long, value_name = "K", env = "CONVOKE_IN_FLIGHT", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    /// Steps that run at once, each with memory of its own
+    #[arg(long, value_name = "K", env = "CONVOKE_IN_FLIGHT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub in_flight: u32,
 }
 

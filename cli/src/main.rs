@@ -19,6 +19,9 @@
 )))]
 compile_error!("Convoke runs on Linux on x86-64 and aarch64; other platforms are not supported.");
 
+// A product has no mutants.
+const _: () = assert!(!convoke_common::mutant::BUILT_IN);
+
 mod args;
 mod cluster;
 mod daemon;

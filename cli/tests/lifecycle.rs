@@ -10,39 +10,16 @@
 mod common;
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use common::cluster::Processes;
+use common::functions::{SQUARE, square};
+use common::kernels::{freeze, in_kernel};
+use common::waits::{await_member, await_that};
 use common::{BOUND, Daemon, Finished, Scratch, run};
-use convoke::{
-    CallOptions, Cluster, ClusterStatus, Code, DType, Model, Outputs, Retry, Tensor, Token,
-};
-use convoke_common::graph::{Function, Node, Part, TensorType, ValueId};
+use convoke::{CallOptions, Cluster, Code, DType, Model, Outputs, Retry, Tensor, Token};
 use convoke_common::rpc::{MemberState, MemberStatus};
 use rustix::process::Signal;
-
-/// A matrix product of this size takes a second or more on one thread.
-const SIZE: usize = 3072;
-
-/// y = x · x, in one node.
-fn square() -> Function {
-    let ty = || TensorType::fixed(DType::F32, &[SIZE, SIZE]);
-    let mut f = Function {
-        name: "squares".into(),
-        ..Function::default()
-    };
-    let (x, y) = (f.add_value("x", ty()), f.add_value("y", ty()));
-    f.params = vec![x];
-    f.nodes = vec![Node {
-        name: "square".into(),
-        op: "MatMul".into(),
-        attrs: Default::default(),
-        inputs: vec![Some(x), Some(x)],
-        outputs: vec![y],
-        part: Part::Step,
-    }];
-    f.results = vec![("y".into(), ValueId(y.0))];
-    f
-}
 
 /// `convoke up`, with one compute thread in each worker.
 struct Up {
@@ -117,40 +94,8 @@ impl Up {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
-    /// Waits until a thread of the worker is in a kernel, as it notes itself.
     async fn in_kernel(&self, worker: &str) {
-        let page = self.folder(worker).join("black-box");
-        await_that("a kernel runs", || {
-            let bytes = std::fs::read(&page).unwrap_or_default();
-            let noted = bytes.chunks_exact(256).skip(1).any(|r| r[..4] != [0; 4]);
-            std::future::ready(noted)
-        })
-        .await;
-    }
-}
-
-async fn await_that<F: Future<Output = bool>>(what: &str, mut is: impl FnMut() -> F) {
-    let end = Instant::now() + BOUND;
-    while !is().await {
-        assert!(Instant::now() < end, "not in {BOUND:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-}
-
-/// Waits until the worker is as wanted; the status then.
-async fn await_member(
-    cluster: &Cluster,
-    name: &str,
-    wanted: impl Fn(&MemberStatus) -> bool,
-) -> ClusterStatus {
-    let end = Instant::now() + BOUND;
-    loop {
-        let status = cluster.status().await.unwrap();
-        if status.members.iter().any(|m| m.name == name && wanted(m)) {
-            return status;
-        }
-        assert!(Instant::now() < end, "{:#?}", status.members);
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        in_kernel(&self.folder(worker)).await;
     }
 }
 
@@ -159,7 +104,7 @@ type Call = tokio::task::JoinHandle<convoke::Result<Outputs>>;
 /// A call that is not run again.
 fn call(model: &std::sync::Arc<Model>) -> Call {
     let model = model.clone();
-    let x = Tensor::zeros(DType::F32, &[SIZE, SIZE]).unwrap();
+    let x = Tensor::zeros(DType::F32, &[SQUARE, SQUARE]).unwrap();
     let options = CallOptions {
         retry: Retry::Off,
         ..CallOptions::default()
@@ -233,42 +178,6 @@ async fn a_node_that_kills_two_workers_is_refused_by_name() {
     assert_eq!(up.daemon.interrupt(), Some(0));
 }
 
-/// Stops one thread of a process for good, as a kernel that hangs would. Its end is taken note of, as the process
-/// cannot end before.
-fn freeze(pid: i32, name: &str) {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))
-        .unwrap()
-        .flatten();
-    let mut named = tasks.filter(|t| {
-        let comm = std::fs::read_to_string(t.path().join("comm"));
-        comm.is_ok_and(|c| c.trim_end() == name)
-    });
-    let thread: i32 = named
-        .next()
-        .unwrap()
-        .file_name()
-        .to_str()
-        .unwrap()
-        .parse()
-        .unwrap();
-    let (tell, told) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        let null = std::ptr::null_mut::<libc::c_void>();
-        let mut status = 0;
-        // SAFETY: stops a thread of a process that this test started, and waits for it.
-        let frozen = unsafe {
-            libc::ptrace(libc::PTRACE_SEIZE, thread, null, null) == 0
-                && libc::ptrace(libc::PTRACE_INTERRUPT, thread, null, null) == 0
-                && libc::waitpid(thread, &mut status, libc::__WALL) == thread
-        };
-        let why = std::io::Error::last_os_error();
-        tell.send(frozen.then_some(()).ok_or(why)).unwrap();
-        // SAFETY: waits for the end of the same thread.
-        unsafe { libc::waitpid(thread, &mut status, libc::__WALL) };
-    });
-    told.recv_timeout(BOUND).unwrap().unwrap();
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kernel_that_hangs_wedges_its_worker_which_returns() {
     let up = Up::start("wedged", 1, "8s");
@@ -276,7 +185,7 @@ async fn a_kernel_that_hangs_wedges_its_worker_which_returns() {
     let model = load(&cluster).await.unwrap();
     let first = call(&model);
     up.in_kernel("w0").await;
-    freeze(up.pid("w0").unwrap(), "convoke-compute");
+    freeze(up.pid("w0").unwrap());
     let before = cluster.status().await.unwrap().members[0].incarnation;
     let second = call(&model);
     await_member(&cluster, "w0", |m| {
@@ -317,6 +226,7 @@ async fn a_drained_worker_finishes_ends_and_stays_away() {
         "worker w1 finishes its steps and ends; `convoke undrain w1` lets it serve again\n"
     );
     let refused = ended(call(&model)).await.unwrap_err();
+    println!("{refused}");
     assert_eq!(refused.code, Code::WorkerLeaving, "{refused}");
     ended(running).await.unwrap();
     await_member(&cluster, "w1", |m| {
@@ -401,53 +311,22 @@ async fn who_is_told_to_end_lets_steps_finish_for_a_bound() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn steps_go_on_while_a_coordinator_stops() {
-    let scratch = Scratch::new("stops");
-    let path = |name: &str| scratch.path(name).display().to_string();
-    let (state, tokens, own) = (path("state"), path("tokens"), path("w0"));
-    let coordinator = ["--state-dir", &state, "--token-dir", &tokens];
-    let first = [
-        "coordinator",
-        "--listen",
-        "127.0.0.1:0",
-        "--json",
-        "--log",
-        "error",
-    ];
-    let first = Daemon::start(first.iter().chain(&coordinator));
-    let ready: serde_json::Value = serde_json::from_str(&first.line()).unwrap();
-    let address = ready["listen"].as_str().unwrap();
-    let worker_token = path("tokens/worker/token");
-    let worker = Daemon::start([
-        "worker",
-        "--join",
-        address,
-        "--token-file",
-        &worker_token,
-        "--state-dir",
-        &own,
-        "--cache",
-        "0",
-        "--threads",
-        "1",
-        "--json",
-        "--log",
-        "error",
-    ]);
-    worker.line();
-    let token = Token::from_file(path("tokens/client/token")).unwrap();
-    let cluster = convoke::connect(address, token).await.unwrap();
+    let mut processes = Processes::start("stops", 1, "1GiB");
+    let cluster = processes.connect().await;
     let model = load(&cluster).await.unwrap();
     let running = call(&model);
     let asked = Instant::now();
-    first.signal(Signal::TERM);
-    assert_eq!(first.wait(), Some(0));
+    let coordinator = processes.coordinator.take().unwrap();
+    coordinator.signal(Signal::TERM);
+    assert_eq!(coordinator.wait(), Some(0));
     println!("the coordinator stopped in {:?}", asked.elapsed());
     ended(running).await.unwrap();
     // The lease goes on, and there is nobody whom the worker could tell that it leaves.
     ended(call(&model)).await.unwrap();
+    let worker = processes.workers[0].take().unwrap();
     worker.signal(Signal::TERM);
     assert_eq!(worker.wait(), Some(0));
-    let left: Vec<_> = std::fs::read_dir(&own)
+    let left: Vec<_> = std::fs::read_dir(processes.path("w0"))
         .unwrap()
         .flatten()
         .map(|f| f.file_name())

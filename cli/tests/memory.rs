@@ -11,10 +11,11 @@ mod common;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use common::functions::node;
 use common::{Daemon, Scratch};
 use convoke::{Cluster, DType, Tensor, Token};
 use convoke_common::Dim;
-use convoke_common::graph::{Attrs, Function, Literal, Node, Part, TensorType, ValueId};
+use convoke_common::graph::{Attrs, Function, Literal, TensorType};
 use convoke_common::memory::Account;
 use convoke_models::ArtifactIndex;
 
@@ -57,23 +58,14 @@ fn layers(layers: usize, file: &Path) -> (Function, Vec<convoke::Source>) {
         f.literals.push((weight, range));
         let product = f.add_value(format!("p{i}"), rows.clone());
         let next = f.add_value(format!("t{i}"), rows.clone());
-        f.nodes.push(node("MatMul", &[last, weight], product));
-        f.nodes.push(node("Tanh", &[product], next));
+        f.nodes
+            .push(node("MatMul", &[last, weight], product, Attrs::default()));
+        f.nodes
+            .push(node("Tanh", &[product], next, Attrs::default()));
         last = next;
     }
     f.results.push(("y".into(), last));
     (f, sources)
-}
-
-fn node(op: &str, inputs: &[ValueId], output: ValueId) -> Node {
-    Node {
-        name: format!("{op}_{}", output.0).into(),
-        op: op.into(),
-        attrs: Attrs::default(),
-        inputs: inputs.iter().map(|v| Some(*v)).collect(),
-        outputs: vec![output],
-        part: Part::Step,
-    }
 }
 
 /// Runs `count` layers with `rows` rows over two fresh worker processes, which may use `memory` each.

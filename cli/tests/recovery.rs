@@ -12,127 +12,15 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{BOUND, Daemon, Scratch, fixture, run};
+use common::cluster::Processes;
+use common::functions::{node, product_chain};
+use common::{BOUND, fixture, run};
 use convoke::{
-    CallOptions, Code, DType, Error, Model, Outputs, Phase, Rerun, Retry, Tensor, Token,
+    CallOptions, Code, DType, Error, Function, Model, Outputs, Phase, Rerun, Retry, Tensor,
+    TensorType,
 };
-use convoke_common::graph::{Attr, Attrs, Function, Literal, Node, Part, TensorType, ValueId};
+use convoke_common::graph::{Attr, Attrs, Literal};
 use convoke_models::ArtifactIndex;
-use rustix::process::Signal;
-
-/// A coordinator and workers w0, w1, … as processes of their own.
-struct Processes {
-    scratch: Scratch,
-    coordinator: Option<Daemon>,
-    address: String,
-    workers: Vec<Option<Daemon>>,
-}
-
-impl Processes {
-    fn start(name: &str, workers: usize, memory: &str) -> Processes {
-        let scratch = Scratch::new(name);
-        let mut cluster = Processes {
-            coordinator: None,
-            address: "127.0.0.1:0".into(),
-            workers: vec![],
-            scratch,
-        };
-        cluster.start_coordinator();
-        for i in 0..workers {
-            let args = [
-                "worker",
-                "--join",
-                &cluster.address,
-                "--token-file",
-                &cluster.path("tokens/worker/token"),
-                "--name",
-                &format!("w{i}"),
-                "--listen",
-                "127.0.0.1:0",
-                "--threads",
-                "1",
-                "--memory",
-                memory,
-                "--state-dir",
-                &cluster.path(&format!("w{i}")),
-                "--cache",
-                "0",
-                "--json",
-                "--log",
-                "error",
-            ]
-            .map(str::to_owned);
-            let worker = Daemon::start(args);
-            worker.line();
-            cluster.workers.push(Some(worker));
-        }
-        cluster
-    }
-
-    /// Starts it, at the address that it had before where there was one.
-    fn start_coordinator(&mut self) {
-        let (state, tokens) = (self.path("coordinator"), self.path("tokens"));
-        let coordinator = Daemon::start([
-            "coordinator",
-            "--listen",
-            &self.address,
-            "--state-dir",
-            &state,
-            "--token-dir",
-            &tokens,
-            "--json",
-            "--log",
-            "error",
-        ]);
-        let ready: serde_json::Value = serde_json::from_str(&coordinator.line()).unwrap();
-        self.address = ready["listen"].as_str().unwrap().to_owned();
-        self.coordinator = Some(coordinator);
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.scratch.path(name).display().to_string()
-    }
-
-    fn client_token(&self) -> String {
-        self.path("tokens/client/token")
-    }
-
-    async fn connect(&self) -> convoke::Cluster {
-        let token = Token::from_file(self.client_token()).unwrap();
-        convoke::connect(&self.address, token).await.unwrap()
-    }
-
-    fn kill_worker(&mut self, i: usize) {
-        self.workers[i].take().unwrap().signal(Signal::KILL);
-    }
-
-    fn kill_coordinator(&mut self) {
-        self.coordinator.take().unwrap().signal(Signal::KILL);
-    }
-}
-
-/// x(i+1) = tanh(x(i) · x), `nodes` times: seconds of work that cannot be shortened.
-fn chain(nodes: usize) -> Function {
-    let mut f = Function {
-        name: "chain".into(),
-        ..Function::default()
-    };
-    let ty = TensorType::fixed(DType::F32, &[SIZE, SIZE]);
-    let x = f.add_value("x", ty.clone());
-    f.params.push(x);
-    let mut last = x;
-    for i in 0..nodes {
-        let product = f.add_value(format!("p{i}"), ty.clone());
-        let next = f.add_value(format!("t{i}"), ty.clone());
-        f.nodes
-            .push(node("MatMul", &[last, x], product, Attrs::default()));
-        f.nodes
-            .push(node("Tanh", &[product], next, Attrs::default()));
-        last = next;
-    }
-    f.results.push(("y".into(), last));
-    f
-}
 
 const SIZE: usize = 256;
 /// Nodes of a step of some seconds.
@@ -140,15 +28,8 @@ const LONG: usize = 300;
 /// Bytes.
 const TABLE: usize = 48 << 20;
 
-fn node(op: &str, inputs: &[ValueId], output: ValueId, attrs: Attrs) -> Node {
-    Node {
-        name: format!("{op}_{}", output.0).into(),
-        op: op.into(),
-        attrs,
-        inputs: inputs.iter().map(|v| Some(*v)).collect(),
-        outputs: vec![output],
-        part: Part::Step,
-    }
+fn chain(nodes: usize) -> Function {
+    product_chain(SIZE, nodes)
 }
 
 /// The same, with `tables` tables of `TABLE` bytes each, of which it adds a row.
@@ -344,6 +225,7 @@ async fn survivors_that_cannot_hold_the_model_are_said_to() {
         "lost contact with w{}: its process ended; the survivors cannot hold the model: the model needs ",
         killed.unwrap()
     );
+    println!("{e}");
     assert!(e.message.starts_with(&text), "{e}");
     assert!(e.advice.starts_with("what would fit: "), "{e}");
     assert_eq!(e.attached[0].code, Code::ClusterTooSmall);
@@ -375,6 +257,7 @@ async fn a_retry_waits_one_bound_for_an_absent_coordinator() {
          waited 3s: ",
         processes.address
     );
+    println!("{e}");
     assert!(e.message.starts_with(&text), "{e}");
     assert!(reruns.all().is_empty());
     cluster.shutdown().await;

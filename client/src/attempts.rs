@@ -6,6 +6,7 @@
 use std::fmt;
 
 use convoke_common::error::{Code, Error, Result};
+use convoke_common::mutant;
 use tokio::time::Instant;
 
 use crate::lease::Named;
@@ -119,7 +120,10 @@ impl Attempts {
         Attempts {
             retry: options.retry,
             // One beyond all time is none.
-            deadline: options.deadline.and_then(|d| Instant::now().checked_add(d)),
+            deadline: options
+                .deadline
+                .and_then(|d| Instant::now().checked_add(d))
+                .filter(|_| !mutant!("deadline-dropped")),
             errors: vec![],
             avoid: vec![],
             told: 0,

@@ -7,8 +7,8 @@
 //!
 //! Invariants
 //! 1. Leases and steps do not depend on it. What needs the coordinator waits for it, at most [`RETURN_BOUND`].
-//! 2. On a new connection the coordinator hears first which driver it is that speaks.
-//! 3. A lease whose release could not be told is released once the coordinator is back.
+//! 2. On a new connection the coordinator hears first which driver it is that speaks, and what leases it holds: one
+//!    whose release could not be told is released then.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -21,6 +21,7 @@ use convoke_common::detection::{Detector, Watched};
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::{Dialled, Role, dial};
 use convoke_common::ids::{Incarnation, LeaseId};
+use convoke_common::mutant;
 use convoke_common::rpc::{self, CoordinatorClient, RETURN_BOUND};
 use convoke_common::world::quic::ConnectionError;
 use convoke_common::world::{Endpoint, World};
@@ -37,9 +38,6 @@ const SHORT_DIAL: Duration = Duration::from_secs(1);
 
 /// Every so many dials the coordinator's name is looked up again: it may have returned elsewhere.
 const LOOK_UP: u32 = 4;
-
-/// Leases that wait to be released. More than that many models are not dropped while a coordinator is away.
-const OWED: usize = 1024;
 
 #[derive(Clone)]
 enum State {
@@ -58,31 +56,32 @@ pub(crate) struct CoordinatorLink {
     address: String,
     state: watch::Receiver<State>,
     wanted: Arc<Notify>,
-    owed: Arc<Owed>,
+    held: Arc<Held>,
     stop: CancellationToken,
 }
 
+/// The leases that this client holds.
 #[derive(Default)]
-struct Owed(Mutex<BTreeSet<LeaseId>>);
+struct Held(Mutex<BTreeSet<LeaseId>>);
 
-impl Owed {
+impl Held {
     fn leases(&self) -> MutexGuard<'_, BTreeSet<LeaseId>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    fn add(&self, lease: LeaseId) {
-        let mut leases = self.leases();
-        if leases.len() < OWED {
-            leases.insert(lease);
-        }
-    }
+/// Why a connection was not made.
+struct Refused {
+    error: Error,
+    /// Dialling again cannot mend it.
+    for_good: bool,
+}
 
-    fn first(&self) -> Option<LeaseId> {
-        self.leases().first().copied()
-    }
-
-    fn remove(&self, lease: LeaseId) {
-        self.leases().remove(&lease);
+impl From<Error> for Refused {
+    fn from(error: Error) -> Refused {
+        // What is wrong with certificates may be the calendar's fault.
+        let for_good = error.code == Code::VersionMismatch;
+        Refused { error, for_good }
     }
 }
 
@@ -109,12 +108,17 @@ impl Way {
         })
     }
 
-    /// Says who speaks.
-    async fn resume(&self, dialled: Dialled) -> Result<(Watched, CoordinatorClient)> {
+    /// Says who speaks, and what it holds.
+    async fn resume(
+        &self,
+        dialled: Dialled,
+        held: &Held,
+    ) -> Result<(Watched, CoordinatorClient), Refused> {
         let watched = self.detector.watch(dialled.connection);
         let resumed = async {
             let client = rpc::connect_coordinator(&self.world, watched.connection()).await?;
-            let answer = client.resume(call(), self.driver).await;
+            let held = held.leases().iter().copied().collect();
+            let answer = client.resume(call(), self.driver, held).await;
             rpc::answer("the coordinator", answer).map(|()| client)
         };
         match resumed.await {
@@ -123,35 +127,38 @@ impl Way {
                 // Its monitor would keep it up for nobody.
                 let said = expulsion(watched.connection().close_reason().as_ref());
                 watched.connection().close(0u32.into(), b"not resumed");
-                Err(said.unwrap_or(e))
+                Err(Refused {
+                    for_good: said.is_some(),
+                    error: said.unwrap_or(e),
+                })
             }
         }
     }
 
     /// Connects, and keeps the connection.
     pub(crate) async fn connect(self) -> Result<CoordinatorLink> {
-        let (watched, client) = self.resume(self.reach().await?).await?;
+        let held = Arc::<Held>::default();
+        let resumed = self.resume(self.reach().await?, &held).await;
+        let (watched, client) = resumed.map_err(|refused| refused.error)?;
         let (tell, state) = watch::channel(State::There {
-            client: client.clone(),
+            client,
             generation: 0,
         });
         let link = CoordinatorLink {
             address: self.address.clone(),
             state,
             wanted: Arc::default(),
-            owed: Arc::default(),
+            held: held.clone(),
             stop: CancellationToken::new(),
         };
         let keeper = Keeper {
             tell,
             wanted: link.wanted.clone(),
-            owed: link.owed.clone(),
+            held,
         };
         let (world, stop) = (self.world.clone(), link.stop.clone());
         world.spawn(async move {
-            let _ = stop
-                .run_until_cancelled(keeper.run(self, watched, client))
-                .await;
+            let _ = stop.run_until_cancelled(keeper.run(self, watched)).await;
         });
         Ok(link)
     }
@@ -174,17 +181,13 @@ fn expulsion(why: Option<&ConnectionError>) -> Option<Error> {
 struct Keeper {
     tell: watch::Sender<State>,
     wanted: Arc<Notify>,
-    owed: Arc<Owed>,
+    held: Arc<Held>,
 }
 
 impl Keeper {
-    async fn run(self, way: Way, mut watched: Watched, mut client: CoordinatorClient) {
+    async fn run(self, way: Way, mut watched: Watched) {
         for generation in 1.. {
-            let why = tokio::select! {
-                biased;
-                why = watched.connection().closed() => why,
-                () = self.settle(&client) => watched.connection().closed().await,
-            };
+            let why = watched.connection().closed().await;
             let text = watched.ended().unwrap_or_else(|| why.to_string());
             tracing::warn!(
                 coordinator = way.address,
@@ -202,18 +205,18 @@ impl Keeper {
                         .await
                 }
             };
-            match back {
-                Ok((connection, back)) => (watched, client) = (connection, back),
+            let client = match back {
+                Ok((connection, client)) => {
+                    watched = connection;
+                    client
+                }
                 Err(e) => {
                     self.tell.send_replace(State::Gone(e));
                     return;
                 }
-            }
+            };
             tracing::info!(coordinator = way.address, "the coordinator is back");
-            self.tell.send_replace(State::There {
-                client: client.clone(),
-                generation,
-            });
+            self.tell.send_replace(State::There { client, generation });
         }
     }
 
@@ -229,15 +232,16 @@ impl Keeper {
                     .map_err(Error::from),
             };
             let back = match dialled {
-                Ok(dialled) => way.resume(dialled).await,
-                Err(e) => Err(e),
+                Ok(dialled) => way.resume(dialled, &self.held).await,
+                Err(e) => Err(e.into()),
             };
             match back {
                 Ok(back) => return Ok(back),
-                Err(e) if matches!(e.code, Code::Unauthorized | Code::VersionMismatch) => {
-                    return Err(e);
-                }
-                Err(e) => {
+                Err(Refused {
+                    error,
+                    for_good: true,
+                }) => return Err(error),
+                Err(Refused { error: e, .. }) => {
                     tracing::debug!(
                         coordinator = way.address,
                         "cannot reach the coordinator: {e}"
@@ -250,17 +254,6 @@ impl Keeper {
                 () = self.wanted.notified() => pause = REDIAL.0,
                 () = tokio::time::sleep(pause) => pause = (pause * 2).min(REDIAL.1),
             }
-        }
-    }
-
-    /// Releases what could not be released before.
-    async fn settle(&self, client: &CoordinatorClient) {
-        while let Some(lease) = self.owed.first() {
-            let answer = client.release(call(), lease).await;
-            if is_away(rpc::answer("the coordinator", answer).as_ref().err()) {
-                return;
-            }
-            self.owed.remove(lease);
         }
     }
 }
@@ -322,16 +315,20 @@ impl CoordinatorLink {
         ask(self.client_after(Some(generation)).await?.0).await
     }
 
+    /// A lease was granted.
+    pub(crate) fn holds(&self, lease: LeaseId) {
+        self.held.leases().insert(lease);
+    }
+
     /// Ends a lease, now or once the coordinator is back.
     pub(crate) async fn release(&self, lease: LeaseId) -> Result<()> {
+        if !mutant!("release-not-owed") {
+            self.held.leases().remove(&lease);
+        }
         let told = self.ask(|client| async move {
             rpc::answer("the coordinator", client.release(call(), lease).await)
         });
-        let told = told.await;
-        if is_away(told.as_ref().err()) {
-            self.owed.add(lease);
-        }
-        told
+        told.await
     }
 
     /// Lets the connection go.

@@ -98,9 +98,11 @@ impl Lease {
         self.release().await
     }
 
-    /// Frees it, so that what it held can be had by another.
+    /// Frees it, so that what it held can be had by another: its steps are over everywhere, or fenced off with whoever
+    /// did not end them, before the workers drop it.
     async fn release(&self) -> Result<()> {
         self.driver.close();
+        self.driver.quiesce().await;
         let released = self.session.coordinator.release(self.driver.lease()).await;
         // The coordinator is told once it is back, and frees it when it notices this client's absence.
         self.released.store(true, Ordering::Relaxed);
@@ -114,9 +116,11 @@ impl Drop for Lease {
         if self.released.load(Ordering::Relaxed) {
             return;
         }
-        let (session, id) = (self.session.clone(), self.driver.lease());
-        self.net
-            .detach(async move { drop(session.coordinator.release(id).await) });
+        let (session, driver) = (self.session.clone(), self.driver.clone());
+        self.net.detach(async move {
+            driver.quiesce().await;
+            drop(session.coordinator.release(driver.lease()).await);
+        });
     }
 }
 
@@ -142,11 +146,9 @@ impl Inner {
                 // Calls that fit the old bounds end undisturbed.
                 drop(old.calls.write().await);
             }
-            // Its steps are over everywhere, or fenced off with whoever did not end them, and its memory is free
-            // before any is asked for again.
-            old.driver.quiesce().await;
-            avoid.extend(old.unusable());
+            // Its memory is free before any is asked for again.
             let released = old.release().await;
+            avoid.extend(old.unusable());
             if is_away(released.as_ref().err()) {
                 // Without the coordinator there is no other lease.
                 released?;
@@ -210,6 +212,7 @@ impl Inner {
         // Linked before the install: workers ask this client for weights over these connections.
         let links = session.links(workers(planned)).await?;
         let leased = self.install(planned).await?;
+        session.coordinator.holds(leased.lease);
         let pool = Pool::new(&session.ledger, Account::Leases, 0)?;
         Ok(Driver::new(
             &session.world,

@@ -23,6 +23,8 @@ mod coordinator;
 mod embedded;
 mod explain;
 mod function;
+#[doc(hidden)]
+pub mod fuzzing;
 mod lease;
 mod model;
 pub mod numpy;

@@ -12,7 +12,7 @@
 //!
 //! Invariants
 //! 1. Nothing is allocated for an array before its declared size was checked against the bytes that its file holds,
-//!    or, where they are compressed, can hold.
+//!    or, where they are compressed, can hold. No byte of a file counts for two arrays.
 //! 2. A file is written under another name and renamed: a reader sees all of it or nothing.
 
 mod header;
@@ -148,21 +148,36 @@ fn open(path: &Path) -> Result<(File, u64), NumpyError> {
 pub fn read_npy(path: impl AsRef<Path>) -> Result<Tensor, NumpyError> {
     let path = path.as_ref();
     let (file, size) = open(path)?;
-    let origin = Origin { path, array: "" };
-    read_array(&mut BufReader::new(file), size, &origin)
+    npy(&mut BufReader::new(file), size, path)
+}
+
+/// The array of a `.npy` file of `size` bytes.
+pub(crate) fn npy(from: &mut impl Read, size: u64, path: &Path) -> Result<Tensor, NumpyError> {
+    read_array(from, size, &Origin { path, array: "" })
 }
 
 /// The arrays of a `.npz` file, in its order.
 pub fn read_npz(path: impl AsRef<Path>) -> Result<Vec<(String, Tensor)>, NumpyError> {
     let path = path.as_ref();
-    let (file, file_size) = open(path)?;
+    let (file, size) = open(path)?;
+    npz(BufReader::new(file), size, path)
+}
+
+/// The arrays of a `.npz` file of `file_size` bytes.
+pub(crate) fn npz(
+    from: impl Read + Seek,
+    file_size: u64,
+    path: &Path,
+) -> Result<Vec<(String, Tensor)>, NumpyError> {
     let not_npz = |reason: String| NumpyError::NotNpz {
         path: path.to_owned(),
         reason,
     };
-    let archive = zip::ZipArchive::new(BufReader::new(file));
+    let archive = zip::ZipArchive::new(from);
     let mut archive = archive.map_err(|e| not_npz(e.to_string()))?;
     let mut all: Vec<(String, Tensor)> = Vec::new();
+    // What is left of the file for the arrays to come: several may not be made of the same bytes.
+    let mut left = file_size;
     for i in 0..archive.len() {
         let mut entry = archive.by_index(i).map_err(|e| not_npz(e.to_string()))?;
         let name = entry.name().map_err(|e| not_npz(e.to_string()))?;
@@ -180,11 +195,13 @@ pub fn read_npz(path: impl AsRef<Path>) -> Result<Vec<(String, Tensor)>, NumpyEr
             zip::CompressionMethod::Stored => held,
             _ => held.saturating_mul(MOST_COMPRESSION),
         };
-        if held > file_size || size > possible {
+        let rest = left.checked_sub(held).filter(|_| size <= possible);
+        let Some(rest) = rest else {
             return Err(origin.bad(format!(
                 "declares {size} bytes, more than the file can hold"
             )));
-        }
+        };
+        left = rest;
         let tensor = read_array(&mut entry, size, &origin)?;
         all.push((name, tensor));
     }
@@ -340,5 +357,7 @@ fn replace(
     })
 }
 
+#[cfg(test)]
+mod seeds;
 #[cfg(test)]
 mod tests;

@@ -11,6 +11,15 @@ use serde::{Deserialize, Serialize};
 /// Bytes per chunk; the last one may be shorter.
 pub const CHUNK: u64 = 1 << 20;
 
+/// Least bytes of chunks on their way that keep a load going: a piece of four in use while the next comes.
+pub const LEAST_COMING: u64 = 8 * CHUNK;
+
+/// Most bytes of chunks that a load of so many bytes has on their way, where a worker's window is this large: an eighth
+/// of them, so that what a load takes beside its weights stays small against them.
+pub fn coming(bytes: u64, window: u64) -> u64 {
+    (bytes / 8).max(LEAST_COMING).min(window)
+}
+
 /// Hash of one chunk.
 pub type ChunkHash = [u8; 32];
 

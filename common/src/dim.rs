@@ -10,7 +10,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::nesting::Growing;
 
 mod bounds;
 
@@ -25,7 +27,12 @@ pub enum Dim {
 
 /// A sum of coefficient × product of atoms, sorted; the empty product is the constant term.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Poly(Vec<(Vec<Atom>, i64)>);
+pub struct Poly(#[serde(deserialize_with = "terms")] Vec<(Vec<Atom>, i64)>);
+
+fn terms<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<(Vec<Atom>, i64)>, D::Error> {
+    let Growing::<(Growing<Atom>, i64)>(terms) = Deserialize::deserialize(d)?;
+    Ok(terms.into_iter().map(|(atoms, c)| (atoms.0, c)).collect())
+}
 
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 enum Atom {

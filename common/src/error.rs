@@ -109,7 +109,7 @@ pub struct Error {
     /// Participants that were stopped because of it.
     pub stopped: Vec<String>,
     /// Further primary errors of the same step that arrived later.
-    #[serde(deserialize_with = "crate::nesting::bounded")]
+    #[serde(deserialize_with = "crate::nesting::bounded_list")]
     pub attached: Vec<Error>,
 }
 
@@ -148,6 +148,12 @@ impl Error {
             worker: Some(peer),
             ..Site::default()
         })
+    }
+
+    /// A worker ends in an orderly way, and runs no further step.
+    pub fn leaving(worker: &str) -> Error {
+        Error::new(Code::WorkerLeaving, format!("worker {worker} is leaving"))
+            .advise("call again: another plan uses the workers that stay")
     }
 
     /// A defect of ours.

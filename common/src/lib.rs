@@ -19,6 +19,8 @@ pub mod detection;
 pub mod dim;
 pub mod dtype;
 pub mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod graph;
 pub mod identity;
 pub mod ids;

@@ -1,20 +1,36 @@
 //! Mutants: defects that simulation has to find, built in on demand.
 //!
-//! `mutant!("name")` is a constant `false` in every build but one: under `--cfg convoke_mutants` it is true for the one
+//! `mutant!("name")` is a constant `false` in every build but one: under the feature `mutants` it is true for the one
 //! name that the environment variable `CONVOKE_MUTANT` gives, read once. That build proves the checkers: each mutant
-//! is caught by some seed, and without one the same seeds pass. A file has at most one mutant.
+//! is caught by some seed, and without one the same seeds pass (`sims/tests/mutants.rs`). A file has at most one mutant.
 
-/// Whether the mutant of this name is chosen.
-#[cfg(convoke_mutants)]
-pub fn is_chosen(name: &str) -> bool {
+/// Whether this build has mutants. No product does.
+pub const BUILT_IN: bool = cfg!(feature = "mutants");
+
+/// The chosen mutant.
+#[cfg(feature = "mutants")]
+pub fn chosen() -> Option<&'static str> {
     use std::sync::OnceLock;
     static CHOSEN: OnceLock<Option<String>> = OnceLock::new();
     let chosen = CHOSEN.get_or_init(|| std::env::var("CONVOKE_MUTANT").ok());
-    chosen.as_deref() == Some(name)
+    chosen.as_deref()
+}
+
+/// The chosen mutant: never one, in this build.
+#[cfg(not(feature = "mutants"))]
+#[inline(always)]
+pub const fn chosen() -> Option<&'static str> {
+    None
+}
+
+/// Whether the mutant of this name is chosen.
+#[cfg(feature = "mutants")]
+pub fn is_chosen(name: &str) -> bool {
+    chosen() == Some(name)
 }
 
 /// Whether the mutant of this name is chosen: never, in this build.
-#[cfg(not(convoke_mutants))]
+#[cfg(not(feature = "mutants"))]
 #[inline(always)]
 pub const fn is_chosen(_: &str) -> bool {
     false

@@ -1,8 +1,11 @@
 //! Bounds how deeply decoding may recurse: a peer may send anything, and a stack that overflows ends the process.
 
 use std::cell::Cell;
+use std::fmt;
+use std::marker::PhantomData;
 
-use serde::{Deserialize, Deserializer, de::Error};
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 /// Levels of values inside values of the same kind, on the wire. What we make ourselves has far fewer.
 const MAX_DEPTH: u32 = 64;
@@ -18,4 +21,39 @@ pub(crate) fn bounded<'de, T: Deserialize<'de>, D: Deserializer<'de>>(d: D) -> R
     let result = T::deserialize(d);
     DEPTH.set(depth);
     result
+}
+
+/// As [`bounded`], for a list.
+pub(crate) fn bounded_list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    d: D,
+) -> Result<Vec<T>, D::Error> {
+    bounded(d).map(|Growing(list)| list)
+}
+
+/// A list for which room is made as its elements arrive. serde's own makes up to 1 MiB of room for what a list claims
+/// to hold; at every level of a nested message that adds up.
+pub(crate) struct Growing<T>(pub Vec<T>);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Growing<T> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        d.deserialize_seq(Elements(PhantomData))
+    }
+}
+
+struct Elements<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Elements<T> {
+    type Value = Growing<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Growing<T>, A::Error> {
+        let mut list = Vec::new();
+        while let Some(element) = seq.next_element()? {
+            list.push(element);
+        }
+        Ok(Growing(list))
+    }
 }

@@ -25,6 +25,9 @@ use crate::ids::{FunctionId, Incarnation, LeaseId, ParticipantIx, PlanId, Progra
 /// Operand index of an optional operand that is left out.
 pub const NO_OPERAND: u32 = u32::MAX;
 
+/// Most steps that a lease may have in flight at once: tables are made for all of them.
+pub const MOST_IN_FLIGHT: u32 = 256;
+
 /// Version of the rules that decide a value's bits. Programs and workers carry it, and only equal
 /// profiles compute together.
 pub const NUMERICS_PROFILE: &str = "convoke-1:fma-chain";
@@ -303,6 +306,26 @@ pub struct Grant {
     pub in_flight: u32,
     /// Bytes to reserve for the tensors of one step at the bounds of the axes.
     pub step_bytes: u64,
+}
+
+impl Grant {
+    /// Checks the program, and that everybody whom the grant names takes part.
+    pub fn check(&self) -> Result<()> {
+        self.program.check()?;
+        let violation = |why: &str| Err(Error::new(Code::ProtocolViolation, why));
+        if !(1..=MOST_IN_FLIGHT).contains(&self.in_flight) {
+            return violation("the grant is for more steps in flight than there may be, or none");
+        }
+        let members = self.participants.len();
+        let known = |ix: ParticipantIx| usize::from(ix) < members && ix != self.me;
+        let sources = self.program.recvs.iter().map(|r| r.from);
+        let mut named = sources.chain(self.program.sends.iter().map(|s| s.to));
+        if usize::from(self.me) < members && named.all(known) {
+            Ok(())
+        } else {
+            violation("the grant names participants that do not exist")
+        }
+    }
 }
 
 /// Bytes of `ty` under `bindings`; `None` while a dimension is unbound or absurd.

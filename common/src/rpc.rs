@@ -3,7 +3,7 @@
 //! Each connection carries streams; the first byte of a bidirectional stream says what it is
 //! ([`StreamKind`]). tarpc orders nothing: what must be ordered travels on a step lane.
 
-mod services;
+pub(crate) mod services;
 mod status;
 
 use std::time::Duration;
@@ -112,6 +112,14 @@ pub struct HeldLease {
     pub model: String,
     /// The driver's name and incarnation.
     pub driver: (String, Incarnation),
+}
+
+/// A worker that the coordinator has lost, which ended a lease.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loss {
+    pub worker: String,
+    /// In words that follow "lost contact with WORKER: ".
+    pub why: String,
 }
 
 /// A kernel that was running when a fatal signal of its own process ended a worker.
@@ -366,12 +374,14 @@ pub fn answer<T>(
             Code::DeadlineExceeded,
             format!("{peer} did not answer in time"),
         )),
-        Err(e) => {
-            let why = std::error::Error::source(&e).map_or(String::new(), |s| format!(": {s}"));
-            Err(Error::new(
-                Code::Unreachable,
-                format!("lost contact with {peer}: {e}{why}"),
-            ))
-        }
+        Err(RpcError::Server(e)) => Err(Error::new(
+            Code::Busy,
+            format!("{peer} does not take the call: {}", e.detail),
+        )),
+        // What became of the bytes says nothing to whoever made the call.
+        Err(RpcError::Shutdown | RpcError::Send(_) | RpcError::Channel(_)) => Err(Error::new(
+            Code::Unreachable,
+            format!("lost contact with {peer}: the connection ended over a call"),
+        )),
     }
 }

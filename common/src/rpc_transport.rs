@@ -8,18 +8,26 @@
 //! 4. When the stream ends, the requests in flight on it are aborted; when the client drops a call, or its bound is
 //!    over, the server's handler is dropped.
 //! 5. Every bound is measured by tokio's clock, so that a paused one governs it.
+//! 6. No frame, whatever is in it, makes its receiver panic.
 
 use std::fmt::Debug;
+use std::io;
+use std::marker::PhantomData;
 use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
 use std::time::Duration;
 
+use bincode::Options;
+use bytes::{Bytes, BytesMut};
 use futures::{FutureExt, StreamExt};
 use quinn::{RecvStream, SendStream};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tarpc::client::RpcError;
 use tarpc::client::stub::Stub;
 use tarpc::context::Context;
 use tarpc::server::{BaseChannel, Channel, Serve};
+use tarpc::trace;
 use tarpc::{ClientMessage, RequestName, Response};
 use tokio::io::{Join, join};
 use tokio::time::{Instant, timeout_at};
@@ -100,16 +108,94 @@ pub mod codec {
     }
 }
 
+/// What arrives on a stream.
+pub trait Arriving: Sized {
+    /// The message that exactly these bytes hold.
+    fn decode(bytes: &[u8]) -> Result<Self, codec::CodecError>;
+}
+
+impl<T: DeserializeOwned> Arriving for Response<T> {
+    fn decode(bytes: &[u8]) -> Result<Self, codec::CodecError> {
+        codec::decode(bytes)
+    }
+}
+
+/// [`ClientMessage`] as it travels. tarpc's own decoding adds the deadline to the time of day unchecked, which panics.
+#[derive(Deserialize)]
+enum Message<T> {
+    Request {
+        /// From now on.
+        deadline: Duration,
+        trace_context: trace::Context,
+        id: u64,
+        message: T,
+    },
+    Cancel {
+        trace_context: trace::Context,
+        request_id: u64,
+    },
+}
+
+/// A deadline beyond [`BACKSTOP`] counts as that.
+impl<T: DeserializeOwned> Arriving for ClientMessage<T> {
+    fn decode(bytes: &[u8]) -> Result<Self, codec::CodecError> {
+        Ok(match codec::decode(bytes)? {
+            Message::Request {
+                deadline,
+                trace_context,
+                id,
+                message,
+            } => {
+                let mut context = tarpc::context::current();
+                context.deadline = (Instant::now() + deadline.min(BACKSTOP)).into_std();
+                context.trace_context = trace_context;
+                ClientMessage::Request(tarpc::Request {
+                    context,
+                    id,
+                    message,
+                })
+            }
+            Message::Cancel {
+                trace_context,
+                request_id,
+            } => ClientMessage::Cancel {
+                trace_context,
+                request_id,
+            },
+        })
+    }
+}
+
+/// The codec of one direction each, as tarpc takes it.
+pub struct Frames<In, Out>(PhantomData<fn(In) -> Out>);
+
+fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+impl<In: Arriving, Out> tokio_serde::Deserializer<In> for Frames<In, Out> {
+    type Error = io::Error;
+
+    fn deserialize(self: Pin<&mut Self>, frame: &BytesMut) -> io::Result<In> {
+        In::decode(frame).map_err(invalid)
+    }
+}
+
+impl<In, Out: Serialize> tokio_serde::Serializer<Out> for Frames<In, Out> {
+    type Error = io::Error;
+
+    fn serialize(self: Pin<&mut Self>, message: &Out) -> io::Result<Bytes> {
+        let bytes = codec::bincode().serialize(message).map_err(invalid)?;
+        Ok(bytes.into())
+    }
+}
+
 /// Both directions of a QUIC stream as one.
 pub type BiStream = Join<RecvStream, SendStream>;
 
 /// A stream of `In` and a sink of `Out`.
-pub type RpcTransport<In, Out> = tarpc::serde_transport::Transport<
-    BiStream,
-    In,
-    Out,
-    tokio_serde::formats::Bincode<In, Out, codec::Bincode>,
->;
+pub type RpcTransport<In, Out> =
+    tarpc::serde_transport::Transport<BiStream, In, Out, Frames<In, Out>>;
 
 /// Frames one stream.
 pub fn transport<In, Out>(
@@ -118,16 +204,13 @@ pub fn transport<In, Out>(
     max_frame: usize,
 ) -> RpcTransport<In, Out>
 where
-    In: for<'de> Deserialize<'de>,
+    In: Arriving + for<'de> Deserialize<'de>,
     Out: Serialize,
 {
     let frames = LengthDelimitedCodec::builder()
         .max_frame_length(max_frame)
         .new_codec();
-    tarpc::serde_transport::new(
-        Framed::new(join(recv, send), frames),
-        codec::bincode().into(),
-    )
+    tarpc::serde_transport::new(Framed::new(join(recv, send), frames), Frames(PhantomData))
 }
 
 /// The calling side of a stream, for [`tarpc::client::new`]. Its dispatch future must be spawned:

@@ -12,6 +12,8 @@
 
 pub mod admin;
 mod authority;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod membership;
 pub mod partition;
 pub mod passes;

@@ -17,6 +17,8 @@
 pub mod artifact_index;
 mod error;
 mod file;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod onnx;
 mod safetensors;
 #[cfg(test)]

@@ -19,6 +19,8 @@ use quinn::{Connection, RecvStream, SendStream};
 
 /// Most chunks in one request: 64 MiB.
 pub const MAX_COUNT: u32 = 64;
+/// Bytes of a request.
+pub(crate) const REQUEST: usize = 44;
 
 /// Reads chunks of the artifacts that a client serves.
 pub trait ArtifactSource: Send + Sync {
@@ -33,22 +35,16 @@ pub async fn serve(
     mut send: SendStream,
     mut recv: RecvStream,
 ) {
-    let mut request = [0; 44];
+    let mut request = [0; REQUEST];
     if recv.read_exact(&mut request).await.is_err() {
         return;
     }
-    let (Ok(id), Ok(first), Ok(count)) = (
-        request[..32].try_into(),
-        request[32..40].try_into(),
-        request[40..].try_into(),
-    ) else {
+    let Some((id, chunks)) = parse(&request) else {
         return;
     };
-    let (id, first) = (ArtifactId(id), u64::from_le_bytes(first));
-    let count = u32::from_le_bytes(count).min(MAX_COUNT);
     // What is asked for first is needed first. It fails only on a stream that was closed, as the writes will.
     let _ = send.set_priority(priority(send.id().index()));
-    for index in first..first.saturating_add(u64::from(count)) {
+    for index in chunks {
         let source = source.clone();
         let (done, read) = tokio::sync::oneshot::channel();
         world.store.run_blocking(Box::new(move || {
@@ -68,6 +64,16 @@ pub async fn serve(
         }
     }
     let _ = send.finish();
+}
+
+/// What a request asks for, of chunks no more than [`MAX_COUNT`].
+pub(crate) fn parse(request: &[u8; REQUEST]) -> Option<(ArtifactId, Range<u64>)> {
+    let (id, rest) = request.split_first_chunk()?;
+    let (first, count) = rest.split_first_chunk()?;
+    let first = u64::from_le_bytes(*first);
+    let count = u32::from_le_bytes(count.try_into().ok()?).min(MAX_COUNT);
+    let end = first.saturating_add(u64::from(count));
+    Some((ArtifactId(*id), first..end))
 }
 
 /// Streams of one connection are numbered as they are opened.

@@ -11,7 +11,7 @@ use convoke_common::error::{Code, Error, Result};
 use convoke_common::ids::{LeaseId, StepKey};
 use convoke_common::rpc_transport::codec;
 use convoke_common::tensor::{MAX_RANK, Shape};
-use convoke_common::{DType, Tensor};
+use convoke_common::{DType, Tensor, mutant};
 
 /// Largest payload that shares the lane, in bytes: a few packets.
 pub const LANE_LIMIT: usize = 32 << 10;
@@ -93,7 +93,7 @@ impl TensorHeader {
     pub fn of(key: StepKey, slot: u32, tensor: &Tensor) -> TensorHeader {
         TensorHeader {
             key,
-            slot,
+            slot: slot ^ u32::from(mutant!("wrong-slot")),
             dtype: tensor.dtype(),
             shape: tensor.shape().into(),
         }

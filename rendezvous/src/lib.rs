@@ -13,6 +13,8 @@
 pub mod artifacts;
 pub mod driver;
 pub mod frame;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod hub;
 pub mod lease;
 pub mod link;

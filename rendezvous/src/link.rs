@@ -108,6 +108,14 @@ impl Link {
         }
     }
 
+    /// Whether the peer has ended it in an orderly way.
+    pub fn left(&self) -> bool {
+        match self {
+            Link::Local { .. } => false,
+            Link::Remote(r) => r.left(),
+        }
+    }
+
     /// That it has ended, as the error of whoever needed it.
     pub fn lost(&self) -> Error {
         let ended = match self {

@@ -31,15 +31,18 @@ async fn echo(mut send: SendStream, mut recv: RecvStream) {
         if recv.read_exact(&mut head).await.is_err() {
             return;
         }
-        let len = u32::from_le_bytes(head) as usize;
-        if len == 0 || len > BULK {
-            return;
-        }
+        let Some(len) = echoed(head) else { return };
         buffer.resize(len, 0);
         if recv.read_exact(&mut buffer).await.is_err() || send.write_all(&buffer).await.is_err() {
             return;
         }
     }
+}
+
+/// Bytes to echo; `None` where the prober ends, or asks for more than is echoed.
+pub(crate) fn echoed(head: [u8; 4]) -> Option<usize> {
+    let len = u32::from_le_bytes(head) as usize;
+    (1..=BULK).contains(&len).then_some(len)
 }
 
 /// Round trip, and bytes per second (one way, as half of there and back).

@@ -25,6 +25,7 @@ use convoke_common::Tensor;
 use convoke_common::detection::Watched;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::ids::Incarnation;
+use convoke_common::mutant;
 use convoke_common::rpc::StreamKind;
 use convoke_common::world::World;
 use quinn::{Connection, ReadExactError, RecvStream, SendStream, VarInt};
@@ -51,6 +52,8 @@ pub const STALL_BOUND: Duration = Duration::from_secs(10);
 pub const LEAST_BYTES: u64 = 64 << 10;
 /// What a peer is told of a link that ended as it should.
 const LEFT: &str = "it ended the link";
+/// Bytes of a hello before the name.
+const HELLO_HEAD: usize = 10;
 /// Longest peer name in a hello.
 const MAX_NAME: usize = 255;
 
@@ -77,6 +80,8 @@ pub struct Remote {
     watched: Watched,
     queue: Arc<Queue>,
     closed: AtomicBool,
+    /// Whether it was the peer that ended it, in order.
+    left: AtomicBool,
     /// Follows `closed`, for those who wait.
     ended: CancellationToken,
     /// Bytes of tensors that came by streams.
@@ -88,6 +93,10 @@ pub struct Remote {
 impl Remote {
     pub(crate) fn peer(&self) -> &Peer {
         &self.peer
+    }
+
+    pub(crate) fn left(&self) -> bool {
+        self.left.load(Ordering::Acquire)
     }
 
     pub(crate) fn watched(&self) -> &Watched {
@@ -258,9 +267,17 @@ async fn write_hello(send: &mut SendStream, me: &Peer) -> Result<()> {
 }
 
 async fn read_hello(recv: &mut RecvStream) -> Result<Peer> {
-    let mut head = [0; 10];
+    let mut head = [0; HELLO_HEAD];
     recv.read_exact(&mut head).await.map_err(lane_error)?;
-    let [i @ .., a, b] = head;
+    let (incarnation, len) = hello_head(head)?;
+    let mut name = vec![0; len];
+    recv.read_exact(&mut name).await.map_err(lane_error)?;
+    hello_peer(incarnation, name)
+}
+
+/// Incarnation and length of the name, from the first bytes of a hello.
+pub(crate) fn hello_head(head: [u8; HELLO_HEAD]) -> Result<(Incarnation, usize)> {
+    let [incarnation @ .., a, b] = head;
     let len = usize::from(u16::from_le_bytes([a, b]));
     if len > MAX_NAME {
         return Err(Error::new(
@@ -268,14 +285,14 @@ async fn read_hello(recv: &mut RecvStream) -> Result<Peer> {
             "name in hello above the limit",
         ));
     }
-    let mut name = vec![0; len];
-    recv.read_exact(&mut name).await.map_err(lane_error)?;
+    Ok((Incarnation(u64::from_le_bytes(incarnation)), len))
+}
+
+/// Whom a hello names.
+pub(crate) fn hello_peer(incarnation: Incarnation, name: Vec<u8>) -> Result<Peer> {
     let name = String::from_utf8(name)
         .map_err(|_| Error::new(Code::ProtocolViolation, "name in hello is not UTF-8"))?;
-    Ok(Peer {
-        name,
-        incarnation: Incarnation(u64::from_le_bytes(i)),
-    })
+    Ok(Peer { name, incarnation })
 }
 
 fn run(
@@ -291,6 +308,7 @@ fn run(
         watched,
         queue: Arc::default(),
         closed: AtomicBool::new(false),
+        left: AtomicBool::new(false),
         ended: CancellationToken::new(),
         received: AtomicU64::new(0),
         sending: TaskTracker::new(),
@@ -318,6 +336,7 @@ async fn supervise(
         e = accept_streams(&world, &hub, &link, remote) => e,
         e = remote.connection().closed() => e.to_string(),
     };
+    remote.left.store(why == LEFT, Ordering::Release);
     let left: Vec<Out> = {
         let mut q = remote
             .queue
@@ -338,7 +357,9 @@ async fn supervise(
         }
     }
     tracing::debug!(peer = remote.peer.name, why, "link ended");
-    hub.link_lost(&link, &why);
+    if !mutant!("lost-link-untold") {
+        hub.link_lost(&link, &why);
+    }
     remote.ended.cancel();
 }
 
@@ -359,18 +380,25 @@ async fn read_lane(hub: &Hub, from: &Peer, mut recv: RecvStream) -> String {
         if let Err(e) = recv.read_exact(&mut body).await {
             return e.to_string();
         }
-        match Frame::decode(kind, &body) {
-            Ok((Frame::Tensor(h), payload)) => match hub.begin(from, &h) {
-                Ok(mut incoming) => {
-                    incoming.bytes_mut().copy_from_slice(payload);
-                    finish(hub, incoming);
-                }
-                Err(why) => hub.count(why),
-            },
-            Ok((frame, _)) => hub.frame(from, frame),
-            Err(e) => return malformed(hub, &e),
+        if let Err(e) = take_frame(hub, from, kind, &body) {
+            return malformed(hub, &e);
         }
     }
+}
+
+/// Takes one frame of a lane; an error where it is malformed.
+pub(crate) fn take_frame(hub: &Hub, from: &Peer, kind: u8, body: &[u8]) -> Result<()> {
+    match Frame::decode(kind, body)? {
+        (Frame::Tensor(h), payload) => match hub.begin(from, &h) {
+            Ok(mut incoming) => {
+                incoming.bytes_mut().copy_from_slice(payload);
+                finish(hub, incoming);
+            }
+            Err(why) => hub.count(why),
+        },
+        (frame, _) => hub.frame(from, frame),
+    }
+    Ok(())
 }
 
 /// What follows such a frame cannot be told apart: the link ends.

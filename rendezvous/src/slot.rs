@@ -16,6 +16,8 @@
 //!    ABORTED. PUBLISHING lasts a few instructions; who meets it spins.
 //! 3. One consumer: a second register is refused.
 
+use convoke_common::mutant;
+
 use crate::primitives::{AtomicU64, Cell, Ordering, spin_loop};
 
 const BITS: u32 = 4;
@@ -138,6 +140,7 @@ impl<T> Slot<T> {
             let (w, state) = self.read(n);
             let to = match state {
                 Ok(EMPTY) => FILLING,
+                Ok(TAKEN) if mutant!("duplicate-delivered") => FILLING,
                 Ok(WAITING) => FILLING_WAITED,
                 Ok(ABORTED) => return Err(Unfillable::Aborted),
                 Ok(_) => return Err(Unfillable::Duplicate),

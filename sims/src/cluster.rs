@@ -235,6 +235,11 @@ impl Cluster {
         self.sim.elapsed()
     }
 
+    /// The same, for tasks that run in it.
+    pub fn clock(&self) -> SimTime {
+        self.time.clone()
+    }
+
     /// What it was made of.
     pub fn setup(&self) -> &Setup {
         &self.setup

@@ -126,7 +126,9 @@ pub fn explore(seeds: Range<u64>, jobs: usize) -> anyhow::Result<Summary> {
     summary.wall_minutes = begun.elapsed().as_secs_f64() / 60.;
     summary.hours_per_minute = summary.simulated_hours / summary.wall_minutes.max(1e-9);
     summary.failures.sort_by_key(|f| f.seed);
-    for failure in summary.failures.iter_mut().take(SHRUNK) {
+    // What a mutant breaks needs no explanation.
+    let shrunk = convoke_common::mutant::chosen().map_or(SHRUNK, |_| 0);
+    for failure in summary.failures.iter_mut().take(shrunk) {
         failure.shrunk = Some(shrink(Scenario::draw(failure.seed), &failure.violations));
     }
     Ok(summary)

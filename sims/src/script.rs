@@ -121,8 +121,10 @@ pub fn run(
         .filter_map(|r| r.call)
         .collect();
     let (spec, models, notes) = (spec.clone(), models.clone(), notes.clone());
-    let past = cluster.elapsed().saturating_sub(zero);
+    let clock = cluster.clock();
     cluster.on_client(client as u16, move |c| async move {
+        // It may have to wait for its client to connect first.
+        let past = clock.now().saturating_sub(zero);
         let script = Script {
             client,
             spec,

@@ -45,6 +45,8 @@ pub struct Step {
 /// A lease.
 #[derive(Debug, Clone, Default)]
 pub struct Lease {
+    /// When its driver took it.
+    pub since: Duration,
     /// Workers, then the driver.
     pub participants: Vec<Host>,
     /// Workers that install it at present.
@@ -114,7 +116,8 @@ impl Steps {
                 let names = e.participants.as_deref().unwrap_or_default();
                 let mut participants: Vec<Host> = names.split(',').filter_map(worker).collect();
                 participants.push(e.host);
-                self.leases.entry(e.lease).or_default().participants = participants;
+                let lease = self.leases.entry(e.lease).or_default();
+                (lease.since, lease.participants) = (e.at, participants);
             }
             Kind::Install => {
                 self.leases
@@ -218,11 +221,11 @@ fn states_of(step: &Step, lease: &Lease, host: Host) -> Vec<StepState> {
     if step.is_settled() {
         return vec![];
     }
-    if step.has_failed() {
-        return vec![StepState::Abort];
-    }
     if !step.outcomes.is_empty() {
         return vec![StepState::Retire];
+    }
+    if step.has_failed() {
+        return vec![StepState::Abort];
     }
     let mut states = Vec::new();
     let is_worker = matches!(host, Host::Worker(_));

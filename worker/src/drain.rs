@@ -12,7 +12,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use convoke_common::error::{Code, Error};
+use convoke_common::error::Error;
 use tokio::sync::{Notify, watch};
 
 /// Where a worker stands.
@@ -47,13 +47,6 @@ impl Default for Gate {
     }
 }
 
-/// What a step ends with because its worker ends.
-pub fn leaving(worker: &str) -> Error {
-    let msg = format!("worker {worker} is leaving");
-    Error::new(Code::WorkerLeaving, msg)
-        .advise("call again: another plan uses the workers that stay")
-}
-
 impl Gate {
     /// What new work is refused with.
     pub fn refusal(&self) -> Option<&Error> {
@@ -67,7 +60,7 @@ impl Gate {
 
     /// Takes no new work: the worker will end.
     pub fn leave(&self, worker: &str) {
-        let _ = self.refusal.set(leaving(worker));
+        let _ = self.refusal.set(Error::leaving(worker));
         self.standing.send_if_modified(|s| {
             let serving = *s == Standing::Serving;
             if serving {
@@ -112,6 +105,8 @@ impl Gate {
 
 #[cfg(test)]
 mod tests {
+    use convoke_common::error::Code;
+
     use super::*;
     use futures::FutureExt;
 

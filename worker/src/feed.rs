@@ -25,7 +25,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::install::Counter;
 use crate::loader::{Asked, Loader, destination};
 use crate::order::{Fetch, Order, Range, Rider};
-use crate::window::{Chunk, PIECE};
+use crate::window::{Chunk, PIECE, Share};
 
 /// Longest wait for the chunk that is next in line, of a client or disk that is there: it may be slow.
 const CHUNK_BOUND: Duration = Duration::from_secs(60);
@@ -59,8 +59,9 @@ impl Feed {
     /// Starts loading the literals `wanted`, which are then to be taken in this order. Tensors are made in `pool`.
     pub fn start(loader: Arc<Loader>, program: Arc<Program>, wanted: Vec<u32>, pool: Pool) -> Feed {
         let order = Order::new(&program.literals, wanted, loader.window.ahead);
+        let share = loader.window.share(order.bytes());
         let (tell, promised) = mpsc::channel(QUEUE);
-        let feeder = feed(loader.clone(), program.clone(), order, tell);
+        let feeder = feed(loader.clone(), program.clone(), order, share, tell);
         let feeder = loader.world.spawn(feeder);
         Feed {
             program,
@@ -189,6 +190,7 @@ async fn feed(
     loader: Arc<Loader>,
     program: Arc<Program>,
     order: Order,
+    share: Share,
     tell: mpsc::Sender<Promised>,
 ) {
     let metas: Vec<Arc<ArtifactMeta>> = program.artifacts.iter().cloned().map(Arc::new).collect();
@@ -212,12 +214,12 @@ async fn feed(
         {
             piece.push(next);
         }
-        let Some(mut slots) = loader.window.slots(piece.len() as u32).await else {
+        let Some(mut slots) = share.slots(piece.len() as u32).await else {
             return;
         };
         let (mut asked, mut chunks) = (Vec::new(), Vec::new());
         for fetch in piece {
-            let Some(slot) = slots.split(1) else { return };
+            let Some(slot) = slots.split() else { return };
             let (answer, chunk) = oneshot::channel();
             let index = fetch.index;
             asked.push(Asked {

@@ -19,6 +19,8 @@ pub mod cpu;
 pub mod drain;
 pub mod executor;
 mod feed;
+#[doc(hidden)]
+pub mod fuzzing;
 mod init;
 pub mod install;
 pub mod installed;

@@ -23,11 +23,11 @@ use convoke_common::memory::Pool;
 use convoke_common::world::quic::Connection;
 use convoke_common::world::{StoreFile, World};
 use convoke_rendezvous::artifacts::{self, ArtifactSource};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::cache::Cache;
 use crate::keeper::Keeper;
-use crate::window::{Buffer, Buffers, Chunk, Held, Window};
+use crate::window::{Buffer, Buffers, Chunk, Held, Slots, Window};
 
 /// Jobs of one load that read files at once: enough to keep a disk busy, few beside the threads that compute.
 const READERS: usize = 4;
@@ -58,7 +58,7 @@ impl Loaded {
 /// A chunk that is wanted, and who waits for it.
 pub struct Asked {
     pub index: u64,
-    pub slot: OwnedSemaphorePermit,
+    pub slot: Slots,
     pub answer: oneshot::Sender<Result<Chunk>>,
 }
 

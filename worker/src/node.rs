@@ -13,8 +13,9 @@ use convoke_common::error::{Code, Error, Result, Site};
 use convoke_common::identity::{RevocationList, Role};
 use convoke_common::ids::{Incarnation, LeaseId, ParticipantIx, PlanId, StepKey};
 use convoke_common::memory::{Account, Ledger, Pool};
+use convoke_common::mutant;
 use convoke_common::program::{Grant, NUMERICS_PROFILE, Participant};
-use convoke_common::rpc::{HeldLease, LinkReport, ProgramStatus, Progress, WorkerStatus};
+use convoke_common::rpc::{HeldLease, LinkReport, Loss, ProgramStatus, Progress, WorkerStatus};
 use convoke_common::world::{Endpoint, World};
 use convoke_rendezvous::artifacts::ArtifactSource;
 use convoke_rendezvous::{
@@ -159,7 +160,7 @@ impl Node {
         }
         let violation = |why: &str| Err(Error::new(Code::ProtocolViolation, why));
         let program = grant.program.clone();
-        program.check()?;
+        grant.check()?;
         if program.profile != NUMERICS_PROFILE {
             let msg = format!(
                 "worker {} computes under profile {NUMERICS_PROFILE}, the plan under {}",
@@ -171,16 +172,10 @@ impl Node {
         if !mine.is_some_and(|p| p.name == self.me.name && p.incarnation == self.me.incarnation) {
             return violation("the grant is for another worker");
         }
-        let others = grant.participants.len();
-        let known = |ix: ParticipantIx| usize::from(ix) < others && ix != grant.me;
-        let sources = program.recvs.iter().map(|r| r.from);
-        if !sources.chain(program.sends.iter().map(|s| s.to)).all(known) || grant.in_flight == 0 {
-            return violation("the grant names participants that do not exist");
-        }
         let links = self.links(&grant).await?;
         let needed: Vec<Arc<Link>> = links.iter().flatten().cloned().collect();
         let weights = Pool::new(&self.ledger, Account::Weights, 0)?;
-        let driver = &grant.participants[others - 1];
+        let driver = &grant.participants[grant.participants.len() - 1];
         let client = self.client_source(driver, &links);
         let loader = Loader::new(
             self.world.clone(),
@@ -347,15 +342,18 @@ impl Node {
         remote::dial_lane(&self.world, &self.hub, watched, name).await
     }
 
-    /// Frees a lease; its steps in flight end, because of the loss of the worker `lost` or of their driver.
-    pub fn release(&self, id: LeaseId, lost: Option<&str>) {
+    /// Frees a lease; its steps in flight end, because of the loss of a worker or of their driver.
+    pub fn release(&self, id: LeaseId, lost: Option<&Loss>) {
         let Some(held) = self.held().remove(&id) else {
             return;
         };
         let error = match lost {
-            Some(peer) => Error::lost(peer, "the coordinator says that it is gone"),
+            Some(Loss { worker, why }) => Error::lost(worker, why),
             None => Error::new(Code::LeaseRetired, format!("{id} was released")),
         };
+        if lost.is_some() && mutant!("loss-keeps-memory") {
+            std::mem::forget(held.lease.clone());
+        }
         held.executor.abort_all(&error);
         self.hub.remove_lease(id);
         tracing::info!(lease = %id, "released");

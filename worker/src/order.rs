@@ -103,6 +103,12 @@ impl Order {
         }
     }
 
+    /// Bytes of all literals.
+    pub fn bytes(&self) -> u64 {
+        let lengths = self.ranges.values().map(|r| r.len);
+        lengths.fold(0, u64::saturating_add)
+    }
+
     fn riders(&mut self, at: (u32, u64)) -> Vec<Rider> {
         let small = self.small.remove(&at).unwrap_or_default();
         let mut riders = Vec::new();

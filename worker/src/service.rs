@@ -9,7 +9,7 @@ use convoke_common::error::Result;
 use convoke_common::identity::{Role, TokenId, peer_identity};
 use convoke_common::ids::{LeaseId, PlanId};
 use convoke_common::program::{Grant, Participant};
-use convoke_common::rpc::{LinkReport, Progress, StreamKind, Worker, WorkerStatus, close};
+use convoke_common::rpc::{LinkReport, Loss, Progress, StreamKind, Worker, WorkerStatus, close};
 use convoke_common::rpc_transport::{MAX_FRAME, serve_stream};
 use convoke_common::world::quic::{RecvStream, SendStream};
 use convoke_rendezvous::{probe, remote};
@@ -154,8 +154,8 @@ impl Worker for Service {
         Ok(self.node.progress(plan))
     }
 
-    async fn release(self, _: Context, lease: LeaseId, lost: Option<String>) -> Result<()> {
-        self.node.release(lease, lost.as_deref());
+    async fn release(self, _: Context, lease: LeaseId, lost: Option<Loss>) -> Result<()> {
+        self.node.release(lease, lost.as_ref());
         Ok(())
     }
 

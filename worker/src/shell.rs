@@ -30,7 +30,7 @@ use crate::accept;
 use crate::blackbox::BlackBox;
 use crate::cache::Cache;
 use crate::compute::Threads;
-use crate::drain::{Standing, leaving};
+use crate::drain::Standing;
 use crate::executor::Engine;
 use crate::node::{self, Node};
 use crate::session::{Session, Told};
@@ -359,7 +359,7 @@ impl Running {
         let quiet = async {
             let error = match &*node.engine.gate.standing().borrow() {
                 Standing::Wedged(error) => error.clone(),
-                _ => leaving(&node.me.name),
+                _ => Error::leaving(&node.me.name),
             };
             node.end(&error, bound / 2).await;
             self.stop.cancel();

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use convoke_common::error::Error;
 use convoke_common::ids::{LeaseId, StepKey};
+use convoke_common::mutant;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
@@ -107,6 +108,7 @@ impl Watch {
     pub async fn wedged(&self) -> Error {
         loop {
             let due = self.core().poll_timeout();
+            let due = due.filter(|_| !mutant!("wedge-unnoticed"));
             let overdue = async {
                 match due {
                     Some(due) => sleep_until(due).await,

@@ -1,4 +1,5 @@
-//! The window of chunks that are on their way into tensors: one per worker, shared by the loads that run at once.
+//! The window of chunks that are on their way into tensors: one per worker, shared by the loads that run at once, each of
+//! which takes a share of it that its size allows.
 //!
 //! Invariants
 //! 1. A chunk holds a slot from before it is asked for until its last holder has dropped it.
@@ -10,7 +11,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use convoke_common::artifact::CHUNK;
+use convoke_common::artifact::{CHUNK, LEAST_COMING, coming};
 use convoke_common::memory::{Account, Ledger, Reservation};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -19,8 +20,6 @@ pub const PIECE: u32 = 4;
 
 /// The window's part of the worker's memory: enough to receive while weights are packed.
 const PART: u64 = 32;
-/// A piece in use while the next is on its way.
-const LEAST: u64 = 8 << 20;
 /// At 10 Gbit/s, 50 ms of packing.
 const MOST: u64 = 64 << 20;
 
@@ -35,7 +34,7 @@ pub struct Window {
 impl Window {
     /// Bytes that a worker with this budget keeps from programs.
     pub fn bytes(budget: u64) -> u64 {
-        (budget / PART).clamp(LEAST, MOST)
+        (budget / PART).clamp(LEAST_COMING, MOST)
     }
 
     /// The window of a worker; seven eighths are slots.
@@ -53,10 +52,44 @@ impl Window {
         }
     }
 
+    /// The share of a load of so many bytes.
+    pub fn share(&self, bytes: u64) -> Share {
+        let most = coming(bytes, u64::MAX) / CHUNK;
+        let most = usize::try_from(most).unwrap_or(Semaphore::MAX_PERMITS);
+        Share {
+            all: self.slots.clone(),
+            own: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))),
+        }
+    }
+}
+
+/// See [`Window::share`].
+pub struct Share {
+    all: Arc<Semaphore>,
+    own: Arc<Semaphore>,
+}
+
+impl Share {
     /// `count` slots, at most [`PIECE`], in the order asked.
-    pub async fn slots(&self, count: u32) -> Option<OwnedSemaphorePermit> {
-        // The semaphore is never closed.
-        self.slots.clone().acquire_many_owned(count).await.ok()
+    pub async fn slots(&self, count: u32) -> Option<Slots> {
+        // Neither semaphore is ever closed. What is the load's own is taken first: it waits for no other load.
+        let own = self.own.clone().acquire_many_owned(count).await.ok()?;
+        let all = self.all.clone().acquire_many_owned(count).await.ok()?;
+        Some(Slots { own, all })
+    }
+}
+
+/// Room for chunks.
+pub struct Slots {
+    own: OwnedSemaphorePermit,
+    all: OwnedSemaphorePermit,
+}
+
+impl Slots {
+    /// One of them.
+    pub fn split(&mut self) -> Option<Slots> {
+        let (own, all) = (self.own.split(1)?, self.all.split(1)?);
+        Some(Slots { own, all })
     }
 }
 
@@ -122,11 +155,11 @@ impl Deref for Held {
 
 /// The verified bytes of a chunk, in its slot; clones share both.
 #[derive(Clone)]
-pub struct Chunk(Arc<(Held, OwnedSemaphorePermit)>);
+pub struct Chunk(Arc<(Held, Slots)>);
 
 impl Chunk {
     /// `bytes` in `slot`.
-    pub fn new(bytes: Held, slot: OwnedSemaphorePermit) -> Chunk {
+    pub fn new(bytes: Held, slot: Slots) -> Chunk {
         Chunk(Arc::new((bytes, slot)))
     }
 }

@@ -1,10 +1,17 @@
 //! Real processes of the binary, with bounded waits.
 
 #![allow(dead_code, reason = "each test file uses a part")]
+#![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 #![allow(
     clippy::disallowed_methods,
     reason = "a test of real processes in real time"
 )]
+
+pub mod cluster;
+pub mod functions;
+pub mod kernels;
+pub mod usage;
+pub mod waits;
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
@@ -23,9 +30,20 @@ pub fn fixture(name: &str) -> PathBuf {
         .join(name)
 }
 
+/// Where the binary is: told to tests, and above the folder of an example.
+fn binary() -> PathBuf {
+    match option_env!("CARGO_BIN_EXE_convoke") {
+        Some(path) => path.into(),
+        None => {
+            let own = std::env::current_exe().unwrap();
+            own.ancestors().nth(2).unwrap().join("convoke")
+        }
+    }
+}
+
 /// The binary, without the surroundings' variables.
 pub fn convoke<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
-    let mut c = Command::new(env!("CARGO_BIN_EXE_convoke"));
+    let mut c = Command::new(binary());
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CONVOKE_") || text.starts_with("OTEL_") {
@@ -105,7 +123,15 @@ pub struct Daemon {
 
 impl Daemon {
     pub fn start<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Daemon {
-        let mut child = convoke(args).stderr(Stdio::inherit()).spawn().unwrap();
+        Daemon::logging(args, Stdio::inherit())
+    }
+
+    /// One whose log goes there.
+    pub fn logging<S: AsRef<OsStr>>(
+        args: impl IntoIterator<Item = S>,
+        log: impl Into<Stdio>,
+    ) -> Daemon {
+        let mut child = convoke(args).stderr(log).spawn().unwrap();
         let out: ChildStdout = child.stdout.take().unwrap();
         let (tell, lines) = mpsc::channel();
         std::thread::spawn(move || {

@@ -216,3 +216,12 @@ fn missing_files_are_named() {
             .contains("not a regular file")
     );
 }
+
+#[test]
+fn the_bytes_of_a_file_count_for_one_array() {
+    let file = std::fs::read(data("stored.npz")).unwrap();
+    let read = |size| npz(std::io::Cursor::new(&file), size, Path::new("x.npz"));
+    assert_eq!(read(file.len() as u64).unwrap().len(), 15);
+    let e = read(file.len() as u64 / 4).unwrap_err().to_string();
+    assert!(e.ends_with("more than the file can hold"), "{e}");
+}

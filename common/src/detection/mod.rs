@@ -27,7 +27,7 @@
 
 pub mod bounds;
 mod core;
-mod datagram;
+pub(crate) mod datagram;
 mod listener;
 mod monitor;
 mod tripwire;

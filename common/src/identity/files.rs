@@ -32,18 +32,23 @@ pub(super) fn read_pem(store: &dyn Store, path: &Path) -> Result<Option<Pem>, Id
         Err(error) if error.is_not_found() => return Ok(None),
         Err(error) => return Err(error.into()),
     };
+    parse_pem(&bytes, path).map(Some)
+}
+
+/// What the bytes of the file at `path` hold.
+pub(super) fn parse_pem(bytes: &[u8], path: &Path) -> Result<Pem, IdentityError> {
     let damaged = |reason| IdentityError::Damaged {
         path: path.to_owned(),
         reason,
     };
-    let key = PrivatePkcs8KeyDer::from_pem_slice(&bytes)
+    let key = PrivatePkcs8KeyDer::from_pem_slice(bytes)
         .map_err(|_| damaged("it holds no private key"))?;
     let key = OwnKey::from_pkcs8(key.secret_pkcs8_der())
         .map_err(|_| damaged("its private key is not an Ed25519 key"))?;
-    let certificates = CertificateDer::pem_slice_iter(&bytes)
+    let certificates = CertificateDer::pem_slice_iter(bytes)
         .collect::<Result<Vec<_>, _>>()
         .map_err(|_| damaged("a certificate in it cannot be read"))?;
-    Ok(Some(Pem { key, certificates }))
+    Ok(Pem { key, certificates })
 }
 
 fn push_block(text: &mut String, label: &str, der: &[u8]) {
@@ -169,6 +174,11 @@ impl OwnIdentity {
     /// Whether no peer accepts the certificate any more (unix seconds): the process must join anew.
     pub fn is_expired(&self, now: u64) -> bool {
         now > self.not_after
+    }
+
+    #[cfg(test)]
+    pub(crate) fn private_key(&self) -> &[u8] {
+        self.key.pkcs8()
     }
 
     pub(super) fn key(&self) -> &OwnKey {

@@ -22,6 +22,7 @@ mod ca;
 mod csr;
 mod dial;
 mod files;
+pub(crate) mod fuzzing;
 mod handshakes;
 mod revocation;
 mod subject;

@@ -366,3 +366,23 @@ fn inference_is_linear() {
     println!("100000 nodes: inferred in {inferred:?}, inferred, verified and folded in {all:?}");
     assert!(all.as_secs() < 10, "quadratic");
 }
+
+#[test]
+fn declared_results_may_not_be_longer_expressions_than_inferred_ones() {
+    let mut b = Build::default();
+    let x = b.param("x", DType::F32, &[Dim::sym("n"), Dim::sym("m")]);
+    let y = b.plain("Relu", &[x]);
+    let mut f = b.0;
+    infer_types(&mut f).unwrap();
+    f.verify().unwrap();
+    let sum = |f: &Function, terms: usize| {
+        let symbols = (0..terms).map(|i| Dim::sym(&format!("s{i}")));
+        let long = symbols.fold(Dim::Const(1), |sum, s| &sum + &s);
+        let mut f = f.clone();
+        f.values[y.ix()].ty.shape = vec![long.clone(), long];
+        f.verify()
+    };
+    assert_eq!(sum(&f, 10), Ok(()));
+    let refused = sum(&f, 1000);
+    assert!(matches!(refused, Err(GraphError::Op { .. })), "{refused:?}");
+}

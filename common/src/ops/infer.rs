@@ -21,6 +21,9 @@ const MAX_ERRORS: usize = 32;
 /// Weight ([`Dim::weight`]) above which an expression is replaced by a symbol.
 const MAX_WEIGHT: usize = 48;
 
+/// Most that is followed of a whole function, in the weight of all elements: some 200 MB. What goes beyond is unknown.
+const MAX_FOLLOWED: usize = 1 << 22;
+
 /// Elements of small integer and bool values, by value.
 #[derive(Debug, Clone, Default)]
 pub struct HostValues(Vec<Option<HostValue>>);
@@ -95,6 +98,8 @@ pub(super) fn apply(
 pub(super) struct Known<'f> {
     values: Vec<Option<HostValue>>,
     tensors: Vec<Option<&'f Tensor>>,
+    /// Of [`MAX_FOLLOWED`].
+    left: usize,
 }
 
 impl<'f> Known<'f> {
@@ -103,6 +108,7 @@ impl<'f> Known<'f> {
         let mut k = Known {
             values: vec![None; count],
             tensors: vec![None; count],
+            left: MAX_FOLLOWED,
         };
         for (id, literal) in literals {
             if let (Literal::Inline(t), true) = (literal, id.ix() < count) {
@@ -141,7 +147,10 @@ impl<'f> Known<'f> {
 
     /// Notes the elements of an output.
     pub fn set(&mut self, id: ValueId, value: Option<HostValue>) {
-        self.values[id.ix()] = value;
+        let weight = |v: &HostValue| v.elements.iter().map(|d| d.weight(MAX_WEIGHT)).sum();
+        let left = self.left.checked_sub(value.as_ref().map_or(0, weight));
+        self.values[id.ix()] = value.filter(|_| left.is_some());
+        self.left = left.unwrap_or(self.left);
     }
 }
 

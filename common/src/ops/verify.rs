@@ -65,7 +65,8 @@ pub fn verify(f: &Function) -> Result<(), GraphError> {
             }
         }
         for id in &node.outputs {
-            define(f, &mut defined, *id, when, &node.name)?;
+            let value = define(f, &mut defined, *id, when, &node.name)?;
+            check_given(value, "result")?;
         }
         let inferred = known
             .infer(node, &f.values)

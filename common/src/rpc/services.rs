@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    ClusterStatus, JoinRequest, Joined, Leased, LinkReport, PlanOptions, Planned, Progress,
+    ClusterStatus, JoinRequest, Joined, Leased, LinkReport, Loss, PlanOptions, Planned, Progress,
     Register, Registered, WorkerStatus,
 };
 use crate::error::{Error, Result};
@@ -48,8 +48,8 @@ pub trait Coordinator {
     /// or after [`RETURN_BOUND`](super::RETURN_BOUND).
     async fn release(lease: LeaseId) -> Result<()>;
     /// A client is back on a new connection, or there for the first time: the leases and plans of this incarnation of
-    /// it are the caller's.
-    async fn resume(driver: Incarnation) -> Result<()>;
+    /// it are the caller's. Leases that it does not hold end: it gave them up, or never heard that they were granted.
+    async fn resume(driver: Incarnation, held: Vec<LeaseId>) -> Result<()>;
     /// The whole cluster.
     async fn status() -> Result<ClusterStatus>;
 }
@@ -61,8 +61,8 @@ pub trait Worker {
     async fn install(grant: Grant) -> Result<()>;
     /// How far that is.
     async fn progress(plan: PlanId) -> Result<Progress>;
-    /// Drops the lease; `lost` names the worker whose loss ended it, where that is why.
-    async fn release(lease: LeaseId, lost: Option<String>) -> Result<()>;
+    /// Drops the lease; `lost` is the worker whose loss ended it, where that is why.
+    async fn release(lease: LeaseId, lost: Option<Loss>) -> Result<()>;
     /// Measures links to others.
     async fn probe(peers: Vec<Participant>) -> Result<Vec<LinkReport>>;
     /// Token ids that no longer count.

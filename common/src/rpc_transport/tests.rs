@@ -181,3 +181,47 @@ fn the_codec_is_fixed_width_and_strict() {
         Err(CodecError::Decode(_))
     ));
 }
+
+/// A call of `fail` as it stands in a frame.
+fn framed(deadline: Duration) -> Vec<u8> {
+    let trace = tarpc::trace::Context::default();
+    encode(&(0u32, deadline, trace, 7u64, EchoRequest::Fail {})).expect("fits")
+}
+
+#[test]
+fn messages_are_read_as_they_are_written() {
+    let request = tarpc::Request {
+        context: soon(),
+        id: 7,
+        message: EchoRequest::Fail {},
+    };
+    let written = encode(&ClientMessage::Request(request)).expect("fits");
+    assert_eq!(written.len(), framed(Duration::ZERO).len());
+    let read = ClientMessage::<EchoRequest>::decode(&written).expect("whole");
+    let ClientMessage::Request(read) = read else {
+        panic!("not a request");
+    };
+    assert!(matches!(read.message, EchoRequest::Fail {}) && read.id == 7);
+    let left = read.context.deadline - Instant::now().into_std();
+    assert!((Duration::from_secs(5)..Duration::from_secs(11)).contains(&left));
+    let cancel = ClientMessage::<EchoRequest>::Cancel {
+        trace_context: tarpc::trace::Context::default(),
+        request_id: 9,
+    };
+    let read = ClientMessage::<EchoRequest>::decode(&encode(&cancel).expect("fits"));
+    assert!(matches!(
+        read,
+        Ok(ClientMessage::Cancel { request_id: 9, .. })
+    ));
+}
+
+#[test]
+fn a_deadline_after_the_end_of_time_is_one() {
+    for deadline in [Duration::MAX, BACKSTOP * 2] {
+        let read = ClientMessage::<EchoRequest>::decode(&framed(deadline)).expect("whole");
+        let ClientMessage::Request(read) = read else {
+            panic!("not a request");
+        };
+        assert!(read.context.deadline <= (Instant::now() + BACKSTOP).into_std());
+    }
+}

@@ -69,3 +69,19 @@ enum Answer {
 pub fn socket_in(folder: &Path) -> PathBuf {
     folder.join(SOCKET)
 }
+
+/// Whether a line is a request, for fuzzing.
+pub(crate) fn is_request(line: &[u8]) -> bool {
+    let line = String::from_utf8_lossy(line);
+    serde_json::from_str::<Request>(&line).is_ok()
+}
+
+/// Whether a line is an answer, for fuzzing.
+pub(crate) fn is_answer(line: &[u8]) -> bool {
+    let line = String::from_utf8_lossy(line);
+    match serde_json::from_str(&line) {
+        Ok(Answer::Failed(error)) => !error.to_string().is_empty(),
+        Ok(_) => true,
+        Err(_) => false,
+    }
+}

@@ -2,6 +2,7 @@
 
 use convoke_common::ids::{FunctionId, LeaseId};
 use convoke_common::program::Participant;
+use convoke_common::rpc::Loss;
 
 use super::Record;
 
@@ -26,7 +27,7 @@ pub enum Command {
         lease: LeaseId,
         at: Vec<ConnectionId>,
         /// The worker whose loss ended it, where that is why.
-        lost: Option<String>,
+        lost: Option<Loss>,
     },
     /// Ask the worker on this connection to measure its links to others.
     Probe {

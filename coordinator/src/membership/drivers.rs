@@ -3,11 +3,13 @@
 //! Invariants
 //! 1. A driver speaks on one connection at most, and a connection is one driver's at most.
 //! 2. What a driver owns outlives its connection: until the driver says goodbye, or was away for [`RETURN_BOUND`].
+//! 3. A driver that is there has the leases that it said it has when it came, and those granted since; any other that
+//!    is said to be its own ends.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use convoke_common::ids::Incarnation;
+use convoke_common::ids::{Incarnation, LeaseId};
 use convoke_common::rpc::RETURN_BOUND;
 use tokio::time::Instant;
 
@@ -26,8 +28,14 @@ pub struct Driver {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Presence {
-    Here(ConnectionId),
-    Away { until: Instant },
+    Here {
+        connection: ConnectionId,
+        /// What it held when it came, and has not released since.
+        held: BTreeSet<LeaseId>,
+    },
+    Away {
+        until: Instant,
+    },
 }
 
 /// The drivers that are there, or may still return.
@@ -37,8 +45,24 @@ pub struct Drivers(BTreeMap<Driver, Presence>);
 impl Drivers {
     /// The driver that speaks on a connection.
     pub fn on(&self, connection: ConnectionId) -> Option<&Driver> {
-        let here = Presence::Here(connection);
-        self.0.iter().find(|(_, p)| **p == here).map(|(d, _)| d)
+        let is =
+            |p: &Presence| matches!(p, Presence::Here { connection: c, .. } if *c == connection);
+        self.0.iter().find(|(_, p)| is(p)).map(|(d, _)| d)
+    }
+
+    /// Whether a driver is there and does not hold a lease that somebody says it has.
+    pub fn denies(&self, driver: &Driver, lease: LeaseId) -> bool {
+        match self.0.get(driver) {
+            Some(Presence::Here { held, .. }) => !held.contains(&lease),
+            _ => false,
+        }
+    }
+
+    /// A driver is done with a lease.
+    pub fn released(&mut self, driver: &Driver, lease: LeaseId) {
+        if let Some(Presence::Here { held, .. }) = self.0.get_mut(driver) {
+            held.remove(&lease);
+        }
     }
 
     /// A lease of a driver is known of before the driver itself: the coordinator was restarted.
@@ -50,7 +74,7 @@ impl Drivers {
     /// When the next one has been away for too long.
     pub fn next_expiry(&self) -> Option<Instant> {
         let until = |p: &Presence| match p {
-            Presence::Here(_) => None,
+            Presence::Here { .. } => None,
             Presence::Away { until } => Some(*until),
         };
         self.0.values().filter_map(until).min()
@@ -65,25 +89,45 @@ impl Drivers {
 }
 
 impl Membership {
-    /// A client speaks on this connection, for the first time or again.
+    /// A client speaks on this connection, for the first time or again, and holds these leases.
     pub fn resume(
         &mut self,
         connection: ConnectionId,
         driver: Driver,
+        held: Vec<LeaseId>,
     ) -> Result<(), MembershipError> {
         if self.drivers.on(connection).is_some_and(|d| *d != driver) {
             return Err(MembershipError::SecondDriver { name: driver.name });
         }
-        self.drivers.0.insert(driver, Presence::Here(connection));
+        let held: BTreeSet<LeaseId> = held.into_iter().collect();
+        for lease in self.leases.of_driver(&driver) {
+            if !held.contains(&lease) {
+                self.end_lease(lease, None);
+            }
+        }
+        let here = Presence::Here { connection, held };
+        self.drivers.0.insert(driver, here);
         Ok(())
     }
 
-    /// A client ended its connection itself: it is done, and so is all that it owns.
-    pub fn left(&mut self, now: Instant, connection: ConnectionId) {
+    /// A client that is to speak on this connection does; one that has not said so yet holds nothing.
+    pub fn speaks(
+        &mut self,
+        connection: ConnectionId,
+        driver: Driver,
+    ) -> Result<(), MembershipError> {
+        match self.drivers.on(connection) {
+            Some(here) if *here == driver => Ok(()),
+            _ => self.resume(connection, driver, vec![]),
+        }
+    }
+
+    /// A member ended its connection itself, saying `why`: a client is done, and so is all that it owns.
+    pub fn left(&mut self, now: Instant, connection: ConnectionId, why: &str) {
         if let Some(driver) = self.drivers.on(connection).cloned() {
             self.end_driver(&driver);
         }
-        self.closed(now, connection);
+        self.closed(now, connection, why);
     }
 
     /// A connection broke: the client on it may return.

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use convoke_common::ids::{LeaseId, PlanId};
+use convoke_common::mutant;
 use convoke_common::program::Participant;
-use convoke_common::rpc::{HeldLease, LeaseStatus};
+use convoke_common::rpc::{HeldLease, LeaseStatus, Loss};
 use tokio::time::Instant;
 
 use super::member::LONGEST_TEXT;
@@ -125,9 +126,19 @@ impl Membership {
         };
         let text = |t: &str| t.len() <= LONGEST_TEXT && !t.chars().any(char::is_control);
         let fit = |h: &HeldLease| text(&h.model) && text(&h.driver.0);
+        let connection = self.members.get(name).and_then(|m| m.connection());
         for held in held.into_iter().filter(fit).take(HELD) {
             let (name, incarnation) = held.driver;
             let driver = Driver { name, incarnation };
+            if !self.leases.0.contains_key(&held.lease) && self.drivers.denies(&driver, held.lease)
+            {
+                self.commands.push_back(Command::Release {
+                    lease: held.lease,
+                    at: connection.into_iter().collect(),
+                    lost: None,
+                });
+                continue;
+            }
             let entry = self.leases.0.entry(held.lease).or_insert_with(|| Lease {
                 model: held.model,
                 driver: driver.clone(),
@@ -179,7 +190,7 @@ impl Membership {
     pub fn abandon(&mut self, lease: LeaseId) -> Option<String> {
         // Also where the lease had ended before: a worker may have acknowledged after it was told so.
         let at = self.carriers(self.leases.0.get(&lease)?, None);
-        if !at.is_empty() {
+        if !at.is_empty() && !mutant!("abandoned-install") {
             self.commands.push_back(Command::Release {
                 lease,
                 at,
@@ -199,6 +210,9 @@ impl Membership {
                 Err(MembershipError::NotDriver { lease })
             }
             _ => {
+                if let Some(driver) = self.drivers.on(driver).cloned() {
+                    self.drivers.released(&driver, lease);
+                }
                 self.end_lease(lease, None);
                 Ok(())
             }
@@ -220,14 +234,14 @@ impl Membership {
     }
 
     /// Ends a lease because its driver is done or gone, or because a worker was lost.
-    pub(super) fn end_lease(&mut self, lease: LeaseId, lost: Option<&str>) {
+    pub(super) fn end_lease(&mut self, lease: LeaseId, lost: Option<&Loss>) {
         let Some(entry) = self.leases.0.get(&lease).filter(|l| !l.has_ended()) else {
             return;
         };
-        let at = self.carriers(entry, lost);
+        let at = self.carriers(entry, lost.map(|l| l.worker.as_str()));
         let installing = entry.state == LeaseState::Installing;
         if !at.is_empty() {
-            let lost = lost.map(str::to_owned);
+            let lost = lost.cloned();
             self.commands
                 .push_back(Command::Release { lease, at, lost });
         }
@@ -236,7 +250,7 @@ impl Membership {
             return;
         }
         let why = match lost {
-            Some(worker) => format!("worker '{worker}' was lost"),
+            Some(Loss { worker, why }) => format!("worker '{worker}' was lost: {why}"),
             None => "its driver gave it up".to_owned(),
         };
         if let Some(entry) = self.leases.0.get_mut(&lease) {

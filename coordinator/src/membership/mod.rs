@@ -29,7 +29,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use convoke_common::ids::Incarnation;
 use convoke_common::program::Participant;
-use convoke_common::rpc::{LinkReport, MemberStatus, close};
+use convoke_common::rpc::{LinkReport, Loss, MemberStatus, close};
 use tokio::time::Instant;
 
 pub use commands::{Command, ConnectionId, Fingerprint};
@@ -38,7 +38,7 @@ pub use error::MembershipError;
 pub use leases::{Granted, LeaseState};
 pub use member::{Newcomer, Offer};
 pub use plans::Plan;
-pub use quarantine::Record;
+pub use quarantine::{Counted, Record};
 
 use crate::place::{ClusterModel, WorkerModel};
 use drivers::Drivers;
@@ -51,6 +51,9 @@ use quarantine::Quarantine;
 
 /// Peers that a newcomer is asked to probe: a round of more would take too long.
 const PROBED: usize = 64;
+
+/// What becomes of a process whose name and certificate another one shows.
+const REPLACED: &str = "replaced by a newer process";
 
 /// The core.
 #[derive(Debug)]
@@ -184,12 +187,14 @@ impl Membership {
                     });
                 }
             } else {
-                self.lose(
-                    now,
-                    &name,
-                    (holder != connection)
-                        .then_some((close::REPLACED, "replaced by a newer process")),
-                );
+                self.lose(now, &name, REPLACED);
+                if holder != connection {
+                    self.commands.push_back(Command::Close {
+                        connection: holder,
+                        code: close::REPLACED,
+                        reason: REPLACED,
+                    });
+                }
             }
         }
         let member = self
@@ -274,31 +279,28 @@ impl Membership {
         Some(name.clone())
     }
 
-    /// A worker's connection ended, or a client's broke.
-    pub fn closed(&mut self, now: Instant, connection: ConnectionId) {
+    /// A worker's connection ended, or a client's broke: `why`, in words that follow "lost contact with PEER: ".
+    pub fn closed(&mut self, now: Instant, connection: ConnectionId, why: &str) {
         self.driver_away(now, connection);
         let name = self.names_of(|m| m.connection() == Some(connection)).next();
         if let Some(name) = name {
-            self.lose(now, &name, None);
+            self.lose(now, &name, why);
             self.commands.push_back(Command::Population(self.serving()));
         }
     }
 
     /// Turns a living worker into a lost one and ends its leases.
-    fn lose(&mut self, now: Instant, name: &str, close: Option<(u32, &'static str)>) {
+    fn lose(&mut self, now: Instant, name: &str, why: &str) {
         let leases = self.leases.of_worker(name);
         let Some(member) = self.members.get_mut(name) else {
             return;
         };
         let Life::Alive {
-            connection,
-            offer,
-            standing,
+            offer, standing, ..
         } = &member.life
         else {
             return;
         };
-        let connection = *connection;
         member.remark = match standing {
             Standing::Wedged(why) => format!("its former process was wedged: {why}"),
             _ => String::new(),
@@ -309,15 +311,12 @@ impl Membership {
             left: *standing == Standing::Leaving,
         };
         member.seen = now;
+        let lost = Loss {
+            worker: name.to_owned(),
+            why: why.to_owned(),
+        };
         for lease in leases {
-            self.end_lease(lease, Some(name));
-        }
-        if let Some((code, reason)) = close {
-            self.commands.push_back(Command::Close {
-                connection,
-                code,
-                reason,
-            });
+            self.end_lease(lease, Some(&lost));
         }
     }
 

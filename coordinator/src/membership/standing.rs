@@ -1,6 +1,7 @@
 //! Workers that take no new work: those that leave, those that are wedged, and those taken out of service.
 
 use convoke_common::Error;
+use convoke_common::rpc::Loss;
 use tokio::time::Instant;
 
 use super::member::{Life, Member, Standing};
@@ -32,12 +33,14 @@ impl Membership {
 
     /// A kernel of the worker on this connection does not stop: its leases end, as if it were lost.
     pub fn wedged(&mut self, now: Instant, connection: ConnectionId, why: &Error) {
-        let why = Standing::Wedged(why.message.clone());
-        let Some(name) = self.stands(now, connection, why) else {
+        let why = why.message.clone();
+        let Some(worker) = self.stands(now, connection, Standing::Wedged(why.clone())) else {
             return;
         };
-        for lease in self.leases.of_worker(&name) {
-            self.end_lease(lease, Some(&name));
+        let leases = self.leases.of_worker(&worker);
+        let lost = Loss { worker, why };
+        for lease in leases {
+            self.end_lease(lease, Some(&lost));
         }
     }
 
@@ -119,8 +122,8 @@ mod tests {
         assert_eq!(rig.commands(), [Command::Population(1)]);
         check(&rig, &["w1"], MemberState::Leaving, "");
         assert_eq!(rig.core.leases().len(), 1);
-        rig.core.closed(rig.now, W0);
-        let released = release_for(&[1], "w0");
+        rig.core.closed(rig.now, W0, "worker leaving");
+        let released = release_for(&[1], "w0", "worker leaving");
         assert_eq!(rig.commands(), [released, Command::Population(1)]);
         check(&rig, &["w1"], MemberState::Left, "");
         // The next process with its name is as good as any.
@@ -134,10 +137,10 @@ mod tests {
         rig.core.installed(LEASE).unwrap();
         let why = Error::new(Code::Wedged, "node 'n' did not stop");
         rig.core.wedged(rig.now, W0, &why);
-        let released = release_for(&[1], "w0");
+        let released = release_for(&[1], "w0", "node 'n' did not stop");
         assert_eq!(rig.commands(), [Command::Population(1), released]);
         check(&rig, &["w1"], MemberState::Wedged, "node 'n' did not stop");
-        rig.core.closed(rig.now, W0);
+        rig.core.closed(rig.now, W0, "worker leaving");
         let remark = "its former process was wedged: node 'n' did not stop";
         check(&rig, &["w1"], MemberState::Lost, remark);
         rig.register(8, "w0", 1, 9).unwrap();
@@ -156,7 +159,7 @@ mod tests {
         let drain = Command::Drain { connection: W0 };
         assert_eq!(rig.commands(), [drain, Command::Population(1)]);
         check(&rig, &["w1"], MemberState::Leaving, "");
-        rig.core.closed(rig.now, W0);
+        rig.core.closed(rig.now, W0, "worker leaving");
         check(&rig, &["w1"], MemberState::Drained, "");
         // However long it takes, and whoever returns with the name.
         rig.now += KEPT + Duration::from_secs(1);

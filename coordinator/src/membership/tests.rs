@@ -3,11 +3,13 @@ use std::time::Duration;
 
 use convoke_common::ids::{FunctionId, Incarnation, LeaseId, PlanId};
 use convoke_common::program::Axes;
-use convoke_common::rpc::{HeldLease, RETURN_BOUND, Register};
+use convoke_common::rpc::{HeldLease, Loss, RETURN_BOUND, Register};
 
 use super::*;
 
 const CLIENT: ConnectionId = ConnectionId(90);
+/// Why a connection ended.
+const GONE: &str = "no answer for 2s";
 pub(super) const LEASE: LeaseId = LeaseId(7);
 const PLAN: PlanId = PlanId(5);
 const FUNCTION: FunctionId = FunctionId([3; 32]);
@@ -46,6 +48,17 @@ fn newcomer(connection: u64, name: &str, key: u8, incarnation: u64) -> Newcomer 
         },
         at: 0,
     }
+}
+
+/// The worker `wN` on connection N, which holds a lease of this life of the client.
+fn holder(n: u64, driver: u64) -> Newcomer {
+    let mut worker = newcomer(n, &format!("w{n}"), n as u8 + 1, 7);
+    worker.register.leases.push(HeldLease {
+        lease: LEASE,
+        model: "m".into(),
+        driver: ("me".into(), Incarnation(driver)),
+    });
+    worker
 }
 
 fn participant(name: &str, incarnation: u64, connection: u64) -> Participant {
@@ -101,7 +114,7 @@ impl Rig {
             axes: Axes::default(),
             in_flight: 1,
         };
-        self.core.resume(CLIENT, me()).unwrap();
+        self.core.resume(CLIENT, me(), vec![]).unwrap();
         self.core.keep_plan(self.now, CLIENT, PLAN, Arc::new(plan));
         let granted = self.core.grant(self.now, CLIENT, PLAN, LEASE).unwrap();
         assert_eq!(granted.connections, [ConnectionId(0), ConnectionId(1)]);
@@ -148,11 +161,14 @@ fn release(at: &[u64]) -> Command {
     }
 }
 
-pub(super) fn release_for(at: &[u64], lost: &str) -> Command {
+pub(super) fn release_for(at: &[u64], worker: &str, why: &str) -> Command {
     Command::Release {
         lease: LEASE,
         at: at.iter().map(|c| ConnectionId(*c)).collect(),
-        lost: Some(lost.into()),
+        lost: Some(Loss {
+            worker: worker.into(),
+            why: why.into(),
+        }),
     }
 }
 
@@ -218,14 +234,14 @@ fn the_same_holder_returns_as_a_new_incarnation() {
     assert_eq!(
         rig.commands(),
         [
-            release_for(&[1], "w0"),
+            release_for(&[1], "w0", "replaced by a newer process"),
             close,
             probe,
             Command::Population(2)
         ]
     );
     // The old connection's end is no longer that of a worker.
-    rig.core.closed(rig.now, ConnectionId(0));
+    rig.core.closed(rig.now, ConnectionId(0), GONE);
     assert_eq!((rig.commands(), rig.core.serving()), (vec![], 2));
     assert!(rig.core.leases().is_empty());
 }
@@ -240,7 +256,7 @@ fn a_living_holder_keeps_its_name_from_others() {
     assert_eq!(rig.register(5, "w0", 9, 9), Err(taken.clone()));
     let name: convoke_common::identity::PeerName = "w0".parse().unwrap();
     assert_eq!(rig.core.claim(rig.now, Some(&name)), Err(taken));
-    rig.core.closed(rig.now, ConnectionId(0));
+    rig.core.closed(rig.now, ConnectionId(0), GONE);
     assert_eq!(rig.commands(), [Command::Population(0)]);
     assert_eq!(rig.core.claim(rig.now, Some(&name)), Ok("w0".into()));
     // Reserved for a moment.
@@ -261,7 +277,7 @@ fn unnamed_workers_get_the_lowest_free_name() {
     assert_eq!(rig.core.claim(rig.now, None), Ok("w2".into()));
     assert_eq!(rig.core.claim(rig.now, None), Ok("w3".into()));
     // The lost keep theirs for an hour.
-    rig.core.closed(rig.now, ConnectionId(0));
+    rig.core.closed(rig.now, ConnectionId(0), GONE);
     assert_eq!(rig.core.claim(rig.now, None), Ok("w4".into()));
     rig.commands();
     rig.now += Duration::from_secs(3600);
@@ -309,20 +325,10 @@ fn a_restarted_coordinator_learns_of_leases_from_those_who_hold_them() {
     let mut rig = rig();
     let kept = |n: u8| (format!("w{n}"), vec![[n + 1; 32]]);
     rig.core.restore(rig.now, vec![kept(0), kept(1), kept(2)]);
-    let mut holds = |connection: u64, driver: u64, lease: LeaseId| {
-        let key = connection as u8 + 1;
-        let mut worker = newcomer(connection, &format!("w{connection}"), key, 7);
-        worker.register.leases.push(HeldLease {
-            lease,
-            model: "m".into(),
-            driver: ("me".into(), Incarnation(driver)),
-        });
-        rig.core.register(rig.now, worker).unwrap();
-    };
-    holds(0, 9, LEASE);
-    holds(1, 9, LEASE);
+    rig.core.register(rig.now, holder(0, 9)).unwrap();
+    rig.core.register(rig.now, holder(1, 9)).unwrap();
     // Whoever says otherwise later is not believed.
-    holds(2, 10, LEASE);
+    rig.core.register(rig.now, holder(2, 10)).unwrap();
     let known = rig.core.leases();
     assert_eq!(
         (known.len(), &known[0].workers[..]),
@@ -332,20 +338,30 @@ fn a_restarted_coordinator_learns_of_leases_from_those_who_hold_them() {
     // Its driver is back in time, and done.
     rig.now += RETURN_BOUND;
     rig.core.handle_timeout(rig.now);
-    rig.core.resume(CLIENT, me()).unwrap();
+    rig.core.resume(CLIENT, me(), vec![LEASE]).unwrap();
     assert_eq!(rig.core.release(CLIENT, LEASE), Ok(()));
     assert_eq!(rig.commands(), [release(&[0, 1])]);
+    // Who returns only now is told at once.
+    rig.core.restore(rig.now, vec![kept(3)]);
+    rig.core.register(rig.now, holder(3, 9)).unwrap();
+    assert_eq!(rig.commands()[0], release(&[3]));
+    assert!(rig.core.leases().is_empty());
+}
+
+#[test]
+fn a_lease_that_its_driver_never_heard_of_ends() {
+    let mut rig = rig();
+    rig.core.register(rig.now, holder(0, 9)).unwrap();
+    rig.commands();
+    rig.core.resume(CLIENT, me(), vec![]).unwrap();
+    assert_eq!(rig.commands(), [release(&[0])]);
+    assert!(rig.core.leases().is_empty());
 }
 
 #[test]
 fn drivers_that_do_not_find_a_restarted_coordinator_lose_their_leases() {
     let mut rig = rig();
-    let mut worker = newcomer(0, "w0", 1, 7);
-    worker.register.leases.push(HeldLease {
-        lease: LEASE,
-        model: "m".into(),
-        driver: ("me".into(), Incarnation(9)),
-    });
+    let mut worker = holder(0, 9);
     rig.core.register(rig.now, worker.clone()).unwrap();
     rig.commands();
     let due = rig.core.poll_timeout().unwrap();
@@ -371,7 +387,7 @@ fn a_worker_back_on_another_connection_keeps_its_leases() {
     };
     assert_eq!(rig.commands()[0], close);
     assert_eq!(rig.core.leases().len(), 1);
-    rig.core.closed(rig.now, ConnectionId(0));
+    rig.core.closed(rig.now, ConnectionId(0), GONE);
     assert_eq!(rig.core.release(CLIENT, LEASE), Ok(()));
     assert_eq!(rig.commands(), [release(&[5, 1])]);
 }
@@ -381,10 +397,10 @@ fn losing_a_worker_retires_its_leases() {
     let mut rig = rig().workers(3).granted();
     rig.core.installed(LEASE).unwrap();
     assert_eq!(rig.core.leases()[0].workers, ["w0", "w1"]);
-    rig.core.closed(rig.now, ConnectionId(1));
+    rig.core.closed(rig.now, ConnectionId(1), GONE);
     assert_eq!(
         rig.commands(),
-        [release_for(&[0], "w1"), Command::Population(2)]
+        [release_for(&[0], "w1", GONE), Command::Population(2)]
     );
     // The process was there all the time and comes back: it hears of what it missed.
     rig.register(8, "w1", 2, 2).unwrap();
@@ -397,14 +413,17 @@ fn losing_a_worker_retires_its_leases() {
 #[test]
 fn losing_a_worker_during_install_fails_the_install() {
     let mut rig = rig().workers(2).granted();
-    rig.core.closed(rig.now, ConnectionId(1));
+    rig.core.closed(rig.now, ConnectionId(1), GONE);
     assert_eq!(
         rig.commands(),
-        [release_for(&[0], "w1"), Command::Population(1)]
+        [release_for(&[0], "w1", GONE), Command::Population(1)]
     );
     assert!(rig.core.leases().is_empty());
     let error = rig.core.installed(LEASE).unwrap_err().to_string();
-    assert!(error.ends_with("worker 'w1' was lost"), "{error}");
+    assert!(
+        error.ends_with("worker 'w1' was lost: no answer for 2s"),
+        "{error}"
+    );
     // A worker may have acknowledged after the first release reached it.
     assert_eq!(rig.commands(), [release(&[0])]);
 }
@@ -430,7 +449,7 @@ fn a_client_that_leaves_takes_its_leases_and_plans_along() {
         rig.core.plan(rig.now, other, PLAN).unwrap_err(),
         MembershipError::NoSuchPlan
     );
-    rig.core.left(rig.now, CLIENT);
+    rig.core.left(rig.now, CLIENT, GONE);
     assert_eq!(rig.commands(), [release(&[0, 1])]);
     assert_eq!(
         rig.core.plan(rig.now, CLIENT, PLAN).unwrap_err(),
@@ -442,20 +461,20 @@ fn a_client_that_leaves_takes_its_leases_and_plans_along() {
 fn a_client_whose_connection_broke_has_a_while_to_return() {
     let mut rig = rig().workers(2).granted();
     rig.core.installed(LEASE).unwrap();
-    rig.core.closed(rig.now, CLIENT);
+    rig.core.closed(rig.now, CLIENT, GONE);
     assert_eq!(rig.commands(), []);
     rig.now += RETURN_BOUND - Duration::from_millis(1);
     rig.core.handle_timeout(rig.now);
     // Back in time, on another connection: all is as it was.
     let back = ConnectionId(92);
-    rig.core.resume(back, me()).unwrap();
+    rig.core.resume(back, me(), vec![LEASE]).unwrap();
     assert!(rig.core.plan(rig.now, back, PLAN).is_ok());
     rig.now += RETURN_BOUND;
     rig.core.handle_timeout(rig.now);
     assert_eq!((rig.commands(), rig.core.leases().len()), (vec![], 1));
     // An older connection that ends after all is nobody's.
-    rig.core.closed(rig.now, CLIENT);
-    rig.core.closed(rig.now, back);
+    rig.core.closed(rig.now, CLIENT, GONE);
+    rig.core.closed(rig.now, back, GONE);
     let due = rig.now + RETURN_BOUND;
     assert_eq!(rig.core.poll_timeout(), Some(due));
     rig.core.handle_timeout(due);
@@ -470,13 +489,13 @@ fn nobody_is_two_drivers_or_anothers() {
         incarnation: Incarnation(10),
         ..me()
     };
-    let twice = rig.core.resume(CLIENT, other.clone());
+    let twice = rig.core.resume(CLIENT, other.clone(), vec![]);
     assert_eq!(
         twice,
         Err(MembershipError::SecondDriver { name: "me".into() })
     );
     let another = ConnectionId(92);
-    rig.core.resume(another, other).unwrap();
+    rig.core.resume(another, other, vec![]).unwrap();
     assert_eq!(
         rig.core.release(another, LEASE),
         Err(MembershipError::NotDriver { lease: LEASE })
@@ -512,7 +531,7 @@ fn a_plan_is_for_the_workers_it_was_made_for() {
         what,
     };
     assert_eq!(what(&mut rig), outdated("w0", "was restarted"));
-    rig.core.closed(rig.now, ConnectionId(5));
+    rig.core.closed(rig.now, ConnectionId(5), GONE);
     assert_eq!(what(&mut rig), outdated("w0", "was lost"));
     rig.now += Duration::from_secs(600);
     assert_eq!(what(&mut rig), MembershipError::NoSuchPlan);

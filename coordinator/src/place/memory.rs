@@ -8,7 +8,7 @@
 //! 3. The peak of a process is less where axes stay below their bounds, and more while weights are on their way, for
 //!    which a worker keeps a window aside.
 
-use convoke_common::artifact::CHUNK;
+use convoke_common::artifact::{CHUNK, coming};
 use convoke_common::block::touched;
 
 use super::activations::activations;
@@ -74,7 +74,8 @@ pub fn peaks(
         let steps = touched(all(usage.activations), all(expected));
         // Chunks travel whole, and their buffers stay until all is loaded.
         let chunks = usage.artifacts.checked_next_multiple_of(CHUNK);
-        let coming = chunks.unwrap_or(u64::MAX).min(worker.window);
+        let chunks = chunks.unwrap_or(u64::MAX);
+        let coming = chunks.min(coming(usage.artifacts, worker.window));
         let loading = usage.loading.saturating_add(coming);
         loading.max(usage.weights.saturating_add(steps))
     })

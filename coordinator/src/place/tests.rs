@@ -301,7 +301,7 @@ fn times_are_of_the_expected_sizes_and_memory_of_the_bounds() {
 fn weights_on_their_way_count_towards_the_peak_alone() {
     // Weights of 1 MiB, used as they are in their files.
     let f = chain(12, 512);
-    for (window, peak) in [(0, 12), (3 * MIB, 15), (64 * MIB, 24)] {
+    for (window, peak) in [(0, 12), (3 * MIB, 15), (64 * MIB, 20)] {
         let mut c = cluster(1, 100 * MIB);
         c.workers[0].window = window;
         let placed = check(&f, &c, &options(&f, WorkerCount::Auto));

@@ -147,12 +147,13 @@ async fn attend(service: Arc<Service>, connection: Connection, identity: Option<
             Some(ConnectionError::ApplicationClosed(close)) => close.error_code != CLOSE_LOST,
             _ => false,
         };
+        let why = why.unwrap_or_else(|| "the coordinator ended its connection".to_owned());
         // Fails only when the coordinator stops, which ends nobody's lease.
         let _ = service
             .core
             .call(move |core, now| match said_so {
-                true => core.left(now, id),
-                false => core.closed(now, id),
+                true => core.left(now, id, &why),
+                false => core.closed(now, id, &why),
             })
             .await;
     }

@@ -71,9 +71,10 @@ impl Service {
             worker = self.name_of(connection),
             "does not answer; its name is wanted"
         );
+        let why = "no answer, and another process wants its name";
         self.connections.close(connection, close::LOST, "no answer");
         self.core
-            .call(move |core, now| core.closed(now, connection))
+            .call(move |core, now| core.closed(now, connection, why))
             .await
             .is_ok()
     }

@@ -30,6 +30,12 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// This incarnation of the caller, as a driver.
+    pub fn driver(&self, incarnation: Incarnation) -> Driver {
+        let name = self.identity.name.to_string();
+        Driver { name, incarnation }
+    }
+
     fn must_be(&self, role: Role, what: &str) -> Result<()> {
         if self.identity.role == role {
             return Ok(());
@@ -142,9 +148,12 @@ impl Coordinator for Member {
         self.service.release(self.caller.id, lease).await
     }
 
-    async fn resume(self, _: Context, driver: Incarnation) -> Result<()> {
+    async fn resume(self, _: Context, driver: Incarnation, held: Vec<LeaseId>) -> Result<()> {
         self.caller.must_be(Role::Client, "resume")?;
-        self.service.resume(&self.caller, driver).await
+        let driver = self.caller.driver(driver);
+        let id = self.caller.id;
+        let resumed = move |core: &mut Membership, _| core.resume(id, driver, held);
+        Ok(self.service.core.call(resumed).await??)
     }
 
     async fn status(self, _: Context) -> Result<ClusterStatus> {
@@ -153,19 +162,6 @@ impl Coordinator for Member {
 }
 
 impl Service {
-    /// The caller is this driver.
-    pub(super) async fn resume(&self, caller: &Caller, driver: Incarnation) -> Result<()> {
-        let (id, name) = (caller.id, caller.identity.name.to_string());
-        let driver = Driver {
-            name,
-            incarnation: driver,
-        };
-        Ok(self
-            .core
-            .call(move |core, _| core.resume(id, driver))
-            .await??)
-    }
-
     async fn register(&self, caller: &Caller, register: Register) -> Result<Registered> {
         let name = caller.identity.name.to_string();
         let address = reachable(&register.advertise, caller.remote)?;

@@ -20,7 +20,7 @@ mod draining;
 mod installing;
 mod joining;
 mod members;
-mod planning;
+pub(crate) mod planning;
 mod releasing;
 mod status;
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use convoke_common::graph::Function;
 use convoke_common::ids::{Incarnation, PlanId};
-use convoke_common::program::Participant;
+use convoke_common::program::{MOST_IN_FLIGHT, Participant};
 use convoke_common::rpc::{PlanOptions, Planned, WorkerCount};
 use convoke_common::{Code, Error, Result};
 use tokio::sync::Semaphore;
@@ -22,9 +22,6 @@ const AT_ONCE: usize = 2;
 
 /// Plans that are computed or wait: each holds a function of up to a frame.
 const WAITING: usize = 16;
-
-/// Steps in flight at once that a plan may ask memory for.
-const MOST_IN_FLIGHT: u32 = 256;
 
 /// Pins and axes of one plan.
 const MOST_NAMES: usize = 4096;
@@ -97,7 +94,7 @@ fn for_what_is_left(options: PlanOptions, cluster: &ClusterModel) -> Result<Plan
 }
 
 /// The only place where the service meets the planner.
-fn compute(
+pub(crate) fn compute(
     function: Arc<Function>,
     cluster: &ClusterModel,
     options: &PlanOptions,
@@ -149,7 +146,8 @@ impl Service {
         self.core
             .call(move |core, _| core.admit(&function_id))
             .await??;
-        self.resume(caller, driver).await?;
+        let (id, me) = (caller.id, caller.driver(driver));
+        self.core.call(move |core, _| core.speaks(id, me)).await??;
         let avoid = options.avoid.clone();
         let cluster = self.core.call(move |core, _| core.model(&avoid)).await?;
         let options = for_what_is_left(options, &cluster)?;

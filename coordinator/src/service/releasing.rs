@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use convoke_common::Result;
 use convoke_common::admission::call;
 use convoke_common::ids::LeaseId;
-use convoke_common::rpc::{RETURN_BOUND, answer};
+use convoke_common::mutant;
+use convoke_common::rpc::{Loss, RETURN_BOUND, answer};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -56,9 +57,12 @@ impl Releasing {
         }
     }
 
-    /// Tells a worker that the lease ended, because of the loss of another where `lost` names one.
-    pub async fn tell(self, connection: ConnectionId, lost: Option<String>) {
+    /// Tells a worker that the lease ended, because of the loss of another where there is one.
+    pub async fn tell(self, connection: ConnectionId, lost: Option<Loss>) {
         let (service, lease) = (&self.service, self.lease);
+        if lost.is_some() && mutant!("survivors-untold") {
+            return;
+        }
         let told = async {
             let name = service.name_of(connection);
             let worker = service.worker(&name, connection).await?;

@@ -13,8 +13,8 @@ use convoke_common::identity::{
 use convoke_common::ids::{Incarnation, LeaseId, PlanId};
 use convoke_common::program::{Grant, NUMERICS_PROFILE, Participant};
 use convoke_common::rpc::{
-    CoordinatorClient, LinkReport, Progress, Register, Registered, Worker, WorkerStatus, answer,
-    connect_coordinator,
+    CoordinatorClient, LinkReport, Loss, Progress, Register, Registered, Worker, WorkerStatus,
+    answer, connect_coordinator,
 };
 use convoke_common::rpc_transport::{MAX_FRAME, serve_stream};
 use convoke_common::world::quic::Connection;
@@ -228,6 +228,8 @@ pub struct Script {
 pub enum Call {
     Install(LeaseId),
     Release(LeaseId),
+    /// With a release: whose loss ended the lease.
+    Lost(Loss),
     Probe(Vec<String>),
     Revoke(Vec<TokenId>),
     Drain,
@@ -259,8 +261,11 @@ impl Worker for Scripted {
     async fn progress(self, _: Context, _: PlanId) -> Result<Progress> {
         Ok(Progress { done: 3, total: 10 })
     }
-    async fn release(self, _: Context, lease: LeaseId, _: Option<String>) -> Result<()> {
+    async fn release(self, _: Context, lease: LeaseId, lost: Option<Loss>) -> Result<()> {
         self.note(Call::Release(lease));
+        if let Some(lost) = lost {
+            self.note(Call::Lost(lost));
+        }
         if let Some(frees) = &self.script.frees {
             frees.acquire().await.unwrap().forget();
         }

@@ -1,7 +1,7 @@
 //! The function under construction: values with unique names, literals, nodes, and what is known of types so
 //! far, which older forms of ops need to be rewritten.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use convoke_common::graph::{Attr, Attrs, Function, Literal, Node, Part, TensorType, ValueId};
@@ -30,7 +30,8 @@ const MAX_FOLLOWED: usize = 64;
 /// Builds a [`Function`].
 pub(super) struct Builder {
     pub f: Function,
-    taken: HashSet<Arc<str>>,
+    /// Names of values, with the suffix that the next one of the name is tried with.
+    taken: HashMap<Arc<str>, u32>,
     /// By value.
     known: Vec<Known>,
     /// Literals that will lie in the sidecar: index into `f.literals`, and the job.
@@ -45,7 +46,7 @@ impl Builder {
                 name: name.into(),
                 ..Function::default()
             },
-            taken: HashSet::new(),
+            taken: HashMap::new(),
             known: Vec::new(),
             sidecar: Vec::new(),
             unsupported: Vec::new(),
@@ -55,12 +56,14 @@ impl Builder {
     /// A value; its name gets a suffix where it is taken.
     fn value(&mut self, name: &str, ty: Option<TensorType>) -> ValueId {
         let mut unique: Arc<str> = name.into();
-        let mut n = 1u32;
-        while self.taken.contains(&unique) {
-            unique = format!("{name}.{n}").into();
-            n += 1;
+        if let Some(mut n) = self.taken.get(name).copied() {
+            while self.taken.contains_key(&unique) {
+                unique = format!("{name}.{n}").into();
+                n += 1;
+            }
+            self.taken.insert(name.into(), n);
         }
-        self.taken.insert(unique.clone());
+        self.taken.insert(unique.clone(), 1);
         self.known.push(Known {
             typed: ty.is_some(),
             ..Known::default()

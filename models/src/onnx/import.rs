@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use convoke_common::Tensor;
 use convoke_common::graph::{Attrs, TensorType, ValueId};
+use prost::Message as _;
 
 use super::builder::Builder;
 use super::files::Files;
@@ -21,6 +22,11 @@ pub(super) const OPSETS: std::ops::RangeInclusive<i64> = 7..=28;
 /// Most nodes of a model, after functions were expanded.
 const MAX_NODES: u64 = 1 << 20;
 
+/// What functions and branches may become when they are expanded, in bytes of nodes and their names: so much, and so
+/// many times what the model's structure has. Functions that call functions grow by powers of two.
+const EXPANDED: u64 = 4 << 20;
+const EXPANSION: u64 = 1 << 10;
+
 pub(super) struct Importer<'a> {
     pub b: Builder,
     pub files: Files<'a>,
@@ -31,6 +37,9 @@ pub(super) struct Importer<'a> {
     read: HashSet<&'a str>,
     /// Nodes so far, those of expanded functions included.
     count: u64,
+    /// Bytes that nodes may still be expanded to.
+    left: u64,
+    most: u64,
 }
 
 /// Imports the graph of `model`, whose graph is present.
@@ -73,6 +82,7 @@ pub(super) fn import<'a>(
             .iter()
             .flat_map(|f| f.output.iter().map(String::as_str)),
     );
+    let most = EXPANDED + EXPANSION.saturating_mul(model.encoded_len() as u64);
     let mut i = Importer {
         b: Builder::new(graph.name()),
         files,
@@ -81,6 +91,8 @@ pub(super) fn import<'a>(
         scopes: vec![],
         read,
         count: 0,
+        left: most,
+        most,
     };
     let types = inputs::types(graph, &scope.pending)?;
     for (name, ty) in types {
@@ -166,6 +178,9 @@ impl<'a> Importer<'a> {
         let name = format!("{}{}", self.scope().prefix, sort::node_name(n, index));
         let domain = domain(n.domain());
         let bound = self.bind_attributes(n);
+        if self.scopes.len() > 1 {
+            self.expand(&name, n, &bound)?;
+        }
         let outputs = self.used_outputs(n);
         let mut inputs = Vec::with_capacity(n.input.len());
         for i in &n.input {
@@ -191,6 +206,24 @@ impl<'a> Importer<'a> {
         for (o, id) in outputs.iter().zip(out).filter(|(o, _)| !o.is_empty()) {
             self.scope().define(o, Some(id))?;
         }
+        Ok(())
+    }
+
+    /// Counts a node that is not of the model's own graph.
+    fn expand(
+        &mut self,
+        name: &str,
+        n: &NodeProto,
+        bound: &[(&str, &AttributeProto)],
+    ) -> Result<(), ModelError> {
+        let attributes: usize = bound.iter().map(|(_, a)| a.encoded_len()).sum();
+        let named = n.input.len() + 2 * n.output.len() + 1;
+        let bytes = n.encoded_len() + attributes + named * name.len();
+        let left = self.left.checked_sub(bytes as u64);
+        self.left = left.ok_or(ModelError::TooLarge {
+            what: "bytes of expanded functions",
+            limit: self.most,
+        })?;
         Ok(())
     }
 

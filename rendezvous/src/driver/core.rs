@@ -24,6 +24,7 @@ use std::time::Duration;
 use convoke_common::detection::bounds::PROCESS_KILLED;
 use convoke_common::error::{Code, Error};
 use convoke_common::ids::ParticipantIx;
+use convoke_common::mutant;
 use tokio::time::Instant;
 
 /// How long a consequence waits for its cause while the driver sees nothing wrong with the participant that it
@@ -99,7 +100,8 @@ struct Step {
     state: State,
     /// Who may still run something of it.
     quiescing: BTreeSet<ParticipantIx>,
-    /// When whoever has not quiesced it is given up; absent while it has not failed.
+    failed: bool,
+    /// When whoever has not quiesced it is given up; absent while nothing has ended it from outside.
     overdue: Option<Instant>,
     /// Whom its cause is about.
     culprit: Option<ParticipantIx>,
@@ -156,12 +158,7 @@ impl Core {
             },
             Event::Done { n, from } => self.done(n, from),
             Event::Lost { peer, error } => self.lost(now, peer, error),
-            Event::Closed { error } => {
-                for n in self.live() {
-                    self.failed(now, n, None, error.clone(), None);
-                }
-                self.breaks(None, &error, true);
-            }
+            Event::Closed { error } => self.closed(now, &error),
         }
     }
 
@@ -298,6 +295,17 @@ impl Core {
         }
     }
 
+    /// Every step fails; one that has succeeded is waited for no longer than the others.
+    fn closed(&mut self, now: Instant, error: &Error) {
+        for n in self.live() {
+            self.failed(now, n, None, error.clone(), None);
+            if let Some(step) = self.steps.get_mut(&n) {
+                step.overdue.get_or_insert(now + QUIESCE_BOUND);
+            }
+        }
+        self.breaks(None, error, true);
+    }
+
     fn begin(&mut self, now: Instant, n: u64, results: usize) {
         let silent = &self.silent;
         let quiescing = (0..self.workers).filter(|w| !silent.contains(w)).collect();
@@ -306,6 +314,7 @@ impl Core {
             Step {
                 state: State::Running { missing: results },
                 quiescing,
+                failed: false,
                 overdue: None,
                 culprit: None,
                 attached: 0,
@@ -367,6 +376,7 @@ impl Core {
             return;
         };
         if let State::Running { .. } = step.state {
+            step.failed = true;
             step.overdue = Some(now + QUIESCE_BOUND);
             let error = error.clone();
             self.commands.push_back(Command::Abort { n, error, except });
@@ -406,7 +416,7 @@ impl Core {
         };
         // Not the caller's own word, nor more of the same.
         let new = from.is_some() && blamed.or(from) != step.culprit;
-        if step.overdue.is_some() && new && step.attached < MOST_ATTACHED {
+        if step.failed && new && step.attached < MOST_ATTACHED {
             step.attached += 1;
             self.commands.push_back(Command::Attach { n, error });
         }
@@ -463,7 +473,8 @@ impl Core {
         let Some(step) = self.steps.get(&n) else {
             return;
         };
-        if !step.quiescing.is_empty() {
+        let early = matches!(step.state, State::Resolved) && mutant!("slot-reused-early");
+        if !step.quiescing.is_empty() && !early {
             return;
         }
         if let State::Suspect(_) = step.state {

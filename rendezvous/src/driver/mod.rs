@@ -19,6 +19,7 @@ use convoke_common::Tensor;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::ids::{LeaseId, ParticipantIx, StepKey};
 use convoke_common::memory::Pool;
+use convoke_common::mutant;
 use convoke_common::program::{Axes, DriverProgram, FetchFrom, Participant};
 use convoke_common::telemetry;
 use convoke_common::world::World;
@@ -289,26 +290,25 @@ impl Driver {
         self.window[entry].clone().acquire_owned().await
     }
 
-    /// Returns once every step that was started has retired; of those that failed, within
-    /// [`QUIESCE_BOUND`](self::core::QUIESCE_BOUND).
+    /// Returns once every step that was started has retired; meanwhile none starts. Of steps that failed, and of all
+    /// once the driver is closed, within [`QUIESCE_BOUND`](self::core::QUIESCE_BOUND).
     pub async fn quiesce(&self) {
-        for entry in &self.window {
-            // A closed window has nothing to wait for.
-            drop(entry.acquire().await);
-        }
+        let _none_starts = self.launch.lock().await;
+        self.shell.idle().await;
     }
 
-    /// Ends the lease at this side: calls in flight and later ones fail.
+    /// Ends the lease at this side: calls in flight and later ones fail. What participants still say of its steps is
+    /// heard until the driver is dropped.
     pub fn close(&self) {
         self.window.iter().for_each(|w| w.close());
         self.shell.drive(Event::Closed { error: unloaded() });
-        self.hub.remove_lease(self.lease.id);
     }
 }
 
 impl Drop for Driver {
     fn drop(&mut self) {
         self.close();
+        self.hub.remove_lease(self.lease.id);
     }
 }
 
@@ -335,7 +335,7 @@ impl CancelOnDrop<'_> {
 
 impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
-        if let Some(n) = self.n {
+        if let Some(n) = self.n.filter(|_| !mutant!("cancel-not-forwarded")) {
             let error = Error::new(Code::Cancelled, "the caller cancelled the step");
             self.shell.drive(Event::Failed {
                 n,

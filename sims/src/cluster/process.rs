@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::task::Task;
-use crate::world::Machine;
+use crate::world::{Machine, Sockets};
 
 /// A coordinator that runs.
 pub type CoordinatorHandle = Arc<convoke_coordinator::Running>;
@@ -115,6 +115,15 @@ pub(super) struct Site<H> {
     mail: Arc<Mutex<Mail<H>>>,
 }
 
+/// The sockets of a process that is there: they are closed when it is not.
+struct Open(Arc<Sockets>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
 /// The side of a site that its process sees.
 pub(super) struct Inner<H> {
     process: Arc<Process>,
@@ -200,7 +209,9 @@ impl<H: Clone + Send + 'static> Site<H> {
                 jobs,
             };
             let main = process.machine.gate.wrap(Box::pin(main(inner)));
+            let open = Open(process.machine.sockets.clone());
             async move {
+                let _open = open;
                 main.await;
                 // A host is never done: what ends it is its supervisor.
                 std::future::pending::<turmoil::Result>().await

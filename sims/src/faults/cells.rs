@@ -89,9 +89,9 @@ pub enum StepState {
     Waiting,
     /// A tensor is under way and not yet in its slot.
     Filling,
-    /// The step failed; not everybody has quiesced.
+    /// A participant has failed; the caller does not know yet.
     Abort,
-    /// The caller has the result; not everybody has quiesced.
+    /// The caller has the outcome; not everybody has quiesced.
     Retire,
 }
 

@@ -11,28 +11,36 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cluster::{Cluster, Host};
 use crate::draw::Draw;
-use crate::steps::{Lease, Steps};
+use crate::steps::{Edge, Lease, Steps};
 
 /// What is forged.
 #[derive(Debug, Clone)]
 enum Forgery {
     Frame(Frame),
-    Tensor(StepKey, u32, Tensor),
+    /// To the worker of this name, where there is one.
+    Tensor(Option<String>, StepKey, u32, Tensor),
 }
 
 /// Sends a few forgeries from a worker's host over its links.
 pub fn forge(cluster: &Cluster, steps: &Steps, host: Host, d: &mut Draw) {
     let Host::Worker(i) = host else { return };
-    let forgeries: Vec<(u64, Forgery)> = (0..3)
+    let mut forgeries: Vec<(u64, Forgery)> = (0..3)
         .filter_map(|_| Some((d.word(), forgery(steps, host, d)?)))
         .collect();
+    forgeries.extend(again(cluster, steps, host, d).map(|again| (0, again)));
     drop(cluster.on_worker(i, move |worker| async move {
         let links = worker.hub().links();
         for (which, forgery) in forgeries {
             let Some(i) = (which as usize).checked_rem(links.len()) else {
                 return;
             };
-            send(&links[i], forgery);
+            let link = match &forgery {
+                Forgery::Tensor(Some(to), ..) => links.iter().find(|l| l.peer().name == *to),
+                _ => links.get(i),
+            };
+            if let Some(link) = link {
+                send(link, forgery);
+            }
         }
     }));
 }
@@ -40,7 +48,7 @@ pub fn forge(cluster: &Cluster, steps: &Steps, host: Host, d: &mut Draw) {
 fn send(link: &Link, forgery: Forgery) {
     match forgery {
         Forgery::Frame(frame) => link.send(frame),
-        Forgery::Tensor(key, slot, tensor) => link.send_tensor(Outgoing {
+        Forgery::Tensor(_, key, slot, tensor) => link.send_tensor(Outgoing {
             key,
             slot,
             tensor,
@@ -51,10 +59,36 @@ fn send(link: &Link, forgery: Forgery) {
     }
 }
 
+/// A tensor of a step in flight that `host` has sent to a worker and that is there, once more: of the right type, by
+/// its own source, with other values.
+fn again(cluster: &Cluster, steps: &Steps, host: Host, d: &mut Draw) -> Option<Forgery> {
+    let mut there = Vec::new();
+    for ((lease, n), step) in steps.live() {
+        let participants = steps.leases.get(lease)?;
+        for ((to, slot), t) in &step.tensors {
+            let mine = t.sent.first().is_some_and(|(from, _)| *from == host);
+            let to = participants
+                .host(*to)
+                .filter(|_| mine && !t.filled.is_empty());
+            if let Some(Host::Worker(to)) = to {
+                there.push((LeaseId(*lease), *n, to, *slot));
+            }
+        }
+    }
+    let (lease, n, to, slot) = *there.get(d.index(there.len())?)?;
+    let lease_there = cluster.worker(to)?.hub().lease(lease)?;
+    let ty = &lease_there.recvs().get(slot as usize)?.ty;
+    let tensor = Tensor::zeros(ty.dtype, &ty.fixed_shape()?).ok()?;
+    let key = StepKey { lease, n };
+    let to = Some(Host::Worker(to).name());
+    Some(Forgery::Tensor(to, key, slot, tensor))
+}
+
 /// Something about a step that is or was there which `host` may not say to anybody.
 fn forgery(steps: &Steps, host: Host, d: &mut Draw) -> Option<Forgery> {
-    // Recent steps: those in flight, and those just over.
-    let recent: Vec<_> = steps.steps.iter().rev().take(12).collect();
+    // Those in flight, and some that may be over.
+    let some = steps.steps.iter().rev().take(12);
+    let recent: Vec<_> = steps.live().chain(some).collect();
     let (key, step) = *recent.get(d.index(recent.len())?)?;
     let lease = steps.leases.get(&key.0)?;
     let past = StepKey {
@@ -89,7 +123,7 @@ fn forgery(steps: &Steps, host: Host, d: &mut Draw) -> Option<Forgery> {
     })
 }
 
-/// A tensor that is somebody else's to send, comes again, or belongs to no slot.
+/// A tensor that is somebody else's to send, or belongs to no slot.
 fn tensor(
     lease: &Lease,
     step: &crate::steps::Step,
@@ -98,22 +132,17 @@ fn tensor(
     d: &mut Draw,
 ) -> Option<Forgery> {
     let forged = Tensor::from_slice(&[2], &[d.word() as i64, 1]).ok()?;
-    // Where it goes the slot is full already, or this host is not its source.
-    let fits = |t: &crate::steps::Tensor| {
-        !t.filled.is_empty() || t.sent.first().is_some_and(|(from, _)| *from != host)
+    let theirs = |t: &crate::steps::Tensor| t.sent.first().is_some_and(|(from, _)| *from != host);
+    let edges = step.tensors.iter().filter(|(_, t)| theirs(t));
+    let edges: Vec<Edge> = edges.map(|(edge, _)| *edge).collect();
+    let Some(i) = d.index(edges.len()) else {
+        return Some(Forgery::Tensor(None, key, 1 << 20, forged));
     };
-    let edges: Vec<u32> = step
-        .tensors
-        .iter()
-        .filter(|(_, t)| fits(t))
-        .map(|((_, slot), _)| *slot)
-        .collect();
-    let others = step.tensors.iter().any(|(_, t)| !fits(t));
-    match d.index(edges.len()) {
-        // A slot number means another edge at another participant: only where none of them is this host's to fill.
-        Some(i) if !others || !lease.participants.contains(&host) => {
-            Some(Forgery::Tensor(key, edges[i], forged))
-        }
-        _ => Some(Forgery::Tensor(key, 1 << 20, forged)),
-    }
+    let (to, slot) = edges[i];
+    // A slot number means another edge at another participant, which may be this host's to fill.
+    let to = match lease.participants.contains(&host) {
+        true => Some(lease.host(to)?.name()),
+        false => None,
+    };
+    Some(Forgery::Tensor(to, key, slot, forged))
 }

@@ -216,6 +216,7 @@ impl Injector {
         self.faults[i].1 = Stage::Over;
         match self.faults[i].0.harm {
             Harm::Crash | Harm::PowerCut if !self.left.contains(&host) => cluster.start(host),
+            Harm::Panic(_) => cluster.knobs(host).calm(),
             _ => {}
         }
         self.apply(host, cluster);

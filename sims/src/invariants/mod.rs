@@ -4,7 +4,10 @@
 
 mod agreement;
 mod at_rest;
+mod deadlines;
 mod delivery;
+mod detection;
+mod given_up;
 mod one_life;
 mod processes;
 mod progress;
@@ -113,6 +116,9 @@ impl Default for Invariants {
             Box::<stopping::Stopping>::default(),
             Box::new(queues::Queues),
             Box::<progress::Progress>::default(),
+            Box::<deadlines::Deadlines>::default(),
+            Box::<given_up::GivenUp>::default(),
+            Box::<detection::Detection>::default(),
             Box::<results::Results>::default(),
             Box::<root_cause::RootCause>::default(),
             Box::<processes::Processes>::default(),

@@ -40,6 +40,9 @@ fn wrong(e: &Event, step: &Step, seen: &mut BTreeSet<(Key, Host, Kind)>) -> Opti
     let done_here = earlier(step.done.get(&e.host));
     let done_now = seen.contains(&((e.lease, e.n), e.host, Kind::Done));
     let retired = earlier(step.retired.first()) && matches!(e.host, Host::Client(_));
+    let mut aborts = step.aborts.iter();
+    let ended_here = aborts.any(|(host, at, _)| *host == e.host && *at < e.at)
+        || seen.contains(&((e.lease, e.n), e.host, Kind::Abort));
     match e.kind {
         Kind::Start if again => Some("started twice"),
         Kind::Done if again || done_here => Some("quiesced twice"),
@@ -51,6 +54,7 @@ fn wrong(e: &Event, step: &Step, seen: &mut BTreeSet<(Key, Host, Kind)>) -> Opti
             Some("something of it happened after it had quiesced")
         }
         Kind::Filled if done_here || done_now => Some("a slot was filled after it had quiesced"),
+        Kind::Filled if ended_here => Some("a slot was filled after it had ended there"),
         Kind::Filled | Kind::Taken if retired => Some("a slot was used after it had retired"),
         _ => None,
     }
@@ -60,8 +64,7 @@ fn wrong(e: &Event, step: &Step, seen: &mut BTreeSet<(Key, Host, Kind)>) -> Opti
 fn check_retired(view: &View<'_>, key: Key, step: &Step, lease: &Lease, found: &mut Found) {
     for w in lease.workers() {
         let quiesced = step.done.contains_key(w);
-        let begun = step.begun.unwrap_or_default();
-        if !quiesced && !view.separated(begun, view.now) {
+        if !quiesced && !view.separated(lease.since, view.now) {
             found.say(format!(
                 "step {:x}#{}: retired although {w} has not quiesced it",
                 key.0, key.1

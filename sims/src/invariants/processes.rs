@@ -1,5 +1,5 @@
-//! Processes end when a scenario ends them, or a kernel that hangs or a calendar that jumps makes them; and nothing
-//! panics but the kernels that a scenario picked.
+//! Processes end when a scenario ends them, or a kernel that hangs or a calendar that jumps makes them, or one that
+//! starts does not reach the coordinator; and nothing panics but the kernels that a scenario picked.
 
 use super::{Found, Invariant, View};
 use crate::faults::Harm;
@@ -25,7 +25,10 @@ impl Invariant for Processes {
             let mut injuries = view.injuries(from, *at).filter(|i| i.host == *host);
             let meant =
                 injuries.any(|i| matches!(i.harm, Harm::Hang | Harm::Clock(_) | Harm::PowerCut));
-            if !meant && !view.left.contains_key(host) {
+            let alone = (why.starts_with("nobody answers")
+                || why.starts_with("lost contact with the coordinator"))
+                && view.separated(from, *at);
+            if !meant && !alone && !view.left.contains_key(host) {
                 found.say(format!("the process of {host} ended by itself: {why}"));
             }
         }

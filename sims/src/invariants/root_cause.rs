@@ -89,6 +89,8 @@ impl Case<'_> {
             Code::InvalidArgument => self.model().pin.is_some() || self.lacks_workers(),
             Code::Quarantined => self.deaths() >= 2,
             Code::Unauthorized => self.struck(Row::Clock),
+            // What a participant may send, of the wrong type.
+            Code::ProtocolViolation => self.injuries().any(|i| i.row == Row::Forge),
             _ => false,
         };
         if !explained {

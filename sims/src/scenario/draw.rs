@@ -104,11 +104,16 @@ fn fault(d: &mut Draw) -> Fault {
     let (target, harm, lasts) = draw_harm(row, d);
     let after = d.below(u64::from(BUSY)) as u32;
     let when = match d.chance(80) {
-        true => When::On {
-            state: d.pick(&StepState::ALL),
-            nth: d.weighted(&[(4, 1), (2, 2), (1, 5)]),
-            after,
-        },
+        true => {
+            let state = d.pick(&StepState::ALL);
+            // Most models are installed at the very beginning.
+            let early = state == StepState::Prepare && d.chance(60);
+            When::On {
+                state,
+                nth: d.weighted(&[(4, 1), (2, 2), (1, 5)]),
+                after: if early { 0 } else { after },
+            }
+        }
         false => When::At(after),
     };
     Fault {

@@ -97,6 +97,14 @@ impl Knobs {
         self.refuse.load(Ordering::Relaxed)
     }
 
+    /// No launch panics any more.
+    pub fn calm(&self) {
+        self.panics
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
+    }
+
     /// The next `count` launches of nodes called `node` panic; `*` stands for any node.
     pub fn panic_at(&self, node: impl Into<String>, count: u32) {
         let mut panics = self.panics.lock().unwrap_or_else(PoisonError::into_inner);

@@ -43,6 +43,7 @@ pub use gate::{Gate, Inside, current_host};
 pub use host::Host;
 pub use knobs::{Knobs, Surviving};
 pub use panics::{unexpected, watch};
+pub use udp::Sockets;
 pub use wire::{Wire, Wires};
 
 /// What all machines of a cluster share.
@@ -68,6 +69,8 @@ pub struct Machine {
     pub gate: Arc<Gate>,
     /// Its files.
     pub disk: Arc<Disk>,
+    /// Its sockets.
+    pub sockets: Arc<Sockets>,
     common: Common,
     draw: Draw,
     boots: AtomicU64,
@@ -81,6 +84,7 @@ impl Machine {
         Machine {
             gate: Gate::new(host),
             disk: Arc::new(Disk::new(draw.fork("disk"), knobs.clone())),
+            sockets: Arc::default(),
             knobs,
             host,
             common,
@@ -106,6 +110,7 @@ impl Machine {
                 wall.clone(),
                 rng.clone(),
                 draw.fork("net"),
+                self.sockets.clone(),
             )),
             compute: Arc::new(compute::SimCompute::new(
                 self.gate.clone(),

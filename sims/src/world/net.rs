@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use super::Common;
 use super::disk::Disk;
 use super::gate::Gate;
-use super::udp::SimUdp;
+use super::udp::{SimUdp, Sockets};
 use crate::draw::Draw;
 
 /// See the module.
@@ -31,7 +31,8 @@ pub(super) struct SimNet {
     wall: Arc<dyn WallClock>,
     rng: Arc<dyn Rng>,
     draw: Draw,
-    sockets: AtomicU64,
+    opened: AtomicU64,
+    sockets: Arc<Sockets>,
 }
 
 impl SimNet {
@@ -42,6 +43,7 @@ impl SimNet {
         wall: Arc<dyn WallClock>,
         rng: Arc<dyn Rng>,
         draw: Draw,
+        sockets: Arc<Sockets>,
     ) -> SimNet {
         SimNet {
             gate,
@@ -50,7 +52,8 @@ impl SimNet {
             wall,
             rng,
             draw,
-            sockets: AtomicU64::new(0),
+            opened: AtomicU64::new(0),
+            sockets,
         }
     }
 
@@ -70,7 +73,7 @@ impl SimNet {
             .names()
             .get(&self.gate.host().name())
             .ok_or_else(unknown)?;
-        let socket = self.sockets.fetch_add(1, Ordering::Relaxed);
+        let socket = self.opened.fetch_add(1, Ordering::Relaxed);
         let socket = SimUdp::bind(
             bind,
             me,
@@ -81,6 +84,7 @@ impl SimNet {
             self.draw.fork(&format!("socket {socket}")),
         );
         let socket = socket.await.map_err(failed)?;
+        self.sockets.add(&socket);
         let runtime = Arc::new(SimRuntime(self.gate.clone()));
         build_endpoint(
             socket,

@@ -9,7 +9,7 @@ use std::future::Future;
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -40,9 +40,39 @@ struct Inbox {
     buffer: Vec<u8>,
 }
 
+/// The sockets of a host's process. They can be closed whoever still holds one, as the system does when a process
+/// ends.
+#[derive(Default)]
+pub struct Sockets(Mutex<Vec<Weak<SimUdp>>>);
+
+impl Sockets {
+    fn all(&self) -> MutexGuard<'_, Vec<Weak<SimUdp>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn add(&self, socket: &Arc<SimUdp>) {
+        let mut all = self.all();
+        all.retain(|s| s.strong_count() > 0);
+        all.push(Arc::downgrade(socket));
+    }
+
+    /// Closes all of them. To be called where turmoil knows whose they are.
+    pub fn close(&self) {
+        for socket in self.all().drain(..).filter_map(|s| s.upgrade()) {
+            socket.inbox().readable = None;
+            socket
+                .io
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
+        }
+    }
+}
+
 /// See the module.
 pub(super) struct SimUdp {
-    io: Arc<turmoil::net::UdpSocket>,
+    /// Until it is closed.
+    io: Mutex<Option<Arc<turmoil::net::UdpSocket>>>,
     bound: SocketAddr,
     me: IpAddr,
     gate: Arc<Gate>,
@@ -72,7 +102,7 @@ impl SimUdp {
         let io = Arc::new(turmoil::net::UdpSocket::bind(addr).await?);
         let bound = io.local_addr()?;
         Ok(Arc::new(SimUdp {
-            io,
+            io: Mutex::new(Some(io)),
             bound,
             me,
             gate,
@@ -90,12 +120,22 @@ impl SimUdp {
         }))
     }
 
+    fn io(&self) -> io::Result<Arc<turmoil::net::UdpSocket>> {
+        let io = self.io.lock().unwrap_or_else(PoisonError::into_inner);
+        io.clone().ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn draw(&self) -> MutexGuard<'_, Draw> {
         self.draw.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts one packet on its way, or two, or none.
     fn emit(&self, packet: &[u8], to: SocketAddr) {
+        let Ok(io) = self.io() else { return };
         if self.disk.is_dark() {
             return;
         }
@@ -121,7 +161,7 @@ impl SimUdp {
                 bytes[PREFIX + bit / 8] ^= 1 << (bit % 8);
             }
             // A host that is not there takes no packets, and says nothing.
-            let _ = self.io.try_send_to(&bytes, to);
+            let _ = io.try_send_to(&bytes, to);
         }
     }
 }
@@ -212,8 +252,9 @@ impl AsyncUdpSocket for SimUdp {
         bufs: &mut [IoSliceMut<'_>],
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
-        let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(e) = inbox.poll_arrivals(&self.io, cx) {
+        let io = self.io()?;
+        let mut inbox = self.inbox();
+        if let Err(e) = inbox.poll_arrivals(&io, cx) {
             return Poll::Ready(Err(e));
         }
         let (packet, from) = ready!(inbox.poll_due(cx));

@@ -11,7 +11,7 @@ use crate::math::Real;
 use crate::multiversion::multiversion;
 use crate::reduce::{LANES, merge_lanes};
 use crate::shape::Axis;
-use crate::split::{GRAIN, tiles, units_per_tile};
+use crate::split::{GRAIN, PIECE, pieces, tiles, units_per_tile};
 
 /// Columns worked on together where the axis is not the last.
 const COLUMNS: usize = 64;
@@ -28,15 +28,17 @@ fn ln_and_scale<W: Real>(log: bool, sum: W) -> (W, W) {
 }
 
 #[inline(always)]
-fn row<T: Float>(log: bool, x: &[T], y: &mut [T]) {
+fn row<T: Float>(exec: &Exec, log: bool, x: &[T], y: &mut [T]) {
     let n = x.len();
     let y = &mut y[..n];
     let mut maxima = [<T::Wide as Real>::NEG_INFINITY; LANES];
     let whole = n / LANES * LANES;
-    for c in (0..whole).step_by(LANES) {
-        let x = &x[c..c + LANES];
-        for l in 0..LANES {
-            maxima[l] = T::Wide::max(maxima[l], x[l].widen());
+    for piece in pieces(exec, whole, PIECE) {
+        for c in piece.step_by(LANES) {
+            let x = &x[c..c + LANES];
+            for l in 0..LANES {
+                maxima[l] = T::Wide::max(maxima[l], x[l].widen());
+            }
         }
     }
     let mut max = <T::Wide as Real>::NEG_INFINITY;
@@ -49,13 +51,15 @@ fn row<T: Float>(log: bool, x: &[T], y: &mut [T]) {
     let mut sums = [<T::Wide as Real>::ZERO; LANES];
     if let Some(kept) = T::as_wide_mut(y) {
         // The result has room for the exponentials: compute them once.
-        for c in (0..whole).step_by(LANES) {
-            let (x, kept) = (&x[c..c + LANES], &mut kept[c..c + LANES]);
-            for l in 0..LANES {
-                let e = x[l].widen() - max;
-                let power = e.exp();
-                kept[l] = if log { e } else { power };
-                sums[l] = sums[l] + power;
+        for piece in pieces(exec, whole, PIECE) {
+            for c in piece.step_by(LANES) {
+                let (x, kept) = (&x[c..c + LANES], &mut kept[c..c + LANES]);
+                for l in 0..LANES {
+                    let e = x[l].widen() - max;
+                    let power = e.exp();
+                    kept[l] = if log { e } else { power };
+                    sums[l] = sums[l] + power;
+                }
             }
         }
         for i in whole..n {
@@ -65,40 +69,54 @@ fn row<T: Float>(log: bool, x: &[T], y: &mut [T]) {
             sums[i - whole] = sums[i - whole] + power;
         }
         let (ln, scale) = ln_and_scale(log, merge_lanes(sums));
-        for i in 0..n {
-            kept[i] = finish(log, kept[i], ln, scale);
+        for piece in pieces(exec, n, PIECE) {
+            for kept in &mut kept[piece] {
+                *kept = finish(log, *kept, ln, scale);
+            }
         }
         return;
     }
-    for c in (0..whole).step_by(LANES) {
-        let x = &x[c..c + LANES];
-        for l in 0..LANES {
-            sums[l] = sums[l] + (x[l].widen() - max).exp();
+    for piece in pieces(exec, whole, PIECE) {
+        for c in piece.step_by(LANES) {
+            let x = &x[c..c + LANES];
+            for l in 0..LANES {
+                sums[l] = sums[l] + (x[l].widen() - max).exp();
+            }
         }
     }
     for i in whole..n {
         sums[i - whole] = sums[i - whole] + (x[i].widen() - max).exp();
     }
     let (ln, scale) = ln_and_scale(log, merge_lanes(sums));
-    for i in 0..n {
-        let e = x[i].widen() - max;
-        y[i] = T::narrow(finish(log, if log { e } else { e.exp() }, ln, scale));
+    for piece in pieces(exec, n, PIECE) {
+        for (x, y) in x[piece.clone()].iter().zip(&mut y[piece]) {
+            let e = x.widen() - max;
+            *y = T::narrow(finish(log, if log { e } else { e.exp() }, ln, scale));
+        }
     }
 }
 
 /// As [`row`], for `width` columns of `len` elements that lie `step` apart.
 #[inline(always)]
-fn columns<T: Float>(log: bool, x: &[T], y: &mut [T], len: usize, step: usize, width: usize) {
+fn columns<T: Float>(
+    exec: &Exec,
+    log: bool,
+    x: &[T],
+    y: &mut [T],
+    len: usize,
+    step: usize,
+    width: usize,
+) {
     let mut max = [<T::Wide as Real>::NEG_INFINITY; COLUMNS];
     let mut sums = [[<T::Wide as Real>::ZERO; COLUMNS]; LANES];
     let max = &mut max[..width];
-    for k in 0..len {
+    for k in pieces(exec, len, PIECE / COLUMNS).flatten() {
         let x = &x[k * step..k * step + width];
         for c in 0..width {
             max[c] = T::Wide::max(max[c], x[c].widen());
         }
     }
-    for k in 0..len {
+    for k in pieces(exec, len, PIECE / COLUMNS).flatten() {
         let (x, sums) = (
             &x[k * step..k * step + width],
             &mut sums[k % LANES][..width],
@@ -116,7 +134,7 @@ fn columns<T: Float>(log: bool, x: &[T], y: &mut [T], len: usize, step: usize, w
         }
         (ln[c], scale[c]) = ln_and_scale(log, merge_lanes(lanes));
     }
-    for k in 0..len {
+    for k in pieces(exec, len, PIECE / COLUMNS).flatten() {
         let (x, y) = (
             &x[k * step..k * step + width],
             &mut y[k * step..k * step + width],
@@ -129,19 +147,19 @@ fn columns<T: Float>(log: bool, x: &[T], y: &mut [T], len: usize, step: usize, w
 }
 
 multiversion! {
-    fn tile<T: Float>(log: bool, axis: Axis, x: &[T], y: &mut [T]) {
+    fn tile<T: Float>(exec: &Exec, log: bool, axis: Axis, x: &[T], y: &mut [T]) {
         let unit = axis.len * axis.inner;
         let mut at = 0;
         while at < y.len() {
             let (x, y) = (&x[at..at + unit], &mut y[at..at + unit]);
             if axis.inner == 1 {
                 // The test is outside the loops of each row.
-                if log { row(true, x, y) } else { row(false, x, y) }
+                if log { row(exec, true, x, y) } else { row(exec, false, x, y) }
             } else {
                 let mut first = 0;
                 while first < axis.inner {
                     let width = if axis.inner - first < COLUMNS { axis.inner - first } else { COLUMNS };
-                    columns(log, &x[first..], &mut y[first..], axis.len, axis.inner, width);
+                    columns(exec, log, &x[first..], &mut y[first..], axis.len, axis.inner, width);
                     first += width;
                 }
             }
@@ -156,13 +174,12 @@ fn softmax_any<T: Float>(exec: &Exec, log: bool, x: &[T], axis: Axis, y: &mut [T
         "{axis:?}"
     );
     let unit = axis.len * axis.inner;
-    Ok(tiles(
-        exec,
-        y,
-        unit,
-        units_per_tile(unit).min(GRAIN),
-        |range, part| tile(log, axis, &x[range.start * unit..range.end * unit], part),
-    )?)
+    let grain = units_per_tile(unit).min(GRAIN);
+    tiles(exec, y, unit, grain, |range, part| {
+        let x = &x[range.start * unit..range.end * unit];
+        tile(exec, log, axis, x, part)
+    })?;
+    Ok(exec.check()?)
 }
 
 compiled_floats! {
@@ -186,7 +203,7 @@ pub fn log_softmax<T: Float>(exec: &Exec, x: &[T], axis: Axis, y: &mut [T]) -> R
 mod tests {
     use super::*;
     use crate::element::{bf16, f16};
-    use crate::testing::{bits, each_exec, random};
+    use crate::testing::{bits, check_stops, each_exec, random};
 
     fn check<T: Float>(tolerance: f64) {
         for shape in [
@@ -251,6 +268,17 @@ mod tests {
                 assert_eq!(bits(&a), bits(&back));
             }
         });
+    }
+
+    #[test]
+    fn one_huge_row_stops_when_it_is_cancelled() {
+        let n = 1 << 23;
+        let x: Vec<f32> = vec![0.5; n];
+        let y = std::cell::RefCell::new(vec![0.0; n]);
+        for shape in [[1, n, 1], [1, n / 8, 8]] {
+            let axis = Axis::of(&shape, 1);
+            check_stops(|exec| softmax(exec, &x, axis, &mut y.borrow_mut()));
+        }
     }
 
     #[test]

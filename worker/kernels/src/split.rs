@@ -9,6 +9,24 @@ use std::ops::Range;
 /// Elements per tile of memory-bound kernels.
 pub const GRAIN: usize = 16 * 1024;
 
+/// Elements between two looks at the cancel flag, a multiple of the lanes of a reduction: a millisecond of the slowest
+/// fold.
+pub(crate) const PIECE: usize = 1 << 16;
+
+/// Ranges of `piece` items that cover `0..items`, until the step is cancelled: for loops that one tile runs over as much
+/// as there is. A kernel that uses it ends with [`Exec::check`], since a tile that stopped left garbage.
+#[inline(always)]
+pub(crate) fn pieces(
+    exec: &Exec,
+    items: usize,
+    piece: usize,
+) -> impl Iterator<Item = Range<usize>> {
+    let starts = (0..items).step_by(piece);
+    let goes_on = |start: &usize| *start == 0 || exec.check().is_ok();
+    let until = move |start: usize| start..(start + piece).min(items);
+    starts.take_while(goes_on).map(until)
+}
+
 /// A mutable slice that several threads hold, each touching its own range.
 struct Shared<'a, T> {
     start: *mut T,

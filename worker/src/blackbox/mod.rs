@@ -31,6 +31,7 @@ use convoke_common::ids::{FunctionId, Incarnation};
 use convoke_common::rpc::Death;
 
 use page::{Page, RECORDS};
+pub(crate) use page::{SIZE, parse};
 
 /// The file's name in the state folder.
 const FILE: &str = "black-box";

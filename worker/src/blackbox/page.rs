@@ -32,7 +32,8 @@ const NAME: usize = 40;
 /// Bytes of a name; of a longer one the end is kept, which tells nodes apart.
 const LONGEST: usize = RECORD - NAME;
 
-const SIZE: usize = RECORD * (1 + RECORDS as usize);
+/// Bytes of the page.
+pub const SIZE: usize = RECORD * (1 + RECORDS as usize);
 const MAGIC: u64 = u64::from_ne_bytes(*b"cvkbox\x00\x01");
 
 /// The header's fields.
@@ -179,7 +180,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 
 /// The kernels that ran when the process died. Where one ran on the very thread that raised the signal it is that one
 /// alone; else the thread helped with any of them.
-fn parse(bytes: &[u8]) -> Vec<Death> {
+pub fn parse(bytes: &[u8]) -> Vec<Death> {
     let signal = u32_at(bytes, 16) as i32;
     if u64_at(bytes, 0) != MAGIC || !FATAL.contains(&signal) {
         return vec![];

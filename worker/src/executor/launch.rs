@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
 
 use convoke_common::error::{Code, Error};
-use convoke_common::{DType, Shape};
+use convoke_common::{DType, Shape, mutant};
 use convoke_kernels::Exec;
 
 use super::Executor;
@@ -23,8 +23,8 @@ impl Executor {
             Some(pool) if !self.brief => Exec::pooled(pool, flag),
             _ => Exec::single(flag),
         };
-        let describe =
-            |inputs: &[String]| site(&self.installed.nodes()[node as usize], inputs.to_vec());
+        let blamed = (node as usize).saturating_sub(usize::from(mutant!("wrong-node-blamed")));
+        let describe = |inputs: &[String]| site(&self.installed.nodes()[blamed], inputs.to_vec());
         let operands: Vec<Option<(DType, Shape)>> = inputs
             .iter()
             .map(|t| t.as_ref().map(|t| (t.dtype(), t.shape().into())))

@@ -31,6 +31,7 @@ use convoke_common::Tensor;
 use convoke_common::error::{Code, Error};
 use convoke_common::ids::{FunctionId, ParticipantIx, StepKey};
 use convoke_common::memory::Pool;
+use convoke_common::mutant;
 use convoke_common::telemetry::{self, TraceIds};
 use convoke_common::world::Compute;
 use convoke_rendezvous::frame::Frame;
@@ -396,7 +397,9 @@ impl Executor {
                     }
                     None => {
                         run.runner = Runner::None;
-                        run.settle(&mut after);
+                        if run.error.is_none() || !mutant!("quiesce-lost") {
+                            run.settle(&mut after);
+                        }
                         self.watch(&mut run, &after);
                         None
                     }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use convoke_common::Tensor;
 use convoke_common::error::Error;
+use convoke_common::mutant;
 use convoke_common::program::NO_OPERAND;
 use tokio_util::sync::CancellationToken;
 
@@ -147,7 +148,8 @@ impl Run {
                 self.make_ready(installed, *node, after);
             }
         }
-        for send in installed.sends.row(v) {
+        let most = [usize::MAX, 1][usize::from(mutant!("fan-out-once"))];
+        for send in installed.sends.row(v).iter().take(most) {
             uses -= 1;
             self.sending += 1;
             after.sends.push((*send, tensor.clone()));

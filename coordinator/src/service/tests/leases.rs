@@ -8,7 +8,7 @@ use convoke_common::detection::CLOSE_LOST;
 use convoke_common::graph::Function;
 use convoke_common::identity::Role;
 use convoke_common::ids::{Incarnation, LeaseId};
-use convoke_common::rpc::{Leased, PlanOptions, Planned, WorkerCount, answer};
+use convoke_common::rpc::{Leased, Loss, PlanOptions, Planned, WorkerCount, answer};
 use convoke_common::{Code, Error, Result};
 use tokio::sync::Semaphore;
 
@@ -212,6 +212,11 @@ async fn lost_workers_end_installs_leases_and_plans() {
     let error = installing.await.unwrap().unwrap_err();
     assert!(error.message.contains("'b'"), "{error}");
     a.saw(&Call::Release(lease)).await;
+    let lost = Loss {
+        worker: "b".into(),
+        why: "gone".into(),
+    };
+    a.saw(&Call::Lost(lost)).await;
     let error = client.install(&planned).await.unwrap_err();
     assert_eq!(error.code, Code::PeerLost, "{error}");
     assert!(
@@ -300,7 +305,8 @@ async fn a_driver_that_lost_its_connection_returns_to_its_leases() {
     let second = rig.connect(&identity).await.unwrap();
     let stranger = answer("", second.client.release(call(), lease).await);
     assert_eq!(stranger.unwrap_err().code, Code::Unauthorized);
-    answer("", second.client.resume(call(), Incarnation(9)).await).unwrap();
+    let resumed = second.client.resume(call(), Incarnation(9), vec![lease]);
+    answer("", resumed.await).unwrap();
     let again = second.install(&planned).await.unwrap().lease;
     assert_eq!(second.leases().await.len(), 2);
     // It says goodbye: nothing is waited for.

@@ -131,6 +131,34 @@ fn deep_nesting_ends() {
 }
 
 #[test]
+fn functions_of_functions_cannot_grow_without_bound() {
+    let call = |f: usize, input: &str, output: &str| NodeProto {
+        domain: Some("f".into()),
+        ..node(&format!("f{f}"), input, output, vec![])
+    };
+    let function = |i: usize| FunctionProto {
+        name: Some(format!("f{i}")),
+        domain: Some("f".into()),
+        input: names("x"),
+        output: names("y"),
+        opset_import: vec![opset("", 17), opset("f", 1)],
+        node: match i {
+            0 => vec![node("Relu", "x", "y", vec![])],
+            _ => vec![call(i - 1, "x", "a"), call(i - 1, "a", "y")],
+        },
+        ..FunctionProto::default()
+    };
+    let m = |levels: usize| ModelProto {
+        opset_import: vec![opset("", 17), opset("f", 1)],
+        functions: (0..levels).map(function).collect(),
+        ..one(17, &["2"], call(levels - 1, "x", "y"))
+    };
+    assert_eq!(import(&m(6)).nodes.len(), 32);
+    let e = try_import(&m(24)).unwrap_err();
+    assert!(matches!(e, ModelError::TooLarge { .. }), "{e}");
+}
+
+#[test]
 fn a_file_cannot_forge_a_payload() {
     let w = TensorProto {
         raw_data: None,

@@ -3,6 +3,7 @@
 mod content;
 mod forms;
 mod hostile;
+mod seeds;
 mod structure;
 
 use convoke_common::graph::{Function, Literal};

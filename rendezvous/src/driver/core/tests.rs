@@ -367,6 +367,23 @@ fn a_closed_lease_ends_every_step_and_those_to_come() {
 }
 
 #[test]
+fn a_closed_lease_waits_no_longer_for_who_does_not_quiesce_a_success() {
+    let error = Error::new(Code::LeaseRetired, "gone");
+    check(
+        vec![
+            begin(),
+            arrived(),
+            done(0),
+            done(1),
+            Event::Closed { error }.into(),
+            wait(QUIESCE_BOUND - MOMENT),
+            wait(MOMENT),
+        ],
+        &["start 0", "ok 0", "retire 0"],
+    );
+}
+
+#[test]
 fn a_wedged_participant_is_the_cause_and_is_not_waited_for() {
     let core = check(
         vec![

@@ -9,19 +9,20 @@ use crate::math::Real;
 use crate::multiversion::multiversion;
 use crate::reduce::{Reduce, reduce_float};
 use crate::shape::{Axis, MAX_RANK, Operand, check_rank, count};
-use crate::split::{tiles, units_per_tile};
+use crate::split::{PIECE, pieces, tiles, units_per_tile};
 
 /// Columns worked on together.
 const COLUMNS: usize = 64;
 
 multiversion! {
     /// One channel of one batch entry: `x` begins at the first channel of the window, `own` is the channel itself.
-    fn lrn_row<T: Float>(x: &[T], window: usize, own: &[T], factor: f64, beta: f64, bias: f64, y: &mut [T]) {
+    fn lrn_row<T: Float>(
+        exec: &Exec, x: &[T], window: usize, own: &[T], factor: f64, beta: f64, bias: f64, y: &mut [T],
+    ) {
         let inner = y.len();
         let factor = <T::Wide as Real>::from_f64(factor);
         let (beta, bias) = (<T::Wide as Real>::from_f64(beta), <T::Wide as Real>::from_f64(bias));
-        let mut first = 0;
-        while first < inner {
+        for first in pieces(exec, inner, PIECE).flat_map(|p| p.step_by(COLUMNS)) {
             let width = if inner - first < COLUMNS { inner - first } else { COLUMNS };
             let mut sums = [<T::Wide as Real>::ZERO; COLUMNS];
             let sums = &mut sums[..width];
@@ -36,7 +37,6 @@ multiversion! {
                 let base = <T::Wide as Number>::fma(factor, sums[i], bias);
                 y[i] = T::narrow(own[i].widen() / Real::pow(base, beta));
             }
-            first += width;
         }
     }
 }
@@ -57,29 +57,21 @@ fn lrn_any<T: Float>(
     );
     let (c, unit) = (channels.len, channels.inner);
     let (before, after) = ((size - 1) / 2, size / 2);
-    Ok(tiles(
-        exec,
-        y,
-        unit,
-        units_per_tile(unit),
-        |range, part| {
-            for (plane, y) in range.zip(part.chunks_mut(unit)) {
-                let (batch, own) = (plane / c * c, plane % c);
-                let first = own.saturating_sub(before);
-                let window = (own + after).min(c - 1) + 1 - first;
-                let factor = alpha / size as f64;
-                lrn_row(
-                    &x[(batch + first) * unit..],
-                    window,
-                    &x[plane * unit..(plane + 1) * unit],
-                    factor,
-                    beta,
-                    bias,
-                    y,
-                );
-            }
-        },
-    )?)
+    let factor = alpha / size as f64;
+    let grain = units_per_tile(unit);
+    tiles(exec, y, unit, grain, |range, part| {
+        for (plane, y) in range.zip(part.chunks_mut(unit)) {
+            let (batch, own) = (plane / c * c, plane % c);
+            let first = own.saturating_sub(before);
+            let window = (own + after).min(c - 1) + 1 - first;
+            let (around, own) = (
+                &x[(batch + first) * unit..],
+                &x[plane * unit..(plane + 1) * unit],
+            );
+            lrn_row(exec, around, window, own, factor, beta, bias, y);
+        }
+    })?;
+    Ok(exec.check()?)
 }
 
 compiled_floats! {

@@ -8,21 +8,23 @@ use crate::error::Result;
 use crate::math::Real;
 use crate::multiversion::multiversion;
 use crate::shape::Axis;
-use crate::split::{tiles, units_per_tile};
+use crate::split::{PIECE, pieces, tiles, units_per_tile};
 
 multiversion! {
-    fn affine<T: Float>(x: &[T], mean: T::Wide, factor: T::Wide, bias: T::Wide, y: &mut [T]) {
+    fn affine<T: Float>(exec: &Exec, x: &[T], mean: T::Wide, factor: T::Wide, bias: T::Wide, y: &mut [T]) {
         let n = y.len();
         let x = &x[..n];
-        for i in 0..n {
-            y[i] = T::narrow(<T::Wide as Number>::fma(x[i].widen() - mean, factor, bias));
+        for piece in pieces(exec, n, PIECE) {
+            for i in piece {
+                y[i] = T::narrow(<T::Wide as Number>::fma(x[i].widen() - mean, factor, bias));
+            }
         }
     }
 }
 
 multiversion! {
-    fn stats<T: Float>(x: &[T], epsilon: T::Wide) -> (T::Wide, T::Wide) {
-        row_stats(x, epsilon)
+    fn stats<T: Float>(exec: &Exec, x: &[T], epsilon: T::Wide) -> (T::Wide, T::Wide) {
+        row_stats(exec, x, epsilon)
     }
 }
 
@@ -45,25 +47,16 @@ fn batch_norm_any<T: Float>(
     );
     let epsilon = <T::Wide as Real>::from_f64(epsilon);
     let unit = channels.inner;
-    Ok(tiles(
-        exec,
-        y,
-        unit,
-        units_per_tile(unit),
-        |range, part| {
-            for (plane, y) in range.zip(part.chunks_mut(unit)) {
-                let i = plane % c;
-                let factor = scale[i].widen() / (variance[i].widen() + epsilon).sqrt();
-                affine(
-                    &x[plane * unit..(plane + 1) * unit],
-                    mean[i].widen(),
-                    factor,
-                    bias[i].widen(),
-                    y,
-                );
-            }
-        },
-    )?)
+    let grain = units_per_tile(unit);
+    tiles(exec, y, unit, grain, |range, part| {
+        for (plane, y) in range.zip(part.chunks_mut(unit)) {
+            let i = plane % c;
+            let factor = scale[i].widen() / (variance[i].widen() + epsilon).sqrt();
+            let x = &x[plane * unit..(plane + 1) * unit];
+            affine(exec, x, mean[i].widen(), factor, bias[i].widen(), y);
+        }
+    })?;
+    Ok(exec.check()?)
 }
 
 fn group_norm_any<T: Float>(
@@ -87,23 +80,19 @@ fn group_norm_any<T: Float>(
     let epsilon = <T::Wide as Real>::from_f64(epsilon);
     let (per_group, inner) = (c / groups, channels.inner);
     let unit = per_group * inner;
-    Ok(tiles(
-        exec,
-        y,
-        unit,
-        units_per_tile(unit),
-        |range, part| {
-            for (group, y) in range.zip(part.chunks_mut(unit)) {
-                let x = &x[group * unit..(group + 1) * unit];
-                let (mean, inverse) = stats(x, epsilon);
-                let first = group % groups * per_group;
-                for (i, (x, y)) in x.chunks(inner).zip(y.chunks_mut(inner)).enumerate() {
-                    let factor = inverse * scale[first + i].widen();
-                    affine(x, mean, factor, bias[first + i].widen(), y);
-                }
+    let grain = units_per_tile(unit);
+    tiles(exec, y, unit, grain, |range, part| {
+        for (group, y) in range.zip(part.chunks_mut(unit)) {
+            let x = &x[group * unit..(group + 1) * unit];
+            let (mean, inverse) = stats(exec, x, epsilon);
+            let first = group % groups * per_group;
+            for (i, (x, y)) in x.chunks(inner).zip(y.chunks_mut(inner)).enumerate() {
+                let factor = inverse * scale[first + i].widen();
+                affine(exec, x, mean, factor, bias[first + i].widen(), y);
             }
-        },
-    )?)
+        }
+    })?;
+    Ok(exec.check()?)
 }
 
 compiled_floats! {

@@ -2,12 +2,12 @@
 
 use crate::Exec;
 use crate::compiled::compiled_floats;
-use crate::element::{Float, Number};
+use crate::element::Float;
 use crate::error::Result;
 use crate::math::Real;
 use crate::reduce::{LANES, merge_lanes};
 use crate::shape::Axis;
-use crate::split::{tiles, units_per_tile};
+use crate::split::{PIECE, pieces, tiles, units_per_tile};
 
 /// Which norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,37 +21,36 @@ pub enum LpNorm {
 fn lp_norm_any<T: Float>(exec: &Exec, norm: LpNorm, x: &[T], axis: Axis, y: &mut [T]) -> Result {
     assert!(x.len() == axis.count() && y.len() == x.len(), "{axis:?}");
     let unit = axis.len * axis.inner;
-    Ok(tiles(
-        exec,
-        y,
-        unit,
-        units_per_tile(unit),
-        |range, part| {
-            for (x, y) in x[range.start * unit..range.end * unit]
-                .chunks(unit)
-                .zip(part.chunks_mut(unit))
-            {
-                for i in 0..axis.inner {
-                    let divisor =
-                        divisor(norm, x[i..].iter().step_by(axis.inner).map(|x| x.widen()));
-                    for k in 0..axis.len {
-                        let at = k * axis.inner + i;
-                        let zero = divisor == <T::Wide as Real>::ZERO;
-                        y[at] = if zero {
-                            T::ZERO
-                        } else {
-                            T::narrow(x[at].widen() / divisor)
-                        };
-                    }
-                }
+    let grain = units_per_tile(unit);
+    tiles(exec, y, unit, grain, |range, part| {
+        let x = &x[range.start * unit..range.end * unit];
+        for (x, y) in x.chunks(unit).zip(part.chunks_mut(unit)) {
+            for i in 0..axis.inner {
+                column(exec, norm, axis, &x[i..], &mut y[i..]);
             }
-        },
-    )?)
+        }
+    })?;
+    Ok(exec.check()?)
 }
 
-fn divisor<W: Real + Number>(norm: LpNorm, column: impl Iterator<Item = W>) -> W {
-    let mut sums = [<W as Real>::ZERO; LANES];
-    for (k, x) in column.enumerate() {
+/// One column: its elements lie `axis.inner` apart.
+fn column<T: Float>(exec: &Exec, norm: LpNorm, axis: Axis, x: &[T], y: &mut [T]) {
+    let divisor = divisor(exec, norm, axis, x);
+    let zero = divisor == <T::Wide as Real>::ZERO;
+    for k in pieces(exec, axis.len, PIECE).flatten() {
+        let at = k * axis.inner;
+        y[at] = if zero {
+            T::ZERO
+        } else {
+            T::narrow(x[at].widen() / divisor)
+        };
+    }
+}
+
+fn divisor<T: Float>(exec: &Exec, norm: LpNorm, axis: Axis, x: &[T]) -> T::Wide {
+    let mut sums = [<T::Wide as Real>::ZERO; LANES];
+    for k in pieces(exec, axis.len, PIECE).flatten() {
+        let x = x[k * axis.inner].widen();
         let sum = &mut sums[k % LANES];
         *sum = match norm {
             LpNorm::L1 => *sum + Real::abs(x),

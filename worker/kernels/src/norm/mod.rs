@@ -13,19 +13,23 @@ pub use channel::{ChannelNormKernels, batch_norm, group_norm, instance_norm};
 pub use lp::{LpNorm, LpNormKernels, lp_norm};
 pub use row::{RowNormKernels, layer_norm, layer_norm_stats, rms_norm};
 
+use crate::Exec;
 use crate::element::{Float, Number};
 use crate::math::Real;
 use crate::reduce::{LANES, merge_lanes};
+use crate::split::{PIECE, pieces};
 
 /// Sum of the elements of a row.
 #[inline(always)]
-fn row_sum<T: Float>(x: &[T]) -> T::Wide {
+fn row_sum<T: Float>(exec: &Exec, x: &[T]) -> T::Wide {
     let mut sums = [<T::Wide as Real>::ZERO; LANES];
     let whole = x.len() / LANES * LANES;
-    for c in (0..whole).step_by(LANES) {
-        let x = &x[c..c + LANES];
-        for l in 0..LANES {
-            sums[l] = sums[l] + x[l].widen();
+    for piece in pieces(exec, whole, PIECE) {
+        for c in piece.step_by(LANES) {
+            let x = &x[c..c + LANES];
+            for l in 0..LANES {
+                sums[l] = sums[l] + x[l].widen();
+            }
         }
     }
     for i in whole..x.len() {
@@ -36,14 +40,16 @@ fn row_sum<T: Float>(x: &[T]) -> T::Wide {
 
 /// Sum of the squared distances of the elements of a row from `center`.
 #[inline(always)]
-fn row_squares<T: Float>(x: &[T], center: T::Wide) -> T::Wide {
+fn row_squares<T: Float>(exec: &Exec, x: &[T], center: T::Wide) -> T::Wide {
     let mut sums = [<T::Wide as Real>::ZERO; LANES];
     let whole = x.len() / LANES * LANES;
-    for c in (0..whole).step_by(LANES) {
-        let x = &x[c..c + LANES];
-        for l in 0..LANES {
-            let d = x[l].widen() - center;
-            sums[l] = <T::Wide as Number>::fma(d, d, sums[l]);
+    for piece in pieces(exec, whole, PIECE) {
+        for c in piece.step_by(LANES) {
+            let x = &x[c..c + LANES];
+            for l in 0..LANES {
+                let d = x[l].widen() - center;
+                sums[l] = <T::Wide as Number>::fma(d, d, sums[l]);
+            }
         }
     }
     for i in whole..x.len() {
@@ -55,10 +61,10 @@ fn row_squares<T: Float>(x: &[T], center: T::Wide) -> T::Wide {
 
 /// Mean, and the reciprocal of the standard deviation.
 #[inline(always)]
-fn row_stats<T: Float>(x: &[T], epsilon: T::Wide) -> (T::Wide, T::Wide) {
+fn row_stats<T: Float>(exec: &Exec, x: &[T], epsilon: T::Wide) -> (T::Wide, T::Wide) {
     let n = <T::Wide as Real>::from_usize(x.len());
-    let mean = row_sum(x) / n;
-    let variance = row_squares(x, mean) / n;
+    let mean = row_sum(exec, x) / n;
+    let variance = row_squares(exec, x, mean) / n;
     (mean, <T::Wide as Real>::ONE / (variance + epsilon).sqrt())
 }
 

@@ -7,25 +7,29 @@ use crate::element::{Float, Number};
 use crate::error::Result;
 use crate::math::Real;
 use crate::multiversion::multiversion;
-use crate::split::{tiles, tiles2, units_per_tile};
+use crate::split::{PIECE, pieces, tiles, tiles2, units_per_tile};
 
 multiversion! {
-    fn layer_tile<T: Float>(x: &[T], scale: &[T], bias: Option<&[T]>, epsilon: f64, y: &mut [T]) {
+    fn layer_tile<T: Float>(exec: &Exec, x: &[T], scale: &[T], bias: Option<&[T]>, epsilon: f64, y: &mut [T]) {
         let n = scale.len();
         let epsilon = <T::Wide as Real>::from_f64(epsilon);
         let mut at = 0;
         while at < y.len() {
             let (x, y) = (&x[at..at + n], &mut y[at..at + n]);
-            let (mean, inverse) = row_stats(x, epsilon);
+            let (mean, inverse) = row_stats(exec, x, epsilon);
             if let Some(bias) = bias {
                 let bias = &bias[..n];
-                for i in 0..n {
-                    let normal = (x[i].widen() - mean) * inverse;
-                    y[i] = T::narrow(<T::Wide as Number>::fma(normal, scale[i].widen(), bias[i].widen()));
+                for piece in pieces(exec, n, PIECE) {
+                    for i in piece {
+                        let normal = (x[i].widen() - mean) * inverse;
+                        y[i] = T::narrow(<T::Wide as Number>::fma(normal, scale[i].widen(), bias[i].widen()));
+                    }
                 }
             } else {
-                for i in 0..n {
-                    y[i] = T::narrow((x[i].widen() - mean) * inverse * scale[i].widen());
+                for piece in pieces(exec, n, PIECE) {
+                    for i in piece {
+                        y[i] = T::narrow((x[i].widen() - mean) * inverse * scale[i].widen());
+                    }
                 }
             }
             at += n;
@@ -34,16 +38,18 @@ multiversion! {
 }
 
 multiversion! {
-    fn rms_tile<T: Float>(x: &[T], scale: &[T], epsilon: f64, y: &mut [T]) {
+    fn rms_tile<T: Float>(exec: &Exec, x: &[T], scale: &[T], epsilon: f64, y: &mut [T]) {
         let n = scale.len();
         let (epsilon, count) = (<T::Wide as Real>::from_f64(epsilon), <T::Wide as Real>::from_usize(n));
         let mut at = 0;
         while at < y.len() {
             let (x, y) = (&x[at..at + n], &mut y[at..at + n]);
-            let mean = row_squares(x, <T::Wide as Real>::ZERO) / count;
+            let mean = row_squares(exec, x, <T::Wide as Real>::ZERO) / count;
             let inverse = <T::Wide as Real>::ONE / (mean + epsilon).sqrt();
-            for i in 0..n {
-                y[i] = T::narrow(x[i].widen() * inverse * scale[i].widen());
+            for piece in pieces(exec, n, PIECE) {
+                for i in piece {
+                    y[i] = T::narrow(x[i].widen() * inverse * scale[i].widen());
+                }
             }
             at += n;
         }
@@ -51,10 +57,12 @@ multiversion! {
 }
 
 multiversion! {
-    fn stats_tile<T: Float>(x: &[T], n: usize, epsilon: f64, mean: &mut [T::Wide], inverse: &mut [T::Wide]) {
+    fn stats_tile<T: Float>(
+        exec: &Exec, x: &[T], n: usize, epsilon: f64, mean: &mut [T::Wide], inverse: &mut [T::Wide],
+    ) {
         let epsilon = <T::Wide as Real>::from_f64(epsilon);
         for i in 0..mean.len() {
-            (mean[i], inverse[i]) = row_stats(&x[i * n..(i + 1) * n], epsilon);
+            (mean[i], inverse[i]) = row_stats(exec, &x[i * n..(i + 1) * n], epsilon);
         }
     }
 }
@@ -72,23 +80,21 @@ fn layer_norm_any<T: Float>(
         x.len() == y.len() && bias.is_none_or(|b| b.len() == n),
         "rows of {n}"
     );
-    Ok(tiles(exec, y, n, units_per_tile(n), |range, part| {
-        layer_tile(
-            &x[range.start * n..range.end * n],
-            scale,
-            bias,
-            epsilon,
-            part,
-        )
-    })?)
+    tiles(exec, y, n, units_per_tile(n), |range, part| {
+        let x = &x[range.start * n..range.end * n];
+        layer_tile(exec, x, scale, bias, epsilon, part)
+    })?;
+    Ok(exec.check()?)
 }
 
 fn rms_norm_any<T: Float>(exec: &Exec, x: &[T], scale: &[T], epsilon: f64, y: &mut [T]) -> Result {
     let n = scale.len();
     assert_eq!(x.len(), y.len(), "rows of {n}");
-    Ok(tiles(exec, y, n, units_per_tile(n), |range, part| {
-        rms_tile(&x[range.start * n..range.end * n], scale, epsilon, part)
-    })?)
+    tiles(exec, y, n, units_per_tile(n), |range, part| {
+        let x = &x[range.start * n..range.end * n];
+        rms_tile(exec, x, scale, epsilon, part)
+    })?;
+    Ok(exec.check()?)
 }
 
 compiled_floats! {
@@ -127,22 +133,18 @@ pub fn layer_norm_stats<T: Float>(
         x.len() == rows * n && inverse.len() == rows,
         "{rows} rows of {n}"
     );
-    Ok(tiles2(
+    tiles2(
         exec,
         (mean, 1),
         (inverse, 1),
         rows,
         units_per_tile(n),
         |range, mean, inverse| {
-            stats_tile(
-                &x[range.start * n..range.end * n],
-                n,
-                epsilon,
-                mean,
-                inverse,
-            )
+            let x = &x[range.start * n..range.end * n];
+            stats_tile(exec, x, n, epsilon, mean, inverse)
         },
-    )?)
+    )?;
+    Ok(exec.check()?)
 }
 
 /// `y = x / sqrt(mean(x^2) + epsilon) * scale` for every row of `scale.len()` elements.

@@ -1,7 +1,7 @@
 use super::*;
 use crate::element::{bf16, f16};
 use crate::shape::Axis;
-use crate::testing::{bits, each_exec, exec, random};
+use crate::testing::{bits, check_stops, each_exec, exec, random};
 
 fn stats(x: &[f64]) -> (f64, f64) {
     let mean = x.iter().sum::<f64>() / x.len() as f64;
@@ -190,4 +190,17 @@ fn lp_norm_of_zeros_is_zero() {
     let mut y = [9.0f32; 2];
     lp_norm(&exec(), LpNorm::L2, &[0.0, 0.0], Axis::of(&[2], 0), &mut y).unwrap();
     assert_eq!(y, [0.0; 2]);
+}
+
+#[test]
+fn one_huge_row_stops_when_it_is_cancelled() {
+    let n = 1 << 23;
+    let x: Vec<f32> = vec![0.5; n];
+    let y = std::cell::RefCell::new(vec![0.0; n]);
+    check_stops(|exec| layer_norm(exec, &x, &x, Some(&x), 1e-5, &mut y.borrow_mut()));
+    check_stops(|exec| rms_norm(exec, &x, &x, 1e-5, &mut y.borrow_mut()));
+    let (one, channels) = (&[0.5], Axis::of(&[1, 1, n], 1));
+    check_stops(|exec| instance_norm(exec, &x, channels, one, one, 1e-5, &mut y.borrow_mut()));
+    let axis = Axis::of(&[n], 0);
+    check_stops(|exec| lp_norm(exec, LpNorm::L2, &x, axis, &mut y.borrow_mut()));
 }

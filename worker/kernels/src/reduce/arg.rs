@@ -5,7 +5,7 @@ use crate::compiled::compiled_numbers;
 use crate::element::Number;
 use crate::error::Result;
 use crate::shape::Axis;
-use crate::split::{GRAIN, tiles};
+use crate::split::{GRAIN, PIECE, pieces, tiles};
 
 /// Which end of the order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,48 +29,52 @@ fn arg_extreme_any<T: Number>(
     );
     assert!(axis.len > 0 || y.is_empty(), "no elements to choose from");
     let grain = (GRAIN / axis.len.max(1)).max(1);
-    Ok(tiles(exec, y, 1, grain, |range, part| {
+    tiles(exec, y, 1, grain, |range, part| {
         for (flat, y) in range.zip(part) {
             let (o, i) = (flat / axis.inner, flat % axis.inner);
-            let column = x[o * axis.len * axis.inner + i..]
-                .iter()
-                .step_by(axis.inner)
-                .take(axis.len);
+            let x = &x[o * axis.len * axis.inner + i..];
             *y = match (extreme, select_last) {
-                (Extreme::Max, false) => best(column, |x, best| x > best),
-                (Extreme::Max, true) => best(column, |x, best| x >= best),
-                (Extreme::Min, false) => best(column, |x, best| x < best),
-                (Extreme::Min, true) => best(column, |x, best| x <= best),
+                (Extreme::Max, false) => best(exec, axis, x, |x, best| x > best),
+                (Extreme::Max, true) => best(exec, axis, x, |x, best| x >= best),
+                (Extreme::Min, false) => best(exec, axis, x, |x, best| x < best),
+                (Extreme::Min, true) => best(exec, axis, x, |x, best| x <= best),
             };
-            if let Some(nan) = nan_position(&x[o * axis.len * axis.inner + i..], axis, select_last)
-            {
+            if let Some(nan) = nan_position(exec, axis, x, select_last) {
                 *y = nan;
             }
         }
-    })?)
+    })?;
+    Ok(exec.check()?)
 }
 
-fn best<'a, T: Number>(column: impl Iterator<Item = &'a T>, better: impl Fn(T, T) -> bool) -> i64 {
-    let mut column = column.enumerate();
-    let Some((mut at, &first)) = column.next() else {
-        return 0;
-    };
-    let mut best = first;
-    for (k, &x) in column {
-        if better(x, best) {
-            (at, best) = (k, x);
+fn best<T: Number>(exec: &Exec, axis: Axis, x: &[T], better: impl Fn(T, T) -> bool) -> i64 {
+    let (mut at, mut best) = (0, x[0]);
+    for piece in pieces(exec, axis.len, PIECE) {
+        for k in piece {
+            let x = x[k * axis.inner];
+            // The first is no better than itself, or is itself the last of its equals so far.
+            if better(x, best) {
+                (at, best) = (k, x);
+            }
         }
     }
     at as i64
 }
 
-fn nan_position<T: Number>(x: &[T], axis: Axis, last: bool) -> Option<i64> {
+fn nan_position<T: Number>(exec: &Exec, axis: Axis, x: &[T], last: bool) -> Option<i64> {
     if T::INTEGER {
         return None;
     }
-    let mut nans = (0..axis.len).filter(|k| x[k * axis.inner].is_nan());
-    let at = if last { nans.next_back() } else { nans.next() };
-    at.map(|k| k as i64)
+    let mut found = None;
+    for piece in pieces(exec, axis.len, PIECE) {
+        let mut nans = piece.filter(|k| x[k * axis.inner].is_nan());
+        let nan = if last { nans.next_back() } else { nans.next() };
+        found = nan.map(|k| k as i64).or(found);
+        if found.is_some() && !last {
+            break;
+        }
+    }
+    found
 }
 
 compiled_numbers! {

@@ -5,7 +5,7 @@ use crate::compiled::compiled_numbers;
 use crate::element::Number;
 use crate::error::Result;
 use crate::shape::Axis;
-use crate::split::{tiles, units_per_tile};
+use crate::split::{PIECE, pieces, tiles, units_per_tile};
 
 /// Columns summed together.
 const COLUMNS: usize = 64;
@@ -22,36 +22,27 @@ fn cum_sum_any<T: Number>(
         "{axis:?}"
     );
     let unit = axis.len * axis.inner;
-    Ok(tiles(
-        exec,
-        y,
-        unit,
-        units_per_tile(unit),
-        |range, part| {
-            for (x, y) in x[range.start * unit..range.end * unit]
-                .chunks(unit)
-                .zip(part.chunks_mut(unit))
-            {
-                for first in (0..axis.inner).step_by(COLUMNS) {
-                    let width = COLUMNS.min(axis.inner - first);
-                    let mut sums = [T::Wide::ZERO; COLUMNS];
-                    for k in 0..axis.len {
-                        let k = if reverse { axis.len - 1 - k } else { k };
-                        let at = k * axis.inner + first;
-                        for ((x, y), sum) in x[at..at + width]
-                            .iter()
-                            .zip(&mut y[at..at + width])
-                            .zip(&mut sums)
-                        {
-                            let before = *sum;
-                            *sum = T::Wide::add(before, x.widen());
-                            *y = T::narrow(if exclusive { before } else { *sum });
-                        }
+    let grain = units_per_tile(unit);
+    tiles(exec, y, unit, grain, |range, part| {
+        let x = &x[range.start * unit..range.end * unit];
+        for (x, y) in x.chunks(unit).zip(part.chunks_mut(unit)) {
+            for first in (0..axis.inner).step_by(COLUMNS) {
+                let width = COLUMNS.min(axis.inner - first);
+                let mut sums = [T::Wide::ZERO; COLUMNS];
+                for k in pieces(exec, axis.len, PIECE / COLUMNS).flatten() {
+                    let k = if reverse { axis.len - 1 - k } else { k };
+                    let at = k * axis.inner + first;
+                    let columns = x[at..at + width].iter().zip(&mut y[at..at + width]);
+                    for ((x, y), sum) in columns.zip(&mut sums) {
+                        let before = *sum;
+                        *sum = T::Wide::add(before, x.widen());
+                        *y = T::narrow(if exclusive { before } else { *sum });
                     }
                 }
             }
-        },
-    )?)
+        }
+    })?;
+    Ok(exec.check()?)
 }
 
 compiled_numbers! {

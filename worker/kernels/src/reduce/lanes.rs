@@ -5,14 +5,11 @@ use crate::element::Number;
 use crate::error::Result;
 use crate::multiversion::multiversion;
 use crate::shape::{MAX_RANK, Walk, check_rank, count, strides};
-use crate::split::{GRAIN, tiles};
+use crate::split::{GRAIN, PIECE, tiles};
 use std::ops::Range;
 
 /// Virtual lanes of every reduction.
 pub(crate) const LANES: usize = 16;
-
-/// Elements between two looks at the cancel flag, a multiple of the lanes: a millisecond of the slowest fold.
-const PIECE: usize = 1 << 16;
 
 /// Columns whose lanes are kept on the stack together.
 const COLUMNS: usize = 64;

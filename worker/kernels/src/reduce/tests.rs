@@ -315,3 +315,19 @@ fn one_huge_output_stops_when_it_is_cancelled() {
         reduce_float(exec, Reduce::LogSumExp, &x, &[rows, columns], &[0], y)
     });
 }
+
+#[test]
+fn one_huge_row_stops_when_it_is_cancelled() {
+    let n = 1 << 23;
+    let x: Vec<f32> = (0..n).map(|i| (i % 1000) as f32).collect();
+    let axis = Axis::of(&[n], 0);
+    check_stops(|exec| arg_extreme(exec, Extreme::Max, &x, axis, false, &mut [0]));
+    let y = std::cell::RefCell::new(vec![0.0; n]);
+    check_stops(|exec| cum_sum(exec, &x, axis, false, true, &mut y.borrow_mut()));
+    let (values, indices) = (&mut [0.0; 64], &mut [0; 64]);
+    let best = std::cell::RefCell::new((values, indices));
+    check_stops(|exec| {
+        let (values, indices) = &mut *best.borrow_mut();
+        top_k(exec, Extreme::Max, &x, axis, 64, *values, *indices)
+    });
+}

@@ -6,7 +6,7 @@ use crate::compiled::compiled_numbers;
 use crate::element::Number;
 use crate::error::Result;
 use crate::shape::Axis;
-use crate::split::{GRAIN, tiles2};
+use crate::split::{GRAIN, PIECE, pieces, tiles2};
 
 /// The best elements of one column, strided in the outputs. The root is the worst of them.
 struct Heap<'a, T> {
@@ -59,10 +59,10 @@ impl<T: Number> Heap<'_, T> {
         self.set(at, entry);
     }
 
-    /// Keeps the best `k` of a column, best first.
-    fn fill(&mut self, k: usize, column: impl Iterator<Item = T>) {
-        for (i, x) in column.enumerate() {
-            let entry = (x, i as i64);
+    /// Keeps the best `k` of a column of `len` elements, best first.
+    fn fill(&mut self, exec: &Exec, k: usize, len: usize, column: &[T]) {
+        for i in pieces(exec, len, PIECE).flatten() {
+            let entry = (column[i * self.step], i as i64);
             if i < k {
                 self.set(i, entry);
                 if i + 1 == k {
@@ -73,7 +73,7 @@ impl<T: Number> Heap<'_, T> {
                 self.sift(0, k);
             }
         }
-        for len in (1..k).rev() {
+        for len in pieces(exec, k - 1, PIECE).flatten().map(|i| k - 1 - i) {
             let (worst, last) = (self.get(0), self.get(len));
             self.set(len, worst);
             self.set(0, last);
@@ -103,7 +103,7 @@ fn top_k_any<T: Number>(
         return Ok(exec.check()?);
     }
     let grain = (GRAIN / (axis.len * axis.inner)).max(1);
-    Ok(tiles2(
+    tiles2(
         exec,
         (values, unit),
         (indices, unit),
@@ -114,10 +114,7 @@ fn top_k_any<T: Number>(
                 range.zip(values.chunks_mut(unit).zip(indices.chunks_mut(unit)))
             {
                 for i in 0..axis.inner {
-                    let column = x[o * axis.len * axis.inner + i..]
-                        .iter()
-                        .step_by(axis.inner)
-                        .take(axis.len);
+                    let column = &x[o * axis.len * axis.inner + i..];
                     let (values, indices) = (&mut values[i..], &mut indices[i..]);
                     Heap {
                         values,
@@ -125,11 +122,12 @@ fn top_k_any<T: Number>(
                         step: axis.inner,
                         extreme,
                     }
-                    .fill(k, column.copied());
+                    .fill(exec, k, axis.len, column);
                 }
             }
         },
-    )?)
+    )?;
+    Ok(exec.check()?)
 }
 
 compiled_numbers! {

@@ -1,0 +1,122 @@
+//! A cluster on a machine that is far too busy: nobody may be given up.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use convoke::Retry;
+use convoke_common::rpc::MemberState;
+
+use crate::common::cluster::{ANYWHERE, Processes};
+use crate::load::{call, ring};
+
+/// The argument of the process that keeps the machine busy.
+pub const BURN: &str = "burn";
+/// Threads that do nothing but compute, for each core.
+const THREADS: usize = 4;
+/// Between steps: links are used, and are not all that runs.
+const PAUSE: Duration = Duration::from_millis(20);
+/// What processes log when a connection that they watch ends.
+const FILTER: &str =
+    "warn,convoke_coordinator::service::accept=info,convoke_rendezvous::remote=debug";
+const LOSSES: [&str; 3] = ["lost contact", "connection ended", "link ended"];
+
+/// A process that is killed at the end, however that comes.
+struct Burner(Child);
+
+impl Burner {
+    fn start() -> Burner {
+        let own = std::env::current_exe().unwrap();
+        let burner = Command::new(own).arg(BURN).stdin(Stdio::null()).spawn();
+        Burner(burner.unwrap())
+    }
+}
+
+impl Drop for Burner {
+    fn drop(&mut self) {
+        // It is gone otherwise.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
+}
+
+/// Keeps the machine busy until it is killed.
+pub fn burn() -> bool {
+    let burners: Vec<_> = (0..THREADS * cores())
+        .map(|seed| {
+            std::thread::spawn(move || {
+                let mut x = seed as u64 | 1;
+                loop {
+                    x = std::hint::black_box(x.wrapping_mul(6364136223846793005).wrapping_add(1));
+                }
+            })
+        })
+        .collect();
+    burners.into_iter().all(|b| b.join().is_ok())
+}
+
+/// Lines of the processes' logs that tell of a loss.
+fn losses(processes: &Processes) -> Vec<String> {
+    let names = ["coordinator", "w0", "w1", "w2"];
+    let logs = names.map(|name| {
+        let text = std::fs::read_to_string(processes.scratch.path(&format!("{name}.log"))).unwrap();
+        let lines = text
+            .lines()
+            .filter(|l| LOSSES.iter().any(|loss| l.contains(loss)));
+        lines.map(|l| format!("{name}: {l}")).collect::<Vec<_>>()
+    });
+    logs.concat()
+}
+
+/// Runs steps for `time` on the busy machine, and prints a row. Answers whether nothing was lost.
+pub async fn run(time: Duration) -> bool {
+    let mut processes = Processes::prepare("false-alarm", "1GiB");
+    processes.log_to_files(FILTER);
+    processes.start_coordinator();
+    (0..3).for_each(|_| processes.add_worker(ANYWHERE));
+    let cluster = processes.connect().await;
+    let model = ring(&cluster).await.unwrap();
+    let before = cluster.status().await.unwrap();
+    let _burner = Burner::start();
+    let (start, mut steps, mut longest, mut failed) =
+        (Instant::now(), 0u64, Duration::ZERO, vec![]);
+    while start.elapsed() < time && failed.len() < 10 {
+        let began = Instant::now();
+        match call(&model, Retry::Off).await {
+            Ok(_) => steps += 1,
+            Err(e) => failed.push(e.to_string()),
+        }
+        longest = longest.max(began.elapsed());
+        tokio::time::sleep(PAUSE).await;
+    }
+    let lost = losses(&processes);
+    let after = cluster.status().await.unwrap();
+    let stayed = before.members.iter().zip(&after.members).all(|(b, a)| {
+        b.incarnation == a.incarnation && a.state == MemberState::Alive && a.tripwire
+    });
+    let links: usize = after
+        .members
+        .iter()
+        .flat_map(|m| &m.status)
+        .map(|s| s.links.len())
+        .sum();
+    for line in failed.iter().chain(&lost) {
+        eprintln!("{line}");
+    }
+    println!(
+        "| time | busy threads | links at workers | steps | longest step | steps that failed | losses |\n\
+         |---|---|---|---|---|---|---|\n\
+         | {:.0} min | {} on {} cores | {links} | {steps} | {:.2} s | {} | {} |",
+        start.elapsed().as_secs_f64() / 60.0,
+        THREADS * cores(),
+        cores(),
+        longest.as_secs_f64(),
+        failed.len(),
+        lost.len()
+    );
+    cluster.shutdown().await;
+    failed.is_empty() && lost.is_empty() && stayed && links == 9
+}

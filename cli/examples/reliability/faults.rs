@@ -1,0 +1,325 @@
+//! How soon each fault is noticed and recovered from, over and over.
+//!
+//! Two clients' models run brief steps without a pause while the fault happens. *Detection* is the error of the one
+//! whose steps are not run again, *recovery* the first result of the other that was run again.
+
+use std::time::Instant;
+
+use convoke::{CallOptions, Cluster, Code, Function, Model, Retry};
+use convoke_common::rpc::{MemberState, MemberStatus, WorkerStatus};
+use rustix::process::Signal;
+
+use crate::common::cluster::{ANYWHERE, Processes};
+use crate::common::functions::{product_chain, square};
+use crate::common::kernels::{freeze, in_kernel};
+use crate::common::waits::{await_member, await_status};
+use crate::common::{self, fixture};
+use crate::load::{brief, call, input, until_again, until_error, until_planned};
+use crate::rows::{Row, Sample};
+
+/// The worker that faults happen to.
+const VICTIM: usize = 1;
+const NAME: &str = "w1";
+
+/// A cluster, and a client of it.
+struct Rig {
+    processes: Processes,
+    cluster: Cluster,
+}
+
+/// Prints a row for each fault with `only` in its name. Answers whether every fault had the cause that it should.
+pub async fn time(rounds: usize, only: &str) -> bool {
+    let mut processes = Processes::prepare("timings", "1GiB");
+    processes.drain_bound("100ms");
+    processes.start_coordinator();
+    (0..3).for_each(|_| processes.add_worker(ANYWHERE));
+    let cluster = processes.connect().await;
+    let mut rig = Rig { processes, cluster };
+    println!("| fault | detection p50 | p99 | recovery p50 | p99 | n |\n|---|---|---|---|---|---|");
+    let mut kept = true;
+    macro_rules! fault {
+        ($name:literal, $round:ident) => {
+            if $name.contains(only) {
+                let mut row = Row::default();
+                for _ in 0..rounds {
+                    match rig.$round().await {
+                        Ok(sample) => row.add(sample),
+                        Err(why) => {
+                            eprintln!("{}: {why}", $name);
+                            kept = false;
+                        }
+                    }
+                }
+                println!("{}", row.line($name));
+            }
+        };
+    }
+    fault!("worker killed (SIGKILL)", killed);
+    fault!("worker stopped (SIGSTOP)", stopped);
+    fault!(
+        "worker killed and started again at its address at once",
+        restarted
+    );
+    fault!(
+        "worker told to end (SIGTERM), steps given 0.1 s",
+        told_to_end
+    );
+    fault!("kernel that hangs", hung);
+    fault!(
+        "coordinator killed and started again at once",
+        coordinator_restarted
+    );
+    fault!("client killed", client_killed);
+    rig.cluster.shutdown().await;
+    kept
+}
+
+type Result<T, E = String> = std::result::Result<T, E>;
+
+fn text(e: impl std::fmt::Display) -> String {
+    e.to_string()
+}
+
+impl Rig {
+    /// Waits until every process is there, and would notice the end of every other.
+    async fn whole(&self) {
+        let armed = |s: &WorkerStatus| s.links.iter().all(|l| l.tripwire);
+        let whole = |m: &MemberStatus| {
+            let armed = m.status.as_ref().is_some_and(armed);
+            m.state == MemberState::Alive && m.tripwire && armed
+        };
+        await_status(&self.cluster, "all workers", |s| {
+            s.members.len() == 3 && s.members.iter().all(whole)
+        })
+        .await;
+    }
+
+    /// Waits until the coordinator has the victim's loss in its books, so that its return can be told from it.
+    async fn gone(&self) {
+        let gone = |m: &MemberStatus| matches!(m.state, MemberState::Lost | MemberState::Left);
+        await_member(&self.cluster, NAME, gone).await;
+    }
+
+    /// What becomes of steps over all workers when the victim is taken away by `fault`.
+    async fn lose(&mut self, fault: impl FnOnce(&mut Processes)) -> Result<Sample> {
+        let (off, _) = brief(&self.cluster).await.map_err(text)?;
+        let (on, again) = brief(&self.cluster).await.map_err(text)?;
+        call(&off, Retry::Off).await.map_err(text)?;
+        call(&on, Retry::On).await.map_err(text)?;
+        self.whole().await;
+        let failing = tokio::spawn(async move { until_error(&off).await });
+        let recovering = tokio::spawn(async move { until_again(&on, &again).await });
+        // In the middle of some step, not at the start of the first.
+        await_member(&self.cluster, NAME, |m| {
+            m.status.as_ref().is_some_and(|s| s.steps_done > 100)
+        })
+        .await;
+        let from = Instant::now();
+        fault(&mut self.processes);
+        let (error, failed) = failing.await.map_err(text)?;
+        let recovered = recovering.await.map_err(text)?.map_err(text)?;
+        let about = error.site.as_ref().and_then(|s| s.worker.as_deref());
+        if (error.code, about) != (Code::PeerLost, Some(NAME)) {
+            return Err(format!("another cause: {error}"));
+        }
+        Ok(Sample {
+            detected: Some(failed - from),
+            recovered: Some(recovered - from),
+        })
+    }
+
+    async fn killed(&mut self) -> Result<Sample> {
+        let sample = self.lose(|p| p.kill_worker(VICTIM)).await;
+        self.gone().await;
+        self.processes.start_worker(VICTIM);
+        sample
+    }
+
+    async fn stopped(&mut self) -> Result<Sample> {
+        let stop = |p: &mut Processes| p.worker(VICTIM).signal(Signal::STOP);
+        let sample = self.lose(stop).await;
+        self.gone().await;
+        self.processes.worker(VICTIM).signal(Signal::CONT);
+        self.whole().await;
+        sample
+    }
+
+    /// Recovered once the next plan uses it again.
+    async fn restarted(&mut self) -> Result<Sample> {
+        let mut from = Instant::now();
+        let restart = |p: &mut Processes| {
+            from = Instant::now();
+            p.kill_worker(VICTIM);
+            p.start_worker(VICTIM);
+        };
+        let sample = self.lose(restart).await?;
+        let planned = until_planned(&self.cluster).await.map_err(text)?;
+        Ok(Sample {
+            recovered: Some(planned - from),
+            ..sample
+        })
+    }
+
+    /// In a step that takes longer than steps may still take; recovered once it has run elsewhere.
+    async fn told_to_end(&mut self) -> Result<Sample> {
+        self.whole().await;
+        let f = product_chain(512, 400);
+        let load = self.cluster.load_function(f.clone(), vec![]);
+        let model = load.workers(3).await.map_err(text)?;
+        let (off, on) = (begin(&model, &f, Retry::Off), begin(&model, &f, Retry::On));
+        await_member(&self.cluster, NAME, |m| live_steps(m) == 2).await;
+        let from = Instant::now();
+        self.processes.worker(VICTIM).signal(Signal::TERM);
+        let (failed, detected) = off.await.map_err(text)?;
+        let (result, recovered) = on.await.map_err(text)?;
+        let ended = self.processes.workers[VICTIM].take().map(|w| w.wait());
+        self.processes.start_worker(VICTIM);
+        let code = failed.as_ref().map_err(|e| e.code);
+        if code != Err(Code::WorkerLeaving) || ended != Some(Some(0)) {
+            return Err(format!("{failed:?}, and it ended with {ended:?}"));
+        }
+        result.map_err(text)?;
+        Ok(Sample {
+            detected: Some(detected - from),
+            recovered: Some(recovered - from),
+        })
+    }
+
+    /// A step is given up whose kernel goes on: what later steps are told, and when they have run elsewhere.
+    async fn hung(&mut self) -> Result<Sample> {
+        self.whole().await;
+        let f = square();
+        let load = self.cluster.load_function(f.clone(), vec![]);
+        let model = load.workers(1).in_flight(3).await.map_err(text)?;
+        let call = |retry| begin(&model, &f, retry);
+        let given_up = call(Retry::Off);
+        let busy = |m: &MemberStatus| live_steps(m) > 0;
+        let running = await_status(&self.cluster, "a step", |s| s.members.iter().any(busy)).await;
+        let at = running.members.iter().position(busy).unwrap();
+        in_kernel(&self.processes.scratch.path(&format!("w{at}"))).await;
+        freeze(self.processes.worker(at).pid() as i32);
+        let (off, on) = (call(Retry::Off), call(Retry::On));
+        await_member(&self.cluster, &format!("w{at}"), |m| live_steps(m) == 3).await;
+        let from = Instant::now();
+        given_up.abort();
+        let (failed, detected) = off.await.map_err(text)?;
+        let (result, recovered) = on.await.map_err(text)?;
+        let ended = self.processes.workers[at].take().map(|w| w.wait());
+        self.processes.start_worker(at);
+        let code = failed.as_ref().map_err(|e| e.code);
+        if code != Err(Code::Wedged) || ended != Some(Some(1)) {
+            return Err(format!("{failed:?}, and it ended with {ended:?}"));
+        }
+        result.map_err(text)?;
+        Ok(Sample {
+            detected: Some(detected - from),
+            recovered: Some(recovered - from),
+        })
+    }
+
+    /// Steps in flight go on; recovered once there is a new plan over all workers.
+    async fn coordinator_restarted(&mut self) -> Result<Sample> {
+        let (model, _) = brief(&self.cluster).await.map_err(text)?;
+        call(&model, Retry::Off).await.map_err(text)?;
+        self.whole().await;
+        let steps = tokio::spawn(async move { until_error(&model).await });
+        let from = Instant::now();
+        self.processes.kill_coordinator();
+        self.processes.start_coordinator();
+        let planned = until_planned(&self.cluster).await.map_err(text)?;
+        if steps.is_finished() {
+            let (error, _) = steps.await.map_err(text)?;
+            return Err(format!("a step failed: {error}"));
+        }
+        steps.abort();
+        self.free().await;
+        Ok(Sample {
+            detected: None,
+            recovered: Some(planned - from),
+        })
+    }
+
+    /// Noticed once the workers have freed what it held, recovered once its lease is gone.
+    async fn client_killed(&mut self) -> Result<Sample> {
+        self.whole().await;
+        let (model, arrays) = (fixture("digits/model.onnx"), fixture("digits/test.npz"));
+        let mut client = common::convoke([
+            "run",
+            model.to_str().unwrap(),
+            "--inputs",
+            arrays.to_str().unwrap(),
+            "--connect",
+            &self.processes.address,
+            "--token-file",
+            &self.processes.client_token(),
+            "--workers",
+            "3",
+            "--steps",
+            "100000000",
+        ])
+        .spawn()
+        .map_err(text)?;
+        let runs = |m: &MemberStatus| {
+            let runs =
+                |s: &WorkerStatus| s.programs.len() == 1 && s.links.iter().all(|l| l.tripwire);
+            m.status.as_ref().is_some_and(runs)
+        };
+        await_status(&self.cluster, "steps", |s| {
+            s.members.iter().all(runs) && s.members.iter().any(|m| live_steps(m) > 0)
+        })
+        .await;
+        let from = Instant::now();
+        client.kill().and_then(|()| client.wait()).map_err(text)?;
+        self.free_at_workers().await;
+        let freed = Instant::now();
+        self.free().await;
+        Ok(Sample {
+            detected: Some(freed - from),
+            recovered: Some(from.elapsed()),
+        })
+    }
+
+    async fn free_at_workers(&self) {
+        await_status(&self.cluster, "nothing is left at workers", |s| {
+            s.members.iter().all(is_free)
+        })
+        .await;
+    }
+
+    async fn free(&self) {
+        await_status(&self.cluster, "nothing is left", |s| {
+            s.leases.is_empty() && s.members.iter().all(is_free)
+        })
+        .await;
+    }
+}
+
+/// Steps that a worker has not ended.
+fn live_steps(m: &MemberStatus) -> u64 {
+    m.status.as_ref().map_or(0, |s| s.live_steps)
+}
+
+/// Begins a call: what becomes of it, and when.
+fn begin(
+    model: &Model,
+    f: &Function,
+    retry: Retry,
+) -> tokio::task::JoinHandle<(convoke::Result<()>, Instant)> {
+    let (model, x) = (model.clone(), input(f));
+    let options = CallOptions {
+        retry,
+        ..CallOptions::default()
+    };
+    tokio::spawn(async move {
+        let called = model.call_with([("x", x)], options).await;
+        (called.map(drop), Instant::now())
+    })
+}
+
+/// Whether no program is installed, nothing runs, and no memory is kept for steps.
+pub fn is_free(m: &MemberStatus) -> bool {
+    m.status.as_ref().is_some_and(|s| {
+        let leases = s.memory_used.get(&convoke_common::memory::Account::Leases);
+        s.live_steps == 0 && s.programs.is_empty() && leases.is_none_or(|bytes| *bytes == 0)
+    })
+}

@@ -1,0 +1,52 @@
+//! Long runs over real processes, whose results stand in docs/RELIABILITY.md. `.ci/long` builds and starts them.
+//!
+//! ```text
+//! reliability timings [ROUNDS [TEXT]]  how soon each fault with TEXT in its name is noticed and recovered from
+//! reliability rows                     the same table's rows of lines "fault, detection, recovery", read from stdin
+//! reliability false-alarm [MINUTES]    that nobody is given up on a machine that is busy
+//! reliability soak [MINUTES]           a mixed load, while processes are killed
+//! ```
+//! The binary beside it is what runs. Exit code 1 where something is not as promised.
+
+#![allow(clippy::unwrap_used, reason = "what fails here says where")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "it measures real processes in real time"
+)]
+
+#[path = "../../tests/common/mod.rs"]
+mod common;
+mod false_alarm;
+mod faults;
+mod load;
+mod rows;
+mod soak;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+#[tokio::main(flavor = "multi_thread")]
+async fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = |default: u64| match arguments.get(1) {
+        Some(text) => text.parse().ok(),
+        None => Some(default),
+    };
+    let minutes = || number(10).map(|m| Duration::from_secs(60 * m));
+    let what = arguments.first().map(String::as_str);
+    let kept = match (what, number(20), minutes()) {
+        (Some("timings"), Some(rounds), _) => {
+            let only = arguments.get(2).map_or("", String::as_str);
+            faults::time(rounds as usize, only).await
+        }
+        (Some("rows"), ..) => rows::from_stdin(),
+        (Some("false-alarm"), _, Some(time)) => false_alarm::run(time).await,
+        (Some("soak"), _, Some(time)) => soak::run(time).await,
+        (Some(false_alarm::BURN), ..) => false_alarm::burn(),
+        _ => {
+            eprintln!("timings [ROUNDS [TEXT]], rows, false-alarm [MINUTES] or soak [MINUTES]");
+            return ExitCode::from(2);
+        }
+    };
+    ExitCode::from(u8::from(!kept))
+}

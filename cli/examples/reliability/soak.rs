@@ -1,0 +1,266 @@
+//! A mixed load on four workers while processes are killed, stopped, told to end and started again: every call ends in
+//! time, with the right bits or a cause that is one of the faults, and nothing is left at the end.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use convoke::{CallOptions, Cluster, Code, Function, Model, Outputs, Tensor};
+use convoke_common::rpc::{ClusterStatus, MemberState};
+use rustix::process::Signal;
+
+use crate::common::cluster::Processes;
+use crate::common::functions::{product_chain, tanh_chain};
+use crate::common::usage::Usage;
+use crate::common::waits::await_status;
+use crate::faults::is_free;
+use crate::load::input;
+
+const WORKERS: usize = 4;
+/// What a call may take, with all that happens to it.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// What it may take beyond that until it ends.
+const GRACE: Duration = Duration::from_secs(10);
+/// Calls of a model before it is loaded anew.
+const CALLS: u64 = 50;
+
+/// Numbers that look random, the same in every run.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (self.0 >> 33) % n
+    }
+}
+
+/// What happened.
+#[derive(Default)]
+struct Tally {
+    calls: BTreeMap<String, u64>,
+    faults: BTreeMap<&'static str, u64>,
+    longest: Duration,
+    violations: Vec<String>,
+}
+
+type Told = Arc<Mutex<Tally>>;
+
+/// Whether a call, or a load, may end so while machines come and go.
+fn is_fault(code: Code) -> bool {
+    use Code::{
+        Cancelled, ClusterTooSmall, DeadlineExceeded, LeaseRetired, NoWorkers, PeerLost,
+        Unreachable, Wedged, WorkerLeaving,
+    };
+    matches!(
+        code,
+        Cancelled
+            | ClusterTooSmall
+            | DeadlineExceeded
+            | LeaseRetired
+            | NoWorkers
+            | PeerLost
+            | Unreachable
+            | Wedged
+            | WorkerLeaving
+    )
+}
+
+fn note(told: &Told, code: Result<(), Code>, text: &str) {
+    let mut tally = told.lock().unwrap();
+    let name = code.map_or_else(|c| c.name(), |()| "ok".into());
+    *tally.calls.entry(name).or_default() += 1;
+    if code.is_err_and(|c| !is_fault(c)) {
+        tally.violations.push(text.to_owned());
+    }
+}
+
+/// Calls a model, and drops some of the calls.
+async fn use_model(
+    model: &Model,
+    x: &Tensor,
+    right: &mut Option<Outputs>,
+    draw: &mut Draw,
+    told: &Told,
+) {
+    let options = CallOptions {
+        deadline: Some(DEADLINE),
+        ..CallOptions::default()
+    };
+    let began = Instant::now();
+    let call = model.call_with([("x", x.clone())], options);
+    let dropped_after = match draw.below(10) {
+        0 => Duration::from_millis(draw.below(20)),
+        _ => DEADLINE + GRACE,
+    };
+    let outcome = tokio::time::timeout(dropped_after, call).await;
+    let took = began.elapsed();
+    match outcome {
+        Err(_) if dropped_after > DEADLINE => {
+            let text = format!("a call had not ended after {took:?}");
+            told.lock().unwrap().violations.push(text);
+        }
+        Err(_) => note(told, Err(Code::Cancelled), ""),
+        Ok(Err(e)) => note(told, Err(e.code), &e.to_string()),
+        Ok(Ok(out)) => {
+            note(told, Ok(()), "");
+            if *right.get_or_insert_with(|| out.clone()) != out {
+                told.lock()
+                    .unwrap()
+                    .violations
+                    .push("a result has other bits".into());
+            }
+        }
+    }
+    let mut tally = told.lock().unwrap();
+    tally.longest = tally.longest.max(took);
+}
+
+/// Loads a function over and over and calls it, until told to end.
+async fn caller(cluster: Cluster, f: Function, seed: u64, end: Arc<AtomicBool>, told: Told) {
+    let (x, mut right, mut draw) = (input(&f), None, Draw(seed));
+    while !end.load(Ordering::Relaxed) {
+        let workers = 1 + draw.below(WORKERS as u64 - 1) as u32;
+        let load = cluster.load_function(f.clone(), vec![]).workers(workers);
+        match load.await {
+            Ok(model) => {
+                for _ in 0..CALLS {
+                    if !end.load(Ordering::Relaxed) {
+                        use_model(&model, &x, &mut right, &mut draw, &told).await;
+                    }
+                }
+                if let Err(e) = model.unload().await {
+                    note(&told, Err(e.code), &e.to_string());
+                }
+            }
+            Err(e) => {
+                note(&told, Err(e.code), &e.to_string());
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+/// One fault, and its end.
+async fn strike(processes: &mut Processes, draw: &mut Draw, told: &Told) {
+    let victim = draw.below(WORKERS as u64) as usize;
+    let pause = Duration::from_millis(draw.below(4000));
+    let what = match draw.below(8) {
+        0..=2 => {
+            processes.kill_worker(victim);
+            tokio::time::sleep(pause).await;
+            processes.start_worker(victim);
+            "worker killed"
+        }
+        3 | 4 => {
+            processes.worker(victim).signal(Signal::STOP);
+            tokio::time::sleep(pause).await;
+            processes.worker(victim).signal(Signal::CONT);
+            "worker stopped for up to 4 s"
+        }
+        5 | 6 => {
+            let worker = processes.workers[victim].take().unwrap();
+            worker.signal(Signal::TERM);
+            if worker.wait() != Some(0) {
+                told.lock()
+                    .unwrap()
+                    .violations
+                    .push(format!("w{victim} did not end well"));
+            }
+            processes.start_worker(victim);
+            "worker told to end"
+        }
+        _ => {
+            processes.kill_coordinator();
+            tokio::time::sleep(pause / 2).await;
+            processes.start_coordinator();
+            "coordinator killed"
+        }
+    };
+    *told.lock().unwrap().faults.entry(what).or_default() += 1;
+}
+
+fn is_at_rest(s: &ClusterStatus) -> bool {
+    let alive = |m: &convoke_common::rpc::MemberStatus| m.state == MemberState::Alive && is_free(m);
+    s.leases.is_empty() && s.members.len() == WORKERS && s.members.iter().all(alive)
+}
+
+fn own() -> Usage {
+    Usage::of(std::process::id())
+}
+
+/// Loads and strikes for `time`, and prints what happened. Answers whether all was as it should be.
+pub async fn run(time: Duration) -> bool {
+    let mut processes = Processes::start("soak", WORKERS, "1GiB");
+    let cluster = processes.connect().await;
+    let functions = [
+        tanh_chain(&[64], 12),
+        tanh_chain(&[256, 1024], 8),
+        product_chain(128, 40),
+        product_chain(384, 30),
+    ];
+    let (told, end) = (Told::default(), Arc::new(AtomicBool::new(false)));
+    let callers: Vec<_> = functions
+        .into_iter()
+        .enumerate()
+        .map(|(i, f)| {
+            tokio::spawn(caller(
+                cluster.clone(),
+                f,
+                i as u64,
+                end.clone(),
+                told.clone(),
+            ))
+        })
+        .collect();
+    let (start, mut draw, mut early) = (Instant::now(), Draw(7), None);
+    while start.elapsed() < time && told.lock().unwrap().violations.is_empty() {
+        tokio::time::sleep(Duration::from_millis(2000 + draw.below(4000))).await;
+        strike(&mut processes, &mut draw, &told).await;
+        if start.elapsed() > time / 10 {
+            early.get_or_insert_with(own);
+        }
+    }
+    end.store(true, Ordering::Relaxed);
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    await_status(&cluster, "nothing is left", is_at_rest).await;
+    let tally = std::mem::take(&mut *told.lock().unwrap());
+    report(&tally, start.elapsed(), early.unwrap_or_else(own));
+    cluster.shutdown().await;
+    tally.violations.is_empty()
+}
+
+fn report(tally: &Tally, time: Duration, early: Usage) {
+    let list = |all: Vec<String>| all.join(", ");
+    let calls = list(
+        tally
+            .calls
+            .iter()
+            .map(|(c, n)| format!("{n} {c}"))
+            .collect(),
+    );
+    let faults = list(
+        tally
+            .faults
+            .iter()
+            .map(|(f, n)| format!("{n} × {f}"))
+            .collect(),
+    );
+    println!(
+        "| time | faults | calls | longest call | client after a tenth of the time, at the end | violations |\n\
+         |---|---|---|---|---|---|\n\
+         | {:.0} min | {faults} | {calls} | {:.1} s | {early}; {} | {} |",
+        time.as_secs_f64() / 60.0,
+        tally.longest.as_secs_f64(),
+        own(),
+        tally.violations.len()
+    );
+    for violation in &tally.violations {
+        eprintln!("{violation}");
+    }
+}

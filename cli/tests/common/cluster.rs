@@ -1,0 +1,158 @@
+//! A coordinator and workers as processes of their own.
+
+use std::fs::File;
+use std::process::Stdio;
+
+use convoke::{Cluster, Token};
+use rustix::process::Signal;
+
+use super::{Daemon, Scratch};
+
+/// Listens where the system chooses.
+pub const ANYWHERE: &str = "127.0.0.1:0";
+
+/// A coordinator and the workers w0, w1, …, each with one compute thread. They end with the test.
+pub struct Processes {
+    pub coordinator: Option<Daemon>,
+    pub address: String,
+    pub workers: Vec<Option<Daemon>>,
+    memory: String,
+    /// Where each worker listens: its own address from the first start on.
+    listens: Vec<String>,
+    /// What is logged, and whether into files of the scratch folder.
+    log: (String, bool),
+    /// How long the steps of a worker that leaves may go on.
+    drain_bound: String,
+    // Goes last.
+    pub scratch: Scratch,
+}
+
+impl Processes {
+    /// `workers` workers that may use `memory` each.
+    pub fn start(name: &str, workers: usize, memory: &str) -> Processes {
+        let mut cluster = Processes::prepare(name, memory);
+        cluster.start_coordinator();
+        (0..workers).for_each(|_| cluster.add_worker(ANYWHERE));
+        cluster
+    }
+
+    /// Nothing runs yet.
+    pub fn prepare(name: &str, memory: &str) -> Processes {
+        Processes {
+            coordinator: None,
+            address: ANYWHERE.into(),
+            workers: vec![],
+            memory: memory.into(),
+            listens: vec![],
+            log: ("error".into(), false),
+            drain_bound: "8s".into(),
+            scratch: Scratch::new(name),
+        }
+    }
+
+    /// Has the processes to come log this into `NAME.log` of the scratch folder.
+    pub fn log_to_files(&mut self, filter: &str) {
+        self.log = (filter.into(), true);
+    }
+
+    /// Of the workers to come.
+    pub fn drain_bound(&mut self, bound: &str) {
+        self.drain_bound = bound.into();
+    }
+
+    /// Starts it, at the address that it had before where there was one.
+    pub fn start_coordinator(&mut self) {
+        let args = [
+            "coordinator",
+            "--listen",
+            &self.address,
+            "--state-dir",
+            &self.path("coordinator"),
+            "--token-dir",
+            &self.path("tokens"),
+        ];
+        let (coordinator, listen) = self.daemon("coordinator", &args);
+        self.address = listen;
+        self.coordinator = Some(coordinator);
+    }
+
+    /// Starts one more, which listens there.
+    pub fn add_worker(&mut self, listen: &str) {
+        self.listens.push(listen.to_owned());
+        self.workers.push(None);
+        self.start_worker(self.workers.len() - 1);
+    }
+
+    /// Starts a worker, at the address that it had before where there was one.
+    pub fn start_worker(&mut self, i: usize) {
+        let name = format!("w{i}");
+        let args = [
+            "worker",
+            "--join",
+            &self.address,
+            "--token-file",
+            &self.path("tokens/worker/token"),
+            "--name",
+            &name,
+            "--listen",
+            &self.listens[i],
+            "--threads",
+            "1",
+            "--memory",
+            &self.memory,
+            "--drain-bound",
+            &self.drain_bound,
+            "--state-dir",
+            &self.path(&name),
+            "--cache",
+            "0",
+        ];
+        let (worker, listen) = self.daemon(&name, &args);
+        self.listens[i] = listen;
+        self.workers[i] = Some(worker);
+    }
+
+    /// Starts a role; where it listens.
+    fn daemon(&self, name: &str, args: &[&str]) -> (Daemon, String) {
+        let (filter, to_file) = &self.log;
+        let how = ["--json", "--log", filter];
+        let log = match to_file {
+            true => File::options()
+                .create(true)
+                .append(true)
+                .open(self.scratch.path(&format!("{name}.log")))
+                .unwrap()
+                .into(),
+            false => Stdio::inherit(),
+        };
+        let daemon = Daemon::logging(args.iter().chain(&how), log);
+        let ready: serde_json::Value = serde_json::from_str(&daemon.line()).unwrap();
+        let listen = ready["listen"].as_str().unwrap().to_owned();
+        (daemon, listen)
+    }
+
+    pub fn path(&self, name: &str) -> String {
+        self.scratch.path(name).display().to_string()
+    }
+
+    pub fn client_token(&self) -> String {
+        self.path("tokens/client/token")
+    }
+
+    pub async fn connect(&self) -> Cluster {
+        let token = Token::from_file(self.client_token()).unwrap();
+        convoke::connect(&self.address, token).await.unwrap()
+    }
+
+    pub fn worker(&self, i: usize) -> &Daemon {
+        self.workers[i].as_ref().unwrap()
+    }
+
+    pub fn kill_worker(&mut self, i: usize) {
+        self.workers[i].take().unwrap().signal(Signal::KILL);
+    }
+
+    pub fn kill_coordinator(&mut self) {
+        self.coordinator.take().unwrap().signal(Signal::KILL);
+    }
+}

@@ -1,0 +1,47 @@
+//! What the fuzz targets in `fuzz/` run, and the tests that replay their corpora; see [`convoke_common::fuzzing`]. No
+//! part of the interface.
+
+use std::io::Cursor;
+use std::path::Path;
+
+use convoke_common::fuzzing::{Budget, Target};
+
+use crate::numpy;
+
+/// The targets of this crate.
+pub const TARGETS: &[Target] = &[
+    Target {
+        name: "npy",
+        // An array, once more where it is in Fortran order, and its header.
+        budget: Budget {
+            fixed: 16 << 10,
+            factor: 8,
+        },
+        entry: |input| {
+            let read = numpy::npy(&mut &input[..], input.len() as u64, Path::new("input.npy"));
+            accepted(read)
+        },
+    },
+    Target {
+        name: "npz",
+        // Twice what deflate can make of it, for Fortran order.
+        budget: Budget {
+            fixed: 512 << 10,
+            factor: 2100,
+        },
+        entry: |input| {
+            let size = input.len() as u64;
+            accepted(numpy::npz(Cursor::new(input), size, Path::new("input.npz")))
+        },
+    },
+];
+
+fn accepted<T>(read: Result<T, numpy::NumpyError>) -> bool {
+    match read {
+        Ok(_) => true,
+        Err(error) => {
+            std::hint::black_box(error.to_string());
+            false
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Functions, programs and what drivers do, without the calls that carry them.
+
+use serde::de::DeserializeOwned;
+
+use super::{Budget, Target, choose};
+use crate::dim::Bindings;
+use crate::graph::{Function, TensorType};
+use crate::ops;
+use crate::program::{DriverProgram, Grant, Program, bytes_under};
+use crate::rpc_transport::codec;
+
+pub(super) const TARGET: Target = Target {
+    name: "graph",
+    budget: Budget {
+        fixed: 8 << 20,
+        factor: 1 << 10,
+    },
+    entry: |input| choose(DECODERS, input),
+};
+
+const DECODERS: &[fn(&[u8]) -> bool] = &[
+    |b| with(b, trust_function),
+    |b| with(b, trust_program),
+    |b| with(b, trust_grant),
+    |b| with(b, trust_driver),
+];
+
+fn with<T: DeserializeOwned>(bytes: &[u8], trust: fn(&T) -> bool) -> bool {
+    codec::decode(bytes).is_ok_and(|value| trust(&value))
+}
+
+/// What is done with a function before it is planned.
+pub fn trust_function(f: &Function) -> bool {
+    let hashed = f.id().is_ok();
+    let artifacts = f.artifacts.iter().all(|a| a.check().is_ok());
+    let verified = f.verify().is_ok();
+    if verified {
+        std::hint::black_box(f.to_string());
+    }
+    let mut typed = f.clone();
+    let inferred = ops::infer_types(&mut typed).is_ok();
+    hashed && artifacts && verified && inferred
+}
+
+fn trust_program(program: &Program) -> bool {
+    let hashed = program.id().is_ok();
+    let checked = program.check().is_ok();
+    hashed && checked
+}
+
+/// What is done with a grant before it is installed.
+pub fn trust_grant(grant: &Grant) -> bool {
+    let bounds = grant.axes.at_bounds();
+    let types = grant.program.values.iter().map(|v| &v.ty);
+    measure(types, &bounds);
+    let hashed = grant.program.id().is_ok();
+    let checked = grant.check().is_ok();
+    hashed && checked
+}
+
+pub(super) fn trust_driver(driver: &DriverProgram) -> bool {
+    let feeds = driver.feeds.iter().map(|f| &f.ty);
+    let slots = driver.slots.iter().map(|s| &s.ty);
+    let fetches = driver.fetches.iter().map(|f| &f.ty);
+    measure(feeds.chain(slots).chain(fetches), &Bindings::new());
+    true
+}
+
+fn measure<'a>(types: impl Iterator<Item = &'a TensorType>, bounds: &Bindings) {
+    for ty in types {
+        std::hint::black_box((bytes_under(ty, bounds), ty.to_string(), ty.fixed_shape()));
+    }
+}

@@ -1,0 +1,35 @@
+//! What newcomers and handshakes bring: join tokens, names, signing requests, certificates; and the files kept of them.
+
+use super::{Budget, Target, choose};
+use crate::identity::fuzzing::{authority, certificate, own_file, signing_request, stranger};
+use crate::identity::{JoinToken, PeerName, Role, Serial, TokenId};
+
+pub(super) const TARGET: Target = Target {
+    name: "identity",
+    budget: Budget {
+        fixed: 256 << 10,
+        factor: 64,
+    },
+    entry: |input| {
+        // Made once, outside of any budget but the first.
+        authority();
+        choose(DECODERS, input)
+    },
+};
+
+const DECODERS: &[fn(&[u8]) -> bool] = &[text, certificate, stranger, signing_request, own_file];
+
+/// A line that somebody pasted, as each of the kinds of text that there are.
+fn text(bytes: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return false;
+    };
+    let token = match text.parse::<JoinToken>() {
+        Ok(token) => token.to_string().parse::<JoinToken>().is_ok(),
+        Err(error) => error.to_string().is_empty(),
+    };
+    let name = text.parse::<PeerName>().is_ok();
+    let id = text.parse::<TokenId>().is_ok();
+    let serial = text.parse::<Serial>().is_ok();
+    token | name | id | serial | text.parse::<Role>().is_ok()
+}

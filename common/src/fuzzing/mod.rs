@@ -1,0 +1,57 @@
+//! What the fuzz targets in `fuzz/` run, and the tests that replay their corpora. No part of the interface.
+//!
+//! An entry decodes its input as production does, and then makes the checks that production makes before it trusts
+//! the result. It must neither panic nor have more allocated at once than its budget.
+
+mod control;
+mod graph;
+mod identity;
+mod preface;
+#[cfg(test)]
+mod seeds;
+
+pub use graph::{trust_function, trust_grant};
+
+/// The most that an entry may have allocated at once, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct Budget {
+    /// Whatever the input. serde makes up to 1 MiB of room for a list before its first element, at each of the few
+    /// levels that messages have.
+    pub fixed: usize,
+    /// For each byte of input.
+    pub factor: usize,
+}
+
+impl Budget {
+    /// For an input of this length.
+    pub fn bytes(&self, input: usize) -> usize {
+        self.fixed.saturating_add(self.factor.saturating_mul(input))
+    }
+}
+
+/// A fuzz target.
+#[derive(Debug, Clone, Copy)]
+pub struct Target {
+    /// Also the name of its folder in `fuzz/corpus`.
+    pub name: &'static str,
+    pub budget: Budget,
+    /// Whether the input was accepted.
+    pub entry: fn(&[u8]) -> bool,
+}
+
+/// The targets of this crate.
+pub const TARGETS: &[Target] = &[
+    control::TARGET,
+    graph::TARGET,
+    identity::TARGET,
+    preface::TARGET,
+];
+
+/// Runs the decoder that the first byte chooses on the rest.
+pub fn choose(decoders: &[fn(&[u8]) -> bool], input: &[u8]) -> bool {
+    let Some((which, rest)) = input.split_first() else {
+        return false;
+    };
+    let decoder = decoders.get(usize::from(*which));
+    decoder.is_some_and(|decode| decode(rest))
+}

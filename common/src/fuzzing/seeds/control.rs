@@ -1,0 +1,374 @@
+//! Every request and response.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use tarpc::Response;
+
+use super::{Seed, chosen, graph};
+use crate::error::{Code, Error, Site};
+use crate::identity::fuzzing::world;
+use crate::identity::{Role, TokenStore};
+use crate::ids::{FunctionId, Incarnation, LeaseId, PlanId};
+use crate::memory::Account;
+use crate::rpc::services::{
+    CoordinatorRequest as Ask, CoordinatorResponse as Tell, JoiningRequest, JoiningResponse,
+    WorkerRequest, WorkerResponse,
+};
+use crate::rpc::{
+    ClusterStatus, CutEdge, Death, DeathStatus, HeldLease, JoinRequest, Joined, LeaseStatus,
+    Leased, LinkReport, LinkStatus, Loss, MemberState, MemberStatus, PartSummary, PlanOptions,
+    PlanSummary, Planned, ProgramStatus, Progress, QuarantineStatus, Register, Registered,
+    WorkerCount, WorkerStatus,
+};
+use crate::rpc_transport::codec;
+
+const LEASE: LeaseId = LeaseId(5);
+const PLAN: PlanId = PlanId(6);
+const LIFE: Incarnation = Incarnation(7);
+const FUNCTION: FunctionId = FunctionId([8; 32]);
+
+/// A request as it stands in a frame: the deadline is told from now on, so that encoding one takes the time.
+fn request(decoder: u8, request: &impl Serialize) -> Vec<u8> {
+    let trace = tarpc::trace::Context::default();
+    let message = (0u32, Duration::from_secs(10), trace, 1u64, request);
+    chosen(decoder, &codec::encode(&message).unwrap())
+}
+
+fn response(decoder: u8, response: impl Serialize) -> Vec<u8> {
+    let message = Response {
+        request_id: 1,
+        message: Ok(response),
+    };
+    chosen(decoder, &codec::encode(&message).unwrap())
+}
+
+fn error() -> Error {
+    let site = Site {
+        worker: Some("w0".into()),
+        host: Some("host".into()),
+        device: Some("cpu".into()),
+        node: Some("/embed/Gather".into()),
+        op: Some("Gather".into()),
+        operands: vec!["f32[4, 8]".into()],
+    };
+    let mut error = Error::new(Code::KernelFailed, "index 9 is out of range").at(site);
+    error.stopped = vec!["w1".into()];
+    error.attached = vec![Error::lost("w1", "no answer for 2s").advise("look")];
+    error
+}
+
+fn joining() -> JoiningRequest {
+    let ca = crate::identity::CaHash::from_bytes([4; 32]);
+    let mut tokens = TokenStore::default();
+    let token = tokens.create(world().rng.as_ref(), ca, Role::Worker, None, 5);
+    let request = JoinRequest {
+        token_id: token.id,
+        secret: token.secret,
+        role: Role::Worker,
+        name: "w0".into(),
+        csr: vec![0x30, 0],
+    };
+    JoiningRequest::Join { request }
+}
+
+fn joined() -> Joined {
+    Joined {
+        name: "w0".into(),
+        certificate: vec![0x30, 0],
+    }
+}
+
+fn register() -> Ask {
+    let request = Register {
+        incarnation: LIFE,
+        advertise: ":7000".into(),
+        host: "host".into(),
+        profile: crate::program::NUMERICS_PROFILE.into(),
+        threads: 4,
+        memory: 1 << 30,
+        window: 1 << 24,
+        flops: 1e11,
+        memory_bandwidth: 1e10,
+        deaths: vec![Death {
+            incarnation: Incarnation(6),
+            signal: 11,
+            function: FUNCTION,
+            node: "/layer/0/MatMul".into(),
+        }],
+        leases: vec![HeldLease {
+            lease: LEASE,
+            model: "test".into(),
+            driver: ("client".into(), LIFE),
+        }],
+    };
+    Ask::Register { request }
+}
+
+fn plan() -> Ask {
+    let options = PlanOptions {
+        workers: WorkerCount::Exactly(2),
+        pins: vec![("/layer/*".into(), "w0".into())],
+        axes: graph::axes(),
+        expected: vec![("n".into(), 3)],
+        exact: true,
+        in_flight: 2,
+        avoid: vec![("w1".into(), LIFE)],
+    };
+    Ask::Plan {
+        function: Arc::new(graph::layer()),
+        options,
+        driver: LIFE,
+    }
+}
+
+fn planned() -> Planned {
+    let part = PartSummary {
+        name: "w0".into(),
+        address: "10.0.0.1:7000".into(),
+        threads: 4,
+        nodes: 1,
+        first_node: "add".into(),
+        last_node: "add".into(),
+        weights_bytes: 16,
+        artifact_bytes: 16,
+        activation_bytes: 64,
+        needed_bytes: 80,
+        memory: 1 << 30,
+        peak_bytes: 80,
+        step_ns: 1000,
+    };
+    let edge = CutEdge {
+        tensor: "x".into(),
+        from: "w0".into(),
+        to: "w1".into(),
+        bytes: 64,
+    };
+    Planned {
+        plan: PLAN,
+        participants: graph::participants(),
+        driver: graph::driver(),
+        axes: graph::axes(),
+        summary: PlanSummary {
+            parts: vec![part],
+            cut_edges: vec![edge],
+            step_ns: 1000,
+            single_ns: Some(900),
+            passes: vec!["fused 1".into()],
+            warnings: vec!["slow".into()],
+        },
+    }
+}
+
+fn worker_status() -> WorkerStatus {
+    WorkerStatus {
+        incarnation: LIFE,
+        memory_budget: 1 << 30,
+        memory_used: [(Account::Base, 1), (Account::Leases, 2)].into(),
+        memory_peak: 3,
+        resident: 4,
+        resident_peak: 5,
+        programs: vec![ProgramStatus {
+            lease: LEASE,
+            name: "test".into(),
+            driver: "client".into(),
+            nodes: 1,
+            weights_bytes: 16,
+        }],
+        live_steps: 1,
+        steps_done: 2,
+        links: vec![LinkStatus {
+            peer: "w1".into(),
+            address: "10.0.0.2:7000".into(),
+            path: "quic".into(),
+            round_trip: 1000,
+            tripwire: true,
+            sent: 1,
+            received: 2,
+            queued_bytes: 3,
+        }],
+        refused: [("stale_step".into(), 1)].into(),
+        cache_bytes: 6,
+        loaded: [1, 2, 3],
+    }
+}
+
+fn cluster_status() -> ClusterStatus {
+    let member = MemberStatus {
+        name: "w0".into(),
+        incarnation: LIFE,
+        address: "10.0.0.1:7000".into(),
+        host: "host".into(),
+        threads: 4,
+        memory: 1 << 30,
+        flops: 1e11,
+        last_seen_ms: 12,
+        state: MemberState::Leaving,
+        remark: "its former process died".into(),
+        tripwire: true,
+        status: Some(worker_status()),
+    };
+    let death = DeathStatus {
+        worker: "w0".into(),
+        signal: "SIGSEGV".into(),
+        age: 3,
+    };
+    ClusterStatus {
+        version: "0.1.0".into(),
+        profile: crate::program::NUMERICS_PROFILE.into(),
+        members: vec![member],
+        leases: vec![LeaseStatus {
+            lease: LEASE,
+            model: "test".into(),
+            driver: "client".into(),
+            workers: vec!["w0".into()],
+        }],
+        quarantine: vec![QuarantineStatus {
+            node: "/layer/0/MatMul".into(),
+            function: FUNCTION,
+            refused: true,
+            deaths: vec![death],
+        }],
+        refused: [("handshake".into(), 1)].into(),
+        weight_bytes_relayed: 0,
+        bytes_received: 1,
+        bytes_sent: 2,
+    }
+}
+
+fn link_report() -> LinkReport {
+    LinkReport {
+        peer: "w1".into(),
+        round_trip: 1000,
+        bandwidth: 1e9,
+        failure: Some("no answer".into()),
+    }
+}
+
+fn asked() -> Vec<(&'static str, Ask)> {
+    vec![
+        ("register", register()),
+        ("leave", Ask::Leave {}),
+        ("wedged", Ask::Wedged { why: error() }),
+        (
+            "report-links",
+            Ask::ReportLinks {
+                links: vec![link_report()],
+            },
+        ),
+        ("renew", Ask::Renew { csr: vec![0x30, 0] }),
+        (
+            "await-workers",
+            Ask::AwaitWorkers {
+                count: 2,
+                wait_ms: 100,
+            },
+        ),
+        ("plan", plan()),
+        ("install", Ask::Install { plan: PLAN }),
+        ("progress", Ask::Progress { plan: PLAN }),
+        ("release", Ask::Release { lease: LEASE }),
+        (
+            "resume",
+            Ask::Resume {
+                driver: LIFE,
+                held: vec![LEASE],
+            },
+        ),
+        ("status", Ask::Status {}),
+    ]
+}
+
+fn told() -> Vec<(&'static str, Tell)> {
+    let registered = Registered {
+        name: "w0".into(),
+        address: "10.0.0.1:7000".into(),
+        revoked: vec!["abc234".parse().expect("an id")],
+        peers: graph::participants(),
+        drained: false,
+    };
+    let leased = Leased {
+        lease: LEASE,
+        in_flight: 2,
+    };
+    vec![
+        ("registered", Tell::Register(Ok(registered))),
+        ("left", Tell::Leave(Ok(()))),
+        ("joined", Tell::Renew(Ok(joined()))),
+        ("workers", Tell::AwaitWorkers(Ok(2))),
+        ("planned", Tell::Plan(Ok(planned()))),
+        ("refused", Tell::Plan(Err(error()))),
+        ("leased", Tell::Install(Ok(leased))),
+        ("progressed", Tell::Progress(Ok(Progress::default()))),
+        ("cluster", Tell::Status(Ok(cluster_status()))),
+    ]
+}
+
+fn to_worker() -> Vec<(&'static str, WorkerRequest)> {
+    let loss = Loss {
+        worker: "w1".into(),
+        why: "no answer for 2s".into(),
+    };
+    vec![
+        (
+            "grant",
+            WorkerRequest::Install {
+                grant: graph::grant(),
+            },
+        ),
+        ("grant-progress", WorkerRequest::Progress { plan: PLAN }),
+        (
+            "free",
+            WorkerRequest::Release {
+                lease: LEASE,
+                lost: Some(loss),
+            },
+        ),
+        (
+            "probe",
+            WorkerRequest::Probe {
+                peers: graph::participants(),
+            },
+        ),
+        (
+            "revoke",
+            WorkerRequest::Revoke {
+                token_ids: vec!["abc234".parse().expect("an id")],
+            },
+        ),
+        ("drain", WorkerRequest::Drain {}),
+        ("worker-status", WorkerRequest::Status {}),
+    ]
+}
+
+fn from_worker() -> Vec<(&'static str, WorkerResponse)> {
+    vec![
+        ("installed", WorkerResponse::Install(Ok(()))),
+        ("failed", WorkerResponse::Install(Err(error()))),
+        ("probed", WorkerResponse::Probe(Ok(vec![link_report()]))),
+        ("worker", WorkerResponse::Status(Ok(worker_status()))),
+    ]
+}
+
+pub(super) fn seeds() -> Vec<Seed> {
+    let cancel = codec::encode(&(1u32, tarpc::trace::Context::default(), 1u64)).unwrap();
+    let mut seeds = vec![
+        ("join", request(0, &joining())),
+        ("cancel", chosen(2, &cancel)),
+        (
+            "certificate",
+            response(1, JoiningResponse::Join(Ok(joined()))),
+        ),
+    ];
+    seeds.extend(asked().iter().map(|(name, m)| (*name, request(2, m))));
+    seeds.extend(told().iter().map(|(name, m)| (*name, response(3, m))));
+    seeds.extend(to_worker().iter().map(|(name, m)| (*name, request(4, m))));
+    seeds.extend(
+        from_worker()
+            .iter()
+            .map(|(name, m)| (*name, response(5, m))),
+    );
+    let seed = |(name, input): (&str, _)| ("control", name.to_owned(), input);
+    seeds.into_iter().map(seed).collect()
+}

@@ -1,0 +1,108 @@
+//! What the fuzz targets in `fuzz/` run, and the tests that replay their corpora; see [`convoke_common::fuzzing`]. No
+//! part of the interface.
+
+#[cfg(test)]
+mod seeds;
+
+use std::sync::Arc;
+
+use convoke_common::fuzzing::{Budget, Target, choose};
+use convoke_common::graph::Function;
+use convoke_common::identity::TokenStore;
+use convoke_common::ids::Incarnation;
+use convoke_common::program::NUMERICS_PROFILE;
+use convoke_common::rpc::PlanOptions;
+use convoke_common::rpc_transport::codec;
+
+use crate::admin;
+use crate::membership::{Fingerprint, Membership, Record};
+use crate::place::{ClusterModel, WorkerModel};
+use crate::service::planning::compute;
+
+/// The targets of this crate.
+pub const TARGETS: &[Target] = &[
+    Target {
+        name: "records",
+        budget: Budget {
+            fixed: 4 << 20,
+            factor: 64,
+        },
+        entry: |input| choose(&[tokens, holders, deaths], input),
+    },
+    Target {
+        name: "admin",
+        budget: Budget {
+            fixed: 64 << 10,
+            factor: 64,
+        },
+        entry: |input| choose(&[admin::is_request, admin::is_answer], input),
+    },
+    Target {
+        name: "plan",
+        budget: Budget {
+            fixed: 16 << 20,
+            factor: 8 << 10,
+        },
+        entry: plan,
+    },
+];
+
+/// Seconds since 1970.
+const NOW: u64 = 1_800_000_000;
+
+/// The book of tokens, as the state keeps it.
+fn tokens(bytes: &[u8]) -> bool {
+    let Ok(book) = codec::decode::<TokenStore>(bytes) else {
+        return false;
+    };
+    std::hint::black_box((book.list(), book.revoked()));
+    true
+}
+
+/// Whose a name is, as the state keeps it.
+fn holders(bytes: &[u8]) -> bool {
+    codec::decode::<Vec<Fingerprint>>(bytes).is_ok()
+}
+
+/// The deaths in a node, as the state keeps them: then plans are admitted, and the status is told.
+fn deaths(bytes: &[u8]) -> bool {
+    let Ok(record) = codec::decode::<Record>(bytes) else {
+        return false;
+    };
+    let (function, node) = (record.function, record.node.clone());
+    let mut membership = Membership::new(NUMERICS_PROFILE);
+    membership.restore_quarantine(vec![record]);
+    let refused = membership.admit(&function).map_err(|e| e.to_string());
+    drop(std::hint::black_box((refused, membership.quarantine(NOW))));
+    std::hint::black_box(membership.lift(&node).is_ok());
+    true
+}
+
+/// Two workers, of which the second has the memory for small functions only.
+fn cluster() -> ClusterModel {
+    let worker = |i: u64| WorkerModel {
+        name: format!("w{i}"),
+        address: format!("10.0.0.{i}:7000"),
+        incarnation: Incarnation(i),
+        threads: 2,
+        memory: (1 << 30) >> (8 * i),
+        window: 1 << 20,
+        flops: 1e11,
+        memory_bandwidth: 1e10,
+    };
+    ClusterModel::new((0..2).map(worker).collect())
+}
+
+/// A function that a client wants planned, from its verification to the programs.
+fn plan(input: &[u8]) -> bool {
+    let Ok((function, options)) = codec::decode::<(Arc<Function>, PlanOptions)>(input) else {
+        return false;
+    };
+    match compute(function, &cluster(), &options) {
+        Ok(planned) => planned.programs.iter().all(|p| p.check().is_ok()),
+        Err(error) => {
+            std::hint::black_box(error.to_string());
+            false
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! See `convoke_coordinator::fuzzing`.
+#![no_main]
+
+convoke_fuzz::fuzz!("admin", convoke_coordinator::fuzzing::TARGETS);

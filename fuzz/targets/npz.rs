@@ -1,0 +1,4 @@
+//! See `convoke::fuzzing`.
+#![no_main]
+
+convoke_fuzz::fuzz!("npz", convoke::fuzzing::TARGETS);

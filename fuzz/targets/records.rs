@@ -1,0 +1,4 @@
+//! See `convoke_coordinator::fuzzing`.
+#![no_main]
+
+convoke_fuzz::fuzz!("records", convoke_coordinator::fuzzing::TARGETS);

@@ -1,0 +1,213 @@
+//! Models that the fuzzer starts from: one for each part of the importer.
+
+#[path = "../../../../fuzz/src/seed.rs"]
+mod seed;
+
+use super::*;
+use crate::fuzzing::TARGETS;
+use seed::Seed;
+
+fn small() -> ModelProto {
+    let g = graph(
+        vec![value("x", F32, &["n", "2"])],
+        vec![floats("w", &[2, 2], &[1., 2., 3., 4.])],
+        vec![
+            node("MatMul", "x w", "a", vec![]),
+            node("Softmax", "a", "y", vec![int("axis", -1)]),
+        ],
+        "y",
+    );
+    model(17, g)
+}
+
+/// Weights beside the model, and typed content that is decoded.
+fn stored() -> ModelProto {
+    let entries = [
+        ("location", "data.bin"),
+        ("offset", "64"),
+        ("length", "8000"),
+    ];
+    let typed = TensorProto {
+        raw_data: None,
+        float_data: vec![1.5; 2000],
+        ..floats("t", &[2000], &[])
+    };
+    let small = TensorProto {
+        raw_data: None,
+        int64_data: vec![1, -2],
+        ..raw("s", I64, &[2], vec![])
+    };
+    let nodes = vec![
+        node("Add", "x w", "a", vec![]),
+        node("Add", "a t", "b", vec![]),
+        node("Cast", "s", "c", vec![int("to", i64::from(F32))]),
+        node("ReduceSum", "c", "d", vec![]),
+        node("Add", "b d", "y", vec![]),
+    ];
+    let initializers = vec![external("w", &[2000], &entries), typed, small];
+    let x = value("x", F32, &["2000"]);
+    model(13, graph(vec![x], initializers, nodes, "y"))
+}
+
+fn functions() -> ModelProto {
+    let call = |f: &str, input: &str, output: &str, attrs| NodeProto {
+        domain: Some("f".into()),
+        ..node(f, input, output, attrs)
+    };
+    let refers = AttributeProto {
+        ref_attr_name: Some("slope".into()),
+        ..attr("alpha", AttributeType::Float)
+    };
+    let function = |name: &str, node| FunctionProto {
+        name: Some(name.into()),
+        domain: Some("f".into()),
+        input: names("x"),
+        output: names("y"),
+        attribute: names("slope"),
+        opset_import: vec![opset("", 17), opset("f", 1)],
+        node,
+        ..FunctionProto::default()
+    };
+    let leaky = function("leaky", vec![node("LeakyRelu", "x", "y", vec![refers])]);
+    let slope = vec![float("slope", 0.25)];
+    let twice = function(
+        "twice",
+        vec![
+            call("leaky", "x", "a", slope.clone()),
+            call("leaky", "a", "y", slope),
+        ],
+    );
+    ModelProto {
+        opset_import: vec![opset("", 17), opset("f", 1)],
+        functions: vec![leaky, twice],
+        ..one(17, &["2"], call("twice", "x", "y", vec![]))
+    }
+}
+
+fn branches() -> ModelProto {
+    let branch = |op: &str, out: &str| graph(vec![], vec![], vec![node(op, "x", out, vec![])], out);
+    let choice = vec![
+        graph_attr("then_branch", branch("Relu", "a")),
+        graph_attr("else_branch", branch("Neg", "b")),
+    ];
+    let condition = tensor_attr("value", raw("", 9, &[], vec![1]));
+    let nodes = vec![
+        node("Constant", "", "c", vec![condition]),
+        node("If", "c", "y", choice),
+    ];
+    model(17, graph(vec![value("x", F32, &["2"])], vec![], nodes, "y"))
+}
+
+/// Shape arithmetic that ends in a reshape.
+fn shapes() -> ModelProto {
+    let longs = |name: &str, v: &[i64]| {
+        let data = bytemuck::cast_slice(v).to_vec();
+        raw(name, I64, &[v.len() as i64], data)
+    };
+    let nodes = vec![
+        node("Shape", "x", "shape", vec![]),
+        node("Gather", "shape zero", "batch", vec![int("axis", 0)]),
+        node("Concat", "batch rest", "target", vec![int("axis", 0)]),
+        node("Reshape", "x target", "flat", vec![]),
+        node("Slice", "flat one two one", "y", vec![]),
+    ];
+    let initializers = vec![
+        longs("zero", &[0]),
+        longs("one", &[1]),
+        longs("two", &[2]),
+        longs("rest", &[-1]),
+    ];
+    let x = value("x", F32, &["batch", "seq", "4"]);
+    model(13, graph(vec![x], initializers, nodes, "y"))
+}
+
+/// Older forms, each rewritten.
+fn older() -> Vec<(&'static str, ModelProto)> {
+    let unary = |op: &str, attrs| node(op, "x", "y", attrs);
+    let ms = |n: NodeProto| NodeProto {
+        domain: Some("com.microsoft".into()),
+        ..n
+    };
+    let parts = node("Split", "x", "a y", vec![ints("split", &[1, 1])]);
+    let padded = vec![ints("pads", &[1, 2, 0, 0]), float("value", 3.0)];
+    let window = vec![ints("kernel_shape", &[2]), ints("strides", &[2])];
+    vec![
+        (
+            "squeeze",
+            one(11, &["2", "1"], unary("Squeeze", vec![ints("axes", &[1])])),
+        ),
+        (
+            "reduce",
+            one(
+                11,
+                &["2", "n"],
+                unary("ReduceSum", vec![ints("axes", &[0])]),
+            ),
+        ),
+        ("split", one(7, &["2"], parts)),
+        (
+            "clip",
+            one(
+                7,
+                &["4"],
+                unary("Clip", vec![float("min", -1.0), float("max", 6.0)]),
+            ),
+        ),
+        ("pad", one(7, &["4", "2"], unary("Pad", padded))),
+        (
+            "softmax",
+            one(11, &["b", "s", "4"], unary("Softmax", vec![int("axis", 1)])),
+        ),
+        (
+            "dropout",
+            one(12, &["4"], node("Dropout", "x", "y mask", vec![])),
+        ),
+        ("pool", one(17, &["1", "2", "8"], unary("MaxPool", window))),
+        (
+            "gelu",
+            one(
+                17,
+                &["2", "4"],
+                ms(unary("QuickGelu", vec![float("alpha", 2.0)])),
+            ),
+        ),
+    ]
+}
+
+fn safetensors() -> Vec<u8> {
+    let header = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"I8","shape":[3],"data_offsets":[8,11]},"__metadata__":{"format":"pt"}}"#;
+    let len = (header.len() as u64).to_le_bytes();
+    [&len, header.as_bytes(), &[0; 11]].concat()
+}
+
+fn seeds() -> Vec<Seed> {
+    let mut models = vec![
+        ("small", small()),
+        ("stored", stored()),
+        ("functions", functions()),
+        ("branches", branches()),
+        ("shapes", shapes()),
+    ];
+    models.extend(older());
+    let mut seeds: Vec<Seed> = models
+        .into_iter()
+        .map(|(name, m)| ("onnx", name.to_owned(), m.encode_to_vec()))
+        .collect();
+    let typed = TensorProto {
+        raw_data: None,
+        int32_data: vec![1, 0],
+        ..raw("t", 9, &[2], vec![])
+    };
+    let half = raw("h", F16, &[2], vec![0, 0x3c, 0, 0x40]);
+    for (name, t) in [("typed", typed), ("raw", half)] {
+        seeds.push(("tensor", name.to_owned(), t.encode_to_vec()));
+    }
+    seeds.push(("safetensors", "two".to_owned(), safetensors()));
+    seeds
+}
+
+#[test]
+fn seeds_are_of_the_current_formats() {
+    let entries: Vec<_> = TARGETS.iter().map(|t| (t.name, t.entry)).collect();
+    seed::check(&entries, seeds());
+}

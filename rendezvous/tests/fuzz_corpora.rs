@@ -1,0 +1,9 @@
+//! What the fuzzer has found stays found: no input of a corpus panics, or takes more memory than is stated.
+
+#[path = "../../fuzz/src/meter.rs"]
+mod meter;
+
+#[test]
+fn corpora_are_within_their_budgets() {
+    meter::replay(convoke_rendezvous::fuzzing::TARGETS);
+}

@@ -1,0 +1,51 @@
+//! A call with a deadline has ended by then, whatever it waits for.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::{Found, Invariant, View};
+use crate::cluster::Host;
+use crate::faults::Harm;
+
+/// From the deadline until the caller has its answer: timers go by the millisecond.
+const SLACK: Duration = Duration::from_millis(50);
+
+/// Records looked at.
+#[derive(Default)]
+pub(super) struct Deadlines(BTreeSet<usize>);
+
+impl Invariant for Deadlines {
+    fn name(&self) -> &'static str {
+        "a deadline is kept"
+    }
+
+    fn tick(&mut self, view: &View<'_>, found: &mut Found) {
+        let now = view.now.saturating_sub(view.zero);
+        for (i, r) in view.records.iter().enumerate() {
+            let Some(call) = r.call else { continue };
+            let spec = &view.scenario.clients[r.client].calls[call];
+            let Some(deadline) = spec.deadline.map(|ms| Duration::from_millis(ms.into())) else {
+                continue;
+            };
+            let until = r.ended.as_ref().map_or(now, |(at, _)| *at);
+            let late = until.saturating_sub(r.begun) > deadline + SLACK;
+            if !(late || r.ended.is_some()) || !self.0.insert(i) {
+                continue;
+            }
+            if late && !is_stopped(view, r.client, r.begun, until) {
+                let ms = until.saturating_sub(r.begun).as_millis();
+                found.say(format!(
+                    "call {call} of c{} goes on after {ms} ms, its deadline was {deadline:?}",
+                    r.client
+                ));
+            }
+        }
+    }
+}
+
+/// Whether a client's process was stopped, or gone, at some time between `from` and `to` of the scenario.
+fn is_stopped(view: &View<'_>, client: usize, from: Duration, to: Duration) -> bool {
+    let host = Host::Client(client as u16);
+    view.injuries(view.zero + from, view.zero + to)
+        .any(|i| i.host == host && matches!(i.harm, Harm::Pause | Harm::Crash | Harm::PowerCut))
+}

@@ -1,0 +1,85 @@
+//! A call that is given up ends its step: no step succeeds for which nobody waits any more.
+
+use std::time::Duration;
+
+use convoke_common::error::Code;
+
+use super::{Found, Invariant, View};
+use crate::cluster::Host;
+use crate::script::{Ended, Record};
+use crate::steps::Key;
+use crate::trace::Kind;
+
+/// What lies between the moments of a step and those of its call, as the script notes them.
+const NOTED: Duration = Duration::from_millis(2);
+
+/// A step that succeeded.
+struct Success {
+    key: Key,
+    client: u16,
+    begun: Duration,
+    at: Duration,
+}
+
+/// Successes of the last moments.
+#[derive(Default)]
+pub(super) struct GivenUp(Vec<Success>);
+
+impl Invariant for GivenUp {
+    fn name(&self) -> &'static str {
+        "a call that is given up ends its step"
+    }
+
+    fn tick(&mut self, view: &View<'_>, found: &mut Found) {
+        for e in view.events.iter().filter(|e| e.kind == Kind::Outcome) {
+            let key = (e.lease, e.n);
+            let begun = view.steps.steps.get(&key).and_then(|s| s.begun);
+            if let (None, Host::Client(client), Some(begun)) = (&e.code, e.host, begun) {
+                self.0.push(Success {
+                    key,
+                    client,
+                    begun,
+                    at: e.at,
+                });
+            }
+        }
+        self.0.retain(|s| {
+            if view.now <= s.at + NOTED {
+                return true;
+            }
+            if !s.is_wanted(view) {
+                found.say(format!(
+                    "step {:x}#{} of c{} succeeds, and no call ends with it",
+                    s.key.0, s.key.1, s.client
+                ));
+            }
+            false
+        });
+    }
+}
+
+impl Success {
+    /// Whether a call ended when the step did. The step of a canary, which no script calls, is nobody's to give up.
+    fn is_wanted(&self, view: &View<'_>) -> bool {
+        let mine = |r: &&Record| r.call.is_some() && r.client == usize::from(self.client);
+        let calls: Vec<&Record> = view.records.iter().filter(mine).collect();
+        let to = |r: &Record| r.ended.as_ref().map(|(at, _)| view.zero + *at);
+        let called = |r: &&Record| {
+            let over = to(r).is_some_and(|to| to + NOTED < self.begun);
+            view.zero + r.begun <= self.begun + NOTED && !over
+        };
+        let ended_with_it = |r: &&Record| {
+            let then = to(r).is_some_and(|to| to + NOTED >= self.at && to <= self.at + NOTED);
+            then && r.ended.as_ref().is_some_and(|(_, how)| may_end(how))
+        };
+        !calls.iter().any(called) || calls.iter().any(ended_with_it)
+    }
+}
+
+/// How a call may end in the moment in which its step succeeds.
+fn may_end(how: &Ended) -> bool {
+    match how {
+        Ended::Results(_) | Ended::Dropped | Ended::Lost => true,
+        Ended::Failed(e) => e.code == Code::DeadlineExceeded,
+    }
+}

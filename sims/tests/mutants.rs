@@ -1,0 +1,332 @@
+//! The checkers are proven: every defect that is built in on demand is caught by some seed, by a checker that is meant
+//! to, and the same seed passes without it.
+//!
+//! `cargo test --release -p convoke-sims --features mutants --test mutants`
+//!
+//! What becomes of a seed changes with everything that a scenario draws, so that a mutant has no seeds of its own but a
+//! kind of scenario: of the seeds that draw one, the first so many are tried in order, until one kills it. The table
+//! that is printed names that one. What a mutant does to seeds at large:
+//! `CONVOKE_MUTANT=NAME cargo run --release -p convoke-sims --features mutants -- explore --seeds 100`
+
+#![cfg(feature = "mutants")]
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use convoke_sims::faults::{Fault, Harm, Row, StepState, Target, When};
+use convoke_sims::invariants::Violation;
+use convoke_sims::run::Report;
+use convoke_sims::scenario::Scenario;
+
+const CAUSE: &str = "the cause is the injected one";
+const DEADLINES: &str = "a deadline is kept";
+const DELIVERY: &str = "a send meets one recv";
+const DETECTION: &str = "a killed process is noticed in time";
+const ENDS: &str = "every call ends";
+const GIVEN_UP: &str = "a call that is given up ends its step";
+const ONE_LIFE: &str = "a step lives once";
+const REST: &str = "nothing is left at rest";
+const STOPS: &str = "an error stops everybody in time";
+
+/// Seeds tried for a mutant.
+const TRIES: usize = 60;
+
+/// A defect, what it does, the checkers that are to catch it, and the scenarios in which it shows.
+struct Mutant {
+    name: &'static str,
+    defect: &'static str,
+    caught_by: &'static [&'static str],
+    shows: fn(&Scenario) -> bool,
+}
+
+const fn mutant(
+    name: &'static str,
+    defect: &'static str,
+    caught_by: &'static [&'static str],
+    shows: fn(&Scenario) -> bool,
+) -> Mutant {
+    Mutant {
+        name,
+        defect,
+        caught_by,
+        shows,
+    }
+}
+
+fn anywhere(_: &Scenario) -> bool {
+    true
+}
+
+fn where_a_call_is_given_up(s: &Scenario) -> bool {
+    let mut calls = s.clients.iter().flat_map(|c| &c.calls);
+    calls.any(|c| c.cancel.is_some() || c.deadline.is_some())
+}
+
+fn has(s: &Scenario, fault: impl Fn(&Fault, Row) -> bool) -> bool {
+    s.faults.iter().any(|f| fault(f, f.harm.row(f.target)))
+}
+
+fn where_a_worker_crashes(s: &Scenario) -> bool {
+    has(s, |_, row| row == Row::CrashWorker)
+}
+
+fn where_a_worker_is_killed(s: &Scenario) -> bool {
+    has(s, |f, row| row == Row::CrashWorker && f.harm == Harm::Crash)
+}
+
+fn where_the_coordinator_crashes(s: &Scenario) -> bool {
+    has(s, |_, row| row == Row::CrashCoordinator)
+}
+
+fn where_the_coordinator_is_long_away(s: &Scenario) -> bool {
+    let coordinator = |f: &Fault| match f.harm {
+        Harm::Cut {
+            from: Target::Coordinator,
+        }
+        | Harm::OneWay {
+            to: Target::Coordinator,
+        } => true,
+        Harm::Cut { .. } | Harm::OneWay { .. } | Harm::Pause | Harm::Crash | Harm::PowerCut => {
+            f.target == Target::Coordinator
+        }
+        _ => false,
+    };
+    has(s, |f, _| coordinator(f) && f.lasts > 3500)
+}
+
+fn where_frames_are_forged(s: &Scenario) -> bool {
+    has(s, |_, row| row == Row::Forge)
+}
+
+fn where_a_kernel_hangs_for_long(s: &Scenario) -> bool {
+    has(s, |f, row| row == Row::Hang && f.lasts > 6000)
+}
+
+fn where_an_install_fails(s: &Scenario) -> bool {
+    let fails = |row| matches!(row, Row::OutOfMemory | Row::Refuse | Row::CrashWorker);
+    let state = StepState::Prepare;
+    has(s, |f, row| {
+        fails(row) && matches!(f.when, When::On { state: at, .. } if at == state)
+    })
+}
+
+const MUTANTS: [Mutant; 18] = [
+    mutant(
+        "abandoned-install",
+        "an install that failed is not undone at the workers that had finished",
+        &[REST],
+        where_an_install_fails,
+    ),
+    mutant(
+        "abort-skips-slot",
+        "an abort leaves a slot open, and a late tensor is taken",
+        &[ONE_LIFE],
+        anywhere,
+    ),
+    mutant(
+        "abort-skips-worker",
+        "the driver's abort skips a participant",
+        &[STOPS],
+        where_a_call_is_given_up,
+    ),
+    mutant(
+        "cancel-not-forwarded",
+        "a call that is dropped leaves its step running",
+        &[GIVEN_UP],
+        where_a_call_is_given_up,
+    ),
+    mutant(
+        "deadline-dropped",
+        "a call outlives its deadline",
+        &[DEADLINES],
+        where_a_call_is_given_up,
+    ),
+    mutant(
+        "duplicate-delivered",
+        "a slot that was emptied is filled again",
+        &[DELIVERY],
+        where_frames_are_forged,
+    ),
+    mutant(
+        "fan-out-once",
+        "a value goes to the first of its receivers only",
+        &[ENDS],
+        anywhere,
+    ),
+    mutant(
+        "leases-untold",
+        "a worker does not tell a restarted coordinator of its leases",
+        &[REST],
+        where_the_coordinator_crashes,
+    ),
+    mutant(
+        "loss-keeps-memory",
+        "a lease that ends since a worker was lost keeps its memory at the others",
+        &[REST],
+        where_a_worker_crashes,
+    ),
+    mutant(
+        "lost-link-untold",
+        "leases are not told that a link ended",
+        &[ENDS, STOPS, DETECTION],
+        where_a_worker_crashes,
+    ),
+    mutant(
+        "quiesce-lost",
+        "a step that is aborted under a kernel never says that it is done",
+        &[STOPS],
+        anywhere,
+    ),
+    mutant(
+        "release-not-owed",
+        "a lease whose release the coordinator missed is never released",
+        &[REST],
+        where_the_coordinator_is_long_away,
+    ),
+    mutant(
+        "slot-reused-early",
+        "a window entry is used again before the step in it has quiesced",
+        &[ONE_LIFE],
+        anywhere,
+    ),
+    mutant(
+        "survivors-untold",
+        "the workers that share a lease with a lost one are not told that it ended",
+        &[REST],
+        where_a_worker_crashes,
+    ),
+    mutant(
+        "tripwire-ignored",
+        "the end of a process is noticed as late as its silence",
+        &[DETECTION],
+        where_a_worker_is_killed,
+    ),
+    mutant(
+        "wedge-unnoticed",
+        "a kernel that does not return goes unnoticed",
+        &[STOPS],
+        where_a_kernel_hangs_for_long,
+    ),
+    mutant(
+        "wrong-node-blamed",
+        "a failure names the node before the one that failed",
+        &[CAUSE],
+        anywhere,
+    ),
+    mutant(
+        "wrong-slot",
+        "a tensor goes to the slot beside its own",
+        &[DELIVERY],
+        anywhere,
+    ),
+];
+
+/// The simulator's report of a seed, with a mutant or without.
+fn report(mutant: Option<&str>, seed: u64) -> Report {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_convoke-sims"));
+    command.args(["batch", &seed.to_string(), &(seed + 1).to_string()]);
+    command.env_remove("CONVOKE_MUTANT");
+    command.envs(mutant.map(|name| ("CONVOKE_MUTANT", name)));
+    let output = command.output().expect("started");
+    assert!(
+        output.status.success(),
+        "{mutant:?}, seed {seed}: {output:?}"
+    );
+    serde_json::from_slice(&output.stdout).expect("a report")
+}
+
+impl Mutant {
+    /// Tries seeds until one kills it; the line of the table, or why there is none.
+    fn hunt(&self) -> Result<String, String> {
+        let seeds = (0..).filter(|seed| (self.shows)(&Scenario::draw(*seed)));
+        let mut others = BTreeSet::new();
+        for (tried, seed) in seeds.take(TRIES).enumerate() {
+            let report = report(Some(self.name), seed);
+            let meant = |v: &&Violation| self.caught_by.contains(&v.invariant.as_str());
+            match report.violations.iter().find(meant) {
+                Some(caught) => return self.killed(seed, tried + 1, &caught.invariant),
+                None => others.extend(report.violations.into_iter().map(|v| v.invariant)),
+            }
+        }
+        Err(format!("{} lives; others catch it: {others:?}", self.name))
+    }
+
+    /// A seed kills it: the line of the table, where the seed passes without it.
+    fn killed(&self, seed: u64, tried: usize, invariant: &str) -> Result<String, String> {
+        let without = report(None, seed);
+        match without.violations.is_empty() {
+            true => Ok(format!(
+                "| {} | {} | {invariant} | {seed} | {tried} |",
+                self.name, self.defect
+            )),
+            false => Err(format!(
+                "{}: seed {seed} fails without it as well: {:?}",
+                self.name, without.violations
+            )),
+        }
+    }
+}
+
+#[test]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the seeds of several mutants run at once, each in a process of its own"
+)]
+fn every_mutant_is_caught() {
+    let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, |n| n.get()) {
+            scope.spawn(|| {
+                while let Some(mutant) = MUTANTS.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let result = mutant.hunt();
+                    results.lock().expect("no panic").push(result);
+                }
+            });
+        }
+    });
+    let mut results = results.into_inner().expect("no panic");
+    results.sort();
+    let (caught, alive): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
+    println!("| mutant | defect | caught by | seed | tried |\n|---|---|---|---:|---:|");
+    caught
+        .into_iter()
+        .flatten()
+        .for_each(|line| println!("{line}"));
+    let alive: Vec<String> = alive.into_iter().filter_map(Result::err).collect();
+    assert!(alive.is_empty(), "{}", alive.join("\n"));
+}
+
+/// The mutants of a folder's sources, by file.
+fn built_in(folder: &Path, found: &mut Vec<String>) {
+    let mut entries: Vec<_> = std::fs::read_dir(folder)
+        .expect("a folder")
+        .map(|e| e.expect("an entry").path())
+        .collect();
+    entries.sort();
+    for path in entries {
+        if path.is_dir() {
+            built_in(&path, found);
+        } else if path.extension().is_some_and(|e| e == "rs") && !path.ends_with("mutant.rs") {
+            let text = std::fs::read_to_string(&path).expect("text");
+            let names = text.split("mutant!(\"").skip(1);
+            let names: Vec<&str> = names.filter_map(|t| t.split('"').next()).collect();
+            assert!(names.len() <= 1, "{}: {names:?}", path.display());
+            found.extend(names.into_iter().map(str::to_owned));
+        }
+    }
+}
+
+#[test]
+fn the_table_has_every_mutant_once() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut found = Vec::new();
+    for part in ["common", "rendezvous", "worker", "coordinator", "client"] {
+        built_in(&root.join(part).join("src"), &mut found);
+    }
+    found.sort();
+    let named: Vec<&str> = MUTANTS.iter().map(|m| m.name).collect();
+    assert_eq!(found, named);
+}

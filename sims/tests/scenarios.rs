@@ -1,0 +1,34 @@
+//! A seed determines a whole scenario and everything that comes of it.
+
+use std::process::Command;
+
+use convoke_sims::run::{Report, run};
+use convoke_sims::scenario::Scenario;
+
+/// Reports of the seeds from `from` until before `to`, made by another process.
+fn elsewhere(from: u64, to: u64) -> Vec<Report> {
+    let output = Command::new(env!("CARGO_BIN_EXE_convoke-sims"))
+        .args(["batch", &from.to_string(), &to.to_string()])
+        .output()
+        .expect("started");
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).expect("JSON");
+    let reports = text
+        .lines()
+        .map(|l| serde_json::from_str(l).expect("a report"));
+    reports.collect()
+}
+
+#[test]
+fn a_seed_gives_one_report_in_one_process_and_in_another() {
+    let (from, to) = (2, 4);
+    let here = || -> Vec<Report> {
+        let scenarios = (from..to).map(Scenario::draw);
+        scenarios.map(|s| run(&s, None)).collect()
+    };
+    let first = here();
+    assert!(first.iter().all(|r| r.violations.is_empty()), "{first:?}");
+    assert_eq!(here(), first, "in one process");
+    assert_eq!(elsewhere(from, to), first, "in two processes");
+    assert_ne!(first[0].hash, first[1].hash);
+}

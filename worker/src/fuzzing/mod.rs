@@ -1,0 +1,62 @@
+//! What the fuzz targets in `fuzz/` run, and the tests that replay their corpora; see [`convoke_common::fuzzing`]. No
+//! part of the interface.
+
+#[cfg(test)]
+mod seeds;
+
+use convoke_common::fuzzing::{Budget, Target, trust_grant};
+use convoke_common::graph::Literal;
+use convoke_common::program::Grant;
+use convoke_common::rpc_transport::codec;
+
+use crate::blackbox;
+use crate::installed::{Installed, kernel};
+use crate::order::Range;
+
+/// The targets of this crate.
+pub const TARGETS: &[Target] = &[
+    Target {
+        name: "blackbox",
+        budget: Budget {
+            fixed: 128 << 10,
+            factor: 4,
+        },
+        entry: black_box,
+    },
+    Target {
+        name: "install",
+        budget: Budget {
+            fixed: 8 << 20,
+            factor: 1 << 10,
+        },
+        entry: install,
+    },
+];
+
+/// What a former process left: a page, of which zeros at the end may be missing.
+fn black_box(input: &[u8]) -> bool {
+    let mut page = input.to_vec();
+    page.resize(blackbox::SIZE, 0);
+    !blackbox::parse(&page).is_empty()
+}
+
+/// All that becomes of a grant before weights are loaded.
+fn install(input: &[u8]) -> bool {
+    let Ok(grant) = codec::decode::<Grant>(input) else {
+        return false;
+    };
+    if !trust_grant(&grant) {
+        return false;
+    }
+    let program = grant.program;
+    let mut constants = vec![None; program.values.len()];
+    for (value, literal) in &program.literals {
+        std::hint::black_box(Range::of(literal));
+        if let Literal::Inline(tensor) = literal {
+            constants[*value as usize] = Some(tensor.clone());
+        }
+    }
+    let init = &program.nodes[..program.init_nodes as usize];
+    let resolved = init.iter().all(|node| kernel(&program, node).is_ok());
+    resolved & Installed::new(program, constants).is_ok()
+}

@@ -1,0 +1,131 @@
+//! A grant, and the page of a process that died in a kernel.
+
+#[path = "../../../fuzz/src/seed.rs"]
+mod seed;
+
+use std::sync::Arc;
+
+use convoke_common::artifact::{ArtifactMeta, CHUNK};
+use convoke_common::graph::{Attr, Attrs, TensorType, Value};
+use convoke_common::ids::{FunctionId, Incarnation, LeaseId, PlanId};
+use convoke_common::program::{
+    Axes, NUMERICS_PROFILE, Participant, Program, ProgramNode, RecvSlot, SendSlot,
+};
+use convoke_common::{DType, Dim, Tensor};
+
+use super::*;
+use seed::Seed;
+
+fn node(name: &str, op: &str, attrs: Attrs, inputs: &[u32], output: u32) -> ProgramNode {
+    ProgramNode {
+        name: name.into(),
+        op: op.into(),
+        attrs,
+        inputs: inputs.to_vec(),
+        outputs: vec![output],
+        priority: 2,
+        cost: 1,
+    }
+}
+
+/// `y = Softmax(x + Neg(w) + c)`, with the sum of `w` and `c` made at install.
+fn program() -> Program {
+    let value = |name: &str, shape: &[Dim]| Value {
+        name: name.into(),
+        ty: TensorType::new(DType::F32, shape.to_vec()),
+    };
+    let (n, four) = (Dim::sym("n"), Dim::Const(4));
+    let dynamic = [n, four.clone()];
+    let names = ["w", "c", "neg", "bias", "x", "sum", "y"];
+    let values = names.iter().enumerate().map(|(i, name)| match i {
+        0..4 => value(name, std::slice::from_ref(&four)),
+        _ => value(name, &dynamic),
+    });
+    let axis = Attrs::default().with("axis", Attr::Int(-1));
+    let constant = Tensor::from_slice(&[4], &[1f32, 2., 3., 4.]).unwrap();
+    let range = Literal::Range {
+        artifact: 0,
+        offset: 16,
+        len: 16,
+    };
+    let none = Attrs::default;
+    Program {
+        name: "test".into(),
+        function: FunctionId([7; 32]),
+        profile: NUMERICS_PROFILE.into(),
+        values: values.collect(),
+        literals: vec![(0, range), (1, Literal::Inline(constant))],
+        artifacts: vec![ArtifactMeta::new(
+            "w.bin".into(),
+            CHUNK + 5,
+            vec![[3; 32]; 2],
+        )],
+        nodes: vec![
+            node("neg", "Neg", none(), &[0], 2),
+            node("bias", "Add", none(), &[2, 1], 3),
+            node("sum", "Add", none(), &[4, 3], 5),
+            node("y", "Softmax", axis, &[5], 6),
+        ],
+        init_nodes: 2,
+        recvs: vec![RecvSlot { value: 4, from: 2 }],
+        sends: vec![SendSlot {
+            value: 6,
+            to: 1,
+            slot: 0,
+            priority: 1,
+        }],
+    }
+}
+
+fn grant() -> Grant {
+    let member = |name: &str, address: &str| Participant {
+        name: name.into(),
+        incarnation: Incarnation(3),
+        address: address.into(),
+    };
+    Grant {
+        lease: LeaseId(1),
+        plan: PlanId(2),
+        program: Arc::new(program()),
+        me: 0,
+        participants: vec![
+            member("w0", "10.0.0.1:7000"),
+            member("w1", "10.0.0.2:7000"),
+            member("driver", ""),
+        ],
+        axes: Axes {
+            bounds: vec![("n".into(), 8)],
+        },
+        in_flight: 2,
+        step_bytes: 4096,
+    }
+}
+
+/// A page of two records, of which the second is the dying thread's where `own`.
+fn page(own: bool) -> Vec<u8> {
+    let mut page = vec![0; 256];
+    page[..8].copy_from_slice(b"cvkbox\x00\x01");
+    page[8..16].copy_from_slice(&5u64.to_ne_bytes());
+    page[16..20].copy_from_slice(&11u32.to_ne_bytes());
+    page[20..24].copy_from_slice(&(if own { 42u32 } else { 1 }).to_ne_bytes());
+    for (thread, name) in [(41u32, "/layer/0/MatMul"), (42, "/layer/1/Softmax")] {
+        let mut record = vec![0; 256];
+        record[..4].copy_from_slice(&(name.len() as u32).to_ne_bytes());
+        record[4..8].copy_from_slice(&thread.to_ne_bytes());
+        record[8..40].fill(9);
+        record[40..40 + name.len()].copy_from_slice(name.as_bytes());
+        page.extend(record);
+    }
+    page
+}
+
+#[test]
+fn seeds_are_of_the_current_formats() {
+    let entries: Vec<_> = TARGETS.iter().map(|t| (t.name, t.entry)).collect();
+    let seeds: Vec<Seed> = vec![
+        ("install", "grant".into(), codec::encode(&grant()).unwrap()),
+        ("blackbox", "dying-thread".into(), page(true)),
+        ("blackbox", "another-thread".into(), page(false)),
+    ];
+    seed::check(&entries, seeds);
+}
