@@ -64,6 +64,8 @@ pub(crate) struct Session {
     pub(crate) coordinator: CoordinatorLink,
     endpoint: Endpoint,
     detector: Detector,
+    /// Held while a worker is dialled, by its name: two loads at once share one link.
+    dialling: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 impl Session {
@@ -114,6 +116,7 @@ impl Session {
             coordinator,
             endpoint,
             detector,
+            dialling: Mutex::default(),
             world,
         }))
     }
@@ -163,10 +166,22 @@ impl Session {
             };
             links.push(match self.hub.link(&peer) {
                 Some(link) => link,
-                None => self.dial_worker(p).await?,
+                None => {
+                    let turn = self.turn(&p.name);
+                    let _mine = turn.lock().await;
+                    match self.hub.link(&peer) {
+                        Some(link) => link,
+                        None => self.dial_worker(p).await?,
+                    }
+                }
             });
         }
         Ok(links)
+    }
+
+    fn turn(&self, worker: &str) -> Arc<tokio::sync::Mutex<()>> {
+        let mut turns = self.dialling.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.entry(worker.to_owned()).or_default().clone()
     }
 
     async fn dial_worker(&self, p: &Participant) -> Result<Arc<Link>> {

@@ -101,7 +101,8 @@ impl From<Unfillable> for Refused {
 pub struct Hub {
     pub me: Peer,
     leases: DashMap<LeaseId, Arc<Lease>>,
-    links: DashMap<String, Arc<Link>>,
+    /// By the peer's name, the newest last: where both sides dialled there are two.
+    links: DashMap<String, Vec<Arc<Link>>>,
     refused: Mutex<BTreeMap<Refused, u64>>,
     link_added: tokio::sync::Notify,
 }
@@ -170,17 +171,23 @@ impl Hub {
     /// installed with; one to a former incarnation ends.
     pub fn add_link(&self, link: Arc<Link>) {
         let peer = link.peer().clone();
-        let old = self.links.insert(peer.name.clone(), link);
-        if let Some(old) = old.filter(|o| o.peer() != &peer) {
+        let former = {
+            let mut links = self.links.entry(peer.name.clone()).or_default();
+            let former: Vec<_> = links.extract_if(.., |l| l.peer() != &peer).collect();
+            links.push(link);
+            former
+        };
+        for old in former {
             old.close("replaced by a newer incarnation");
         }
         self.link_added.notify_waiters();
     }
 
-    /// The link to `peer`, where it is up and reaches this very incarnation.
+    /// The newest link to `peer` that is up and reaches this very incarnation.
     pub fn link(&self, peer: &Peer) -> Option<Arc<Link>> {
-        let link = self.links.get(&peer.name)?.clone();
-        (link.peer() == peer && !link.is_closed()).then_some(link)
+        let links = self.links.get(&peer.name)?;
+        let up = |l: &&Arc<Link>| l.peer() == peer && !l.is_closed();
+        links.iter().rev().find(up).cloned()
     }
 
     /// Waits until `peer` has linked itself, at most `bound`.
@@ -202,7 +209,7 @@ impl Hub {
 
     /// All links, by peer name.
     pub fn links(&self) -> Vec<Arc<Link>> {
-        let mut all: Vec<_> = self.links.iter().map(|l| l.value().clone()).collect();
+        let mut all: Vec<_> = self.links.iter().flat_map(|l| l.value().clone()).collect();
         all.sort_by(|a, b| a.peer().name.cmp(&b.peer().name));
         all
     }
@@ -210,8 +217,10 @@ impl Hub {
     /// A link ended: every lease that it served is told.
     pub fn link_lost(&self, link: &Arc<Link>, why: &str) {
         let peer = link.peer();
-        self.links
-            .remove_if(&peer.name, |_, l| Arc::ptr_eq(l, link));
+        self.links.remove_if_mut(&peer.name, |_, links| {
+            links.retain(|l| !Arc::ptr_eq(l, link));
+            links.is_empty()
+        });
         let error = Error::lost(&peer.name, why);
         for lease in self.leases() {
             if let Some(ix) = lease.index_of(peer) {

@@ -199,7 +199,7 @@ impl Script {
             };
             self.notes.end(note, self.now(), ended);
             match loaded {
-                Err(e) if tries < LOADS && e.code != Code::InvalidArgument => {
+                Err(e) if tries < LOADS && !is_final(used, e.code) => {
                     tries += 1;
                     tokio::time::sleep(LOAD_PAUSE).await;
                 }
@@ -235,6 +235,11 @@ impl Script {
         };
         self.notes.end(note, self.now(), ended);
     }
+}
+
+/// Whether a load need not be tried again: what it asks for is not there, or it has waited for its workers long enough.
+fn is_final(used: &ModelUse, code: Code) -> bool {
+    code == Code::InvalidArgument || code == Code::NoWorkers && used.workers.is_some()
 }
 
 fn ended(answer: Result<Outputs, Error>) -> Ended {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -48,12 +48,20 @@ struct Held {
 }
 
 /// An install that runs.
-struct Listed<'a>(&'a Node, PlanId, StepKey);
+struct Underway {
+    plan: PlanId,
+    counter: Counter,
+    /// Its lease ended meanwhile.
+    released: AtomicBool,
+}
+
+/// Lists one until it is over.
+struct Listed<'a>(&'a Node, StepKey);
 
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
-        step_event!("installed", self.2);
-        self.0.installing().remove(&self.1);
+        step_event!("installed", self.1);
+        self.0.installing().remove(&self.1.lease);
     }
 }
 
@@ -78,7 +86,7 @@ pub struct Node {
     loaded: Arc<Loaded>,
     window: Arc<Window>,
     held: Mutex<BTreeMap<LeaseId, Held>>,
-    installing: Mutex<BTreeMap<PlanId, Arc<Counter>>>,
+    installing: Mutex<BTreeMap<LeaseId, Arc<Underway>>>,
     local_clients: Mutex<BTreeMap<String, Arc<dyn ArtifactSource>>>,
 }
 
@@ -134,9 +142,12 @@ impl Node {
 
     /// Installs this worker's part of a lease.
     pub async fn install(self: &Arc<Self>, grant: Grant) -> Result<()> {
-        let counter = Arc::new(Counter::default());
-        let plan = grant.plan;
-        self.installing().insert(plan, counter.clone());
+        let underway = Arc::new(Underway {
+            plan: grant.plan,
+            counter: Counter::default(),
+            released: AtomicBool::new(false),
+        });
+        self.installing().insert(grant.lease, underway.clone());
         // Of no step yet: the number counts for nothing.
         let key = StepKey {
             lease: grant.lease,
@@ -144,17 +155,17 @@ impl Node {
         };
         step_event!("install", key);
         // Also when the install is cancelled.
-        let _listed = Listed(self, plan, key);
-        self.install_counted(grant, &counter).await
+        let _listed = Listed(self, key);
+        self.install_counted(grant, &underway).await
     }
 
-    fn installing(&self) -> MutexGuard<'_, BTreeMap<PlanId, Arc<Counter>>> {
+    fn installing(&self) -> MutexGuard<'_, BTreeMap<LeaseId, Arc<Underway>>> {
         self.installing
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn install_counted(self: &Arc<Self>, grant: Grant, counter: &Counter) -> Result<()> {
+    async fn install_counted(self: &Arc<Self>, grant: Grant, underway: &Underway) -> Result<()> {
         if let Some(refusal) = self.engine.gate.refusal() {
             return Err(refusal.clone());
         }
@@ -192,7 +203,7 @@ impl Node {
             program.clone(),
             Arc::new(loader),
             weights,
-            counter,
+            &underway.counter,
         )
         .await?;
         // Not before: the plan counts on what loading needs and what steps need one after the other.
@@ -242,6 +253,11 @@ impl Node {
         };
         self.held().insert(lease.id, held);
         self.hub.add_lease(lease.clone());
+        if underway.released.load(Ordering::Relaxed) {
+            self.release(lease.id, None);
+            let msg = format!("{} was released while it was installed", lease.id);
+            return Err(Error::new(Code::LeaseRetired, msg));
+        }
         // A link that ended before the lease was in the hub told nobody.
         if let Some(l) = needed.iter().find(|l| l.is_closed()) {
             self.release(lease.id, None);
@@ -344,6 +360,9 @@ impl Node {
 
     /// Frees a lease; its steps in flight end, because of the loss of a worker or of their driver.
     pub fn release(&self, id: LeaseId, lost: Option<&Loss>) {
+        if let Some(underway) = self.installing().get(&id) {
+            underway.released.store(true, Ordering::Relaxed);
+        }
         let Some(held) = self.held().remove(&id) else {
             return;
         };
@@ -405,12 +424,12 @@ impl Node {
 
     /// How far the install of a plan is.
     pub fn progress(&self, plan: PlanId) -> Progress {
-        self.installing()
-            .get(&plan)
-            .map_or(Progress::default(), |c| Progress {
-                done: c.done.load(Ordering::Relaxed),
-                total: c.total.load(Ordering::Relaxed),
-            })
+        let installing = self.installing();
+        let underway = installing.values().find(|u| u.plan == plan);
+        underway.map_or(Progress::default(), |u| Progress {
+            done: u.counter.done.load(Ordering::Relaxed),
+            total: u.counter.total.load(Ordering::Relaxed),
+        })
     }
 
     /// Measures the links to other workers.

@@ -152,6 +152,19 @@ impl Membership {
         }
     }
 
+    /// A worker that is back on this connection says what it holds.
+    pub(super) fn release_ended(&mut self, connection: ConnectionId, held: &[HeldLease]) {
+        let goes_on = |lease: &LeaseId| self.leases.0.get(lease).is_some_and(|l| !l.has_ended());
+        let ended = held.iter().map(|h| h.lease).filter(|l| !goes_on(l));
+        let release = |lease| Command::Release {
+            lease,
+            at: vec![connection],
+            lost: None,
+        };
+        let commands: Vec<Command> = ended.take(HELD).map(release).collect();
+        self.commands.extend(commands);
+    }
+
     /// Begins to install a plan. Exactly one of [`Membership::installed`] and [`Membership::abandon`] follows.
     pub fn grant(
         &mut self,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use convoke_common::ids::{Incarnation, LeaseId};
+use convoke_common::ids::Incarnation;
 use convoke_common::rpc::{MemberState, Register};
 use tokio::time::Instant;
 
@@ -115,8 +115,6 @@ pub enum Life {
     /// Its connection ended.
     Lost {
         offer: Offer,
-        /// Leases that it may still hold and that have ended since.
-        owed: Vec<LeaseId>,
         /// Whether it had said that it would.
         left: bool,
     },

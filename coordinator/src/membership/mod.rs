@@ -216,18 +216,12 @@ impl Membership {
         member.seen = now;
         member.reserved_until = None;
         match before {
-            // The process that missed them is the one that comes back; another one never had them.
-            Life::Lost {
-                offer: last, owed, ..
-            } if last.incarnation == offer.incarnation => {
-                let owed = owed.into_iter();
-                self.commands.extend(owed.map(|lease| Command::Release {
-                    lease,
-                    at: vec![connection],
-                    lost: None,
-                }));
+            // What ended while nothing reached it, it still holds.
+            Life::Lost { offer: last, .. } | Life::Alive { offer: last, .. }
+                if last.incarnation == offer.incarnation =>
+            {
+                self.release_ended(connection, &leases);
             }
-            Life::Alive { offer: last, .. } if last.incarnation == offer.incarnation => {}
             Life::Expected => {
                 self.links.forget(&name);
                 self.adopt(now, &name, &offer, leases);
@@ -307,7 +301,6 @@ impl Membership {
         };
         member.life = Life::Lost {
             offer: offer.clone(),
-            owed: leases.clone(),
             left: *standing == Standing::Leaving,
         };
         member.seen = now;

@@ -403,7 +403,9 @@ fn losing_a_worker_retires_its_leases() {
         [release_for(&[0], "w1", GONE), Command::Population(2)]
     );
     // The process was there all the time and comes back: it hears of what it missed.
-    rig.register(8, "w1", 2, 2).unwrap();
+    let mut back = newcomer(8, "w1", 2, 2);
+    back.register.leases = holder(1, 9).register.leases;
+    rig.core.register(rig.now, back).unwrap();
     assert_eq!(rig.commands()[0], release(&[8]));
     // Its driver need not know that it ended.
     assert_eq!(rig.core.release(CLIENT, LEASE), Ok(()));
