@@ -24,7 +24,7 @@ const SIDE: usize = 1024;
 /// Bytes of a weight.
 const WEIGHT: u64 = (SIDE * SIDE * 4) as u64;
 /// What a prediction may be off whatever its size.
-const NOISE: u64 = 4 << 20;
+const NOISE: u64 = 5 << 20;
 
 /// x(i+1) = tanh(x(i) · w(i)), `layers` times, over any number of rows.
 fn layers(layers: usize, file: &Path) -> (Function, Vec<convoke::Source>) {
@@ -131,4 +131,9 @@ async fn many_weights() {
 #[tokio::test]
 async fn next_to_nothing() {
     check("nothing", 2, 1, "512MiB").await;
+}
+
+#[tokio::test]
+async fn large_tensors() {
+    check("tensors", 2, 4096, "512MiB").await;
 }

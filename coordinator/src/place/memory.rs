@@ -5,15 +5,18 @@
 //!    the step reads it too.
 //! 2. `needed` = max(loading, weights + steps in flight × activations): what the worker reserves, and no process
 //!    takes more of the memory that it offers.
-//! 3. The peak of a process is less where axes stay below their bounds, and more while weights are on their way, for
-//!    which a worker keeps a window aside.
+//! 3. The peak of a process is less where axes stay below their bounds, and more by what is on its way: weights, for
+//!    which a worker keeps a window aside, and tensors that cross.
 
 use convoke_common::artifact::{CHUNK, coming};
 use convoke_common::block::touched;
 
 use super::activations::activations;
 use super::cluster::Team;
-use super::work::Work;
+use super::work::{NONE, Work};
+
+/// Most bytes that the transport holds of tensors that cross, each way; measured over loopback.
+const IN_TRANSIT: u64 = 4 << 20;
 
 /// Bytes that a placement needs of one member.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -68,18 +71,45 @@ pub fn peaks(
     usage: &[Usage],
 ) -> Vec<u64> {
     let expected = activations(work, &work.flow_bytes, team.size(), member, order);
-    let each = expected.into_iter().zip(usage).zip(&team.workers);
-    each.map(|((expected, usage), worker)| {
+    let crossing = crossing(work, team.size(), member);
+    let each = expected.into_iter().zip(crossing).zip(usage);
+    let each = each.zip(&team.workers);
+    each.map(|(((expected, crossing), usage), worker)| {
         let all = |bytes: u64| bytes.saturating_mul(u64::from(in_flight.max(1)));
-        let steps = touched(all(usage.activations), all(expected));
+        let [come, go] = crossing.map(|bytes| all(bytes).min(IN_TRANSIT));
+        let steps = touched(all(usage.activations), all(expected)).saturating_add(come + go);
         // Chunks travel whole, and their buffers stay until all is loaded.
         let chunks = usage.artifacts.checked_next_multiple_of(CHUNK);
         let chunks = chunks.unwrap_or(u64::MAX);
         let coming = chunks.min(coming(usage.artifacts, worker.window));
+        // What the transport holds of weights is little beside the chunks' own buffers.
+        let coming = coming + (coming / 4).min(IN_TRANSIT);
         let loading = usage.loading.saturating_add(coming);
         loading.max(usage.weights.saturating_add(steps))
     })
     .collect()
+}
+
+/// Bytes of tensors that come to each member and that leave it in a step, with the axes as expected.
+fn crossing(work: &Work, members: usize, member: &[u16]) -> Vec<[u64; 2]> {
+    let mut all = vec![[0u64; 2]; members];
+    for (v, bytes) in work.flow_bytes.iter().enumerate() {
+        let writer = work.writer[v];
+        let from = (writer != NONE).then(|| usize::from(member[writer as usize]));
+        let readers = work.readers.row(v).iter();
+        let mut to: Vec<usize> = readers.map(|p| usize::from(member[*p as usize])).collect();
+        to.sort_unstable();
+        to.dedup();
+        to.retain(|m| Some(*m) != from);
+        for m in &to {
+            all[*m][0] = all[*m][0].saturating_add(*bytes);
+        }
+        if let Some(from) = from {
+            let times = to.len() as u64 + u64::from(work.flow_is_result[v]);
+            all[from][1] = all[from][1].saturating_add(bytes.saturating_mul(times));
+        }
+    }
+    all
 }
 
 /// The constants that each member keeps.
