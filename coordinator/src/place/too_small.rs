@@ -69,12 +69,13 @@ fn advice(scale: &Scale<'_>, cluster: &ClusterModel, count: usize) -> String {
         .min()
         .unwrap_or(0);
     let mut ways = Vec::new();
+    let mut fewest = None;
     for memory in [smallest, largest] {
-        if let Some(n) = scale.workers_of(memory).filter(|n| *n <= MOST_ADVISED) {
-            let way = format!("{n} workers that offer {} each", human(memory));
-            if !ways.contains(&way) {
-                ways.push(way);
-            }
+        let n = scale.workers_of(memory).filter(|n| *n <= MOST_ADVISED);
+        // More memory for as many workers is no other way.
+        if let Some(n) = n.filter(|n| fewest != Some(*n)) {
+            ways.push(format!("{n} workers that offer {} each", human(memory)));
+            fewest = Some(n);
         }
     }
     let count = u32::try_from(count.max(1)).unwrap_or(u32::MAX);
