@@ -1,6 +1,6 @@
 //! What a worker holds: leases, links to peers, and the account of both.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -55,6 +55,22 @@ struct Underway {
     released: AtomicBool,
 }
 
+/// Leases that were released before their install came, the latest ones: each call has a stream of its own, and one may
+/// overtake another.
+#[derive(Default)]
+struct Forgone(VecDeque<LeaseId>);
+
+impl Forgone {
+    const MOST: usize = 256;
+
+    fn note(&mut self, lease: LeaseId) {
+        if self.0.len() == Self::MOST {
+            self.0.pop_front();
+        }
+        self.0.push_back(lease);
+    }
+}
+
 /// Lists one until it is over.
 struct Listed<'a>(&'a Node, StepKey);
 
@@ -87,6 +103,7 @@ pub struct Node {
     window: Arc<Window>,
     held: Mutex<BTreeMap<LeaseId, Held>>,
     installing: Mutex<BTreeMap<LeaseId, Arc<Underway>>>,
+    forgone: Mutex<Forgone>,
     local_clients: Mutex<BTreeMap<String, Arc<dyn ArtifactSource>>>,
 }
 
@@ -122,6 +139,7 @@ impl Node {
             window: Arc::new(window),
             held: Mutex::default(),
             installing: Mutex::default(),
+            forgone: Mutex::default(),
             local_clients: Mutex::default(),
         })
     }
@@ -159,6 +177,10 @@ impl Node {
         self.install_counted(grant, &underway).await
     }
 
+    fn forgone(&self) -> MutexGuard<'_, Forgone> {
+        self.forgone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn installing(&self) -> MutexGuard<'_, BTreeMap<LeaseId, Arc<Underway>>> {
         self.installing
             .lock()
@@ -168,6 +190,9 @@ impl Node {
     async fn install_counted(self: &Arc<Self>, grant: Grant, underway: &Underway) -> Result<()> {
         if let Some(refusal) = self.engine.gate.refusal() {
             return Err(refusal.clone());
+        }
+        if self.forgone().0.contains(&grant.lease) {
+            return Err(released_early(grant.lease));
         }
         let violation = |why: &str| Err(Error::new(Code::ProtocolViolation, why));
         let program = grant.program.clone();
@@ -255,8 +280,7 @@ impl Node {
         self.hub.add_lease(lease.clone());
         if underway.released.load(Ordering::Relaxed) {
             self.release(lease.id, None);
-            let msg = format!("{} was released while it was installed", lease.id);
-            return Err(Error::new(Code::LeaseRetired, msg));
+            return Err(released_early(lease.id));
         }
         // A link that ended before the lease was in the hub told nobody.
         if let Some(l) = needed.iter().find(|l| l.is_closed()) {
@@ -360,10 +384,14 @@ impl Node {
 
     /// Frees a lease; its steps in flight end, because of the loss of a worker or of their driver.
     pub fn release(&self, id: LeaseId, lost: Option<&Loss>) {
-        if let Some(underway) = self.installing().get(&id) {
+        let installing = self.installing().get(&id).cloned();
+        if let Some(underway) = &installing {
             underway.released.store(true, Ordering::Relaxed);
         }
         let Some(held) = self.held().remove(&id) else {
+            if installing.is_none() {
+                self.forgone().note(id);
+            }
             return;
         };
         let error = match lost {
@@ -496,6 +524,11 @@ impl Node {
             loaded: self.loaded.get(),
         }
     }
+}
+
+fn released_early(lease: LeaseId) -> Error {
+    let msg = format!("{lease} was released while it was installed");
+    Error::new(Code::LeaseRetired, msg)
 }
 
 /// A loss, about this peer.
