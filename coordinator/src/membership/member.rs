@@ -130,6 +130,8 @@ pub struct Member {
     /// When it was last heard, or its certificate went out.
     pub seen: Instant,
     pub life: Life,
+    /// It took the coordinator for lost, which was stopped or cut off: until when it is to be back, and why it parted.
+    pub away: Option<(Instant, String)>,
     /// Out of service until it is asked back, whichever process has the name.
     pub drained: bool,
     /// What is to be said of how its former process ended.
@@ -144,6 +146,7 @@ impl Member {
             reserved_until: None,
             seen: now,
             life: Life::Expected,
+            away: None,
             drained: false,
             remark: String::new(),
         }
@@ -175,7 +178,7 @@ impl Member {
                 offer,
                 standing: Standing::Serving,
                 ..
-            } if !self.drained => Some(offer),
+            } if !self.drained && self.away.is_none() => Some(offer),
             _ => None,
         }
     }

@@ -7,7 +7,8 @@
 //! Invariants
 //! 1. A name has at most one living holder. A newcomer takes it over only with the holder's own certificate, or
 //!    once the holder is lost.
-//! 2. A worker is alive exactly as long as the connection it registered on.
+//! 2. A worker is alive as long as the connection it registered on; and for [`RETURN_BOUND`] more where it ended that
+//!    because it took the coordinator for lost.
 //! 3. A lease that names a worker ends no later than that incarnation does; a client's leases and plans end when it
 //!    leaves, or does not return in time. Whoever else carries such a lease is told.
 //! 4. Members, plans and what is kept of the lost are bounded.
@@ -29,7 +30,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use convoke_common::ids::Incarnation;
 use convoke_common::program::Participant;
-use convoke_common::rpc::{LinkReport, Loss, MemberStatus, close};
+use convoke_common::rpc::{LinkReport, Loss, MemberStatus, RETURN_BOUND, close};
 use tokio::time::Instant;
 
 pub use commands::{Command, ConnectionId, Fingerprint};
@@ -95,10 +96,17 @@ impl Membership {
     /// When [`Membership::handle_timeout`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let names = self.members.values().filter_map(Member::forgotten_at).min();
-        [names, self.plans.next_expiry(), self.drivers.next_expiry()]
-            .into_iter()
-            .flatten()
-            .min()
+        let away = self.members.values().filter_map(|m| m.away.as_ref());
+        let away = away.map(|(until, _)| *until).min();
+        [
+            names,
+            away,
+            self.plans.next_expiry(),
+            self.drivers.next_expiry(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Drops what is no longer worth keeping.
@@ -109,6 +117,14 @@ impl Membership {
         gone.iter().for_each(|name| self.forget(name));
         for driver in self.drivers.overdue(now) {
             self.end_driver(&driver);
+        }
+        let late = |m: &Member| m.away.as_ref().is_some_and(|(until, _)| *until <= now);
+        let late: Vec<String> = self.names_of(late).collect();
+        for name in late {
+            let away = self.members.get_mut(&name).and_then(|m| m.away.take());
+            if let Some((_, why)) = away {
+                self.lose(now, &name, &why);
+            }
         }
     }
 
@@ -215,6 +231,7 @@ impl Membership {
         );
         member.seen = now;
         member.reserved_until = None;
+        member.away = None;
         match before {
             // What ended while nothing reached it, it still holds.
             Life::Lost { offer: last, .. } | Life::Alive { offer: last, .. }
@@ -283,6 +300,17 @@ impl Membership {
         }
     }
 
+    /// A peer ended its connection because it took this coordinator for lost: it was the coordinator that was away. A
+    /// worker has as long to return as a client; until then its leases go on.
+    pub fn parted(&mut self, now: Instant, connection: ConnectionId, why: &str) {
+        self.driver_away(now, connection);
+        let mut members = self.members.values_mut();
+        if let Some(member) = members.find(|m| m.connection() == Some(connection)) {
+            member.away = Some((now + RETURN_BOUND, why.to_owned()));
+            self.commands.push_back(Command::Population(self.serving()));
+        }
+    }
+
     /// Turns a living worker into a lost one and ends its leases.
     fn lose(&mut self, now: Instant, name: &str, why: &str) {
         let leases = self.leases.of_worker(name);
@@ -304,6 +332,7 @@ impl Membership {
             left: *standing == Standing::Leaving,
         };
         member.seen = now;
+        member.away = None;
         let lost = Loss {
             worker: name.to_owned(),
             why: why.to_owned(),

@@ -393,6 +393,30 @@ fn a_worker_back_on_another_connection_keeps_its_leases() {
 }
 
 #[test]
+fn who_took_the_coordinator_for_lost_has_a_while_to_return() {
+    let away = "it lost contact with this process first";
+    let mut rig = rig().workers(2).granted();
+    rig.core.installed(LEASE).unwrap();
+    for n in [0, 1] {
+        rig.core.parted(rig.now, ConnectionId(n), away);
+    }
+    let until = rig.now + RETURN_BOUND;
+    assert_eq!(rig.core.poll_timeout(), Some(until));
+    assert_eq!((rig.core.leases().len(), rig.core.serving()), (1, 0));
+    rig.commands();
+    let mut back = newcomer(5, "w0", 1, 1);
+    back.register.leases = holder(0, 9).register.leases;
+    rig.core.register(rig.now, back).unwrap();
+    assert_eq!(rig.core.serving(), 1);
+    rig.commands();
+    // The other one does not.
+    rig.core.handle_timeout(until - Duration::from_millis(1));
+    assert_eq!(rig.commands(), []);
+    rig.core.handle_timeout(until);
+    assert_eq!(rig.commands(), [release_for(&[5], "w1", away)]);
+}
+
+#[test]
 fn losing_a_worker_retires_its_leases() {
     let mut rig = rig().workers(3).granted();
     rig.core.installed(LEASE).unwrap();

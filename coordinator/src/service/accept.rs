@@ -143,17 +143,18 @@ async fn attend(service: Arc<Service>, connection: Connection, identity: Option<
         let why = watched.and_then(|w| w.ended());
         tracing::info!(name = %caller.identity.name, role = %caller.identity.role, why, "connection ended");
         // One that takes this coordinator for lost closes the connection too, and comes back.
-        let said_so = match connection.close_reason() {
-            Some(ConnectionError::ApplicationClosed(close)) => close.error_code != CLOSE_LOST,
-            _ => false,
+        let closed = match connection.close_reason() {
+            Some(ConnectionError::ApplicationClosed(close)) => Some(close.error_code),
+            _ => None,
         };
         let why = why.unwrap_or_else(|| "the coordinator ended its connection".to_owned());
         // Fails only when the coordinator stops, which ends nobody's lease.
         let _ = service
             .core
-            .call(move |core, now| match said_so {
-                true => core.left(now, id, &why),
-                false => core.closed(now, id, &why),
+            .call(move |core, now| match closed {
+                Some(CLOSE_LOST) => core.parted(now, id, &why),
+                Some(_) => core.left(now, id, &why),
+                None => core.closed(now, id, &why),
             })
             .await;
     }
