@@ -136,7 +136,7 @@ enum Message<T> {
     },
 }
 
-/// A deadline beyond [`BACKSTOP`] counts as that.
+/// A deadline beyond `BACKSTOP` counts as that.
 impl<T: DeserializeOwned> Arriving for ClientMessage<T> {
     fn decode(bytes: &[u8]) -> Result<Self, codec::CodecError> {
         Ok(match codec::decode(bytes)? {
