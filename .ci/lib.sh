@@ -12,17 +12,28 @@ export DOCKER_BUILDKIT=0 COMPOSE_DOCKER_CLI_BUILD=0
 
 die() { echo "$*" >&2; exit 1; }
 
-# One build for every script, of packages whose dependencies have the features that the README's command gives them:
-# others would have everything compiled twice.
-release_build() { cargo build --quiet --release --package convoke-cli --package convoke-conformance; }
+# The binary that the scripts run. The whole of .ci/run takes it out of the image, which it makes all the same: a release
+# build takes minutes. One step alone, or a script, has cargo build it.
+product() {
+  if [ -z "${CONVOKE_PRODUCT:-}" ]; then
+    cargo build --quiet --release
+    CONVOKE_PRODUCT=$root/target/release/convoke
+  fi
+  echo "$CONVOKE_PRODUCT"
+}
 
-# The image, made by one script at a time; the others find its layers.
 docker_image() (
   .ci/images
-  exec {lock}>"$cache/image.lock"
-  flock "$lock"
   docker build --quiet --tag convoke:latest . >/dev/null
 )
+
+# image_binary FILE: copies the binary out of the image.
+image_binary() {
+  local container
+  container=$(docker create convoke:latest)
+  docker cp --quiet "$container:/usr/local/bin/convoke" "$1"
+  docker rm "$container" >/dev/null
+}
 
 # need COMMAND PACKAGE...: installs the Debian packages unless the command is there.
 need() { command -v "$1" >/dev/null || install_packages "${@:2}"; }
