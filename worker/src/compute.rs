@@ -3,45 +3,15 @@
 //! One job is interpreted at a time, on a thread of the pool, so that a kernel that splits itself finds its
 //! own thread and the others in one pool, without a hand-over; other jobs wait by priority.
 
-use std::collections::BinaryHeap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use convoke_common::world::{Compute, Job, Refusal, RefusedJob};
+use convoke_common::world::{Compute, Job, JobQueue, Refusal, RefusedJob};
 
 use crate::measure::measure;
 
-/// Jobs that may wait: far above steps in flight of all leases together.
-const QUEUE: usize = 1 << 16;
-
-struct Waiting {
-    priority: i64,
-    sequence: u64,
-    job: Job,
-}
-
-impl Ord for Waiting {
-    fn cmp(&self, other: &Waiting) -> std::cmp::Ordering {
-        self.priority
-            .cmp(&other.priority)
-            .then(other.sequence.cmp(&self.sequence))
-    }
-}
-impl PartialOrd for Waiting {
-    fn partial_cmp(&self, other: &Waiting) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl PartialEq for Waiting {
-    fn eq(&self, other: &Waiting) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-impl Eq for Waiting {}
-
 #[derive(Default)]
 struct State {
-    waiting: BinaryHeap<Waiting>,
-    sequence: u64,
+    waiting: JobQueue<Job>,
     active: bool,
 }
 
@@ -76,7 +46,7 @@ impl Threads {
             let job = {
                 let mut s = state.lock().unwrap_or_else(PoisonError::into_inner);
                 match s.waiting.pop() {
-                    Some(w) => w.job,
+                    Some(job) => job,
                     None => {
                         s.active = false;
                         return;
@@ -100,19 +70,11 @@ impl Compute for Threads {
 
     fn submit(&self, priority: i64, job: Job) -> Result<(), RefusedJob> {
         let mut s = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if s.waiting.len() >= QUEUE {
-            return Err(RefusedJob {
-                job,
-                reason: Refusal::Full,
-            });
-        }
-        s.sequence += 1;
-        let sequence = s.sequence;
-        s.waiting.push(Waiting {
-            priority,
-            sequence,
+        let pushed = s.waiting.push(priority, job);
+        pushed.map_err(|job| RefusedJob {
             job,
-        });
+            reason: Refusal::Full,
+        })?;
         if !std::mem::replace(&mut s.active, true) {
             let state = self.state.clone();
             self.pool.spawn(move || Threads::drain(&state));

@@ -7,27 +7,11 @@ use crate::world::Host;
 
 use super::Row;
 
-/// The rows whose faults are drawn; the others come with the workload.
-pub const DRAWN: [Row; 18] = [
-    Row::Loss,
-    Row::Delay,
-    Row::Reorder,
-    Row::Duplicate,
-    Row::Corrupt,
-    Row::Cut,
-    Row::OneWay,
-    Row::CrashWorker,
-    Row::CrashCoordinator,
-    Row::CrashClient,
-    Row::Pause,
-    Row::Slow,
-    Row::OutOfMemory,
-    Row::Refuse,
-    Row::Panic,
-    Row::Hang,
-    Row::Clock,
-    Row::Forge,
-];
+/// The rows whose faults are drawn; a kernel's own error comes with the workload.
+pub fn drawn() -> Vec<Row> {
+    let drawn = Row::ALL.into_iter().filter(|r| *r != Row::KernelError);
+    drawn.collect()
+}
 
 /// The host that a fault strikes; numbers beyond what is there count modulo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -131,7 +115,7 @@ impl Harm {
 /// Packets in a million that may be lost without anybody noticing but by the delay.
 const MENDED: u32 = 150_000;
 
-/// A random fault of one of the [`DRAWN`] rows: target, harm and how long it lasts.
+/// A random fault of one of the [`drawn`] rows: target, harm and how long it lasts.
 pub fn draw(row: Row, d: &mut Draw) -> (Target, Harm, u32) {
     let worker = Target::Worker(d.below(8) as u16);
     let client = Target::Client(d.below(4) as u16);

@@ -8,7 +8,7 @@ mod inject;
 use serde::{Deserialize, Serialize};
 
 pub use cells::{Cells, Row, StepState};
-pub use harm::{DRAWN, Harm, Target, draw as draw_harm};
+pub use harm::{Harm, Target, draw as draw_harm, drawn};
 pub use inject::{Air, Injector, Injured};
 
 /// One fault.

@@ -2,7 +2,7 @@
 
 use super::{CallSpec, ClientSpec, ModelUse, Scenario, WorkerSpec};
 use crate::draw::Draw;
-use crate::faults::{DRAWN, Fault, StepState, When, draw_harm};
+use crate::faults::{Fault, StepState, When, draw_harm, drawn};
 use crate::workload::{AXIS_BOUND, ModelSpec};
 
 /// Milliseconds within which calls begin and faults strike.
@@ -100,7 +100,7 @@ fn call(d: &mut Draw, models: u64) -> CallSpec {
 }
 
 fn fault(d: &mut Draw) -> Fault {
-    let row = d.pick(&DRAWN);
+    let row = d.pick(&drawn());
     let (target, harm, lasts) = draw_harm(row, d);
     let after = d.below(u64::from(BUSY)) as u32;
     let when = match d.chance(80) {

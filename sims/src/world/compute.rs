@@ -3,12 +3,11 @@
 //! One job runs at a time and each launches one kernel, so that time passes between kernels and whatever happens
 //! meanwhile (an abort, a lost peer) meets a step in the middle. Kernels themselves are the real ones.
 
-use std::collections::BinaryHeap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use convoke_common::world::{Compute, Job, Refusal, RefusedJob};
+use convoke_common::world::{Compute, Job, JobQueue, Refusal, RefusedJob};
 
 use super::gate::Gate;
 use super::knobs::Knobs;
@@ -18,38 +17,14 @@ use crate::draw::Draw;
 /// What a simulated worker says that it computes per second, and copies.
 const SPEED: (f64, f64) = (1e9, 1e10);
 
-/// Jobs that may wait, as in production.
-const QUEUE: usize = 1 << 16;
-
+/// A job, and what runs when its turn has come.
 struct Waiting {
-    priority: i64,
-    sequence: u64,
     begin: Option<Job>,
     job: Job,
 }
 
-impl Ord for Waiting {
-    fn cmp(&self, other: &Waiting) -> std::cmp::Ordering {
-        self.priority
-            .cmp(&other.priority)
-            .then(other.sequence.cmp(&self.sequence))
-    }
-}
-impl PartialOrd for Waiting {
-    fn partial_cmp(&self, other: &Waiting) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl PartialEq for Waiting {
-    fn eq(&self, other: &Waiting) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-impl Eq for Waiting {}
-
 struct State {
-    waiting: BinaryHeap<Waiting>,
-    sequence: u64,
+    waiting: JobQueue<Waiting>,
     active: bool,
     draw: Draw,
 }
@@ -71,8 +46,7 @@ impl SimCompute {
             gate,
             knobs,
             state: Arc::new(Mutex::new(State {
-                waiting: BinaryHeap::new(),
-                sequence: 0,
+                waiting: JobQueue::default(),
                 active: false,
                 draw,
             })),
@@ -81,18 +55,15 @@ impl SimCompute {
 
     fn queue(&self, priority: i64, begin: Option<Job>, job: Job) -> Result<(), RefusedJob> {
         let mut s = lock(&self.state);
-        if self.knobs.refuses() || s.waiting.len() >= QUEUE {
-            let reason = Refusal::Full;
-            return Err(RefusedJob { job, reason });
-        }
-        s.sequence += 1;
-        let sequence = s.sequence;
-        s.waiting.push(Waiting {
-            priority,
-            sequence,
-            begin,
+        let full = |job| RefusedJob {
             job,
-        });
+            reason: Refusal::Full,
+        };
+        if self.knobs.refuses() {
+            return Err(full(job));
+        }
+        let pushed = s.waiting.push(priority, Waiting { begin, job });
+        pushed.map_err(|refused| full(refused.job))?;
         if !std::mem::replace(&mut s.active, true) {
             drop(s);
             let drain = drain(self.state.clone(), self.knobs.clone());
