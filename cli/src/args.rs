@@ -1,12 +1,13 @@
 //! The command line. Each flag can be given as a variable too; the flag counts more.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::FalseyValueParser;
+use clap::builder::{FalseyValueParser, TypedValueParser};
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::failure::Failure;
 use crate::values::{
@@ -41,17 +42,30 @@ Examples:
 
 Arrays named expected/NAME in the inputs file are not fed: --verify compares output NAME with them.";
 
+/// The variable of `--json`.
+const JSON: &str = "CONVOKE_JSON";
+
 /// The devices of many machines as one: splits an ONNX model over workers, with the same bits as on one.
 #[derive(Debug, Parser)]
 #[command(name = "convoke", version, after_long_help = EXAMPLES, max_term_width = 110, propagate_version = false)]
 pub struct Cli {
-    /// Print one JSON value on stdout, errors included
-    #[arg(long, global = true, env = "CONVOKE_JSON", value_parser = FalseyValueParser::new())]
+    /// Print one JSON value on stdout, errors included; coordinator, worker and up print one a line: when they are ready,
+    /// and the error that ends them
+    #[arg(long, global = true, env = JSON, value_parser = FalseyValueParser::new())]
     pub json: bool,
     #[command(flatten)]
     pub log: LogArgs,
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// Whether arguments that cannot be parsed, or the variable, ask for JSON.
+pub fn wants_json(arguments: &[OsString]) -> bool {
+    let by_variable = |value: OsString| {
+        let parsed = FalseyValueParser::new().parse_ref(&Cli::command(), None, &value);
+        parsed.unwrap_or(false)
+    };
+    arguments.iter().any(|a| a == "--json") || std::env::var_os(JSON).is_some_and(by_variable)
 }
 
 /// What is logged, to stderr.
@@ -213,19 +227,20 @@ pub struct ModelArgs {
     /// Inputs by name, as numpy.savez writes them
     #[arg(long, value_name = "FILE.npz", env = "CONVOKE_INPUTS")]
     pub inputs: Option<PathBuf>,
-    /// One input, as numpy.save writes it; may be repeated
+    /// One input, as numpy.save writes it; may be repeated, the variable holds one
     #[arg(long, value_name = "NAME=FILE.npy", env = "CONVOKE_INPUT", value_parser = parse_named)]
     pub input: Vec<(String, PathBuf)>,
-    /// Weights that the model has no data for, by name; may be repeated
+    /// Weights that the model has no data for, by name; may be repeated, the variable holds one
     #[arg(long, value_name = "FILE.safetensors", env = "CONVOKE_WEIGHTS")]
     pub weights: Vec<PathBuf>,
     /// Folder that the workers see too (as their own --artifact-root): they read weights beneath it themselves
     #[arg(long, value_name = "DIR", env = "CONVOKE_ARTIFACT_ROOT")]
     pub artifact_root: Option<PathBuf>,
-    /// Largest size of a dynamic axis, as seq=512 or seq=1..512 [default: twice what the inputs need]
+    /// Largest size of a dynamic axis, as seq=512 or seq=1..512; several with commas between, or repeated [default: twice what the inputs need]
     #[arg(long, value_name = "AXIS=SIZE", env = "CONVOKE_DIM", value_delimiter = ',', value_parser = parse_bound)]
     pub dim: Vec<Bound>,
-    /// Run the nodes whose names match (* matches anything) on this worker; may be repeated, the first match counts
+    /// Run the nodes whose names match (* matches anything) on this worker; may be repeated, the first match counts; the
+    /// variable holds one
     #[arg(long, value_name = "PATTERN=WORKER", env = "CONVOKE_PIN", value_parser = parse_pin)]
     pub pin: Vec<Pin>,
     /// Leave out passes that change values in the last bits (batch-norm folding)
@@ -284,7 +299,7 @@ pub struct StatusArgs {
     /// File with a client token
     #[arg(long, value_name = "FILE", env = "CONVOKE_TOKEN_FILE")]
     pub token_file: Option<PathBuf>,
-    /// Say only by the exit code whether all is well: with --state-dir of the coordinator or worker process of this
+    /// Say only by the exit code, and with --json as {"healthy": BOOL}, whether all is well: with --state-dir of the coordinator or worker process of this
     /// machine that has this folder, else of the cluster
     #[arg(long, env = "CONVOKE_HEALTH", value_parser = FalseyValueParser::new())]
     pub health: bool,
@@ -461,7 +476,6 @@ pub enum TokenRole {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_definition_is_consistent() {

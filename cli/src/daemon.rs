@@ -113,7 +113,6 @@ fn token(world: &World, file: &std::path::Path) -> Result<JoinToken, Failure> {
 
 /// Runs a worker until it is stopped.
 pub async fn worker(args: WorkerArgs, json: bool) -> Result<(), Failure> {
-    machine::keep_nothing_large();
     let mut signals = Signals::hear()?;
     let state_dir = match (args.state_dir, &args.name) {
         (Some(dir), _) => dir,

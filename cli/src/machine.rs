@@ -51,16 +51,6 @@ fn cgroup_limit() -> Option<u64> {
     limits.into_iter().min()
 }
 
-/// Has the allocator return blocks of 128 KiB and more to the system when they are freed. By itself glibc starts so,
-/// and with each one that is freed keeps larger ones: a worker that held a model once would stay as large.
-pub fn keep_nothing_large() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: takes two numbers; an allocator that does not know the setting says so and goes on.
-    unsafe {
-        libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10);
-    }
-}
-
 /// Cores that this process may use.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())

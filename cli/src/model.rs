@@ -1,7 +1,7 @@
 //! The model that a command names: its inputs, and how it is to be split.
 
 use convoke::numpy::{read_npy, read_npz};
-use convoke::{Cluster, Code, Error, ModelBuilder, Signature, Tensor};
+use convoke::{Cluster, Code, Error, HostTensor as Tensor, ModelBuilder, Signature};
 
 use crate::args::ModelArgs;
 use crate::failure::Failure;

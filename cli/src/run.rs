@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use convoke::numpy::write_npz;
 use convoke::{
-    CallOptions, Cluster, Code, Error, Model, Outputs, Phase, PlanSummary, Rerun, Retry, Tensor,
+    CallOptions, Cluster, Code, Error, HostTensor as Tensor, Model, Outputs, Phase, PlanSummary,
+    Rerun, Retry,
 };
 use futures::StreamExt;
 use serde::Serialize;
@@ -307,15 +308,15 @@ fn report(args: &RunArgs, done: Done, verdict: Option<Verdict>, json: bool) -> R
         attempts: done.reruns.into_iter().map(Attempt::from).collect(),
         error,
     };
-    if json {
-        output::json(&report)?;
-    } else {
-        output::print(&text(&report, &done.outputs))?;
-    }
+    let told = match json {
+        true => output::json(&report),
+        false => output::print(&text(&report, &done.outputs)),
+    };
+    // Whether or not anybody could be told, a result that is not as it should be is the failure.
     match report.error {
         Some(e) if json => Err(Failure::Reported(e)),
         Some(e) => Err(e.into()),
-        None => Ok(()),
+        None => told,
     }
 }
 

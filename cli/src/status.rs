@@ -6,6 +6,7 @@ use std::path::Path;
 use convoke::{Cluster, ClusterStatus, Code, Error};
 use convoke_common::rpc::{LinkStatus, MemberState, MemberStatus, QuarantineStatus, WorkerStatus};
 use convoke_coordinator::admin::{Client, socket_in};
+use serde::Serialize;
 
 use crate::args::StatusArgs;
 use crate::failure::Failure;
@@ -17,14 +18,12 @@ use crate::{cluster, health, output};
 pub async fn status(args: StatusArgs, json: bool) -> Result<(), Failure> {
     let mut signals = Signals::hear()?;
     if args.health {
-        return match signals.or(healthy(&args)).await {
-            Err(Failure::Error(e)) => {
-                // For whoever looks why: the exit code alone is the answer.
-                output::note(&format!("unhealthy: {e}"));
-                Err(Failure::Silent)
-            }
-            other => other,
+        let error = match signals.or(healthy(&args)).await {
+            Ok(()) => None,
+            Err(Failure::Error(e)) => Some(e),
+            Err(other) => return Err(other),
         };
+        return tell(error, json);
     }
     let Some(address) = &args.connect else {
         let msg = "status needs --connect HOST:PORT and --token-file FILE";
@@ -34,6 +33,30 @@ pub async fn status(args: StatusArgs, json: bool) -> Result<(), Failure> {
     match json {
         true => output::json(&status),
         false => output::print(&text(&status)),
+    }
+}
+
+/// How it is, as `--json` has it.
+#[derive(Serialize)]
+struct Health {
+    healthy: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Error>,
+}
+
+/// The exit code is the answer; the rest is for whoever looks why.
+fn tell(error: Option<Error>, json: bool) -> Result<(), Failure> {
+    if let Some(e) = &error {
+        output::note(&format!("unhealthy: {e}"));
+    }
+    let healthy = error.is_none();
+    let told = match json {
+        true => output::json(&Health { healthy, error }),
+        false => Ok(()),
+    };
+    match healthy {
+        true => told,
+        false => Err(Failure::Silent),
     }
 }
 
@@ -103,9 +126,10 @@ fn text(s: &ClusterStatus) -> String {
             "RESIDENT",
             "PEAK RSS",
             "STEPS",
+            "HANDLES",
             "INCARNATION",
         ];
-        text.push_str(&output::table(&head, &[4, 5, 6, 7, 8, 9], &rows));
+        text.push_str(&output::table(&head, &[4, 5, 6, 7, 8, 9, 10], &rows));
     }
     if !s.leases.is_empty() {
         text.push_str("programs\n");
@@ -146,6 +170,10 @@ fn text(s: &ClusterStatus) -> String {
         let rows: Vec<Vec<String>> = s.quarantine.iter().map(quarantined).collect();
         let head = ["NODE", "FUNCTION", "STATE", "DEATHS"];
         text.push_str(&output::table(&head, &[], &rows));
+    }
+    for m in s.members.iter().filter(|m| !m.ops.is_empty()) {
+        let ops: Vec<&str> = m.ops.iter().map(|op| &*op.name).collect();
+        text.push_str(&format!("{} has custom ops: {}\n", m.name, ops.join(", ")));
     }
     for m in s.members.iter().filter(|m| !m.remark.is_empty()) {
         text.push_str(&format!("{}: {}\n", m.name, m.remark));
@@ -213,6 +241,7 @@ fn member(m: &MemberStatus) -> Vec<String> {
         of(&|w| bytes(w.resident)),
         of(&|w| bytes(w.resident_peak)),
         of(&|w| format!("{} live, {} done", w.live_steps, w.steps_done)),
+        of(&|w| format!("{}, {}", w.live_handles, bytes(w.handle_bytes))),
         m.incarnation.to_string(),
     ]
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use convoke_common::error::{Code, Error};
 use convoke_common::identity::Role;
 use convoke_coordinator::token_file;
-use futures::future::select_all;
+use futures::future::join_all;
 use serde::Serialize;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
@@ -61,14 +61,15 @@ impl Drop for RunDir {
     }
 }
 
-/// A child process that said that it is ready.
+/// A child process, started again and again.
 struct Process {
     what: String,
-    child: Child,
+    recipe: Recipe,
+    child: Option<Child>,
     /// The pipe whose end tells it to stop. Kept out of `child`, which closes its own before it waits.
     pipe: Option<ChildStdin>,
-    recipe: Recipe,
-    started: Instant,
+    /// When it was ready.
+    ready: Instant,
     /// Before it is started again.
     pause: Duration,
 }
@@ -200,44 +201,118 @@ fn child(role: &str, log: &LogArgs) -> Command {
     command
 }
 
-/// Starts a child and waits until it says that it is ready.
+/// Starts a child and waits until it says that it is ready. Among `processes` at once, it is stopped whatever happens.
 async fn spawn(what: &str, recipe: Recipe, processes: &mut Vec<Process>) -> Result<Ready, Failure> {
-    let mut child = recipe()
-        .spawn()
-        .map_err(|e| Failure::io(&format!("cannot start {what}"), &e))?;
-    let (stdout, pipe) = (child.stdout.take(), child.stdin.take());
-    // Kept at once, so that it is stopped whatever happens.
-    processes.push(Process {
+    let process = processes.push_mut(Process {
         what: what.to_owned(),
-        child,
-        pipe,
         recipe,
-        started: Instant::now(),
+        child: None,
+        pipe: None,
+        ready: Instant::now(),
         pause: RESTART.0,
     });
-    let Some(stdout) = stdout else {
-        return Err(Error::internal("a child without stdout").into());
-    };
-    let mut line = String::new();
-    let mut reader = BufReader::new(stdout);
-    let read = timeout(START_BOUND, reader.read_line(&mut line)).await;
-    let failed = |why: &str| {
-        let e = Error::new(Code::Io, format!("{what} did not start: {why}"));
-        Failure::Error(e)
-    };
-    match read {
-        Err(_) => return Err(failed("it is not ready after 30 s")),
-        Ok(Err(e)) => return Err(failed(&e.to_string())),
-        Ok(Ok(_)) => {}
+    process.start().await
+}
+
+impl Process {
+    /// Starts it, and waits until it says that it is ready.
+    async fn start(&mut self) -> Result<Ready, Failure> {
+        let what = &self.what;
+        let mut child = (self.recipe)()
+            .spawn()
+            .map_err(|e| Failure::io(&format!("cannot start {what}"), &e))?;
+        let stdout = child.stdout.take();
+        self.pipe = child.stdin.take();
+        self.child = Some(child);
+        let Some(stdout) = stdout else {
+            return Err(Error::internal("a child without stdout").into());
+        };
+        let mut line = String::new();
+        let mut reader = BufReader::new(stdout);
+        let read = timeout(START_BOUND, reader.read_line(&mut line)).await;
+        let failed = |why: &str| {
+            let e = Error::new(Code::Io, format!("{what} did not start: {why}"));
+            Failure::Error(e)
+        };
+        match read {
+            Err(_) => return Err(failed("it is not ready after 30 s")),
+            Ok(Err(e)) => return Err(failed(&e.to_string())),
+            Ok(Ok(_)) => {}
+        }
+        #[derive(serde::Deserialize)]
+        struct Failed {
+            error: Error,
+        }
+        if let Ok(Failed { error }) = serde_json::from_str(&line) {
+            return Err(error.into());
+        }
+        let ready = serde_json::from_str(&line);
+        let ready = ready.map_err(|_| failed("it ended before it was ready"))?;
+        self.ready = Instant::now();
+        Ok(ready)
     }
-    #[derive(serde::Deserialize)]
-    struct Failed {
-        error: Error,
+
+    /// Waits for its end: whether that was as it was told, and how it was.
+    async fn ended(&mut self) -> (bool, String) {
+        let ended = match &mut self.child {
+            Some(child) => child.wait().await,
+            None => return (false, "it did not start".into()),
+        };
+        let left = ended.as_ref().is_ok_and(|s| s.success());
+        (
+            left,
+            ended.map_or_else(|e| e.to_string(), |s| s.to_string()),
+        )
     }
-    if let Ok(Failed { error }) = serde_json::from_str(&line) {
-        return Err(error.into());
+
+    async fn kill(&mut self) {
+        if let Some(child) = &mut self.child {
+            // It is gone already otherwise.
+            let _ = child.kill().await;
+        }
     }
-    serde_json::from_str(&line).map_err(|_| failed("it ended before it was ready"))
+
+    /// Starts it again until it is ready, after pauses that grow while it does not last.
+    async fn restart(&mut self) {
+        if self.ready.elapsed() > RESTART.1 {
+            self.pause = RESTART.0;
+        }
+        loop {
+            tokio::time::sleep(self.pause).await;
+            self.pause = (self.pause * 2).min(RESTART.1);
+            match self.start().await {
+                Ok(_) => return,
+                Err(Failure::Error(e)) => {
+                    tracing::warn!("{} did not start again: {e}", self.what);
+                }
+                Err(_) => tracing::warn!("{} did not start again", self.what),
+            }
+            self.kill().await;
+        }
+    }
+
+    /// Starts it again whenever it fails, as a service manager would, until it ends as it was told.
+    async fn keep(&mut self) {
+        loop {
+            let (left, how) = self.ended().await;
+            let what = &self.what;
+            if left {
+                tracing::warn!("{what} has left as it was told, and is not started again");
+                return;
+            }
+            tracing::warn!("{what} ended by itself ({how}); it is started again");
+            self.restart().await;
+        }
+    }
+
+    /// Ends it; the end of the pipe is what tells it to.
+    async fn end(mut self, bound: Duration) {
+        drop(self.pipe.take());
+        if timeout(bound, self.ended()).await.is_err() {
+            tracing::warn!("{} does not stop and is killed", self.what);
+            self.kill().await;
+        }
+    }
 }
 
 fn tell(c: &Cluster, json: bool) -> Result<(), Failure> {
@@ -259,72 +334,28 @@ fn tell(c: &Cluster, json: bool) -> Result<(), Failure> {
     ))
 }
 
-/// Waits for a signal. A worker that fails is started again, as a service manager would; one that ends as it was told
-/// stays away. Without the coordinator there is nothing to go on with.
-async fn watch(signals: &mut Signals, processes: &mut Vec<Process>) -> Result<(), Failure> {
-    loop {
-        let exits = processes.iter_mut().map(|p| Box::pin(p.child.wait()));
-        let (ended, which) = tokio::select! {
-            biased;
-            () = signals.wait() => return Ok(()),
-            (ended, which, _) = select_all(exits) => (ended, which),
-        };
-        let left = ended.as_ref().is_ok_and(|s| s.success());
-        let how = ended.map_or_else(|e| e.to_string(), |s| s.to_string());
-        if which > 0 && left {
-            let gone = processes.remove(which);
-            tracing::warn!(
-                "{} has left as it was told, and is not started again",
-                gone.what
-            );
-            continue;
-        }
-        let Some(process) = processes.get_mut(which) else {
-            continue;
-        };
-        if which == 0 {
-            let e = Error::new(
-                Code::PeerLost,
-                format!("{} ended by itself: {how}", process.what),
-            );
-            return Err(e
-                .advise("its log above says why; the workers are stopped")
-                .into());
-        }
-        tracing::warn!(
-            "{} ended by itself ({how}); it is started again",
-            process.what
-        );
-        tokio::select! {
-            biased;
-            () = signals.wait() => return Ok(()),
-            () = restart(process) => {}
-        }
-    }
-}
-
-/// Starts a child again, after a pause that grows while it does not last.
-async fn restart(process: &mut Process) {
-    loop {
-        let lasted = process.started.elapsed() > RESTART.1;
-        let pause = if lasted { RESTART.0 } else { process.pause };
-        tokio::time::sleep(pause).await;
-        let mut started = Vec::new();
-        let result = spawn(&process.what, process.recipe.clone(), &mut started).await;
-        if let Some(next) = started.pop() {
-            *process = Process {
-                pause: (pause * 2).min(RESTART.1),
-                ..next
-            };
-        }
-        match result {
-            Ok(_) => return,
-            Err(Failure::Error(e)) => {
-                tracing::warn!("{} did not start again: {e}", process.what);
-            }
-            Err(_) => tracing::warn!("{} did not start again", process.what),
-        }
-    }
+/// Waits for a signal, and keeps the workers meanwhile, each by itself. Without the coordinator there is nothing to go
+/// on with.
+async fn watch(signals: &mut Signals, processes: &mut [Process]) -> Result<(), Failure> {
+    let Some((coordinator, workers)) = processes.split_first_mut() else {
+        return Err(Error::internal("a cluster without a coordinator").into());
+    };
+    let kept = async {
+        join_all(workers.iter_mut().map(Process::keep)).await;
+        // All have left; others may join.
+        std::future::pending().await
+    };
+    let (_, how) = tokio::select! {
+        biased;
+        () = signals.wait() => return Ok(()),
+        ended = coordinator.ended() => ended,
+        ended = kept => ended,
+    };
+    let msg = format!("the coordinator ended by itself: {how}");
+    let e = Error::new(Code::PeerLost, msg);
+    Err(e
+        .advise("its log above says why; the workers are stopped")
+        .into())
 }
 
 async fn stop(processes: Vec<Process>, bound: Duration) {
@@ -333,8 +364,8 @@ async fn stop(processes: Vec<Process>, bound: Duration) {
     let coordinator = processes.next();
     let all = async {
         // Workers first: the coordinator still hears that they leave.
-        futures::future::join_all(processes.map(|p| end(p, bound))).await;
-        futures::future::join_all(coordinator.map(|p| end(p, bound))).await;
+        join_all(processes.map(|p| p.end(bound))).await;
+        join_all(coordinator.map(|p| p.end(bound))).await;
     };
     match &mut signals {
         Some(s) => {
@@ -346,15 +377,5 @@ async fn stop(processes: Vec<Process>, bound: Duration) {
             }
         }
         None => all.await,
-    }
-}
-
-/// Ends one child; the end of the pipe is what tells it to.
-async fn end(mut p: Process, bound: Duration) {
-    drop(p.pipe.take());
-    if timeout(bound, p.child.wait()).await.is_err() {
-        tracing::warn!("{} does not stop and is killed", p.what);
-        // It is gone already otherwise.
-        let _ = p.child.kill().await;
     }
 }

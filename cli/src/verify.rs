@@ -1,6 +1,6 @@
 //! `--verify`: the bits of one worker, and the values that another runtime computed.
 
-use convoke::{DType, Outputs, Tensor};
+use convoke::{DType, HostTensor as Tensor, Outputs};
 use convoke_common::Element;
 use serde::Serialize;
 

@@ -16,7 +16,7 @@ use common::cluster::{ANYWHERE, Processes};
 use common::functions::tanh_chain;
 use common::waits::await_member;
 use common::{BOUND, run};
-use convoke::{CallOptions, Cluster, Code, Error, Model, Retry, Tensor};
+use convoke::{CallOptions, Cluster, Code, Error, HostTensor as Tensor, Model, Retry};
 use convoke_common::detection::bounds::{LOST, PROCESS_KILLED};
 use convoke_common::rpc::{LinkStatus, MemberStatus, WorkerStatus};
 use rustix::process::Signal;

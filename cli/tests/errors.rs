@@ -8,8 +8,8 @@ mod common;
 use std::path::Path;
 
 use common::{Daemon, Finished, Scratch, convoke, finish, fixture, run};
-use convoke::numpy::write_npz;
-use convoke::{DType, Tensor};
+use convoke::numpy::{read_npz, write_npz};
+use convoke::{DType, HostTensor as Tensor};
 
 fn text(p: &Path) -> String {
     p.display().to_string()
@@ -287,6 +287,7 @@ fn steps_that_fail() {
                 "node": "/embeddings/word_embeddings/Gather",
                 "op": "Gather",
                 "operands": ["f32[160, 64]", "i64[1, 2]"],
+                "origin": null,
             },
             "stopped": ["w1", "w2"],
             "attached": [],
@@ -360,8 +361,35 @@ fn wrong_usage_exits_with_two() {
         &["run", "m.onnx", "--retry", "never"],
         "error: invalid value 'never' for '--retry <WHEN>'",
     );
-    let json = run(["run", "--json"]).expect(2);
-    assert_eq!(json.json()["error"]["code"], "invalid_argument");
+    let by_variable = |value: &str| {
+        let mut c = convoke(["run"]);
+        c.env("CONVOKE_JSON", value);
+        finish(c.spawn().unwrap()).expect(2)
+    };
+    for json in [run(["run", "--json"]).expect(2), by_variable("1")] {
+        assert_eq!(json.json()["error"]["code"], "invalid_argument");
+    }
+    assert_eq!(by_variable("false").stdout, "");
+}
+
+#[test]
+fn health_as_json_is_one_value() {
+    let scratch = Scratch::new("health");
+    let ask = ["status", "--health", "--json"];
+    let at = |dir: &str| run(ask.iter().chain(&["--state-dir", dir]));
+    let none = at(&text(&scratch.path("none"))).expect(1).json();
+    assert_eq!(none["healthy"], false, "{none}");
+    assert_eq!(none["error"]["code"], "not_found", "{none}");
+    let state = text(&scratch.path("state"));
+    let listen = "127.0.0.1:0";
+    let args = ["coordinator", "--listen", listen, "--state-dir", &state];
+    let daemon = Daemon::start(args);
+    daemon.line();
+    let well = at(&state).expect(0);
+    assert_eq!(well.stdout, "{\"healthy\":true}\n");
+    assert_eq!(daemon.interrupt(), Some(0));
+    let usage = run(ask).expect(2).json();
+    assert_eq!(usage["error"]["code"], "invalid_argument", "{usage}");
 }
 
 #[test]
@@ -405,11 +433,25 @@ fn nobody_reading_is_no_panic() {
     assert!(!finish(child).stderr.contains("panicked"));
     let model = text(&fixture("digits/model.onnx"));
     let inputs = text(&fixture("digits/test.npz"));
-    let mut child = convoke(["run", &model, "--inputs", &inputs, "--local", "1"])
-        .spawn()
-        .unwrap();
-    drop(child.stdout.take());
-    let done = finish(child);
-    assert_eq!(done.code, Some(0), "{done:#?}");
-    assert!(!done.stderr.contains("panicked"), "{done:#?}");
+    let scratch = Scratch::new("unread");
+    let mut arrays = read_npz(fixture("digits/test.npz")).unwrap();
+    for (name, array) in &mut arrays {
+        if name.starts_with("expected/") {
+            *array = Tensor::zeros(array.dtype(), array.shape()).unwrap();
+        }
+    }
+    let wrong = scratch.path("wrong.npz");
+    write_npz(&wrong, &arrays).unwrap();
+    let wrong = text(&wrong);
+    let check = |inputs: &str, more: &[&str], code: i32, expected: &str| {
+        let args = ["run", &model, "--inputs", inputs, "--local", "1"];
+        let mut child = convoke(args.iter().chain(more)).spawn().unwrap();
+        drop(child.stdout.take());
+        let done = finish(child).expect(code);
+        assert!(done.stderr.contains(expected), "{done:#?}");
+    };
+    check(&inputs, &[], 0, "");
+    let differs = "error: output 'logits' differs from the expected";
+    check(&wrong, &["--verify"], 1, differs);
+    check(&wrong, &["--verify", "--json"], 1, differs);
 }

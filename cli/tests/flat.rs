@@ -11,7 +11,7 @@ use common::cluster::Processes;
 use common::functions::tanh_chain;
 use common::usage::Usage;
 use common::waits::await_status;
-use convoke::{Model, Tensor};
+use convoke::{HostTensor as Tensor, Model};
 use convoke_common::rpc::WorkerStatus;
 use futures::StreamExt;
 

@@ -17,7 +17,9 @@ use common::functions::{SQUARE, square};
 use common::kernels::{freeze, in_kernel};
 use common::waits::{await_member, await_that};
 use common::{BOUND, Daemon, Finished, Scratch, run};
-use convoke::{CallOptions, Cluster, Code, DType, Model, Outputs, Retry, Tensor, Token};
+use convoke::{
+    CallOptions, Cluster, Code, DType, HostTensor as Tensor, Model, Outputs, Retry, Token,
+};
 use convoke_common::rpc::{MemberState, MemberStatus};
 use rustix::process::Signal;
 

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Scratch, fixture, run};
-use convoke::Tensor;
+use convoke::HostTensor as Tensor;
 use convoke::numpy::{read_npz, write_npy, write_npz};
 
 fn digits() -> [String; 3] {

@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 use common::cluster::Processes;
 use common::functions::{node, product_chain};
 use common::{BOUND, fixture, run};
+use convoke::graph::Function;
 use convoke::{
-    CallOptions, Code, DType, Error, Function, Model, Outputs, Phase, Rerun, Retry, Tensor,
+    CallOptions, Code, DType, Error, HostTensor as Tensor, Model, Outputs, Phase, Rerun, Retry,
     TensorType,
 };
 use convoke_common::graph::{Attr, Attrs, Literal};

@@ -275,21 +275,56 @@ fn is_running(s: &serde_json::Value) -> bool {
     s["members"][1]["status"]["steps_done"].as_u64() > Some(0)
 }
 
+/// Kills the child with this state folder.
+fn kill(state_dir: &Path) {
+    let folders = std::fs::read_dir("/proc").unwrap().flatten();
+    let found = folders.filter_map(|f| {
+        let line = std::fs::read(f.path().join("cmdline")).ok()?;
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        let folder = format!("--state-dir {} ", state_dir.display());
+        let is = line.contains("--attached") && line.contains(&folder);
+        is.then(|| f.file_name().to_str()?.parse::<i32>().ok())?
+    });
+    let pid = rustix::process::Pid::from_raw(found.last().unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
+#[test]
+fn workers_and_coordinator_are_watched_while_a_worker_cannot_be_started() {
+    let scratch = Scratch::new("watched");
+    let run_dir = scratch.path("run");
+    let (daemon, ready) = up(&run_dir, "2");
+    let token = Path::new(ready["worker_token_file"].as_str().unwrap());
+    let secret = std::fs::read(token).unwrap();
+    std::fs::remove_file(token).unwrap();
+    let state = |s: &serde_json::Value, i: usize| s["members"][i]["state"].clone();
+    let incarnation = |s: &serde_json::Value| s["members"][1]["incarnation"].clone();
+    kill(&run_dir.join("w0"));
+    await_status(&ready, |s| state(s, 0) == "lost");
+    // The second one, too, is started once that is possible.
+    let before = incarnation(&status(&ready));
+    kill(&run_dir.join("w1"));
+    await_status(&ready, |s| state(s, 1) == "lost");
+    std::fs::write(token, secret).unwrap();
+    await_status(&ready, |s| {
+        state(s, 0) == "alive" && state(s, 1) == "alive" && incarnation(s) != before
+    });
+
+    std::fs::remove_file(token).unwrap();
+    kill(&run_dir.join("w0"));
+    await_status(&ready, |s| state(s, 0) == "lost");
+    kill(&run_dir.join("coordinator"));
+    assert_eq!(daemon.wait(), Some(1));
+    assert!(processes(run_dir.to_str().unwrap()).is_empty());
+    assert!(!run_dir.exists());
+}
+
 #[test]
 fn a_killed_worker_comes_back() {
     let scratch = Scratch::new("kill");
     let run_dir = scratch.path("run");
     let (daemon, ready) = up(&run_dir, "3");
-    let w1 = run_dir.join("w1");
-    let folders = std::fs::read_dir("/proc").unwrap().flatten();
-    let found = folders.filter_map(|f| {
-        let line = std::fs::read(f.path().join("cmdline")).ok()?;
-        let line = String::from_utf8_lossy(&line).replace('\0', " ");
-        let is = line.contains("--attached") && line.contains(&format!("{} ", w1.display()));
-        is.then(|| f.file_name().to_str()?.parse::<i32>().ok())?
-    });
-    let pid = rustix::process::Pid::from_raw(found.last().unwrap()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    kill(&run_dir.join("w1"));
     await_status(&ready, |s| s["members"][1]["state"] == "lost");
     // The next run waits for the third worker, which is started again.
     let again = common::finish(digits(&ready, "1")).expect(0).json();

@@ -17,7 +17,8 @@ mod harness;
 
 use std::time::{Duration, Instant};
 
-use convoke::{Code, DType, Function, Model, Tensor, TensorType};
+use convoke::graph::Function;
+use convoke::{Code, DType, HostTensor as Tensor, Model, TensorType};
 use convoke_common::graph::{Attr, Attrs, Node, Part, ValueId};
 use harness::{TURN, cluster, quantiles};
 

@@ -14,115 +14,17 @@
 
 mod harness;
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use convoke::{DType, Embedded, Model, Tensor};
-use convoke_common::identity::{
-    ClusterCa, PeerName, RevocationList, Role, TlsConfigs, dial, greet,
-};
-use convoke_common::world::quic::{RecvStream, SendStream};
-use convoke_common::world::{Endpoint, EndpointOptions, World};
-use harness::{ANY, TURN, WAIT, cluster, on_thread, quantiles, world};
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use convoke::{DType, Embedded, HostTensor as Tensor, Model};
+use harness::relay::Relay;
+use harness::{TURN, cluster, quantiles};
 
 fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("../fixtures/bench")
         .join(name)
-}
-
-async fn endpoint(world: &World, ca: &ClusterCa, name: &str) -> Endpoint {
-    let name: PeerName = name.parse().unwrap();
-    let identity = ca.issue_own(world, Role::Worker, name).unwrap();
-    let revoked = Arc::new(RevocationList::default());
-    let tls = TlsConfigs::cluster(&identity, revoked, world.wall.clone()).unwrap();
-    world
-        .net
-        .endpoint(ANY, &tls, &EndpointOptions::default())
-        .await
-        .unwrap()
-}
-
-/// The stream to a peer that [`incoming`] at the other end returns.
-async fn outgoing(endpoint: &Endpoint, to: SocketAddr) -> SendStream {
-    let dialled = dial(endpoint, to, Role::Worker, WAIT).await.unwrap();
-    let (mut send, _) = dialled.connection.open_bi().await.unwrap();
-    // A stream exists for the peer once something was written to it.
-    send.write_all(&[0; 4]).await.unwrap();
-    send
-}
-
-async fn incoming(endpoint: &Endpoint) -> RecvStream {
-    let greeted = greet(endpoint.accept().await.unwrap(), WAIT).await.unwrap();
-    let (_, mut recv) = greeted.connection.accept_bi().await.unwrap();
-    recv.read_exact(&mut [0; 4]).await.unwrap();
-    recv
-}
-
-/// One party of the relay: passes on what comes.
-fn relay_hop(ca: &Arc<ClusterCa>, name: &'static str, to: SocketAddr) -> SocketAddr {
-    let ca = ca.clone();
-    on_thread(move |tell| async move {
-        let ep = endpoint(&world(), &ca, name).await;
-        tell.send(ep.local_addr()).unwrap();
-        let mut recv = incoming(&ep).await;
-        let mut send = outgoing(&ep, to).await;
-        let mut message = [0; 4];
-        while recv.read_exact(&mut message).await.is_ok() {
-            send.write_all(&message).await.unwrap();
-        }
-    })
-}
-
-/// Asks the relay's driver for rounds: with 1 it answers after each, else after all, with their times.
-struct Relay(UnboundedSender<(usize, mpsc::Sender<Vec<Duration>>)>);
-
-impl Relay {
-    fn start() -> Relay {
-        let ca = Arc::new(ClusterCa::create(&world()).unwrap());
-        let own = ca.clone();
-        // The ring is closed through the driver, so its address is needed first and its first hop last.
-        let (to_first, first) = tokio::sync::oneshot::channel();
-        let (ask, mut asked) = unbounded_channel::<(usize, mpsc::Sender<Vec<Duration>>)>();
-        let (addr, ready) = on_thread(move |tell| async move {
-            let ep = endpoint(&world(), &own, "driver").await;
-            let (tell_ready, ready) = mpsc::channel();
-            tell.send((ep.local_addr(), ready)).unwrap();
-            let mut send = outgoing(&ep, first.await.unwrap()).await;
-            let mut recv = incoming(&ep).await;
-            tell_ready.send(()).unwrap();
-            while let Some((rounds, answer)) = asked.recv().await {
-                let mut times = Vec::with_capacity(rounds);
-                for _ in 0..rounds {
-                    let start = Instant::now();
-                    send.write_all(&[7; 4]).await.unwrap();
-                    recv.read_exact(&mut [0; 4]).await.unwrap();
-                    times.push(start.elapsed());
-                }
-                answer.send(times).unwrap();
-            }
-        });
-        let b = relay_hop(&ca, "b", addr);
-        let a = relay_hop(&ca, "a", b);
-        to_first.send(a).unwrap();
-        ready.recv_timeout(WAIT).unwrap();
-        Relay(ask)
-    }
-
-    fn ask(&self, rounds: usize) -> Vec<Duration> {
-        let (answer, answered) = mpsc::channel();
-        self.0.send((rounds, answer)).unwrap();
-        answered.recv_timeout(WAIT).unwrap()
-    }
-
-    fn called(&self) -> Duration {
-        let start = Instant::now();
-        self.ask(1);
-        start.elapsed()
-    }
 }
 
 async fn call(model: &Model) -> Duration {
@@ -159,7 +61,7 @@ fn measure(rounds: usize) -> Results {
         .pin("second", "w1")
         .in_flight(64);
     let two = caller.block_on(async { load.await.unwrap() });
-    let relay = Relay::start();
+    let relay = Relay::start(&["a", "b"]);
     let own = caller
         .block_on(Embedded::new(1).threads(1).start())
         .unwrap();

@@ -9,7 +9,7 @@
 use std::error::Error;
 use std::path::PathBuf;
 
-use convoke::Tensor;
+use convoke::HostTensor as Tensor;
 use tokenizers::{PaddingParams, Tokenizer, TruncationParams};
 
 const QUERY: &str = "Someone is having a meal.";

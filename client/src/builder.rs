@@ -143,21 +143,26 @@ impl ModelBuilder {
         self
     }
 
-    /// Imports the model and waits for its workers; plans nothing yet.
-    pub(crate) async fn import(&self) -> Result<Inner> {
-        let session = self.cluster.session.clone();
-        let (function, sources) = match &self.origin {
+    /// The function, and the files of its artifacts.
+    pub(crate) async fn read(&self) -> Result<(Arc<Function>, Vec<Source>)> {
+        match &self.origin {
             Origin::File(path) => {
-                let imported = import(&session, path.clone(), self).await?;
-                (Arc::new(imported.function), imported.sources)
+                let imported = import(&self.cluster.session, path.clone(), self).await?;
+                Ok((Arc::new(imported.function), imported.sources))
             }
             Origin::Function(function, sources) => {
                 let verified = function.verify();
                 verified.map_err(|e| Error::new(Code::InvalidGraph, e.to_string()))?;
-                (function.clone(), sources.clone())
+                Ok((function.clone(), sources.clone()))
             }
-        };
-        session.sources.add(&sources);
+        }
+    }
+
+    /// Imports the model and waits for its workers; plans nothing yet.
+    pub(crate) async fn import(&self) -> Result<Inner> {
+        let session = self.cluster.session.clone();
+        let (function, sources) = self.read().await?;
+        let served = session.sources.serve(sources);
         if let WorkerCount::Exactly(need) = self.workers {
             let tell = self.tell.clone();
             let mut told = move |have| tell(Phase::Workers { have, need });
@@ -165,7 +170,7 @@ impl ModelBuilder {
                 .await_workers(need, WORKERS_BOUND, &mut told)
                 .await?;
         }
-        Inner::new(session, function, self)
+        Inner::new(session, function, served, self)
     }
 
     async fn load(self) -> Result<Model> {

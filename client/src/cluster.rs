@@ -15,6 +15,7 @@ use convoke_models::Source;
 use convoke_rendezvous::Hub;
 
 use crate::builder::{ModelBuilder, Origin};
+use crate::eager::Sessions;
 use crate::runtime::NetThread;
 use crate::session::Session;
 
@@ -57,6 +58,7 @@ impl std::str::FromStr for Token {
 pub struct Cluster {
     // Declared before the thread that its tasks run on, so that it is dropped first.
     pub(crate) session: Arc<Session>,
+    pub(crate) eager: Arc<Sessions>,
     #[cfg(feature = "embedded")]
     pub(crate) embedded: Option<Arc<crate::embedded::Parts>>,
     pub(crate) net: NetThread,
@@ -90,12 +92,16 @@ async fn join(
     let session =
         net.run(async move { Session::connect(world, &address, &token.0, state_dir).await });
     let session = session.await?;
-    Ok(Cluster {
+    net.serves(&session.endpoint);
+    let cluster = Cluster {
+        eager: Sessions::new(session.clone()),
         session,
         #[cfg(feature = "embedded")]
         embedded: None,
         net,
-    })
+    };
+    cluster.eager.note_members(&cluster.status().await?);
+    Ok(cluster)
 }
 
 impl Cluster {

@@ -17,15 +17,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use convoke_common::admission::{call, reach};
-use convoke_common::detection::{Detector, Watched};
+use convoke_common::detection::{CLOSE_LOST, Detector, Watched};
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::{Dialled, Role, dial};
 use convoke_common::ids::{Incarnation, LeaseId};
 use convoke_common::mutant;
 use convoke_common::rpc::{self, CoordinatorClient, RETURN_BOUND};
-use convoke_common::world::quic::ConnectionError;
+use convoke_common::world::quic::{Connection, ConnectionError};
 use convoke_common::world::{Endpoint, World};
 use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -43,6 +44,7 @@ const LOOK_UP: u32 = 4;
 enum State {
     There {
         client: CoordinatorClient,
+        connection: Connection,
         /// Counts connections.
         generation: u64,
     },
@@ -53,11 +55,19 @@ enum State {
 
 /// See the module.
 pub(crate) struct CoordinatorLink {
+    world: World,
     address: String,
     state: watch::Receiver<State>,
     wanted: Arc<Notify>,
     held: Arc<Held>,
     stop: CancellationToken,
+}
+
+/// The coordinator as it is there.
+struct Found {
+    client: CoordinatorClient,
+    connection: Connection,
+    generation: u64,
 }
 
 /// The leases that this client holds.
@@ -85,6 +95,40 @@ impl From<Error> for Refused {
     }
 }
 
+/// A connection to the coordinator.
+struct There {
+    watched: Watched,
+    client: CoordinatorClient,
+    /// Carries the client's calls.
+    carrier: JoinHandle<()>,
+}
+
+impl There {
+    fn state(&self, generation: u64) -> State {
+        State::There {
+            client: self.client.clone(),
+            connection: self.watched.connection().clone(),
+            generation,
+        }
+    }
+
+    /// Waits until it has ended: why, and in words. One that stands and carries no calls is ended here.
+    async fn ended(&mut self) -> (ConnectionError, String) {
+        let connection = self.watched.connection();
+        tokio::select! {
+            biased;
+            why = connection.closed() => {
+                let text = self.watched.ended().unwrap_or_else(|| why.to_string());
+                (why, text)
+            }
+            _ = &mut self.carrier => {
+                connection.close(CLOSE_LOST, b"no calls pass");
+                (connection.closed().await, "it takes no more calls".to_owned())
+            }
+        }
+    }
+}
+
 /// How the coordinator is reached.
 pub(crate) struct Way {
     pub(crate) world: World,
@@ -109,24 +153,24 @@ impl Way {
     }
 
     /// Says who speaks, and what it holds.
-    async fn resume(
-        &self,
-        dialled: Dialled,
-        held: &Held,
-    ) -> Result<(Watched, CoordinatorClient), Refused> {
+    async fn resume(&self, dialled: Dialled, held: &Held) -> Result<There, Refused> {
         let watched = self.detector.watch(dialled.connection);
         let resumed = async {
-            let client = rpc::connect_coordinator(&self.world, watched.connection()).await?;
+            let (client, carrier) = rpc::stay_connected(&self.world, watched.connection()).await?;
             let held = held.leases().iter().copied().collect();
             let answer = client.resume(call(), self.driver, held).await;
-            rpc::answer("the coordinator", answer).map(|()| client)
+            rpc::answer("the coordinator", answer).map(|()| (client, carrier))
         };
         match resumed.await {
-            Ok(client) => Ok((watched, client)),
+            Ok((client, carrier)) => Ok(There {
+                watched,
+                client,
+                carrier,
+            }),
             Err(e) => {
-                // Its monitor would keep it up for nobody.
+                // Its monitor would keep it up for nobody. No goodbye: the coordinator may have taken it for resumed.
                 let said = expulsion(watched.connection().close_reason().as_ref());
-                watched.connection().close(0u32.into(), b"not resumed");
+                watched.connection().close(CLOSE_LOST, b"not resumed");
                 Err(Refused {
                     for_good: said.is_some(),
                     error: said.unwrap_or(e),
@@ -139,13 +183,11 @@ impl Way {
     pub(crate) async fn connect(self) -> Result<CoordinatorLink> {
         let held = Arc::<Held>::default();
         let resumed = self.resume(self.reach().await?, &held).await;
-        let (watched, client) = resumed.map_err(|refused| refused.error)?;
-        let (tell, state) = watch::channel(State::There {
-            client,
-            generation: 0,
-        });
+        let there = resumed.map_err(|refused| refused.error)?;
+        let (tell, state) = watch::channel(there.state(0));
         let link = CoordinatorLink {
             address: self.address.clone(),
+            world: self.world.clone(),
             state,
             wanted: Arc::default(),
             held: held.clone(),
@@ -158,7 +200,7 @@ impl Way {
         };
         let (world, stop) = (self.world.clone(), link.stop.clone());
         world.spawn(async move {
-            let _ = stop.run_until_cancelled(keeper.run(self, watched)).await;
+            let _ = stop.run_until_cancelled(keeper.run(self, there)).await;
         });
         Ok(link)
     }
@@ -185,10 +227,9 @@ struct Keeper {
 }
 
 impl Keeper {
-    async fn run(self, way: Way, mut watched: Watched) {
+    async fn run(self, way: Way, mut there: There) {
         for generation in 1.. {
-            let why = watched.connection().closed().await;
-            let text = watched.ended().unwrap_or_else(|| why.to_string());
+            let (why, text) = there.ended().await;
             tracing::warn!(
                 coordinator = way.address,
                 "lost contact with the coordinator: {text}"
@@ -201,27 +242,24 @@ impl Keeper {
                 Some(final_word) => Err(final_word),
                 None => {
                     self.tell.send_replace(State::Away(lost));
-                    self.redial(&way, watched.connection().remote_address())
-                        .await
+                    let last = there.watched.connection().remote_address();
+                    self.redial(&way, last).await
                 }
             };
-            let client = match back {
-                Ok((connection, client)) => {
-                    watched = connection;
-                    client
-                }
+            there = match back {
+                Ok(there) => there,
                 Err(e) => {
                     self.tell.send_replace(State::Gone(e));
                     return;
                 }
             };
             tracing::info!(coordinator = way.address, "the coordinator is back");
-            self.tell.send_replace(State::There { client, generation });
+            self.tell.send_replace(there.state(generation));
         }
     }
 
     /// Dials until the coordinator is back, or says that it never will be.
-    async fn redial(&self, way: &Way, last: SocketAddr) -> Result<(Watched, CoordinatorClient)> {
+    async fn redial(&self, way: &Way, last: SocketAddr) -> Result<There> {
         let (mut pause, mut dials) = (REDIAL.0, 0u32);
         loop {
             dials = dials.wrapping_add(1);
@@ -266,11 +304,11 @@ pub(crate) fn is_away(error: Option<&Error>) -> bool {
 impl CoordinatorLink {
     /// The coordinator's services; waits for the coordinator where it is away.
     pub(crate) async fn client(&self) -> Result<CoordinatorClient> {
-        self.client_after(None).await.map(|(client, _)| client)
+        self.after(None).await.map(|found| found.client)
     }
 
     /// The same, on a later connection than that of this generation.
-    async fn client_after(&self, last: Option<u64>) -> Result<(CoordinatorClient, u64)> {
+    async fn after(&self, last: Option<u64>) -> Result<Found> {
         let until = Instant::now() + RETURN_BOUND;
         let mut state = self.state.clone();
         let later = |s: &State| match s {
@@ -289,7 +327,15 @@ impl CoordinatorLink {
             Err(_) => self.state.borrow().clone(),
         };
         match found {
-            State::There { client, generation } => Ok((client, generation)),
+            State::There {
+                client,
+                connection,
+                generation,
+            } => Ok(Found {
+                client,
+                connection,
+                generation,
+            }),
             State::Away(e) => {
                 let msg = format!(
                     "the coordinator at {} cannot be reached, waited {RETURN_BOUND:?}: {}",
@@ -307,12 +353,36 @@ impl CoordinatorLink {
     where
         F: Future<Output = Result<T>>,
     {
-        let (client, generation) = self.client_after(None).await?;
-        let answer = ask(client).await;
+        self.ask_on(|found: Found| ask(found.client)).await
+    }
+
+    /// As [`CoordinatorLink::ask`], on a stream that ends with the answer: what a large call needed of buffers is free then.
+    pub(crate) async fn ask_apart<T, F>(
+        &self,
+        ask: impl Fn(CoordinatorClient) -> F + Sync,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let ask = &ask;
+        let asked = self.ask_on(|found: Found| async move {
+            let client = rpc::connect_coordinator(&self.world, &found.connection).await?;
+            ask(client).await
+        });
+        asked.await
+    }
+
+    async fn ask_on<T, F>(&self, ask: impl Fn(Found) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let found = self.after(None).await?;
+        let generation = found.generation;
+        let answer = ask(found).await;
         if !is_away(answer.as_ref().err()) {
             return answer;
         }
-        ask(self.client_after(Some(generation)).await?.0).await
+        ask(self.after(Some(generation)).await?).await
     }
 
     /// A lease was granted.
@@ -342,3 +412,6 @@ impl Drop for CoordinatorLink {
         self.close();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,6 +12,7 @@ use convoke_coordinator::{Coordinator, CoordinatorConfig};
 use convoke_worker::{Threads, Worker, WorkerConfig};
 
 use crate::cluster::Cluster;
+use crate::eager::Sessions;
 use crate::runtime::NetThread;
 use crate::session::Session;
 
@@ -62,11 +63,15 @@ impl Embedded {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = self.threads.unwrap_or((cores / self.workers).max(1));
         let (session, parts) = net.run(start(world, self, threads)).await?;
-        Ok(Cluster {
+        net.serves(&session.endpoint);
+        let cluster = Cluster {
+            eager: Sessions::new(session.clone()),
             session,
             embedded: Some(Arc::new(parts)),
             net,
-        })
+        };
+        cluster.eager.note_members(&cluster.status().await?);
+        Ok(cluster)
     }
 }
 

@@ -1,14 +1,16 @@
 //! A function as the client has it: its parameters and their sizes, and the lease that it runs under.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use convoke_common::Tensor;
 use convoke_common::dim::Bindings;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::graph::{Function, TensorType};
+use convoke_common::ops::{self, CustomOp};
 use convoke_common::program::Axes;
 use convoke_common::rpc::PlanOptions;
+use tokio::sync::Notify;
 
 use crate::attempts::Attempts;
 use crate::builder::{ModelBuilder, OnPhase};
@@ -16,6 +18,7 @@ use crate::lease::Lease;
 use crate::model::{CallOptions, Outputs};
 use crate::runtime::NetThread;
 use crate::session::Session;
+use crate::sources::Served;
 
 /// See the module.
 pub(crate) struct Inner {
@@ -25,7 +28,13 @@ pub(crate) struct Inner {
     /// Bounds asked for, by symbol; a call beyond them plans anew.
     pub(crate) bounds: BTreeMap<String, i64>,
     pub(crate) tell: OnPhase,
-    pub(crate) lease: tokio::sync::Mutex<Option<Arc<Lease>>>,
+    lease: Mutex<Option<Arc<Lease>>>,
+    /// Held while the lease is looked at, to be replaced where it does not do.
+    pub(crate) loading: tokio::sync::Mutex<()>,
+    /// Whoever loads, or waits for it, gives up.
+    pub(crate) unloading: Notify,
+    /// As long as it may be loaded again.
+    _served: Served,
     pub(crate) net: NetThread,
 }
 
@@ -33,11 +42,11 @@ impl Inner {
     pub(crate) fn new(
         session: Arc<Session>,
         function: Arc<Function>,
+        served: Served,
         b: &ModelBuilder,
     ) -> Result<Inner> {
         let inner = Inner {
             session,
-            function,
             options: PlanOptions {
                 workers: b.workers,
                 pins: b.pins.clone(),
@@ -46,10 +55,15 @@ impl Inner {
                 exact: b.exact,
                 in_flight: b.in_flight,
                 avoid: vec![],
+                ops: custom_ops(&function),
             },
+            function,
             bounds: b.bounds.clone(),
             tell: b.tell.clone(),
-            lease: tokio::sync::Mutex::new(None),
+            lease: Mutex::default(),
+            loading: tokio::sync::Mutex::default(),
+            unloading: Notify::new(),
+            _served: served,
             net: b.cluster.net.clone(),
         };
         let symbols = inner.symbols();
@@ -62,6 +76,18 @@ impl Inner {
             return Err(Error::new(Code::InvalidArgument, msg));
         }
         Ok(inner)
+    }
+
+    /// The lease that there is.
+    pub(crate) fn lease(&self) -> Option<Arc<Lease>> {
+        let lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
+        lease.clone()
+    }
+
+    /// Puts one in its place. Answers the former.
+    pub(crate) fn put_lease(&self, new: Option<Arc<Lease>>) -> Option<Arc<Lease>> {
+        let mut lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut lease, new)
     }
 
     /// The dynamic axes of the parameters.
@@ -155,6 +181,13 @@ impl Inner {
             }
         }
     }
+}
+
+/// The custom ops of a function that are defined here.
+fn custom_ops(f: &Function) -> Vec<CustomOp> {
+    let names: BTreeSet<&str> = f.nodes.iter().map(|n| &*n.op).collect();
+    let custom = names.into_iter().filter(|op| ops::is_custom(op));
+    custom.filter_map(ops::lookup).map(CustomOp::of).collect()
 }
 
 /// Which sizes the dynamic axes of a type are bound to by other inputs.

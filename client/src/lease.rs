@@ -10,15 +10,16 @@ use convoke_common::dim::Bindings;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::ids::Incarnation;
 use convoke_common::memory::{Account, Pool};
-use convoke_common::program::Participant;
+use convoke_common::program::{MOST_IN_FLIGHT, Participant};
 use convoke_common::rpc::{self, Leased, Planned};
 use convoke_common::rpc_transport::call_context;
 use convoke_rendezvous::driver::Driver;
-use tokio::sync::{OwnedRwLockReadGuard, RwLock};
+use tokio::sync::{OwnedRwLockReadGuard, RwLock, oneshot};
 use tokio::time::Instant;
+use tracing::Instrument;
 
 use crate::attempts::{Attempts, Failed};
-use crate::builder::Phase;
+use crate::builder::{OnPhase, Phase};
 use crate::coordinator::is_away;
 use crate::function::Inner;
 use crate::runtime::NetThread;
@@ -136,11 +137,11 @@ impl Inner {
             lease: l.clone(),
             _call: l.calls.clone().try_read_owned().ok(),
         };
-        let mut slot = self.lease.lock().await;
+        let _turn = self.loading.lock().await;
         let mut avoid = avoid.to_vec();
-        if let Some(old) = &*slot {
+        if let Some(old) = self.lease() {
             if old.holds(bindings) {
-                return Ok(held(old));
+                return Ok(held(&old));
             }
             if old.driver.broken().is_none() {
                 // Calls that fit the old bounds end undisturbed.
@@ -153,10 +154,10 @@ impl Inner {
                 // Without the coordinator there is no other lease.
                 released?;
             }
-            *slot = None;
+            self.put_lease(None);
         }
-        let lease = self.lease(bindings, avoid).await?;
-        *slot = Some(lease.clone());
+        let lease = self.new_lease(bindings, avoid).await?;
+        self.put_lease(Some(lease.clone()));
         Ok(held(&lease))
     }
 
@@ -170,7 +171,7 @@ impl Inner {
         options.expected = expected.collect();
         options.avoid = avoid;
         let me = self.session.hub.me.incarnation;
-        let ask = self.session.coordinator.ask(|client| {
+        let ask = self.session.coordinator.ask_apart(|client| {
             let (function, options) = (self.function.clone(), options.clone());
             async move {
                 let context = call_context(rpc::PLAN_BOUND);
@@ -182,7 +183,11 @@ impl Inner {
     }
 
     /// Plans and installs for axes of these sizes.
-    async fn lease(&self, bindings: &Bindings, avoid: Vec<Named>) -> Result<Arc<Lease>, Failed> {
+    async fn new_lease(
+        &self,
+        bindings: &Bindings,
+        avoid: Vec<Named>,
+    ) -> Result<Arc<Lease>, Failed> {
         let mut planned = self.planned(bindings, avoid.clone()).await?;
         let mut established = self.establish(&planned).await;
         if established.as_ref().is_err_and(forgotten) {
@@ -190,64 +195,54 @@ impl Inner {
             planned = self.planned(bindings, avoid).await?;
             established = self.establish(&planned).await;
         }
-        let driver = established.map_err(|error| {
+        established.map_err(|error| {
             let site = error.site.as_ref().and_then(|s| s.worker.as_ref());
             let about = workers(&planned).iter().find(|p| Some(&p.name) == site);
             Failed::of_install(error, about.map(named))
-        })?;
-        Ok(Arc::new(Lease {
-            driver,
-            planned,
-            calls: Arc::default(),
+        })
+    }
+
+    /// Installs a plan and takes the driver's place in it, in a task of its own: where the caller goes away, whatever was
+    /// granted by then is given back.
+    async fn establish(&self, planned: &Planned) -> Result<Arc<Lease>> {
+        planned.check()?;
+        let install = Install {
+            planned: planned.clone(),
             session: self.session.clone(),
             net: self.net.clone(),
-            unloaded: AtomicBool::new(false),
-            released: AtomicBool::new(false),
-        }))
-    }
-
-    /// Installs a plan and takes the driver's place in it.
-    async fn establish(&self, planned: &Planned) -> Result<Arc<Driver>> {
-        let session = &self.session;
-        // Linked before the install: workers ask this client for weights over these connections.
-        let links = session.links(workers(planned)).await?;
-        let leased = self.install(planned).await?;
-        session.coordinator.holds(leased.lease);
-        let pool = Pool::new(&session.ledger, Account::Leases, 0)?;
-        Ok(Driver::new(
-            &session.world,
-            session.hub.clone(),
-            leased.lease,
-            planned.participants.clone(),
-            planned.driver.clone(),
-            planned.axes.clone(),
-            leased.in_flight,
-            links,
-            pool,
-        ))
-    }
-
-    async fn install(&self, planned: &Planned) -> Result<Leased> {
-        let client = self.session.coordinator.client().await?;
-        let install = client.install(call_context(rpc::INSTALL_BOUND), planned.plan);
-        tokio::pin!(install);
-        loop {
-            tokio::select! {
+            tell: self.tell.clone(),
+        };
+        let (mut hand_over, taken) = oneshot::channel();
+        let task = async move {
+            let established = tokio::select! {
                 biased;
-                answer = &mut install => return rpc::answer("the coordinator", answer),
-                () = tokio::time::sleep(PROGRESS_PERIOD) => {
-                    if let Ok(Ok(p)) = client.progress(call(), planned.plan).await {
-                        (self.tell)(Phase::Loading { done: p.done, total: p.total });
-                    }
-                }
+                () = hand_over.closed() => None,
+                established = install.establish() => Some(established),
+            };
+            match established {
+                // A lease that nobody takes is dropped, and so released.
+                Some(established) => drop(hand_over.send(established)),
+                None => install.give_up().await,
             }
-        }
+        };
+        self.net.detach(task.in_current_span());
+        let ended = |_| Error::new(Code::Cancelled, "the client ended");
+        taken.await.map_err(ended)?
     }
 
     /// A lease for these sizes; planned again where a worker is lost meanwhile, as often as the call may.
     pub(crate) async fn ready(&self, bindings: &Bindings, attempts: &mut Attempts) -> Result<Held> {
         loop {
-            let leased = self.leased(bindings, attempts.avoid());
+            let leased = async {
+                tokio::select! {
+                    biased;
+                    leased = self.leased(bindings, attempts.avoid()) => leased,
+                    () = self.unloading.notified() => {
+                        let msg = "the model was unloaded while it was planned and loaded";
+                        Err(Error::new(Code::Cancelled, msg).into())
+                    }
+                }
+            };
             let leased = match attempts.deadline() {
                 None => leased.await,
                 Some(at) => tokio::time::timeout_at(at, leased).await.unwrap_or_else(|_| {
@@ -265,6 +260,71 @@ impl Inner {
                 }
                 Err(failed) => attempts.failed(failed)?,
             }
+        }
+    }
+}
+
+/// A plan on its way to a lease.
+struct Install {
+    planned: Planned,
+    session: Arc<Session>,
+    net: NetThread,
+    tell: OnPhase,
+}
+
+impl Install {
+    async fn establish(&self) -> Result<Arc<Lease>> {
+        let (session, planned) = (&self.session, &self.planned);
+        // Linked before the install: workers ask this client for weights over these connections.
+        let links = session.links(workers(planned)).await?;
+        let pool = Pool::new(&session.ledger, Account::Leases, 0)?;
+        let leased = self.installed().await?;
+        session.coordinator.holds(leased.lease);
+        let driver = Driver::new(
+            &session.world,
+            session.hub.clone(),
+            leased.lease,
+            planned.participants.clone(),
+            planned.driver.clone(),
+            planned.axes.clone(),
+            leased.in_flight.min(MOST_IN_FLIGHT),
+            links,
+            pool,
+        );
+        Ok(Arc::new(Lease {
+            driver,
+            planned: planned.clone(),
+            calls: Arc::default(),
+            session: session.clone(),
+            net: self.net.clone(),
+            unloaded: AtomicBool::new(false),
+            released: AtomicBool::new(false),
+        }))
+    }
+
+    async fn installed(&self) -> Result<Leased> {
+        let client = self.session.coordinator.client().await?;
+        let plan = self.planned.plan;
+        let install = client.install(call_context(rpc::INSTALL_BOUND), plan);
+        tokio::pin!(install);
+        loop {
+            tokio::select! {
+                biased;
+                answer = &mut install => return rpc::answer("the coordinator", answer),
+                () = tokio::time::sleep(PROGRESS_PERIOD) => {
+                    if let Ok(Ok(p)) = client.progress(call(), plan).await {
+                        (self.tell)(Phase::Loading { done: p.done, total: p.total });
+                    }
+                }
+            }
+        }
+    }
+
+    /// The lease may have been granted already, and the answer be on its way. A coordinator that is away hears what this
+    /// client holds when it is back.
+    async fn give_up(&self) {
+        if let Ok(client) = self.session.coordinator.client().await {
+            drop(client.abandon(call(), self.planned.plan).await);
         }
     }
 }

@@ -4,7 +4,7 @@
 //! # async fn run() -> convoke::Result<()> {
 //! let cluster = convoke::connect("10.0.0.1:7070", convoke::Token::from_file("client.token")?).await?;
 //! let model = cluster.load("model.onnx").workers(3).await?;
-//! let x = convoke::Tensor::zeros(convoke::DType::F32, &[1, 1, 8, 8])?;
+//! let x = convoke::HostTensor::zeros(convoke::DType::F32, &[1, 1, 8, 8])?;
 //! let out = model.call([("image", x)]).await?;
 //! println!("{:?}", out["logits"]);
 //! # Ok(()) }
@@ -16,28 +16,83 @@
 #![deny(missing_docs)]
 
 mod attempts;
+mod axes;
 mod builder;
 mod cluster;
+mod control;
 mod coordinator;
+mod device;
+mod eager;
 #[cfg(feature = "embedded")]
 mod embedded;
 mod explain;
 mod function;
 #[doc(hidden)]
 pub mod fuzzing;
+mod host;
+mod import;
 mod lease;
 mod model;
+mod nesting;
 pub mod numpy;
 mod runtime;
+mod safetensors;
 mod session;
+mod sources;
+mod step;
+mod tensor;
+mod trace;
+mod traced;
 
 pub use attempts::Rerun;
 pub use builder::{ModelBuilder, Phase};
 pub use cluster::{Cluster, Token, connect, connect_in};
-pub use convoke_common::graph::{Function, TensorType};
+pub use control::{Count, cond, for_loop, scan, while_loop};
+pub use convoke_common::graph::{Attr, Attrs, TensorType};
 pub use convoke_common::rpc::{ClusterStatus, CutEdge, PartSummary, PlanSummary};
-pub use convoke_common::{Code, DType, Dim, Element, Error, Result, Site, Tensor};
+pub use convoke_common::{Code, DType, Dim, Element, Error, Result, Site, Tensor as HostTensor};
 pub use convoke_models::Source;
+pub use device::{CacheStats, Device, Held, Scoped, with_device};
 #[cfg(feature = "embedded")]
 pub use embedded::{Embedded, embedded};
+pub use host::{FromHost, ToHost};
+pub use import::{ImportBuilder, Imported};
 pub use model::{CallOptions, Model, Outputs, Retry, Signature};
+pub use safetensors::LoadTensors;
+pub use tensor::{
+    Arg, Axes, HostArg, Index, Indices, Operand, OptArg, OptHostArg, Scalar, Seed, Tensor, display,
+    fetch_all, issue, op, options,
+};
+pub use traced::Function;
+
+/// Functions as graphs, for those who make them themselves.
+pub mod graph {
+    pub use convoke_common::graph::{Function, Literal, Node, Part, Value, ValueId};
+}
+
+/// Definitions of ops: what an op takes and gives, for ops of a user's own. [`op`] issues them.
+pub mod ops {
+    pub use convoke_common::ops::def::{
+        AttrDef, AttrKind, Cost, HostValue, Infer, Inferred, Memory, OpDef, OpError, Operand,
+        OperandDef, attr, operand, required,
+    };
+    pub use convoke_common::ops::register;
+}
+
+/// Kernels for ops of a user's own: for the workers of this process, of an embedded cluster or of a worker binary.
+#[cfg(feature = "embedded")]
+pub mod kernels {
+    pub use convoke_worker::ops::{
+        Call, CustomKernel, KernelFailure, Spec, elements_mut, kernel, register,
+    };
+}
+
+/// The guide's code, run as tests.
+#[cfg(all(doctest, feature = "embedded"))]
+#[doc = include_str!("../../docs/guide.md")]
+struct Guide;
+
+/// The README's code, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use convoke_common::Tensor;
 use convoke_common::dim::Bindings;
 use convoke_common::error::Result;
-use convoke_common::graph::TensorType;
+use convoke_common::graph::{Function, TensorType, ValueId};
 use convoke_common::rpc::PlanSummary;
 
 use crate::attempts::Attempts;
@@ -27,6 +27,17 @@ pub struct Signature {
     pub name: String,
     /// dtype and shape; dynamic axes by their symbols.
     pub ty: TensorType,
+}
+
+/// Parameters and results of a graph.
+pub(crate) fn signatures(f: &Function) -> (Vec<Signature>, Vec<Signature>) {
+    let of = |name: &str, value: ValueId| Signature {
+        name: name.to_owned(),
+        ty: f.ty(value).clone(),
+    };
+    let inputs = f.params.iter().map(|p| of(&f.value(*p).name, *p));
+    let outputs = f.results.iter().map(|(name, value)| of(name, *value));
+    (inputs.collect(), outputs.collect())
 }
 
 /// Whether a step whose worker is lost runs again on those that are left.
@@ -86,22 +97,12 @@ impl Model {
 
     /// Parameters, in the model's order.
     pub fn inputs(&self) -> Vec<Signature> {
-        let f = &self.inner.function;
-        let sig = |v: &_| Signature {
-            name: f.value(*v).name.to_string(),
-            ty: f.ty(*v).clone(),
-        };
-        f.params.iter().map(sig).collect()
+        signatures(&self.inner.function).0
     }
 
     /// Results, in the model's order.
     pub fn outputs(&self) -> Vec<Signature> {
-        let f = &self.inner.function;
-        let sig = |(name, v): &(String, _)| Signature {
-            name: name.clone(),
-            ty: f.ty(*v).clone(),
-        };
-        f.results.iter().map(sig).collect()
+        signatures(&self.inner.function).1
     }
 
     /// Runs the model. Parameters by name; results once all have arrived.
@@ -145,19 +146,16 @@ impl Model {
 
     /// The plan that is installed, where there is one already.
     pub async fn plan(&self) -> Option<PlanSummary> {
-        self.inner
-            .lease
-            .lock()
-            .await
-            .as_ref()
-            .map(|l| l.planned.summary.clone())
+        self.inner.lease().map(|l| l.planned.summary.clone())
     }
 
-    /// Frees everything that the model holds on the workers.
+    /// Frees everything that the model holds on the workers. Calls for which it is being loaded fail.
     pub async fn unload(self) -> Result<()> {
         let inner = self.inner.clone();
         let unloaded = self.cluster.net.run(async move {
-            match inner.lease.lock().await.take() {
+            inner.unloading.notify_waiters();
+            let _turn = inner.loading.lock().await;
+            match inner.put_lease(None) {
                 Some(lease) => lease.unload().await,
                 None => Ok(()),
             }

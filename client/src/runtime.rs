@@ -4,16 +4,20 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::world::World;
+use convoke_common::world::{Endpoint, World};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
+
+/// How long connections that were closed may take to tell their peers.
+const GOODBYE: Duration = Duration::from_millis(100);
 
 /// A world and the runtime that its tasks run on. A thread of its own is ended and joined when the last handle is
 /// dropped.
@@ -27,6 +31,8 @@ struct Inner {
 }
 
 struct Own {
+    /// What says goodbye at the end.
+    endpoint: Arc<OnceLock<Endpoint>>,
     stop: CancellationToken,
     thread: std::thread::JoinHandle<()>,
 }
@@ -44,9 +50,16 @@ impl NetThread {
             .build();
         let runtime = runtime.map_err(failed)?;
         let (handle, stop) = (runtime.handle().clone(), CancellationToken::new());
-        let stopped = stop.clone();
+        let (stopped, endpoint) = (stop.clone(), Arc::<OnceLock<Endpoint>>::default());
+        let leaving = endpoint.clone();
         let run = move || {
-            runtime.block_on(stopped.cancelled());
+            runtime.block_on(async {
+                stopped.cancelled().await;
+                if let Some(endpoint) = leaving.get() {
+                    // Peers that do not hear it learn by their idle timeout.
+                    let _ = tokio::time::timeout(GOODBYE, endpoint.wait_idle()).await;
+                }
+            });
             // A blocking read that hangs must not hold up the process.
             runtime.shutdown_background();
         };
@@ -54,7 +67,11 @@ impl NetThread {
             .name(name.into())
             .spawn(run)
             .map_err(failed)?;
-        let own = Some(Own { stop, thread });
+        let own = Some(Own {
+            endpoint,
+            stop,
+            thread,
+        });
         Ok(NetThread(Arc::new(Inner { world, handle, own })))
     }
 
@@ -65,6 +82,14 @@ impl NetThread {
             handle: Handle::current(),
             own: None,
         }))
+    }
+
+    /// A thread of its own lets the connections of this endpoint say goodbye before it ends.
+    pub(crate) fn serves(&self, endpoint: &Endpoint) {
+        if let Some(own) = &self.0.own {
+            // A thread serves one session.
+            let _ = own.endpoint.set(endpoint.clone());
+        }
     }
 
     pub(crate) fn world(&self) -> &World {
@@ -102,7 +127,7 @@ impl NetThread {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let Some(Own { stop, thread }) = self.own.take() else {
+        let Some(Own { stop, thread, .. }) = self.own.take() else {
             return;
         };
         stop.cancel();

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use convoke_common::admission::{self, bind_towards, lookup, reach};
-use convoke_common::artifact::ArtifactId;
 use convoke_common::detection::Detector;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::{
@@ -20,40 +19,17 @@ use convoke_common::rpc::{self, StreamKind};
 use convoke_common::rpc_transport::call_context;
 use convoke_common::world::quic::Connection;
 use convoke_common::world::{Endpoint, EndpointOptions, World};
-use convoke_models::Source;
-use convoke_rendezvous::artifacts::{self, ArtifactSource};
+use convoke_rendezvous::artifacts;
 use convoke_rendezvous::{Hub, Link, Peer, remote};
 use tokio::time::Instant;
 
 use crate::coordinator::{CoordinatorLink, Way};
+use crate::sources::Sources;
 
 /// How long a worker may take to say what a stream is that it opened.
 const FIRST_BYTE_BOUND: Duration = Duration::from_secs(5);
 /// How often a wait for workers shows how many there are.
 const WAIT_PERIOD: Duration = Duration::from_millis(500);
-
-/// The files that workers may ask this client for.
-#[derive(Default)]
-pub(crate) struct Sources(Mutex<BTreeMap<ArtifactId, Source>>);
-
-impl Sources {
-    pub(crate) fn add(&self, sources: &[Source]) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.extend(sources.iter().map(|s| (s.meta().id, s.clone())));
-    }
-}
-
-impl ArtifactSource for Sources {
-    fn chunk(&self, id: ArtifactId, index: u64) -> Result<bytes::Bytes> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let source = all.get(&id).cloned();
-        drop(all);
-        let source = source.ok_or_else(|| {
-            Error::new(Code::NotFound, format!("artifact {id} is not served here"))
-        })?;
-        Ok(source.read_chunk(index)?.into())
-    }
-}
 
 /// See the module.
 pub(crate) struct Session {
@@ -62,7 +38,7 @@ pub(crate) struct Session {
     pub(crate) sources: Arc<Sources>,
     pub(crate) ledger: Ledger,
     pub(crate) coordinator: CoordinatorLink,
-    endpoint: Endpoint,
+    pub(crate) endpoint: Endpoint,
     detector: Detector,
     /// Held while a worker is dialled, by its name: two loads at once share one link.
     dialling: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
@@ -96,6 +72,7 @@ impl Session {
         let options = EndpointOptions::default();
         let endpoint = world.net.endpoint(bind, &tls, &options).await?;
         let me = Peer {
+            role: Role::Client,
             name: identity.peer().name.as_str().to_owned(),
             incarnation: Incarnation(u64::from_le_bytes(world.rng.bytes())),
         };
@@ -160,10 +137,7 @@ impl Session {
     pub(crate) async fn links(&self, workers: &[Participant]) -> Result<Vec<Arc<Link>>> {
         let mut links = Vec::new();
         for p in workers {
-            let peer = Peer {
-                name: p.name.clone(),
-                incarnation: p.incarnation,
-            };
+            let peer = Peer::of(p, Role::Worker);
             links.push(match self.hub.link(&peer) {
                 Some(link) => link,
                 None => {

@@ -3,8 +3,14 @@
 #![allow(clippy::unwrap_used)]
 
 use std::path::PathBuf;
+use std::sync::{Mutex, mpsc};
+use std::time::Duration;
 
-use convoke::{Code, DType, Embedded, Outputs, Tensor};
+use convoke::{
+    Cluster, Code, DType, Embedded, HostTensor as Tensor, Model, Outputs, Phase, Result,
+};
+
+type Call = tokio::task::JoinHandle<Result<Outputs>>;
 
 fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -83,5 +89,54 @@ async fn larger_inputs_plan_anew() {
         let out = model.call([("image", images(count))]).await.unwrap();
         assert_eq!(out["logits"].shape(), [count, 10]);
     }
+    cluster.shutdown().await;
+}
+
+/// A call for which the model is being planned: the network's thread waits in the callback meanwhile.
+async fn planning(cluster: &Cluster) -> (Model, Call, mpsc::SyncSender<()>) {
+    let (begun, planning) = tokio::sync::oneshot::channel();
+    let (go_on, wait) = mpsc::sync_channel(1);
+    let once = Mutex::new(Some((begun, wait)));
+    let tell = move |phase: Phase| {
+        if let (Phase::Planning, Some((begun, wait))) = (phase, once.lock().unwrap().take()) {
+            begun.send(()).unwrap();
+            // Ends where the test has given up.
+            let _ = wait.recv_timeout(Duration::from_secs(10));
+        }
+    };
+    // Its batch is unbounded, so that nothing is planned before the call.
+    let load = cluster.load(fixture("digits/model.onnx")).on_progress(tell);
+    let model = load.await.unwrap();
+    let called = model.clone();
+    let call = tokio::spawn(async move { called.call([("image", images(1))]).await });
+    planning.await.unwrap();
+    (model, call, go_on)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_asks_for_the_plan_does_not_wait_for_one() {
+    let cluster = Embedded::new(1).start().await.unwrap();
+    let (model, call, go_on) = planning(&cluster).await;
+    assert!(model.plan().await.is_none());
+    go_on.send(()).unwrap();
+    call.await.unwrap().unwrap();
+    assert!(model.plan().await.is_some());
+    cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_model_that_is_unloaded_is_not_loaded_on() {
+    let cluster = Embedded::new(1).start().await.unwrap();
+    let (model, call, go_on) = planning(&cluster).await;
+    let unload = model.unload();
+    tokio::pin!(unload);
+    // Asked for once it was polled; the network's thread hears of it when it goes on.
+    assert!(futures::poll!(&mut unload).is_pending());
+    go_on.send(()).unwrap();
+    let error = call.await.unwrap().unwrap_err();
+    assert_eq!(error.code, Code::Cancelled, "{error}");
+    unload.await.unwrap();
+    let status = cluster.status().await.unwrap();
+    assert!(status.leases.is_empty(), "{:?}", status.leases);
     cluster.shutdown().await;
 }

@@ -10,11 +10,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use convoke::{Cluster, DType, Tensor, Token};
+use convoke::graph::Function;
+use convoke::{Cluster, Code, DType, HostTensor as Tensor, TensorType, Token};
 use convoke_common::admission::join;
 use convoke_common::detection::Detector;
+use convoke_common::graph::{Attrs, Node, Part};
 use convoke_common::identity::{JoinToken, RevocationList, Role, TlsConfigs, dial};
-use convoke_common::rpc::StreamKind;
+use convoke_common::rpc::{StreamKind, close};
 use convoke_common::world::quic::{Connection, ConnectionError};
 use convoke_common::world::{Endpoint, EndpointOptions, NoCompute, World};
 use convoke_coordinator::{Coordinator, CoordinatorConfig};
@@ -74,10 +76,18 @@ impl Rig {
         self.coordinator.addr().to_string()
     }
 
-    /// An honest client, and a call of it.
+    /// An honest client, and a call of it. It asks again where a busy machine takes longer for it than a connection may.
     async fn check_served(&self) -> Cluster {
         let token: Token = self.token.to_string().parse().unwrap();
-        let cluster = convoke::connect(&self.address(), token).await.unwrap();
+        let served = async {
+            loop {
+                match convoke::connect(&self.address(), token.clone()).await {
+                    Ok(cluster) => return cluster,
+                    Err(e) => assert_eq!(e.code, Code::Unreachable, "{e}"),
+                }
+            }
+        };
+        let cluster = tokio::time::timeout(BOUND, served).await.unwrap();
         let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
         let model = cluster
             .load(root.join("../fixtures/digits/model.onnx"))
@@ -92,7 +102,7 @@ impl Rig {
     /// A member that may do what a client may, and does something else.
     async fn hostile(&self) -> Endpoint {
         let address = self.address();
-        let joined = join(&self.world, &address, &self.token, Role::Client, "mallory");
+        let joined = join(&self.world, &address, &self.token, Role::Client, "");
         let identity = joined.await.unwrap();
         let revoked = Arc::<RevocationList>::default();
         let tls = TlsConfigs::cluster(&identity, revoked, self.world.wall.clone()).unwrap();
@@ -106,6 +116,27 @@ impl Rig {
         let detector = Detector::dialling(self.world.clone());
         detector.watch(connection).connection().clone()
     }
+}
+
+/// A function of one node, called `name`.
+fn named(name: String) -> Function {
+    let mut f = Function {
+        name,
+        ..Function::default()
+    };
+    let ty = TensorType::fixed(DType::F32, &[4]);
+    let (x, y) = (f.add_value("x", ty.clone()), f.add_value("y", ty));
+    f.params.push(x);
+    f.nodes.push(Node {
+        name: "tanh".into(),
+        op: "Tanh".into(),
+        attrs: Attrs::default(),
+        inputs: vec![Some(x)],
+        outputs: vec![y],
+        part: Part::Step,
+    });
+    f.results.push(("y".into(), y));
+    f
 }
 
 /// What the worker, and the coordinator, have refused.
@@ -202,12 +233,52 @@ async fn a_flood_of_connections_stops_nobody_else() {
     tokio::time::timeout(BOUND, closed).await.unwrap();
     rig.check_served().await.shutdown().await;
     let [at_worker, at_coordinator] = refused(&cluster).await;
-    assert!(at_worker["handshake_pushed_out"] > 0, "{at_worker:?}");
     assert!(at_worker["connection_too_many"] >= 24, "{at_worker:?}");
-    assert!(
-        at_coordinator["handshake_pushed_out"] > 0,
-        "{at_coordinator:?}"
-    );
+    for at in [at_worker, at_coordinator] {
+        // On a busy machine their time is over before others want their places.
+        let ended = ["handshake_pushed_out", "handshake_too_slow"];
+        assert!(ended.iter().any(|e| at.contains_key(*e)), "{at:?}");
+    }
     begun.iter().for_each(|b| b.abort());
     cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_function_may_have_any_name_that_fits_a_call() {
+    let rig = rig().await;
+    let cluster = rig.check_served().await;
+    let long = named(format!("a\n{}", "\u{e9}".repeat(5000)));
+    let model = cluster.load_function(long, vec![]).await.unwrap();
+    let status = cluster.status().await.unwrap();
+    let worker = status.members[0].status.as_ref().unwrap();
+    let program = worker.programs.iter().find(|p| p.name.starts_with('a'));
+    let lease = status.leases.iter().find(|l| l.model.starts_with('a'));
+    let (program, lease) = (&program.unwrap().name, &lease.unwrap().model);
+    assert_eq!((program.len(), program), (255, lease));
+    assert!(!program.contains('\n'));
+    model.unload().await.unwrap();
+
+    let huge = named("a".repeat(65 << 20));
+    let refused = cluster.load_function(huge, vec![]).await.err().unwrap();
+    assert_eq!(refused.code, Code::InvalidArgument, "{refused}");
+    assert!(refused.message.contains("64 MiB"), "{refused}");
+    cluster
+        .load_function(named("b".into()), vec![])
+        .await
+        .unwrap();
+    cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_revoked_token_ends_connections_without_a_lane_too() {
+    let rig = rig().await;
+    let mallory = rig.hostile().await;
+    let idle = rig.dial(&mallory, rig.worker.addr(), Role::Worker).await;
+    rig.coordinator.revoke_token(&rig.token.id).await.unwrap();
+    let why = tokio::time::timeout(BOUND, idle.closed()).await.unwrap();
+    let revoked = close::REVOKED.into();
+    assert!(
+        matches!(&why, ConnectionError::ApplicationClosed(c) if c.error_code == revoked),
+        "{why}"
+    );
 }

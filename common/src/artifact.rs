@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 /// Bytes per chunk; the last one may be shorter.
 pub const CHUNK: u64 = 1 << 20;
 
+/// Longest literal, in bytes, that is taken from a chunk which is asked for on another one's account.
+pub const RIDES: u64 = 64 << 10;
+
 /// Least bytes of chunks on their way that keep a load going: a piece of four in use while the next comes.
 pub const LEAST_COMING: u64 = 8 * CHUNK;
 

@@ -113,6 +113,11 @@ impl Block {
         self.len == 0
     }
 
+    /// Whether it is cut from a region.
+    pub fn is_of_region(&self) -> bool {
+        matches!(self.home, Home::Region(..))
+    }
+
     /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: ptr is valid for len initialised bytes (zeroed at allocation) while self lives.

@@ -43,6 +43,8 @@ pub enum Code {
     KernelPanicked,
     /// A participant was lost.
     PeerLost,
+    /// Tensors that only a lost worker held, or that were donated, are gone.
+    StateLost,
     /// The caller cancelled.
     Cancelled,
     /// The step's deadline passed.
@@ -57,6 +59,8 @@ pub enum Code {
     LeaseRetired,
     /// Too much is in flight already.
     Busy,
+    /// As much is in flight as may be: try again when some of it has ended.
+    WouldBlock,
     /// What was asked for is not there.
     NotFound,
     /// A peer sent what it must not.
@@ -96,6 +100,8 @@ pub struct Site {
     pub op: Option<String>,
     /// Signatures of the node's operands, `f32[2, 3]`.
     pub operands: Vec<String>,
+    /// Where the caller's program issued the op, `src/main.rs:12`.
+    pub origin: Option<String>,
 }
 
 /// An error with its cause, place and remedy.
@@ -170,6 +176,9 @@ impl fmt::Display for Site {
         }
         if let Some(op) = &self.op {
             parts.push(format!("op {op}({})", self.operands.join(", ")));
+        }
+        if let Some(origin) = &self.origin {
+            parts.push(format!("issued at {origin}"));
         }
         if let Some(w) = &self.worker {
             parts.push(format!("worker {w}"));

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::artifact::ArtifactMeta;
 use crate::dim::Dim;
@@ -94,6 +94,13 @@ pub enum Attr {
     Strs(Vec<Arc<str>>),
     Tensor(Tensor),
     DType(DType),
+    /// What an op of control flow runs. It has no files.
+    Function(#[serde(deserialize_with = "bounded_function")] Arc<Function>),
+}
+
+/// Functions are nested: on the wire they may be so deep.
+fn bounded_function<'de, D: Deserializer<'de>>(d: D) -> Result<Arc<Function>, D::Error> {
+    crate::nesting::bounded(d)
 }
 
 /// Attributes by name, in a fixed order.
@@ -151,6 +158,20 @@ impl Attrs {
             Some(Attr::Tensor(v)) => Some(v),
             _ => None,
         }
+    }
+    /// A function attribute, where present.
+    pub fn function(&self, name: &str) -> Option<&Arc<Function>> {
+        match self.get(name) {
+            Some(Attr::Function(v)) => Some(v),
+            _ => None,
+        }
+    }
+    /// All function attributes, with their names.
+    pub fn functions(&self) -> impl Iterator<Item = (&str, &Arc<Function>)> {
+        self.0.iter().filter_map(|(name, attr)| match attr {
+            Attr::Function(f) => Some((&**name, f)),
+            _ => None,
+        })
     }
 }
 
@@ -344,6 +365,11 @@ impl fmt::Display for Function {
                 ins.join(", "),
                 n.name
             )?;
+            for (name, body) in n.attrs.functions() {
+                let text = body.to_string();
+                let lines: Vec<&str> = text.lines().skip(1).collect();
+                writeln!(f, "    {name}:\n    {}", lines.join("\n    "))?;
+            }
         }
         for (name, id) in &self.results {
             writeln!(f, "  result {name} = {}", v(id))?;

@@ -28,7 +28,27 @@ id!(
     PlanId(u64), "plan-"
 );
 
-/// A step: the `n`th of its lease, counting from 0.
+impl LeaseId {
+    /// Set in the ids of eager sessions, and in no other: what travels for them is keyed as what travels for steps.
+    const SESSION: u64 = 1 << 63;
+
+    /// The lease with these bits.
+    pub fn of_lease(bits: u64) -> LeaseId {
+        LeaseId(bits & !Self::SESSION)
+    }
+
+    /// The eager session of the client with this incarnation.
+    pub fn of_session(owner: Incarnation) -> LeaseId {
+        LeaseId(owner.0 | Self::SESSION)
+    }
+
+    /// Whether it is an eager session's.
+    pub fn is_session(self) -> bool {
+        self.0 & Self::SESSION != 0
+    }
+}
+
+/// A step: the `n`th of its lease, counting from 0; of an eager session, its `n`th transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct StepKey {
     pub lease: LeaseId,

@@ -235,6 +235,22 @@ pub struct DriverSlot {
     pub ty: TensorType,
 }
 
+/// Bytes of a model's name in plans, leases and status.
+const MODEL_NAME: usize = 256;
+
+/// What a function is called in plans, leases and status: its name as one short line.
+pub fn model_name(name: &str) -> String {
+    let shown = name.chars().filter(|c| !c.is_control());
+    let mut short = String::new();
+    for c in shown {
+        if short.len() + c.len_utf8() > MODEL_NAME {
+            break;
+        }
+        short.push(c);
+    }
+    short
+}
+
 /// A member of a lease.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Participant {

@@ -9,11 +9,13 @@ mod status;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tokio::task::JoinHandle;
 
 use crate::error::{Code, Error, Result};
 use crate::identity::{Role, TokenId, TokenSecret};
-use crate::ids::{FunctionId, Incarnation, LeaseId, PlanId};
-use crate::program::{Axes, DriverProgram, Participant};
+use crate::ids::{FunctionId, Incarnation, LeaseId, ParticipantIx, PlanId};
+use crate::ops::CustomOp;
+use crate::program::{Axes, DriverProgram, FetchFrom, Participant};
 use crate::rpc_transport::{Bounded, MAX_FRAME, client_config, client_transport};
 use crate::world::World;
 
@@ -103,6 +105,8 @@ pub struct Register {
     pub deaths: Vec<Death>,
     /// The leases that it holds, for a coordinator that was restarted since.
     pub leases: Vec<HeldLease>,
+    /// The custom ops that it has kernels for, by name.
+    pub ops: Vec<CustomOp>,
 }
 
 /// A lease at one worker.
@@ -201,6 +205,9 @@ pub struct PlanOptions {
     /// Workers that the caller has lost contact with, also where the coordinator has not noticed yet: the plan is
     /// for the others, fewer than [`PlanOptions::workers`] where it must be.
     pub avoid: Vec<(String, Incarnation)>,
+    /// The custom ops of the function as the caller defines them: their nodes are for workers that do it likewise. Of one
+    /// that is not among these any definition will do.
+    pub ops: Vec<CustomOp>,
 }
 
 /// One worker's part of a plan.
@@ -266,6 +273,35 @@ pub struct Planned {
     pub driver: DriverProgram,
     pub axes: Axes,
     pub summary: PlanSummary,
+}
+
+impl Planned {
+    /// Checks that everybody whom the driver's part names takes part, and that every slot is there.
+    pub fn check(&self) -> Result<()> {
+        let workers = self.participants.len().checked_sub(1);
+        let workers = workers.filter(|n| ParticipantIx::try_from(*n).is_ok());
+        let known = |ix: ParticipantIx| workers.is_some_and(|n| usize::from(ix) < n);
+        let DriverProgram {
+            feeds,
+            fetches,
+            slots,
+        } = &self.driver;
+        let mut fed = feeds.iter().flat_map(|f| &f.to).map(|(to, _)| *to);
+        let mut fetched = fetches.iter().map(|f| match f.from {
+            FetchFrom::Worker { from, slot } => {
+                slots.get(slot as usize).is_some_and(|s| s.from == from)
+            }
+            FetchFrom::Param(i) => (i as usize) < feeds.len(),
+        });
+        let mut filled = slots.iter().map(|s| s.from);
+        if workers.is_some() && fed.all(known) && filled.all(known) && fetched.all(|there| there) {
+            return Ok(());
+        }
+        Err(Error::new(
+            Code::ProtocolViolation,
+            "the plan names participants or slots that do not exist",
+        ))
+    }
 }
 
 /// A granted lease.
@@ -341,13 +377,36 @@ macro_rules! connect {
 
         $(#[$doc])*
         pub async fn $name(world: &World, connection: &quinn::Connection) -> Result<$client> {
-            let (send, recv) = open_stream(connection, StreamKind::$kind).await?;
-            let new = tarpc::client::new(client_config(), client_transport(send, recv, MAX_FRAME));
-            // The dispatch ends with the client's last clone or with the connection.
-            world.spawn(async move { drop(new.dispatch.await) });
-            Ok(Bounded::from(new.client).into())
+            Ok(open_client(world, connection, StreamKind::$kind).await?.0.into())
         }
     };
+}
+
+/// A client on a stream of its own, and the task that carries its calls: that ends with the client's last clone, with the
+/// stream, or with the connection.
+async fn open_client<Req, Resp>(
+    world: &World,
+    connection: &quinn::Connection,
+    kind: StreamKind,
+) -> Result<(Bounded<Req, Resp>, JoinHandle<()>)>
+where
+    Req: tarpc::RequestName + Serialize + Send + 'static,
+    Resp: for<'de> Deserialize<'de> + Send + 'static,
+{
+    let (send, recv) = open_stream(connection, kind).await?;
+    let new = tarpc::client::new(client_config(), client_transport(send, recv, MAX_FRAME));
+    let dispatch = world.spawn(async move { drop(new.dispatch.await) });
+    Ok((Bounded::from(new.client), dispatch))
+}
+
+/// As [`connect_coordinator`], for as long as the connection stands, and the task that carries the calls: once that has
+/// ended, none is answered any more.
+pub async fn stay_connected(
+    world: &World,
+    connection: &quinn::Connection,
+) -> Result<(CoordinatorClient, JoinHandle<()>)> {
+    let (client, carrier) = open_client(world, connection, StreamKind::Coordinator).await?;
+    Ok((client.into(), carrier))
 }
 connect!(
     /// A client of [`Joining`] on a connection that we dialled.
@@ -378,10 +437,21 @@ pub fn answer<T>(
             Code::Busy,
             format!("{peer} does not take the call: {}", e.detail),
         )),
+        // It never left this process.
+        Err(RpcError::Send(_)) => Err(Error::new(
+            Code::InvalidArgument,
+            format!(
+                "a call to {peer} is larger than the {} MiB that one may have",
+                MAX_FRAME >> 20
+            ),
+        )),
         // What became of the bytes says nothing to whoever made the call.
-        Err(RpcError::Shutdown | RpcError::Send(_) | RpcError::Channel(_)) => Err(Error::new(
+        Err(RpcError::Shutdown | RpcError::Channel(_)) => Err(Error::new(
             Code::Unreachable,
             format!("lost contact with {peer}: the connection ended over a call"),
         )),
     }
 }
+
+#[cfg(test)]
+mod tests;

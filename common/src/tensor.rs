@@ -184,6 +184,11 @@ impl Tensor {
         Arc::strong_count(&self.block) == 1
     }
 
+    /// Whether its buffer is cut from a region that others are cut from as well.
+    pub fn is_of_region(&self) -> bool {
+        self.block.is_of_region()
+    }
+
     /// The elements, where `T` is the dtype. A bool tensor reads as `u8`.
     pub fn as_slice<T: Element>(&self) -> Result<&[T], TensorError> {
         self.check_dtype(T::DTYPE)?;

@@ -132,6 +132,7 @@ fn main() -> Result<()> {
         window: 64 << 20,
         flops: 5e11,
         memory_bandwidth: 2e10,
+        ops: vec![],
     };
     let cluster = ClusterModel::new((0..3).map(worker).collect());
     println!(
@@ -153,6 +154,7 @@ fn main() -> Result<()> {
                 exact: false,
                 in_flight: 2,
                 avoid: vec![],
+                ops: vec![],
             };
             let function = make(nodes);
             let (optimised, t_optimise) = timed(|| optimise(function, false));

@@ -18,7 +18,7 @@ use convoke_common::{Code, Error, Result};
 
 use crate::partition::{partition, summarise};
 use crate::passes::optimise;
-use crate::place::{ClusterModel, place};
+use crate::place::{ClusterModel, check_pins, place};
 
 /// A plan: what to install where.
 #[derive(Debug, Clone)]
@@ -44,6 +44,7 @@ pub fn plan(
     options: &PlanOptions,
 ) -> Result<PlannedPrograms> {
     check_axes(&function, &options.axes)?;
+    check_pins(&function, &options.pins)?;
     let id = function
         .id()
         .map_err(|e| Error::internal(format!("function cannot be encoded: {e}")))?;

@@ -23,8 +23,9 @@ use crate::tasks::{StopOnDrop, Tasks, blocking};
 /// The name in the coordinator's own certificate.
 const NAME: &str = "coordinator";
 
-/// How often it looks whether its certificate is due for renewal, which is after two days.
-const RENEWAL_CHECK: Duration = Duration::from_secs(3600);
+/// How often it looks whether its certificate is due for renewal: after two days, and at once where the calendar was set
+/// back to before it.
+const RENEWAL_CHECK: Duration = Duration::from_secs(1);
 
 /// What a deployment decides.
 #[derive(Debug, Clone)]

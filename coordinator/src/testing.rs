@@ -165,6 +165,10 @@ fn attr(text: &str) -> Attr {
     if let Some(s) = text.strip_prefix('"') {
         return Attr::Str(s.trim_end_matches('"').into());
     }
+    if text.starts_with("[\"") {
+        let items = text.trim_matches(['[', ']']);
+        return Attr::Strs(list(items).map(|s| s.trim_matches('"').into()).collect());
+    }
     if let Some(items) = text.strip_prefix('[') {
         return Attr::Ints(
             list(items.trim_end_matches(']'))
@@ -244,6 +248,7 @@ pub fn cluster(n: usize, memory: u64) -> ClusterModel {
         window: 0,
         flops: 1e11,
         memory_bandwidth: 1e10,
+        ops: vec![],
     };
     ClusterModel::new((0..n).map(worker).collect())
 }
@@ -266,6 +271,7 @@ pub fn options(f: &Function, workers: WorkerCount) -> PlanOptions {
         exact: false,
         in_flight: 1,
         avoid: vec![],
+        ops: vec![],
     }
 }
 

@@ -21,9 +21,11 @@ mod file;
 pub mod fuzzing;
 pub mod onnx;
 mod safetensors;
+mod stored;
 #[cfg(test)]
 mod testing;
 
 pub use artifact_index::{ArtifactIndex, OnProgress, Progress, Source, default_cache_dir};
 pub use error::{ModelError, UnsupportedNode};
 pub use onnx::{Imported, LoadOptions, ModelInfo};
+pub use stored::{StoredTensor, StoredTensors, stored_header, stored_tensors};

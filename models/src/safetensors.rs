@@ -13,7 +13,7 @@ use crate::error::ModelError;
 use crate::file::{DataFile, Identity};
 
 /// Largest header, as in the reference implementation.
-const MAX_HEADER: u64 = 100_000_000;
+pub(crate) const MAX_HEADER: u64 = 100_000_000;
 
 /// The tensors of a set of weights files, by name.
 #[derive(Debug, Default)]
@@ -100,7 +100,7 @@ impl Weights {
 }
 
 /// Where the data starts, and the header.
-fn read_header(file: &DataFile) -> Result<(u64, Metadata), ModelError> {
+pub(crate) fn read_header(file: &DataFile) -> Result<(u64, Metadata), ModelError> {
     let path = file.path();
     let bad = |reason: String| ModelError::Safetensors {
         path: path.into(),
@@ -143,7 +143,7 @@ fn read_header(file: &DataFile) -> Result<(u64, Metadata), ModelError> {
     Ok((start, header))
 }
 
-fn dtype_of(d: Dtype) -> Option<DType> {
+pub(crate) fn dtype_of(d: Dtype) -> Option<DType> {
     Some(match d {
         Dtype::F32 => DType::F32,
         Dtype::F64 => DType::F64,
@@ -160,6 +160,25 @@ fn dtype_of(d: Dtype) -> Option<DType> {
         Dtype::BOOL => DType::Bool,
         _ => return None,
     })
+}
+
+/// The name of a dtype in the format.
+pub(crate) fn name_of(d: DType) -> Dtype {
+    match d {
+        DType::F32 => Dtype::F32,
+        DType::F64 => Dtype::F64,
+        DType::F16 => Dtype::F16,
+        DType::BF16 => Dtype::BF16,
+        DType::I8 => Dtype::I8,
+        DType::I16 => Dtype::I16,
+        DType::I32 => Dtype::I32,
+        DType::I64 => Dtype::I64,
+        DType::U8 => Dtype::U8,
+        DType::U16 => Dtype::U16,
+        DType::U32 => Dtype::U32,
+        DType::U64 => Dtype::U64,
+        DType::Bool => Dtype::BOOL,
+    }
 }
 
 #[cfg(test)]

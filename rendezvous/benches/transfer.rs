@@ -93,13 +93,14 @@ fn outgoing(n: u64, tensor: Tensor) -> Outgoing {
 
 fn peer(name: &str) -> Peer {
     Peer {
+        role: Role::Worker,
         name: name.into(),
         incarnation: Incarnation(1),
     }
 }
 
 fn lease(me: u16, ty: TensorType, end: &Arc<End>) -> Arc<Lease> {
-    let participants = ["a", "b"].map(|n| Participant {
+    let participants = ["a", "b", "driver"].map(|n| Participant {
         name: n.into(),
         incarnation: Incarnation(1),
         address: String::new(),
@@ -195,7 +196,7 @@ fn connect(elements: usize) -> Sender {
         let hub = Hub::new(peer("b"));
         let lease = lease(1, big, &end);
         hub.add_lease(lease.clone());
-        let link = remote::accept_lane(&w, &hub, watched, "a", send, recv)
+        let link = remote::accept_lane(&w, &hub, watched, Role::Worker, "a", send, recv)
             .await
             .unwrap();
         assert!(end.link.set(link).is_ok());

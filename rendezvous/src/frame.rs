@@ -55,6 +55,8 @@ const START: u8 = 1;
 const ABORT: u8 = 2;
 const DONE: u8 = 3;
 const TENSOR: u8 = 4;
+/// A batch of an eager session, see [`crate::eager`].
+pub(crate) const EAGER: u8 = 5;
 
 fn bad(what: &str) -> Error {
     Error::new(Code::ProtocolViolation, format!("malformed frame: {what}"))

@@ -1,23 +1,26 @@
 //! The hub: where a process's leases and links meet.
 //!
-//! Frames come in from links with the peer's authenticated name. The hub finds the lease, checks that this
+//! Frames come in from links with the peer's authenticated role and name. The hub finds the lease, checks that this
 //! peer may say this, and hands on; whatever is refused is counted by reason.
 //!
 //! Invariants
 //! 1. Only a lease's driver starts its steps; only an edge's declared source fills it; only a
 //!    participant aborts.
-//! 2. A refused frame changes nothing but a counter; but a step that can no longer succeed, since its
+//! 2. A link is replaced only by one whose certificate is of the same role, name and token.
+//! 3. A refused frame changes nothing but a counter; but a step that can no longer succeed, since its
 //!    tensor was refused or its lease is gone, is ended and not left waiting.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use convoke_common::Tensor;
-use convoke_common::error::{Code, Error};
+use convoke_common::error::{Code, Error, Result};
 use convoke_common::ids::{LeaseId, ParticipantIx, StepKey};
+use convoke_common::mutant;
 use dashmap::DashMap;
 
+use crate::eager::Eager;
 use crate::frame::{Frame, TensorHeader};
 use crate::lease::{Lease, Peer};
 use crate::link::Link;
@@ -105,15 +108,27 @@ pub struct Hub {
     links: DashMap<String, Vec<Arc<Link>>>,
     refused: Mutex<BTreeMap<Refused, u64>>,
     link_added: tokio::sync::Notify,
+    eager: OnceLock<Weak<dyn Eager>>,
 }
 
 /// A tensor on its way in: the slot is claimed, the bytes are still to come. Dropped unfinished, it gives
 /// the claim back.
 pub struct Incoming {
-    lease: Arc<Lease>,
-    n: u64,
-    slot: u32,
+    to: Destination,
     tensor: Option<Tensor>,
+}
+
+enum Destination {
+    Slot {
+        lease: Arc<Lease>,
+        n: u64,
+        slot: u32,
+    },
+    Session {
+        eager: Arc<dyn Eager>,
+        from: Peer,
+        key: StepKey,
+    },
 }
 
 impl Hub {
@@ -125,7 +140,40 @@ impl Hub {
             links: DashMap::new(),
             refused: Mutex::default(),
             link_added: tokio::sync::Notify::new(),
+            eager: OnceLock::new(),
         })
+    }
+
+    /// Hands eager work to `eager` from now on, which whoever calls this owns.
+    pub fn serve_eager(&self, eager: Weak<dyn Eager>) {
+        if self.eager.set(eager).is_err() {
+            tracing::warn!("eager work is served already");
+        }
+    }
+
+    fn eager(&self) -> Option<Arc<dyn Eager>> {
+        self.eager.get()?.upgrade()
+    }
+
+    /// Takes a batch of an eager session; an error where it is malformed.
+    pub fn batch(&self, from: &Peer, batch: &[u8]) -> Result<()> {
+        match self.eager() {
+            Some(eager) => eager.batch(from, batch),
+            None => {
+                self.count(Refused::UnknownLease);
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns once it can be said of a tensor of an eager session whether it is expected: it may overtake the command
+    /// that announces it.
+    pub(crate) async fn foreseen(&self, from: &Peer, h: &TensorHeader) {
+        let foreseen = self.eager().and_then(|e| e.foreseen(from, h));
+        if let Some(foreseen) = foreseen {
+            // Dropped where it never will be; beginning then says so.
+            let _ = foreseen.await;
+        }
     }
 
     /// Adds a lease.
@@ -167,20 +215,31 @@ impl Hub {
         r.iter().map(|(k, v)| (k.name().to_string(), *v)).collect()
     }
 
-    /// Adds a link, in place of a former one to a peer of this name. Leases keep the link that they were
-    /// installed with; one to a former incarnation ends.
-    pub fn add_link(&self, link: Arc<Link>) {
+    /// Adds a link, in place of a former one to the same member. Leases keep the link that they were installed with;
+    /// one to a former incarnation ends. `false`: this very incarnation is linked, and another certificate says so.
+    #[must_use]
+    pub fn add_link(&self, link: Arc<Link>) -> bool {
         let peer = link.peer().clone();
         let former = {
             let mut links = self.links.entry(peer.name.clone()).or_default();
-            let former: Vec<_> = links.extract_if(.., |l| l.peer() != &peer).collect();
-            links.push(link);
+            let other = |l: &Arc<Link>| l.token() != link.token();
+            if links
+                .iter()
+                .any(|l| l.peer() == &peer && other(l) && !l.is_closed())
+            {
+                return false;
+            }
+            let former =
+                |l: &mut Arc<Link>| l.peer() != &peer && l.peer().role == peer.role && !other(l);
+            let former: Vec<_> = links.extract_if(.., former).collect();
+            links.push(link.clone());
             former
         };
         for old in former {
             old.close("replaced by a newer incarnation");
         }
         self.link_added.notify_waiters();
+        true
     }
 
     /// The newest link to `peer` that is up and reaches this very incarnation.
@@ -222,6 +281,9 @@ impl Hub {
             links.is_empty()
         });
         let error = Error::lost(&peer.name, why);
+        if let Some(eager) = self.eager() {
+            eager.lost(peer, &error);
+        }
         for lease in self.leases() {
             if let Some(ix) = lease.index_of(peer) {
                 lease.handler.peer_lost(ix, &error);
@@ -260,8 +322,15 @@ impl Hub {
                     return Err(Refused::Duplicate);
                 }
             }
-            Frame::Abort { key, error } => {
+            Frame::Abort { key, error } if key.lease.is_session() => {
+                let eager = self.eager().ok_or(Refused::UnknownLease)?;
+                eager.failed(from, key, *error);
+            }
+            Frame::Abort { key, mut error } => {
                 let (lease, ix) = self.find(from, key.lease)?;
+                if lease.me == lease.driver() && mutant!("cause-renamed") {
+                    error.code = Code::Internal;
+                }
                 lease.table.admit(key.n)?;
                 lease.handler.abort(key.n, *error, ix);
             }
@@ -292,13 +361,25 @@ impl Hub {
 
     /// Checks a tensor's header, claims its slot and allocates its buffer.
     pub fn begin(&self, from: &Peer, h: &TensorHeader) -> Result<Incoming, Refused> {
+        if h.key.lease.is_session() {
+            let to = self.expected(from, h)?;
+            return match self.eager().map(|eager| eager.buffer(h)) {
+                Some(Ok(t)) => Ok(Incoming {
+                    to,
+                    tensor: Some(t),
+                }),
+                Some(Err(e)) => {
+                    to.fail(e);
+                    Err(Refused::OverBudget)
+                }
+                None => Err(Refused::UnknownLease),
+            };
+        }
         let (lease, _) = self.claim(from, h)?;
         let (n, slot) = (h.key.n, h.slot);
         match lease.pool.tensor(h.dtype, &h.shape) {
             Ok(t) => Ok(Incoming {
-                lease,
-                n,
-                slot,
+                to: Destination::Slot { lease, n, slot },
                 tensor: Some(t),
             }),
             Err(e) => {
@@ -310,6 +391,14 @@ impl Hub {
                 Err(Refused::OverBudget)
             }
         }
+    }
+
+    /// Where a tensor of an eager session goes.
+    fn expected(&self, from: &Peer, h: &TensorHeader) -> Result<Destination, Refused> {
+        let eager = self.eager().ok_or(Refused::UnknownLease)?;
+        eager.claim(from, h)?;
+        let (from, key) = (from.clone(), h.key);
+        Ok(Destination::Session { eager, from, key })
     }
 
     fn claim(&self, from: &Peer, h: &TensorHeader) -> Result<(Arc<Lease>, ParticipantIx), Refused> {
@@ -331,17 +420,26 @@ impl Hub {
 
     /// Takes a tensor by reference, over a local link.
     pub fn deliver(&self, from: &Peer, h: &TensorHeader, tensor: Tensor) {
-        match self.claim(from, h) {
-            Ok((lease, _)) => {
-                Incoming {
-                    lease,
-                    n: h.key.n,
-                    slot: h.slot,
-                    tensor: Some(tensor),
-                }
-                .publish();
-            }
+        let (n, slot) = (h.key.n, h.slot);
+        let to = match h.key.lease.is_session() {
+            true => self.expected(from, h),
+            false => self
+                .claim(from, h)
+                .map(|(lease, _)| Destination::Slot { lease, n, slot }),
+        };
+        let tensor = Some(tensor);
+        match to {
+            Ok(to) => Incoming { to, tensor }.publish(),
             Err(why) => self.count(why),
+        }
+    }
+}
+
+impl Destination {
+    fn fail(&self, error: Error) {
+        match self {
+            Destination::Slot { lease, n, .. } => lease.handler.abort(*n, error, lease.me),
+            Destination::Session { eager, from, key } => eager.failed(from, *key, error),
         }
     }
 }
@@ -358,16 +456,15 @@ impl Incoming {
     /// Fails the step: the rest of the tensor does not come.
     pub fn stalled(self, from: &Peer, bound: Duration) {
         let why = format!("it stopped in the middle of a tensor, for {bound:?}");
-        let error = Error::lost(&from.name, why);
-        self.lease.handler.abort(self.n, error, self.lease.me);
+        self.to.fail(Error::lost(&from.name, why));
     }
 
     /// Delivers the tensor where the bytes received are valid for its dtype, and fails the step otherwise.
     pub fn finish(self) -> Result<(), Refused> {
         match self.tensor.as_ref().map(Tensor::check_bool) {
             Some(Err(e)) => {
-                let error = Error::new(Code::ProtocolViolation, e.to_string());
-                self.lease.handler.abort(self.n, error, self.lease.me);
+                self.to
+                    .fail(Error::new(Code::ProtocolViolation, e.to_string()));
                 Err(Refused::WrongTensor)
             }
             _ => {
@@ -382,34 +479,43 @@ impl Incoming {
         let Some(tensor) = self.tensor.take() else {
             return;
         };
-        let Ok(slot) = self.lease.table.slot(self.n, self.slot) else {
+        let (lease, n, slot) = match &self.to {
+            Destination::Slot { lease, n, slot } => (lease, *n, *slot),
+            Destination::Session { eager, from, key } => return eager.arrived(from, *key, tensor),
+        };
+        let Ok(cell) = lease.table.slot(n, slot) else {
             return;
         };
         let sum = trace::listening().then(|| trace::checksum(&tensor));
-        let published = slot.publish(self.n, tensor);
+        let published = cell.publish(n, tensor);
         if let Some(sum) = sum
             && !matches!(published, Published::Refused(_))
         {
-            let (lease, n) = (self.lease.id, self.n);
-            step_event!(
-                "filled",
-                StepKey { lease, n },
-                slot = self.slot,
-                checksum = sum
-            );
+            let lease = lease.id;
+            step_event!("filled", StepKey { lease, n }, slot = slot, checksum = sum);
         }
         if published == Published::Awaited {
-            self.lease.handler.arrived(self.n, self.slot);
+            lease.handler.arrived(n, slot);
         }
     }
 }
 
 impl Drop for Incoming {
     fn drop(&mut self) {
-        if self.tensor.is_some()
-            && let Ok(slot) = self.lease.table.slot(self.n, self.slot)
-        {
-            slot.unclaim(self.n);
+        if self.tensor.is_none() {
+            return;
+        }
+        match &self.to {
+            Destination::Slot { lease, n, slot } => {
+                if let Ok(cell) = lease.table.slot(*n, *slot) {
+                    cell.unclaim(*n);
+                }
+            }
+            // The loss of the link says more where it is that; otherwise nobody else would end the transfer.
+            Destination::Session { eager, from, key } => {
+                let why = "it broke off in the middle of a tensor";
+                eager.failed(from, *key, Error::lost(&from.name, why));
+            }
         }
     }
 }

@@ -5,19 +5,33 @@ use std::sync::{Arc, Mutex, PoisonError};
 use convoke_common::dim::Bindings;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::graph::TensorType;
+use convoke_common::identity::Role;
 use convoke_common::ids::{Incarnation, LeaseId, ParticipantIx};
 use convoke_common::memory::Pool;
+use convoke_common::mutant;
 use convoke_common::program::{Axes, Participant, bytes_under};
 use convoke_common::telemetry::TraceIds;
 
 use crate::frame::TensorHeader;
 use crate::table::StepTable;
 
-/// A process that takes part, as its certificate and its hello name it.
+/// A process that takes part: role and name as its certificate says them, the incarnation as its hello does.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Peer {
+    pub role: Role,
     pub name: String,
     pub incarnation: Incarnation,
+}
+
+impl Peer {
+    /// A participant in this role.
+    pub fn of(p: &Participant, role: Role) -> Peer {
+        Peer {
+            role,
+            name: p.name.clone(),
+            incarnation: p.incarnation,
+        }
+    }
 }
 
 /// What is told to the owner of a lease's steps: a worker's executor or a driver.
@@ -94,13 +108,17 @@ impl Lease {
         (self.participants.len() - 1) as ParticipantIx
     }
 
-    /// Index of `peer`, where this incarnation of it takes part.
+    /// Index of `peer`, where this incarnation of it takes part: a client as the driver, a worker as one.
     pub fn index_of(&self, peer: &Peer) -> Option<ParticipantIx> {
         let is = |p: &Participant| p.name == peer.name && p.incarnation == peer.incarnation;
-        self.participants
-            .iter()
-            .position(is)
-            .map(|i| i as ParticipantIx)
+        let (driver, workers) = self.participants.split_last()?;
+        let at = match peer.role {
+            Role::Client => is(driver).then(|| self.driver()),
+            Role::Worker => workers.iter().position(is).map(|i| i as ParticipantIx),
+            Role::Coordinator => None,
+        };
+        assert!(at.is_some() || !mutant!("stranger-panics"), "a stranger");
+        at
     }
 
     /// The name of a participant.
@@ -124,6 +142,13 @@ impl Lease {
         let b = Arc::new(self.axes.bind(axes)?);
         *self.cell(n).lock().unwrap_or_else(PoisonError::into_inner) = Some((n, b.clone()));
         Ok(b)
+    }
+
+    /// The axes of step `n`, once they are known.
+    pub fn bindings(&self, n: u64) -> Option<Arc<Bindings>> {
+        let cell = self.cell(n).lock().unwrap_or_else(PoisonError::into_inner);
+        let (of, bindings) = cell.as_ref()?;
+        (*of == n).then(|| bindings.clone())
     }
 
     /// Checks that a tensor may arrive in its slot: of the declared dtype and shape. Before the step's axes are

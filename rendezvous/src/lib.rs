@@ -12,6 +12,7 @@
 
 pub mod artifacts;
 pub mod driver;
+pub mod eager;
 pub mod frame;
 #[doc(hidden)]
 pub mod fuzzing;

@@ -6,14 +6,17 @@
 //! 2. Nothing sent on a closed link arrives, and the sender is told by the hub, not by the call.
 //! 3. `sent` runs once, when the link no longer holds the tensor: written, refused, or reset.
 
-use std::sync::{Arc, Weak};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use convoke_common::Tensor;
 use convoke_common::error::Error;
+use convoke_common::identity::TokenId;
 use convoke_common::ids::StepKey;
 use convoke_common::rpc::LinkStatus;
 use tokio_util::sync::CancellationToken;
 
+use crate::eager::{Batches, bodies};
 use crate::frame::{Frame, TensorHeader};
 use crate::hub::Hub;
 use crate::lease::Peer;
@@ -35,6 +38,13 @@ pub struct Outgoing {
     pub sent: Sent,
 }
 
+/// Batches on a local link: one thread at a time delivers, for all, which keeps them in order.
+#[derive(Default)]
+pub struct Batching {
+    waiting: VecDeque<Arc<dyn Batches>>,
+    delivering: bool,
+}
+
 /// The way to one peer.
 pub enum Link {
     /// Same process.
@@ -43,6 +53,7 @@ pub enum Link {
         peer: Peer,
         hub: Weak<Hub>,
         closed: CancellationToken,
+        batches: Mutex<Batching>,
     },
     /// Another process.
     Remote(Remote),
@@ -53,11 +64,13 @@ impl Link {
     pub fn join_local(a: &Arc<Hub>, b: &Arc<Hub>) {
         let closed = CancellationToken::new();
         for (me, to) in [(a, b), (b, a)] {
-            me.add_link(Arc::new(Link::Local {
+            // Two hubs of one process are who they say they are.
+            let _ = me.add_link(Arc::new(Link::Local {
                 me: me.me.clone(),
                 peer: to.me.clone(),
                 hub: Arc::downgrade(to),
                 closed: closed.clone(),
+                batches: Mutex::default(),
             }));
         }
     }
@@ -67,6 +80,14 @@ impl Link {
         match self {
             Link::Local { peer, .. } => peer,
             Link::Remote(r) => r.peer(),
+        }
+    }
+
+    /// What brought the peer's certificate, of a remote link.
+    pub(crate) fn token(&self) -> Option<&TokenId> {
+        match self {
+            Link::Local { .. } => None,
+            Link::Remote(r) => r.token(),
         }
     }
 
@@ -81,6 +102,43 @@ impl Link {
                 }
             }
             Link::Remote(r) => r.send(&frame),
+        }
+    }
+
+    /// Has batches of eager work to send: asks for them once it can.
+    pub fn ready(&self, source: &Arc<dyn Batches>) {
+        match self {
+            Link::Local {
+                me,
+                hub,
+                closed,
+                batches,
+                ..
+            } => {
+                let queue = || batches.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut batching = queue();
+                batching.waiting.push_back(source.clone());
+                if std::mem::replace(&mut batching.delivering, true) {
+                    return;
+                }
+                // Delivered without the lock: what follows from a batch may come back here, on this very thread.
+                while let Some(source) = batching.waiting.pop_front() {
+                    drop(batching);
+                    let mut frames = Vec::new();
+                    source.take(&mut frames);
+                    let there = hub.upgrade().filter(|_| !closed.is_cancelled());
+                    for body in bodies(&frames) {
+                        let Some(hub) = &there else { break };
+                        if let Err(e) = hub.batch(me, body) {
+                            tracing::error!(peer = me.name, "{e}");
+                            closed.cancel();
+                        }
+                    }
+                    batching = queue();
+                }
+                batching.delivering = false;
+            }
+            Link::Remote(r) => r.ready(source.clone()),
         }
     }
 

@@ -15,28 +15,34 @@
 //!    says it.
 //! 4. A tensor whose sender stalls fails its step: nothing waits for ever for bytes that do not come.
 
+mod queue;
+
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use convoke_common::Tensor;
 use convoke_common::detection::Watched;
-use convoke_common::error::{Code, Error, Result};
+use convoke_common::error::{Code, Error, Result, Site};
+use convoke_common::identity::{Role, TokenId, peer_identity};
 use convoke_common::ids::Incarnation;
 use convoke_common::mutant;
 use convoke_common::rpc::StreamKind;
 use convoke_common::world::World;
 use quinn::{Connection, ReadExactError, RecvStream, SendStream, VarInt};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::frame::{Frame, HEAD, LANE_LIMIT, MAX_BODY, TensorHeader};
+use crate::eager::Batches;
+use crate::frame::{EAGER, Frame, HEAD, LANE_LIMIT, MAX_BODY, TensorHeader};
 use crate::hub::{Hub, Refused};
 use crate::lease::Peer;
-use crate::link::{Link, Outgoing, Sent};
+use crate::link::{Link, Outgoing};
+
+use queue::{Held, Out, Queue};
 
 /// How long a peer may take to say hello on a new lane.
 const HELLO_BOUND: Duration = Duration::from_secs(5);
@@ -57,26 +63,11 @@ const HELLO_HEAD: usize = 10;
 /// Longest peer name in a hello.
 const MAX_NAME: usize = 255;
 
-enum Out {
-    Frame(Vec<u8>),
-    Tensor(Outgoing),
-    /// Nothing follows.
-    End,
-}
-
-#[derive(Default)]
-struct Queue {
-    items: Mutex<VecDeque<Out>>,
-    filled: Notify,
-    /// Bytes of frames that are not written.
-    frames: AtomicUsize,
-    /// Bytes of tensors that the link holds.
-    tensors: AtomicUsize,
-}
-
 /// See the module.
 pub struct Remote {
     peer: Peer,
+    /// What brought its certificate.
+    token: Option<TokenId>,
     watched: Watched,
     queue: Arc<Queue>,
     closed: AtomicBool,
@@ -93,6 +84,10 @@ pub struct Remote {
 impl Remote {
     pub(crate) fn peer(&self) -> &Peer {
         &self.peer
+    }
+
+    pub(crate) fn token(&self) -> Option<&TokenId> {
+        self.token.as_ref()
     }
 
     pub(crate) fn left(&self) -> bool {
@@ -155,6 +150,10 @@ impl Remote {
         self.push(Out::Frame(bytes));
     }
 
+    pub(crate) fn ready(&self, source: Arc<dyn Batches>) {
+        self.push(Out::Batches(source));
+    }
+
     pub(crate) fn send_tensor(&self, mut out: Outgoing) {
         let bytes = out.tensor.byte_len();
         self.queue.tensors.fetch_add(bytes, Ordering::Relaxed);
@@ -169,23 +168,7 @@ impl Remote {
     }
 }
 
-/// A tensor that the link holds. Tells, called or dropped, once.
-struct Held {
-    queue: Arc<Queue>,
-    bytes: usize,
-    sent: Option<Sent>,
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.queue.tensors.fetch_sub(self.bytes, Ordering::Relaxed);
-        if let Some(sent) = self.sent.take() {
-            sent();
-        }
-    }
-}
-
-/// Opens the lane on a connection that we dialled, and links.
+/// Opens the lane on a connection that we dialled, and links: only workers are dialled.
 pub async fn dial_lane(
     world: &World,
     hub: &Arc<Hub>,
@@ -198,7 +181,7 @@ pub async fn dial_lane(
             .await
             .map_err(lane_error)?;
         write_hello(&mut send, &hub.me).await?;
-        let peer = read_hello(&mut recv).await?;
+        let peer = read_hello(&mut recv, Role::Worker).await?;
         Ok((send, recv, peer))
     };
     let linked = within(hello).await.and_then(|(send, recv, peer)| {
@@ -206,32 +189,39 @@ pub async fn dial_lane(
         Ok((send, recv, peer))
     });
     match linked {
-        Ok((send, recv, peer)) => Ok(run(world, hub, watched, peer, send, recv)),
+        Ok((send, recv, peer)) => run(world, hub, watched, peer, send, recv),
         Err(e) => {
             // Its monitor would keep it up for nobody.
             watched.connection().close(VarInt::from_u32(0), b"no lane");
-            Err(e)
+            Err(match e.code {
+                Code::PeerLost => Error::lost(name, e.message),
+                _ => e.at(Site {
+                    worker: Some(name),
+                    ..Site::default()
+                }),
+            })
         }
     }
 }
 
-/// Answers a lane that the peer opened, and links. `name` is what its certificate says.
+/// Answers a lane that the peer opened, and links. `role` and `name` are what its certificate says.
 pub async fn accept_lane(
     world: &World,
     hub: &Arc<Hub>,
     watched: Watched,
+    role: Role,
     name: &str,
     mut send: SendStream,
     mut recv: RecvStream,
 ) -> Result<Arc<Link>> {
     let hello = async {
-        let peer = read_hello(&mut recv).await?;
+        let peer = read_hello(&mut recv, role).await?;
         check_name(&peer, name)?;
         write_hello(&mut send, &hub.me).await?;
         Ok(peer)
     };
     let peer = within(hello).await?;
-    Ok(run(world, hub, watched, peer, send, recv))
+    run(world, hub, watched, peer, send, recv)
 }
 
 async fn within<T>(f: impl Future<Output = Result<T>>) -> Result<T> {
@@ -245,7 +235,7 @@ async fn within<T>(f: impl Future<Output = Result<T>>) -> Result<T> {
 }
 
 fn lane_error(e: impl std::fmt::Display) -> Error {
-    Error::new(Code::PeerLost, format!("lane: {e}"))
+    Error::new(Code::PeerLost, format!("it did not greet: {e}"))
 }
 
 fn check_name(peer: &Peer, certified: &str) -> Result<()> {
@@ -266,13 +256,13 @@ async fn write_hello(send: &mut SendStream, me: &Peer) -> Result<()> {
     send.write_all(&out).await.map_err(lane_error)
 }
 
-async fn read_hello(recv: &mut RecvStream) -> Result<Peer> {
+async fn read_hello(recv: &mut RecvStream, role: Role) -> Result<Peer> {
     let mut head = [0; HELLO_HEAD];
     recv.read_exact(&mut head).await.map_err(lane_error)?;
     let (incarnation, len) = hello_head(head)?;
     let mut name = vec![0; len];
     recv.read_exact(&mut name).await.map_err(lane_error)?;
-    hello_peer(incarnation, name)
+    hello_peer(role, incarnation, name)
 }
 
 /// Incarnation and length of the name, from the first bytes of a hello.
@@ -289,10 +279,14 @@ pub(crate) fn hello_head(head: [u8; HELLO_HEAD]) -> Result<(Incarnation, usize)>
 }
 
 /// Whom a hello names.
-pub(crate) fn hello_peer(incarnation: Incarnation, name: Vec<u8>) -> Result<Peer> {
+pub(crate) fn hello_peer(role: Role, incarnation: Incarnation, name: Vec<u8>) -> Result<Peer> {
     let name = String::from_utf8(name)
         .map_err(|_| Error::new(Code::ProtocolViolation, "name in hello is not UTF-8"))?;
-    Ok(Peer { name, incarnation })
+    Ok(Peer {
+        role,
+        name,
+        incarnation,
+    })
 }
 
 fn run(
@@ -302,9 +296,10 @@ fn run(
     peer: Peer,
     send: SendStream,
     recv: RecvStream,
-) -> Arc<Link> {
+) -> Result<Arc<Link>> {
     let remote = Remote {
         peer,
+        token: peer_identity(watched.connection()).map(|i| i.token_id),
         watched,
         queue: Arc::default(),
         closed: AtomicBool::new(false),
@@ -314,10 +309,14 @@ fn run(
         sending: TaskTracker::new(),
     };
     let link = Arc::new(Link::Remote(remote));
-    hub.add_link(link.clone());
+    if !hub.add_link(link.clone()) {
+        let why = "somebody else is linked as this peer";
+        link.close(why);
+        return Err(Error::new(Code::Unauthorized, why));
+    }
     let task = supervise(world.clone(), hub.clone(), link.clone(), send, recv);
     world.spawn(task);
-    link
+    Ok(link)
 }
 
 /// Owns the link's tasks: when one ends, all do.
@@ -383,11 +382,18 @@ async fn read_lane(hub: &Hub, from: &Peer, mut recv: RecvStream) -> String {
         if let Err(e) = take_frame(hub, from, kind, &body) {
             return malformed(hub, &e);
         }
+        if kind == EAGER {
+            // One may hold thousands of ops, and the next may be here already: heartbeats and others get their turn.
+            tokio::task::yield_now().await;
+        }
     }
 }
 
 /// Takes one frame of a lane; an error where it is malformed.
 pub(crate) fn take_frame(hub: &Hub, from: &Peer, kind: u8, body: &[u8]) -> Result<()> {
+    if kind == EAGER {
+        return hub.batch(from, body);
+    }
     match Frame::decode(kind, body)? {
         (Frame::Tensor(h), payload) => match hub.begin(from, &h) {
             Ok(mut incoming) => {
@@ -439,6 +445,7 @@ async fn write_lane(world: &World, remote: &Remote, mut send: SendStream) -> Str
                     frames += f.len();
                     bytes.extend(f);
                 }
+                Out::Batches(source) => source.take(&mut bytes),
                 Out::Tensor(t) if t.cancel.is_cancelled() => (t.sent)(),
                 Out::Tensor(t) if t.tensor.byte_len() <= LANE_LIMIT => {
                     Frame::Tensor(TensorHeader::of(t.key, t.slot, &t.tensor)).encode(&mut bytes);
@@ -607,6 +614,7 @@ async fn receive_stream(hub: Arc<Hub>, link: Arc<Link>, mut stream: RecvStream) 
     let Link::Remote(remote) = &*link else { return };
     let received = async {
         let h = read_header(&mut stream, &remote.received).await?;
+        hub.foreseen(&remote.peer, &h).await;
         let mut incoming = hub.begin(&remote.peer, &h)?;
         match fill(&mut stream, incoming.bytes_mut(), &remote.received).await {
             Ok(()) => incoming.finish(),

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use convoke_common::dim::Dim;
 use convoke_common::error::{Code, Error};
 use convoke_common::graph::TensorType;
+use convoke_common::identity::Role;
 use convoke_common::ids::{Incarnation, LeaseId, ParticipantIx, StepKey};
 use convoke_common::memory::{Account, Ledger, Pool};
 use convoke_common::program::{Axes, Participant};
@@ -52,10 +53,26 @@ impl StepHandler for Log {
     fn peer_lost(&self, _: ParticipantIx, _: &Error) {}
 }
 
-fn peer(name: &str, incarnation: u64) -> Peer {
+fn certified(role: Role, name: &str, incarnation: u64) -> Peer {
     Peer {
+        role,
         name: name.into(),
         incarnation: Incarnation(incarnation),
+    }
+}
+
+fn client(name: &str, incarnation: u64) -> Peer {
+    certified(Role::Client, name, incarnation)
+}
+
+fn worker(name: &str, incarnation: u64) -> Peer {
+    certified(Role::Worker, name, incarnation)
+}
+
+fn peer(name: &str, incarnation: u64) -> Peer {
+    match name {
+        "driver" => client(name, incarnation),
+        _ => worker(name, incarnation),
     }
 }
 
@@ -181,6 +198,11 @@ fn strangers_and_others_than_the_source_fill_no_edge() {
             "stranger",
         ),
         (
+            "a client that is called as a worker",
+            T(client("other", 2), key(0), 0, pair()),
+            "stranger",
+        ),
+        (
             "no participant",
             T(peer("eve", 2), key(0), 0, pair()),
             "stranger",
@@ -221,6 +243,11 @@ fn strangers_and_others_than_the_source_fill_no_edge() {
         (
             "a start by a former driver",
             F(peer("driver", 1), start(0)),
+            "stranger",
+        ),
+        (
+            "a start by a worker that is called as the driver",
+            F(worker("driver", 3), start(0)),
             "stranger",
         ),
         (

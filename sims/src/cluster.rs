@@ -28,6 +28,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
+use convoke_rendezvous::Hub;
 use tracing::{Dispatch, Level};
 
 use crate::trace::{Recorder, Trace};
@@ -311,6 +312,15 @@ impl Cluster {
     /// A client's connection to the cluster, where it has one.
     pub fn client(&self, i: u16) -> Option<process::ClientHandle> {
         self.clients.get(usize::from(i))?.handle()
+    }
+
+    /// A worker's or client's end of the rendezvous, where its process serves.
+    pub fn hub(&self, host: Host) -> Option<Arc<Hub>> {
+        match host {
+            Host::Coordinator => None,
+            Host::Worker(i) => Some(self.worker(i)?.hub().clone()),
+            Host::Client(i) => Some(self.client(i)?.hub().clone()),
+        }
     }
 
     /// Runs `work` on the coordinator's host, once it serves. It is over without a result where its process ends

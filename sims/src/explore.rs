@@ -4,7 +4,7 @@
 //! a batch prints is one report per line.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, IsTerminal, Write};
 use std::ops::Range;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +23,12 @@ const BATCH: u64 = 25;
 
 /// From how many seeds on every cell of the table is to have been met.
 pub const COMPLETE: u64 = 1000;
+
+/// From how many seeds on every fault is to have met a step.
+pub const ROWS: u64 = 200;
+
+/// The least share of calls that succeed; nearly three quarters do.
+const LEAST_OK: f64 = 0.6;
 
 /// Failing seeds that are shrunk.
 const SHRUNK: usize = 3;
@@ -75,9 +81,19 @@ impl Summary {
         }
     }
 
-    /// Whether nothing was violated, and everything was met where there were seeds enough.
+    /// Whether nothing was violated, and where there were seeds enough, every fault met a step and most calls succeeded
+    /// all the same: where next to nothing does, next to nothing is looked at.
     pub fn is_good(&self) -> bool {
-        self.failures.is_empty() && (self.seeds < COMPLETE || self.cells.empty().is_empty())
+        let rows = self.seeds < ROWS || self.cells.empty_rows().is_empty();
+        let cells = self.seeds < COMPLETE || self.cells.empty().is_empty();
+        let calls = self.seeds < ROWS || self.share_of_ok() >= LEAST_OK;
+        self.failures.is_empty() && rows && cells && calls
+    }
+
+    /// Calls that succeeded, of all.
+    fn share_of_ok(&self) -> f64 {
+        let ok = self.calls.get("ok").copied().unwrap_or(0);
+        ok as f64 / (self.calls.values().sum::<u64>() as f64).max(1.)
     }
 }
 
@@ -122,7 +138,9 @@ pub fn explore(seeds: Range<u64>, jobs: usize) -> anyhow::Result<Summary> {
         }
     });
     let mut summary = summary.into_inner().unwrap_or_else(PoisonError::into_inner);
-    eprintln!();
+    if std::io::stderr().is_terminal() {
+        eprintln!();
+    }
     summary.wall_minutes = begun.elapsed().as_secs_f64() / 60.;
     summary.hours_per_minute = summary.simulated_hours / summary.wall_minutes.max(1e-9);
     summary.failures.sort_by_key(|f| f.seed);
@@ -134,7 +152,11 @@ pub fn explore(seeds: Range<u64>, jobs: usize) -> anyhow::Result<Summary> {
     Ok(summary)
 }
 
+/// Tells a person who watches.
 fn progress(s: &Summary, of: u64, begun: Instant) {
+    if !std::io::stderr().is_terminal() {
+        return;
+    }
     let minutes = begun.elapsed().as_secs_f64() / 60.;
     eprint!(
         "\r{} of {of} seeds, {:.2} simulated hours, {:.2} a minute, {} failed ",
@@ -227,7 +249,12 @@ impl std::fmt::Display for Summary {
             parts.join(", ")
         };
         writeln!(f, "steps by outcome: {}", list(&self.steps))?;
-        writeln!(f, "calls by outcome: {}\n", list(&self.calls))?;
+        writeln!(
+            f,
+            "calls by outcome: {}; {:.0} % ok\n",
+            list(&self.calls),
+            100. * self.share_of_ok()
+        )?;
         writeln!(f, "{}", self.cells)?;
         let empty = self.cells.empty();
         if !empty.is_empty() {
@@ -258,5 +285,40 @@ impl std::fmt::Display for Summary {
             self.failures.len(),
             self.seeds
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::faults::{Row, StepState};
+
+    /// An account of `seeds` seeds in which every fault but `unmet` met a step, and of 100 calls `ok` succeeded.
+    fn account(seeds: u64, unmet: Option<Row>, ok: u64) -> Summary {
+        let mut cells = Cells::default();
+        for row in Row::ALL.into_iter().filter(|r| Some(*r) != unmet) {
+            cells.hit(row, StepState::Waiting);
+        }
+        let calls = [("ok", ok), ("peer_lost", 100 - ok)];
+        Summary {
+            seeds,
+            cells,
+            calls: calls.map(|(code, n)| (code.to_owned(), n)).into(),
+            ..Summary::default()
+        }
+    }
+
+    #[test]
+    fn an_account_is_good_where_it_has_looked_at_something() {
+        let check = |seeds, unmet, ok, good| {
+            let account = account(seeds, unmet, ok);
+            assert_eq!(account.is_good(), good, "{seeds} {unmet:?} {ok}");
+        };
+        check(200, None, 70, true);
+        check(200, Some(Row::Hang), 70, false);
+        check(200, None, 50, false);
+        check(100, Some(Row::Hang), 50, true);
+        // So many seeds meet every cell.
+        check(1000, None, 70, false);
     }
 }

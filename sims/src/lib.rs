@@ -2,6 +2,7 @@
 
 pub mod cluster;
 pub mod draw;
+pub mod eager;
 pub mod explore;
 pub mod faults;
 pub mod invariants;

@@ -19,8 +19,8 @@ struct Args {
 
 #[derive(Subcommand)]
 enum What {
-    /// Runs many seeds; exit code 1 where one violates an invariant, or where a cell of the table fault × step state
-    /// stays empty over 1,000 seeds or more.
+    /// Runs many seeds; exit code 1 where one violates an invariant; where over 200 seeds or more a fault met no step or
+    /// few calls succeed; or where a cell of the table fault × step state stays empty over 1,000 seeds or more.
     Explore {
         /// How many.
         #[arg(long, default_value_t = 200)]

@@ -7,14 +7,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use convoke::Code;
+use convoke_common::detection::bounds::LOST;
 use serde::{Deserialize, Serialize};
 use tracing::Level;
 
 use crate::cluster::{Cluster, Host, Setup, State, Task};
 use crate::draw::Draw;
-use crate::faults::{Air, Cells, Injector};
+use crate::faults::{Air, Cells, Injector, Injured, Row};
 use crate::invariants::{
-    CALL_BOUND, Found, Invariants, REST_BOUND, SETTLE_BOUND, View, Violation, left_over,
+    CALL_BOUND, Found, Invariants, REST_BOUND, SETTLE_BOUND, View, Violation, coordinators_leases,
+    left_over,
 };
 use crate::oracle::{Expected, difference, expect};
 use crate::scenario::Scenario;
@@ -29,6 +32,14 @@ const READY_BOUND: Duration = Duration::from_secs(20);
 
 /// From the canary's begin to its result.
 const CANARY_BOUND: Duration = Duration::from_secs(15);
+
+/// How long the coordinator may take to say which leases it has, and the pause before it is asked again.
+const ANSWER_BOUND: Duration = Duration::from_secs(1);
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+
+/// How long a coordinator that was restarted waits for a client that did not survive it, and a little more: ten times
+/// as long as else, as clients dial it from time to time only.
+const RETURN_AFTER_RESTART: Duration = Duration::from_secs(31);
 
 /// How long a process may take to stop, as its owner grants it, and a little more.
 const STOP_BOUND: Duration = Duration::from_secs(12);
@@ -93,6 +104,11 @@ fn air(seed: u64) -> Wire {
         delay: d.pick(&[(0, 0), (0, 1), (0, 3), (2, 4)]),
         ..Wire::default()
     }
+}
+
+/// Whether an error says that a link was found dead, in a step or while a model was loaded.
+fn is_lost(code: Code) -> bool {
+    matches!(code, Code::PeerLost | Code::Unreachable)
 }
 
 impl<'a> Run<'a> {
@@ -197,7 +213,7 @@ impl<'a> Run<'a> {
         self.injector.note(&self.events, &self.steps);
         self.steps.apply(&self.events);
         for (at, host, _) in &self.cluster.ends()[self.ends..] {
-            self.steps.gone(*host);
+            self.steps.gone(*host, *at);
             if let Host::Client(c) = host {
                 self.notes
                     .lost(usize::from(*c), at.saturating_sub(self.zero));
@@ -218,6 +234,7 @@ impl<'a> Run<'a> {
             left: &self.left,
             records: &self.records,
             expected: &self.expected,
+            coordinators_leases: &[],
         };
         self.invariants.tick(&view, &mut self.found);
     }
@@ -329,6 +346,7 @@ impl<'a> Run<'a> {
         self.wait(REST_BOUND, |r| {
             left_over(&r.cluster).is_empty() && r.steps.live().next().is_none()
         });
+        let leases = self.coordinators_leases();
         let records = self.notes.records();
         let view = View {
             now: self.cluster.elapsed(),
@@ -341,8 +359,30 @@ impl<'a> Run<'a> {
             left: &self.left,
             records: &records,
             expected: &self.expected,
+            coordinators_leases: &leases,
         };
         self.invariants.rest(&view, &mut self.found);
+    }
+
+    /// Leases that the coordinator has and keeps, as text. It hears last that one is over.
+    fn coordinators_leases(&mut self) -> Vec<String> {
+        let is_restart = |i: &Injured| i.row == Row::CrashCoordinator;
+        let bound = match self.injector.injured.iter().any(is_restart) {
+            true => RETURN_AFTER_RESTART,
+            false => REST_BOUND,
+        };
+        let end = self.cluster.elapsed() + bound;
+        loop {
+            let asked = coordinators_leases(&self.cluster);
+            self.wait(ANSWER_BOUND, |_| asked.is_over());
+            let left = asked
+                .take()
+                .unwrap_or_else(|| vec!["coordinator: no answer".into()]);
+            if left.is_empty() || self.cluster.elapsed() >= end {
+                return left;
+            }
+            self.wait(ASK_AGAIN, |_| false);
+        }
     }
 
     fn canary(&mut self) {
@@ -361,12 +401,19 @@ impl<'a> Run<'a> {
             .filter(|i| self.cluster.is_ready(Host::Worker(*i as u16)))
             .count();
         for c in 0..self.scenario.clients.len() as u16 {
-            let task = script::canary(&self.cluster, c, &model, alive.min(3) as u32);
-            self.wait(CANARY_BOUND, |_| task.is_over());
-            let complaint = match task.take() {
-                Some(Ok(got)) => difference(&want, &got),
-                Some(Err(e)) => Some(format!("{}: {e}", e.code.name())),
-                None => Some(format!("no answer within {CANARY_BOUND:?}")),
+            let mut again = true;
+            let complaint = loop {
+                let task = script::canary(&self.cluster, c, &model, alive.min(3) as u32);
+                self.wait(CANARY_BOUND, |_| task.is_over());
+                match task.take() {
+                    Some(Ok(got)) => break difference(&want, &got),
+                    // Links that ended while packets were lost are found dead within the bound, one by one.
+                    Some(Err(e)) if is_lost(e.code) && std::mem::take(&mut again) => {
+                        self.wait(LOST, |_| false);
+                    }
+                    Some(Err(e)) => break Some(format!("{}: {e}", e.code.name())),
+                    None => break Some(format!("no answer within {CANARY_BOUND:?}")),
+                }
             };
             if let Some(complaint) = complaint {
                 self.complain(

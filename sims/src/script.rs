@@ -6,13 +6,14 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use convoke::{CallOptions, Error, Outputs, Retry, Tensor};
+use convoke::{CallOptions, Error, HostTensor as Tensor, Outputs, Retry};
 use convoke_common::error::Code;
 use futures::future::join_all;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::cluster::{Cluster, Task};
+use crate::eager;
 use crate::scenario::{CallSpec, ClientSpec, ModelUse};
 use crate::workload::{AXIS_BOUND, Model, inputs};
 
@@ -162,9 +163,13 @@ impl Script {
         });
         let left = (0..self.spec.calls.len()).filter(|i| !begun.contains(i));
         let calls = left.map(|i| {
+            let cluster = &cluster;
             let mut loaded = slots[self.spec.calls[i].model].1.clone();
             async move {
                 sleep_until(self.at(self.spec.calls[i].at)).await;
+                if let Some(seed) = self.spec.calls[i].eager {
+                    return self.eager(cluster, i, seed).await;
+                }
                 let model = loaded.wait_for(Option::is_some).await.map(|m| m.clone());
                 if let Ok(Some(Ok(model))) = model {
                     self.call(&model, i).await;
@@ -208,15 +213,36 @@ impl Script {
         }
     }
 
-    async fn call(&self, model: &convoke::Model, i: usize) {
-        let spec = &self.spec.calls[i];
-        let note = self.notes.begin(Record {
+    fn begin_call(&self, i: usize) -> usize {
+        self.notes.begin(Record {
             client: self.client,
-            model: spec.model,
+            model: self.spec.calls[i].model,
             call: Some(i),
             begun: self.now(),
             ended: None,
-        });
+        })
+    }
+
+    async fn eager(&self, cluster: &convoke::Cluster, i: usize, seed: u64) {
+        let spec = &self.spec.calls[i];
+        let note = self.begin_call(i);
+        let model = &self.models[spec.model];
+        let run = eager::run(cluster, model, given(model, spec), seed);
+        let ended = match spec.cancel {
+            None => Some(run.await),
+            Some(ms) => timeout(Duration::from_millis(ms.into()), run).await.ok(),
+        };
+        let ended = match ended {
+            Some(Ok(results)) => Ended::Results(results),
+            Some(Err(e)) => Ended::Failed(e),
+            None => Ended::Dropped,
+        };
+        self.notes.end(note, self.now(), ended);
+    }
+
+    async fn call(&self, model: &convoke::Model, i: usize) {
+        let spec = &self.spec.calls[i];
+        let note = self.begin_call(i);
         let given = given(&self.models[spec.model], spec);
         let options = CallOptions {
             deadline: spec.deadline.map(|ms| Duration::from_millis(ms.into())),

@@ -29,13 +29,14 @@ pub struct Tensor {
 /// A step.
 #[derive(Debug, Clone, Default)]
 pub struct Step {
-    pub begun: Option<Duration>,
-    /// Workers that took the driver's word.
-    pub started: BTreeSet<Host>,
+    /// When its driver began it.
+    pub begun: Vec<Duration>,
+    /// Workers that took the driver's word, and when first.
+    pub started: BTreeMap<Host, Duration>,
     pub tensors: BTreeMap<Edge, Tensor>,
     /// Where it ended with an error, when, and with which code.
     pub aborts: Vec<(Host, Duration, String)>,
-    /// Workers that quiesced it, and when.
+    /// Workers that quiesced it, and when first.
     pub done: BTreeMap<Host, Duration>,
     /// What the caller was told: when, and the error's code.
     pub outcomes: Vec<(Duration, Option<String>)>,
@@ -51,6 +52,8 @@ pub struct Lease {
     pub participants: Vec<Host>,
     /// Workers that install it at present.
     pub installing: BTreeSet<Host>,
+    /// Participants whose process ended, and when: what runs there later is another incarnation, which has no part.
+    pub ended: BTreeMap<Host, Duration>,
 }
 
 /// See the module.
@@ -155,18 +158,18 @@ impl Steps {
             (Kind::Filled, Some(t)) => t.filled.push(e.checksum.unwrap_or_default()),
             (Kind::Taken, Some(t)) => t.taken += 1,
             (Kind::Begin, _) => {
-                step.begun = Some(e.at);
+                step.begun.push(e.at);
                 self.live.insert(key);
             }
             (Kind::Start, _) => {
-                step.started.insert(e.host);
+                step.started.entry(e.host).or_insert(e.at);
             }
             (Kind::Abort, _) => {
                 let code = e.code.clone().unwrap_or_default();
                 step.aborts.push((e.host, e.at, code));
             }
             (Kind::Done, _) => {
-                step.done.insert(e.host, e.at);
+                step.done.entry(e.host).or_insert(e.at);
             }
             (Kind::Outcome, _) => step.outcomes.push((e.at, e.code.clone())),
             (Kind::Retire, _) => {
@@ -177,10 +180,13 @@ impl Steps {
         }
     }
 
-    /// A host's process is gone: it drives and installs nothing any more.
-    pub fn gone(&mut self, host: Host) {
+    /// A host's process is gone: it drives and installs nothing any more, and has no part in the leases that are there.
+    pub fn gone(&mut self, host: Host, at: Duration) {
         for lease in self.leases.values_mut() {
             lease.installing.remove(&host);
+            if lease.participants.contains(&host) {
+                lease.ended.entry(host).or_insert(at);
+            }
         }
         let leases = &self.leases;
         self.live
@@ -230,8 +236,11 @@ fn states_of(step: &Step, lease: &Lease, host: Host) -> Vec<StepState> {
     let mut states = Vec::new();
     let is_worker = matches!(host, Host::Worker(_));
     let unstarted = match is_worker {
-        true => !step.started.contains(&host),
-        false => lease.workers().iter().any(|w| !step.started.contains(w)),
+        true => !step.started.contains_key(&host),
+        false => lease
+            .workers()
+            .iter()
+            .any(|w| !step.started.contains_key(w)),
     };
     if unstarted {
         states.push(StepState::Start);
@@ -251,6 +260,6 @@ fn states_of(step: &Step, lease: &Lease, host: Host) -> Vec<StepState> {
 }
 
 /// The worker of this name.
-fn worker(name: &str) -> Option<Host> {
+pub fn worker(name: &str) -> Option<Host> {
     name.strip_prefix('w')?.parse().ok().map(Host::Worker)
 }

@@ -17,18 +17,22 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use convoke_sims::faults::{Fault, Harm, Row, StepState, Target, When};
-use convoke_sims::invariants::Violation;
+use convoke_sims::invariants::{Invariants, Violation};
 use convoke_sims::run::Report;
 use convoke_sims::scenario::Scenario;
 
+const AGREEMENT: &str = "caller and participants agree";
 const CAUSE: &str = "the cause is the injected one";
 const DEADLINES: &str = "a deadline is kept";
 const DELIVERY: &str = "a send meets one recv";
-const DETECTION: &str = "a killed process is noticed in time";
+const DETECTION: &str = "a lost peer is noticed in time";
 const ENDS: &str = "every call ends";
 const GIVEN_UP: &str = "a call that is given up ends its step";
 const ONE_LIFE: &str = "a step lives once";
+const PROCESSES: &str = "processes live";
+const QUEUES: &str = "queues are bounded";
 const REST: &str = "nothing is left at rest";
+const RESULTS: &str = "results equal a direct evaluation";
 const STOPS: &str = "an error stops everybody in time";
 
 /// Seeds tried for a mutant.
@@ -97,6 +101,16 @@ fn where_the_coordinator_is_long_away(s: &Scenario) -> bool {
     has(s, |f, _| coordinator(f) && f.lasts > 3500)
 }
 
+/// Unheard, but hearing: a driver that hears nothing of a worker gives it up nearly as soon by QUIC's own timeout.
+fn where_a_driver_is_long_unheard(s: &Scenario) -> bool {
+    let driver = |f: &Fault| matches!(f.target, Target::Client(_));
+    let unheard = |f: &Fault| match f.harm {
+        Harm::OneWay { to } => driver(f) && to != Target::Coordinator,
+        _ => false,
+    };
+    s.faults.len() <= 2 && has(s, |f, _| unheard(f) && f.lasts > 3100)
+}
+
 fn where_frames_are_forged(s: &Scenario) -> bool {
     has(s, |_, row| row == Row::Forge)
 }
@@ -113,7 +127,7 @@ fn where_an_install_fails(s: &Scenario) -> bool {
     })
 }
 
-const MUTANTS: [Mutant; 18] = [
+const MUTANTS: [Mutant; 24] = [
     mutant(
         "abandoned-install",
         "an install that failed is not undone at the workers that had finished",
@@ -137,6 +151,18 @@ const MUTANTS: [Mutant; 18] = [
         "a call that is dropped leaves its step running",
         &[GIVEN_UP],
         where_a_call_is_given_up,
+    ),
+    mutant(
+        "cause-renamed",
+        "the driver takes every failure for another than its participant reported",
+        &[AGREEMENT],
+        anywhere,
+    ),
+    mutant(
+        "constants-merged",
+        "constants of one type are taken for one",
+        &[RESULTS],
+        anywhere,
     ),
     mutant(
         "deadline-dropped",
@@ -187,10 +213,28 @@ const MUTANTS: [Mutant; 18] = [
         where_the_coordinator_is_long_away,
     ),
     mutant(
+        "sent-still-counted",
+        "what a link has let go of still counts as waiting",
+        &[QUEUES],
+        anywhere,
+    ),
+    mutant(
+        "silence-ignored",
+        "a peer that echoes nothing is not given up",
+        &[DETECTION],
+        where_a_driver_is_long_unheard,
+    ),
+    mutant(
         "slot-reused-early",
         "a window entry is used again before the step in it has quiesced",
         &[ONE_LIFE],
         anywhere,
+    ),
+    mutant(
+        "stranger-panics",
+        "a frame of somebody who takes no part panics",
+        &[PROCESSES],
+        where_frames_are_forged,
     ),
     mutant(
         "survivors-untold",
@@ -220,6 +264,12 @@ const MUTANTS: [Mutant; 18] = [
         "wrong-slot",
         "a tensor goes to the slot beside its own",
         &[DELIVERY],
+        anywhere,
+    ),
+    mutant(
+        "wrong-worker-blamed",
+        "a failure names the first worker, whichever it was",
+        &[CAUSE],
         anywhere,
     ),
 ];
@@ -329,4 +379,11 @@ fn the_table_has_every_mutant_once() {
     found.sort();
     let named: Vec<&str> = MUTANTS.iter().map(|m| m.name).collect();
     assert_eq!(found, named);
+}
+
+#[test]
+fn every_checker_has_a_mutant() {
+    let caught_by: BTreeSet<&str> = MUTANTS.iter().flat_map(|m| m.caught_by).copied().collect();
+    let checkers: BTreeSet<&str> = Invariants::default().names().into_iter().collect();
+    assert_eq!(caught_by, checkers);
 }

@@ -1,11 +1,12 @@
 //! Who dials a worker: handshakes and connections, bounded.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use convoke_common::identity::{Handshakes, Role};
+use convoke_common::identity::{Handshakes, RevocationList, Role, TokenId, peer_identity};
 use convoke_common::rpc::close;
+use convoke_common::world::quic::Connection;
 use tokio_util::sync::CancellationToken;
 
 use crate::node::Node;
@@ -27,6 +28,50 @@ pub struct Connections(Mutex<BTreeMap<String, usize>>);
 pub struct Connected {
     node: Arc<Node>,
     name: String,
+}
+
+/// The connections that are served, whoever dialled: a revocation ends those of its token.
+#[derive(Default)]
+pub struct Served(Mutex<BTreeMap<u64, (TokenId, Connection)>>);
+
+/// One of them, until it is dropped.
+pub struct Standing {
+    node: Arc<Node>,
+    number: u64,
+}
+
+impl Served {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<u64, (TokenId, Connection)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends those whose token is revoked.
+    pub fn end(&self, revoked: &RevocationList) {
+        for (token, connection) in self.all().values() {
+            if revoked.contains(token) {
+                connection.close(close::REVOKED.into(), b"its token was revoked");
+            }
+        }
+    }
+}
+
+impl Standing {
+    /// Lists a connection. One whose token was revoked since the handshake is ended.
+    pub fn enter(node: &Arc<Node>, connection: &Connection) -> Option<Standing> {
+        let token = peer_identity(connection)?.token_id;
+        let number = connection.stable_id() as u64;
+        let entry = (token, connection.clone());
+        node.served.all().insert(number, entry);
+        node.served.end(&node.revoked);
+        let node = node.clone();
+        Some(Standing { node, number })
+    }
+}
+
+impl Drop for Standing {
+    fn drop(&mut self) {
+        self.node.served.all().remove(&self.number);
+    }
 }
 
 impl Connections {

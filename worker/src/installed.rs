@@ -9,14 +9,16 @@
 //! 1. Built once, from a checked program; immutable afterwards.
 //! 2. A constant is never moved out; a step's value is moved at its last use.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::error::{Code, Error, Result, Site};
 use convoke_common::program::{NO_OPERAND, Program, ProgramNode};
-use convoke_common::{DType, Tensor};
+use convoke_common::{DType, Tensor, ops};
 
 use crate::cpu::{self, Kernel};
+use crate::executor::HandleOp;
 
 /// Rows of indices, concatenated.
 #[derive(Debug, Default)]
@@ -54,6 +56,8 @@ pub struct Installed {
     pub program: Arc<Program>,
     /// Kernels of the step nodes.
     pub kernels: Vec<Arc<dyn Kernel>>,
+    /// Which step nodes are about the caller's handles.
+    handles: BTreeMap<u32, HandleOp>,
     /// Step nodes that read a value; a node that reads it twice stands twice.
     pub consumers: Csr,
     /// Send slots that carry a value.
@@ -65,7 +69,7 @@ pub struct Installed {
     /// Values that outlive steps: literals and init results.
     pub constants: Vec<Option<Tensor>>,
     /// What a step is predicted to take. Unknown where a size is dynamic, since the prediction counts what it
-    /// does not know as nothing.
+    /// does not know as nothing, and of a program with custom ops.
     pub predicted: Option<Duration>,
     /// Values that a step needs from the constants.
     pub constant_sends: Vec<u32>,
@@ -118,6 +122,8 @@ impl Installed {
                 uses[*v as usize] += 1;
             }
         }
+        let handles = steps.iter().zip(0..);
+        let handles = handles.filter_map(|(n, i)| Some((i, HandleOp::of(n)?)));
         let is_constant = |v: u32| constants[v as usize].is_some();
         let mut ready = vec![0u32; steps.len()];
         reads
@@ -137,23 +143,33 @@ impl Installed {
             .map(|(_, s)| *s)
             .collect();
         let cost = steps.iter().try_fold(0u64, |sum, n| {
-            sum.checked_add(n.cost).filter(|_| n.cost > 0)
+            // A loop takes as long as its data says.
+            let known = n.cost > 0 && n.attrs.functions().next().is_none();
+            sum.checked_add(n.cost).filter(|_| known)
         });
+        // Nobody can say of a custom op how long it takes.
+        let known = !steps.iter().any(|n| ops::is_custom(&n.op));
         let made = steps.iter().flat_map(|n| &n.outputs);
         let mut dims = made.flat_map(|v| &program.values[*v as usize].ty.shape);
         Ok(Installed {
             predicted: cost
-                .filter(|_| dims.all(|d| d.as_const().is_some()))
+                .filter(|_| known && dims.all(|d| d.as_const().is_some()))
                 .map(Duration::from_nanos),
             consumers: Csr::group(values, &reads),
             sends: Csr::group(values, &sends),
             kernels,
+            handles: handles.collect(),
             ready,
             uses,
             constants,
             constant_sends,
             program,
         })
+    }
+
+    /// What a step node does with a handle, where it is about one.
+    pub fn handle_op(&self, node: u32) -> Option<HandleOp> {
+        self.handles.get(&node).copied()
     }
 
     /// Step nodes.

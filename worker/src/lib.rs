@@ -17,6 +17,7 @@ pub mod cache;
 pub mod compute;
 pub mod cpu;
 pub mod drain;
+pub mod eager;
 pub mod executor;
 mod feed;
 #[doc(hidden)]
@@ -28,6 +29,7 @@ mod keeper;
 pub mod loader;
 mod measure;
 mod node;
+pub mod ops;
 mod order;
 mod service;
 mod session;

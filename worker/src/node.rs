@@ -10,22 +10,24 @@ use convoke_common::admission::reach;
 use convoke_common::counters::Counters;
 use convoke_common::detection::Detector;
 use convoke_common::error::{Code, Error, Result, Site};
-use convoke_common::identity::{RevocationList, Role};
+use convoke_common::identity::{RevocationList, Role, TokenId};
 use convoke_common::ids::{Incarnation, LeaseId, ParticipantIx, PlanId, StepKey};
 use convoke_common::memory::{Account, Ledger, Pool};
 use convoke_common::mutant;
-use convoke_common::program::{Grant, NUMERICS_PROFILE, Participant};
+use convoke_common::program::{Grant, NUMERICS_PROFILE, Participant, model_name};
 use convoke_common::rpc::{HeldLease, LinkReport, Loss, ProgramStatus, Progress, WorkerStatus};
 use convoke_common::world::{Endpoint, World};
 use convoke_rendezvous::artifacts::ArtifactSource;
+use convoke_rendezvous::eager::Eager;
 use convoke_rendezvous::{
     Hub, Lease, Link, Peer, RecvSpec, StepHandler, probe, remote, step_event,
 };
 use futures::future::join_all;
 use tokio::sync::Semaphore;
 
-use crate::accept::Connections;
+use crate::accept::{Connections, Served};
 use crate::cache::{Cache, Pins};
+use crate::eager::Sessions;
 use crate::executor::{Engine, Executor};
 use crate::install::{self, Counter};
 use crate::loader::{ClientSource, Loaded, Loader};
@@ -97,6 +99,10 @@ pub struct Node {
     pub refused: Arc<Counters>,
     /// What peers have open.
     pub connections: Connections,
+    /// What clients issue op by op.
+    pub eager: Arc<Sessions>,
+    /// The connections that are served, by token.
+    pub served: Served,
     /// Probes that are answered at once: each holds a buffer.
     pub probes: Semaphore,
     loaded: Arc<Loaded>,
@@ -121,8 +127,13 @@ impl Node {
         revoked: Arc<RevocationList>,
     ) -> Arc<Node> {
         let window = Window::reserve(&ledger);
-        Arc::new(Node {
-            hub: Hub::new(me.clone()),
+        let eager = Sessions::new(engine.clone(), ledger.clone());
+        let hub = Hub::new(me.clone());
+        let served: Arc<dyn Eager> = eager.clone();
+        hub.serve_eager(Arc::downgrade(&served));
+        let node = Arc::new(Node {
+            hub,
+            eager,
             world,
             me,
             endpoint,
@@ -134,6 +145,7 @@ impl Node {
             revoked,
             refused: Arc::default(),
             connections: Connections::default(),
+            served: Served::default(),
             probes: Semaphore::new(PROBES),
             loaded: Arc::default(),
             window: Arc::new(window),
@@ -141,7 +153,9 @@ impl Node {
             installing: Mutex::default(),
             forgone: Mutex::default(),
             local_clients: Mutex::default(),
-        })
+        });
+        node.eager.attach(&node);
+        node
     }
 
     fn held(&self) -> MutexGuard<'_, BTreeMap<LeaseId, Held>> {
@@ -156,6 +170,12 @@ impl Node {
             .unwrap_or_else(PoisonError::into_inner);
         local.insert(client.me.name.clone(), source);
         Link::join_local(&self.hub, client);
+    }
+
+    /// These tokens no longer count: handshakes are refused from now on, and connections that stand end.
+    pub fn revoke(&self, token_ids: Vec<TokenId>) {
+        self.revoked.extend(token_ids);
+        self.served.end(&self.revoked);
     }
 
     /// Installs this worker's part of a lease.
@@ -221,7 +241,7 @@ impl Node {
             self.loaded.clone(),
             self.window.clone(),
         );
-        let name = program.name.clone();
+        let name = model_name(&program.name);
         let ready = install::prepare(
             &self.engine,
             grant.lease,
@@ -268,6 +288,7 @@ impl Node {
             handler,
         ));
         executor.attach(&lease);
+        executor.serve_handles(self.eager.clone());
         let held = Held {
             lease: lease.clone(),
             executor,
@@ -328,16 +349,23 @@ impl Node {
                 continue;
             }
             let dial = i != driver && self.me.name < p.name;
-            links.push(Some(self.link_to(p, dial).await?));
+            let role = match i == driver {
+                true => Role::Client,
+                false => Role::Worker,
+            };
+            links.push(Some(self.link_to(p, role, dial).await?));
         }
         Ok(links)
     }
 
-    async fn link_to(self: &Arc<Self>, p: &Participant, dial: bool) -> Result<Arc<Link>> {
-        let peer = Peer {
-            name: p.name.clone(),
-            incarnation: p.incarnation,
-        };
+    /// A link to a participant, which is dialled where there is none, or awaited.
+    pub(crate) async fn link_to(
+        self: &Arc<Self>,
+        p: &Participant,
+        role: Role,
+        dial: bool,
+    ) -> Result<Arc<Link>> {
+        let peer = Peer::of(p, role);
         if let Some(link) = self.hub.link(&peer) {
             return Ok(link);
         }
@@ -432,6 +460,7 @@ impl Node {
         if tokio::time::timeout(bound / 2, finished).await.is_err() {
             tracing::warn!("not all peers have read what was sent to them");
         }
+        self.eager.end();
         let all = std::mem::take(&mut *self.held());
         all.keys().for_each(|id| drop(self.hub.remove_lease(*id)));
     }
@@ -464,7 +493,7 @@ impl Node {
     pub async fn probe(self: &Arc<Self>, peers: Vec<Participant>) -> Vec<LinkReport> {
         let mut reports = Vec::new();
         for p in peers {
-            let measured = match self.link_to(&p, true).await {
+            let measured = match self.link_to(&p, Role::Worker, true).await {
                 Ok(link) => match link.connection() {
                     Some(c) => probe::probe(c).await,
                     None => Err(Error::internal("workers link over QUIC")),
@@ -505,6 +534,7 @@ impl Node {
             .collect();
         let live_steps = held.values().map(|h| h.executor.live_steps()).sum();
         drop(held);
+        let (live_handles, handle_bytes) = self.eager.live();
         let refused = self.hub.refused().into_iter();
         let refused = refused.chain(self.detector.refused());
         let refused = refused.chain(self.refused.counted());
@@ -518,6 +548,8 @@ impl Node {
             programs,
             live_steps,
             steps_done: self.engine.steps_done.load(Ordering::Relaxed),
+            live_handles,
+            handle_bytes,
             links: self.hub.links().iter().map(|l| l.status()).collect(),
             refused: refused.collect(),
             cache_bytes: self.cache.as_ref().map_or(0, |c| c.bytes()),

@@ -11,11 +11,8 @@
 
 use std::collections::BTreeMap;
 
-use convoke_common::artifact::chunks_of;
+use convoke_common::artifact::{RIDES, chunks_of};
 use convoke_common::graph::Literal;
-
-/// Longest literal that rides along, in bytes.
-const SMALL: u64 = 64 << 10;
 
 /// Bytes of an artifact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,7 +84,7 @@ impl Order {
         let mut small: BTreeMap<_, Vec<u32>> = BTreeMap::new();
         for (v, range) in &ranges {
             let chunks = range.chunks();
-            if range.len <= SMALL && chunks.end - chunks.start == 1 {
+            if range.len <= RIDES && chunks.end - chunks.start == 1 {
                 let at = (range.artifact, chunks.start);
                 small.entry(at).or_default().push(*v);
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use convoke_common::detection::Watched;
 use convoke_common::error::Result;
-use convoke_common::identity::{Role, TokenId, peer_identity};
+use convoke_common::identity::{Role, TokenId};
 use convoke_common::ids::{LeaseId, PlanId};
 use convoke_common::program::{Grant, Participant};
 use convoke_common::rpc::{LinkReport, Loss, Progress, StreamKind, Worker, WorkerStatus, close};
@@ -16,7 +16,7 @@ use convoke_rendezvous::{probe, remote};
 use tarpc::context::Context;
 use tokio::sync::Semaphore;
 
-use crate::accept::Connected;
+use crate::accept::{Connected, Standing};
 use crate::node::Node;
 
 /// How long a peer may take to say what a new stream is.
@@ -46,8 +46,9 @@ pub fn serve_connection(
         name,
         has_lane: AtomicBool::new(false),
     });
+    let standing = Standing::enter(&node, peer.watched.connection());
     world.spawn(async move {
-        let _connected = connected;
+        let (_connected, _standing) = (connected, standing);
         while let Ok(place) = places.clone().acquire_owned().await {
             let Ok((mut send, mut recv)) = peer.watched.connection().accept_bi().await else {
                 return;
@@ -115,9 +116,9 @@ async fn serve_one(
         }
         StreamKind::Lane => {
             let watched = peer.watched.clone();
-            let (world, name) = (node.world.clone(), &*peer.name);
-            let linked = remote::accept_lane(&world, &node.hub, watched, name, send, recv).await;
-            if let Err(e) = linked {
+            let (world, role, name) = (node.world.clone(), peer.role, &*peer.name);
+            let linked = remote::accept_lane(&world, &node.hub, watched, role, name, send, recv);
+            if let Err(e) = linked.await {
                 tracing::warn!(peer = name, "no link: {e}");
                 node.refused.count("lane_greeting");
                 // Without a lane the connection is of no use.
@@ -164,14 +165,7 @@ impl Worker for Service {
     }
 
     async fn revoke(self, _: Context, token_ids: Vec<TokenId>) -> Result<()> {
-        self.node.revoked.extend(token_ids);
-        // New handshakes check the list; connections that stand are ended here.
-        for link in self.node.hub.links() {
-            let identity = link.connection().and_then(peer_identity);
-            if identity.is_some_and(|i| self.node.revoked.contains(&i.token_id)) {
-                link.close("its token was revoked");
-            }
-        }
+        self.node.revoke(token_ids);
         Ok(())
     }
 

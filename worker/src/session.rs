@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::admission::{call, reach};
-use convoke_common::detection::Watched;
+use convoke_common::detection::{CLOSE_LOST, Watched};
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::{IdentityFiles, OwnIdentity, OwnKey, Role, TlsConfigs};
 use convoke_common::mutant;
 use convoke_common::rpc::{self, CoordinatorClient, Register, close};
 use convoke_common::world::quic::ConnectionError;
 use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::MissedTickBehavior;
 
 use crate::drain::Standing;
 use crate::node::Node;
@@ -19,6 +21,11 @@ use crate::service;
 
 /// First and longest pause between dials of an absent coordinator.
 const REDIAL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+
+/// After what time the coordinator is told again where the worker stands, where that failed.
+const TELL_AGAIN: Duration = Duration::from_millis(500);
+/// How often it is looked whether the certificate is to be renewed.
+const RENEWAL_CHECK: Duration = Duration::from_secs(1);
 
 /// The coordinator's reason to end a connection, where dialling again cannot mend it.
 fn expulsion(me: &str, why: &ConnectionError) -> Option<Error> {
@@ -73,7 +80,7 @@ impl Session {
         let mut pause = REDIAL.0;
         loop {
             match self.connect().await {
-                Ok((watched, client)) => {
+                Ok((watched, client, carrier)) => {
                     pause = REDIAL.0;
                     told.lost.send_replace(None);
                     if let Some(tell) = told.registered.take() {
@@ -84,7 +91,7 @@ impl Session {
                         name = self.node.me.name,
                         "registered"
                     );
-                    if let Some(e) = self.attend(&watched, &client, &told).await {
+                    if let Some(e) = self.attend(&watched, &client, carrier, &told).await {
                         // The coordinator's word is final: dialling again would only repeat it.
                         tracing::error!("{e}");
                         told.expelled.send_replace(Some(e));
@@ -111,7 +118,7 @@ impl Session {
         }
     }
 
-    async fn connect(&mut self) -> Result<(Watched, CoordinatorClient)> {
+    async fn connect(&mut self) -> Result<(Watched, CoordinatorClient, JoinHandle<()>)> {
         let node = &self.node;
         let dialled = reach(&node.world, &node.endpoint, &self.join, Role::Coordinator).await?;
         let watched = node.detector.watch(dialled.connection);
@@ -124,7 +131,7 @@ impl Session {
             None,
         );
         let registered = async {
-            let client = rpc::connect_coordinator(&node.world, watched.connection()).await?;
+            let (client, carrier) = rpc::stay_connected(&node.world, watched.connection()).await?;
             let register = Register {
                 leases: match mutant!("leases-untold") {
                     true => vec![],
@@ -133,13 +140,13 @@ impl Session {
                 ..self.register.clone()
             };
             let answer = client.register(call(), register).await;
-            Ok((rpc::answer("the coordinator", answer)?, client))
+            Ok((rpc::answer("the coordinator", answer)?, client, carrier))
         };
-        let (registered, client) = registered.await.inspect_err(|_: &Error| {
-            // Its monitor would keep it up for nobody.
-            watched.connection().close(0u32.into(), b"not registered");
+        let (registered, client, carrier) = registered.await.inspect_err(|_: &Error| {
+            // Its monitor would keep it up for nobody. No goodbye: the coordinator may have taken it for registered.
+            watched.connection().close(CLOSE_LOST, b"not registered");
         })?;
-        node.revoked.extend(registered.revoked);
+        node.revoke(registered.revoked);
         if registered.drained {
             tracing::warn!(
                 "worker {} is out of service until `convoke undrain {}`",
@@ -147,7 +154,7 @@ impl Session {
                 registered.name
             );
         }
-        Ok((watched, client))
+        Ok((watched, client, carrier))
     }
 
     /// Renews the certificate when due, and tells where the worker stands, until the connection ends. Answers why,
@@ -156,26 +163,39 @@ impl Session {
         &mut self,
         watched: &Watched,
         client: &CoordinatorClient,
+        mut carrier: JoinHandle<()>,
         told: &Told,
     ) -> Option<Error> {
         let mut standing = self.node.engine.gate.standing();
         // Looked at once, since a new connection knows nothing of it.
         standing.mark_changed();
+        let mut untold = false;
+        let mut look = tokio::time::interval(RENEWAL_CHECK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {
-            let now = self.node.world.wall.unix_seconds();
-            let due = self.identity.renewal_at().saturating_sub(now).max(60);
             tokio::select! {
                 biased;
                 why = watched.connection().closed() => return expulsion(&self.node.me.name, &why),
+                _ = &mut carrier => {
+                    watched.connection().close(CLOSE_LOST, b"no calls pass");
+                    return None;
+                }
                 Ok(()) = standing.changed() => {
                     let stands = standing.borrow_and_update().clone();
-                    match inform(client, stands).await {
+                    let informed = inform(client, stands).await;
+                    untold = informed.is_err();
+                    match informed {
                         Ok(()) => drop(told.informed.send_replace(true)),
                         Err(e) => tracing::warn!("cannot tell the coordinator: {e}"),
                     }
                 }
-                () = tokio::time::sleep(Duration::from_secs(due)) => {
-                    if let Err(e) = self.renew(client).await {
+                () = tokio::time::sleep(TELL_AGAIN), if untold => standing.mark_changed(),
+                // Not one timer until it is due: the calendar may be set, here or where certificates are issued.
+                _ = look.tick() => {
+                    let now = self.node.world.wall.unix_seconds();
+                    if self.identity.needs_renewal(now)
+                        && let Err(e) = self.renew(client).await
+                    {
                         tracing::warn!("cannot renew the certificate: {e}");
                     }
                 }

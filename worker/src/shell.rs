@@ -17,6 +17,7 @@ use convoke_common::identity::{
     IdentityFiles, JoinToken, OwnIdentity, RevocationList, Role, TlsConfigs,
 };
 use convoke_common::memory::{Account, Ledger};
+use convoke_common::mutant;
 use convoke_common::program::NUMERICS_PROFILE;
 use convoke_common::rpc::Register;
 use convoke_common::world::{EndpointOptions, World};
@@ -74,7 +75,7 @@ pub struct WorkerConfig {
 /// Starts workers.
 pub struct Worker;
 
-/// A worker that runs.
+/// A worker that runs. Dropped without [`Running::shutdown`] it ends at once, also where it has not registered yet.
 pub struct Running {
     node: Arc<Node>,
     stop: CancellationToken,
@@ -99,6 +100,7 @@ impl Worker {
             Detector::listening(&world, config.listen, &tls, &options).await?;
         let name = identity.peer().name.as_str().to_owned();
         let me = Peer {
+            role: Role::Worker,
             name: name.clone(),
             incarnation: node::incarnation(&world),
         };
@@ -111,8 +113,9 @@ impl Worker {
             }
         };
         let black_box = config.black_box.take();
+        let blamed = [&*name, "w0"][usize::from(mutant!("wrong-worker-blamed"))];
         let engine = Arc::new(Engine::new(
-            &name,
+            blamed,
             &config.host,
             world.compute.clone(),
             threads.map(Threads::pool),
@@ -243,12 +246,20 @@ fn register(node: &Node, config: &WorkerConfig, speed: (f64, f64), base: u64) ->
         flops,
         memory_bandwidth,
         leases: vec![],
+        ops: crate::ops::registered(),
         deaths: node
             .engine
             .black_box
             .as_ref()
             .map(|b| b.deaths().to_vec())
             .unwrap_or_default(),
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        self.node.endpoint.close(0u32.into(), b"worker gone");
     }
 }
 

@@ -28,6 +28,8 @@ pub enum Work {
     Step(StepKey),
     /// The init part of a lease's program.
     Init(LeaseId),
+    /// An eager session.
+    Session(LeaseId),
 }
 
 /// The decisions: what has ended, and since when. `T` is what is needed to look at it.

@@ -10,23 +10,32 @@ use std::time::Duration;
 
 use convoke_common::detection::Detector;
 use convoke_common::identity::{
-    ClusterCa, PeerName, RevocationList, Role, TlsConfigs, dial, greet,
+    CERTIFICATE_LIFE, ClusterCa, Grant, OwnIdentity, OwnKey, RevocationList, Role, TlsConfigs,
+    dial, greet,
 };
-use convoke_common::ids::StepKey;
+use convoke_common::ids::{Incarnation, StepKey};
 use convoke_common::rpc::StreamKind;
 use convoke_common::world::{Endpoint, EndpointOptions, NoCompute, World};
 use convoke_common::{Code, Error};
 use convoke_rendezvous::frame::{Frame, TensorHeader};
 use convoke_rendezvous::remote::{self, STALL_BOUND};
-use convoke_rendezvous::{Hub, Outgoing};
+use convoke_rendezvous::{Hub, Link, Outgoing, Peer};
 use harness::{Cluster, LEASE, hubs, ids, over};
 use tokio_util::sync::CancellationToken;
 
 const WAIT: Duration = Duration::from_secs(5);
 
-async fn endpoint(world: &World, ca: &ClusterCa, hub: &Hub) -> Endpoint {
-    let name: PeerName = hub.me.name.parse().unwrap();
-    let identity = ca.issue_own(world, Role::Worker, name).unwrap();
+async fn endpoint(world: &World, ca: &ClusterCa, hub: &Hub, token: &str) -> Endpoint {
+    let grant = Grant {
+        role: Role::Worker,
+        name: hub.me.name.parse().unwrap(),
+        token_id: token.parse().unwrap(),
+        life: CERTIFICATE_LIFE,
+    };
+    let key = OwnKey::generate(world.rng.as_ref()).unwrap();
+    let (csr, now) = (key.csr().unwrap(), world.wall.unix_seconds());
+    let certificate = ca.issue(&csr, &grant, now, world.rng.as_ref()).unwrap();
+    let identity = OwnIdentity::new(key, certificate, ca.certificate().clone()).unwrap();
     let revoked = Arc::new(RevocationList::default());
     let tls = TlsConfigs::cluster(&identity, revoked, world.wall.clone()).unwrap();
     let any: SocketAddr = (Ipv4Addr::LOCALHOST, 0).into();
@@ -34,10 +43,14 @@ async fn endpoint(world: &World, ca: &ClusterCa, hub: &Hub) -> Endpoint {
     world.net.endpoint(any, &tls, &options).await.unwrap()
 }
 
-/// Links `a` to `b`.
-async fn join(world: &World, ends: &[Endpoint], hubs: &[Arc<Hub>], a: usize, b: usize) {
+/// Links `a` to `b`, which answers what it makes of it.
+async fn join(
+    world: &World,
+    a: (&Endpoint, &Arc<Hub>),
+    b: (&Endpoint, &Arc<Hub>),
+) -> convoke_common::Result<Arc<Link>> {
     let accept = async {
-        let greeted = greet(ends[b].accept().await.unwrap(), WAIT).await.unwrap();
+        let greeted = greet(b.0.accept().await.unwrap(), WAIT).await.unwrap();
         let watched = Detector::dialling(world.clone()).watch(greeted.connection);
         // The peer announces its tripwire at the same time; without one detection is slower.
         let (send, recv) = loop {
@@ -48,20 +61,17 @@ async fn join(world: &World, ends: &[Endpoint], hubs: &[Arc<Hub>], a: usize, b: 
                 break (send, recv);
             }
         };
-        let name = &hubs[a].me.name;
-        remote::accept_lane(world, &hubs[b], watched, name, send, recv)
-            .await
-            .unwrap();
+        let Peer { role, name, .. } = &a.1.me;
+        remote::accept_lane(world, b.1, watched, *role, name, send, recv).await
     };
     let open = async {
-        let dialled = dial(&ends[a], ends[b].local_addr(), Role::Worker, WAIT).await;
+        let dialled = dial(a.0, b.0.local_addr(), Role::Worker, WAIT).await;
         let watched = Detector::dialling(world.clone()).watch(dialled.unwrap().connection);
-        let name = hubs[b].me.name.clone();
-        remote::dial_lane(world, &hubs[a], watched, name)
-            .await
-            .unwrap();
+        let name = b.1.me.name.clone();
+        // It may notice that it was refused.
+        drop(remote::dial_lane(world, a.1, watched, name).await);
     };
-    tokio::join!(accept, open);
+    tokio::join!(accept, open).0
 }
 
 async fn cluster(in_flight: u32) -> Cluster {
@@ -70,10 +80,11 @@ async fn cluster(in_flight: u32) -> Cluster {
     let hubs = hubs();
     let mut ends = vec![];
     for hub in &hubs {
-        ends.push(endpoint(&world, &ca, hub).await);
+        ends.push(endpoint(&world, &ca, hub, "direct").await);
     }
     for (a, b) in [(0, 1), (2, 0), (2, 1)] {
-        join(&world, &ends, &hubs, a, b).await;
+        let joined = join(&world, (&ends[a], &hubs[a]), (&ends[b], &hubs[b]));
+        joined.await.unwrap();
     }
     over(hubs, in_flight)
 }
@@ -101,6 +112,36 @@ async fn check_at_rest(c: &Cluster) {
         }
     })
     .await;
+}
+
+#[tokio::test]
+async fn another_certificate_takes_no_living_links_place() {
+    let world = World::real(Arc::new(NoCompute));
+    let ca = ClusterCa::create(&world).unwrap();
+    let hubs = hubs();
+    let to = (&endpoint(&world, &ca, &hubs[1], "direct").await, &hubs[1]);
+    let own = endpoint(&world, &ca, &hubs[0], "first").await;
+    let link = join(&world, (&own, &hubs[0]), to).await.unwrap();
+
+    // As this very incarnation, and as a later one.
+    let other = endpoint(&world, &ca, &hubs[0], "second").await;
+    let posing = Hub::new(hubs[0].me.clone());
+    let refused = join(&world, (&other, &posing), to).await.err().unwrap();
+    assert_eq!(refused.code, Code::Unauthorized, "{refused}");
+    let later = |incarnation| {
+        Hub::new(Peer {
+            incarnation: Incarnation(incarnation),
+            ..hubs[0].me.clone()
+        })
+    };
+    join(&world, (&other, &later(8)), to).await.unwrap();
+    let found = hubs[1].link(&hubs[0].me).unwrap();
+    assert!(Arc::ptr_eq(&found, &link) && !link.is_closed());
+
+    // Whoever has the former's token, and started anew, takes its place.
+    let again = endpoint(&world, &ca, &hubs[0], "first").await;
+    join(&world, (&again, &later(9)), to).await.unwrap();
+    within("the former link", link.connection().unwrap().closed()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -26,7 +26,7 @@ struct Burner(Child);
 impl Burner {
     fn start() -> Burner {
         let own = std::env::current_exe().unwrap();
-        let burner = Command::new(own).arg(BURN).stdin(Stdio::null()).spawn();
+        let burner = Command::new(own).arg(BURN).stdin(Stdio::piped()).spawn();
         Burner(burner.unwrap())
     }
 }
@@ -43,19 +43,17 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
-/// Keeps the machine busy until it is killed.
+/// Keeps the machine busy until it is killed, or the other end of its stdin is gone.
 pub fn burn() -> bool {
-    let burners: Vec<_> = (0..THREADS * cores())
-        .map(|seed| {
-            std::thread::spawn(move || {
-                let mut x = seed as u64 | 1;
-                loop {
-                    x = std::hint::black_box(x.wrapping_mul(6364136223846793005).wrapping_add(1));
-                }
-            })
-        })
-        .collect();
-    burners.into_iter().all(|b| b.join().is_ok())
+    for seed in 0..THREADS * cores() {
+        std::thread::spawn(move || {
+            let mut x = seed as u64 | 1;
+            loop {
+                x = std::hint::black_box(x.wrapping_mul(6364136223846793005).wrapping_add(1));
+            }
+        });
+    }
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).is_ok()
 }
 
 /// Lines of the processes' logs that tell of a loss.

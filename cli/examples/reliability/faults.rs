@@ -5,7 +5,8 @@
 
 use std::time::Instant;
 
-use convoke::{CallOptions, Cluster, Code, Function, Model, Retry};
+use convoke::graph::Function;
+use convoke::{CallOptions, Cluster, Code, Model, Retry};
 use convoke_common::rpc::{MemberState, MemberStatus, WorkerStatus};
 use rustix::process::Signal;
 

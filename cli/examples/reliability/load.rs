@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use convoke::graph::Function;
 use convoke::{
-    CallOptions, Cluster, Code, Error, Function, Model, Outputs, Phase, Result, Retry, Tensor,
+    CallOptions, Cluster, Code, Error, HostTensor as Tensor, Model, Outputs, Phase, Result, Retry,
 };
 
 use crate::common::BOUND;

@@ -6,7 +6,8 @@
 //! reliability false-alarm [MINUTES]    that nobody is given up on a machine that is busy
 //! reliability soak [MINUTES]           a mixed load, while processes are killed
 //! ```
-//! The binary beside it is what runs. Exit code 1 where something is not as promised.
+//! The binary beside it is what runs. Exit code 1 where something is not as promised. The processes that it starts hold
+//! the other end of a pipe to it, so that they end with it, however it ends.
 
 #![allow(clippy::unwrap_used, reason = "what fails here says where")]
 #![allow(
@@ -14,6 +15,8 @@
     reason = "it measures real processes in real time"
 )]
 
+#[path = "../../src/allocator.rs"]
+mod allocator;
 #[path = "../../tests/common/mod.rs"]
 mod common;
 mod false_alarm;
@@ -27,6 +30,8 @@ use std::time::Duration;
 
 #[tokio::main(flavor = "multi_thread")]
 async fn main() -> ExitCode {
+    // As the command line does, whose memory is looked at here.
+    allocator::keep_nothing_large();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let number = |default: u64| match arguments.get(1) {
         Some(text) => text.parse().ok(),

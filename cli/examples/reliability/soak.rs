@@ -1,12 +1,14 @@
 //! A mixed load on four workers while processes are killed, stopped, told to end and started again: every call ends in
-//! time, with the right bits or a cause that is one of the faults, and nothing is left at the end.
+//! time, with the right bits or a cause that is one of the faults, nothing is left at the end, and client and workers need
+//! no more memory late than early.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use convoke::{CallOptions, Cluster, Code, Function, Model, Outputs, Tensor};
+use convoke::graph::Function;
+use convoke::{CallOptions, Cluster, Code, HostTensor as Tensor, Model, Outputs};
 use convoke_common::rpc::{ClusterStatus, MemberState};
 use rustix::process::Signal;
 
@@ -24,6 +26,9 @@ const DEADLINE: Duration = Duration::from_secs(30);
 const GRACE: Duration = Duration::from_secs(10);
 /// Calls of a model before it is loaded anew.
 const CALLS: u64 = 50;
+
+/// What a process may need more late than early: what happened to be loaded when it was looked at.
+const GROWTH: u64 = 8 << 20;
 
 /// Numbers that look random, the same in every run.
 struct Draw(u64);
@@ -188,8 +193,65 @@ fn is_at_rest(s: &ClusterStatus) -> bool {
     s.leases.is_empty() && s.members.len() == WORKERS && s.members.iter().all(alive)
 }
 
-fn own() -> Usage {
-    Usage::of(std::process::id())
+/// The most that a process held when it was looked at, in the first and in the last third of the time.
+#[derive(Default)]
+struct Held {
+    early: Option<Usage>,
+    late: Option<Usage>,
+}
+
+impl Held {
+    /// Looks at a process when `part` of the time is over.
+    fn look(&mut self, pid: u32, part: f64) {
+        let most = match part {
+            // Everything is used for the first time.
+            ..0.1 => return,
+            ..0.4 => &mut self.early,
+            ..0.7 => return,
+            _ => &mut self.late,
+        };
+        let now = Usage::of(pid);
+        *most = Some(most.map_or(now, |m| Usage {
+            memory: m.memory.max(now.memory),
+            files: m.files.max(now.files),
+        }));
+    }
+
+    /// Whether it grew beyond the bound; short runs cannot tell.
+    fn grew(&self) -> bool {
+        let both = self.early.zip(self.late);
+        both.is_some_and(|(early, late)| late.memory > early.memory + GROWTH)
+    }
+}
+
+impl std::fmt::Display for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let text = |u: &Option<Usage>| u.map_or("?".into(), |u| u.to_string());
+        write!(f, "{}; {}", text(&self.early), text(&self.late))
+    }
+}
+
+/// The client, and whichever worker held most.
+#[derive(Default)]
+struct Memory {
+    client: Held,
+    workers: Held,
+}
+
+impl Memory {
+    fn look(&mut self, processes: &Processes, part: f64) {
+        self.client.look(std::process::id(), part);
+        for i in 0..WORKERS {
+            self.workers.look(processes.worker(i).pid(), part);
+        }
+    }
+
+    fn violations(&self) -> Vec<String> {
+        let all = [("the client", &self.client), ("a worker", &self.workers)];
+        let grew = all.into_iter().filter(|(_, held)| held.grew());
+        grew.map(|(who, held)| format!("the memory of {who} grew: {held}"))
+            .collect()
+    }
 }
 
 /// Loads and strikes for `time`, and prints what happened. Answers whether all was as it should be.
@@ -216,26 +278,26 @@ pub async fn run(time: Duration) -> bool {
             ))
         })
         .collect();
-    let (start, mut draw, mut early) = (Instant::now(), Draw(7), None);
+    let (start, mut draw, mut memory) = (Instant::now(), Draw(7), Memory::default());
     while start.elapsed() < time && told.lock().unwrap().violations.is_empty() {
         tokio::time::sleep(Duration::from_millis(2000 + draw.below(4000))).await;
+        let part = start.elapsed().as_secs_f64() / time.as_secs_f64();
+        memory.look(&processes, part);
         strike(&mut processes, &mut draw, &told).await;
-        if start.elapsed() > time / 10 {
-            early.get_or_insert_with(own);
-        }
     }
     end.store(true, Ordering::Relaxed);
     for caller in callers {
         caller.await.unwrap();
     }
     await_status(&cluster, "nothing is left", is_at_rest).await;
-    let tally = std::mem::take(&mut *told.lock().unwrap());
-    report(&tally, start.elapsed(), early.unwrap_or_else(own));
+    let mut tally = std::mem::take(&mut *told.lock().unwrap());
+    tally.violations.extend(memory.violations());
+    report(&tally, start.elapsed(), &memory);
     cluster.shutdown().await;
     tally.violations.is_empty()
 }
 
-fn report(tally: &Tally, time: Duration, early: Usage) {
+fn report(tally: &Tally, time: Duration, memory: &Memory) {
     let list = |all: Vec<String>| all.join(", ");
     let calls = list(
         tally
@@ -252,12 +314,13 @@ fn report(tally: &Tally, time: Duration, early: Usage) {
             .collect(),
     );
     println!(
-        "| time | faults | calls | longest call | client after a tenth of the time, at the end | violations |\n\
-         |---|---|---|---|---|---|\n\
-         | {:.0} min | {faults} | {calls} | {:.1} s | {early}; {} | {} |",
+        "| time | faults | calls | longest call | client in the first, the last third | workers, the most that one held | violations |\n\
+         |---|---|---|---|---|---|---|\n\
+         | {:.0} min | {faults} | {calls} | {:.1} s | {} | {} | {} |",
         time.as_secs_f64() / 60.0,
         tally.longest.as_secs_f64(),
-        own(),
+        memory.client,
+        memory.workers,
         tally.violations.len()
     );
     for violation in &tally.violations {

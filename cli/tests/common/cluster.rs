@@ -6,7 +6,7 @@ use std::process::Stdio;
 use convoke::{Cluster, Token};
 use rustix::process::Signal;
 
-use super::{Daemon, Scratch};
+use super::{Daemon, Scratch, convoke};
 
 /// Listens where the system chooses.
 pub const ANYWHERE: &str = "127.0.0.1:0";
@@ -23,6 +23,8 @@ pub struct Processes {
     log: (String, bool),
     /// How long the steps of a worker that leaves may go on.
     drain_bound: String,
+    /// Variables of the processes to come.
+    pub variables: Vec<(&'static str, &'static str)>,
     // Goes last.
     pub scratch: Scratch,
 }
@@ -46,6 +48,7 @@ impl Processes {
             listens: vec![],
             log: ("error".into(), false),
             drain_bound: "8s".into(),
+            variables: vec![],
             scratch: Scratch::new(name),
         }
     }
@@ -115,7 +118,7 @@ impl Processes {
     /// Starts a role; where it listens.
     fn daemon(&self, name: &str, args: &[&str]) -> (Daemon, String) {
         let (filter, to_file) = &self.log;
-        let how = ["--json", "--log", filter];
+        let how = ["--attached", "--json", "--log", filter];
         let log = match to_file {
             true => File::options()
                 .create(true)
@@ -125,7 +128,8 @@ impl Processes {
                 .into(),
             false => Stdio::inherit(),
         };
-        let daemon = Daemon::logging(args.iter().chain(&how), log);
+        let mut command = convoke(args.iter().chain(&how));
+        let daemon = Daemon::spawn(command.stderr(log).envs(self.variables.iter().copied()));
         let ready: serde_json::Value = serde_json::from_str(&daemon.line()).unwrap();
         let listen = ready["listen"].as_str().unwrap().to_owned();
         (daemon, listen)

@@ -1,6 +1,7 @@
 //! Functions whose steps take as long as a test needs.
 
-use convoke::{DType, Function, TensorType};
+use convoke::graph::Function;
+use convoke::{DType, TensorType};
 use convoke_common::graph::{Attrs, Node, Part, ValueId};
 
 /// A node named after its op and its output.

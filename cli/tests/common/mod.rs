@@ -16,7 +16,7 @@ pub mod waits;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -30,9 +30,10 @@ pub fn fixture(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// Where the binary is: told to tests, and above the folder of an example.
+/// Where the binary is: told to tests, and above the folder of an example. Those of a package with ops of its own have one
+/// with the same commands.
 fn binary() -> PathBuf {
-    match option_env!("CARGO_BIN_EXE_convoke") {
+    match option_env!("CARGO_BIN_EXE_convoke").or(option_env!("CARGO_BIN_EXE_convoke-custom")) {
         Some(path) => path.into(),
         None => {
             let own = std::env::current_exe().unwrap();
@@ -118,6 +119,9 @@ pub fn finish(mut child: Child) -> Finished {
 /// A running process, told line by line; ended with the test.
 pub struct Daemon {
     child: Option<Child>,
+    /// What a role with `--attached` ends with, and so with this process. Kept out of `child`, which closes its own
+    /// before it waits.
+    _pipe: Option<ChildStdin>,
     lines: mpsc::Receiver<String>,
 }
 
@@ -131,7 +135,11 @@ impl Daemon {
         args: impl IntoIterator<Item = S>,
         log: impl Into<Stdio>,
     ) -> Daemon {
-        let mut child = convoke(args).stderr(log).spawn().unwrap();
+        Daemon::spawn(convoke(args).stderr(log))
+    }
+
+    pub fn spawn(command: &mut Command) -> Daemon {
+        let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
         let out: ChildStdout = child.stdout.take().unwrap();
         let (tell, lines) = mpsc::channel();
         std::thread::spawn(move || {
@@ -142,6 +150,7 @@ impl Daemon {
             }
         });
         Daemon {
+            _pipe: child.stdin.take(),
             child: Some(child),
             lines,
         }

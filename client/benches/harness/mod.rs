@@ -1,7 +1,9 @@
-//! A coordinator, two workers and a client in one process, each on a network thread of its own, and what both benchmarks
-//! make of times.
+//! A coordinator, two workers and a client in one process, each on a network thread of its own, and what the
+//! benchmarks make of times.
 
 #![allow(dead_code, reason = "each benchmark uses a part")]
+
+pub mod relay;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, mpsc};

@@ -10,7 +10,8 @@ use tokio::time::{Instant, sleep_until};
 use super::core::{Command, Core, Event};
 use super::datagram::Datagram;
 use super::watched::{Matched, Watched};
-use super::{BAD_DATAGRAM, Shared, bounds, tripwire};
+use super::{BAD_DATAGRAM, Shared, Verdict, bounds, tripwire};
+use crate::mutant;
 use crate::world::{BoxFuture, TcpConnection};
 
 /// Runs until the connection ends, by the peer's loss or otherwise.
@@ -38,6 +39,7 @@ pub(super) async fn run(
                     arming = Some(Box::pin(arm));
                 }
                 Command::Refuse => shared.refused.count(BAD_DATAGRAM),
+                Command::Lose(Verdict::NoAnswer) if mutant!("silence-ignored") => {}
                 Command::Lose(verdict) => watched.lose(verdict),
             }
         }

@@ -160,9 +160,10 @@ impl OwnIdentity {
         self.not_after
     }
 
-    /// Whether a third of the certificate's life is over (unix seconds).
+    /// Whether a third of the certificate's life is over (unix seconds), or whether it has not begun, since the calendar was
+    /// set back: no peer accepts it then.
     pub fn needs_renewal(&self, now: u64) -> bool {
-        now >= self.renewal_at()
+        now >= self.renewal_at() || now < self.not_before
     }
 
     /// When a third of the certificate's life is over (unix seconds).
@@ -171,9 +172,10 @@ impl OwnIdentity {
         issued.saturating_add(self.not_after.saturating_sub(issued) / 3)
     }
 
-    /// Whether no peer accepts the certificate any more (unix seconds): the process must join anew.
+    /// Whether no peer accepts the certificate (unix seconds), any more or, after the calendar was set back, yet: the
+    /// process must join anew.
     pub fn is_expired(&self, now: u64) -> bool {
-        now > self.not_after
+        now > self.not_after || now < self.not_before
     }
 
     #[cfg(test)]
@@ -276,6 +278,8 @@ mod tests {
         assert!(!identity.needs_renewal(now + life / 3 - 1));
         assert!(identity.needs_renewal(now + life / 3));
         assert!(!identity.is_expired(now + life));
+        let before = now - 2 * BACKDATE.as_secs();
+        assert!(identity.needs_renewal(before) && identity.is_expired(before));
         assert!(identity.is_expired(now + life + 1));
     }
 }

@@ -72,9 +72,6 @@ pub(super) fn output_traffic(
 
 /// Work of one execution of `node` under `bindings`; dimensions that stay unknown count as zero.
 pub fn node_cost(f: &Function, node: &Node, bindings: &Bindings) -> Cost {
-    let Some(op) = super::lookup(&node.op) else {
-        return Cost::default();
-    };
     let bind = |id: &crate::graph::ValueId| {
         let ty = &f.values.get(id.ix())?.ty;
         let shape = ty
@@ -91,7 +88,11 @@ pub fn node_cost(f: &Function, node: &Node, bindings: &Bindings) -> Cost {
     let outputs: Vec<_> = node.outputs.iter().filter_map(bind).collect();
     let inputs: Vec<_> = inputs.iter().map(Option::as_ref).collect();
     let outputs: Vec<_> = outputs.iter().collect();
-    (op.cost)(&node.attrs, &inputs, &outputs)
+    match super::lookup(&node.op) {
+        Some(op) => super::custom::guarded(op, || (op.cost)(&node.attrs, &inputs, &outputs))
+            .unwrap_or_default(),
+        None => with_flops(0., &inputs, &outputs),
+    }
 }
 
 /// Bytes of a value under `bindings`, where every symbol is bound and the size is not absurd.

@@ -75,6 +75,7 @@ pub enum AttrKind {
     Strs,
     Tensor,
     DType,
+    Function,
 }
 
 impl AttrKind {
@@ -89,6 +90,7 @@ impl AttrKind {
             Attr::Strs(_) => AttrKind::Strs,
             Attr::Tensor(_) => AttrKind::Tensor,
             Attr::DType(_) => AttrKind::DType,
+            Attr::Function(_) => AttrKind::Function,
         }
     }
 }
@@ -151,6 +153,17 @@ pub struct Infer<'a> {
     pub outputs: usize,
     /// Makes a symbol for a dimension that only data decides: `fresh(output, axis)`.
     pub fresh: &'a dyn Fn(usize, usize) -> Dim,
+}
+
+impl<'a> Infer<'a> {
+    /// Operand `i`, which must be there.
+    pub fn required(&self, i: usize) -> Result<Operand<'a>, OpError> {
+        let given = self.inputs.get(i).copied().flatten();
+        given.ok_or_else(|| OpError::OperandCount {
+            expected: format!("at least {}", i + 1),
+            got: self.inputs.len(),
+        })
+    }
 }
 
 /// What a shape rule says of one output.
@@ -258,10 +271,12 @@ pub struct OpDef {
     pub quick: Option<QuickFn>,
     /// Work of one execution.
     pub cost: CostFn,
-    /// Whether equal operands give equal results. Every op now is pure.
+    /// Whether equal operands give equal results, and nothing else happens.
     pub pure_op: bool,
     /// Whether an output of the same size may take over the buffer of its first operand.
     pub in_place: bool,
+    /// Of a custom op: to be raised whenever what it computes changes.
+    pub version: u32,
 }
 
 impl OpDef {
@@ -283,6 +298,7 @@ impl OpDef {
             cost: super::cost::per_element::<0>,
             pure_op: true,
             in_place: false,
+            version: 0,
         }
     }
     /// Sets the attributes.
@@ -305,10 +321,49 @@ impl OpDef {
         self.quick = Some(quick);
         self
     }
+    /// Equal operands may give other results, or it does something besides.
+    pub const fn impure(mut self) -> OpDef {
+        self.pure_op = false;
+        self
+    }
     /// The output may take over the first operand's buffer.
     pub const fn in_place(mut self) -> OpDef {
         self.in_place = true;
         self
+    }
+    /// Sets the version.
+    pub const fn version(mut self, version: u32) -> OpDef {
+        self.version = version;
+        self
+    }
+
+    /// The same in every process that has the definition: of all that it states, but for its words and the code of its
+    /// rules.
+    pub fn fingerprint(&self) -> u64 {
+        let operands: Vec<_> = self
+            .operands
+            .iter()
+            .map(|o| {
+                (
+                    o.name,
+                    o.memory == Memory::Host,
+                    o.optional,
+                    o.variadic,
+                    o.dtypes,
+                    o.class,
+                )
+            })
+            .collect();
+        let kind = |k: AttrKind| format!("{k:?}");
+        let attrs = self
+            .attrs
+            .iter()
+            .map(|a| (a.name, kind(a.kind), a.required));
+        let attrs: Vec<_> = attrs.collect();
+        let flags = (self.outputs, self.pure_op, self.in_place, self.version);
+        let stated = format!("{:?}", (self.name, operands, attrs, flags));
+        let [a, b, c, d, e, f, g, h, ..] = *blake3::hash(stated.as_bytes()).as_bytes();
+        u64::from_le_bytes([a, b, c, d, e, f, g, h])
     }
 }
 

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use smallvec::SmallVec;
 
 use super::check;
+use super::custom;
 use super::def::{HostValue, Infer, Inferred, OpDef, OpError, Operand};
 use super::host;
 use super::infer_partial as partial;
@@ -77,12 +78,17 @@ pub(super) fn apply(
     check::check_operands(op, &dtypes)?;
     check::check_attrs(op, attrs)?;
     check::check_outputs(op, outputs)?;
-    let mut out = (op.infer)(&Infer {
+    let given = Infer {
         attrs,
         inputs,
         outputs,
         fresh,
-    })?;
+    };
+    let mut out = custom::guarded(op, || (op.infer)(&given))??;
+    if custom::is_custom(op.name) {
+        // What some processes know of it, and others do not, decides no value.
+        out.iter_mut().for_each(|o| o.value = None);
+    }
     out.truncate(outputs);
     if out.len() < outputs {
         return Err(OpError::shape(format!(
@@ -121,9 +127,16 @@ impl<'f> Known<'f> {
 
     /// Outputs of `node`, whose value ids were checked, given the types in `values`.
     pub fn infer(&self, node: &Node, values: &[Value]) -> Result<Vec<Inferred>, OpError> {
-        let op = super::lookup(&node.op).ok_or_else(|| OpError::Unknown {
-            op: node.op.to_string(),
-        })?;
+        let fresh = |output: usize, axis: usize| {
+            let named = node.outputs.get(output).or(node.outputs.first());
+            let name = named.map_or(&node.name, |id| &values[id.ix()].name);
+            Dim::sym(&format!("{name}#{axis}"))
+        };
+        let Some(op) = super::lookup(&node.op) else {
+            let mut out = custom::declared(node, values)?;
+            check::settle(&mut out, MAX_WEIGHT, &fresh)?;
+            return Ok(out);
+        };
         let inputs: SmallVec<[Option<Operand<'_>>; 8]> = node
             .inputs
             .iter()
@@ -137,11 +150,6 @@ impl<'f> Known<'f> {
                 })
             })
             .collect();
-        let fresh = |output: usize, axis: usize| {
-            let named = node.outputs.get(output).or(node.outputs.first());
-            let name = named.map_or(&node.name, |id| &values[id.ix()].name);
-            Dim::sym(&format!("{name}#{axis}"))
-        };
         infer_op(op, &node.attrs, &inputs, node.outputs.len(), &fresh)
     }
 
@@ -180,7 +188,8 @@ pub(super) fn check_given(value: &Value, what: &str) -> Result<(), GraphError> {
 /// Every op that the registry lacks, each with all its nodes.
 pub(super) fn unsupported(f: &Function) -> Vec<GraphError> {
     let mut missing: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    for n in f.nodes.iter().filter(|n| super::lookup(&n.op).is_none()) {
+    let known = |op: &str| custom::is_custom(op) || super::lookup(op).is_some();
+    for n in f.nodes.iter().filter(|n| !known(&n.op)) {
         missing.entry(&n.op).or_default().push(n.name.to_string());
     }
     let error = |(op, nodes): (&str, _)| GraphError::Unsupported {

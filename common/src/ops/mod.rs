@@ -21,6 +21,7 @@ pub mod attrs;
 mod check;
 mod concrete;
 mod cost;
+mod custom;
 pub mod def;
 mod host;
 mod infer;
@@ -30,13 +31,16 @@ mod shapes;
 pub mod verify;
 
 mod binary;
+mod control;
 mod conv;
 mod fused;
+mod handle;
 mod index;
 mod matmul;
 mod movement;
 mod norm;
 mod pool;
+mod random;
 mod reduce;
 mod scan;
 mod shape;
@@ -47,25 +51,30 @@ use std::sync::LazyLock;
 
 pub use attrs::{normalize_axes, normalize_axis};
 pub use concrete::infer_concrete;
+pub use control::{check_bodies, split_loop, split_scan};
 pub use cost::{node_cost, value_bytes};
+pub use custom::{CustomOp, is_custom, is_custom_name, register};
 pub use def::{
     AttrDef, AttrKind, ConcreteOperand, ConcreteOutputs, Cost, HostValue, Infer, Inferred, Memory,
     OpDef, OpError, Operand, OperandDef,
 };
 pub use infer::{HostValues, fold_host, infer_op, infer_types};
 
-/// Every definition, sorted by name.
+/// Every definition but the custom ones, sorted by name.
 static REGISTRY: LazyLock<Vec<&'static OpDef>> = LazyLock::new(|| {
     let families = [
         unary::OPS,
         binary::OPS,
+        control::OPS,
         conv::OPS,
         fused::OPS,
+        handle::OPS,
         index::OPS,
         matmul::OPS,
         movement::OPS,
         norm::OPS,
         pool::OPS,
+        random::OPS,
         reduce::OPS,
         scan::OPS,
         shape::OPS,
@@ -76,15 +85,21 @@ static REGISTRY: LazyLock<Vec<&'static OpDef>> = LazyLock::new(|| {
     all
 });
 
-/// The definition of the op called `name`.
+/// The definition of the op called `name`: of the registry, or a custom one of this process.
 pub fn lookup(name: &str) -> Option<&'static OpDef> {
     let ops = &*REGISTRY;
     ops.binary_search_by(|op| op.name.cmp(name))
         .ok()
         .map(|i| ops[i])
+        .or_else(|| custom::lookup(name))
 }
 
-/// Every definition, sorted by name.
+/// The elements of a small integer or bool tensor, as rules see them.
+pub fn host_value(t: &crate::Tensor) -> Option<HostValue> {
+    host::from_tensor(t, host::LIMIT)
+}
+
+/// Every definition of the registry, sorted by name.
 pub fn all() -> impl Iterator<Item = &'static OpDef> {
     REGISTRY.iter().copied()
 }

@@ -52,6 +52,8 @@ pub trait Coordinator {
     async fn resume(driver: Incarnation, held: Vec<LeaseId>) -> Result<()>;
     /// The whole cluster.
     async fn status() -> Result<ClusterStatus>;
+    /// The caller no longer waits for the install of `plan`: a lease that it was or is being granted ends.
+    async fn abandon(plan: PlanId) -> Result<()>;
 }
 
 /// Served by a worker to its coordinator.

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{FunctionId, Incarnation, LeaseId};
 use crate::memory::Account;
+use crate::ops::CustomOp;
 
 /// A worker's own account.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -21,6 +22,9 @@ pub struct WorkerStatus {
     pub programs: Vec<ProgramStatus>,
     pub live_steps: u64,
     pub steps_done: u64,
+    /// Handles of eager sessions, and bytes of their tensors.
+    pub live_handles: u64,
+    pub handle_bytes: u64,
     pub links: Vec<LinkStatus>,
     /// What was refused of frames, streams, connections and handshakes, by reason.
     pub refused: BTreeMap<String, u64>,
@@ -91,6 +95,8 @@ pub struct MemberStatus {
     pub remark: String,
     /// Whether a TCP tripwire to the coordinator stands.
     pub tripwire: bool,
+    /// The custom ops that it has kernels for.
+    pub ops: Vec<CustomOp>,
     /// Absent when it did not answer in time.
     pub status: Option<WorkerStatus>,
 }

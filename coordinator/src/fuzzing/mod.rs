@@ -89,6 +89,7 @@ fn cluster() -> ClusterModel {
         window: 1 << 20,
         flops: 1e11,
         memory_bandwidth: 1e10,
+        ops: vec![],
     };
     ClusterModel::new((0..2).map(worker).collect())
 }

@@ -13,6 +13,7 @@ use convoke_common::ids::{Incarnation, LeaseId};
 use convoke_common::rpc::RETURN_BOUND;
 use tokio::time::Instant;
 
+use super::leases::HELD;
 use super::{ConnectionId, Membership, MembershipError};
 
 /// How long drivers have to find a coordinator that was restarted: they dial it from time to time only.
@@ -89,7 +90,8 @@ impl Drivers {
 }
 
 impl Membership {
-    /// A client speaks on this connection, for the first time or again, and holds these leases.
+    /// A client speaks on this connection, for the first time or again, and holds these leases; beyond `HELD` of them
+    /// none.
     pub fn resume(
         &mut self,
         connection: ConnectionId,
@@ -99,7 +101,7 @@ impl Membership {
         if self.drivers.on(connection).is_some_and(|d| *d != driver) {
             return Err(MembershipError::SecondDriver { name: driver.name });
         }
-        let held: BTreeSet<LeaseId> = held.into_iter().collect();
+        let held: BTreeSet<LeaseId> = held.into_iter().take(HELD).collect();
         for lease in self.leases.of_driver(&driver) {
             if !held.contains(&lease) {
                 self.end_lease(lease, None);

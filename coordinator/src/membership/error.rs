@@ -1,7 +1,7 @@
 //! Why membership says no.
 
 use convoke_common::ids::LeaseId;
-use convoke_common::{Code, Error};
+use convoke_common::{Code, Error, Site};
 
 use super::ConnectionId;
 
@@ -95,6 +95,14 @@ impl From<MembershipError> for Error {
             ),
             M::LeaseEnded { .. } => (Code::PeerLost, "plan and install again"),
         };
-        Error::new(code, e.to_string()).advise(advice)
+        let error = Error::new(code, e.to_string()).advise(advice);
+        match e {
+            // Whom it is about.
+            M::PlanOutdated { worker, .. } => error.at(Site {
+                worker: Some(worker),
+                ..Site::default()
+            }),
+            _ => error,
+        }
     }
 }

@@ -12,8 +12,9 @@ use tokio::time::Instant;
 use super::member::LONGEST_TEXT;
 use super::{Command, ConnectionId, Driver, Membership, MembershipError, Offer, Plan};
 
-/// Leases of one worker that a restarted coordinator takes over: far more than fit into its memory.
-const HELD: usize = 1024;
+/// Leases of one worker that a restarted coordinator takes over, and of one driver that returns: far more than fit into a
+/// worker's memory.
+pub(super) const HELD: usize = 1024;
 
 /// How far a lease is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub enum LeaseState {
 
 #[derive(Debug)]
 struct Lease {
+    /// What was installed; unknown of one that was taken over.
+    plan: Option<PlanId>,
     model: String,
     driver: Driver,
     workers: Vec<Participant>,
@@ -59,6 +62,11 @@ impl Leases {
     /// Those that a client drives.
     pub fn of_driver(&self, driver: &Driver) -> Vec<LeaseId> {
         self.of(|lease| lease.driver == *driver)
+    }
+
+    /// Those of a plan.
+    fn of_plan(&self, driver: &Driver, plan: PlanId) -> Vec<LeaseId> {
+        self.of(|lease| lease.driver == *driver && lease.plan == Some(plan))
     }
 
     /// Those that name a worker.
@@ -117,7 +125,7 @@ impl Membership {
     }
 
     /// A worker that this process of the coordinator meets for the first time holds these leases: they were granted by
-    /// the process before it. Each worker speaks for itself only.
+    /// the process before it. Each worker speaks for itself only; what cannot be taken over it is told to drop.
     pub(super) fn adopt(&mut self, now: Instant, name: &str, offer: &Offer, held: Vec<HeldLease>) {
         let worker = Participant {
             name: name.to_owned(),
@@ -125,31 +133,43 @@ impl Membership {
             address: offer.address.clone(),
         };
         let text = |t: &str| t.len() <= LONGEST_TEXT && !t.chars().any(char::is_control);
-        let fit = |h: &HeldLease| text(&h.model) && text(&h.driver.0);
+        let fits = |h: &HeldLease| text(&h.model) && text(&h.driver.0);
         let connection = self.members.get(name).and_then(|m| m.connection());
-        for held in held.into_iter().filter(fit).take(HELD) {
-            let (name, incarnation) = held.driver;
-            let driver = Driver { name, incarnation };
-            if !self.leases.0.contains_key(&held.lease) && self.drivers.denies(&driver, held.lease)
-            {
+        let mut taken = 0;
+        for held in held {
+            let (lease, fits) = (held.lease, fits(&held) && taken < HELD);
+            if fits && self.adopt_one(now, &worker, held) {
+                taken += 1;
+            } else {
                 self.commands.push_back(Command::Release {
-                    lease: held.lease,
+                    lease,
                     at: connection.into_iter().collect(),
                     lost: None,
                 });
-                continue;
-            }
-            let entry = self.leases.0.entry(held.lease).or_insert_with(|| Lease {
-                model: held.model,
-                driver: driver.clone(),
-                workers: vec![],
-                state: LeaseState::Granted,
-            });
-            if entry.driver == driver && entry.state == LeaseState::Granted {
-                entry.workers.push(worker.clone());
-                self.drivers.expect(driver, now);
             }
         }
+    }
+
+    /// `false`: its driver is there and does not hold it, or it is another lease that has this number.
+    fn adopt_one(&mut self, now: Instant, worker: &Participant, held: HeldLease) -> bool {
+        let (name, incarnation) = held.driver;
+        let driver = Driver { name, incarnation };
+        if !self.leases.0.contains_key(&held.lease) && self.drivers.denies(&driver, held.lease) {
+            return false;
+        }
+        let entry = self.leases.0.entry(held.lease).or_insert_with(|| Lease {
+            plan: None,
+            model: held.model,
+            driver: driver.clone(),
+            workers: vec![],
+            state: LeaseState::Granted,
+        });
+        let same = entry.driver == driver && entry.state == LeaseState::Granted;
+        if same {
+            entry.workers.push(worker.clone());
+            self.drivers.expect(driver, now);
+        }
+        same
     }
 
     /// A worker that is back on this connection says what it holds.
@@ -180,6 +200,7 @@ impl Membership {
         self.leases.0.insert(
             lease,
             Lease {
+                plan: Some(id),
                 model: plan.model.clone(),
                 driver: driver.ok_or(MembershipError::NoSuchPlan)?,
                 workers: workers.cloned().collect(),
@@ -228,6 +249,15 @@ impl Membership {
                 }
                 self.end_lease(lease, None);
                 Ok(())
+            }
+        }
+    }
+
+    /// A driver no longer waits for what it asked to be installed, and may not know that it was.
+    pub fn give_up(&mut self, driver: ConnectionId, plan: PlanId) {
+        if let Some(driver) = self.drivers.on(driver).cloned() {
+            for lease in self.leases.of_plan(&driver, plan) {
+                self.end_lease(lease, None);
             }
         }
     }

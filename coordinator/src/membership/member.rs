@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use convoke_common::ids::Incarnation;
+use convoke_common::ops::{CustomOp, is_custom_name};
 use convoke_common::rpc::{MemberState, Register};
 use tokio::time::Instant;
 
@@ -16,6 +17,9 @@ const FINGERPRINTS: usize = 2;
 
 /// Longest text that a worker may say of itself.
 pub(super) const LONGEST_TEXT: usize = 256;
+
+/// Most custom ops that a worker may have kernels for.
+const MOST_OPS: usize = 1024;
 
 /// A registration as it arrives.
 #[derive(Debug, Clone)]
@@ -42,6 +46,8 @@ pub struct Offer {
     pub window: u64,
     pub flops: f64,
     pub memory_bandwidth: f64,
+    /// By name.
+    pub ops: Vec<CustomOp>,
 }
 
 impl Offer {
@@ -59,6 +65,7 @@ impl Offer {
             window,
             flops,
             memory_bandwidth,
+            mut ops,
             ..
         } = register;
         let text = |t: &str| t.len() <= LONGEST_TEXT && !t.chars().any(char::is_control);
@@ -71,7 +78,10 @@ impl Offer {
             "no threads"
         } else if !speed(flops) || !speed(memory_bandwidth) {
             "a speed that is not a positive number"
+        } else if ops.len() > MOST_OPS || !ops.iter().all(|op| is_custom_name(&op.name)) {
+            "custom ops that cannot be ones"
         } else {
+            ops.sort();
             return Ok(Offer {
                 incarnation,
                 address,
@@ -81,6 +91,7 @@ impl Offer {
                 window,
                 flops,
                 memory_bandwidth,
+                ops,
             });
         };
         Err(MembershipError::BadRegister {

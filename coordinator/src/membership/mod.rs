@@ -387,6 +387,7 @@ impl Membership {
             window: offer.window,
             flops: offer.flops,
             memory_bandwidth: offer.memory_bandwidth,
+            ops: offer.ops.clone(),
         };
         let mut model = ClusterModel::new(usable().map(worker).collect());
         for (i, (from, _)) in usable().enumerate() {
@@ -420,6 +421,7 @@ impl Membership {
                 state: m.state(),
                 remark: m.remark().to_owned(),
                 tripwire: false,
+                ops: offer.map(|o| o.ops.clone()).unwrap_or_default(),
                 status: None,
             })
         };

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::Driver;
 
-/// How many are kept; the longest idle goes first. A plan holds its programs, up to some MiB of nodes.
+/// How many are kept; the longest idle goes first, of the client that wants one more where it has any. A plan holds its programs, up to some MiB of nodes.
 const PLANS: usize = 64;
 
 /// How long one is kept after it was last used.
@@ -49,7 +49,7 @@ impl Plans {
             let oldest = self
                 .0
                 .iter()
-                .min_by_key(|(_, kept)| kept.used)
+                .min_by_key(|(_, kept)| (kept.owner != owner, kept.used))
                 .map(|(id, _)| *id);
             oldest.map(|id| self.0.remove(&id));
         }

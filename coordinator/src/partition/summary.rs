@@ -57,14 +57,18 @@ fn part(placed: &Placed, parts: &Partitioned, m: usize) -> PartSummary {
 
 fn warnings(placed: &Placed) -> Vec<String> {
     let (n, step) = (placed.team.size(), placed.schedule.step_ns);
-    match placed.single_ns {
-        Some(single) if n > 1 && step > single => vec![format!(
+    let mut warnings = Vec::new();
+    if let Some(single) = placed.single_ns.filter(|single| n > 1 && step > *single) {
+        warnings.push(format!(
             "splitting over {n} workers is predicted to be slower than one worker: {} per step instead of {}",
             millis(step),
             millis(single)
-        )],
-        _ => vec![],
+        ));
     }
+    let idle =
+        |p: &String| format!("the pin '{p}' has no effect: what it names does not run in a step");
+    warnings.extend(placed.idle_pins.iter().map(idle));
+    warnings
 }
 
 fn millis(ns: u64) -> String {

@@ -2,7 +2,8 @@
 //! it once, at install.
 //!
 //! A result whose size only data decides stays in the step, so that memory can be predicted. Results may
-//! be larger than their operands (weights given as `ConstantOfShape`); they are counted as weights.
+//! be larger than their operands (weights given as `ConstantOfShape`); they are counted as weights. So does a custom op:
+//! constants live where they are read, and not all workers have its kernel.
 
 use convoke_common::graph::{Function, Part};
 use convoke_common::ops;
@@ -21,6 +22,7 @@ pub fn run(f: Function) -> (Function, Option<String>) {
                 .outputs
                 .iter()
                 .all(|o| e.f.ty(*o).fixed_shape().is_some())
+            && !ops::is_custom(&node.op)
             && ops::lookup(&node.op).is_some_and(|op| op.pure_op);
         if constant {
             e.make_init(i);

@@ -409,3 +409,23 @@ fn random_graphs_stay_valid_and_keep_their_results() {
         assert_eq!(again.function, o.function, "seed {seed}");
     }
 }
+
+#[test]
+fn ops_that_are_not_known_stay_as_they_are() {
+    let text = "weight w: f32[2]
+         a = test.Unknown(w)
+         b = test.Unknown(w)
+         s = Shape(a)
+         i = Identity(s)
+         result b
+         result i";
+    let f = parse(&text.replace("s = Shape(a)", "s, t = test.Shape(a)"));
+    let after = optimise(f, false).unwrap().function;
+    let want = "a = test.Unknown(w)
+         b = test.Unknown(w)
+         s, t = test.Shape(a)
+         result b = b
+         result i = s";
+    assert_eq!(dump(&after), dedent(want));
+    assert!(after.nodes.iter().all(|n| n.part == Part::Step));
+}

@@ -1,7 +1,8 @@
 //! Predicts what one step's tensors take of each member's memory, with the allocator that the workers' pools use.
 //!
 //! Invariant: fed tensors are there from the start; a received tensor from when it was written until its last reader
-//! here; a sent tensor, which its link may still be reading, until the end.
+//! here; a sent tensor, which its link may still be reading, until the end. What the caller's session lends takes
+//! nothing where it is.
 
 use convoke_common::offsets::Offsets;
 
@@ -133,7 +134,7 @@ impl<'a> Step<'a> {
         // The operands are still there while the outputs are made, but for one that gives its memory.
         let mut made = Vec::with_capacity(work.writes.row(p).len());
         for (i, v) in writes().enumerate() {
-            made.push(match i == 0 && donor.is_some() {
+            made.push(match work.is_lent[p] || i == 0 && donor.is_some() {
                 true => NOWHERE,
                 false => self.take(v, here),
             });

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use convoke_common::ids::Incarnation;
-use convoke_common::ops::Cost;
+use convoke_common::ops::{Cost, CustomOp};
 
 /// A worker as placement sees it.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,6 +21,8 @@ pub struct WorkerModel {
     pub flops: f64,
     /// Bytes/s from memory that no cache holds.
     pub memory_bandwidth: f64,
+    /// Custom ops that it has kernels for.
+    pub ops: Vec<CustomOp>,
 }
 
 /// One direction of a connection.

@@ -8,12 +8,14 @@
 //! 3. The peak of a process is less where axes stay below their bounds, and more by what is on its way: weights, for
 //!    which a worker keeps a window aside, and tensors that cross.
 
-use convoke_common::artifact::{CHUNK, coming};
+use std::collections::BTreeSet;
+
+use convoke_common::artifact::{CHUNK, RIDES, chunks_of, coming};
 use convoke_common::block::touched;
 
 use super::activations::activations;
 use super::cluster::Team;
-use super::work::{NONE, Work};
+use super::work::{NONE, Stored, Work};
 
 /// Most bytes that the transport holds of tensors that cross, each way; measured over loopback.
 const IN_TRANSIT: u64 = 4 << 20;
@@ -25,6 +27,8 @@ pub struct Usage {
     pub weights: u64,
     /// Constants as read from files.
     pub artifacts: u64,
+    /// The chunks that are asked for on their account, whole.
+    pub chunks: u64,
     /// Most bytes while loading.
     pub loading: u64,
     /// Most bytes of one step's tensors at once, at the axes' bounds.
@@ -53,6 +57,7 @@ pub fn usage(
         Usage {
             weights,
             artifacts: loading.artifacts,
+            chunks: loading.chunks,
             loading: loading.peak,
             activations,
             needed: loading.peak.max(weights.saturating_add(steps)),
@@ -78,10 +83,8 @@ pub fn peaks(
         let all = |bytes: u64| bytes.saturating_mul(u64::from(in_flight.max(1)));
         let [come, go] = crossing.map(|bytes| all(bytes).min(IN_TRANSIT));
         let steps = touched(all(usage.activations), all(expected)).saturating_add(come + go);
-        // Chunks travel whole, and their buffers stay until all is loaded.
-        let chunks = usage.artifacts.checked_next_multiple_of(CHUNK);
-        let chunks = chunks.unwrap_or(u64::MAX);
-        let coming = chunks.min(coming(usage.artifacts, worker.window));
+        // Buffers of chunks stay until all is loaded.
+        let coming = usage.chunks.min(coming(usage.artifacts, worker.window));
         // What the transport holds of weights is little beside the chunks' own buffers.
         let coming = coming + (coming / 4).min(IN_TRANSIT);
         let loading = usage.loading.saturating_add(coming);
@@ -137,6 +140,8 @@ fn sum(of: &[bool], bytes: &[u64]) -> u64 {
 struct Loading {
     /// Bytes read from files.
     artifacts: u64,
+    /// Bytes of the chunks asked for.
+    chunks: u64,
     /// Most bytes of constants at once.
     peak: u64,
 }
@@ -152,6 +157,7 @@ impl Loading {
             reads.for_each(|c| uses[*c as usize] += 1);
         }
         let mut loaded = vec![false; retained.len()];
+        let mut asked = Asked::default();
         let (mut now, mut peak) = (0u64, 0u64);
         for (i, _) in nodes() {
             let (reads, writes) = (work.init_reads.row(i), work.init_writes.row(i));
@@ -159,6 +165,7 @@ impl Loading {
             for c in both() {
                 if !std::mem::replace(&mut loaded[c], true) {
                     now = now.saturating_add(work.const_bytes[c]);
+                    asked.read(work.const_stored[c]);
                 }
             }
             peak = peak.max(now);
@@ -167,10 +174,51 @@ impl Loading {
                 now -= work.const_bytes[c].min(now);
             }
         }
+        // What steps read as it is comes last.
+        for c in (0..loaded.len()).filter(|c| retained[*c] && !loaded[*c]) {
+            asked.read(work.const_stored[c]);
+        }
         Loading {
-            artifacts: sum(&needed.constants, &work.const_file_bytes),
+            artifacts: asked.bytes,
+            chunks: asked.chunks.saturating_mul(CHUNK),
             peak: peak.max(sum(retained, &work.const_bytes)),
         }
+    }
+}
+
+/// The chunks that a worker asks for, which reads literals in the order it needs them: neighbours share the chunk that
+/// both touch, small ones ride along with what lies beside them, and others ask for a chunk again.
+#[derive(Default)]
+struct Asked {
+    bytes: u64,
+    chunks: u64,
+    last: Option<(u32, u64)>,
+    seen: BTreeSet<(u32, u64)>,
+}
+
+impl Asked {
+    fn read(&mut self, stored: Option<Stored>) {
+        let Some(Stored {
+            artifact,
+            offset,
+            len,
+        }) = stored.filter(|s| s.len > 0)
+        else {
+            return;
+        };
+        self.bytes = self.bytes.saturating_add(len);
+        let chunks = chunks_of(offset, len);
+        let (first, last) = ((artifact, chunks.start), (artifact, chunks.end - 1));
+        if len <= RIDES && first == last && self.seen.contains(&first) {
+            return;
+        }
+        let shared = u64::from(self.last == Some(first));
+        self.chunks = self
+            .chunks
+            .saturating_add(chunks.end - chunks.start - shared);
+        self.last = Some(last);
+        // Those between are full of one literal.
+        self.seen.extend([first, last]);
     }
 }
 

@@ -10,8 +10,10 @@
 //!    read them.
 //! 2. Nothing is placed whose predicted peak exceeds a worker's memory.
 //! 3. Nodes are assigned whole and none is changed: values do not depend on placement.
-//! 4. Pure and deterministic: equal inputs give equal placements.
+//! 4. A node of a custom op runs on a worker that has its kernel.
+//! 5. Pure and deterministic: equal inputs give equal placements.
 
+mod able;
 mod activations;
 mod cluster;
 mod memory;
@@ -31,10 +33,12 @@ use convoke_common::{Code, Error, Result};
 
 pub use cluster::{ASSUMED_LINK, ClusterModel, Link, Team, WorkerModel};
 pub use memory::{Needed, Usage, needed};
+pub use pins::check as check_pins;
 pub use schedule::Schedule;
 pub use too_small::human;
 pub use work::{NONE, Rows, Work};
 
+use able::Able;
 use search::Search;
 
 /// A function, placed.
@@ -54,6 +58,8 @@ pub struct Placed {
     pub peaks: Vec<u64>,
     /// Predicted step on the fastest single worker that holds everything.
     pub single_ns: Option<u64>,
+    /// Patterns of pins that match no node that runs in a step.
+    pub idle_pins: Vec<String>,
 }
 
 /// Places `function`, which was verified, on workers of `cluster`.
@@ -77,8 +83,9 @@ pub fn place(function: Function, cluster: &ClusterModel, options: &PlanOptions) 
         }
     }
     let work = Work::new(&function, &bounds, &expected);
-    let pinned = pins::resolve(&function, &work, cluster, &options.pins)?;
-    let search = Search::new(&work, cluster, &pinned, options.in_flight);
+    let (pinned, idle_pins) = pins::resolve(&function, &work, cluster, &options.pins)?;
+    let able = Able::new(&function, &work, cluster, &pinned, &options.ops)?;
+    let search = Search::new(&work, cluster, &pinned, &able, options.in_flight);
     let single = search.single();
     let single_ns = single.as_ref().map(|c| c.schedule.step_ns);
     let chosen = match options.workers {
@@ -110,6 +117,7 @@ pub fn place(function: Function, cluster: &ClusterModel, options: &PlanOptions) 
         usage,
         peaks,
         single_ns,
+        idle_pins,
     })
 }
 

@@ -7,16 +7,30 @@ use super::cluster::ClusterModel;
 use super::segment::UNPINNED;
 use super::work::Work;
 
-/// The worker that each position is pinned to, or [`UNPINNED`]; the first pattern that matches counts.
+/// Fails where a pattern matches no node of the function as it was given.
+pub fn check(f: &Function, pins: &[(String, String)]) -> Result<()> {
+    let unknown = |pattern: &str| !f.nodes.iter().any(|n| matches_node(pattern, &n.name));
+    match pins.iter().find(|(pattern, _)| unknown(pattern)) {
+        Some((pattern, _)) => {
+            let msg = format!("the pin '{pattern}' matches no node");
+            let advice = "`convoke plan` lists node names; `*` matches anything";
+            Err(Error::new(Code::InvalidArgument, msg).advise(advice))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The worker that each position is pinned to, or [`UNPINNED`]; the first pattern that matches counts. And the patterns
+/// that match none: their nodes were removed, merged with others, or run at install.
 pub fn resolve(
     f: &Function,
     work: &Work,
     cluster: &ClusterModel,
     pins: &[(String, String)],
-) -> Result<Vec<u16>> {
+) -> Result<(Vec<u16>, Vec<String>)> {
     let mut pinned = vec![UNPINNED; work.positions()];
     if pins.is_empty() {
-        return Ok(pinned);
+        return Ok((pinned, vec![]));
     }
     let workers: Result<Vec<u16>> = pins.iter().map(|(_, name)| worker(cluster, name)).collect();
     let workers = workers?;
@@ -32,14 +46,9 @@ pub fn resolve(
             }
         }
     }
-    match pins.iter().zip(&hits).find(|(_, hit)| !**hit) {
-        Some(((pattern, _), _)) => {
-            let msg = format!("the pin '{pattern}' matches no node that runs in a step");
-            let advice = "`convoke plan` lists node names; `*` matches anything";
-            Err(Error::new(Code::InvalidArgument, msg).advise(advice))
-        }
-        None => Ok(pinned),
-    }
+    let idle = pins.iter().zip(&hits).filter(|(_, hit)| !**hit);
+    let idle = idle.map(|((pattern, _), _)| pattern.clone());
+    Ok((pinned, idle.collect()))
 }
 
 fn worker(cluster: &ClusterModel, name: &str) -> Result<u16> {

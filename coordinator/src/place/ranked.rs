@@ -2,6 +2,7 @@
 //! included. (Topcuoglu, Hariri, Wu: Performance-effective and low-complexity task scheduling for
 //! heterogeneous computing, 2002.)
 
+use super::able::Allowed;
 use super::cluster::Team;
 use super::schedule::priorities;
 use super::segment::UNPINNED;
@@ -11,7 +12,7 @@ use super::work::{NONE, Work};
 const MOST_ARRIVALS: usize = 16 << 20;
 
 /// A placement of `work` over `team`; `None` where weights do not fit or the graph is too large.
-pub fn ranked(work: &Work, team: &Team, pinned: &[u16]) -> Option<Vec<u16>> {
+pub fn ranked(work: &Work, team: &Team, pinned: &[u16], able: &Allowed<'_>) -> Option<Vec<u16>> {
     let n = team.size();
     if work.flow_value.len().checked_mul(n)? > MOST_ARRIVALS {
         return None;
@@ -39,7 +40,8 @@ pub fn ranked(work: &Work, team: &Team, pinned: &[u16]) -> Option<Vec<u16>> {
         };
         let mut best: Option<(u64, usize)> = None;
         for m in 0..n {
-            let allowed = pinned[p] == UNPINNED || pinned[p] as usize == m;
+            let here = pinned[p] == UNPINNED || pinned[p] as usize == m;
+            let allowed = here && able.allows(p, m);
             if !allowed || weights(m, &holds) > memory[m] {
                 continue;
             }

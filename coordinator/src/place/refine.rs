@@ -1,6 +1,7 @@
 //! Moves light nodes between members where that saves transfers: shape arithmetic goes to its consumers,
 //! a node at a boundary to the side that it shares more with. A node takes along what only it reads.
 
+use super::able::Allowed;
 use super::cluster::Team;
 use super::segment::UNPINNED;
 use super::work::{NONE, Work};
@@ -15,7 +16,7 @@ const SWEEPS: usize = 2;
 const MOST_READERS: usize = 32 << 20;
 
 /// Improves `member` in place. Members keep at least one position each.
-pub fn refine(work: &Work, team: &Team, pinned: &[u16], member: &mut [u16]) {
+pub fn refine(work: &Work, team: &Team, pinned: &[u16], allowed: &Allowed<'_>, member: &mut [u16]) {
     let n = team.size();
     if n < 2
         || work
@@ -26,7 +27,7 @@ pub fn refine(work: &Work, team: &Team, pinned: &[u16], member: &mut [u16]) {
     {
         return;
     }
-    let mut r = Refiner::new(work, team, pinned, member);
+    let mut r = Refiner::new(work, team, pinned, allowed, member);
     for _ in 0..SWEEPS {
         let mut moved = false;
         // Backwards, so that a chain follows its last consumer in one sweep.
@@ -46,6 +47,7 @@ struct Refiner<'a> {
     work: &'a Work,
     team: &'a Team,
     pinned: &'a [u16],
+    allowed: &'a Allowed<'a>,
     member: &'a mut [u16],
     /// Readers of each (flow, member).
     readers: Vec<u32>,
@@ -60,6 +62,7 @@ impl<'a> Refiner<'a> {
         work: &'a Work,
         team: &'a Team,
         pinned: &'a [u16],
+        allowed: &'a Allowed<'a>,
         member: &'a mut [u16],
     ) -> Refiner<'a> {
         let n = team.size();
@@ -82,6 +85,7 @@ impl<'a> Refiner<'a> {
             work,
             team,
             pinned,
+            allowed,
             member,
             readers,
             positions,
@@ -186,7 +190,8 @@ impl<'a> Refiner<'a> {
         let time = group.iter().fold(0u64, |sum, p| {
             sum + self.team.time_ns(to, &self.work.cost[*p])
         });
-        if self.positions[from] as usize <= group.len()
+        if !group.iter().all(|p| self.allowed.allows(*p, to))
+            || self.positions[from] as usize <= group.len()
             || self.busy[to].saturating_add(time) > self.limit
         {
             return false;

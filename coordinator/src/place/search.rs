@@ -5,6 +5,7 @@
 
 use convoke_common::{Code, Error, Result};
 
+use super::able::Able;
 use super::cluster::{ClusterModel, Team};
 use super::memory::{Usage, usage};
 use super::ranked::ranked;
@@ -56,7 +57,11 @@ pub struct Search<'a> {
     cluster: &'a ClusterModel,
     /// Worker that each position is pinned to, or [`UNPINNED`].
     pinned: &'a [u16],
-    pinned_workers: Vec<usize>,
+    able: &'a Able,
+    /// Those that pins name, and whom custom ops need besides.
+    needed: Vec<usize>,
+    /// How many of them pins name.
+    named: usize,
     /// Worker indices, the fastest for this graph first.
     by_speed: Vec<usize>,
     in_flight: u32,
@@ -70,6 +75,7 @@ impl<'a> Search<'a> {
         work: &'a Work,
         cluster: &'a ClusterModel,
         pinned: &'a [u16],
+        able: &'a Able,
         in_flight: u32,
     ) -> Self {
         let mut total = convoke_common::ops::Cost::default();
@@ -86,6 +92,8 @@ impl<'a> Search<'a> {
             .collect();
         pinned_workers.sort_unstable();
         pinned_workers.dedup();
+        let named = pinned_workers.len();
+        let needed = able.complete(pinned_workers, &by_speed);
         let alone = cluster.team(&by_speed[..1]);
         let longest = priorities(work, &alone, &vec![0; work.positions()])
             .into_iter()
@@ -100,7 +108,9 @@ impl<'a> Search<'a> {
             work,
             cluster,
             pinned,
-            pinned_workers,
+            able,
+            needed,
+            named,
             by_speed,
             in_flight,
             branches,
@@ -115,7 +125,11 @@ impl<'a> Search<'a> {
         for i in &self.by_speed {
             let w = &self.cluster.workers[*i];
             let kind = (w.memory, w.flops.to_bits(), w.memory_bandwidth.to_bits());
-            if w.memory < weights || kinds.contains(&kind) || kinds.len() >= MOST_KINDS {
+            if !self.able.all(*i)
+                || w.memory < weights
+                || kinds.contains(&kind)
+                || kinds.len() >= MOST_KINDS
+            {
                 continue;
             }
             kinds.push(kind);
@@ -152,16 +166,18 @@ impl<'a> Search<'a> {
                 Error::new(Code::InvalidArgument, msg).advise(format!("ask for at most {steps}"))
             );
         }
-        if self.pinned_workers.len() > n {
-            let msg = format!(
-                "pins name {} workers, but the plan may use {n}",
-                self.pinned_workers.len()
-            );
+        if self.needed.len() > n {
+            let msg = match self.needed.len() - self.named {
+                0 => format!("pins name {} workers, but the plan may use {n}", self.named),
+                _ => format!(
+                    "the nodes' custom ops and pins need {} workers, but the plan may use {n}",
+                    self.needed.len()
+                ),
+            };
             return Err(Error::new(Code::InvalidArgument, msg));
         }
-        let found = match (n, self.pinned_workers.first()) {
-            (1, Some(w)) => Some(self.alone(*w)).filter(Candidate::fits),
-            (1, None) => single,
+        let found = match n {
+            1 => self.one(single),
             _ => self.of(n),
         };
         found.ok_or_else(|| self.refusal(n))
@@ -170,10 +186,9 @@ impl<'a> Search<'a> {
     /// The fewest workers that fit, and more only while that shortens the step.
     pub fn fewest(&self, single: Option<Candidate>) -> Result<Candidate> {
         let most = self.cluster.workers.len().min(self.work.positions().max(1));
-        let mut n = self.pinned_workers.len().max(1);
-        let mut best = match (n, self.pinned_workers.first()) {
-            (1, Some(w)) => Some(self.alone(*w)).filter(Candidate::fits),
-            (1, None) => single,
+        let mut n = self.needed.len().max(1);
+        let mut best = match n {
+            1 => self.one(single),
             _ => self.of(n),
         };
         while best.is_none() && n < most {
@@ -192,28 +207,34 @@ impl<'a> Search<'a> {
         Ok(best)
     }
 
+    /// The best placement on one worker, of which pins name one at most.
+    fn one(&self, single: Option<Candidate>) -> Option<Candidate> {
+        match (self.named, self.needed.first()) {
+            (1, Some(w)) => Some(self.alone(*w)).filter(Candidate::fits),
+            _ => single,
+        }
+    }
+
     /// The best placement over `n` workers, two or more.
     fn of(&self, n: usize) -> Option<Candidate> {
         let mut teams = vec![self.team(&self.by_speed, n)];
-        let largest = self.team(&by_memory(self.cluster), n);
-        if !teams.contains(&largest) {
-            teams.push(largest);
+        let mut ablest = self.by_speed.clone();
+        ablest.sort_by_key(|w| std::cmp::Reverse(self.able.count(*w)));
+        for order in [by_memory(self.cluster), ablest] {
+            let team = self.team(&order, n);
+            if !teams.contains(&team) {
+                teams.push(team);
+            }
         }
         teams
             .into_iter()
             .fold(None, |best, indices| better(best, self.on(&indices)))
     }
 
-    /// The pinned workers and the first others in `order`, `n` in all, ascending.
+    /// The workers that are needed and the first others in `order`, `n` in all, ascending.
     fn team(&self, order: &[usize], n: usize) -> Vec<usize> {
-        let others = order.iter().filter(|i| !self.pinned_workers.contains(i));
-        let mut team: Vec<usize> = self
-            .pinned_workers
-            .iter()
-            .chain(others)
-            .take(n)
-            .copied()
-            .collect();
+        let others = order.iter().filter(|i| !self.needed.contains(i));
+        let mut team: Vec<usize> = self.needed.iter().chain(others).take(n).copied().collect();
         team.sort_unstable();
         team
     }
@@ -231,12 +252,22 @@ impl<'a> Search<'a> {
             Some(m) if *p != UNPINNED => m as u16,
             _ => UNPINNED,
         };
+        let allowed = self.able.on(indices)?;
         let pinned: Vec<u16> = self.pinned.iter().map(to_member).collect();
+        let cut = |charge| {
+            let cut = |pinned: &[u16]| {
+                segment(self.work, &team, pinned, &allowed, self.in_flight, charge)
+            };
+            // The members stand in an order of their own: where their runs do not fit what they can run, nodes that only
+            // some of them can run are no part of runs.
+            let settled = || allowed.constrains().then(|| allowed.settle(&pinned));
+            cut(&pinned).or_else(|| cut(&settled()?))
+        };
         let mut best = None;
         for charge in [Charge::Everything, Charge::OwnOperands] {
-            if let Some(cut) = segment(self.work, &team, &pinned, self.in_flight, charge) {
+            if let Some(cut) = cut(charge) {
                 let mut refined = cut.clone();
-                refine(self.work, &team, &pinned, &mut refined);
+                refine(self.work, &team, &pinned, &allowed, &mut refined);
                 let fits = Some(self.predict(team.clone(), refined)).filter(Candidate::fits);
                 best =
                     fits.or_else(|| Some(self.predict(team.clone(), cut)).filter(Candidate::fits));
@@ -246,7 +277,7 @@ impl<'a> Search<'a> {
             }
         }
         if self.branches
-            && let Some(member) = ranked(self.work, &team, &pinned)
+            && let Some(member) = ranked(self.work, &team, &pinned, &allowed)
             && (0..team.size()).all(|m| member.contains(&(m as u16)))
         {
             best = better(
@@ -296,10 +327,12 @@ impl<'a> Search<'a> {
 
     fn refusal(&self, n: usize) -> Error {
         let e = too_small::error(self.work, self.cluster, n, self.in_flight);
-        match self.pinned_workers.is_empty() {
+        match self.needed.is_empty() {
             true => e,
             false => {
-                let advice = format!("{}; pins may be in the way", e.advice);
+                let what =
+                    ["pins", "pins and custom ops"][usize::from(self.needed.len() > self.named)];
+                let advice = format!("{}; {what} may be in the way", e.advice);
                 e.advise(advice)
             }
         }

@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 
 use convoke_common::ops::Cost;
 
+use super::able::Allowed;
 use super::cluster::Team;
 use super::window::{Charge, Scale, Window};
 use super::work::{NONE, Work};
@@ -31,6 +32,7 @@ pub fn segment(
     work: &Work,
     team: &Team,
     pinned: &[u16],
+    allowed: &Allowed<'_>,
     in_flight: u32,
     charge: Charge,
 ) -> Option<Vec<u16>> {
@@ -38,7 +40,7 @@ pub fn segment(
         .filter(|p| pinned[*p as usize] == UNPINNED)
         .collect();
     let scale = Scale::new(work, free, in_flight, charge);
-    let cutter = Cutter::new(&scale, team, pinned);
+    let cutter = Cutter::new(&scale, team, pinned, allowed);
     // An unbalanced cut is a last resort: other steps wait for its busiest worker.
     let last_resort = cutter.cut(0, u64::MAX)?;
     let ideal = cutter.ideal_ns() as f64;
@@ -59,6 +61,7 @@ struct Cutter<'a> {
     scale: &'a Scale<'a>,
     team: &'a Team,
     pinned: &'a [u16],
+    allowed: &'a Allowed<'a>,
     /// Pinned positions of each member.
     fixed: Vec<Vec<u32>>,
     /// Nanoseconds of each member's pinned positions.
@@ -68,7 +71,12 @@ struct Cutter<'a> {
 }
 
 impl<'a> Cutter<'a> {
-    fn new(scale: &'a Scale<'a>, team: &'a Team, pinned: &'a [u16]) -> Cutter<'a> {
+    fn new(
+        scale: &'a Scale<'a>,
+        team: &'a Team,
+        pinned: &'a [u16],
+        allowed: &'a Allowed<'a>,
+    ) -> Cutter<'a> {
         let mut fixed = vec![Vec::new(); team.size()];
         for (p, m) in pinned.iter().enumerate().filter(|(_, m)| **m != UNPINNED) {
             fixed[*m as usize].push(p as u32);
@@ -85,6 +93,7 @@ impl<'a> Cutter<'a> {
             scale,
             team,
             pinned,
+            allowed,
             fixed,
             fixed_ns,
             crossing,
@@ -154,13 +163,23 @@ impl<'a> Cutter<'a> {
         let mut from = vec![0u32; m + 1];
         let mut window = Window::new(self.scale, &self.fixed[k]);
         let mut next = 0;
+        // A run begins behind the last position that the member cannot run.
+        let mut least_start = 0;
         // Starts of rising index and cost: the front is the cheapest.
         let mut starts: VecDeque<usize> = VecDeque::new();
         for j in 0..=m {
             if j > 0 {
                 window.grow();
+                let position = self.scale.positions[j - 1] as usize;
+                if !self.allowed.allows(position, k) {
+                    least_start = j;
+                }
             }
-            while window.start < j && (time(window.start, j) > most || window.bytes() > memory) {
+            while window.start < j
+                && (window.start < least_start
+                    || time(window.start, j) > most
+                    || window.bytes() > memory)
+            {
                 window.shrink();
             }
             while next < j + usize::from(may_be_empty) && time(next, j) >= least {

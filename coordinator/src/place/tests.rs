@@ -1,5 +1,8 @@
 //! Properties of placements.
 
+use convoke_common::graph::Literal;
+use convoke_common::ops::CustomOp;
+
 use super::*;
 use crate::testing::{cluster, options, parse, random};
 
@@ -167,7 +170,9 @@ fn pins_hold_and_must_match() {
         check(&f, &c, &o).team.workers[usize::from(check(&f, &c, &o).member[3])].name,
         "w1"
     );
-    let e = failure(&f, &c, &pinned(&[("nothing*", "w1")], WorkerCount::Auto));
+    let o = pinned(&[("x1", "w2"), ("nothing*", "w1")], WorkerCount::Auto);
+    assert_eq!(check(&f, &c, &o).idle_pins, ["nothing*"]);
+    let e = super::check_pins(&f, &o.pins).unwrap_err();
     assert!(e.message.contains("'nothing*' matches no node"), "{e}");
     let e = failure(&f, &c, &pinned(&[("x1", "w9")], WorkerCount::Auto));
     assert!(
@@ -298,6 +303,36 @@ fn times_are_of_the_expected_sizes_and_memory_of_the_bounds() {
 }
 
 #[test]
+fn chunks_count_as_often_as_they_are_asked_for() {
+    // Chunks of 16 weights: one after the other as they are used, and from either half in turns.
+    let asks = |side: usize, scattered: bool, expected: u64| {
+        let mut f = chain(16, side);
+        let weight = (side * side * 4) as u64;
+        for (i, (_, literal)) in (0u64..).zip(&mut f.literals) {
+            let at = if scattered { i % 2 * 8 + i / 2 } else { i };
+            if let Literal::Range { offset, .. } = literal {
+                *offset = at * weight;
+            }
+        }
+        let mut c = cluster(1, 100 * MIB);
+        c.workers[0].window = 64 * MIB;
+        let placed = check(&f, &c, &options(&f, WorkerCount::Auto));
+        let usage = placed.usage[0];
+        assert_eq!(usage.artifacts, 16 * weight);
+        assert_eq!(usage.chunks, expected * MIB);
+        let coming = usage.chunks.min(8 * MIB);
+        assert_eq!(placed.peaks, [usage.loading + coming / 4 * 5]);
+    };
+    asks(256, false, 4);
+    asks(256, true, 16);
+    // Small ones come with what lies beside them.
+    asks(128, false, 1);
+    asks(128, true, 1);
+    asks(160, false, 2);
+    asks(160, true, 12);
+}
+
+#[test]
 fn weights_on_their_way_count_towards_the_peak_alone() {
     // Weights of 1 MiB, used as they are in their files.
     let f = chain(12, 512);
@@ -309,4 +344,136 @@ fn weights_on_their_way_count_towards_the_peak_alone() {
         assert!(over < MIB / 8, "{window}: {:?}", placed.peaks);
         assert!(placed.usage[0].needed < 12 * MIB + MIB / 8);
     }
+}
+
+#[test]
+fn what_a_session_lends_takes_none_of_the_steps_memory() {
+    let bytes = |lent: bool| {
+        let source = match lent {
+            true => "param n: u64[]\nx = HandleIn(n) {dtype=@f32; dims=[\"1024\"]}",
+            false => "param x: f32[1024]",
+        };
+        let f = parse(&format!("{source}\nz = ReduceSum(x)\nresult z"));
+        let placed = check(&f, &cluster(1, 1 << 20), &options(&f, WorkerCount::Auto));
+        placed.usage[0].activations
+    };
+    assert_eq!(bytes(false), bytes(true) + 4096);
+}
+
+/// [`chain`] with a custom op for these products.
+fn custom_chain(layers: usize, side: usize, at: &[usize]) -> Function {
+    let mut f = chain(layers, side);
+    for i in at {
+        f.nodes[*i].op = "test.Product".into();
+    }
+    f.verify().unwrap();
+    f
+}
+
+fn product(fingerprint: u64) -> CustomOp {
+    CustomOp {
+        name: "test.Product".into(),
+        fingerprint,
+    }
+}
+
+/// A cluster of which these workers have [`product`].
+fn able(n: usize, memory: u64, able: &[usize]) -> ClusterModel {
+    let mut c = cluster(n, memory);
+    able.iter()
+        .for_each(|w| c.workers[*w].ops = vec![product(1)]);
+    c
+}
+
+#[test]
+fn custom_ops_run_where_their_kernel_is() {
+    let check = |f: &Function, c: &ClusterModel, workers, at: &[usize]| {
+        let o = PlanOptions {
+            ops: vec![product(1)],
+            ..options(f, workers)
+        };
+        let placed = check(f, c, &o);
+        for p in at {
+            let worker = &placed.team.workers[usize::from(placed.member[*p])];
+            assert_eq!(worker.ops, [product(1)], "{:?}", placed.member);
+        }
+        placed.team.indices
+    };
+    for at in [
+        &[0][..],
+        &[11],
+        &[2, 3, 9],
+        &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11],
+    ] {
+        let f = custom_chain(12, 64, at);
+        for who in [&[0][..], &[2], &[1, 3], &[0, 1, 2, 3]] {
+            let c = able(4, 100 * MIB, who);
+            let team = check(&f, &c, WorkerCount::Auto, at);
+            assert!(who.contains(&team[0]) && team.len() == 1, "{team:?}");
+            // Where all is for some of the workers, the others have nothing to do.
+            let most = if at.len() == 12 { who.len() } else { 4 };
+            for n in 1..=most {
+                let team = check(&f, &c, WorkerCount::Exactly(n as u32), at);
+                assert_eq!(team.len(), n);
+            }
+        }
+    }
+    // Two halves of 6 MiB: the one with the op goes to whom can run it.
+    let f = custom_chain(12, 512, &[3]);
+    let c = able(3, 9 * MIB, &[2]);
+    let team = check(&f, &c, WorkerCount::Auto, &[3]);
+    assert_eq!((team.len(), team[1]), (2, 2));
+}
+
+#[test]
+fn a_custom_op_that_no_worker_has_is_named() {
+    let f = custom_chain(4, 64, &[1, 2]);
+    let check = |c: &ClusterModel, ops: &[CustomOp], pins: &[(&str, &str)], want: &str| {
+        let pins = pins.iter().map(|(p, w)| (p.to_string(), w.to_string()));
+        let o = PlanOptions {
+            ops: ops.to_vec(),
+            pins: pins.collect(),
+            ..options(&f, WorkerCount::Auto)
+        };
+        let e = failure(&f, c, &o);
+        assert_eq!(e.code, Code::UnsupportedOp);
+        assert!(
+            format!("{e}; {}", e.advice).contains(want),
+            "{e}; {}",
+            e.advice
+        );
+    };
+    check(
+        &cluster(2, 100 * MIB),
+        &[product(1)],
+        &[],
+        "no worker has a kernel of the op 'test.Product', which 'x2', 'x3' need; there are: w0, w1",
+    );
+    let c = able(2, 100 * MIB, &[1]);
+    check(
+        &c,
+        &[product(2)],
+        &[],
+        "another definition of it is that of w1",
+    );
+    check(
+        &c,
+        &[product(1)],
+        &[("x3", "w0")],
+        "node 'x3' is to run on worker w0, which has no kernel of its op 'test.Product'",
+    );
+    // Whoever does not say how it defines the op takes any.
+    let placed = place(f.clone(), &c, &options(&f, WorkerCount::Auto)).unwrap();
+    assert_eq!(placed.team.indices, [1]);
+    let mut two = custom_chain(4, 64, &[1, 2]);
+    two.nodes[2].op = "test.Other".into();
+    let mut c = able(2, 100 * MIB, &[1]);
+    c.workers[0].ops = vec![CustomOp {
+        name: "test.Other".into(),
+        fingerprint: 0,
+    }];
+    let placed = super::place(two.clone(), &c, &options(&two, WorkerCount::Auto)).unwrap();
+    assert_eq!(placed.member[1..3], [1, 0]);
+    let e = failure(&two, &c, &options(&two, WorkerCount::Exactly(1)));
+    assert!(e.message.contains("need 2 workers"), "{e}");
 }

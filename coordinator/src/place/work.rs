@@ -72,6 +72,31 @@ impl Rows {
     }
 }
 
+/// Bytes of an artifact.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stored {
+    pub artifact: u32,
+    pub offset: u64,
+    pub len: u64,
+}
+
+impl Stored {
+    fn of(literal: &Literal) -> Option<Stored> {
+        match *literal {
+            Literal::Range {
+                artifact,
+                offset,
+                len,
+            } => Some(Stored {
+                artifact,
+                offset,
+                len,
+            }),
+            Literal::Inline(_) => None,
+        }
+    }
+}
+
 /// The sizes of a function's axes.
 struct Sizes<'a> {
     bounds: &'a Bindings,
@@ -91,6 +116,8 @@ pub struct Work {
     pub weights: Rows,
     /// Whether the first output may take over the buffer of the first operand.
     pub in_place: Vec<bool>,
+    /// Whether the outputs are tensors that the caller's session holds: no memory of the step's.
+    pub is_lent: Vec<bool>,
 
     pub flow_value: Vec<ValueId>,
     /// With the axes as expected.
@@ -105,8 +132,8 @@ pub struct Work {
 
     pub const_value: Vec<ValueId>,
     pub const_bytes: Vec<u64>,
-    /// Bytes of a constant as read from files; 0 for one that is computed or travels inside the graph.
-    pub const_file_bytes: Vec<u64>,
+    /// Where a constant is read from; `None` for one that is computed or travels inside the graph.
+    pub const_stored: Vec<Option<Stored>>,
     pub const_is_literal: Vec<bool>,
     /// Init nodes by node index, in order; constants that they read and write.
     pub inits: Vec<u32>,
@@ -135,10 +162,7 @@ impl Work {
             w.const_value.push(*v);
             w.const_bytes.push(bytes);
             w.const_is_literal.push(true);
-            w.const_file_bytes.push(match l {
-                Literal::Range { len, .. } => *len,
-                Literal::Inline(_) => 0,
-            });
+            w.const_stored.push(Stored::of(l));
         }
         for p in &f.params {
             let bytes = |at| bytes_of(f.ty(*p), at).unwrap_or(0);
@@ -189,7 +213,7 @@ impl Work {
             self.const_bytes
                 .push(bytes_of(f.ty(*o), bounds).unwrap_or(0));
             self.const_is_literal.push(false);
-            self.const_file_bytes.push(0);
+            self.const_stored.push(None);
         }
         self.init_writes
             .push(node.outputs.iter().map(|v| self.of_value[v.ix()]));
@@ -235,6 +259,7 @@ impl Work {
             .is_some_and(|v| v.is_some_and(|v| !is_const[v.ix()]));
         self.in_place
             .push(first_is_flow && op.is_some_and(|op| op.in_place));
+        self.is_lent.push(&*node.op == "HandleIn");
     }
 
     /// Number of step nodes.
@@ -248,6 +273,10 @@ impl Work {
             return None;
         }
         let from = *self.reads.row(position).first()?;
+        let writer = self.writer[from as usize];
+        if writer != NONE && self.is_lent[writer as usize] {
+            return None;
+        }
         let to = *self.writes.row(position).first()?;
         let equal = |bytes: &[u64]| bytes[from as usize] == bytes[to as usize];
         (equal(&self.flow_bytes) && equal(&self.bound_bytes)).then_some(from)

@@ -9,12 +9,16 @@ use convoke_common::program::Participant;
 use convoke_common::rpc::{WorkerClient, WorkerStatus, answer, close, connect_worker};
 use convoke_common::rpc_transport::call_context;
 use convoke_common::{Code, Error, Result};
+use tokio::time::timeout;
 
 use super::Service;
 use crate::membership::ConnectionId;
 
 /// Measuring the links to all peers of a round.
 const PROBE_BOUND: Duration = Duration::from_secs(60);
+
+/// Telling all workers of a revoked token, which whoever revokes it waits for.
+const REVOKE_BOUND: Duration = Duration::from_secs(5);
 
 /// How long a worker may be silent before another may take its name.
 const ALIVE_BOUND: Duration = Duration::from_secs(2);
@@ -110,7 +114,8 @@ impl Service {
         }
     }
 
-    /// Tells all workers that a token no longer counts. One that cannot be told now learns it when it registers.
+    /// Tells all workers that a token no longer counts, within [`REVOKE_BOUND`]. One that cannot be told now learns it
+    /// when it registers.
     pub(super) async fn push_revoked(self: &Arc<Self>, id: TokenId) -> Result<()> {
         let workers = self.core.call(|core, _| core.connections()).await?;
         let tell = workers.into_iter().map(|(name, connection)| {
@@ -120,9 +125,12 @@ impl Service {
                     let worker = self.worker(&name, connection).await?;
                     answer(&name, worker.revoke(call(), vec![id]).await)
                 };
-                if let Err(error) = told.await {
-                    tracing::warn!(worker = name, %error, "could not be told of a revoked token");
-                }
+                let why = match timeout(REVOKE_BOUND, told).await {
+                    Ok(Ok(())) => return,
+                    Ok(Err(error)) => error.to_string(),
+                    Err(_) => "it does not answer".to_owned(),
+                };
+                tracing::warn!(worker = name, why, "could not be told of a revoked token");
             }
         });
         futures::future::join_all(tell).await;

@@ -2,38 +2,54 @@
 
 use std::sync::Arc;
 
-use convoke_common::Result;
 use convoke_common::admission::call;
 use convoke_common::rpc::answer;
+use convoke_common::{Error, Result};
+use tokio::sync::oneshot;
 
 use super::Service;
-use crate::membership::ConnectionId;
+use crate::membership::{ConnectionId, Membership};
 use crate::state::State;
 use crate::tasks::blocking;
 
 impl Service {
     /// Takes a worker out of service until it is asked back. Answers whether it is there and told to end.
     pub async fn drain(self: &Arc<Self>, name: &str) -> Result<bool> {
-        let drained = name.to_owned();
-        let there = self
-            .core
-            .call(move |core, _| core.drain(&drained))
-            .await??;
-        self.keep_drained(name, true).await?;
+        let there = self.change(name, true).await?;
         tracing::info!(worker = name, there, "out of service");
         Ok(there)
     }
 
     /// Asks a worker back. Answers whether plans use it from now on.
     pub async fn undrain(self: &Arc<Self>, name: &str) -> Result<bool> {
-        let undrained = name.to_owned();
-        let serves = self
-            .core
-            .call(move |core, _| core.undrain(&undrained))
-            .await??;
-        self.keep_drained(name, false).await?;
+        let serves = self.change(name, false).await?;
         tracing::info!(worker = name, serves, "back in service");
         Ok(serves)
+    }
+
+    /// One change after the other, each in a task of its own: what is kept is what the core was told last, also where
+    /// whoever asked went away.
+    async fn change(self: &Arc<Self>, name: &str, drained: bool) -> Result<bool> {
+        let (answer, answered) = oneshot::channel();
+        let (service, name) = (self.clone(), name.to_owned());
+        self.tasks.spawn(async move {
+            let _turn = service.draining.lock().await;
+            // Nobody may wait for it any more.
+            drop(answer.send(service.change_in_turn(name, drained).await));
+        });
+        let stopped = |_| Error::internal("the coordinator is stopping");
+        answered.await.map_err(stopped)?
+    }
+
+    async fn change_in_turn(&self, name: String, drained: bool) -> Result<bool> {
+        let changed = name.clone();
+        let change = move |core: &mut Membership, _| match drained {
+            true => core.drain(&changed),
+            false => core.undrain(&changed),
+        };
+        let answer = self.core.call(change).await??;
+        self.keep_drained(&name, drained).await?;
+        Ok(answer)
     }
 
     /// Answered only once it is kept.

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use tracing::Instrument;
 
 use super::Service;
-use crate::membership::{ConnectionId, Granted};
+use crate::membership::{ConnectionId, Granted, Membership};
 
 /// After a worker failed as a consequence of something else, how long the cause may take to arrive.
 const CAUSE_BOUND: Duration = Duration::from_secs(2);
@@ -27,14 +27,10 @@ impl Service {
         driver: ConnectionId,
         plan: PlanId,
     ) -> Result<Leased> {
-        let lease = LeaseId(u64::from_le_bytes(self.world.rng.bytes()));
-        let granted = self
-            .core
-            .call(move |core, now| core.grant(now, driver, plan, lease))
-            .await??;
+        let lease = LeaseId::of_lease(u64::from_le_bytes(self.world.rng.bytes()));
         let (answer, answered) = oneshot::channel();
-        // A task of its own: it cleans up also where the caller goes away.
-        let install = self.clone().run_install(lease, plan, granted, answer);
+        // A task of its own from the grant on: it cleans up also where the caller goes away.
+        let install = self.clone().run_install(driver, lease, plan, answer);
         self.tasks.spawn(install.in_current_span());
         let stopped = |_| Error::internal("an install ended without a result");
         answered.await.map_err(stopped)?
@@ -42,11 +38,17 @@ impl Service {
 
     async fn run_install(
         self: Arc<Self>,
+        driver: ConnectionId,
         lease: LeaseId,
         plan: PlanId,
-        granted: Granted,
         mut answer: oneshot::Sender<Result<Leased>>,
     ) {
+        let grant = move |core: &mut Membership, now| core.grant(now, driver, plan, lease);
+        let granted = match self.core.call(grant).await {
+            Ok(Ok(granted)) => granted,
+            Ok(Err(error)) => return drop(answer.send(Err(error.into()))),
+            Err(error) => return drop(answer.send(Err(error))),
+        };
         let installed = tokio::select! {
             biased;
             () = answer.closed() => None,
@@ -86,6 +88,13 @@ impl Service {
         if answer.send(leased).is_err() {
             drop(self.core.call(move |core, _| core.abandon(lease)).await);
         }
+    }
+
+    /// Ends whatever a plan was granted: its driver no longer waits for it.
+    pub(super) async fn abandon(&self, driver: ConnectionId, plan: PlanId) -> Result<()> {
+        self.core
+            .call(move |core, _| core.give_up(driver, plan))
+            .await
     }
 
     /// Installs at all workers; the first error that is a cause, else the first.

@@ -10,6 +10,9 @@ use tarpc::context::Context;
 use super::Service;
 use crate::membership::MembershipError;
 
+/// How the names of clients begin, and of nobody else.
+const CLIENTS: &str = "client-";
+
 /// Serves one peer that has no certificate.
 #[derive(Clone)]
 pub struct Newcomer {
@@ -28,6 +31,26 @@ impl Joining for Newcomer {
     }
 }
 
+/// The name that a worker asks for; none where it leaves the choice.
+fn wanted(name: String) -> Result<Option<PeerName>> {
+    let unusable = |why: String| {
+        let e = Error::new(
+            Code::InvalidArgument,
+            format!("the name cannot be used: {why}"),
+        );
+        Err(e.advise("choose another with --name"))
+    };
+    if name.is_empty() {
+        return Ok(None);
+    }
+    if name.starts_with(CLIENTS) {
+        return unusable(format!("'{CLIENTS}' begins the names of clients"));
+    }
+    PeerName::try_from(name)
+        .map(Some)
+        .or_else(|e| unusable(e.to_string()))
+}
+
 impl Service {
     async fn join(&self, request: JoinRequest) -> Result<Joined> {
         let JoinRequest {
@@ -38,21 +61,13 @@ impl Service {
             csr,
         } = request;
         self.authority.check(&token_id, &secret, role).await?;
-        let wanted = Some(name)
-            .filter(|n| !n.is_empty())
-            .map(PeerName::try_from)
-            .transpose();
-        let wanted = wanted.map_err(|e| {
-            let e = Error::new(
-                Code::InvalidArgument,
-                format!("the name cannot be used: {e}"),
-            );
-            e.advise("choose another with --name")
-        })?;
-        let name = match (role, wanted) {
-            (Role::Worker, wanted) => self.claim(wanted).await?,
-            (_, Some(wanted)) => wanted.to_string(),
-            (_, None) => format!("client-{:08x}", u32::from_le_bytes(self.world.rng.bytes())),
+        let name = match role {
+            Role::Worker => self.claim(wanted(name)?).await?,
+            // Nobody else's, whatever it asks for: drivers are known by their names.
+            _ => format!(
+                "{CLIENTS}{:016x}",
+                u64::from_le_bytes(self.world.rng.bytes())
+            ),
         };
         let holder =
             PeerName::try_from(name.clone()).map_err(|e| Error::internal(e.to_string()))?;

@@ -156,6 +156,11 @@ impl Coordinator for Member {
         Ok(self.service.core.call(resumed).await??)
     }
 
+    async fn abandon(self, _: Context, plan: PlanId) -> Result<()> {
+        self.caller.must_be(Role::Client, "give up a plan")?;
+        self.service.abandon(self.caller.id, plan).await
+    }
+
     async fn status(self, _: Context) -> Result<ClusterStatus> {
         self.service.status().await
     }

@@ -61,6 +61,8 @@ pub struct Service {
     population: watch::Sender<u32>,
     planning: Planning,
     releases: Releases,
+    /// Held while a name is taken out of service, or back.
+    draining: tokio::sync::Mutex<()>,
     state: Option<Arc<State>>,
     /// What was refused, by reason.
     refused: Arc<Counters>,
@@ -88,6 +90,7 @@ impl Service {
             population: watch::Sender::new(0),
             planning: Planning::default(),
             releases: Releases::default(),
+            draining: tokio::sync::Mutex::default(),
             state,
             refused: Arc::default(),
         });

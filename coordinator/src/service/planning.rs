@@ -1,18 +1,19 @@
 //! Plans: computed away from the network's threads, a few at a time.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use convoke_common::graph::Function;
 use convoke_common::ids::{Incarnation, PlanId};
-use convoke_common::program::{MOST_IN_FLIGHT, Participant};
+use convoke_common::program::{MOST_IN_FLIGHT, Participant, model_name};
 use convoke_common::rpc::{PlanOptions, Planned, WorkerCount};
 use convoke_common::{Code, Error, Result};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout_at;
 
 use super::Service;
 use super::members::Caller;
-use crate::membership::Plan;
+use crate::membership::{ConnectionId, Plan};
 use crate::place::ClusterModel;
 use crate::plan::{PlannedPrograms, plan};
 use crate::tasks::blocking;
@@ -20,8 +21,9 @@ use crate::tasks::blocking;
 /// Plans that are computed at once: each takes a core.
 const AT_ONCE: usize = 2;
 
-/// Plans that are computed or wait: each holds a function of up to a frame.
-const WAITING: usize = 16;
+/// Plans that are computed or wait, of all clients and of one: each holds a function of up to a frame.
+const WAITING: usize = 64;
+const OF_ONE: usize = 16;
 
 /// Pins and axes of one plan.
 const MOST_NAMES: usize = 4096;
@@ -29,6 +31,8 @@ const MOST_NAMES: usize = 4096;
 /// The bounds on planning.
 pub struct Planning {
     places: Arc<Semaphore>,
+    /// Of those clients that plan.
+    shares: Mutex<BTreeMap<ConnectionId, Weak<Semaphore>>>,
     turns: Arc<Semaphore>,
 }
 
@@ -36,8 +40,30 @@ impl Default for Planning {
     fn default() -> Planning {
         Planning {
             places: Arc::new(Semaphore::new(WAITING)),
+            shares: Mutex::default(),
             turns: Arc::new(Semaphore::new(AT_ONCE)),
         }
+    }
+}
+
+impl Planning {
+    /// A place among those that plan or wait, and of the client's share of them; both held as long as it plans.
+    fn enter(&self, client: ConnectionId) -> Result<[OwnedSemaphorePermit; 2]> {
+        let busy = |_| {
+            let msg = format!("{WAITING} plans are being made already, or {OF_ONE} of this client");
+            Error::new(Code::Busy, msg).advise("try again in a moment")
+        };
+        let share = {
+            let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+            shares.retain(|_, share| share.strong_count() > 0);
+            let known = shares.get(&client).and_then(Weak::upgrade);
+            let share = known.unwrap_or_else(|| Arc::new(Semaphore::new(OF_ONE)));
+            shares.insert(client, Arc::downgrade(&share));
+            share
+        };
+        let own = share.try_acquire_owned().map_err(busy)?;
+        let place = self.places.clone().try_acquire_owned().map_err(busy)?;
+        Ok([own, place])
     }
 }
 
@@ -57,6 +83,7 @@ fn check(function: &Function, options: &PlanOptions) -> Result<()> {
         options.axes.bounds.len(),
         options.expected.len(),
         options.avoid.len(),
+        options.ops.len(),
     ];
     if names.iter().any(|n| *n > MOST_NAMES) {
         return bad(&format!("a plan may have {MOST_NAMES} pins and axes"));
@@ -100,7 +127,9 @@ pub(crate) fn compute(
     options: &PlanOptions,
 ) -> Result<PlannedPrograms> {
     check(&function, options)?;
-    plan(Arc::unwrap_or_clone(function), cluster, options)
+    let mut function = Arc::unwrap_or_clone(function);
+    function.name = model_name(&function.name);
+    plan(function, cluster, options)
 }
 
 impl Service {
@@ -123,18 +152,7 @@ impl Service {
         driver: Incarnation,
     ) -> Result<Planned> {
         self.returned().await?;
-        let place = self
-            .planning
-            .places
-            .clone()
-            .try_acquire_owned()
-            .map_err(|_| {
-                let e = Error::new(
-                    Code::Busy,
-                    format!("{WAITING} plans are being made already"),
-                );
-                e.advise("try again in a moment")
-            })?;
+        let place = self.planning.enter(caller.id)?;
         let turn = self.planning.turns.clone().acquire_owned().await;
         let turn = turn.map_err(|_| Error::internal("the planner is closed"))?;
         let (function, function_id) = blocking(&self.world, move || {
@@ -151,7 +169,7 @@ impl Service {
         let avoid = options.avoid.clone();
         let cluster = self.core.call(move |core, _| core.model(&avoid)).await?;
         let options = for_what_is_left(options, &cluster)?;
-        let model = function.name.clone();
+        let model = model_name(&function.name);
         let planned = blocking(&self.world, move || {
             // Held until the work is done, also where the caller no longer waits for it.
             let _bounds = (place, turn);
@@ -192,5 +210,29 @@ impl Service {
             axes: planned.axes,
             summary: planned.summary,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_client_takes_no_more_than_its_share_of_the_places() {
+        let planning = Planning::default();
+        let mut held: Vec<_> = (0..OF_ONE)
+            .map(|_| planning.enter(ConnectionId(1)).unwrap())
+            .collect();
+        let refused = planning.enter(ConnectionId(1)).unwrap_err();
+        assert_eq!(refused.code, Code::Busy);
+        for n in OF_ONE..WAITING {
+            held.push(planning.enter(ConnectionId(2 + n as u64)).unwrap());
+        }
+        assert!(planning.enter(ConnectionId(0)).is_err());
+        drop(held.remove(0));
+        held.push(planning.enter(ConnectionId(1)).unwrap());
+        held.clear();
+        assert!(planning.enter(ConnectionId(0)).is_ok());
+        assert_eq!(planning.shares.lock().unwrap().len(), 1);
     }
 }

@@ -155,6 +155,7 @@ pub fn offer(incarnation: u64) -> Register {
         memory_bandwidth: 1e9,
         leases: vec![],
         deaths: vec![],
+        ops: vec![],
     }
 }
 
@@ -293,6 +294,8 @@ impl Worker for Scripted {
             resident_peak: 0,
             programs: vec![],
             live_steps: 0,
+            live_handles: 0,
+            handle_bytes: 0,
             steps_done: 0,
             links: vec![],
             refused: Default::default(),

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use convoke_common::Tensor;
 use convoke_common::graph::{Attrs, TensorType, ValueId};
+use convoke_common::{Tensor, ops};
 use prost::Message as _;
 
 use super::builder::Builder;
@@ -291,9 +291,13 @@ impl<'a> Importer<'a> {
                 ));
             }
         };
-        if !matches!(domain, "" | "com.microsoft") {
-            return Err(Refused::Unsupported(String::new()));
-        }
+        let custom = match domain {
+            "" | "com.microsoft" => None,
+            _ => match ops::lookup(&format!("{domain}.{op}")) {
+                None => return Err(Refused::Unsupported(String::new())),
+                found => found,
+            },
+        };
         let graphs = |a: &AttributeProto| a.g.is_some() || !a.graphs.is_empty();
         if matches!(op, "Loop" | "Scan" | "SequenceMap") || bound.iter().any(|(_, a)| graphs(a)) {
             return Err(Refused::Unsupported("control flow".into()));
@@ -308,6 +312,7 @@ impl<'a> Importer<'a> {
             return Ok(vec![]);
         }
         let outputs = self.full_names(outputs);
+        let op = custom.map_or(op, |def| def.name);
         let (name, op) = (name.into(), op.into());
         let call = Call {
             name,
@@ -317,10 +322,10 @@ impl<'a> Importer<'a> {
             outputs,
             opset: version,
         };
-        if domain.is_empty() {
-            normalize::standard(&mut self.b, call)
-        } else {
-            normalize::microsoft(&mut self.b, call)
+        match (domain, custom) {
+            ("", _) => normalize::standard(&mut self.b, call),
+            (_, Some(_)) => call.emit(&mut self.b),
+            _ => normalize::microsoft(&mut self.b, call),
         }
     }
 

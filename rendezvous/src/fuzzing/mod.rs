@@ -4,17 +4,20 @@
 #[cfg(test)]
 mod seeds;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use convoke_common::error::Error;
 use convoke_common::fuzzing::{Budget, Target, choose};
 use convoke_common::graph::TensorType;
+use convoke_common::identity::Role;
 use convoke_common::ids::{Incarnation, LeaseId, ParticipantIx};
 use convoke_common::memory::{Account, Ledger, Pool};
 use convoke_common::program::{Axes, Participant};
 use convoke_common::telemetry::TraceIds;
 use convoke_common::{DType, Dim};
 
+use crate::eager::wire::{Command, Reader};
 use crate::frame::{Frame, HEAD, TensorHeader};
 use crate::remote::{hello_head, hello_peer, take_frame};
 use crate::{Hub, Lease, Peer, RecvSpec, StepHandler, artifacts, probe};
@@ -36,6 +39,14 @@ pub const TARGETS: &[Target] = &[
             factor: 4,
         },
         entry: |input| choose(DECODERS, input),
+    },
+    Target {
+        name: "eager",
+        budget: Budget {
+            fixed: 2 << 20,
+            factor: 64,
+        },
+        entry: |input| choose(&[commands, reports], input),
     },
 ];
 
@@ -63,7 +74,9 @@ impl StepHandler for Idle {
 }
 
 fn peer(ix: usize) -> Peer {
+    let role = [Role::Worker, Role::Worker, Role::Client][ix];
     Peer {
+        role,
         name: ["me", "other", "driver"][ix].into(),
         incarnation: Incarnation(ix as u64),
     }
@@ -169,5 +182,48 @@ fn hello(input: &[u8]) -> bool {
         return false;
     };
     let name = rest.get(..len).map(<[u8]>::to_vec);
-    name.is_some_and(|name| hello_peer(incarnation, name).is_ok())
+    name.is_some_and(|name| hello_peer(Role::Worker, incarnation, name).is_ok())
+}
+
+/// A batch of a session, which numbers handles as a worker does.
+fn commands(input: &[u8]) -> bool {
+    let (mut reader, mut next) = (Reader::new(input), 0);
+    let mut defined = BTreeMap::new();
+    while !reader.is_empty() {
+        let Ok(command) = reader.command(next) else {
+            return false;
+        };
+        next += match command {
+            Command::Run(index) => {
+                let Some((operands, outputs)) = defined.get(&index).copied() else {
+                    return false;
+                };
+                if (0..operands).any(|_| reader.operand(next).is_err()) {
+                    return false;
+                }
+                outputs
+            }
+            Command::Define(d) => {
+                defined.insert(d.index, (d.operands.len(), u64::from(d.outputs)));
+                0
+            }
+            Command::Take { .. } | Command::Literal { .. } | Command::Reserve { .. } => 1,
+            other => {
+                std::hint::black_box(other);
+                0
+            }
+        };
+    }
+    true
+}
+
+fn reports(input: &[u8]) -> bool {
+    let mut reader = Reader::new(input);
+    while !reader.is_empty() {
+        match reader.report() {
+            Ok(report) => drop(std::hint::black_box(report)),
+            Err(_) => return false,
+        }
+    }
+    true
 }

@@ -8,6 +8,9 @@ use convoke_common::error::{Code, Error, Site};
 use convoke_common::ids::StepKey;
 
 use super::*;
+use crate::eager::wire::{Definition, Holding, Operand, Report, put_run};
+use convoke_common::Shape;
+use convoke_common::graph::{Attr, Attrs};
 use seed::Seed;
 
 fn key(n: u64) -> StepKey {
@@ -62,6 +65,128 @@ fn lane(from: u8, frames: &[Frame]) -> Vec<u8> {
     out
 }
 
+/// What a client tells: an op of two operands, on values of every kind.
+fn told() -> Vec<u8> {
+    let mut out = vec![0];
+    let peer = Participant {
+        name: "other".into(),
+        incarnation: Incarnation(1),
+        address: "10.0.0.2:7000".into(),
+    };
+    let definition = Definition {
+        index: 0,
+        op: "Concat".into(),
+        attrs: Attrs::default().with("axis", Attr::Int(0)),
+        operands: vec![Some(DType::F32), Some(DType::I64), None],
+        outputs: 1,
+        report: true,
+        origin: 1,
+    };
+    let place = "src/main.rs:12".into();
+    let tensor = Tensor::from_slice(&[2], &[1f32, 2.]).unwrap();
+    let shape = Some(Shape::from_slice(&[3, 4]));
+    let error = Box::new(Error::new(Code::PeerLost, "gone"));
+    let (dtype, origin) = (DType::F32, 1);
+    let take = |shape| Command::Take {
+        peer: 1,
+        transfer: 300,
+        dtype,
+        shape,
+        origin,
+    };
+    let commands = [
+        (Command::Origin { index: 1, place }, 0),
+        (
+            Command::Peer {
+                index: 1,
+                participant: peer,
+            },
+            0,
+        ),
+        (Command::Define(definition), 0),
+        (Command::Literal { tensor, origin }, 0),
+        (take(shape), 1),
+        (take(None), 2),
+        (Command::Reserve { origin }, 3),
+        (Command::Abandon(3), 4),
+        (
+            Command::Fail {
+                transfer: 300,
+                error,
+            },
+            4,
+        ),
+    ];
+    for (command, next) in commands {
+        command.encode(&mut out, next).unwrap();
+    }
+    let ints = Tensor::from_slice(&[3], &[-1i64, 0, 1 << 40]).unwrap();
+    let mask = Tensor::from_bools(&[1], &[true]).unwrap();
+    put_run(
+        &mut out,
+        0,
+        &[Operand::Handle(0), Operand::Value(ints), Operand::Absent],
+        4,
+    );
+    put_run(
+        &mut out,
+        0,
+        &[
+            Operand::Handle(4),
+            Operand::Borrowed(&mask),
+            Operand::Handle(1),
+        ],
+        5,
+    );
+    let commands = [
+        Command::Give {
+            handle: 5,
+            peer: 1,
+            transfer: 0,
+        },
+        Command::Free(5),
+        Command::Account { request: 1 },
+    ];
+    for command in commands {
+        command.encode(&mut out, 6).unwrap();
+    }
+    out
+}
+
+/// What a worker reports.
+fn reported() -> Vec<u8> {
+    let mut out = vec![1];
+    let error = Box::new(Error::new(Code::KernelFailed, "x").at(Site {
+        origin: Some("src/main.rs:12".into()),
+        ..Site::default()
+    }));
+    let held = vec![Holding {
+        origin: "src/main.rs:12".into(),
+        handles: 2,
+        bytes: 8,
+    }];
+    let reports = [
+        Report::Resolved(70_000),
+        Report::Failed {
+            handle: 3,
+            error: error.clone(),
+        },
+        Report::Shape {
+            handle: 4,
+            shape: Shape::from_slice(&[5, 0]),
+        },
+        Report::Took { transfer: 1 },
+        Report::Undelivered {
+            peer: 1,
+            transfer: 2,
+            error,
+        },
+        Report::Accounted { request: 1, held },
+    ];
+    reports.iter().for_each(|r| r.encode(&mut out).unwrap());
+    out
+}
+
 fn seeds() -> Vec<Seed> {
     let tensor = |n, slot: usize| Frame::Tensor(tensors(n)[slot].0.clone());
     let lanes = [
@@ -94,6 +219,8 @@ fn seeds() -> Vec<Seed> {
     seeds.push(("stream", "probe".into(), vec![2, 8, 0, 0, 0]));
     let hello = [&[3][..], &7u64.to_le_bytes(), &5u16.to_le_bytes(), b"other"].concat();
     seeds.push(("stream", "hello".into(), hello));
+    seeds.push(("eager", "commands".into(), told()));
+    seeds.push(("eager", "reports".into(), reported()));
     seeds
 }
 

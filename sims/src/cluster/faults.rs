@@ -82,15 +82,6 @@ impl Cluster {
         self.cut(b, a);
     }
 
-    /// Nothing passes between a host and any other.
-    pub fn isolate(&mut self, host: Host) {
-        for other in self.hosts() {
-            if other != host {
-                self.partition(host, other);
-            }
-        }
-    }
-
     /// What one host sends to another arrives again.
     pub fn repair(&mut self, from: Host, to: Host) {
         self.note(format!("repair {from} -> {to}"));

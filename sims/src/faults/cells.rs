@@ -144,6 +144,12 @@ impl Cells {
         }
     }
 
+    /// Rows without a hit.
+    pub fn empty_rows(&self) -> Vec<Row> {
+        let empty = |r: &Row| StepState::ALL.iter().all(|s| self.get(*r, *s) == 0);
+        Row::ALL.into_iter().filter(empty).collect()
+    }
+
     /// Cells without a hit.
     pub fn empty(&self) -> Vec<(Row, StepState)> {
         let all = Row::ALL
@@ -186,6 +192,7 @@ mod tests {
         sum.add(&cells);
         assert_eq!(sum.get(Row::Hang, StepState::Abort), 2);
         assert_eq!(sum.empty().len(), 19 * 6 - 1);
+        assert_eq!(sum.empty_rows().len(), 19 - 1);
         assert!(sum.to_string().contains(
             "| kernel hangs         |        0 |        0 |        0 |        0 |        2 |"
         ));

@@ -204,7 +204,7 @@ impl Injector {
             _ => {}
         }
         if matches!(fault.harm, Harm::Crash | Harm::PowerCut) {
-            steps.gone(host);
+            steps.gone(host, now);
         }
         self.apply(host, cluster);
     }

@@ -1,6 +1,7 @@
 //! Caller and participants agree on the outcome of a step: it fails for the caller exactly where it failed for them.
 
 use super::{Found, Invariant, View};
+use crate::cluster::Host;
 use crate::trace::Kind;
 
 /// Codes of errors that a driver finds by itself: nobody else has to have said them.
@@ -12,6 +13,9 @@ const OF_DRIVER: &[&str] = &[
     "wedged",
     "worker_leaving",
 ];
+
+/// Codes of errors that a driver finds in tensors that it refuses, as everybody else does.
+const OF_REFUSAL: &[&str] = &["out_of_memory", "protocol_violation"];
 
 pub(super) struct Agreement;
 
@@ -32,7 +36,10 @@ impl Invariant for Agreement {
                     .map(|(_, _, code)| format!("succeeds, though its driver gave it up: {code}")),
                 Some(code) if OF_DRIVER.contains(&code.as_str()) => None,
                 Some(code) => {
-                    let said = step.aborts.iter().any(|(_, _, c)| c == code);
+                    // Who is told repeats it: the first to say it is the one that found it.
+                    let first = step.aborts.iter().find(|(_, _, c)| c == code);
+                    let may = |host: Host| host != e.host || OF_REFUSAL.contains(&code.as_str());
+                    let said = first.is_some_and(|(host, _, _)| may(*host));
                     (!said).then(|| format!("fails with {code}, which no participant has said"))
                 }
             };

@@ -3,7 +3,7 @@
 
 use super::{Found, Invariant, View};
 use crate::steps::{Edge, Key, Tensor};
-use crate::trace::Kind;
+use crate::trace::{Event, Kind};
 
 pub(super) struct Delivery;
 
@@ -14,6 +14,9 @@ impl Invariant for Delivery {
 
     fn tick(&mut self, view: &View<'_>, found: &mut Found) {
         for e in view.events {
+            if let Some(what) = of_the_dead(view, e) {
+                found.say(what);
+            }
             let key = (e.lease, e.n);
             let step = view.steps.steps.get(&key);
             let here = || {
@@ -49,6 +52,21 @@ impl Invariant for Delivery {
             }
         }
     }
+}
+
+/// What a process says of a lease whose former incarnation had the part in it.
+fn of_the_dead(view: &View<'_>, e: &Event) -> Option<String> {
+    let ended = view.steps.leases.get(&e.lease)?.ended.get(&e.host)?;
+    let takes_part = matches!(
+        e.kind,
+        Kind::Start | Kind::Sent | Kind::Filled | Kind::Taken | Kind::Done
+    );
+    (takes_part && e.at >= *ended).then(|| {
+        format!(
+            "step {:x}#{}: {:?} at {}, whose process of that lease had ended",
+            e.lease, e.n, e.kind, e.host
+        )
+    })
 }
 
 fn check(key: Key, edge: Edge, t: &Tensor, found: &mut Found) {

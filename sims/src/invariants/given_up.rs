@@ -33,7 +33,8 @@ impl Invariant for GivenUp {
     fn tick(&mut self, view: &View<'_>, found: &mut Found) {
         for e in view.events.iter().filter(|e| e.kind == Kind::Outcome) {
             let key = (e.lease, e.n);
-            let begun = view.steps.steps.get(&key).and_then(|s| s.begun);
+            let begun = view.steps.steps.get(&key);
+            let begun = begun.and_then(|s| s.begun.first().copied());
             if let (None, Host::Client(client), Some(begun)) = (&e.code, e.host, begun) {
                 self.0.push(Success {
                     key,
@@ -61,7 +62,9 @@ impl Invariant for GivenUp {
 impl Success {
     /// Whether a call ended when the step did. The step of a canary, which no script calls, is nobody's to give up.
     fn is_wanted(&self, view: &View<'_>) -> bool {
-        let mine = |r: &&Record| r.call.is_some() && r.client == usize::from(self.client);
+        let calls = &view.scenario.clients[usize::from(self.client)].calls;
+        let in_steps = |r: &&Record| r.call.is_some_and(|c| calls[c].eager.is_none());
+        let mine = |r: &&Record| r.client == usize::from(self.client) && in_steps(r);
         let calls: Vec<&Record> = view.records.iter().filter(mine).collect();
         let to = |r: &Record| r.ended.as_ref().map(|(at, _)| view.zero + *at);
         let called = |r: &&Record| {

@@ -29,7 +29,7 @@ use crate::script::Record;
 use crate::steps::Steps;
 use crate::trace::Event;
 
-pub use at_rest::left_over;
+pub use at_rest::{coordinators_leases, left_over};
 pub use progress::{CALL_BOUND, REST_BOUND, SETTLE_BOUND};
 
 /// Something that must not be.
@@ -59,6 +59,8 @@ pub struct View<'a> {
     pub records: &'a [Record],
     /// What each call yields, by client and call.
     pub expected: &'a BTreeMap<(usize, usize), Expected>,
+    /// Leases that the coordinator has at rest, as text; none before.
+    pub coordinators_leases: &'a [String],
 }
 
 /// Where violations go.
@@ -68,6 +70,12 @@ pub struct Found {
     at: u64,
     pub violations: Vec<Violation>,
 }
+
+/// From the start of a process until it has joined and everybody knows it, and from the end of one until it is back.
+const JOINING: Duration = Duration::from_secs(5);
+
+/// From the moment when a worker is told to leave until it has, its steps included.
+const LEAVING: Duration = Duration::from_secs(10);
 
 /// More violations of one run tell nothing new.
 const MOST: usize = 20;
@@ -114,7 +122,7 @@ impl Default for Invariants {
             Box::new(delivery::Delivery),
             Box::new(agreement::Agreement),
             Box::<stopping::Stopping>::default(),
-            Box::new(queues::Queues),
+            Box::<queues::Queues>::default(),
             Box::<progress::Progress>::default(),
             Box::<deadlines::Deadlines>::default(),
             Box::<given_up::GivenUp>::default(),
@@ -128,6 +136,11 @@ impl Default for Invariants {
 }
 
 impl Invariants {
+    /// Their names.
+    pub fn names(&self) -> Vec<&'static str> {
+        self.0.iter().map(|i| i.name()).collect()
+    }
+
     /// Looks after a tick.
     pub fn tick(&mut self, view: &View<'_>, found: &mut Found) {
         self.each(view, found, |i, view, found| i.tick(view, found));
@@ -162,12 +175,26 @@ impl View<'_> {
 
     /// Whether peers may have lost each other between `from` and `to`, for whatever reason.
     pub fn separated(&self, from: Duration, to: Duration) -> bool {
-        let within = |at: &Duration| *at <= to;
-        let joins = self.scenario.workers.iter().any(|w| w.joins > 0);
         self.injuries(from, to).any(|i| i.harm.separates())
-            || self.left.values().any(within)
-            || self.cluster.ends().iter().any(|(at, _, _)| within(at))
-            || joins
+            || self
+                .cluster
+                .hosts()
+                .iter()
+                .any(|h| self.moves(*h, from, to))
+    }
+
+    /// Whether a host's process joined, left for good or ended by itself between `from` and `to`, or was about to.
+    pub fn moves(&self, host: Host, from: Duration, to: Duration) -> bool {
+        let within = |at: Duration, takes: Duration| at <= to && at + takes >= from;
+        let joins = match host {
+            Host::Worker(i) => self.scenario.workers[usize::from(i)].joins,
+            Host::Coordinator | Host::Client(_) => 0,
+        };
+        let joined = self.zero + Duration::from_millis(joins.into());
+        let mut ends = self.cluster.ends().iter();
+        (joins > 0 && within(joined, JOINING))
+            || self.left.get(&host).is_some_and(|at| within(*at, LEAVING))
+            || ends.any(|(at, h, _)| *h == host && within(*at, JOINING))
     }
 
     /// The longest that a kernel takes between `from` and `to` where it does not hang, waiting for its turn included.

@@ -2,6 +2,9 @@
 //! afterwards.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
+
+use convoke_common::detection::bounds::LOST;
 
 use super::{Found, Invariant, View};
 use crate::cluster::Host;
@@ -36,7 +39,8 @@ impl Invariant for OneLife {
 fn wrong(e: &Event, step: &Step, seen: &mut BTreeSet<(Key, Host, Kind)>) -> Option<&'static str> {
     // Within one tick the order of events is that of the record.
     let again = !seen.insert(((e.lease, e.n), e.host, e.kind));
-    let earlier = |at: Option<&std::time::Duration>| at.is_some_and(|at| *at < e.at);
+    let earlier = |at: Option<&Duration>| at.is_some_and(|at| *at < e.at);
+    let started_here = earlier(step.started.get(&e.host));
     let done_here = earlier(step.done.get(&e.host));
     let done_now = seen.contains(&((e.lease, e.n), e.host, Kind::Done));
     let retired = earlier(step.retired.first()) && matches!(e.host, Host::Client(_));
@@ -44,12 +48,12 @@ fn wrong(e: &Event, step: &Step, seen: &mut BTreeSet<(Key, Host, Kind)>) -> Opti
     let ended_here = aborts.any(|(host, at, _)| *host == e.host && *at < e.at)
         || seen.contains(&((e.lease, e.n), e.host, Kind::Abort));
     match e.kind {
-        Kind::Start if again => Some("started twice"),
+        Kind::Start if again || started_here => Some("started twice"),
         Kind::Done if again || done_here => Some("quiesced twice"),
         Kind::Outcome if step.outcomes.len() > 1 => Some("it has two outcomes"),
         Kind::Retire if step.retired.len() > 1 => Some("retired twice"),
         Kind::Retire if step.outcomes.is_empty() => Some("retired without an outcome"),
-        Kind::Begin if step.begun != Some(e.at) => Some("began twice"),
+        Kind::Begin if step.begun.len() > 1 => Some("began twice"),
         Kind::Start | Kind::Taken | Kind::Sent if done_here || done_now => {
             Some("something of it happened after it had quiesced")
         }
@@ -60,11 +64,13 @@ fn wrong(e: &Event, step: &Step, seen: &mut BTreeSet<(Key, Host, Kind)>) -> Opti
     }
 }
 
-/// A step retires when every worker has quiesced it, or is lost to the driver.
+/// A step retires when every worker has quiesced it, or is lost to the driver. A link that died before the lease began may be
+/// found dead during it.
 fn check_retired(view: &View<'_>, key: Key, step: &Step, lease: &Lease, found: &mut Found) {
+    let since = lease.since.saturating_sub(LOST);
     for w in lease.workers() {
         let quiesced = step.done.contains_key(w);
-        if !quiesced && !view.separated(lease.since, view.now) {
+        if !quiesced && !view.separated(since, view.now) {
             found.say(format!(
                 "step {:x}#{}: retired although {w} has not quiesced it",
                 key.0, key.1

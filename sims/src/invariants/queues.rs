@@ -1,15 +1,35 @@
-//! What waits to be sent to a peer stays under its bound.
+//! What waits to be sent to a peer stays under its bound: the windows of the leases that both ends share.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use convoke_common::program::bytes_under;
+use convoke_rendezvous::{Hub, Lease};
 
 use super::{Found, Invariant, View};
 use crate::cluster::Host;
+use crate::faults::Harm;
 
 /// Ticks between two looks: queues fill in a moment, but do not empty in one.
 const EVERY: u128 = 8;
 
-/// Bytes that may wait at one link.
-const MOST: u64 = 64 << 20;
+/// Bytes of frames without tensors that may wait at one link.
+const FRAMES: u64 = 16 << 10;
 
-pub(super) struct Queues;
+/// How long a link may hold tensors of a lease that both ends have dropped, or whose other end is gone.
+const LINGER: Duration = Duration::from_secs(15);
+
+/// What a lease lets one end send to another.
+struct Window {
+    bytes: u64,
+    /// When one of both ends had the lease last.
+    seen: Duration,
+}
+
+/// By who sends, who receives, and the lease.
+#[derive(Default)]
+pub(super) struct Queues(BTreeMap<(String, String, u64), Window>);
 
 impl Invariant for Queues {
     fn name(&self) -> &'static str {
@@ -20,19 +40,59 @@ impl Invariant for Queues {
         if !view.now.as_millis().is_multiple_of(EVERY) {
             return;
         }
-        for host in view.cluster.hosts() {
-            let Host::Worker(i) = host else { continue };
-            let Some(worker) = view.cluster.worker(i) else {
+        let hosts = view.cluster.hosts().into_iter();
+        let hubs: Vec<(Host, Arc<Hub>)> = hosts
+            .filter_map(|h| Some((h, view.cluster.hub(h)?)))
+            .collect();
+        for (_, hub) in &hubs {
+            hub.leases().iter().for_each(|l| self.note(l, view.now));
+        }
+        self.0.retain(|_, w| w.seen + LINGER >= view.now);
+        for (host, hub) in hubs {
+            // One that forges sends more than its part.
+            let since = view.now.saturating_sub(LINGER);
+            if view
+                .injuries(since, view.now)
+                .any(|i| i.host == host && i.harm == Harm::Forge)
+            {
                 continue;
-            };
-            for link in worker.status().links {
-                if link.queued_bytes > MOST {
+            }
+            for link in hub.links() {
+                let (peer, waits) = (&link.peer().name, link.status().queued_bytes);
+                let bound = self.bound(&hub.me.name, peer);
+                if waits > bound {
                     found.say(format!(
-                        "{host}: {} bytes wait for {}",
-                        link.queued_bytes, link.peer
+                        "{host}: {waits} bytes wait for {peer}, above {bound}"
                     ));
                 }
             }
         }
+    }
+}
+
+impl Queues {
+    /// Notes what others may send here under a lease, and that its sends from here are still let go of.
+    fn note(&mut self, lease: &Lease, now: Duration) {
+        let me = lease.name_of(lease.me);
+        let bounds = lease.axes.at_bounds();
+        for (ix, p) in lease.participants.iter().enumerate() {
+            let there = (me.to_owned(), p.name.clone(), lease.id.0);
+            if let Some(window) = self.0.get_mut(&there) {
+                window.seen = now;
+            }
+            let here = (p.name.clone(), me.to_owned(), lease.id.0);
+            let window = self.0.entry(here).or_insert_with(|| {
+                let edges = lease.recvs().iter().filter(|r| usize::from(r.from) == ix);
+                let bytes: u64 = edges.filter_map(|r| bytes_under(&r.ty, &bounds)).sum();
+                let bytes = bytes * lease.table.in_flight();
+                Window { bytes, seen: now }
+            });
+            window.seen = now;
+        }
+    }
+
+    fn bound(&self, from: &str, to: &str) -> u64 {
+        let both = self.0.iter().filter(|((a, b, _), _)| a == from && b == to);
+        both.map(|(_, w)| w.bytes).sum::<u64>() + FRAMES
     }
 }

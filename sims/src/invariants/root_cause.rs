@@ -5,14 +5,19 @@ use std::time::Duration;
 
 use convoke_common::error::{Code, Error};
 
-use super::{Found, Invariant, View};
+use super::{Found, Invariant, JOINING, View};
 use crate::cluster::Host;
 use crate::faults::{Harm, Injured, Row};
 use crate::oracle::Expected;
+use crate::scenario::WorkerSpec;
 use crate::script::{Ended, Record};
+use crate::steps::{Lease, worker};
 
 /// How long a fault's effects last beyond its end: a lost link is found by the next call, a wedged worker returns.
 const LINGER: Duration = Duration::from_secs(15);
+
+/// What lies between the outcome of a step and the end of its call, as the script notes it.
+const NOTED: Duration = Duration::from_millis(2);
 
 /// Records looked at so far.
 #[derive(Default)]
@@ -74,12 +79,17 @@ impl Case<'_> {
         if let Some(Expected::Fails { code, node }) = expected
             && self.error.code == *code
         {
-            return self.check_place(node);
+            return match self.is_eager() {
+                true => self.check_line(),
+                false => self.check_place(node),
+            };
         }
         let explained = match self.error.code {
             Code::DeadlineExceeded => self.is_late() || self.lost_somebody(),
-            Code::PeerLost => self.lost_somebody() && self.is_about_the_hurt(),
+            Code::PeerLost => self.is_about_the_hurt(),
             Code::LeaseRetired | Code::Unreachable => self.lost_somebody(),
+            // A handle went with its worker.
+            Code::StateLost => self.is_eager() && self.lost_somebody(),
             Code::KernelPanicked => self.struck(Row::Panic),
             Code::OutOfMemory => self.struck(Row::OutOfMemory),
             Code::Busy => self.struck(Row::Refuse),
@@ -104,6 +114,21 @@ impl Case<'_> {
         &self.view.scenario.clients[self.record.client].models[self.record.model]
     }
 
+    fn is_eager(&self) -> bool {
+        let calls = &self.view.scenario.clients[self.record.client].calls;
+        self.record.call.is_some_and(|c| calls[c].eager.is_some())
+    }
+
+    /// The workload's own error, of an op that was issued by itself, names op, line and worker.
+    fn check_line(&self) -> Option<String> {
+        let site = self.error.site.as_deref();
+        let origin = site.and_then(|s| s.origin.as_deref()).unwrap_or_default();
+        if !origin.contains("eager.rs") || site.is_none_or(|s| s.op.is_none()) {
+            return Some(format!("it is of no op that was issued, but of '{origin}'"));
+        }
+        self.named().is_none().then(|| "it names no worker".into())
+    }
+
     /// The workload's own error names node and worker.
     fn check_place(&self, node: &str) -> Option<String> {
         let site = self.error.site.as_deref();
@@ -111,10 +136,34 @@ impl Case<'_> {
         if !named.split('+').any(|part| part == node) {
             return Some(format!("node '{node}' failed, not '{named}'"));
         }
-        match site.and_then(|s| s.worker.as_deref()) {
-            Some(_) => None,
+        match self.named() {
             None => Some("it names no worker".into()),
+            Some(worker) if !self.was_first(worker) => {
+                Some(format!("{worker} was not the first that it failed at"))
+            }
+            Some(_) => None,
         }
+    }
+
+    /// Whether the call's step failed with this code at `worker` first.
+    fn was_first(&self, worker: Host) -> bool {
+        let (me, code) = (self.me(), self.error.code.name());
+        let steps = self.view.steps.steps.iter();
+        let mine = steps.filter(|((lease, _), _)| {
+            let lease = self.view.steps.leases.get(lease);
+            lease.and_then(Lease::driver) == Some(me)
+        });
+        mine.map(|(_, step)| step).any(|step| {
+            let with_it = step.outcomes.iter().any(|(at, said)| {
+                said.as_ref() == Some(&code) && *at <= self.to && *at + NOTED >= self.to
+            });
+            let first = step.aborts.iter().find(|(_, _, said)| *said == code);
+            with_it && first.is_some_and(|(host, _, _)| *host == worker)
+        })
+    }
+
+    fn me(&self) -> Host {
+        Host::Client(self.record.client as u16)
     }
 
     fn injuries(&self) -> impl Iterator<Item = &Injured> {
@@ -129,8 +178,13 @@ impl Case<'_> {
 
     /// The worker that the error names.
     fn named(&self) -> Option<Host> {
-        let name = self.error.site.as_deref()?.worker.as_deref()?;
-        name.strip_prefix('w')?.parse().ok().map(Host::Worker)
+        worker(self.error.site.as_deref()?.worker.as_deref()?)
+    }
+
+    /// Who lost contact: the worker that said so, else this client.
+    fn reporter(&self) -> Host {
+        let said = self.error.message.split_once(" lost contact with ");
+        said.and_then(|(name, _)| worker(name)).unwrap_or(self.me())
     }
 
     fn is_late(&self) -> bool {
@@ -149,38 +203,27 @@ impl Case<'_> {
         self.view.separated(self.from, self.to)
     }
 
-    /// Whether something was done to the worker that the error names, or to everybody's way to it.
+    /// Whether the error names a worker, and something was done to it or to the one that lost contact with it.
     fn is_about_the_hurt(&self) -> bool {
         let Some(named) = self.named() else {
-            return true;
+            return false;
         };
-        let me = Host::Client(self.record.client as u16);
-        let touches = |h: Host| h == named || h == me;
-        let late = |h: Host| match h {
-            Host::Worker(i) => self.view.scenario.workers[usize::from(i)].joins > 0,
-            _ => false,
-        };
-        // Two workers that lost each other name each other: either end of what separates them is right.
+        let reporter = self.reporter();
+        let touched = |h: Host| h == named || h == reporter;
         let hurt = self
             .injuries()
             .filter(|i| i.harm.separates())
-            .any(|i| touches(i.host) || i.other.is_some_and(touches) || i.other == Some(i.host));
-        let ended = self.view.cluster.ends().iter().any(|(_, h, _)| *h == named);
-        hurt || ended || late(named) || self.view.left.contains_key(&named) || self.is_cut_between()
-    }
-
-    /// Whether workers may have lost each other while the client lost nobody.
-    fn is_cut_between(&self) -> bool {
-        self.injuries().any(|i| {
-            i.harm.separates() && matches!(i.host, Host::Worker(_)) && i.row != Row::CrashWorker
-        })
+            .any(|i| touched(i.host) || i.other.is_some_and(touched));
+        hurt || [named, reporter].map(|h| self.view.moves(h, self.from, self.to)) != [false; 2]
     }
 
     fn lacks_workers(&self) -> bool {
         let s = self.view.scenario;
-        let late = s.workers.iter().any(|w| w.joins > 0);
         let wants = self.model().workers.unwrap_or(1) as usize;
-        late || self.lost_somebody() || self.struck(Row::OutOfMemory) || wants > s.workers.len()
+        let joined = |ms: u32| self.view.zero + Duration::from_millis(ms.into()) + JOINING;
+        let late = |w: &WorkerSpec| w.joins > 0 && self.from <= joined(w.joins);
+        let fewer = s.workers.iter().any(late) || !self.view.left.is_empty();
+        fewer || self.lost_somebody() || self.struck(Row::OutOfMemory) || wants > s.workers.len()
     }
 
     fn deaths(&self) -> usize {

@@ -78,7 +78,7 @@ impl Stopping {
                 .ends()
                 .iter()
                 .any(|(at, h, _)| h == *w && *at >= since);
-            step.started.contains(w) && !step.done.contains_key(w) && !ended
+            step.started.contains_key(w) && !step.done.contains_key(w) && !ended
         };
         let Some(host) = lease.workers().iter().find(running) else {
             return Look::Over;

@@ -87,15 +87,20 @@ fn call(d: &mut Draw, models: u64) -> CallSpec {
         true => d.pick(&[0, 500, 1200, 2500]),
         false => d.below(u64::from(BUSY)) as u32,
     };
+    let eager = d.chance(20).then(|| d.word());
     CallSpec {
+        eager,
         at,
         model: d.below(models) as usize,
         inputs: d.word(),
         axis: d.range(1, AXIS_BOUND as u64) as i64,
         sprung: d.chance(30),
-        deadline: d.chance(15).then(|| d.pick(&[5, 60, 800, 5000])),
+        deadline: d
+            .chance(15)
+            .then(|| d.pick(&[5, 60, 800, 5000]))
+            .filter(|_| eager.is_none()),
         cancel: d.chance(15).then(|| d.range(0, 200) as u32),
-        retry: d.chance(75),
+        retry: d.chance(75) && eager.is_none(),
     }
 }
 

@@ -72,6 +72,8 @@ pub struct CallSpec {
     pub cancel: Option<u32>,
     /// Whether it is run again when a worker is lost.
     pub retry: bool,
+    /// Made op by op, on devices that this seed draws; it has no deadline, and is not run again.
+    pub eager: Option<u64>,
 }
 
 impl Scenario {

@@ -68,6 +68,7 @@ fn simpler(s: &Scenario, with: &mut impl FnMut(&dyn Fn(&mut Scenario))) {
         for i in 0..client.calls.len() {
             with(&|t| t.clients[c].calls[i].deadline = None);
             with(&|t| t.clients[c].calls[i].cancel = None);
+            with(&|t| t.clients[c].calls[i].eager = None);
         }
     }
 }

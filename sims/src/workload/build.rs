@@ -21,7 +21,7 @@ pub(super) enum Rows {
 }
 
 impl Rows {
-    fn dim(self) -> Dim {
+    pub fn dim(self) -> Dim {
         match self {
             Rows::Dynamic => Dim::sym("n"),
             Rows::Fixed(n) => Dim::from(n),

@@ -1,10 +1,11 @@
 //! Workloads: random typed functions over the op set, and inputs for them.
 //!
 //! A model is determined by its [`ModelSpec`]: elementwise chains, fan-out and fan-in, products with constants,
-//! ops of several outputs, a dynamic axis, tensors large enough for a stream of their own, and one node that
+//! ops of several outputs, branches and loops, a dynamic axis, tensors large enough for a stream of their own, and one node that
 //! fails on values of the caller's choice (the *trap*).
 
 mod build;
+mod control;
 mod inputs;
 mod ops;
 

@@ -4,6 +4,7 @@ use convoke_common::DType;
 use convoke_common::graph::{Attr, Attrs};
 
 use super::build::{Build, Rows};
+use super::control;
 
 /// Columns up to which products with constants are made: the constant has to travel inside the graph.
 const NARROW: usize = 16;
@@ -31,7 +32,7 @@ const BINARY: &[&str] = &["Add", "Sub", "Mul", "Div", "Max", "Min"];
 const REDUCE: &[&str] = &["ReduceSum", "ReduceMax", "ReduceMean"];
 
 /// Does not apply to what is there.
-struct Unfit;
+pub(super) struct Unfit;
 type Way = fn(&mut Build) -> Result<(), Unfit>;
 
 const WAYS: &[(u64, Way)] = &[
@@ -51,6 +52,9 @@ const WAYS: &[(u64, Way)] = &[
     (1, arg_max),
     (1, running_sum),
     (1, sum_of_many),
+    (1, control::branch),
+    (1, control::rounds),
+    (1, control::rows),
 ];
 
 /// Adds a node or a few.

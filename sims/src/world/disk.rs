@@ -165,12 +165,9 @@ impl Disk {
         }
     }
 
-    /// Before each change of anything: there may be no room, or the power may fail in it.
+    /// Before each change of anything: the power may fail in it.
     fn may_change(&self, operation: &'static str, path: &Path) -> Result<(), StoreError> {
         self.powered(operation, path)?;
-        if self.knobs.disk_full() {
-            return Err(io(operation, path, std::io::ErrorKind::StorageFull));
-        }
         if self.knobs.cuts_power() {
             self.cut();
         }

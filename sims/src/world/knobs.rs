@@ -26,7 +26,6 @@ pub struct Knobs {
     refuse: AtomicBool,
     panics: Mutex<Vec<(String, u32)>>,
     clock_off: AtomicI64,
-    disk_full: AtomicBool,
     cut_after: AtomicI64,
 }
 
@@ -40,7 +39,6 @@ impl Default for Knobs {
             refuse: AtomicBool::new(false),
             panics: Mutex::default(),
             clock_off: AtomicI64::new(0),
-            disk_full: AtomicBool::new(false),
             cut_after: AtomicI64::new(-1),
         }
     }
@@ -130,15 +128,6 @@ impl Knobs {
 
     pub(super) fn clock_off(&self) -> i64 {
         self.clock_off.load(Ordering::Relaxed)
-    }
-
-    /// Writes fail for want of room.
-    pub fn set_disk_full(&self, full: bool) {
-        self.disk_full.store(full, Ordering::Relaxed);
-    }
-
-    pub(super) fn disk_full(&self) -> bool {
-        self.disk_full.load(Ordering::Relaxed)
     }
 
     /// The host's power fails in the `n`th write from now, 0 for the next.

@@ -27,6 +27,7 @@ pub mod movement;
 mod multiversion;
 pub mod norm;
 pub mod pool;
+pub mod random;
 pub mod reduce;
 pub mod shape;
 pub mod softmax;

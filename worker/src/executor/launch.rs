@@ -1,45 +1,36 @@
-//! One kernel of a step, and what its failure is called.
+//! One kernel, and what its failure is called.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
 
-use convoke_common::error::{Code, Error};
+use convoke_common::error::{Code, Error, Site};
 use convoke_common::{DType, Shape, mutant};
 use convoke_kernels::Exec;
 
-use super::Executor;
-use crate::cpu::{Inputs, KernelFailure, Launch, Outputs};
-use crate::installed::site;
+use super::{Engine, Executor};
+use crate::cpu::{Inputs, Kernel, KernelFailure, Launch, Outputs};
 
-impl Executor {
-    /// Runs one kernel. `Err(None)`: cancelled.
-    pub(super) fn launch(
+/// Signatures of operands, for errors.
+type Given = Vec<Option<(DType, Shape)>>;
+
+impl Engine {
+    /// Runs a kernel, which is to give at least `results`. `Err(None)`: cancelled. `site` says where a failure was, but
+    /// for the worker and the operands.
+    pub(crate) fn launch(
         &self,
-        node: u32,
-        inputs: Inputs,
-        flag: &AtomicBool,
+        kernel: &dyn Kernel,
+        name: &str,
+        results: usize,
+        launch: Launch<'_>,
+        site: impl FnOnce() -> Site,
     ) -> Result<Outputs, Option<Error>> {
-        let exec = match &self.engine.threads {
-            Some(pool) if !self.brief => Exec::pooled(pool, flag),
-            _ => Exec::single(flag),
-        };
-        let blamed = (node as usize).saturating_sub(usize::from(mutant!("wrong-node-blamed")));
-        let describe = |inputs: &[String]| site(&self.installed.nodes()[blamed], inputs.to_vec());
-        let operands: Vec<Option<(DType, Shape)>> = inputs
+        let operands: Given = launch
+            .inputs
             .iter()
             .map(|t| t.as_ref().map(|t| (t.dtype(), t.shape().into())))
             .collect();
-        let kernel = &self.installed.kernels[node as usize];
-        let results = self.installed.nodes()[node as usize].outputs.len();
-        let name = &self.installed.nodes()[node as usize].name;
-        let _noted = self.engine.note(&self.installed.program.function, name);
-        let launch = Launch {
-            inputs,
-            exec,
-            pool: &self.pool,
-        };
         let result = catch_unwind(AssertUnwindSafe(|| {
-            self.engine.compute.launching(name);
+            self.compute.launching(name);
             kernel.launch(launch)
         }));
         let error = match result {
@@ -56,16 +47,60 @@ impl Executor {
                 Error::new(Code::KernelPanicked, format!("the kernel panicked: {why}"))
             }
         };
-        let names: Vec<String> = operands
-            .iter()
-            .flatten()
-            .map(|(d, s)| format!("{d}{:?}", s.as_slice()))
-            .collect();
-        let mut place = self.place();
-        let node = describe(&names);
-        place.node = node.node;
-        place.op = node.op;
-        place.operands = node.operands;
-        Err(Some(error.at(place)))
+        let signature = |(d, s): &(DType, Shape)| format!("{d}{:?}", s.as_slice());
+        let operands = operands.iter().flatten().map(signature).collect();
+        let place = Site {
+            operands,
+            ..self.place()
+        };
+        let site = site();
+        Err(Some(error.at(Site {
+            node: site.node,
+            op: site.op,
+            origin: site.origin,
+            ..place
+        })))
+    }
+
+    /// Where this worker's errors are.
+    pub(crate) fn place(&self) -> Site {
+        Site {
+            worker: Some(self.worker.clone()),
+            host: Some(self.host.clone()),
+            device: Some("cpu:0".into()),
+            ..Site::default()
+        }
+    }
+}
+
+impl Executor {
+    /// Runs one kernel of a step. `Err(None)`: cancelled.
+    pub(super) fn launch(
+        &self,
+        node: u32,
+        inputs: Inputs,
+        flag: &AtomicBool,
+    ) -> Result<Outputs, Option<Error>> {
+        let exec = match &self.engine.threads {
+            Some(pool) if !self.brief => Exec::pooled(pool, flag),
+            _ => Exec::single(flag),
+        };
+        let launched = &self.installed.nodes()[node as usize];
+        let _noted = self
+            .engine
+            .note(&self.installed.program.function, &launched.name);
+        let launch = Launch {
+            inputs,
+            exec,
+            pool: &self.pool,
+        };
+        let site = || {
+            let blamed = (node as usize).saturating_sub(usize::from(mutant!("wrong-node-blamed")));
+            crate::installed::site(&self.installed.nodes()[blamed], vec![])
+        };
+        let kernel = &*self.installed.kernels[node as usize];
+        let results = launched.outputs.len();
+        self.engine
+            .launch(kernel, &launched.name, results, launch, site)
     }
 }

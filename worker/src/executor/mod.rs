@@ -20,6 +20,7 @@
 //! 6. A step that ended and has not quiesced is watched, until it has.
 
 mod ended;
+mod handles;
 mod launch;
 mod run;
 
@@ -39,9 +40,11 @@ use convoke_rendezvous::slot::Registered;
 use convoke_rendezvous::trace::checksum;
 use convoke_rendezvous::{Lease, Link, Outgoing, StepHandler, step_event};
 
+pub use self::handles::HandleOp;
 use self::run::{After, Phase, Run, Runner};
 use crate::blackbox::{BlackBox, Noted};
 use crate::drain::Gate;
+use crate::eager::Sessions;
 use crate::installed::Installed;
 use crate::wedge::{Watch, Work};
 
@@ -107,6 +110,8 @@ pub struct Executor {
     links: Vec<Option<Arc<Link>>>,
     runs: Box<[Mutex<Run>]>,
     me: Weak<Executor>,
+    /// Where the driver's handles are.
+    handles: OnceLock<Arc<Sessions>>,
     /// Told when the driver is gone: the lease is to be dropped.
     driver_lost: Box<dyn Fn() + Send + Sync>,
 }
@@ -133,6 +138,7 @@ impl Executor {
                 .map(|n| Mutex::new(Run::new(n)))
                 .collect(),
             me: me.clone(),
+            handles: OnceLock::new(),
             driver_lost,
         })
     }
@@ -140,6 +146,11 @@ impl Executor {
     /// Ties the executor to its lease.
     pub fn attach(&self, lease: &Arc<Lease>) {
         let _ = self.lease.set(Arc::downgrade(lease));
+    }
+
+    /// Steps read and fill the handles that the driver has in these sessions.
+    pub fn serve_handles(&self, sessions: Arc<Sessions>) {
+        let _ = self.handles.set(sessions);
     }
 
     fn lease(&self) -> Option<Arc<Lease>> {
@@ -353,12 +364,7 @@ impl Executor {
     }
 
     fn place(&self) -> convoke_common::Site {
-        convoke_common::Site {
-            worker: Some(self.engine.worker.clone()),
-            host: Some(self.engine.host.clone()),
-            device: Some("cpu:0".into()),
-            ..Default::default()
-        }
+        self.engine.place()
     }
 
     /// The runner: launches ready nodes until none is left, or its slice of them is over.
@@ -408,7 +414,18 @@ impl Executor {
             let Some((node, inputs, flag)) = next else {
                 return self.finish(n, after);
             };
-            match self.launch(node, inputs, &flag) {
+            let launched = match self.installed.handle_op(node) {
+                Some(HandleOp::Lend { donate }) => {
+                    self.lend(n, node, &inputs, donate);
+                    continue;
+                }
+                Some(HandleOp::Fill) => {
+                    let filled = self.fill(n, node, &inputs);
+                    filled.map_err(|e| Some(e.at(self.place())))
+                }
+                None => self.launch(node, inputs, &flag),
+            };
+            match launched {
                 Ok(outputs) => {
                     let mut run = self.run(n);
                     run.nodes_left -= 1;

@@ -4,12 +4,21 @@
 #[cfg(test)]
 mod seeds;
 
+use std::sync::{Arc, Weak};
+
 use convoke_common::fuzzing::{Budget, Target, trust_grant};
 use convoke_common::graph::Literal;
+use convoke_common::identity::Role;
+use convoke_common::ids::Incarnation;
+use convoke_common::memory::{Account, Ledger, Pool};
 use convoke_common::program::Grant;
 use convoke_common::rpc_transport::codec;
+use convoke_common::world::NoCompute;
+use convoke_rendezvous::{Hub, Link, Peer};
 
 use crate::blackbox;
+use crate::eager::Session;
+use crate::executor::Engine;
 use crate::installed::{Installed, kernel};
 use crate::order::Range;
 
@@ -31,7 +40,18 @@ pub const TARGETS: &[Target] = &[
         },
         entry: install,
     },
+    Target {
+        name: "session",
+        budget: Budget {
+            fixed: MOST_HELD + (8 << 20),
+            factor: 1 << 10,
+        },
+        entry: |input| session(input).unwrap_or(false),
+    },
 ];
+
+/// What the session's worker may hold of tensors, in bytes.
+const MOST_HELD: usize = 1 << 20;
 
 /// What a former process left: a page, of which zeros at the end may be missing.
 fn black_box(input: &[u8]) -> bool {
@@ -59,4 +79,24 @@ fn install(input: &[u8]) -> bool {
     let init = &program.nodes[..program.init_nodes as usize];
     let resolved = init.iter().all(|node| kernel(&program, node).is_ok());
     resolved & Installed::new(program, constants).is_ok()
+}
+
+/// A batch of a client, whose brief ops run; longer ones find no thread.
+fn session(input: &[u8]) -> Option<bool> {
+    let [worker, client] = [(Role::Worker, "me"), (Role::Client, "client")].map(|(role, name)| {
+        Hub::new(Peer {
+            role,
+            name: name.into(),
+            incarnation: Incarnation(1),
+        })
+    });
+    Link::join_local(&worker, &client);
+    let link = worker.link(&client.me)?;
+    let engine = Arc::new(Engine::new("me", "host", Arc::new(NoCompute), None, None));
+    let ledger = Ledger::new("me", MOST_HELD as u64);
+    let pool = Pool::new(&ledger, Account::Handles, 0).ok()?;
+    let session = Session::new(client.me.clone(), link, engine, Weak::new(), pool);
+    let accepted = session.batch(input).is_ok();
+    session.end();
+    Some(accepted & (session.handles() == 0))
 }

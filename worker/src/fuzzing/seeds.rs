@@ -6,12 +6,14 @@ mod seed;
 use std::sync::Arc;
 
 use convoke_common::artifact::{ArtifactMeta, CHUNK};
+use convoke_common::error::{Code, Error};
 use convoke_common::graph::{Attr, Attrs, TensorType, Value};
 use convoke_common::ids::{FunctionId, Incarnation, LeaseId, PlanId};
 use convoke_common::program::{
     Axes, NUMERICS_PROFILE, Participant, Program, ProgramNode, RecvSlot, SendSlot,
 };
 use convoke_common::{DType, Dim, Tensor};
+use convoke_rendezvous::eager::wire::{Command, Definition, Operand, put_run};
 
 use super::*;
 use seed::Seed;
@@ -119,11 +121,90 @@ fn page(own: bool) -> Vec<u8> {
     page
 }
 
+fn op(name: &str, operands: usize) -> Definition {
+    Definition {
+        index: operands as u32,
+        op: name.into(),
+        attrs: Attrs::default(),
+        operands: vec![Some(DType::F32); operands],
+        outputs: 1,
+        report: true,
+        origin: 1,
+    }
+}
+
+/// Ops on a value, on what waits for another worker, and on each other; then all is given away and dropped.
+fn batch(ops: &[Definition; 2]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let participant = Participant {
+        name: "w1".into(),
+        incarnation: Incarnation(3),
+        address: "10.0.0.1:7000".into(),
+    };
+    let tensor = Tensor::from_slice(&[2], &[1f32, 2.]).unwrap();
+    let origin = 1;
+    let first = [
+        Command::Origin {
+            index: 1,
+            place: "src/main.rs:12".into(),
+        },
+        Command::Peer {
+            index: 1,
+            participant,
+        },
+        Command::Define(ops[0].clone()),
+        Command::Define(ops[1].clone()),
+        Command::Literal { tensor, origin },
+    ];
+    first.iter().for_each(|c| c.encode(&mut out, 0).unwrap());
+    let take = Command::Take {
+        peer: 1,
+        transfer: 0,
+        dtype: DType::F32,
+        shape: None,
+        origin,
+    };
+    take.encode(&mut out, 1).unwrap();
+    Command::Reserve { origin }.encode(&mut out, 2).unwrap();
+    let (own, taken, reserved) = (Operand::Handle(0), Operand::Handle(1), Operand::Handle(2));
+    put_run(&mut out, 1, std::slice::from_ref(&own), 3);
+    put_run(&mut out, 2, &[own, Operand::Handle(3)], 4);
+    put_run(&mut out, 2, &[taken, reserved], 5);
+    let give = |handle, peer| Command::Give {
+        handle,
+        peer,
+        transfer: handle,
+    };
+    let error = Box::new(Error::new(Code::PeerLost, "gone"));
+    let last = [
+        give(4, 0),
+        give(4, 1),
+        give(5, 0),
+        Command::Fail { transfer: 0, error },
+        Command::Abandon(2),
+        Command::Account { request: 1 },
+        Command::Free(3),
+        Command::Free(5),
+    ];
+    last.iter().for_each(|c| c.encode(&mut out, 6).unwrap());
+    out
+}
+
 #[test]
 fn seeds_are_of_the_current_formats() {
     let entries: Vec<_> = TARGETS.iter().map(|t| (t.name, t.entry)).collect();
     let seeds: Vec<Seed> = vec![
         ("install", "grant".into(), codec::encode(&grant()).unwrap()),
+        (
+            "session",
+            "ops".into(),
+            batch(&[op("Neg", 1), op("Add", 2)]),
+        ),
+        (
+            "session",
+            "no-kernel".into(),
+            batch(&[op("Nothing", 1), op("TopK", 2)]),
+        ),
         ("blackbox", "dying-thread".into(), page(true)),
         ("blackbox", "another-thread".into(), page(false)),
     ];

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use convoke_common::dim::Dim;
 use convoke_common::graph::{Attrs, Literal, TensorType, Value};
+use convoke_common::identity::Role;
 use convoke_common::ids::{FunctionId, Incarnation, LeaseId};
 use convoke_common::memory::{Account, Ledger, Pool};
 use convoke_common::program::{
@@ -117,6 +118,10 @@ impl Kernel for Holdable {
 /// Hubs of w0, w1 and the driver, in this order.
 pub fn hubs() -> Vec<Arc<Hub>> {
     let peer = |name: &str| Peer {
+        role: match name {
+            "driver" => Role::Client,
+            _ => Role::Worker,
+        },
         name: name.into(),
         incarnation: Incarnation(7),
     };

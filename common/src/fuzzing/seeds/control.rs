@@ -12,6 +12,7 @@ use crate::identity::fuzzing::world;
 use crate::identity::{Role, TokenStore};
 use crate::ids::{FunctionId, Incarnation, LeaseId, PlanId};
 use crate::memory::Account;
+use crate::ops::CustomOp;
 use crate::rpc::services::{
     CoordinatorRequest as Ask, CoordinatorResponse as Tell, JoiningRequest, JoiningResponse,
     WorkerRequest, WorkerResponse,
@@ -52,6 +53,7 @@ fn error() -> Error {
         node: Some("/embed/Gather".into()),
         op: Some("Gather".into()),
         operands: vec!["f32[4, 8]".into()],
+        origin: Some("src/main.rs:12".into()),
     };
     let mut error = Error::new(Code::KernelFailed, "index 9 is out of range").at(site);
     error.stopped = vec!["w1".into()];
@@ -80,6 +82,13 @@ fn joined() -> Joined {
     }
 }
 
+fn custom_ops() -> Vec<CustomOp> {
+    vec![CustomOp {
+        name: "example.Clamp".into(),
+        fingerprint: 7,
+    }]
+}
+
 fn register() -> Ask {
     let request = Register {
         incarnation: LIFE,
@@ -102,6 +111,7 @@ fn register() -> Ask {
             model: "test".into(),
             driver: ("client".into(), LIFE),
         }],
+        ops: custom_ops(),
     };
     Ask::Register { request }
 }
@@ -115,6 +125,7 @@ fn plan() -> Ask {
         exact: true,
         in_flight: 2,
         avoid: vec![("w1".into(), LIFE)],
+        ops: custom_ops(),
     };
     Ask::Plan {
         function: Arc::new(graph::layer()),
@@ -177,6 +188,8 @@ fn worker_status() -> WorkerStatus {
             weights_bytes: 16,
         }],
         live_steps: 1,
+        live_handles: 0,
+        handle_bytes: 0,
         steps_done: 2,
         links: vec![LinkStatus {
             peer: "w1".into(),
@@ -207,6 +220,7 @@ fn cluster_status() -> ClusterStatus {
         state: MemberState::Leaving,
         remark: "its former process died".into(),
         tripwire: true,
+        ops: custom_ops(),
         status: Some(worker_status()),
     };
     let death = DeathStatus {

@@ -1,9 +1,11 @@
 //! Attributes and their defaults, read and checked: what shape rules and kernels share.
 
 mod activation;
+mod random;
 mod window;
 
 pub use activation::Activation;
+pub use random::{NormalAttrs, UniformAttrs};
 pub use window::{AutoPad, ConvAttrs, PoolAttrs, Window};
 
 use super::def::OpError;

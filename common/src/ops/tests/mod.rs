@@ -114,6 +114,7 @@ fn text(v: &str) -> Attr {
     Attr::Str(v.into())
 }
 
+mod random;
 mod shapes;
 
 #[test]

@@ -66,7 +66,7 @@ async fn a_drained_worker_is_told_and_stays_out_over_a_restart() {
     assert!(admin.drain("a").await.unwrap());
     worker.saw(&Call::Drain).await;
     answer("", worker.client.leave(call()).await).unwrap();
-    let client = rig.member(Role::Client, "me").await;
+    let client = rig.member(Role::Client, "").await;
     let now = status(&client).await;
     assert_eq!(states(&now)[0], ("a", MemberState::Leaving));
     // The next process of it is out of service too, until it is asked back.
@@ -77,7 +77,7 @@ async fn a_drained_worker_is_told_and_stays_out_over_a_restart() {
     rig.running.shutdown(Duration::from_secs(5)).await;
 
     let (rig, admin) = kept(&scratch).await;
-    let client = rig.member(Role::Client, "me").await;
+    let client = rig.member(Role::Client, "").await;
     assert_eq!(
         states(&status(&client).await),
         [("b", MemberState::Drained)]
@@ -116,7 +116,7 @@ async fn a_node_that_killed_two_workers_is_refused_until_it_is_lifted() {
     let f = function();
     let a = rig.member(Role::Worker, "a").await;
     let b = rig.member(Role::Worker, "b").await;
-    let client = rig.member(Role::Client, "me").await;
+    let client = rig.member(Role::Client, "").await;
     register(&a, 2, Some((1, &f))).await.unwrap();
     plan(&client, f.clone()).await.unwrap();
     register(&b, 4, Some((3, &f))).await.unwrap();
@@ -128,7 +128,7 @@ async fn a_node_that_killed_two_workers_is_refused_until_it_is_lifted() {
     rig.running.shutdown(Duration::from_secs(5)).await;
 
     let (rig, admin) = kept(&scratch).await;
-    let client = rig.member(Role::Client, "me").await;
+    let client = rig.member(Role::Client, "").await;
     let worker = rig.member(Role::Worker, "c").await;
     register(&worker, 5, None).await.unwrap();
     assert_eq!(

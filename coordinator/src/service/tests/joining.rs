@@ -82,8 +82,32 @@ async fn names_are_given_lowest_first_and_guarded_while_their_holder_answers() {
     rig.join(&token, Role::Worker, "silent").await.unwrap();
     assert_eq!(silent.close_code().await, u64::from(close::LOST));
     assert!(living.connection.close_reason().is_none());
-    let client = rig.member(Role::Client, "").await;
-    assert!(client.name.starts_with("client-"), "{}", client.name);
+    check(
+        rig.join(&token, Role::Worker, "client-1")
+            .await
+            .unwrap_err(),
+        Code::InvalidArgument,
+        "begins the names of clients",
+    );
+}
+
+#[tokio::test]
+async fn a_client_is_called_as_nobody_else_whatever_it_asks_for() {
+    let rig = rig().await;
+    let worker = rig.worker("w", Script::default()).await;
+    let other = rig.member(Role::Client, "").await;
+    let mut names = vec![worker.name, other.name.clone()];
+    for asked in ["", "w", &other.name, "a/b"] {
+        let client = rig.member(Role::Client, asked).await;
+        let random = client.name.strip_prefix("client-").unwrap_or_default();
+        assert!(
+            u64::from_str_radix(random, 16).is_ok() && random.len() == 16,
+            "{}",
+            client.name
+        );
+        assert!(!names.contains(&client.name));
+        names.push(client.name);
+    }
 }
 
 #[tokio::test]
@@ -108,12 +132,12 @@ async fn a_restarted_worker_takes_its_own_place() {
 #[tokio::test]
 async fn roles_bound_what_may_be_called() {
     let rig = rig().await;
-    let client = rig.member(Role::Client, "me").await;
+    let client = rig.member(Role::Client, "").await;
     let worker = rig.worker("w", Script::default()).await;
     check(
         client.register(1).await.unwrap_err(),
         Code::Unauthorized,
-        "only a worker may register; 'me' joined as a client",
+        "only a worker may register",
     );
     let error = answer("", worker.client.install(call(), PlanId(1)).await).unwrap_err();
     check(error, Code::Unauthorized, "only a client may install");
@@ -185,4 +209,16 @@ async fn renewal_keeps_the_name_and_its_place() {
 async fn check_csr(session: &Session) {
     let error = answer("", session.client.renew(call(), vec![1, 2, 3]).await).unwrap_err();
     assert_eq!(error.code, Code::Unauthorized, "{error}");
+}
+
+#[tokio::test]
+async fn a_worker_that_does_not_answer_holds_up_no_revocation() {
+    let rig = rig().await;
+    let silent = rig.member(Role::Worker, "silent").await;
+    silent.register(1).await.unwrap();
+    let token = rig.token(Role::Client).await;
+    let revoked = rig.running.revoke_token(&token.id);
+    // Whoever asks by the admin socket waits twice as long at most.
+    let revoked = tokio::time::timeout(Duration::from_secs(8), revoked).await;
+    revoked.unwrap().unwrap();
 }

@@ -50,7 +50,7 @@ impl Session {
 #[tokio::test]
 async fn a_plan_needs_workers_and_sensible_options() {
     let rig = rig().await;
-    let client = rig.member(Role::Client, "me").await;
+    let client = rig.member(Role::Client, "").await;
     let error = client.plan(two()).await.unwrap_err();
     assert_eq!(error.code, Code::NoWorkers, "{error}");
     let there = answer("", client.client.await_workers(call(), 1, 20).await);
@@ -90,7 +90,7 @@ async fn a_lease_is_granted_by_all_and_ends_with_its_driver() {
         rig.worker("b", Script::default()).await,
     );
     b.saw(&Call::Probe(vec!["a".into()])).await;
-    let client = rig.member(Role::Client, "me").await;
+    let client = rig.member(Role::Client, "").await;
     let planned = client.plan(two()).await.unwrap();
     let names: Vec<_> = planned
         .participants
@@ -102,7 +102,7 @@ async fn a_lease_is_granted_by_all_and_ends_with_its_driver() {
         [
             ("a", Incarnation(1)),
             ("b", Incarnation(1)),
-            ("me", Incarnation(9))
+            (&*client.name, Incarnation(9))
         ]
     );
     let leased = client.install(&planned).await.unwrap();
@@ -157,7 +157,7 @@ async fn one_failure_takes_the_install_back_and_is_the_answer() {
             },
         )
         .await;
-    let client = rig.member(Role::Client, "me").await;
+    let client = rig.member(Role::Client, "").await;
     let planned = client.plan(two()).await.unwrap();
     let error = client.install(&planned).await.unwrap_err();
     assert_eq!(
@@ -191,7 +191,7 @@ async fn lost_workers_end_installs_leases_and_plans() {
         rig.worker("a", Script::default()).await,
         rig.worker("b", hangs).await,
     );
-    let client = rig.member(Role::Client, "me").await;
+    let client = rig.member(Role::Client, "").await;
     let planned = client.plan(two()).await.unwrap();
     let installing = {
         let (client, plan) = (client.client.clone(), planned.plan);
@@ -227,6 +227,23 @@ async fn lost_workers_end_installs_leases_and_plans() {
 }
 
 #[tokio::test]
+async fn a_lease_that_its_driver_did_not_hear_of_is_taken_back() {
+    let rig = rig().await;
+    let (a, b) = (
+        rig.worker("a", Script::default()).await,
+        rig.worker("b", Script::default()).await,
+    );
+    let client = rig.member(Role::Client, "").await;
+    let planned = client.plan(two()).await.unwrap();
+    let leased = client.install(&planned).await.unwrap();
+    answer("", client.client.abandon(call(), planned.plan).await).unwrap();
+    for worker in [&a, &b] {
+        worker.saw(&Call::Release(leased.lease)).await;
+    }
+    assert!(client.leases().await.is_empty());
+}
+
+#[tokio::test]
 async fn a_cancelled_install_is_taken_back() {
     let rig = rig().await;
     let hangs = Script {
@@ -237,7 +254,7 @@ async fn a_cancelled_install_is_taken_back() {
         rig.worker("a", Script::default()).await,
         rig.worker("b", hangs).await,
     );
-    let client = rig.member(Role::Client, "me").await;
+    let client = rig.member(Role::Client, "").await;
     let planned = client.plan(two()).await.unwrap();
     let cancelled =
         tokio::time::timeout(Duration::from_millis(200), client.install(&planned)).await;
@@ -262,7 +279,7 @@ async fn a_release_is_over_once_the_workers_have_freed_the_lease() {
         rig.worker("a", Script::default()).await,
         rig.worker("b", slow).await,
     );
-    let client = rig.member(Role::Client, "me").await;
+    let client = rig.member(Role::Client, "").await;
     let planned = client.plan(two()).await.unwrap();
     let lease = client.install(&planned).await.unwrap().lease;
     let (release, released) = (client.client.release(call(), lease), Call::Release(lease));
@@ -295,7 +312,7 @@ async fn a_driver_that_lost_its_connection_returns_to_its_leases() {
     let rig = rig().await;
     let worker = rig.worker("a", Script::default()).await;
     let token = rig.token(Role::Client).await;
-    let identity = rig.join(&token, Role::Client, "me").await.unwrap();
+    let identity = rig.join(&token, Role::Client, "").await.unwrap();
     let first = rig.connect(&identity).await.unwrap();
     let planned = first.plan(options(&model(), WorkerCount::Exactly(1)));
     let planned = planned.await.unwrap();
@@ -320,7 +337,7 @@ async fn a_plan_avoids_whom_its_client_has_lost() {
     let rig = rig().await;
     let workers = ["a", "b"].map(|name| rig.worker(name, Script::default()));
     let _workers = futures::future::join_all(workers).await;
-    let client = rig.member(Role::Client, "me").await;
+    let client = rig.member(Role::Client, "").await;
     let avoiding = |names: &[&str]| PlanOptions {
         avoid: names
             .iter()
@@ -331,7 +348,7 @@ async fn a_plan_avoids_whom_its_client_has_lost() {
     // Two were asked for, and one is left.
     let planned = client.plan(avoiding(&["a"])).await.unwrap();
     let names: Vec<_> = planned.participants.iter().map(|p| &p.name).collect();
-    assert_eq!(names, ["b", "me"]);
+    assert_eq!(names, ["b", &client.name]);
     let error = client.plan(avoiding(&["a", "b"])).await.unwrap_err();
     assert_eq!(error.code, Code::NoWorkers);
     assert_eq!(error.message, "no worker is left besides a, b");

@@ -152,7 +152,7 @@ impl Call {
     }
 
     /// The node as it is now.
-    fn emit(self, b: &mut Builder) -> Outputs {
+    pub(super) fn emit(self, b: &mut Builder) -> Outputs {
         Ok(b.emit(&self.op, &self.name, self.attrs, self.inputs, &self.outputs)?)
     }
 

@@ -312,3 +312,32 @@ fn microsoft_ops_in_terms_of_standard_ones() {
     );
     assert_eq!(&*f.value(f.results[1].1).name, "y_node/Add.1");
 }
+
+#[test]
+fn a_node_of_a_domain_is_a_custom_op_that_is_registered() {
+    use convoke_common::ops::{self, Infer, Inferred, OpDef, OpError};
+
+    fn same(i: &Infer<'_>) -> Result<Vec<Inferred>, OpError> {
+        let x = i.required(0)?.ty;
+        Ok(vec![Inferred::of(x.dtype, x.shape.clone())])
+    }
+    const X: &[ops::OperandDef] = &[ops::def::operand("X", &[convoke_common::DType::F32])];
+    const SCALE: &[ops::AttrDef] = &[ops::def::required("scale", ops::AttrKind::Float)];
+    static SCALED: OpDef =
+        OpDef::new("com.example.Scaled", "X, scaled, any shape.", X, same).attrs(SCALE);
+
+    let m = |op: &str| {
+        let mut n = node(op, "x", "y", vec![float("scale", 2.0)]);
+        n.domain = Some("com.example".into());
+        let mut m = one(17, &["2", "n"], n);
+        m.opset_import.push(opset("com.example", 1));
+        m
+    };
+    ops::register(&SCALED).unwrap();
+    let f = import(&m("Scaled"));
+    assert_eq!(lines(&f), ["com.example.Scaled(x)"]);
+    assert_eq!(f.nodes[0].attrs.float("scale", 0.0), 2.0);
+    assert_eq!(f.ty(f.results[0].1).to_string(), "f32[2, n]");
+    let e = try_import(&m("Other")).unwrap_err().to_string();
+    assert!(e.contains("com.example.Other"), "{e}");
+}

@@ -1,6 +1,6 @@
 //! The kernels that come with a type: supertraits of the element traits, so that generic callers need not name them.
 
-use crate::{binary, cast, movement, norm, pool, reduce, softmax, unary};
+use crate::{binary, cast, movement, norm, pool, random, reduce, softmax, unary};
 
 /// Declares a trait that stands for several others.
 macro_rules! together {
@@ -19,7 +19,7 @@ together! {
     /// Kernels of floating-point types.
     FloatKernels = unary::FloatUnaryKernels, reduce::FloatReduceKernels, softmax::SoftmaxKernels,
         norm::RowNormKernels, norm::ChannelNormKernels, norm::LpNormKernels, norm::LrnKernels,
-        pool::AveragePoolKernels;
+        pool::AveragePoolKernels, random::RandomKernels;
     /// Kernels of integer types.
     IntegerKernels = unary::IntegerUnaryKernels, binary::BitwiseKernels, reduce::IntegerReduceKernels;
     /// Kernels that move elements by their size.

@@ -5,11 +5,13 @@ mod cast;
 mod conv;
 mod conv_f64;
 mod fused;
+mod handle;
 mod index;
 mod matmul;
 mod movement;
 mod norm;
 mod pool;
+mod random;
 mod reduce;
 mod shape;
 mod softmax;
@@ -35,6 +37,9 @@ pub(super) fn find(spec: &Spec<'_>) -> Found {
         pool::find,
         movement::find,
         index::find,
+        random::find,
+        handle::find,
+        crate::ops::find,
     ];
     for family in families {
         if let Some(body) = family(spec)? {

@@ -1,0 +1,376 @@
+//! Eager tensors and functions over real processes, of which some are killed.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a test of real processes in real time"
+)]
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::cluster::Processes;
+use common::usage::Usage;
+use common::waits::await_status;
+use common::{BOUND, finish, run};
+use convoke::{
+    Attr, Attrs, Cluster, ClusterStatus, Code, Device, Error, HostTensor, Operand, Tensor,
+};
+use convoke_common::rpc::MemberState;
+
+/// Within which a loss is known everywhere.
+const DETECTION: Duration = Duration::from_secs(3);
+/// Rows of a product that takes some milliseconds.
+const SIZE: usize = 512;
+/// Products of a chain of some seconds.
+const LONG: usize = 600;
+
+#[track_caller]
+fn op(name: &str, operands: &[&Tensor]) -> convoke::Result<Tensor> {
+    let operands: Vec<_> = operands.iter().map(|t| Operand::Tensor(t)).collect();
+    convoke::issue(name, Attrs::default(), &operands, 1).map(|mut made| made.remove(0))
+}
+
+fn square() -> HostTensor {
+    let identity = |i: usize| f32::from(u8::from(i.is_multiple_of(SIZE + 1)));
+    let values: Vec<f32> = (0..SIZE * SIZE).map(identity).collect();
+    HostTensor::from_slice(&[SIZE, SIZE], &values).unwrap()
+}
+
+/// A chain of products, of which each needs the one before.
+fn products(x: &Tensor, count: usize) -> convoke::Result<Tensor> {
+    let mut y = op("MatMul", &[x, x])?;
+    for _ in 1..count {
+        y = op("MatMul", &[&y, x])?;
+    }
+    Ok(y)
+}
+
+/// The answers of these tensors' fetches, which all end in time.
+async fn fetched(tensors: &[Tensor]) -> Vec<Result<Vec<f32>, Error>> {
+    let fetches = tensors.iter().map(Tensor::fetch::<Vec<f32>>);
+    let all = futures::future::join_all(fetches);
+    tokio::time::timeout(BOUND, all).await.unwrap()
+}
+
+#[track_caller]
+fn check_lost(answer: Result<Vec<f32>, Error>, worker: &str) {
+    let e = answer.unwrap_err();
+    assert_eq!(e.code, Code::PeerLost, "{e}");
+    assert!(e.to_string().contains(worker), "{e}");
+}
+
+/// Live handles and their bytes, of all workers.
+fn held(s: &ClusterStatus) -> (u64, u64) {
+    let of = s.members.iter().filter_map(|m| m.status.as_ref());
+    of.fold((0, 0), |(handles, bytes), w| {
+        (handles + w.live_handles, bytes + w.handle_bytes)
+    })
+}
+
+async fn devices(cluster: &Cluster) -> [Device; 2] {
+    let all = cluster.devices().await.unwrap();
+    all.try_into().unwrap()
+}
+
+#[tokio::test]
+async fn a_killed_worker_fails_its_handles_and_no_others() {
+    let mut processes = Processes::start("eager-killed", 2, "1GiB");
+    let cluster = processes.connect().await;
+    let [a, b] = devices(&cluster).await;
+    let (x, y) = (a.put([1f32, 2.]).unwrap(), b.put([3f32]).unwrap());
+    let large = b.put(square()).unwrap();
+    let moved = op("Add", &[&x, &y.to(&a).unwrap()]).unwrap();
+    assert_eq!(moved.fetch::<Vec<f32>>().await.unwrap(), [4., 5.]);
+    // Far from done when the worker dies: there, on its way from there, and what depends on either.
+    let pending = products(&large, LONG).unwrap();
+    let coming = pending.to(&a).unwrap();
+    let after = op("Neg", &[&coming]).unwrap();
+    let lost = [y.clone(), large, pending, coming, after];
+    let waiting = tokio::spawn({
+        let waiting: Vec<_> = (0..24).map(|i| lost[2 + i % 3].clone()).collect();
+        async move { fetched(&waiting).await }
+    });
+    await_status(&cluster, "the products run", |s| {
+        held(s).0 > LONG as u64 / 2
+    })
+    .await;
+    assert!(!waiting.is_finished());
+    processes.kill_worker(1);
+    let killed = Instant::now();
+    let answers = waiting.await.unwrap();
+    let took = killed.elapsed();
+    assert!(took < DETECTION, "{took:?}");
+    assert_eq!(answers.len(), 24);
+    answers.into_iter().for_each(|a| check_lost(a, "w1"));
+    fetched(&lost)
+        .await
+        .into_iter()
+        .for_each(|a| check_lost(a, "w1"));
+    check_lost(y.fetch().await, "w1");
+    let e = op("Neg", &[&y]).unwrap_err();
+    assert_eq!(e.code, Code::PeerLost, "{e}");
+    // The other worker's are what they were.
+    let fine = op("Add", &[&x, &moved]).unwrap();
+    assert_eq!(fine.fetch::<Vec<f32>>().await.unwrap(), [5., 7.]);
+    processes.start_worker(1);
+    let back = |s: &ClusterStatus| {
+        let alive = s.members.iter().filter(|m| m.state == MemberState::Alive);
+        alive.count() == 2
+    };
+    await_status(&cluster, "the worker is back", back).await;
+    let [same, anew] = devices(&cluster).await;
+    assert_eq!(same, a);
+    assert_ne!(anew, b);
+    let z = op("Add", &[&x.to(&anew).unwrap(), &anew.put(1f32).unwrap()]).unwrap();
+    assert_eq!(
+        z.to(&a).unwrap().fetch::<Vec<f32>>().await.unwrap(),
+        [2., 3.]
+    );
+    check_lost(y.fetch().await, "w1");
+    cluster.shutdown().await;
+}
+
+/// Queues more than the workers get done: products, tensors from there and to there, handles, values.
+async fn queue_up(cluster: &Cluster) -> Vec<Tensor> {
+    let [a, b] = devices(cluster).await;
+    let mut kept = Vec::new();
+    for (here, there) in [(&a, &b), (&b, &a)] {
+        let x = here.put(square()).unwrap();
+        let last = products(&x, LONG).unwrap();
+        kept.push(last.to(there).unwrap());
+        for _ in 0..2000 {
+            kept.push(op("Neg", &[&last]).unwrap());
+            kept.push(here.put([1f32; 4]).unwrap());
+        }
+        kept.push(x);
+    }
+    kept
+}
+
+async fn await_freed(observer: &Cluster) -> Duration {
+    let since = Instant::now();
+    await_status(observer, "nothing is held", |s| held(s) == (0, 0)).await;
+    since.elapsed()
+}
+
+#[tokio::test]
+async fn a_client_that_goes_leaves_nothing() {
+    let processes = Processes::start("eager-gone", 2, "1GiB");
+    let observer = processes.connect().await;
+    for orderly in [true, false] {
+        let client = processes.connect().await;
+        let kept = queue_up(&client).await;
+        await_status(&observer, "much is held", |s| held(s).0 > 4000).await;
+        match orderly {
+            true => client.shutdown().await,
+            false => drop(client),
+        }
+        let took = await_freed(&observer).await;
+        assert!(took < DETECTION, "{took:?}");
+        drop(kept);
+    }
+    observer.shutdown().await;
+}
+
+const ADDRESS: &str = "EAGER_TEST_ADDRESS";
+const TOKEN: &str = "EAGER_TEST_TOKEN";
+const WORKER: &str = "EAGER_TEST_WORKER";
+const QUEUED: &str = "all is queued";
+
+/// The cluster that this process is told of, where it is the client of a test in another.
+async fn told_cluster() -> Option<Cluster> {
+    let address = std::env::var(ADDRESS).ok()?;
+    let token = convoke::Token::from_file(std::env::var(TOKEN).unwrap()).unwrap();
+    Some(convoke::connect(&address, token).await.unwrap())
+}
+
+/// A process that runs this test as its client.
+fn client(processes: &Processes, test: &str) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env(ADDRESS, &processes.address)
+        .env(TOKEN, processes.client_token())
+        .env(WORKER, processes.worker(0).pid().to_string())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_killed_client_leaves_nothing() {
+    if let Some(cluster) = told_cluster().await {
+        let _kept = queue_up(&cluster).await;
+        println!("\n{QUEUED}");
+        return std::future::pending().await;
+    }
+    let processes = Processes::start("eager-dead", 2, "1GiB");
+    let observer = processes.connect().await;
+    let mut client = client(&processes, "a_killed_client_leaves_nothing");
+    let mut lines = BufReader::new(client.stdout.take().unwrap()).lines();
+    assert!(lines.any(|l| l.unwrap() == QUEUED));
+    let s = await_status(&observer, "much is held", |s| held(s).0 > 4000).await;
+    assert!(held(&s).1 > (SIZE * SIZE * 4) as u64, "{s:?}");
+    let token = processes.client_token();
+    let args = [
+        "status",
+        "--connect",
+        &processes.address,
+        "--token-file",
+        &token,
+    ];
+    let text = run(args).expect(0).stdout;
+    assert!(text.contains("HANDLES"), "{text}");
+    client.kill().unwrap();
+    let took = await_freed(&observer).await;
+    client.wait().unwrap();
+    assert!(took < DETECTION, "{took:?}");
+    // The workers go on with others' work.
+    let [a, b] = devices(&observer).await;
+    let x = a.put([1f32]).unwrap().to(&b).unwrap();
+    assert_eq!(x.fetch::<Vec<f32>>().await.unwrap(), [1.]);
+    let text = run(args).expect(0).stdout;
+    assert!(text.contains("1, 4 B"), "{text}");
+    observer.shutdown().await;
+}
+
+/// Ops issued one after the other, each on the result of the one before and most freed at once.
+async fn count_up(a: &Device, count: usize) -> f32 {
+    let one = a.put(1f32).unwrap();
+    let mut x = a.put(0f32).unwrap();
+    for _ in 0..count {
+        x = match op("Add", &[&x, &one]) {
+            Ok(x) => x,
+            Err(e) => {
+                assert_eq!(e.code, Code::WouldBlock, "{e}");
+                a.ready().await.unwrap();
+                op("Add", &[&x, &one]).unwrap()
+            }
+        };
+    }
+    x.fetch().await.unwrap()
+}
+
+/// Issues as many ops as may wait, behind one that takes long: what comes later needs no more memory.
+async fn fill_window(a: &Device) {
+    let x = a.put(square()).unwrap();
+    let last = products(&x, 100).unwrap();
+    let scalar = Attrs::default().with("keepdims", Attr::Int(0));
+    let sum = convoke::issue("ReduceSum", scalar, &[Operand::Tensor(&last)], 1);
+    let mut waiting = sum.unwrap();
+    let refused = loop {
+        match op("Neg", &[&waiting[waiting.len() - 1]]) {
+            Ok(y) => waiting.push(y),
+            Err(e) => break e,
+        }
+    };
+    assert_eq!(refused.code, Code::WouldBlock, "{refused}");
+    assert!(waiting.len() > 60_000, "{}", waiting.len());
+    drop(waiting);
+    a.synchronize().await.unwrap();
+}
+
+/// A million ops where the build is optimised; a tenth of that otherwise, to end in seconds.
+const OPS: usize = if cfg!(debug_assertions) {
+    100_000
+} else {
+    1_000_000
+};
+/// What a process may grow by meanwhile. Forty bytes of each op would be more.
+const GROWTH: u64 = 4 << 20;
+
+/// Counts, and says what that takes.
+async fn count_and_measure(cluster: Cluster) {
+    let a = cluster.device("w0").unwrap();
+    fill_window(&a).await;
+    assert_eq!(count_up(&a, 1000).await, 1000.);
+    let worker = std::env::var(WORKER).unwrap().parse().unwrap();
+    let pids = [std::process::id(), worker];
+    let before = pids.map(Usage::of);
+    assert_eq!(count_up(&a, OPS).await, OPS as f32);
+    let after = pids.map(Usage::of);
+    for (name, (before, after)) in ["client", "w0"].iter().zip(before.iter().zip(&after)) {
+        println!("{name}: {before} before, {after} after {OPS} ops");
+        let grown = after.memory.saturating_sub(before.memory);
+        assert!(grown <= GROWTH, "{name}: {grown} bytes more");
+    }
+    await_status(&cluster, "nothing is held", |s| held(s) == (0, 0)).await;
+    cluster.shutdown().await;
+}
+
+/// The client is a process of its own, since tests beside this one would count.
+#[tokio::test]
+async fn many_ops_leave_nothing_behind() {
+    if let Some(cluster) = told_cluster().await {
+        return count_and_measure(cluster).await;
+    }
+    let processes = Processes::start("eager-flat", 1, "1GiB");
+    let client = client(&processes, "many_ops_leave_nothing_behind");
+    let ended = finish(client).expect(0);
+    print!("{}", ended.stdout);
+    assert!(ended.stdout.contains("1 passed"), "{ended:?}");
+}
+
+/// Products side by side, more than one worker is good at.
+fn branches(t: &[Tensor]) -> convoke::Result<Vec<Tensor>> {
+    let each = |first| products(&op(first, &[&t[0]])?, 100);
+    ["Neg", "Abs", "Sqrt", "Tanh", "Floor", "Ceil"]
+        .map(each)
+        .into_iter()
+        .collect()
+}
+
+#[tokio::test]
+async fn a_function_runs_again_where_no_operand_was_lost() {
+    let mut processes = Processes::start("eager-function", 3, "1GiB");
+    let cluster = processes.connect().await;
+    let devices = cluster.devices().await.unwrap();
+    let x = devices[0].put(square()).unwrap();
+    let f = cluster.function(branches);
+    let operands = std::slice::from_ref(&x);
+    let parts = f.plan(operands).await.unwrap().parts;
+    // One that has no operand.
+    let other = parts.iter().find(|p| p.name != "w0").unwrap().name.clone();
+    let killed: usize = other[1..].parse().unwrap();
+    for running in [true, false] {
+        let runs = |s: &ClusterStatus| {
+            let of = s.members.iter().filter_map(|m| m.status.as_ref());
+            of.map(|w| w.live_steps).sum::<u64>() > 0
+        };
+        let out = match running {
+            true => {
+                let called = tokio::spawn(f.call(operands));
+                await_status(&cluster, "the step runs", runs).await;
+                processes.kill_worker(killed);
+                called.await.unwrap().unwrap()
+            }
+            false => f.call(operands).await.unwrap(),
+        };
+        for (i, y) in out.iter().enumerate() {
+            assert_ne!(y.device().unwrap().worker(), other);
+            let y: Vec<f32> = y.fetch().await.unwrap();
+            let (sign, is_tanh) = (if i == 0 { -1. } else { 1. }, i == 3);
+            let one = if is_tanh { y[0] } else { sign };
+            assert_eq!((y[0], y[SIZE + 1], y[1]), (one, one, 0.), "{i}");
+        }
+    }
+    // An operand that went with its worker is not to be had again.
+    let at = if killed == 1 { 2 } else { 1 };
+    let y = devices[at].put(square()).unwrap();
+    let g = cluster.function(|t| Ok(vec![op("Add", &[&t[0], &t[1]])?]));
+    let both = [x, y];
+    g.call(&both).await.unwrap();
+    let waits = op("Add", &[&products(&both[1], LONG).unwrap(), &both[0]]).unwrap();
+    let called = tokio::spawn(g.call(&[both[0].clone(), waits]));
+    processes.kill_worker(at);
+    let e = called.await.unwrap().unwrap_err();
+    assert_eq!(e.code, Code::StateLost, "{e}");
+    let e = g.call(&both).await.unwrap_err();
+    assert_eq!(e.code, Code::StateLost, "{e}");
+    assert!(e.to_string().contains(&format!("w{at}")), "{e}");
+    cluster.shutdown().await;
+}

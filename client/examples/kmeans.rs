@@ -1,0 +1,72 @@
+//! k-means over all workers: each has points of its own, only centroids and partial sums move:
+//! `cargo run --release -p convoke --example kmeans`
+//!
+//! On a cluster that runs, as `convoke up` starts one: `... --example kmeans -- HOST:PORT TOKEN_FILE`
+
+mod common;
+
+use convoke::{Cluster, DType, Device, Index, Result, Tensor};
+
+/// Points of each worker.
+const POINTS: i64 = 2000;
+/// Clusters.
+const K: i64 = 5;
+
+#[tokio::main(flavor = "current_thread")]
+pub async fn main() -> Result<()> {
+    let cluster = common::cluster(3).await?;
+    run(&cluster).await?;
+    cluster.shutdown().await;
+    Ok(())
+}
+
+/// Points around `hearts`, another draw for each worker.
+fn points(device: &Device, worker: u64, hearts: &Tensor) -> Result<Tensor> {
+    let heart = (device.arange(POINTS)? % K)?;
+    let noise = device.random_normal([POINTS as usize, 2], DType::F64, (1, worker))?;
+    hearts.to(device)?.gather(&heart, 0)? + noise
+}
+
+/// Of points at the nearest centroid each: the sums, [K, 2], how many, [K, 1], and the squared distances of all.
+fn partial(points: &Tensor, centroids: &Tensor) -> Result<[Tensor; 3]> {
+    let apart = (points.i((.., Index::NewAxis, ..))? - centroids)?;
+    let squares = (&apart * &apart)?.sum(-1)?;
+    let member = squares.argmin(1)?.one_hot(K, DType::F64)?.t()?;
+    let count = member.sum(1)?.i((.., Index::NewAxis))?;
+    Ok([member.matmul(points)?, count, squares.min(1)?.sum(None)?])
+}
+
+pub async fn run(cluster: &Cluster) -> Result<()> {
+    let devices = common::devices(cluster, 1).await?;
+    let first = &devices[0];
+    let hearts = (first.random_normal([K as usize, 2], DType::F64, 2)? * 8)?;
+    let all = devices.iter().zip(0..);
+    let all: Result<Vec<Tensor>> = all.map(|(d, i)| points(d, i, &hearts)).collect();
+    let all = all?;
+
+    let mut centroids = first.random_normal([K as usize, 2], DType::F64, 3)?;
+    let mut last = f64::INFINITY;
+    for iteration in 1..=20 {
+        let mut total = partial(&all[0], &centroids)?;
+        for (device, points) in devices.iter().zip(&all).skip(1) {
+            let own = partial(points, &centroids.to(device)?)?;
+            for (sum, own) in total.iter_mut().zip(&own) {
+                *sum = (&*sum + &own.to(first)?)?;
+            }
+        }
+        let [sums, count, inertia] = total;
+        // A centroid without points stays.
+        let occupied = count.greater(0)?;
+        centroids = occupied.where_(&(&sums / count.maximum(1)?)?, &centroids)?;
+        let inertia: f64 = inertia.fetch().await?;
+        println!("{iteration:2}: inertia {inertia:.3}");
+        // But for the rounding of sums.
+        assert!(inertia <= last * (1. + 1e-12), "{inertia} after {last}");
+        if inertia == last {
+            break;
+        }
+        last = inertia;
+    }
+    println!("{}", centroids.preview().await?);
+    Ok(())
+}

@@ -1,0 +1,34 @@
+//! How deep functions run within functions. Each level takes room on the thread's stack, so there is a limit.
+
+use std::cell::Cell;
+
+use convoke_common::error::{Code, Error, Result};
+
+/// Functions within each other, at most.
+const DEEPEST: u32 = 64;
+
+thread_local! {
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A function's closure runs on this thread, until this is dropped.
+pub(crate) struct Within(());
+
+/// The closure of function `name` is about to run.
+pub(crate) fn enter(name: &str) -> Result<Within> {
+    let depth = DEPTH.get();
+    if depth == DEEPEST {
+        let msg = format!("{name} is within {DEEPEST} other calls of functions");
+        return Err(Error::new(Code::InvalidArgument, msg).advise(
+            "where it calls itself, end that by what is known when it is traced, as a shape",
+        ));
+    }
+    DEPTH.set(depth + 1);
+    Ok(Within(()))
+}
+
+impl Drop for Within {
+    fn drop(&mut self) {
+        DEPTH.set(DEPTH.get().saturating_sub(1));
+    }
+}

@@ -1,0 +1,166 @@
+//! One call of a function on handles: they are read and filled where they live, by a step of the function's lease.
+
+use std::panic::Location;
+use std::sync::Arc;
+
+use convoke_common::Tensor as HostTensor;
+use convoke_common::dim::Bindings;
+use convoke_common::error::{Code, Error, Result};
+use convoke_common::graph::TensorType;
+use convoke_common::program::FetchFrom;
+
+use crate::attempts::Attempts;
+use crate::cluster::Cluster;
+use crate::eager::{Late, WorkerSession};
+use crate::function::Inner;
+use crate::lease::Lease;
+use crate::model::CallOptions;
+use crate::tensor::{Placed, Promised, Tensor};
+use crate::trace::Traced;
+
+/// A function, for operands of certain types on certain devices.
+pub(crate) struct Compiled {
+    pub traced: Traced,
+    pub inner: Inner,
+}
+
+/// How a function is called.
+pub(crate) struct Call<'a> {
+    pub options: &'a CallOptions,
+    /// Operands that are given up once the call has succeeded.
+    pub retained: &'a [usize],
+    /// Sizes of the dynamic axes.
+    pub axes: &'a Bindings,
+    pub at: &'static Location<'static>,
+}
+
+impl Compiled {
+    /// Runs a step, and again where a worker is lost over it.
+    pub async fn call(
+        &self,
+        cluster: &Cluster,
+        operands: &[Tensor],
+        call: Call<'_>,
+    ) -> Result<Vec<Tensor>> {
+        let traced = &self.traced;
+        let all: Vec<&Tensor> = operands.iter().chain(&traced.captured).collect();
+        all.iter().try_for_each(|t| t.usable())?;
+        let (donated, retained) = (&traced.donated, call.retained);
+        for index in donated.iter().chain(retained) {
+            let none = || {
+                let msg = format!("operand {index} is donated, of {}", operands.len());
+                Error::new(Code::InvalidArgument, msg)
+            };
+            let t = operands.get(*index).ok_or_else(none)?;
+            if all.iter().filter(|o| o.same(t)).count() > 1 {
+                let msg = format!("operand {index} is donated, and an operand besides");
+                return Err(Error::new(Code::InvalidArgument, msg));
+            }
+        }
+        let promised: Result<Vec<Promised>> =
+            retained.iter().map(|i| operands[*i].promise()).collect();
+        let promised = promised?;
+        donated
+            .iter()
+            .try_for_each(|i| operands[*i].donate(call.at))?;
+        let mut attempts = Attempts::new(call.options);
+        loop {
+            lives(&all)?;
+            let held = self.inner.ready(call.axes, &mut attempts).await?;
+            let results = self.reserve(cluster, &held.lease, &call)?;
+            let numbers = all.iter().map(|t| t.id());
+            let numbers = numbers.chain(results.iter().map(|r| Some(r.id)));
+            let inputs: Option<Vec<_>> = numbers.map(|n| n.map(HostTensor::scalar)).collect();
+            let inputs = inputs.ok_or_else(|| Error::internal("an operand without a number"))?;
+            let deadline = attempts.deadline();
+            match held.lease.step(inputs, call.axes, deadline).await {
+                Ok(_) => {
+                    promised.into_iter().for_each(|p| p.keep(call.at));
+                    return Ok(results.into_iter().map(|r| r.keep(call.at)).collect());
+                }
+                Err(failed) => {
+                    drop(results);
+                    let failed = attempts.failed(failed);
+                    failed.map_err(|e| match donated.is_empty() {
+                        true => e,
+                        false => e.advise("the donated operands are gone with the call"),
+                    })?;
+                }
+            }
+        }
+    }
+
+    /// Handles for the results, where the plan has them made.
+    fn reserve(&self, cluster: &Cluster, lease: &Lease, call: &Call<'_>) -> Result<Vec<Reserved>> {
+        let planned = &lease.planned;
+        let mut reserved = Vec::new();
+        for (fetch, ty) in planned.driver.fetches.iter().zip(&self.traced.results) {
+            let worker = match fetch.from {
+                FetchFrom::Worker { from, .. } => planned.participants.get(usize::from(from)),
+                FetchFrom::Param(_) => None,
+            };
+            let worker = worker.ok_or_else(|| Error::internal("a result without a worker"))?;
+            let session = cluster.eager.at(worker, &cluster.net);
+            let id = session.reserve(call.at)?;
+            let dims = ty.shape.iter().map(|d| d.substitute(call.axes));
+            let ty = TensorType::new(ty.dtype, dims.collect());
+            // The worker says it when the step has filled the handle.
+            let late = ty.fixed_shape().is_none().then(|| session.late(id));
+            reserved.push(Reserved {
+                session,
+                id,
+                ty,
+                late,
+                kept: false,
+            });
+        }
+        Ok(reserved)
+    }
+}
+
+/// Fails where an operand went with its worker.
+fn lives(operands: &[&Tensor]) -> Result<()> {
+    for (i, t) in operands.iter().enumerate() {
+        if let Some(error) = t.worker().and_then(|w| w.lost_because()) {
+            let msg = format!("operand {i}, {}, is lost: {}", t.ty(), error.message);
+            return Err(Error::new(Code::StateLost, msg)
+                .at(error.site.map(|s| *s).unwrap_or_default())
+                .advise("put it, or compute it, on another device again"));
+        }
+    }
+    Ok(())
+}
+
+/// A handle that a step is to fill. Dropped before it is kept, it is given up.
+struct Reserved {
+    session: Arc<WorkerSession>,
+    id: u64,
+    ty: TensorType,
+    late: Option<Late>,
+    kept: bool,
+}
+
+impl Reserved {
+    fn keep(mut self, at: &'static Location<'static>) -> Tensor {
+        self.kept = true;
+        let (session, id) = (&self.session, self.id);
+        match self.ty.fixed_shape() {
+            Some(shape) => {
+                let ty = (self.ty.dtype, shape.as_slice().into());
+                Tensor::remote(session, id, ty, Placed::Planned, at)
+            }
+            None => {
+                let (ty, shape) = (self.ty.clone(), self.late.clone().unwrap_or_default());
+                Tensor::late(session, id, ty, shape, Placed::Planned, at)
+            }
+        }
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.session.abandon(self.id);
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! Issuing an op: everything that can be said without values is said here, by the registry's rules.
+
+use std::cell::Cell;
+use std::panic::Location;
+use std::sync::{Arc, OnceLock};
+
+use convoke_common::error::{Code, Error, Result, Site};
+use convoke_common::graph::{Attrs, TensorType};
+use convoke_common::ops::{self, ConcreteOperand, HostValue, Inferred, OpDef, OpError};
+use convoke_common::{DType, Dim, Shape, Tensor as HostTensor};
+use convoke_rendezvous::eager::wire::{self, INLINE};
+use smallvec::SmallVec;
+
+use super::{Placed, Tensor};
+use crate::device::{Device, scope};
+use crate::eager::{Issue, Key, WorkerSession};
+use crate::trace::Trace;
+
+/// An operand of an op.
+pub enum Operand<'a> {
+    /// A tensor on a device.
+    Tensor(&'a Tensor),
+    /// A value of this program, which travels with the op: shapes, axes, scalars.
+    Value(HostTensor),
+    /// Left out.
+    None,
+}
+
+/// What an op makes.
+pub(crate) type Made = SmallVec<[Tensor; 2]>;
+
+fn rejected(op: &str, operands: &[Operand<'_>], why: &OpError, at: &Location<'_>) -> Error {
+    let code = match why {
+        OpError::Unknown { .. } => Code::UnsupportedOp,
+        OpError::Attr { .. } => Code::InvalidArgument,
+        _ => Code::InvalidInput,
+    };
+    Error::new(code, why.to_string()).at(site(op, operands, at))
+}
+
+/// Where an op is issued.
+fn site(op: &str, operands: &[Operand<'_>], at: &Location<'_>) -> Site {
+    let operands = operands.iter().filter_map(|o| match o {
+        Operand::Tensor(t) => Some(t.ty().to_string()),
+        Operand::Value(t) => Some(t.signature()),
+        Operand::None => None,
+    });
+    Site {
+        op: Some(op.to_owned()),
+        operands: operands.collect(),
+        origin: Some(format!("{}:{}", at.file(), at.line())),
+        ..Site::default()
+    }
+}
+
+/// Issues an op of the registry by its name, with `outputs` results: what the methods of [`Tensor`] do. Its dtype and
+/// shape rule is checked here; the op runs where a device scope says, else where most bytes of its operands are.
+#[track_caller]
+pub fn issue(
+    op: &str,
+    attrs: Attrs,
+    operands: &[Operand<'_>],
+    outputs: usize,
+) -> Result<Vec<Tensor>> {
+    Ok(apply(op, attrs, operands, outputs)?.into_vec())
+}
+
+/// Issues an op of a user's own, with one result, by its definition, which this makes known to the process: see
+/// [`crate::ops::register`]. As [`issue`] otherwise.
+#[track_caller]
+pub fn op<'a, O: Into<Operand<'a>>>(
+    def: &'static OpDef,
+    attrs: Attrs,
+    operands: impl IntoIterator<Item = O>,
+) -> Result<Tensor> {
+    if !ops::lookup(def.name).is_some_and(|known| std::ptr::eq(known, def)) {
+        ops::register(def)?;
+    }
+    let operands: SmallVec<[Operand<'_>; 4]> = operands.into_iter().map(Into::into).collect();
+    let made = apply(def.name, attrs, &operands, 1)?.into_iter().next();
+    made.ok_or_else(|| Error::internal("an op without outputs"))
+}
+
+impl<'a> From<&'a Tensor> for Operand<'a> {
+    fn from(t: &'a Tensor) -> Operand<'a> {
+        Operand::Tensor(t)
+    }
+}
+
+impl From<HostTensor> for Operand<'_> {
+    fn from(t: HostTensor) -> Self {
+        Operand::Value(t)
+    }
+}
+
+/// As [`issue`].
+#[track_caller]
+pub(crate) fn apply(
+    op: &str,
+    attrs: Attrs,
+    operands: &[Operand<'_>],
+    outputs: usize,
+) -> Result<Made> {
+    let at = Location::caller();
+    let reject = |why: OpError| rejected(op, operands, &why, at);
+    let def = ops::lookup(op).ok_or_else(|| reject(OpError::Unknown { op: op.into() }))?;
+    let tensors = || {
+        operands.iter().filter_map(|o| match o {
+            Operand::Tensor(t) => Some(*t),
+            _ => None,
+        })
+    };
+    tensors().try_for_each(Tensor::usable)?;
+    let there = |worker: &WorkerSession| match ops::is_custom(def.name) {
+        true => worker.has_op(def).map_err(|e| e.at(site(op, operands, at))),
+        false => Ok(()),
+    };
+    // Outside of its closure, a tensor of a trace says that the trace is over.
+    let of = || tensors().find_map(Tensor::traced);
+    let trace = crate::trace::current().or_else(|| of().map(|s| s.trace.clone()));
+    if let Some(trace) = trace {
+        let inferred =
+            infer_general(def, &attrs, operands, outputs, Some(&trace)).map_err(reject)?;
+        scope().map_or(Ok(()), |device| there(&device.0))?;
+        let made = trace.node(def, attrs, operands, inferred, at)?;
+        return Ok(made.into());
+    }
+    let made = infer(def, &attrs, operands, outputs).map_err(reject)?;
+    let (worker, placed) = place(operands).ok_or_else(|| {
+        let msg = format!("nothing says on which device {op} is to run");
+        Error::new(Code::InvalidArgument, msg)
+            .advise("issue it in `with_device`, or on a tensor of a device")
+    })?;
+    there(&worker)?;
+    let device = Device(worker);
+    // Held until the op is issued: dropping a moved operand frees it.
+    let mut here: SmallVec<[Tensor; 4]> = SmallVec::new();
+    for operand in operands {
+        if let Operand::Tensor(t) = operand {
+            here.push(t.moved(&device, at)?);
+        }
+    }
+    let mut moved = here.iter();
+    let mut given: SmallVec<[wire::Operand<'_>; 4]> = SmallVec::new();
+    let mut dtypes: SmallVec<[Option<DType>; 4]> = SmallVec::new();
+    let mut large: SmallVec<[Tensor; 1]> = SmallVec::new();
+    for operand in operands {
+        dtypes.push(match operand {
+            Operand::Tensor(t) => Some(t.dtype()),
+            Operand::Value(t) => Some(t.dtype()),
+            Operand::None => None,
+        });
+        given.push(match operand {
+            Operand::Tensor(_) => match moved.next() {
+                Some(t) => t.id().map_or(wire::Operand::Absent, wire::Operand::Handle),
+                None => wire::Operand::Absent,
+            },
+            Operand::Value(t) if t.byte_len() <= INLINE => wire::Operand::Borrowed(t),
+            Operand::Value(t) => {
+                let id = device.0.put(t, at)?;
+                let ty = (t.dtype(), t.shape().into());
+                large.push(Tensor::remote(&device.0, id, ty, Placed::Explicit, at));
+                wire::Operand::Handle(id)
+            }
+            Operand::None => wire::Operand::Absent,
+        });
+    }
+    let shapes: Option<SmallVec<[Shape; 2]>> = made.iter().map(concrete).collect();
+    let late = shapes.is_none().then(|| Arc::new(OnceLock::new()));
+    let key = Key {
+        op: def,
+        attrs,
+        operands: dtypes,
+        outputs: u8::try_from(outputs).unwrap_or(u8::MAX),
+        report: late.is_some(),
+        origin: at,
+    };
+    let first = device.0.issue(&Issue {
+        key: &key,
+        operands: &given,
+        late: late.as_ref(),
+    })?;
+    let ids = first..;
+    let made = made.into_iter().zip(ids).enumerate();
+    Ok(made
+        .map(|(i, (ty, id))| match &shapes {
+            Some(shapes) => {
+                let ty = (ty.dtype, shapes[i].clone());
+                Tensor::remote(&device.0, id, ty, placed, at)
+            }
+            None => {
+                let shape = match concrete(&ty) {
+                    Some(shape) => Arc::new(OnceLock::from(shape)),
+                    None if i == 0 => late.clone().unwrap_or_default(),
+                    None => Arc::default(),
+                };
+                Tensor::late(&device.0, id, ty, shape, placed, at)
+            }
+        })
+        .collect())
+}
+
+fn concrete(ty: &TensorType) -> Option<Shape> {
+    let dim = |d: &Dim| usize::try_from(d.as_const()?).ok();
+    ty.shape.iter().map(dim).collect()
+}
+
+/// Types of the results.
+fn infer(
+    def: &OpDef,
+    attrs: &Attrs,
+    operands: &[Operand<'_>],
+    outputs: usize,
+) -> Result<SmallVec<[TensorType; 2]>, OpError> {
+    // Concrete operands have a rule of their own, which is quicker; it needs the values that decide sizes.
+    let known: Option<SmallVec<[Option<ConcreteOperand<'_>>; 4]>> = operands
+        .iter()
+        .map(|o| match o {
+            Operand::Tensor(t) => Some(Some(ConcreteOperand {
+                dtype: t.dtype(),
+                shape: t.shape()?,
+                host: None,
+            })),
+            Operand::Value(t) => Some(Some(ConcreteOperand {
+                dtype: t.dtype(),
+                shape: t.shape(),
+                host: Some(t),
+            })),
+            Operand::None => Some(None),
+        })
+        .collect();
+    if let Some(known) = known
+        && let Ok(out) = ops::infer_concrete(def, attrs, &known, outputs)
+    {
+        let ty = |(dtype, shape): &(DType, Shape)| TensorType::fixed(*dtype, shape);
+        return Ok(out.iter().map(ty).collect());
+    }
+    let inferred = infer_general(def, attrs, operands, outputs, None)?;
+    Ok(inferred.into_iter().map(|i| i.ty).collect())
+}
+
+/// As [`infer`], by the rule for symbolic dimensions.
+fn infer_general(
+    def: &OpDef,
+    attrs: &Attrs,
+    operands: &[Operand<'_>],
+    outputs: usize,
+    trace: Option<&Trace>,
+) -> Result<Vec<Inferred>, OpError> {
+    let types: Vec<Option<TensorType>> = operands
+        .iter()
+        .map(|o| match o {
+            Operand::Tensor(t) => Some(t.ty()),
+            Operand::Value(t) => Some(TensorType::fixed(t.dtype(), t.shape())),
+            Operand::None => None,
+        })
+        .collect();
+    let values: Vec<Option<HostValue>> = operands
+        .iter()
+        .map(|o| match o {
+            Operand::Value(t) => ops::host_value(t),
+            Operand::Tensor(t) => t.traced().and_then(|s| s.host.clone()),
+            Operand::None => None,
+        })
+        .collect();
+    let inputs: Vec<_> = types
+        .iter()
+        .zip(&values)
+        .zip(operands)
+        .map(|((ty, value), o)| {
+            Some(ops::Operand {
+                ty: ty.as_ref()?,
+                value: value.as_ref(),
+                tensor: match o {
+                    Operand::Value(t) => Some(t),
+                    _ => None,
+                },
+            })
+        })
+        .collect();
+    let count = Cell::new(0u32);
+    let fresh = |output: usize, axis: usize| {
+        count.set(count.get() + 1);
+        match trace {
+            Some(trace) => trace.symbol(def.name),
+            None => Dim::sym(&format!("{}#{output}.{axis}.{}", def.name, count.get())),
+        }
+    };
+    ops::infer_op(def, attrs, &inputs, outputs, &fresh)
+}
+
+/// Where an op runs: the task's device scope, else where most bytes of its operands are.
+fn place(operands: &[Operand<'_>]) -> Option<(Arc<WorkerSession>, Placed)> {
+    if let Some(device) = scope() {
+        return Some((device.0, Placed::Scope));
+    }
+    let mut there: SmallVec<[(&Arc<WorkerSession>, u64); 4]> = SmallVec::new();
+    for operand in operands {
+        let Operand::Tensor(t) = operand else {
+            continue;
+        };
+        let elements: usize = t.shape().map_or(0, |s| s.iter().product());
+        let bytes = (elements * t.dtype().size()) as u64;
+        let worker = t.worker()?;
+        match there.iter_mut().find(|(w, _)| Arc::ptr_eq(w, worker)) {
+            Some((_, sum)) => *sum += bytes,
+            None => there.push((worker, bytes)),
+        }
+    }
+    let all = there.iter().map(|(_, bytes)| bytes).sum();
+    // Of equals the first operand's.
+    let most = there.iter().rev().max_by_key(|(_, bytes)| *bytes)?;
+    Some((most.0.clone(), Placed::Operands(most.1, all)))
+}

@@ -1,0 +1,280 @@
+//! Issuing ops for the methods of tensors and devices: operands brought to one dtype, attributes that were given.
+
+use std::panic::Location;
+use std::sync::Arc;
+
+use convoke_common::dtype::promote;
+use convoke_common::error::{Code, Error, Result, Site};
+use convoke_common::graph::{Attr, Attrs};
+use convoke_common::{DType, Tensor as HostTensor};
+use smallvec::SmallVec;
+
+use super::Tensor;
+use super::apply::{Made, Operand, apply};
+use super::args::{Arg, ArgKind, Axes, HostArg, OptArg, OptHostArg, Scalar};
+use crate::device::Device;
+
+/// An operand, and whether its dtype is brought to that of others.
+pub(super) enum Given<'a> {
+    /// As it is.
+    Strict(Operand<'a>),
+    /// Brought to the dtype of all joint operands.
+    Joint(ArgKind<'a>),
+}
+
+pub(super) fn strict(tensor: &Tensor) -> Given<'_> {
+    Given::Strict(Operand::Tensor(tensor))
+}
+
+pub(super) fn optional(tensor: Option<&Tensor>) -> Given<'_> {
+    Given::Strict(tensor.map_or(Operand::None, Operand::Tensor))
+}
+
+pub(super) fn joint<'a>(arg: impl Into<Arg<'a>>) -> Given<'a> {
+    Given::Joint(arg.into().0)
+}
+
+pub(super) fn optional_joint<'a>(arg: impl Into<OptArg<'a>>) -> Given<'a> {
+    Given::Joint(arg.into().0)
+}
+
+pub(super) fn host<'a>(arg: impl Into<HostArg<'a>>) -> Result<Given<'a>> {
+    arg.into().operand().map(Given::Strict)
+}
+
+pub(super) fn optional_host<'a>(arg: impl Into<OptHostArg<'a>>) -> Result<Given<'a>> {
+    arg.into().operand().map(Given::Strict)
+}
+
+/// The dtype that tensors of these dtypes and numbers are brought to; none without a tensor. See [`Arg`].
+fn common(operands: &[Given<'_>]) -> Option<DType> {
+    let joint = |g: &Given<'_>| match g {
+        Given::Joint(ArgKind::Tensor(t)) => Some(t.dtype()),
+        _ => None,
+    };
+    let tensors = operands.iter().filter_map(joint).reduce(promote)?;
+    let numbers = operands.iter().filter_map(|g| match g {
+        Given::Joint(ArgKind::Scalar(s)) => Some(*s),
+        _ => None,
+    });
+    Some(numbers.fold(tensors, beside))
+}
+
+/// The dtype that a number of the program makes of tensors of `dtype`.
+fn beside(dtype: DType, number: Scalar) -> DType {
+    match number {
+        Scalar::Float(_) if !dtype.is_float() => DType::F64,
+        Scalar::Int(_) if dtype == DType::Bool => DType::I64,
+        _ => dtype,
+    }
+}
+
+/// Adds the place of the call.
+fn located(error: Error, op: &str, operands: &[Given<'_>], at: &Location<'_>) -> Error {
+    let operands = operands.iter().filter_map(|g| match g {
+        Given::Strict(Operand::Tensor(t)) | Given::Joint(ArgKind::Tensor(t)) => {
+            Some(t.ty().to_string())
+        }
+        Given::Strict(Operand::Value(t)) => Some(t.signature()),
+        _ => None,
+    });
+    error.at(Site {
+        op: Some(op.to_owned()),
+        operands: operands.collect(),
+        origin: Some(format!("{}:{}", at.file(), at.line())),
+        ..Site::default()
+    })
+}
+
+/// Issues an op.
+#[track_caller]
+pub(super) fn several(
+    op: &str,
+    attrs: Attrs,
+    operands: &[Given<'_>],
+    outputs: usize,
+) -> Result<Made> {
+    let at = Location::caller();
+    if u8::try_from(outputs).is_err() {
+        let msg = format!("an op has at most {} outputs, not {outputs}", u8::MAX);
+        let error = Error::new(Code::InvalidArgument, msg);
+        return Err(located(error, op, operands, at));
+    }
+    let common = common(operands);
+    let mut casts: SmallVec<[Tensor; 2]> = SmallVec::new();
+    for operand in operands {
+        if let (Given::Joint(ArgKind::Tensor(t)), Some(to)) = (operand, common)
+            && t.dtype() != to
+        {
+            casts.push(cast(t, to)?);
+        }
+    }
+    let mut casts = casts.iter();
+    let mut given: SmallVec<[Operand<'_>; 5]> = SmallVec::new();
+    for operand in operands {
+        given.push(match operand {
+            Given::Strict(Operand::Tensor(t)) => Operand::Tensor(t),
+            Given::Strict(Operand::Value(t)) => Operand::Value(t.clone()),
+            Given::Joint(ArgKind::Tensor(t)) if common.is_some_and(|to| to != t.dtype()) => {
+                casts.next().map_or(Operand::Tensor(t), Operand::Tensor)
+            }
+            Given::Joint(ArgKind::Tensor(t)) => Operand::Tensor(t),
+            Given::Joint(ArgKind::Scalar(s)) => {
+                let value = s.to_tensor(common.unwrap_or(DType::F64));
+                Operand::Value(value.map_err(|e| located(e, op, operands, at))?)
+            }
+            Given::Strict(Operand::None) | Given::Joint(ArgKind::None) => Operand::None,
+        });
+    }
+    apply(op, attrs, &given, outputs)
+}
+
+/// The tensor with elements of another dtype.
+#[track_caller]
+pub(super) fn cast(tensor: &Tensor, to: DType) -> Result<Tensor> {
+    let attrs = attrs([("to", dtype(to))]);
+    first(apply("Cast", attrs, &[Operand::Tensor(tensor)], 1)?)
+}
+
+fn first(made: Made) -> Result<Tensor> {
+    made.into_iter().next().ok_or_else(no_output)
+}
+
+fn no_output() -> Error {
+    Error::internal("an op without outputs")
+}
+
+/// Issues an op with one output.
+#[track_caller]
+pub(super) fn one(op: &str, attrs: Attrs, operands: &[Given<'_>]) -> Result<Tensor> {
+    first(several(op, attrs, operands, 1)?)
+}
+
+/// Issues an op with two outputs.
+#[track_caller]
+pub(super) fn two(op: &str, attrs: Attrs, operands: &[Given<'_>]) -> Result<(Tensor, Tensor)> {
+    let mut made = several(op, attrs, operands, 2)?.into_iter();
+    made.next().zip(made.next()).ok_or_else(no_output)
+}
+
+/// Issues an op with three outputs.
+#[track_caller]
+pub(super) fn three(
+    op: &str,
+    attrs: Attrs,
+    operands: &[Given<'_>],
+) -> Result<(Tensor, Tensor, Tensor)> {
+    let mut made = several(op, attrs, operands, 3)?.into_iter();
+    match (made.next(), made.next(), made.next()) {
+        (Some(a), Some(b), Some(c)) => Ok((a, b, c)),
+        _ => Err(no_output()),
+    }
+}
+
+/// Issues an op without operands of a device on `device`.
+#[track_caller]
+pub(super) fn create(
+    device: &Device,
+    op: &str,
+    attrs: Attrs,
+    operands: &[Given<'_>],
+) -> Result<Tensor> {
+    let operands = operands.iter().map(|g| match g {
+        Given::Strict(Operand::Tensor(t)) => Operand::Tensor(t),
+        Given::Strict(Operand::Value(t)) => Operand::Value(t.clone()),
+        _ => Operand::None,
+    });
+    let operands: SmallVec<[Operand<'_>; 4]> = operands.collect();
+    device.create(op, attrs, &operands)
+}
+
+/// A number for an op as an element of `dtype`.
+#[track_caller]
+pub(super) fn number(op: &str, number: Scalar, dtype: DType) -> Result<HostTensor> {
+    let at = Location::caller();
+    let tensor = number.to_tensor(dtype);
+    tensor.map_err(|e| located(e, op, &[], at))
+}
+
+/// The attributes that were given.
+pub(super) fn attrs<const N: usize>(all: [(&str, Option<Attr>); N]) -> Attrs {
+    let given = all.into_iter().filter_map(|(name, v)| Some((name, v?)));
+    given.fold(Attrs::default(), |attrs, (name, v)| attrs.with(name, v))
+}
+
+pub(super) fn int(v: impl Into<Option<i64>>) -> Option<Attr> {
+    v.into().map(Attr::Int)
+}
+
+pub(super) fn flag(v: impl Into<Option<bool>>) -> Option<Attr> {
+    v.into().map(|v| Attr::Int(v.into()))
+}
+
+pub(super) fn float(v: impl Into<Option<f32>>) -> Option<Attr> {
+    v.into().map(Attr::Float)
+}
+
+pub(super) fn text<'a>(v: impl Into<Option<&'a str>>) -> Option<Attr> {
+    v.into().map(|v| Attr::Str(Arc::from(v)))
+}
+
+pub(super) fn ints(v: impl Into<Vec<i64>>) -> Option<Attr> {
+    Some(Attr::Ints(v.into()))
+}
+
+pub(super) fn axes(v: impl Into<Axes>) -> Option<Attr> {
+    v.into().0.map(Attr::Ints)
+}
+
+/// An empty list stands for none.
+pub(super) fn list(v: Vec<i64>) -> Option<Attr> {
+    (!v.is_empty()).then_some(Attr::Ints(v))
+}
+
+pub(super) fn value(v: impl Into<Option<HostTensor>>) -> Option<Attr> {
+    v.into().map(Attr::Tensor)
+}
+
+pub(super) fn dtype(v: impl Into<Option<DType>>) -> Option<Attr> {
+    v.into().map(Attr::DType)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_weak_as_numpys() {
+        let (yes, two, half) = (Scalar::Bool(true), Scalar::Int(2), Scalar::Float(0.5));
+        for (dtype, number, want) in [
+            (DType::F32, half, DType::F32),
+            (DType::F16, two, DType::F16),
+            (DType::BF16, half, DType::BF16),
+            (DType::I32, two, DType::I32),
+            (DType::U8, two, DType::U8),
+            (DType::I8, half, DType::F64),
+            (DType::I64, half, DType::F64),
+            (DType::I64, yes, DType::I64),
+            (DType::Bool, yes, DType::Bool),
+            (DType::Bool, two, DType::I64),
+            (DType::Bool, half, DType::F64),
+        ] {
+            assert_eq!(beside(dtype, number), want, "{dtype} with {number:?}");
+        }
+    }
+
+    #[test]
+    fn attributes_that_were_not_given_are_absent() {
+        let given = attrs([
+            ("axis", int(-1)),
+            ("keepdims", flag(None)),
+            ("alpha", float(0.5)),
+            ("perm", axes(None)),
+            ("pads", list(vec![])),
+            ("mode", text("edge")),
+        ]);
+        let names: Vec<&str> = given.0.keys().map(|k| &**k).collect();
+        assert_eq!(names, ["alpha", "axis", "mode"]);
+        assert_eq!(given.int("axis", 0), -1);
+    }
+}

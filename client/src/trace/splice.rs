@@ -1,0 +1,225 @@
+//! A graph that was made elsewhere as a part of a trace.
+//!
+//! Types are inferred again, from those of the operands: so a model whose axes are dynamic has the sizes, or the symbols,
+//! that it is applied to.
+
+use std::collections::BTreeMap;
+use std::panic::Location;
+use std::sync::Arc;
+
+use convoke_common::Dim;
+use convoke_common::Tensor as HostTensor;
+use convoke_common::error::{Code, Error, Result, Site};
+use convoke_common::graph::{Function, Literal, Node, TensorType, ValueId};
+use convoke_common::ops::{self, HostValue, Inferred};
+use convoke_models::Source;
+
+use super::{State, Symbolic, Trace};
+use crate::tensor::Tensor;
+
+/// The files that a trace's literals are ranges of.
+#[derive(Default)]
+pub(super) struct Files {
+    pub sources: Vec<Source>,
+    /// Values of ranges by artifact, offset and type: a model that is applied twice has its weights once.
+    ranges: BTreeMap<(u32, u64, String), ValueId>,
+}
+
+/// What is known of a value of the graph.
+struct Known<'g> {
+    id: ValueId,
+    ty: TensorType,
+    host: Option<HostValue>,
+    literal: Option<&'g HostTensor>,
+}
+
+impl Trace {
+    /// Adds `graph`, of the files `sources`, with its parameters bound to `operands`; gives its results.
+    pub fn splice(
+        self: &Arc<Trace>,
+        graph: &Function,
+        sources: &[Source],
+        operands: &[Tensor],
+        at: &Location<'_>,
+    ) -> Result<Vec<Tensor>> {
+        let mut known: Vec<Option<Known<'_>>> = graph.values.iter().map(|_| None).collect();
+        for (param, t) in graph.params.iter().zip(operands) {
+            known[param.ix()] = Some(Known {
+                id: self.value_of(t)?,
+                ty: t.ty(),
+                host: t.traced().and_then(|s| s.host.clone()),
+                literal: None,
+            });
+        }
+        let scope = crate::device::scope();
+        let mut guard = self.state();
+        let state = &mut *guard;
+        state.open()?;
+        let artifacts = state.artifacts(graph, sources);
+        for (value, literal) in &graph.literals {
+            known[value.ix()] = Some(state.literal(graph, *value, literal, &artifacts)?);
+        }
+        for node in &graph.nodes {
+            let name = state.name(&node.name);
+            let inferred = infer(graph, node, &name, &known);
+            let inferred = inferred.map_err(|e| located(e, node, at))?;
+            if let Some(device) = &scope {
+                state.pins.push((name.clone(), device.worker().to_owned()));
+            }
+            let inputs = node.inputs.iter().map(|v| match v {
+                None => Ok(None),
+                Some(v) => Ok(Some(defined(graph, &known, *v)?.id)),
+            });
+            let inputs: Result<Vec<Option<ValueId>>> = inputs.collect();
+            let mut outputs = Vec::new();
+            for (i, (value, out)) in node.outputs.iter().zip(inferred).enumerate() {
+                let id = state
+                    .function
+                    .add_value(format!("{name}.{i}"), out.ty.clone());
+                outputs.push(id);
+                known[value.ix()] = Some(Known {
+                    id,
+                    ty: out.ty,
+                    host: out.value,
+                    literal: None,
+                });
+            }
+            state.function.nodes.push(Node {
+                name: name.into(),
+                inputs: inputs?,
+                outputs,
+                ..node.clone()
+            });
+        }
+        drop(guard);
+        let results = graph.results.iter().map(|(_, value)| {
+            let known = defined(graph, &known, *value)?;
+            Ok(Tensor::symbolic(Symbolic {
+                trace: self.clone(),
+                value: known.id,
+                shape: known.ty.fixed_shape(),
+                ty: known.ty.clone(),
+                host: known.host.clone(),
+            }))
+        });
+        results.collect()
+    }
+}
+
+impl State {
+    /// The numbers that the graph's artifacts have in the trace.
+    fn artifacts(&mut self, graph: &Function, sources: &[Source]) -> Vec<u32> {
+        let mut numbers = Vec::new();
+        for meta in &graph.artifacts {
+            let all = &mut self.function.artifacts;
+            let known = all.iter().position(|a| a.id == meta.id);
+            numbers.push(known.unwrap_or(all.len()) as u32);
+            if known.is_none() {
+                all.push(meta.clone());
+                let of = sources.iter().filter(|s| s.meta().id == meta.id);
+                self.files.sources.extend(of.cloned());
+            }
+        }
+        numbers
+    }
+
+    fn literal<'g>(
+        &mut self,
+        graph: &'g Function,
+        value: ValueId,
+        literal: &'g Literal,
+        artifacts: &[u32],
+    ) -> Result<Known<'g>> {
+        let (own, ty) = (graph.value(value), graph.ty(value).clone());
+        let (literal, key) = match literal {
+            Literal::Inline(_) => (literal.clone(), None),
+            Literal::Range {
+                artifact,
+                offset,
+                len,
+            } => {
+                let none = || Error::internal("a range of no artifact");
+                let number = artifacts.get(*artifact as usize).ok_or_else(none)?;
+                let moved = Literal::Range {
+                    artifact: *number,
+                    offset: *offset,
+                    len: *len,
+                };
+                (moved, Some((*number, *offset, ty.to_string())))
+            }
+        };
+        let there = key.as_ref().and_then(|k| self.files.ranges.get(k));
+        let id = match there {
+            Some(id) => *id,
+            None => {
+                let name = self.name(&format!("constant '{}'", own.name));
+                let id = self.function.add_value(name, ty.clone());
+                self.function.literals.push((id, literal.clone()));
+                if let Some(key) = key {
+                    self.files.ranges.insert(key, id);
+                }
+                id
+            }
+        };
+        let inline = graph.inline(value);
+        Ok(Known {
+            id,
+            ty,
+            host: inline.and_then(ops::host_value),
+            literal: inline,
+        })
+    }
+}
+
+fn defined<'k, 'g>(
+    graph: &Function,
+    known: &'k [Option<Known<'g>>],
+    value: ValueId,
+) -> Result<&'k Known<'g>> {
+    let known = known.get(value.ix()).and_then(Option::as_ref);
+    known.ok_or_else(|| {
+        let msg = format!("value {} of {} is not defined", value.0, graph.name);
+        Error::new(Code::InvalidGraph, msg)
+    })
+}
+
+/// What a node, of this name in the trace, gives of what is known.
+fn infer(
+    graph: &Function,
+    node: &Node,
+    name: &str,
+    known: &[Option<Known<'_>>],
+) -> Result<Vec<Inferred>> {
+    let unsupported = || {
+        let msg = format!("op '{}' is not supported", node.op);
+        Error::new(Code::UnsupportedOp, msg)
+    };
+    let def = ops::lookup(&node.op).ok_or_else(unsupported)?;
+    let mut inputs = Vec::new();
+    for value in &node.inputs {
+        inputs.push(match value {
+            None => None,
+            Some(v) => {
+                let known = defined(graph, known, *v)?;
+                Some(ops::Operand {
+                    ty: &known.ty,
+                    value: known.host.as_ref(),
+                    tensor: known.literal,
+                })
+            }
+        });
+    }
+    let fresh = |output: usize, axis: usize| Dim::sym(&format!("{name}.{output}#{axis}"));
+    let inferred = ops::infer_op(def, &node.attrs, &inputs, node.outputs.len(), &fresh);
+    inferred.map_err(|e| Error::new(Code::InvalidInput, e.to_string()))
+}
+
+/// Adds the node, and the line that applies the graph.
+fn located(error: Error, node: &Node, at: &Location<'_>) -> Error {
+    error.at(Site {
+        node: Some(node.name.to_string()),
+        op: Some(node.op.to_string()),
+        origin: Some(format!("{}:{}", at.file(), at.line())),
+        ..Site::default()
+    })
+}

@@ -1,0 +1,235 @@
+//! Control flow on devices: the same eagerly, and within functions.
+#![cfg(feature = "embedded")]
+#![allow(clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use convoke::{
+    Cluster, Code, Embedded, HostTensor, Result, Tensor, cond, for_loop, scan, while_loop,
+};
+
+async fn cluster(workers: usize) -> Cluster {
+    Embedded::new(workers).threads(1).start().await.unwrap()
+}
+
+/// What `f` makes of these tensors: issued op by op, and as a function, the operands on one worker or on two.
+async fn check(
+    operands: &[HostTensor],
+    f: fn(&[Tensor]) -> Result<Vec<Tensor>>,
+    want: &[HostTensor],
+) {
+    let cluster = cluster(2).await;
+    for devices in [["w0", "w0"], ["w0", "w1"]] {
+        let each = operands.iter().zip(devices.iter().cycle());
+        let put = each.map(|(t, d)| cluster.device(d).unwrap().put(t.clone()).unwrap());
+        let put: Vec<Tensor> = put.collect();
+        let eager = f(&put).unwrap();
+        let traced = cluster.function(f).call(&put).await.unwrap();
+        for made in [eager, traced] {
+            assert_eq!(made.len(), want.len());
+            for (t, want) in made.iter().zip(want) {
+                assert_eq!(t.fetch::<HostTensor>().await.unwrap(), *want, "{devices:?}");
+            }
+        }
+    }
+    cluster.shutdown().await;
+}
+
+fn floats(shape: &[usize], data: &[f32]) -> HostTensor {
+    HostTensor::from_slice(shape, data).unwrap()
+}
+
+fn ints(shape: &[usize], data: &[i64]) -> HostTensor {
+    HostTensor::from_slice(shape, data).unwrap()
+}
+
+#[tokio::test]
+async fn one_branch_runs() {
+    let f = |t: &[Tensor]| {
+        let positive = t[0].reduce_sum(None, false, None)?.greater(0.0)?;
+        // The other branch would fail: a division of integers by zero.
+        let other = t[1].clone();
+        cond(
+            &positive,
+            &t[..1],
+            |t| Ok(vec![t[0].mul(2.0)?, other.add(1)?]),
+            |t| Ok(vec![t[0].neg()?, other.div(&other.sub(&other)?)?]),
+        )
+    };
+    check(
+        &[floats(&[3], &[1.0, 2.0, 3.0]), ints(&[1], &[7])],
+        f,
+        &[floats(&[3], &[2.0, 4.0, 6.0]), ints(&[1], &[8])],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_loop_runs_as_long_as_its_condition_holds() {
+    // Collatz: steps until 1.
+    let f = |t: &[Tensor]| {
+        while_loop(
+            t,
+            |t| t[0].greater(1),
+            |t| {
+                let even = t[0].mod_(2, None)?.equal(0)?;
+                let next = cond(
+                    &even,
+                    &t[..1],
+                    |t| Ok(vec![t[0].div(2)?]),
+                    |t| Ok(vec![t[0].mul(3)?.add(1)?]),
+                )?;
+                Ok(vec![next[0].clone(), t[1].add(1)?])
+            },
+        )
+    };
+    let scalar = |n: i64| ints(&[], &[n]);
+    check(&[scalar(27), scalar(0)], f, &[scalar(1), scalar(111)]).await;
+    // None at all.
+    check(&[scalar(1), scalar(5)], f, &[scalar(1), scalar(5)]).await;
+}
+
+#[tokio::test]
+async fn a_counted_loop_takes_tensors_from_outside() {
+    let f = |t: &[Tensor]| {
+        let weight = t[1].clone();
+        for_loop(3, &t[..1], |i, t| {
+            let i = i.cast(convoke::DType::F32)?;
+            Ok(vec![t[0].matmul(&weight)?.add(&i)?])
+        })
+    };
+    let (x, w) = (
+        floats(&[1, 2], &[1.0, 2.0]),
+        floats(&[2, 2], &[0.0, 1.0, 1.0, 0.0]),
+    );
+    check(&[x, w], f, &[floats(&[1, 2], &[5.0, 4.0])]).await;
+}
+
+#[tokio::test]
+async fn sizes_may_change_in_a_loop() {
+    let f = |t: &[Tensor]| {
+        for_loop(&t[1], &t[..1], |_, t| {
+            Ok(vec![Tensor::concat(&[&t[0], &t[0]], 0)?])
+        })
+    };
+    check(
+        &[floats(&[1], &[2.5]), ints(&[], &[3])],
+        f,
+        &[floats(&[8], &[2.5; 8])],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_scan_collects() {
+    // Running sums and products of rows.
+    let f = |t: &[Tensor]| {
+        let (last, all) = scan(&t[..1], &t[1..], |state, x| {
+            let sum = state[0].add(&x[0])?;
+            Ok((vec![sum.clone()], vec![sum, x[0].mul(&x[0])?]))
+        })?;
+        Ok(last.into_iter().chain(all).collect())
+    };
+    check(
+        &[
+            floats(&[2], &[10.0, 20.0]),
+            floats(&[3, 2], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]),
+        ],
+        f,
+        &[
+            floats(&[2], &[19.0, 32.0]),
+            floats(&[3, 2], &[11.0, 22.0, 14.0, 26.0, 19.0, 32.0]),
+            floats(&[3, 2], &[1.0, 4.0, 9.0, 16.0, 25.0, 36.0]),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn what_does_not_fit_is_told_at_the_call() {
+    let cluster = cluster(1).await;
+    let device = cluster.device("w0").unwrap();
+    let x = device.put(floats(&[2], &[1.0, 2.0])).unwrap();
+    let yes = device
+        .put(HostTensor::from_bools(&[], &[true]).unwrap())
+        .unwrap();
+    let check = |made: Result<Vec<Tensor>>, want: &str| {
+        let line = line!() - 1;
+        let e = made.unwrap_err();
+        assert!(e.to_string().contains(want), "{line}: {e}");
+    };
+    let own = |t: &[Tensor]| Ok(t.to_vec());
+    let t = std::slice::from_ref(&x);
+    check(
+        cond(&x, t, own, own),
+        "operand 'cond' is f32; it must be one of bool",
+    );
+    check(
+        cond(&yes, t, own, |_| Ok(vec![])),
+        "yields 1 results, the other 0",
+    );
+    check(
+        cond(&yes, t, own, |t| Ok(vec![t[0].greater(0.0)?])),
+        "result 0 is f32[2] in one branch, bool[2] in the other",
+    );
+    check(
+        for_loop(2, t, |_, t| Ok(vec![t[0].cast(convoke::DType::F64)?])),
+        "carried value 0 is f32[2]",
+    );
+    check(
+        for_loop(2, t, |_, _| Ok(vec![])),
+        "yields 0 tensors, 1 are carried",
+    );
+    check(while_loop(t, |t| t[0].add(1.0), own), "must be one of bool");
+    check(
+        scan(&[], std::slice::from_ref(&yes), |_, x| {
+            Ok((vec![], x.to_vec()))
+        })
+        .map(|r| r.1),
+        "no axis to scan",
+    );
+    // What the body itself gets wrong is told at the body's line.
+    let e = for_loop(2, t, |_, t| Ok(vec![t[0].matmul(&t[0].reshape([3])?)?])).unwrap_err();
+    assert!(
+        e.to_string().contains("Reshape") && e.to_string().contains("control.rs"),
+        "{e}"
+    );
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn an_error_in_a_loop_names_its_op_and_line() {
+    let cluster = cluster(1).await;
+    let device = cluster.device("w0").unwrap();
+    let start = device.put(ints(&[], &[3])).unwrap();
+    let line = line!() + 1;
+    let body = |_: &Tensor, t: &[Tensor]| Ok(vec![t[0].sub(1)?.add(&t[0].div(&t[0])?)?.sub(1)?]);
+    let f = move |t: &[Tensor]| for_loop(9, t, body);
+    let eager = f(std::slice::from_ref(&start)).unwrap();
+    let eager = eager[0].fetch::<HostTensor>().await.unwrap_err();
+    let called = cluster.function(f).call(&[start]).await.unwrap_err();
+    for e in [eager, called] {
+        assert_eq!(e.code, Code::KernelFailed, "{e}");
+        let site = e.site.unwrap();
+        assert_eq!(site.op.as_deref(), Some("Div"));
+        assert!(site.node.unwrap().contains(&format!("control.rs:{line}")));
+    }
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_loop_without_end_is_ended() {
+    let cluster = cluster(1).await;
+    let device = cluster.device("w0").unwrap();
+    let x = device.put(ints(&[], &[0])).unwrap();
+    let f = cluster
+        .function(|t| while_loop(t, |t| t[0].greater_or_equal(0), |t| Ok(vec![t[0].mul(1)?])));
+    f.plan(std::slice::from_ref(&x)).await.unwrap();
+    let call = f.call(std::slice::from_ref(&x));
+    let cut = tokio::time::timeout(Duration::from_millis(200), call).await;
+    assert!(cut.is_err());
+    // The worker is free again.
+    let next = x.add(1).unwrap();
+    assert_eq!(next.fetch::<HostTensor>().await.unwrap(), ints(&[], &[1]));
+    cluster.shutdown().await;
+}

@@ -1,0 +1,167 @@
+//! Eager tensors on an embedded cluster.
+#![cfg(feature = "embedded")]
+#![allow(clippy::unwrap_used)]
+
+use convoke::{Cluster, Code, DType, Embedded, Operand, Tensor, with_device};
+use ndarray::{ArrayD, array};
+
+async fn cluster(workers: usize) -> Cluster {
+    Embedded::new(workers).threads(1).start().await.unwrap()
+}
+
+#[track_caller]
+fn op(name: &str, operands: &[&Tensor]) -> convoke::Result<Tensor> {
+    let operands: Vec<_> = operands.iter().map(|t| Operand::Tensor(t)).collect();
+    convoke::issue(name, Default::default(), &operands, 1).map(|mut made| made.remove(0))
+}
+
+#[tokio::test]
+async fn values_go_there_and_come_back() {
+    let cluster = cluster(2).await;
+    let (a, b) = (
+        cluster.device("w0").unwrap(),
+        cluster.device("w1/cpu:0").unwrap(),
+    );
+    let x = a.put(array![[1f32, 2.], [3., 4.]]).unwrap();
+    assert_eq!((x.dtype(), x.shape()), (DType::F32, Some(&[2, 2][..])));
+    let y = op("Add", &[&x, &x]).unwrap();
+    let back: ArrayD<f32> = y.fetch().await.unwrap();
+    assert_eq!(back, array![[2f32, 4.], [6., 8.]].into_dyn());
+    // Large enough to have a stream of its own, there and from worker to worker.
+    let large: Vec<f32> = (0..100_000).map(|i| i as f32).collect();
+    let x = a.put(&large).unwrap();
+    let moved = x.to(&b).unwrap();
+    assert_eq!(moved.device(), Some(b.clone()));
+    let z = op("Neg", &[&moved]).unwrap();
+    let z: Vec<f32> = z.fetch().await.unwrap();
+    assert!(z.iter().zip(&large).all(|(z, x)| *z == -x));
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn operands_elsewhere_come_to_where_most_bytes_are() {
+    let cluster = cluster(2).await;
+    let (a, b) = (cluster.device("w0").unwrap(), cluster.device("w1").unwrap());
+    let (x, y) = (a.put([1f32, 2., 3.]).unwrap(), b.put(10f32).unwrap());
+    let z = op("Mul", &[&y, &x]).unwrap();
+    assert_eq!(z.device(), Some(a.clone()));
+    assert!(
+        z.explain().contains("12 of 16 operand bytes were there"),
+        "{}",
+        z.explain()
+    );
+    assert_eq!(z.fetch::<Vec<f32>>().await.unwrap(), [10., 20., 30.]);
+    let z = with_device(&b, || op("Mul", &[&y, &x])).unwrap();
+    assert_eq!(z.device(), Some(b.clone()));
+    assert_eq!(z.fetch::<Vec<f32>>().await.unwrap(), [10., 20., 30.]);
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn what_can_be_known_fails_at_the_call() {
+    let cluster = cluster(1).await;
+    let a = cluster.device("cpu").unwrap();
+    let (x, y) = (a.put([1f32, 2.]).unwrap(), a.put([1f32, 2., 3.]).unwrap());
+    let e = op("Add", &[&x, &y]).unwrap_err();
+    let line = line!() - 1;
+    assert_eq!(e.code, Code::InvalidInput);
+    let site = e.site.clone().unwrap();
+    assert_eq!(site.op.as_deref(), Some("Add"));
+    assert_eq!(site.operands, ["f32[2]", "f32[3]"]);
+    assert_eq!(site.origin, Some(format!("{}:{line}", file!())));
+    assert_eq!(cluster.device("w9").unwrap_err().code, Code::NotFound);
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_failure_poisons_what_depends_on_it_and_nothing_else() {
+    let cluster = cluster(2).await;
+    let (a, b) = (cluster.device("w0").unwrap(), cluster.device("w1").unwrap());
+    let (x, at) = (a.put([1f32, 2.]).unwrap(), a.put([5i64]).unwrap());
+    let bad = op("Gather", &[&x, &at]).unwrap();
+    let line = line!() - 1;
+    let after = op("Neg", &[&op("Neg", &[&bad]).unwrap()]).unwrap();
+    let elsewhere = op("Neg", &[&bad.to(&b).unwrap()]).unwrap();
+    let fine = op("Neg", &[&x]).unwrap();
+    for poisoned in [&bad, &after, &elsewhere] {
+        let e = poisoned.fetch::<Vec<f32>>().await.unwrap_err();
+        let site = e.site.clone().unwrap();
+        assert_eq!(
+            (e.code, site.worker.as_deref()),
+            (Code::KernelFailed, Some("w0")),
+            "{e}"
+        );
+        assert_eq!(site.origin, Some(format!("{}:{line}", file!())), "{e}");
+        assert_eq!(site.op.as_deref(), Some("Gather"));
+    }
+    assert_eq!(fine.fetch::<Vec<f32>>().await.unwrap(), [-1., -2.]);
+    assert_eq!(a.synchronize().await.unwrap_err().code, Code::KernelFailed);
+    a.synchronize().await.unwrap();
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn memory_is_known_by_line_and_freed_with_the_handle() {
+    let cluster = cluster(1).await;
+    let a = cluster.device("w0").unwrap();
+    let x = a.put(vec![0f32; 1000]).unwrap();
+    let line = line!() - 1;
+    let y = op("Add", &[&x, &x]).unwrap();
+    let held = cluster.memory().await.unwrap();
+    assert_eq!(held.iter().map(|h| h.bytes).sum::<u64>(), 8000);
+    let of_line = held
+        .iter()
+        .find(|h| h.origin == format!("{}:{line}", file!()));
+    assert_eq!(
+        of_line.map(|h| (h.handles, h.bytes)),
+        Some((1, 4000)),
+        "{held:?}"
+    );
+    drop((x, y));
+    assert_eq!(cluster.memory().await.unwrap(), []);
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn issuing_is_bounded_and_room_is_told() {
+    let cluster = cluster(1).await;
+    let a = cluster.device("w0").unwrap();
+    let one = a.put(1f32).unwrap();
+    let mut x = a.put(0f32).unwrap();
+    for _ in 0..200_000 {
+        x = match op("Add", &[&x, &one]) {
+            Ok(x) => x,
+            Err(e) => {
+                assert_eq!(e.code, Code::WouldBlock, "{e}");
+                a.ready().await.unwrap();
+                op("Add", &[&x, &one]).unwrap()
+            }
+        };
+    }
+    assert_eq!(x.fetch::<f32>().await.unwrap(), 200_000.);
+    let stats = a.cache();
+    assert!(stats.hits > 199_000 && stats.misses < 10, "{stats:?}");
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_late_failure_passes_through_many_moves() {
+    let cluster = cluster(2).await;
+    let (a, b) = (cluster.device("w0").unwrap(), cluster.device("w1").unwrap());
+    let x = a.put(vec![0.5f32; 1 << 16]).unwrap();
+    let mut slow = x.clone();
+    for _ in 0..200 {
+        slow = op("Tanh", &[&slow]).unwrap();
+    }
+    // Fails once all is issued.
+    let at = a.put([1i64 << 40]).unwrap();
+    let mut bad = op("Gather", &[&slow, &at]).unwrap();
+    for _ in 0..4 {
+        bad = bad.to(&b).unwrap().to(&a).unwrap();
+    }
+    let fetched = bad.fetch::<Vec<f32>>();
+    let ended = tokio::time::timeout(std::time::Duration::from_secs(30), fetched).await;
+    let e = ended.expect("it ends").unwrap_err();
+    assert_eq!(e.code, Code::KernelFailed, "{e}");
+    cluster.shutdown().await;
+}

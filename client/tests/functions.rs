@@ -1,0 +1,384 @@
+//! Traced functions on an embedded cluster.
+#![cfg(feature = "embedded")]
+#![allow(clippy::unwrap_used)]
+
+use std::sync::{Arc, OnceLock};
+
+use convoke::{Attr, Attrs, Cluster, Code, Embedded, Function, HostTensor, Operand, Tensor};
+
+async fn cluster(workers: usize) -> Cluster {
+    Embedded::new(workers).threads(1).start().await.unwrap()
+}
+
+#[track_caller]
+fn op(name: &str, operands: &[&Tensor]) -> convoke::Result<Tensor> {
+    with(name, Attrs::default(), operands)
+}
+
+#[track_caller]
+fn with(name: &str, attrs: Attrs, operands: &[&Tensor]) -> convoke::Result<Tensor> {
+    let operands: Vec<_> = operands.iter().map(|t| Operand::Tensor(t)).collect();
+    convoke::issue(name, attrs, &operands, 1).map(|mut made| made.remove(0))
+}
+
+/// The line of the product in [`layer`].
+const PRODUCT: u32 = line!() + 3;
+
+fn layer(t: &[Tensor]) -> convoke::Result<Vec<Tensor>> {
+    let h = op("Relu", &[&op("MatMul", &[&t[0], &t[1]])?])?;
+    let last = Attrs::default().with("axis", Attr::Int(-1));
+    Ok(vec![with("Softmax", last, &[&h])?, h])
+}
+
+fn numbers(count: usize, step: f32) -> Vec<f32> {
+    (0..count).map(|i| (i as f32 * step).sin()).collect()
+}
+
+async fn operands(cluster: &Cluster, devices: [&str; 2]) -> [Tensor; 2] {
+    let x = HostTensor::from_slice(&[4, 8], &numbers(32, 0.37)).unwrap();
+    let w = HostTensor::from_slice(&[8, 16], &numbers(128, 0.71)).unwrap();
+    let at = devices.map(|d| cluster.device(d).unwrap());
+    [at[0].put(x).unwrap(), at[1].put(w).unwrap()]
+}
+
+#[tokio::test]
+async fn a_function_has_the_bits_of_its_ops_one_by_one() {
+    let cluster = cluster(3).await;
+    let f = cluster.function(layer);
+    for devices in [["w0", "w0"], ["w0", "w1"], ["w2", "w1"]] {
+        let t = operands(&cluster, devices).await;
+        let eager = layer(&t).unwrap();
+        let called = f.call(&t).await.unwrap();
+        for (e, c) in eager.iter().zip(&called) {
+            let (e, c): (Vec<f32>, Vec<f32>) = (e.fetch().await.unwrap(), c.fetch().await.unwrap());
+            assert_eq!(e, c, "{devices:?}");
+        }
+        // Handles out are handles in.
+        let again = op("Neg", &[&called[1]]).unwrap();
+        assert_eq!(again.fetch::<Vec<f32>>().await.unwrap().len(), 64);
+    }
+    assert_eq!(f.traces(), 3);
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn placement_inside_is_kept() {
+    let cluster = cluster(2).await;
+    let b = cluster.device("w1").unwrap();
+    let on = b.clone();
+    let f = cluster.function(move |t| {
+        let h = op("MatMul", &[&t[0], &t[1]])?.on(&on)?;
+        Ok(vec![op("Relu", &[&h])?])
+    });
+    let t = operands(&cluster, ["w0", "w0"]).await;
+    let plan = f.plan(&t).await.unwrap();
+    assert_eq!(plan.parts.len(), 2, "{plan:?}");
+    let out = f.call(&t).await.unwrap();
+    let (eager, got) = (layer(&t).unwrap(), &out[0]);
+    assert_eq!(
+        eager[1].fetch::<Vec<f32>>().await.unwrap(),
+        got.fetch::<Vec<f32>>().await.unwrap()
+    );
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn what_the_closure_uses_is_an_operand_and_errors_have_lines() {
+    let cluster = cluster(2).await;
+    let [x, w] = operands(&cluster, ["w0", "w1"]).await;
+    let used = w.clone();
+    let f = cluster.function(move |t| Ok(vec![op("MatMul", &[&t[0], &used])?]));
+    let out = f.call(std::slice::from_ref(&x)).await.unwrap();
+    let eager = op("MatMul", &[&x, &w]).unwrap();
+    assert_eq!(
+        out[0].fetch::<Vec<f32>>().await.unwrap(),
+        eager.fetch::<Vec<f32>>().await.unwrap()
+    );
+    let f = cluster.function(|t| Ok(vec![op("MatMul", &[&t[0], &t[0]])?]));
+    let line = line!() - 1;
+    let e = f.call(std::slice::from_ref(&x)).await.unwrap_err();
+    let origin = e.site.clone().and_then(|s| s.origin);
+    assert_eq!(
+        (e.code, origin),
+        (Code::InvalidInput, Some(format!("{}:{line}", file!()))),
+        "{e}"
+    );
+    // A kernel's error names the line by its node.
+    let at = cluster.device("w0").unwrap().put([5i64]).unwrap();
+    let f = cluster.function(|t| Ok(vec![op("Neg", &[&op("Gather", &[&t[0], &t[1]])?])?]));
+    let line = line!() - 1;
+    let e = f.call(&[x.clone(), at]).await.unwrap_err();
+    let node = e.site.clone().and_then(|s| s.node).unwrap_or_default();
+    assert_eq!(e.code, Code::KernelFailed, "{e}");
+    assert_eq!(node, format!("Gather at {}:{line}", file!()));
+    // A failed operand is the call's error.
+    let bad = op(
+        "Gather",
+        &[&x, &cluster.device("w0").unwrap().put([9i64]).unwrap()],
+    )
+    .unwrap();
+    let f = cluster.function(|t| Ok(vec![op("Neg", &[&t[0]])?]));
+    let e = f.call(&[bad]).await.unwrap_err();
+    assert_eq!(
+        (e.code, e.site.unwrap().op.as_deref()),
+        (Code::KernelFailed, Some("Gather"))
+    );
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn donated_operands_are_gone_and_memory_stays_flat() {
+    let cluster = cluster(1).await;
+    let a = cluster.device("w0").unwrap();
+    let f = cluster.function(|t| Ok(vec![op("Add", &[&t[0], &t[1]])?]));
+    let f = f.donate(0).unwrap();
+    let one = a.put(vec![1f32; 1 << 16]).unwrap();
+    let mut state = a.put(vec![0f32; 1 << 16]).unwrap();
+    let mut held = Vec::new();
+    for _ in 0..20 {
+        let next = f
+            .call(&[state.clone(), one.clone()])
+            .await
+            .unwrap()
+            .remove(0);
+        let e = op("Neg", &[&state]).unwrap_err();
+        assert_eq!(e.code, Code::StateLost);
+        let e = f.call(&[state.clone(), one.clone()]).await.unwrap_err();
+        assert_eq!(e.code, Code::StateLost);
+        state = next;
+        held.push(
+            cluster
+                .memory()
+                .await
+                .unwrap()
+                .iter()
+                .map(|h| h.bytes)
+                .sum::<u64>(),
+        );
+    }
+    assert!(held.iter().all(|h| *h == held[0]), "{held:?}");
+    let v: Vec<f32> = state.fetch().await.unwrap();
+    assert!(v.iter().all(|v| *v == 20.));
+    let e = f.call(&[one.clone(), one.clone()]).await.unwrap_err();
+    assert_eq!(e.code, Code::InvalidArgument, "{e}");
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_function_within_a_function_is_a_part_of_it() {
+    let cluster = cluster(2).await;
+    let inner = cluster.function(layer);
+    let nested = inner.clone();
+    let outer = cluster.function(move |t| {
+        let made = nested.apply(t)?;
+        Ok(vec![op("Add", &[&made[0], &made[1]])?])
+    });
+    let t = operands(&cluster, ["w0", "w1"]).await;
+    let text = outer.graph(&t).unwrap();
+    assert_eq!(text.matches("HandleIn").count(), 2, "{text}");
+    let product = format!("MatMul at {}:{PRODUCT}", file!());
+    assert!(text.contains(&product), "{text}");
+    let eager = inner.apply(&t).unwrap();
+    assert_eq!(eager[0].device(), Some(cluster.device("w1").unwrap()));
+    let eager = op("Add", &[&eager[0], &eager[1]]).unwrap();
+    let traced = outer.call(&t).await.unwrap();
+    assert_eq!(
+        traced[0].fetch::<Vec<f32>>().await.unwrap(),
+        eager.fetch::<Vec<f32>>().await.unwrap()
+    );
+    assert_eq!((inner.traces(), outer.traces()), (0, 1));
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_function_within_itself_ends_or_is_an_error() {
+    let cluster = cluster(1).await;
+    let a = cluster.device("w0").unwrap();
+    let x = [a.put(vec![1f32; 8]).unwrap()];
+    // Halves of halves, by a shape: that ends.
+    let me = Arc::<OnceLock<Function>>::default();
+    let again = me.clone();
+    let f = cluster.function(move |t| {
+        let n = t[0].shape().map_or(0, |s| s[0]) as i64;
+        if n == 1 {
+            return Ok(t.to_vec());
+        }
+        let half = (&t[0].i(..n / 2)? + &t[0].i(n / 2..)?)?;
+        again.get().unwrap().apply(&[half])
+    });
+    assert!(me.set(f.clone()).is_ok());
+    for sums in [f.call(&x).await.unwrap(), f.apply(&x).unwrap()] {
+        assert_eq!(sums[0].fetch::<Vec<f32>>().await.unwrap(), [8.]);
+    }
+    // Nothing ends this one.
+    let me = Arc::<OnceLock<Function>>::default();
+    let again = me.clone();
+    let f = cluster.function(move |t| again.get().unwrap().apply(t));
+    assert!(me.set(f.clone()).is_ok());
+    for e in [f.call(&x).await.unwrap_err(), f.apply(&x).unwrap_err()] {
+        assert_eq!(e.code, Code::InvalidArgument, "{e}");
+        assert!(e.message.contains("is within 64 other calls"), "{e}");
+    }
+    cluster.shutdown().await;
+}
+
+async fn values(t: &Tensor) -> Vec<f32> {
+    t.fetch().await.unwrap()
+}
+
+fn leases(cluster: &Cluster) -> Vec<String> {
+    let leases = cluster.hub().leases();
+    leases.iter().map(|l| format!("{:?}", l.id)).collect()
+}
+
+fn rows(cluster: &Cluster, count: usize) -> Tensor {
+    let x = HostTensor::from_slice(&[count, 8], &numbers(count * 8, 0.37)).unwrap();
+    cluster.device("w0").unwrap().put(x).unwrap()
+}
+
+#[tokio::test]
+async fn a_dynamic_axis_needs_no_other_trace_and_within_its_bound_no_other_plan() {
+    let cluster = cluster(2).await;
+    let [_, w] = operands(&cluster, ["w0", "w1"]).await;
+    let f = cluster.function(layer).dynamic(0, -2, "rows").unwrap();
+    let mut plans = Vec::new();
+    for count in [4, 1, 8, 9, 18, 100, 3] {
+        let t = [rows(&cluster, count), w.clone()];
+        let called = f.call(&t).await.unwrap();
+        assert_eq!(called[0].shape(), Some(&[count, 16][..]));
+        let eager = layer(&t).unwrap();
+        for (e, c) in eager.iter().zip(&called) {
+            assert_eq!(values(e).await, values(c).await, "{count}");
+        }
+        plans.push(leases(&cluster));
+    }
+    assert_eq!(f.traces(), 1);
+    // Bounds are 8, 18 and 200.
+    let changed: Vec<bool> = plans.windows(2).map(|p| p[0] != p[1]).collect();
+    assert_eq!(changed, [false, false, true, false, true, false]);
+    // It is a size like another in what is applied within.
+    let outer = cluster.function(move |t| Ok(vec![layer(t)?[1].i((.., 0))?.sum(None)?]));
+    let outer = outer.dynamic(0, 0, "n").unwrap();
+    for count in [3, 5] {
+        let t = [rows(&cluster, count), w.clone()];
+        let (eager, called) = (outer.apply(&t).unwrap(), outer.call(&t).await.unwrap());
+        assert_eq!(values(&eager[0]).await, values(&called[0]).await);
+    }
+    assert_eq!(outer.traces(), 1);
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn dynamic_axes_that_do_not_fit_are_errors() {
+    let cluster = cluster(1).await;
+    let a = cluster.device("w0").unwrap();
+    let sum = |t: &[Tensor]| Ok(vec![(&t[0] + &t[1])?]);
+    let f = cluster.function(sum).dynamic(0, 0, "n").unwrap();
+    let f = f.dynamic(1, 0, "n").unwrap();
+    let put = |count: usize| a.put(vec![1f32; count]).unwrap();
+    for count in [3, 4] {
+        let out = f.call(&[put(count), put(count)]).await.unwrap();
+        assert_eq!(values(&out[0]).await, vec![2.; count]);
+    }
+    let e = f.call(&[put(4), put(5)]).await.unwrap_err();
+    let want = "axis 'n' is 4 by axis 0 of operand 0, but 5 by axis 0 of operand 1";
+    assert_eq!((e.code, &*e.message), (Code::InvalidInput, want));
+    let e = f.call(&[a.put(1f32).unwrap(), put(5)]).await.unwrap_err();
+    assert!(e.message.contains("it is f32[]"), "{e}");
+    let e = f.call(&[put(4)]).await.unwrap_err();
+    assert!(e.message.contains("of operand 1, of 1 operands"), "{e}");
+    assert_eq!(f.traces(), 1);
+    let e = f.clone().dynamic(0, 1, "m").err().unwrap();
+    assert_eq!(e.code, Code::InvalidArgument, "it has been cloned: {e}");
+    for name in ["", "4", "n#1", "a b"] {
+        let e = cluster.function(sum).dynamic(0, 0, name).err().unwrap();
+        assert_eq!(e.code, Code::InvalidArgument, "{name}: {e}");
+    }
+    let f = cluster.function(sum).dynamic(0, 0, "n").unwrap();
+    let e = f.dynamic(0, -1, "m").unwrap();
+    let e = e.call(&[put(4), put(4)]).await.unwrap_err();
+    assert_eq!(e.message, "axis -1 of operand 0 is 'n', and 'm'");
+    // What the trace took for granted is looked at in each call.
+    let of_four = a.put(vec![1f32; 4]).unwrap();
+    let f = cluster.function(move |t| Ok(vec![(&t[0] + &of_four)?]));
+    let f = f.dynamic(0, 0, "n").unwrap();
+    for (count, fits) in [(4, true), (1, true), (3, false)] {
+        let called = f.call(&[put(count)]).await;
+        assert_eq!(called.is_ok(), fits, "{count}: {called:?}");
+    }
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_retained_operand_is_gone_after_success_only() {
+    let cluster = cluster(1).await;
+    let a = cluster.device("w0").unwrap();
+    let take = |t: &[Tensor]| Ok(vec![(&t[0] + &t[1].gather(&t[2], 0)?)?]);
+    let f = cluster.function(take);
+    let f = f.donate_retain(0).unwrap().donate_retain(1).unwrap();
+    let [bad, good] = [9i64, 0].map(|i| a.put(i).unwrap());
+    let held = async || {
+        let held = cluster.memory().await.unwrap();
+        held.iter().map(|h| h.bytes).sum::<u64>()
+    };
+    let mut state = a.put(vec![1f32; 1 << 10]).unwrap();
+    let mut flat = Vec::new();
+    for round in 0..3 {
+        let other = a.put([1f32, 2.]).unwrap();
+        let failed = f.call(&[state.clone(), other.clone(), bad.clone()]).await;
+        assert_eq!(failed.unwrap_err().code, Code::KernelFailed);
+        assert_eq!(values(&state).await, vec![1. + round as f32; 1 << 10]);
+        assert_eq!(values(&other).await, [1., 2.]);
+        // Dropped before it is over it has not succeeded.
+        drop(f.call(&[state.clone(), other.clone(), good.clone()]));
+        let next = f.call(&[state.clone(), other.clone(), good.clone()]);
+        let next = next.await.unwrap().remove(0);
+        for gone in [&state, &other] {
+            assert_eq!(gone.abs().unwrap_err().code, Code::StateLost);
+            let again = [gone.clone(), next.clone(), good.clone()];
+            let e = f.call(&again).await.unwrap_err();
+            assert_eq!(e.code, Code::StateLost);
+        }
+        // `state` and `other` are there, and hold nothing.
+        flat.push(held().await);
+        state = next;
+    }
+    assert_eq!(flat, [(1 << 12) + 16; 3]);
+    let e = f.call(&[state.clone(), state.clone(), good.clone()]).await;
+    assert_eq!(e.unwrap_err().code, Code::InvalidArgument);
+    // Promised to one call, it is not another's.
+    let one = a.put([1f32]).unwrap();
+    let calls = [(); 2].map(|()| f.call(&[state.clone(), one.clone(), good.clone()]));
+    let [first, second] = calls;
+    let (first, second) = tokio::join!(first, second);
+    let (first, second) = (first.err(), second.err());
+    assert!(first.is_none() != second.is_none(), "{first:?} {second:?}");
+    let f = cluster.function(take).donate(0).unwrap();
+    let e = f.donate_retain(0).err().unwrap();
+    assert_eq!(e.code, Code::InvalidArgument);
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn values_are_fetched_at_once() {
+    let cluster = cluster(2).await;
+    let (a, b) = (cluster.device("w0").unwrap(), cluster.device("w1").unwrap());
+    let mut all: Vec<Tensor> = (0..9)
+        .map(|i| [&a, &b][i % 2].put(vec![i as f32; i]).unwrap())
+        .collect();
+    let late = a.put([0f32, 2., 3.]).unwrap();
+    all.push(late.compress(&late.greater(1).unwrap(), 0).unwrap());
+    let values: Vec<Vec<f32>> = convoke::fetch_all(&all).await.unwrap();
+    for (i, v) in values.iter().take(9).enumerate() {
+        assert_eq!(*v, vec![i as f32; i]);
+    }
+    assert_eq!(values[9], [2., 3.]);
+    assert_eq!(all[9].shape(), Some(&[2][..]));
+    all.insert(4, late.gather(&a.put([9i64]).unwrap(), 0).unwrap());
+    let e = convoke::fetch_all::<Vec<f32>>(&all).await.unwrap_err();
+    assert_eq!(e.site.unwrap().op.as_deref(), Some("Gather"));
+    let e = convoke::fetch_all::<f32>(&[late]).await.unwrap_err();
+    assert_eq!(e.code, Code::InvalidArgument);
+    assert_eq!(convoke::fetch_all::<f32>(&[]).await.unwrap(), [0f32; 0]);
+    cluster.shutdown().await;
+}

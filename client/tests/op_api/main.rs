@@ -1,0 +1,75 @@
+//! The methods of ops follow the registry: `src/tensor/ops.rs` is what is generated here.
+//!
+//! With `CONVOKE_WRITE_OPS=1` in the environment the file is written.
+
+#![allow(clippy::unwrap_used)]
+
+mod generate;
+mod words;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use convoke_common::ops;
+
+/// Text without what formatting decides.
+fn essence(text: &str) -> String {
+    let lines = text.lines().map(str::trim).filter(|l| !l.is_empty());
+    let tokens = lines.flat_map(str::chars);
+    tokens
+        .filter(|c| !c.is_whitespace() && !",{}".contains(*c))
+        .collect()
+}
+
+#[test]
+fn methods_follow_the_registry() {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/tensor/ops.rs");
+    let made = generate::text();
+    if std::env::var_os("CONVOKE_WRITE_OPS").is_some() {
+        std::fs::write(&path, &made).unwrap();
+        let formatted = Command::new("rustfmt")
+            .args(["--edition", "2024"])
+            .arg(&path)
+            .status();
+        assert!(
+            formatted.unwrap().success(),
+            "rustfmt fails on {}",
+            path.display()
+        );
+    }
+    let there = std::fs::read_to_string(&path).unwrap();
+    assert!(
+        essence(&there) == essence(&made),
+        "the registry has changed: run this test with CONVOKE_WRITE_OPS=1"
+    );
+}
+
+#[test]
+fn names_are_in_snake_case() {
+    for (op, method) in [
+        ("MatMul", "matmul"),
+        ("ReduceSumSquare", "reduce_sum_square"),
+        ("GatherND", "gather_nd"),
+        ("LRN", "lrn"),
+        ("RMSNormalization", "rms_normalization"),
+        ("IsNaN", "is_nan"),
+        ("Where", "where_"),
+        ("TopK", "top_k"),
+    ] {
+        assert_eq!(words::method(op), method);
+    }
+}
+
+#[test]
+fn words_are_about_ops_that_there_are() {
+    for op in words::INTERNAL.iter().chain(words::HOST_DATA) {
+        assert!(ops::lookup(op).is_some(), "{op}");
+    }
+    for (op, attr) in words::WITHOUT_EFFECT {
+        let def = ops::lookup(op).unwrap();
+        assert!(def.attrs.iter().any(|a| a.name == *attr), "{op} {attr}");
+    }
+    for (op, from) in words::JOINT {
+        assert!(ops::lookup(op).unwrap().operands.len() > *from, "{op}");
+    }
+}

@@ -1,0 +1,296 @@
+//! What the registry does not say: names that are not made from the op's, attributes that are left out, what
+//! attributes mean and what they default to.
+
+use convoke_common::graph::{Attr, Attrs};
+use convoke_common::ops::attrs::{
+    ConvAttrs, GemmAttrs, LrnAttrs, NormalAttrs, ReduceAttrs, UniformAttrs, alpha_beta, epsilon,
+    selu,
+};
+use convoke_common::{DType, ops::OpDef};
+
+/// Ops that programs do not issue: forms that optimisation makes of others, whose layouts belong to the kernels, what
+/// traced functions make of handles, and control flow, whose functions take closures.
+pub const INTERNAL: &[&str] = &[
+    "FusedConv",
+    "FusedGemm",
+    "HandleIn",
+    "HandleOut",
+    "If",
+    "Loop",
+    "PackConvW",
+    "PackGemmB",
+    "Scan",
+];
+
+/// Attributes that models bring and that decide nothing here: training, hints, the dtype of statistics (f32), and a
+/// number that the call gives anyway.
+pub const WITHOUT_EFFECT: &[(&str, &str)] = &[
+    ("BatchNormalization", "momentum"),
+    ("BatchNormalization", "training_mode"),
+    ("Cast", "round_mode"),
+    ("Cast", "saturate"),
+    ("CastLike", "round_mode"),
+    ("CastLike", "saturate"),
+    ("Dropout", "seed"),
+    ("GroupNormalization", "stash_type"),
+    ("LayerNormalization", "stash_type"),
+    ("RMSNormalization", "stash_type"),
+    ("Split", "num_outputs"),
+    ("TopK", "sorted"),
+];
+
+/// Elementwise ops and their like: the dtypes of the operands are brought together, numbers of the program are taken.
+/// With the first operand that takes part.
+pub const JOINT: &[(&str, usize)] = &[
+    ("Add", 0),
+    ("And", 0),
+    ("BitShift", 0),
+    ("BitwiseAnd", 0),
+    ("BitwiseOr", 0),
+    ("BitwiseXor", 0),
+    ("Clip", 0),
+    ("Concat", 0),
+    ("Div", 0),
+    ("Equal", 0),
+    ("Greater", 0),
+    ("GreaterOrEqual", 0),
+    ("Less", 0),
+    ("LessOrEqual", 0),
+    ("Max", 0),
+    ("Mean", 0),
+    ("Min", 0),
+    ("Mod", 0),
+    ("Mul", 0),
+    ("Or", 0),
+    ("PRelu", 0),
+    ("Pad", 0),
+    ("Pow", 0),
+    ("Sub", 0),
+    ("Sum", 0),
+    ("Where", 1),
+    ("Xor", 0),
+];
+
+/// Ops that have one operand, in host memory, which is nevertheless the data.
+pub const HOST_DATA: &[&str] = &["NonZero"];
+
+/// Names other than the op's in snake case. An op whose plain name means something else to numpy's users ends in
+/// `_op`.
+const NAMES: &[(&str, &str)] = &[
+    ("IsNaN", "is_nan"),
+    ("MatMul", "matmul"),
+    ("Max", "max_op"),
+    ("Mean", "mean_op"),
+    ("Min", "min_op"),
+    ("Mod", "mod_"),
+    ("NonZero", "nonzero"),
+    ("OneHot", "one_hot_op"),
+    ("PRelu", "prelu"),
+    ("Reshape", "reshape_op"),
+    ("Shape", "shape_op"),
+    ("Size", "size_op"),
+    ("Sum", "sum_op"),
+    ("Where", "where_"),
+];
+
+/// Ops with outputs that may be left out: which numbers of outputs have a method, and how its name ends.
+const OUTPUTS: &[(&str, &[(usize, &str)])] = &[
+    ("Dropout", &[(1, ""), (2, "_with_mask")]),
+    ("LayerNormalization", &[(1, ""), (3, "_with_statistics")]),
+    ("MaxPool", &[(1, ""), (2, "_with_indices")]),
+    ("TopK", &[(2, "")]),
+];
+
+/// Integers that are truth values.
+const FLAGS: &[&str] = &[
+    "allowzero",
+    "ceil_mode",
+    "count_include_pad",
+    "detect_negative",
+    "detect_positive",
+    "exclusive",
+    "fmod",
+    "keepdims",
+    "largest",
+    "noop_with_empty_axes",
+    "reverse",
+    "select_last_index",
+    "storage_order",
+    "transA",
+    "transB",
+    "upper",
+];
+
+pub fn is_flag(attr: &str) -> bool {
+    FLAGS.contains(&attr)
+}
+
+/// `MaxPool` as `max_pool`, `TopK` as `top_k`, `LRN` as `lrn`.
+pub fn snake(name: &str) -> String {
+    let chars: Vec<char> = name.chars().collect();
+    let mut out = String::new();
+    for (i, c) in chars.iter().enumerate() {
+        let after_lower = i > 0 && (chars[i - 1].is_lowercase() || chars[i - 1].is_ascii_digit());
+        let before_lower = i > 0 && chars.get(i + 1).is_some_and(|c| c.is_lowercase());
+        let begins = after_lower || before_lower && chars[i - 1].is_uppercase();
+        if c.is_uppercase() && begins {
+            out.push('_');
+        }
+        out.extend(c.to_lowercase());
+    }
+    out
+}
+
+/// The name of an op's method.
+pub fn method(op: &str) -> String {
+    let named = NAMES.iter().find(|(o, _)| *o == op);
+    named.map_or_else(|| snake(op), |(_, name)| (*name).to_owned())
+}
+
+/// The methods of an op: how many outputs each gives, and its name.
+pub fn methods(op: &OpDef) -> Vec<(usize, String)> {
+    let name = method(op.name);
+    match OUTPUTS.iter().find(|(o, _)| *o == op.name) {
+        Some((_, forms)) => forms
+            .iter()
+            .map(|(n, end)| (*n, format!("{name}{end}")))
+            .collect(),
+        None => {
+            let (least, most) = op.outputs;
+            assert!(
+                least == most || most == usize::MAX,
+                "{} has optional outputs",
+                op.name
+            );
+            vec![(most, name)]
+        }
+    }
+}
+
+/// What an attribute is, where its name does not say it.
+pub fn meaning(op: &str, attr: &str) -> &'static str {
+    match (op, attr) {
+        ("PhiloxNormal", "scale") => "the standard deviation",
+        ("PhiloxNormal", "mean") => "the mean",
+        ("EyeLike", "k") => "the diagonal, above the main one where positive",
+        ("LRN", "beta") => "the power",
+        ("LRN", "bias") => "what is added to the sum of squares, times alpha",
+        ("LRN", "size") => "channels of a window",
+        ("ConstantOfShape", "value") => "a tensor of one element",
+        ("Constant", "value") => "the tensor",
+        ("Pad", "mode") => "`constant`, `reflect`, `edge` or `wrap`",
+        ("DepthToSpace" | "SpaceToDepth", "mode") => {
+            "`DCR`, or `CRD` where a channel's block is its fastest part"
+        }
+        ("Slice" | "Shape", "start") => "the first dimension",
+        ("Shape", "end") => "the dimension to end before",
+        (_, "allowzero") => "a zero is a dimension of length 0 instead of a copy of the operand's",
+        (_, "alpha" | "beta" | "gamma") => "a factor of the formula",
+        (_, "approximate") => "`none` or `tanh`",
+        (_, "auto_pad") => "`NOTSET`, `SAME_UPPER`, `SAME_LOWER` or `VALID`",
+        (_, "axes") => "the axes",
+        (_, "axis") => "the axis, from the end where negative",
+        (_, "batch_axis") => "the axis of sequences, 0 or 1",
+        (_, "batch_dims") => "leading axes that data and indices share",
+        (_, "blocksize") => "the length of a block's sides",
+        (_, "ceil_mode") => "windows at the end may reach beyond it",
+        (_, "count_include_pad") => "padding counts in the mean",
+        (_, "detect_negative") => "minus infinity counts",
+        (_, "detect_positive") => "plus infinity counts",
+        (_, "dilations") => "steps inside a window, one per spatial axis",
+        (_, "direction") => "`LEFT` or `RIGHT`",
+        (_, "dtype") => "the dtype of the result",
+        (_, "epsilon") => "what keeps the division from zero",
+        (_, "exclusive") => "an element does not count in its own sum",
+        (_, "fmod") => "the remainder has A's sign",
+        (_, "group") => "groups of channels",
+        (_, "high") => "the end of the interval",
+        (_, "keepdims") => "reduced axes stay, with length 1",
+        (_, "kernel_shape") => "extents of the window, one per spatial axis",
+        (_, "largest") => "the largest instead of the smallest",
+        (_, "low") => "the begin of the interval",
+        (_, "noop_with_empty_axes") => "no axes means nothing is reduced",
+        (_, "num_groups") => "groups of channels",
+        (_, "p") => "the norm",
+        (_, "pads") => "padding before every spatial axis, then behind every one",
+        (_, "perm") => "which axis of the operand each axis of the result is",
+        (_, "reduction") => "`none`, `add`, `mul`, `max` or `min`",
+        (_, "reverse") => "sums run from the end",
+        (_, "select_last_index") => "of equal elements the last counts",
+        (_, "storage_order") => "indices are those of column-major order",
+        (_, "strides") => "steps of the window, one per spatial axis",
+        (_, "time_axis") => "the axis of steps, 1 or 0",
+        (_, "to") => "the dtype of the result",
+        (_, "transA") => "A is transposed first",
+        (_, "transB") => "B is transposed first",
+        (_, "upper") => "the upper triangle instead of the lower",
+        _ => panic!("say what attribute {attr} of {op} means"),
+    }
+}
+
+/// What an absent attribute stands for.
+pub fn default(op: &str, attr: &str) -> String {
+    let none = Attrs::default();
+    let reduce = ReduceAttrs::new(&none);
+    match (op, attr) {
+        ("Gemm", _) => {
+            let g = GemmAttrs::new(&none);
+            match attr {
+                "alpha" => g.alpha.to_string(),
+                "beta" => g.beta.to_string(),
+                "transA" => g.trans_a.to_string(),
+                _ => g.trans_b.to_string(),
+            }
+        }
+        ("LRN", _) => {
+            let l = LrnAttrs::new(&none.with("size", Attr::Int(1))).unwrap();
+            match attr {
+                "alpha" => l.alpha.to_string(),
+                "beta" => l.beta.to_string(),
+                _ => l.bias.to_string(),
+            }
+        }
+        ("Selu", "alpha") => selu(&none).0.to_string(),
+        ("Selu", "gamma") => selu(&none).1.to_string(),
+        (_, "alpha") => alpha_beta(op, &none).0.to_string(),
+        (_, "beta") => alpha_beta(op, &none).1.to_string(),
+        (_, "epsilon") => epsilon(&none).to_string(),
+        (_, "group") => ConvAttrs::group(&none).unwrap().to_string(),
+        (_, "keepdims") => reduce.keep_dims.to_string(),
+        (_, "noop_with_empty_axes") => reduce.noop_with_empty_axes.to_string(),
+        (_, "select_last_index") => reduce.select_last.to_string(),
+        ("PhiloxUniform", _) => {
+            let u = UniformAttrs::new(&none.with("dtype", Attr::DType(DType::F32))).unwrap();
+            if attr == "low" { u.low } else { u.high }.to_string()
+        }
+        ("PhiloxNormal", _) => {
+            let n = NormalAttrs::new(&none.with("dtype", Attr::DType(DType::F32))).unwrap();
+            if attr == "mean" { n.mean } else { n.scale }.to_string()
+        }
+        ("Compress", "axis") => "all axes flattened".into(),
+        ("Flatten", "axis") => "1".into(),
+        (
+            "ArgMax" | "ArgMin" | "Gather" | "GatherElements" | "ScatterElements" | "Split",
+            "axis",
+        ) => "0".into(),
+        (_, "axis") => "-1".into(),
+        (_, "axes") => "all but the second".into(),
+        (_, "perm") => "all reversed".into(),
+        (_, "p") => "2".into(),
+        (_, "approximate" | "reduction") => "`none`".into(),
+        ("Pad", "mode") => "`constant`".into(),
+        (_, "mode") => "`DCR`".into(),
+        (_, "auto_pad") => "`NOTSET`".into(),
+        (_, "strides" | "dilations") => "all 1".into(),
+        (_, "kernel_shape") => "W's".into(),
+        (_, "pads") => "all 0".into(),
+        (_, "batch_axis") => "1".into(),
+        (_, "time_axis" | "batch_dims" | "start" | "k") => "0".into(),
+        (_, "end") => "the rank".into(),
+        (_, "dtype") => "the operand's".into(),
+        (_, "value") => "f32 zero".into(),
+        (_, "detect_negative" | "detect_positive" | "largest" | "upper") => "true".into(),
+        (_, flag) if is_flag(flag) => "false".into(),
+        _ => panic!("say what attribute {attr} of {op} defaults to"),
+    }
+}

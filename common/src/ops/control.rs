@@ -1,0 +1,429 @@
+//! Control flow: ops that run functions, on one worker each. ONNX's, but that what a function takes from outside is an
+//! operand like others, at the end of the list.
+//!
+//! ```text
+//! If(cond, captured…)                     then_branch, else_branch: captured… -> results…
+//! Loop(M?, cond?, carried…, captured…)    body: iteration, cond, carried…, captured… -> cond, carried…, scanned…
+//! Scan(carried…, scanned…, captured…)     body: carried…, slices…, captured… -> carried…, scanned…
+//! ```
+//!
+//! Invariants
+//! 1. A function that a node runs is checked as one by itself, for the types that the node gives it: it reads no file,
+//!    it has no part that runs at install, and its ops are pure.
+//! 2. Functions are nested [`MOST_NESTED`] deep at most, so that no check grows beyond bounds.
+
+use super::cost::moved;
+use super::def::*;
+use super::shapes::*;
+use crate::Dim;
+use crate::dim::Bindings;
+use crate::graph::{Attrs, Function, Part, TensorType};
+
+/// Levels of functions within functions.
+const MOST_NESTED: usize = 5;
+/// Most results: what fits an eager op.
+const MOST_OUTPUTS: usize = 255;
+/// What a loop is taken to run that does not say how often.
+const ITERATIONS: f64 = 1000.0;
+
+/// How many operands of a loop are carried, and how many captured.
+pub fn split_loop(attrs: &Attrs, operands: usize) -> Result<(usize, usize), OpError> {
+    let captured = count(attrs, "captured", operands.saturating_sub(2))?;
+    Ok((operands.saturating_sub(2 + captured), captured))
+}
+
+/// How many operands of a scan are carried, scanned and captured.
+pub fn split_scan(attrs: &Attrs, operands: usize) -> Result<(usize, usize, usize), OpError> {
+    let captured = count(attrs, "captured", operands)?;
+    let scanned = count(attrs, "num_scan_inputs", operands - captured)?;
+    if scanned == 0 {
+        return Err(super::attrs::bad("num_scan_inputs", "must be at least 1"));
+    }
+    Ok((operands - captured - scanned, scanned, captured))
+}
+
+fn count(attrs: &Attrs, name: &str, most: usize) -> Result<usize, OpError> {
+    let n = usize::try_from(attrs.int(name, 0)).ok();
+    let reason = || super::attrs::bad(name, format!("must be a number of operands up to {most}"));
+    n.filter(|n| *n <= most).ok_or_else(reason)
+}
+
+/// Whether each axis-0 direction of an attribute is reversed, `n` of them.
+fn check_directions(attrs: &Attrs, name: &str, n: usize) -> Result<(), OpError> {
+    match attrs.ints(name) {
+        Some(d) if d.len() != n || d.iter().any(|d| !(0..=1).contains(d)) => {
+            Err(super::attrs::bad(name, format!("must be {n} of 0 or 1")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn depth(f: &Function) -> usize {
+    let nested = f.nodes.iter().flat_map(|n| n.attrs.functions());
+    1 + nested.map(|(_, f)| depth(f)).max().unwrap_or(0)
+}
+
+/// Checks the functions of a node's attributes for themselves, with the types that they declare.
+pub fn check_bodies(attrs: &Attrs) -> Result<(), OpError> {
+    for (name, f) in attrs.functions() {
+        check_body(name, f)?;
+        let verified = super::verify::verify(f);
+        verified.map_err(|e| super::attrs::bad(name, e.to_string()))?;
+    }
+    Ok(())
+}
+
+fn check_body(name: &str, f: &Function) -> Result<(), OpError> {
+    let bad = |why: String| Err(super::attrs::bad(name, why));
+    if depth(f) > MOST_NESTED {
+        return bad(format!("functions are nested more than {MOST_NESTED} deep"));
+    }
+    if !f.artifacts.is_empty() {
+        return bad("a function within a node reads files".into());
+    }
+    for n in &f.nodes {
+        if n.part == Part::Init {
+            return bad(format!("node '{}' runs at install", n.name));
+        }
+        if super::is_custom(&n.op) {
+            let msg = "is not one of Convoke's ops, which alone run in branches and loops";
+            return bad(format!("node '{}' ({}) {msg}", n.name, n.op));
+        }
+        if super::lookup(&n.op).is_some_and(|op| !op.pure_op) {
+            return bad(format!("node '{}' ({}) is not pure", n.name, n.op));
+        }
+    }
+    Ok(())
+}
+
+/// Types of a function's results for parameters of these types.
+fn results(i: &Infer<'_>, name: &str, params: &[TensorType]) -> Result<Vec<TensorType>, OpError> {
+    let bad = |why: String| super::attrs::bad(name, why);
+    let f = i.attrs.function(name);
+    let f = f.ok_or_else(|| bad("is required".into()))?;
+    check_body(name, f)?;
+    if f.params.len() != params.len() {
+        let (takes, given) = (f.params.len(), params.len());
+        return Err(bad(format!("takes {takes} operands, {given} are given")));
+    }
+    let level = depth(f);
+    let mut f = Function::clone(f);
+    // Symbols are named after values: those of a function are not to be taken for any from outside.
+    for value in &mut f.values {
+        value.name = format!("{level}~{}", value.name).into();
+    }
+    for (p, (id, ty)) in f.params.clone().iter().zip(params).enumerate() {
+        let value = f.values.get_mut(id.ix());
+        let value = value.ok_or_else(|| bad("a parameter does not exist".into()))?;
+        if value.ty.dtype != ty.dtype || value.ty.shape.len() != ty.shape.len() {
+            let declared = &value.ty;
+            return Err(bad(format!("operand {p} is {declared}, not {ty}")));
+        }
+        value.ty = ty.clone();
+    }
+    super::infer_types(&mut f)
+        .map_err(|e| bad(e.first().map_or_else(String::new, ToString::to_string)))?;
+    super::verify::verify(&f).map_err(|e| bad(e.to_string()))?;
+    Ok(f.results.iter().map(|(_, id)| f.ty(*id).clone()).collect())
+}
+
+/// The types of operands, all of which are given.
+fn types(i: &Infer<'_>, from: usize) -> Result<Vec<TensorType>, OpError> {
+    let given = i.inputs.iter().skip(from);
+    let ty = |o: &Option<Operand<'_>>| o.as_ref().map(|o| o.ty.clone());
+    let all: Option<Vec<_>> = given.map(ty).collect();
+    all.ok_or(OpError::MissingOperand { operand: "inputs" })
+}
+
+fn check_outputs(i: &Infer<'_>, results: usize) -> Result<(), OpError> {
+    match i.outputs == results {
+        true => Ok(()),
+        false => Err(OpError::shape(format!(
+            "its function yields {results} results, {} are declared",
+            i.outputs
+        ))),
+    }
+}
+
+fn of(ty: TensorType) -> Inferred {
+    Inferred { ty, value: None }
+}
+
+/// What both types can be: their common dimensions, and symbols where they differ.
+fn either(i: &Infer<'_>, output: usize, a: &TensorType, b: &TensorType) -> Option<TensorType> {
+    if a.dtype != b.dtype || a.shape.len() != b.shape.len() {
+        return None;
+    }
+    let dims = a.shape.iter().zip(&b.shape).enumerate();
+    let shape = dims.map(|(axis, (a, b))| match a == b {
+        true => a.clone(),
+        false => i.fresh(output, axis),
+    });
+    Some(TensorType::new(a.dtype, shape.collect()))
+}
+
+/// Symbols that a function made are its own: outside, each is another.
+fn outside(i: &Infer<'_>, output: usize, ty: TensorType, known: &[TensorType]) -> TensorType {
+    let mut symbols = std::collections::BTreeSet::new();
+    let dims = known.iter().flat_map(|t| &t.shape);
+    dims.for_each(|d| d.symbols(&mut symbols));
+    let mine = |d: &Dim| {
+        let mut own = std::collections::BTreeSet::new();
+        d.symbols(&mut own);
+        own.is_subset(&symbols)
+    };
+    let dims = ty.shape.into_iter().enumerate();
+    let shape = dims.map(|(axis, d)| match mine(&d) {
+        true => d,
+        false => i.fresh(output, axis),
+    });
+    TensorType::new(ty.dtype, shape.collect())
+}
+
+fn check_cond(i: &Infer<'_>, operand: usize) -> Result<(), OpError> {
+    match i.opt(operand) {
+        Some(o) if o.ty.dtype != Bool => Err(OpError::shape(format!(
+            "'cond' must be bool, not {}",
+            o.ty.dtype
+        ))),
+        _ => i.check_scalar(operand, "cond"),
+    }
+}
+
+fn if_rule(i: &Infer<'_>) -> Rule {
+    check_cond(i, 0)?;
+    let given = types(i, 1)?;
+    let [yes, no] = ["then_branch", "else_branch"].map(|name| results(i, name, &given));
+    let (yes, no) = (yes?, no?);
+    if yes.len() != no.len() {
+        let (a, b) = (yes.len(), no.len());
+        let msg = format!("one branch yields {a} results, the other {b}");
+        return Err(OpError::shape(msg));
+    }
+    check_outputs(i, yes.len())?;
+    let both = yes.into_iter().zip(no).enumerate();
+    both.map(|(o, (a, b))| {
+        let ty = either(i, o, &a, &b).ok_or_else(|| {
+            OpError::shape(format!("result {o} is {a} in one branch, {b} in the other"))
+        })?;
+        Ok(of(outside(i, o, ty, &given)))
+    })
+    .collect()
+}
+
+/// Carried types that an iteration leaves as they are, with what it yields besides. `run` gives a function's results for
+/// what is carried; its first `skip` are not carried.
+fn settled(
+    i: &Infer<'_>,
+    mut carried: Vec<TensorType>,
+    run: impl Fn(&[TensorType]) -> Result<Vec<TensorType>, OpError>,
+    skip: usize,
+) -> Result<(Vec<TensorType>, Vec<TensorType>), OpError> {
+    // A dimension that changes becomes a symbol; symbols stay.
+    for last in [false, true] {
+        let made = run(&carried)?;
+        let Some((next, more)) = made
+            .get(skip..)
+            .and_then(|m| m.split_at_checked(carried.len()))
+        else {
+            let (made, need) = (made.len(), skip + carried.len());
+            let msg = format!("the body yields {made} results, at least {need} are needed");
+            return Err(super::attrs::bad("body", msg));
+        };
+        let mut changed = false;
+        for (c, (old, new)) in carried.iter_mut().zip(next).enumerate() {
+            let ty = either(i, c, old, new).filter(|_| !last || same_known(old, new));
+            let differs = || {
+                let msg = format!("carried value {c} is {old} before an iteration, {new} after");
+                OpError::shape(msg)
+            };
+            let ty = ty.ok_or_else(differs)?;
+            changed |= ty != *old && !last;
+            if !last {
+                *old = ty;
+            }
+        }
+        if !changed {
+            return Ok((carried, more.to_vec()));
+        }
+    }
+    Err(OpError::shape("the carried values' shapes do not settle"))
+}
+
+/// Whether a dimension that is known stays so.
+fn same_known(old: &TensorType, new: &TensorType) -> bool {
+    let mut dims = old.shape.iter().zip(&new.shape);
+    dims.all(|(a, b)| a.as_const().is_none() || a == b)
+}
+
+/// A result collected over `n` iterations.
+fn collected(n: &Dim, ty: &TensorType) -> Inferred {
+    let shape = std::iter::once(n.clone()).chain(ty.shape.iter().cloned());
+    of(TensorType::new(ty.dtype, shape.collect()))
+}
+
+fn loop_rule(i: &Infer<'_>) -> Rule {
+    if let Some(m) = i.opt(0)
+        && m.ty.dtype != I64
+    {
+        let msg = format!("'M' must be i64, not {}", m.ty.dtype);
+        return Err(OpError::shape(msg));
+    }
+    i.check_scalar(0, "M")?;
+    check_cond(i, 1)?;
+    let (count, _) = split_loop(i.attrs, i.inputs.len())?;
+    let mut carried = types(i, 2)?;
+    let captured = carried.split_off(count);
+    let given: Vec<_> = carried.iter().chain(&captured).cloned().collect();
+    let scalar = |dtype| TensorType::new(dtype, vec![]);
+    let run = |carried: &[TensorType]| {
+        let own = [scalar(I64), scalar(Bool)];
+        let all = own.iter().chain(carried).chain(&captured);
+        let made = results(i, "body", &all.cloned().collect::<Vec<_>>())?;
+        match made.first() {
+            Some(c) if c.dtype == Bool && c.shape.iter().all(|d| !known_other(d, 1)) => Ok(made),
+            Some(c) => Err(super::attrs::bad("body", format!("its condition is {c}"))),
+            None => Err(super::attrs::bad("body", "yields no condition")),
+        }
+    };
+    let (carried, scanned) = settled(i, carried, run, 1)?;
+    check_outputs(i, carried.len() + scanned.len())?;
+    let kept = carried.len();
+    let carried = carried.into_iter().enumerate();
+    let carried = carried.map(|(o, ty)| of(outside(i, o, ty, &given)));
+    let scanned = scanned.into_iter().enumerate().map(|(s, ty)| {
+        let inner = outside(i, kept + s, ty, &given);
+        collected(&i.fresh(kept + s, inner.shape.len()), &inner)
+    });
+    Ok(carried.chain(scanned).collect())
+}
+
+fn scan_rule(i: &Infer<'_>) -> Rule {
+    let (count, scanned, _) = split_scan(i.attrs, i.inputs.len())?;
+    let mut carried = types(i, 0)?;
+    let given = carried.clone();
+    let captured = carried.split_off(count + scanned);
+    let over = carried.split_off(count);
+    let mut length: Option<Dim> = None;
+    let mut slices = Vec::new();
+    for ty in &over {
+        let Some((n, rest)) = ty.shape.split_first() else {
+            return Err(OpError::shape("a scalar cannot be scanned"));
+        };
+        length = Some(match length {
+            None => n.clone(),
+            Some(l) => unify(&l, n, "lengths of what is scanned")?,
+        });
+        slices.push(TensorType::new(ty.dtype, rest.to_vec()));
+    }
+    let run = |carried: &[TensorType]| {
+        let all = carried.iter().chain(&slices).chain(&captured);
+        results(i, "body", &all.cloned().collect::<Vec<_>>())
+    };
+    let (carried, made) = settled(i, carried, run, 0)?;
+    check_outputs(i, carried.len() + made.len())?;
+    check_directions(i.attrs, "scan_input_directions", scanned)?;
+    check_directions(i.attrs, "scan_output_directions", made.len())?;
+    let length = length.unwrap_or(Dim::Const(0));
+    let kept = carried.len();
+    let carried = carried.into_iter().enumerate();
+    let carried = carried.map(|(o, ty)| of(outside(i, o, ty, &given)));
+    let made = made.into_iter().enumerate();
+    let made = made.map(|(s, ty)| collected(&length, &outside(i, kept + s, ty, &given)));
+    Ok(carried.chain(made).collect())
+}
+
+/// What one run of a function costs, with the sizes that it declares.
+fn of_body(attrs: &Attrs, name: &str) -> Cost {
+    let Some(f) = attrs.function(name) else {
+        return Cost::default();
+    };
+    let axes = Bindings::new();
+    let each = f.nodes.iter().map(|n| super::node_cost(f, n, &axes));
+    each.fold(Cost::default(), |sum, c| Cost {
+        flops: sum.flops + c.flops,
+        bytes: sum.bytes + c.bytes,
+    })
+}
+
+fn times(n: f64, cost: Cost) -> Cost {
+    Cost {
+        flops: n * cost.flops,
+        bytes: n * cost.bytes,
+    }
+}
+
+fn if_cost(attrs: &Attrs, _: &[Option<&TensorType>], _: &[&TensorType]) -> Cost {
+    let [yes, no] = ["then_branch", "else_branch"].map(|name| of_body(attrs, name));
+    match yes.flops + yes.bytes > no.flops + no.bytes {
+        true => yes,
+        false => no,
+    }
+}
+
+fn loop_cost(attrs: &Attrs, ins: &[Option<&TensorType>], outs: &[&TensorType]) -> Cost {
+    let mut all = times(ITERATIONS, of_body(attrs, "body"));
+    all.bytes += moved(ins, outs);
+    all
+}
+
+fn scan_cost(attrs: &Attrs, ins: &[Option<&TensorType>], outs: &[&TensorType]) -> Cost {
+    let over = split_scan(attrs, ins.len()).ok();
+    let over = over.and_then(|(carried, ..)| ins.get(carried).copied().flatten());
+    let length = over.and_then(|t| t.shape.first()?.as_const()).unwrap_or(0);
+    let mut all = times(length.max(0) as f64, of_body(attrs, "body"));
+    all.bytes += moved(ins, outs);
+    all
+}
+
+/// Definitions of this family.
+pub(super) const OPS: &[OpDef] = &[
+    OpDef::new(
+        "If",
+        "The results of one function or the other, for the operands after `cond`, a bool scalar.",
+        &[
+            operand("cond", BOOL),
+            operand("captured", ANY).variadic().optional(),
+        ],
+        if_rule,
+    )
+    .attrs(&[
+        required("then_branch", AttrKind::Function),
+        required("else_branch", AttrKind::Function),
+    ])
+    .outputs(1, MOST_OUTPUTS)
+    .cost(if_cost),
+    OpDef::new(
+        "Loop",
+        "`body` again and again, up to `M` times and while `cond` holds: the carried values, and its other results of \
+         all iterations along a new first axis.",
+        &[
+            operand("M", LONG).optional(),
+            operand("cond", BOOL).optional(),
+            operand("carried", ANY).variadic().optional(),
+        ],
+        loop_rule,
+    )
+    .attrs(&[
+        required("body", AttrKind::Function),
+        attr("captured", AttrKind::Int),
+    ])
+    .outputs(1, MOST_OUTPUTS)
+    .cost(loop_cost),
+    OpDef::new(
+        "Scan",
+        "`body` for each slice of the scanned operands along their first axis: the carried values, and its other \
+         results along a new first axis.",
+        &[operand("inputs", ANY).variadic()],
+        scan_rule,
+    )
+    .attrs(&[
+        required("body", AttrKind::Function),
+        required("num_scan_inputs", AttrKind::Int),
+        attr("captured", AttrKind::Int),
+        attr("scan_input_directions", AttrKind::Ints),
+        attr("scan_output_directions", AttrKind::Ints),
+    ])
+    .outputs(1, MOST_OUTPUTS)
+    .cost(scan_cost),
+];

@@ -1,0 +1,86 @@
+//! Random tensors without state: what is drawn follows from the operands alone.
+//!
+//! `seed` is two integers, a key and a stream; another of either gives unrelated numbers. The generator is
+//! Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011), a function of a
+//! key of two words and a counter of four to a block of four words of 32 bits each. `key` is the key, the counter is
+//! the block's number and the stream, all of 64 bits, low word first. In row-major order, a block gives the next
+//!
+//! - four elements of f32, f16 and bf16, which are computed in f32;
+//! - two elements of f64, of the first two and the last two words, low word first.
+//!
+//! Uniform: the top 24 bits of a word (53 of two words) are a fraction u in [0, 1), and the element is
+//! `fma(high - low, u, low)`, at most the largest number below `high`: results lie in [low, high), bounds rounded to
+//! the dtype; if these are equal, all elements are.
+//!
+//! Normal: neighbours are the cosine and the sine of a pair (Box and Muller) `sqrt(-2 ln u)`, `2 pi v`, times `scale`
+//! plus `mean` in one fma. In f32, u is `fma(w, 2^-32, 2^-33)` of a word w and v the top 24 bits of the next, so that
+//! results stay within 6.8 scales of the mean; in f64, u is a fraction of 53 bits plus 2^-53, and they stay within
+//! 8.6.
+//!
+//! Invariants
+//! 1. An element depends on key, stream, its index, dtype and attributes only: not on the shape's other elements,
+//!    thread counts, partitions or instruction sets.
+//! 2. ONNX's `RandomUniform` and `RandomNormal` draw differently; ours have names of their own, so that no importer
+//!    takes one for the other.
+
+use super::attrs::{NormalAttrs, UniformAttrs};
+use super::cost::per_element;
+use super::def::*;
+use super::shapes::*;
+use crate::DType;
+
+/// A tensor of `dtype` whose dimensions are the elements of operand 0.
+fn drawn(i: &Infer<'_>, dtype: DType) -> Rule {
+    let seed = i.ranked(1, "seed", 1)?;
+    if let Some(n) = seed.iter().find(|n| known_other(n, 2)) {
+        return Err(OpError::shape(format!(
+            "'seed' must be a key and a stream, not {n} elements"
+        )));
+    }
+    let rank = i.vector_len(0, "shape")?;
+    check_rank(rank)?;
+    match i.dims(0) {
+        Some(dims) => one(dtype, dims.to_vec()),
+        None => one(dtype, i.unknown(Some(rank))?),
+    }
+}
+
+fn uniform(i: &Infer<'_>) -> Rule {
+    drawn(i, UniformAttrs::new(i.attrs)?.dtype)
+}
+
+fn normal(i: &Infer<'_>) -> Rule {
+    drawn(i, NormalAttrs::new(i.attrs)?.dtype)
+}
+
+const SHAPE: OperandDef = operand("shape", LONG).host();
+const SEED: OperandDef = operand("seed", LONG).host();
+const TO: AttrDef = required("dtype", AttrKind::DType);
+
+/// Definitions of this family.
+pub(super) const OPS: &[OpDef] = &[
+    OpDef::new(
+        "PhiloxUniform",
+        "A tensor of the given shape, uniform in [low, high), drawn from `seed`, an i64 key and stream of shape [2].",
+        &[SHAPE, SEED],
+        uniform,
+    )
+    .attrs(&[
+        TO,
+        attr("low", AttrKind::Float),
+        attr("high", AttrKind::Float),
+    ])
+    .cost(per_element::<30>),
+    OpDef::new(
+        "PhiloxNormal",
+        "A tensor of the given shape, normal around `mean` with standard deviation `scale`, drawn as `PhiloxUniform`.",
+        &[SHAPE, SEED],
+        normal,
+    )
+    .attrs(&[
+        TO,
+        attr("mean", AttrKind::Float),
+        attr("scale", AttrKind::Float),
+    ])
+    .cost(per_element::<45>),
+];

@@ -1,0 +1,191 @@
+//! The core by a clock that tests move, and the commands that it gives.
+
+mod joining;
+mod leases;
+mod plans;
+mod restarting;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use convoke_common::ids::{FunctionId, Incarnation, LeaseId, PlanId};
+use convoke_common::program::Axes;
+use convoke_common::rpc::{HeldLease, Loss, RETURN_BOUND, Register};
+
+use super::*;
+
+const CLIENT: ConnectionId = ConnectionId(90);
+/// Why a connection ended.
+const GONE: &str = "no answer for 2s";
+pub(super) const LEASE: LeaseId = LeaseId(7);
+const PLAN: PlanId = PlanId(5);
+const FUNCTION: FunctionId = FunctionId([3; 32]);
+
+/// A core with a clock that tests move by hand.
+pub(super) struct Rig {
+    pub(super) core: Membership,
+    pub(super) now: Instant,
+}
+
+pub(super) fn rig() -> Rig {
+    Rig {
+        core: Membership::new("p1"),
+        now: Instant::now(),
+    }
+}
+
+fn newcomer(connection: u64, name: &str, key: u8, incarnation: u64) -> Newcomer {
+    Newcomer {
+        connection: ConnectionId(connection),
+        name: name.into(),
+        fingerprint: [key; 32],
+        address: format!("host:{connection}"),
+        register: Register {
+            incarnation: Incarnation(incarnation),
+            advertise: String::new(),
+            host: "host".into(),
+            profile: "p1".into(),
+            threads: 2,
+            memory: 1 << 30,
+            window: 8 << 20,
+            flops: 1e9,
+            memory_bandwidth: 1e9,
+            leases: vec![],
+            deaths: vec![],
+            ops: vec![],
+        },
+        at: 0,
+    }
+}
+
+/// The worker `wN` on connection N, which holds a lease of this life of the client.
+fn holder(n: u64, driver: u64) -> Newcomer {
+    let mut worker = newcomer(n, &format!("w{n}"), n as u8 + 1, 7);
+    worker.register.leases.push(HeldLease {
+        lease: LEASE,
+        model: "m".into(),
+        driver: ("me".into(), Incarnation(driver)),
+    });
+    worker
+}
+
+fn participant(name: &str, incarnation: u64, connection: u64) -> Participant {
+    let address = if connection == 0 {
+        String::new()
+    } else {
+        format!("host:{connection}")
+    };
+    Participant {
+        name: name.into(),
+        incarnation: Incarnation(incarnation),
+        address,
+    }
+}
+
+impl Rig {
+    pub(super) fn commands(&mut self) -> Vec<Command> {
+        std::iter::from_fn(|| self.core.next_command()).collect()
+    }
+
+    pub(super) fn register(
+        &mut self,
+        connection: u64,
+        name: &str,
+        key: u8,
+        incarnation: u64,
+    ) -> Result<Vec<Participant>, MembershipError> {
+        self.core
+            .register(self.now, newcomer(connection, name, key, incarnation))
+    }
+
+    /// `w0`, `w1`, … on connections 0, 1, … with keys and incarnations of the same number plus one.
+    pub(super) fn workers(mut self, count: u64) -> Rig {
+        for n in 0..count {
+            self.register(n, &format!("w{n}"), n as u8 + 1, n + 1)
+                .unwrap();
+        }
+        self.commands();
+        self
+    }
+
+    /// A plan over `w0` and `w1` of the client, granted.
+    pub(super) fn granted(mut self) -> Rig {
+        let plan = Plan {
+            model: "m".into(),
+            function: FUNCTION,
+            parts: vec![(Arc::new(program()), 1), (Arc::new(program()), 2)],
+            participants: vec![
+                participant("w0", 1, 0),
+                participant("w1", 2, 1),
+                participant("me", 9, 0),
+            ],
+            axes: Axes::default(),
+            in_flight: 1,
+        };
+        self.core.resume(CLIENT, me(), vec![]).unwrap();
+        self.core.keep_plan(self.now, CLIENT, PLAN, Arc::new(plan));
+        let granted = self.core.grant(self.now, CLIENT, PLAN, LEASE).unwrap();
+        assert_eq!(granted.connections, [ConnectionId(0), ConnectionId(1)]);
+        assert_eq!(self.commands(), []);
+        self
+    }
+}
+
+/// The names of what a worker is told to drop.
+fn dropped(rig: &mut Rig) -> Vec<LeaseId> {
+    let commands = rig.commands().into_iter();
+    let lease = |c| match c {
+        Command::Release { lease, at, .. } if at == [ConnectionId(0)] => Some(lease),
+        _ => None,
+    };
+    commands.filter_map(lease).collect()
+}
+
+/// The client.
+fn me() -> Driver {
+    Driver {
+        name: "me".into(),
+        incarnation: Incarnation(9),
+    }
+}
+
+fn program() -> convoke_common::program::Program {
+    convoke_common::program::Program {
+        name: "m".into(),
+        function: FUNCTION,
+        profile: "p1".into(),
+        values: vec![],
+        literals: vec![],
+        artifacts: vec![],
+        nodes: vec![],
+        init_nodes: 0,
+        recvs: vec![],
+        sends: vec![],
+    }
+}
+
+fn keep(name: &str, keys: &[u8]) -> Command {
+    Command::Keep {
+        name: name.into(),
+        fingerprints: keys.iter().map(|k| [*k; 32]).collect(),
+    }
+}
+
+fn release(at: &[u64]) -> Command {
+    Command::Release {
+        lease: LEASE,
+        at: at.iter().map(|c| ConnectionId(*c)).collect(),
+        lost: None,
+    }
+}
+
+pub(super) fn release_for(at: &[u64], worker: &str, why: &str) -> Command {
+    Command::Release {
+        lease: LEASE,
+        at: at.iter().map(|c| ConnectionId(*c)).collect(),
+        lost: Some(Loss {
+            worker: worker.into(),
+            why: why.into(),
+        }),
+    }
+}

@@ -1,0 +1,8 @@
+//! `convoke worker` with the op: the same flags.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    convoke_custom_op::register().expect("the first definition of its name");
+    convoke_cli::worker_main()
+}

@@ -1,0 +1,697 @@
+//! What an eager session says on its link's lane: commands of the client in one direction, reports of the worker in
+//! the other, many in one frame.
+//!
+//! ```text
+//! command = head varint | fields         head 16 + i runs prepared op i; smaller heads are below
+//! run     = 16 + i | operand per declared operand
+//! operand = 0 (left out) | 1 (integers: count, zigzag varints) | 2 (a small tensor) | 2 + distance (a handle)
+//! tensor  = dtype u8 | rank u8 | dims varint × rank | bytes
+//! ```
+//! Handles are numbered from 0 by the order of the commands that make them; neither side writes the number down. A
+//! handle is named by its distance, the next number less its own: a repeated op on recent operands takes 3 to 5 bytes.
+
+use convoke_common::error::{Code, Error, Result};
+use convoke_common::graph::Attrs;
+use convoke_common::program::Participant;
+use convoke_common::rpc_transport::codec;
+use convoke_common::tensor::{MAX_RANK, Shape, byte_size};
+use convoke_common::{DType, Tensor};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::frame::LANE_LIMIT;
+
+const DEFINE: u64 = 0;
+const FREE: u64 = 1;
+const GIVE: u64 = 2;
+const TAKE: u64 = 3;
+const LITERAL: u64 = 4;
+const PEER: u64 = 5;
+const FAIL: u64 = 6;
+const ACCOUNT: u64 = 7;
+const ORIGIN: u64 = 8;
+const RESERVE: u64 = 9;
+const ABANDON: u64 = 10;
+/// Heads from here on run a prepared op.
+const RUN: u64 = 16;
+
+const RESOLVED: u64 = 0;
+const FAILED: u64 = 1;
+const SHAPE: u64 = 2;
+const TOOK: u64 = 3;
+const UNDELIVERED: u64 = 4;
+const ACCOUNTED: u64 = 5;
+
+const ABSENT: u64 = 0;
+const INTEGERS: u64 = 1;
+const TENSOR: u64 = 2;
+
+/// Largest tensor that travels inside a command, in bytes.
+pub const INLINE: usize = LANE_LIMIT;
+/// Most prepared ops of a session: a client that uses more replaces the one that it has not used for longest.
+pub const MOST_PREPARED: u32 = 4096;
+/// Most peers that a session names.
+pub const MOST_PEERS: u32 = 4096;
+/// Most places that a session names, and the longest name of one.
+pub const MOST_ORIGINS: u32 = 4096;
+pub const LONGEST_ORIGIN: usize = 512;
+/// Most elements of an operand of integers.
+const MOST_INTEGERS: u64 = 1 << 10;
+
+/// An op made ready to run many times.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Definition {
+    /// Where it is kept, below [`MOST_PREPARED`]; what was there before is forgotten.
+    pub index: u32,
+    pub op: String,
+    pub attrs: Attrs,
+    /// Operand dtypes; `None` for one left out.
+    pub operands: Vec<Option<DType>>,
+    pub outputs: u8,
+    /// Whether the client waits to be told the outputs' shapes, which only data decides.
+    pub report: bool,
+    /// Where the client's program issues it, see [`Command::Origin`].
+    pub origin: u32,
+}
+
+/// What a session holds that was issued at one place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holding {
+    /// `src/main.rs:12`.
+    pub origin: String,
+    pub handles: u64,
+    pub bytes: u64,
+}
+
+/// What a client tells.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Command {
+    Define(Definition),
+    /// Runs a prepared op; its operands follow, see [`Reader::operand`].
+    Run(u32),
+    /// The client has dropped a handle.
+    Free(u64),
+    /// A handle's tensor goes to a peer once it is there; peer 0 is the client.
+    Give {
+        handle: u64,
+        peer: u32,
+        transfer: u64,
+    },
+    /// A new handle, filled by a peer.
+    Take {
+        peer: u32,
+        transfer: u64,
+        dtype: DType,
+        shape: Option<Shape>,
+        origin: u32,
+    },
+    /// A new handle with this value.
+    Literal {
+        tensor: Tensor,
+        origin: u32,
+    },
+    /// Names a peer, at an index from 1.
+    Peer {
+        index: u32,
+        participant: Participant,
+    },
+    /// A transfer does not come.
+    Fail {
+        transfer: u64,
+        error: Box<Error>,
+    },
+    /// Asks what the session holds.
+    Account {
+        request: u64,
+    },
+    /// A new handle that a step fills.
+    Reserve {
+        origin: u32,
+    },
+    /// A reserved handle is not filled, and is dropped.
+    Abandon(u64),
+    /// Names a place in the client's program, below [`MOST_ORIGINS`].
+    Origin {
+        index: u32,
+        place: String,
+    },
+}
+
+/// What a worker reports.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Report {
+    /// So many more commands that make handles have their results, or failed.
+    Resolved(u64),
+    /// An op failed by itself, not because of an operand.
+    Failed { handle: u64, error: Box<Error> },
+    /// The shape of a handle.
+    Shape { handle: u64, shape: Shape },
+    /// A transfer arrived, or failed.
+    Took { transfer: u64 },
+    /// A transfer to a peer cannot be sent.
+    Undelivered {
+        peer: u32,
+        transfer: u64,
+        error: Box<Error>,
+    },
+    /// What the session holds, the largest first.
+    Accounted { request: u64, held: Vec<Holding> },
+}
+
+/// An operand of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Operand<'a> {
+    Absent,
+    Value(Tensor),
+    Handle(u64),
+    /// To encode only: a value that is not kept.
+    Borrowed(&'a Tensor),
+}
+
+fn bad(what: &str) -> Error {
+    Error::new(
+        Code::ProtocolViolation,
+        format!("malformed eager batch: {what}"),
+    )
+}
+
+fn put(out: &mut Vec<u8>, mut v: u64) {
+    while v >= 0x80 {
+        out.push(v as u8 | 0x80);
+        v >>= 7;
+    }
+    out.push(v as u8);
+}
+
+fn put_coded<T: Serialize>(out: &mut Vec<u8>, value: &T) -> Result<()> {
+    let bytes = codec::encode(value).map_err(|e| bad(&e.to_string()))?;
+    put(out, bytes.len() as u64);
+    out.extend(bytes);
+    Ok(())
+}
+
+fn put_shape(out: &mut Vec<u8>, shape: &[usize]) {
+    out.push(shape.len() as u8);
+    shape.iter().for_each(|d| put(out, *d as u64));
+}
+
+fn put_tensor(out: &mut Vec<u8>, t: &Tensor) {
+    out.push(t.dtype() as u8);
+    put_shape(out, t.shape());
+    out.extend(t.bytes());
+}
+
+/// Appends the run of a prepared op. `next` is the number of its first output.
+pub fn put_run(out: &mut Vec<u8>, index: u32, operands: &[Operand<'_>], next: u64) {
+    put(out, RUN + u64::from(index));
+    for operand in operands {
+        match operand {
+            Operand::Absent => put(out, ABSENT),
+            Operand::Handle(id) => put(out, TENSOR + next.saturating_sub(*id)),
+            Operand::Value(t) => put_value(out, t),
+            Operand::Borrowed(t) => put_value(out, t),
+        }
+    }
+}
+
+fn put_value(out: &mut Vec<u8>, t: &Tensor) {
+    match t.as_slice::<i64>() {
+        Ok(ints) if t.shape().len() == 1 && ints.len() as u64 <= MOST_INTEGERS => {
+            put(out, INTEGERS);
+            put(out, ints.len() as u64);
+            ints.iter()
+                .for_each(|v| put(out, ((v << 1) ^ (v >> 63)) as u64));
+        }
+        _ => {
+            put(out, TENSOR);
+            put_tensor(out, t);
+        }
+    }
+}
+
+impl Command {
+    /// Appends the command; [`put_run`] appends a run. `next` is the number of the handle made next.
+    pub fn encode(&self, out: &mut Vec<u8>, next: u64) -> Result<()> {
+        match self {
+            Command::Define(d) => {
+                put(out, DEFINE);
+                put_coded(out, d)?;
+            }
+            Command::Run(index) => put(out, RUN + u64::from(*index)),
+            Command::Free(handle) => {
+                put(out, FREE);
+                put(out, next.saturating_sub(*handle));
+            }
+            Command::Give {
+                handle,
+                peer,
+                transfer,
+            } => {
+                put(out, GIVE);
+                put(out, next.saturating_sub(*handle));
+                put(out, u64::from(*peer));
+                put(out, *transfer);
+            }
+            Command::Take {
+                peer,
+                transfer,
+                dtype,
+                shape,
+                origin,
+            } => {
+                put(out, TAKE);
+                put(out, u64::from(*peer));
+                put(out, *transfer);
+                put(out, u64::from(*origin));
+                out.push(*dtype as u8);
+                match shape {
+                    Some(shape) => put_shape(out, shape),
+                    None => out.push(u8::MAX),
+                }
+            }
+            Command::Literal { tensor, origin } => {
+                put(out, LITERAL);
+                put(out, u64::from(*origin));
+                put_tensor(out, tensor);
+            }
+            Command::Peer { index, participant } => {
+                put(out, PEER);
+                put(out, u64::from(*index));
+                put_coded(out, participant)?;
+            }
+            Command::Fail { transfer, error } => {
+                put(out, FAIL);
+                put(out, *transfer);
+                put_coded(out, error)?;
+            }
+            Command::Account { request } => {
+                put(out, ACCOUNT);
+                put(out, *request);
+            }
+            Command::Reserve { origin } => {
+                put(out, RESERVE);
+                put(out, u64::from(*origin));
+            }
+            Command::Abandon(handle) => {
+                put(out, ABANDON);
+                put(out, next.saturating_sub(*handle));
+            }
+            Command::Origin { index, place } => {
+                put(out, ORIGIN);
+                put(out, u64::from(*index));
+                put_coded(out, place)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Report {
+    /// Appends the report.
+    pub fn encode(&self, out: &mut Vec<u8>) -> Result<()> {
+        match self {
+            Report::Resolved(count) => {
+                put(out, RESOLVED);
+                put(out, *count);
+            }
+            Report::Failed { handle, error } => {
+                put(out, FAILED);
+                put(out, *handle);
+                put_coded(out, error)?;
+            }
+            Report::Shape { handle, shape } => {
+                put(out, SHAPE);
+                put(out, *handle);
+                put_shape(out, shape);
+            }
+            Report::Took { transfer } => {
+                put(out, TOOK);
+                put(out, *transfer);
+            }
+            Report::Undelivered {
+                peer,
+                transfer,
+                error,
+            } => {
+                put(out, UNDELIVERED);
+                put(out, u64::from(*peer));
+                put(out, *transfer);
+                put_coded(out, error)?;
+            }
+            Report::Accounted { request, held } => {
+                put(out, ACCOUNTED);
+                put(out, *request);
+                put_coded(out, held)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads the commands or reports of a batch.
+pub struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    /// From the start of a batch.
+    pub fn new(batch: &'a [u8]) -> Reader<'a> {
+        Reader(batch)
+    }
+
+    /// Whether nothing follows.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn take(&mut self, n: usize) -> Result<&'a [u8]> {
+        let (head, rest) = self.0.split_at_checked(n).ok_or_else(|| bad("too short"))?;
+        self.0 = rest;
+        Ok(head)
+    }
+
+    fn byte(&mut self) -> Result<u8> {
+        let (first, rest) = self.0.split_first().ok_or_else(|| bad("too short"))?;
+        self.0 = rest;
+        Ok(*first)
+    }
+
+    fn varint(&mut self) -> Result<u64> {
+        let mut v = 0u64;
+        for shift in (0..64).step_by(7) {
+            let b = self.byte()?;
+            let part = u64::from(b & 0x7f);
+            if shift == 63 && part > 1 {
+                break;
+            }
+            v |= part << shift;
+            if b & 0x80 == 0 {
+                return Ok(v);
+            }
+        }
+        Err(bad("a number beyond 64 bits"))
+    }
+
+    fn index(&mut self, most: u32, what: &str) -> Result<u32> {
+        let v = u32::try_from(self.varint()?).ok().filter(|v| *v < most);
+        v.ok_or_else(|| bad(what))
+    }
+
+    fn coded<T: DeserializeOwned>(&mut self) -> Result<T> {
+        let len = usize::try_from(self.varint()?).map_err(|_| bad("length"))?;
+        codec::decode(self.take(len)?).map_err(|e| bad(&e.to_string()))
+    }
+
+    fn dtype(&mut self) -> Result<DType> {
+        DType::from_code(self.byte()?).ok_or_else(|| bad("unknown dtype"))
+    }
+
+    fn dims(&mut self, rank: u8) -> Result<Shape> {
+        if usize::from(rank) > MAX_RANK {
+            return Err(bad("rank above the limit"));
+        }
+        (0..rank)
+            .map(|_| usize::try_from(self.varint()?).map_err(|_| bad("dimension too large")))
+            .collect()
+    }
+
+    fn tensor(&mut self) -> Result<Tensor> {
+        let dtype = self.dtype()?;
+        let rank = self.byte()?;
+        let shape = self.dims(rank)?;
+        let len = byte_size(dtype, &shape).filter(|n| *n <= INLINE);
+        let bytes = self.take(len.ok_or_else(|| bad("a tensor too large for a batch"))?)?;
+        Ok(Tensor::from_bytes(dtype, &shape, bytes)?)
+    }
+
+    fn handle(&mut self, next: u64) -> Result<u64> {
+        let distance = self.varint()?;
+        next.checked_sub(distance)
+            .filter(|_| distance > 0)
+            .ok_or_else(|| bad("a handle that is not made yet"))
+    }
+
+    /// The next command. `next` is the number of the handle made next.
+    pub fn command(&mut self, next: u64) -> Result<Command> {
+        Ok(match self.varint()? {
+            DEFINE => {
+                let d: Definition = self.coded()?;
+                if d.index >= MOST_PREPARED || d.origin >= MOST_ORIGINS {
+                    return Err(bad("too many prepared ops or origins"));
+                }
+                Command::Define(d)
+            }
+            FREE => Command::Free(self.handle(next)?),
+            GIVE => Command::Give {
+                handle: self.handle(next)?,
+                peer: self.index(MOST_PEERS, "no such peer")?,
+                transfer: self.varint()?,
+            },
+            TAKE => Command::Take {
+                peer: self.index(MOST_PEERS, "no such peer")?,
+                transfer: self.varint()?,
+                origin: self.index(MOST_ORIGINS, "no such origin")?,
+                dtype: self.dtype()?,
+                shape: match self.byte()? {
+                    u8::MAX => None,
+                    rank => Some(self.dims(rank)?),
+                },
+            },
+            LITERAL => Command::Literal {
+                origin: self.index(MOST_ORIGINS, "no such origin")?,
+                tensor: self.tensor()?,
+            },
+            PEER => Command::Peer {
+                index: self.index(MOST_PEERS, "too many peers")?,
+                participant: self.coded()?,
+            },
+            FAIL => Command::Fail {
+                transfer: self.varint()?,
+                error: self.coded()?,
+            },
+            ACCOUNT => Command::Account {
+                request: self.varint()?,
+            },
+            RESERVE => Command::Reserve {
+                origin: self.index(MOST_ORIGINS, "no such origin")?,
+            },
+            ABANDON => Command::Abandon(self.handle(next)?),
+            ORIGIN => {
+                let index = self.index(MOST_ORIGINS, "too many origins")?;
+                let place: String = self.coded()?;
+                if place.len() > LONGEST_ORIGIN {
+                    return Err(bad("the name of a place is too long"));
+                }
+                Command::Origin { index, place }
+            }
+            head => {
+                let index = head.checked_sub(RUN).and_then(|i| u32::try_from(i).ok());
+                Command::Run(index.ok_or_else(|| bad("unknown command"))?)
+            }
+        })
+    }
+
+    /// The next operand of a run whose first output has the number `next`.
+    pub fn operand(&mut self, next: u64) -> Result<Operand<'static>> {
+        Ok(match self.varint()? {
+            ABSENT => Operand::Absent,
+            INTEGERS => {
+                let count = self.varint()?;
+                if count > MOST_INTEGERS {
+                    return Err(bad("too many integers"));
+                }
+                let mut ints = Vec::with_capacity(count as usize);
+                for _ in 0..count {
+                    let v = self.varint()?;
+                    ints.push((v >> 1) as i64 ^ -((v & 1) as i64));
+                }
+                Operand::Value(Tensor::from_slice(&[ints.len()], &ints)?)
+            }
+            TENSOR => Operand::Value(self.tensor()?),
+            named => {
+                let distance = named - TENSOR;
+                let id = next.checked_sub(distance);
+                Operand::Handle(id.ok_or_else(|| bad("a handle that is not made yet"))?)
+            }
+        })
+    }
+
+    /// The next report.
+    pub fn report(&mut self) -> Result<Report> {
+        Ok(match self.varint()? {
+            RESOLVED => Report::Resolved(self.varint()?),
+            FAILED => Report::Failed {
+                handle: self.varint()?,
+                error: self.coded()?,
+            },
+            SHAPE => Report::Shape {
+                handle: self.varint()?,
+                shape: {
+                    let rank = self.byte()?;
+                    self.dims(rank)?
+                },
+            },
+            TOOK => Report::Took {
+                transfer: self.varint()?,
+            },
+            UNDELIVERED => Report::Undelivered {
+                peer: self.index(MOST_PEERS, "no such peer")?,
+                transfer: self.varint()?,
+                error: self.coded()?,
+            },
+            ACCOUNTED => Report::Accounted {
+                request: self.varint()?,
+                held: self.coded()?,
+            },
+            _ => return Err(bad("unknown report")),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEXT: u64 = 1000;
+
+    fn check_command(command: Command, bytes: usize) {
+        let mut out = Vec::new();
+        command.encode(&mut out, NEXT).unwrap();
+        assert_eq!(out.len(), bytes, "{command:?}");
+        let mut r = Reader::new(&out);
+        assert_eq!(r.command(NEXT).unwrap(), command);
+        assert!(r.is_empty());
+        for cut in 0..out.len() {
+            assert!(
+                Reader::new(&out[..cut]).command(NEXT).is_err(),
+                "cut at {cut}"
+            );
+        }
+    }
+
+    #[test]
+    fn commands_round_trip_and_reject_every_truncation() {
+        check_command(Command::Free(999), 2);
+        let give = Command::Give {
+            handle: 7,
+            peer: 0,
+            transfer: 5,
+        };
+        check_command(give, 5);
+        let take = |shape| Command::Take {
+            peer: 3,
+            transfer: 1 << 20,
+            dtype: DType::F32,
+            shape,
+            origin: 1,
+        };
+        check_command(take(Some(Shape::from_slice(&[2, 300]))), 11);
+        check_command(take(None), 8);
+        let literal = Command::Literal {
+            tensor: Tensor::scalar(1.5f32),
+            origin: 1,
+        };
+        check_command(literal, 8);
+        let place = "src/main.rs:12".to_owned();
+        let mut out = Vec::new();
+        let origin = Command::Origin { index: 1, place };
+        origin.encode(&mut out, NEXT).unwrap();
+        assert_eq!(Reader::new(&out).command(NEXT).unwrap(), origin);
+        check_command(Command::Account { request: 1 }, 2);
+        check_command(Command::Reserve { origin: 1 }, 2);
+        check_command(Command::Abandon(0), 3);
+        let error = Box::new(Error::new(Code::PeerLost, "x"));
+        let mut out = Vec::new();
+        let fail = Command::Fail { transfer: 9, error };
+        fail.encode(&mut out, NEXT).unwrap();
+        assert_eq!(Reader::new(&out).command(NEXT).unwrap(), fail);
+    }
+
+    #[test]
+    fn a_repeated_op_takes_three_bytes() {
+        let shape = Tensor::from_slice(&[3], &[-1i64, 2, i64::MAX]).unwrap();
+        let scalar = Tensor::scalar(2f32);
+        let check = |operands: &[Operand<'_>], bytes: usize| {
+            let mut out = Vec::new();
+            put_run(&mut out, 7, operands, NEXT);
+            assert_eq!(out.len(), bytes);
+            let mut r = Reader::new(&out);
+            assert_eq!(r.command(NEXT).unwrap(), Command::Run(7));
+            for given in operands {
+                let want = match given {
+                    Operand::Borrowed(t) => Operand::Value((*t).clone()),
+                    other => other.clone(),
+                };
+                assert_eq!(r.operand(NEXT).unwrap(), want);
+            }
+            assert!(r.is_empty());
+        };
+        check(&[Operand::Handle(NEXT - 1), Operand::Handle(NEXT - 100)], 3);
+        check(&[Operand::Handle(0), Operand::Absent], 4);
+        check(&[Operand::Borrowed(&shape)], 1 + 2 + 1 + 1 + 10);
+        check(&[Operand::Borrowed(&scalar)], 1 + 1 + 2 + 4);
+    }
+
+    #[test]
+    fn reports_round_trip() {
+        let error = Box::new(Error::new(Code::KernelFailed, "x"));
+        let held = vec![Holding {
+            origin: "a.rs:1".into(),
+            handles: 1,
+            bytes: 4,
+        }];
+        let reports = [
+            Report::Resolved(70_000),
+            Report::Failed {
+                handle: 3,
+                error: error.clone(),
+            },
+            Report::Shape {
+                handle: 4,
+                shape: Shape::from_slice(&[5, 0]),
+            },
+            Report::Took { transfer: 1 },
+            Report::Undelivered {
+                peer: 1,
+                transfer: 2,
+                error,
+            },
+            Report::Accounted { request: 1, held },
+        ];
+        let mut out = Vec::new();
+        reports.iter().for_each(|r| r.encode(&mut out).unwrap());
+        let mut r = Reader::new(&out);
+        for want in reports {
+            assert_eq!(r.report().unwrap(), want);
+        }
+        assert!(r.is_empty() && r.report().is_err());
+    }
+
+    #[test]
+    fn what_lies_is_refused() {
+        let refused = |bytes: &[u8]| Reader::new(bytes).command(2).is_err();
+        // A handle of the future, at distance 0, and beyond the first.
+        assert!(refused(&[FREE as u8, 0]) && refused(&[FREE as u8, 3]));
+        assert!(!refused(&[FREE as u8, 2]));
+        // A head has no meaning from 11 to 15.
+        assert!(refused(&[11]));
+        // A number of more than 64 bits.
+        assert!(refused(&[0xff; 10]));
+        // A tensor that claims more than a batch holds, and one whose size overflows.
+        assert!(refused(&[
+            LITERAL as u8,
+            0,
+            DType::F32 as u8,
+            1,
+            0xff,
+            0xff,
+            3
+        ]));
+        let mut huge = vec![LITERAL as u8, 0, DType::F32 as u8, 2];
+        huge.extend([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]);
+        huge.extend([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]);
+        assert!(refused(&huge));
+        assert!(refused(&[LITERAL as u8, 0, DType::Bool as u8, 1, 1, 2]));
+        // A peer beyond the limit, a rank beyond the limit.
+        assert!(refused(&[GIVE as u8, 1, 0x80, 0x20, 0]));
+        assert!(refused(&[TAKE as u8, 1, 1, 0, DType::F32 as u8, 17]));
+    }
+}

@@ -1,0 +1,100 @@
+//! Control flow: branches, loops and scans with small bodies.
+
+use convoke_common::graph::{Attr, Attrs, Function, Node, Part, TensorType, ValueId};
+use convoke_common::ops::infer_types;
+use convoke_common::{DType, Dim, Tensor};
+
+use super::build::{Build, Live, Rows};
+use super::ops::Unfit;
+
+const UNARY: &[&str] = &["Tanh", "Sigmoid", "Neg", "Abs", "Relu"];
+
+/// A function of these parameters: nodes of one output each, by op and the numbers of their operands, which count the
+/// parameters and then the nodes; `results` are such numbers.
+fn body(params: Vec<TensorType>, nodes: &[(&str, &[u32])], results: &[u32]) -> Attr {
+    let mut f = Function {
+        name: "body".into(),
+        ..Function::default()
+    };
+    for (i, ty) in params.into_iter().enumerate() {
+        let id = f.add_value(format!("p{i}"), ty);
+        f.params.push(id);
+    }
+    for (i, (op, operands)) in nodes.iter().enumerate() {
+        let name = format!("b{i}");
+        let output = f.add_value(name.as_str(), scalar(DType::F32));
+        f.nodes.push(Node {
+            name: name.into(),
+            op: (*op).into(),
+            attrs: Attrs::default(),
+            inputs: operands.iter().map(|o| Some(ValueId(*o))).collect(),
+            outputs: vec![output],
+            part: Part::Step,
+        });
+    }
+    let results = results.iter().enumerate();
+    f.results = results
+        .map(|(i, r)| (format!("r{i}"), ValueId(*r)))
+        .collect();
+    infer_types(&mut f).unwrap_or_else(|e| panic!("a generated body is wrong: {e:?}\n{f}"));
+    Attr::Function(f.into())
+}
+
+fn scalar(dtype: DType) -> TensorType {
+    TensorType::new(dtype, vec![])
+}
+
+fn of(x: Live) -> TensorType {
+    TensorType::new(DType::F32, vec![x.rows.dim(), Dim::from(x.cols)])
+}
+
+/// One unary op or another, as the sum of a value says.
+pub(super) fn branch(b: &mut Build) -> Result<(), Unfit> {
+    let x = b.operand();
+    let all = Attrs::default().with("keepdims", Attr::Int(0));
+    let sum = b.node("ReduceSum", all, &[x.id], 1)[0];
+    let zero = b.literal(Tensor::scalar(0f32));
+    let positive = b.apply("Greater", &[sum, zero]);
+    let [yes, no] = [(); 2].map(|()| {
+        let op = b.draw.pick(UNARY);
+        body(vec![of(x)], &[(op, &[0])], &[1])
+    });
+    let attrs = Attrs::default()
+        .with("then_branch", yes)
+        .with("else_branch", no);
+    let y = b.node("If", attrs, &[positive, x.id], 1)[0];
+    b.push(y, x.rows, x.cols);
+    Ok(())
+}
+
+/// A few rounds of a unary op.
+pub(super) fn rounds(b: &mut Build) -> Result<(), Unfit> {
+    let x = b.operand();
+    let count = b.draw.below(5) as i64;
+    let count = b.literal(Tensor::scalar(count));
+    let on = Tensor::from_bools(&[], &[true]).expect("one element");
+    let on = b.literal(on);
+    let op = b.draw.pick(UNARY);
+    let params = vec![scalar(DType::I64), scalar(DType::Bool), of(x)];
+    let attrs = Attrs::default().with("body", body(params, &[(op, &[2])], &[1, 3]));
+    let y = b.node("Loop", attrs, &[count, on, x.id], 1)[0];
+    b.push(y, x.rows, x.cols);
+    Ok(())
+}
+
+/// Running sums of rows, and a product with each.
+pub(super) fn rows(b: &mut Build) -> Result<(), Unfit> {
+    let x = b.operand();
+    if x.cols > 1024 || x.rows == Rows::Fixed(0) {
+        return Err(Unfit);
+    }
+    let state = b.weights(&[x.cols]);
+    let row = || TensorType::fixed(DType::F32, &[x.cols]);
+    let nodes: &[(&str, &[u32])] = &[("Add", &[0, 1]), ("Mul", &[0, 1])];
+    let attrs = Attrs::default()
+        .with("body", body(vec![row(), row()], nodes, &[2, 3]))
+        .with("num_scan_inputs", Attr::Int(1));
+    let both = b.node("Scan", attrs, &[state, x.id], 2);
+    b.push(both[1], x.rows, x.cols);
+    Ok(())
+}

@@ -1,0 +1,14 @@
+//! Ops on handles: the executor runs them itself, since they need the caller's session.
+
+use convoke_common::Error;
+
+use crate::cpu::call::{Found, Spec, body};
+
+pub(super) fn find(spec: &Spec<'_>) -> Found {
+    match spec.op {
+        "HandleIn" | "HandleOut" => {
+            body(|_| Err(Error::internal("a handle outside a step").into())).map(Some)
+        }
+        _ => Ok(None),
+    }
+}

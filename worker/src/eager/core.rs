@@ -1,0 +1,682 @@
+//! The dataflow of a session: which handles are there, which ops wait for them, which may run.
+//!
+//! ```text
+//! run ──operands there──> ready (in issue order) ──finished──> handle ──> ops, gives that wait for it
+//!  └──some missing──> waiting ──last one arrives──┘    failed operand ──> every output fails, with the same error
+//! take ──> expected ──claim, arrived──> handle         a tensor that is early waits for its take
+//! ```
+//!
+//! Invariants
+//! 1. A handle resolves once: with its tensor, or with the error of whatever it depends on that failed by itself.
+//! 2. Ready ops are handed out in the order they were issued; what waits holds up nothing that was issued after it.
+//! 3. A handle that was dropped frees its tensor as soon as nothing that was issued before needs it.
+//! 4. What arrives without having been announced is bounded, in number and by the size of what shares a lane.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+use convoke_common::error::{Code, Error, Result};
+use convoke_common::{DType, Shape, Tensor};
+use convoke_rendezvous::Peer;
+use convoke_rendezvous::eager::wire::{Operand, Report};
+use convoke_rendezvous::frame::TensorHeader;
+use convoke_rendezvous::hub::Refused;
+use slab::Slab;
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+
+use super::prepared::Prepared;
+use crate::cpu::{Inputs, Outputs};
+
+/// Most transfers that may come before they are announced: as many as a client may have on their way.
+pub(super) const MOST_EARLY: usize = 1024;
+/// Most failures that are reported before the client has read them; each handle tells its own besides.
+const MOST_FAILED: usize = 64;
+
+/// The number of a handle.
+pub(super) type Id = u64;
+
+/// Spreads numbers that count up.
+#[derive(Default)]
+pub(super) struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        bytes
+            .iter()
+            .for_each(|b| self.write_u64(self.0.rotate_left(8) ^ u64::from(*b)));
+    }
+    fn write_u64(&mut self, n: u64) {
+        self.0 = n.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26);
+    }
+}
+
+enum State {
+    Pending {
+        waiters: SmallVec<[Waiter; 1]>,
+        dropped: bool,
+    },
+    Ready(Tensor),
+    Failed(Arc<Error>),
+}
+
+struct Handle {
+    state: State,
+    origin: u32,
+}
+
+enum Waiter {
+    /// The op at this entry, unless that is another's by now.
+    Run {
+        op: usize,
+        first: Id,
+        operand: usize,
+    },
+    Give {
+        peer: u32,
+        transfer: u64,
+    },
+    /// A step whose operand it is.
+    Step(Then),
+}
+
+/// What a step does with a handle's tensor, once it is there.
+pub(crate) type Then = Box<dyn FnOnce(Settled) + Send>;
+
+struct Waiting {
+    run: Run,
+    missing: usize,
+}
+
+/// An op whose operands are there.
+pub(super) struct Run {
+    pub prepared: Arc<Prepared>,
+    pub inputs: Inputs,
+    /// Its first output.
+    pub first: Id,
+}
+
+impl PartialEq for Run {
+    fn eq(&self, other: &Run) -> bool {
+        self.first == other.first
+    }
+}
+impl Eq for Run {}
+impl PartialOrd for Run {
+    fn partial_cmp(&self, other: &Run) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Run {
+    fn cmp(&self, other: &Run) -> std::cmp::Ordering {
+        self.first.cmp(&other.first)
+    }
+}
+
+/// A transfer that was announced.
+struct Expected {
+    from: Peer,
+    id: Id,
+    dtype: DType,
+    shape: Option<Shape>,
+    claimed: bool,
+}
+
+/// A transfer that was not announced yet.
+enum Early {
+    /// Its bytes are coming.
+    Claimed(DType, Shape),
+    Here(Tensor),
+    Failed(Error),
+    /// Its sender is held up until it is announced.
+    Held(oneshot::Sender<()>),
+}
+
+/// What follows outside the session.
+pub(super) enum Effect {
+    Send {
+        peer: u32,
+        transfer: u64,
+        tensor: Tensor,
+    },
+    Abort {
+        peer: u32,
+        transfer: u64,
+        error: Arc<Error>,
+    },
+    /// A step goes on.
+    Step(Then, Settled),
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Core {
+    handles: HashMap<Id, Handle, BuildHasherDefault<IdHasher>>,
+    next: Id,
+    waiting: Slab<Waiting>,
+    ready: BinaryHeap<Reverse<Run>>,
+    expected: BTreeMap<u64, Expected>,
+    early: BTreeMap<(u64, String), (Peer, Early)>,
+    /// What steps want of handles that are not made yet: their words may overtake the session's.
+    ahead: BTreeMap<Id, Ahead>,
+    /// Above the transfers that were announced so far.
+    announced: u64,
+    effects: Vec<Effect>,
+    /// Handles made and resolved since this was asked for.
+    resolved: u64,
+    reports: Vec<Report>,
+    failures: usize,
+}
+
+/// What a step wants of a handle.
+enum Ahead {
+    Lend(bool, Then),
+    Fill(Tensor),
+}
+
+/// A handle's tensor, or why there is none.
+pub(crate) type Settled = Result<Tensor, Arc<Error>>;
+
+impl Core {
+    /// The number of the handle made next.
+    pub fn next(&self) -> Id {
+        self.next
+    }
+
+    /// Handles that are there or will be.
+    pub fn handles(&self) -> usize {
+        self.handles.len()
+    }
+
+    fn make(&mut self, origin: u32, count: usize) -> Id {
+        let first = self.next;
+        for id in first..first + count as u64 {
+            let (waiters, dropped) = (SmallVec::new(), false);
+            let state = State::Pending { waiters, dropped };
+            self.handles.insert(id, Handle { state, origin });
+        }
+        self.next += count as u64;
+        if !self.ahead.is_empty() {
+            self.catch_up(first);
+        }
+        first
+    }
+
+    /// Does what steps have wanted of handles that are made now.
+    fn catch_up(&mut self, first: Id) {
+        let later = self.ahead.split_off(&self.next);
+        let due = std::mem::replace(&mut self.ahead, later);
+        for (id, ahead) in due.into_iter().filter(|(id, _)| *id >= first) {
+            match ahead {
+                Ahead::Lend(donate, then) => self.lend(id, donate, then),
+                Ahead::Fill(tensor) => drop(self.fill(id, tensor)),
+            }
+        }
+    }
+
+    /// An op was issued. It is handed out by [`Core::next_ready`] when its operands are there.
+    pub fn run(&mut self, prepared: Arc<Prepared>, operands: SmallVec<[Operand<'static>; 4]>) {
+        let first = self.make(prepared.origin, prepared.outputs);
+        let failed = operands.iter().find_map(|o| match o {
+            Operand::Handle(id) => match self.handles.get(id).map(|h| &h.state) {
+                Some(State::Failed(e)) => Some(e.clone()),
+                Some(_) if *id < first => None,
+                _ => Some(Arc::new(unknown(*id))),
+            },
+            _ => None,
+        });
+        if let Some(error) = failed {
+            return self.fail_outputs(first, prepared.outputs, error);
+        }
+        let op = self.waiting.vacant_key();
+        let (mut inputs, mut missing) = (Inputs::new(), 0);
+        for (operand, given) in operands.into_iter().enumerate() {
+            inputs.push(match given {
+                Operand::Absent => None,
+                Operand::Value(t) => Some(t),
+                Operand::Borrowed(t) => Some(t.clone()),
+                Operand::Handle(id) => match self.handles.get_mut(&id).map(|h| &mut h.state) {
+                    Some(State::Ready(t)) => Some(t.clone()),
+                    Some(State::Pending { waiters, .. }) => {
+                        waiters.push(Waiter::Run { op, first, operand });
+                        missing += 1;
+                        None
+                    }
+                    _ => None,
+                },
+            });
+        }
+        let run = Run {
+            prepared,
+            inputs,
+            first,
+        };
+        if missing == 0 {
+            self.ready.push(Reverse(run));
+        } else {
+            self.waiting.insert(Waiting { run, missing });
+        }
+    }
+
+    /// The op to launch next: of those that are ready, the one that was issued first.
+    pub fn next_ready(&mut self) -> Option<Run> {
+        self.ready.pop().map(|r| r.0)
+    }
+
+    /// Looks at it.
+    pub fn peek_ready(&self) -> Option<&Run> {
+        self.ready.peek().map(|r| &r.0)
+    }
+
+    /// An op has ended.
+    pub fn finished(&mut self, first: Id, prepared: &Prepared, result: Result<Outputs, Error>) {
+        match result {
+            Ok(outputs) => {
+                self.resolved += 1;
+                for (i, t) in outputs.into_iter().take(prepared.outputs).enumerate() {
+                    let handle = first + i as u64;
+                    if prepared.report {
+                        let shape = t.shape().into();
+                        self.reports.push(Report::Shape { handle, shape });
+                    }
+                    self.settle(handle, Ok(t));
+                }
+            }
+            Err(error) => self.failed(first, prepared.outputs, error),
+        }
+    }
+
+    /// An op was issued that cannot be run.
+    pub fn refuse(&mut self, origin: u32, outputs: usize, error: Error) {
+        let first = self.make(origin, outputs);
+        self.failed(first, outputs, error);
+    }
+
+    /// An op has failed by itself.
+    fn failed(&mut self, first: Id, outputs: usize, error: Error) {
+        if self.failures < MOST_FAILED {
+            self.failures += 1;
+            let (handle, error) = (first, Box::new(error.clone()));
+            self.reports.push(Report::Failed { handle, error });
+        }
+        self.fail_outputs(first, outputs, Arc::new(error));
+    }
+
+    fn fail_outputs(&mut self, first: Id, outputs: usize, error: Arc<Error>) {
+        self.resolved += 1;
+        for id in first..first + outputs as u64 {
+            self.settle(id, Err(error.clone()));
+        }
+    }
+
+    /// Resolves a handle, and what depends on it as far as that fails with it. Without recursion: chains are long.
+    fn settle(&mut self, id: Id, settled: Settled) {
+        let mut todo: Vec<(Id, Settled)> = vec![(id, settled)];
+        while let Some((id, settled)) = todo.pop() {
+            let Some(handle) = self.handles.get_mut(&id) else {
+                continue;
+            };
+            let state = match &settled {
+                Ok(t) => State::Ready(t.clone()),
+                Err(e) => State::Failed(e.clone()),
+            };
+            let State::Pending { waiters, dropped } = std::mem::replace(&mut handle.state, state)
+            else {
+                continue;
+            };
+            if dropped {
+                self.handles.remove(&id);
+            }
+            for waiter in waiters {
+                match waiter {
+                    Waiter::Give { peer, transfer } => self.effects.push(match &settled {
+                        Ok(tensor) => Effect::Send {
+                            peer,
+                            transfer,
+                            tensor: tensor.clone(),
+                        },
+                        Err(error) => Effect::Abort {
+                            peer,
+                            transfer,
+                            error: error.clone(),
+                        },
+                    }),
+                    Waiter::Step(then) => {
+                        self.effects.push(Effect::Step(then, settled.clone()));
+                    }
+                    Waiter::Run { op, first, operand } => {
+                        // One that failed for another operand is gone.
+                        let waits = self.waiting.get(op).is_some_and(|w| w.run.first == first);
+                        if waits {
+                            self.operand(op, operand, &settled, &mut todo);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn operand(
+        &mut self,
+        op: usize,
+        operand: usize,
+        settled: &Settled,
+        todo: &mut Vec<(Id, Settled)>,
+    ) {
+        match settled {
+            Ok(t) => {
+                let waiting = &mut self.waiting[op];
+                waiting.run.inputs[operand] = Some(t.clone());
+                waiting.missing -= 1;
+                if waiting.missing == 0 {
+                    self.ready.push(Reverse(self.waiting.remove(op).run));
+                }
+            }
+            Err(error) => {
+                let run = self.waiting.remove(op).run;
+                self.resolved += 1;
+                let outputs = run.first..run.first + run.prepared.outputs as u64;
+                todo.extend(outputs.map(|id| (id, Err(error.clone()))));
+            }
+        }
+    }
+
+    /// A value came with the command.
+    pub fn literal(&mut self, tensor: Tensor, origin: u32) {
+        let id = self.make(origin, 1);
+        self.resolved += 1;
+        self.settle(id, Ok(tensor));
+    }
+
+    /// The client dropped a handle.
+    pub fn free(&mut self, id: Id) {
+        match self.handles.get_mut(&id).map(|h| &mut h.state) {
+            Some(State::Pending { dropped, .. }) => *dropped = true,
+            _ => drop(self.handles.remove(&id)),
+        }
+    }
+
+    /// A handle's tensor is to go to a peer.
+    pub fn give(&mut self, id: Id, peer: u32, transfer: u64) {
+        let error = match self.handles.get_mut(&id).map(|h| &mut h.state) {
+            Some(State::Pending { waiters, .. }) => {
+                return waiters.push(Waiter::Give { peer, transfer });
+            }
+            Some(State::Ready(tensor)) => {
+                let tensor = tensor.clone();
+                return self.effects.push(Effect::Send {
+                    peer,
+                    transfer,
+                    tensor,
+                });
+            }
+            Some(State::Failed(error)) => error.clone(),
+            None => Arc::new(unknown(id)),
+        };
+        self.effects.push(Effect::Abort {
+            peer,
+            transfer,
+            error,
+        });
+    }
+
+    /// A new handle that a step fills.
+    pub fn reserve(&mut self, origin: u32) {
+        self.make(origin, 1);
+    }
+
+    /// A reserved handle is not filled.
+    pub fn abandon(&mut self, id: Id) {
+        self.free(id);
+        if self.handles.contains_key(&id) {
+            self.resolved += 1;
+            let error = Error::new(Code::Cancelled, "the step that was to fill it failed");
+            self.settle(id, Err(Arc::new(error)));
+        }
+    }
+
+    /// A step has a reserved handle's tensor; false where the handle waits for none.
+    pub fn fill(&mut self, id: Id, tensor: Tensor) -> bool {
+        if id >= self.next {
+            let room = self.ahead.len() < MOST_EARLY;
+            return room && self.ahead.insert(id, Ahead::Fill(tensor)).is_none();
+        }
+        let state = self.handles.get(&id).map(|h| &h.state);
+        let waits = matches!(state, Some(State::Pending { .. }));
+        if waits {
+            self.resolved += 1;
+            let (handle, shape) = (id, tensor.shape().into());
+            self.reports.push(Report::Shape { handle, shape });
+            self.settle(id, Ok(tensor));
+        }
+        waits
+    }
+
+    /// A step needs a handle's tensor, now or when it is there. One that is donated is the step's alone, unless what was
+    /// issued before still reads it.
+    pub fn lend(&mut self, id: Id, donate: bool, then: Then) {
+        if id >= self.next && self.ahead.len() < MOST_EARLY && !self.ahead.contains_key(&id) {
+            self.ahead.insert(id, Ahead::Lend(donate, then));
+            return;
+        }
+        let settled = match self.handles.get_mut(&id).map(|h| &mut h.state) {
+            Some(State::Pending { waiters, dropped }) => {
+                *dropped |= donate;
+                return waiters.push(Waiter::Step(then));
+            }
+            Some(State::Ready(tensor)) => Ok(tensor.clone()),
+            Some(State::Failed(error)) => Err(error.clone()),
+            None => Err(Arc::new(unknown(id))),
+        };
+        if donate {
+            self.handles.remove(&id);
+        }
+        self.effects.push(Effect::Step(then, settled));
+    }
+
+    /// A new handle that a peer fills.
+    pub fn take(
+        &mut self,
+        from: Peer,
+        transfer: u64,
+        dtype: DType,
+        shape: Option<Shape>,
+        origin: u32,
+    ) {
+        let id = self.make(origin, 1);
+        self.announced = self.announced.max(transfer.saturating_add(1));
+        let early = self.early.remove(&(transfer, from.name.clone()));
+        let mut expected = Expected {
+            from,
+            id,
+            dtype,
+            shape,
+            claimed: false,
+        };
+        match early.filter(|(peer, _)| *peer == expected.from) {
+            Some((_, Early::Here(t))) => {
+                let fits = expected.check(t.dtype(), t.shape());
+                self.took(transfer, id, fits.map(|()| t));
+            }
+            Some((_, Early::Failed(error))) => self.took(transfer, id, Err(error)),
+            Some((_, Early::Claimed(dtype, shape))) => match expected.check(dtype, &shape) {
+                Ok(()) => {
+                    expected.claimed = true;
+                    self.expected.insert(transfer, expected);
+                }
+                Err(error) => self.took(transfer, id, Err(error)),
+            },
+            Some((_, Early::Held(go))) => {
+                self.expected.insert(transfer, expected);
+                // The link that holds it up may be gone.
+                let _ = go.send(());
+            }
+            None => {
+                self.expected.insert(transfer, expected);
+            }
+        }
+    }
+
+    fn took(&mut self, transfer: u64, id: Id, result: Result<Tensor>) {
+        self.resolved += 1;
+        self.reports.push(Report::Took { transfer });
+        if let Ok(t) = &result {
+            let (handle, shape) = (id, t.shape().into());
+            self.reports.push(Report::Shape { handle, shape });
+        }
+        self.settle(id, result.map_err(Arc::new));
+    }
+
+    /// Whether it can be said of a transfer if it is expected; else who is told when it can.
+    pub fn foreseen(&mut self, from: &Peer, transfer: u64) -> Option<oneshot::Receiver<()>> {
+        if self.expected.contains_key(&transfer) || transfer < self.announced {
+            return None;
+        }
+        let key = (transfer, from.name.clone());
+        if self.early.len() >= MOST_EARLY || self.early.contains_key(&key) {
+            return None;
+        }
+        let (go, held) = oneshot::channel();
+        self.early.insert(key, (from.clone(), Early::Held(go)));
+        Some(held)
+    }
+
+    /// A transfer begins to arrive.
+    pub fn claim(&mut self, from: &Peer, h: &TensorHeader) -> Result<(), Refused> {
+        let transfer = h.key.n;
+        if let Some(expected) = self.expected.get_mut(&transfer) {
+            if expected.from != *from {
+                return Err(Refused::WrongSource);
+            }
+            if std::mem::replace(&mut expected.claimed, true) {
+                return Err(Refused::Duplicate);
+            }
+            let fits = expected.check(h.dtype, &h.shape);
+            return fits.map_err(|error| {
+                self.end(from, transfer, Err(error));
+                Refused::WrongTensor
+            });
+        }
+        if transfer < self.announced {
+            return Err(Refused::StaleStep);
+        }
+        let key = (transfer, from.name.clone());
+        match self.early.get(&key) {
+            Some((_, Early::Held(_))) => {}
+            Some(_) => return Err(Refused::Duplicate),
+            None if self.early.len() >= MOST_EARLY => return Err(Refused::AheadOfWindow),
+            None => {}
+        }
+        let early = Early::Claimed(h.dtype, h.shape.clone());
+        self.early.insert(key, (from.clone(), early));
+        Ok(())
+    }
+
+    /// A transfer has arrived, or failed.
+    pub fn end(&mut self, from: &Peer, transfer: u64, result: Result<Tensor>) {
+        match self.expected.get(&transfer) {
+            Some(expected) if expected.from == *from => {
+                let id = expected.id;
+                self.expected.remove(&transfer);
+                self.took(transfer, id, result);
+            }
+            Some(_) => {}
+            None if transfer < self.announced => {}
+            None => {
+                let key = (transfer, from.name.clone());
+                if self.early.len() < MOST_EARLY || self.early.contains_key(&key) {
+                    let early = match result {
+                        Ok(t) => Early::Here(t),
+                        Err(e) => Early::Failed(e),
+                    };
+                    self.early.insert(key, (from.clone(), early));
+                }
+            }
+        }
+    }
+
+    /// The client says that a transfer does not come.
+    pub fn fail(&mut self, transfer: u64, error: Error) {
+        let from = self.expected.get(&transfer).map(|e| e.from.clone());
+        if let Some(from) = from {
+            self.end(&from, transfer, Err(error));
+        }
+    }
+
+    /// A link to `peer` ended: what it was to bring does not come.
+    pub fn lost(&mut self, peer: &Peer, error: &Error) {
+        let of_peer = self.expected.iter().filter(|(_, e)| e.from == *peer);
+        let transfers: Vec<u64> = of_peer.map(|(t, _)| *t).collect();
+        for transfer in transfers {
+            self.end(peer, transfer, Err(error.clone()));
+        }
+        for (from, early) in self.early.values_mut() {
+            if from == peer && !matches!(early, Early::Here(_)) {
+                *early = Early::Failed(error.clone());
+            }
+        }
+    }
+
+    /// What follows outside, in the order it was decided.
+    pub fn effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
+    }
+
+    /// Whether the client is to be told something.
+    pub fn has_reports(&self) -> bool {
+        self.resolved > 0 || !self.reports.is_empty()
+    }
+
+    /// What the client is to be told.
+    pub fn reports(&mut self) -> Vec<Report> {
+        let mut reports = std::mem::take(&mut self.reports);
+        self.failures = 0;
+        if self.resolved > 0 {
+            reports.push(Report::Resolved(std::mem::take(&mut self.resolved)));
+        }
+        reports
+    }
+
+    /// Tells the client something besides.
+    pub fn report(&mut self, report: Report) {
+        self.reports.push(report);
+    }
+
+    /// Handles and bytes by origin.
+    pub fn held(&self) -> BTreeMap<u32, (u64, u64)> {
+        let mut held: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+        for handle in self.handles.values() {
+            let entry = held.entry(handle.origin).or_default();
+            entry.0 += 1;
+            if let State::Ready(t) = &handle.state {
+                entry.1 += t.byte_len() as u64;
+            }
+        }
+        held
+    }
+}
+
+impl Expected {
+    fn check(&self, dtype: DType, shape: &[usize]) -> Result<()> {
+        let fits = dtype == self.dtype && self.shape.as_ref().is_none_or(|s| s[..] == *shape);
+        if fits {
+            return Ok(());
+        }
+        let msg = format!(
+            "{dtype}{shape:?} arrived where {}{:?} was announced",
+            self.dtype,
+            self.shape.as_deref().unwrap_or(&[])
+        );
+        Err(Error::new(Code::ProtocolViolation, msg))
+    }
+}
+
+fn unknown(id: Id) -> Error {
+    let msg = format!("handle {id} is not there: it was dropped, or is of another session");
+    Error::new(Code::NotFound, msg)
+}

@@ -1,0 +1,169 @@
+//! Eager work: what clients issue op by op.
+//!
+//! A session begins with the first that a client says, and ends with the link that it said it on. It needs neither the
+//! coordinator nor a lease.
+
+mod core;
+mod prepared;
+mod session;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+use convoke_common::Tensor;
+use convoke_common::error::{Code, Error, Result};
+use convoke_common::identity::Role;
+use convoke_common::ids::{LeaseId, StepKey};
+use convoke_common::memory::{Account, Ledger, Pool};
+use convoke_rendezvous::Peer;
+use convoke_rendezvous::eager::Eager;
+use convoke_rendezvous::frame::TensorHeader;
+use convoke_rendezvous::hub::Refused;
+use tokio::sync::oneshot;
+
+pub(crate) use self::core::Settled;
+pub(crate) use self::session::Session;
+
+use crate::executor::Engine;
+use crate::node::Node;
+
+/// The sessions of a worker.
+pub struct Sessions {
+    engine: Arc<Engine>,
+    ledger: Ledger,
+    node: OnceLock<Weak<Node>>,
+    all: Mutex<BTreeMap<LeaseId, Arc<Session>>>,
+}
+
+impl Sessions {
+    /// None yet.
+    pub fn new(engine: Arc<Engine>, ledger: Ledger) -> Arc<Sessions> {
+        Arc::new(Sessions {
+            engine,
+            ledger,
+            node: OnceLock::new(),
+            all: Mutex::default(),
+        })
+    }
+
+    /// Ties them to their worker.
+    pub fn attach(&self, node: &Arc<Node>) {
+        let _ = self.node.set(Arc::downgrade(node));
+    }
+
+    fn all(&self) -> Vec<Arc<Session>> {
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.values().cloned().collect()
+    }
+
+    fn get(&self, id: LeaseId) -> Option<Arc<Session>> {
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(&id).cloned()
+    }
+
+    /// The session with this id, which begins where a client that it is of has a link.
+    fn find(&self, id: LeaseId) -> Option<Arc<Session>> {
+        match self.get(id) {
+            Some(session) if !session.link.is_closed() => return Some(session),
+            // The client is back on another link, before the end of the first was told.
+            Some(_) => self.end_closed(),
+            None => {}
+        }
+        let node = self.node.get()?.upgrade()?;
+        let of = |l: &Arc<convoke_rendezvous::Link>| {
+            let peer = l.peer();
+            let owns = peer.role == Role::Client && LeaseId::of_session(peer.incarnation) == id;
+            owns && !l.is_closed()
+        };
+        let link = node.hub.links().into_iter().rev().find(of)?;
+        let pool = Pool::new(&self.ledger, Account::Handles, 0).ok()?;
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let begin = || {
+            let (owner, engine) = (link.peer().clone(), self.engine.clone());
+            Session::new(owner, link.clone(), engine, Arc::downgrade(&node), pool)
+        };
+        let session = all.entry(id).or_insert_with(begin).clone();
+        drop(all);
+        // One that ended before it was listed told nobody.
+        if link.is_closed() {
+            self.end_closed();
+            return None;
+        }
+        Some(session)
+    }
+
+    /// The session of the client that drives a lease.
+    pub(crate) fn of_driver(&self, driver: &Peer) -> Option<Arc<Session>> {
+        let id = LeaseId::of_session(driver.incarnation);
+        self.find(id).filter(|s| s.owner == *driver)
+    }
+
+    fn of_key(&self, key: StepKey) -> Result<Arc<Session>, Refused> {
+        self.find(key.lease).ok_or(Refused::UnknownLease)
+    }
+
+    fn end_closed(&self) {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let closed: Vec<_> = all
+            .extract_if(.., |_, s| s.link.is_closed())
+            .map(|(_, s)| s)
+            .collect();
+        drop(all);
+        closed.iter().for_each(|s| s.end());
+    }
+
+    /// Ends all: the worker does.
+    pub fn end(&self) {
+        let all = std::mem::take(&mut *self.all.lock().unwrap_or_else(PoisonError::into_inner));
+        all.values().for_each(|s| s.end());
+    }
+
+    /// Handles that are there or will be, and bytes of their tensors.
+    pub fn live(&self) -> (u64, u64) {
+        let all = self.all();
+        let handles = all.iter().map(|s| s.handles()).sum();
+        let bytes = all.iter().map(|s| s.live_bytes()).sum();
+        (handles, bytes)
+    }
+}
+
+impl Eager for Sessions {
+    fn batch(&self, from: &Peer, batch: &[u8]) -> Result<()> {
+        let id = LeaseId::of_session(from.incarnation);
+        let session = self.find(id).filter(|s| s.owner == *from);
+        let none = || Error::new(Code::ProtocolViolation, "an eager batch without a link");
+        session.ok_or_else(none)?.batch(batch)
+    }
+
+    fn claim(&self, from: &Peer, h: &TensorHeader) -> Result<(), Refused> {
+        self.of_key(h.key)?.claim(from, h)
+    }
+
+    fn buffer(&self, h: &TensorHeader) -> Result<Tensor> {
+        let gone = || Error::new(Code::LeaseRetired, "the session ended");
+        self.get(h.key.lease).ok_or_else(gone)?.buffer(h)
+    }
+
+    fn foreseen(&self, from: &Peer, h: &TensorHeader) -> Option<oneshot::Receiver<()>> {
+        self.of_key(h.key).ok()?.foreseen(from, h.key.n)
+    }
+
+    fn arrived(&self, from: &Peer, key: StepKey, tensor: Tensor) {
+        if let Some(session) = self.get(key.lease) {
+            session.arrived(from, key.n, Ok(tensor));
+        }
+    }
+
+    fn failed(&self, from: &Peer, key: StepKey, error: Error) {
+        if let Some(session) = self.get(key.lease) {
+            session.arrived(from, key.n, Err(error));
+        }
+    }
+
+    fn lost(&self, peer: &Peer, error: &Error) {
+        self.end_closed();
+        self.all().iter().for_each(|s| s.lost(peer, error));
+    }
+}

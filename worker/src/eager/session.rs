@@ -1,0 +1,635 @@
+//! One client's eager work at this worker.
+//!
+//! ```text
+//! lane ──batch──> commands ──> core ──ready, brief──> kernel on this thread
+//!                                └──ready, longer──> one compute job ──> kernel over the pool's threads
+//! core ──effects──> link (tensors, aborts)        core ──reports──> batch, when the lane can send
+//! ```
+//!
+//! Invariants
+//! 1. Compute has at most one job of a session at a time; it goes on while anything is ready.
+//! 2. What runs on the thread that delivers commands is brief, also in sum: the rest of a batch goes to the job.
+//! 3. Nothing is sent while the core is locked.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use convoke_common::error::{Code, Error, Result, Site};
+use convoke_common::identity::Role;
+use convoke_common::ids::{FunctionId, LeaseId, StepKey};
+use convoke_common::memory::Pool;
+use convoke_common::ops::OpError;
+use convoke_common::program::Participant;
+use convoke_kernels::Exec;
+use convoke_rendezvous::eager::wire::{
+    Command, Definition, Holding, MOST_PREPARED, Reader, Report,
+};
+use convoke_rendezvous::eager::{Batch, Batches};
+use convoke_rendezvous::frame::{Frame, TensorHeader};
+use convoke_rendezvous::hub::Refused;
+use convoke_rendezvous::{Link, Outgoing, Peer};
+use smallvec::SmallVec;
+use tokio_util::sync::CancellationToken;
+
+use super::core::{Core, Effect, Id, MOST_EARLY, Run, Then};
+use super::prepared::Prepared;
+use crate::cpu::{Launch, Outputs};
+use crate::executor::Engine;
+use crate::node::Node;
+use crate::wedge::Work;
+
+/// What may run of one batch on the thread that delivers it, predicted.
+const DELIVERY: Duration = Duration::from_micros(200);
+/// Kernels that the session's job runs before it queues up again, so that others get their turn.
+const TURN: usize = 256;
+/// Most entries of an account.
+const MOST_HELD: usize = 256;
+
+/// An op that cannot be run is defined all the same: what runs it fails with the reason.
+#[derive(Clone)]
+enum Defined {
+    Ready(Arc<Prepared>),
+    Refused(Arc<Refusal>),
+}
+
+struct Refusal {
+    operands: usize,
+    outputs: usize,
+    origin: u32,
+    error: Error,
+}
+
+/// A peer that the client has named.
+struct Named {
+    participant: Participant,
+    /// Tensors that wait for a link to it; `None` while nobody makes one.
+    waiting: Option<Vec<(u64, convoke_common::Tensor)>>,
+    /// The transfers given to a link to it last: as many as may be on their way.
+    given: VecDeque<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    core: Core,
+    ops: BTreeMap<u32, Defined>,
+    origins: BTreeMap<u32, Arc<str>>,
+    peers: BTreeMap<u32, Named>,
+    /// Whether compute has the session's job.
+    running: bool,
+    /// Whether the lane was told that there is something to report.
+    reporting: bool,
+}
+
+/// See the module.
+pub(crate) struct Session {
+    pub owner: Peer,
+    pub id: LeaseId,
+    pub link: Arc<Link>,
+    engine: Arc<Engine>,
+    node: Weak<Node>,
+    pool: Pool,
+    state: Mutex<State>,
+    /// Kernels look at it; set when the session ends.
+    ended: AtomicBool,
+    /// Tensors on their way out end with the session.
+    sending: CancellationToken,
+    me: Weak<Session>,
+}
+
+impl Session {
+    pub fn new(
+        owner: Peer,
+        link: Arc<Link>,
+        engine: Arc<Engine>,
+        node: Weak<Node>,
+        pool: Pool,
+    ) -> Arc<Session> {
+        Arc::new_cyclic(|me| Session {
+            id: LeaseId::of_session(owner.incarnation),
+            owner,
+            link,
+            engine,
+            node,
+            pool,
+            state: Mutex::default(),
+            ended: AtomicBool::new(false),
+            sending: CancellationToken::new(),
+            me: me.clone(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Handles that are there or will be.
+    pub fn handles(&self) -> u64 {
+        self.state().core.handles() as u64
+    }
+
+    /// Bytes of its tensors.
+    pub fn live_bytes(&self) -> u64 {
+        self.pool.live_bytes()
+    }
+
+    /// Takes a batch of commands; an error where it cannot be understood.
+    pub fn batch(&self, batch: &[u8]) -> Result<()> {
+        let mut state = self.state();
+        let mut left = DELIVERY;
+        let mut reader = Reader::new(batch);
+        while !reader.is_empty() {
+            let next = state.core.next();
+            match reader.command(next)? {
+                Command::Run(index) => {
+                    let defined = state.ops.get(&index).ok_or_else(no_such_op)?.clone();
+                    let count = match &defined {
+                        Defined::Ready(prepared) => prepared.operands,
+                        Defined::Refused(refusal) => refusal.operands,
+                    };
+                    let mut operands = SmallVec::new();
+                    for _ in 0..count {
+                        operands.push(reader.operand(next)?);
+                    }
+                    match defined {
+                        Defined::Ready(prepared) => {
+                            state.core.run(prepared, operands);
+                            self.run_brief(&mut state, &mut left);
+                        }
+                        Defined::Refused(r) => {
+                            state.core.refuse(r.origin, r.outputs, r.error.clone());
+                        }
+                    }
+                }
+                command => self.obey(&mut state, command)?,
+            }
+        }
+        self.settle(state);
+        Ok(())
+    }
+
+    /// Everything but the run of an op.
+    fn obey(&self, state: &mut State, command: Command) -> Result<()> {
+        match command {
+            Command::Define(d) => {
+                if d.index >= MOST_PREPARED {
+                    return Err(no_such_op());
+                }
+                let index = d.index;
+                let defined = self.define(state, d);
+                state.ops.insert(index, defined);
+            }
+            Command::Run(_) => {}
+            Command::Free(id) => state.core.free(id),
+            Command::Give {
+                handle,
+                peer,
+                transfer,
+            } => state.core.give(handle, peer, transfer),
+            Command::Take {
+                peer,
+                transfer,
+                dtype,
+                shape,
+                origin,
+            } => {
+                let from = self.peer(state, peer)?;
+                state.core.take(from, transfer, dtype, shape, origin);
+            }
+            Command::Reserve { origin } => state.core.reserve(origin),
+            Command::Abandon(id) => state.core.abandon(id),
+            Command::Literal { tensor, origin } => state.core.literal(tensor, origin),
+            Command::Peer { index, participant } => {
+                let named = Named {
+                    participant,
+                    waiting: None,
+                    given: VecDeque::new(),
+                };
+                state.peers.insert(index, named);
+            }
+            Command::Fail { transfer, error } => state.core.fail(transfer, *error),
+            Command::Account { request } => {
+                let held = self.account(state);
+                state.core.report(Report::Accounted { request, held });
+            }
+            Command::Origin { index, place } => {
+                state.origins.insert(index, place.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn define(&self, state: &State, d: Definition) -> Defined {
+        let (operands, outputs, origin) = (d.operands.len(), usize::from(d.outputs), d.origin);
+        let op = d.op.clone();
+        let refused = |e: OpError| {
+            let error = Error::new(Code::UnsupportedOp, e.to_string()).at(Site {
+                op: Some(op),
+                origin: state.origins.get(&origin).map(|o| o.to_string()),
+                ..self.engine.place()
+            });
+            Defined::Refused(Arc::new(Refusal {
+                operands,
+                outputs,
+                origin,
+                error,
+            }))
+        };
+        Prepared::new(d).map_or_else(refused, |p| Defined::Ready(Arc::new(p)))
+    }
+
+    fn peer(&self, state: &State, index: u32) -> Result<Peer> {
+        if index == 0 {
+            return Ok(self.owner.clone());
+        }
+        let named = state.peers.get(&index).ok_or_else(no_such_peer)?;
+        Ok(Peer::of(&named.participant, Role::Worker))
+    }
+
+    fn account(&self, state: &State) -> Vec<Holding> {
+        let named = |origin: &u32| state.origins.get(origin).map_or("", |o| o).to_owned();
+        let held = state.core.held().into_iter();
+        let mut held: Vec<_> = held
+            .map(|(origin, (handles, bytes))| Holding {
+                origin: named(&origin),
+                handles,
+                bytes,
+            })
+            .collect();
+        held.sort_by_key(|h| std::cmp::Reverse(h.bytes));
+        held.truncate(MOST_HELD);
+        // An account is one report, whose places may have long names.
+        let mut room = Batch::MOST / 2;
+        held.retain(|h| {
+            let least = h.origin.len() + size_of::<Holding>();
+            room = room.saturating_sub(least);
+            room > 0
+        });
+        held
+    }
+
+    /// Runs what is ready on this thread, as long as it is brief.
+    fn run_brief(&self, state: &mut State, left: &mut Duration) {
+        let wake = self.engine.compute.wake();
+        while let Some(run) = state.core.peek_ready() {
+            let predicted = run.prepared.predicted(&run.inputs);
+            if predicted > wake || predicted > *left {
+                return;
+            }
+            *left -= predicted;
+            let Some(run) = state.core.next_ready() else {
+                return;
+            };
+            let (first, prepared) = (run.first, run.prepared.clone());
+            let origin = state.origins.get(&prepared.origin).cloned();
+            let result = self.launch(run, origin, true);
+            state.core.finished(first, &prepared, result);
+        }
+    }
+
+    /// What follows from a change: tensors and reports leave, and a job starts where something is ready.
+    fn settle(&self, mut state: MutexGuard<'_, State>) {
+        let effects = state.core.effects();
+        let start = state.core.peek_ready().is_some() && !state.running;
+        state.running |= start;
+        let report = state.core.has_reports() && !std::mem::replace(&mut state.reporting, true);
+        drop(state);
+        effects.into_iter().for_each(|e| self.perform(e));
+        if start {
+            self.start();
+        }
+        if report {
+            self.report();
+        }
+    }
+
+    fn report(&self) {
+        if let Some(me) = self.me.upgrade() {
+            let source: Arc<dyn Batches> = me;
+            self.link.ready(&source);
+        }
+    }
+
+    fn perform(&self, effect: Effect) {
+        match effect {
+            Effect::Send {
+                peer: 0,
+                transfer,
+                tensor,
+            } => self.send(&self.link, transfer, tensor),
+            Effect::Abort {
+                peer: 0,
+                transfer,
+                error,
+            } => self.abort(&self.link, transfer, &error),
+            Effect::Step(then, settled) => then(settled),
+            Effect::Send {
+                peer,
+                transfer,
+                tensor,
+            } => self.send_to(peer, transfer, tensor),
+            // The client passes it on: it may not have told the peer yet that anything comes.
+            Effect::Abort {
+                peer,
+                transfer,
+                error,
+            } => self.undelivered(self.state(), peer, &[transfer], &error),
+        }
+    }
+
+    fn send(&self, link: &Link, transfer: u64, tensor: convoke_common::Tensor) {
+        let key = StepKey {
+            lease: self.id,
+            n: transfer,
+        };
+        link.send_tensor(Outgoing {
+            key,
+            slot: 0,
+            tensor,
+            priority: 0,
+            cancel: self.sending.clone(),
+            sent: Box::new(|| {}),
+        });
+    }
+
+    fn abort(&self, link: &Link, transfer: u64, error: &Error) {
+        let key = StepKey {
+            lease: self.id,
+            n: transfer,
+        };
+        let error = Box::new(error.clone());
+        link.send(Frame::Abort { key, error });
+    }
+
+    /// Sends to another worker, which a link is made to where there is none.
+    fn send_to(&self, peer: u32, transfer: u64, tensor: convoke_common::Tensor) {
+        let mut state = self.state();
+        let (Some(named), Some(node)) = (state.peers.get_mut(&peer), self.node.upgrade()) else {
+            return self.undelivered(state, peer, &[transfer], &no_such_peer());
+        };
+        if named.given.len() >= MOST_EARLY {
+            named.given.pop_front();
+        }
+        named.given.push_back(transfer);
+        if let Some(waiting) = &mut named.waiting {
+            return waiting.push((transfer, tensor));
+        }
+        let participant = named.participant.clone();
+        let to = Peer::of(&participant, Role::Worker);
+        if let Some(link) = node.hub.link(&to) {
+            drop(state);
+            return self.send(&link, transfer, tensor);
+        }
+        named.waiting = Some(vec![(transfer, tensor)]);
+        drop(state);
+        let me = self.me.clone();
+        // It ends with its bounds.
+        node.world.clone().spawn(async move {
+            let linked = node.link_to(&participant, Role::Worker, true).await;
+            if let Some(me) = me.upgrade() {
+                me.linked(peer, linked);
+            }
+        });
+    }
+
+    /// There is a link to a peer, or none can be made.
+    fn linked(&self, peer: u32, linked: Result<Arc<Link>>) {
+        let mut state = self.state();
+        let waiting = state.peers.get_mut(&peer).and_then(|n| n.waiting.take());
+        let waiting = waiting.unwrap_or_default();
+        match linked {
+            Ok(link) => {
+                drop(state);
+                let send = |(transfer, tensor)| self.send(&link, transfer, tensor);
+                waiting.into_iter().for_each(send);
+            }
+            Err(error) => {
+                let transfers: Vec<u64> = waiting.into_iter().map(|(t, _)| t).collect();
+                let error = error.at(self.engine.place());
+                self.undelivered(state, peer, &transfers, &error);
+            }
+        }
+    }
+
+    fn undelivered(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        peer: u32,
+        transfers: &[u64],
+        error: &Error,
+    ) {
+        for transfer in transfers {
+            state.core.report(Report::Undelivered {
+                peer,
+                transfer: *transfer,
+                error: Box::new(error.clone()),
+            });
+        }
+        self.settle(state);
+    }
+
+    /// Gives the session's job to compute.
+    fn start(&self) {
+        let Some(me) = self.me.upgrade() else { return };
+        self.engine.gate.started();
+        let job = Box::new(move || me.work());
+        if let Err(refused) = self.engine.compute.submit(0, job) {
+            self.engine.gate.quiesced();
+            let why = format!(
+                "the compute pool takes no further work ({:?})",
+                refused.reason
+            );
+            let error = Error::new(Code::Busy, why).at(self.engine.place());
+            let mut state = self.state();
+            state.running = false;
+            while let Some(run) = state.core.next_ready() {
+                state
+                    .core
+                    .finished(run.first, &run.prepared, Err(error.clone()));
+            }
+            self.settle(state);
+        }
+    }
+
+    /// The job: runs what is ready, until nothing is or its turn is over.
+    fn work(&self) {
+        for _ in 0..self.engine.compute.slice().min(TURN) {
+            let mut state = self.state();
+            let Some(run) = state.core.next_ready() else {
+                break;
+            };
+            let (first, prepared) = (run.first, run.prepared.clone());
+            let brief = prepared.predicted(&run.inputs) <= self.engine.compute.wake();
+            let origin = state.origins.get(&prepared.origin).cloned();
+            drop(state);
+            let result = self.launch(run, origin, brief);
+            let mut state = self.state();
+            state.core.finished(first, &prepared, result);
+            self.settle(state);
+        }
+        let mut state = self.state();
+        state.running = false;
+        if self.ended.load(Ordering::Relaxed) {
+            self.engine.watch.quiesced(Work::Session(self.id));
+        }
+        self.settle(state);
+        self.engine.gate.quiesced();
+    }
+
+    fn launch(&self, run: Run, origin: Option<Arc<str>>, brief: bool) -> Result<Outputs> {
+        if let Some(refusal) = self.engine.gate.refusal() {
+            return Err(refusal.clone());
+        }
+        let exec = match &self.engine.threads {
+            Some(pool) if !brief => Exec::pooled(pool, &self.ended),
+            _ => Exec::single(&self.ended),
+        };
+        let op = run.prepared.op.name;
+        let place = origin.as_deref().unwrap_or(op);
+        let _noted = self.engine.note(&FunctionId::default(), place);
+        let launch = Launch {
+            inputs: run.inputs,
+            exec,
+            pool: &self.pool,
+        };
+        let site = || Site {
+            op: Some(op.to_owned()),
+            origin: origin.as_deref().map(str::to_owned),
+            ..Site::default()
+        };
+        let (kernel, outputs) = (&*run.prepared.kernel, run.prepared.outputs);
+        let result = self.engine.launch(kernel, op, outputs, launch, site);
+        result.map_err(|e| e.unwrap_or_else(|| Error::new(Code::Cancelled, "the session ended")))
+    }
+
+    /// A tensor begins to arrive.
+    pub fn claim(&self, from: &Peer, h: &TensorHeader) -> Result<(), Refused> {
+        let mut state = self.state();
+        let claimed = state.core.claim(from, h);
+        self.settle(state);
+        claimed
+    }
+
+    /// Where its bytes go.
+    pub fn buffer(&self, h: &TensorHeader) -> Result<convoke_common::Tensor> {
+        let tensor = self.pool.tensor(h.dtype, &h.shape);
+        tensor.map_err(|e| e.at(self.engine.place()))
+    }
+
+    /// See [`convoke_rendezvous::eager::Eager::foreseen`].
+    pub fn foreseen(&self, from: &Peer, n: u64) -> Option<tokio::sync::oneshot::Receiver<()>> {
+        self.state().core.foreseen(from, n)
+    }
+
+    /// A transfer has arrived, or failed.
+    pub fn arrived(&self, from: &Peer, n: u64, result: Result<convoke_common::Tensor>) {
+        let mut state = self.state();
+        state.core.end(from, n, result);
+        let mut left = DELIVERY;
+        self.run_brief(&mut state, &mut left);
+        self.settle(state);
+    }
+
+    /// A step needs a handle's tensor: `then` is told, perhaps before this returns.
+    pub fn lend(&self, id: Id, donate: bool, then: Then) {
+        let mut state = self.state();
+        state.core.lend(id, donate, then);
+        self.settle(state);
+    }
+
+    /// A step fills a handle.
+    pub fn fill(&self, id: Id, tensor: convoke_common::Tensor) -> Result<()> {
+        let mut state = self.state();
+        let filled = state.core.fill(id, tensor);
+        self.settle(state);
+        match filled {
+            true => Ok(()),
+            false => Err(Error::new(
+                Code::NotFound,
+                format!("handle {id} waits for no step"),
+            )),
+        }
+    }
+
+    /// Where tensors of handles are allocated.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// A link to a peer ended.
+    pub fn lost(&self, peer: &Peer, error: &Error) {
+        let mut state = self.state();
+        state.core.lost(peer, error);
+        // What was on its way there may not have arrived, and the peer may not know that it comes; the client does.
+        let named = state.peers.iter_mut();
+        let mut lost = Vec::new();
+        for (index, named) in named.filter(|(_, n)| Peer::of(&n.participant, Role::Worker) == *peer)
+        {
+            lost.extend(named.given.drain(..).map(|transfer| (*index, transfer)));
+        }
+        for (peer, transfer) in lost {
+            let error = Box::new(error.clone());
+            state.core.report(Report::Undelivered {
+                peer,
+                transfer,
+                error,
+            });
+        }
+        self.settle(state);
+    }
+
+    /// The client is gone: everything is freed once the kernel that may run has ended.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::Relaxed);
+        self.sending.cancel();
+        let mut state = self.state();
+        if state.running {
+            let me = self.me.clone();
+            let look = move || {
+                let me = me.upgrade()?;
+                me.state().running.then(|| {
+                    let msg = "a kernel of an eager session does not stop";
+                    Error::new(Code::Wedged, msg).at(me.engine.place())
+                })
+            };
+            self.engine
+                .watch
+                .ended(Work::Session(self.id), Box::new(look));
+        }
+        let mut core = std::mem::take(&mut state.core);
+        state.ops.clear();
+        drop(state);
+        // Steps that wait for a handle end with their driver, which the session's owner is.
+        drop(core.effects());
+        // Tensors are freed without the lock.
+        drop(core);
+    }
+}
+
+impl Batches for Session {
+    fn take(&self, out: &mut Vec<u8>) {
+        let mut state = self.state();
+        state.reporting = false;
+        let reports = state.core.reports();
+        drop(state);
+        let mut batch = Batch::default();
+        for report in reports {
+            // Errors are bounded where they are made: what does not encode is left out.
+            let mut one = Vec::new();
+            match report.encode(&mut one) {
+                Ok(()) if one.len() <= Batch::MOST => batch.body().extend(one),
+                _ => tracing::error!("a report does not fit its batch"),
+            }
+        }
+        batch.take(out);
+    }
+}
+
+fn no_such_op() -> Error {
+    Error::new(Code::ProtocolViolation, "no such prepared op")
+}
+
+fn no_such_peer() -> Error {
+    Error::new(Code::ProtocolViolation, "no such peer")
+}

@@ -1,0 +1,408 @@
+//! The core by itself: commands and events in, ready ops, effects and reports out.
+
+mod random;
+mod transfers;
+
+use std::sync::Arc;
+
+use convoke_common::error::{Code, Error};
+use convoke_common::graph::Attrs;
+use convoke_common::identity::Role;
+use convoke_common::ids::Incarnation;
+use convoke_common::{DType, Tensor};
+use convoke_rendezvous::Peer;
+use convoke_rendezvous::eager::wire::{Definition, Operand, Report};
+use tokio::sync::mpsc;
+
+use super::core::{Core, Effect, Id, Settled};
+use super::prepared::Prepared;
+use crate::cpu::Outputs;
+
+/// What a handle is asked to be told to: a peer of which nothing else is said.
+const ASKED: u32 = 9;
+
+fn prepared(op: &str, operands: &[DType], outputs: u8) -> Arc<Prepared> {
+    let prepared = Prepared::new(Definition {
+        index: 0,
+        op: op.into(),
+        attrs: Attrs::default(),
+        operands: operands.iter().map(|d| Some(*d)).collect(),
+        outputs,
+        report: false,
+        origin: 3,
+    });
+    Arc::new(prepared.unwrap())
+}
+
+fn peer(name: &str) -> Peer {
+    Peer {
+        role: Role::Worker,
+        name: name.into(),
+        incarnation: Incarnation(1),
+    }
+}
+
+fn tensor(value: f32) -> Tensor {
+    Tensor::scalar(value)
+}
+
+fn boom() -> Error {
+    Error::new(Code::KernelFailed, "boom")
+}
+
+/// A core, and ops of one and two operands.
+struct Bench {
+    core: Core,
+    neg: Arc<Prepared>,
+    add: Arc<Prepared>,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        Bench {
+            core: Core::default(),
+            neg: prepared("Neg", &[DType::F32], 1),
+            add: prepared("Add", &[DType::F32; 2], 1),
+        }
+    }
+
+    /// Issues an op on one handle, or on two.
+    fn run(&mut self, operands: &[Id]) -> Id {
+        let op = [&self.neg, &self.add][operands.len() - 1].clone();
+        let id = self.core.next();
+        let operands = operands.iter().map(|id| Operand::Handle(*id)).collect();
+        self.core.run(op, operands);
+        id
+    }
+
+    fn literal(&mut self, value: f32) -> Id {
+        let id = self.core.next();
+        self.core.literal(tensor(value), 1);
+        id
+    }
+
+    fn reserve(&mut self) -> Id {
+        let id = self.core.next();
+        self.core.reserve(2);
+        id
+    }
+
+    fn finish(&mut self, id: Id, result: Result<Tensor, Error>) {
+        let result = result.map(|t| Outputs::from_iter([t]));
+        self.core.finished(id, &self.neg.clone(), result);
+    }
+
+    /// Takes what is ready, in the order it is handed out.
+    fn ready(&mut self) -> Vec<Id> {
+        std::iter::from_fn(|| self.core.next_ready())
+            .map(|r| r.first)
+            .collect()
+    }
+
+    /// What a handle is by now; `None` where it is pending.
+    fn asked(&mut self, id: Id) -> Option<Settled> {
+        self.core.give(id, ASKED, id);
+        self.told(id)
+    }
+
+    /// What was told of a handle that was asked for before.
+    fn told(&mut self, id: Id) -> Option<Settled> {
+        let effects = self.core.effects().into_iter();
+        let told = effects.filter_map(|e| match e {
+            Effect::Send {
+                transfer, tensor, ..
+            } => Some((transfer, Ok(tensor))),
+            Effect::Abort {
+                transfer, error, ..
+            } => Some((transfer, Err(error))),
+            Effect::Step(then, settled) => {
+                then(settled);
+                None
+            }
+        });
+        told.filter(|(n, _)| *n == id).map(|(_, s)| s).last()
+    }
+
+    #[track_caller]
+    fn check_value(&mut self, id: Id, want: f32) {
+        let told = self.asked(id).unwrap_or_else(|| panic!("{id} is pending"));
+        assert_eq!(told.unwrap().as_slice::<f32>().unwrap(), [want], "{id}");
+    }
+
+    #[track_caller]
+    fn check_code(&mut self, id: Id, want: Code) {
+        let told = self.asked(id).unwrap_or_else(|| panic!("{id} is pending"));
+        assert_eq!(told.unwrap_err().code, want, "{id}");
+    }
+
+    /// Commands that made handles and have resolved since this was last asked, and ops that failed by themselves.
+    fn resolved(&mut self) -> (u64, Vec<Id>) {
+        let (mut count, mut failed) = (0, vec![]);
+        for report in self.core.reports() {
+            match report {
+                Report::Resolved(n) => count += n,
+                Report::Failed { handle, .. } => failed.push(handle),
+                _ => {}
+            }
+        }
+        (count, failed)
+    }
+}
+
+#[test]
+fn ready_ops_leave_in_issue_order_and_waiting_ones_hold_up_nothing() {
+    let mut b = Bench::new();
+    let (x, late, later) = (b.literal(1.), b.reserve(), b.reserve());
+    let first = b.run(&[x]);
+    let waits = b.run(&[late, x]);
+    let waits_longer = b.run(&[late, later]);
+    let twice = b.run(&[later, later]);
+    let last = b.run(&[x, x]);
+    assert_eq!(b.ready(), [first, last]);
+    assert!(b.core.fill(later, tensor(2.)));
+    let issued_since = b.run(&[x]);
+    assert_eq!(b.core.peek_ready().map(|r| r.first), Some(twice));
+    assert!(b.core.fill(late, tensor(3.)));
+    // What became ready last was issued first.
+    assert_eq!(b.ready(), [waits, waits_longer, twice, issued_since]);
+}
+
+#[test]
+fn an_op_has_its_operands_in_their_order() {
+    let mut b = Bench::new();
+    let (late, x) = (b.reserve(), b.literal(1.));
+    b.core.run(
+        b.add.clone(),
+        [Operand::Handle(late), Operand::Handle(x)]
+            .into_iter()
+            .collect(),
+    );
+    b.core.fill(late, tensor(7.));
+    let run = b.core.next_ready().unwrap();
+    let values = run.inputs.iter().flatten().map(|t| t.as_slice::<f32>());
+    assert_eq!(values.map(|v| v.unwrap()[0]).collect::<Vec<_>>(), [7., 1.]);
+    assert_eq!(run.prepared.operands, 2);
+}
+
+#[test]
+fn poison_passes_through_a_long_chain_as_one_error() {
+    const LONG: u64 = 100_000;
+    let mut b = Bench::new();
+    let (x, other) = (b.literal(1.), b.literal(5.));
+    let mut chain = vec![b.run(&[x])];
+    assert_eq!(b.ready(), chain);
+    for _ in 0..LONG {
+        let last = *chain.last().unwrap();
+        chain.push(b.run(&[last]));
+    }
+    let independent = b.run(&[other]);
+    b.finish(chain[0], Err(boom()));
+    let root = b.asked(chain[0]).unwrap().unwrap_err();
+    for id in chain.iter().step_by(997).chain(chain.last()) {
+        let error = b.asked(*id).unwrap().unwrap_err();
+        assert!(Arc::ptr_eq(&error, &root), "{id}");
+    }
+    assert_eq!(b.ready(), [independent]);
+    b.finish(independent, Ok(tensor(-5.)));
+    // What is issued on a failed handle fails at once, with the same error.
+    let after = b.run(&[x, *chain.last().unwrap()]);
+    assert!(Arc::ptr_eq(&b.asked(after).unwrap().unwrap_err(), &root));
+    b.check_value(independent, -5.);
+    assert_eq!(b.resolved(), (LONG + 5, vec![chain[0]]));
+    for id in 0..b.core.next() {
+        b.core.free(id);
+    }
+    assert_eq!(b.core.handles(), 0);
+}
+
+#[test]
+fn an_op_whose_operands_fail_one_after_the_other_fails_once() {
+    let mut b = Bench::new();
+    let (p, q) = (b.reserve(), b.reserve());
+    let both = b.run(&[p, q]);
+    // Its entry is another op's by the time the second operand fails.
+    b.core.abandon(p);
+    let x = b.reserve();
+    let another = b.run(&[x]);
+    b.core.abandon(q);
+    b.core.fill(x, tensor(1.));
+    assert_eq!(b.ready(), [another]);
+    b.check_code(both, Code::Cancelled);
+    assert_eq!(b.resolved().0, 4);
+}
+
+#[test]
+fn several_outputs_resolve_together_and_count_as_one() {
+    let mut b = Bench::new();
+    let top = prepared("TopK", &[DType::F32, DType::I64], 2);
+    let x = b.literal(1.);
+    let run = |b: &mut Bench| {
+        let first = b.core.next();
+        let k = Tensor::from_slice(&[1], &[1i64]).unwrap();
+        let operands = [Operand::Handle(x), Operand::Value(k)];
+        b.core.run(top.clone(), operands.into_iter().collect());
+        first
+    };
+    let (good, bad) = (run(&mut b), run(&mut b));
+    assert_eq!((bad - good, b.core.next() - bad), (2, 2));
+    assert_eq!(b.ready(), [good, bad]);
+    let dependent = b.run(&[good + 1, bad + 1]);
+    let made = Outputs::from_iter([tensor(1.), tensor(2.)]);
+    b.core.finished(good, &top, Ok(made));
+    b.core.finished(bad, &top, Err(boom()));
+    b.check_value(good + 1, 2.);
+    for id in [bad, bad + 1, dependent] {
+        b.check_code(id, Code::KernelFailed);
+    }
+    assert_eq!(b.resolved(), (4, vec![bad]));
+}
+
+#[test]
+fn what_cannot_run_is_a_failed_handle() {
+    let mut b = Bench::new();
+    let refused = b.core.next();
+    let error = Error::new(Code::UnsupportedOp, "no kernel");
+    b.core.refuse(1, 2, error);
+    assert_eq!(b.core.next(), refused + 2);
+    let after = b.run(&[refused + 1]);
+    for id in [refused, refused + 1, after] {
+        b.check_code(id, Code::UnsupportedOp);
+    }
+    assert_eq!(b.resolved(), (2, vec![refused]));
+    // Of a handle that is not there nobody waits.
+    let stranger = b.run(&[1000]);
+    b.check_code(stranger, Code::NotFound);
+    b.check_code(1000, Code::NotFound);
+}
+
+#[test]
+fn failures_that_are_told_besides_are_bounded() {
+    let mut b = Bench::new();
+    let x = b.literal(1.);
+    let told = |b: &mut Bench| {
+        let runs: Vec<Id> = (0..1000).map(|_| b.run(&[x])).collect();
+        b.ready();
+        runs.iter().for_each(|id| b.finish(*id, Err(boom())));
+        b.check_code(runs[999], Code::KernelFailed);
+        b.resolved().1.len()
+    };
+    let first = told(&mut b);
+    assert!((1..1000).contains(&first));
+    assert_eq!(told(&mut b), first);
+}
+
+#[test]
+fn a_dropped_handle_is_there_while_it_is_needed() {
+    let mut b = Bench::new();
+    let x = b.literal(1.);
+    let (y, late) = (b.run(&[x]), b.reserve());
+    let z = b.run(&[y, late]);
+    b.core.give(y, ASKED, y);
+    // Ready, running, and not there yet: x, y and the reserved one.
+    [x, y, late].into_iter().for_each(|id| b.core.free(id));
+    assert_eq!(b.core.handles(), 3);
+    assert_eq!(b.ready(), [y]);
+    b.finish(y, Ok(tensor(-1.)));
+    assert_eq!(b.core.handles(), 2);
+    assert_eq!(b.told(y).unwrap().unwrap().as_slice(), Ok(&[-1f32][..]));
+    assert!(b.core.fill(late, tensor(2.)));
+    assert_eq!((b.core.handles(), b.ready()), (1, vec![z]));
+    b.finish(z, Ok(tensor(1.)));
+    b.core.free(z);
+    b.core.free(z);
+    assert_eq!(b.core.handles(), 0);
+    assert_eq!(b.resolved().0, 4);
+    b.check_code(z, Code::NotFound);
+}
+
+#[test]
+fn what_is_held_is_known_by_origin() {
+    let mut b = Bench::new();
+    let x = b.literal(1.);
+    b.run(&[x]);
+    b.reserve();
+    let held: Vec<_> = b.core.held().into_iter().collect();
+    assert_eq!(held, [(1, (1, 4)), (2, (1, 0)), (3, (1, 0))]);
+}
+
+#[test]
+fn a_reserved_handle_is_filled_or_abandoned_once() {
+    let mut b = Bench::new();
+    let filled = b.reserve();
+    let abandoned = b.reserve();
+    let after = b.run(&[abandoned]);
+    assert!(b.core.fill(filled, tensor(1.)));
+    assert!(!b.core.fill(filled, tensor(2.)));
+    b.check_value(filled, 1.);
+    b.core.abandon(abandoned);
+    b.check_code(after, Code::Cancelled);
+    // Abandoned it is dropped, also where it was filled before.
+    assert!(!b.core.fill(abandoned, tensor(2.)));
+    b.core.abandon(filled);
+    b.check_code(filled, Code::NotFound);
+    b.core.abandon(filled);
+    assert_eq!((b.core.handles(), b.resolved().0), (1, 3));
+    // A step's word may overtake the session's: it waits for the handle.
+    let ahead = b.core.next();
+    assert!(b.core.fill(ahead, tensor(3.)));
+    assert!(!b.core.fill(ahead, tensor(3.)));
+    assert_eq!(b.reserve(), ahead);
+    b.check_value(ahead, 3.);
+}
+
+/// Lends a handle to a step; what the step is told comes out.
+fn lend(b: &mut Bench, id: Id, donate: bool) -> mpsc::UnboundedReceiver<Settled> {
+    let (tell, told) = mpsc::unbounded_channel();
+    b.core
+        .lend(id, donate, Box::new(move |s| drop(tell.send(s))));
+    told
+}
+
+#[test]
+fn a_step_is_told_once_whether_it_asks_before_or_after() {
+    let check = |donate: bool, before: bool, fails: bool| {
+        let mut b = Bench::new();
+        let x = b.literal(1.);
+        let id = b.run(&[x]);
+        b.core.free(x);
+        b.ready();
+        let waiting = before.then(|| lend(&mut b, id, donate));
+        b.finish(id, if fails { Err(boom()) } else { Ok(tensor(4.)) });
+        let mut told = waiting.unwrap_or_else(|| lend(&mut b, id, donate));
+        b.told(id);
+        let got = told.try_recv().unwrap();
+        assert_eq!(got.is_err(), fails, "{donate} {before}");
+        assert!(told.try_recv().is_err());
+        assert_eq!(b.core.handles(), usize::from(!donate), "{donate} {before}");
+        if let Ok(mut t) = got {
+            // A donated tensor is the step's alone.
+            assert_eq!(t.bytes_mut().is_some(), donate, "{before}");
+        }
+    };
+    for bits in 0..8 {
+        check(bits & 1 != 0, bits & 2 != 0, bits & 4 != 0);
+    }
+    let mut b = Bench::new();
+    // Before the handle is made, too.
+    let ahead = b.core.next();
+    let mut told = lend(&mut b, ahead, false);
+    assert!(told.try_recv().is_err());
+    assert_eq!(b.literal(1.), ahead);
+    b.told(ahead);
+    assert!(told.try_recv().unwrap().is_ok());
+}
+
+#[test]
+fn a_donated_tensor_reaches_those_that_asked_before() {
+    let mut b = Bench::new();
+    let id = b.reserve();
+    let reader = b.run(&[id]);
+    let mut lent = lend(&mut b, id, true);
+    assert!(b.core.fill(id, tensor(4.)));
+    b.told(id);
+    let mut given = lent.try_recv().unwrap().unwrap();
+    assert!(given.bytes_mut().is_none(), "an earlier op still reads it");
+    assert_eq!(b.ready(), [reader]);
+    assert!(given.bytes_mut().is_some());
+    b.check_code(id, Code::NotFound);
+}

@@ -1,0 +1,179 @@
+//! Nodes about the caller's handles: what a step reads from its session, and leaves there.
+
+use std::sync::Arc;
+
+use convoke_common::Tensor;
+use convoke_common::error::{Code, Error};
+use convoke_common::identity::Role;
+use convoke_common::{DType, program::ProgramNode};
+use convoke_rendezvous::Peer;
+
+use super::Executor;
+use super::run::{After, Phase};
+use crate::cpu::{Inputs, Outputs};
+use crate::eager::{Session, Settled};
+use crate::installed::{declared, site};
+
+/// What a node does with a handle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HandleOp {
+    /// `HandleIn`.
+    Lend { donate: bool },
+    /// `HandleOut`.
+    Fill,
+}
+
+impl HandleOp {
+    /// Of a node, where it is about a handle.
+    pub fn of(node: &ProgramNode) -> Option<HandleOp> {
+        match &*node.op {
+            "HandleIn" => Some(HandleOp::Lend {
+                donate: node.attrs.int("donate", 0) != 0,
+            }),
+            "HandleOut" => Some(HandleOp::Fill),
+            _ => None,
+        }
+    }
+}
+
+fn number(of: Option<&Option<Tensor>>) -> Result<u64, Error> {
+    let missing = || Error::internal("a handle without its number");
+    let tensor = of.and_then(Option::as_ref).ok_or_else(missing)?;
+    let numbers = tensor.as_slice::<u64>()?;
+    numbers.first().copied().ok_or_else(missing)
+}
+
+impl Executor {
+    /// The session of the lease's driver.
+    fn session(&self) -> Result<Arc<Session>, Error> {
+        let lease = self.lease();
+        let driver = lease.as_ref().and_then(|l| l.participants.last());
+        let driver = driver.map(|p| Peer::of(p, Role::Client));
+        let sessions = self.handles.get();
+        let session = driver.and_then(|d| sessions?.of_driver(&d));
+        session.ok_or_else(|| Error::new(Code::LeaseRetired, "the caller's session has ended"))
+    }
+
+    /// Asks for a handle's tensor; the node ends once it is there.
+    pub(super) fn lend(&self, n: u64, node: u32, inputs: &Inputs, donate: bool) {
+        let lent = number(inputs.first()).and_then(|id| Ok((id, self.session()?)));
+        let (me, lease) = (self.me.clone(), self.lease());
+        match lent {
+            Ok((id, session)) => session.lend(
+                id,
+                donate,
+                Box::new(move |settled| {
+                    if let Some(me) = me.upgrade() {
+                        me.lent(n, node, settled);
+                    }
+                    drop(lease);
+                }),
+            ),
+            Err(error) => self.lent(n, node, Err(Arc::new(error))),
+        }
+    }
+
+    fn lent(&self, n: u64, node: u32, settled: Settled) {
+        let launched = &self.installed.nodes()[node as usize];
+        let mut after = After::default();
+        let settled = settled.and_then(|t| self.fits(n, launched, t).map_err(Arc::new));
+        let failed = {
+            let mut run = self.run(n);
+            if run.n != n || run.phase != Phase::Running {
+                return;
+            }
+            run.nodes_left -= 1;
+            match settled {
+                Ok(t) if run.error.is_none() => {
+                    if let Some(v) = launched.outputs.first() {
+                        run.produce(&self.installed, *v, t, &mut after);
+                    }
+                    run.settle(&mut after);
+                    None
+                }
+                Ok(_) => None,
+                Err(error) => Some(error),
+            }
+        };
+        match failed {
+            None => self.finish(n, after),
+            Some(error) => self.fail(n, self.unavailable(launched, &error)),
+        }
+    }
+
+    /// That a handle's tensor is what the node declares.
+    fn fits(&self, n: u64, node: &ProgramNode, t: Tensor) -> Result<Tensor, Error> {
+        let declared = node.outputs.first();
+        let fits = declared.is_some_and(|v| self.is_as_declared(n, *v, &t));
+        if fits {
+            return Ok(t);
+        }
+        let want = declared.map(|v| self.declared(*v)).unwrap_or_default();
+        let msg = format!("the handle is {}, the function takes {want}", t.signature());
+        Err(Error::new(Code::InvalidInput, msg))
+    }
+
+    fn declared(&self, value: u32) -> String {
+        let value = self.installed.program.values.get(value as usize);
+        value.map(|v| v.ty.to_string()).unwrap_or_default()
+    }
+
+    /// Whether a tensor has the type of its value, at the sizes of a step, as far as they decide it.
+    fn is_as_declared(&self, n: u64, value: u32, t: &Tensor) -> bool {
+        let Some(value) = self.installed.program.values.get(value as usize) else {
+            return false;
+        };
+        let bindings = self.lease().and_then(|l| l.bindings(n));
+        let same = |(d, got): (&convoke_common::Dim, &usize)| {
+            let want = bindings.as_ref().map_or(d.as_const(), |b| d.eval(b));
+            want.is_none_or(|w| usize::try_from(w) == Ok(*got))
+        };
+        value.ty.dtype == t.dtype()
+            && value.ty.shape.len() == t.shape().len()
+            && value.ty.shape.iter().zip(t.shape()).all(same)
+    }
+
+    /// The error of a step whose operand failed: the operand's own, but where that is a consequence of something else,
+    /// which another lease would not have to meet.
+    fn unavailable(&self, node: &ProgramNode, error: &Error) -> Error {
+        if !error.code.is_secondary() {
+            return error.clone();
+        }
+        let lost = Error::new(Code::StateLost, format!("an operand is lost: {error}"));
+        lost.at(convoke_common::Site {
+            node: site(node, declared(&self.installed.program, node)).node,
+            ..self.place()
+        })
+    }
+
+    /// Fills a handle; what says that it has.
+    pub(super) fn fill(&self, n: u64, node: u32, inputs: &Inputs) -> Result<Outputs, Error> {
+        let tensor = inputs.first().and_then(Option::as_ref);
+        let tensor = tensor.ok_or_else(|| Error::internal("a handle without its tensor"))?;
+        let node = &self.installed.nodes()[node as usize];
+        // The caller takes the shape to be what the function says.
+        if let Some(v) = node.inputs.first()
+            && !self.is_as_declared(n, *v, tensor)
+        {
+            let (is, want) = (tensor.signature(), self.declared(*v));
+            let msg = format!("'{}' is {is}, the function gives {want}", node.name);
+            let error = Error::new(Code::InvalidInput, msg);
+            return Err(error.advise("sizes of dynamic axes that the function was not made for"));
+        }
+        let id = number(inputs.get(1))?;
+        let session = self.session()?;
+        // The memory of the lease is for its steps; what outlives them has its own.
+        let kept = match tensor.is_of_region() {
+            false => tensor.clone(),
+            true => {
+                let mut kept = session.pool().tensor(tensor.dtype(), tensor.shape())?;
+                let bytes = kept.bytes_mut();
+                let bytes = bytes.ok_or_else(|| Error::internal("a new tensor is shared"))?;
+                bytes.copy_from_slice(tensor.bytes());
+                kept
+            }
+        };
+        session.fill(id, kept)?;
+        Ok(Outputs::from_iter([Tensor::zeros(DType::U8, &[0])?]))
+    }
+}
