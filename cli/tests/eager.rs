@@ -12,12 +12,12 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::cluster::Processes;
+use common::cluster::{ANYWHERE, Processes};
 use common::usage::Usage;
 use common::waits::await_status;
 use common::{BOUND, finish, run};
 use convoke::{
-    Attr, Attrs, Cluster, ClusterStatus, Code, Device, Error, HostTensor, Operand, Tensor,
+    Attr, Attrs, Cluster, ClusterStatus, Code, Device, Error, Function, HostTensor, Operand, Tensor,
 };
 use convoke_common::rpc::MemberState;
 
@@ -114,6 +114,11 @@ async fn a_killed_worker_fails_its_handles_and_no_others() {
     let e = op("Neg", &[&y]).unwrap_err();
     assert_eq!(e.code, Code::PeerLost, "{e}");
     // The other worker's are what they were.
+    let held = cluster.memory().await.unwrap();
+    assert!(
+        !held.is_empty() && held.iter().all(|h| h.device == "w0/cpu:0"),
+        "{held:?}"
+    );
     let fine = op("Add", &[&x, &moved]).unwrap();
     assert_eq!(fine.fetch::<Vec<f32>>().await.unwrap(), [5., 7.]);
     processes.start_worker(1);
@@ -324,6 +329,41 @@ fn branches(t: &[Tensor]) -> convoke::Result<Vec<Tensor>> {
         .collect()
 }
 
+/// The worker that a function uses though it has no operand of it, of which `w0` has all.
+async fn bystander(f: &Function, operands: &[Tensor]) -> String {
+    let parts = f.plan(operands).await.unwrap().parts;
+    parts.iter().find(|p| p.name != "w0").unwrap().name.clone()
+}
+
+/// Calls [`branches`], and kills a worker while the step runs; what the call answers all the same.
+async fn call_and_kill(
+    f: &Function,
+    operands: &[Tensor],
+    cluster: &Cluster,
+    processes: &mut Processes,
+    killed: &str,
+) -> Vec<Tensor> {
+    let runs = |s: &ClusterStatus| {
+        let of = s.members.iter().filter_map(|m| m.status.as_ref());
+        of.map(|w| w.live_steps).sum::<u64>() > 0
+    };
+    let called = tokio::spawn(f.call(operands));
+    await_status(cluster, "the step runs", runs).await;
+    processes.kill_worker(killed[1..].parse().unwrap());
+    called.await.unwrap().unwrap()
+}
+
+/// The results of [`branches`], none of them on the worker that was killed.
+async fn check_branches(out: &[Tensor], killed: &str) {
+    for (i, y) in out.iter().enumerate() {
+        assert_ne!(y.device().unwrap().worker(), killed);
+        let y: Vec<f32> = y.fetch().await.unwrap();
+        let (sign, is_tanh) = (if i == 0 { -1. } else { 1. }, i == 3);
+        let one = if is_tanh { y[0] } else { sign };
+        assert_eq!((y[0], y[SIZE + 1], y[1]), (one, one, 0.), "{i}");
+    }
+}
+
 #[tokio::test]
 async fn a_function_runs_again_where_no_operand_was_lost() {
     let mut processes = Processes::start("eager-function", 3, "1GiB");
@@ -332,32 +372,11 @@ async fn a_function_runs_again_where_no_operand_was_lost() {
     let x = devices[0].put(square()).unwrap();
     let f = cluster.function(branches);
     let operands = std::slice::from_ref(&x);
-    let parts = f.plan(operands).await.unwrap().parts;
-    // One that has no operand.
-    let other = parts.iter().find(|p| p.name != "w0").unwrap().name.clone();
+    let other = bystander(&f, operands).await;
+    let out = call_and_kill(&f, operands, &cluster, &mut processes, &other).await;
+    check_branches(&out, &other).await;
+    check_branches(&f.call(operands).await.unwrap(), &other).await;
     let killed: usize = other[1..].parse().unwrap();
-    for running in [true, false] {
-        let runs = |s: &ClusterStatus| {
-            let of = s.members.iter().filter_map(|m| m.status.as_ref());
-            of.map(|w| w.live_steps).sum::<u64>() > 0
-        };
-        let out = match running {
-            true => {
-                let called = tokio::spawn(f.call(operands));
-                await_status(&cluster, "the step runs", runs).await;
-                processes.kill_worker(killed);
-                called.await.unwrap().unwrap()
-            }
-            false => f.call(operands).await.unwrap(),
-        };
-        for (i, y) in out.iter().enumerate() {
-            assert_ne!(y.device().unwrap().worker(), other);
-            let y: Vec<f32> = y.fetch().await.unwrap();
-            let (sign, is_tanh) = (if i == 0 { -1. } else { 1. }, i == 3);
-            let one = if is_tanh { y[0] } else { sign };
-            assert_eq!((y[0], y[SIZE + 1], y[1]), (one, one, 0.), "{i}");
-        }
-    }
     // An operand that went with its worker is not to be had again.
     let at = if killed == 1 { 2 } else { 1 };
     let y = devices[at].put(square()).unwrap();
@@ -373,4 +392,95 @@ async fn a_function_runs_again_where_no_operand_was_lost() {
     assert_eq!(e.code, Code::StateLost, "{e}");
     assert!(e.to_string().contains(&format!("w{at}")), "{e}");
     cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_retained_operand_is_there_for_the_second_run() {
+    let mut processes = Processes::start("eager-retained", 3, "1GiB");
+    let cluster = processes.connect().await;
+    let devices = cluster.devices().await.unwrap();
+    let operands = [devices[0].put(square()).unwrap()];
+    let f = cluster.function(branches).donate_retain(0).unwrap();
+    let other = bystander(&f, &operands).await;
+    let out = call_and_kill(&f, &operands, &cluster, &mut processes, &other).await;
+    check_branches(&out, &other).await;
+    // The call has succeeded: only now it is gone.
+    let e = op("Neg", &[&operands[0]]).unwrap_err();
+    assert_eq!(e.code, Code::StateLost, "{e}");
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn tensors_of_a_file_that_workers_see_are_read_by_them() {
+    let mut processes = Processes::prepare("eager-shared", "1GiB");
+    let root = processes.path("shared");
+    std::fs::create_dir(&root).unwrap();
+    processes.variables = vec![("CONVOKE_ARTIFACT_ROOT", root.clone())];
+    processes.start_coordinator();
+    (0..2).for_each(|_| processes.add_worker(ANYWHERE));
+    let cluster = processes.connect().await;
+    let [a, b] = devices(&cluster).await;
+    let (x, y) = (a.put(square()).unwrap(), b.put([1f32, 2.]).unwrap());
+    let path = std::path::Path::new(&root).join("all.safetensors");
+    let all = [("x", &x), ("y", &y)];
+    cluster.save_tensors(&path, &all).await.unwrap();
+    for (own, at) in [(true, 0), (false, 2)] {
+        let (to, there) = (a.clone(), b.clone());
+        let place = move |name: &str, _: &_| {
+            Some(if name == "x" {
+                there.clone()
+            } else {
+                to.clone()
+            })
+        };
+        let load = cluster.load_tensors(&path, place);
+        let loaded = match own {
+            true => load.artifact_root(&root).await,
+            false => load.await,
+        };
+        let loaded = loaded.unwrap();
+        assert_eq!(loaded["x"].device(), Some(b.clone()));
+        assert_eq!(loaded["x"].fetch::<HostTensor>().await.unwrap(), square());
+        assert_eq!(loaded["y"].fetch::<Vec<f32>>().await.unwrap(), [1., 2.]);
+        let bytes = (SIZE * SIZE + 2) as u64 * 4;
+        let from = |s: &ClusterStatus| {
+            let of = s.members.iter().filter_map(|m| m.status.as_ref());
+            of.map(|w| w.loaded[at]).sum::<u64>()
+        };
+        await_status(&cluster, "it is known where from", |s| from(s) >= bytes).await;
+    }
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_value_that_does_not_fit_is_a_failure_of_its_device() {
+    let processes = Processes::start("eager-full", 1, "256MiB");
+    let cluster = processes.connect().await;
+    let a = cluster.device("w0").unwrap();
+    let x = a.put(vec![0f32; 100 << 20]).unwrap();
+    let e = a.synchronize().await.unwrap_err();
+    assert_eq!(e.code, Code::OutOfMemory, "{e}");
+    check_full(&x).await;
+    // Small ones count as well, of which each travels with its command.
+    let mut small = Vec::new();
+    while small.len() < 12_000 {
+        match a.put(vec![1f32; 6000]) {
+            Ok(x) => small.push(x),
+            Err(e) => {
+                assert_eq!(e.code, Code::WouldBlock, "{e}");
+                a.ready().await.unwrap();
+            }
+        }
+    }
+    let e = a.synchronize().await.unwrap_err();
+    assert_eq!(e.code, Code::OutOfMemory, "{e}");
+    check_full(&small[small.len() - 1]).await;
+    drop(small);
+    assert_eq!(a.put(1f32).unwrap().fetch::<f32>().await.unwrap(), 1.);
+    cluster.shutdown().await;
+}
+
+async fn check_full(x: &Tensor) {
+    let e = x.fetch::<Vec<f32>>().await.unwrap_err();
+    assert_eq!(e.code, Code::OutOfMemory, "{e}");
 }

@@ -15,7 +15,7 @@ mod harness;
 
 use std::time::{Duration, Instant};
 
-use convoke::{Embedded, Function, Tensor};
+use convoke::{Embedded, Function, PreparedOp, Tensor};
 use harness::relay::Relay;
 use harness::{TURN, cluster, quantiles};
 
@@ -37,6 +37,19 @@ async fn chain(x: &Tensor, one: &Tensor) -> Duration {
     let mut y = x.clone();
     for _ in 0..CHAIN {
         y = y.add(one).unwrap();
+    }
+    let last: f32 = y.fetch().await.unwrap();
+    let took = start.elapsed();
+    assert_eq!(last, (CHAIN + 1) as f32);
+    took / CHAIN as u32
+}
+
+/// As [`chain`], of an op that was resolved before.
+async fn prepared_chain(add: &PreparedOp, x: &Tensor, one: &Tensor) -> Duration {
+    let start = Instant::now();
+    let mut y = x.clone();
+    for _ in 0..CHAIN {
+        y = add.issue(&[&y, one]).unwrap();
     }
     let last: f32 = y.fetch().await.unwrap();
     let took = start.elapsed();
@@ -68,12 +81,19 @@ fn main() {
     let there = scalar(cluster.device("w0").unwrap());
     let here = scalar(own.device("w0").unwrap());
     let function = own.function(|t| Ok(vec![t[0].add(1.0)?]));
+    let prepare = |x: &Tensor| {
+        let device = x.device().unwrap();
+        device.prepare(&[x, x], |t| t[0].add(&t[1])).unwrap()
+    };
+    let (add_here, add_there) = (prepare(&here), prepare(&there));
 
     let names = [
         "an add on an embedded worker, of a chain",
+        "the same, prepared",
         "value of an add, embedded worker",
         "function of one add, embedded worker",
         "an add on a remote worker, of a chain",
+        "the same, prepared, remote",
         "value of an add, remote worker",
         "quinn ping-pong, called from another thread",
         "quinn ping-pong, on the driver's thread",
@@ -83,10 +103,11 @@ fn main() {
     // In turns, so that a drifting machine drifts for all; the first tenth warms up.
     for turn in 0..turns + turns.div_ceil(10) {
         let new = caller.block_on(async {
-            let (mut local, mut value, mut called) = (vec![], vec![], vec![]);
-            let (mut remote, mut fetched) = (vec![], vec![]);
-            local.push(chain(&here, &here).await);
-            remote.push(chain(&there, &there).await);
+            let (mut value, mut called, mut fetched) = (vec![], vec![], vec![]);
+            let local = vec![chain(&here, &here).await];
+            let prepared = vec![prepared_chain(&add_here, &here, &here).await];
+            let remote = vec![chain(&there, &there).await];
+            let both = vec![prepared_chain(&add_there, &there, &there).await];
             for _ in 0..TURN {
                 value.push(add_and_fetch(&here, &here).await);
             }
@@ -96,7 +117,7 @@ fn main() {
             for _ in 0..TURN {
                 fetched.push(add_and_fetch(&there, &there).await);
             }
-            [local, value, called, remote, fetched]
+            [local, prepared, value, called, remote, both, fetched]
         });
         let floors = [(0..TURN).map(|_| relay.called()).collect(), relay.ask(TURN)];
         if turn >= turns.div_ceil(10) {
@@ -107,7 +128,7 @@ fn main() {
         }
     }
     let rows: Vec<_> = names.into_iter().zip(rows.map(quantiles)).collect();
-    let (fetched, floors) = (rows[4].1.0, [rows[5].1.0, rows[6].1.0]);
+    let (fetched, floors) = (rows[6].1.0, [rows[7].1.0, rows[8].1.0]);
     if arguments.iter().any(|a| a == "--json") {
         let times = rows
             .iter()

@@ -3,11 +3,12 @@
 //! Rust's own `if` and `for` decide when ops are issued, or when a function is traced. What is here decides while it runs:
 //! each call is one op, on one worker. Bodies are traced once; tensors that they use from outside are operands of the op.
 
+use std::cell::Cell;
 use std::panic::Location;
 
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::graph::{Attr, Attrs, Function, TensorType};
-use convoke_common::{DType, Tensor as HostTensor};
+use convoke_common::{DType, Dim, Tensor as HostTensor};
 
 use crate::device::Device;
 use crate::tensor::{Operand, Tensor, issue};
@@ -114,13 +115,14 @@ fn widen(
 }
 
 /// `body` again and again while `cond` of what it carries is true, a bool scalar; begins with `init`. What is carried
-/// keeps its dtypes and ranks; sizes that an iteration changes are known once it has run. A loop that does not end is
-/// ended by the deadline of its call, or with its session.
+/// keeps its dtypes and ranks. A size that an iteration changes is known once the loop has run; within, `shape()` is
+/// `None` of what has it, and the closures may be called more than once to find that out. A loop that does not end is
+/// ended with the call of its function, eagerly with the connection.
 #[track_caller]
 pub fn while_loop(
     init: &[Tensor],
     cond: impl Fn(&[Tensor]) -> Result<Tensor>,
-    body: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,
+    body: impl Fn(&[Tensor]) -> Result<Vec<Tensor>>,
 ) -> Result<Vec<Tensor>> {
     let first = cond(init)?;
     let iteration = |t: &[Tensor]| {
@@ -143,7 +145,7 @@ pub fn while_loop(
 pub fn for_loop<'a>(
     count: impl Into<Count<'a>>,
     init: &[Tensor],
-    body: impl FnOnce(&Tensor, &[Tensor]) -> Result<Vec<Tensor>>,
+    body: impl Fn(&Tensor, &[Tensor]) -> Result<Vec<Tensor>>,
 ) -> Result<Vec<Tensor>> {
     let count = match count.into() {
         Count::Number(n) => Operand::Value(HostTensor::scalar(n)),
@@ -177,12 +179,43 @@ impl<'a> From<&'a Tensor> for Count<'a> {
     }
 }
 
+/// A body that runs again and again. What a trace knows of sizes has to hold for every iteration: where one changes them,
+/// the body is traced again with sizes that it does not know. What is carried are the parameters and the results from
+/// the given ones on.
+fn repeated(
+    name: &str,
+    mut params: Vec<TensorType>,
+    (first_param, first_result): (usize, usize),
+    carried: usize,
+    home: Option<Device>,
+    f: impl Fn(&[Tensor]) -> Result<Vec<Tensor>>,
+) -> Result<Body> {
+    loop {
+        let body = Trace::body(name, &params, home.clone(), &f)?;
+        let results = body.function.results.iter().skip(first_result);
+        let mut changed = false;
+        for (c, (_, id)) in results.take(carried).enumerate() {
+            let before = params[first_param + c].shape.iter_mut();
+            let dims = before.zip(&body.function.ty(*id).shape).enumerate();
+            for (axis, (before, after)) in dims {
+                let any = Dim::sym(&format!("carried {c}.{axis}"));
+                if before != after && *before != any {
+                    (*before, changed) = (any, true);
+                }
+            }
+        }
+        if !changed {
+            return Ok(body);
+        }
+    }
+}
+
 #[track_caller]
 fn looped(
     count: Operand<'_>,
     cond: Operand<'_>,
     init: &[Tensor],
-    iteration: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,
+    iteration: impl Fn(&[Tensor]) -> Result<Vec<Tensor>>,
     at: &Location<'_>,
 ) -> Result<Vec<Tensor>> {
     let mut params = vec![scalar(DType::I64), scalar(DType::Bool)];
@@ -190,7 +223,14 @@ fn looped(
     let Body {
         function: body,
         captured,
-    } = Trace::body(&name("loop", at), &params, home(init), iteration)?;
+    } = repeated(
+        &name("loop", at),
+        params,
+        (2, 1),
+        init.len(),
+        home(init),
+        iteration,
+    )?;
     if body.results.len() != init.len() + 1 {
         let (got, want) = (body.results.len() - 1, init.len());
         return Err(wrong(format!(
@@ -212,7 +252,7 @@ fn looped(
 pub fn scan(
     init: &[Tensor],
     over: &[Tensor],
-    body: impl FnOnce(&[Tensor], &[Tensor]) -> Result<(Vec<Tensor>, Vec<Tensor>)>,
+    body: impl Fn(&[Tensor], &[Tensor]) -> Result<(Vec<Tensor>, Vec<Tensor>)>,
 ) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
     let at = Location::caller();
     let mut params = types(init);
@@ -225,21 +265,20 @@ pub fn scan(
         params.push(ty);
     }
     let kept = init.len();
-    let mut carried = 0;
+    let carried = Cell::new(0);
     let iteration = |t: &[Tensor]| {
         let (state, made) = body(&t[..kept], &t[kept..])?;
-        carried = state.len();
+        carried.set(state.len());
         Ok(state.into_iter().chain(made).collect())
     };
     let home = home(init).or_else(|| home(over));
     let Body {
         function: body,
         captured,
-    } = Trace::body(&name("scan", at), &params, home, iteration)?;
-    if carried != kept {
-        return Err(wrong(format!(
-            "the body yields {carried} tensors to carry, {kept} are carried"
-        )));
+    } = repeated(&name("scan", at), params, (0, 0), kept, home, iteration)?;
+    if carried.get() != kept {
+        let msg = "the body yields another number of tensors to carry";
+        return Err(wrong(format!("{msg}: {}, not {kept}", carried.get())));
     }
     let outputs = body.results.len();
     let attrs = Attrs::default()

@@ -66,6 +66,19 @@ impl Drop for Entered {
     }
 }
 
+/// Runs `f` outside of all device scopes.
+pub(crate) fn unscoped<T>(f: impl FnOnce() -> T) -> T {
+    /// Back into them, also where `f` panics.
+    struct Back(Vec<Device>);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            SCOPES.set(std::mem::take(&mut self.0));
+        }
+    }
+    let _back = Back(SCOPES.take());
+    f()
+}
+
 /// Runs `f` with ops that no other rule places on `device`. Scopes nest; they belong to the calling task.
 pub fn with_device<T>(device: &Device, f: impl FnOnce() -> T) -> T {
     let _entered = enter(device);
@@ -231,8 +244,14 @@ impl Cluster {
     /// What this client holds on all devices that it uses, by the line that issued it.
     pub async fn memory(&self) -> Result<Vec<Held>> {
         let mut held = Vec::new();
-        for session in self.eager.all() {
-            held.extend(Device(session).memory().await?);
+        // What was on a worker that is lost is not there any more.
+        let all = self.eager.all().into_iter();
+        for session in all.filter(|s| s.lost_because().is_none()) {
+            match Device(session.clone()).memory().await {
+                Ok(there) => held.extend(there),
+                Err(_) if session.lost_because().is_some() => {}
+                Err(e) => return Err(e),
+            }
         }
         Ok(held)
     }

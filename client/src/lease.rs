@@ -50,7 +50,7 @@ pub(crate) struct Held {
     _call: Option<OwnedRwLockReadGuard<()>>,
 }
 
-fn named(p: &Participant) -> Named {
+pub(crate) fn named(p: &Participant) -> Named {
     (p.name.clone(), p.incarnation)
 }
 

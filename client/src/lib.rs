@@ -35,6 +35,7 @@ mod lease;
 mod model;
 mod nesting;
 pub mod numpy;
+mod prepare;
 mod runtime;
 mod safetensors;
 mod session;
@@ -58,6 +59,7 @@ pub use embedded::{Embedded, embedded};
 pub use host::{FromHost, ToHost};
 pub use import::{ImportBuilder, Imported};
 pub use model::{CallOptions, Model, Outputs, Retry, Signature};
+pub use prepare::PreparedOp;
 pub use safetensors::LoadTensors;
 pub use tensor::{
     Arg, Axes, HostArg, Index, Indices, Operand, OptArg, OptHostArg, Scalar, Seed, Tensor, display,

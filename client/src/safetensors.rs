@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::future::{Future, IntoFuture};
-use std::panic::Location;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -28,6 +28,7 @@ use crate::model::CallOptions;
 use crate::step::{Call, Compiled};
 use crate::tensor::Tensor;
 use crate::trace::Traced;
+use crate::traced::panicked;
 
 /// Most bytes of a tensor that are fetched at once to be saved.
 const PIECE: usize = 8 << 20;
@@ -102,7 +103,10 @@ impl LoadTensors {
             let device = (self.place)(&t.name, &t.ty)?;
             Some((t, device))
         });
-        let placed: Vec<(&StoredTensor, Device)> = placed.collect();
+        // This is a task of the client's, which a panic would end without a word.
+        let placed = catch_unwind(AssertUnwindSafe(|| placed.collect()));
+        let placed: Vec<(&StoredTensor, Device)> =
+            placed.map_err(|p| panicked("the tensors' places", &*p))?;
         let mut loaded = BTreeMap::new();
         for group in placed.chunks(GROUP) {
             let tensors = self.group(&file, group).await?;

@@ -9,11 +9,11 @@ use convoke_common::error::{Code, Error, Result};
 use convoke_common::graph::TensorType;
 use convoke_common::program::FetchFrom;
 
-use crate::attempts::Attempts;
+use crate::attempts::{Attempts, Failed};
 use crate::cluster::Cluster;
-use crate::eager::{Late, WorkerSession};
+use crate::eager::{Late, WorkerSession, stranger};
 use crate::function::Inner;
-use crate::lease::Lease;
+use crate::lease::{Lease, named};
 use crate::model::CallOptions;
 use crate::tensor::{Placed, Promised, Tensor};
 use crate::trace::Traced;
@@ -57,22 +57,36 @@ impl Compiled {
                 return Err(Error::new(Code::InvalidArgument, msg));
             }
         }
-        let promised: Result<Vec<Promised>> =
-            retained.iter().map(|i| operands[*i].promise()).collect();
-        let promised = promised?;
-        donated
+        let sessions = Arc::downgrade(&cluster.eager);
+        if all
             .iter()
-            .try_for_each(|i| operands[*i].donate(call.at))?;
+            .filter_map(|t| t.worker())
+            .any(|w| !w.is_of(&sessions))
+        {
+            return Err(stranger());
+        }
+        let promise = |of: &[usize]| -> Result<Vec<Promised>> {
+            of.iter().map(|i| operands[*i].promise()).collect()
+        };
+        let (given, promised) = (promise(donated)?, promise(retained)?);
         let mut attempts = Attempts::new(call.options);
         loop {
             lives(&all)?;
             let held = self.inner.ready(call.axes, &mut attempts).await?;
-            let results = self.reserve(cluster, &held.lease, &call)?;
+            let results = match self.reserve(cluster, &held.lease, &call) {
+                Ok(results) => results,
+                Err(failed) => {
+                    attempts.failed(failed)?;
+                    continue;
+                }
+            };
             let numbers = all.iter().map(|t| t.id());
             let numbers = numbers.chain(results.iter().map(|r| Some(r.id)));
             let inputs: Option<Vec<_>> = numbers.map(|n| n.map(HostTensor::scalar)).collect();
             let inputs = inputs.ok_or_else(|| Error::internal("an operand without a number"))?;
             let deadline = attempts.deadline();
+            // From here on the step may have taken them.
+            given.iter().for_each(|p| p.give(call.at));
             match held.lease.step(inputs, call.axes, deadline).await {
                 Ok(_) => {
                     promised.into_iter().for_each(|p| p.keep(call.at));
@@ -91,7 +105,12 @@ impl Compiled {
     }
 
     /// Handles for the results, where the plan has them made.
-    fn reserve(&self, cluster: &Cluster, lease: &Lease, call: &Call<'_>) -> Result<Vec<Reserved>> {
+    fn reserve(
+        &self,
+        cluster: &Cluster,
+        lease: &Lease,
+        call: &Call<'_>,
+    ) -> Result<Vec<Reserved>, Failed> {
         let planned = &lease.planned;
         let mut reserved = Vec::new();
         for (fetch, ty) in planned.driver.fetches.iter().zip(&self.traced.results) {
@@ -101,7 +120,8 @@ impl Compiled {
             };
             let worker = worker.ok_or_else(|| Error::internal("a result without a worker"))?;
             let session = cluster.eager.at(worker, &cluster.net);
-            let id = session.reserve(call.at)?;
+            let id = session.reserve(call.at);
+            let id = id.map_err(|e| Failed::of_step(e, vec![named(worker)]))?;
             let dims = ty.shape.iter().map(|d| d.substitute(call.axes));
             let ty = TensorType::new(ty.dtype, dims.collect());
             // The worker says it when the step has filled the handle.

@@ -392,6 +392,12 @@ impl Trace {
         let made = state.function.nodes.iter();
         let mut made = made.filter(|n| n.outputs.contains(&value));
         if let Some(node) = made.next() {
+            if &*node.op == "HandleIn" {
+                let msg = "an operand of a function is where it was put";
+                return Err(Error::new(Code::InvalidArgument, msg).advise(
+                    "call `on` on what is computed of it, or move it with `to` before the call",
+                ));
+            }
             let pin = (node.name.to_string(), device.worker().to_owned());
             // The innermost word counts, which is the last.
             state.pins.retain(|(name, _)| *name != pin.0);

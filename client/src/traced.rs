@@ -1,6 +1,7 @@
 //! Functions of tensors: traced, planned and leased once per signature of their operands, then called.
 
-use std::panic::Location;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use convoke_common::dim::Bindings;
@@ -13,6 +14,7 @@ use crate::attempts::Attempts;
 use crate::axes::{self, DynamicAxis};
 use crate::builder::{ModelBuilder, Origin};
 use crate::cluster::Cluster;
+use crate::device::unscoped;
 use crate::function::Inner;
 use crate::model::{CallOptions, Retry};
 use crate::nesting;
@@ -65,6 +67,15 @@ impl Cluster {
     }
 }
 
+/// A closure of the program panicked.
+pub(crate) fn panicked(what: &str, payload: &(dyn Any + Send)) -> Error {
+    let text = payload.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    let text = text.unwrap_or("without a message");
+    let msg = format!("the closure of {what} panicked: {text}");
+    Error::new(Code::InvalidArgument, msg)
+}
+
 impl Function {
     pub(crate) fn new(
         cluster: Cluster,
@@ -88,9 +99,7 @@ impl Function {
     /// The function, which may reuse the buffer of its `index`th operand for a result: the tensor that it is called
     /// with is gone then, whether the call succeeds or not. Said before the function is cloned.
     pub fn donate(mut self, index: usize) -> Result<Function> {
-        let shared = self.not_donated(index)?;
-        shared.donated.push(index);
-        shared.options.retry = Retry::Off;
+        self.not_donated(index)?.donated.push(index);
         Ok(self)
     }
 
@@ -111,6 +120,13 @@ impl Function {
     pub fn dynamic(mut self, index: usize, axis: i64, name: &str) -> Result<Function> {
         let axis = DynamicAxis::new(index, axis, name)?;
         self.own()?.dynamic.push(axis);
+        Ok(self)
+    }
+
+    /// The function, whose calls have this deadline, and run again or not where a worker is lost. One that donates does
+    /// not run again. Said before the function is cloned.
+    pub fn options(mut self, options: CallOptions) -> Result<Function> {
+        self.own()?.options = options;
         Ok(self)
     }
 
@@ -209,7 +225,11 @@ impl Function {
         // Without the lock: the closure may use the function itself.
         let within = nesting::enter(&shared.name)?;
         let (donated, body) = (&shared.donated, &*shared.body);
-        let mut traced = Trace::run(&shared.name, operands, &types, donated, body)?;
+        // The trace is for all calls: whoever is the first to need it is in scopes of its own. And where that is a task
+        // of the client's, a panic would end it without a word.
+        let run = || Trace::run(&shared.name, operands, &types, donated, body);
+        let traced = catch_unwind(AssertUnwindSafe(|| unscoped(run)));
+        let mut traced = traced.unwrap_or_else(|p| Err(panicked(&shared.name, &*p)))?;
         drop(within);
         let function = Arc::new(std::mem::take(&mut traced.function));
         let verified = function.verify();
@@ -237,8 +257,12 @@ impl Function {
         at: &'static Location<'static>,
     ) -> Result<Vec<Tensor>> {
         let (compiled, axes) = self.compiled(operands)?;
+        let mut options = self.shared.options;
+        if !self.shared.donated.is_empty() {
+            options.retry = Retry::Off;
+        }
         let call = Call {
-            options: &self.shared.options,
+            options: &options,
             retained: &self.shared.retained,
             axes: &axes,
             at,

@@ -233,3 +233,135 @@ async fn a_loop_without_end_is_ended() {
     assert_eq!(next.fetch::<HostTensor>().await.unwrap(), ints(&[], &[1]));
     cluster.shutdown().await;
 }
+
+#[tokio::test]
+async fn results_that_nobody_uses_are_no_trouble() {
+    let f = |t: &[Tensor]| {
+        let kept = for_loop(3, t, |_, t| Ok(vec![t[0].mul(2.0)?, t[1].add(1)?]))?;
+        Ok(vec![kept[0].clone()])
+    };
+    check(
+        &[floats(&[2], &[1.0, 2.0]), ints(&[1], &[7])],
+        f,
+        &[floats(&[2], &[8.0, 16.0])],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn what_changes_later_than_the_first_iteration_is_carried_as_well() {
+    // The first grows only once the second has.
+    let f = |t: &[Tensor]| {
+        for_loop(3, t, |_, t| {
+            Ok(vec![t[1].clone(), Tensor::concat(&[&t[1], &t[1]], 0)?])
+        })
+    };
+    let grown = |n: usize| floats(&[n], &vec![3.0; n]);
+    check(
+        &[floats(&[1], &[5.0]), floats(&[1], &[3.0])],
+        f,
+        &[grown(4), grown(8)],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_size_that_an_iteration_changes_is_not_known_within() {
+    let f = |t: &[Tensor]| {
+        for_loop(3, t, |_, t| {
+            let twice = Tensor::concat(&[&t[0], &t[0]], 0)?;
+            let by = match t[0].shape() {
+                // It would hold for the first iteration alone.
+                Some(shape) => shape[0] as i64,
+                None => -1,
+            };
+            Ok(vec![twice.mul(by)?])
+        })
+    };
+    check(&[ints(&[1], &[5])], f, &[ints(&[8], &[-5; 8])]).await;
+}
+
+#[tokio::test]
+async fn all_sizes_that_data_decided_are_told() {
+    let cluster = cluster(1).await;
+    let a = cluster.device("w0").unwrap();
+    let x = a.put([1f32]).unwrap();
+    let made = for_loop(3, &[x.clone(), x], |_, t| {
+        let twice = |t: &Tensor| Tensor::concat(&[t, t], 0);
+        Ok(vec![twice(&t[0])?, twice(&t[1])?])
+    });
+    let made = made.unwrap();
+    made[0].ready().await.unwrap();
+    assert!(made.iter().all(|t| t.shape() == Some(&[8][..])), "{made:?}");
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn no_iteration_collects_nothing_of_the_right_shape() {
+    let cluster = cluster(1).await;
+    let a = cluster.device("w0").unwrap();
+    let f = cluster.function(|t| {
+        let (_, made) = scan(&[], &t[..1], |_, x| Ok((vec![], vec![x[0].mul(2.0)?])))?;
+        Ok(made)
+    });
+    let f = f
+        .dynamic(0, 0, "rows")
+        .unwrap()
+        .dynamic(0, 1, "columns")
+        .unwrap();
+    for rows in [0, 3] {
+        let x = HostTensor::from_slice(&[rows, 5], &vec![1f32; rows * 5]).unwrap();
+        let made = f.call(&[a.put(x).unwrap()]).await.unwrap();
+        let want = HostTensor::from_slice(&[rows, 5], &vec![2f32; rows * 5]).unwrap();
+        assert_eq!(made[0].fetch::<HostTensor>().await.unwrap(), want);
+    }
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_loop_whose_body_does_nothing_ends_with_its_call() {
+    let cluster = cluster(1).await;
+    let a = cluster.device("w0").unwrap();
+    let on = a.put(true).unwrap();
+    let f = cluster.function(|t| while_loop(t, |t| Ok(t[0].clone()), |t| Ok(t.to_vec())));
+    let options = convoke::CallOptions {
+        deadline: Some(Duration::from_millis(300)),
+        ..Default::default()
+    };
+    let f = f.options(options).unwrap();
+    let e = f.call(&[on]).await.unwrap_err();
+    assert_eq!(e.code, Code::DeadlineExceeded, "{e}");
+    // The worker is free for others.
+    let two = a.put(1f32).unwrap().add(1.0).unwrap();
+    let fetched = tokio::time::timeout(Duration::from_secs(30), two.fetch::<f32>());
+    assert_eq!(fetched.await.unwrap().unwrap(), 2.0);
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn loops_within_loops_are_bounded() {
+    fn nested(x: &Tensor, levels: usize) -> Result<Tensor> {
+        let body = |_: &Tensor, t: &[Tensor]| {
+            let mut x = t[0].clone();
+            for _ in 0..100 {
+                x = x.add(1.0)?;
+            }
+            match levels {
+                1 => Ok(vec![x]),
+                _ => Ok(vec![nested(&x, levels - 1)?]),
+            }
+        };
+        Ok(for_loop(1, std::slice::from_ref(x), body)?.remove(0))
+    }
+    let cluster = cluster(1).await;
+    let x = cluster.device("w0").unwrap().put(0f32).unwrap();
+    let f = |levels: usize| cluster.function(move |t| Ok(vec![nested(&t[0], levels)?]));
+    let made = f(3).call(std::slice::from_ref(&x)).await.unwrap();
+    assert_eq!(made[0].fetch::<f32>().await.unwrap(), 300.0);
+    let e = f(5).call(std::slice::from_ref(&x)).await.map(drop);
+    let refused = |e: &convoke::Error| e.message.contains("within each other");
+    assert!(e.is_ok() || e.as_ref().is_err_and(refused), "{e:?}");
+    let e = f(6).call(&[x]).await.unwrap_err();
+    assert!(e.message.contains("5 deep"), "{e}");
+    cluster.shutdown().await;
+}

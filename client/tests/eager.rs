@@ -165,3 +165,130 @@ async fn a_late_failure_passes_through_many_moves() {
     assert_eq!(e.code, Code::KernelFailed, "{e}");
     cluster.shutdown().await;
 }
+
+#[tokio::test]
+async fn a_prepared_op_is_issued_without_being_resolved_again() {
+    let cluster = cluster(2).await;
+    let (a, b) = (cluster.device("w0").unwrap(), cluster.device("w1").unwrap());
+    let (x, y) = (a.put([1f32, 2.]).unwrap(), b.put([10f32, 20.]).unwrap());
+    let held = b.put([100f32, 200.]).unwrap();
+    // An operand elsewhere is moved, a tensor that the closure uses is bound, a number is a part of it.
+    let add = a.prepare(&[&x, &y], |t| t[1].sub(&t[0])).unwrap();
+    let bound = a.prepare(&[&x], |t| t[0].add(&held)).unwrap();
+    let scaled = a.prepare(&[&x], |t| t[0].mul(3.0)).unwrap();
+    drop(held);
+    let z = add.issue(&[&x, &y]).unwrap();
+    assert_eq!(z.device().as_ref(), Some(add.device()));
+    assert_eq!(z.fetch::<Vec<f32>>().await.unwrap(), [9., 18.]);
+    let z = bound.issue(&[&z]).unwrap();
+    assert_eq!(z.fetch::<Vec<f32>>().await.unwrap(), [109., 218.]);
+    let before = a.cache();
+    let mut z = x.clone();
+    for _ in 0..10 {
+        z = scaled.issue(&[&z]).unwrap();
+    }
+    let after = a.cache();
+    assert_eq!(after.misses - before.misses, 1, "{before:?} {after:?}");
+    assert_eq!(z.fetch::<Vec<f32>>().await.unwrap()[0], 3f32.powi(10));
+    // Pushed out of the cache by others, it is defined again.
+    for i in 0..5000u32 {
+        let attrs = convoke::Attrs::default().with("alpha", convoke::Attr::Float(i as f32));
+        convoke::issue("LeakyRelu", attrs, &[Operand::Tensor(&x)], 1).unwrap();
+    }
+    let z = scaled.issue(&[&x]).unwrap();
+    assert_eq!(z.fetch::<Vec<f32>>().await.unwrap(), [3., 6.]);
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_prepared_says_so() {
+    let cluster = cluster(1).await;
+    let a = cluster.device("w0").unwrap();
+    let (x, n) = (a.put([1f32, 2.]).unwrap(), a.put([1i64, 2]).unwrap());
+    let refused = |made: convoke::Result<convoke::PreparedOp>, why: &str| {
+        let e = made.unwrap_err();
+        assert!(e.message.contains(why), "{e}");
+    };
+    refused(a.prepare(&[&x], |t| t[0].add(&n)), "3: Cast, Cast, Add");
+    refused(a.prepare(&[&x], |t| Ok(t[0].clone())), "issues no op");
+    refused(
+        a.prepare(&[&x], |t| Ok(t[0].top_k([1], None, None)?.0)),
+        "has 2 results",
+    );
+    refused(a.prepare(&[&x], |t| t[0].nonzero()), "only data decides");
+    refused(
+        a.prepare(&[&x], |t| t[0].add(&a.put([1f32; 3])?)),
+        "broadcast",
+    );
+    let neg = a.prepare(&[&x], |t| t[0].neg()).unwrap();
+    let e = neg.issue(&[&n]).unwrap_err();
+    let line = line!() - 1;
+    assert_eq!(e.code, Code::InvalidInput);
+    assert!(
+        e.message.contains("prepared for f32[2], not for i64[2]"),
+        "{e}"
+    );
+    assert_eq!(e.site.unwrap().origin, Some(format!("{}:{line}", file!())));
+    // In a function's trace it is an op of the function.
+    let twice = cluster.function(move |t| Ok(vec![neg.issue(&[&neg.issue(&[&t[0]])?])?]));
+    let z = twice.call(&[x]).await.unwrap();
+    assert_eq!(z[0].fetch::<Vec<f32>>().await.unwrap(), [1., 2.]);
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn nothing_waits_for_a_cluster_that_is_gone() {
+    let cluster = cluster(1).await;
+    let a = cluster.device("w0").unwrap();
+    let mut slow = a.put(vec![0.5f32; 1 << 20]).unwrap();
+    for _ in 0..100 {
+        slow = op("Tanh", &[&slow]).unwrap();
+    }
+    let waits = tokio::spawn({
+        let a = a.clone();
+        async move { a.synchronize().await }
+    });
+    drop(cluster);
+    let bound = std::time::Duration::from_secs(30);
+    let ended = tokio::time::timeout(bound, waits).await.expect("it ends");
+    // It may have been done before.
+    drop(ended.unwrap());
+    let asked = tokio::time::timeout(bound, a.memory())
+        .await
+        .expect("it ends");
+    assert!(asked.is_err(), "{asked:?}");
+}
+
+#[tokio::test]
+async fn numbers_alone_are_numpys() {
+    let cluster = cluster(1).await;
+    let a = cluster.device("w0").unwrap();
+    let mask = |ones: &[f32]| a.put(ones.to_vec()).unwrap().greater(0.5).unwrap();
+    let three = mask(&[1., 0., 1.]);
+    let mask = mask(&[1., 0.]);
+    assert_eq!(mask.where_(1, 0).unwrap().dtype(), DType::I64);
+    assert_eq!(mask.where_(1, 0.5).unwrap().dtype(), DType::F64);
+    assert_eq!(mask.where_(true, false).unwrap().dtype(), DType::Bool);
+    let e = mask.i(&three).unwrap_err();
+    assert!(
+        e.message.contains("an index of 3 bools, of an axis of 2"),
+        "{e}"
+    );
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn one_line_may_make_small_tensors_and_large_ones() {
+    let cluster = cluster(1).await;
+    let a = cluster.device("w0").unwrap();
+    let one = a.put([1f32]).unwrap();
+    // The same prepared op each time: how long it takes is for its values to say.
+    for n in [8i64, 1 << 26, 16] {
+        let many = one.expand([n]).unwrap();
+        assert_eq!(
+            many.sum(None).unwrap().fetch::<f32>().await.unwrap(),
+            n as f32
+        );
+    }
+    cluster.shutdown().await;
+}

@@ -98,7 +98,9 @@ async fn planning(cluster: &Cluster) -> (Model, Call, mpsc::SyncSender<()>) {
     let (go_on, wait) = mpsc::sync_channel(1);
     let once = Mutex::new(Some((begun, wait)));
     let tell = move |phase: Phase| {
-        if let (Phase::Planning, Some((begun, wait))) = (phase, once.lock().unwrap().take()) {
+        if phase == Phase::Planning
+            && let Some((begun, wait)) = once.lock().unwrap().take()
+        {
             begun.send(()).unwrap();
             // Ends where the test has given up.
             let _ = wait.recv_timeout(Duration::from_secs(10));

@@ -382,3 +382,82 @@ async fn values_are_fetched_at_once() {
     assert_eq!(convoke::fetch_all::<f32>(&[]).await.unwrap(), [0f32; 0]);
     cluster.shutdown().await;
 }
+
+#[tokio::test]
+async fn an_operand_stays_where_it_is() {
+    let cluster = cluster(2).await;
+    let [x, _] = operands(&cluster, ["w0", "w1"]).await;
+    let b = cluster.device("w1").unwrap();
+    let f = cluster.function(move |t| Ok(vec![op("Relu", &[&t[0].on(&b)?])?]));
+    let e = f.call(&[x]).await.unwrap_err();
+    assert_eq!(e.code, Code::InvalidArgument);
+    assert!(e.message.contains("is where it was put"), "{e}");
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_closure_that_panics_says_so() {
+    let cluster = cluster(1).await;
+    let [x, _] = operands(&cluster, ["w0", "w0"]).await;
+    let f = cluster.function(|t| Ok(vec![op("Add", &[&t[0], &t[1]])?]));
+    let e = f.call(std::slice::from_ref(&x)).await.unwrap_err();
+    assert_eq!(e.code, Code::InvalidArgument);
+    assert!(e.message.contains("panicked: index out of bounds"), "{e}");
+    // The client lives.
+    assert_eq!(f.call(&[x.clone(), x]).await.unwrap().len(), 1);
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_call_that_took_nothing_leaves_what_is_donated() {
+    let cluster = Embedded::new(1).threads(1).memory(256 << 20);
+    let cluster = cluster.start().await.unwrap();
+    let a = cluster.device("w0").unwrap();
+    let x = a.put([1f32, 2.]).unwrap();
+    let f = cluster.function(|t| {
+        let large = t[0].reshape([2, 1])?.expand([2i64, 1 << 30])?;
+        Ok(vec![large.exp()?])
+    });
+    let f = f.donate(0).unwrap();
+    let e = f.call(std::slice::from_ref(&x)).await.unwrap_err();
+    assert_eq!(e.code, Code::ClusterTooSmall, "{e}");
+    assert_eq!(x.fetch::<Vec<f32>>().await.unwrap(), [1., 2.]);
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn tensors_of_another_connection_are_refused() {
+    let (own, other) = (cluster(1).await, cluster(1).await);
+    let put = |c: &Cluster| c.device("w0").unwrap().put([1f32, 2.]).unwrap();
+    let (x, y) = (put(&own), put(&other));
+    let f = own.function(|t| Ok(vec![op("Relu", &[&t[0]])?]));
+    for e in [
+        op("Add", &[&x, &y]).unwrap_err(),
+        y.to(&x.device().unwrap()).unwrap_err(),
+        f.call(&[y]).await.unwrap_err(),
+    ] {
+        assert_eq!(e.code, Code::InvalidArgument);
+        assert!(e.message.contains("different connections"), "{e}");
+    }
+    own.shutdown().await;
+    other.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_scope_does_not_hold_where_it_is_not_meant() {
+    let cluster = cluster(2).await;
+    let (a, b) = (cluster.device("w0").unwrap(), cluster.device("w1").unwrap());
+    let x = a.put(vec![1f32; 1000]).unwrap();
+    // It is where it is.
+    b.scope(x.ready()).await.unwrap();
+    assert_eq!(b.memory().await.unwrap(), []);
+    // A trace is for all calls, wherever the first is made.
+    let f = cluster.function(|t| Ok(vec![op("Relu", &[&t[0]])?]));
+    let operands = std::slice::from_ref(&x);
+    convoke::with_device(&b, || f.graph(operands)).unwrap();
+    let plan = f.plan(operands).await.unwrap();
+    assert_eq!(plan.parts.len(), 1, "{plan:?}");
+    let made = f.call(operands).await.unwrap();
+    assert_eq!(made[0].device(), Some(a));
+    cluster.shutdown().await;
+}

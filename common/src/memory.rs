@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
 
 use crate::block::{Block, Region};
 use crate::dtype::DType;
@@ -44,6 +45,7 @@ pub struct Ledger {
     budget: u64,
     owner: Arc<str>,
     books: Arc<Mutex<Books>>,
+    freed: Arc<Notify>,
 }
 
 /// A reservation, released on drop.
@@ -61,6 +63,7 @@ impl Ledger {
             budget,
             owner: owner.into(),
             books: Arc::default(),
+            freed: Arc::default(),
         }
     }
 
@@ -94,6 +97,11 @@ impl Ledger {
             account,
             bytes,
         })
+    }
+
+    /// Told whenever something was given back.
+    pub fn freed(&self) -> &Notify {
+        &self.freed
     }
 
     /// Bytes in use by account.
@@ -150,6 +158,8 @@ fn release(ledger: &Ledger, account: Account, bytes: u64) {
     if let Some(u) = b.used.get_mut(&account) {
         *u -= bytes;
     }
+    drop(b);
+    ledger.freed.notify_waiters();
 }
 
 /// Makes tensors within a reservation and uses its memory again and again.

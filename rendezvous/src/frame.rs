@@ -177,7 +177,7 @@ impl Frame {
             }
             Frame::Abort { key, error } => {
                 put_key(out, *key);
-                out.extend(encode_error(error));
+                out.extend(encode_error(error, MAX_BODY / 2));
                 (ABORT, 0)
             }
             Frame::Done { key } => {
@@ -253,9 +253,9 @@ fn put_key(out: &mut Vec<u8>, key: StepKey) {
     out.extend(key.n.to_le_bytes());
 }
 
-/// An error in at most half a body: what does not fit is cut, so that the cause always arrives.
-fn encode_error(error: &Error) -> Vec<u8> {
-    let fits = |b: &Vec<u8>| b.len() <= MAX_BODY / 2;
+/// An error in at most `most` bytes, some thousands: what does not fit is cut, so that the cause always arrives.
+pub(crate) fn encode_error(error: &Error, most: usize) -> Vec<u8> {
+    let fits = |b: &Vec<u8>| b.len() <= most;
     if let Some(b) = codec::encode(error).ok().filter(fits) {
         return b;
     }

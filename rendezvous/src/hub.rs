@@ -24,6 +24,7 @@ use crate::eager::Eager;
 use crate::frame::{Frame, TensorHeader};
 use crate::lease::{Lease, Peer};
 use crate::link::Link;
+use crate::remote::STALL_BOUND;
 use crate::slot::{Published, Unfillable};
 use crate::table::Fenced;
 use crate::{step_event, trace};
@@ -168,12 +169,20 @@ impl Hub {
 
     /// Returns once it can be said of a tensor of an eager session whether it is expected: it may overtake the command
     /// that announces it.
-    pub(crate) async fn foreseen(&self, from: &Peer, h: &TensorHeader) {
-        let foreseen = self.eager().and_then(|e| e.foreseen(from, h));
-        if let Some(foreseen) = foreseen {
-            // Dropped where it never will be; beginning then says so.
-            let _ = foreseen.await;
+    pub(crate) async fn foreseen(&self, from: &Peer, h: &TensorHeader) -> Result<(), Refused> {
+        let Some(eager) = self.eager() else {
+            return Ok(());
+        };
+        let Some(foreseen) = eager.foreseen(from, h) else {
+            return Ok(());
+        };
+        // Dropped where it never will be; beginning then says so.
+        if tokio::time::timeout(STALL_BOUND, foreseen).await.is_ok() {
+            return Ok(());
         }
+        let msg = format!("a tensor was not announced for {STALL_BOUND:?} after it came");
+        eager.failed(from, h.key, Error::new(Code::PeerLost, msg));
+        Err(Refused::Stalled)
     }
 
     /// Adds a lease.

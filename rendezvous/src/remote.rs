@@ -614,7 +614,7 @@ async fn receive_stream(hub: Arc<Hub>, link: Arc<Link>, mut stream: RecvStream) 
     let Link::Remote(remote) = &*link else { return };
     let received = async {
         let h = read_header(&mut stream, &remote.received).await?;
-        hub.foreseen(&remote.peer, &h).await;
+        hub.foreseen(&remote.peer, &h).await?;
         let mut incoming = hub.begin(&remote.peer, &h)?;
         match fill(&mut stream, incoming.bytes_mut(), &remote.received).await {
             Ok(()) => incoming.finish(),

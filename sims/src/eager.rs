@@ -1,40 +1,78 @@
-//! A call made op by op: the model's nodes, issued on devices that a seed draws, on handles that move between them.
+//! A call on handles: the model's nodes, issued on devices that a seed draws, one by one or in a function's trace.
 //!
 //! What it yields is what the model yields, bit for bit.
 
 use convoke::{Attrs, Device, Error, HostTensor, Operand, Tensor, issue, with_device};
 use convoke_common::error::{Code, Result};
 use convoke_common::graph::{Function, Literal, Node, ValueId};
+use serde::{Deserialize, Serialize};
 
 use crate::draw::Draw;
 use crate::workload::Model;
 
-/// Runs the nodes of `model` one by one.
+/// How a call is made without the model being loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum How {
+    /// Op by op.
+    Issued,
+    /// As a function that is traced, of handles, and called.
+    Traced,
+}
+
+/// Runs `model`: its parameters on devices that `seed` draws, as it draws where its nodes run.
 pub async fn run(
     cluster: &convoke::Cluster,
     model: &Model,
     given: Vec<(String, HostTensor)>,
-    seed: u64,
+    (how, seed): (How, u64),
 ) -> Result<Vec<HostTensor>> {
     let devices = cluster.devices().await?;
     if devices.is_empty() {
         return Err(Error::new(Code::NoWorkers, "no worker is there"));
     }
-    let f = &*model.function;
     let mut d = Draw::new(seed);
-    let mut values = Values::new(f, given, &devices, &mut d)?;
-    for node in &f.nodes {
-        values.node(node, &devices[d.below(devices.len() as u64) as usize])?;
+    let some = |d: &mut Draw| d.below(devices.len() as u64) as usize;
+    let params = given.into_iter().map(|(_, t)| devices[some(&mut d)].put(t));
+    let params: Vec<Tensor> = params.collect::<Result<_>>()?;
+    let results = match how {
+        How::Issued => {
+            let places = model.function.nodes.iter();
+            let places: Vec<_> = places.map(|_| Some(some(&mut d))).collect();
+            nodes(&model.function, &params, &devices, &places)?
+        }
+        How::Traced => {
+            // What no device is named for, the placer decides.
+            let place = |_: &Node| d.chance(30).then(|| some(&mut d));
+            let places: Vec<_> = model.function.nodes.iter().map(place).collect();
+            let f = model.function.clone();
+            let body = move |params: &[Tensor]| nodes(&f, params, &devices, &places);
+            cluster.function(body).call(&params).await?
+        }
+    };
+    let mut values = Vec::new();
+    for t in results {
+        values.push(t.fetch::<HostTensor>().await?);
     }
-    let mut results = Vec::new();
-    for (_, id) in &f.results {
-        results.push(match &values.0[id.ix()] {
-            Value::Handle(t) => t.fetch::<HostTensor>().await?,
-            Value::Literal(t) => t.clone(),
-            Value::None => return Err(missing(f, id.ix())),
-        });
+    Ok(values)
+}
+
+/// The results of a function's nodes, each issued at its place.
+fn nodes(
+    f: &Function,
+    params: &[Tensor],
+    devices: &[Device],
+    places: &[Option<usize>],
+) -> Result<Vec<Tensor>> {
+    let mut values = Values::new(f, params);
+    for (node, place) in f.nodes.iter().zip(places) {
+        values.node(node, place.map(|p| &devices[p]))?;
     }
-    Ok(results)
+    let result = |(_, id): &(String, ValueId)| match &values.0[id.ix()] {
+        Value::Handle(t) => Ok(t.clone()),
+        Value::Literal(t) => devices[0].put(t),
+        Value::None => Err(missing(f, id.ix())),
+    };
+    f.results.iter().map(result).collect()
 }
 
 fn missing(f: &Function, value: usize) -> Error {
@@ -53,27 +91,21 @@ enum Value {
 struct Values(Vec<Value>);
 
 impl Values {
-    /// Parameters, each on a device of its own choice, and literals.
-    fn new(
-        f: &Function,
-        given: Vec<(String, HostTensor)>,
-        devices: &[Device],
-        d: &mut Draw,
-    ) -> Result<Values> {
+    /// Parameters and literals.
+    fn new(f: &Function, params: &[Tensor]) -> Values {
         let mut values = vec![Value::None; f.values.len()];
-        for (id, (_, t)) in f.params.iter().zip(given) {
-            let device = &devices[d.below(devices.len() as u64) as usize];
-            values[id.ix()] = Value::Handle(device.put(t)?);
+        for (id, t) in f.params.iter().zip(params) {
+            values[id.ix()] = Value::Handle(t.clone());
         }
         for (id, literal) in &f.literals {
             if let Literal::Inline(t) = literal {
                 values[id.ix()] = Value::Literal(t.clone());
             }
         }
-        Ok(Values(values))
+        Values(values)
     }
 
-    fn node(&mut self, node: &Node, device: &Device) -> Result<()> {
+    fn node(&mut self, node: &Node, device: Option<&Device>) -> Result<()> {
         let operand = |id: ValueId| match &self.0[id.ix()] {
             Value::None => Operand::None,
             Value::Handle(t) => Operand::Tensor(t),
@@ -84,9 +116,11 @@ impl Values {
             .map(|id| id.map_or(Operand::None, operand))
             .collect();
         let attrs: Attrs = node.attrs.clone();
-        let made = with_device(device, || {
-            issue(&node.op, attrs, &operands, node.outputs.len())
-        })?;
+        let run = || issue(&node.op, attrs, &operands, node.outputs.len());
+        let made = match device {
+            Some(device) => with_device(device, run),
+            None => run(),
+        }?;
         for (id, t) in node.outputs.iter().zip(made) {
             self.0[id.ix()] = Value::Handle(t);
         }

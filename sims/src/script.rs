@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::cluster::{Cluster, Task};
-use crate::eager;
+use crate::eager::{self, How};
 use crate::scenario::{CallSpec, ClientSpec, ModelUse};
 use crate::workload::{AXIS_BOUND, Model, inputs};
 
@@ -167,8 +167,8 @@ impl Script {
             let mut loaded = slots[self.spec.calls[i].model].1.clone();
             async move {
                 sleep_until(self.at(self.spec.calls[i].at)).await;
-                if let Some(seed) = self.spec.calls[i].eager {
-                    return self.eager(cluster, i, seed).await;
+                if let Some(how) = self.spec.calls[i].eager {
+                    return self.eager(cluster, i, how).await;
                 }
                 let model = loaded.wait_for(Option::is_some).await.map(|m| m.clone());
                 if let Ok(Some(Ok(model))) = model {
@@ -223,11 +223,11 @@ impl Script {
         })
     }
 
-    async fn eager(&self, cluster: &convoke::Cluster, i: usize, seed: u64) {
+    async fn eager(&self, cluster: &convoke::Cluster, i: usize, how: (How, u64)) {
         let spec = &self.spec.calls[i];
         let note = self.begin_call(i);
         let model = &self.models[spec.model];
-        let run = eager::run(cluster, model, given(model, spec), seed);
+        let run = eager::run(cluster, model, given(model, spec), how);
         let ended = match spec.cancel {
             None => Some(run.await),
             Some(ms) => timeout(Duration::from_millis(ms.into()), run).await.ok(),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use convoke_common::admission::reach;
@@ -35,6 +35,9 @@ use crate::window::Window;
 
 /// How long a peer of a new lease may take to link itself: it installs the same lease right now.
 const LINK_BOUND: Duration = Duration::from_secs(10);
+
+/// How long an install waits for the memory of leases that were released: kernels notice within milliseconds.
+const SETTLE_BOUND: Duration = Duration::from_secs(1);
 
 /// Probes that are answered at once.
 const PROBES: usize = 4;
@@ -108,6 +111,8 @@ pub struct Node {
     loaded: Arc<Loaded>,
     window: Arc<Window>,
     held: Mutex<BTreeMap<LeaseId, Held>>,
+    /// Released leases whose memory a kernel may still use.
+    ending: Mutex<Vec<(Weak<Lease>, Weak<Executor>)>>,
     installing: Mutex<BTreeMap<LeaseId, Arc<Underway>>>,
     forgone: Mutex<Forgone>,
     local_clients: Mutex<BTreeMap<String, Arc<dyn ArtifactSource>>>,
@@ -150,6 +155,7 @@ impl Node {
             loaded: Arc::default(),
             window: Arc::new(window),
             held: Mutex::default(),
+            ending: Mutex::default(),
             installing: Mutex::default(),
             forgone: Mutex::default(),
             local_clients: Mutex::default(),
@@ -207,6 +213,36 @@ impl Node {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns once released leases have given back their memory, which they do when the kernels that run for them have
+    /// noticed, or have had the time to.
+    async fn settled(&self) {
+        let settle = async {
+            loop {
+                let freed = self.ledger.freed().notified();
+                tokio::pin!(freed);
+                // Registered before looking, so that nothing in between is missed.
+                freed.as_mut().enable();
+                if self.has_settled() {
+                    return;
+                }
+                freed.await;
+            }
+        };
+        if tokio::time::timeout(SETTLE_BOUND, settle).await.is_err() {
+            tracing::warn!("a lease that was released still holds its memory");
+        }
+    }
+
+    fn has_settled(&self) -> bool {
+        let mut ending = self.ending();
+        ending.retain(|(l, e)| l.strong_count() + e.strong_count() > 0);
+        ending.is_empty()
+    }
+
+    fn ending(&self) -> MutexGuard<'_, Vec<(Weak<Lease>, Weak<Executor>)>> {
+        self.ending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn install_counted(self: &Arc<Self>, grant: Grant, underway: &Underway) -> Result<()> {
         if let Some(refusal) = self.engine.gate.refusal() {
             return Err(refusal.clone());
@@ -229,6 +265,7 @@ impl Node {
             return violation("the grant is for another worker");
         }
         let links = self.links(&grant).await?;
+        self.settled().await;
         let needed: Vec<Arc<Link>> = links.iter().flatten().cloned().collect();
         let weights = Pool::new(&self.ledger, Account::Weights, 0)?;
         let driver = &grant.participants[grant.participants.len() - 1];
@@ -429,6 +466,9 @@ impl Node {
         if lost.is_some() && mutant!("loss-keeps-memory") {
             std::mem::forget(held.lease.clone());
         }
+        let ending = (Arc::downgrade(&held.lease), Arc::downgrade(&held.executor));
+        self.has_settled();
+        self.ending().push(ending);
         held.executor.abort_all(&error);
         self.hub.remove_lease(id);
         tracing::info!(lease = %id, "released");
@@ -450,6 +490,7 @@ impl Node {
     /// Takes at most `bound`.
     pub async fn end(&self, error: &Error, bound: Duration) {
         self.executors().iter().for_each(|e| e.abort_all(error));
+        self.eager.stop();
         // Kernels that run notice that they are cancelled; what a step says at its end is sent then.
         let idle = tokio::time::timeout(bound / 2, self.engine.gate.idle()).await;
         if idle.is_err() {

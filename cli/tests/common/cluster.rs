@@ -24,7 +24,7 @@ pub struct Processes {
     /// How long the steps of a worker that leaves may go on.
     drain_bound: String,
     /// Variables of the processes to come.
-    pub variables: Vec<(&'static str, &'static str)>,
+    pub variables: Vec<(&'static str, String)>,
     // Goes last.
     pub scratch: Scratch,
 }
@@ -129,7 +129,7 @@ impl Processes {
             false => Stdio::inherit(),
         };
         let mut command = convoke(args.iter().chain(&how));
-        let daemon = Daemon::spawn(command.stderr(log).envs(self.variables.iter().copied()));
+        let daemon = Daemon::spawn(command.stderr(log).envs(self.variables.iter().cloned()));
         let ready: serde_json::Value = serde_json::from_str(&daemon.line()).unwrap();
         let listen = ready["listen"].as_str().unwrap().to_owned();
         (daemon, listen)

@@ -24,8 +24,8 @@ use convoke_rendezvous::frame::TensorHeader;
 use convoke_rendezvous::hub::Refused;
 use tokio::sync::oneshot;
 
-pub(crate) use self::prepared::Key;
-pub(crate) use self::session::{Issue, Late, WorkerSession};
+pub(crate) use self::prepared::{Key, Slot};
+pub(crate) use self::session::{Issue, Late, WorkerSession, stranger};
 
 use crate::runtime::NetThread;
 use crate::session::Session;
@@ -116,6 +116,13 @@ impl Sessions {
             })
             .collect();
         members.sort_by(|a, b| a.worker.name.cmp(&b.worker.name));
+        // A session that was lost is followed by another as long as its worker's process is there.
+        let there = |(name, incarnation): &(String, Incarnation)| {
+            let is = |p: &Participant| p.name == *name && p.incarnation == *incarnation;
+            members.iter().any(|m| is(&m.worker))
+        };
+        self.workers()
+            .retain(|key, session| there(key) || session.lost_because().is_none());
         *self.members.write().unwrap_or_else(PoisonError::into_inner) = members;
     }
 
@@ -243,6 +250,14 @@ impl Sessions {
 
     fn mine(&self, key: StepKey) -> bool {
         key.lease == LeaseId::of_session(self.session.hub.me.incarnation)
+    }
+}
+
+/// Nobody hears of the links any more: what waits for them ends.
+impl Drop for Sessions {
+    fn drop(&mut self) {
+        let error = Error::new(Code::Cancelled, "the cluster's connection was closed");
+        self.all().iter().for_each(|s| s.lost(&error));
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::Location;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use convoke_common::DType;
 use convoke_common::graph::Attrs;
@@ -47,17 +48,25 @@ impl Key {
 
 struct Entry {
     key: Key,
-    index: u32,
+    hash: u64,
     used: u64,
+    /// When it was made: no other entry was made then.
+    made: u64,
     /// Whether the worker knows it.
     told: bool,
 }
 
+/// Remembers where an op is, so that it need not be looked for by its key as long as it is there.
+#[derive(Default)]
+pub(crate) struct Slot(AtomicU64);
+
 /// See the module.
 pub(super) struct Prepared {
-    entries: HashMap<u64, SmallVec<[Entry; 1]>>,
+    /// By place.
+    entries: Vec<Entry>,
+    /// The places of a hash.
+    places: HashMap<u64, SmallVec<[u32; 1]>>,
     most: u32,
-    count: u32,
     clock: u64,
     hits: u64,
     misses: u64,
@@ -72,9 +81,9 @@ impl Default for Prepared {
 impl Prepared {
     fn of(most: u32) -> Prepared {
         Prepared {
-            entries: HashMap::new(),
+            entries: Vec::new(),
+            places: HashMap::new(),
             most,
-            count: 0,
             clock: 0,
             hits: 0,
             misses: 0,
@@ -85,54 +94,74 @@ impl Prepared {
     pub fn find(&mut self, key: &Key) -> (u32, bool) {
         self.clock += 1;
         let hash = key.hash();
-        let known = self.entries.get_mut(&hash);
-        if let Some(entry) = known.and_then(|e| e.iter_mut().find(|e| e.key == *key)) {
+        let places = self.places.get(&hash).into_iter().flatten();
+        let known = places
+            .copied()
+            .find(|i| self.entries[*i as usize].key == *key);
+        if let Some(index) = known {
+            let entry = &mut self.entries[index as usize];
             entry.used = self.clock;
             match entry.told {
                 true => self.hits += 1,
                 false => self.misses += 1,
             }
-            return (entry.index, !entry.told);
+            return (index, !entry.told);
         }
         self.misses += 1;
-        let index = match self.count < self.most {
-            true => {
-                self.count += 1;
-                self.count - 1
-            }
-            false => self.evict(),
-        };
         let entry = Entry {
             key: key.clone(),
-            index,
+            hash,
             used: self.clock,
+            made: self.clock,
             told: false,
         };
-        self.entries.entry(hash).or_default().push(entry);
+        let index = match self.entries.len() < self.most as usize {
+            true => {
+                self.entries.push(entry);
+                self.entries.len() as u32 - 1
+            }
+            false => self.replace(entry),
+        };
+        self.places.entry(hash).or_default().push(index);
         (index, true)
     }
 
-    /// The op was defined.
-    pub fn told(&mut self, key: &Key) {
-        let known = self.entries.get_mut(&key.hash());
-        if let Some(entry) = known.and_then(|e| e.iter_mut().find(|e| e.key == *key)) {
+    /// The op was defined. What `slot` remembers is where.
+    pub fn told(&mut self, index: u32, slot: Option<&Slot>) {
+        if let Some(entry) = self.entries.get_mut(index as usize) {
             entry.told = true;
+            if let Some(slot) = slot {
+                let place = entry.made * u64::from(self.most) + u64::from(index);
+                slot.0.store(place, Ordering::Relaxed);
+            }
         }
     }
 
-    /// Forgets what was not used for longest, and gives its place.
-    fn evict(&mut self) -> u32 {
-        let all = self
-            .entries
-            .iter()
-            .flat_map(|(hash, of_hash)| of_hash.iter().map(|e| (e.used, e.index, *hash)));
-        let Some((_, index, hash)) = all.min() else {
+    /// Where the op is that `slot` remembers, where it is there still.
+    pub fn again(&mut self, slot: &Slot) -> Option<u32> {
+        let place = slot.0.load(Ordering::Relaxed);
+        let (made, index) = (place / u64::from(self.most), place % u64::from(self.most));
+        let entry = self.entries.get_mut(index as usize)?;
+        if entry.made != made || !entry.told {
+            return None;
+        }
+        self.clock += 1;
+        self.hits += 1;
+        entry.used = self.clock;
+        Some(index as u32)
+    }
+
+    /// Puts it in the place of what was not used for longest.
+    fn replace(&mut self, entry: Entry) -> u32 {
+        let all = self.entries.iter_mut().enumerate();
+        let Some((index, oldest)) = all.min_by_key(|(_, e)| e.used) else {
             return 0;
         };
-        if let Some(of_hash) = self.entries.get_mut(&hash) {
-            of_hash.retain(|e| e.index != index);
-            if of_hash.is_empty() {
-                self.entries.remove(&hash);
+        let (index, out) = (index as u32, std::mem::replace(oldest, entry));
+        if let Some(places) = self.places.get_mut(&out.hash) {
+            places.retain(|i| *i != index);
+            if places.is_empty() {
+                self.places.remove(&out.hash);
             }
         }
         index
@@ -170,8 +199,9 @@ mod tests {
             key("Neg", DType::F32),
         ];
         let mut check = |key: &Key, want: (u32, bool)| {
-            assert_eq!(p.find(key), want);
-            p.told(key);
+            let found = p.find(key);
+            assert_eq!(found, want);
+            p.told(found.0, None);
         };
         check(&relu, (0, true));
         check(&relu64, (1, true));
@@ -187,8 +217,23 @@ mod tests {
         let mut p = Prepared::of(2);
         let relu = key("Relu", DType::F32);
         assert_eq!([p.find(&relu), p.find(&relu)], [(0, true); 2]);
-        p.told(&relu);
+        p.told(0, None);
         assert_eq!(p.find(&relu), (0, false));
+        assert_eq!(p.hits_and_misses(), (1, 2));
+    }
+
+    #[test]
+    fn a_slot_finds_its_op_until_another_is_in_its_place() {
+        let mut p = Prepared::of(1);
+        let (relu, neg) = (key("Relu", DType::F32), key("Neg", DType::F32));
+        let slot = Slot::default();
+        assert_eq!(p.again(&slot), None);
+        p.find(&relu);
+        p.told(0, Some(&slot));
+        assert_eq!(p.again(&slot), Some(0));
+        p.find(&neg);
+        p.told(0, None);
+        assert_eq!(p.again(&slot), None);
         assert_eq!(p.hits_and_misses(), (1, 2));
     }
 }

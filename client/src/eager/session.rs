@@ -22,14 +22,15 @@ use convoke_common::ops::OpDef;
 use convoke_common::program::Participant;
 use convoke_common::{DType, Shape, Tensor as HostTensor};
 use convoke_rendezvous::eager::wire::{
-    Command, Definition, Holding, INLINE, LONGEST_ORIGIN, MOST_ORIGINS, Operand, Report, put_run,
+    Command, Definition, Holding, INLINE, LONGEST_ORIGIN, MOST_ACCOUNTS, MOST_HANDLES,
+    MOST_ORIGINS, Operand, Report, put_run,
 };
 use convoke_rendezvous::eager::{Batch, Batches};
 use convoke_rendezvous::{Link, Outgoing, Peer};
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::prepared::{Key, Prepared};
+use super::prepared::{Key, Prepared, Slot};
 use super::{Fetching, Sessions};
 use crate::tensor::Tensor;
 
@@ -62,6 +63,8 @@ struct State {
     told: bool,
     next: u64,
     unresolved: u64,
+    /// Handles that are not freed.
+    live: usize,
     prepared: Prepared,
     origins: HashMap<(&'static str, u32), u32>,
     peers: Vec<Peer>,
@@ -92,8 +95,17 @@ pub(crate) struct WorkerSession {
 /// An op to issue.
 pub(crate) struct Issue<'a> {
     pub key: &'a Key,
+    /// Remembers where it is prepared.
+    pub slot: Option<&'a Slot>,
     pub operands: &'a [Operand<'a>],
-    pub late: Option<&'a Late>,
+    /// By output, the shape that only data decides.
+    pub late: &'a [Option<Late>],
+}
+
+/// A tensor of another connection.
+pub(crate) fn stranger() -> Error {
+    let msg = "the tensors belong to different connections to the cluster";
+    Error::new(Code::InvalidArgument, msg).advise("fetch the one, and put it with the other's")
 }
 
 fn would_block(what: String) -> Error {
@@ -131,6 +143,7 @@ impl WorkerSession {
                 told: false,
                 next: 0,
                 unresolved: 0,
+                live: 0,
                 prepared: Prepared::default(),
                 origins: HashMap::new(),
                 peers: vec![],
@@ -154,6 +167,19 @@ impl WorkerSession {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether both are sessions of one connection to the cluster.
+    pub fn is_of(&self, sessions: &Weak<Sessions>) -> bool {
+        Weak::ptr_eq(&self.sessions, sessions)
+    }
+
+    /// Fails where the other is a session of another connection, which knows nothing of this one's handles.
+    pub fn knows(&self, other: &WorkerSession) -> Result<()> {
+        match other.is_of(&self.sessions) {
+            true => Ok(()),
+            false => Err(stranger()),
+        }
     }
 
     pub(crate) fn sessions(&self) -> Result<Arc<Sessions>> {
@@ -185,6 +211,13 @@ impl WorkerSession {
             );
             return Err(would_block(msg));
         }
+        // An op has up to 255 outputs.
+        if state.live + 255 > MOST_HANDLES {
+            let msg = format!("{} tensors live on {}", state.live, self.peer.name);
+            return Err(Error::new(Code::OutOfMemory, msg).advise(format!(
+                "drop some: a program may have {MOST_HANDLES} on a worker"
+            )));
+        }
         Ok(state)
     }
 
@@ -212,28 +245,16 @@ impl WorkerSession {
         }
         let mut guard = self.open()?;
         let state = &mut *guard;
-        let (index, new) = state.prepared.find(issue.key);
-        if new {
-            let key = issue.key;
-            let origin = state.origin(key.origin)?;
-            let definition = Command::Define(Definition {
-                index,
-                op: key.op.name.to_owned(),
-                attrs: key.attrs.clone(),
-                operands: key.operands.to_vec(),
-                outputs: key.outputs,
-                report: key.report,
-                origin,
-            });
-            state.command(&definition)?;
-            state.prepared.told(key);
-        }
+        let index = state.prepare(issue.key, issue.slot)?;
         let first = state.next;
         put_run(state.batch.body(), index, issue.operands, first);
         state.next += u64::from(issue.key.outputs);
+        state.live += usize::from(issue.key.outputs);
         state.unresolved += 1;
-        if let Some(late) = issue.late {
-            state.late.insert(first, Arc::downgrade(late));
+        for (id, late) in (first..).zip(issue.late) {
+            if let Some(late) = late {
+                state.late.insert(id, Arc::downgrade(late));
+            }
         }
         self.flush(guard);
         Ok(first)
@@ -241,6 +262,7 @@ impl WorkerSession {
 
     /// Puts a tensor there; gives its number.
     pub fn put(&self, tensor: &HostTensor, origin: &'static Location<'static>) -> Result<u64> {
+        let owner = self.sessions()?.session.hub.me.incarnation;
         let mut guard = self.open()?;
         let state = &mut *guard;
         let bytes = tensor.byte_len() as u64;
@@ -249,7 +271,6 @@ impl WorkerSession {
             let msg = format!("{} MiB wait to be sent to {}", before >> 20, self.peer.name);
             return Err(would_block(msg));
         }
-        let owner = self.sessions()?.session.hub.me.incarnation;
         let origin = state.origin(origin)?;
         let id = state.next;
         if tensor.byte_len() <= INLINE {
@@ -275,6 +296,7 @@ impl WorkerSession {
                 }),
             };
             state.next += 1;
+            state.live += 1;
             state.unresolved += 1;
             match &mut state.way {
                 Way::Dialling(then) => then.push(Box::new(move |link| link.send_tensor(out))),
@@ -288,6 +310,7 @@ impl WorkerSession {
             return Ok(id);
         }
         state.next += 1;
+        state.live += 1;
         state.unresolved += 1;
         self.flush(guard);
         Ok(id)
@@ -314,6 +337,7 @@ impl WorkerSession {
         state.moves.insert(transfer, from.peer.clone());
         let id = state.next;
         state.next += 1;
+        state.live += 1;
         state.unresolved += 1;
         if let Some(late) = late {
             state.late.insert(id, Arc::downgrade(late));
@@ -378,6 +402,7 @@ impl WorkerSession {
     pub fn free(&self, handle: u64) {
         if let Ok(mut guard) = self.usable() {
             guard.late.remove(&handle);
+            guard.live = guard.live.saturating_sub(1);
             // Of a number it cannot fail.
             drop(guard.command(&Command::Free(handle)));
             self.flush(guard);
@@ -392,6 +417,7 @@ impl WorkerSession {
         state.command(&Command::Reserve { origin })?;
         let id = state.next;
         state.next += 1;
+        state.live += 1;
         state.unresolved += 1;
         self.flush(guard);
         Ok(id)
@@ -400,6 +426,8 @@ impl WorkerSession {
     /// A reserved handle is not filled.
     pub fn abandon(&self, handle: u64) {
         if let Ok(mut guard) = self.usable() {
+            guard.late.remove(&handle);
+            guard.live = guard.live.saturating_sub(1);
             // Of a number it cannot fail.
             drop(guard.command(&Command::Abandon(handle)));
             self.flush(guard);
@@ -427,6 +455,13 @@ impl WorkerSession {
     pub fn account(&self) -> Result<oneshot::Receiver<Vec<Holding>>> {
         let mut guard = self.usable()?;
         let state = &mut *guard;
+        if state.accounts.len() >= MOST_ACCOUNTS {
+            let msg = format!(
+                "{} accounts of {} are on their way",
+                MOST_ACCOUNTS, self.peer.name
+            );
+            return Err(Error::new(Code::WouldBlock, msg).advise("await one before asking again"));
+        }
         let (reply, answer) = oneshot::channel();
         let request = state.requests;
         state.requests += 1;
@@ -589,11 +624,36 @@ impl State {
         let mut bytes = Vec::new();
         command.encode(&mut bytes, self.next)?;
         if bytes.len() > Batch::MOST {
-            let msg = "an op's attributes are too large to be sent";
-            return Err(Error::new(Code::InvalidArgument, msg));
+            let (is, most) = (bytes.len(), Batch::MOST);
+            let msg = format!("an op's attributes take {is} bytes, of at most {most}");
+            return Err(Error::new(Code::InvalidArgument, msg)
+                .advise("make a function of it; large constants of bodies go on a device before"));
         }
         self.batch.body().extend(bytes);
         Ok(())
+    }
+
+    /// Where an op is at the worker, which knows it then.
+    fn prepare(&mut self, key: &Key, slot: Option<&Slot>) -> Result<u32> {
+        if let Some(index) = slot.and_then(|s| self.prepared.again(s)) {
+            return Ok(index);
+        }
+        let (index, new) = self.prepared.find(key);
+        if new {
+            let origin = self.origin(key.origin)?;
+            let definition = Command::Define(Definition {
+                index,
+                op: key.op.name.to_owned(),
+                attrs: key.attrs.clone(),
+                operands: key.operands.to_vec(),
+                outputs: key.outputs,
+                report: key.report,
+                origin,
+            });
+            self.command(&definition)?;
+        }
+        self.prepared.told(index, slot);
+        Ok(index)
     }
 
     /// The number of a place in the program; those beyond the limit share the first.

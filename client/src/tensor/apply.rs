@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use super::{Placed, Tensor};
 use crate::device::{Device, scope};
-use crate::eager::{Issue, Key, WorkerSession};
+use crate::eager::{Issue, Key, Late, WorkerSession};
 use crate::trace::Trace;
 
 /// An operand of an op.
@@ -166,19 +166,26 @@ pub(crate) fn apply(
         });
     }
     let shapes: Option<SmallVec<[Shape; 2]>> = made.iter().map(concrete).collect();
-    let late = shapes.is_none().then(|| Arc::new(OnceLock::new()));
+    let late: SmallVec<[Option<Late>; 2]> = match &shapes {
+        Some(_) => SmallVec::new(),
+        None => made
+            .iter()
+            .map(|ty| concrete(ty).is_none().then(Late::default))
+            .collect(),
+    };
     let key = Key {
         op: def,
         attrs,
         operands: dtypes,
         outputs: u8::try_from(outputs).unwrap_or(u8::MAX),
-        report: late.is_some(),
+        report: shapes.is_none(),
         origin: at,
     };
     let first = device.0.issue(&Issue {
         key: &key,
+        slot: None,
         operands: &given,
-        late: late.as_ref(),
+        late: &late,
     })?;
     let ids = first..;
     let made = made.into_iter().zip(ids).enumerate();
@@ -191,8 +198,7 @@ pub(crate) fn apply(
             None => {
                 let shape = match concrete(&ty) {
                     Some(shape) => Arc::new(OnceLock::from(shape)),
-                    None if i == 0 => late.clone().unwrap_or_default(),
-                    None => Arc::default(),
+                    None => late.get(i).cloned().flatten().unwrap_or_default(),
                 };
                 Tensor::late(&device.0, id, ty, shape, placed, at)
             }

@@ -60,6 +60,20 @@ fn common(operands: &[Given<'_>]) -> Option<DType> {
     Some(numbers.fold(tensors, beside))
 }
 
+/// What numpy makes of numbers alone.
+fn of_numbers(operands: &[Given<'_>]) -> DType {
+    let numbers = operands.iter().filter_map(|g| match g {
+        Given::Joint(ArgKind::Scalar(s)) => Some(*s),
+        _ => None,
+    });
+    let each = numbers.map(|s| match s {
+        Scalar::Bool(_) => DType::Bool,
+        Scalar::Int(_) => DType::I64,
+        Scalar::Float(_) => DType::F64,
+    });
+    each.reduce(promote).unwrap_or(DType::F64)
+}
+
 /// The dtype that a number of the program makes of tensors of `dtype`.
 fn beside(dtype: DType, number: Scalar) -> DType {
     match number {
@@ -120,7 +134,7 @@ pub(super) fn several(
             }
             Given::Joint(ArgKind::Tensor(t)) => Operand::Tensor(t),
             Given::Joint(ArgKind::Scalar(s)) => {
-                let value = s.to_tensor(common.unwrap_or(DType::F64));
+                let value = s.to_tensor(common.unwrap_or_else(|| of_numbers(operands)));
                 Operand::Value(value.map_err(|e| located(e, op, operands, at))?)
             }
             Given::Strict(Operand::None) | Given::Joint(ArgKind::None) => Operand::None,

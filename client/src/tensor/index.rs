@@ -251,7 +251,18 @@ impl Tensor {
             && let Some(Index::Take(indices)) = indices.get(which)
         {
             out = match (indices.dtype(), indices.rank()) {
-                (DType::Bool, 1) => out.compress(*indices, axis)?,
+                (DType::Bool, 1) => {
+                    let axis_len = usize::try_from(axis).ok();
+                    let there = axis_len.and_then(|a| out.shape()?.get(a).copied());
+                    let given = indices.shape().and_then(|s| s.first().copied());
+                    if let (Some(there), Some(given)) = (there, given)
+                        && there != given
+                    {
+                        let why = format!("an index of {given} bools, of an axis of {there}");
+                        return Err(refuse(why));
+                    }
+                    out.compress(*indices, axis)?
+                }
                 (DType::Bool, rank) => {
                     let why = format!("an index of bools has rank 1, not {rank}");
                     return Err(refuse(why));

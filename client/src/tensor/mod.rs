@@ -29,7 +29,7 @@ pub use display::display;
 pub use index::{Index, Indices};
 pub use ops::options;
 
-use crate::device::Device;
+use crate::device::{Device, enter};
 use crate::eager::{Fetching, WorkerSession};
 use crate::host::FromHost;
 use crate::trace::Symbolic;
@@ -74,6 +74,16 @@ struct Handle {
     promised: AtomicBool,
     /// The call that it was donated to.
     donated: OnceLock<&'static Location<'static>>,
+    /// Whether the worker was told that it is not needed any more.
+    freed: AtomicBool,
+}
+
+impl Handle {
+    fn free(&self) {
+        if !self.freed.swap(true, Ordering::AcqRel) {
+            self.worker.free(self.id);
+        }
+    }
 }
 
 /// A tensor that a call is to have once it has succeeded. Dropped before, it stays as it is.
@@ -82,9 +92,14 @@ pub(crate) struct Promised(Arc<Handle>);
 impl Promised {
     /// The call has succeeded: the tensor is gone for everybody.
     pub(crate) fn keep(self, at: &'static Location<'static>) {
-        // Nobody else has the promise.
+        self.give(at);
+        self.0.free();
+    }
+
+    /// The call may take the tensor: it is gone for everybody else.
+    pub(crate) fn give(&self, at: &'static Location<'static>) {
+        // Nobody else has the promise; of a call that runs again it was given before.
         let _ = self.0.donated.set(at);
-        self.0.worker.free(self.0.id);
     }
 }
 
@@ -98,7 +113,7 @@ impl Drop for Promised {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.worker.free(self.id);
+        self.free();
     }
 }
 
@@ -121,6 +136,7 @@ impl Tensor {
             origin,
             promised: AtomicBool::new(false),
             donated: OnceLock::new(),
+            freed: AtomicBool::new(false),
         })))
     }
 
@@ -143,6 +159,7 @@ impl Tensor {
             origin,
             promised: AtomicBool::new(false),
             donated: OnceLock::new(),
+            freed: AtomicBool::new(false),
         })))
     }
 
@@ -193,14 +210,6 @@ impl Tensor {
             Some(_) => Ok(()),
             None => self.remote_for("used").map(drop),
         }
-    }
-
-    /// Gives it to a call: it is gone for everybody else.
-    pub(crate) fn donate(&self, at: &'static Location<'static>) -> Result<()> {
-        self.promise()?.0.donated.set(at).map_err(|_| {
-            // Whoever has the promise sets it.
-            Error::internal("a tensor was donated to two calls")
-        })
     }
 
     /// Promises it to a call. Of two calls at once the second finds it given.
@@ -330,6 +339,7 @@ impl Tensor {
         if Arc::ptr_eq(from, to) {
             return Ok(self.clone());
         }
+        to.knows(from)?;
         let known = h.shape.get().cloned();
         let late = known.is_none().then_some(&h.shape);
         let (id, transfer) = to.take(from, h.dtype, known.clone(), late, at)?;
@@ -382,7 +392,11 @@ impl Tensor {
             Operand::Value(zeros),
             Operand::Value(ones),
         ];
-        let first = apply("Slice", Default::default(), &operands, 1)?;
+        let first = {
+            // Where it is: a scope of the task would have all of it moved.
+            let _here = self.device().map(|d| enter(&d));
+            apply("Slice", Default::default(), &operands, 1)?
+        };
         for t in first {
             t.value().await?;
         }

@@ -7,16 +7,9 @@ use convoke_common::ops::{self, AttrDef, AttrKind, Memory, OpDef, OperandDef};
 
 use super::words::*;
 
-const HEAD: &str = "//! The methods of all ops of the registry. Made from it by `tests/op_api`, which also checks that they follow
-//! it: with `CONVOKE_WRITE_OPS=1` in the environment it writes this file.
-
-use convoke_common::error::Result;
-use convoke_common::{DType, Tensor as HostTensor};
-
-use super::Tensor;
-use super::args::{Arg, Axes, HostArg, OptArg, OptHostArg};
-use super::call;
-use crate::device::Device;
+const HEAD: &str =
+    "Made from the registry by `tests/op_api`, which also checks that it follows it: with
+//! `CONVOKE_WRITE_OPS=1` in the environment it writes this file.
 
 ";
 
@@ -201,7 +194,7 @@ fn options(op: &OpDef, optional: &[&AttrDef]) -> String {
     let method = method(op.name);
     writeln!(
         out,
-        "/// Attributes of [`Tensor::{method}`](super::Tensor::{method})."
+        "/// Attributes of [`Tensor::{method}`](crate::Tensor::{method})."
     )
     .unwrap();
     writeln!(
@@ -305,7 +298,7 @@ fn method_text(op: &OpDef, outputs: usize, name: &str) -> String {
         doc(
             &mut out,
             "",
-            "Operands are brought to one dtype, see [`Arg`].",
+            "Operands are brought to one dtype, see [`Arg`](crate::Arg).",
         );
     }
     let generic = params.iter().any(|p| p.ty.contains("'a"));
@@ -365,26 +358,95 @@ fn method_text(op: &OpDef, outputs: usize, name: &str) -> String {
     out + &call + "\n}\n\n"
 }
 
-/// The file, but for its layout.
-pub fn text() -> String {
-    let (mut tensors, mut devices, mut structs) = (String::new(), String::new(), String::new());
-    for op in ops::all().filter(|op| !INTERNAL.contains(&op.name)) {
-        for (outputs, name) in methods(op) {
-            let text = method_text(op, outputs, &name);
-            match receiver(op) {
-                Receiver::Device => devices += &text,
-                _ => tensors += &text,
+/// Which of these words the code has, documentation apart.
+fn used<'a>(code: &str, words: &[&'a str]) -> Vec<&'a str> {
+    let lines = code.lines().filter(|l| !l.trim_start().starts_with("///"));
+    let tokens = lines.flat_map(|l| l.split(|c: char| !c.is_alphanumeric() && c != '_'));
+    let tokens: std::collections::BTreeSet<&str> = tokens.collect();
+    let there = words.iter().filter(|w| tokens.contains(**w));
+    there.copied().collect()
+}
+
+/// The imports of a family's methods.
+fn imports(code: &str) -> String {
+    let mut out = String::new();
+    let result = "use convoke_common::error::Result;\n";
+    out += &match used(code, &["DType", "HostTensor"])[..] {
+        [] => result.to_owned(),
+        ["DType"] => format!("use convoke_common::DType;\n{result}"),
+        ["HostTensor"] => format!("use convoke_common::Tensor as HostTensor;\n{result}"),
+        _ => format!("{result}use convoke_common::{{DType, Tensor as HostTensor}};\n"),
+    };
+    out += "\n";
+    if !used(code, &["Device"]).is_empty() {
+        out += "use crate::device::Device;\n";
+    }
+    let args = [
+        "Arg",
+        "Axes",
+        "HostArg",
+        "OptArg",
+        "OptHostArg",
+        "Scalar",
+        "Seed",
+    ];
+    let args = used(code, &args);
+    if !args.is_empty() {
+        writeln!(out, "use crate::tensor::args::{{{}}};", args.join(", ")).unwrap();
+    }
+    if !used(code, &["options"]).is_empty() {
+        out += "use crate::tensor::options;\n";
+    }
+    out + "use crate::tensor::{Tensor, call};\n\n"
+}
+
+/// The files, but for their layout, by name.
+pub fn files() -> Vec<(String, String)> {
+    let (mut files, mut structs) = (Vec::new(), String::new());
+    let mut modules = vec!["pub mod options".to_owned()];
+    for (family, ops) in ops::families() {
+        let mut ops: Vec<&OpDef> = ops
+            .iter()
+            .filter(|op| !INTERNAL.contains(&op.name))
+            .collect();
+        ops.sort_by_key(|op| op.name);
+        let (mut tensors, mut devices) = (String::new(), String::new());
+        for op in ops {
+            for (outputs, name) in methods(op) {
+                let text = method_text(op, outputs, &name);
+                match receiver(op) {
+                    Receiver::Device => devices += &text,
+                    _ => tensors += &text,
+                }
+            }
+            let (_, optional) = attributes(op);
+            if optional.len() > MOST_PLAIN {
+                structs += &options(op, &optional);
             }
         }
-        let (_, optional) = attributes(op);
-        if optional.len() > MOST_PLAIN {
-            structs += &options(op, &optional);
+        if tensors.is_empty() && devices.is_empty() {
+            continue;
         }
+        let (title, mut code) = (title(family), String::new());
+        for (ty, methods) in [("Tensor", tensors), ("Device", devices)] {
+            if !methods.is_empty() {
+                code += &format!("/// {title}.\nimpl {ty} {{\n{methods}}}\n\n");
+            }
+        }
+        let text = format!("//! {title}.\n//!\n//! {HEAD}{}{code}", imports(&code));
+        files.push((format!("{family}.rs"), text));
+        modules.push(format!("mod {family}"));
     }
-    format!(
-        "{HEAD}/// Ops of the registry.\nimpl Tensor {{\n{tensors}}}\n\n\
-         /// Ops of the registry that make a tensor from nothing of a device.\nimpl Device {{\n{devices}}}\n\n\
-         /// Attributes of ops that have many: what is `None`, or an empty list, is the op's default.\n\
-         pub mod options {{\n{structs}}}\n"
-    )
+    let about =
+        "Attributes of ops that have many: what is `None`, or an empty list, is the op's default";
+    files.push((
+        "options.rs".into(),
+        format!("//! {about}.\n//!\n//! {HEAD}{structs}"),
+    ));
+    let about = "The methods of all ops of the registry, a file for each of its families";
+    modules.sort_by_key(|m| m.trim_start_matches("pub ").to_owned());
+    let modules: String = modules.iter().flat_map(|m| [m.as_str(), ";\n"]).collect();
+    let text = format!("//! {about}.\n//!\n//! {HEAD}{modules}");
+    files.push(("mod.rs".into(), text));
+    files
 }

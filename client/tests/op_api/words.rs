@@ -8,6 +8,26 @@ use convoke_common::ops::attrs::{
 };
 use convoke_common::{DType, ops::OpDef};
 
+/// What the ops of a family of the registry are.
+pub fn title(family: &str) -> &'static str {
+    match family {
+        "binary" => "Elementwise ops of several tensors, broadcast",
+        "conv" => "Convolution",
+        "index" => "Gathering and scattering by indices",
+        "matmul" => "Products of matrices",
+        "movement" => "Elements in another order",
+        "norm" => "Normalisations",
+        "pool" => "Pooling over windows",
+        "random" => "Random numbers that follow from a seed alone",
+        "reduce" => "Reductions along axes",
+        "scan" => "Running sums, and the greatest elements",
+        "shape" => "Shapes, and tensors of a shape",
+        "slice" => "Parts of tensors, and tensors of parts",
+        "unary" => "Elementwise ops of one tensor",
+        other => panic!("no words for the family {other}"),
+    }
+}
+
 /// Ops that programs do not issue: forms that optimisation makes of others, whose layouts belong to the kernels, what
 /// traced functions make of handles, and control flow, whose functions take closures.
 pub const INTERNAL: &[&str] = &[

@@ -10,7 +10,8 @@
 //! Invariants
 //! 1. A function that a node runs is checked as one by itself, for the types that the node gives it: it reads no file,
 //!    it has no part that runs at install, and its ops are pure.
-//! 2. Functions are nested [`MOST_NESTED`] deep at most, so that no check grows beyond bounds.
+//! 2. Functions are nested [`MOST_NESTED`] deep at most, and a check runs the rules of [`MOST_WORK`] nodes at most: those
+//!    within a loop are run again until the types of what it carries have settled, which multiplies from level to level.
 
 use super::cost::moved;
 use super::def::*;
@@ -21,6 +22,10 @@ use crate::graph::{Attrs, Function, Part, TensorType};
 
 /// Levels of functions within functions.
 const MOST_NESTED: usize = 5;
+/// Nodes whose rules a check of a function may have to run.
+const MOST_WORK: usize = 100_000;
+/// Times that a body's rules are run at most, until what is carried has settled.
+const ROUNDS: usize = 4;
 /// Most results: what fits an eager op.
 const MOST_OUTPUTS: usize = 255;
 /// What a loop is taken to run that does not say how often.
@@ -63,6 +68,14 @@ fn depth(f: &Function) -> usize {
     1 + nested.map(|(_, f)| depth(f)).max().unwrap_or(0)
 }
 
+/// Nodes whose rules are run at most to check a function.
+fn work(f: &Function) -> usize {
+    let nested = f.nodes.iter().flat_map(|n| n.attrs.functions());
+    nested.fold(f.nodes.len(), |sum, (_, body)| {
+        sum.saturating_add(work(body).saturating_mul(ROUNDS))
+    })
+}
+
 /// Checks the functions of a node's attributes for themselves, with the types that they declare.
 pub fn check_bodies(attrs: &Attrs) -> Result<(), OpError> {
     for (name, f) in attrs.functions() {
@@ -77,6 +90,9 @@ fn check_body(name: &str, f: &Function) -> Result<(), OpError> {
     let bad = |why: String| Err(super::attrs::bad(name, why));
     if depth(f) > MOST_NESTED {
         return bad(format!("functions are nested more than {MOST_NESTED} deep"));
+    }
+    if work(f) > MOST_WORK {
+        return bad("too many nodes in branches and loops within each other".into());
     }
     if !f.artifacts.is_empty() {
         return bad("a function within a node reads files".into());
@@ -121,9 +137,9 @@ fn results(i: &Infer<'_>, name: &str, params: &[TensorType]) -> Result<Vec<Tenso
         }
         value.ty = ty.clone();
     }
+    super::verify::verify_untyped(&f).map_err(|e| bad(e.to_string()))?;
     super::infer_types(&mut f)
         .map_err(|e| bad(e.first().map_or_else(String::new, ToString::to_string)))?;
-    super::verify::verify(&f).map_err(|e| bad(e.to_string()))?;
     Ok(f.results.iter().map(|(_, id)| f.ty(*id).clone()).collect())
 }
 
@@ -219,8 +235,9 @@ fn settled(
     run: impl Fn(&[TensorType]) -> Result<Vec<TensorType>, OpError>,
     skip: usize,
 ) -> Result<(Vec<TensorType>, Vec<TensorType>), OpError> {
-    // A dimension that changes becomes a symbol; symbols stay.
-    for last in [false, true] {
+    // By carried value, which of its dimensions may be any.
+    let mut open: Vec<Vec<bool>> = carried.iter().map(|t| vec![false; t.shape.len()]).collect();
+    for round in 1..=ROUNDS {
         let made = run(&carried)?;
         let Some((next, more)) = made
             .get(skip..)
@@ -232,28 +249,32 @@ fn settled(
         };
         let mut changed = false;
         for (c, (old, new)) in carried.iter_mut().zip(next).enumerate() {
-            let ty = either(i, c, old, new).filter(|_| !last || same_known(old, new));
-            let differs = || {
+            if old.dtype != new.dtype || old.shape.len() != new.shape.len() {
                 let msg = format!("carried value {c} is {old} before an iteration, {new} after");
-                OpError::shape(msg)
-            };
-            let ty = ty.ok_or_else(differs)?;
-            changed |= ty != *old && !last;
-            if !last {
-                *old = ty;
+                return Err(OpError::shape(msg));
+            }
+            let dims = old.shape.iter_mut().zip(&new.shape).zip(&mut open[c]);
+            for (axis, ((old, new), open)) in dims.enumerate() {
+                if !*open && old != new {
+                    (*old, *open, changed) = (i.fresh(c, axis), true, true);
+                }
             }
         }
         if !changed {
             return Ok((carried, more.to_vec()));
         }
+        if round + 1 == ROUNDS {
+            // They change one after the other: whatever the last round finds, these dimensions can be it.
+            for (c, (ty, open)) in carried.iter_mut().zip(&mut open).enumerate() {
+                for (axis, (d, open)) in ty.shape.iter_mut().zip(open).enumerate() {
+                    if !std::mem::replace(open, true) {
+                        *d = i.fresh(c, axis);
+                    }
+                }
+            }
+        }
     }
     Err(OpError::shape("the carried values' shapes do not settle"))
-}
-
-/// Whether a dimension that is known stays so.
-fn same_known(old: &TensorType, new: &TensorType) -> bool {
-    let mut dims = old.shape.iter().zip(&new.shape);
-    dims.all(|(a, b)| a.as_const().is_none() || a == b)
 }
 
 /// A result collected over `n` iterations.

@@ -60,27 +60,29 @@ pub use def::{
 };
 pub use infer::{HostValues, fold_host, infer_op, infer_types};
 
+/// The definitions but the custom ones, by family.
+static FAMILIES: [(&str, &[OpDef]); 16] = [
+    ("binary", binary::OPS),
+    ("control", control::OPS),
+    ("conv", conv::OPS),
+    ("fused", fused::OPS),
+    ("handle", handle::OPS),
+    ("index", index::OPS),
+    ("matmul", matmul::OPS),
+    ("movement", movement::OPS),
+    ("norm", norm::OPS),
+    ("pool", pool::OPS),
+    ("random", random::OPS),
+    ("reduce", reduce::OPS),
+    ("scan", scan::OPS),
+    ("shape", shape::OPS),
+    ("slice", slice::OPS),
+    ("unary", unary::OPS),
+];
+
 /// Every definition but the custom ones, sorted by name.
 static REGISTRY: LazyLock<Vec<&'static OpDef>> = LazyLock::new(|| {
-    let families = [
-        unary::OPS,
-        binary::OPS,
-        control::OPS,
-        conv::OPS,
-        fused::OPS,
-        handle::OPS,
-        index::OPS,
-        matmul::OPS,
-        movement::OPS,
-        norm::OPS,
-        pool::OPS,
-        random::OPS,
-        reduce::OPS,
-        scan::OPS,
-        shape::OPS,
-        slice::OPS,
-    ];
-    let mut all: Vec<_> = families.into_iter().flatten().collect();
+    let mut all: Vec<_> = FAMILIES.iter().flat_map(|(_, ops)| *ops).collect();
     all.sort_by_key(|op| op.name);
     all
 });
@@ -97,6 +99,11 @@ pub fn lookup(name: &str) -> Option<&'static OpDef> {
 /// The elements of a small integer or bool tensor, as rules see them.
 pub fn host_value(t: &crate::Tensor) -> Option<HostValue> {
     host::from_tensor(t, host::LIMIT)
+}
+
+/// The registry's definitions by family, as the modules here.
+pub fn families() -> &'static [(&'static str, &'static [OpDef])] {
+    &FAMILIES
 }
 
 /// Every definition of the registry, sorted by name.

@@ -1,7 +1,7 @@
 //! Drops nodes whose results nobody uses, unused trailing outputs, and values, constants and artifacts
-//! that nothing refers to any more.
+//! that nothing refers to any more. Custom ops stay, unless they are known to be pure: they may do something besides.
 
-use convoke_common::graph::{Function, Literal, ValueId};
+use convoke_common::graph::{Function, Literal, Node, ValueId};
 use convoke_common::ops;
 
 const NONE: u32 = u32::MAX;
@@ -13,7 +13,7 @@ pub fn run(mut f: Function) -> (Function, Option<String>) {
     f.results.iter().for_each(|(_, v)| live[v.ix()] = true);
     let mut keep = vec![false; f.nodes.len()];
     for (i, node) in f.nodes.iter().enumerate().rev() {
-        keep[i] = node.outputs.iter().any(|o| live[o.ix()]);
+        keep[i] = has_effects(node) || node.outputs.iter().any(|o| live[o.ix()]);
         if keep[i] {
             node.inputs
                 .iter()
@@ -24,8 +24,10 @@ pub fn run(mut f: Function) -> (Function, Option<String>) {
     let mut kept = keep.iter();
     f.nodes.retain(|_| kept.next().copied().unwrap_or(true));
     for node in &mut f.nodes {
-        // Of an op with any number of outputs (Split) the number means something.
+        // Of an op with any number of outputs (Split) the number means something, and functions within nodes say how
+        // many there are.
         let op = ops::lookup(&node.op).filter(|op| op.outputs.1 < usize::MAX);
+        let op = op.filter(|_| node.attrs.functions().next().is_none());
         let least = op.map_or(node.outputs.len(), |op| op.outputs.0);
         while node.outputs.len() > least.max(1)
             && node.outputs.last().is_some_and(|o| !live[o.ix()])
@@ -48,6 +50,11 @@ pub fn run(mut f: Function) -> (Function, Option<String>) {
         )
     });
     (f, report)
+}
+
+/// Whether a node does, or may do, something besides its results.
+fn has_effects(node: &Node) -> bool {
+    ops::is_custom(&node.op) && ops::lookup(&node.op).is_none_or(|op| !op.pure_op)
 }
 
 /// Drops artifacts that no literal is a range of.

@@ -27,7 +27,8 @@ fn cluster(name: &str, workers: &[&[(&'static str, &'static str)]]) -> Processes
     let mut processes = Processes::prepare(name, "256MiB");
     processes.start_coordinator();
     for variables in workers {
-        processes.variables = variables.to_vec();
+        let own = |(k, v): &(&'static str, &str)| (*k, (*v).to_owned());
+        processes.variables = variables.iter().map(own).collect();
         processes.add_worker(ANYWHERE);
     }
     processes

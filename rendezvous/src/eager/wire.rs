@@ -19,7 +19,8 @@ use convoke_common::{DType, Tensor};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::frame::LANE_LIMIT;
+use super::Batch;
+use crate::frame::{LANE_LIMIT, encode_error};
 
 const DEFINE: u64 = 0;
 const FREE: u64 = 1;
@@ -52,6 +53,10 @@ pub const INLINE: usize = LANE_LIMIT;
 pub const MOST_PREPARED: u32 = 4096;
 /// Most peers that a session names.
 pub const MOST_PEERS: u32 = 4096;
+/// Handles that a session may have at once.
+pub const MOST_HANDLES: usize = 1 << 20;
+/// Accounts that a client may wait for at once.
+pub const MOST_ACCOUNTS: usize = 64;
 /// Most places that a session names, and the longest name of one.
 pub const MOST_ORIGINS: u32 = 4096;
 pub const LONGEST_ORIGIN: usize = 512;
@@ -190,6 +195,13 @@ fn put_coded<T: Serialize>(out: &mut Vec<u8>, value: &T) -> Result<()> {
     Ok(())
 }
 
+/// An error, cut where it is too large for a batch: the cause always arrives.
+fn put_error(out: &mut Vec<u8>, error: &Error) {
+    let bytes = encode_error(error, Batch::MOST / 2);
+    put(out, bytes.len() as u64);
+    out.extend(bytes);
+}
+
 fn put_shape(out: &mut Vec<u8>, shape: &[usize]) {
     out.push(shape.len() as u8);
     shape.iter().for_each(|d| put(out, *d as u64));
@@ -282,7 +294,7 @@ impl Command {
             Command::Fail { transfer, error } => {
                 put(out, FAIL);
                 put(out, *transfer);
-                put_coded(out, error)?;
+                put_error(out, error);
             }
             Command::Account { request } => {
                 put(out, ACCOUNT);
@@ -317,7 +329,7 @@ impl Report {
             Report::Failed { handle, error } => {
                 put(out, FAILED);
                 put(out, *handle);
-                put_coded(out, error)?;
+                put_error(out, error);
             }
             Report::Shape { handle, shape } => {
                 put(out, SHAPE);
@@ -336,7 +348,7 @@ impl Report {
                 put(out, UNDELIVERED);
                 put(out, u64::from(*peer));
                 put(out, *transfer);
-                put_coded(out, error)?;
+                put_error(out, error);
             }
             Report::Accounted { request, held } => {
                 put(out, ACCOUNTED);

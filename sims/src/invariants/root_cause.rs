@@ -119,10 +119,12 @@ impl Case<'_> {
         self.record.call.is_some_and(|c| calls[c].eager.is_some())
     }
 
-    /// The workload's own error, of an op that was issued by itself, names op, line and worker.
+    /// The workload's own error, of an op on handles, names op, line and worker. In a function the node's name has the
+    /// line.
     fn check_line(&self) -> Option<String> {
         let site = self.error.site.as_deref();
-        let origin = site.and_then(|s| s.origin.as_deref()).unwrap_or_default();
+        let origin = site.and_then(|s| s.origin.as_deref().or(s.node.as_deref()));
+        let origin = origin.unwrap_or_default();
         if !origin.contains("eager.rs") || site.is_none_or(|s| s.op.is_none()) {
             return Some(format!("it is of no op that was issued, but of '{origin}'"));
         }

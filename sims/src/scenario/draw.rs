@@ -2,6 +2,7 @@
 
 use super::{CallSpec, ClientSpec, ModelUse, Scenario, WorkerSpec};
 use crate::draw::Draw;
+use crate::eager::How;
 use crate::faults::{Fault, StepState, When, draw_harm, drawn};
 use crate::workload::{AXIS_BOUND, ModelSpec};
 
@@ -87,7 +88,14 @@ fn call(d: &mut Draw, models: u64) -> CallSpec {
         true => d.pick(&[0, 500, 1200, 2500]),
         false => d.below(u64::from(BUSY)) as u32,
     };
-    let eager = d.chance(20).then(|| d.word());
+    let eager = d.chance(20).then(|| {
+        let seed = d.word();
+        let how = match seed % 2 {
+            0 => How::Issued,
+            _ => How::Traced,
+        };
+        (how, seed)
+    });
     CallSpec {
         eager,
         at,

@@ -8,6 +8,7 @@ mod shrink;
 
 use serde::{Deserialize, Serialize};
 
+use crate::eager::How;
 use crate::faults::Fault;
 use crate::workload::ModelSpec;
 
@@ -72,8 +73,8 @@ pub struct CallSpec {
     pub cancel: Option<u32>,
     /// Whether it is run again when a worker is lost.
     pub retry: bool,
-    /// Made op by op, on devices that this seed draws; it has no deadline, and is not run again.
-    pub eager: Option<u64>,
+    /// Made on handles, on devices that this seed draws; it has no deadline, and is not run again.
+    pub eager: Option<(How, u64)>,
 }
 
 impl Scenario {

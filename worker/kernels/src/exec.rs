@@ -37,6 +37,8 @@ impl<'a> Exec<'a> {
 
     /// Fails when the step was cancelled. Call at least every 10 ms of work.
     pub fn check(&self) -> Result<(), Cancelled> {
+        #[cfg(test)]
+        crate::testing::looks_at(self.cancel);
         if self.cancel.load(Ordering::Relaxed) {
             Err(Cancelled)
         } else {

@@ -2,6 +2,7 @@
 
 use crate::Exec;
 use crate::element::Number;
+use std::cell::Cell;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -66,27 +67,40 @@ pub fn bits<T: Number>(values: &[T]) -> Vec<u64> {
         .collect()
 }
 
-/// Checks that a kernel on one thread stops in the middle of its work once it is cancelled. `run` takes long.
-#[allow(
-    clippy::disallowed_methods,
-    reason = "what stops a kernel is another thread, in real time"
-)]
+thread_local! {
+    /// How often this thread has looked at a cancel flag, and when looking is to find it set.
+    static LOOKS: Cell<(usize, usize)> = const { Cell::new((0, usize::MAX)) };
+}
+
+/// A kernel looks at its cancel flag.
+pub fn looks_at(cancel: &AtomicBool) {
+    let (before, most) = LOOKS.get();
+    LOOKS.set((before + 1, most));
+    if before == most {
+        cancel.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Checks that a kernel on one thread looks at the cancel flag all along its work, and stops where it finds it set. `run`
+/// takes long.
 pub fn check_stops(run: impl Fn(&Exec) -> Result<(), crate::KernelError>) {
-    let start = std::time::Instant::now();
-    run(&exec()).expect("runs");
-    let whole = start.elapsed();
-    let stops = || {
+    let looks = |most| {
         let cancel = AtomicBool::new(false);
-        std::thread::scope(|threads| {
-            threads.spawn(|| {
-                std::thread::sleep(whole / 20);
-                cancel.store(true, Ordering::Relaxed);
-            });
-            let start = std::time::Instant::now();
-            let result = run(&Exec::single(&cancel));
-            matches!(result, Err(crate::KernelError::Cancelled(_))) && start.elapsed() < whole / 2
-        })
+        LOOKS.set((0, most));
+        let result = run(&Exec::single(&cancel));
+        (result, LOOKS.replace((0, usize::MAX)).0)
     };
-    // The other thread may be late on a busy machine, but not each time.
-    assert!((0..20).any(|_| stops()), "goes on for {whole:?}");
+    let (result, whole) = looks(usize::MAX);
+    result.expect("runs");
+    assert!(whole >= 20, "looks only {whole} times");
+    for at in [0, whole / 20, whole / 2, whole - 1] {
+        let (result, seen) = looks(at);
+        let cancelled = matches!(result, Err(crate::KernelError::Cancelled(_)));
+        // Each level of loops may look once more before it ends.
+        let stops = seen <= at + 8;
+        assert!(
+            cancelled && stops,
+            "cancelled at {at}, goes on to {seen} of {whole}"
+        );
+    }
 }

@@ -6,7 +6,6 @@ use std::hint::black_box;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Instant;
 
 use super::page::Page;
 use super::signals::FATAL;
@@ -177,28 +176,16 @@ fn what_makes_no_sense_is_no_death() {
 }
 
 #[test]
-fn a_note_costs_next_to_nothing() {
-    let scratch = Scratch::new("cost");
+fn a_recorder_that_ends_leaves_no_page() {
+    let scratch = Scratch::new("ends");
     let path = scratch.0.join(FILE);
     let recorder = BlackBox {
         page: OnceLock::from(Page::map(&path).unwrap()),
         path,
         deaths: vec![],
     };
-    let name = "/encoder/layer.11/attention/self/MatMul_1";
-    let rounds = 100_000;
-    let least = (0..10).map(|_| {
-        let start = Instant::now();
-        for _ in 0..rounds {
-            black_box(recorder.note(black_box(&FUNCTION), black_box(name)));
-        }
-        start.elapsed() / rounds
-    });
-    let least = least.min().unwrap();
-    println!("a note takes {least:?}");
-    // Ten times what is promised, and ten times that where nothing is inlined.
-    let bound = if cfg!(debug_assertions) { 2000 } else { 200 };
-    assert!(least.as_nanos() < bound, "{least:?}");
+    drop(recorder.note(&FUNCTION, "/encoder/layer.11/attention/self/MatMul_1"));
+    assert!(scratch.0.join(FILE).exists());
     recorder.remove();
     assert!(!scratch.0.join(FILE).exists());
 }

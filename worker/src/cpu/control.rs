@@ -2,15 +2,18 @@
 //!
 //! Invariants
 //! 1. A function is checked and its kernels are resolved once, when the op is.
-//! 2. Between two nodes the cancel flag is looked at, so that a loop without end can be stopped.
+//! 2. Before each run of a function and between two of its nodes the cancel flag is looked at, so that a loop without end
+//!    can be stopped.
 //! 3. A value is moved at its last use, so that a carried tensor may be overwritten.
 
 use std::sync::Arc;
 
+use convoke_common::dim::Bindings;
 use convoke_common::graph::{Attrs, Function, Literal, Node, TensorType, ValueId};
 use convoke_common::memory::Pool;
 use convoke_common::ops::{self, OpError};
-use convoke_common::{DType, Error, Shape, Site, Tensor};
+use convoke_common::program::Axes;
+use convoke_common::{DType, Dim, Error, Shape, Site, Tensor};
 use convoke_kernels::Exec;
 use smallvec::SmallVec;
 
@@ -129,6 +132,7 @@ impl Body {
 
     /// Runs it once.
     fn run(&self, params: Values, exec: Exec<'_>, pool: &Pool) -> Result<Values, KernelFailure> {
+        exec.check()?;
         let f = &*self.function;
         let mut values: Vec<Option<Tensor>> = vec![None; f.values.len()];
         for (id, tensor) in f.params.iter().zip(params) {
@@ -246,11 +250,14 @@ impl Kernel for Loop {
                 _ => return Err(KernelFailure::values("'M' is not one number")),
             },
         };
-        let mut going = inputs.next().flatten().as_ref().map_or(Ok(true), holds)?;
+        let asks = inputs.next().flatten();
+        let mut going = asks.as_ref().map_or(Ok(true), holds)?;
         let rest: Result<Values, _> = inputs.map(given).collect();
         let mut carried = rest?;
         let captured: Values = carried.drain(self.carried..).collect();
-        let mut made = Collected::new(&self.body, 1 + self.carried, most);
+        let shapes = [SmallVec::new(), SmallVec::new()].into_iter();
+        let shapes = shapes.chain(carried.iter().chain(&captured).map(|t| t.shape().into()));
+        let mut made = Collected::new(&self.body, 1 + self.carried, shapes, None);
         let mut n = 0;
         while going && n < most {
             let mut params: Values = SmallVec::new();
@@ -266,13 +273,15 @@ impl Kernel for Loop {
             params.append(&mut carried);
             params.extend(captured.iter().cloned());
             let mut results = self.body.run(params, exec, pool)?.into_iter();
-            going = holds(&given(results.next())?)?;
+            // Without a condition the body's is none either.
+            let goes_on = holds(&given(results.next())?)?;
+            going = goes_on || asks.is_none();
             carried.extend(results.by_ref().take(self.carried));
-            made.add(results)?;
+            made.add(results, exec, pool)?;
             n += 1;
         }
         let mut outputs: Outputs = carried.into_iter().collect();
-        outputs.extend(made.finish(pool)?);
+        outputs.extend(made.finish(exec, pool)?);
         Ok(outputs)
     }
 }
@@ -298,8 +307,14 @@ impl Kernel for Scan {
         let Some(length) = length.filter(|n| lengths().all(|l| l == Some(*n))) else {
             return Err(KernelFailure::values("what is scanned differs in length"));
         };
-        let most = i64::try_from(length).unwrap_or(i64::MAX);
-        let mut made = Collected::new(&self.body, self.carried, most);
+        let shape = |t: &Tensor| -> Shape { t.shape().into() };
+        let slice = |t: &Tensor| -> Shape { t.shape().iter().skip(1).copied().collect() };
+        let shapes = carried.iter().map(shape);
+        let shapes = shapes
+            .chain(over.iter().map(slice))
+            .chain(captured.iter().map(shape));
+        let mut made = Collected::new(&self.body, self.carried, shapes, Some(length));
+        made.to_first.clone_from(&self.to_first);
         for n in 0..length {
             let mut params: Values = SmallVec::new();
             params.append(&mut carried);
@@ -312,80 +327,151 @@ impl Kernel for Scan {
             params.extend(captured.iter().cloned());
             let mut results = self.body.run(params, exec, pool)?.into_iter();
             carried.extend(results.by_ref().take(self.carried));
-            made.add(results)?;
+            made.add(results, exec, pool)?;
         }
-        made.reverse(&self.to_first);
         let mut outputs: Outputs = carried.into_iter().collect();
-        outputs.extend(made.finish(pool)?);
+        outputs.extend(made.finish(exec, pool)?);
         Ok(outputs)
     }
 }
 
-/// Results of all iterations, each to become one tensor with a new first axis.
+/// Bytes that are copied between two looks at the cancel flag.
+const PIECE: usize = 1 << 20;
+/// Room for this many iterations is made at first, where it is not known how many there are.
+const FIRST: usize = 8;
+
+/// Results of all iterations, each to become one tensor with a new first axis. Their memory is the pool's as soon as they
+/// are there.
 struct Collected {
-    /// What they are declared as, for none.
-    types: Vec<TensorType>,
-    /// By result, one of each iteration.
-    slices: Vec<Vec<Tensor>>,
+    /// What each is without any iteration.
+    none: Vec<(DType, Shape)>,
+    /// By result, the iterations so far, and room for more.
+    made: Vec<Tensor>,
+    /// Iterations so far.
+    count: usize,
+    /// How many there are, where that is known.
+    length: Option<usize>,
+    /// Of each, whether its last slice stands first; only where it is known how many there are.
+    to_first: Vec<bool>,
 }
 
 impl Collected {
-    /// Of the results from `first` on, over `most` iterations.
-    fn new(body: &Body, first: usize, most: i64) -> Collected {
+    /// Of the results from `first` on; `shapes` are those of the body's parameters.
+    fn new(
+        body: &Body,
+        first: usize,
+        shapes: impl Iterator<Item = Shape>,
+        length: Option<usize>,
+    ) -> Collected {
         let f = &*body.function;
-        let results = f.results.iter().skip(first);
-        let types: Vec<_> = results.map(|(_, id)| f.ty(*id).clone()).collect();
-        let room = usize::try_from(most).unwrap_or(0).min(1024);
+        let mut axes = Bindings::new();
+        for (id, shape) in f.params.iter().zip(shapes) {
+            // Of a parameter whose sizes change from one iteration to the next, those of the first count.
+            Axes::unify(&f.ty(*id).shape, &shape, &mut axes);
+        }
+        // What no parameter decides is nothing.
+        let dim = |d: &Dim| d.eval(&axes).and_then(|d| usize::try_from(d).ok());
+        let none = f.results.iter().skip(first).map(|(_, id)| {
+            let ty = f.ty(*id);
+            (
+                ty.dtype,
+                ty.shape.iter().map(|d| dim(d).unwrap_or(0)).collect(),
+            )
+        });
         Collected {
-            slices: types.iter().map(|_| Vec::with_capacity(room)).collect(),
-            types,
+            none: none.collect(),
+            made: vec![],
+            count: 0,
+            length,
+            to_first: vec![],
         }
     }
 
-    fn add(&mut self, made: impl Iterator<Item = Tensor>) -> Result<(), KernelFailure> {
-        for (slices, t) in self.slices.iter_mut().zip(made) {
-            if let Some(first) = slices.first()
-                && (first.shape(), first.dtype()) != (t.shape(), t.dtype())
-            {
-                let (a, b) = (first.signature(), t.signature());
-                let msg = format!("a collected result is {a} in one iteration, {b} in another");
+    /// Adds those of an iteration.
+    fn add(
+        &mut self,
+        results: impl Iterator<Item = Tensor>,
+        exec: Exec<'_>,
+        pool: &Pool,
+    ) -> Result<(), KernelFailure> {
+        for (r, t) in results.enumerate() {
+            if self.count == 0 {
+                let room = self.length.unwrap_or(FIRST);
+                self.made
+                    .push(pool.tensor(t.dtype(), &stacked(room, t.shape()))?);
+            }
+            let Some(all) = self.made.get_mut(r) else {
+                return Err(Error::internal("a body yields another number of results").into());
+            };
+            if (all.dtype(), &all.shape()[1..]) != (t.dtype(), t.shape()) {
+                let (a, b) = (all.signature(), t.signature());
+                let msg =
+                    format!("a collected result is {b} in one iteration, in others a slice of {a}");
                 return Err(KernelFailure::values(msg));
             }
-            slices.push(t);
+            let room = all.shape()[0];
+            if self.count == room {
+                *all = resized(all, room, room.saturating_mul(2), exec, pool)?;
+            }
+            let at = match (self.to_first.get(r), self.length) {
+                (Some(true), Some(length)) => length - 1 - self.count,
+                _ => self.count,
+            };
+            let size = t.byte_len();
+            let own = own(all)?.get_mut(at * size..(at + 1) * size);
+            let none = || Error::internal("more iterations than were known");
+            own.ok_or_else(none)?.copy_from_slice(t.bytes());
         }
+        self.count += 1;
         Ok(())
     }
 
-    fn reverse(&mut self, which: &[bool]) {
-        for (slices, reverse) in self.slices.iter_mut().zip(which) {
-            if *reverse {
-                slices.reverse();
-            }
+    fn finish(self, exec: Exec<'_>, pool: &Pool) -> Result<Values, KernelFailure> {
+        let count = self.count;
+        if count == 0 {
+            let none = self.none.iter();
+            return none
+                .map(|(dtype, shape)| Ok(pool.tensor(*dtype, &stacked(0, shape))?))
+                .collect();
         }
-    }
-
-    fn finish(self, pool: &Pool) -> Result<Values, KernelFailure> {
-        let each = self.slices.into_iter().zip(self.types);
-        each.map(|(slices, ty)| {
-            let mut shape: Shape = SmallVec::from_slice(&[slices.len()]);
-            match slices.first() {
-                Some(t) => shape.extend_from_slice(t.shape()),
-                // Without an iteration, what is not known is nothing.
-                None => shape.extend(ty.shape.iter().map(|d| {
-                    let known = d.as_const().and_then(|d| usize::try_from(d).ok());
-                    known.unwrap_or(0)
-                })),
-            }
-            let mut all = pool.tensor(ty.dtype, &shape)?;
-            let shared = || Error::internal("a result's buffer is shared");
-            let mut rest = all.bytes_mut().ok_or_else(shared)?;
-            for t in slices {
-                let (own, after) = rest.split_at_mut(t.byte_len());
-                own.copy_from_slice(t.bytes());
-                rest = after;
-            }
-            Ok(all)
+        let all = self.made.into_iter();
+        all.map(|t| match t.shape()[0] == count {
+            true => Ok(t),
+            false => resized(&t, count, count, exec, pool),
         })
         .collect()
     }
+}
+
+fn stacked(count: usize, shape: &[usize]) -> Shape {
+    std::iter::once(count)
+        .chain(shape.iter().copied())
+        .collect()
+}
+
+/// The bytes of a tensor that nobody else has.
+fn own(t: &mut Tensor) -> Result<&mut [u8], KernelFailure> {
+    let shared = || Error::internal("a result's buffer is shared");
+    Ok(t.bytes_mut().ok_or_else(shared)?)
+}
+
+/// The first `count` slices of a tensor, in one with room for `room`.
+fn resized(
+    t: &Tensor,
+    count: usize,
+    room: usize,
+    exec: Exec<'_>,
+    pool: &Pool,
+) -> Result<Tensor, KernelFailure> {
+    let shape: Shape = t.shape().into();
+    let mut new = pool.tensor(t.dtype(), &stacked(room, &shape[1..]))?;
+    let used = t.byte_len() / shape[0].max(1) * count;
+    let pieces = own(&mut new)?[..used]
+        .chunks_mut(PIECE)
+        .zip(t.bytes()[..used].chunks(PIECE));
+    for (new, old) in pieces {
+        exec.check()?;
+        new.copy_from_slice(old);
+    }
+    Ok(new)
 }

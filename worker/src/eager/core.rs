@@ -20,7 +20,7 @@ use std::sync::Arc;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::{DType, Shape, Tensor};
 use convoke_rendezvous::Peer;
-use convoke_rendezvous::eager::wire::{Operand, Report};
+use convoke_rendezvous::eager::wire::{MOST_HANDLES, Operand, Report};
 use convoke_rendezvous::frame::TensorHeader;
 use convoke_rendezvous::hub::Refused;
 use slab::Slab;
@@ -32,6 +32,8 @@ use crate::cpu::{Inputs, Outputs};
 
 /// Most transfers that may come before they are announced: as many as a client may have on their way.
 pub(super) const MOST_EARLY: usize = 1024;
+/// Most reports that wait for the client to read them: several for each handle that it may have.
+const MOST_REPORTS: usize = 4 * MOST_HANDLES;
 /// Most failures that are reported before the client has read them; each handle tells its own besides.
 const MOST_FAILED: usize = 64;
 
@@ -162,8 +164,10 @@ pub(super) struct Core {
     ready: BinaryHeap<Reverse<Run>>,
     expected: BTreeMap<u64, Expected>,
     early: BTreeMap<(u64, String), (Peer, Early)>,
-    /// What steps want of handles that are not made yet: their words may overtake the session's.
-    ahead: BTreeMap<Id, Ahead>,
+    /// What steps want of handles that are not made yet, in this order: their words may overtake the session's.
+    ahead: BTreeMap<Id, SmallVec<[Ahead; 1]>>,
+    /// How much that is.
+    wanted: usize,
     /// Above the transfers that were announced so far.
     announced: u64,
     effects: Vec<Effect>,
@@ -211,12 +215,27 @@ impl Core {
     fn catch_up(&mut self, first: Id) {
         let later = self.ahead.split_off(&self.next);
         let due = std::mem::replace(&mut self.ahead, later);
+        self.wanted -= due.values().map(SmallVec::len).sum::<usize>();
         for (id, ahead) in due.into_iter().filter(|(id, _)| *id >= first) {
-            match ahead {
-                Ahead::Lend(donate, then) => self.lend(id, donate, then),
-                Ahead::Fill(tensor) => drop(self.fill(id, tensor)),
+            for each in ahead {
+                match each {
+                    Ahead::Lend(donate, then) => self.lend(id, donate, then),
+                    Ahead::Fill(tensor) => drop(self.fill(id, tensor)),
+                }
             }
         }
+    }
+
+    /// Notes what a step wants of a handle that is not made yet; gives it back where too much is wanted already.
+    fn foresee(&mut self, id: Id, ahead: Ahead) -> Result<(), Ahead> {
+        let known = self.ahead.get(&id).into_iter().flatten();
+        let filled = known.filter(|a| matches!(a, Ahead::Fill(_))).count() > 0;
+        if self.wanted >= MOST_EARLY || filled && matches!(ahead, Ahead::Fill(_)) {
+            return Err(ahead);
+        }
+        self.wanted += 1;
+        self.ahead.entry(id).or_default().push(ahead);
+        Ok(())
     }
 
     /// An op was issued. It is handed out by [`Core::next_ready`] when its operands are there.
@@ -299,12 +318,26 @@ impl Core {
 
     /// An op has failed by itself.
     fn failed(&mut self, first: Id, outputs: usize, error: Error) {
+        self.tell_failure(first, &error);
+        self.fail_outputs(first, outputs, Arc::new(error));
+    }
+
+    fn tell_failure(&mut self, handle: Id, error: &Error) {
         if self.failures < MOST_FAILED {
             self.failures += 1;
-            let (handle, error) = (first, Box::new(error.clone()));
+            let error = Box::new(error.clone());
             self.reports.push(Report::Failed { handle, error });
         }
-        self.fail_outputs(first, outputs, Arc::new(error));
+    }
+
+    /// Fails where there is more than a client may cause.
+    pub fn check_bounds(&self) -> Result<()> {
+        let msg = match (self.handles.len(), self.reports.len()) {
+            (handles, _) if handles > MOST_HANDLES => "a session has more handles than it may",
+            (_, reports) if reports > MOST_REPORTS => "a client does not read what it is told",
+            _ => return Ok(()),
+        };
+        Err(Error::new(Code::ProtocolViolation, msg))
     }
 
     fn fail_outputs(&mut self, first: Id, outputs: usize, error: Arc<Error>) {
@@ -443,8 +476,7 @@ impl Core {
     /// A step has a reserved handle's tensor; false where the handle waits for none.
     pub fn fill(&mut self, id: Id, tensor: Tensor) -> bool {
         if id >= self.next {
-            let room = self.ahead.len() < MOST_EARLY;
-            return room && self.ahead.insert(id, Ahead::Fill(tensor)).is_none();
+            return self.foresee(id, Ahead::Fill(tensor)).is_ok();
         }
         let state = self.handles.get(&id).map(|h| &h.state);
         let waits = matches!(state, Some(State::Pending { .. }));
@@ -460,10 +492,13 @@ impl Core {
     /// A step needs a handle's tensor, now or when it is there. One that is donated is the step's alone, unless what was
     /// issued before still reads it.
     pub fn lend(&mut self, id: Id, donate: bool, then: Then) {
-        if id >= self.next && self.ahead.len() < MOST_EARLY && !self.ahead.contains_key(&id) {
-            self.ahead.insert(id, Ahead::Lend(donate, then));
-            return;
-        }
+        let then = match id >= self.next {
+            false => then,
+            true => match self.foresee(id, Ahead::Lend(donate, then)) {
+                Err(Ahead::Lend(_, then)) => then,
+                _ => return,
+            },
+        };
         let settled = match self.handles.get_mut(&id).map(|h| &mut h.state) {
             Some(State::Pending { waiters, dropped }) => {
                 *dropped |= donate;
@@ -491,6 +526,8 @@ impl Core {
         let id = self.make(origin, 1);
         self.announced = self.announced.max(transfer.saturating_add(1));
         let early = self.early.remove(&(transfer, from.name.clone()));
+        // Numbers ascend: what is below was for a session before this one, and whoever holds it up may go on.
+        self.early = self.early.split_off(&(self.announced, String::new()));
         let mut expected = Expected {
             from,
             id,
@@ -525,9 +562,12 @@ impl Core {
     fn took(&mut self, transfer: u64, id: Id, result: Result<Tensor>) {
         self.resolved += 1;
         self.reports.push(Report::Took { transfer });
-        if let Ok(t) = &result {
-            let (handle, shape) = (id, t.shape().into());
-            self.reports.push(Report::Shape { handle, shape });
+        match &result {
+            Ok(t) => {
+                let (handle, shape) = (id, t.shape().into());
+                self.reports.push(Report::Shape { handle, shape });
+            }
+            Err(error) => self.tell_failure(id, error),
         }
         self.settle(id, result.map_err(Arc::new));
     }

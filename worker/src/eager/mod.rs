@@ -114,6 +114,11 @@ impl Sessions {
         closed.iter().for_each(|s| s.end());
     }
 
+    /// Has kernels stop: the worker is about to end.
+    pub fn stop(&self) {
+        self.all().iter().for_each(|s| s.stop());
+    }
+
     /// Ends all: the worker does.
     pub fn end(&self) {
         let all = std::mem::take(&mut *self.all.lock().unwrap_or_else(PoisonError::into_inner));

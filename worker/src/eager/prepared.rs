@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use convoke_common::Tensor;
 use convoke_common::graph::{Attrs, TensorType};
-use convoke_common::ops::{self, ConcreteOperand, OpDef};
+use convoke_common::ops::{self, ConcreteOperand, Memory, OpDef};
 use convoke_rendezvous::eager::wire::Definition;
 use smallvec::SmallVec;
 
@@ -29,7 +29,7 @@ pub(super) struct Prepared {
     pub outputs: usize,
     pub report: bool,
     pub origin: u32,
-    /// Operand shapes last seen, and what they take.
+    /// Shapes of operands last seen, with the values of those in host memory, and what they take.
     last: Mutex<(u64, Duration)>,
 }
 
@@ -59,11 +59,19 @@ impl Prepared {
     /// What the kernel is predicted to take on one thread; a long time where that cannot be said.
     pub fn predicted(&self, inputs: &Inputs) -> Duration {
         let mut shapes = 0xcbf2_9ce4_8422_2325u64;
-        for t in inputs.iter().flatten() {
-            for d in t.shape() {
-                shapes = (shapes ^ *d as u64).wrapping_mul(0x0100_0000_01b3);
+        let mut mix = |n: u64| shapes = (shapes ^ n).wrapping_mul(0x0100_0000_01b3);
+        for (i, t) in inputs.iter().enumerate() {
+            let Some(t) = t else { continue };
+            t.shape().iter().for_each(|d| mix(*d as u64));
+            mix(t.shape().len() as u64 + (1 << 32));
+            // They may decide sizes.
+            if self.in_host_memory(i) && t.elements() <= MOST_HOST {
+                t.bytes().chunks(8).for_each(|c| {
+                    let mut word = [0; 8];
+                    word[..c.len()].copy_from_slice(c);
+                    mix(u64::from_le_bytes(word));
+                });
             }
-            shapes = (shapes ^ t.shape().len() as u64).rotate_left(7);
         }
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.0 != shapes {
@@ -73,6 +81,12 @@ impl Prepared {
             *last = (shapes, predicted.unwrap_or(Duration::MAX));
         }
         last.1
+    }
+
+    fn in_host_memory(&self, operand: usize) -> bool {
+        let all = self.op.operands;
+        let def = all.get(operand).or(all.last().filter(|o| o.variadic));
+        def.is_some_and(|o| o.memory == Memory::Host)
     }
 
     fn predict(&self, inputs: &Inputs) -> Option<Duration> {

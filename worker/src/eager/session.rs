@@ -24,7 +24,7 @@ use convoke_common::ops::OpError;
 use convoke_common::program::Participant;
 use convoke_kernels::Exec;
 use convoke_rendezvous::eager::wire::{
-    Command, Definition, Holding, MOST_PREPARED, Reader, Report,
+    Command, Definition, Holding, MOST_ACCOUNTS, Operand, Reader, Report,
 };
 use convoke_rendezvous::eager::{Batch, Batches};
 use convoke_rendezvous::frame::{Frame, TensorHeader};
@@ -44,6 +44,8 @@ use crate::wedge::Work;
 const DELIVERY: Duration = Duration::from_micros(200);
 /// Kernels that the session's job runs before it queues up again, so that others get their turn.
 const TURN: usize = 256;
+/// Bytes of a value within an op that are not counted: all ops of a window can have as many.
+const UNCOUNTED: usize = 1 << 10;
 /// Most entries of an account.
 const MOST_HELD: usize = 256;
 
@@ -66,8 +68,18 @@ struct Named {
     participant: Participant,
     /// Tensors that wait for a link to it; `None` while nobody makes one.
     waiting: Option<Vec<(u64, convoke_common::Tensor)>>,
-    /// The transfers given to a link to it last: as many as may be on their way.
-    given: VecDeque<u64>,
+    /// The transfers given to a link to it last, as many as may be on their way, each with its link where it has one.
+    given: VecDeque<(u64, Weak<Link>)>,
+}
+
+/// Where the session's job is.
+#[derive(Default, Clone, Copy, PartialEq, Eq)]
+enum Runner {
+    #[default]
+    None,
+    /// Compute has it, but no thread has.
+    Queued,
+    Active,
 }
 
 #[derive(Default)]
@@ -76,8 +88,9 @@ struct State {
     ops: BTreeMap<u32, Defined>,
     origins: BTreeMap<u32, Arc<str>>,
     peers: BTreeMap<u32, Named>,
-    /// Whether compute has the session's job.
-    running: bool,
+    runner: Runner,
+    /// Accounts that the client waits for.
+    asked: Vec<u64>,
     /// Whether the lane was told that there is something to report.
     reporting: bool,
 }
@@ -148,13 +161,26 @@ impl Session {
                         Defined::Ready(prepared) => prepared.operands,
                         Defined::Refused(refusal) => refusal.operands,
                     };
-                    let mut operands = SmallVec::new();
+                    let mut operands: SmallVec<[Operand<'static>; 4]> = SmallVec::new();
+                    let mut full = None;
                     for _ in 0..count {
-                        operands.push(reader.operand(next)?);
+                        operands.push(match reader.operand(next)? {
+                            Operand::Value(t) if t.byte_len() > UNCOUNTED => match self.own(&t) {
+                                Ok(own) => Operand::Value(own),
+                                Err(error) => {
+                                    full = Some(error);
+                                    Operand::Absent
+                                }
+                            },
+                            other => other,
+                        });
                     }
                     match defined {
                         Defined::Ready(prepared) => {
-                            state.core.run(prepared, operands);
+                            match full {
+                                None => state.core.run(prepared, operands),
+                                Some(e) => state.core.refuse(prepared.origin, prepared.outputs, e),
+                            }
                             self.run_brief(&mut state, &mut left);
                         }
                         Defined::Refused(r) => {
@@ -164,6 +190,7 @@ impl Session {
                 }
                 command => self.obey(&mut state, command)?,
             }
+            state.core.check_bounds()?;
         }
         self.settle(state);
         Ok(())
@@ -173,9 +200,6 @@ impl Session {
     fn obey(&self, state: &mut State, command: Command) -> Result<()> {
         match command {
             Command::Define(d) => {
-                if d.index >= MOST_PREPARED {
-                    return Err(no_such_op());
-                }
                 let index = d.index;
                 let defined = self.define(state, d);
                 state.ops.insert(index, defined);
@@ -199,7 +223,10 @@ impl Session {
             }
             Command::Reserve { origin } => state.core.reserve(origin),
             Command::Abandon(id) => state.core.abandon(id),
-            Command::Literal { tensor, origin } => state.core.literal(tensor, origin),
+            Command::Literal { tensor, origin } => match self.own(&tensor) {
+                Ok(own) => state.core.literal(own, origin),
+                Err(error) => state.core.refuse(origin, 1, error),
+            },
             Command::Peer { index, participant } => {
                 let named = Named {
                     participant,
@@ -210,8 +237,11 @@ impl Session {
             }
             Command::Fail { transfer, error } => state.core.fail(transfer, *error),
             Command::Account { request } => {
-                let held = self.account(state);
-                state.core.report(Report::Accounted { request, held });
+                if state.asked.len() >= MOST_ACCOUNTS {
+                    let msg = "more accounts are asked for than are given at once";
+                    return Err(Error::new(Code::ProtocolViolation, msg));
+                }
+                state.asked.push(request);
             }
             Command::Origin { index, place } => {
                 state.origins.insert(index, place.into());
@@ -237,6 +267,15 @@ impl Session {
             }))
         };
         Prepared::new(d).map_or_else(refused, |p| Defined::Ready(Arc::new(p)))
+    }
+
+    /// A value that came with a command, in memory that is counted.
+    fn own(&self, value: &convoke_common::Tensor) -> Result<convoke_common::Tensor> {
+        let mut own = self.pool.tensor(value.dtype(), value.shape());
+        if let Some(bytes) = own.as_mut().ok().and_then(|t| t.bytes_mut()) {
+            bytes.copy_from_slice(value.bytes());
+        }
+        own.map_err(|e| e.at(self.engine.place()))
     }
 
     fn peer(&self, state: &State, index: u32) -> Result<Peer> {
@@ -291,9 +330,12 @@ impl Session {
     /// What follows from a change: tensors and reports leave, and a job starts where something is ready.
     fn settle(&self, mut state: MutexGuard<'_, State>) {
         let effects = state.core.effects();
-        let start = state.core.peek_ready().is_some() && !state.running;
-        state.running |= start;
-        let report = state.core.has_reports() && !std::mem::replace(&mut state.reporting, true);
+        let start = state.core.peek_ready().is_some() && state.runner == Runner::None;
+        if start {
+            state.runner = Runner::Queued;
+        }
+        let said = state.core.has_reports() || !state.asked.is_empty();
+        let report = said && !std::mem::replace(&mut state.reporting, true);
         drop(state);
         effects.into_iter().for_each(|e| self.perform(e));
         if start {
@@ -368,18 +410,20 @@ impl Session {
         let (Some(named), Some(node)) = (state.peers.get_mut(&peer), self.node.upgrade()) else {
             return self.undelivered(state, peer, &[transfer], &no_such_peer());
         };
-        if named.given.len() >= MOST_EARLY {
-            named.given.pop_front();
-        }
-        named.given.push_back(transfer);
         if let Some(waiting) = &mut named.waiting {
             return waiting.push((transfer, tensor));
         }
         let participant = named.participant.clone();
         let to = Peer::of(&participant, Role::Worker);
         if let Some(link) = node.hub.link(&to) {
+            named.give(transfer, &link);
             drop(state);
-            return self.send(&link, transfer, tensor);
+            self.send(&link, transfer, tensor);
+            // Whoever told of its end may have done so before.
+            if link.is_closed() {
+                self.lost(&to, &link.lost());
+            }
+            return;
         }
         named.waiting = Some(vec![(transfer, tensor)]);
         drop(state);
@@ -396,11 +440,19 @@ impl Session {
     /// There is a link to a peer, or none can be made.
     fn linked(&self, peer: u32, linked: Result<Arc<Link>>) {
         let mut state = self.state();
-        let waiting = state.peers.get_mut(&peer).and_then(|n| n.waiting.take());
+        let named = state.peers.get_mut(&peer);
+        let waiting = named.and_then(|n| n.waiting.take());
         let waiting = waiting.unwrap_or_default();
         match linked {
             Ok(link) => {
+                if let Some(named) = state.peers.get_mut(&peer) {
+                    waiting.iter().for_each(|(t, _)| named.give(*t, &link));
+                }
                 drop(state);
+                // Whoever told of its end may have done so before.
+                if link.is_closed() {
+                    self.lost(link.peer(), &link.lost());
+                }
                 let send = |(transfer, tensor)| self.send(&link, transfer, tensor);
                 waiting.into_iter().for_each(send);
             }
@@ -433,8 +485,10 @@ impl Session {
     fn start(&self) {
         let Some(me) = self.me.upgrade() else { return };
         self.engine.gate.started();
+        let begun = me.clone();
+        let begin = Box::new(move || begun.state().runner = Runner::Active);
         let job = Box::new(move || me.work());
-        if let Err(refused) = self.engine.compute.submit(0, job) {
+        if let Err(refused) = self.engine.compute.submit_begun(0, begin, job) {
             self.engine.gate.quiesced();
             let why = format!(
                 "the compute pool takes no further work ({:?})",
@@ -442,7 +496,7 @@ impl Session {
             );
             let error = Error::new(Code::Busy, why).at(self.engine.place());
             let mut state = self.state();
-            state.running = false;
+            state.runner = Runner::None;
             while let Some(run) = state.core.next_ready() {
                 state
                     .core
@@ -469,7 +523,7 @@ impl Session {
             self.settle(state);
         }
         let mut state = self.state();
-        state.running = false;
+        state.runner = Runner::None;
         if self.ended.load(Ordering::Relaxed) {
             self.engine.watch.quiesced(Work::Session(self.id));
         }
@@ -500,7 +554,10 @@ impl Session {
         };
         let (kernel, outputs) = (&*run.prepared.kernel, run.prepared.outputs);
         let result = self.engine.launch(kernel, op, outputs, launch, site);
-        result.map_err(|e| e.unwrap_or_else(|| Error::new(Code::Cancelled, "the session ended")))
+        result.map_err(|e| {
+            let ended = || Error::new(Code::Cancelled, "the session ended");
+            e.unwrap_or_else(|| self.engine.gate.refusal().cloned().unwrap_or_else(ended))
+        })
     }
 
     /// A tensor begins to arrive.
@@ -560,13 +617,24 @@ impl Session {
     /// A link to a peer ended.
     pub fn lost(&self, peer: &Peer, error: &Error) {
         let mut state = self.state();
-        state.core.lost(peer, error);
+        // What was to come by another link to it still does; of the rest its sender tells.
+        let node = self.node.upgrade();
+        if node.is_none_or(|n| n.hub.link(peer).is_none()) {
+            state.core.lost(peer, error);
+        }
         // What was on its way there may not have arrived, and the peer may not know that it comes; the client does.
         let named = state.peers.iter_mut();
         let mut lost = Vec::new();
         for (index, named) in named.filter(|(_, n)| Peer::of(&n.participant, Role::Worker) == *peer)
         {
-            lost.extend(named.given.drain(..).map(|transfer| (*index, transfer)));
+            let gone = |link: &Weak<Link>| link.upgrade().is_none_or(|l| l.is_closed());
+            named.given.retain(|(transfer, link)| {
+                let gone = gone(link);
+                if gone {
+                    lost.push((*index, *transfer));
+                }
+                !gone
+            });
         }
         for (peer, transfer) in lost {
             let error = Box::new(error.clone());
@@ -579,16 +647,21 @@ impl Session {
         self.settle(state);
     }
 
+    /// Has the kernel that runs stop.
+    pub fn stop(&self) {
+        self.ended.store(true, Ordering::Relaxed);
+    }
+
     /// The client is gone: everything is freed once the kernel that may run has ended.
     pub fn end(&self) {
-        self.ended.store(true, Ordering::Relaxed);
+        self.stop();
         self.sending.cancel();
         let mut state = self.state();
-        if state.running {
+        if state.runner == Runner::Active {
             let me = self.me.clone();
             let look = move || {
                 let me = me.upgrade()?;
-                me.state().running.then(|| {
+                (me.state().runner == Runner::Active).then(|| {
                     let msg = "a kernel of an eager session does not stop";
                     Error::new(Code::Wedged, msg).at(me.engine.place())
                 })
@@ -607,15 +680,28 @@ impl Session {
     }
 }
 
+impl Named {
+    /// A transfer is given to a link.
+    fn give(&mut self, transfer: u64, link: &Arc<Link>) {
+        if self.given.len() >= MOST_EARLY {
+            self.given.pop_front();
+        }
+        self.given.push_back((transfer, Arc::downgrade(link)));
+    }
+}
+
 impl Batches for Session {
     fn take(&self, out: &mut Vec<u8>) {
         let mut state = self.state();
         state.reporting = false;
+        for request in std::mem::take(&mut state.asked) {
+            let held = self.account(&state);
+            state.core.report(Report::Accounted { request, held });
+        }
         let reports = state.core.reports();
         drop(state);
         let mut batch = Batch::default();
         for report in reports {
-            // Errors are bounded where they are made: what does not encode is left out.
             let mut one = Vec::new();
             match report.encode(&mut one) {
                 Ok(()) if one.len() <= Batch::MOST => batch.body().extend(one),

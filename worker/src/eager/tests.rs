@@ -316,6 +316,65 @@ fn a_dropped_handle_is_there_while_it_is_needed() {
 }
 
 #[test]
+fn what_came_for_a_session_before_this_one_is_let_go() {
+    let mut b = Bench::new();
+    let mut held = b.core.foreseen(&peer("w1"), 0).unwrap();
+    assert!(held.try_recv().is_err());
+    b.core.take(peer("w2"), 3, DType::F32, None, 1);
+    assert_eq!(
+        held.try_recv(),
+        Err(tokio::sync::oneshot::error::TryRecvError::Closed)
+    );
+    assert!(b.core.foreseen(&peer("w1"), 0).is_none());
+}
+
+#[test]
+fn two_steps_may_want_a_handle_that_is_not_made_yet() {
+    let mut b = Bench::new();
+    let ahead = b.core.next();
+    let (tell, told) = std::sync::mpsc::channel();
+    for _ in 0..2 {
+        let tell = tell.clone();
+        let then = Box::new(move |settled: Settled| tell.send(settled.is_ok()).unwrap());
+        b.core.lend(ahead, false, then);
+    }
+    assert_eq!(b.literal(1.), ahead);
+    for effect in b.core.effects() {
+        let Effect::Step(then, settled) = effect else {
+            panic!("not a step's");
+        };
+        then(settled);
+    }
+    drop(tell);
+    assert_eq!(told.iter().collect::<Vec<_>>(), [true, true]);
+}
+
+#[test]
+fn a_session_has_so_many_handles() {
+    let mut core = Core::default();
+    let many = || {
+        core.refuse(1, 255, boom());
+        drop(core.reports());
+        core.check_bounds()
+    };
+    let e = std::iter::repeat_with(many)
+        .take(5000)
+        .find_map(Result::err);
+    assert_eq!(e.unwrap().code, Code::ProtocolViolation);
+}
+
+#[test]
+fn values_that_decide_sizes_decide_how_long_it_takes() {
+    let expand = prepared("Expand", &[DType::F32, DType::I64], 1);
+    let to = |n: i64| {
+        let shape = Tensor::from_slice(&[1], &[n]).unwrap();
+        expand.predicted(&[Some(tensor(1.)), Some(shape)].into_iter().collect())
+    };
+    assert!(to(8) < to(1 << 30));
+    assert!(to(1 << 30) > to(8));
+}
+
+#[test]
 fn what_is_held_is_known_by_origin() {
     let mut b = Bench::new();
     let x = b.literal(1.);

@@ -57,7 +57,8 @@ impl Executor {
     /// Asks for a handle's tensor; the node ends once it is there.
     pub(super) fn lend(&self, n: u64, node: u32, inputs: &Inputs, donate: bool) {
         let lent = number(inputs.first()).and_then(|id| Ok((id, self.session()?)));
-        let (me, lease) = (self.me.clone(), self.lease());
+        // Not the lease: one that ends meanwhile is to give its memory back.
+        let me = self.me.clone();
         match lent {
             Ok((id, session)) => session.lend(
                 id,
@@ -66,7 +67,6 @@ impl Executor {
                     if let Some(me) = me.upgrade() {
                         me.lent(n, node, settled);
                     }
-                    drop(lease);
                 }),
             ),
             Err(error) => self.lent(n, node, Err(Arc::new(error))),

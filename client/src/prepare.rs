@@ -1,0 +1,266 @@
+//! An op that is resolved once and issued often.
+//!
+//! What [`crate::issue`] finds out each time is found out beforehand: the op's rule, its attributes, its operands' types
+//! and its device. Issuing it then only checks that the operands are such.
+
+use std::fmt;
+use std::panic::Location;
+
+use convoke_common::error::{Code, Error, Result, Site};
+use convoke_common::graph::{Function, Literal, ValueId};
+use convoke_common::{DType, Shape, Tensor as HostTensor, ops};
+use convoke_rendezvous::eager::wire;
+use smallvec::SmallVec;
+
+use crate::device::{Device, enter};
+use crate::eager::{Issue, Key, Slot};
+use crate::tensor::{Operand, Placed, Tensor, issue};
+use crate::trace::{self, Body, Trace};
+
+/// What an operand of the op is.
+enum Source {
+    /// One of those it is issued with.
+    Given(usize),
+    /// A tensor of the device that the closure uses.
+    Bound(Tensor),
+    Value(HostTensor),
+    Absent,
+}
+
+/// An op that [`Device::prepare`] has resolved: issuing it again costs the least. Its place in the worker's cache is
+/// shared with ops issued otherwise; pushed out of there, it is defined again.
+pub struct PreparedOp {
+    device: Device,
+    key: Key,
+    slot: Slot,
+    /// Of what it is issued with.
+    operands: Vec<(DType, Shape)>,
+    sources: Vec<Source>,
+    made: (DType, Shape),
+}
+
+fn wrong(message: impl Into<String>) -> Error {
+    Error::new(Code::InvalidArgument, message.into())
+}
+
+/// The dtype and shape of an operand, which has to be known.
+fn known(i: usize, t: &Tensor) -> Result<(DType, Shape)> {
+    let shape = t.shape().ok_or_else(|| {
+        let msg = format!("the shape of operand {i}, {}, is not known yet", t.ty());
+        wrong(msg).advise("await `ready()` on it before")
+    })?;
+    Ok((t.dtype(), shape.into()))
+}
+
+/// Where the only op of a body gets its operands from.
+fn sources(body: Body, device: &Device, at: &'static Location<'static>) -> Result<Vec<Source>> {
+    let Body {
+        function: f,
+        captured,
+    } = body;
+    let given = f.params.len() - captured.len();
+    let literal = |v: ValueId| f.literals.iter().find(|(of, _)| *of == v).map(|(_, l)| l);
+    let source = |v: &Option<ValueId>| {
+        let Some(v) = v else {
+            return Ok(Source::Absent);
+        };
+        match (f.params.iter().position(|p| p == v), literal(*v)) {
+            (Some(i), _) if i < given => Ok(Source::Given(i)),
+            (Some(i), _) => Ok(Source::Bound(captured[i - given].moved(device, at)?)),
+            (None, Some(Literal::Inline(t))) => Ok(Source::Value(t.clone())),
+            _ => Err(Error::internal(
+                "an operand of a prepared op is nothing known",
+            )),
+        }
+    };
+    f.nodes.iter().flat_map(|n| &n.inputs).map(source).collect()
+}
+
+/// Fails unless the function is one op with its result.
+fn single(f: &Function) -> Result<()> {
+    let ops: Vec<&str> = f.nodes.iter().map(|n| &*n.op).collect();
+    match (&f.nodes[..], &f.results[..]) {
+        ([node], [(_, result)]) if node.outputs[..] == [*result] => Ok(()),
+        ([node], _) if node.outputs.len() > 1 => {
+            let msg = format!("{} has {} results", node.op, node.outputs.len());
+            Err(wrong(msg).advise("issue it as it is: only ops of one result are prepared"))
+        }
+        ([], _) => Err(wrong("the closure issues no op")),
+        ([_], _) => Err(wrong("the closure does not return the result of its op")),
+        _ => Err(wrong(format!(
+            "the closure issues {}: {}",
+            ops.len(),
+            ops.join(", ")
+        ))
+        .advise("prepare one op, with operands of one dtype; several make a function")),
+    }
+}
+
+impl Device {
+    /// Resolves the op that `f` issues, for tensors like `operands`, so that issuing it often costs the least. `f` is
+    /// called once, with tensors that stand for them; it issues one op of one result. Other tensors that it uses stay
+    /// operands of the op, those elsewhere as copies.
+    ///
+    /// ```no_run
+    /// # fn run(a: &convoke::Device, x: &convoke::Tensor, y: &convoke::Tensor) -> convoke::Result<()> {
+    /// let add = a.prepare(&[x, y], |t| t[0].add(&t[1]))?;
+    /// let z = add.issue(&[x, y])?;
+    /// # Ok(()) }
+    /// ```
+    #[track_caller]
+    pub fn prepare(
+        &self,
+        operands: &[&Tensor],
+        f: impl FnOnce(&[Tensor]) -> Result<Tensor>,
+    ) -> Result<PreparedOp> {
+        let at = Location::caller();
+        let given = operands.iter().enumerate();
+        let types: Result<Vec<_>> = given.map(|(i, t)| known(i, t)).collect();
+        let symbolic: Vec<_> = operands.iter().map(|t| t.ty()).collect();
+        let body = Trace::body("prepared", &symbolic, Some(self.clone()), |t| {
+            Ok(vec![f(t)?])
+        })?;
+        single(&body.function)?;
+        let node = &body.function.nodes[0];
+        let def = ops::lookup(&node.op)
+            .ok_or_else(|| Error::internal("an op was traced that is not registered"))?;
+        if ops::is_custom(def.name) {
+            self.0.has_op(def)?;
+        }
+        let ty = body.function.ty(node.outputs[0]).clone();
+        let shape = ty.fixed_shape().ok_or_else(|| {
+            let msg = format!(
+                "only data decides the shape of the result of {}, {ty}",
+                def.name
+            );
+            wrong(msg).advise("issue it as it is")
+        })?;
+        let dtypes = node
+            .inputs
+            .iter()
+            .map(|v| Some(body.function.ty((*v)?).dtype));
+        let key = Key {
+            op: def,
+            attrs: node.attrs.clone(),
+            operands: dtypes.collect(),
+            outputs: 1,
+            report: false,
+            origin: at,
+        };
+        Ok(PreparedOp {
+            device: self.clone(),
+            key,
+            slot: Slot::default(),
+            operands: types?,
+            sources: sources(body, self, at)?,
+            made: (ty.dtype, shape.as_slice().into()),
+        })
+    }
+}
+
+impl PreparedOp {
+    /// Issues it on these operands, of the dtypes and shapes that it was prepared for; those elsewhere are moved to its
+    /// device. What fails later names the line that prepared it. In a function's trace it is an op of the function.
+    #[track_caller]
+    pub fn issue(&self, operands: &[&Tensor]) -> Result<Tensor> {
+        self.fits(operands, Location::caller())?;
+        if trace::current().is_some() || operands.iter().any(|t| t.traced().is_some()) {
+            return self.trace(operands);
+        }
+        let at = self.key.origin;
+        // Held until the op is issued: dropping a moved operand frees it.
+        let mut here: SmallVec<[Tensor; 4]> = SmallVec::new();
+        let mut given: SmallVec<[wire::Operand<'_>; 4]> = SmallVec::new();
+        for source in &self.sources {
+            let tensor = match source {
+                Source::Given(i) => operands[*i],
+                Source::Bound(t) => t,
+                Source::Value(t) => {
+                    given.push(wire::Operand::Borrowed(t));
+                    continue;
+                }
+                Source::Absent => {
+                    given.push(wire::Operand::Absent);
+                    continue;
+                }
+            };
+            let moved = tensor.moved(&self.device, at)?;
+            given.push(
+                moved
+                    .id()
+                    .map_or(wire::Operand::Absent, wire::Operand::Handle),
+            );
+            here.push(moved);
+        }
+        let id = self.device.0.issue(&Issue {
+            key: &self.key,
+            slot: Some(&self.slot),
+            operands: &given,
+            late: &[],
+        })?;
+        let made = self.made.clone();
+        Ok(Tensor::remote(
+            &self.device.0,
+            id,
+            made,
+            Placed::Explicit,
+            at,
+        ))
+    }
+
+    /// As an op of the function that is being traced.
+    #[track_caller]
+    fn trace(&self, operands: &[&Tensor]) -> Result<Tensor> {
+        let given = self.sources.iter().map(|source| match source {
+            Source::Given(i) => Operand::Tensor(operands[*i]),
+            Source::Bound(t) => Operand::Tensor(t),
+            Source::Value(t) => Operand::Value(t.clone()),
+            Source::Absent => Operand::None,
+        });
+        let given: Vec<Operand<'_>> = given.collect();
+        let _entered = enter(&self.device);
+        let made = issue(self.key.op.name, self.key.attrs.clone(), &given, 1)?;
+        let none = || Error::internal("an op without outputs");
+        made.into_iter().next().ok_or_else(none)
+    }
+
+    /// The device that it runs on.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Fails where the operands are not such as it was prepared for.
+    fn fits(&self, operands: &[&Tensor], at: &Location<'_>) -> Result<()> {
+        let fits = |(t, (dtype, shape)): (&&Tensor, &(DType, Shape))| {
+            t.dtype() == *dtype && t.shape() == Some(&shape[..])
+        };
+        let same = operands.len() == self.operands.len();
+        if same && operands.iter().zip(&self.operands).all(fits) {
+            return Ok(());
+        }
+        let wanted = self.operands.iter().map(|(dtype, shape)| {
+            let ty = convoke_common::graph::TensorType::fixed(*dtype, shape);
+            ty.to_string()
+        });
+        let wanted: Vec<String> = wanted.collect();
+        let given: Vec<String> = operands.iter().map(|t| t.ty().to_string()).collect();
+        let msg = format!(
+            "{} was prepared for {}, not for {}",
+            self.key.op.name,
+            wanted.join(", "),
+            given.join(", ")
+        );
+        Err(Error::new(Code::InvalidInput, msg).at(Site {
+            op: Some(self.key.op.name.to_owned()),
+            operands: given,
+            origin: Some(format!("{}:{}", at.file(), at.line())),
+            ..Site::default()
+        }))
+    }
+}
+
+impl fmt::Debug for PreparedOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} prepared on {}", self.key.op.name, self.device)
+    }
+}

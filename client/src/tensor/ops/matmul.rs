@@ -1,0 +1,47 @@
+//! Products of matrices.
+//!
+//! Made from the registry by `tests/op_api`, which also checks that it follows it: with
+//! `CONVOKE_WRITE_OPS=1` in the environment it writes this file.
+
+use convoke_common::error::Result;
+
+use crate::tensor::options;
+use crate::tensor::{Tensor, call};
+
+/// Products of matrices.
+impl Tensor {
+    /// alpha * A \[M, K\] times B \[K, N\], either transposed on demand, plus beta * C: \[M, N\].
+    ///
+    /// - `self`: operand A, floats, i32, i64, u32, u64
+    /// - `b`: operand B, floats, i32, i64, u32, u64
+    /// - `c`: operand C, floats, i32, i64, u32, u64, may be left out
+    /// - `with`: further attributes
+    #[track_caller]
+    pub fn gemm(
+        &self,
+        b: &Tensor,
+        c: Option<&Tensor>,
+        with: impl Into<Option<options::Gemm>>,
+    ) -> Result<Tensor> {
+        let with = with.into().unwrap_or_default();
+        let attrs = call::attrs([
+            ("alpha", call::float(with.alpha)),
+            ("beta", call::float(with.beta)),
+            ("transA", call::flag(with.trans_a)),
+            ("transB", call::flag(with.trans_b)),
+        ]);
+        let operands = [call::strict(self), call::strict(b), call::optional(c)];
+        call::one("Gemm", attrs, &operands)
+    }
+
+    /// A \[.., M, K\] times B \[.., K, N\], batches broadcast: \[.., M, N\].
+    ///
+    /// - `self`: operand A, floats, i32, i64, u32, u64
+    /// - `b`: operand B, floats, i32, i64, u32, u64
+    #[track_caller]
+    pub fn matmul(&self, b: &Tensor) -> Result<Tensor> {
+        let attrs = call::attrs([]);
+        let operands = [call::strict(self), call::strict(b)];
+        call::one("MatMul", attrs, &operands)
+    }
+}

@@ -1,0 +1,19 @@
+//! The methods of all ops of the registry, a file for each of its families.
+//!
+//! Made from the registry by `tests/op_api`, which also checks that it follows it: with
+//! `CONVOKE_WRITE_OPS=1` in the environment it writes this file.
+
+mod binary;
+mod conv;
+mod index;
+mod matmul;
+mod movement;
+mod norm;
+pub mod options;
+mod pool;
+mod random;
+mod reduce;
+mod scan;
+mod shape;
+mod slice;
+mod unary;
