@@ -6,6 +6,7 @@ use convoke_common::error::Code;
 
 use super::{Found, Invariant, View};
 use crate::cluster::Host;
+use crate::eager::How;
 use crate::script::{Ended, Record};
 use crate::steps::Key;
 use crate::trace::Kind;
@@ -63,14 +64,20 @@ impl Success {
     /// Whether a call ended when the step did. The step of a canary, which no script calls, is nobody's to give up.
     fn is_wanted(&self, view: &View<'_>) -> bool {
         let calls = &view.scenario.clients[usize::from(self.client)].calls;
-        let in_steps = |r: &&Record| r.call.is_some_and(|c| calls[c].eager.is_none());
-        let mine = |r: &&Record| r.client == usize::from(self.client) && in_steps(r);
-        let calls: Vec<&Record> = view.records.iter().filter(mine).collect();
+        let how = |r: &Record| r.call.map(|c| calls[c].eager.map(|(how, _)| how));
+        let mine = |r: &&Record| r.client == usize::from(self.client);
+        let mine = view.records.iter().filter(mine);
         let to = |r: &Record| r.ended.as_ref().map(|(at, _)| view.zero + *at);
         let called = |r: &&Record| {
             let over = to(r).is_some_and(|to| to + NOTED < self.begun);
             view.zero + r.begun <= self.begun + NOTED && !over
         };
+        // After the step of a function its results are fetched: the call ends later, and may end otherwise.
+        let is_traced = |r: &Record| how(r) == Some(Some(How::Traced));
+        if mine.clone().filter(|r| is_traced(r)).any(|r| called(&r)) {
+            return true;
+        }
+        let calls: Vec<&Record> = mine.filter(|r| how(r) == Some(None)).collect();
         let ended_with_it = |r: &&Record| {
             let then = to(r).is_some_and(|to| to + NOTED >= self.at && to <= self.at + NOTED);
             then && r.ended.as_ref().is_some_and(|(_, how)| may_end(how))
