@@ -134,23 +134,30 @@ impl Session {
     }
 
     /// A link to every worker of a lease, in their order.
-    pub(crate) async fn links(&self, workers: &[Participant]) -> Result<Vec<Arc<Link>>> {
+    pub(crate) async fn links(self: &Arc<Self>, workers: &[Participant]) -> Result<Vec<Arc<Link>>> {
         let mut links = Vec::new();
         for p in workers {
             let peer = Peer::of(p, Role::Worker);
             links.push(match self.hub.link(&peer) {
                 Some(link) => link,
+                // The worker may count on the link as soon as it has it, whatever becomes of the call that needs it here.
                 None => {
-                    let turn = self.turn(&p.name);
-                    let _mine = turn.lock().await;
-                    match self.hub.link(&peer) {
-                        Some(link) => link,
-                        None => self.dial_worker(p).await?,
-                    }
+                    let (me, p) = (self.clone(), p.clone());
+                    let dial = async move { me.dial_in_turn(&p, &peer).await };
+                    self.world.complete(dial).await?
                 }
             });
         }
         Ok(links)
+    }
+
+    async fn dial_in_turn(&self, p: &Participant, peer: &Peer) -> Result<Arc<Link>> {
+        let turn = self.turn(&p.name);
+        let _mine = turn.lock().await;
+        match self.hub.link(peer) {
+            Some(link) => Ok(link),
+            None => self.dial_worker(p).await,
+        }
     }
 
     fn turn(&self, worker: &str) -> Arc<tokio::sync::Mutex<()>> {

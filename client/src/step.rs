@@ -8,6 +8,8 @@ use convoke_common::dim::Bindings;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::graph::TensorType;
 use convoke_common::program::FetchFrom;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 
 use crate::attempts::{Attempts, Failed};
 use crate::cluster::Cluster;
@@ -87,7 +89,16 @@ impl Compiled {
             let deadline = attempts.deadline();
             // From here on the step may have taken them.
             given.iter().for_each(|p| p.give(call.at));
-            match held.lease.step(inputs, call.axes, deadline).await {
+            let step = held.lease.step(inputs, call.axes, deadline);
+            let outcome = tokio::select! {
+                biased;
+                outcome = step => outcome,
+                () = gone(&all) => {
+                    lives(&all)?;
+                    return Err(Error::internal("a session that was lost is not"));
+                }
+            };
+            match outcome {
                 Ok(_) => {
                     promised.into_iter().for_each(|p| p.keep(call.at));
                     return Ok(results.into_iter().map(|r| r.keep(call.at)).collect());
@@ -135,6 +146,20 @@ impl Compiled {
             });
         }
         Ok(reserved)
+    }
+}
+
+/// Returns once the session of an operand is lost. The worker may not have noticed, and wait for the operand.
+async fn gone(operands: &[&Tensor]) {
+    let mut sessions: Vec<&Arc<WorkerSession>> = Vec::new();
+    for session in operands.iter().filter_map(|t| t.worker()) {
+        if !sessions.iter().any(|s| Arc::ptr_eq(s, session)) {
+            sessions.push(session);
+        }
+    }
+    let mut all: FuturesUnordered<_> = sessions.iter().map(|s| s.gone()).collect();
+    if all.next().await.is_none() {
+        std::future::pending().await
     }
 }
 

@@ -115,6 +115,8 @@ pub struct Node {
     ending: Mutex<Vec<(Weak<Lease>, Weak<Executor>)>>,
     installing: Mutex<BTreeMap<LeaseId, Arc<Underway>>>,
     forgone: Mutex<Forgone>,
+    /// Of two who want a link to one peer, one dials.
+    turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     local_clients: Mutex<BTreeMap<String, Arc<dyn ArtifactSource>>>,
 }
 
@@ -156,6 +158,7 @@ impl Node {
             window: Arc::new(window),
             held: Mutex::default(),
             ending: Mutex::default(),
+            turns: Mutex::default(),
             installing: Mutex::default(),
             forgone: Mutex::default(),
             local_clients: Mutex::default(),
@@ -407,12 +410,10 @@ impl Node {
             return Ok(link);
         }
         if dial {
-            let link = self.dial(p).await?;
-            if link.peer() != &peer {
-                let msg = format!("{} was restarted since the plan was made", p.name);
-                return Err(gone(&p.name, msg));
-            }
-            return Ok(link);
+            // The peer may count on the link as soon as it has it, whatever becomes of the install that needs it here.
+            let (me, p) = (self.clone(), p.clone());
+            let dial = async move { me.dial_in_turn(&p, &peer).await };
+            return self.world.complete(dial).await;
         }
         self.hub.await_link(&peer, LINK_BOUND).await.ok_or_else(|| {
             let msg = format!("{} did not connect to worker {}", p.name, self.me.name);
@@ -420,6 +421,25 @@ impl Node {
                 "start the worker with --advertise HOST:PORT, an address that the others can reach",
             )
         })
+    }
+
+    async fn dial_in_turn(self: &Arc<Self>, p: &Participant, peer: &Peer) -> Result<Arc<Link>> {
+        let turn = {
+            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+            // Those that nobody waits for are over.
+            turns.retain(|_, t| Arc::strong_count(t) > 1);
+            turns.entry(p.name.clone()).or_default().clone()
+        };
+        let _mine = turn.lock().await;
+        if let Some(link) = self.hub.link(peer) {
+            return Ok(link);
+        }
+        let link = self.dial(p).await?;
+        if link.peer() != peer {
+            let msg = format!("{} was restarted since the plan was made", p.name);
+            return Err(gone(&p.name, msg));
+        }
+        Ok(link)
     }
 
     async fn dial(self: &Arc<Self>, p: &Participant) -> Result<Arc<Link>> {

@@ -162,16 +162,16 @@ impl Sessions {
     }
 
     /// The session at a worker; the first that asks has it dialled. One that was lost is followed by another, with
-    /// transfers of other numbers: what is still on its way from the first is refused.
+    /// transfers and handles of other numbers: what is still on its way for the first is refused.
     pub fn at(self: &Arc<Self>, worker: &Participant, net: &NetThread) -> Arc<WorkerSession> {
         let key = (worker.name.clone(), worker.incarnation);
         let mut workers = self.workers();
         let first = match workers.get(&key) {
             Some(known) => match known.lost_because() {
                 None => return known.clone(),
-                Some(_) => known.transfers(),
+                Some(_) => known.numbers(),
             },
-            None => 0,
+            None => (0, 0),
         };
         let session = WorkerSession::new(worker.clone(), self, first);
         workers.insert(key, session.clone());

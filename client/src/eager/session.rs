@@ -125,13 +125,20 @@ fn most_encoded(operand: &Operand<'_>) -> usize {
 }
 
 impl WorkerSession {
-    /// A session whose transfers are numbered from `transfers`.
+    /// A session whose transfers and handles are numbered from these on.
     pub(super) fn new(
         participant: Participant,
         sessions: &Arc<Sessions>,
-        transfers: u64,
+        (transfers, first): (u64, u64),
     ) -> Arc<WorkerSession> {
         let peer = Peer::of(&participant, Role::Worker);
+        let mut batch = Batch::default();
+        if first > 0 {
+            let mut begin = Vec::new();
+            // Of a number it cannot fail.
+            drop(Command::Begin { first }.encode(&mut begin, 0));
+            batch.body().extend(begin);
+        }
         Arc::new_cyclic(|me| WorkerSession {
             participant,
             peer,
@@ -139,9 +146,9 @@ impl WorkerSession {
             sessions: Arc::downgrade(sessions),
             state: Mutex::new(State {
                 way: Way::Dialling(vec![]),
-                batch: Batch::default(),
+                batch,
                 told: false,
-                next: 0,
+                next: first,
                 unresolved: 0,
                 live: 0,
                 prepared: Prepared::default(),
@@ -441,9 +448,15 @@ impl WorkerSession {
         late
     }
 
-    /// How many transfers were numbered.
-    pub(super) fn transfers(&self) -> u64 {
-        self.state().transfers
+    /// The numbers of the next transfer and the next handle.
+    pub(super) fn numbers(&self) -> (u64, u64) {
+        let state = self.state();
+        (state.transfers, state.next)
+    }
+
+    /// Returns once the session is lost.
+    pub async fn gone(&self) {
+        self.sending.cancelled().await;
     }
 
     /// Why the session is lost, where it is.

@@ -41,6 +41,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use tokio::sync::oneshot;
+
+use crate::error::{Code, Error};
+
 pub use clock::{SystemClock, WallClock, WallTime};
 pub use compute::{Compute, Job, NoCompute, Refusal, RefusedJob};
 pub use disk::Disk;
@@ -93,6 +97,20 @@ impl World {
         task: impl Future<Output = ()> + Send + 'static,
     ) -> tokio::task::JoinHandle<()> {
         self.net.spawn(Box::pin(task))
+    }
+
+    /// Runs `task` to its end, also where whoever waits for it gives up.
+    pub async fn complete<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Result<T, Error> {
+        let (tell, told) = oneshot::channel();
+        self.spawn(async move {
+            // Nobody may wait any more.
+            drop(tell.send(task.await));
+        });
+        let ends = |_| Err(Error::new(Code::Cancelled, "the process is ending"));
+        told.await.unwrap_or_else(ends)
     }
 }
 

@@ -33,6 +33,7 @@ const ACCOUNT: u64 = 7;
 const ORIGIN: u64 = 8;
 const RESERVE: u64 = 9;
 const ABANDON: u64 = 10;
+const BEGIN: u64 = 11;
 /// Heads from here on run a prepared op.
 const RUN: u64 = 16;
 
@@ -60,6 +61,8 @@ pub const MOST_ACCOUNTS: usize = 64;
 /// Most places that a session names, and the longest name of one.
 pub const MOST_ORIGINS: u32 = 4096;
 pub const LONGEST_ORIGIN: usize = 512;
+/// Largest number that the first handle of a session may have.
+const MOST_NUMBER: u64 = 1 << 48;
 /// Most elements of an operand of integers.
 const MOST_INTEGERS: u64 = 1 << 10;
 
@@ -91,6 +94,10 @@ pub struct Holding {
 /// What a client tells.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
+    /// Handles are numbered from here on; the first of a session that follows a lost one, whose numbers are not used again.
+    Begin {
+        first: u64,
+    },
     Define(Definition),
     /// Runs a prepared op; its operands follow, see [`Reader::operand`].
     Run(u32),
@@ -304,6 +311,10 @@ impl Command {
                 put(out, RESERVE);
                 put(out, u64::from(*origin));
             }
+            Command::Begin { first } => {
+                put(out, BEGIN);
+                put(out, *first);
+            }
             Command::Abandon(handle) => {
                 put(out, ABANDON);
                 put(out, next.saturating_sub(*handle));
@@ -486,6 +497,13 @@ impl<'a> Reader<'a> {
                 origin: self.index(MOST_ORIGINS, "no such origin")?,
             },
             ABANDON => Command::Abandon(self.handle(next)?),
+            BEGIN => {
+                let first = self.varint()?;
+                if first > MOST_NUMBER {
+                    return Err(bad("handles are numbered beyond all that can be"));
+                }
+                Command::Begin { first }
+            }
             ORIGIN => {
                 let index = self.index(MOST_ORIGINS, "too many origins")?;
                 let place: String = self.coded()?;
@@ -610,6 +628,7 @@ mod tests {
         check_command(Command::Account { request: 1 }, 2);
         check_command(Command::Reserve { origin: 1 }, 2);
         check_command(Command::Abandon(0), 3);
+        check_command(Command::Begin { first: 300 }, 0);
         let error = Box::new(Error::new(Code::PeerLost, "x"));
         let mut out = Vec::new();
         let fail = Command::Fail { transfer: 9, error };

@@ -109,6 +109,7 @@ fn told() -> Vec<u8> {
         (take(None), 2),
         (Command::Reserve { origin }, 3),
         (Command::Abandon(3), 4),
+        (Command::Begin { first: 1 << 20 }, 0),
         (
             Command::Fail {
                 transfer: 300,

@@ -211,6 +211,28 @@ impl Core {
         first
     }
 
+    /// Numbers handles from `first` on.
+    pub fn begin(&mut self, first: Id) -> Result<()> {
+        if self.next > 0 {
+            let msg = "a session begins twice";
+            return Err(Error::new(Code::ProtocolViolation, msg));
+        }
+        self.next = first;
+        // Steps that want handles of the session before, which was lost.
+        let later = self.ahead.split_off(&first);
+        let lost = std::mem::replace(&mut self.ahead, later);
+        for (id, ahead) in lost {
+            self.wanted -= ahead.len();
+            for each in ahead {
+                if let Ahead::Lend(_, then) = each {
+                    let gone = Err(Arc::new(unknown(id)));
+                    self.effects.push(Effect::Step(then, gone));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Does what steps have wanted of handles that are made now.
     fn catch_up(&mut self, first: Id) {
         let later = self.ahead.split_off(&self.next);

@@ -205,6 +205,7 @@ impl Session {
                 state.ops.insert(index, defined);
             }
             Command::Run(_) => {}
+            Command::Begin { first } => state.core.begin(first)?,
             Command::Free(id) => state.core.free(id),
             Command::Give {
                 handle,

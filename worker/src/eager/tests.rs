@@ -350,6 +350,29 @@ fn two_steps_may_want_a_handle_that_is_not_made_yet() {
 }
 
 #[test]
+fn numbers_of_a_lost_session_are_nobodys() {
+    let mut b = Bench::new();
+    let (tell, told) = std::sync::mpsc::channel();
+    for id in [3, 5] {
+        let tell = tell.clone();
+        let then = Box::new(move |settled: Settled| tell.send((id, settled.is_ok())).unwrap());
+        b.core.lend(id, false, then);
+    }
+    b.core.begin(5).unwrap();
+    assert!(b.core.begin(9).is_err());
+    assert_eq!(b.literal(1.), 5);
+    for effect in b.core.effects() {
+        let Effect::Step(then, settled) = effect else {
+            panic!("not a step's");
+        };
+        then(settled);
+    }
+    drop(tell);
+    assert_eq!(told.iter().collect::<Vec<_>>(), [(3, false), (5, true)]);
+    b.check_code(3, Code::NotFound);
+}
+
+#[test]
 fn a_session_has_so_many_handles() {
     let mut core = Core::default();
     let many = || {
