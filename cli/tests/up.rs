@@ -210,7 +210,8 @@ fn a_cluster_that_cannot_start_leaves_nothing() {
 /// Each worker process that ran its part of a model and nothing else peaked as predicted, its base footprint apart.
 #[track_caller]
 fn check_memory(run: &serde_json::Value, status: &serde_json::Value) {
-    const NOISE: f64 = (4 << 20) as f64;
+    // What the transport may hold, both ways, or not: links are measured as well.
+    const NOISE: f64 = (8 << 20) as f64;
     for part in run["workers"].as_array().unwrap() {
         let members = status["members"].as_array().unwrap();
         let member = members.iter().find(|m| m["name"] == part["name"]).unwrap();

@@ -628,7 +628,7 @@ mod tests {
         check_command(Command::Account { request: 1 }, 2);
         check_command(Command::Reserve { origin: 1 }, 2);
         check_command(Command::Abandon(0), 3);
-        check_command(Command::Begin { first: 300 }, 0);
+        check_command(Command::Begin { first: 300 }, 3);
         let error = Box::new(Error::new(Code::PeerLost, "x"));
         let mut out = Vec::new();
         let fail = Command::Fail { transfer: 9, error };
