@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use convoke_common::admission::{self, bind_towards, lookup, reach};
 use convoke_common::detection::Detector;
-use convoke_common::error::{Code, Error, Result};
+use convoke_common::error::{Code, Error, Result, Site};
 use convoke_common::identity::{
     IdentityFiles, JoinToken, OwnIdentity, RevocationList, Role, TlsConfigs,
 };
@@ -186,8 +186,13 @@ impl Session {
         let watched = self.detector.watch(connection);
         let link = remote::dial_lane(&self.world, &self.hub, watched, name).await?;
         if link.peer().incarnation != p.incarnation {
-            let msg = format!("worker {} was restarted since the plan was made", p.name);
-            return Err(Error::new(Code::PeerLost, msg).advise("try again: a new plan will use it"));
+            let msg = format!("worker {} was restarted meanwhile", p.name);
+            let site = Site {
+                worker: Some(p.name.clone()),
+                ..Site::default()
+            };
+            let error = Error::new(Code::PeerLost, msg).at(site);
+            return Err(error.advise("try again: it is there under a new incarnation"));
         }
         Ok(link)
     }

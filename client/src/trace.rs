@@ -421,7 +421,7 @@ impl Trace {
             let kept = TensorType::new(DType::U8, vec![Dim::Const(0)]);
             let kept = state.function.add_value(format!("result{i}"), kept);
             state.function.nodes.push(Node {
-                name: format!("result {i}").into(),
+                name: format!("result {i} of {}", state.function.name).into(),
                 op: "HandleOut".into(),
                 attrs: Attrs::default(),
                 inputs: vec![Some(value), Some(number)],

@@ -73,6 +73,15 @@ pub enum Harm {
 }
 
 impl Harm {
+    /// Whether packets are lost, late, doubled or damaged because of it.
+    pub fn is_of_packets(self) -> bool {
+        use Harm::{Corrupt, Delay, Duplicate, Loss, Reorder};
+        matches!(
+            self,
+            Loss(_) | Delay(_) | Reorder(_) | Duplicate(_) | Corrupt(_)
+        )
+    }
+
     /// Where it stands in the table.
     pub fn row(self, target: Target) -> Row {
         match (self, target) {

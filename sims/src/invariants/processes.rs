@@ -2,7 +2,7 @@
 //! starts does not reach the coordinator; and nothing panics but the kernels that a scenario picked.
 
 use super::{Found, Invariant, View};
-use crate::faults::Harm;
+use crate::faults::{Harm, Injured};
 
 #[derive(Default)]
 pub(super) struct Processes {
@@ -28,7 +28,10 @@ impl Invariant for Processes {
             let alone = (why.starts_with("nobody answers")
                 || why.starts_with("lost contact with the coordinator"))
                 && view.separated(from, *at);
-            if !meant && !alone && !view.left.contains_key(host) {
+            // Of two calendars, the one that is off may be the other's.
+            let clock = |i: &Injured| matches!(i.harm, Harm::Clock(_));
+            let expired = why.contains("out of date") && view.injuries(from, *at).any(clock);
+            if !meant && !alone && !expired && !view.left.contains_key(host) {
                 found.say(format!("the process of {host} ended by itself: {why}"));
             }
         }

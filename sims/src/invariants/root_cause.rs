@@ -80,6 +80,8 @@ impl Case<'_> {
             && self.error.code == *code
         {
             return match self.is_eager() {
+                // Where all memory is taken, the function does not get as far as its op.
+                true if *code == Code::OutOfMemory && self.struck(Row::OutOfMemory) => None,
                 true => self.check_line(),
                 false => self.check_place(node),
             };

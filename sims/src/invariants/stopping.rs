@@ -6,13 +6,17 @@ use std::time::Duration;
 
 use super::{Found, Invariant, View};
 use crate::cluster::Host;
-use crate::faults::Harm;
+use crate::faults::{Harm, Injured};
 use crate::steps::{Key, Lease};
 use crate::trace::Kind;
 
 /// From the first error until the last participant has quiesced, kernels in between not counted: the way there, and a
 /// transport that has to resend now and then.
 const STOP: Duration = Duration::from_millis(1500);
+
+/// The same once packets are not lost, late or out of order any more: a transport waits longer each time that it resends
+/// in vain.
+const STOP_HARMED: Duration = Duration::from_secs(4);
 
 /// From the end of a step whose kernel hangs until the worker's process has ended: it is given 5 s to return, and says
 /// goodbye.
@@ -90,9 +94,17 @@ impl Stopping {
         let hangs = view
             .injuries(since, view.now)
             .any(|i| i.harm == Harm::Hang && i.host == *host);
+        let concerns = |i: &Injured| lease.participants.contains(&i.host);
+        let harmed = view
+            .injuries(since.saturating_sub(STOP), view.now)
+            .filter(|i| i.harm.is_of_packets() && concerns(i));
+        let (since, way) = match harmed.map(|i| i.until.unwrap_or(view.now)).max() {
+            Some(until) => (since.max(until), STOP_HARMED),
+            None => (since, STOP),
+        };
         let kernels = view.kernel(since, view.now);
         // Kernels of other steps may come first: one job runs at a time.
-        let bound = if hangs { WEDGED } else { STOP + 12 * kernels };
+        let bound = if hangs { WEDGED } else { way + 12 * kernels };
         match view.now.saturating_sub(since) > bound {
             true => Look::Late(*host),
             false => Look::Wait,

@@ -639,6 +639,27 @@ impl Core {
         Ok(())
     }
 
+    /// Why a transfer failed that was not announced yet.
+    pub fn early_failure(&self, from: &Peer, transfer: u64) -> Option<Error> {
+        match self.early.get(&(transfer, from.name.clone())) {
+            Some((peer, Early::Failed(error))) if peer == from => Some(error.clone()),
+            _ => None,
+        }
+    }
+
+    /// A transfer that was not announced yet has failed.
+    pub fn fail_early(&mut self, from: &Peer, transfer: u64, error: Error) {
+        let key = (transfer, from.name.clone());
+        self.early.insert(key, (from.clone(), Early::Failed(error)));
+    }
+
+    /// Where a transfer that is expected was issued.
+    pub fn origin_of(&self, transfer: u64) -> u32 {
+        let id = self.expected.get(&transfer).map(|e| e.id);
+        id.and_then(|id| self.handles.get(&id))
+            .map_or(0, |h| h.origin)
+    }
+
     /// A transfer has arrived, or failed.
     pub fn end(&mut self, from: &Peer, transfer: u64, result: Result<Tensor>) {
         match self.expected.get(&transfer) {

@@ -169,6 +169,6 @@ impl Eager for Sessions {
 
     fn lost(&self, peer: &Peer, error: &Error) {
         self.end_closed();
-        self.all().iter().for_each(|s| s.lost(peer, error));
+        self.all().iter().for_each(|s| s.lost(peer, error.clone()));
     }
 }

@@ -46,6 +46,9 @@ const DELIVERY: Duration = Duration::from_micros(200);
 const TURN: usize = 256;
 /// Bytes of a value within an op that are not counted: all ops of a window can have as many.
 const UNCOUNTED: usize = 1 << 10;
+/// What the client calls a value that it sends, and a tensor's move, in errors.
+const PUT: &str = "put";
+const TO: &str = "to";
 /// Most entries of an account.
 const MOST_HELD: usize = 256;
 
@@ -179,7 +182,11 @@ impl Session {
                         Defined::Ready(prepared) => {
                             match full {
                                 None => state.core.run(prepared, operands),
-                                Some(e) => state.core.refuse(prepared.origin, prepared.outputs, e),
+                                Some(e) => {
+                                    let e =
+                                        self.issued(&state, e, prepared.op.name, prepared.origin);
+                                    state.core.refuse(prepared.origin, prepared.outputs, e);
+                                }
                             }
                             self.run_brief(&mut state, &mut left);
                         }
@@ -220,13 +227,22 @@ impl Session {
                 origin,
             } => {
                 let from = self.peer(state, peer)?;
+                let failed = state.core.early_failure(&from, transfer);
+                if let Some(failed) = failed {
+                    let op = if peer == 0 { PUT } else { TO };
+                    let located = self.issued(state, failed, op, origin);
+                    state.core.fail_early(&from, transfer, located);
+                }
                 state.core.take(from, transfer, dtype, shape, origin);
             }
             Command::Reserve { origin } => state.core.reserve(origin),
             Command::Abandon(id) => state.core.abandon(id),
             Command::Literal { tensor, origin } => match self.own(&tensor) {
                 Ok(own) => state.core.literal(own, origin),
-                Err(error) => state.core.refuse(origin, 1, error),
+                Err(error) => {
+                    let error = self.issued(state, error, PUT, origin);
+                    state.core.refuse(origin, 1, error);
+                }
             },
             Command::Peer { index, participant } => {
                 let named = Named {
@@ -276,7 +292,17 @@ impl Session {
         if let Some(bytes) = own.as_mut().ok().and_then(|t| t.bytes_mut()) {
             bytes.copy_from_slice(value.bytes());
         }
-        own.map_err(|e| e.at(self.engine.place()))
+        own
+    }
+
+    /// An error with where the program issued what failed.
+    fn issued(&self, state: &State, error: Error, op: &str, origin: u32) -> Error {
+        let mut error = error.at(self.engine.place());
+        if let Some(site) = error.site.as_mut().filter(|s| s.origin.is_none()) {
+            site.op.get_or_insert_with(|| op.to_owned());
+            site.origin = state.origins.get(&origin).map(|o| o.to_string());
+        }
+        error
     }
 
     fn peer(&self, state: &State, index: u32) -> Result<Peer> {
@@ -422,7 +448,7 @@ impl Session {
             self.send(&link, transfer, tensor);
             // Whoever told of its end may have done so before.
             if link.is_closed() {
-                self.lost(&to, &link.lost());
+                self.lost(&to, link.lost());
             }
             return;
         }
@@ -452,7 +478,7 @@ impl Session {
                 drop(state);
                 // Whoever told of its end may have done so before.
                 if link.is_closed() {
-                    self.lost(link.peer(), &link.lost());
+                    self.lost(link.peer(), link.lost());
                 }
                 let send = |(transfer, tensor)| self.send(&link, transfer, tensor);
                 waiting.into_iter().for_each(send);
@@ -583,6 +609,9 @@ impl Session {
     /// A transfer has arrived, or failed.
     pub fn arrived(&self, from: &Peer, n: u64, result: Result<convoke_common::Tensor>) {
         let mut state = self.state();
+        let op = if *from == self.owner { PUT } else { TO };
+        let origin = state.core.origin_of(n);
+        let result = result.map_err(|e| self.issued(&state, e, op, origin));
         state.core.end(from, n, result);
         let mut left = DELIVERY;
         self.run_brief(&mut state, &mut left);
@@ -616,12 +645,16 @@ impl Session {
     }
 
     /// A link to a peer ended.
-    pub fn lost(&self, peer: &Peer, error: &Error) {
+    pub fn lost(&self, peer: &Peer, mut error: Error) {
+        // The client, whom it is told, may have contact with the peer.
+        if let Some(me) = self.engine.place().worker {
+            error.message = format!("{me} {}", error.message);
+        }
         let mut state = self.state();
         // What was to come by another link to it still does; of the rest its sender tells.
         let node = self.node.upgrade();
         if node.is_none_or(|n| n.hub.link(peer).is_none()) {
-            state.core.lost(peer, error);
+            state.core.lost(peer, &error);
         }
         // What was on its way there may not have arrived, and the peer may not know that it comes; the client does.
         let named = state.peers.iter_mut();

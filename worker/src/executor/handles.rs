@@ -73,6 +73,18 @@ impl Executor {
         }
     }
 
+    /// Where a node of a step is.
+    pub(super) fn site_of(&self, node: u32) -> convoke_common::Site {
+        let node = &self.installed.nodes()[node as usize];
+        let site = site(node, declared(&self.installed.program, node));
+        convoke_common::Site {
+            node: site.node,
+            op: site.op,
+            operands: site.operands,
+            ..self.place()
+        }
+    }
+
     fn lent(&self, n: u64, node: u32, settled: Settled) {
         let launched = &self.installed.nodes()[node as usize];
         let mut after = After::default();

@@ -421,7 +421,7 @@ impl Executor {
                 }
                 Some(HandleOp::Fill) => {
                     let filled = self.fill(n, node, &inputs);
-                    filled.map_err(|e| Some(e.at(self.place())))
+                    filled.map_err(|e| Some(e.at(self.site_of(node))))
                 }
                 None => self.launch(node, inputs, &flag),
             };
