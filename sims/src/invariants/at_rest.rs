@@ -47,6 +47,9 @@ fn of_worker(host: Host, status: &WorkerStatus, left: &mut Vec<String>) {
     if status.live_steps > 0 {
         left.push(format!("{host}: {} live steps", status.live_steps));
     }
+    if status.live_handles > 0 {
+        left.push(format!("{host}: {} live handles", status.live_handles));
+    }
     for (account, bytes) in &status.memory_used {
         // Both are held for the worker's life.
         let lasting = matches!(account, Account::Base | Account::Windows);
