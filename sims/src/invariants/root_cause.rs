@@ -188,7 +188,8 @@ impl Case<'_> {
     /// Who lost contact: the worker that said so, else this client.
     fn reporter(&self) -> Host {
         let said = self.error.message.split_once(" lost contact with ");
-        said.and_then(|(name, _)| worker(name)).unwrap_or(self.me())
+        let name = |(name, _): (&'_ str, _)| worker(name.trim_start_matches("worker "));
+        said.and_then(name).unwrap_or(self.me())
     }
 
     fn is_late(&self) -> bool {
