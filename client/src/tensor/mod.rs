@@ -288,7 +288,8 @@ impl Tensor {
         self.worker().map(|w| Device(w.clone()))
     }
 
-    /// Inside a function's trace: the op that makes it runs on this device. Elsewhere as [`Tensor::to`].
+    /// Inside a function's trace: the op that makes it runs on this device; an operand of the function is where it was
+    /// put, and cannot be. Elsewhere as [`Tensor::to`].
     #[track_caller]
     pub fn on(&self, device: &Device) -> Result<Tensor> {
         match self.traced() {
