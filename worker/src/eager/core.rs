@@ -12,21 +12,21 @@
 //! 3. A handle that was dropped frees its tensor as soon as nothing that was issued before needs it.
 //! 4. What arrives without having been announced is bounded, in number and by the size of what shares a lane.
 
+mod transfers;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
+use convoke_common::Tensor;
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::{DType, Shape, Tensor};
 use convoke_rendezvous::Peer;
 use convoke_rendezvous::eager::wire::{MOST_HANDLES, Operand, Report};
-use convoke_rendezvous::frame::TensorHeader;
-use convoke_rendezvous::hub::Refused;
 use slab::Slab;
 use smallvec::SmallVec;
-use tokio::sync::oneshot;
 
+use self::transfers::{Early, Expected};
 use super::prepared::Prepared;
 use crate::cpu::{Inputs, Outputs};
 
@@ -118,25 +118,6 @@ impl Ord for Run {
     fn cmp(&self, other: &Run) -> std::cmp::Ordering {
         self.first.cmp(&other.first)
     }
-}
-
-/// A transfer that was announced.
-struct Expected {
-    from: Peer,
-    id: Id,
-    dtype: DType,
-    shape: Option<Shape>,
-    claimed: bool,
-}
-
-/// A transfer that was not announced yet.
-enum Early {
-    /// Its bytes are coming.
-    Claimed(DType, Shape),
-    Here(Tensor),
-    Failed(Error),
-    /// Its sender is held up until it is announced.
-    Held(oneshot::Sender<()>),
 }
 
 /// What follows outside the session.
@@ -536,175 +517,6 @@ impl Core {
         self.effects.push(Effect::Step(then, settled));
     }
 
-    /// A new handle that a peer fills.
-    pub fn take(
-        &mut self,
-        from: Peer,
-        transfer: u64,
-        dtype: DType,
-        shape: Option<Shape>,
-        origin: u32,
-    ) {
-        let id = self.make(origin, 1);
-        self.announced = self.announced.max(transfer.saturating_add(1));
-        let early = self.early.remove(&(transfer, from.name.clone()));
-        // Numbers ascend: what is below was for a session before this one, and whoever holds it up may go on.
-        self.early = self.early.split_off(&(self.announced, String::new()));
-        let mut expected = Expected {
-            from,
-            id,
-            dtype,
-            shape,
-            claimed: false,
-        };
-        match early.filter(|(peer, _)| *peer == expected.from) {
-            Some((_, Early::Here(t))) => {
-                let fits = expected.check(t.dtype(), t.shape());
-                self.took(transfer, id, fits.map(|()| t));
-            }
-            Some((_, Early::Failed(error))) => self.took(transfer, id, Err(error)),
-            Some((_, Early::Claimed(dtype, shape))) => match expected.check(dtype, &shape) {
-                Ok(()) => {
-                    expected.claimed = true;
-                    self.expected.insert(transfer, expected);
-                }
-                Err(error) => self.took(transfer, id, Err(error)),
-            },
-            Some((_, Early::Held(go))) => {
-                self.expected.insert(transfer, expected);
-                // The link that holds it up may be gone.
-                let _ = go.send(());
-            }
-            None => {
-                self.expected.insert(transfer, expected);
-            }
-        }
-    }
-
-    fn took(&mut self, transfer: u64, id: Id, result: Result<Tensor>) {
-        self.resolved += 1;
-        self.reports.push(Report::Took { transfer });
-        match &result {
-            Ok(t) => {
-                let (handle, shape) = (id, t.shape().into());
-                self.reports.push(Report::Shape { handle, shape });
-            }
-            Err(error) => self.tell_failure(id, error),
-        }
-        self.settle(id, result.map_err(Arc::new));
-    }
-
-    /// Whether it can be said of a transfer if it is expected; else who is told when it can.
-    pub fn foreseen(&mut self, from: &Peer, transfer: u64) -> Option<oneshot::Receiver<()>> {
-        if self.expected.contains_key(&transfer) || transfer < self.announced {
-            return None;
-        }
-        let key = (transfer, from.name.clone());
-        if self.early.len() >= MOST_EARLY || self.early.contains_key(&key) {
-            return None;
-        }
-        let (go, held) = oneshot::channel();
-        self.early.insert(key, (from.clone(), Early::Held(go)));
-        Some(held)
-    }
-
-    /// A transfer begins to arrive.
-    pub fn claim(&mut self, from: &Peer, h: &TensorHeader) -> Result<(), Refused> {
-        let transfer = h.key.n;
-        if let Some(expected) = self.expected.get_mut(&transfer) {
-            if expected.from != *from {
-                return Err(Refused::WrongSource);
-            }
-            if std::mem::replace(&mut expected.claimed, true) {
-                return Err(Refused::Duplicate);
-            }
-            let fits = expected.check(h.dtype, &h.shape);
-            return fits.map_err(|error| {
-                self.end(from, transfer, Err(error));
-                Refused::WrongTensor
-            });
-        }
-        if transfer < self.announced {
-            return Err(Refused::StaleStep);
-        }
-        let key = (transfer, from.name.clone());
-        match self.early.get(&key) {
-            Some((_, Early::Held(_))) => {}
-            Some(_) => return Err(Refused::Duplicate),
-            None if self.early.len() >= MOST_EARLY => return Err(Refused::AheadOfWindow),
-            None => {}
-        }
-        let early = Early::Claimed(h.dtype, h.shape.clone());
-        self.early.insert(key, (from.clone(), early));
-        Ok(())
-    }
-
-    /// Why a transfer failed that was not announced yet.
-    pub fn early_failure(&self, from: &Peer, transfer: u64) -> Option<Error> {
-        match self.early.get(&(transfer, from.name.clone())) {
-            Some((peer, Early::Failed(error))) if peer == from => Some(error.clone()),
-            _ => None,
-        }
-    }
-
-    /// A transfer that was not announced yet has failed.
-    pub fn fail_early(&mut self, from: &Peer, transfer: u64, error: Error) {
-        let key = (transfer, from.name.clone());
-        self.early.insert(key, (from.clone(), Early::Failed(error)));
-    }
-
-    /// Where a transfer that is expected was issued.
-    pub fn origin_of(&self, transfer: u64) -> u32 {
-        let id = self.expected.get(&transfer).map(|e| e.id);
-        id.and_then(|id| self.handles.get(&id))
-            .map_or(0, |h| h.origin)
-    }
-
-    /// A transfer has arrived, or failed.
-    pub fn end(&mut self, from: &Peer, transfer: u64, result: Result<Tensor>) {
-        match self.expected.get(&transfer) {
-            Some(expected) if expected.from == *from => {
-                let id = expected.id;
-                self.expected.remove(&transfer);
-                self.took(transfer, id, result);
-            }
-            Some(_) => {}
-            None if transfer < self.announced => {}
-            None => {
-                let key = (transfer, from.name.clone());
-                if self.early.len() < MOST_EARLY || self.early.contains_key(&key) {
-                    let early = match result {
-                        Ok(t) => Early::Here(t),
-                        Err(e) => Early::Failed(e),
-                    };
-                    self.early.insert(key, (from.clone(), early));
-                }
-            }
-        }
-    }
-
-    /// The client says that a transfer does not come.
-    pub fn fail(&mut self, transfer: u64, error: Error) {
-        let from = self.expected.get(&transfer).map(|e| e.from.clone());
-        if let Some(from) = from {
-            self.end(&from, transfer, Err(error));
-        }
-    }
-
-    /// A link to `peer` ended: what it was to bring does not come.
-    pub fn lost(&mut self, peer: &Peer, error: &Error) {
-        let of_peer = self.expected.iter().filter(|(_, e)| e.from == *peer);
-        let transfers: Vec<u64> = of_peer.map(|(t, _)| *t).collect();
-        for transfer in transfers {
-            self.end(peer, transfer, Err(error.clone()));
-        }
-        for (from, early) in self.early.values_mut() {
-            if from == peer && !matches!(early, Early::Here(_)) {
-                *early = Early::Failed(error.clone());
-            }
-        }
-    }
-
     /// What follows outside, in the order it was decided.
     pub fn effects(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.effects)
@@ -741,21 +553,6 @@ impl Core {
             }
         }
         held
-    }
-}
-
-impl Expected {
-    fn check(&self, dtype: DType, shape: &[usize]) -> Result<()> {
-        let fits = dtype == self.dtype && self.shape.as_ref().is_none_or(|s| s[..] == *shape);
-        if fits {
-            return Ok(());
-        }
-        let msg = format!(
-            "{dtype}{shape:?} arrived where {}{:?} was announced",
-            self.dtype,
-            self.shape.as_deref().unwrap_or(&[])
-        );
-        Err(Error::new(Code::ProtocolViolation, msg))
     }
 }
 
