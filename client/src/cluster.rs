@@ -94,7 +94,7 @@ async fn join(
     let session = session.await?;
     net.serves(&session.endpoint);
     let cluster = Cluster {
-        eager: Sessions::new(session.clone()),
+        eager: Sessions::new(session.clone(), &net),
         session,
         #[cfg(feature = "embedded")]
         embedded: None,

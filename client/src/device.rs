@@ -11,9 +11,11 @@ use std::task::{Context, Poll};
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::graph::Attrs;
 use convoke_common::program::Participant;
+use convoke_rendezvous::eager::wire::INLINE;
 
 use crate::cluster::Cluster;
 use crate::eager::WorkerSession;
+use crate::eager::direct::Line;
 use crate::host::ToHost;
 use crate::tensor::{Operand, Placed, Tensor, apply};
 
@@ -116,6 +118,11 @@ impl Device {
     pub fn put(&self, value: impl ToHost) -> Result<Tensor> {
         let tensor = value.to_host()?;
         let at = Location::caller();
+        let small = tensor.byte_len() <= INLINE;
+        let line = self.0.line().filter(|_| small);
+        if let Some(here) = line.and_then(|line| line.put(&tensor, at)) {
+            return Ok(Tensor::made_here(&self.0, here, Placed::Explicit, at));
+        }
         let id = self.0.put(&tensor, at)?;
         let ty = (tensor.dtype(), tensor.shape().into());
         Ok(Tensor::remote(&self.0, id, ty, Placed::Explicit, at))
@@ -152,9 +159,20 @@ impl Device {
     pub async fn memory(&self) -> Result<Vec<Held>> {
         let answer = self.0.account()?.await;
         let lost = || Error::lost(self.worker(), "the session ended");
-        let held = answer.map_err(|_| lost())?.into_iter();
+        let mut all = answer.map_err(|_| lost())?;
+        // What the worker knows nothing of is counted here.
+        for here in self.0.line().map(Line::account).unwrap_or_default() {
+            match all.iter_mut().find(|h| h.origin == here.origin) {
+                Some(there) => {
+                    there.handles += here.handles;
+                    there.bytes += here.bytes;
+                }
+                None => all.push(here),
+            }
+        }
+        all.sort_by_key(|h| std::cmp::Reverse(h.bytes));
         let device = self.name();
-        let held = held.map(|h| Held {
+        let held = all.into_iter().map(|h| Held {
             device: device.clone(),
             origin: h.origin,
             handles: h.handles,
@@ -230,7 +248,7 @@ impl Cluster {
     }
 
     fn device_of(&self, worker: &Participant) -> Device {
-        Device(self.eager.at(worker, &self.net))
+        Device(self.eager.at(worker))
     }
 
     /// The devices of all workers that are there now, in order of their names.

@@ -65,7 +65,7 @@ impl Embedded {
         let (session, parts) = net.run(start(world, self, threads)).await?;
         net.serves(&session.endpoint);
         let cluster = Cluster {
-            eager: Sessions::new(session.clone()),
+            eager: Sessions::new(session.clone(), &net),
             session,
             embedded: Some(Arc::new(parts)),
             net,

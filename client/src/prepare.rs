@@ -5,14 +5,17 @@
 
 use std::fmt;
 use std::panic::Location;
+use std::sync::{Arc, OnceLock};
 
 use convoke_common::error::{Code, Error, Result, Site};
 use convoke_common::graph::{Function, Literal, ValueId};
 use convoke_common::{DType, Shape, Tensor as HostTensor, ops};
+use convoke_rendezvous::eager::direct::Inputs;
 use convoke_rendezvous::eager::wire;
 use smallvec::SmallVec;
 
 use crate::device::{Device, enter};
+use crate::eager::direct::{Issued, Known};
 use crate::eager::{Issue, Key, Slot};
 use crate::tensor::{Operand, Placed, Tensor, issue};
 use crate::trace::{self, Body, Trace};
@@ -33,6 +36,8 @@ pub struct PreparedOp {
     device: Device,
     key: Key,
     slot: Slot,
+    /// Where the worker is in this process, how it runs there.
+    known: OnceLock<Arc<Known>>,
     /// Of what it is issued with.
     operands: Vec<(DType, Shape)>,
     sources: Vec<Source>,
@@ -151,6 +156,7 @@ impl Device {
             device: self.clone(),
             key,
             slot: Slot::default(),
+            known: OnceLock::new(),
             operands: types?,
             sources: sources(body, self, at)?,
             made: (ty.dtype, shape.as_slice().into()),
@@ -166,6 +172,9 @@ impl PreparedOp {
         self.fits(operands, Location::caller())?;
         if trace::current().is_some() || operands.iter().any(|t| t.traced().is_some()) {
             return self.trace(operands);
+        }
+        if let Some(made) = self.here(operands) {
+            return Ok(made);
         }
         let at = self.key.origin;
         // Held until the op is issued: dropping a moved operand frees it.
@@ -185,11 +194,7 @@ impl PreparedOp {
                 }
             };
             let moved = tensor.moved(&self.device, at)?;
-            given.push(
-                moved
-                    .id()
-                    .map_or(wire::Operand::Absent, wire::Operand::Handle),
-            );
+            given.push(wire::Operand::Handle(moved.id()?));
             here.push(moved);
         }
         let id = self.device.0.issue(&Issue {
@@ -206,6 +211,37 @@ impl PreparedOp {
             Placed::Explicit,
             at,
         ))
+    }
+
+    /// Its result, where it runs on this thread.
+    fn here(&self, operands: &[&Tensor]) -> Option<Tensor> {
+        let line = self.device.0.line()?;
+        let mut inputs = Inputs::new();
+        for source in &self.sources {
+            inputs.push(match source {
+                Source::Given(i) => Some(operands[*i].here_on(&self.device.0)?),
+                Source::Bound(t) => Some(t.here_on(&self.device.0)?),
+                Source::Value(t) => Some(t.clone()),
+                Source::Absent => None,
+            });
+        }
+        let known = match self.known.get() {
+            Some(known) => known,
+            None => {
+                let issued = Issued {
+                    op: self.key.op,
+                    attrs: &self.key.attrs,
+                    outputs: 1,
+                    origin: self.key.origin,
+                };
+                let found = line.find(&issued, &self.key.operands)?;
+                self.known.get_or_init(|| found)
+            }
+        };
+        let made = line.run(known, inputs)?.into_iter().next()?;
+        let here = line.keep(known, made);
+        let (device, at) = (&self.device.0, self.key.origin);
+        Some(Tensor::made_here(device, here, Placed::Explicit, at))
     }
 
     /// As an op of the function that is being traced.

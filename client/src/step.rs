@@ -83,9 +83,10 @@ impl Compiled {
                 }
             };
             let numbers = all.iter().map(|t| t.id());
-            let numbers = numbers.chain(results.iter().map(|r| Some(r.id)));
-            let inputs: Option<Vec<_>> = numbers.map(|n| n.map(HostTensor::scalar)).collect();
-            let inputs = inputs.ok_or_else(|| Error::internal("an operand without a number"))?;
+            let numbers = numbers.chain(results.iter().map(|r| Ok(r.id)));
+            let inputs: Vec<_> = numbers
+                .map(|n| n.map(HostTensor::scalar))
+                .collect::<Result<_>>()?;
             let deadline = attempts.deadline();
             // From here on the step may have taken them.
             given.iter().for_each(|p| p.give(call.at));
@@ -130,7 +131,7 @@ impl Compiled {
                 FetchFrom::Param(_) => None,
             };
             let worker = worker.ok_or_else(|| Error::internal("a result without a worker"))?;
-            let session = cluster.eager.at(worker, &cluster.net);
+            let session = cluster.eager.at(worker);
             let id = session.reserve(call.at);
             let id = id.map_err(|e| Failed::of_step(e, vec![named(worker)]))?;
             let dims = ty.shape.iter().map(|d| d.substitute(call.axes));

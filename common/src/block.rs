@@ -7,6 +7,7 @@
 use std::any::Any;
 use std::ffi::c_void;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::offsets::Offsets;
@@ -152,6 +153,8 @@ impl Drop for Block {
 pub struct Region {
     memory: Block,
     offsets: Mutex<Offsets>,
+    /// Bytes that were asked for and not given back.
+    asked: AtomicU64,
 }
 
 impl Region {
@@ -160,6 +163,7 @@ impl Region {
         let memory = Block::covered(len, cover)?;
         Ok(Arc::new(Region {
             offsets: Mutex::new(Offsets::new(len as u64)),
+            asked: AtomicU64::new(0),
             memory,
         }))
     }
@@ -173,9 +177,15 @@ impl Region {
         self.offsets().used()
     }
 
+    /// Bytes of the blocks themselves.
+    pub fn asked(&self) -> u64 {
+        self.asked.load(Ordering::Relaxed)
+    }
+
     /// A block of `len` bytes, of unspecified content, where there is room for it.
     pub fn block(self: &Arc<Self>, len: usize) -> Option<Block> {
         let offset = self.offsets().take(len as u64)?;
+        self.asked.fetch_add(len as u64, Ordering::Relaxed);
         // SAFETY: `Offsets` handed out `offset..offset + len`, which lies inside the region and is nobody else's
         // until it is given back. Nobody else forms references to those bytes: `memory` itself is never read.
         let ptr = unsafe { self.memory.ptr.add(offset as usize) };
@@ -188,6 +198,7 @@ impl Region {
     }
 
     fn give(&self, offset: u64, len: usize) {
+        self.asked.fetch_sub(len as u64, Ordering::Relaxed);
         self.offsets().give(offset, len as u64);
     }
 }

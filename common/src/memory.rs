@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
@@ -162,10 +162,14 @@ fn release(ledger: &Ledger, account: Account, bytes: u64) {
     ledger.freed.notify_waiters();
 }
 
+/// Bytes up to which the tensors of a pool without a base share a reservation, and what they share.
+const SMALL: usize = 4 << 10;
+const SHARED: usize = 64 << 10;
+
 /// Makes tensors within a reservation and uses its memory again and again.
 ///
 /// The base reservation is held while the pool or any of its tensors lives; what goes beyond it is reserved tensor by
-/// tensor.
+/// tensor. A pool without a base has small tensors share reservations, each held while any of its tensors lives.
 #[derive(Clone)]
 pub struct Pool(Arc<Inner>);
 
@@ -173,8 +177,26 @@ struct Inner {
     ledger: Ledger,
     account: Account,
     base: Option<Arc<Region>>,
-    /// Bytes of living tensors beyond the base.
+    small: Mutex<Small>,
+    /// Bytes of living tensors beyond the base, but for the small ones.
     beyond: Arc<AtomicU64>,
+}
+
+/// Regions of small tensors.
+#[derive(Default)]
+struct Small {
+    /// Where the next one is cut from.
+    current: Weak<Region>,
+    all: Vec<Weak<Region>>,
+}
+
+impl Small {
+    /// A region that has room for many, where there is one.
+    fn roomy(&mut self) -> Option<Arc<Region>> {
+        self.all.retain(|region| region.strong_count() > 0);
+        let mut all = self.all.iter().filter_map(Weak::upgrade);
+        all.find(|region| region.used() <= SHARED as u64 / 2)
+    }
 }
 
 /// Covers one tensor beyond the base.
@@ -202,6 +224,7 @@ impl Pool {
             base: (base > 0).then(region).transpose()?,
             ledger: ledger.clone(),
             account,
+            small: Mutex::default(),
             beyond: Arc::default(),
         })))
     }
@@ -209,11 +232,36 @@ impl Pool {
     /// A tensor whose elements are unspecified.
     pub fn tensor(&self, dtype: DType, shape: &[usize]) -> Result<Tensor> {
         let len = Tensor::size_of(dtype, shape)?;
-        let block = match self.0.base.as_ref().and_then(|region| region.block(len)) {
+        let cut = match &self.0.base {
+            Some(region) => region.block(len),
+            None if len <= SMALL => self.small(len),
+            None => None,
+        };
+        let block = match cut {
             Some(block) => block,
             None => self.beyond(len)?,
         };
         Ok(Tensor::from_block(dtype, shape, block))
+    }
+
+    /// A block that shares its reservation; none where that is more than is left.
+    fn small(&self, len: usize) -> Option<Block> {
+        let mut small = self.0.small.lock().unwrap_or_else(PoisonError::into_inner);
+        let current = small.current.upgrade();
+        if let Some(block) = current.and_then(|region| region.block(len)) {
+            return Some(block);
+        }
+        let region = match small.roomy() {
+            Some(region) => region,
+            None => {
+                let cover = self.0.ledger.reserve(self.0.account, SHARED as u64).ok()?;
+                let region = Region::new(SHARED, Box::new(cover)).ok()?;
+                small.all.push(Arc::downgrade(&region));
+                region
+            }
+        };
+        small.current = Arc::downgrade(&region);
+        region.block(len)
     }
 
     fn beyond(&self, len: usize) -> Result<Block> {
@@ -227,7 +275,10 @@ impl Pool {
     /// Bytes of living tensors.
     pub fn live_bytes(&self) -> u64 {
         let base = self.0.base.as_ref().map_or(0, |region| region.used());
-        base + self.0.beyond.load(Ordering::Relaxed)
+        let small = self.0.small.lock().unwrap_or_else(PoisonError::into_inner);
+        let regions = small.all.iter().filter_map(Weak::upgrade);
+        let small: u64 = regions.map(|region| region.asked()).sum();
+        base + small + self.0.beyond.load(Ordering::Relaxed)
     }
 }
 
@@ -269,5 +320,35 @@ mod tests {
         assert_eq!(l.total_and_peak().0, 1024);
         drop(b);
         assert_eq!(l.total_and_peak().0, 0);
+    }
+
+    #[test]
+    fn small_tensors_share_reservations_that_end_with_them() {
+        let shared = SHARED as u64;
+        let l = Ledger::new("w0", 5 * shared);
+        let p = Pool::new(&l, Account::Handles, 0).unwrap();
+        let small = || p.tensor(DType::U8, &[100]).unwrap();
+        let (a, b) = (small(), small());
+        assert_eq!((l.total_and_peak().0, p.live_bytes()), (shared, 200));
+        drop(a);
+        assert_eq!((l.total_and_peak().0, p.live_bytes()), (shared, 100));
+        let large = p.tensor(DType::U8, &[SMALL + 1]).unwrap();
+        assert_eq!(l.total_and_peak().0, shared + SMALL as u64 + 1);
+        drop((b, large));
+        assert_eq!((l.total_and_peak().0, p.live_bytes()), (0, 0));
+        // One of each region is kept: their holes are filled before there is another.
+        let mut kept = Vec::new();
+        for _ in 0..3 {
+            let mut all: Vec<Tensor> = (0..SHARED / 128 - 3).map(|_| small()).collect();
+            kept.extend(all.pop());
+        }
+        assert_eq!(l.total_and_peak().0, shared);
+        // More than is left is reserved one by one.
+        let rest = l.reserve(Account::Leases, 4 * shared - 500).unwrap();
+        let mut full: Vec<Tensor> = (0..SHARED / 128 - 3).map(|_| small()).collect();
+        full.extend((0..5).map(|_| small()));
+        assert!(p.tensor(DType::U8, &[100]).is_err());
+        drop((rest, full, kept));
+        assert_eq!((l.total_and_peak().0, p.live_bytes()), (0, 0));
     }
 }

@@ -20,7 +20,7 @@ use convoke_common::ids::{LeaseId, ParticipantIx, StepKey};
 use convoke_common::mutant;
 use dashmap::DashMap;
 
-use crate::eager::Eager;
+use crate::eager::{Direct, Eager};
 use crate::frame::{Frame, TensorHeader};
 use crate::lease::{Lease, Peer};
 use crate::link::Link;
@@ -165,6 +165,11 @@ impl Hub {
                 Ok(())
             }
         }
+    }
+
+    /// Where a client in this process runs brief ops.
+    pub(crate) fn direct(&self, from: &Peer) -> Option<Arc<dyn Direct>> {
+        self.eager()?.direct(from)
     }
 
     /// Returns once it can be said of a tensor of an eager session whether it is expected: it may overtake the command

@@ -16,7 +16,7 @@ use convoke_common::ids::StepKey;
 use convoke_common::rpc::LinkStatus;
 use tokio_util::sync::CancellationToken;
 
-use crate::eager::{Batches, bodies};
+use crate::eager::{Batches, Direct, bodies};
 use crate::frame::{Frame, TensorHeader};
 use crate::hub::Hub;
 use crate::lease::Peer;
@@ -139,6 +139,14 @@ impl Link {
                 batching.delivering = false;
             }
             Link::Remote(r) => r.ready(source.clone()),
+        }
+    }
+
+    /// Where brief ops run on the calling thread, over a local link to a worker.
+    pub fn direct(&self) -> Option<Arc<dyn Direct>> {
+        match self {
+            Link::Local { me, hub, .. } => hub.upgrade()?.direct(me),
+            Link::Remote(_) => None,
         }
     }
 

@@ -5,6 +5,7 @@
 //! 2. A fetch ends: with its tensor, or with why it does not come.
 //! 3. A move is known here until its destination has taken it, so that either end's loss ends it at the other.
 
+pub(crate) mod direct;
 mod prepared;
 mod session;
 
@@ -63,11 +64,14 @@ struct Member {
     worker: Participant,
     /// The custom ops that it has kernels for.
     ops: Vec<CustomOp>,
+    /// Measured floating-point operations per second.
+    flops: f64,
 }
 
 /// The sessions of a client.
 pub(crate) struct Sessions {
     pub session: Arc<Session>,
+    net: NetThread,
     /// By the worker's process.
     workers: Mutex<BTreeMap<(String, Incarnation), Arc<WorkerSession>>>,
     /// Who was there when it was last asked.
@@ -76,9 +80,10 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    pub fn new(session: Arc<Session>) -> Arc<Sessions> {
+    pub fn new(session: Arc<Session>, net: &NetThread) -> Arc<Sessions> {
         let sessions = Arc::new(Sessions {
             session,
+            net: net.clone(),
             workers: Mutex::default(),
             members: RwLock::default(),
             fetches: Mutex::default(),
@@ -113,6 +118,7 @@ impl Sessions {
                     address: m.address.clone(),
                 },
                 ops: m.ops.clone(),
+                flops: m.flops,
             })
             .collect();
         members.sort_by(|a, b| a.worker.name.cmp(&b.worker.name));
@@ -161,9 +167,22 @@ impl Sessions {
         )
     }
 
+    /// The session at the fastest worker, as measured, that has a kernel of a custom op as it is defined here.
+    pub fn fastest_with(self: &Arc<Self>, def: &OpDef) -> Option<Arc<WorkerSession>> {
+        let wanted = CustomOp::of(def);
+        let fastest = {
+            let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+            let able = members.iter().filter(|m| m.ops.contains(&wanted));
+            // Of equals the first by name.
+            let fastest = able.rev().max_by(|a, b| a.flops.total_cmp(&b.flops))?;
+            fastest.worker.clone()
+        };
+        Some(self.at(&fastest))
+    }
+
     /// The session at a worker; the first that asks has it dialled. One that was lost is followed by another, with
     /// transfers and handles of other numbers: what is still on its way for the first is refused.
-    pub fn at(self: &Arc<Self>, worker: &Participant, net: &NetThread) -> Arc<WorkerSession> {
+    pub fn at(self: &Arc<Self>, worker: &Participant) -> Arc<WorkerSession> {
         let key = (worker.name.clone(), worker.incarnation);
         let mut workers = self.workers();
         let first = match workers.get(&key) {
@@ -173,11 +192,11 @@ impl Sessions {
             },
             None => (0, 0),
         };
-        let session = WorkerSession::new(worker.clone(), self, first);
+        let session = WorkerSession::new(worker.clone(), Arc::downgrade(self), first);
         workers.insert(key, session.clone());
         drop(workers);
         let (client, to) = (self.session.clone(), session.clone());
-        net.detach(async move {
+        self.net.detach(async move {
             let links = client.links(std::slice::from_ref(&to.participant)).await;
             to.linked(links.and_then(|l| {
                 let none = || Error::internal("no link to a worker that was dialled");

@@ -10,73 +10,41 @@
 //!    changes nothing.
 //! 3. Once the session is lost, everything issued fails at once, with the reason.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+mod state;
+mod transfers;
+
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::Role;
-use convoke_common::ids::{LeaseId, StepKey};
 use convoke_common::ops::OpDef;
 use convoke_common::program::Participant;
-use convoke_common::{DType, Shape, Tensor as HostTensor};
+use convoke_common::{Shape, Tensor as HostTensor};
 use convoke_rendezvous::eager::wire::{
-    Command, Definition, Holding, INLINE, LONGEST_ORIGIN, MOST_ACCOUNTS, MOST_HANDLES,
-    MOST_ORIGINS, Operand, Report, put_run,
+    Command, Holding, MOST_ACCOUNTS, MOST_HANDLES, Operand, Report, put_run,
 };
 use convoke_rendezvous::eager::{Batch, Batches};
-use convoke_rendezvous::{Link, Outgoing, Peer};
+use convoke_rendezvous::{Link, Peer};
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::prepared::{Key, Prepared, Slot};
-use super::{Fetching, Sessions};
-use crate::tensor::Tensor;
+use self::state::{State, Way};
+use self::transfers::{MOVES, PUTTING};
+use super::Sessions;
+use super::direct::Line;
+use super::prepared::{Key, Slot};
 
 /// Most ops that may be issued and not resolved.
 const WINDOW: u64 = 64 << 10;
-/// Most tensors on their way to the worker from others.
-const MOVES: usize = 1000;
-/// Most bytes of tensors on their way to the worker from this client; a single one may be larger.
-const PUTTING: u64 = 256 << 20;
 /// Most bytes of commands that wait for the lane.
 const WAITING: usize = 16 << 20;
 /// Most failures that are kept until somebody asks.
 const FAILURES: usize = 64;
 
-/// Whether the worker can be told anything.
-enum Way {
-    /// What is to be done once it can.
-    Dialling(Vec<Box<dyn FnOnce(&Arc<Link>) + Send>>),
-    Up(Arc<Link>),
-    Lost(Error),
-}
-
 /// The shape of a handle that only data decides.
 pub(crate) type Late = Arc<std::sync::OnceLock<Shape>>;
-
-struct State {
-    way: Way,
-    batch: Batch,
-    /// Whether the lane was told that there is a batch.
-    told: bool,
-    next: u64,
-    unresolved: u64,
-    /// Handles that are not freed.
-    live: usize,
-    prepared: Prepared,
-    origins: HashMap<(&'static str, u32), u32>,
-    peers: Vec<Peer>,
-    transfers: u64,
-    /// Where the tensors on their way come from, by transfer.
-    moves: BTreeMap<u64, Peer>,
-    late: HashMap<u64, Weak<std::sync::OnceLock<Shape>>>,
-    /// Of ops whose handles nobody may have asked.
-    failures: VecDeque<Error>,
-    requests: u64,
-    accounts: BTreeMap<u64, oneshot::Sender<Vec<Holding>>>,
-}
 
 /// See the module.
 pub(crate) struct WorkerSession {
@@ -90,6 +58,8 @@ pub(crate) struct WorkerSession {
     room: Arc<Notify>,
     /// Tensors on their way out end with the session.
     sending: CancellationToken,
+    /// Where the worker is in this process, once it is linked.
+    line: OnceLock<Line>,
 }
 
 /// An op to issue.
@@ -128,7 +98,7 @@ impl WorkerSession {
     /// A session whose transfers and handles are numbered from these on.
     pub(super) fn new(
         participant: Participant,
-        sessions: &Arc<Sessions>,
+        sessions: Weak<Sessions>,
         (transfers, first): (u64, u64),
     ) -> Arc<WorkerSession> {
         let peer = Peer::of(&participant, Role::Worker);
@@ -143,33 +113,23 @@ impl WorkerSession {
             participant,
             peer,
             me: me.clone(),
-            sessions: Arc::downgrade(sessions),
-            state: Mutex::new(State {
-                way: Way::Dialling(vec![]),
-                batch,
-                told: false,
-                next: first,
-                unresolved: 0,
-                live: 0,
-                prepared: Prepared::default(),
-                origins: HashMap::new(),
-                peers: vec![],
-                transfers,
-                moves: BTreeMap::new(),
-                late: HashMap::new(),
-                failures: VecDeque::new(),
-                requests: 0,
-                accounts: BTreeMap::new(),
-            }),
+            sessions,
+            state: Mutex::new(State::new(batch, transfers, first)),
             putting: Arc::default(),
             room: Arc::default(),
             sending: CancellationToken::new(),
+            line: OnceLock::new(),
         })
     }
 
     /// Fails where the worker is known to have no kernel for a custom op.
     pub fn has_op(&self, def: &OpDef) -> Result<()> {
         self.sessions()?.has_op(&self.participant, def)
+    }
+
+    /// The way for brief ops to run on the caller's thread, where there is one.
+    pub fn line(&self) -> Option<&Line> {
+        self.line.get()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -265,144 +225,6 @@ impl WorkerSession {
         }
         self.flush(guard);
         Ok(first)
-    }
-
-    /// Puts a tensor there; gives its number.
-    pub fn put(&self, tensor: &HostTensor, origin: &'static Location<'static>) -> Result<u64> {
-        let owner = self.sessions()?.session.hub.me.incarnation;
-        let mut guard = self.open()?;
-        let state = &mut *guard;
-        let bytes = tensor.byte_len() as u64;
-        let before = self.putting.load(Ordering::Relaxed);
-        if before > 0 && before + bytes > PUTTING {
-            let msg = format!("{} MiB wait to be sent to {}", before >> 20, self.peer.name);
-            return Err(would_block(msg));
-        }
-        let origin = state.origin(origin)?;
-        let id = state.next;
-        if tensor.byte_len() <= INLINE {
-            let tensor = tensor.clone();
-            state.command(&Command::Literal { tensor, origin })?;
-        } else {
-            let transfer = state.take(0, tensor.dtype(), Some(tensor.shape().into()), origin)?;
-            self.putting.fetch_add(bytes, Ordering::Relaxed);
-            let key = StepKey {
-                lease: LeaseId::of_session(owner),
-                n: transfer,
-            };
-            let (putting, room) = (self.putting.clone(), self.room.clone());
-            let out = Outgoing {
-                key,
-                slot: 0,
-                tensor: tensor.clone(),
-                priority: 0,
-                cancel: self.sending.clone(),
-                sent: Box::new(move || {
-                    putting.fetch_sub(bytes, Ordering::Relaxed);
-                    room.notify_waiters();
-                }),
-            };
-            state.next += 1;
-            state.live += 1;
-            state.unresolved += 1;
-            match &mut state.way {
-                Way::Dialling(then) => then.push(Box::new(move |link| link.send_tensor(out))),
-                Way::Up(link) => {
-                    let link = link.clone();
-                    self.flush(guard);
-                    link.send_tensor(out);
-                }
-                Way::Lost(_) => {}
-            }
-            return Ok(id);
-        }
-        state.next += 1;
-        state.live += 1;
-        state.unresolved += 1;
-        self.flush(guard);
-        Ok(id)
-    }
-
-    /// Announces a tensor from another worker; gives its number and the transfer's.
-    pub fn take(
-        &self,
-        from: &WorkerSession,
-        dtype: DType,
-        shape: Option<Shape>,
-        late: Option<&Late>,
-        origin: &'static Location<'static>,
-    ) -> Result<(u64, u64)> {
-        let mut guard = self.open()?;
-        let state = &mut *guard;
-        if state.moves.len() >= MOVES {
-            let msg = format!("{MOVES} tensors are on their way to {}", self.peer.name);
-            return Err(would_block(msg));
-        }
-        let origin = state.origin(origin)?;
-        let peer = state.name(&from.participant)?;
-        let transfer = state.take(peer, dtype, shape, origin)?;
-        state.moves.insert(transfer, from.peer.clone());
-        let id = state.next;
-        state.next += 1;
-        state.live += 1;
-        state.unresolved += 1;
-        if let Some(late) = late {
-            state.late.insert(id, Arc::downgrade(late));
-        }
-        self.flush(guard);
-        Ok((id, transfer))
-    }
-
-    /// Sends a handle's tensor to another worker, once that can tell it from a stranger's. Until then it is held.
-    pub fn give(self: &Arc<Self>, tensor: &Tensor, to: &Arc<WorkerSession>, transfer: u64) {
-        let mut there = to.state();
-        match &mut there.way {
-            Way::Dialling(then) => {
-                let (me, to, tensor) = (self.clone(), to.clone(), tensor.clone());
-                then.push(Box::new(move |_| me.give_now(&tensor, &to, transfer)));
-            }
-            Way::Up(_) => {
-                drop(there);
-                self.give_now(tensor, to, transfer);
-            }
-            // Its handle has failed with it.
-            Way::Lost(_) => {}
-        }
-    }
-
-    fn give_now(&self, tensor: &Tensor, to: &WorkerSession, transfer: u64) {
-        let given = self.usable().and_then(|mut guard| {
-            let state = &mut *guard;
-            let none = || Error::internal("a move of what is no handle");
-            let handle = tensor.id().ok_or_else(none)?;
-            let peer = state.name(&to.participant)?;
-            let give = Command::Give {
-                handle,
-                peer,
-                transfer,
-            };
-            state.command(&give)?;
-            self.flush(guard);
-            Ok(())
-        });
-        if let Err(error) = given {
-            to.fail_move(transfer, error);
-        }
-    }
-
-    /// Asks for a handle's tensor.
-    pub fn fetch(&self, handle: u64) -> Result<Fetching> {
-        let sessions = self.sessions()?;
-        let fetching = sessions.expect(&self.peer);
-        let mut guard = self.usable()?;
-        let give = Command::Give {
-            handle,
-            peer: 0,
-            transfer: fetching.transfer,
-        };
-        guard.command(&give)?;
-        self.flush(guard);
-        Ok(fetching)
     }
 
     /// The program dropped a handle.
@@ -518,15 +340,21 @@ impl WorkerSession {
 
     /// How often an op was prepared already, and how often not.
     pub fn hits_and_misses(&self) -> (u64, u64) {
-        self.state().prepared.hits_and_misses()
+        let (hits, misses) = self.state().prepared.hits_and_misses();
+        let direct = self.line().map_or((0, 0), Line::hits_and_misses);
+        (hits + direct.0, misses + direct.1)
     }
 
     /// The worker can be told, or cannot.
     pub(super) fn linked(&self, linked: Result<Arc<Link>>) {
         match linked {
             Ok(link) => {
-                let mut state = self.state();
+                // One that was lost meanwhile stays so: whoever waits for it was told.
+                let Ok(mut state) = self.usable() else { return };
                 let way = std::mem::replace(&mut state.way, Way::Up(link.clone()));
+                if let Some(direct) = link.direct() {
+                    self.line.get_or_init(|| Line::new(direct));
+                }
                 // Commands first: a tensor may overtake what announces it, but need not.
                 self.flush(state);
                 if let Way::Dialling(then) = way {
@@ -554,6 +382,7 @@ impl WorkerSession {
         state.unresolved = 0;
         drop(state);
         self.sending.cancel();
+        self.line().into_iter().for_each(Line::end);
         // What waits for a link does not come.
         drop(way);
         self.room.notify_waiters();
@@ -567,31 +396,6 @@ impl WorkerSession {
         let state = self.state();
         let index = usize::try_from(index).ok()?.checked_sub(1)?;
         state.peers.get(index).cloned()
-    }
-
-    /// A move to this worker does not come.
-    pub(super) fn fail_move(&self, transfer: u64, error: Error) {
-        let Ok(mut guard) = self.usable() else { return };
-        if guard.moves.contains_key(&transfer) {
-            let error = Box::new(error);
-            let fail = Command::Fail { transfer, error };
-            if let Err(e) = guard.command(&fail) {
-                tracing::error!("{e}");
-            }
-            self.flush(guard);
-        }
-    }
-
-    /// Moves from a worker that is lost do not come.
-    pub(super) fn source_lost(&self, source: &Peer, error: &Error) {
-        let transfers: Vec<u64> = {
-            let state = self.state();
-            let from = state.moves.iter().filter(|(_, s)| *s == source);
-            from.map(|(t, _)| *t).collect()
-        };
-        for transfer in transfers {
-            self.fail_move(transfer, error.clone());
-        }
     }
 
     /// The worker reports.
@@ -631,93 +435,47 @@ impl WorkerSession {
     }
 }
 
-impl State {
-    /// Writes a command.
-    fn command(&mut self, command: &Command) -> Result<()> {
-        let mut bytes = Vec::new();
-        command.encode(&mut bytes, self.next)?;
-        if bytes.len() > Batch::MOST {
-            let (is, most) = (bytes.len(), Batch::MOST);
-            let msg = format!("an op's attributes take {is} bytes, of at most {most}");
-            return Err(Error::new(Code::InvalidArgument, msg)
-                .advise("make a function of it; large constants of bodies go on a device before"));
-        }
-        self.batch.body().extend(bytes);
-        Ok(())
-    }
-
-    /// Where an op is at the worker, which knows it then.
-    fn prepare(&mut self, key: &Key, slot: Option<&Slot>) -> Result<u32> {
-        if let Some(index) = slot.and_then(|s| self.prepared.again(s)) {
-            return Ok(index);
-        }
-        let (index, new) = self.prepared.find(key);
-        if new {
-            let origin = self.origin(key.origin)?;
-            let definition = Command::Define(Definition {
-                index,
-                op: key.op.name.to_owned(),
-                attrs: key.attrs.clone(),
-                operands: key.operands.to_vec(),
-                outputs: key.outputs,
-                report: key.report,
-                origin,
-            });
-            self.command(&definition)?;
-        }
-        self.prepared.told(index, slot);
-        Ok(index)
-    }
-
-    /// The number of a place in the program; those beyond the limit share the first.
-    fn origin(&mut self, at: &'static Location<'static>) -> Result<u32> {
-        let key = (at.file(), at.line());
-        if let Some(known) = self.origins.get(&key) {
-            return Ok(*known);
-        }
-        let index = self.origins.len() as u32 + 1;
-        if index >= MOST_ORIGINS {
-            return Ok(0);
-        }
-        let mut place = format!("{}:{}", at.file(), at.line());
-        let cut = place.len().saturating_sub(LONGEST_ORIGIN);
-        place = place.chars().skip(cut).collect();
-        self.command(&Command::Origin { index, place })?;
-        self.origins.insert(key, index);
-        Ok(index)
-    }
-
-    /// The number of a peer.
-    fn name(&mut self, participant: &Participant) -> Result<u32> {
-        let is = |p: &Peer| p.name == participant.name && p.incarnation == participant.incarnation;
-        if let Some(known) = self.peers.iter().position(is) {
-            return Ok(known as u32 + 1);
-        }
-        let index = self.peers.len() as u32 + 1;
-        let participant = participant.clone();
-        self.peers.push(Peer::of(&participant, Role::Worker));
-        self.command(&Command::Peer { index, participant })?;
-        Ok(index)
-    }
-
-    fn take(&mut self, peer: u32, dtype: DType, shape: Option<Shape>, origin: u32) -> Result<u64> {
-        let transfer = self.transfers;
-        self.command(&Command::Take {
-            peer,
-            transfer,
-            dtype,
-            shape,
-            origin,
-        })?;
-        self.transfers += 1;
-        Ok(transfer)
-    }
-}
-
 impl Batches for WorkerSession {
     fn take(&self, out: &mut Vec<u8>) {
         let mut state = self.state();
         state.told = false;
         state.batch.take(out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use convoke_common::ids::Incarnation;
+    use convoke_rendezvous::Hub;
+
+    use super::*;
+
+    #[test]
+    fn what_was_lost_while_it_was_dialled_stays_lost() {
+        let peer = |role, name: &str| Peer {
+            role,
+            name: name.into(),
+            incarnation: Incarnation(1),
+        };
+        let hubs = [
+            Hub::new(peer(Role::Client, "c")),
+            Hub::new(peer(Role::Worker, "w0")),
+        ];
+        Link::join_local(&hubs[0], &hubs[1]);
+        let link = hubs[0].link(&hubs[1].me).unwrap();
+        let participant = Participant {
+            name: "w0".into(),
+            incarnation: Incarnation(1),
+            address: String::new(),
+        };
+        let session = WorkerSession::new(participant, Weak::new(), (0, 0));
+        assert!(session.lost_because().is_none());
+        session.lost(&Error::new(Code::Cancelled, "closed"));
+        session.linked(Ok(link));
+        assert_eq!(
+            session.lost_because().map(|e| e.code),
+            Some(Code::Cancelled)
+        );
+        assert!(session.account().is_err());
     }
 }

@@ -11,7 +11,7 @@ use convoke_common::{DType, Dim, Shape, Tensor as HostTensor};
 use convoke_rendezvous::eager::wire::{self, INLINE};
 use smallvec::SmallVec;
 
-use super::{Placed, Tensor};
+use super::{Placed, Tensor, quick};
 use crate::device::{Device, scope};
 use crate::eager::{Issue, Key, Late, WorkerSession};
 use crate::trace::Trace;
@@ -111,27 +111,28 @@ pub(crate) fn apply(
         })
     };
     tensors().try_for_each(Tensor::usable)?;
-    let there = |worker: &WorkerSession| match ops::is_custom(def.name) {
-        true => worker.has_op(def).map_err(|e| e.at(site(op, operands, at))),
-        false => Ok(()),
-    };
     // Outside of its closure, a tensor of a trace says that the trace is over.
     let of = || tensors().find_map(Tensor::traced);
     let trace = crate::trace::current().or_else(|| of().map(|s| s.trace.clone()));
     if let Some(trace) = trace {
         let inferred =
             infer_general(def, &attrs, operands, outputs, Some(&trace)).map_err(reject)?;
-        scope().map_or(Ok(()), |device| there(&device.0))?;
+        if let Some(device) = scope() {
+            has_kernel(&device.0, def).map_err(|e| e.at(site(op, operands, at)))?;
+        }
         let made = trace.node(def, attrs, operands, inferred, at)?;
         return Ok(made.into());
     }
+    if let Some(made) = quick::run(def, &attrs, operands, outputs, at) {
+        return Ok(made);
+    }
     let made = infer(def, &attrs, operands, outputs).map_err(reject)?;
-    let (worker, placed) = place(operands).ok_or_else(|| {
+    let placed = place(def, operands).map_err(|e| e.at(site(op, operands, at)))?;
+    let (worker, placed) = placed.ok_or_else(|| {
         let msg = format!("nothing says on which device {op} is to run");
         Error::new(Code::InvalidArgument, msg)
             .advise("issue it in `with_device`, or on a tensor of a device")
     })?;
-    there(&worker)?;
     let device = Device(worker);
     // Held until the op is issued: dropping a moved operand frees it.
     let mut here: SmallVec<[Tensor; 4]> = SmallVec::new();
@@ -152,7 +153,7 @@ pub(crate) fn apply(
         });
         given.push(match operand {
             Operand::Tensor(_) => match moved.next() {
-                Some(t) => t.id().map_or(wire::Operand::Absent, wire::Operand::Handle),
+                Some(t) => wire::Operand::Handle(t.id()?),
                 None => wire::Operand::Absent,
             },
             Operand::Value(t) if t.byte_len() <= INLINE => wire::Operand::Borrowed(t),
@@ -295,10 +296,20 @@ fn infer_general(
     ops::infer_op(def, attrs, &inputs, outputs, &fresh)
 }
 
-/// Where an op runs: the task's device scope, else where most bytes of its operands are.
-fn place(operands: &[Operand<'_>]) -> Option<(Arc<WorkerSession>, Placed)> {
+/// Fails where the worker is known to have no kernel of an op; of those of the registry each has one.
+fn has_kernel(worker: &WorkerSession, def: &OpDef) -> Result<()> {
+    match ops::is_custom(def.name) {
+        true => worker.has_op(def),
+        false => Ok(()),
+    }
+}
+
+/// Where an op runs: the task's device scope, else where most bytes of its operands are of the devices that have a
+/// kernel, else the fastest device that has one. `None` where there is neither scope nor operand.
+fn place(def: &OpDef, operands: &[Operand<'_>]) -> Result<Option<(Arc<WorkerSession>, Placed)>> {
     if let Some(device) = scope() {
-        return Some((device.0, Placed::Scope));
+        has_kernel(&device.0, def)?;
+        return Ok(Some((device.0, Placed::Scope)));
     }
     let mut there: SmallVec<[(&Arc<WorkerSession>, u64); 4]> = SmallVec::new();
     for operand in operands {
@@ -307,7 +318,9 @@ fn place(operands: &[Operand<'_>]) -> Option<(Arc<WorkerSession>, Placed)> {
         };
         let elements: usize = t.shape().map_or(0, |s| s.iter().product());
         let bytes = (elements * t.dtype().size()) as u64;
-        let worker = t.worker()?;
+        let Some(worker) = t.worker() else {
+            return Ok(None);
+        };
         match there.iter_mut().find(|(w, _)| Arc::ptr_eq(w, worker)) {
             Some((_, sum)) => *sum += bytes,
             None => there.push((worker, bytes)),
@@ -315,6 +328,16 @@ fn place(operands: &[Operand<'_>]) -> Option<(Arc<WorkerSession>, Placed)> {
     }
     let all = there.iter().map(|(_, bytes)| bytes).sum();
     // Of equals the first operand's.
-    let most = there.iter().rev().max_by_key(|(_, bytes)| *bytes)?;
-    Some((most.0.clone(), Placed::Operands(most.1, all)))
+    let able = there.iter().rev();
+    let able = able.filter(|(worker, _)| has_kernel(worker, def).is_ok());
+    if let Some((worker, bytes)) = able.max_by_key(|(_, bytes)| *bytes) {
+        return Ok(Some(((*worker).clone(), Placed::Operands(*bytes, all))));
+    }
+    let Some((worker, _)) = there.first() else {
+        return Ok(None);
+    };
+    match worker.sessions()?.fastest_with(def) {
+        Some(fastest) => Ok(Some((fastest, Placed::Fastest))),
+        None => worker.has_op(def).map(|()| None),
+    }
 }

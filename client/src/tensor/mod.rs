@@ -11,6 +11,7 @@ mod display;
 mod index;
 mod operators;
 mod ops;
+mod quick;
 mod sugar;
 
 use std::fmt;
@@ -30,7 +31,8 @@ pub use index::{Index, Indices};
 pub use ops::options;
 
 use crate::device::{Device, enter};
-use crate::eager::{Fetching, WorkerSession};
+use crate::eager::direct::Here;
+use crate::eager::{Fetching, Late, WorkerSession};
 use crate::host::FromHost;
 use crate::trace::Symbolic;
 
@@ -43,6 +45,8 @@ pub(crate) enum Placed {
     Scope,
     /// So many bytes of the operands were there, of so many in all.
     Operands(u64, u64),
+    /// No operand's device has a kernel of the op, and of those that have this one is the fastest.
+    Fastest,
     /// It was moved there.
     Moved,
     /// The plan of the function that made it.
@@ -63,11 +67,9 @@ enum Repr {
 
 struct Handle {
     worker: Arc<WorkerSession>,
-    id: u64,
+    value: Value,
     dtype: DType,
-    /// With symbols where only data decides.
-    declared: Option<TensorType>,
-    shape: Arc<OnceLock<Shape>>,
+    dims: Dims,
     placed: Placed,
     origin: &'static Location<'static>,
     /// Whether a call has it, or is to have it.
@@ -78,12 +80,50 @@ struct Handle {
     freed: AtomicBool,
 }
 
+enum Value {
+    /// The worker has it, by this number.
+    There(u64),
+    Here(Here),
+}
+
+enum Dims {
+    Known(Shape),
+    /// Only data decides them: declared with symbols, and set once they are known.
+    Late(TensorType, Late),
+}
+
 impl Handle {
-    fn free(&self) {
-        if !self.freed.swap(true, Ordering::AcqRel) {
-            self.worker.free(self.id);
+    fn shape(&self) -> Option<&Shape> {
+        match &self.dims {
+            Dims::Known(shape) => Some(shape),
+            Dims::Late(_, late) => late.get(),
         }
     }
+
+    /// The number by which the worker has it, or has it from now on.
+    fn id(&self) -> Result<u64> {
+        match &self.value {
+            Value::There(id) => Ok(*id),
+            Value::Here(here) => here.told(|tensor| self.worker.put(tensor, self.origin)),
+        }
+    }
+
+    fn free(&self) {
+        if !self.freed.swap(true, Ordering::AcqRel)
+            && let Some(id) = match &self.value {
+                Value::There(id) => Some(*id),
+                Value::Here(here) => here.id(),
+            }
+        {
+            self.worker.free(id);
+        }
+    }
+}
+
+/// A value that was asked for.
+enum Asked {
+    Here(HostTensor),
+    Coming(Fetching),
 }
 
 /// A tensor that a call is to have once it has succeeded. Dropped before, it stays as it is.
@@ -126,18 +166,8 @@ impl Tensor {
         placed: Placed,
         origin: &'static Location<'static>,
     ) -> Tensor {
-        Tensor(Repr::Remote(Arc::new(Handle {
-            worker: worker.clone(),
-            id,
-            dtype,
-            declared: None,
-            shape: Arc::new(OnceLock::from(shape)),
-            placed,
-            origin,
-            promised: AtomicBool::new(false),
-            donated: OnceLock::new(),
-            freed: AtomicBool::new(false),
-        })))
+        let value = (Value::There(id), dtype, Dims::Known(shape));
+        Tensor::handle_of(worker, value, placed, origin)
     }
 
     /// A handle whose shape only data decides; `shape` is set once it is known.
@@ -145,16 +175,38 @@ impl Tensor {
         worker: &Arc<WorkerSession>,
         id: u64,
         declared: TensorType,
-        shape: Arc<OnceLock<Shape>>,
+        shape: Late,
+        placed: Placed,
+        origin: &'static Location<'static>,
+    ) -> Tensor {
+        let dtype = declared.dtype;
+        let value = (Value::There(id), dtype, Dims::Late(declared, shape));
+        Tensor::handle_of(worker, value, placed, origin)
+    }
+
+    /// A handle whose value is in this process.
+    pub(crate) fn made_here(
+        worker: &Arc<WorkerSession>,
+        here: Here,
+        placed: Placed,
+        origin: &'static Location<'static>,
+    ) -> Tensor {
+        let (dtype, shape) = (here.tensor().dtype(), here.tensor().shape().into());
+        let value = (Value::Here(here), dtype, Dims::Known(shape));
+        Tensor::handle_of(worker, value, placed, origin)
+    }
+
+    fn handle_of(
+        worker: &Arc<WorkerSession>,
+        (value, dtype, dims): (Value, DType, Dims),
         placed: Placed,
         origin: &'static Location<'static>,
     ) -> Tensor {
         Tensor(Repr::Remote(Arc::new(Handle {
             worker: worker.clone(),
-            id,
-            dtype: declared.dtype,
-            declared: Some(declared),
-            shape,
+            value,
+            dtype,
+            dims,
             placed,
             origin,
             promised: AtomicBool::new(false),
@@ -238,8 +290,20 @@ impl Tensor {
         self.handle().map(|h| &h.worker)
     }
 
-    pub(crate) fn id(&self) -> Option<u64> {
-        self.handle().map(|h| h.id)
+    /// The number by which its worker has it. One that was made on this thread is sent there for that, once.
+    pub(crate) fn id(&self) -> Result<u64> {
+        let none = || Error::internal("a value of a trace has no handle");
+        self.handle().ok_or_else(none)?.id()
+    }
+
+    /// Its value, where it is of this worker, in this process, and there.
+    pub(crate) fn here_on(&self, worker: &Arc<WorkerSession>) -> Option<HostTensor> {
+        let of = |h: &&Handle| Arc::ptr_eq(&h.worker, worker) && h.donated.get().is_none();
+        let h = self.handle().filter(of)?;
+        match &h.value {
+            Value::Here(here) => Some(here.tensor().clone()),
+            Value::There(id) => h.worker.line()?.value(*id),
+        }
     }
 
     /// The element type.
@@ -255,7 +319,7 @@ impl Tensor {
     /// shapes decide them.
     pub fn shape(&self) -> Option<&[usize]> {
         match &self.0 {
-            Repr::Remote(h) => h.shape.get().map(|s| &s[..]),
+            Repr::Remote(h) => h.shape().map(|s| &s[..]),
             Repr::Traced(s) => s.shape.as_deref(),
         }
     }
@@ -263,8 +327,8 @@ impl Tensor {
     /// dtype and shape, with symbols for dimensions that are not known yet.
     pub fn ty(&self) -> TensorType {
         match &self.0 {
-            Repr::Remote(h) => match (&h.declared, h.shape.get()) {
-                (Some(declared), None) => declared.clone(),
+            Repr::Remote(h) => match (&h.dims, h.shape()) {
+                (Dims::Late(declared, _), None) => declared.clone(),
                 (_, shape) => TensorType::fixed(h.dtype, shape.map_or(&[], |s| &s[..])),
             },
             Repr::Traced(s) => s.ty.clone(),
@@ -274,10 +338,9 @@ impl Tensor {
     /// The number of dimensions.
     pub fn rank(&self) -> usize {
         match &self.0 {
-            Repr::Remote(h) => match (h.shape.get(), &h.declared) {
-                (Some(shape), _) => shape.len(),
-                (None, Some(declared)) => declared.shape.len(),
-                (None, None) => 0,
+            Repr::Remote(h) => match &h.dims {
+                Dims::Known(shape) => shape.len(),
+                Dims::Late(declared, _) => declared.shape.len(),
             },
             Repr::Traced(s) => s.ty.shape.len(),
         }
@@ -312,6 +375,10 @@ impl Tensor {
             Placed::Operands(there, all) => {
                 format!("{there} of {all} operand bytes were there")
             }
+            Placed::Fastest => {
+                "it is the fastest that has a kernel of the op, which no operand's device has"
+                    .to_owned()
+            }
             Placed::Moved => "it was moved there".to_owned(),
             Placed::Planned => "the plan of the function that made it says so".to_owned(),
         };
@@ -341,13 +408,19 @@ impl Tensor {
             return Ok(self.clone());
         }
         to.knows(from)?;
-        let known = h.shape.get().cloned();
-        let late = known.is_none().then_some(&h.shape);
+        // Known to its worker before it is to be moved, which may fail.
+        h.id()?;
+        let known = h.shape().cloned();
+        let late = match &h.dims {
+            Dims::Late(_, late) if known.is_none() => Some(late),
+            _ => None,
+        };
         let (id, transfer) = to.take(from, h.dtype, known.clone(), late, at)?;
         from.give(self, to, transfer);
-        Ok(match known {
-            Some(shape) => Tensor::remote(to, id, (h.dtype, shape), Placed::Moved, at),
-            None => Tensor::late(to, id, self.ty(), h.shape.clone(), Placed::Moved, at),
+        let ty = (h.dtype, known.unwrap_or_default());
+        Ok(match late {
+            None => Tensor::remote(to, id, ty, Placed::Moved, at),
+            Some(late) => Tensor::late(to, id, self.ty(), late.clone(), Placed::Moved, at),
         })
     }
 
@@ -357,30 +430,46 @@ impl Tensor {
     }
 
     async fn value(&self) -> Result<HostTensor> {
-        let fetching = self.ask()?;
-        self.told(fetching).await
+        let asked = self.ask()?;
+        self.told(asked).await
     }
 
     /// Asks for the value.
-    fn ask(&self) -> Result<Fetching> {
+    fn ask(&self) -> Result<Asked> {
         let h = self.remote_for("fetched")?;
-        h.worker.fetch(h.id)
+        match &h.value {
+            Value::Here(here) => match h.worker.lost_because() {
+                None => Ok(Asked::Here(here.tensor().clone())),
+                Some(error) => Err(error),
+            },
+            Value::There(id) => h.worker.fetch(*id).map(Asked::Coming),
+        }
     }
 
     /// The value that was asked for.
-    async fn told(&self, mut fetching: Fetching) -> Result<HostTensor> {
+    async fn told(&self, asked: Asked) -> Result<HostTensor> {
+        let mut fetching = match asked {
+            Asked::Here(tensor) => return Ok(tensor),
+            Asked::Coming(fetching) => fetching,
+        };
         let answer = (&mut fetching.answer).await;
         let shut = || Error::new(Code::Cancelled, "the cluster's connection was closed");
         let tensor = answer.unwrap_or_else(|_| Err(shut()))?;
-        if let Some(h) = self.handle() {
-            // Of a shape that only data decides it is the first to say.
-            let _ = h.shape.set(tensor.shape().into());
+        if let Some(Dims::Late(_, shape)) = self.handle().map(|h| &h.dims) {
+            // It is the first to say.
+            let _ = shape.set(tensor.shape().into());
         }
         Ok(tensor)
     }
 
     /// Returns once the value is there; fails as it did.
     pub async fn ready(&self) -> Result<()> {
+        if self
+            .remote_for("awaited")
+            .is_ok_and(|h| matches!(h.value, Value::Here(_)))
+        {
+            return self.value().await.map(drop);
+        }
         // An element, or none, says it with the least bytes.
         let rank = self.rank();
         if rank == 0 {
@@ -414,10 +503,10 @@ pub async fn fetch_all<'a, T: FromHost>(
     tensors: impl IntoIterator<Item = &'a Tensor>,
 ) -> Result<Vec<T>> {
     let asked = tensors.into_iter().map(|t| Ok((t, t.ask()?)));
-    let asked: Vec<(&Tensor, Fetching)> = asked.collect::<Result<_>>()?;
+    let asked: Vec<(&Tensor, Asked)> = asked.collect::<Result<_>>()?;
     let mut values = Vec::with_capacity(asked.len());
-    for (t, fetching) in asked {
-        values.push(T::from_host(t.told(fetching).await?)?);
+    for (t, asked) in asked {
+        values.push(T::from_host(t.told(asked).await?)?);
     }
     Ok(values)
 }

@@ -157,7 +157,8 @@ async fn a_device_without_the_kernel_says_so_at_the_call() {
         convoke::op(&FAULTY, how(""), [&x])
     };
     let check = |i: usize, why: &str| {
-        let e = issue(&all[i]).map(drop).unwrap_err();
+        let e = convoke::with_device(&all[i], || issue(&all[2])).map(drop);
+        let e = e.unwrap_err();
         assert_eq!(e.code, Code::UnsupportedOp, "{e}");
         let text = e.to_string();
         assert!(
@@ -171,8 +172,17 @@ async fn a_device_without_the_kernel_says_so_at_the_call() {
         1,
         "worker w1 has another definition of the op 'example.Faulty'",
     );
+    // Where nothing names a device, it is one that has the kernel.
+    for (i, why) in [
+        (2, "4 of 4 operand bytes"),
+        (0, "the fastest that has a kernel"),
+    ] {
+        let y = issue(&all[i]).unwrap();
+        assert_eq!(within(y.fetch::<Vec<f32>>()).await.unwrap(), [1.]);
+        assert_eq!(y.device().unwrap(), all[2]);
+        assert!(y.explain().contains(why), "{}", y.explain());
+    }
     let y = issue(&all[2]).unwrap();
-    assert_eq!(within(y.fetch::<Vec<f32>>()).await.unwrap(), [1.]);
     // In a trace the scope says it, and a pin at the plan.
     let function = |pin: bool| {
         let to = all[0].clone();

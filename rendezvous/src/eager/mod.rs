@@ -10,7 +10,10 @@
 //! client, and nobody else, can name anything in it.
 
 mod batch;
+pub mod direct;
 pub mod wire;
+
+use std::sync::Arc;
 
 use convoke_common::Tensor;
 use convoke_common::error::{Error, Result};
@@ -23,6 +26,7 @@ use crate::lease::Peer;
 
 pub use batch::Batch;
 pub(crate) use batch::bodies;
+pub use direct::Direct;
 
 /// What a process does with eager work. Calls come from network tasks and, over local links, from the sender's thread;
 /// none may block.
@@ -41,6 +45,10 @@ pub trait Eager: Send + Sync {
     fn failed(&self, from: &Peer, key: StepKey, error: Error);
     /// A link to a peer has ended, and with it what was on its way there.
     fn lost(&self, peer: &Peer, error: &Error);
+    /// Brief ops of a client in the same process, on its own thread; a process that runs no kernels has none.
+    fn direct(&self, _from: &Peer) -> Option<Arc<dyn Direct>> {
+        None
+    }
 }
 
 /// What a lane asks for its next bytes, once it can send them.

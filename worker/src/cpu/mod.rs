@@ -46,10 +46,7 @@ pub struct Launch<'a> {
     pub pool: &'a Pool,
 }
 
-/// Operands; `None` for an optional one left out.
-pub type Inputs = SmallVec<[Option<Tensor>; 4]>;
-/// Results, in the op's order.
-pub type Outputs = SmallVec<[Tensor; 2]>;
+pub use convoke_rendezvous::eager::direct::{Inputs, Outputs};
 
 /// An op bound to attributes and operand dtypes, ready to run any number of times, from any thread.
 pub trait Kernel: Send + Sync {

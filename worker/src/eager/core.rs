@@ -517,6 +517,14 @@ impl Core {
         self.effects.push(Effect::Step(then, settled));
     }
 
+    /// A handle's tensor, where it is there.
+    pub fn value(&self, id: Id) -> Option<Tensor> {
+        match &self.handles.get(&id)?.state {
+            State::Ready(tensor) => Some(tensor.clone()),
+            _ => None,
+        }
+    }
+
     /// What follows outside, in the order it was decided.
     pub fn effects(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.effects)

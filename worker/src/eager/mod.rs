@@ -18,7 +18,7 @@ use convoke_common::identity::Role;
 use convoke_common::ids::{LeaseId, StepKey};
 use convoke_common::memory::{Account, Ledger, Pool};
 use convoke_rendezvous::Peer;
-use convoke_rendezvous::eager::Eager;
+use convoke_rendezvous::eager::{Direct, Eager};
 use convoke_rendezvous::frame::TensorHeader;
 use convoke_rendezvous::hub::Refused;
 use tokio::sync::oneshot;
@@ -170,5 +170,10 @@ impl Eager for Sessions {
     fn lost(&self, peer: &Peer, error: &Error) {
         self.end_closed();
         self.all().iter().for_each(|s| s.lost(peer, error.clone()));
+    }
+
+    fn direct(&self, from: &Peer) -> Option<Arc<dyn Direct>> {
+        let session: Arc<dyn Direct> = self.of_driver(from)?;
+        Some(session)
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! lane ──batch──> commands ──> core ──ready, brief──> kernel on this thread
 //!                                └──ready, longer──> one compute job ──> kernel over the pool's threads
-//! core ──effects──> link (tensors, aborts)        core ──reports──> batch, when the lane can send
+//! core ──effects──> peers ──> link (tensors)        core ──reports──> batch, when the lane can send
 //! ```
 //!
 //! Invariants
@@ -11,29 +11,31 @@
 //! 2. What runs on the thread that delivers commands is brief, also in sum: the rest of a batch goes to the job.
 //! 3. Nothing is sent while the core is locked.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
+mod direct;
+mod peers;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use convoke_common::error::{Code, Error, Result, Site};
-use convoke_common::identity::Role;
-use convoke_common::ids::{FunctionId, LeaseId, StepKey};
+use convoke_common::ids::{FunctionId, LeaseId};
 use convoke_common::memory::Pool;
 use convoke_common::ops::OpError;
-use convoke_common::program::Participant;
 use convoke_kernels::Exec;
 use convoke_rendezvous::eager::wire::{
     Command, Definition, Holding, MOST_ACCOUNTS, Operand, Reader, Report,
 };
 use convoke_rendezvous::eager::{Batch, Batches};
-use convoke_rendezvous::frame::{Frame, TensorHeader};
+use convoke_rendezvous::frame::TensorHeader;
 use convoke_rendezvous::hub::Refused;
-use convoke_rendezvous::{Link, Outgoing, Peer};
+use convoke_rendezvous::{Link, Peer};
 use smallvec::SmallVec;
 use tokio_util::sync::CancellationToken;
 
-use super::core::{Core, Effect, Id, MOST_EARLY, Run, Then};
+use self::peers::Named;
+use super::core::{Core, Id, Run, Then};
 use super::prepared::Prepared;
 use crate::cpu::{Launch, Outputs};
 use crate::executor::Engine;
@@ -64,15 +66,6 @@ struct Refusal {
     outputs: usize,
     origin: u32,
     error: Error,
-}
-
-/// A peer that the client has named.
-struct Named {
-    participant: Participant,
-    /// Tensors that wait for a link to it; `None` while nobody makes one.
-    waiting: Option<Vec<(u64, convoke_common::Tensor)>>,
-    /// The transfers given to a link to it last, as many as may be on their way, each with its link where it has one.
-    given: VecDeque<(u64, Weak<Link>)>,
 }
 
 /// Where the session's job is.
@@ -111,6 +104,8 @@ pub(crate) struct Session {
     ended: AtomicBool,
     /// Tensors on their way out end with the session.
     sending: CancellationToken,
+    /// Handles that a client in this process has, of ops that it ran itself.
+    direct: Arc<AtomicU64>,
     me: Weak<Session>,
 }
 
@@ -132,6 +127,7 @@ impl Session {
             state: Mutex::default(),
             ended: AtomicBool::new(false),
             sending: CancellationToken::new(),
+            direct: Arc::default(),
             me: me.clone(),
         })
     }
@@ -142,7 +138,7 @@ impl Session {
 
     /// Handles that are there or will be.
     pub fn handles(&self) -> u64 {
-        self.state().core.handles() as u64
+        self.state().core.handles() as u64 + self.direct.load(Ordering::Relaxed)
     }
 
     /// Bytes of its tensors.
@@ -245,12 +241,7 @@ impl Session {
                 }
             },
             Command::Peer { index, participant } => {
-                let named = Named {
-                    participant,
-                    waiting: None,
-                    given: VecDeque::new(),
-                };
-                state.peers.insert(index, named);
+                state.peers.insert(index, Named::new(participant));
             }
             Command::Fail { transfer, error } => state.core.fail(transfer, *error),
             Command::Account { request } => {
@@ -303,14 +294,6 @@ impl Session {
             site.origin = state.origins.get(&origin).map(|o| o.to_string());
         }
         error
-    }
-
-    fn peer(&self, state: &State, index: u32) -> Result<Peer> {
-        if index == 0 {
-            return Ok(self.owner.clone());
-        }
-        let named = state.peers.get(&index).ok_or_else(no_such_peer)?;
-        Ok(Peer::of(&named.participant, Role::Worker))
     }
 
     fn account(&self, state: &State) -> Vec<Holding> {
@@ -378,134 +361,6 @@ impl Session {
             let source: Arc<dyn Batches> = me;
             self.link.ready(&source);
         }
-    }
-
-    fn perform(&self, effect: Effect) {
-        match effect {
-            Effect::Send {
-                peer: 0,
-                transfer,
-                tensor,
-            } => self.send(&self.link, transfer, tensor),
-            Effect::Abort {
-                peer: 0,
-                transfer,
-                error,
-            } => self.abort(&self.link, transfer, &error),
-            Effect::Step(then, settled) => then(settled),
-            Effect::Send {
-                peer,
-                transfer,
-                tensor,
-            } => self.send_to(peer, transfer, tensor),
-            // The client passes it on: it may not have told the peer yet that anything comes.
-            Effect::Abort {
-                peer,
-                transfer,
-                error,
-            } => self.undelivered(self.state(), peer, &[transfer], &error),
-        }
-    }
-
-    fn send(&self, link: &Link, transfer: u64, tensor: convoke_common::Tensor) {
-        let key = StepKey {
-            lease: self.id,
-            n: transfer,
-        };
-        link.send_tensor(Outgoing {
-            key,
-            slot: 0,
-            tensor,
-            priority: 0,
-            cancel: self.sending.clone(),
-            sent: Box::new(|| {}),
-        });
-    }
-
-    fn abort(&self, link: &Link, transfer: u64, error: &Error) {
-        let key = StepKey {
-            lease: self.id,
-            n: transfer,
-        };
-        let error = Box::new(error.clone());
-        link.send(Frame::Abort { key, error });
-    }
-
-    /// Sends to another worker, which a link is made to where there is none.
-    fn send_to(&self, peer: u32, transfer: u64, tensor: convoke_common::Tensor) {
-        let mut state = self.state();
-        let (Some(named), Some(node)) = (state.peers.get_mut(&peer), self.node.upgrade()) else {
-            return self.undelivered(state, peer, &[transfer], &no_such_peer());
-        };
-        if let Some(waiting) = &mut named.waiting {
-            return waiting.push((transfer, tensor));
-        }
-        let participant = named.participant.clone();
-        let to = Peer::of(&participant, Role::Worker);
-        if let Some(link) = node.hub.link(&to) {
-            named.give(transfer, &link);
-            drop(state);
-            self.send(&link, transfer, tensor);
-            // Whoever told of its end may have done so before.
-            if link.is_closed() {
-                self.lost(&to, link.lost());
-            }
-            return;
-        }
-        named.waiting = Some(vec![(transfer, tensor)]);
-        drop(state);
-        let me = self.me.clone();
-        // It ends with its bounds.
-        node.world.clone().spawn(async move {
-            let linked = node.link_to(&participant, Role::Worker, true).await;
-            if let Some(me) = me.upgrade() {
-                me.linked(peer, linked);
-            }
-        });
-    }
-
-    /// There is a link to a peer, or none can be made.
-    fn linked(&self, peer: u32, linked: Result<Arc<Link>>) {
-        let mut state = self.state();
-        let named = state.peers.get_mut(&peer);
-        let waiting = named.and_then(|n| n.waiting.take());
-        let waiting = waiting.unwrap_or_default();
-        match linked {
-            Ok(link) => {
-                if let Some(named) = state.peers.get_mut(&peer) {
-                    waiting.iter().for_each(|(t, _)| named.give(*t, &link));
-                }
-                drop(state);
-                // Whoever told of its end may have done so before.
-                if link.is_closed() {
-                    self.lost(link.peer(), link.lost());
-                }
-                let send = |(transfer, tensor)| self.send(&link, transfer, tensor);
-                waiting.into_iter().for_each(send);
-            }
-            Err(error) => {
-                let transfers: Vec<u64> = waiting.into_iter().map(|(t, _)| t).collect();
-                let error = error.at(self.engine.place());
-                self.undelivered(state, peer, &transfers, &error);
-            }
-        }
-    }
-
-    fn undelivered(
-        &self,
-        mut state: MutexGuard<'_, State>,
-        peer: u32,
-        transfers: &[u64],
-        error: &Error,
-    ) {
-        for transfer in transfers {
-            state.core.report(Report::Undelivered {
-                peer,
-                transfer: *transfer,
-                error: Box::new(error.clone()),
-            });
-        }
-        self.settle(state);
     }
 
     /// Gives the session's job to compute.
@@ -644,43 +499,6 @@ impl Session {
         &self.pool
     }
 
-    /// A link to a peer ended.
-    pub fn lost(&self, peer: &Peer, mut error: Error) {
-        // The client, whom it is told, may have contact with the peer.
-        if let Some(me) = self.engine.place().worker {
-            error.message = format!("{me} {}", error.message);
-        }
-        let mut state = self.state();
-        // What was to come by another link to it still does; of the rest its sender tells.
-        let node = self.node.upgrade();
-        if node.is_none_or(|n| n.hub.link(peer).is_none()) {
-            state.core.lost(peer, &error);
-        }
-        // What was on its way there may not have arrived, and the peer may not know that it comes; the client does.
-        let named = state.peers.iter_mut();
-        let mut lost = Vec::new();
-        for (index, named) in named.filter(|(_, n)| Peer::of(&n.participant, Role::Worker) == *peer)
-        {
-            let gone = |link: &Weak<Link>| link.upgrade().is_none_or(|l| l.is_closed());
-            named.given.retain(|(transfer, link)| {
-                let gone = gone(link);
-                if gone {
-                    lost.push((*index, *transfer));
-                }
-                !gone
-            });
-        }
-        for (peer, transfer) in lost {
-            let error = Box::new(error.clone());
-            state.core.report(Report::Undelivered {
-                peer,
-                transfer,
-                error,
-            });
-        }
-        self.settle(state);
-    }
-
     /// Has the kernel that runs stop.
     pub fn stop(&self) {
         self.ended.store(true, Ordering::Relaxed);
@@ -714,16 +532,6 @@ impl Session {
     }
 }
 
-impl Named {
-    /// A transfer is given to a link.
-    fn give(&mut self, transfer: u64, link: &Arc<Link>) {
-        if self.given.len() >= MOST_EARLY {
-            self.given.pop_front();
-        }
-        self.given.push_back((transfer, Arc::downgrade(link)));
-    }
-}
-
 impl Batches for Session {
     fn take(&self, out: &mut Vec<u8>) {
         let mut state = self.state();
@@ -748,8 +556,4 @@ impl Batches for Session {
 
 fn no_such_op() -> Error {
     Error::new(Code::ProtocolViolation, "no such prepared op")
-}
-
-fn no_such_peer() -> Error {
-    Error::new(Code::ProtocolViolation, "no such peer")
 }

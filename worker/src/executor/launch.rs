@@ -6,12 +6,13 @@ use std::sync::atomic::AtomicBool;
 use convoke_common::error::{Code, Error, Site};
 use convoke_common::{DType, Shape, mutant};
 use convoke_kernels::Exec;
+use smallvec::SmallVec;
 
 use super::{Engine, Executor};
 use crate::cpu::{Inputs, Kernel, KernelFailure, Launch, Outputs};
 
 /// Signatures of operands, for errors.
-type Given = Vec<Option<(DType, Shape)>>;
+type Given = SmallVec<[Option<(DType, Shape)>; 4]>;
 
 impl Engine {
     /// Runs a kernel, which is to give at least `results`. `Err(None)`: cancelled. `site` says where a failure was, but

@@ -1,0 +1,266 @@
+//! Brief ops on the caller's own thread, where the worker is in this process: a handle whose value is there.
+//!
+//! Nothing here is needed for an op to be right. Whatever cannot be done so is issued as to any other worker, which also
+//! says why it fails.
+//!
+//! Invariants
+//! 1. A value that the worker knows of is counted by the worker, any other here.
+//! 2. The ops that are remembered are bounded in number; where the program issues them lives as long as its tensors.
+
+use std::collections::HashMap;
+use std::panic::Location;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use convoke_common::Tensor as HostTensor;
+use convoke_common::graph::Attrs;
+use convoke_common::ops::OpDef;
+use convoke_common::{DType, Error};
+use convoke_rendezvous::eager::Direct;
+use convoke_rendezvous::eager::direct::{DirectOp, Inputs, Outputs};
+use convoke_rendezvous::eager::wire::{Holding, MOST_HANDLES};
+use smallvec::SmallVec;
+
+/// Sets of ops that are remembered, found by where they are issued, and the most of a set.
+const SETS: usize = 128;
+const WAYS: usize = 8;
+/// Places beyond which those without tensors are forgotten.
+const MOST_PLACES: usize = SETS * WAYS;
+
+/// A line of the program, and the tensors that it made here.
+struct Place {
+    origin: &'static Location<'static>,
+    handles: AtomicU64,
+    bytes: AtomicU64,
+    /// Handles of all lines.
+    all: Arc<AtomicU64>,
+}
+
+/// An op as it is issued at one line.
+pub(crate) struct Known {
+    op: &'static OpDef,
+    attrs: Attrs,
+    operands: SmallVec<[Option<DType>; 4]>,
+    outputs: u8,
+    place: Arc<Place>,
+    /// None where it is never run here.
+    runs: Option<Arc<dyn DirectOp>>,
+}
+
+/// A value that the worker knows nothing of.
+pub(crate) struct Here {
+    tensor: HostTensor,
+    place: Arc<Place>,
+    /// Its handle, once the worker was told of it.
+    told: Mutex<Option<u64>>,
+}
+
+/// The direct way to a worker's session.
+pub(crate) struct Line {
+    direct: Arc<dyn Direct>,
+    /// Of all places.
+    handles: Arc<AtomicU64>,
+    sets: Box<[Mutex<SmallVec<[Arc<Known>; 2]>>]>,
+    places: Mutex<HashMap<&'static Location<'static>, Weak<Place>>>,
+    lost: AtomicBool,
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+/// What an op is looked for by.
+pub(crate) struct Issued<'a> {
+    pub op: &'static OpDef,
+    pub attrs: &'a Attrs,
+    pub outputs: usize,
+    pub origin: &'static Location<'static>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn same_place(a: &'static Location<'static>, b: &'static Location<'static>) -> bool {
+    std::ptr::eq(a, b) || a == b
+}
+
+impl Known {
+    fn is(&self, issued: &Issued<'_>, operands: &[Option<DType>]) -> bool {
+        std::ptr::eq(self.op, issued.op)
+            && same_place(self.place.origin, issued.origin)
+            && self.operands[..] == *operands
+            && usize::from(self.outputs) == issued.outputs
+            && self.attrs == *issued.attrs
+    }
+}
+
+impl Line {
+    pub fn new(direct: Arc<dyn Direct>) -> Line {
+        Line {
+            handles: direct.handles(),
+            direct,
+            sets: (0..SETS).map(|_| Mutex::default()).collect(),
+            places: Mutex::default(),
+            lost: AtomicBool::new(false),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+        }
+    }
+
+    /// The session is lost: nothing runs here any more.
+    pub fn end(&self) {
+        self.lost.store(true, Ordering::Relaxed);
+    }
+
+    fn usable(&self) -> bool {
+        !self.lost.load(Ordering::Relaxed)
+            && self.handles.load(Ordering::Relaxed) < MOST_HANDLES as u64
+    }
+
+    /// The value of a handle that the worker knows, where it is there.
+    pub fn value(&self, handle: u64) -> Option<HostTensor> {
+        self.direct.value(handle)
+    }
+
+    /// The op, remembered or resolved anew.
+    pub fn find(&self, issued: &Issued<'_>, operands: &[Option<DType>]) -> Option<Arc<Known>> {
+        if !self.usable() {
+            return None;
+        }
+        // Ops of one line are of one set, whichever they are.
+        let at = std::ptr::from_ref(issued.op) as usize >> 6;
+        let line = issued.origin.line() as usize ^ (issued.origin.column() as usize) << 3;
+        let set = &self.sets[(line ^ at) % SETS];
+        let mut known = locked(set);
+        if let Some(i) = known.iter().position(|k| k.is(issued, operands)) {
+            self.hits.fetch_add(1, Ordering::Relaxed);
+            // The set is in order of use.
+            if i > 0 {
+                known[..=i].rotate_right(1);
+            }
+            return Some(known[0].clone());
+        }
+        drop(known);
+        self.misses.fetch_add(1, Ordering::Relaxed);
+        let outputs = u8::try_from(issued.outputs).ok()?;
+        let (name, attrs) = (issued.op.name, issued.attrs);
+        let new = Arc::new(Known {
+            op: issued.op,
+            attrs: attrs.clone(),
+            operands: operands.into(),
+            outputs,
+            place: self.place(issued.origin),
+            runs: self.direct.resolve(name, attrs, operands, outputs),
+        });
+        let mut known = locked(set);
+        known.truncate(WAYS - 1);
+        known.insert(0, new.clone());
+        Some(new)
+    }
+
+    fn place(&self, origin: &'static Location<'static>) -> Arc<Place> {
+        let mut places = locked(&self.places);
+        if let Some(known) = places.get(origin).and_then(Weak::upgrade) {
+            return known;
+        }
+        if places.len() >= MOST_PLACES {
+            places.retain(|_, p| p.strong_count() > 0);
+        }
+        let new = Arc::new(Place {
+            origin,
+            handles: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            all: self.handles.clone(),
+        });
+        places.insert(origin, Arc::downgrade(&new));
+        new
+    }
+
+    /// Runs an op; `None` where it is to be issued.
+    pub fn run(&self, known: &Known, inputs: Inputs) -> Option<Outputs> {
+        match self.usable() {
+            true => known.runs.as_ref()?.run(inputs),
+            false => None,
+        }
+    }
+
+    /// A value that was made here.
+    pub fn keep(&self, known: &Known, tensor: HostTensor) -> Here {
+        self.hold(known.place.clone(), tensor)
+    }
+
+    /// A copy of a small value of the program; `None` where it is to be sent.
+    pub fn put(&self, value: &HostTensor, origin: &'static Location<'static>) -> Option<Here> {
+        if !self.usable() {
+            return None;
+        }
+        Some(self.hold(self.place(origin), self.direct.own(value)?))
+    }
+
+    fn hold(&self, place: Arc<Place>, tensor: HostTensor) -> Here {
+        self.handles.fetch_add(1, Ordering::Relaxed);
+        place.handles.fetch_add(1, Ordering::Relaxed);
+        let bytes = tensor.byte_len() as u64;
+        place.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Here {
+            tensor,
+            place,
+            told: Mutex::new(None),
+        }
+    }
+
+    /// How often an op was known already, and how often not.
+    pub fn hits_and_misses(&self) -> (u64, u64) {
+        let of = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        (of(&self.hits), of(&self.misses))
+    }
+
+    /// What is held here, by the lines that made it.
+    pub fn account(&self) -> Vec<Holding> {
+        let places = locked(&self.places);
+        let live = places.values().filter_map(Weak::upgrade);
+        let held = live.map(|p| Holding {
+            origin: format!("{}:{}", p.origin.file(), p.origin.line()),
+            handles: p.handles.load(Ordering::Relaxed),
+            bytes: p.bytes.load(Ordering::Relaxed),
+        });
+        held.filter(|h| h.handles > 0).collect()
+    }
+}
+
+impl Here {
+    pub fn tensor(&self) -> &HostTensor {
+        &self.tensor
+    }
+
+    /// The handle that the worker knows it by; `tell` tells it, the first time.
+    pub fn told(&self, tell: impl FnOnce(&HostTensor) -> Result<u64, Error>) -> Result<u64, Error> {
+        let mut told = locked(&self.told);
+        if let Some(id) = *told {
+            return Ok(id);
+        }
+        let id = tell(&self.tensor)?;
+        *told = Some(id);
+        self.uncount();
+        Ok(id)
+    }
+
+    /// The handle that the worker knows it by, where it does.
+    pub fn id(&self) -> Option<u64> {
+        *locked(&self.told)
+    }
+
+    fn uncount(&self) {
+        self.place.handles.fetch_sub(1, Ordering::Relaxed);
+        let bytes = self.tensor.byte_len() as u64;
+        self.place.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.place.all.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        if self.id().is_none() {
+            self.uncount();
+        }
+    }
+}

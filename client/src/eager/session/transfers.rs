@@ -1,0 +1,187 @@
+//! Tensors on their way: from this client to a worker, from one worker to another, and back.
+
+use std::panic::Location;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use convoke_common::error::{Error, Result};
+use convoke_common::ids::{LeaseId, StepKey};
+use convoke_common::{DType, Shape, Tensor as HostTensor};
+use convoke_rendezvous::eager::wire::{Command, INLINE};
+use convoke_rendezvous::{Outgoing, Peer};
+
+use super::super::Fetching;
+use super::state::Way;
+use super::{Late, WorkerSession, would_block};
+use crate::tensor::Tensor;
+
+/// Most tensors on their way to the worker from others.
+pub(super) const MOVES: usize = 1000;
+/// Most bytes of tensors on their way to the worker from this client; a single one may be larger.
+pub(super) const PUTTING: u64 = 256 << 20;
+
+impl WorkerSession {
+    /// Puts a tensor there; gives its number.
+    pub fn put(&self, tensor: &HostTensor, origin: &'static Location<'static>) -> Result<u64> {
+        let owner = self.sessions()?.session.hub.me.incarnation;
+        let mut guard = self.open()?;
+        let state = &mut *guard;
+        let bytes = tensor.byte_len() as u64;
+        let before = self.putting.load(Ordering::Relaxed);
+        if before > 0 && before + bytes > PUTTING {
+            let msg = format!("{} MiB wait to be sent to {}", before >> 20, self.peer.name);
+            return Err(would_block(msg));
+        }
+        let origin = state.origin(origin)?;
+        let id = state.next;
+        if tensor.byte_len() <= INLINE {
+            let tensor = tensor.clone();
+            state.command(&Command::Literal { tensor, origin })?;
+        } else {
+            let transfer = state.take(0, tensor.dtype(), Some(tensor.shape().into()), origin)?;
+            self.putting.fetch_add(bytes, Ordering::Relaxed);
+            let key = StepKey {
+                lease: LeaseId::of_session(owner),
+                n: transfer,
+            };
+            let (putting, room) = (self.putting.clone(), self.room.clone());
+            let out = Outgoing {
+                key,
+                slot: 0,
+                tensor: tensor.clone(),
+                priority: 0,
+                cancel: self.sending.clone(),
+                sent: Box::new(move || {
+                    putting.fetch_sub(bytes, Ordering::Relaxed);
+                    room.notify_waiters();
+                }),
+            };
+            state.next += 1;
+            state.live += 1;
+            state.unresolved += 1;
+            match &mut state.way {
+                Way::Dialling(then) => then.push(Box::new(move |link| link.send_tensor(out))),
+                Way::Up(link) => {
+                    let link = link.clone();
+                    self.flush(guard);
+                    link.send_tensor(out);
+                }
+                Way::Lost(_) => {}
+            }
+            return Ok(id);
+        }
+        state.next += 1;
+        state.live += 1;
+        state.unresolved += 1;
+        self.flush(guard);
+        Ok(id)
+    }
+
+    /// Announces a tensor from another worker; gives its number and the transfer's.
+    pub fn take(
+        &self,
+        from: &WorkerSession,
+        dtype: DType,
+        shape: Option<Shape>,
+        late: Option<&Late>,
+        origin: &'static Location<'static>,
+    ) -> Result<(u64, u64)> {
+        let mut guard = self.open()?;
+        let state = &mut *guard;
+        if state.moves.len() >= MOVES {
+            let msg = format!("{MOVES} tensors are on their way to {}", self.peer.name);
+            return Err(would_block(msg));
+        }
+        let origin = state.origin(origin)?;
+        let peer = state.name(&from.participant)?;
+        let transfer = state.take(peer, dtype, shape, origin)?;
+        state.moves.insert(transfer, from.peer.clone());
+        let id = state.next;
+        state.next += 1;
+        state.live += 1;
+        state.unresolved += 1;
+        if let Some(late) = late {
+            state.late.insert(id, Arc::downgrade(late));
+        }
+        self.flush(guard);
+        Ok((id, transfer))
+    }
+
+    /// Sends a handle's tensor to another worker, once that can tell it from a stranger's. Until then it is held.
+    pub fn give(self: &Arc<Self>, tensor: &Tensor, to: &Arc<WorkerSession>, transfer: u64) {
+        let mut there = to.state();
+        match &mut there.way {
+            Way::Dialling(then) => {
+                let (me, to, tensor) = (self.clone(), to.clone(), tensor.clone());
+                then.push(Box::new(move |_| me.give_now(&tensor, &to, transfer)));
+            }
+            Way::Up(_) => {
+                drop(there);
+                self.give_now(tensor, to, transfer);
+            }
+            // Its handle has failed with it.
+            Way::Lost(_) => {}
+        }
+    }
+
+    fn give_now(&self, tensor: &Tensor, to: &WorkerSession, transfer: u64) {
+        // Looked at before the state, which it may need.
+        let handle = tensor.id();
+        let given = self.usable().and_then(|mut guard| {
+            let state = &mut *guard;
+            let handle = handle?;
+            let peer = state.name(&to.participant)?;
+            let give = Command::Give {
+                handle,
+                peer,
+                transfer,
+            };
+            state.command(&give)?;
+            self.flush(guard);
+            Ok(())
+        });
+        if let Err(error) = given {
+            to.fail_move(transfer, error);
+        }
+    }
+
+    /// Asks for a handle's tensor.
+    pub fn fetch(&self, handle: u64) -> Result<Fetching> {
+        let sessions = self.sessions()?;
+        let fetching = sessions.expect(&self.peer);
+        let mut guard = self.usable()?;
+        let give = Command::Give {
+            handle,
+            peer: 0,
+            transfer: fetching.transfer,
+        };
+        guard.command(&give)?;
+        self.flush(guard);
+        Ok(fetching)
+    }
+
+    /// A move to this worker does not come.
+    pub(in crate::eager) fn fail_move(&self, transfer: u64, error: Error) {
+        let Ok(mut guard) = self.usable() else { return };
+        if guard.moves.contains_key(&transfer) {
+            let error = Box::new(error);
+            let fail = Command::Fail { transfer, error };
+            if let Err(e) = guard.command(&fail) {
+                tracing::error!("{e}");
+            }
+            self.flush(guard);
+        }
+    }
+
+    /// Moves from a worker that is lost do not come.
+    pub(in crate::eager) fn source_lost(&self, source: &Peer, error: &Error) {
+        let transfers: Vec<u64> = {
+            let state = self.state();
+            let from = state.moves.iter().filter(|(_, s)| *s == source);
+            from.map(|(t, _)| *t).collect()
+        };
+        for transfer in transfers {
+            self.fail_move(transfer, error.clone());
+        }
+    }
+}

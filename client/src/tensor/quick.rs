@@ -1,0 +1,67 @@
+//! Ops whose result is there when they were issued: brief ones on a worker of this process, whose operands are there.
+
+use std::panic::Location;
+
+use convoke_common::DType;
+use convoke_common::graph::Attrs;
+use convoke_common::ops::OpDef;
+use convoke_rendezvous::eager::direct::Inputs;
+use smallvec::SmallVec;
+
+use super::apply::{Made, Operand};
+use super::{Placed, Tensor};
+use crate::device::scope;
+use crate::eager::direct::Issued;
+
+/// Most bytes of a value among the operands: a view of it would not be counted.
+const MOST_VALUE: usize = 1 << 10;
+
+/// Runs an op on this thread; `None` where it is to be issued, which also says what is wrong with it.
+pub(super) fn run(
+    op: &'static OpDef,
+    attrs: &Attrs,
+    operands: &[Operand<'_>],
+    outputs: usize,
+    origin: &'static Location<'static>,
+) -> Option<Made> {
+    let scope = scope();
+    let first = || {
+        operands.iter().find_map(|o| match o {
+            Operand::Tensor(t) => t.worker(),
+            _ => None,
+        })
+    };
+    let worker = scope.as_ref().map(|device| &device.0).or_else(first)?;
+    let line = worker.line()?;
+    let (mut inputs, mut bytes) = (Inputs::new(), 0);
+    let mut dtypes: SmallVec<[Option<DType>; 4]> = SmallVec::new();
+    for operand in operands {
+        let input = match operand {
+            Operand::Tensor(t) => {
+                let value = t.here_on(worker)?;
+                bytes += value.byte_len() as u64;
+                Some(value)
+            }
+            Operand::Value(t) if t.byte_len() <= MOST_VALUE => Some(t.clone()),
+            Operand::None => None,
+            _ => return None,
+        };
+        dtypes.push(input.as_ref().map(|t| t.dtype()));
+        inputs.push(input);
+    }
+    let issued = Issued {
+        op,
+        attrs,
+        outputs,
+        origin,
+    };
+    let known = line.find(&issued, &dtypes)?;
+    let made = line.run(&known, inputs)?;
+    let placed = match scope.is_some() {
+        true => Placed::Scope,
+        false => Placed::Operands(bytes, bytes),
+    };
+    let made = made.into_iter().take(outputs);
+    let handle = |t| Tensor::made_here(worker, line.keep(&known, t), placed, origin);
+    Some(made.map(handle).collect())
+}

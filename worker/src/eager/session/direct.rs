@@ -1,0 +1,93 @@
+//! Brief ops of a client in this process, on its own thread: the same kernels, memory and refusals, but no handle.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use convoke_common::error::Site;
+use convoke_common::graph::Attrs;
+use convoke_common::{DType, Tensor, ops};
+use convoke_kernels::Exec;
+use convoke_rendezvous::eager::Direct;
+use convoke_rendezvous::eager::direct::{DirectOp, Inputs, Outputs};
+use convoke_rendezvous::eager::wire::Definition;
+
+use super::{Prepared, Session};
+use crate::cpu::Launch;
+
+struct Op {
+    session: Weak<Session>,
+    prepared: Prepared,
+}
+
+impl Session {
+    fn serves(&self) -> bool {
+        self.engine.gate.refusal().is_none() && !self.ended.load(Ordering::Relaxed)
+    }
+}
+
+impl Direct for Session {
+    fn resolve(
+        &self,
+        op: &str,
+        attrs: &Attrs,
+        operands: &[Option<DType>],
+        outputs: u8,
+    ) -> Option<Arc<dyn DirectOp>> {
+        // Nobody can say how long an op of a user's own takes, or a loop.
+        if ops::is_custom(op) || attrs.functions().next().is_some() {
+            return None;
+        }
+        let definition = Definition {
+            index: 0,
+            op: op.to_owned(),
+            attrs: attrs.clone(),
+            operands: operands.to_vec(),
+            outputs,
+            report: false,
+            origin: 0,
+        };
+        Some(Arc::new(Op {
+            session: self.me.clone(),
+            prepared: Prepared::new(definition).ok()?,
+        }))
+    }
+
+    fn value(&self, handle: u64) -> Option<Tensor> {
+        self.state().core.value(handle)
+    }
+
+    fn own(&self, value: &Tensor) -> Option<Tensor> {
+        match self.serves() {
+            true => Session::own(self, value).ok(),
+            false => None,
+        }
+    }
+
+    fn handles(&self) -> Arc<AtomicU64> {
+        self.direct.clone()
+    }
+}
+
+impl DirectOp for Op {
+    fn run(&self, inputs: Inputs) -> Option<Outputs> {
+        let session = self.session.upgrade()?;
+        let (engine, prepared) = (&session.engine, &self.prepared);
+        if !session.serves() || prepared.predicted(&inputs) > engine.compute.wake() {
+            return None;
+        }
+        let launch = Launch {
+            inputs,
+            exec: Exec::single(&session.ended),
+            pool: &session.pool,
+        };
+        // A failure is one of the op that is issued then, which fails the same way.
+        let run = engine.launch(
+            &*prepared.kernel,
+            prepared.op.name,
+            prepared.outputs,
+            launch,
+            Site::default,
+        );
+        run.ok()
+    }
+}

@@ -1,0 +1,223 @@
+//! What a session sends, and whom it sends to: tensors leave over a link, which is made where there is none.
+//!
+//! Invariant: a transfer that was given to a link ends with the tensor's arrival or with a report that it does not come.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, MutexGuard, Weak};
+
+use convoke_common::error::{Code, Error, Result};
+use convoke_common::identity::Role;
+use convoke_common::ids::StepKey;
+use convoke_common::program::Participant;
+use convoke_rendezvous::eager::wire::Report;
+use convoke_rendezvous::frame::Frame;
+use convoke_rendezvous::{Link, Outgoing, Peer};
+
+use super::super::core::{Effect, MOST_EARLY};
+use super::{Session, State};
+
+/// A peer that the client has named.
+pub(super) struct Named {
+    participant: Participant,
+    /// Tensors that wait for a link to it; `None` while nobody makes one.
+    waiting: Option<Vec<(u64, convoke_common::Tensor)>>,
+    /// The transfers given to a link to it last, as many as may be on their way, each with its link where it has one.
+    given: VecDeque<(u64, Weak<Link>)>,
+}
+
+impl Session {
+    pub(super) fn peer(&self, state: &State, index: u32) -> Result<Peer> {
+        if index == 0 {
+            return Ok(self.owner.clone());
+        }
+        let named = state.peers.get(&index).ok_or_else(no_such_peer)?;
+        Ok(Peer::of(&named.participant, Role::Worker))
+    }
+
+    pub(super) fn perform(&self, effect: Effect) {
+        match effect {
+            Effect::Send {
+                peer: 0,
+                transfer,
+                tensor,
+            } => self.send(&self.link, transfer, tensor),
+            Effect::Abort {
+                peer: 0,
+                transfer,
+                error,
+            } => self.abort(&self.link, transfer, &error),
+            Effect::Step(then, settled) => then(settled),
+            Effect::Send {
+                peer,
+                transfer,
+                tensor,
+            } => self.send_to(peer, transfer, tensor),
+            // The client passes it on: it may not have told the peer yet that anything comes.
+            Effect::Abort {
+                peer,
+                transfer,
+                error,
+            } => self.undelivered(self.state(), peer, &[transfer], &error),
+        }
+    }
+
+    fn send(&self, link: &Link, transfer: u64, tensor: convoke_common::Tensor) {
+        let key = StepKey {
+            lease: self.id,
+            n: transfer,
+        };
+        link.send_tensor(Outgoing {
+            key,
+            slot: 0,
+            tensor,
+            priority: 0,
+            cancel: self.sending.clone(),
+            sent: Box::new(|| {}),
+        });
+    }
+
+    fn abort(&self, link: &Link, transfer: u64, error: &Error) {
+        let key = StepKey {
+            lease: self.id,
+            n: transfer,
+        };
+        let error = Box::new(error.clone());
+        link.send(Frame::Abort { key, error });
+    }
+
+    /// Sends to another worker, which a link is made to where there is none.
+    fn send_to(&self, peer: u32, transfer: u64, tensor: convoke_common::Tensor) {
+        let mut state = self.state();
+        let (Some(named), Some(node)) = (state.peers.get_mut(&peer), self.node.upgrade()) else {
+            return self.undelivered(state, peer, &[transfer], &no_such_peer());
+        };
+        if let Some(waiting) = &mut named.waiting {
+            return waiting.push((transfer, tensor));
+        }
+        let participant = named.participant.clone();
+        let to = Peer::of(&participant, Role::Worker);
+        if let Some(link) = node.hub.link(&to) {
+            named.give(transfer, &link);
+            drop(state);
+            self.send(&link, transfer, tensor);
+            // Whoever told of its end may have done so before.
+            if link.is_closed() {
+                self.lost(&to, link.lost());
+            }
+            return;
+        }
+        named.waiting = Some(vec![(transfer, tensor)]);
+        drop(state);
+        let me = self.me.clone();
+        // It ends with its bounds.
+        node.world.clone().spawn(async move {
+            let linked = node.link_to(&participant, Role::Worker, true).await;
+            if let Some(me) = me.upgrade() {
+                me.linked(peer, linked);
+            }
+        });
+    }
+
+    /// There is a link to a peer, or none can be made.
+    fn linked(&self, peer: u32, linked: Result<Arc<Link>>) {
+        let mut state = self.state();
+        let named = state.peers.get_mut(&peer);
+        let waiting = named.and_then(|n| n.waiting.take());
+        let waiting = waiting.unwrap_or_default();
+        match linked {
+            Ok(link) => {
+                if let Some(named) = state.peers.get_mut(&peer) {
+                    waiting.iter().for_each(|(t, _)| named.give(*t, &link));
+                }
+                drop(state);
+                // Whoever told of its end may have done so before.
+                if link.is_closed() {
+                    self.lost(link.peer(), link.lost());
+                }
+                let send = |(transfer, tensor)| self.send(&link, transfer, tensor);
+                waiting.into_iter().for_each(send);
+            }
+            Err(error) => {
+                let transfers: Vec<u64> = waiting.into_iter().map(|(t, _)| t).collect();
+                let error = error.at(self.engine.place());
+                self.undelivered(state, peer, &transfers, &error);
+            }
+        }
+    }
+
+    fn undelivered(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        peer: u32,
+        transfers: &[u64],
+        error: &Error,
+    ) {
+        for transfer in transfers {
+            state.core.report(Report::Undelivered {
+                peer,
+                transfer: *transfer,
+                error: Box::new(error.clone()),
+            });
+        }
+        self.settle(state);
+    }
+
+    /// A link to a peer ended.
+    pub fn lost(&self, peer: &Peer, mut error: Error) {
+        // The client, whom it is told, may have contact with the peer.
+        if let Some(me) = self.engine.place().worker {
+            error.message = format!("{me} {}", error.message);
+        }
+        let mut state = self.state();
+        // What was to come by another link to it still does; of the rest its sender tells.
+        let node = self.node.upgrade();
+        if node.is_none_or(|n| n.hub.link(peer).is_none()) {
+            state.core.lost(peer, &error);
+        }
+        // What was on its way there may not have arrived, and the peer may not know that it comes; the client does.
+        let named = state.peers.iter_mut();
+        let mut lost = Vec::new();
+        for (index, named) in named.filter(|(_, n)| Peer::of(&n.participant, Role::Worker) == *peer)
+        {
+            let gone = |link: &Weak<Link>| link.upgrade().is_none_or(|l| l.is_closed());
+            named.given.retain(|(transfer, link)| {
+                let gone = gone(link);
+                if gone {
+                    lost.push((*index, *transfer));
+                }
+                !gone
+            });
+        }
+        for (peer, transfer) in lost {
+            let error = Box::new(error.clone());
+            state.core.report(Report::Undelivered {
+                peer,
+                transfer,
+                error,
+            });
+        }
+        self.settle(state);
+    }
+}
+
+impl Named {
+    pub fn new(participant: Participant) -> Named {
+        Named {
+            participant,
+            waiting: None,
+            given: VecDeque::new(),
+        }
+    }
+
+    /// A transfer is given to a link.
+    fn give(&mut self, transfer: u64, link: &Arc<Link>) {
+        if self.given.len() >= MOST_EARLY {
+            self.given.pop_front();
+        }
+        self.given.push_back((transfer, Arc::downgrade(link)));
+    }
+}
+
+fn no_such_peer() -> Error {
+    Error::new(Code::ProtocolViolation, "no such peer")
+}
