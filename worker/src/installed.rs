@@ -9,7 +9,6 @@
 //! 1. Built once, from a checked program; immutable afterwards.
 //! 2. A constant is never moved out; a step's value is moved at its last use.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,7 +56,7 @@ pub struct Installed {
     /// Kernels of the step nodes.
     pub kernels: Vec<Arc<dyn Kernel>>,
     /// Which step nodes are about the caller's handles.
-    handles: BTreeMap<u32, HandleOp>,
+    handles: Vec<Option<HandleOp>>,
     /// Step nodes that read a value; a node that reads it twice stands twice.
     pub consumers: Csr,
     /// Send slots that carry a value.
@@ -122,8 +121,6 @@ impl Installed {
                 uses[*v as usize] += 1;
             }
         }
-        let handles = steps.iter().zip(0..);
-        let handles = handles.filter_map(|(n, i)| Some((i, HandleOp::of(n)?)));
         let is_constant = |v: u32| constants[v as usize].is_some();
         let mut ready = vec![0u32; steps.len()];
         reads
@@ -158,7 +155,7 @@ impl Installed {
             consumers: Csr::group(values, &reads),
             sends: Csr::group(values, &sends),
             kernels,
-            handles: handles.collect(),
+            handles: steps.iter().map(HandleOp::of).collect(),
             ready,
             uses,
             constants,
@@ -169,7 +166,7 @@ impl Installed {
 
     /// What a step node does with a handle, where it is about one.
     pub fn handle_op(&self, node: u32) -> Option<HandleOp> {
-        self.handles.get(&node).copied()
+        self.handles.get(node as usize).copied().flatten()
     }
 
     /// Step nodes.

@@ -1,5 +1,5 @@
 //! Every interleaving of a step's arrivals, its runner and its abort, by a model checker: `executor/run.rs` itself,
-//! under the checker's lock, driven as the executor drives it.
+//! under the checker's lock and with the checker's word that stirs the runner, driven as the executor drives it.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,8 +16,8 @@ mod installed {
 #[path = "../src/executor/run.rs"]
 mod run;
 
-use std::cmp::Reverse;
 use std::sync::Arc;
+use std::sync::atomic::Ordering as Std;
 
 use convoke_common::error::{Code, Error};
 use convoke_common::graph::{Attrs, TensorType, Value};
@@ -25,8 +25,9 @@ use convoke_common::program::{NUMERICS_PROFILE, Program, ProgramNode, RecvSlot, 
 use convoke_common::{DType, Tensor};
 use convoke_worker::installed::Installed;
 use loom::sync::Mutex;
+use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread::{self, JoinHandle};
-use run::{After, Phase, Run, Runner};
+use run::{After, Phase, Run, Runner, Source};
 
 /// Two recvs `x`, `y`; `a = -x`, `b = a + y`, `c = a + b`; `b` and `c` are sent.
 fn program() -> Program {
@@ -73,7 +74,7 @@ struct Record {
     launched: Vec<u32>,
     sent: Vec<u32>,
     retired: u32,
-    /// Nodes launched before the abort.
+    /// Nodes whose kernels had been launched before the abort: those launched later see the flag and do nothing.
     before_abort: Option<usize>,
 }
 
@@ -81,6 +82,7 @@ struct Record {
 struct Step {
     installed: Arc<Installed>,
     state: Mutex<(Run, Record)>,
+    stirred: AtomicBool,
     /// Whether runners are threads, else they run where the operands arrive.
     threads: bool,
     runners: Mutex<Vec<JoinHandle<()>>>,
@@ -94,14 +96,13 @@ impl Step {
     fn started(installed: Arc<Installed>, threads: bool) -> Arc<Step> {
         let mut run = Run::new(0);
         run.phase = Phase::Running;
-        run.nodes_left = installed.nodes().len();
-        run.pending = installed.ready.clone();
-        run.uses = installed.uses.clone();
-        run.values = vec![None; installed.program.values.len()];
-        run.recvs_left = installed.program.recvs.len();
+        let mut after = After::default();
+        run.start(&installed, &mut after);
+        assert!(!after.start_runner, "nothing is ready before it arrives");
         Arc::new(Step {
             installed,
             state: Mutex::new((run, Record::default())),
+            stirred: AtomicBool::new(false),
             threads,
             runners: Mutex::new(vec![]),
         })
@@ -114,8 +115,10 @@ impl Step {
             if run.n != 0 || run.error.is_some() {
                 return;
             }
-            run.recvs_left -= 1;
-            run.produce(&self.installed, value, tensor(), &mut after);
+            let (x, value) = (&self.installed, Some(value));
+            if run.came(x, Source::Recv, value, tensor(), &mut after) {
+                self.stirred.store(true, Ordering::Release);
+            }
             run.settle(&mut after);
         }
         self.finish(after);
@@ -129,6 +132,7 @@ impl Step {
                 return;
             }
             run.stop(Error::new(Code::Cancelled, "model"));
+            self.stirred.store(true, Ordering::Release);
             record.before_abort = Some(record.launched.len());
             run.settle(&mut after);
         }
@@ -159,59 +163,69 @@ impl Step {
         if after.retire {
             let (run, record) = &mut *self.state.lock().unwrap();
             if run.n == 0 {
-                *run = Run::new(1);
+                run.follow(1);
                 record.retired += 1;
             }
         }
     }
 
     fn interpret(self: &Arc<Self>) {
-        {
+        let (flag, mut flow) = {
             let (run, _) = &mut *self.state.lock().unwrap();
             if run.n == 0 && run.runner == Runner::Queued {
                 run.runner = Runner::Active;
             }
-        }
+            if run.n != 0 || run.runner != Runner::Active {
+                return;
+            }
+            self.stirred.store(true, Ordering::Relaxed);
+            (run.flag.clone(), std::mem::take(&mut run.flow))
+        };
         loop {
             let mut after = After::default();
-            let launched = {
-                let (run, record) = &mut *self.state.lock().unwrap();
-                if run.n != 0 || run.runner != Runner::Active {
+            if flow.peek().is_none() || self.stirred.load(Ordering::Acquire) {
+                let goes_on = {
+                    let (run, _) = &mut *self.state.lock().unwrap();
+                    self.stirred.store(false, Ordering::Relaxed);
+                    let goes_on = run.look(&self.installed, &mut flow, &mut after);
+                    run.sending += after.sends.len();
+                    let goes_on = goes_on && flow.peek().is_some();
+                    if !goes_on {
+                        run.rest(std::mem::take(&mut flow), Runner::None);
+                        run.settle(&mut after);
+                    }
+                    goes_on
+                };
+                self.finish(std::mem::take(&mut after));
+                if !goes_on {
                     return;
                 }
-                let next = match run.error {
-                    None => run.ready.pop(),
-                    Some(_) => None,
-                };
-                match next {
-                    Some((_, Reverse(node))) => {
-                        let operands = run.operands(&self.installed, node);
-                        assert!(
-                            operands.iter().all(Option::is_some),
-                            "{node} lacks an operand"
-                        );
-                        record.launched.push(node);
-                        Some(node)
-                    }
-                    None => {
-                        run.runner = Runner::None;
-                        run.settle(&mut after);
-                        None
-                    }
+            }
+            let Some(node) = flow.next() else { continue };
+            let operands = flow.operands(&self.installed, node);
+            assert!(
+                operands.iter().all(Option::is_some),
+                "{node} lacks an operand"
+            );
+            {
+                let (_, record) = &mut *self.state.lock().unwrap();
+                if flag.load(Std::Relaxed) {
+                    // What the kernel does, which then gives nothing.
+                    self.stirred.store(true, Ordering::Relaxed);
+                    continue;
                 }
-            };
-            let Some(node) = launched else {
-                return self.finish(after);
-            };
-            // The kernel runs here, outside the lock.
+                record.launched.push(node);
+            }
+            flow.launched(&self.installed, node, [tensor()], &mut after);
+            if after.sends.is_empty() {
+                continue;
+            }
             {
                 let (run, _) = &mut *self.state.lock().unwrap();
-                run.nodes_left -= 1;
-                if run.error.is_none() {
-                    let output = self.installed.nodes()[node as usize].outputs[0];
-                    run.produce(&self.installed, output, tensor(), &mut after);
+                if run.error.is_some() {
+                    continue;
                 }
-                after.start_runner = false;
+                run.sending += after.sends.len();
             }
             self.finish(after);
         }

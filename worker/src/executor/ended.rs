@@ -1,6 +1,7 @@
 //! Steps that ended and have not quiesced: who holds them up, and what is told then.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use convoke_common::error::{Code, Error};
 use convoke_common::ids::StepKey;
@@ -35,10 +36,8 @@ impl Executor {
             return None;
         }
         if run.runner == Runner::Active {
-            let node = run
-                .node
-                .and_then(|i| self.installed.nodes().get(i as usize));
-            return Some(self.wedged(node));
+            let node = self.entry(n).node.load(Ordering::Relaxed);
+            return Some(self.wedged(self.installed.nodes().get(node as usize)));
         }
         let unsent = std::mem::take(&mut run.unsent);
         let held = unsent

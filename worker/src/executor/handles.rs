@@ -1,6 +1,7 @@
 //! Nodes about the caller's handles: what a step reads from its session, and leaves there.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use convoke_common::Tensor;
 use convoke_common::error::{Code, Error};
@@ -9,7 +10,7 @@ use convoke_common::{DType, program::ProgramNode};
 use convoke_rendezvous::Peer;
 
 use super::Executor;
-use super::run::{After, Phase};
+use super::run::{After, Phase, Source};
 use crate::cpu::{Inputs, Outputs};
 use crate::eager::{Session, Settled};
 use crate::installed::{declared, site};
@@ -94,11 +95,11 @@ impl Executor {
             if run.n != n || run.phase != Phase::Running {
                 return;
             }
-            run.nodes_left -= 1;
             match settled {
                 Ok(t) if run.error.is_none() => {
-                    if let Some(v) = launched.outputs.first() {
-                        run.produce(&self.installed, *v, t, &mut after);
+                    let value = launched.outputs.first().copied();
+                    if run.came(&self.installed, Source::Handle, value, t, &mut after) {
+                        self.entry(n).stirred.store(true, Ordering::Release);
                     }
                     run.settle(&mut after);
                     None

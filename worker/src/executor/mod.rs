@@ -5,15 +5,16 @@
 //! tensor arrives ──> value ──┘                       last node, recv and send ──> retire ──> Done
 //! ```
 //! A step is interpreted by at most one compute job at a time, its *runner*: a plain loop over ready
-//! nodes. Arrivals add ready nodes and start a runner where none is active; kernels split themselves over
-//! the pool's threads. A waiting step occupies no thread. A brief program's steps run on the thread that
-//! delivers their operands, since waking another takes longer than the work.
+//! nodes, which has what the step computes with to itself and takes no lock from node to node. Arrivals add ready nodes
+//! and start a runner where none is active, else they are its mail; kernels split themselves over the pool's threads. A
+//! waiting step occupies no thread. A brief program's steps run on the thread that delivers their operands, since waking
+//! another takes longer than the work.
 //!
 //! Invariants
 //! 1. `Done` is sent once per step, after the last kernel returned and the links let go of its tensors; by
 //!    then the table has retired the step here.
 //! 2. A step's first own error goes to every participant at once; an abort from elsewhere is not repeated.
-//! 3. An aborted step launches no further kernel, and its running kernel sees the cancel flag.
+//! 3. An aborted step launches no further kernel once its runner hears of it, and its running kernel sees the cancel flag.
 //! 4. A runner, and a tensor that a link holds, keep the lease alive: a step ends with `Done` even when its
 //!    lease is released meanwhile.
 //! 5. A step that ended waits for no thread: a job that has none yet is let go of, and finds nothing to do later.
@@ -24,8 +25,7 @@ mod handles;
 mod launch;
 mod run;
 
-use std::cmp::Reverse;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use convoke_common::Tensor;
@@ -41,7 +41,7 @@ use convoke_rendezvous::trace::checksum;
 use convoke_rendezvous::{Lease, Link, Outgoing, StepHandler, step_event};
 
 pub use self::handles::HandleOp;
-use self::run::{After, Phase, Run, Runner};
+use self::run::{After, Phase, Run, Runner, Source};
 use crate::blackbox::{BlackBox, Noted};
 use crate::drain::Gate;
 use crate::eager::Sessions;
@@ -91,11 +91,37 @@ impl Engine {
     }
 }
 
+/// No node.
+const NO_NODE: u32 = u32::MAX;
+
+/// A window entry.
+struct Entry {
+    run: Mutex<Run>,
+    /// Has the thread that interprets the step look at `run`: there is mail, or the step has ended. It may be set for
+    /// a step that came before, and does no harm then.
+    stirred: AtomicBool,
+    /// The step node that a thread has, or had last.
+    node: AtomicU32,
+}
+
+impl Entry {
+    fn new(n: u64) -> Entry {
+        Entry {
+            run: Mutex::new(Run::new(n)),
+            stirred: AtomicBool::new(false),
+            node: AtomicU32::new(NO_NODE),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Run> {
+        self.run.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// The window entries whose steps have started and not retired.
-fn live(runs: &[Mutex<Run>]) -> impl Iterator<Item = MutexGuard<'_, Run>> {
-    runs.iter()
-        .map(|r| r.lock().unwrap_or_else(PoisonError::into_inner))
-        .filter(|r| r.phase == Phase::Running)
+fn live(runs: &[Entry]) -> impl Iterator<Item = MutexGuard<'_, Run>> {
+    let all = runs.iter().map(Entry::lock);
+    all.filter(|r| r.phase == Phase::Running)
 }
 
 /// Runs the steps of one lease at one worker.
@@ -108,7 +134,7 @@ pub struct Executor {
     lease: OnceLock<Weak<Lease>>,
     /// By participant index; none for this worker itself and for peers without a common edge.
     links: Vec<Option<Arc<Link>>>,
-    runs: Box<[Mutex<Run>]>,
+    runs: Box<[Entry]>,
     me: Weak<Executor>,
     /// Where the driver's handles are.
     handles: OnceLock<Arc<Sessions>>,
@@ -134,9 +160,7 @@ impl Executor {
             pool,
             lease: OnceLock::new(),
             links,
-            runs: (0..u64::from(in_flight.max(1)))
-                .map(|n| Mutex::new(Run::new(n)))
-                .collect(),
+            runs: (0..u64::from(in_flight.max(1))).map(Entry::new).collect(),
             me: me.clone(),
             handles: OnceLock::new(),
             driver_lost,
@@ -157,9 +181,18 @@ impl Executor {
         self.lease.get()?.upgrade()
     }
 
+    fn entry(&self, n: u64) -> &Entry {
+        &self.runs[(n % self.runs.len() as u64) as usize]
+    }
+
     fn run(&self, n: u64) -> MutexGuard<'_, Run> {
-        let entry = &self.runs[(n % self.runs.len() as u64) as usize];
-        entry.lock().unwrap_or_else(PoisonError::into_inner)
+        self.entry(n).lock()
+    }
+
+    /// Ends a step, under its lock; what interprets it is to hear of it.
+    fn stop(&self, run: &mut Run, error: Error) {
+        run.stop(error);
+        self.entry(run.n).stirred.store(true, Ordering::Release);
     }
 
     /// Step nodes.
@@ -187,7 +220,7 @@ impl Executor {
             if run.n != n || run.error.is_some() {
                 return;
             }
-            run.stop(error.clone());
+            self.stop(&mut run, error.clone());
             after.tell = Some(error);
             run.settle(&mut after);
             self.watch(&mut run, &after);
@@ -284,7 +317,7 @@ impl Executor {
                 let key = StepKey { lease: lease.id, n };
                 self.engine.watch.quiesced(Work::Step(key));
             }
-            *run = Run::new(n + self.runs.len() as u64);
+            run.follow(n + self.runs.len() as u64);
         }
         let key = StepKey { lease: lease.id, n };
         step_event!("done", key);
@@ -303,10 +336,8 @@ impl Executor {
             return me.interpret(n);
         }
         let priority = {
-            let run = self.run(n);
-            run.ready
-                .peek()
-                .map_or(0, |(p, _)| (*p).min(i64::MAX as u64) as i64)
+            let next = self.run(n).flow.peek();
+            next.map_or(0, |(p, _)| p.min(i64::MAX as u64) as i64)
         };
         let (lease, runner) = (self.lease(), me.clone());
         let begin = Box::new(move || runner.begun(n));
@@ -336,7 +367,8 @@ impl Executor {
         let mut run = self.run(n);
         if run.n == n && run.runner == Runner::Queued {
             run.runner = Runner::Active;
-            run.node = run.ready.peek().map(|(_, Reverse(node))| *node);
+            let next = run.flow.peek().map_or(NO_NODE, |(_, node)| node);
+            self.entry(n).node.store(next, Ordering::Relaxed);
         }
     }
 
@@ -369,52 +401,55 @@ impl Executor {
 
     /// The runner: launches ready nodes until none is left, or its slice of them is over.
     fn interpret(&self, n: u64) {
-        let mut slice = if self.brief {
-            usize::MAX
-        } else {
-            self.engine.compute.slice()
+        let mut slice = match self.brief {
+            true => usize::MAX,
+            false => self.engine.compute.slice(),
         };
-        let span = self.run(n).span.clone();
+        let (entry, x) = (self.entry(n), &*self.installed);
+        let (span, flag, mut flow) = {
+            let mut run = entry.lock();
+            if run.n != n || run.runner != Runner::Active {
+                // The step ended before a thread had the job.
+                return;
+            }
+            // Looked at below, whatever it was set for.
+            entry.stirred.store(true, Ordering::Relaxed);
+            let flow = std::mem::take(&mut run.flow);
+            (run.span.clone(), run.flag.clone(), flow)
+        };
         let _entered = span.enter();
         loop {
             let mut after = After::default();
-            let next = {
-                let mut run = self.run(n);
-                if run.n != n || run.runner != Runner::Active {
-                    // The step ended before a thread had the job.
-                    return;
+            let idle = flow.peek().is_none();
+            if idle || slice == 0 || entry.stirred.load(Ordering::Acquire) {
+                let mut run = entry.lock();
+                entry.stirred.store(false, Ordering::Relaxed);
+                let goes_on = run.look(x, &mut flow, &mut after);
+                run.sending += after.sends.len();
+                if !goes_on || flow.peek().is_none() {
+                    run.rest(flow, Runner::None);
+                    if run.error.is_none() || !mutant!("quiesce-lost") {
+                        run.settle(&mut after);
+                    }
+                    self.watch(&mut run, &after);
+                    drop(run);
+                    return self.finish(n, after);
                 }
-                let next = if run.error.is_none() {
-                    if slice == 0 && !run.ready.is_empty() {
-                        run.runner = Runner::Queued;
-                        drop(run);
-                        // Still the step's only runner: the job that follows goes on from here.
-                        return self.start_runner(n);
-                    }
-                    slice = slice.saturating_sub(1);
-                    run.ready.pop()
-                } else {
-                    None
-                };
-                match next {
-                    Some((_, Reverse(node))) => {
-                        run.node = Some(node);
-                        Some((node, run.operands(&self.installed, node), run.flag.clone()))
-                    }
-                    None => {
-                        run.runner = Runner::None;
-                        if run.error.is_none() || !mutant!("quiesce-lost") {
-                            run.settle(&mut after);
-                        }
-                        self.watch(&mut run, &after);
-                        None
-                    }
+                if slice == 0 {
+                    run.rest(flow, Runner::Queued);
+                    drop(run);
+                    self.finish(n, after);
+                    // Still the step's only runner: the job that follows goes on from here.
+                    return self.start_runner(n);
                 }
-            };
-            let Some((node, inputs, flag)) = next else {
-                return self.finish(n, after);
-            };
-            let launched = match self.installed.handle_op(node) {
+                drop(run);
+                self.finish(n, std::mem::take(&mut after));
+            }
+            let Some(node) = flow.next() else { continue };
+            slice = slice.saturating_sub(1);
+            entry.node.store(node, Ordering::Relaxed);
+            let inputs = flow.operands(x, node);
+            let launched = match x.handle_op(node) {
                 Some(HandleOp::Lend { donate }) => {
                     self.lend(n, node, &inputs, donate);
                     continue;
@@ -427,27 +462,22 @@ impl Executor {
             };
             match launched {
                 Ok(outputs) => {
-                    let mut run = self.run(n);
-                    run.nodes_left -= 1;
-                    if run.error.is_none() {
-                        let ids = &self.installed.nodes()[node as usize].outputs;
-                        for (v, t) in ids.iter().zip(outputs) {
-                            run.produce(&self.installed, *v, t, &mut after);
-                        }
+                    flow.launched(x, node, outputs, &mut after);
+                    if after.sends.is_empty() {
+                        continue;
                     }
-                    // This loop is the runner, and settles when it ends.
-                    after.start_runner = false;
+                    let mut run = entry.lock();
+                    if run.error.is_some() {
+                        continue;
+                    }
+                    run.sending += after.sends.len();
+                    drop(run);
+                    self.finish(n, after);
                 }
-                Err(error) => self.run_failed(n, error),
+                Err(Some(error)) => self.fail(n, error),
+                // Its step has ended, which it hears of next.
+                Err(None) => entry.stirred.store(true, Ordering::Relaxed),
             }
-            self.finish(n, after);
-        }
-    }
-
-    fn run_failed(&self, n: u64, error: Option<Error>) {
-        self.run(n).nodes_left -= 1;
-        if let Some(error) = error {
-            self.fail(n, error);
         }
     }
 }
@@ -472,7 +502,6 @@ impl StepHandler for Executor {
             run.phase = Phase::Running;
             run.unsent = vec![0; self.links.len()];
             self.engine.gate.started();
-            run.nodes_left = x.nodes().len();
             if run.error.is_some() {
                 // Aborted by a peer before the driver's word arrived.
                 run.settle(&mut after);
@@ -481,15 +510,7 @@ impl StepHandler for Executor {
                 after.tell = Some(e.at(self.place()));
                 run.settle(&mut after);
             } else {
-                run.pending = x.ready.clone();
-                run.uses = x.uses.clone();
-                run.values = vec![None; x.program.values.len()];
-                run.recvs_left = x.program.recvs.len();
-                for (i, r) in x.ready.iter().enumerate() {
-                    if *r == 0 {
-                        run.make_ready(x, i as u32, &mut after);
-                    }
-                }
+                run.start(x, &mut after);
                 for send in &x.constant_sends {
                     let v = x.program.sends[*send as usize].value;
                     if let Some(t) = &x.constants[v as usize] {
@@ -502,8 +523,7 @@ impl StepHandler for Executor {
                         && let Registered::Ready(t) = s.register(n)
                     {
                         step_event!("taken", key, slot = slot as u32);
-                        run.recvs_left -= 1;
-                        run.produce(x, recv.value, t, &mut after);
+                        run.came(x, Source::Recv, Some(recv.value), t, &mut after);
                     }
                 }
                 run.settle(&mut after);
@@ -525,9 +545,10 @@ impl StepHandler for Executor {
                 return;
             };
             step_event!("taken", StepKey { lease: lease.id, n }, slot = slot);
-            run.recvs_left -= 1;
-            let value = self.installed.program.recvs[slot as usize].value;
-            run.produce(&self.installed, value, t, &mut after);
+            let value = Some(self.installed.program.recvs[slot as usize].value);
+            if run.came(&self.installed, Source::Recv, value, t, &mut after) {
+                self.entry(n).stirred.store(true, Ordering::Release);
+            }
             run.settle(&mut after);
         }
         self.finish(n, after);
@@ -549,7 +570,7 @@ impl StepHandler for Executor {
                 StepKey { lease: lease.id, n },
                 code = error.code.name()
             );
-            run.stop(error);
+            self.stop(&mut run, error);
             lease.table.abort(n);
             run.settle(&mut after);
             self.watch(&mut run, &after);
