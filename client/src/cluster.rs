@@ -105,6 +105,18 @@ async fn join(
 }
 
 impl Cluster {
+    /// Runs a call: where the workers are in this process, as far as it can be on the calling thread.
+    pub(crate) async fn compute<T: Send + 'static>(
+        &self,
+        call: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        #[cfg(feature = "embedded")]
+        if self.embedded.is_some() {
+            return self.net.run_here(call).await;
+        }
+        self.net.run(call).await
+    }
+
     /// Loads an ONNX model. Options follow on the builder; awaiting it loads.
     pub fn load(&self, path: impl AsRef<Path>) -> ModelBuilder {
         ModelBuilder::new(self.clone(), Origin::File(path.as_ref().to_owned()))

@@ -123,8 +123,7 @@ impl Model {
         let (ordered, bindings) = self.inner.arrange(given)?;
         let inner = self.inner.clone();
         self.cluster
-            .net
-            .run(async move { inner.call(ordered, bindings, options).await })
+            .compute(async move { inner.call(ordered, bindings, options).await })
             .await
     }
 

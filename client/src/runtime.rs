@@ -4,8 +4,9 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Wake, Waker, ready};
 use std::time::Duration;
 
 use convoke_common::error::{Code, Error, Result};
@@ -114,6 +115,27 @@ impl NetThread {
         }
     }
 
+    /// As [`NetThread::run`], but on the calling thread as long as the work need not wait: where all of it is in this
+    /// process, waking another thread may take longer than the work.
+    pub(crate) async fn run_here<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let mut work = Box::pin(work.in_current_span());
+        let woken = Arc::new(Woken(AtomicBool::new(true)));
+        let waker = Waker::from(woken.clone());
+        let mut turns = MOST_TURNS;
+        // Woken meanwhile, it can go on at once.
+        while turns > 0 && woken.0.swap(false, Ordering::Acquire) {
+            turns -= 1;
+            let _runtime = self.0.handle.enter();
+            if let Poll::Ready(done) = work.as_mut().poll(&mut Context::from_waker(&waker)) {
+                return done;
+            }
+        }
+        self.run(work).await
+    }
+
     /// Runs `work` there, whoever forgets it.
     pub(crate) fn detach(&self, work: impl Future<Output = ()> + Send + 'static) {
         drop(self.spawn(work));
@@ -135,6 +157,18 @@ impl Drop for Inner {
         if thread.thread().id() != std::thread::current().id() {
             drop(thread.join());
         }
+    }
+}
+
+/// How often work is looked at on the calling thread before it goes to the network thread.
+const MOST_TURNS: usize = 8;
+
+/// Whether work has been woken.
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Release);
     }
 }
 

@@ -161,8 +161,10 @@ impl Function {
         let at = Location::caller();
         let (me, operands) = (self.clone(), operands.to_vec());
         async move {
-            let net = me.cluster.net.clone();
-            net.run(async move { me.run(&operands, at).await }).await
+            let cluster = me.cluster.clone();
+            cluster
+                .compute(async move { me.run(&operands, at).await })
+                .await
         }
     }
 

@@ -18,7 +18,7 @@ use crate::dtype::{DType, Element};
 pub use crate::block::ALIGN;
 
 /// Concrete dimensions, outermost first. Rank 0 is a scalar.
-pub type Shape = SmallVec<[usize; 6]>;
+pub type Shape = SmallVec<[usize; 4]>;
 
 /// Rank above which tensors are refused everywhere.
 pub const MAX_RANK: usize = 16;

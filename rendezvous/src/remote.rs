@@ -48,6 +48,8 @@ use queue::{Held, Out, Queue};
 const HELLO_BOUND: Duration = Duration::from_secs(5);
 /// Tensor streams being written at once per link; more would only share the same bandwidth.
 const STREAMS: usize = 16;
+/// The lane goes first, whatever the priority of a tensor: no step's end waits for another's bytes.
+const LANE_PRIORITY: i32 = i32::MAX;
 /// Bytes of frames that may wait for the peer to read: far above what the windows of all leases of a link let their
 /// steps say, so that only a peer that makes this end talk and does not listen comes here.
 const FRAMES_QUEUED: usize = 16 << 20;
@@ -297,6 +299,8 @@ fn run(
     send: SendStream,
     recv: RecvStream,
 ) -> Result<Arc<Link>> {
+    // What is said of steps does not wait for their tensors.
+    send.set_priority(LANE_PRIORITY).map_err(lane_error)?;
     let remote = Remote {
         peer,
         token: peer_identity(watched.connection()).map(|i| i.token_id),
@@ -517,7 +521,7 @@ async fn send_stream(connection: Connection, streams: Arc<Semaphore>, out: Outgo
             r = opened => r,
         }?;
         // Streams share the connection by priority: the critical path first.
-        let _ = stream.set_priority(priority.min(i32::MAX as u64) as i32);
+        let _ = stream.set_priority(priority.min(LANE_PRIORITY as u64 - 1) as i32);
         let mut header = Vec::with_capacity(96);
         TensorHeader::of(key, slot, &tensor).encode(&mut header);
         let done = async {

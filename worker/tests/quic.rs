@@ -259,6 +259,62 @@ async fn a_link_that_is_finished_delivers_all_that_was_sent() {
     assert!(c.hubs[1].link(&c.hubs[0].me).is_none());
 }
 
+/// What a peer says on a lane first.
+fn hello(me: &Peer) -> Vec<u8> {
+    let mut said = me.incarnation.0.to_le_bytes().to_vec();
+    said.extend((me.name.len() as u16).to_le_bytes());
+    said.extend(me.name.as_bytes());
+    said
+}
+
+#[tokio::test]
+async fn what_is_said_of_a_step_passes_the_tensors() {
+    let world = World::real(Arc::new(NoCompute));
+    let ca = ClusterCa::create(&world).unwrap();
+    let hubs = hubs();
+    let a = endpoint(&world, &ca, &hubs[0], "direct").await;
+    let b = endpoint(&world, &ca, &hubs[1], "direct").await;
+    // Its peer reads the lane, and no tensor.
+    let lane_alone = async {
+        let greeted = greet(b.accept().await.unwrap(), WAIT).await.unwrap();
+        let watched = Detector::dialling(world.clone()).watch(greeted.connection);
+        let (mut send, mut recv) = loop {
+            let (send, mut recv) = watched.connection().accept_bi().await.unwrap();
+            let mut kind = [0];
+            recv.read_exact(&mut kind).await.unwrap();
+            if StreamKind::from_byte(kind[0]) == Some(StreamKind::Lane) {
+                break (send, recv);
+            }
+        };
+        let mut heard = hello(&hubs[0].me);
+        recv.read_exact(&mut heard).await.unwrap();
+        send.write_all(&hello(&hubs[1].me)).await.unwrap();
+        recv.read_exact(&mut [0; 20]).await.unwrap();
+        watched.connection().stats().udp_rx.bytes
+    };
+    let say = async {
+        let dialled = dial(&a, b.local_addr(), Role::Worker, WAIT).await.unwrap();
+        let watched = Detector::dialling(world.clone()).watch(dialled.connection);
+        let name = hubs[1].me.name.clone();
+        let link = remote::dial_lane(&world, &hubs[0], watched, name).await;
+        let link = link.unwrap();
+        let key = StepKey { lease: LEASE, n: 0 };
+        link.send_tensor(Outgoing {
+            key,
+            slot: 0,
+            tensor: ids(&vec![7; 4 << 20]),
+            priority: u64::MAX,
+            cancel: CancellationToken::new(),
+            sent: Box::new(|| {}),
+        });
+        link.send(Frame::Done { key });
+        link
+    };
+    let (before, _link) = within("a frame", async { tokio::join!(lane_alone, say) }).await;
+    // Without it, half of the tensor would come first: what fits the window of its stream.
+    assert!(before < 8 << 20, "{before} bytes came before");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sender_that_stalls_fails_its_step_and_holds_nothing() {
     let c = cluster(2).await;

@@ -245,7 +245,7 @@ pub struct ConcreteOperand<'a> {
 }
 
 /// Dtype and shape of each output of an op about to run.
-pub type ConcreteOutputs = smallvec::SmallVec<[(DType, Shape); 2]>;
+pub type ConcreteOutputs = smallvec::SmallVec<[(DType, Shape); 1]>;
 
 /// A dtype and shape rule.
 pub type InferFn = fn(&Infer<'_>) -> Result<Vec<Inferred>, OpError>;

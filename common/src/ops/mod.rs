@@ -47,6 +47,8 @@ mod shape;
 mod slice;
 mod unary;
 
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::LazyLock;
 
 pub use attrs::{normalize_axes, normalize_axis};
@@ -80,6 +82,28 @@ static FAMILIES: [(&str, &[OpDef]); 16] = [
     ("unary", unary::OPS),
 ];
 
+/// Hashes names, which are short and nobody's to choose.
+#[derive(Default)]
+struct NameHasher(u64);
+
+impl Hasher for NameHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.0 = (self.0.rotate_left(5) ^ u64::from_le_bytes(word))
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        }
+    }
+}
+
+type ByName = HashMap<&'static str, &'static OpDef, BuildHasherDefault<NameHasher>>;
+
+static BY_NAME: LazyLock<ByName> = LazyLock::new(|| all().map(|op| (op.name, op)).collect());
+
 /// Every definition but the custom ones, sorted by name.
 static REGISTRY: LazyLock<Vec<&'static OpDef>> = LazyLock::new(|| {
     let mut all: Vec<_> = FAMILIES.iter().flat_map(|(_, ops)| *ops).collect();
@@ -89,11 +113,7 @@ static REGISTRY: LazyLock<Vec<&'static OpDef>> = LazyLock::new(|| {
 
 /// The definition of the op called `name`: of the registry, or a custom one of this process.
 pub fn lookup(name: &str) -> Option<&'static OpDef> {
-    let ops = &*REGISTRY;
-    ops.binary_search_by(|op| op.name.cmp(name))
-        .ok()
-        .map(|i| ops[i])
-        .or_else(|| custom::lookup(name))
+    BY_NAME.get(name).copied().or_else(|| custom::lookup(name))
 }
 
 /// The elements of a small integer or bool tensor, as rules see them.

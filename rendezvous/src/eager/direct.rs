@@ -9,9 +9,9 @@ use convoke_common::{DType, Tensor};
 use smallvec::SmallVec;
 
 /// Operands; `None` for an optional one left out.
-pub type Inputs = SmallVec<[Option<Tensor>; 4]>;
+pub type Inputs = SmallVec<[Option<Tensor>; 2]>;
 /// Results, in the op's order.
-pub type Outputs = SmallVec<[Tensor; 2]>;
+pub type Outputs = SmallVec<[Tensor; 1]>;
 
 /// A client's session at a worker of its own process.
 pub trait Direct: Send + Sync {

@@ -12,7 +12,7 @@ use super::{Engine, Executor};
 use crate::cpu::{Inputs, Kernel, KernelFailure, Launch, Outputs};
 
 /// Signatures of operands, for errors.
-type Given = SmallVec<[Option<(DType, Shape)>; 4]>;
+type Given = SmallVec<[Option<(DType, Shape)>; 2]>;
 
 impl Engine {
     /// Runs a kernel, which is to give at least `results`. `Err(None)`: cancelled. `site` says where a failure was, but
