@@ -177,6 +177,7 @@ impl Cluster {
         });
         // Closing cannot fail.
         let _ = closed.await;
+        self.eager.close();
         #[cfg(feature = "embedded")]
         if let Some(parts) = &self.embedded {
             parts.shutdown(&self.net).await;

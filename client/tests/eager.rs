@@ -259,6 +259,63 @@ async fn nothing_waits_for_a_cluster_that_is_gone() {
     assert!(asked.is_err(), "{asked:?}");
 }
 
+/// Handles that the workers know of, or hold memory for, and what the program is told that it holds.
+async fn held(cluster: &Cluster) -> (u64, Vec<(u64, u64)>) {
+    let status = cluster.status().await.unwrap();
+    let of = status.members.iter().filter_map(|m| m.status.as_ref());
+    let held = cluster.memory().await.unwrap();
+    let held = held.iter().map(|h| (h.handles, h.bytes)).collect();
+    (of.map(|w| w.live_handles).sum(), held)
+}
+
+#[tokio::test]
+async fn what_runs_on_the_callers_thread_is_as_any_other() {
+    let cluster = cluster(2).await;
+    let (a, b) = (cluster.device("w0").unwrap(), cluster.device("w1").unwrap());
+    // From here on the link is there.
+    a.put(0f32).unwrap().fetch::<f32>().await.unwrap();
+    let x = a.put([1f32, 2.]).unwrap();
+    let kept: Vec<Tensor> = (0..3).map(|_| op("Add", &[&x, &x]).unwrap()).collect();
+    assert_eq!(held(&cluster).await, (4, vec![(3, 24), (1, 8)]));
+    let hits = a.cache().hits;
+    assert!(hits >= 2, "{hits}");
+    // The worker is told of a value once, whatever needs it: then it is counted there.
+    let moved = kept[0].to(&b).unwrap();
+    assert_eq!(moved.fetch::<Vec<f32>>().await.unwrap(), [2., 4.]);
+    let sum = cluster.function(|t| Ok(vec![op("Add", &[&t[0], &t[1]])?]));
+    let sum = sum.call(&[kept[0].clone(), moved]).await.unwrap();
+    assert_eq!(sum[0].fetch::<Vec<f32>>().await.unwrap(), [4., 8.]);
+    drop(sum);
+    assert_eq!(held(&cluster).await, (4, vec![(3, 24), (1, 8)]));
+    // Beside what takes longer, and after it.
+    let large = a.put(vec![1f32; 1 << 20]).unwrap();
+    let mean = large.relu().unwrap().mean(None).unwrap();
+    let both = op("Mul", &[&mean, &kept[1]]).unwrap();
+    assert_eq!(both.fetch::<Vec<f32>>().await.unwrap(), [2., 4.]);
+    // One that fails says so later, as everywhere, and hurts nobody else.
+    let (at, line) = (a.put([9i64]).unwrap(), line!() + 1);
+    let beyond = op("Gather", &[&x, &at]).unwrap();
+    let e = beyond.fetch::<Vec<f32>>().await.unwrap_err();
+    assert_eq!(e.site.unwrap().origin, Some(format!("{}:{line}", file!())));
+    assert_eq!(kept[2].fetch::<Vec<f32>>().await.unwrap(), [2., 4.]);
+    drop((x, kept, large, mean, both, at, beyond));
+    assert_eq!(held(&cluster).await, (0, vec![]));
+    // What is donated is gone, wherever it was made.
+    let state = op("Neg", &[&a.put([1f32]).unwrap()]).unwrap();
+    let next = cluster.function(|t| Ok(vec![op("Neg", &[&t[0]])?]));
+    let next = next.donate(0).unwrap();
+    let made = next.call(std::slice::from_ref(&state)).await.unwrap();
+    assert_eq!(made[0].fetch::<Vec<f32>>().await.unwrap(), [1.]);
+    assert_eq!(op("Neg", &[&state]).unwrap_err().code, Code::StateLost);
+    assert_eq!(
+        state.fetch::<Vec<f32>>().await.unwrap_err().code,
+        Code::StateLost
+    );
+    let last = op("Neg", &[&made[0]]).unwrap();
+    cluster.shutdown().await;
+    assert!(last.fetch::<Vec<f32>>().await.is_err() && op("Neg", &[&last]).is_err());
+}
+
 #[tokio::test]
 async fn numbers_alone_are_numpys() {
     let cluster = cluster(1).await;

@@ -101,6 +101,12 @@ impl Sessions {
         self.fetches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Ends all: what waits for them ends as well.
+    pub fn close(&self) {
+        let error = Error::new(Code::Cancelled, "the cluster's connection was closed");
+        self.all().iter().for_each(|s| s.lost(&error));
+    }
+
     /// Every session.
     pub fn all(&self) -> Vec<Arc<WorkerSession>> {
         self.workers().values().cloned().collect()
@@ -272,11 +278,10 @@ impl Sessions {
     }
 }
 
-/// Nobody hears of the links any more: what waits for them ends.
+/// Nobody hears of the links any more.
 impl Drop for Sessions {
     fn drop(&mut self) {
-        let error = Error::new(Code::Cancelled, "the cluster's connection was closed");
-        self.all().iter().for_each(|s| s.lost(&error));
+        self.close();
     }
 }
 
