@@ -9,6 +9,7 @@ use clap::builder::{FalseyValueParser, TypedValueParser};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
+use crate::bench::args::{BenchArgs, FloorArgs};
 use crate::failure::Failure;
 use crate::values::{
     Bound, Pin, Ttl, parse_bound, parse_duration, parse_named, parse_pin, parse_size, parse_ttl,
@@ -104,6 +105,11 @@ pub enum Command {
     Status(StatusArgs),
     /// Start a cluster of processes on this machine, until Ctrl-C
     Up(UpArgs),
+    /// Measure this machine, or a cluster, beside the least that could be done
+    Bench(BenchArgs),
+    /// A process that `bench` starts
+    #[command(hide = true)]
+    BenchPart(FloorArgs),
     /// Be the coordinator of a cluster, until stopped
     Coordinator(CoordinatorArgs),
     /// Be a worker of a cluster, until stopped
@@ -129,6 +135,8 @@ impl Command {
             Command::Plan(_) => "plan",
             Command::Status(_) => "status",
             Command::Up(_) => "up",
+            Command::Bench(_) => "bench",
+            Command::BenchPart(_) => "bench-part",
             Command::Coordinator(_) => "coordinator",
             Command::Worker(_) => "worker",
             Command::Token(_) => "token",

@@ -20,11 +20,16 @@ pub async fn with_cluster<T>(
     let mut signals = Signals::hear()?;
     let cluster = signals.or(open(args)).await?;
     let result = signals.or(work(&cluster)).await;
+    signals.or_exit(leave(cluster)).await;
+    result
+}
+
+/// Leaves the cluster, or ends it where it is in this process.
+pub async fn leave(cluster: Cluster) {
     let left = tokio::time::timeout(SHUTDOWN_BOUND, cluster.shutdown());
-    if signals.or_exit(left).await.is_err() {
+    if left.await.is_err() {
         tracing::warn!("the cluster did not end within {SHUTDOWN_BOUND:?}");
     }
-    result
 }
 
 /// Workers that the plan is to have exactly.

@@ -32,8 +32,8 @@ pub struct Ready {
     pub listen: String,
 }
 
-/// Waits for Ctrl-C, SIGTERM, or, of a child of `convoke up`, the end of that.
-async fn stopped(signals: &mut Signals, attached: bool) -> Result<(), Failure> {
+/// Waits for Ctrl-C, SIGTERM, or, of a child, the end of its parent.
+pub async fn stopped(signals: &mut Signals, attached: bool) -> Result<(), Failure> {
     if !attached {
         signals.wait().await;
         return Ok(());

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! args ──> run, plan, status ──> convoke (client library) ──> embedded or remote cluster
-//!      ──> up ──> child processes of this same binary
+//!      ──> up, bench ──> child processes of this same binary
 //!      ──> coordinator, worker ──> the long-running roles
 //!      ──> token, drain, quarantine ──> the coordinator's own Unix socket
 //! ```
@@ -26,6 +26,8 @@ const _: () = assert!(!convoke_common::mutant::BUILT_IN);
 
 mod allocator;
 mod args;
+mod bench;
+mod children;
 mod cluster;
 mod daemon;
 mod drain;
@@ -35,6 +37,7 @@ mod machine;
 mod model;
 mod output;
 mod plan;
+mod processes;
 mod progress;
 mod run;
 mod signals;
@@ -117,6 +120,8 @@ fn work(cli: Cli) -> Result<(), Failure> {
             Command::Plan(a) => plan::plan(a, json).await,
             Command::Status(a) => status::status(a, json).await,
             Command::Up(a) => up::up(a, cli.log, json).await,
+            Command::Bench(a) => bench::bench(a, cli.log, json).await,
+            Command::BenchPart(a) => bench::run_part(a).await,
             Command::Coordinator(a) => daemon::coordinator(a, json).await,
             Command::Worker(a) => daemon::worker(a, json).await,
             Command::Token(a) => token::token(a, json).await,

@@ -9,12 +9,32 @@ const OFFERED: f64 = 0.8;
 /// Without a readable /proc: enough to start, little enough to be there.
 const UNKNOWN: u64 = 1 << 30;
 
-/// Bytes that a worker offers by default: 80 % of the machine's memory, or of the container's where that is less.
-pub fn default_memory() -> u64 {
+/// What its processor calls itself.
+pub fn cpu() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let mut lines = text.lines().filter_map(|l| l.split_once(':'));
+    let model = lines.find(|(key, _)| key.trim() == "model name");
+    model.map_or("unknown".into(), |(_, name)| name.trim().to_owned())
+}
+
+/// Name and release of its system.
+pub fn kernel() -> String {
+    let name = rustix::system::uname();
+    let (system, release) = (name.sysname(), name.release());
+    format!("{} {}", system.to_string_lossy(), release.to_string_lossy())
+}
+
+/// Bytes of memory that there are: the machine's, or the container's where that is less.
+pub fn memory() -> u64 {
     let machine = std::fs::read_to_string("/proc/meminfo");
     let machine = machine.ok().and_then(|t| mem_total(&t));
     let all = machine.into_iter().chain(cgroup_limit()).min();
-    (all.unwrap_or(UNKNOWN) as f64 * OFFERED) as u64
+    all.unwrap_or(UNKNOWN)
+}
+
+/// Bytes that a worker offers by default: 80 % of the machine's memory, or of the container's where that is less.
+pub fn default_memory() -> u64 {
+    (memory() as f64 * OFFERED) as u64
 }
 
 fn mem_total(meminfo: &str) -> Option<u64> {
@@ -97,6 +117,8 @@ mod tests {
         assert_eq!(mem_total(text), Some(2 << 20));
         assert_eq!(mem_total("MemTotal: many kB"), None);
         assert!(default_memory() > 1 << 20);
+        assert!(memory() > default_memory());
         assert!(!hostname().is_empty() && cores() > 0);
+        assert!(!cpu().is_empty() && kernel().starts_with("Linux "));
     }
 }

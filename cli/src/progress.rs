@@ -12,6 +12,7 @@ use crate::output;
 const BYTES: &str = "{msg:24} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec}";
 const STEPS: &str = "{msg:24} [{bar:30}] {pos}/{len} {per_sec}, {eta} left";
 const BUSY: &str = "{spinner} {msg}";
+const STAGE: &str = "{msg}";
 const RUNNING: &str = "running";
 /// How often a spinner moves.
 const TICK: Duration = Duration::from_millis(100);
@@ -53,6 +54,13 @@ impl Progress {
         if !bar.is_hidden() {
             bar.enable_steady_tick(TICK);
         }
+    }
+
+    /// Where it is. Nothing moves until it is elsewhere, so that what is measured meanwhile is not disturbed.
+    pub fn at(&self, what: impl Into<String>) {
+        self.style(STAGE);
+        self.0.0.set_message(what.into());
+        self.0.0.tick();
     }
 
     fn bytes(&self, what: &'static str, done: u64, total: u64) {
@@ -99,7 +107,7 @@ mod tests {
 
     #[test]
     fn templates_are_well_formed() {
-        for t in [BYTES, STEPS, BUSY] {
+        for t in [BYTES, STEPS, BUSY, STAGE] {
             assert!(ProgressStyle::with_template(t).is_ok(), "{t}");
         }
     }

@@ -1,0 +1,66 @@
+//! The flags of `convoke bench`, and of the processes that it starts.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+#[derive(Debug, Args)]
+#[command(after_long_help = super::catalogue::names())]
+pub struct BenchArgs {
+    /// Measure the cluster of the coordinator at this address [default: clusters that are started for it, in this process
+    /// and of processes of this machine]
+    #[arg(long, value_name = "HOST:PORT", env = "CONVOKE_CONNECT")]
+    pub connect: Option<String>,
+    /// File with the client token that lets this command in
+    #[arg(long, value_name = "FILE", env = "CONVOKE_TOKEN_FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Measure this alone; may be repeated, the variable holds one
+    #[arg(long, value_name = "NAME", env = "CONVOKE_ONLY")]
+    pub only: Vec<String>,
+    /// Turns of each measurement and its floor, besides a tenth as many that warm up; 20 take about a minute in all
+    #[arg(long, value_name = "N", env = "CONVOKE_ROUNDS", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub rounds: u32,
+}
+
+/// A process that `bench` starts.
+#[derive(Debug, Args)]
+pub struct FloorArgs {
+    /// What it is.
+    #[arg(value_enum)]
+    pub part: Part,
+    /// Folder with the certificate authority of the parties.
+    #[arg(long, hide = true)]
+    pub keys: Option<PathBuf>,
+    /// Its name among the parties.
+    #[arg(long, hide = true, default_value = "party")]
+    pub name: String,
+    /// Whom it sends to.
+    #[arg(long, hide = true)]
+    pub to: Option<SocketAddr>,
+    /// Stop when stdin ends.
+    #[arg(long, hide = true)]
+    pub attached: bool,
+}
+
+/// See [`FloorArgs::part`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Part {
+    /// Passes on messages of 4 bytes over quinn
+    Relay,
+    /// Sends back what comes over TCP, or with `--to` is who sends
+    Tcp,
+    /// An embedded cluster that does nothing
+    Idle,
+}
+
+impl Part {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Part::Relay => "relay",
+            Part::Tcp => "tcp",
+            Part::Idle => "idle",
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! What can be measured, and what of it is wanted.
+
+use crate::failure::Failure;
+
+/// What a measurement needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Processes of its own.
+    Alone,
+    /// A cluster in this process.
+    Embedded,
+    /// A cluster of processes that do nothing else.
+    Local,
+    /// Any cluster of so many workers.
+    Cluster(usize),
+}
+
+/// What a measurement is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum What {
+    NullChain,
+    NullLayered,
+    AddChain,
+    Call,
+    EagerAdd,
+    EagerPrepared,
+    RemoteFetch,
+    RemotePipelined,
+    Step,
+    StepsInFlight,
+    Transfer4KiB,
+    Transfer64MiB,
+    ErrorToCaller,
+    ColdStart,
+    IdleCpu,
+    IdleRss,
+}
+
+/// One measurement.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Bench {
+    pub what: What,
+    pub name: &'static str,
+    /// Of its values. What there is of it in a second is the better the more it is, all else the less.
+    pub unit: &'static str,
+    pub place: Place,
+}
+
+const fn bench(what: What, name: &'static str, unit: &'static str, place: Place) -> Bench {
+    Bench {
+        what,
+        name,
+        unit,
+        place,
+    }
+}
+
+/// All but the devices', in the order in which they are told.
+pub const ALL: [Bench; 16] = [
+    bench(What::NullChain, "exec_null_chain", "ns/op", Place::Embedded),
+    bench(
+        What::NullLayered,
+        "exec_null_layered",
+        "ns/op",
+        Place::Embedded,
+    ),
+    bench(What::AddChain, "exec_add_chain", "ns/op", Place::Embedded),
+    bench(What::Call, "call_local", "us", Place::Embedded),
+    bench(What::EagerAdd, "eager_add_local", "ns/op", Place::Embedded),
+    bench(
+        What::EagerPrepared,
+        "eager_add_prepared",
+        "ns/op",
+        Place::Embedded,
+    ),
+    bench(
+        What::RemoteFetch,
+        "remote_add_fetch",
+        "us",
+        Place::Cluster(1),
+    ),
+    bench(
+        What::RemotePipelined,
+        "remote_add_pipelined",
+        "adds/s",
+        Place::Cluster(1),
+    ),
+    bench(What::Step, "step_two_workers", "us", Place::Cluster(2)),
+    bench(
+        What::StepsInFlight,
+        "steps_in_flight",
+        "steps/s",
+        Place::Cluster(2),
+    ),
+    bench(What::Transfer4KiB, "transfer_4KiB", "us", Place::Cluster(2)),
+    bench(
+        What::Transfer64MiB,
+        "transfer_64MiB",
+        "ms",
+        Place::Cluster(2),
+    ),
+    bench(
+        What::ErrorToCaller,
+        "error_to_caller",
+        "us",
+        Place::Cluster(2),
+    ),
+    bench(What::ColdStart, "cold_start", "ms", Place::Alone),
+    bench(What::IdleCpu, "idle_cpu", "%", Place::Local),
+    bench(What::IdleRss, "idle_rss", "MiB", Place::Alone),
+];
+
+/// All names, for people.
+pub fn names() -> String {
+    let names: Vec<&str> = ALL.iter().map(|b| b.name).collect();
+    format!(
+        "Measurements: {}, and of each device device_NAME_matmul. With --connect those of a cluster.",
+        names.join(", ")
+    )
+}
+
+/// The name of the measurement of a device.
+pub fn of_device(device: &str) -> String {
+    format!("device_{device}_matmul")
+}
+
+/// What is measured of this run.
+#[derive(Debug)]
+pub struct Wanted {
+    /// In the order of [`ALL`].
+    pub benches: Vec<&'static Bench>,
+    /// Names of devices' measurements; `None` is all of them.
+    devices: Option<Vec<String>>,
+}
+
+impl Wanted {
+    /// All, or those named, that can be measured here: on a cluster that is there already, or on those of its own.
+    pub fn of(only: &[String], connects: bool) -> Result<Wanted, Failure> {
+        let here = |b: &&Bench| !connects || matches!(b.place, Place::Cluster(_));
+        let benches: Vec<&'static Bench> = ALL.iter().filter(here).collect();
+        if only.is_empty() {
+            let devices = None;
+            return Ok(Wanted { benches, devices });
+        }
+        let is_devices = |name: &str| {
+            let inner = name.strip_prefix("device_");
+            inner.is_some_and(|n| n.ends_with("_matmul"))
+        };
+        let unknown =
+            |name: &&String| !is_devices(name) && benches.iter().all(|b| b.name != **name);
+        if let Some(name) = only.iter().find(unknown) {
+            let mut names: Vec<&str> = benches.iter().map(|b| b.name).collect();
+            names.push("device_NAME_matmul");
+            let elsewhere = ALL.iter().any(|b| b.name == name);
+            let why = match elsewhere {
+                true => format!("'{name}' is not measured with --connect"),
+                false => format!("there is no measurement '{name}'"),
+            };
+            let msg = format!("{why}; there are: {}", names.join(", "));
+            return Err(Failure::Usage(msg));
+        }
+        let named = |b: &&Bench| only.iter().any(|name| name == b.name);
+        let devices = only.iter().filter(|name| is_devices(name)).cloned();
+        Ok(Wanted {
+            devices: Some(devices.collect()),
+            benches: benches.into_iter().filter(named).collect(),
+        })
+    }
+
+    /// What is wanted that needs these.
+    pub fn at(&self, place: impl Fn(Place) -> bool) -> Vec<&'static Bench> {
+        let there = self.benches.iter().filter(|b| place(b.place));
+        there.copied().collect()
+    }
+
+    /// Whether any device's measurement is wanted.
+    pub fn any_device(&self) -> bool {
+        self.devices.as_ref().is_none_or(|names| !names.is_empty())
+    }
+
+    /// Of these devices the names of those whose measurement is wanted. Fails where one is named that is not there.
+    pub fn devices(&self, there: &[String]) -> Result<Vec<String>, Failure> {
+        let Some(wanted) = &self.devices else {
+            return Ok(there.to_vec());
+        };
+        let names: Vec<String> = there.iter().map(|d| of_device(d)).collect();
+        if let Some(name) = wanted.iter().find(|w| !names.contains(w)) {
+            let msg = format!(
+                "no device has the measurement '{name}'; there are: {}",
+                names.join(", ")
+            );
+            return Err(Failure::Usage(msg));
+        }
+        let named = |d: &&String| wanted.contains(&of_device(d));
+        Ok(there.iter().filter(named).cloned().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(w: &Wanted) -> Vec<&'static str> {
+        w.benches.iter().map(|b| b.name).collect()
+    }
+
+    #[test]
+    fn names_are_wanted_once_and_in_order() {
+        let only = ["idle_rss", "call_local", "idle_rss"].map(String::from);
+        let wanted = Wanted::of(&only, false).unwrap();
+        assert_eq!(names(&wanted), ["call_local", "idle_rss"]);
+        assert!(!wanted.any_device());
+        assert_eq!(Wanted::of(&[], false).unwrap().benches.len(), ALL.len());
+    }
+
+    #[test]
+    fn what_needs_a_cluster_of_its_own_is_refused_elsewhere() {
+        let all = Wanted::of(&[], true).unwrap();
+        assert_eq!(names(&all).len(), 7);
+        let of_own = Wanted::of(&["cold_start".into()], true).unwrap_err();
+        let text = format!("{of_own:?}");
+        assert!(text.contains("not measured with --connect"), "{text}");
+        let unknown = Wanted::of(&["cold".into()], false).unwrap_err();
+        let text = format!("{unknown:?}");
+        assert!(text.contains("cold_start, idle_cpu"), "{text}");
+    }
+
+    #[test]
+    fn devices_are_named_with_their_worker() {
+        let there = ["w0/cpu:0".to_owned(), "w1/cpu:0".to_owned()];
+        let only = ["device_w1/cpu:0_matmul".to_owned()];
+        let wanted = Wanted::of(&only, true).unwrap();
+        assert_eq!(wanted.devices(&there).unwrap(), there[1..]);
+        assert!(wanted.devices(&there[..1]).is_err());
+        let all = Wanted::of(&[], true).unwrap();
+        assert_eq!(all.devices(&there).unwrap(), there);
+    }
+}

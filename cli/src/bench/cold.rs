@@ -1,0 +1,150 @@
+//! What there is before and between work: how long a run takes from cold, and what a cluster takes that does nothing.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use convoke::HostTensor;
+use convoke::numpy::write_npz;
+use convoke_common::error::{Code, Error, Result};
+use tokio::process::Command;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::floor;
+use super::report::Beside;
+use super::turns::{Samples, beside, millis};
+use crate::args::LogArgs;
+use crate::children::{Process, own_binary};
+use crate::failure::Failure;
+
+/// How long a command may take.
+const BOUND: Duration = Duration::from_secs(60);
+/// Before something counts as idle.
+const SETTLE: Duration = Duration::from_millis(500);
+/// How long a cluster is watched for a turn, and at least and at most.
+const WATCH: (Duration, Duration, Duration) = (
+    Duration::from_millis(250),
+    Duration::from_secs(1),
+    Duration::from_secs(60),
+);
+
+/// The same binary, which does nothing.
+pub const FLOOR: Beside = Beside {
+    name: "convoke --version",
+    usual: None,
+};
+
+/// `fixtures/bench/one_op.onnx`: y = sqrt(x), a scalar in and a scalar out.
+const MODEL: &[u8] = b"\x08\x08\x3a\x37\x0a\x13\x0a\x01x\x12\x01y\x1a\x05first\x22\x04Sqrt\x12\x06one_op\
+    \x5a\x0b\x0a\x01x\x12\x06\x0a\x04\x08\x01\x12\x00\x62\x0b\x0a\x01y\x12\x06\x0a\x04\x08\x01\x12\x00\
+    \x42\x04\x0a\x00\x10\x11";
+
+/// From exec to exit, in milliseconds.
+async fn run(mut command: Command) -> Result<f64> {
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let start = Instant::now();
+    let done = timeout(BOUND, command.output()).await;
+    let took = millis(start.elapsed());
+    let failed = |why: String| Err(Error::new(Code::Io, format!("a run from cold {why}")));
+    match done {
+        Err(_) => failed(format!("has not ended in {BOUND:?}")),
+        Ok(Err(e)) => failed(format!("cannot be started: {e}")),
+        Ok(Ok(done)) if done.status.success() => Ok(took),
+        Ok(Ok(done)) => failed(String::from_utf8_lossy(&done.stderr).into_owned()),
+    }
+}
+
+/// A model of one op on an embedded worker, whose files are in `folder`.
+pub async fn starts(folder: &Path, rounds: u32) -> Result<(Samples, Samples)> {
+    let (model, inputs) = (folder.join("model.onnx"), folder.join("inputs.npz"));
+    let written = std::fs::write(&model, MODEL);
+    written.map_err(|e| Error::new(Code::Io, format!("cannot write {}: {e}", model.display())))?;
+    write_npz(&inputs, &[("x".into(), HostTensor::scalar(4f32))])?;
+    let work = async || {
+        let mut command = own_binary();
+        command.arg("run").arg(&model).arg("--inputs").arg(&inputs);
+        Ok(vec![run(command).await?])
+    };
+    let floor = async || {
+        let mut command = own_binary();
+        command.arg("--version");
+        Ok(vec![run(command).await?])
+    };
+    beside(rounds, work, floor).await
+}
+
+/// Resident memory of a process with an embedded cluster, in MiB.
+pub async fn memory(log: &LogArgs) -> Result<Samples, Failure> {
+    let parties = floor::idle(log).await?;
+    sleep(SETTLE).await;
+    let pid = parties.first().and_then(Process::pid);
+    let resident = pid.and_then(|pid| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        resident(&status)
+    });
+    floor::end(parties).await;
+    let none = || Error::new(Code::Io, "the memory of a child cannot be read");
+    Ok(Samples::of(resident.ok_or_else(none)?))
+}
+
+/// In MiB, of /proc/PID/status.
+fn resident(status: &str) -> Option<f64> {
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;
+    let kib: f64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+    Some(kib / 1024.)
+}
+
+/// What the busiest of a cluster's processes takes of a core while nobody asks for anything, in percent. The system
+/// counts hundredths of a second.
+pub async fn busy(processes: &[Process], rounds: u32) -> Result<Samples> {
+    sleep(SETTLE).await;
+    let (start, before) = (Instant::now(), taken(processes)?);
+    sleep((WATCH.0 * rounds).clamp(WATCH.1, WATCH.2)).await;
+    let (took, after) = (start.elapsed().as_secs_f64(), taken(processes)?);
+    let each = before.iter().zip(&after);
+    let parts = each.map(|(before, after)| (after - before) / took * 100.);
+    Ok(Samples::of(parts.fold(0., f64::max)))
+}
+
+/// Seconds of a core that each has taken.
+fn taken(processes: &[Process]) -> Result<Vec<f64>> {
+    // SAFETY: asks for a constant of the system.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
+    let of = |p: &Process| {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", p.pid()?)).ok()?;
+        Some(cpu_ticks(&stat)? / ticks)
+    };
+    let times = processes.iter().map(|p| {
+        let msg = format!("the times of {} cannot be read", p.what());
+        of(p).ok_or_else(|| Error::new(Code::Io, msg))
+    });
+    times.collect()
+}
+
+/// In user and kernel mode, of /proc/PID/stat. The program's name may have spaces and brackets.
+fn cpu_ticks(stat: &str) -> Option<f64> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut words = rest.split_whitespace().skip(11);
+    let mut next = || words.next()?.parse::<f64>().ok();
+    Some(next()? + next()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_model_is_the_fixture() {
+        let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/bench/one_op.onnx");
+        assert_eq!(std::fs::read(fixture).unwrap(), MODEL);
+    }
+
+    #[test]
+    fn figures_are_read_from_proc() {
+        assert_eq!(resident("VmPeak:\t 9 kB\nVmRSS:\t  2048 kB\n"), Some(2.));
+        assert_eq!(resident("VmPeak:\t 9 kB\n"), None);
+        let stat = "7 (a ) b) S 1 2 3 4 5 6 7 8 9 10 30 12 13";
+        assert_eq!(cpu_ticks(stat), Some(42.));
+        assert_eq!(cpu_ticks("7 (a) S 1"), None);
+    }
+}

@@ -1,0 +1,155 @@
+//! What measurements stand beside: child processes that do the least that could be done, and how this process asks them.
+//!
+//! ```text
+//! Relay  this thread -> driver's thread -> a [-> b] -> driver's thread -> this thread      over quinn
+//! Tcp    this thread -> sender <-> echo                                                    over TCP
+//! ```
+
+mod part;
+mod quic;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use convoke_common::error::{Code, Error, Result};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::args::Part;
+use super::turns::{bounded, micros};
+use crate::args::LogArgs;
+use crate::children::{Process, Recipe, child, spawn, stop};
+use crate::failure::Failure;
+
+pub use part::run as run_part;
+
+/// How long a party may take to end; none has anything to finish.
+const STOP_BOUND: Duration = Duration::from_secs(5);
+/// How long sending tensors to and fro may take.
+const ASK_BOUND: Duration = Duration::from_secs(60);
+
+/// Starts a party; where it listens.
+async fn party(
+    part: Part,
+    flags: Vec<String>,
+    log: &LogArgs,
+    parties: &mut Vec<Process>,
+) -> Result<String, Failure> {
+    let (log, name) = (log.clone(), part.name());
+    let recipe: Recipe = Arc::new(move || {
+        let mut command = child("bench-part", &log);
+        command.arg(name).args(&flags);
+        command
+    });
+    let what = format!("the floor's process '{name}'");
+    Ok(spawn(&what, recipe, parties).await?.listen)
+}
+
+/// A process with an embedded cluster that does nothing.
+pub async fn idle(log: &LogArgs) -> Result<Vec<Process>, Failure> {
+    let mut parties = Vec::new();
+    party(Part::Idle, vec![], log, &mut parties).await?;
+    Ok(parties)
+}
+
+/// Ends what [`idle`] started.
+pub async fn end(parties: Vec<Process>) {
+    stop(parties, STOP_BOUND).await;
+}
+
+fn address(listen: &str) -> Result<SocketAddr> {
+    let bad = |_| Error::internal(format!("a party listens at '{listen}'"));
+    listen.parse().map_err(bad)
+}
+
+/// Asks for a round of the relay.
+type Ask = oneshot::Sender<Result<()>>;
+
+/// A ring of processes, through a thread of this one.
+pub struct Relay {
+    ask: mpsc::UnboundedSender<Ask>,
+    parties: Vec<Process>,
+}
+
+impl Relay {
+    /// A driver and these parties, whose keys are in a folder that only this user reads.
+    pub async fn start(names: &[&str], keys: &Path, log: &LogArgs) -> Result<Relay, Failure> {
+        quic::make_keys(keys)?;
+        let (ask, asked) = mpsc::unbounded_channel();
+        let driver = quic::Driver::start(keys, asked)?;
+        let mut parties = Vec::new();
+        // The ring is closed through the driver, so its address is needed first and its first hop last.
+        let mut next = quic::told(driver.address).await?;
+        for &name in names.iter().rev() {
+            let (to, keys) = (next.to_string(), keys.display().to_string());
+            let flags = ["--name", name, "--to", &to, "--keys", &keys];
+            let flags = flags.map(String::from).into();
+            let listen = party(Part::Relay, flags, log, &mut parties).await?;
+            next = address(&listen)?;
+        }
+        // The driver is gone where this fails, which the next line says.
+        let _ = driver.first.send(next);
+        quic::told(driver.linked).await?;
+        Ok(Relay { ask, parties })
+    }
+
+    async fn round(&self) -> Result<()> {
+        let gone = || Error::new(Code::Unreachable, "the relay's driver ended");
+        let (answer, answered) = oneshot::channel();
+        self.ask.send(answer).map_err(|_| gone())?;
+        answered.await.map_err(|_| gone())?
+    }
+
+    /// Rounds, each from this thread and back to it, in microseconds; none where there is no relay.
+    pub async fn times(relay: Option<&Relay>, rounds: usize) -> Result<Vec<f64>> {
+        let Some(relay) = relay else {
+            return Ok(vec![]);
+        };
+        let mut times = Vec::with_capacity(rounds);
+        for _ in 0..rounds {
+            let start = Instant::now();
+            relay.round().await?;
+            times.push(micros(start.elapsed()));
+        }
+        Ok(times)
+    }
+
+    /// Ends it.
+    pub async fn end(self) {
+        drop(self.ask);
+        end(self.parties).await;
+    }
+}
+
+/// Two processes that throw bytes to and fro.
+pub struct Tcp {
+    parties: Vec<Process>,
+}
+
+impl Tcp {
+    /// Starts both.
+    pub async fn start(log: &LogArgs) -> Result<Tcp, Failure> {
+        let mut parties = Vec::new();
+        let echo = party(Part::Tcp, vec![], log, &mut parties).await?;
+        let to = vec!["--to".to_owned(), echo];
+        party(Part::Tcp, to, log, &mut parties).await?;
+        Ok(Tcp { parties })
+    }
+
+    /// So many bytes thrown to and fro, so often: seconds for each direction.
+    pub async fn thrown(&mut self, bytes: usize, rounds: usize) -> Result<Vec<f64>> {
+        let none = || Error::internal("a floor without a sender");
+        let sender = self.parties.last_mut().ok_or_else(none)?;
+        let line = format!("{bytes} {rounds}");
+        let answer = bounded(sender.ask(&line, ASK_BOUND)).await?;
+        serde_json::from_str(&answer)
+            .map_err(|e| Error::new(Code::Io, format!("the floor's times cannot be read: {e}")))
+    }
+
+    /// Ends it.
+    pub async fn end(self) {
+        end(self.parties).await;
+    }
+}

@@ -1,0 +1,195 @@
+//! Messages of 4 bytes over plain quinn, with the endpoints and certificates of the product.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use convoke_common::admission::chain;
+use convoke_common::error::{Code, Error, Result};
+use convoke_common::identity::{
+    ClusterCa, PeerName, RevocationList, Role, TlsConfigs, dial, greet,
+};
+use convoke_common::world::quic::{RecvStream, SendStream};
+use convoke_common::world::{Endpoint, EndpointOptions, NoCompute, World};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+
+use super::Ask;
+use crate::failure::Failure;
+
+/// Longest wait for another party.
+const WAIT: Duration = Duration::from_secs(30);
+/// What goes round.
+type Message = [u8; 4];
+
+/// A new authority, kept in a folder for the parties.
+pub fn make_keys(folder: &Path) -> Result<()> {
+    let world = world();
+    Ok(ClusterCa::create(&world)?.save(world.store.as_ref(), folder)?)
+}
+
+fn world() -> World {
+    World::real(Arc::new(NoCompute))
+}
+
+fn broken(e: &dyn std::error::Error) -> Error {
+    let msg = format!("the relay is broken: {}", chain(e));
+    Error::new(Code::Unreachable, msg)
+}
+
+/// Waits for what another party does.
+async fn within<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    timeout(WAIT, work).await.unwrap_or_else(|_| {
+        let msg = format!("a party of the relay is not there after {WAIT:?}");
+        Err(Error::new(Code::Unreachable, msg))
+    })
+}
+
+/// A worker's endpoint under the authority in a folder.
+pub async fn endpoint(keys: &Path, name: &str) -> Result<Endpoint> {
+    let world = world();
+    let bad = |_| Error::new(Code::InvalidArgument, format!("'{name}' is no name"));
+    let peer: PeerName = name.parse().map_err(bad)?;
+    let none = || Error::new(Code::NotFound, format!("no keys in {}", keys.display()));
+    let ca = ClusterCa::load(world.store.as_ref(), keys)?.ok_or_else(none)?;
+    let identity = ca.issue_own(&world, Role::Worker, peer)?;
+    let revoked = Arc::new(RevocationList::default());
+    let tls = TlsConfigs::cluster(&identity, revoked, world.wall.clone())?;
+    let any = (Ipv4Addr::LOCALHOST, 0).into();
+    let options = EndpointOptions::default();
+    Ok(world.net.endpoint(any, &tls, &options).await?)
+}
+
+/// The stream to a party that [`incoming`] at the other end returns.
+pub async fn outgoing(endpoint: &Endpoint, to: SocketAddr) -> Result<SendStream> {
+    within(async {
+        let dialled = dial(endpoint, to, Role::Worker, WAIT).await?;
+        let opened = dialled.connection.open_bi().await;
+        let (mut send, _) = opened.map_err(|e| broken(&e))?;
+        // A stream exists for the peer once something was written to it.
+        let sent = send.write_all(&Message::default()).await;
+        sent.map_err(|e| broken(&e))?;
+        Ok(send)
+    })
+    .await
+}
+
+/// See [`outgoing`].
+pub async fn incoming(endpoint: &Endpoint) -> Result<RecvStream> {
+    within(async {
+        let closed = || Error::internal("an endpoint closed by itself");
+        let dialled = endpoint.accept().await.ok_or_else(closed)?;
+        let greeted = greet(dialled, WAIT).await.map_err(|e| broken(&e))?;
+        let accepted = greeted.connection.accept_bi().await;
+        let (_, mut recv) = accepted.map_err(|e| broken(&e))?;
+        receive(&mut recv).await?;
+        Ok(recv)
+    })
+    .await
+}
+
+async fn receive(from: &mut RecvStream) -> Result<Message> {
+    let mut message = Message::default();
+    let read = from.read_exact(&mut message).await;
+    read.map_err(|e| broken(&e))?;
+    Ok(message)
+}
+
+/// Passes on what comes, until the ring breaks: its driver says so, or has ended. A connection whose peer is silent ends
+/// by itself.
+pub async fn pass_on(endpoint: &Endpoint, to: SocketAddr) -> Result<()> {
+    let mut from = incoming(endpoint).await?;
+    let mut send = outgoing(endpoint, to).await?;
+    while let Ok(message) = receive(&mut from).await {
+        if send.write_all(&message).await.is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The part of this process: a network thread of its own, as a client has one.
+pub struct Driver {
+    pub address: oneshot::Receiver<Result<SocketAddr>>,
+    /// Takes the address of the first party.
+    pub first: oneshot::Sender<SocketAddr>,
+    /// Whether the ring is closed.
+    pub linked: oneshot::Receiver<Result<()>>,
+}
+
+/// What the thread has of it.
+struct Thread {
+    keys: PathBuf,
+    address: oneshot::Sender<Result<SocketAddr>>,
+    first: oneshot::Receiver<SocketAddr>,
+    linked: oneshot::Sender<Result<()>>,
+    asked: mpsc::UnboundedReceiver<Ask>,
+}
+
+impl Driver {
+    /// Starts the thread, which ends when nobody can ask any more.
+    pub fn start(keys: &Path, asked: mpsc::UnboundedReceiver<Ask>) -> Result<Driver, Failure> {
+        let failed = |e: std::io::Error| Failure::io("cannot start a network thread", &e);
+        let (tell_address, address) = oneshot::channel();
+        let (first, to_first) = oneshot::channel();
+        let (tell_linked, linked) = oneshot::channel();
+        let thread = Thread {
+            keys: keys.to_owned(),
+            address: tell_address,
+            first: to_first,
+            linked: tell_linked,
+            asked,
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(failed)?;
+        #[allow(clippy::disallowed_methods, reason = "a binary provides threads")]
+        let started = std::thread::Builder::new()
+            .name("convoke-relay".into())
+            .spawn(move || runtime.block_on(thread.run()));
+        started.map_err(failed)?;
+        Ok(Driver {
+            address,
+            first,
+            linked,
+        })
+    }
+}
+
+/// What the driver's thread tells.
+pub async fn told<T>(told: oneshot::Receiver<Result<T>>) -> Result<T> {
+    let gone = |_| Error::new(Code::Unreachable, "the relay's driver ended");
+    within(async { told.await.map_err(gone)? }).await
+}
+
+impl Thread {
+    // Nobody hears an answer where its receiver is gone: that is no failure.
+    async fn run(mut self) {
+        let endpoint = match endpoint(&self.keys, "driver").await {
+            Ok(endpoint) => endpoint,
+            Err(e) => return drop(self.address.send(Err(e))),
+        };
+        drop(self.address.send(Ok(endpoint.local_addr())));
+        let Ok(first) = self.first.await else { return };
+        let linked = async {
+            let send = outgoing(&endpoint, first).await?;
+            Ok((send, incoming(&endpoint).await?))
+        };
+        let (mut send, mut recv) = match linked.await {
+            Ok(streams) => streams,
+            Err(e) => return drop(self.linked.send(Err(e))),
+        };
+        drop(self.linked.send(Ok(())));
+        while let Some(answer) = self.asked.recv().await {
+            let round = async {
+                let sent = send.write_all(&[7; 4]).await;
+                sent.map_err(|e| broken(&e))?;
+                receive(&mut recv).await?;
+                Ok(())
+            };
+            drop(answer.send(round.await));
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! `convoke bench`: what this machine, or a cluster, does, each beside the least that could be done.
+//!
+//! ```text
+//! cold, floor::idle                  processes of their own                  cold_start, idle_rss
+//! exec, eager                        a cluster in this process               exec_*, call_local, eager_*
+//! remote, steps, transfers, devices  a cluster of processes, or --connect's  the rest
+//! ```
+//!
+//! Invariants
+//! 1. A measurement and its floor take turns in one run, with the same number of processes and threads.
+//! 2. Every process that is started ends with this one, however that ends; nothing is left on disk.
+//! 3. Of somebody else's cluster only what its clients can measure is measured.
+
+pub mod args;
+mod catalogue;
+mod cold;
+mod devices;
+mod eager;
+mod exec;
+mod floor;
+mod places;
+mod remote;
+mod report;
+mod steps;
+mod transfers;
+mod turns;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::time::Duration;
+
+use convoke::{Cluster, Device, Embedded};
+
+use self::args::BenchArgs;
+use self::catalogue::{ALL, Bench, Place, Wanted, of_device};
+use self::places::{Own, Remote};
+use self::report::{Measured, Report};
+use self::turns::bounded;
+use crate::args::{LogArgs, UpArgs};
+use crate::children::{Process, stop};
+use crate::cluster::{connect, leave};
+use crate::failure::Failure;
+use crate::processes::{RunDir, STOP_BOUND, start};
+use crate::progress::Progress;
+use crate::signals::Signals;
+use crate::{machine, output};
+
+pub use self::floor::run_part;
+
+/// Workers of the cluster of processes.
+const WORKERS: u32 = 2;
+/// How long their steps may go on at the end; none does.
+const DRAIN_BOUND: Duration = Duration::from_secs(1);
+
+/// Measures and tells.
+pub async fn bench(args: BenchArgs, log: LogArgs, json: bool) -> Result<(), Failure> {
+    let wanted = Wanted::of(&args.only, args.connect.is_some())?;
+    let mut signals = Signals::hear()?;
+    let mut run = Run {
+        of: wanted.benches.len(),
+        wanted,
+        rounds: args.rounds,
+        // The children would tell of their coming and going otherwise.
+        log: LogArgs {
+            log: log.log.or_else(|| Some("warn".into())),
+            ..log
+        },
+        progress: Progress::new(),
+        begun: 0,
+        results: vec![],
+    };
+    match &args.connect {
+        Some(address) => {
+            let open = connect(address, args.token_file.as_deref());
+            let work = async |c: &Cluster| run.remote(c, None).await;
+            with_cluster(&mut signals, open, work).await?;
+        }
+        None => run.here(&mut signals).await?,
+    }
+    let report = run.report();
+    match json {
+        true => output::json(&report),
+        false => output::print(&report.text()),
+    }
+}
+
+/// Does `work` with the cluster that `open` opens, which is left whatever comes of it. Asked to end twice it is dropped:
+/// the process must not exit before what is on disk is removed.
+async fn with_cluster(
+    signals: &mut Signals,
+    open: impl Future<Output = Result<Cluster, Failure>>,
+    work: impl AsyncFnOnce(&Cluster) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let cluster = signals.or(open).await?;
+    let result = signals.or(work(&cluster)).await;
+    let left = async {
+        leave(cluster).await;
+        Ok(())
+    };
+    signals.or(left).await.and(result)
+}
+
+/// A run of the command.
+struct Run {
+    wanted: Wanted,
+    rounds: u32,
+    log: LogArgs,
+    progress: Progress,
+    /// Measurements that have begun, and how many there are to be.
+    begun: usize,
+    of: usize,
+    results: Vec<Measured>,
+}
+
+impl Run {
+    /// Says which measurement begins.
+    fn begin(&mut self, name: &str) {
+        self.begun += 1;
+        let line = format!("{} of {}: {name}", self.begun, self.of);
+        self.progress.at(line);
+    }
+
+    /// Everything, on clusters of its own.
+    async fn here(&mut self, signals: &mut Signals) -> Result<(), Failure> {
+        let folder = RunDir::make(None, "bench")
+            .map_err(|e| e.advise("set XDG_RUNTIME_DIR to a folder of this user's"))?;
+        signals.or(self.alone(&folder.0)).await?;
+        if !self.at(Place::Embedded).is_empty() {
+            exec::register()?;
+            let embedded = Embedded::new(1)
+                .threads(1)
+                .memory(machine::default_memory());
+            let open = async { Ok(embedded.start().await?) };
+            let work = async |c: &Cluster| self.embedded(c).await;
+            with_cluster(signals, open, work).await?;
+        }
+        let needs_processes = |p| matches!(p, Place::Local | Place::Cluster(_));
+        if !self.wanted.at(needs_processes).is_empty() || self.wanted.any_device() {
+            let mut processes = Vec::new();
+            let done = self.processes(signals, &folder.0, &mut processes).await;
+            stop(processes, DRAIN_BOUND + STOP_BOUND).await;
+            done?;
+        }
+        Ok(())
+    }
+
+    fn at(&self, place: Place) -> Vec<&'static Bench> {
+        self.wanted.at(|p| p == place)
+    }
+
+    async fn alone(&mut self, folder: &Path) -> Result<(), Failure> {
+        for bench in self.at(Place::Alone) {
+            self.begin(bench.name);
+            let measured = places::alone(bench, folder, &self.log, self.rounds).await?;
+            self.results.push(measured);
+        }
+        Ok(())
+    }
+
+    async fn embedded(&mut self, cluster: &Cluster) -> Result<(), Failure> {
+        let x = cluster.device("")?.put(1f32)?;
+        for bench in self.at(Place::Embedded) {
+            self.begin(bench.name);
+            let measured = places::embedded(bench, cluster, &x, self.rounds).await?;
+            self.results.push(measured);
+        }
+        Ok(())
+    }
+
+    /// On a cluster of processes, which are in `processes`, whatever comes of it.
+    async fn processes(
+        &mut self,
+        signals: &mut Signals,
+        folder: &Path,
+        processes: &mut Vec<Process>,
+    ) -> Result<(), Failure> {
+        let up = UpArgs {
+            workers: WORKERS,
+            listen: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
+            // As many as the parties of a relay have besides that of the network.
+            threads: Some(1),
+            memory: None,
+            artifact_root: None,
+            drain_bound: DRAIN_BOUND,
+            run_dir: None,
+        };
+        let log = self.log.clone();
+        let started = signals.or(start(&up, &log, folder, processes)).await?;
+        let own = Own {
+            processes,
+            folder,
+            log: &log,
+        };
+        let open = connect(&started.connect, Some(&started.client_token_file));
+        let work = async |c: &Cluster| self.remote(c, Some(own)).await;
+        with_cluster(signals, open, work).await
+    }
+
+    /// Whatever is wanted of a cluster of processes.
+    async fn remote(&mut self, cluster: &Cluster, own: Option<Own<'_>>) -> Result<(), Failure> {
+        let devices = bounded(cluster.devices()).await?;
+        let names: Vec<String> = devices.iter().map(Device::name).collect();
+        let products = self.wanted.devices(&names)?;
+        let mut workers = devices.clone();
+        workers.dedup_by(|a, b| a.worker() == b.worker());
+        let fits = |b: &&Bench| match b.place {
+            Place::Cluster(needed) => needed <= workers.len(),
+            place => place == Place::Local,
+        };
+        let wanted = self
+            .wanted
+            .at(|p| matches!(p, Place::Local | Place::Cluster(_)));
+        let (mut fit, left): (Vec<&Bench>, Vec<&Bench>) = wanted.into_iter().partition(fits);
+        for bench in &left {
+            let line = format!("{} is left out: it needs more workers", bench.name);
+            self.progress.note(&line);
+        }
+        self.of = self.of + products.len() - left.len();
+        // What is idle has not worked yet.
+        fit.sort_by_key(|b| b.place != Place::Local);
+        let remote = Remote {
+            cluster,
+            workers,
+            own,
+            rounds: self.rounds,
+        };
+        for bench in fit {
+            self.begin(bench.name);
+            self.results.push(remote.measure(bench).await?);
+        }
+        for device in devices.iter().filter(|d| products.contains(&d.name())) {
+            self.begin(&of_device(&device.name()));
+            self.results.push(remote.device(device).await?);
+        }
+        Ok(())
+    }
+
+    /// The results in the order of the catalogue, those of devices last.
+    fn report(self) -> Report {
+        let mut results = self.results;
+        let place = |m: &Measured| ALL.iter().position(|b| b.name == m.name());
+        results.sort_by_key(|m| place(m).unwrap_or(ALL.len()));
+        Report::new(results)
+    }
+}

@@ -1,0 +1,210 @@
+//! What was measured, as `--json` has it and as people read it.
+
+use serde::Serialize;
+
+use super::catalogue::Bench;
+use super::turns::Samples;
+use crate::values::bytes;
+use crate::{machine, output};
+
+/// How much slower than usual a floor may be before it says more of the machine's state than of its abilities.
+const SUSPECT: f64 = 1.3;
+
+/// What a measurement stands beside.
+#[derive(Debug, Clone, Copy)]
+pub struct Beside {
+    pub name: &'static str,
+    /// What it takes where nothing else runs, in the measurement's unit, on two cores of a virtual machine.
+    pub usual: Option<f64>,
+}
+
+/// See [`Beside`].
+#[derive(Debug, Serialize)]
+struct Floor {
+    name: &'static str,
+    p50: f64,
+    /// Far slower than usual: the machine is busy, or slow today.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    suspect: bool,
+}
+
+/// A measurement.
+#[derive(Debug, Serialize)]
+pub struct Measured {
+    name: String,
+    unit: &'static str,
+    /// What half of the values do not exceed, or of rates do not fall below.
+    p50: f64,
+    /// The same of 99 %.
+    p99: f64,
+    n: usize,
+    floor: Option<Floor>,
+    /// To the floor, of medians.
+    ratio: Option<f64>,
+}
+
+impl Measured {
+    /// What stands beside nothing.
+    pub fn alone(bench: &Bench, samples: &Samples) -> Measured {
+        Measured::named(bench.name.into(), bench.unit, samples)
+    }
+
+    /// As [`Measured::alone`], of what is not in the catalogue.
+    pub fn named(name: String, unit: &'static str, samples: &Samples) -> Measured {
+        let slow = if unit.ends_with("/s") { 0.01 } else { 0.99 };
+        Measured {
+            name,
+            unit,
+            p50: samples.quantile(0.5),
+            p99: samples.quantile(slow),
+            n: samples.count(),
+            floor: None,
+            ratio: None,
+        }
+    }
+
+    /// What was measured in turns with its floor, where there is one.
+    pub fn beside(
+        bench: &Bench,
+        (ours, floor): &(Samples, Samples),
+        beside: Option<Beside>,
+    ) -> Measured {
+        let alone = Measured::alone(bench, ours);
+        let Some(beside) = beside else {
+            return alone;
+        };
+        let p50 = floor.quantile(0.5);
+        Measured {
+            ratio: (p50 > 0.).then_some(alone.p50 / p50),
+            floor: Some(Floor {
+                name: beside.name,
+                p50,
+                suspect: beside.usual.is_some_and(|usual| p50 > SUSPECT * usual),
+            }),
+            ..alone
+        }
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// Where it was measured: by whom, of another cluster.
+#[derive(Debug, Serialize)]
+struct Machine {
+    cpu: String,
+    cores: usize,
+    memory_bytes: u64,
+    kernel: String,
+    version: &'static str,
+}
+
+/// All of it.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    machine: Machine,
+    results: Vec<Measured>,
+}
+
+impl Report {
+    /// Of this machine.
+    pub fn new(results: Vec<Measured>) -> Report {
+        Report {
+            machine: Machine {
+                cpu: machine::cpu(),
+                cores: machine::cores(),
+                memory_bytes: machine::memory(),
+                kernel: machine::kernel(),
+                version: env!("CARGO_PKG_VERSION"),
+            },
+            results,
+        }
+    }
+
+    /// As a table.
+    pub fn text(&self) -> String {
+        let m = &self.machine;
+        let mut text = format!(
+            "{}, {} cores, {}, {}, convoke {}\n",
+            m.cpu,
+            m.cores,
+            bytes(m.memory_bytes),
+            m.kernel,
+            m.version
+        );
+        let head = [
+            "NAME",
+            "P50",
+            "P99",
+            "UNIT",
+            "N",
+            "FLOOR",
+            "FLOOR P50",
+            "RATIO",
+        ];
+        let rows: Vec<Vec<String>> = self.results.iter().map(row).collect();
+        text.push_str(&output::table(&head, &[1, 2, 4, 6, 7], &rows));
+        let suspect = |m: &Measured| m.floor.as_ref().is_some_and(|f| f.suspect);
+        if self.results.iter().any(suspect) {
+            text.push_str("* over 1.3 times what this floor takes on a quiet machine of two cores: busy, or slow today\n");
+        }
+        text
+    }
+}
+
+fn row(m: &Measured) -> Vec<String> {
+    let floor = |of: &dyn Fn(&Floor) -> String| m.floor.as_ref().map_or(String::new(), of);
+    vec![
+        m.name.clone(),
+        number(m.p50),
+        number(m.p99),
+        m.unit.to_owned(),
+        m.n.to_string(),
+        floor(&|f| f.name.to_owned()),
+        floor(&|f| format!("{}{}", number(f.p50), if f.suspect { "*" } else { "" })),
+        m.ratio.map_or(String::new(), |r| format!("{r:.2}")),
+    ]
+}
+
+/// As many digits as say something.
+fn number(value: f64) -> String {
+    match value.abs() {
+        v if v >= 100. => format!("{value:.0}"),
+        v if v >= 10. => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::catalogue::ALL;
+    use super::*;
+
+    const BESIDE: Beside = Beside {
+        name: "floor",
+        usual: Some(10.),
+    };
+
+    #[test]
+    fn a_slow_floor_is_suspect() {
+        for (floor, suspect) in [(13., false), (13.1, true)] {
+            let both = (Samples::of(26.2), Samples::of(floor));
+            let measured = Measured::beside(&ALL[0], &both, Some(BESIDE));
+            let json = serde_json::to_value(&measured).unwrap();
+            assert_eq!(json["floor"]["suspect"] == true, suspect, "{json}");
+            assert_eq!(json["ratio"], 26.2 / floor);
+            let text = Report::new(vec![measured]).text();
+            assert_eq!(text.contains("\n* over"), suspect, "{text}");
+        }
+    }
+
+    #[test]
+    fn without_a_floor_there_is_neither_floor_nor_ratio() {
+        let measured = Measured::alone(&ALL[0], &Samples::of(0.5));
+        let json = serde_json::to_value(&measured).unwrap();
+        assert!(json["floor"].is_null() && json["ratio"].is_null(), "{json}");
+        assert_eq!((number(123.4), number(0.5)), ("123".into(), "0.50".into()));
+    }
+}

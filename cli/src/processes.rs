@@ -1,0 +1,138 @@
+//! A cluster of processes on this machine: a coordinator and workers, in a folder that is gone with them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use convoke_common::error::{Code, Error};
+use convoke_common::identity::Role;
+use convoke_coordinator::token_file;
+use serde::Serialize;
+
+use crate::args::{LogArgs, UpArgs};
+use crate::children::{Process, Recipe, child, spawn};
+use crate::failure::Failure;
+use crate::machine;
+
+/// How long a process may take to stop beyond the time that its steps have; more than it gives itself.
+pub const STOP_BOUND: Duration = Duration::from_secs(12);
+
+/// The run folder, removed with everything in it.
+pub struct RunDir(pub PathBuf);
+
+impl RunDir {
+    /// The folder given, or a new one named after `command` and this process.
+    pub fn make(given: Option<PathBuf>, command: &str) -> Result<RunDir, Error> {
+        use std::os::unix::fs::DirBuilderExt;
+        let path = given.unwrap_or_else(|| {
+            let base = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+            let base = base.filter(|b| b.is_dir());
+            let base = base.unwrap_or_else(std::env::temp_dir);
+            base.join(format!("convoke-{command}-{}", std::process::id()))
+        });
+        // Not recursive: a folder that is there already is somebody's, and would be removed at the end.
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
+        made.map_err(|e| {
+            let msg = format!("cannot make the folder {}: {e}", path.display());
+            Error::new(Code::Io, msg)
+        })?;
+        Ok(RunDir(path))
+    }
+}
+
+impl Drop for RunDir {
+    fn drop(&mut self) {
+        if let Err(e) = std::fs::remove_dir_all(&self.0) {
+            tracing::warn!("cannot remove {}: {e}", self.0.display());
+        }
+    }
+}
+
+/// How to use the cluster.
+#[derive(Serialize)]
+pub struct Cluster {
+    pub connect: String,
+    pub client_token_file: PathBuf,
+    pub worker_token_file: PathBuf,
+    pub state_dir: PathBuf,
+    pub workers: Vec<String>,
+}
+
+/// Starts it. Its processes are in `processes`, the coordinator first, whatever comes of it.
+pub async fn start(
+    args: &UpArgs,
+    log: &LogArgs,
+    run_dir: &Path,
+    processes: &mut Vec<Process>,
+) -> Result<Cluster, Failure> {
+    let (state_dir, tokens) = (run_dir.join("coordinator"), run_dir.join("tokens"));
+    let recipe: Recipe = {
+        let (args, log) = (args.clone(), log.clone());
+        let (state_dir, tokens) = (state_dir.clone(), tokens.clone());
+        Arc::new(move || {
+            let mut command = child("coordinator", &log);
+            command.arg("--listen").arg(args.listen.to_string());
+            command.arg("--state-dir").arg(&state_dir);
+            command.arg("--token-dir").arg(&tokens);
+            command
+        })
+    };
+    let coordinator = spawn("the coordinator", recipe, processes).await?;
+    let worker_token_file = token_file(&tokens, Role::Worker);
+    let threads = args
+        .threads
+        .unwrap_or_else(|| (machine::cores() as u32 / args.workers).max(1));
+    let memory = args
+        .memory
+        .unwrap_or_else(|| machine::default_memory() / u64::from(args.workers));
+    let connect = reachable(&coordinator.listen);
+    let mut workers = Vec::new();
+    for i in 0..args.workers {
+        let name = format!("w{i}");
+        let what = format!("worker {name}");
+        let folder = run_dir.join(&name);
+        let (args, log, connect) = (args.clone(), log.clone(), connect.clone());
+        let token_file = worker_token_file.clone();
+        let recipe: Recipe = Arc::new(move || {
+            let mut command = child("worker", &log);
+            command.arg("--join").arg(&connect);
+            command.arg("--token-file").arg(&token_file);
+            command.arg("--name").arg(&name);
+            command.arg("--state-dir").arg(&folder);
+            command.arg("--cache-dir").arg(folder.join("chunks"));
+            command.arg("--threads").arg(threads.to_string());
+            command.arg("--memory").arg(memory.to_string());
+            let listen = SocketAddr::new(args.listen.ip(), 0);
+            command.arg("--listen").arg(listen.to_string());
+            let bound = format!("{}ms", args.drain_bound.as_millis());
+            command.arg("--drain-bound").arg(bound);
+            if let Some(root) = &args.artifact_root {
+                command.arg("--artifact-root").arg(root);
+            }
+            command
+        });
+        workers.push(spawn(&what, recipe, processes).await?.name);
+    }
+    Ok(Cluster {
+        connect,
+        client_token_file: token_file(&tokens, Role::Client),
+        worker_token_file,
+        state_dir,
+        workers,
+    })
+}
+
+/// An address of this machine for one that listens at all of them.
+fn reachable(listen: &str) -> String {
+    match listen.parse::<SocketAddr>() {
+        Ok(a) if a.ip().is_unspecified() => {
+            let ip: IpAddr = match a.is_ipv4() {
+                true => Ipv4Addr::LOCALHOST.into(),
+                false => Ipv6Addr::LOCALHOST.into(),
+            };
+            SocketAddr::new(ip, a.port()).to_string()
+        }
+        _ => listen.to_owned(),
+    }
+}
