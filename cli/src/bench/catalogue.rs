@@ -5,7 +5,7 @@ use crate::failure::Failure;
 /// What a measurement needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// Processes of its own.
+    /// No cluster: this process, or others of its own.
     Alone,
     /// A cluster in this process.
     Embedded,
@@ -31,6 +31,8 @@ pub enum What {
     Transfer4KiB,
     Transfer64MiB,
     ErrorToCaller,
+    /// So many nodes.
+    Compile(usize),
     ColdStart,
     IdleCpu,
     IdleRss,
@@ -56,7 +58,7 @@ const fn bench(what: What, name: &'static str, unit: &'static str, place: Place)
 }
 
 /// All but the devices', in the order in which they are told.
-pub const ALL: [Bench; 16] = [
+pub const ALL: [Bench; 19] = [
     bench(What::NullChain, "exec_null_chain", "ns/op", Place::Embedded),
     bench(
         What::NullLayered,
@@ -105,6 +107,9 @@ pub const ALL: [Bench; 16] = [
         "us",
         Place::Cluster(2),
     ),
+    bench(What::Compile(1_000), "compile_1k", "ms", Place::Alone),
+    bench(What::Compile(10_000), "compile_10k", "ms", Place::Alone),
+    bench(What::Compile(100_000), "compile_100k", "ms", Place::Alone),
     bench(What::ColdStart, "cold_start", "ms", Place::Alone),
     bench(What::IdleCpu, "idle_cpu", "%", Place::Local),
     bench(What::IdleRss, "idle_rss", "MiB", Place::Alone),

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! cold, floor::idle                  processes of their own                  cold_start, idle_rss
+//! compile                            this process                            compile_*
 //! exec, eager                        a cluster in this process               exec_*, call_local, eager_*
 //! remote, steps, transfers, devices  a cluster of processes, or --connect's  the rest
 //! ```
@@ -14,6 +15,7 @@
 pub mod args;
 mod catalogue;
 mod cold;
+mod compile;
 mod devices;
 mod eager;
 mod exec;

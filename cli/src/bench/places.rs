@@ -9,7 +9,7 @@ use super::catalogue::{Bench, What, of_device};
 use super::floor::{Relay, Tcp};
 use super::report::{Beside, Measured};
 use super::turns::Samples;
-use super::{cold, devices, eager, exec, remote, steps, transfers};
+use super::{cold, compile, devices, eager, exec, remote, steps, transfers};
 use crate::args::LogArgs;
 use crate::children::Process;
 use crate::failure::Failure;
@@ -19,7 +19,7 @@ fn misplaced(bench: &Bench) -> Failure {
     Error::internal(format!("{} is measured elsewhere", bench.name)).into()
 }
 
-/// Measures processes of its own, with files in `folder`.
+/// Measures what needs no cluster, with files in `folder`.
 pub async fn alone(
     bench: &Bench,
     folder: &Path,
@@ -32,6 +32,7 @@ pub async fn alone(
             Measured::beside(bench, &both, Some(cold::FLOOR))
         }
         What::IdleRss => Measured::alone(bench, &cold::memory(log).await?),
+        What::Compile(nodes) => Measured::alone(bench, &compile::compile(nodes, rounds).await?),
         _ => return Err(misplaced(bench)),
     })
 }

@@ -26,7 +26,8 @@ impl Invariant for Processes {
             let meant =
                 injuries.any(|i| matches!(i.harm, Harm::Hang | Harm::Clock(_) | Harm::PowerCut));
             let alone = (why.starts_with("nobody answers")
-                || why.starts_with("lost contact with the coordinator"))
+                || why.starts_with("lost contact with the coordinator")
+                || why.contains("did not greet in time"))
                 && view.separated(from, *at);
             // Of two calendars, the one that is off may be the other's.
             let clock = |i: &Injured| matches!(i.harm, Harm::Clock(_));

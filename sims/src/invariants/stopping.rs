@@ -77,12 +77,16 @@ impl Stopping {
             return Look::Over;
         };
         let running = |w: &&Host| {
-            let ended = view
-                .cluster
-                .ends()
-                .iter()
-                .any(|(at, h, _)| h == *w && *at >= since);
-            step.started.contains_key(w) && !step.done.contains_key(w) && !ended
+            // Its process may have ended before anybody knew of an error.
+            let ended = |started: &Duration| {
+                let mut ends = view.cluster.ends().iter();
+                let killed = |i: &Injured| matches!(i.harm, Harm::Crash | Harm::PowerCut);
+                let mut kills = view.injuries(*started, view.now).filter(|i| killed(i));
+                ends.any(|(at, h, _)| h == *w && at >= started)
+                    || kills.any(|i| i.host == **w && i.at >= *started)
+            };
+            let started = step.started.get(w);
+            started.is_some_and(|at| !ended(at)) && !step.done.contains_key(w)
         };
         let Some(host) = lease.workers().iter().find(running) else {
             return Look::Over;

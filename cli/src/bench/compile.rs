@@ -1,0 +1,132 @@
+//! How long a function takes to be planned for three workers, once it is imported: optimise, place, partition.
+
+use convoke::{DType, TensorType};
+use convoke_common::Dim;
+use convoke_common::artifact::{ArtifactMeta, CHUNK};
+use convoke_common::error::{Error, Result};
+use convoke_common::graph::{Attrs, Function, Literal, Node, Part, ValueId};
+use convoke_common::ids::Incarnation;
+use convoke_common::program::Axes;
+use convoke_common::rpc::{PlanOptions, WorkerCount};
+use convoke_coordinator::partition::partition;
+use convoke_coordinator::passes::optimise;
+use convoke_coordinator::place::{ClusterModel, WorkerModel, place};
+use tokio::time::Instant;
+
+use super::turns::{Samples, alone, millis};
+
+/// Columns of what flows, and rows of each weight.
+const SIDE: usize = 64;
+const WORKERS: usize = 3;
+
+/// Matrix product, bias, activation, residual, again and again, with weights in a file that nobody reads.
+struct Graph {
+    f: Function,
+    bytes: u64,
+}
+
+fn flow() -> TensorType {
+    TensorType::new(DType::F32, vec![Dim::sym("n"), SIDE.into()])
+}
+
+impl Graph {
+    fn weight(&mut self, shape: &[usize]) -> ValueId {
+        let name = format!("w{}", self.f.values.len());
+        let id = self.f.add_value(name, TensorType::fixed(DType::F32, shape));
+        let len = shape.iter().product::<usize>() as u64 * 4;
+        let range = Literal::Range {
+            artifact: 0,
+            offset: self.bytes,
+            len,
+        };
+        self.f.literals.push((id, range));
+        self.bytes += len;
+        id
+    }
+
+    fn node(&mut self, op: &str, inputs: &[ValueId]) -> ValueId {
+        let out = self
+            .f
+            .add_value(format!("v{}", self.f.values.len()), flow());
+        self.f.nodes.push(Node {
+            name: format!("/layer/{op}_{}", self.f.nodes.len()).into(),
+            op: op.into(),
+            attrs: Attrs::default(),
+            inputs: inputs.iter().map(|v| Some(*v)).collect(),
+            outputs: vec![out],
+            part: Part::Step,
+        });
+        out
+    }
+}
+
+/// A function of about so many nodes.
+fn function(nodes: usize) -> Function {
+    let mut g = Graph {
+        f: Function {
+            name: "compile".into(),
+            ..Function::default()
+        },
+        bytes: 0,
+    };
+    let mut x = g.f.add_value("x", flow());
+    g.f.params.push(x);
+    while g.f.nodes.len() + 4 <= nodes {
+        let (w, b) = (g.weight(&[SIDE, SIDE]), g.weight(&[SIDE]));
+        let product = g.node("MatMul", &[x, w]);
+        let sum = g.node("Add", &[product, b]);
+        let active = g.node("Tanh", &[sum]);
+        x = g.node("Add", &[active, x]);
+    }
+    let chunks = vec![[0; 32]; g.bytes.div_ceil(CHUNK) as usize];
+    g.f.artifacts = vec![ArtifactMeta::new(String::new(), g.bytes, chunks)];
+    g.f.results = vec![("y".into(), x)];
+    g.f
+}
+
+fn cluster() -> ClusterModel {
+    let worker = |i: usize| WorkerModel {
+        name: format!("w{i}"),
+        address: format!("10.0.0.{i}:7000"),
+        incarnation: Incarnation(i as u64),
+        threads: 8,
+        memory: 64 << 30,
+        window: 64 << 20,
+        flops: 5e11,
+        memory_bandwidth: 2e10,
+        ops: vec![],
+    };
+    ClusterModel::new((0..WORKERS).map(worker).collect())
+}
+
+fn options() -> PlanOptions {
+    PlanOptions {
+        workers: WorkerCount::Exactly(WORKERS as u32),
+        pins: vec![],
+        axes: Axes {
+            bounds: vec![("n".into(), 32)],
+        },
+        expected: vec![],
+        exact: false,
+        in_flight: 2,
+        avoid: vec![],
+        ops: vec![],
+    }
+}
+
+/// Plans a function of so many nodes: milliseconds.
+pub async fn compile(nodes: usize, rounds: u32) -> Result<Samples> {
+    let (cluster, options) = (cluster(), options());
+    alone(rounds, async || {
+        let given = function(nodes);
+        let start = Instant::now();
+        let optimised = optimise(given, false)?.function;
+        let parts = partition(&place(optimised, &cluster, &options)?);
+        let took = millis(start.elapsed());
+        match parts.programs.len() == WORKERS {
+            true => Ok(vec![took]),
+            false => Err(Error::internal("a plan for three workers uses fewer")),
+        }
+    })
+    .await
+}
