@@ -13,6 +13,7 @@ use convoke_common::identity::{
 use convoke_common::rpc::{LeaseStatus, MemberStatus, close};
 use convoke_common::world::{Endpoint, EndpointOptions, FileMode, World};
 use convoke_common::{Code, Error, Result};
+use tokio::time::timeout;
 
 use crate::admin::{Listener, socket_in};
 use crate::authority::Authority;
@@ -26,6 +27,9 @@ const NAME: &str = "coordinator";
 /// How often it looks whether its certificate is due for renewal: after two days, and at once where the calendar was set
 /// back to before it.
 const RENEWAL_CHECK: Duration = Duration::from_secs(1);
+
+/// How long connections that were closed may take to tell their peers.
+const GOODBYE: Duration = Duration::from_secs(1);
 
 /// What a deployment decides.
 #[derive(Debug, Clone)]
@@ -193,13 +197,11 @@ impl Running {
         } = self;
         // First, so that nothing that ends with a connection can reach a worker any more.
         endpoint.close(close::STOPPING.into(), b"the coordinator stops");
-        let stopped = async {
-            tasks.0.stop().await;
-            endpoint.wait_idle().await;
-        };
-        if tokio::time::timeout(bound, stopped).await.is_err() {
+        if timeout(bound, tasks.0.stop()).await.is_err() {
             tracing::warn!("the coordinator did not stop in time");
         }
+        // Peers that do not hear it learn by their idle timeout.
+        let _ = timeout(GOODBYE.min(bound), endpoint.wait_idle()).await;
         drop(service);
     }
 }

@@ -185,8 +185,11 @@ impl Case<'_> {
         worker(self.error.site.as_deref()?.worker.as_deref()?)
     }
 
-    /// Who lost contact: the worker that said so, else this client.
+    /// Who lost contact: the worker that said so, the coordinator between a plan and its lease, else this client.
     fn reporter(&self) -> Host {
+        if self.error.message.contains("since the plan was made") {
+            return Host::Coordinator;
+        }
         let said = self.error.message.split_once(" lost contact with ");
         let name = |(name, _): (&'_ str, _)| worker(name.trim_start_matches("worker "));
         said.and_then(name).unwrap_or(self.me())
