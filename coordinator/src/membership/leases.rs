@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use convoke_common::ids::{LeaseId, PlanId};
+use convoke_common::ids::{Incarnation, LeaseId, PlanId};
 use convoke_common::mutant;
 use convoke_common::program::Participant;
 use convoke_common::rpc::{HeldLease, LeaseStatus, Loss};
@@ -172,9 +172,17 @@ impl Membership {
         same
     }
 
-    /// A worker that is back on this connection says what it holds.
-    pub(super) fn release_ended(&mut self, connection: ConnectionId, held: &[HeldLease]) {
-        let goes_on = |lease: &LeaseId| self.leases.0.get(lease).is_some_and(|l| !l.has_ended());
+    /// A worker that is back on this connection says what it holds. Of a lease that ended while it was away, and that
+    /// another worker has brought back since, it has no part any more.
+    pub(super) fn release_ended(
+        &mut self,
+        connection: ConnectionId,
+        (name, incarnation): (&str, Incarnation),
+        held: &[HeldLease],
+    ) {
+        let is = |w: &Participant| w.name == name && w.incarnation == incarnation;
+        let names_it = |l: &Lease| !l.has_ended() && l.workers.iter().any(is);
+        let goes_on = |lease: &LeaseId| self.leases.0.get(lease).is_some_and(names_it);
         let ended = held.iter().map(|h| h.lease).filter(|l| !goes_on(l));
         let release = |lease| Command::Release {
             lease,

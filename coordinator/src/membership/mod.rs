@@ -237,7 +237,7 @@ impl Membership {
             Life::Lost { offer: last, .. } | Life::Alive { offer: last, .. }
                 if last.incarnation == offer.incarnation =>
             {
-                self.release_ended(connection, &leases);
+                self.release_ended(connection, (&name, offer.incarnation), &leases);
             }
             Life::Expected => {
                 self.links.forget(&name);

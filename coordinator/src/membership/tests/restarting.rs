@@ -77,6 +77,25 @@ fn a_restarted_coordinator_learns_of_leases_from_those_who_hold_them() {
 }
 
 #[test]
+fn a_lease_that_is_brought_back_is_not_that_of_who_was_lost_over_it() {
+    let mut rig = rig();
+    let kept = |n: u8| (format!("w{n}"), vec![[n + 1; 32]]);
+    rig.core.restore(rig.now, vec![kept(0), kept(1), kept(2)]);
+    rig.core.register(rig.now, holder(0, 9)).unwrap();
+    rig.core.register(rig.now, holder(1, 9)).unwrap();
+    rig.core.closed(rig.now, ConnectionId(1), GONE);
+    assert!(rig.core.leases().is_empty(), "it ended with w1");
+    // A worker that is met only now holds it still, and then w1 is back.
+    rig.core.register(rig.now, holder(2, 9)).unwrap();
+    assert_eq!(rig.core.leases()[0].workers, ["w2"]);
+    rig.commands();
+    let mut back = holder(1, 9);
+    back.connection = ConnectionId(5);
+    rig.core.register(rig.now, back).unwrap();
+    assert_eq!(rig.commands()[0], release(&[5]));
+}
+
+#[test]
 fn a_lease_that_its_driver_never_heard_of_ends() {
     let mut rig = rig();
     rig.core.register(rig.now, holder(0, 9)).unwrap();
