@@ -156,6 +156,14 @@ impl Error {
         })
     }
 
+    /// Says of a loss who noticed it, where nobody is said to have.
+    pub fn said_by(mut self, who: &str) -> Error {
+        if self.message.starts_with("lost contact with ") {
+            self.message = format!("{who} {}", self.message);
+        }
+        self
+    }
+
     /// A worker ends in an orderly way, and runs no further step.
     pub fn leaving(worker: &str) -> Error {
         Error::new(Code::WorkerLeaving, format!("worker {worker} is leaving"))

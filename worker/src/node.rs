@@ -480,7 +480,7 @@ impl Node {
             return;
         };
         let error = match lost {
-            Some(Loss { worker, why }) => Error::lost(worker, why),
+            Some(Loss { worker, why }) => Error::lost(worker, why).said_by("the coordinator"),
             None => Error::new(Code::LeaseRetired, format!("{id} was released")),
         };
         if lost.is_some() && mutant!("loss-keeps-memory") {

@@ -454,7 +454,7 @@ impl Core {
         if let (Some(from), Some(blamed)) = (from, blamed) {
             if from < self.workers {
                 // The driver sees nothing wrong with it.
-                error.message = format!("{} {}", self.name(from), error.message);
+                error = error.said_by(self.name(from));
             }
             self.unusable.insert(blamed);
         }

@@ -185,9 +185,13 @@ impl Case<'_> {
         worker(self.error.site.as_deref()?.worker.as_deref()?)
     }
 
-    /// Who lost contact: the worker that said so, the coordinator between a plan and its lease, else this client.
+    /// Who lost contact: the worker or the coordinator that said so, the coordinator between a plan and its lease, else
+    /// this client.
     fn reporter(&self) -> Host {
-        if self.error.message.contains("since the plan was made") {
+        let message = &self.error.message;
+        let coordinators = message.contains("since the plan was made")
+            || message.starts_with("the coordinator lost contact");
+        if coordinators {
             return Host::Coordinator;
         }
         let said = self.error.message.split_once(" lost contact with ");
