@@ -121,8 +121,9 @@ impl Harm {
     }
 }
 
-/// Packets in a million that may be lost without anybody noticing but by the delay.
-const MENDED: u32 = 150_000;
+/// Packets in a million that may be lost without anybody noticing but by the delay. Of a tenth, each way, four echoes in a
+/// row are lost now and then, which is what a peer that is gone looks like.
+const MENDED: u32 = 50_000;
 
 /// A random fault of one of the [`drawn`] rows: target, harm and how long it lasts.
 pub fn draw(row: Row, d: &mut Draw) -> (Target, Harm, u32) {
