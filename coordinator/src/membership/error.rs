@@ -54,7 +54,7 @@ pub enum MembershipError {
     NotDriver { lease: LeaseId },
     /// The lease ended while it was installed.
     #[error("the lease ended while it was installed: {why}")]
-    LeaseEnded { why: String },
+    LeaseEnded { why: String, worker: Option<String> },
 }
 
 impl From<MembershipError> for Error {
@@ -98,7 +98,11 @@ impl From<MembershipError> for Error {
         let error = Error::new(code, e.to_string()).advise(advice);
         match e {
             // Whom it is about.
-            M::PlanOutdated { worker, .. } => error.at(Site {
+            M::PlanOutdated { worker, .. }
+            | M::LeaseEnded {
+                worker: Some(worker),
+                ..
+            } => error.at(Site {
                 worker: Some(worker),
                 ..Site::default()
             }),

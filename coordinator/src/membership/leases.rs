@@ -25,8 +25,8 @@ pub enum LeaseState {
     Granted,
     /// It ended while workers were installing; whoever installs finds out here.
     Ended {
-        /// Why.
-        why: String,
+        /// The worker that was lost over it; none where its driver gave it up.
+        lost: Option<Loss>,
     },
 }
 
@@ -38,6 +38,14 @@ struct Lease {
     driver: Driver,
     workers: Vec<Participant>,
     state: LeaseState,
+}
+
+/// Why a lease ended.
+fn why(lost: Option<&Loss>) -> String {
+    match lost {
+        Some(Loss { worker, why }) => format!("worker '{worker}' was lost: {why}"),
+        None => "its driver gave it up".to_owned(),
+    }
 }
 
 /// The leases that are there.
@@ -224,12 +232,20 @@ impl Membership {
             entry.state = LeaseState::Granted;
             return Ok(());
         }
-        let why = self.abandon(lease).unwrap_or_default();
-        Err(MembershipError::LeaseEnded { why })
+        let lost = self.undo(lease).flatten();
+        Err(MembershipError::LeaseEnded {
+            why: why(lost.as_ref()),
+            worker: lost.map(|l| l.worker),
+        })
     }
 
     /// Installing failed, or whoever wanted it went away. Why the lease ended, where it had ended before.
     pub fn abandon(&mut self, lease: LeaseId) -> Option<String> {
+        Some(why(self.undo(lease)?.as_ref()))
+    }
+
+    /// Takes back a lease that was to be installed; who was lost, where it had ended before.
+    fn undo(&mut self, lease: LeaseId) -> Option<Option<Loss>> {
         // Also where the lease had ended before: a worker may have acknowledged after it was told so.
         let at = self.carriers(self.leases.0.get(&lease)?, None);
         if !at.is_empty() && !mutant!("abandoned-install") {
@@ -240,7 +256,7 @@ impl Membership {
             });
         }
         match self.leases.0.remove(&lease)?.state {
-            LeaseState::Ended { why } => Some(why),
+            LeaseState::Ended { lost } => Some(lost),
             _ => None,
         }
     }
@@ -300,12 +316,9 @@ impl Membership {
             self.leases.0.remove(&lease);
             return;
         }
-        let why = match lost {
-            Some(Loss { worker, why }) => format!("worker '{worker}' was lost: {why}"),
-            None => "its driver gave it up".to_owned(),
-        };
         if let Some(entry) = self.leases.0.get_mut(&lease) {
-            entry.state = LeaseState::Ended { why };
+            let lost = lost.cloned();
+            entry.state = LeaseState::Ended { lost };
         }
     }
 

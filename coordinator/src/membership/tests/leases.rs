@@ -1,6 +1,8 @@
 //! When leases end, and whom that is told.
 
 use super::super::leases::HELD;
+use convoke_common::Error;
+
 use super::*;
 
 #[test]
@@ -41,11 +43,14 @@ fn losing_a_worker_during_install_fails_the_install() {
         [release_for(&[0], "w1", GONE), Command::Population(1)]
     );
     assert!(rig.core.leases().is_empty());
-    let error = rig.core.installed(LEASE).unwrap_err().to_string();
+    let error = Error::from(rig.core.installed(LEASE).unwrap_err());
     assert!(
-        error.ends_with("worker 'w1' was lost: no answer for 2s"),
+        error
+            .message
+            .ends_with("worker 'w1' was lost: no answer for 2s"),
         "{error}"
     );
+    assert_eq!(error.site.unwrap().worker.as_deref(), Some("w1"));
     // A worker may have acknowledged after the first release reached it.
     assert_eq!(rig.commands(), [release(&[0])]);
 }
