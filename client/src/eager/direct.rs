@@ -45,6 +45,8 @@ pub(crate) struct Known {
     place: Arc<Place>,
     /// None where it is never run here.
     runs: Option<Arc<dyn DirectOp>>,
+    /// Whether it was run before.
+    ran: AtomicBool,
 }
 
 /// A value that the worker knows nothing of.
@@ -57,7 +59,8 @@ pub(crate) struct Here {
 
 /// The direct way to a worker's session.
 pub(crate) struct Line {
-    direct: Arc<dyn Direct>,
+    /// The worker's, and gone with it, whoever has a tensor still.
+    direct: Weak<dyn Direct>,
     /// Of all places.
     handles: Arc<AtomicU64>,
     sets: Box<[Mutex<SmallVec<[Arc<Known>; 2]>>]>,
@@ -94,10 +97,10 @@ impl Known {
 }
 
 impl Line {
-    pub fn new(direct: Arc<dyn Direct>) -> Line {
+    pub fn new(direct: &Arc<dyn Direct>) -> Line {
         Line {
             handles: direct.handles(),
-            direct,
+            direct: Arc::downgrade(direct),
             sets: (0..SETS).map(|_| Mutex::default()).collect(),
             places: Mutex::default(),
             lost: AtomicBool::new(false),
@@ -118,7 +121,7 @@ impl Line {
 
     /// The value of a handle that the worker knows, where it is there.
     pub fn value(&self, handle: u64) -> Option<HostTensor> {
-        self.direct.value(handle)
+        self.direct.upgrade()?.value(handle)
     }
 
     /// The op, remembered or resolved anew.
@@ -132,7 +135,6 @@ impl Line {
         let set = &self.sets[(line ^ at) % SETS];
         let mut known = locked(set);
         if let Some(i) = known.iter().position(|k| k.is(issued, operands)) {
-            self.hits.fetch_add(1, Ordering::Relaxed);
             // The set is in order of use.
             if i > 0 {
                 known[..=i].rotate_right(1);
@@ -140,7 +142,7 @@ impl Line {
             return Some(known[0].clone());
         }
         drop(known);
-        self.misses.fetch_add(1, Ordering::Relaxed);
+        let direct = self.direct.upgrade()?;
         let outputs = u8::try_from(issued.outputs).ok()?;
         let (name, attrs) = (issued.op.name, issued.attrs);
         let new = Arc::new(Known {
@@ -149,7 +151,8 @@ impl Line {
             operands: operands.into(),
             outputs,
             place: self.place(issued.origin),
-            runs: self.direct.resolve(name, attrs, operands, outputs),
+            runs: direct.resolve(name, attrs, operands, outputs),
+            ran: AtomicBool::new(false),
         });
         let mut known = locked(set);
         known.truncate(WAYS - 1);
@@ -177,10 +180,15 @@ impl Line {
 
     /// Runs an op; `None` where it is to be issued.
     pub fn run(&self, known: &Known, inputs: Inputs) -> Option<Outputs> {
-        match self.usable() {
-            true => known.runs.as_ref()?.run(inputs),
-            false => None,
-        }
+        let runs = known.runs.as_ref().filter(|_| self.usable())?;
+        let made = runs.run(inputs)?;
+        // What is issued instead is counted where it is issued.
+        let count = match known.ran.swap(true, Ordering::Relaxed) {
+            true => &self.hits,
+            false => &self.misses,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        Some(made)
     }
 
     /// A value that was made here.
@@ -193,7 +201,7 @@ impl Line {
         if !self.usable() {
             return None;
         }
-        Some(self.hold(self.place(origin), self.direct.own(value)?))
+        Some(self.hold(self.place(origin), self.direct.upgrade()?.own(value)?))
     }
 
     fn hold(&self, place: Arc<Place>, tensor: HostTensor) -> Here {
@@ -208,7 +216,7 @@ impl Line {
         }
     }
 
-    /// How often an op was known already, and how often not.
+    /// How often an op that ran here had run here before, and how often not.
     pub fn hits_and_misses(&self) -> (u64, u64) {
         let of = |n: &AtomicU64| n.load(Ordering::Relaxed);
         (of(&self.hits), of(&self.misses))

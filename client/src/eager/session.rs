@@ -353,7 +353,7 @@ impl WorkerSession {
                 let Ok(mut state) = self.usable() else { return };
                 let way = std::mem::replace(&mut state.way, Way::Up(link.clone()));
                 if let Some(direct) = link.direct() {
-                    self.line.get_or_init(|| Line::new(direct));
+                    self.line.get_or_init(|| Line::new(&direct));
                 }
                 // Commands first: a tensor may overtake what announces it, but need not.
                 self.flush(state);

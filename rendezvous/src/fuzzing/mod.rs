@@ -2,7 +2,7 @@
 //! part of the interface.
 
 #[cfg(test)]
-mod seeds;
+pub(crate) mod seeds;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

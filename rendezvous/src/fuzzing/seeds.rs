@@ -154,9 +154,8 @@ fn told() -> Vec<u8> {
     out
 }
 
-/// What a worker reports.
-fn reported() -> Vec<u8> {
-    let mut out = vec![1];
+/// One of each that a worker reports.
+pub(crate) fn reports() -> Vec<Report> {
     let error = Box::new(Error::new(Code::KernelFailed, "x").at(Site {
         origin: Some("src/main.rs:12".into()),
         ..Site::default()
@@ -166,7 +165,7 @@ fn reported() -> Vec<u8> {
         handles: 2,
         bytes: 8,
     }];
-    let reports = [
+    vec![
         Report::Resolved(70_000),
         Report::Failed {
             handle: 3,
@@ -183,8 +182,13 @@ fn reported() -> Vec<u8> {
             error,
         },
         Report::Accounted { request: 1, held },
-    ];
-    reports.iter().for_each(|r| r.encode(&mut out).unwrap());
+    ]
+}
+
+/// What a worker reports.
+fn reported() -> Vec<u8> {
+    let mut out = vec![1];
+    reports().iter().for_each(|r| r.encode(&mut out).unwrap());
     out
 }
 

@@ -1,6 +1,7 @@
 //! Every command and report there and back, and what is damaged.
 
 use super::*;
+use crate::fuzzing::seeds::reports;
 
 const NEXT: u64 = 1000;
 
@@ -85,30 +86,7 @@ fn a_repeated_op_takes_three_bytes() {
 
 #[test]
 fn reports_round_trip() {
-    let error = Box::new(Error::new(Code::KernelFailed, "x"));
-    let held = vec![Holding {
-        origin: "a.rs:1".into(),
-        handles: 1,
-        bytes: 4,
-    }];
-    let reports = [
-        Report::Resolved(70_000),
-        Report::Failed {
-            handle: 3,
-            error: error.clone(),
-        },
-        Report::Shape {
-            handle: 4,
-            shape: Shape::from_slice(&[5, 0]),
-        },
-        Report::Took { transfer: 1 },
-        Report::Undelivered {
-            peer: 1,
-            transfer: 2,
-            error,
-        },
-        Report::Accounted { request: 1, held },
-    ];
+    let reports = reports();
     let mut out = Vec::new();
     reports.iter().for_each(|r| r.encode(&mut out).unwrap());
     let mut r = Reader::new(&out);
