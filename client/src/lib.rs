@@ -85,7 +85,7 @@ pub mod ops {
 #[cfg(feature = "embedded")]
 pub mod kernels {
     pub use convoke_worker::ops::{
-        Call, CustomKernel, KernelFailure, Spec, elements_mut, kernel, register,
+        Call, CustomKernel, KernelFailure, Outputs, Spec, elements_mut, kernel, register,
     };
 }
 

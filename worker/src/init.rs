@@ -15,7 +15,7 @@ use convoke_common::program::Program;
 use convoke_kernels::Exec;
 use tokio::sync::oneshot;
 
-use crate::cpu::{Inputs, KernelFailure, Launch, Outputs};
+use crate::cpu::{Inputs, KernelFailure, Launch, Operands, Outputs};
 use crate::executor::Engine;
 use crate::installed::{kernel, site};
 use crate::wedge::{WEDGED, Work};
@@ -124,8 +124,10 @@ pub async fn run(
         let noted = engine.note(&function, &name);
         let launched = catch_unwind(AssertUnwindSafe(|| {
             engine.compute.launching(&name);
+            let mut inputs = inputs;
             kernel.launch(Launch {
-                inputs,
+                inputs: Operands::given(&mut inputs),
+                sizes: None,
                 exec,
                 pool: &pool,
             })

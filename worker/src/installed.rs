@@ -1,13 +1,6 @@
-//! An installed program: kernels resolved, constants in place, and everything derived that a step needs.
+//! An installed program: kernels resolved, constants in place, and its step part lowered.
 //!
-//! ```text
-//! consumers[value] = step nodes that read it (CSR)     ready[node] = operands that a step produces
-//! sends[value]     = send slots that carry it (CSR)    uses[value] = reads and sends, for last use
-//! ```
-//!
-//! Invariants
-//! 1. Built once, from a checked program; immutable afterwards.
-//! 2. A constant is never moved out; a step's value is moved at its last use.
+//! Invariant: built once, from a checked program; immutable afterwards.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +9,8 @@ use convoke_common::error::{Code, Error, Result, Site};
 use convoke_common::program::{NO_OPERAND, Program, ProgramNode};
 use convoke_common::{DType, Tensor, ops};
 
+use crate::code::Lowered;
 use crate::cpu::{self, Kernel};
-use crate::executor::HandleOp;
 
 /// Rows of indices, concatenated.
 #[derive(Debug, Default)]
@@ -53,18 +46,8 @@ impl Csr {
 /// See the module.
 pub struct Installed {
     pub program: Arc<Program>,
-    /// Kernels of the step nodes.
-    pub kernels: Vec<Arc<dyn Kernel>>,
-    /// Which step nodes are about the caller's handles.
-    handles: Vec<Option<HandleOp>>,
-    /// Step nodes that read a value; a node that reads it twice stands twice.
-    pub consumers: Csr,
-    /// Send slots that carry a value.
-    pub sends: Csr,
-    /// Operands of each step node that the step produces.
-    pub ready: Vec<u32>,
-    /// Reads and sends of each value by the step.
-    pub uses: Vec<u32>,
+    /// The step part, lowered.
+    pub code: Lowered,
     /// Values that outlive steps: literals and init results.
     pub constants: Vec<Option<Tensor>>,
     /// What a step is predicted to take. Unknown where a size is dynamic, since the prediction counts what it
@@ -107,37 +90,16 @@ pub fn declared(program: &Program, node: &ProgramNode) -> Vec<String> {
 impl Installed {
     /// Derives everything from a checked program and the values that its init part left.
     pub fn new(program: Arc<Program>, constants: Vec<Option<Tensor>>) -> Result<Installed> {
-        let values = program.values.len();
         let steps = &program.nodes[program.init_nodes as usize..];
-        let kernels = steps
+        let kernels: Vec<Arc<dyn Kernel>> = steps
             .iter()
             .map(|n| kernel(&program, n))
             .collect::<Result<_>>()?;
-        let mut reads = Vec::new();
-        let mut uses = vec![0u32; values];
-        for (i, node) in steps.iter().enumerate() {
-            for v in node.inputs.iter().filter(|v| **v != NO_OPERAND) {
-                reads.push((*v, i as u32));
-                uses[*v as usize] += 1;
-            }
-        }
         let is_constant = |v: u32| constants[v as usize].is_some();
-        let mut ready = vec![0u32; steps.len()];
-        reads
-            .iter()
-            .filter(|(v, _)| !is_constant(*v))
-            .for_each(|(_, n)| ready[*n as usize] += 1);
-        let sends: Vec<(u32, u32)> = program
-            .sends
-            .iter()
-            .enumerate()
-            .map(|(i, s)| (s.value, i as u32))
-            .collect();
-        sends.iter().for_each(|(v, _)| uses[*v as usize] += 1);
+        let sends = program.sends.iter().enumerate();
         let constant_sends = sends
-            .iter()
-            .filter(|(v, _)| is_constant(*v))
-            .map(|(_, s)| *s)
+            .filter(|(_, s)| is_constant(s.value))
+            .map(|(i, _)| i as u32)
             .collect();
         let cost = steps.iter().try_fold(0u64, |sum, n| {
             // A loop takes as long as its data says.
@@ -152,21 +114,11 @@ impl Installed {
             predicted: cost
                 .filter(|_| known && dims.all(|d| d.as_const().is_some()))
                 .map(Duration::from_nanos),
-            consumers: Csr::group(values, &reads),
-            sends: Csr::group(values, &sends),
-            kernels,
-            handles: steps.iter().map(HandleOp::of).collect(),
-            ready,
-            uses,
+            code: Lowered::new(&program, &constants, &kernels)?,
             constants,
             constant_sends,
             program,
         })
-    }
-
-    /// What a step node does with a handle, where it is about one.
-    pub fn handle_op(&self, node: u32) -> Option<HandleOp> {
-        self.handles.get(node as usize).copied().flatten()
     }
 
     /// Step nodes.

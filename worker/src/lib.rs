@@ -14,6 +14,7 @@
 mod accept;
 pub mod blackbox;
 pub mod cache;
+pub mod code;
 pub mod compute;
 pub mod cpu;
 pub mod drain;

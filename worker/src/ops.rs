@@ -52,7 +52,7 @@ pub use convoke_common::ops::{
 };
 
 use crate::cpu;
-pub use crate::cpu::KernelFailure;
+pub use crate::cpu::{KernelFailure, Outputs};
 
 /// What a kernel is made for: once for each use of the op, not for each run.
 pub struct Spec<'a> {
@@ -79,26 +79,26 @@ impl Spec<'_> {
 /// A custom op made ready for attributes and dtypes. Any thread may run it, and several at once.
 pub trait CustomKernel: Send + Sync {
     /// Computes the outputs, in their order. Those behind the last one that is asked for are dropped.
-    fn run(&self, call: &mut Call<'_>) -> Result<Vec<Tensor>, KernelFailure>;
+    fn run(&self, call: &mut Call<'_>) -> Result<Outputs, KernelFailure>;
 }
 
-struct Closure<F>(F);
-
-impl<F> CustomKernel for Closure<F>
+impl<F, R> CustomKernel for F
 where
-    F: Fn(&mut Call<'_>) -> Result<Vec<Tensor>, KernelFailure> + Send + Sync,
+    F: Fn(&mut Call<'_>) -> Result<R, KernelFailure> + Send + Sync,
+    R: Into<Outputs>,
 {
-    fn run(&self, call: &mut Call<'_>) -> Result<Vec<Tensor>, KernelFailure> {
-        (self.0)(call)
+    fn run(&self, call: &mut Call<'_>) -> Result<Outputs, KernelFailure> {
+        self(call).map(Into::into)
     }
 }
 
-/// A closure as a kernel.
-pub fn kernel<F>(run: F) -> Box<dyn CustomKernel>
+/// A closure as a kernel; it gives its outputs as an array or a vector of tensors.
+pub fn kernel<F, R>(run: F) -> Box<dyn CustomKernel>
 where
-    F: Fn(&mut Call<'_>) -> Result<Vec<Tensor>, KernelFailure> + Send + Sync + 'static,
+    F: Fn(&mut Call<'_>) -> Result<R, KernelFailure> + Send + Sync + 'static,
+    R: Into<Outputs>,
 {
-    Box::new(Closure(run))
+    Box::new(run)
 }
 
 /// One run of a kernel.
@@ -112,9 +112,14 @@ impl Call<'_> {
         self.inner.attrs
     }
 
-    /// Operand `i`; `None` where it is left out, or taken over by [`Call::reuse`].
+    /// Operand `i`; `None` where it is left out, or taken by [`Call::take`] or [`Call::reuse`].
     pub fn operand(&self, i: usize) -> Option<&Tensor> {
         self.inner.optional(i)
+    }
+
+    /// Operand `i`, handed over; `None` where it is left out or was taken before.
+    pub fn take(&mut self, i: usize) -> Option<Tensor> {
+        self.inner.inputs.take(i)
     }
 
     /// The elements of operand `i`, which must be there.
@@ -234,12 +239,12 @@ pub(crate) fn find(spec: &cpu::Spec<'_>) -> cpu::Found {
     let panicked = |_| Err(OpError::shape(format!("preparing {op} panicked")));
     let kernel = made.unwrap_or_else(panicked)?;
     let body = move |call: cpu::Call<'_>| {
-        let rule = call.outputs.clone();
+        let rule = call.outputs;
         let mut outputs = kernel.run(&mut Call { inner: call })?;
         // Of optional outputs only those that somebody asked for.
         outputs.truncate(rule.len());
-        check(op, &rule, &outputs)?;
-        Ok(outputs.into())
+        check(op, rule, &outputs)?;
+        Ok(outputs)
     };
     Ok(Some(Box::new(body)))
 }

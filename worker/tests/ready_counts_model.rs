@@ -3,8 +3,12 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod code {
+    pub use convoke_worker::code::{Lowered, NONE};
+}
+
 mod cpu {
-    pub use convoke_worker::cpu::Inputs;
+    pub use convoke_worker::cpu::Register;
 }
 
 mod installed {
@@ -23,11 +27,12 @@ use convoke_common::error::{Code, Error};
 use convoke_common::graph::{Attrs, TensorType, Value};
 use convoke_common::program::{NUMERICS_PROFILE, Program, ProgramNode, RecvSlot, SendSlot};
 use convoke_common::{DType, Tensor};
+use convoke_worker::cpu::Operands;
 use convoke_worker::installed::Installed;
 use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread::{self, JoinHandle};
-use run::{After, Phase, Run, Runner, Source};
+use run::{After, Phase, Run, Runner};
 
 /// Two recvs `x`, `y`; `a = -x`, `b = a + y`, `c = a + b`; `b` and `c` are sent.
 fn program() -> Program {
@@ -74,7 +79,7 @@ struct Record {
     launched: Vec<u32>,
     sent: Vec<u32>,
     retired: u32,
-    /// Nodes whose kernels had been launched before the abort: those launched later see the flag and do nothing.
+    /// Instructions whose kernels had been launched before the abort: those launched later see the flag and do nothing.
     before_abort: Option<usize>,
 }
 
@@ -116,7 +121,7 @@ impl Step {
                 return;
             }
             let (x, value) = (&self.installed, Some(value));
-            if run.came(x, Source::Recv, value, tensor(), &mut after) {
+            if run.came(x, value, tensor(), &mut after) {
                 self.stirred.store(true, Ordering::Release);
             }
             run.settle(&mut after);
@@ -183,13 +188,13 @@ impl Step {
         };
         loop {
             let mut after = After::default();
-            if flow.peek().is_none() || self.stirred.load(Ordering::Acquire) {
+            if flow.is_idle() || self.stirred.load(Ordering::Acquire) {
                 let goes_on = {
                     let (run, _) = &mut *self.state.lock().unwrap();
                     self.stirred.store(false, Ordering::Relaxed);
                     let goes_on = run.look(&self.installed, &mut flow, &mut after);
                     run.sending += after.sends.len();
-                    let goes_on = goes_on && flow.peek().is_some();
+                    let goes_on = goes_on && !flow.is_idle();
                     if !goes_on {
                         run.rest(std::mem::take(&mut flow), Runner::None);
                         run.settle(&mut after);
@@ -201,12 +206,10 @@ impl Step {
                     return;
                 }
             }
-            let Some(node) = flow.next() else { continue };
-            let operands = flow.operands(&self.installed, node);
-            assert!(
-                operands.iter().all(Option::is_some),
-                "{node} lacks an operand"
-            );
+            let code = &self.installed.code;
+            let Some(i) = flow.next(code) else { continue };
+            let operands = Operands::at(code.operands(i), &mut flow.registers, &code.constants);
+            assert!(operands.iter().all(|t| t.is_some()), "{i} lacks an operand");
             {
                 let (_, record) = &mut *self.state.lock().unwrap();
                 if flag.load(Std::Relaxed) {
@@ -214,9 +217,9 @@ impl Step {
                     self.stirred.store(true, Ordering::Relaxed);
                     continue;
                 }
-                record.launched.push(node);
+                record.launched.push(i);
             }
-            flow.launched(&self.installed, node, [tensor()], &mut after);
+            flow.ended(code, i, [tensor()], &mut after);
             if after.sends.is_empty() {
                 continue;
             }
@@ -240,7 +243,11 @@ impl Step {
         match record.before_abort {
             // An abort that came too late changed nothing.
             None => {
-                assert_eq!(record.launched, [0, 1, 2], "each node once, in order");
+                assert_eq!(
+                    record.launched,
+                    [0, 1, 2],
+                    "each instruction once, in order"
+                );
                 let mut sent = record.sent.clone();
                 sent.sort_unstable();
                 assert_eq!(sent, [0, 1], "each send once");

@@ -1,7 +1,7 @@
 //! What a node of a function costs besides its kernel: calls of functions of many nodes on an embedded worker of one
 //! thread, less calls of small ones.
 
-use convoke::kernels;
+use convoke::kernels::{self, KernelFailure};
 use convoke::ops::{
     AttrDef, AttrKind, Infer, Inferred, OpDef, OpError, OperandDef, operand, required,
 };
@@ -48,7 +48,8 @@ pub fn register() -> Result<()> {
     for def in [&NULL, &FIRST] {
         kernels::register(def, |_| {
             Ok(kernels::kernel(|call| {
-                Ok(call.operand(0).cloned().into_iter().collect())
+                let x = call.take(0).map(|x| [x]);
+                x.ok_or_else(|| KernelFailure::new("no operand"))
             }))
         })?;
     }

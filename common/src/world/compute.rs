@@ -71,8 +71,16 @@ pub trait Compute: Send + Sync {
         usize::MAX
     }
 
-    /// Called right before each kernel, where a panic counts as the kernel's own.
+    /// Called right before each kernel, where a panic counts as the kernel's own: in steps only where [`hears_launches`] says
+    /// so, for every node that the kernel is.
+    ///
+    /// [`hears_launches`]: Compute::hears_launches
     fn launching(&self, _node: &str) {}
+
+    /// Whether it wants to be told of launches.
+    fn hears_launches(&self) -> bool {
+        false
+    }
 }
 
 /// The compute of a process that runs no kernels: it takes no job.

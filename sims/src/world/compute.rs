@@ -127,4 +127,8 @@ impl Compute for SimCompute {
             injected(&format!("kernel of {node}"));
         }
     }
+
+    fn hears_launches(&self) -> bool {
+        true
+    }
 }

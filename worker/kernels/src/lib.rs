@@ -8,7 +8,8 @@
 //!    chain `acc = fma(a[k], b[k], acc)` for k ascending from `acc = 0`; other reductions use sixteen
 //!    virtual lanes combined in a fixed order; multiply-add is always fused.
 //! 2. Everything runs through [`Exec`], which checks the cancel flag between tiles.
-//! 3. No function allocates except packing, and packing says how much it will.
+//! 3. No function allocates except packing, which says how much it will, and chains that need more than one tile, a few
+//!    KiB for each thread.
 
 // Index loops over several slices of one length are the form that vectorizes.
 #![allow(clippy::needless_range_loop)]
@@ -20,6 +21,7 @@ pub mod conv;
 pub mod element;
 pub mod error;
 pub mod exec;
+pub mod fused;
 pub mod gemm;
 pub mod isa;
 pub mod math;

@@ -8,7 +8,7 @@ use convoke_kernels::Exec;
 use convoke_kernels::shape::Operand;
 use smallvec::smallvec;
 
-use super::{Inputs, KernelFailure, Outputs};
+use super::{KernelFailure, Operands, Outputs};
 
 /// An implementation: everything that does not depend on shapes and values is captured.
 pub(crate) type Body = Box<dyn Fn(Call<'_>) -> Result<Outputs, KernelFailure> + Send + Sync>;
@@ -62,17 +62,17 @@ impl Spec<'_> {
 /// One launch.
 pub(crate) struct Call<'a> {
     pub attrs: &'a Attrs,
-    pub inputs: Inputs,
+    pub inputs: Operands<'a>,
     pub exec: Exec<'a>,
     pub pool: &'a Pool,
     /// Dtypes and shapes of the outputs, by the registry's rule.
-    pub outputs: ConcreteOutputs,
+    pub outputs: &'a ConcreteOutputs,
 }
 
 impl Call<'_> {
     /// Operand `i`, where it was given.
     pub fn optional(&self, i: usize) -> Option<&Tensor> {
-        self.inputs.get(i)?.as_ref()
+        self.inputs.get(i)
     }
 
     /// Operand `i`.
@@ -83,7 +83,7 @@ impl Call<'_> {
 
     /// Operand `i`, handed over: alone on its buffer where nobody else uses it.
     pub fn take(&mut self, i: usize) -> Result<Tensor, KernelFailure> {
-        let taken = self.inputs.get_mut(i).and_then(Option::take);
+        let taken = self.inputs.take(i);
         taken.ok_or_else(|| Error::internal(format!("operand {i} is missing")).into())
     }
 
@@ -139,10 +139,12 @@ impl Call<'_> {
     /// output's dtype and size.
     pub fn reuse(&mut self, i: usize, o: usize) -> Option<Tensor> {
         let (dtype, shape) = self.outputs.get(o)?;
-        let input = self.inputs.get_mut(i)?;
         let elements: usize = shape.iter().product();
-        let tensor =
-            input.take_if(|t| t.is_unique() && t.dtype() == *dtype && t.elements() == elements)?;
+        let own = self.inputs.own(i)?;
+        if own.dtype() != *dtype || own.elements() != elements {
+            return None;
+        }
+        let tensor = self.inputs.take(i)?;
         if tensor.shape() == shape.as_slice() {
             Some(tensor)
         } else {

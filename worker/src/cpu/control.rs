@@ -17,7 +17,7 @@ use convoke_common::{DType, Dim, Error, Shape, Site, Tensor};
 use convoke_kernels::Exec;
 use smallvec::SmallVec;
 
-use super::{Inputs, Kernel, KernelFailure, Launch, Outputs, resolve};
+use super::{Inputs, Kernel, KernelFailure, Launch, Operands, Outputs, Register, resolve};
 
 type Values = SmallVec<[Tensor; 4]>;
 
@@ -169,7 +169,12 @@ impl Body {
                 .flatten()
                 .map(|t| (t.dtype(), t.shape().into()))
                 .collect();
-            let made = kernel.launch(Launch { inputs, exec, pool });
+            let made = kernel.launch(Launch {
+                inputs: Operands::given(&mut inputs),
+                sizes: None,
+                exec,
+                pool,
+            });
             let made = made.map_err(|e| match e {
                 KernelFailure::Cancelled => KernelFailure::Cancelled,
                 KernelFailure::Error(e) => KernelFailure::Error(e.at(site(node, &given))),
@@ -210,6 +215,12 @@ fn holds(t: &Tensor) -> Result<bool, KernelFailure> {
     }
 }
 
+/// All operands, each handed over.
+fn taken(mut inputs: Operands<'_>) -> impl Iterator<Item = Register> {
+    let all: Inputs = (0..inputs.len()).map(|i| inputs.take(i)).collect();
+    all.into_iter()
+}
+
 fn given(t: Option<Tensor>) -> Result<Tensor, KernelFailure> {
     t.ok_or_else(|| Error::internal("an operand of control flow is missing").into())
 }
@@ -221,8 +232,10 @@ struct If {
 
 impl Kernel for If {
     fn launch(&self, launch: Launch<'_>) -> Result<Outputs, KernelFailure> {
-        let Launch { inputs, exec, pool } = launch;
-        let mut inputs = inputs.into_iter();
+        let Launch {
+            inputs, exec, pool, ..
+        } = launch;
+        let mut inputs = taken(inputs);
         let cond = given(inputs.next().flatten())?;
         let branch = match holds(&cond)? {
             true => &self.yes,
@@ -241,8 +254,10 @@ struct Loop {
 
 impl Kernel for Loop {
     fn launch(&self, launch: Launch<'_>) -> Result<Outputs, KernelFailure> {
-        let Launch { inputs, exec, pool } = launch;
-        let mut inputs = inputs.into_iter();
+        let Launch {
+            inputs, exec, pool, ..
+        } = launch;
+        let mut inputs = taken(inputs);
         let most = match inputs.next().flatten() {
             None => i64::MAX,
             Some(m) => match m.as_slice::<i64>()? {
@@ -297,8 +312,10 @@ struct Scan {
 
 impl Kernel for Scan {
     fn launch(&self, launch: Launch<'_>) -> Result<Outputs, KernelFailure> {
-        let Launch { inputs, exec, pool } = launch;
-        let all: Result<Values, _> = inputs.into_iter().map(given).collect();
+        let Launch {
+            inputs, exec, pool, ..
+        } = launch;
+        let all: Result<Values, _> = taken(inputs).map(given).collect();
         let mut carried = all?;
         let mut over: Values = carried.drain(self.carried..).collect();
         let captured: Values = over.drain(self.from_last.len()..).collect();

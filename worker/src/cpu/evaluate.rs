@@ -9,7 +9,7 @@ use convoke_common::memory::{Account, Ledger, Pool};
 use convoke_common::{Code, DType, Error, Result, Site, Tensor};
 use convoke_kernels::Exec;
 
-use super::{Inputs, KernelFailure, Launch, resolve};
+use super::{Inputs, KernelFailure, Launch, Operands, resolve};
 
 /// Gives the tensor of a literal.
 pub type LoadLiteral<'a> = &'a dyn Fn(&Function, &Literal, &TensorType) -> Result<Tensor>;
@@ -98,7 +98,7 @@ fn operands(
     Ok(inputs)
 }
 
-fn run(node: &Node, inputs: Inputs, exec: Exec<'_>, pool: &Pool) -> Result<super::Outputs> {
+fn run(node: &Node, mut inputs: Inputs, exec: Exec<'_>, pool: &Pool) -> Result<super::Outputs> {
     let dtypes: Vec<Option<DType>> = inputs
         .iter()
         .map(|t| t.as_ref().map(Tensor::dtype))
@@ -106,7 +106,12 @@ fn run(node: &Node, inputs: Inputs, exec: Exec<'_>, pool: &Pool) -> Result<super
     let kernel = resolve(&node.op, &node.attrs, &dtypes, node.outputs.len())
         .map_err(|e| Error::new(Code::UnsupportedOp, e.to_string()))?;
     kernel
-        .launch(Launch { inputs, exec, pool })
+        .launch(Launch {
+            inputs: Operands::given(&mut inputs),
+            sizes: None,
+            exec,
+            pool,
+        })
         .map_err(|e| match e {
             KernelFailure::Cancelled => Error::new(Code::Cancelled, "cancelled"),
             KernelFailure::Error(e) => e,

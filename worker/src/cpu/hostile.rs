@@ -9,7 +9,7 @@ use convoke_common::ops::{self, AttrKind, OpDef, OperandDef};
 use convoke_common::{DType, Tensor};
 use convoke_kernels::Exec;
 
-use super::{Launch, resolve};
+use super::{Launch, Operands, resolve};
 
 /// xorshift64*: the same sequence everywhere.
 struct Dice(u64);
@@ -198,9 +198,11 @@ fn nothing_given_to_an_op_causes_a_panic() {
                 .collect();
             let said = format!("{} {attrs:?} {inputs:?}", def.name);
             let run = AssertUnwindSafe(|| {
+                let mut inputs = inputs;
                 let kernel = resolve(def.name, &attrs, &dtypes, outputs).ok()?;
                 let launch = Launch {
-                    inputs: inputs.into(),
+                    inputs: Operands::given(&mut inputs),
+                    sizes: None,
                     exec: Exec::single(&cancel),
                     pool: &pool,
                 };

@@ -13,12 +13,14 @@
 //! 3. A kernel overwrites an operand only where it holds the buffer alone.
 
 mod call;
+pub(crate) mod chain;
 mod control;
 mod dispatch;
 pub mod evaluate;
 mod families;
 #[cfg(test)]
 mod hostile;
+mod operands;
 #[cfg(test)]
 pub(crate) mod testing;
 mod wide;
@@ -35,11 +37,14 @@ use smallvec::SmallVec;
 
 use call::Body;
 pub(crate) use call::{Call, Found, Spec, write};
+pub use operands::{MOST_SLOTS, Operands, Place, Register, Slot};
 
 /// One execution of a kernel.
 pub struct Launch<'a> {
-    /// The operands. Moved in at their last use, so that `is_unique` tells whether one may be overwritten.
-    pub inputs: Inputs,
+    /// The operands.
+    pub inputs: Operands<'a>,
+    /// Dtypes and shapes of the outputs, where they are known before.
+    pub sizes: Option<&'a ConcreteOutputs>,
     /// Threads and the cancel flag.
     pub exec: Exec<'a>,
     /// Where outputs and scratch come from.
@@ -52,6 +57,12 @@ pub use convoke_rendezvous::eager::direct::{Inputs, Outputs};
 pub trait Kernel: Send + Sync {
     /// Runs it.
     fn launch(&self, launch: Launch<'_>) -> Result<Outputs, KernelFailure>;
+
+    /// Dtypes and shapes of the outputs for such operands, where only dtypes and shapes, and the values of host operands
+    /// that are given, decide them.
+    fn sizes(&self, _operands: &[Option<ConcreteOperand<'_>>]) -> Option<ConcreteOutputs> {
+        None
+    }
 }
 
 /// Why a launch has no result.
@@ -169,19 +180,21 @@ struct Sizes {
 }
 
 impl Resolved {
-    fn outputs(&self, inputs: &[Option<Tensor>]) -> Result<ConcreteOutputs, OpError> {
+    fn outputs(&self, inputs: &Operands<'_>) -> Result<ConcreteOutputs, OpError> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sizes) = &*last
             && sizes.describe(inputs, &self.host)
         {
             return Ok(sizes.outputs.clone());
         }
-        let outputs = self.infer(inputs)?;
+        let outputs = self.infer_from(inputs)?;
         let mut host = SmallVec::new();
-        for t in self.host_tensors(inputs) {
-            host.extend_from_slice(t.bytes());
+        for (t, is_host) in inputs.iter().zip(&self.host) {
+            if let Some(t) = t.filter(|_| *is_host) {
+                host.extend_from_slice(t.bytes());
+            }
         }
-        let shape = |t: &Option<Tensor>| t.as_ref().map(|t| Shape::from(t.shape()));
+        let shape = |t: Option<&Tensor>| t.map(|t| Shape::from(t.shape()));
         *last = Some(Sizes {
             inputs: inputs.iter().map(shape).collect(),
             host,
@@ -190,44 +203,39 @@ impl Resolved {
         Ok(outputs)
     }
 
-    fn infer(&self, inputs: &[Option<Tensor>]) -> Result<ConcreteOutputs, OpError> {
-        let operands: SmallVec<[Option<ConcreteOperand<'_>>; 8]> = inputs
-            .iter()
-            .enumerate()
-            .map(|(i, t)| {
-                let t = t.as_ref()?;
-                let host = self.host.get(i).is_some_and(|h| *h).then_some(t);
+    fn infer_from(&self, inputs: &Operands<'_>) -> Result<ConcreteOutputs, OpError> {
+        let operands = inputs.iter().zip(&self.host);
+        let operands: SmallVec<[Option<ConcreteOperand<'_>>; 8]> = operands
+            .map(|(t, is_host)| {
+                let t = t?;
                 Some(ConcreteOperand {
                     dtype: t.dtype(),
                     shape: t.shape(),
-                    host,
+                    host: is_host.then_some(t),
                 })
             })
             .collect();
-        let outputs = ops::infer_concrete(self.def, &self.attrs, &operands, self.outputs)?;
+        self.infer(&operands)
+    }
+
+    fn infer(&self, operands: &[Option<ConcreteOperand<'_>>]) -> Result<ConcreteOutputs, OpError> {
+        let outputs = ops::infer_concrete(self.def, &self.attrs, operands, self.outputs)?;
         let given = operands.iter().flatten().map(|o| o.shape);
         for shape in given.chain(outputs.iter().map(|(_, shape)| shape.as_slice())) {
             check_strides(shape)?;
         }
         Ok(outputs)
     }
-
-    fn host_tensors<'t>(&self, inputs: &'t [Option<Tensor>]) -> impl Iterator<Item = &'t Tensor> {
-        inputs
-            .iter()
-            .zip(self.host.clone())
-            .filter_map(|(t, host)| t.as_ref().filter(|_| host))
-    }
 }
 
 impl Sizes {
-    fn describe(&self, inputs: &[Option<Tensor>], host: &[bool]) -> bool {
+    fn describe(&self, inputs: &Operands<'_>, host: &[bool]) -> bool {
         let mut seen = self.host.as_slice();
         inputs.len() == self.inputs.len()
             && self
                 .inputs
                 .iter()
-                .zip(inputs)
+                .zip(inputs.iter())
                 .zip(host)
                 .all(|((shape, t), host)| match (shape, t) {
                     (None, None) => true,
@@ -250,9 +258,21 @@ impl Sizes {
 
 impl Kernel for Resolved {
     fn launch(&self, launch: Launch<'_>) -> Result<Outputs, KernelFailure> {
-        let Launch { inputs, exec, pool } = launch;
+        let Launch {
+            inputs,
+            sizes,
+            exec,
+            pool,
+        } = launch;
         exec.check()?;
-        let outputs = self.outputs(&inputs)?;
+        let found;
+        let outputs = match sizes {
+            Some(sizes) => sizes,
+            None => {
+                found = self.outputs(&inputs)?;
+                &found
+            }
+        };
         (self.body)(Call {
             attrs: &self.attrs,
             inputs,
@@ -260,6 +280,16 @@ impl Kernel for Resolved {
             pool,
             outputs,
         })
+    }
+
+    fn sizes(&self, operands: &[Option<ConcreteOperand<'_>>]) -> Option<ConcreteOutputs> {
+        let mut given = operands.iter().zip(&self.host);
+        let lacks = |o: &Option<ConcreteOperand<'_>>| o.is_some_and(|o| o.host.is_none());
+        if given.any(|(o, is_host)| *is_host && lacks(o)) {
+            return None;
+        }
+        // A rule that refuses them does so when the kernel runs.
+        self.infer(operands).ok()
     }
 }
 
@@ -332,10 +362,11 @@ mod tests {
         let ledger = convoke_common::memory::Ledger::new("test", 1 << 20);
         let pool = Pool::new(&ledger, convoke_common::memory::Account::Handles, 0).unwrap();
         let check = |x: &[usize], to: &[i64], want: &[usize]| {
-            let inputs = [Some(counting(x)), Some(vec1(to))].into_iter().collect();
+            let mut inputs = [Some(counting(x)), Some(vec1(to))];
             let y = kernel
                 .launch(Launch {
-                    inputs,
+                    inputs: Operands::given(&mut inputs),
+                    sizes: None,
                     exec: Exec::single(&cancel),
                     pool: &pool,
                 })
@@ -356,9 +387,10 @@ mod tests {
         let cancel = std::sync::atomic::AtomicBool::new(true);
         let ledger = convoke_common::memory::Ledger::new("test", 1 << 20);
         let pool = Pool::new(&ledger, convoke_common::memory::Account::Handles, 0).unwrap();
-        let inputs = [Some(counting(&[4]))].into_iter().collect();
+        let mut inputs = [Some(counting(&[4]))];
         let end = kernel.launch(Launch {
-            inputs,
+            inputs: Operands::given(&mut inputs),
+            sizes: None,
             exec: Exec::single(&cancel),
             pool: &pool,
         });

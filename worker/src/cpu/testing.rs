@@ -7,13 +7,13 @@ use convoke_common::memory::{Account, Ledger, Pool};
 use convoke_common::{DType, Error, Tensor};
 use convoke_kernels::Exec;
 
-use super::{KernelFailure, Launch, resolve};
+use super::{KernelFailure, Launch, Operands, resolve};
 
 /// The results of `op`; operands are moved in.
 pub(crate) fn launch(
     op: &str,
     attrs: Attrs,
-    inputs: Vec<Option<Tensor>>,
+    mut inputs: Vec<Option<Tensor>>,
     outputs: usize,
 ) -> Result<Vec<Tensor>, Error> {
     let dtypes: Vec<Option<DType>> = inputs
@@ -26,7 +26,8 @@ pub(crate) fn launch(
     let pool = Pool::new(&Ledger::new("test", 1 << 40), Account::Handles, 0)?;
     let exec = Exec::single(&cancel);
     match kernel.launch(Launch {
-        inputs: inputs.into(),
+        inputs: Operands::given(&mut inputs),
+        sizes: None,
         exec,
         pool: &pool,
     }) {

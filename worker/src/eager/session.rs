@@ -37,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 use self::peers::Named;
 use super::core::{Core, Id, Run, Then};
 use super::prepared::Prepared;
-use crate::cpu::{Launch, Outputs};
+use crate::cpu::{Launch, Operands, Outputs};
 use crate::executor::Engine;
 use crate::node::Node;
 use crate::wedge::Work;
@@ -413,7 +413,7 @@ impl Session {
         self.engine.gate.quiesced();
     }
 
-    fn launch(&self, run: Run, origin: Option<Arc<str>>, brief: bool) -> Result<Outputs> {
+    fn launch(&self, mut run: Run, origin: Option<Arc<str>>, brief: bool) -> Result<Outputs> {
         if let Some(refusal) = self.engine.gate.refusal() {
             return Err(refusal.clone());
         }
@@ -425,7 +425,8 @@ impl Session {
         let place = origin.as_deref().unwrap_or(op);
         let _noted = self.engine.note(&FunctionId::default(), place);
         let launch = Launch {
-            inputs: run.inputs,
+            inputs: Operands::given(&mut run.inputs),
+            sizes: None,
             exec,
             pool: &self.pool,
         };

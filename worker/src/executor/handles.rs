@@ -10,8 +10,8 @@ use convoke_common::{DType, program::ProgramNode};
 use convoke_rendezvous::Peer;
 
 use super::Executor;
-use super::run::{After, Phase, Source};
-use crate::cpu::{Inputs, Outputs};
+use super::run::{After, Phase};
+use crate::cpu::{Operands, Outputs};
 use crate::eager::{Session, Settled};
 use crate::installed::{declared, site};
 
@@ -37,9 +37,9 @@ impl HandleOp {
     }
 }
 
-fn number(of: Option<&Option<Tensor>>) -> Result<u64, Error> {
+fn number(of: Option<&Tensor>) -> Result<u64, Error> {
     let missing = || Error::internal("a handle without its number");
-    let tensor = of.and_then(Option::as_ref).ok_or_else(missing)?;
+    let tensor = of.ok_or_else(missing)?;
     let numbers = tensor.as_slice::<u64>()?;
     numbers.first().copied().ok_or_else(missing)
 }
@@ -56,8 +56,8 @@ impl Executor {
     }
 
     /// Asks for a handle's tensor; the node ends once it is there.
-    pub(super) fn lend(&self, n: u64, node: u32, inputs: &Inputs, donate: bool) {
-        let lent = number(inputs.first()).and_then(|id| Ok((id, self.session()?)));
+    pub(super) fn lend(&self, n: u64, node: u32, inputs: &Operands<'_>, donate: bool) {
+        let lent = number(inputs.get(0)).and_then(|id| Ok((id, self.session()?)));
         // Not the lease: one that ends meanwhile is to give its memory back.
         let me = self.me.clone();
         match lent {
@@ -98,7 +98,7 @@ impl Executor {
             match settled {
                 Ok(t) if run.error.is_none() => {
                     let value = launched.outputs.first().copied();
-                    if run.came(&self.installed, Source::Handle, value, t, &mut after) {
+                    if run.came(&self.installed, value, t, &mut after) {
                         self.entry(n).stirred.store(true, Ordering::Release);
                     }
                     run.settle(&mut after);
@@ -121,14 +121,9 @@ impl Executor {
         if fits {
             return Ok(t);
         }
-        let want = declared.map(|v| self.declared(*v)).unwrap_or_default();
+        let want = declared.map(|v| self.declared(n, *v)).unwrap_or_default();
         let msg = format!("the handle is {}, the function takes {want}", t.signature());
         Err(Error::new(Code::InvalidInput, msg))
-    }
-
-    fn declared(&self, value: u32) -> String {
-        let value = self.installed.program.values.get(value as usize);
-        value.map(|v| v.ty.to_string()).unwrap_or_default()
     }
 
     /// Whether a tensor has the type of its value, at the sizes of a step, as far as they decide it.
@@ -160,15 +155,15 @@ impl Executor {
     }
 
     /// Fills a handle; what says that it has.
-    pub(super) fn fill(&self, n: u64, node: u32, inputs: &Inputs) -> Result<Outputs, Error> {
-        let tensor = inputs.first().and_then(Option::as_ref);
+    pub(super) fn fill(&self, n: u64, node: u32, inputs: &Operands<'_>) -> Result<Outputs, Error> {
+        let tensor = inputs.get(0);
         let tensor = tensor.ok_or_else(|| Error::internal("a handle without its tensor"))?;
         let node = &self.installed.nodes()[node as usize];
         // The caller takes the shape to be what the function says.
         if let Some(v) = node.inputs.first()
             && !self.is_as_declared(n, *v, tensor)
         {
-            let (is, want) = (tensor.signature(), self.declared(*v));
+            let (is, want) = (tensor.signature(), self.declared(n, *v));
             let msg = format!("'{}' is {is}, the function gives {want}", node.name);
             let error = Error::new(Code::InvalidInput, msg);
             return Err(error.advise("sizes of dynamic axes that the function was not made for"));

@@ -1,22 +1,43 @@
 //! One kernel, and what its failure is called.
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::AtomicBool;
 
 use convoke_common::error::{Code, Error, Site};
-use convoke_common::{DType, Shape, mutant};
+use convoke_common::{DType, Dim, Shape, Tensor, mutant};
 use convoke_kernels::Exec;
 use smallvec::SmallVec;
 
 use super::{Engine, Executor};
-use crate::cpu::{Inputs, Kernel, KernelFailure, Launch, Outputs};
+use crate::cpu::{Kernel, KernelFailure, Launch, Operands, Outputs, Place, Register};
 
 /// Signatures of operands, for errors.
 type Given = SmallVec<[Option<(DType, Shape)>; 2]>;
 
+/// What became of a launch: its outputs, a failure, or a panic.
+type Launched = Result<Result<Outputs, KernelFailure>, Box<dyn Any + Send>>;
+
+/// The outputs, of which there are to be at least `results`. `Err(None)`: cancelled.
+fn outcome(launched: Launched, results: usize) -> Result<Outputs, Option<Error>> {
+    Err(Some(match launched {
+        Ok(Ok(outputs)) if outputs.len() >= results => return Ok(outputs),
+        Ok(Ok(_)) => Error::internal("a kernel left results out"),
+        Ok(Err(KernelFailure::Cancelled)) => return Err(None),
+        Ok(Err(KernelFailure::Error(e))) => e,
+        Err(panic) => {
+            let why = panic
+                .downcast_ref::<&str>()
+                .map(|s| s.to_string())
+                .or_else(|| panic.downcast_ref::<String>().cloned())
+                .unwrap_or_else(|| "no message".into());
+            Error::new(Code::KernelPanicked, format!("the kernel panicked: {why}"))
+        }
+    }))
+}
+
 impl Engine {
-    /// Runs a kernel, which is to give at least `results`. `Err(None)`: cancelled. `site` says where a failure was, but
-    /// for the worker and the operands.
+    /// Runs a kernel outside of steps, which is to give at least `results`. `Err(None)`: cancelled. `site` says where a
+    /// failure was, but for the worker and the operands.
     pub(crate) fn launch(
         &self,
         kernel: &dyn Kernel,
@@ -28,39 +49,27 @@ impl Engine {
         let operands: Given = launch
             .inputs
             .iter()
-            .map(|t| t.as_ref().map(|t| (t.dtype(), t.shape().into())))
+            .map(|t| t.map(|t| (t.dtype(), t.shape().into())))
             .collect();
-        let result = catch_unwind(AssertUnwindSafe(|| {
+        let launched = catch_unwind(AssertUnwindSafe(|| {
             self.compute.launching(name);
             kernel.launch(launch)
         }));
-        let error = match result {
-            Ok(Ok(outputs)) if outputs.len() >= results => return Ok(outputs),
-            Ok(Ok(_)) => Error::internal("a kernel left results out"),
-            Ok(Err(KernelFailure::Cancelled)) => return Err(None),
-            Ok(Err(KernelFailure::Error(e))) => e,
-            Err(panic) => {
-                let why = panic
-                    .downcast_ref::<&str>()
-                    .map(|s| s.to_string())
-                    .or_else(|| panic.downcast_ref::<String>().cloned())
-                    .unwrap_or_else(|| "no message".into());
-                Error::new(Code::KernelPanicked, format!("the kernel panicked: {why}"))
-            }
-        };
-        let signature = |(d, s): &(DType, Shape)| format!("{d}{:?}", s.as_slice());
-        let operands = operands.iter().flatten().map(signature).collect();
-        let place = Site {
-            operands,
-            ..self.place()
-        };
-        let site = site();
-        Err(Some(error.at(Site {
+        outcome(launched, results).map_err(|e| {
+            let signature = |(d, s): &(DType, Shape)| format!("{d}{:?}", s.as_slice());
+            let operands = operands.iter().flatten().map(signature).collect();
+            Some(self.placed(e?, site(), operands))
+        })
+    }
+
+    fn placed(&self, error: Error, site: Site, operands: Vec<String>) -> Error {
+        error.at(Site {
             node: site.node,
             op: site.op,
             origin: site.origin,
-            ..place
-        })))
+            operands,
+            ..self.place()
+        })
     }
 
     /// Where this worker's errors are.
@@ -75,33 +84,73 @@ impl Engine {
 }
 
 impl Executor {
-    /// Runs one kernel of a step. `Err(None)`: cancelled.
+    /// Runs one instruction's kernel. `Err(None)`: cancelled.
     pub(super) fn launch(
         &self,
-        node: u32,
-        inputs: Inputs,
-        flag: &AtomicBool,
+        n: u64,
+        i: u32,
+        registers: &mut [Register],
+        exec: Exec<'_>,
     ) -> Result<Outputs, Option<Error>> {
-        let exec = match &self.engine.threads {
-            Some(pool) if !self.brief => Exec::pooled(pool, flag),
-            _ => Exec::single(flag),
+        let (engine, x) = (&*self.engine, &*self.installed);
+        let code = &x.code;
+        let name = |node: &u32| &*x.nodes()[*node as usize].name;
+        let noted = engine.black_box.as_ref();
+        let noted = noted.map(|b| b.note(&x.program.function, name(&code.instr(i).node)));
+        let launched = catch_unwind(AssertUnwindSafe(|| {
+            if engine.told {
+                let members = code.members(i).iter();
+                members.for_each(|m| engine.compute.launching(name(m)));
+            }
+            code.kernel(i).launch(Launch {
+                inputs: Operands::at(code.operands(i), registers, &code.constants),
+                sizes: code.sizes(i),
+                exec,
+                pool: &self.pool,
+            })
+        }));
+        drop(noted);
+        outcome(launched, code.results(i).len()).map_err(|e| Some(self.failed(n, i, registers, e?)))
+    }
+
+    /// A kernel's failure, with its place and what it was given.
+    #[cold]
+    fn failed(&self, n: u64, i: u32, registers: &[Register], error: Error) -> Error {
+        let x = &*self.installed;
+        let node = x.code.instr(i).node as usize;
+        let blamed = node.saturating_sub(usize::from(mutant!("wrong-node-blamed")));
+        let fused = x.code.members(i).len() > 1;
+        let mut operands = Vec::new();
+        for (at, slot) in x.code.operands(i).iter().enumerate() {
+            let there = match slot.place() {
+                Place::Nothing => continue,
+                Place::Constant(c) => x.code.constants.get(c as usize),
+                Place::Read(r) | Place::Last(r) => {
+                    registers.get(r as usize).and_then(Option::as_ref)
+                }
+            };
+            // The kernel has overwritten what is not there; it was of the declared type.
+            let declared = x.nodes()[node].inputs.get(at).filter(|_| !fused);
+            let declared = || Some(self.declared(n, *declared?));
+            operands.extend(there.map(Tensor::signature).or_else(declared));
+        }
+        let site = crate::installed::site(&x.nodes()[blamed], vec![]);
+        self.engine.placed(error, site, operands)
+    }
+
+    /// The type of a value at the sizes of a step, as far as they decide it.
+    pub(super) fn declared(&self, n: u64, value: u32) -> String {
+        let Some(value) = self.installed.program.values.get(value as usize) else {
+            return String::new();
         };
-        let launched = &self.installed.nodes()[node as usize];
-        let _noted = self
-            .engine
-            .note(&self.installed.program.function, &launched.name);
-        let launch = Launch {
-            inputs,
-            exec,
-            pool: &self.pool,
-        };
-        let site = || {
-            let blamed = (node as usize).saturating_sub(usize::from(mutant!("wrong-node-blamed")));
-            crate::installed::site(&self.installed.nodes()[blamed], vec![])
-        };
-        let kernel = &*self.installed.kernels[node as usize];
-        let results = launched.outputs.len();
-        self.engine
-            .launch(kernel, &launched.name, results, launch, site)
+        let mut ty = value.ty.clone();
+        if let Some(b) = self.lease().and_then(|l| l.bindings(n)) {
+            for d in &mut ty.shape {
+                if let Some(size) = d.eval(&b) {
+                    *d = Dim::Const(size);
+                }
+            }
+        }
+        ty.to_string()
     }
 }

@@ -1,12 +1,12 @@
 //! The executor: runs an installed program's steps on the compute pool.
 //!
 //! ```text
-//! Start ──> slots registered ──> ready nodes (by priority) ──> kernel ──> values ──> consumers, sends
-//! tensor arrives ──> value ──┘                       last node, recv and send ──> retire ──> Done
+//! Start ──> slots registered ──> ready regions (by priority) ──> instructions ──> values ──> registers, sends
+//! tensor arrives ──> value ──┘                     last instruction, recv and send ──> retire ──> Done
 //! ```
-//! A step is interpreted by at most one compute job at a time, its *runner*: a plain loop over ready
-//! nodes, which has what the step computes with to itself and takes no lock from node to node. Arrivals add ready nodes
-//! and start a runner where none is active, else they are its mail; kernels split themselves over the pool's threads. A
+//! A step is interpreted by at most one compute job at a time, its *runner*: a plain loop over the instructions of ready
+//! regions (see [`crate::code`]), which has what the step computes with to itself, counts nothing inside of a region and
+//! takes no lock from one instruction to the next. Arrivals make regions ready and start a runner where none is active, else they are its mail; kernels split themselves over the pool's threads. A
 //! waiting step occupies no thread. A brief program's steps run on the thread that delivers their operands, since waking
 //! another takes longer than the work.
 //!
@@ -35,14 +35,17 @@ use convoke_common::memory::Pool;
 use convoke_common::mutant;
 use convoke_common::telemetry::{self, TraceIds};
 use convoke_common::world::Compute;
+use convoke_kernels::Exec;
 use convoke_rendezvous::frame::Frame;
 use convoke_rendezvous::slot::Registered;
 use convoke_rendezvous::trace::checksum;
 use convoke_rendezvous::{Lease, Link, Outgoing, StepHandler, step_event};
 
 pub use self::handles::HandleOp;
-use self::run::{After, Phase, Run, Runner, Source};
+use self::run::{After, Phase, Run, Runner};
 use crate::blackbox::{BlackBox, Noted};
+use crate::code::Does;
+use crate::cpu::{Operands, Outputs};
 use crate::drain::Gate;
 use crate::eager::Sessions;
 use crate::installed::Installed;
@@ -62,6 +65,8 @@ pub struct Engine {
     pub watch: Watch,
     /// Where kernels are noted that run; for a worker in a process of its own.
     pub black_box: Option<BlackBox>,
+    /// Whether compute is told of every node that is launched.
+    told: bool,
 }
 
 impl Engine {
@@ -76,6 +81,7 @@ impl Engine {
         Engine {
             worker: worker.to_owned(),
             host: host.to_owned(),
+            told: compute.hears_launches(),
             compute,
             threads,
             steps_done: AtomicU64::new(0),
@@ -336,7 +342,7 @@ impl Executor {
             return me.interpret(n);
         }
         let priority = {
-            let next = self.run(n).flow.peek();
+            let next = self.run(n).flow.peek(&self.installed.code);
             next.map_or(0, |(p, _)| p.min(i64::MAX as u64) as i64)
         };
         let (lease, runner) = (self.lease(), me.clone());
@@ -367,8 +373,10 @@ impl Executor {
         let mut run = self.run(n);
         if run.n == n && run.runner == Runner::Queued {
             run.runner = Runner::Active;
-            let next = run.flow.peek().map_or(NO_NODE, |(_, node)| node);
-            self.entry(n).node.store(next, Ordering::Relaxed);
+            let code = &self.installed.code;
+            let next = run.flow.peek(code);
+            let node = next.map_or(NO_NODE, |(_, i)| code.instr(i).node);
+            self.entry(n).node.store(node, Ordering::Relaxed);
         }
     }
 
@@ -399,7 +407,7 @@ impl Executor {
         self.engine.place()
     }
 
-    /// The runner: launches ready nodes until none is left, or its slice of them is over.
+    /// The runner: runs ready instructions until none is left, or its slice of them is over.
     fn interpret(&self, n: u64) {
         let mut slice = match self.brief {
             true => usize::MAX,
@@ -418,15 +426,18 @@ impl Executor {
             (run.span.clone(), run.flag.clone(), flow)
         };
         let _entered = span.enter();
+        let exec = match &self.engine.threads {
+            Some(pool) if !self.brief => Exec::pooled(pool, &flag),
+            _ => Exec::single(&flag),
+        };
+        let mut after = After::default();
         loop {
-            let mut after = After::default();
-            let idle = flow.peek().is_none();
-            if idle || slice == 0 || entry.stirred.load(Ordering::Acquire) {
+            if flow.is_idle() || slice == 0 || entry.stirred.load(Ordering::Acquire) {
                 let mut run = entry.lock();
                 entry.stirred.store(false, Ordering::Relaxed);
                 let goes_on = run.look(x, &mut flow, &mut after);
                 run.sending += after.sends.len();
-                if !goes_on || flow.peek().is_none() {
+                if !goes_on || flow.is_idle() {
                     run.rest(flow, Runner::None);
                     if run.error.is_none() || !mutant!("quiesce-lost") {
                         run.settle(&mut after);
@@ -445,34 +456,40 @@ impl Executor {
                 drop(run);
                 self.finish(n, std::mem::take(&mut after));
             }
-            let Some(node) = flow.next() else { continue };
+            let code = &x.code;
+            let Some(i) = flow.next(code) else { continue };
             slice = slice.saturating_sub(1);
-            entry.node.store(node, Ordering::Relaxed);
-            let inputs = flow.operands(x, node);
-            let launched = match x.handle_op(node) {
-                Some(HandleOp::Lend { donate }) => {
-                    self.lend(n, node, &inputs, donate);
-                    continue;
+            let instr = code.instr(i);
+            entry.node.store(instr.node, Ordering::Relaxed);
+            let launched = match instr.does {
+                Does::Kernel => self.launch(n, i, &mut flow.registers, exec),
+                Does::Handle(op) => {
+                    let slots = code.operands(i);
+                    let operands = Operands::at(slots, &mut flow.registers, &code.constants);
+                    let made = match op {
+                        HandleOp::Lend { donate } => {
+                            self.lend(n, instr.node, &operands, donate);
+                            Ok(Outputs::new())
+                        }
+                        HandleOp::Fill => self.fill(n, instr.node, &operands),
+                    };
+                    made.map_err(|e| Some(e.at(self.site_of(instr.node))))
                 }
-                Some(HandleOp::Fill) => {
-                    let filled = self.fill(n, node, &inputs);
-                    filled.map_err(|e| Some(e.at(self.site_of(node))))
-                }
-                None => self.launch(node, inputs, &flag),
             };
             match launched {
                 Ok(outputs) => {
-                    flow.launched(x, node, outputs, &mut after);
+                    flow.ended(code, i, outputs, &mut after);
                     if after.sends.is_empty() {
                         continue;
                     }
                     let mut run = entry.lock();
                     if run.error.is_some() {
+                        after.sends.clear();
                         continue;
                     }
                     run.sending += after.sends.len();
                     drop(run);
-                    self.finish(n, after);
+                    self.finish(n, std::mem::take(&mut after));
                 }
                 Err(Some(error)) => self.fail(n, error),
                 // Its step has ended, which it hears of next.
@@ -523,7 +540,7 @@ impl StepHandler for Executor {
                         && let Registered::Ready(t) = s.register(n)
                     {
                         step_event!("taken", key, slot = slot as u32);
-                        run.came(x, Source::Recv, Some(recv.value), t, &mut after);
+                        run.came(x, Some(recv.value), t, &mut after);
                     }
                 }
                 run.settle(&mut after);
@@ -546,7 +563,7 @@ impl StepHandler for Executor {
             };
             step_event!("taken", StepKey { lease: lease.id, n }, slot = slot);
             let value = Some(self.installed.program.recvs[slot as usize].value);
-            if run.came(&self.installed, Source::Recv, value, t, &mut after) {
+            if run.came(&self.installed, value, t, &mut after) {
                 self.entry(n).stirred.store(true, Ordering::Release);
             }
             run.settle(&mut after);

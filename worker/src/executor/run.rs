@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! Run, under the entry's lock     phase, error, who interprets, what links hold, mail
-//! Flow                            values, counts, ready nodes: under the lock as well, but for while a thread
+//! Flow                            registers, counts, ready regions: under the lock as well, but for while a thread
 //!                                 interprets the step, whose own it is then
 //! ```
-//! A thread that interprets a step launches node after node without the lock. What comes meanwhile, tensors from peers and
+//! A thread that interprets a step runs region after region without the lock, the most urgent first: one that becomes ready
+//! and is more urgent than what comes next interrupts it. What comes meanwhile, tensors from peers and
 //! from handles, is mail, which it looks for when it is told that there is some, and before it ends.
 //!
 //! Plain state: nothing here sends or runs anything. [`After`] says what to do once the lock is released.
@@ -18,10 +19,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use convoke_common::Tensor;
 use convoke_common::error::Error;
 use convoke_common::mutant;
-use convoke_common::program::NO_OPERAND;
 use tokio_util::sync::CancellationToken;
 
-use crate::cpu::Inputs;
+use crate::code::{Lowered, NONE};
+use crate::cpu::Register;
 use crate::installed::Installed;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -45,27 +46,27 @@ pub(super) enum Runner {
 /// What a step computes with.
 #[derive(Default)]
 pub(super) struct Flow {
-    /// By node: operands that are missing.
-    pending: Vec<u32>,
-    /// By value: reads and sends to come.
-    uses: Vec<u32>,
-    values: Vec<Option<Tensor>>,
+    pub(super) registers: Vec<Register>,
+    /// By region: values that are missing.
+    missing: Vec<u32>,
+    /// By region: the instruction that it begins or goes on with.
+    next: Vec<u32>,
+    /// By counted value: regions that have yet to read it.
+    counts: Vec<u32>,
+    /// Regions that can run, by the priority of what they go on with.
     ready: BinaryHeap<(u64, Reverse<u32>)>,
-    nodes_left: usize,
-    recvs_left: usize,
-}
-
-/// Where a value of the step comes from that no kernel here makes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Source {
-    Recv,
-    /// A node about a handle, which ends with it.
-    Handle,
+    /// The region that runs; what comes next of it, up to its end.
+    region: u32,
+    at: u32,
+    end: u32,
+    /// Whether a region became ready that may be more urgent.
+    woken: bool,
+    /// Instructions and arrivals that have yet to end.
+    left: usize,
 }
 
 /// A value that came while the step was interpreted.
 pub(super) struct Mail {
-    source: Source,
     /// None where nothing needs it.
     value: Option<u32>,
     tensor: Tensor,
@@ -100,112 +101,139 @@ pub(super) struct After {
 
 impl Flow {
     /// Before anything is there. The buffers of the step before are used again.
-    fn start(&mut self, installed: &Installed) {
+    fn start(&mut self, code: &Lowered) {
         self.clear();
-        self.pending.extend_from_slice(&installed.ready);
-        self.uses.extend_from_slice(&installed.uses);
-        self.values.resize(installed.program.values.len(), None);
-        self.nodes_left = installed.nodes().len();
-        self.recvs_left = installed.program.recvs.len();
-        for (node, missing) in installed.ready.iter().enumerate() {
+        self.registers.resize(code.registers, None);
+        self.missing.extend_from_slice(&code.missing);
+        self.counts.extend_from_slice(&code.counts);
+        self.next.extend(code.regions.iter().map(|r| r.first));
+        self.left = code.events;
+        for (region, missing) in code.missing.iter().enumerate() {
             if *missing == 0 {
-                self.make_ready(installed, node as u32);
+                self.make_ready(code, region as u32);
             }
         }
     }
 
     fn clear(&mut self) {
-        self.pending.clear();
-        self.uses.clear();
-        self.values.clear();
+        self.registers.clear();
+        self.missing.clear();
+        self.counts.clear();
+        self.next.clear();
+        self.stop();
+    }
+
+    /// Nothing more of it is to run.
+    fn stop(&mut self) {
         self.ready.clear();
+        self.end = self.at;
     }
 
-    /// The node to launch next.
-    pub(super) fn next(&mut self) -> Option<u32> {
-        self.ready.pop().map(|(_, Reverse(node))| node)
+    fn make_ready(&mut self, code: &Lowered, region: u32) {
+        let next = self.next[region as usize];
+        self.ready.push((code.priority(next), Reverse(region)));
+        self.woken = true;
     }
 
-    /// Looks at it, and its priority.
-    pub(super) fn peek(&self) -> Option<(u64, u32)> {
-        self.ready.peek().map(|(p, Reverse(node))| (*p, *node))
-    }
-
-    /// The operands of a ready node, moved where this is their last use.
-    pub(super) fn operands(&mut self, installed: &Installed, node: u32) -> Inputs {
-        let ids = &installed.nodes()[node as usize].inputs;
-        ids.iter()
-            .map(|v| match *v == NO_OPERAND {
-                true => None,
-                false => self.read(installed, *v),
-            })
-            .collect()
-    }
-
-    fn read(&mut self, installed: &Installed, v: u32) -> Option<Tensor> {
-        let i = v as usize;
-        if let Some(c) = &installed.constants[i] {
-            return Some(c.clone());
-        }
-        self.uses[i] -= 1;
-        match self.uses[i] {
-            0 => self.values[i].take(),
-            _ => self.values[i].clone(),
+    /// Looks at the instruction that is to run next, and its priority.
+    pub(super) fn peek(&self, code: &Lowered) -> Option<(u64, u32)> {
+        let going = (self.at < self.end).then(|| (code.priority(self.at), self.at));
+        let first = self.ready.peek();
+        let first = first.map(|(p, Reverse(region))| (*p, self.next[*region as usize]));
+        match (going, first) {
+            (Some(going), Some(first)) if first.0 > going.0 => Some(first),
+            (going, first) => going.or(first),
         }
     }
 
-    /// A kernel has ended.
-    pub(super) fn launched(
+    /// Whether nothing can run now.
+    pub(super) fn is_idle(&self) -> bool {
+        self.at == self.end && self.ready.is_empty()
+    }
+
+    /// The instruction to run now.
+    pub(super) fn next(&mut self, code: &Lowered) -> Option<u32> {
+        if self.at == self.end || self.woken {
+            self.choose(code);
+        }
+        if self.at == self.end {
+            return None;
+        }
+        self.at += 1;
+        Some(self.at - 1)
+    }
+
+    /// Goes on with the region that is most urgent.
+    #[cold]
+    fn choose(&mut self, code: &Lowered) {
+        self.woken = false;
+        if self.at < self.end {
+            let going = code.priority(self.at);
+            if self.ready.peek().is_none_or(|(first, _)| *first <= going) {
+                return;
+            }
+            self.next[self.region as usize] = self.at;
+            self.ready.push((going, Reverse(self.region)));
+        }
+        if let Some((_, Reverse(region))) = self.ready.pop() {
+            self.region = region;
+            self.at = self.next[region as usize];
+            self.end = code.regions[region as usize].end;
+        }
+    }
+
+    /// An instruction has ended.
+    pub(super) fn ended(
         &mut self,
-        installed: &Installed,
-        node: u32,
+        code: &Lowered,
+        i: u32,
         outputs: impl IntoIterator<Item = Tensor>,
         after: &mut After,
     ) {
-        self.nodes_left -= 1;
-        let ids = &installed.nodes()[node as usize].outputs;
-        for (v, t) in ids.iter().zip(outputs) {
-            self.produce(installed, *v, t, after);
+        self.left -= 1;
+        for end in code.ends(i) {
+            if end.count != NONE {
+                let count = &mut self.counts[end.count as usize];
+                *count -= 1;
+                if *count > 0 {
+                    continue;
+                }
+            }
+            self.registers[end.register as usize] = None;
+        }
+        let tells = code.instr(i).tells;
+        for (made, tensor) in code.results(i).iter().zip(outputs) {
+            if tells {
+                self.tell(code, made.value, &tensor, after);
+            }
+            if made.register != NONE {
+                self.registers[made.register as usize] = Some(tensor);
+            }
         }
     }
 
-    /// A value is there: readies its consumers and has it sent.
-    fn produce(&mut self, installed: &Installed, v: u32, tensor: Tensor, after: &mut After) {
-        let i = v as usize;
-        let mut uses = self.uses[i];
-        if uses == 0 {
-            return;
-        }
-        for node in installed.consumers.row(v) {
-            let p = &mut self.pending[*node as usize];
-            *p -= 1;
-            if *p == 0 {
-                self.make_ready(installed, *node);
+    /// A value is there: others may run now, and it is sent.
+    fn tell(&mut self, code: &Lowered, value: u32, tensor: &Tensor, after: &mut After) {
+        for region in code.waits.row(value) {
+            let missing = &mut self.missing[*region as usize];
+            *missing -= 1;
+            if *missing == 0 {
+                self.make_ready(code, *region);
             }
         }
         let most = [usize::MAX, 1][usize::from(mutant!("fan-out-once"))];
-        for send in installed.sends.row(v).iter().take(most) {
-            uses -= 1;
+        for send in code.sends.row(value).iter().take(most) {
             after.sends.push((*send, tensor.clone()));
         }
-        self.uses[i] = uses;
-        if uses > 0 {
-            self.values[i] = Some(tensor);
-        }
     }
 
-    fn make_ready(&mut self, installed: &Installed, node: u32) {
-        let priority = installed.nodes()[node as usize].priority;
-        self.ready.push((priority, Reverse(node)));
-    }
-
-    fn came(&mut self, installed: &Installed, mail: Mail, after: &mut After) {
-        match mail.source {
-            Source::Recv => self.recvs_left -= 1,
-            Source::Handle => self.nodes_left -= 1,
-        }
-        if let Some(v) = mail.value {
-            self.produce(installed, v, mail.tensor, after);
+    fn came(&mut self, code: &Lowered, mail: Mail, after: &mut After) {
+        self.left -= 1;
+        if let Some(value) = mail.value {
+            self.tell(code, value, &mail.tensor, after);
+            if let Some(home) = code.home(value) {
+                self.registers[home as usize] = Some(mail.tensor);
+            }
         }
     }
 }
@@ -240,7 +268,7 @@ impl Run {
 
     /// The step begins.
     pub(super) fn start(&mut self, installed: &Installed, after: &mut After) {
-        self.flow.start(installed);
+        self.flow.start(&installed.code);
         self.wake(after);
     }
 
@@ -248,7 +276,7 @@ impl Run {
         self.error = Some(error);
         self.flag.store(true, Ordering::Relaxed);
         self.cancel.cancel();
-        self.flow.ready.clear();
+        self.flow.stop();
         if self.runner == Runner::Queued {
             self.runner = Runner::None;
         }
@@ -258,29 +286,24 @@ impl Run {
     pub(super) fn came(
         &mut self,
         installed: &Installed,
-        source: Source,
         value: Option<u32>,
         tensor: Tensor,
         after: &mut After,
     ) -> bool {
-        let mail = Mail {
-            source,
-            value,
-            tensor,
-        };
+        let mail = Mail { value, tensor };
         if self.runner == Runner::Active {
             self.mail.push(mail);
             return true;
         }
         let before = after.sends.len();
-        self.flow.came(installed, mail, after);
+        self.flow.came(&installed.code, mail, after);
         self.sending += after.sends.len() - before;
         self.wake(after);
         false
     }
 
     fn wake(&mut self, after: &mut After) {
-        if self.runner == Runner::None && !self.flow.ready.is_empty() {
+        if self.runner == Runner::None && !self.flow.is_idle() {
             self.runner = Runner::Queued;
             after.start_runner = true;
         }
@@ -298,7 +321,7 @@ impl Run {
             return false;
         }
         for each in mail {
-            flow.came(installed, each, after);
+            flow.came(&installed.code, each, after);
         }
         true
     }
@@ -316,7 +339,7 @@ impl Run {
     pub(super) fn settle(&mut self, after: &mut After) {
         let quiet =
             self.phase == Phase::Running && self.runner == Runner::None && self.sending == 0;
-        let complete = self.flow.nodes_left == 0 && self.flow.recvs_left == 0;
+        let complete = self.flow.left == 0;
         if quiet && after.sends.is_empty() && (self.error.is_some() || complete) {
             after.retire = true;
         }

@@ -7,7 +7,7 @@ use convoke_kernels::Exec;
 
 use super::*;
 use crate::cpu::testing::{launch, one, vec1};
-use crate::cpu::{Launch, resolve};
+use crate::cpu::{Launch, Operands, resolve};
 
 const X: &[OperandDef] = &[operand("X", &[DType::F32])];
 const MODE: &[AttrDef] = &[required("mode", AttrKind::Str)];
@@ -95,12 +95,13 @@ fn memory_is_the_pools_and_the_flag_the_steps() {
         let kernel = resolve("test.Try", &mode(how), &[Some(DType::F32)], 1).unwrap();
         let flag = AtomicBool::new(false);
         let pool = Pool::new(&Ledger::new("test", 1 << 20), Account::Handles, 0).unwrap();
-        let inputs = [Some(vec1(&[1f32]))].into_iter().collect();
+        let mut inputs = [Some(vec1(&[1f32]))];
         let exec = Exec::single(&flag);
         flag.store(cancelled, std::sync::atomic::Ordering::Relaxed);
         kernel
             .launch(Launch {
-                inputs,
+                inputs: Operands::given(&mut inputs),
+                sizes: None,
                 exec,
                 pool: &pool,
             })

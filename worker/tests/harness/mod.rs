@@ -203,7 +203,7 @@ pub fn over(hubs: Vec<Arc<Hub>>, in_flight: u32) -> Cluster {
             .collect();
         let mut installed = Installed::new(program.clone(), constants).unwrap();
         let hold = Arc::new(Hold::default());
-        for kernel in &mut installed.kernels {
+        for kernel in installed.code.kernels_mut() {
             let (inner, hold) = (kernel.clone(), hold.clone());
             *kernel = Arc::new(Holdable { inner, hold });
         }

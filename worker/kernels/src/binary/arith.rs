@@ -65,7 +65,7 @@ binary_functions! { Number => T, wide !T::INTEGER;
 }
 
 /// Two or three, where that is the only exponent.
-fn constant_exponent<T: Number>(op: Arith, b: &[T]) -> Option<u32> {
+pub(super) fn constant_exponent<T: Number>(op: Arith, b: &[T]) -> Option<u32> {
     match b {
         [b] if op == Arith::Pow => [2, 3].into_iter().find(|&n| b.to_f64() == f64::from(n)),
         _ => None,
@@ -88,6 +88,27 @@ macro_rules! dispatch {
         }
     };
 }
+
+/// Calls a loop over a block with the function of `op`, which is not one of a remainder.
+macro_rules! dispatch_block {
+    ($op:expr, $exponent:expr, $call:ident($($arg:expr),*)) => {{
+        use $crate::binary::arith as f;
+        match ($op, $exponent) {
+            (Arith::Add, _) => $call(f::Add, $($arg),*),
+            (Arith::Sub, _) => $call(f::Sub, $($arg),*),
+            (Arith::Mul, _) => $call(f::Mul, $($arg),*),
+            (Arith::Div, _) => $call(f::Div, $($arg),*),
+            (Arith::Pow, Some(2)) => $call(f::Square, $($arg),*),
+            (Arith::Pow, Some(_)) => $call(f::Cube, $($arg),*),
+            (Arith::Pow, None) => $call(f::Pow, $($arg),*),
+            (Arith::PRelu, _) => $call(f::PRelu, $($arg),*),
+            (Arith::Min, _) => $call(f::Min, $($arg),*),
+            (Arith::Max, _) => $call(f::Max, $($arg),*),
+            (Arith::Mod | Arith::Fmod, _) => unreachable!("a remainder in a chain"),
+        }
+    }};
+}
+pub(super) use dispatch_block;
 
 fn check<T: Number>(op: Arith, outputs: usize, b: &[T]) -> Result {
     match op {

@@ -4,6 +4,7 @@
 
 mod arith;
 mod bitwise;
+pub(crate) mod block;
 mod compare;
 mod pow;
 mod select;
@@ -178,7 +179,7 @@ fn check_divisor<T: Number>(outputs: usize, divisor: &[T]) -> Result {
 macro_rules! binary_functions {
     ($bound:path => $out:ty, wide $wide:expr; $($name:ident($a:ident, $b:ident) $body:expr;)*) => {$(
         #[derive(Clone, Copy)]
-        struct $name;
+        pub(super) struct $name;
         impl<T: $bound> BinaryFn<T, $out> for $name {
             const WIDE: bool = $wide;
             #[inline(always)]

@@ -16,7 +16,8 @@ use crate::split::{GRAIN, tiles};
 /// Elements worked on while they stay in the first-level cache.
 const BLOCK: usize = 1024;
 
-fn float_block<T: Float>(op: FloatUnary, y: &mut [T]) {
+/// Replaces every element of a run by its function value.
+pub(crate) fn float_block<T: Float>(op: FloatUnary, y: &mut [T]) {
     if let Some(wide) = T::as_wide_mut(y) {
         return ops::apply(op, wide);
     }

@@ -53,6 +53,22 @@ pub(super) fn find(spec: &Spec<'_>) -> Found {
     found.map(Some)
 }
 
+/// The function that `op` is of so many floats of one dtype.
+pub(super) fn fold_of(op: &str, operands: usize) -> Option<Arith> {
+    Some(match (op, operands) {
+        ("Add", 2) => Arith::Add,
+        ("Sub", 2) => Arith::Sub,
+        ("Mul", 2) => Arith::Mul,
+        ("Div", 2) => Arith::Div,
+        ("PRelu", 2) => Arith::PRelu,
+        ("Pow", 2) => Arith::Pow,
+        ("Min", _) => Arith::Min,
+        ("Max", _) => Arith::Max,
+        ("Sum", _) => Arith::Add,
+        _ => return None,
+    })
+}
+
 fn pair(spec: &Spec<'_>, op: Arith) -> Result<Body, OpError> {
     let dtype = spec.dtype(0)?;
     let found = by_dtype!(number dtype, T => body(move |call| apply::<T>(call, op))?);

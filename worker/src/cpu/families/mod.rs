@@ -18,7 +18,20 @@ mod softmax;
 mod unary;
 mod views;
 
+use convoke_kernels::binary::Arith;
+use convoke_kernels::unary::FloatUnary;
+
 use super::call::{Found, Spec};
+
+/// The function of one float that an op is.
+pub(super) fn unary_of(spec: &Spec<'_>) -> Option<FloatUnary> {
+    unary::float_op(spec).ok().flatten()
+}
+
+/// The function of two floats that an op is, or of each further operand in turn.
+pub(super) fn fold_of(spec: &Spec<'_>) -> Option<Arith> {
+    binary::fold_of(spec.op, spec.operands.len())
+}
 
 /// The implementation of `spec`, by the family that knows the op.
 pub(super) fn find(spec: &Spec<'_>) -> Found {

@@ -48,7 +48,7 @@ pub(super) fn find(spec: &Spec<'_>) -> Found {
 }
 
 /// The function of floats that `op` is.
-fn float_op(spec: &Spec<'_>) -> Result<Option<FloatUnary>, OpError> {
+pub(super) fn float_op(spec: &Spec<'_>) -> Result<Option<FloatUnary>, OpError> {
     let (alpha, beta) = alpha_beta(spec.op, spec.attrs);
     let (alpha, beta) = (f64::from(alpha), f64::from(beta));
     Ok(Some(match spec.op {

@@ -12,7 +12,7 @@ use convoke_rendezvous::eager::direct::{DirectOp, Inputs, Outputs};
 use convoke_rendezvous::eager::wire::Definition;
 
 use super::{Prepared, Session};
-use crate::cpu::Launch;
+use crate::cpu::{Launch, Operands};
 
 struct Op {
     session: Weak<Session>,
@@ -69,14 +69,15 @@ impl Direct for Session {
 }
 
 impl DirectOp for Op {
-    fn run(&self, inputs: Inputs) -> Option<Outputs> {
+    fn run(&self, mut inputs: Inputs) -> Option<Outputs> {
         let session = self.session.upgrade()?;
         let (engine, prepared) = (&session.engine, &self.prepared);
         if !session.serves() || prepared.predicted(&inputs) > engine.compute.wake() {
             return None;
         }
         let launch = Launch {
-            inputs,
+            inputs: Operands::given(&mut inputs),
+            sizes: None,
             exec: Exec::single(&session.ended),
             pool: &session.pool,
         };

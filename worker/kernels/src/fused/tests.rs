@@ -1,0 +1,150 @@
+use super::*;
+use crate::binary::arith;
+use crate::element::{bf16, f16};
+use crate::testing::{bits, check_stops, each_exec, exec, random};
+use crate::unary::float;
+use Source::{Input as I, Tile as T};
+
+fn unary(op: FloatUnary, x: Source, to: u8) -> Stage {
+    let function = Function::Unary(op, x);
+    Stage { function, to }
+}
+
+fn binary(op: Arith, a: Source, b: Source, to: u8) -> Stage {
+    let function = Function::Binary(op, a, b);
+    Stage { function, to }
+}
+
+/// What the stages give one after the other, each over whole tensors.
+fn one_by_one<E: Float>(
+    stages: &[Stage],
+    operands: &[Operand<E>],
+    y: &[E],
+    shape: &[usize],
+) -> Vec<E> {
+    let mut tiles = vec![y.to_vec(); MOST_TILES];
+    for stage in stages {
+        let read = |s: Source| match s {
+            T(t) => Operand::new(&tiles[usize::from(t)], shape),
+            I(i) => operands[usize::from(i)],
+        };
+        let mut made = y.to_vec();
+        match stage.function {
+            Function::Unary(op, x) => {
+                let zero = [E::ZERO];
+                let zero = Operand::new(&zero, &[]);
+                // Broadcasts, and keeps every bit but the sign of zero, which the data has none of.
+                arith(&exec(), Arith::Add, read(x), zero, &mut made, shape).unwrap();
+                let wide = made.clone();
+                float(&exec(), op, &wide, &mut made).unwrap();
+            }
+            Function::Binary(op, a, b) => {
+                arith(&exec(), op, read(a), read(b), &mut made, shape).unwrap()
+            }
+        }
+        tiles[usize::from(stage.to)] = made;
+    }
+    tiles.swap_remove(0)
+}
+
+fn check_type<E: Float + ChainKernels>(stages: &[Stage]) {
+    for shape in [&[][..], &[7], &[3, 5], &[2, 3, 700], &[513], &[40_000]] {
+        let last = shape.last().copied().unwrap_or(1);
+        let row = [last];
+        let column: Vec<usize> = match shape {
+            [rest @ .., _] => rest.iter().copied().chain([1]).collect(),
+            [] => vec![],
+        };
+        let shapes = [shape, &[], &row[..shape.len().min(1)], &column];
+        let data: Vec<Vec<E>> = (0..4)
+            .map(|i| random(count(shapes[i]), 2., i as u64))
+            .collect();
+        let operands: Vec<_> = data
+            .iter()
+            .zip(shapes)
+            .map(|(d, s)| Operand::new(d, s))
+            .collect();
+        let start: Vec<E> = random(count(shape), 1., 9);
+        let expected = one_by_one(stages, &operands, &start, shape);
+        each_exec(|exec| {
+            let mut y = start.clone();
+            chain(exec, stages, &operands, &mut y, shape).unwrap();
+            assert_eq!(bits(&y), bits(&expected), "{stages:?} {shape:?}");
+        });
+    }
+}
+
+fn check(stages: &[Stage]) {
+    check_type::<f32>(stages);
+    check_type::<f64>(stages);
+    check_type::<f16>(stages);
+    check_type::<bf16>(stages);
+}
+
+#[test]
+fn chains_equal_their_functions_one_by_one() {
+    use Arith::{Add, Div, Max, Min, Mul, PRelu, Pow, Sub};
+    // In place all the way, beginning with what the output holds.
+    check(&[
+        binary(Add, T(0), I(0), 0),
+        binary(Mul, T(0), I(1), 0),
+        binary(Sub, T(0), I(2), 0),
+        unary(FloatUnary::Tanh, T(0), 0),
+        binary(Max, T(0), I(3), 0),
+    ]);
+    // Several tiles, and every way that operands may lie.
+    check(&[
+        binary(Div, I(0), I(1), 3),
+        unary(FloatUnary::Erf, T(3), 1),
+        unary(FloatUnary::Sigmoid, I(2), 2),
+        binary(Mul, T(1), T(2), 1),
+        binary(Mul, T(3), T(3), 3),
+        binary(Min, T(1), T(3), 4),
+        binary(PRelu, I(3), T(4), 0),
+        unary(FloatUnary::Neg, I(1), 1),
+        binary(Add, I(1), I(1), 2),
+        binary(Sub, T(0), T(1), 0),
+        binary(Add, T(0), T(2), 0),
+    ]);
+    check(&[
+        unary(FloatUnary::Abs, I(0), 0),
+        binary(Pow, T(0), I(1), 0),
+        binary(Pow, T(0), I(3), 0),
+    ]);
+}
+
+#[test]
+fn constant_exponents_are_those_of_the_single_function() {
+    for exponent in [2., 3., 0.5] {
+        let (x, e) = (random::<f32>(600, 3., 4), [exponent]);
+        let operands = [Operand::new(&x, &[600]), Operand::new(&e, &[])];
+        let mut expected = vec![0.; 600];
+        arith(
+            &exec(),
+            Arith::Pow,
+            operands[0],
+            operands[1],
+            &mut expected,
+            &[600],
+        )
+        .unwrap();
+        for stages in [
+            &[binary(Arith::Pow, I(0), I(1), 0)][..],
+            &[
+                unary(FloatUnary::Neg, I(0), 0),
+                unary(FloatUnary::Neg, T(0), 0),
+                binary(Arith::Pow, T(0), I(1), 0),
+            ],
+        ] {
+            let mut y = vec![0.; 600];
+            chain(&exec(), stages, &operands, &mut y, &[600]).unwrap();
+            assert_eq!(bits(&y), bits(&expected));
+        }
+    }
+}
+
+#[test]
+fn a_long_chain_looks_at_the_flag() {
+    let stages = vec![unary(FloatUnary::Neg, T(0), 0); 10_000];
+    check_stops(|exec| chain(exec, &stages, &[], &mut [1f32; 3], &[3]));
+}

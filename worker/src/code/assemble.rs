@@ -1,0 +1,244 @@
+//! From units to instructions: registers, last readers, and who waits for what.
+
+use convoke_common::program::NO_OPERAND;
+
+use super::graph::{Graph, Unit};
+use super::{Does, End, Instr, Lowered, Made, NONE, Region};
+use crate::cpu::{Place, Slot};
+use crate::installed::Csr;
+
+/// The region that makes a value, where none does.
+const OUTSIDE: u32 = u32::MAX;
+/// Reads of a value that ends with the unit, once that is noted.
+const ENDED: u32 = u32::MAX;
+
+/// What is known of the values before anything is written.
+struct Values {
+    /// The region that makes it, or [`OUTSIDE`].
+    made_in: Vec<u32>,
+    /// How many regions read it.
+    readers: Vec<u32>,
+    /// (value, region) of regions that wait for a value.
+    waits: Vec<(u32, u32)>,
+    /// Of each region, the values that it waits for.
+    missing: Vec<u32>,
+}
+
+impl Values {
+    fn new(graph: &Graph<'_>, regions: &[Vec<Unit>]) -> Values {
+        let values = graph.program.values.len();
+        let mut all = Values {
+            made_in: vec![OUTSIDE; values],
+            readers: vec![0; values],
+            waits: vec![],
+            missing: vec![0; regions.len()],
+        };
+        for (r, units) in regions.iter().enumerate() {
+            for v in units.iter().flat_map(|u| &u.results) {
+                all.made_in[*v as usize] = r as u32;
+            }
+        }
+        let mut reader = vec![OUTSIDE; values];
+        for (r, units) in regions.iter().enumerate() {
+            let r = r as u32;
+            for v in units.iter().flat_map(|u| &u.operands) {
+                let i = *v as usize;
+                if *v == NO_OPERAND || graph.is_constant(*v) || reader[i] == r {
+                    continue;
+                }
+                reader[i] = r;
+                all.readers[i] += 1;
+                if all.made_in[i] != r {
+                    all.waits.push((*v, r));
+                    all.missing[r as usize] += 1;
+                }
+            }
+        }
+        all
+    }
+}
+
+/// Code while it is written.
+struct Writer<'a> {
+    graph: &'a Graph<'a>,
+    values: Values,
+    code: Lowered,
+    /// By value: its register, and its count where several regions read it.
+    registers: Vec<u32>,
+    counted: Vec<u32>,
+    constants: Vec<u32>,
+    /// By value, the last unit of the region that reads it.
+    last: Vec<u32>,
+    /// By value, how often the unit reads it that is being written.
+    reads: Vec<u32>,
+}
+
+/// Writes the units of all regions, one region after the other.
+pub(super) fn code(graph: &Graph<'_>, regions: Vec<Vec<Unit>>) -> Lowered {
+    let program = graph.program;
+    let values = Values::new(graph, &regions);
+    let sends = program.sends.iter().enumerate();
+    let sends: Vec<(u32, u32)> = sends.map(|(i, s)| (s.value, i as u32)).collect();
+    let count = program.values.len();
+    let units: usize = regions.iter().map(Vec::len).sum();
+    let code = Lowered {
+        instrs: Vec::with_capacity(units + 1),
+        kernels: Vec::with_capacity(units),
+        sizes: Vec::with_capacity(units),
+        priorities: Vec::with_capacity(units),
+        operands: vec![],
+        results: vec![],
+        ends: vec![],
+        members: vec![],
+        regions: Vec::with_capacity(regions.len()),
+        missing: values.missing.clone(),
+        waits: Csr::group(count, &values.waits),
+        sends: Csr::group(count, &sends),
+        homes: vec![NONE; count],
+        counts: vec![],
+        constants: vec![],
+        registers: 0,
+        events: units + graph.arrivals().count(),
+    };
+    let mut w = Writer {
+        graph,
+        values,
+        code,
+        registers: vec![NONE; count],
+        counted: vec![NONE; count],
+        constants: vec![NONE; count],
+        last: vec![NONE; count],
+        reads: vec![0; count],
+    };
+    w.homes();
+    for units in regions {
+        w.region(units);
+    }
+    w.begin_instr(NONE, Does::Kernel, false);
+    w.code
+}
+
+impl Writer<'_> {
+    /// Registers of values that cross regions, which nobody else uses.
+    fn homes(&mut self) {
+        for v in 0..self.registers.len() {
+            let readers = self.values.readers[v];
+            let arrives = self.values.made_in[v] == OUTSIDE;
+            if self.code.waits.row(v as u32).is_empty() {
+                continue;
+            }
+            self.registers[v] = self.code.registers as u32;
+            self.code.registers += 1;
+            if arrives {
+                self.code.homes[v] = self.registers[v];
+            }
+            if readers > 1 {
+                self.counted[v] = self.code.counts.len() as u32;
+                self.code.counts.push(readers);
+            }
+        }
+    }
+
+    fn region(&mut self, units: Vec<Unit>) {
+        for (at, unit) in units.iter().enumerate() {
+            for v in unit.operands.iter().filter(|v| **v != NO_OPERAND) {
+                self.last[*v as usize] = at as u32;
+            }
+        }
+        let first = self.code.instrs.len() as u32;
+        let mut free = Vec::new();
+        for (at, unit) in units.into_iter().enumerate() {
+            self.unit(at as u32, unit, &mut free);
+        }
+        let end = self.code.instrs.len() as u32;
+        self.code.regions.push(Region { first, end });
+    }
+
+    fn begin_instr(&mut self, node: u32, does: Does, tells: bool) {
+        let c = &mut self.code;
+        c.instrs.push(Instr {
+            node,
+            operands: c.operands.len() as u32,
+            results: c.results.len() as u32,
+            ends: c.ends.len() as u32,
+            members: c.members.len() as u32,
+            does,
+            tells,
+        });
+    }
+
+    fn unit(&mut self, at: u32, unit: Unit, free: &mut Vec<u32>) {
+        let node = unit.members.first().copied().unwrap_or(NONE);
+        let heard =
+            |v: &u32| !self.code.waits.row(*v).is_empty() || !self.code.sends.row(*v).is_empty();
+        let tells = unit.results.iter().any(heard);
+        self.begin_instr(node, unit.does, tells);
+        let read = unit.operands.iter().filter(|v| **v != NO_OPERAND);
+        read.for_each(|v| self.reads[*v as usize] += 1);
+        for v in &unit.operands {
+            let place = match *v {
+                NO_OPERAND => Place::Nothing,
+                v if self.graph.is_constant(v) => Place::Constant(self.constant(v)),
+                v => self.read(at, v, free),
+            };
+            self.code.operands.push(Slot::new(place));
+        }
+        let read = unit.operands.iter().filter(|v| **v != NO_OPERAND);
+        read.for_each(|v| self.reads[*v as usize] = 0);
+        for v in &unit.results {
+            let register = self.made(*v, free);
+            self.code.results.push(Made {
+                value: *v,
+                register,
+            });
+        }
+        self.code.members.extend(unit.members);
+        self.code.kernels.push(unit.kernel);
+        self.code.sizes.push(unit.sizes);
+        self.code.priorities.push(unit.priority);
+    }
+
+    fn constant(&mut self, value: u32) -> u32 {
+        let v = value as usize;
+        if self.constants[v] == NONE
+            && let Some(t) = &self.graph.constants[v]
+        {
+            self.constants[v] = self.code.constants.len() as u32;
+            self.code.constants.push(t.clone());
+        }
+        self.constants[v]
+    }
+
+    /// Where an operand is.
+    fn read(&mut self, at: u32, value: u32, free: &mut Vec<u32>) -> Place {
+        let v = value as usize;
+        let (register, count) = (self.registers[v], self.counted[v]);
+        if self.last[v] != at {
+            return Place::Read(register);
+        }
+        // A value that the unit reads several times ends once, and is nobody's to overwrite.
+        let times = std::mem::replace(&mut self.reads[v], ENDED);
+        if times != ENDED {
+            self.code.ends.push(End { register, count });
+            if self.code.waits.row(value).is_empty() {
+                free.push(register);
+            }
+        }
+        match times == 1 && count == NONE {
+            true => Place::Last(register),
+            false => Place::Read(register),
+        }
+    }
+
+    /// Where a result is kept. A register whose last reader is this unit is free: its tensor goes first.
+    fn made(&mut self, value: u32, free: &mut Vec<u32>) -> u32 {
+        let v = value as usize;
+        if self.values.readers[v] > 0 && self.registers[v] == NONE {
+            self.registers[v] = free.pop().unwrap_or_else(|| {
+                self.code.registers += 1;
+                self.code.registers as u32 - 1
+            });
+        }
+        self.registers[v]
+    }
+}

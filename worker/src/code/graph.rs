@@ -1,0 +1,314 @@
+//! A program's step part as lowering looks at it, and the units that become instructions.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use convoke_common::ops::{ConcreteOperand, ConcreteOutputs};
+use convoke_common::program::{NO_OPERAND, Program, ProgramNode};
+use convoke_common::{DType, Shape, Tensor};
+
+use super::Does;
+use super::fusion::{self, Candidate};
+use super::regions::{SetId, Sets};
+use super::schedule;
+use crate::cpu::chain::{self, Step};
+use crate::cpu::{Kernel, Spec};
+use crate::executor::HandleOp;
+
+/// What becomes one instruction.
+pub(super) struct Unit {
+    /// Its nodes, in order.
+    pub members: Vec<u32>,
+    /// Values, or [`NO_OPERAND`].
+    pub operands: Vec<u32>,
+    pub results: Vec<u32>,
+    pub kernel: Arc<dyn Kernel>,
+    pub sizes: Option<ConcreteOutputs>,
+    pub does: Does,
+    pub priority: u64,
+}
+
+pub(super) struct Graph<'a> {
+    pub program: &'a Program,
+    pub constants: &'a [Option<Tensor>],
+    pub nodes: &'a [ProgramNode],
+    does: Vec<Does>,
+    /// Reads of each value by nodes, and sends of it.
+    uses: Vec<u32>,
+    /// By value, the dtype and shape where they never change.
+    fixed: Vec<Option<(DType, Shape)>>,
+}
+
+impl<'a> Graph<'a> {
+    pub fn new(program: &'a Program, constants: &'a [Option<Tensor>]) -> Graph<'a> {
+        let nodes = &program.nodes[program.init_nodes as usize..];
+        let mut uses = vec![0; program.values.len()];
+        let read = nodes.iter().flat_map(|n| &n.inputs);
+        let read = read.filter(|v| **v != NO_OPERAND).copied();
+        let sent = program.sends.iter().map(|s| s.value);
+        read.chain(sent).for_each(|v| uses[v as usize] += 1);
+        let does = |n| HandleOp::of(n).map_or(Does::Kernel, Does::Handle);
+        let fixed = constants.iter();
+        Graph {
+            does: nodes.iter().map(does).collect(),
+            fixed: fixed
+                .map(|c| c.as_ref().map(|t| (t.dtype(), t.shape().into())))
+                .collect(),
+            program,
+            constants,
+            nodes,
+            uses,
+        }
+    }
+
+    pub fn is_constant(&self, value: u32) -> bool {
+        self.constants[value as usize].is_some()
+    }
+
+    /// Whether a node's result comes later, as tensors of peers do.
+    fn lends(&self, node: u32) -> bool {
+        matches!(
+            self.does[node as usize],
+            Does::Handle(HandleOp::Lend { .. })
+        )
+    }
+
+    /// Values that arrive: from peers, and from handles.
+    pub fn arrivals(&self) -> impl Iterator<Item = u32> {
+        let lending = (0..self.nodes.len() as u32).filter(|n| self.lends(*n));
+        let lent = lending.flat_map(|n| &self.nodes[n as usize].outputs);
+        let recvs = self.program.recvs.iter().map(|r| r.value);
+        recvs.chain(lent.copied())
+    }
+
+    /// The units of each region, in order.
+    pub fn units(&mut self, kernels: &[Arc<dyn Kernel>]) -> Vec<Vec<Unit>> {
+        let order = self.order();
+        let mut sizes = self.sizes(&order, kernels);
+        let mut all = Vec::new();
+        for region in self.regions(&order) {
+            let unit = |n: &u32| Some(self.unit(*n, kernels, &mut sizes));
+            let mut units: Vec<Option<Unit>> = region.iter().map(unit).collect();
+            self.fuse(&region, &mut units);
+            all.push(units.into_iter().flatten().collect());
+        }
+        all
+    }
+
+    fn order(&self) -> Vec<u32> {
+        let mut made_by = vec![None; self.program.values.len()];
+        let mut reads = Vec::new();
+        for (i, node) in self.nodes.iter().enumerate() {
+            for v in &node.outputs {
+                made_by[*v as usize] = Some(i as u32);
+            }
+            let read = node.inputs.iter().filter(|v| **v != NO_OPERAND);
+            reads.extend(read.map(|v| (*v, i as u32)));
+        }
+        let priorities: Vec<u64> = self.nodes.iter().map(|n| n.priority).collect();
+        schedule::order(&priorities, &made_by, &reads)
+    }
+
+    /// By node, dtypes and shapes of the results that never change.
+    fn sizes(
+        &mut self,
+        order: &[u32],
+        kernels: &[Arc<dyn Kernel>],
+    ) -> Vec<Option<ConcreteOutputs>> {
+        // What arrives is checked against its declared type.
+        for v in self.arrivals().collect::<Vec<_>>() {
+            let ty = &self.program.values[v as usize].ty;
+            self.fixed[v as usize] = ty.fixed_shape().map(|shape| (ty.dtype, shape.into()));
+        }
+        let mut all: Vec<Option<ConcreteOutputs>> = vec![None; self.nodes.len()];
+        for n in order {
+            let node = &self.nodes[*n as usize];
+            if self.does[*n as usize] != Does::Kernel {
+                continue;
+            }
+            let operand = |v: &u32| -> Option<Option<ConcreteOperand<'_>>> {
+                if *v == NO_OPERAND {
+                    return Some(None);
+                }
+                let (dtype, shape) = self.fixed[*v as usize].as_ref()?;
+                Some(Some(ConcreteOperand {
+                    dtype: *dtype,
+                    shape,
+                    host: self.constants[*v as usize].as_ref(),
+                }))
+            };
+            let operands: Option<Vec<_>> = node.inputs.iter().map(operand).collect();
+            let sizes = operands.and_then(|o| kernels[*n as usize].sizes(&o));
+            let sizes = sizes.filter(|s| s.len() == node.outputs.len());
+            for (v, size) in node.outputs.iter().zip(sizes.iter().flatten()) {
+                self.fixed[*v as usize] = Some(size.clone());
+            }
+            all[*n as usize] = sizes;
+        }
+        all
+    }
+
+    /// Nodes that wait for the same, in order; regions in the order of their first nodes.
+    fn regions(&self, order: &[u32]) -> Vec<Vec<u32>> {
+        let mut sets = Sets::default();
+        let none = sets.none();
+        let mut of_value = vec![none; self.program.values.len()];
+        for v in self.arrivals() {
+            of_value[v as usize] = sets.arrival();
+        }
+        let mut regions: Vec<Vec<u32>> = Vec::new();
+        let mut of_set: HashMap<SetId, usize> = HashMap::new();
+        for n in order {
+            let node = &self.nodes[*n as usize];
+            let read = node.inputs.iter().filter(|v| **v != NO_OPERAND);
+            let set = read.fold(none, |set, v| sets.join(set, of_value[*v as usize]));
+            if !self.lends(*n) {
+                node.outputs
+                    .iter()
+                    .for_each(|v| of_value[*v as usize] = set);
+            }
+            let region = *of_set.entry(set).or_insert_with(|| {
+                regions.push(vec![]);
+                regions.len() - 1
+            });
+            regions[region].push(*n);
+        }
+        regions
+    }
+
+    fn unit(
+        &self,
+        n: u32,
+        kernels: &[Arc<dyn Kernel>],
+        sizes: &mut [Option<ConcreteOutputs>],
+    ) -> Unit {
+        let node = &self.nodes[n as usize];
+        Unit {
+            members: vec![n],
+            operands: node.inputs.clone(),
+            // What is lent arrives later.
+            results: match self.lends(n) {
+                true => vec![],
+                false => node.outputs.clone(),
+            },
+            kernel: kernels[n as usize].clone(),
+            sizes: sizes[n as usize].take(),
+            does: self.does[n as usize],
+            priority: node.priority,
+        }
+    }
+
+    /// Replaces units that can be one kernel by one, which runs where the first of them stood.
+    fn fuse(&self, region: &[u32], units: &mut [Option<Unit>]) {
+        let view = View::new(self, region);
+        for group in fusion::groups(&view, region.len()) {
+            let Some((first, last)) = group.first().zip(group.last()) else {
+                continue;
+            };
+            let result = view.candidates[*last].output;
+            let steps: Vec<Step<'_>> = group
+                .iter()
+                .filter_map(|at| {
+                    let Candidate {
+                        part,
+                        inputs,
+                        output,
+                    } = &view.candidates[*at];
+                    Some(Step {
+                        part: (*part)?,
+                        inputs,
+                        output: *output,
+                    })
+                })
+                .collect();
+            let dtype = self.program.values[result as usize].ty.dtype;
+            let like = |v: u32| self.alike(v, result);
+            let Some(fused) = chain::fuse(dtype, &steps, like) else {
+                continue;
+            };
+            let sizes = units[*last].as_mut().and_then(|u| u.sizes.take());
+            let priority = self.nodes[region[*first] as usize].priority;
+            group.iter().for_each(|at| units[*at] = None);
+            units[*first] = Some(Unit {
+                members: group.iter().map(|at| region[*at]).collect(),
+                operands: fused.operands,
+                results: vec![result],
+                kernel: fused.kernel.into(),
+                sizes,
+                does: Does::Kernel,
+                priority,
+            });
+        }
+    }
+
+    /// Whether two values have one dtype and shape in every step.
+    fn alike(&self, a: u32, b: u32) -> bool {
+        let [fixed_a, fixed_b] = [a, b].map(|v| &self.fixed[v as usize]);
+        match (fixed_a, fixed_b) {
+            (Some(a), Some(b)) => a == b,
+            _ => self.program.values[a as usize].ty == self.program.values[b as usize].ty,
+        }
+    }
+}
+
+/// A region as fusion sees it.
+struct View<'a> {
+    graph: &'a Graph<'a>,
+    candidates: Vec<Candidate>,
+    made_at: HashMap<u32, usize>,
+}
+
+impl<'a> View<'a> {
+    fn new(graph: &'a Graph<'a>, region: &[u32]) -> View<'a> {
+        let mut made_at = HashMap::new();
+        let mut candidates = Vec::with_capacity(region.len());
+        for (at, n) in region.iter().enumerate() {
+            let node = &graph.nodes[*n as usize];
+            if !graph.lends(*n) {
+                made_at.extend(node.outputs.iter().map(|v| (*v, at)));
+            }
+            let dtype = |v: &u32| match *v {
+                NO_OPERAND => None,
+                v => Some(graph.program.values[v as usize].ty.dtype),
+            };
+            let operands: Vec<Option<DType>> = node.inputs.iter().map(dtype).collect();
+            let spec = Spec {
+                op: &node.op,
+                attrs: &node.attrs,
+                operands: &operands,
+            };
+            let part = match &node.outputs[..] {
+                [_] => chain::part(&spec),
+                _ => None,
+            };
+            candidates.push(Candidate {
+                part,
+                inputs: node.inputs.clone(),
+                output: node.outputs.first().copied().unwrap_or(NO_OPERAND),
+            });
+        }
+        View {
+            graph,
+            candidates,
+            made_at,
+        }
+    }
+}
+
+impl fusion::Graph for View<'_> {
+    fn node(&self, at: usize) -> &Candidate {
+        &self.candidates[at]
+    }
+
+    fn made_at(&self, value: u32) -> Option<usize> {
+        self.made_at.get(&value).copied()
+    }
+
+    fn uses(&self, value: u32) -> u32 {
+        self.graph.uses[value as usize]
+    }
+
+    fn alike(&self, a: u32, b: u32) -> bool {
+        self.graph.alike(a, b)
+    }
+}

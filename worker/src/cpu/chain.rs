@@ -1,0 +1,426 @@
+//! Several nodes of single elements as one kernel: the target's program for a chain of them.
+
+use convoke_common::memory::Pool;
+use convoke_common::ops::ConcreteOutputs;
+use convoke_common::{DType, Element, Error, Shape, Tensor};
+use convoke_kernels::binary::Arith;
+use convoke_kernels::element::Float;
+pub use convoke_kernels::fused::MOST_INPUTS;
+use convoke_kernels::fused::{ChainKernels, Function, MOST_TILES, Source, Stage, chain};
+use convoke_kernels::shape::Operand;
+use convoke_kernels::unary::FloatUnary;
+use smallvec::SmallVec;
+
+use super::call::{Spec, one, operand, write};
+use super::dispatch::by_dtype;
+use super::families;
+use super::{Kernel, KernelFailure, Launch, Operands, Outputs};
+
+/// The function that a node is of its operands' elements.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Part {
+    /// Of its only operand.
+    Unary(FloatUnary),
+    /// Of its first operand and each further one in turn, two at least.
+    Fold(Arith),
+}
+
+/// What a node does to single elements; `None` where it does something else, or may fail.
+pub fn part(spec: &Spec<'_>) -> Option<Part> {
+    let dtype = spec.dtype(0).ok()?;
+    let alike = spec.operands.iter().all(|d| *d == Some(dtype));
+    if !dtype.is_float() || !alike {
+        return None;
+    }
+    let (unary, fold) = (families::unary_of(spec), families::fold_of(spec));
+    match (unary, fold, spec.operands.len()) {
+        (Some(op), _, 1) => Some(Part::Unary(op)),
+        (_, Some(op), 2..) => Some(Part::Fold(op)),
+        _ => None,
+    }
+}
+
+/// A node of a chain: its function, its operands and its result, as values of whoever fuses them.
+pub struct Step<'a> {
+    pub part: Part,
+    pub inputs: &'a [u32],
+    pub output: u32,
+}
+
+/// A chain made ready: its kernel, and the values that are its operands, in order.
+pub struct Fused {
+    pub kernel: Box<dyn Kernel>,
+    pub operands: Vec<u32>,
+}
+
+/// Makes a kernel of nodes in their order, the last of which makes the result. `like_result` says of a value from outside
+/// whether its shape is the result's, which is that of every node. `None` where it would take too many tiles or operands.
+pub fn fuse(dtype: DType, steps: &[Step<'_>], like_result: impl Fn(u32) -> bool) -> Option<Fused> {
+    let pairs = functions(steps);
+    let made: std::collections::HashSet<u32> = steps.iter().map(|s| s.output).collect();
+    let mut operands = Vec::new();
+    for v in steps.iter().flat_map(|s| s.inputs) {
+        if !made.contains(v) && !operands.contains(v) {
+            operands.push(*v);
+        }
+    }
+    if operands.len() > MOST_INPUTS {
+        return None;
+    }
+    // A value that the first function reads for the only time may be where the result comes to lie.
+    let first = match pairs.first()? {
+        Pair { a, b, .. } if *b != Some(*a) => Some(*a),
+        _ => None,
+    };
+    let once = |v: &Value| pairs.iter().filter(|p| p.reads(*v)).count() == 1;
+    let first = first.filter(once).and_then(|v| match v {
+        Value::Named(v) if operands.contains(&v) && like_result(v) => Some(v),
+        _ => None,
+    });
+    let mut stages = allocated(&pairs, &operands)?;
+    let own = first.filter(|_| stages.first().is_some_and(|s| s.to == 0));
+    let own = own.and_then(|v| operands.iter().position(|o| *o == v));
+    if let (Some(own), Some(stage)) = (own, stages.first_mut()) {
+        let lies = |s: &mut Source| {
+            if *s == Source::Input(own as u8) {
+                *s = Source::Tile(0);
+            }
+        };
+        match &mut stage.function {
+            Function::Unary(_, a) => lies(a),
+            Function::Binary(_, a, _) => lies(a),
+        }
+    }
+    let kernel = by_dtype!(float dtype, T => {
+        Box::new(Chain::<T> { stages, own, element: std::marker::PhantomData }) as Box<dyn Kernel>
+    })?;
+    Some(Fused { kernel, operands })
+}
+
+/// A value between functions.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Value {
+    Named(u32),
+    /// Between two functions of one node.
+    Between(usize),
+}
+
+/// One function of one or two values.
+struct Pair {
+    function: Part,
+    a: Value,
+    b: Option<Value>,
+    y: Value,
+}
+
+impl Pair {
+    fn reads(&self, v: Value) -> bool {
+        self.a == v || self.b == Some(v)
+    }
+}
+
+/// Nodes of many operands taken apart.
+fn functions(steps: &[Step<'_>]) -> Vec<Pair> {
+    let mut pairs: Vec<Pair> = Vec::with_capacity(steps.len());
+    for step in steps {
+        let mut inputs = step.inputs.iter().map(|v| Value::Named(*v));
+        let Some(mut a) = inputs.next() else { continue };
+        let mut rest = inputs.peekable();
+        if rest.peek().is_none() {
+            pairs.push(Pair {
+                function: step.part,
+                a,
+                b: None,
+                y: Value::Named(step.output),
+            });
+        }
+        while let Some(b) = rest.next() {
+            let y = match rest.peek() {
+                Some(_) => Value::Between(pairs.len()),
+                None => Value::Named(step.output),
+            };
+            pairs.push(Pair {
+                function: step.part,
+                a,
+                b: Some(b),
+                y,
+            });
+            a = y;
+        }
+    }
+    pairs
+}
+
+/// Gives every value a tile, from the result backwards: a function writes where its first operand lies that nobody reads
+/// later.
+fn allocated(pairs: &[Pair], operands: &[u32]) -> Option<Vec<Stage>> {
+    let mut free: Vec<u8> = (1..MOST_TILES as u8).rev().collect();
+    let mut tiles = std::collections::HashMap::<Value, u8>::new();
+    tiles.insert(pairs.last()?.y, 0);
+    let input = |v: Value| match v {
+        Value::Named(v) => operands.iter().position(|o| *o == v),
+        Value::Between(_) => None,
+    };
+    let mut stages = Vec::with_capacity(pairs.len());
+    for pair in pairs.iter().rev() {
+        let to = tiles.remove(&pair.y)?;
+        let mut kept = true;
+        let mut source = |v: Value, tiles: &mut std::collections::HashMap<Value, u8>, in_place| {
+            if let Some(i) = input(v) {
+                return Some(Source::Input(i as u8));
+            }
+            let tile = match tiles.get(&v) {
+                Some(tile) => *tile,
+                None if in_place => {
+                    kept = false;
+                    to
+                }
+                None => free.pop()?,
+            };
+            tiles.insert(v, tile);
+            Some(Source::Tile(tile))
+        };
+        let a = source(pair.a, &mut tiles, true)?;
+        let function = match (pair.function, pair.b) {
+            (Part::Unary(op), _) => Function::Unary(op, a),
+            (Part::Fold(op), Some(b)) => Function::Binary(op, a, source(b, &mut tiles, false)?),
+            (Part::Fold(_), None) => return None,
+        };
+        if kept {
+            free.push(to);
+        }
+        stages.push(Stage { function, to });
+    }
+    stages.reverse();
+    Some(stages)
+}
+
+struct Chain<T> {
+    stages: Vec<Stage>,
+    /// The operand that lies where the result comes to lie.
+    own: Option<usize>,
+    element: std::marker::PhantomData<fn() -> T>,
+}
+
+impl<T: Element + Float + ChainKernels> Kernel for Chain<T> {
+    fn launch(&self, launch: Launch<'_>) -> Result<Outputs, KernelFailure> {
+        let Launch {
+            mut inputs,
+            sizes,
+            exec,
+            pool,
+        } = launch;
+        exec.check()?;
+        let known = sizes.and_then(|sizes: &ConcreteOutputs| sizes.first());
+        let shape = match known {
+            Some((_, shape)) => shape.clone(),
+            None => broadcast(&inputs)?,
+        };
+        let mut y = self.beginning(&mut inputs, &shape, pool)?;
+        let operands: SmallVec<[Option<&Tensor>; MOST_INPUTS]> = inputs.iter().collect();
+        let nothing: [T; 1] = [T::ZERO];
+        let mut read = SmallVec::<[Operand<'_, T>; MOST_INPUTS]>::new();
+        for (i, t) in operands.iter().enumerate() {
+            read.push(match t {
+                // Nobody reads it: it lies in the result.
+                _ if self.own == Some(i) => Operand::new(&nothing, &[]),
+                Some(t) => operand(t)?,
+                None => return Err(missing(i)),
+            });
+        }
+        chain::<T>(&exec, &self.stages, &read, write(&mut y)?, &shape)?;
+        one(y)
+    }
+}
+
+impl<T: Element> Chain<T> {
+    /// The result before the first stage.
+    fn beginning(
+        &self,
+        inputs: &mut Operands<'_>,
+        shape: &[usize],
+        pool: &Pool,
+    ) -> Result<Tensor, KernelFailure> {
+        let Some(i) = self.own else {
+            return Ok(pool.tensor(T::DTYPE, shape)?);
+        };
+        let given = inputs.get(i).ok_or_else(|| missing(i))?;
+        if given.shape() != shape || given.dtype() != T::DTYPE {
+            let msg = format!(
+                "{} where {}{shape:?} is declared",
+                given.signature(),
+                T::DTYPE
+            );
+            return Err(KernelFailure::values(msg));
+        }
+        if inputs.own(i).is_some() {
+            return inputs.take(i).ok_or_else(|| missing(i));
+        }
+        let mut y = pool.tensor(T::DTYPE, shape)?;
+        write::<T>(&mut y)?.copy_from_slice(given.as_slice()?);
+        Ok(y)
+    }
+}
+
+fn missing(i: usize) -> KernelFailure {
+    Error::internal(format!("operand {i} is missing")).into()
+}
+
+/// The shape that all operands broadcast to.
+fn broadcast(inputs: &Operands<'_>) -> Result<Shape, KernelFailure> {
+    let mut all = Shape::new();
+    for t in inputs.iter().flatten() {
+        let shape = t.shape();
+        if shape.len() > all.len() {
+            all.insert_many(0, std::iter::repeat_n(1, shape.len() - all.len()));
+        }
+        let offset = all.len() - shape.len();
+        for (y, x) in all[offset..].iter_mut().zip(shape) {
+            match (*y, *x) {
+                (y, x) if x == y || x == 1 => {}
+                (1, x) => *y = x,
+                _ => {
+                    let given = inputs.iter().flatten().map(Tensor::signature);
+                    let given: Vec<_> = given.collect();
+                    let msg = format!("{} do not broadcast", given.join(", "));
+                    return Err(KernelFailure::values(msg));
+                }
+            }
+        }
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use convoke_common::memory::{Account, Ledger};
+    use convoke_kernels::Exec;
+
+    use super::*;
+    use crate::cpu::testing;
+
+    use Arith::{Add, Max, Mul};
+
+    const NEG: Part = Part::Unary(FloatUnary::Neg);
+
+    /// Values below `given` are operands; node `i` makes value `given + i`.
+    fn check(given: &[Tensor], nodes: &[(Part, &[u32])], like: &[u32]) -> (Vec<u32>, bool) {
+        let first = given.len() as u32;
+        let outputs = (first..).take(nodes.len());
+        let steps: Vec<Step<'_>> = nodes
+            .iter()
+            .zip(outputs)
+            .map(|((part, inputs), output)| Step {
+                part: *part,
+                inputs,
+                output,
+            })
+            .collect();
+        let fused = fuse(DType::F32, &steps, |v| like.contains(&v)).unwrap();
+        // Each node by itself.
+        let mut values = given.to_vec();
+        for (part, inputs) in nodes {
+            let inputs: Vec<&Tensor> = inputs.iter().map(|v| &values[*v as usize]).collect();
+            let op = match part {
+                Part::Unary(_) => "Neg",
+                Part::Fold(Add) => "Sum",
+                Part::Fold(Max) => "Max",
+                Part::Fold(_) => "Mul",
+            };
+            values.push(testing::one(op, Default::default(), &inputs).unwrap());
+        }
+        let pool = Pool::new(&Ledger::new("test", 1 << 30), Account::Handles, 0).unwrap();
+        let flag = AtomicBool::new(false);
+        let launch = |mut registers: Vec<Option<Tensor>>, sizes: Option<&ConcreteOutputs>| {
+            let exec = Exec::single(&flag);
+            let inputs = Operands::given(&mut registers);
+            let made = fused.kernel.launch(Launch {
+                inputs,
+                sizes,
+                exec,
+                pool: &pool,
+            });
+            made.unwrap().remove(0)
+        };
+        let copies = || -> Vec<_> {
+            let fresh = |v: &u32| {
+                let t = &given[*v as usize];
+                Some(Tensor::from_bytes(t.dtype(), t.shape(), t.bytes()).unwrap())
+            };
+            fused.operands.iter().map(fresh).collect()
+        };
+        let last = values.last().unwrap();
+        let sizes = [(last.dtype(), last.shape().into())].into_iter().collect();
+        assert_eq!(launch(copies(), Some(&sizes)), *last);
+        let shared = fused
+            .operands
+            .iter()
+            .map(|v| Some(given[*v as usize].clone()));
+        assert_eq!(launch(shared.collect(), Some(&sizes)), *last);
+        let all = copies();
+        let at: Vec<_> = all.iter().flatten().map(|t| t.bytes().as_ptr()).collect();
+        let y = launch(all, None);
+        assert_eq!(y, *last);
+        (fused.operands.clone(), at.contains(&y.bytes().as_ptr()))
+    }
+
+    fn f32s(shape: &[usize], first: f32) -> Tensor {
+        let n: usize = shape.iter().product();
+        let data: Vec<f32> = (0..n).map(|i| first + i as f32 * 0.37).collect();
+        Tensor::from_slice(shape, &data).unwrap()
+    }
+
+    #[test]
+    fn a_chain_equals_its_nodes() {
+        let (x, row, one) = (f32s(&[3, 700], -9.), f32s(&[700], 1.), f32s(&[], 0.5));
+        let given = [x, row, one];
+        let add = |a, b| (Part::Fold(Add), vec![a, b]);
+        let nodes = [add(0, 1), (NEG, vec![3]), (Part::Fold(Mul), vec![4, 2])];
+        let nodes = nodes.each_ref().map(|(p, i)| (*p, &i[..]));
+        // The first operand becomes the result where nobody else has it.
+        assert_eq!(check(&given, &nodes, &[0]), (vec![0, 1, 2], true));
+        assert_eq!(check(&given, &nodes, &[]), (vec![0, 1, 2], false));
+        // Read again later, it must stay; read twice by one node, too.
+        let again = [(NEG, &[0][..]), (Part::Fold(Add), &[3, 0])];
+        assert_eq!(check(&given, &again, &[0]), (vec![0], false));
+        let twice = [(Part::Fold(Add), &[0, 0][..]), (NEG, &[3])];
+        assert_eq!(check(&given, &twice, &[0]), (vec![0], false));
+    }
+
+    #[test]
+    fn many_operands_and_many_readers() {
+        let given = [f32s(&[5], 1.), f32s(&[5], -2.), f32s(&[1], 3.)];
+        let nodes = [
+            (Part::Fold(Max), &[0, 1, 2][..]),
+            (Part::Fold(Add), &[3, 0, 3, 1]),
+            (NEG, &[3]),
+            (Part::Fold(Mul), &[4, 5]),
+            (Part::Fold(Mul), &[6, 6]),
+            (Part::Fold(Add), &[2, 7]),
+        ];
+        check(&given, &nodes, &[0, 1]);
+    }
+
+    #[test]
+    fn too_many_tiles_are_refused() {
+        // Negations of one value, all of which are read at the end.
+        let fits = |n: u32| {
+            let all: Vec<u32> = (1..=n).collect();
+            let neg = |output: &u32| Step {
+                part: NEG,
+                inputs: &[0],
+                output: *output,
+            };
+            let mut steps: Vec<Step<'_>> = all.iter().map(neg).collect();
+            steps.push(Step {
+                part: Part::Fold(Add),
+                inputs: &all,
+                output: n + 1,
+            });
+            fuse(DType::F32, &steps, |_| true).is_some()
+        };
+        assert!(fits(4) && !fits(12));
+    }
+}

@@ -1,0 +1,174 @@
+//! Where a launch finds its operands: in registers of whoever launches it, and among constants.
+
+use convoke_common::Tensor;
+
+/// What an interpreter keeps a value in.
+pub type Register = Option<Tensor>;
+
+/// Where one operand is, and whether the launch is the last to read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slot(u32);
+
+/// What a [`Slot`] says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// An optional operand that is left out.
+    Nothing,
+    /// A constant, by number.
+    Constant(u32),
+    /// A register that others read later.
+    Read(u32),
+    /// A register that nobody reads later: its tensor may be taken and overwritten.
+    Last(u32),
+}
+
+const KIND: u32 = 0b11 << 30;
+const NOTHING: u32 = 0;
+const CONSTANT: u32 = 1 << 30;
+const READ: u32 = 2 << 30;
+const LAST: u32 = 3 << 30;
+
+/// Most registers and constants that slots can name.
+pub const MOST_SLOTS: usize = 1 << 30;
+
+impl Slot {
+    /// Numbers must be below [`MOST_SLOTS`].
+    pub fn new(place: Place) -> Slot {
+        Slot(match place {
+            Place::Nothing => NOTHING,
+            Place::Constant(i) => CONSTANT | i,
+            Place::Read(i) => READ | i,
+            Place::Last(i) => LAST | i,
+        })
+    }
+
+    /// What it says.
+    pub fn place(self) -> Place {
+        let i = self.0 & !KIND;
+        match self.0 & KIND {
+            CONSTANT => Place::Constant(i),
+            READ => Place::Read(i),
+            LAST => Place::Last(i),
+            _ => Place::Nothing,
+        }
+    }
+}
+
+/// The operands of one launch.
+pub struct Operands<'a> {
+    registers: &'a mut [Register],
+    constants: &'a [Tensor],
+    /// None where the registers are the operands, in order, and all of them may be taken.
+    slots: Option<&'a [Slot]>,
+}
+
+impl<'a> Operands<'a> {
+    /// Operands that lie at `slots`.
+    pub fn at(
+        slots: &'a [Slot],
+        registers: &'a mut [Register],
+        constants: &'a [Tensor],
+    ) -> Operands<'a> {
+        let slots = Some(slots);
+        Operands {
+            registers,
+            constants,
+            slots,
+        }
+    }
+
+    /// Operands that are handed over.
+    pub fn given(all: &'a mut [Register]) -> Operands<'a> {
+        Operands {
+            registers: all,
+            constants: &[],
+            slots: None,
+        }
+    }
+
+    /// Number of operands, of those left out too.
+    pub fn len(&self) -> usize {
+        self.slots.map_or(self.registers.len(), <[Slot]>::len)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn place(&self, i: usize) -> Place {
+        match self.slots {
+            Some(slots) => slots.get(i).map_or(Place::Nothing, |s| s.place()),
+            None if i < self.registers.len() => Place::Last(i as u32),
+            None => Place::Nothing,
+        }
+    }
+
+    /// Operand `i`; `None` where it was left out or taken.
+    pub fn get(&self, i: usize) -> Option<&Tensor> {
+        match self.place(i) {
+            Place::Nothing => None,
+            Place::Constant(c) => self.constants.get(c as usize),
+            Place::Read(r) | Place::Last(r) => self.registers.get(r as usize)?.as_ref(),
+        }
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Option<&Tensor>> {
+        (0..self.len()).map(|i| self.get(i))
+    }
+
+    /// Operand `i`, handed over: alone on its buffer where nobody else uses it.
+    pub fn take(&mut self, i: usize) -> Option<Tensor> {
+        match self.place(i) {
+            Place::Nothing => None,
+            Place::Constant(c) => self.constants.get(c as usize).cloned(),
+            Place::Read(r) => self.registers.get(r as usize)?.clone(),
+            Place::Last(r) => self.registers.get_mut(r as usize)?.take(),
+        }
+    }
+
+    /// Operand `i`, where it may be overwritten: nobody reads it later, and no other tensor shares its buffer.
+    pub fn own(&self, i: usize) -> Option<&Tensor> {
+        match self.place(i) {
+            Place::Last(_) => self.get(i).filter(|t| t.is_unique()),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_last_reader_may_overwrite() {
+        let scalar = |x: f32| Tensor::scalar(x);
+        let mut registers = [Some(scalar(1.)), Some(scalar(2.)), None];
+        let constants = [scalar(3.)];
+        let slots = [
+            Place::Read(0),
+            Place::Last(1),
+            Place::Constant(0),
+            Place::Nothing,
+            Place::Last(2),
+        ]
+        .map(Slot::new);
+        let mut all = Operands::at(&slots, &mut registers, &constants);
+        let values: Vec<_> = all.iter().map(|t| t.cloned()).collect();
+        let given = [1., 2., 3.].map(|x| Some(scalar(x)));
+        assert_eq!(values[..3], given);
+        assert_eq!(values[3..], [None, None]);
+        drop(values);
+        let own: Vec<bool> = (0..5).map(|i| all.own(i).is_some()).collect();
+        assert_eq!(own, [false, true, false, false, false]);
+        let taken: Vec<_> = (0..5).map(|i| all.take(i)).collect();
+        assert_eq!(taken[..3], given);
+        assert!(all.get(0).is_some() && all.get(1).is_none() && all.get(2).is_some());
+        drop(taken);
+        let mut given = [Some(scalar(4.)), None];
+        let mut all = Operands::given(&mut given);
+        assert_eq!((all.len(), all.own(0).is_some()), (2, true));
+        assert_eq!((all.take(0), all.take(1)), (Some(scalar(4.)), None));
+    }
+}
