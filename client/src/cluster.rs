@@ -170,17 +170,18 @@ impl Cluster {
 
     /// Leaves: closes all connections and, of an embedded cluster, ends it.
     pub async fn shutdown(self) {
-        let session = self.session.clone();
-        let closed = self.net.run(async move {
-            session.close().await;
-            Ok(())
-        });
-        // Closing cannot fail.
-        let _ = closed.await;
+        self.session.close();
         self.eager.close();
         #[cfg(feature = "embedded")]
         if let Some(parts) = &self.embedded {
-            parts.shutdown(&self.net).await;
+            return parts.shutdown(&self.net).await;
         }
+        let session = self.session.clone();
+        let told = self.net.run(async move {
+            session.told().await;
+            Ok(())
+        });
+        // An error means that the thread is gone.
+        told.await.ok();
     }
 }

@@ -10,6 +10,7 @@ use convoke_common::identity::Role;
 use convoke_common::world::{NoCompute, World};
 use convoke_coordinator::{Coordinator, CoordinatorConfig};
 use convoke_worker::{Threads, Worker, WorkerConfig};
+use futures::future::join_all;
 
 use crate::cluster::Cluster;
 use crate::eager::Sessions;
@@ -63,7 +64,6 @@ impl Embedded {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = self.threads.unwrap_or((cores / self.workers).max(1));
         let (session, parts) = net.run(start(world, self, threads)).await?;
-        net.serves(&session.endpoint);
         let cluster = Cluster {
             eager: Sessions::new(session.clone(), &net),
             session,
@@ -81,16 +81,15 @@ pub(crate) struct Parts(
 );
 
 impl Parts {
+    /// Ends all of them. Nobody else has a connection to them, who would have to hear of it.
     pub(crate) async fn shutdown(&self, net: &NetThread) {
         let parts = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some((coordinator, workers)) = parts else {
             return;
         };
         let ended = net.run(async move {
-            for w in workers {
-                w.shutdown(SHUTDOWN_BOUND).await;
-            }
-            coordinator.shutdown(SHUTDOWN_BOUND).await;
+            join_all(workers.iter().map(|w| w.stop(SHUTDOWN_BOUND))).await;
+            coordinator.stop(SHUTDOWN_BOUND).await;
             Ok(())
         });
         // Bounded by its parts; an error means that the thread is gone, and they with it.

@@ -215,19 +215,24 @@ impl Session {
         });
     }
 
-    /// Closes every connection.
-    pub(crate) async fn close(&self) {
+    /// Closes every connection; see [`Session::told`].
+    pub(crate) fn close(&self) {
         self.coordinator.close();
         self.endpoint.close(0u32.into(), b"client leaving");
-        // Peers that do not answer learn by their idle timeout.
-        let _ = tokio::time::timeout(Duration::from_secs(1), self.endpoint.wait_idle()).await;
+    }
+
+    /// Waits until closed connections have told their peers. Those that do not hear it learn by their idle timeout.
+    pub(crate) async fn told(&self) {
+        let idle = self.endpoint.wait_idle();
+        tokio::time::timeout(Duration::from_secs(1), idle)
+            .await
+            .ok();
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.coordinator.close();
-        self.endpoint.close(0u32.into(), b"client leaving");
+        self.close();
     }
 }
 

@@ -105,6 +105,7 @@ impl Block {
     }
 
     /// Its length.
+    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
@@ -115,17 +116,20 @@ impl Block {
     }
 
     /// Whether it is cut from a region.
+    #[inline]
     pub fn is_of_region(&self) -> bool {
         matches!(self.home, Home::Region(..))
     }
 
     /// Its bytes.
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: ptr is valid for len initialised bytes (zeroed at allocation) while self lives.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 
     /// Its bytes, to write.
+    #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as `bytes`, and &mut self excludes other access.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }

@@ -42,6 +42,7 @@ impl DType {
     ];
 
     /// Bytes per element.
+    #[inline]
     pub const fn size(self) -> usize {
         match self {
             DType::F64 | DType::I64 | DType::U64 => 8,

@@ -52,24 +52,45 @@ pub enum TensorError {
 }
 
 /// Elements in `shape`; `None` on overflow.
+#[inline]
 pub fn element_count(shape: &[usize]) -> Option<usize> {
     shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d))
 }
 
 /// Bytes of a dense tensor; `None` on overflow.
+#[inline]
 pub fn byte_size(dtype: DType, shape: &[usize]) -> Option<usize> {
     element_count(shape)?
         .checked_mul(dtype.size())
         .filter(|n| *n <= isize::MAX as usize)
 }
 
-/// A dense tensor. Cloning shares the buffer.
+/// A dense tensor: one pointer. Cloning shares it.
 #[derive(Clone)]
-pub struct Tensor {
+pub struct Tensor(Arc<Inner>);
+
+struct Inner {
     dtype: DType,
     shape: Shape,
-    block: Arc<Block>,
-    offset: usize,
+    buffer: Buffer,
+}
+
+/// Where the bytes are.
+enum Buffer {
+    Own(Block),
+    /// In the block of a tensor that has its own, from an offset on.
+    View(Arc<Inner>, usize),
+}
+
+impl Inner {
+    /// The bytes of the tensor's buffer from its first one on.
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        match &self.buffer {
+            Buffer::Own(block) => block.bytes(),
+            Buffer::View(of, offset) => of.bytes().get(*offset..).unwrap_or_default(),
+        }
+    }
 }
 
 impl Tensor {
@@ -80,6 +101,7 @@ impl Tensor {
     }
 
     /// Bytes that `shape` needs, or why it cannot be.
+    #[inline]
     pub fn size_of(dtype: DType, shape: &[usize]) -> Result<usize, TensorError> {
         if shape.len() > MAX_RANK {
             return Err(TensorError::Rank { rank: shape.len() });
@@ -97,12 +119,11 @@ impl Tensor {
             need.is_some_and(|n| n <= block.len()),
             "block shorter than its shape"
         );
-        Tensor {
+        Tensor(Arc::new(Inner {
             dtype,
             shape: shape.into(),
-            block: Arc::new(block),
-            offset: 0,
-        }
+            buffer: Buffer::Own(block),
+        }))
     }
 
     /// Copies little-endian bytes.
@@ -126,7 +147,7 @@ impl Tensor {
 
     /// Fails when this is a bool tensor with a byte other than 0 and 1.
     pub fn check_bool(&self) -> Result<(), TensorError> {
-        if self.dtype == DType::Bool && self.bytes().iter().any(|b| *b > 1) {
+        if self.dtype() == DType::Bool && self.bytes().iter().any(|b| *b > 1) {
             return Err(TensorError::NotBool);
         }
         Ok(())
@@ -149,90 +170,133 @@ impl Tensor {
     }
 
     /// The element type.
+    #[inline]
     pub fn dtype(&self) -> DType {
-        self.dtype
+        self.0.dtype
     }
 
     /// The dimensions, outermost first.
+    #[inline]
     pub fn shape(&self) -> &[usize] {
-        &self.shape
+        &self.0.shape
     }
 
     /// Number of elements.
+    #[inline]
     pub fn elements(&self) -> usize {
-        self.shape.iter().product()
+        self.0.shape.iter().product()
     }
 
     /// Number of bytes.
+    #[inline]
     pub fn byte_len(&self) -> usize {
-        self.elements() * self.dtype.size()
+        self.elements() * self.0.dtype.size()
     }
 
     /// The row-major bytes.
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
-        &self.block.bytes()[self.offset..self.offset + self.byte_len()]
+        &self.0.bytes()[..self.byte_len()]
     }
 
     /// The bytes to write, where this is the only tensor on the buffer.
+    #[inline]
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
-        let (offset, len) = (self.offset, self.byte_len());
-        Some(&mut Arc::get_mut(&mut self.block)?.bytes_mut()[offset..offset + len])
+        let len = self.byte_len();
+        let bytes = match &mut Arc::get_mut(&mut self.0)?.buffer {
+            Buffer::Own(block) => block.bytes_mut(),
+            Buffer::View(of, offset) => match &mut Arc::get_mut(of)?.buffer {
+                Buffer::Own(block) => block.bytes_mut().get_mut(*offset..)?,
+                Buffer::View(..) => return None,
+            },
+        };
+        bytes.get_mut(..len)
     }
 
     /// Whether no other tensor shares the buffer.
+    #[inline]
     pub fn is_unique(&self) -> bool {
-        Arc::strong_count(&self.block) == 1
+        Arc::strong_count(&self.0) == 1
+            && match &self.0.buffer {
+                Buffer::Own(_) => true,
+                Buffer::View(of, _) => Arc::strong_count(of) == 1,
+            }
     }
 
     /// Whether its buffer is cut from a region that others are cut from as well.
+    #[inline]
     pub fn is_of_region(&self) -> bool {
-        self.block.is_of_region()
+        match &self.0.buffer {
+            Buffer::Own(block) => block.is_of_region(),
+            Buffer::View(of, _) => matches!(&of.buffer, Buffer::Own(b) if b.is_of_region()),
+        }
     }
 
     /// The elements, where `T` is the dtype. A bool tensor reads as `u8`.
+    #[inline]
     pub fn as_slice<T: Element>(&self) -> Result<&[T], TensorError> {
         self.check_dtype(T::DTYPE)?;
         Ok(bytemuck::cast_slice(self.bytes()))
     }
 
     /// The elements to write, where `T` is the dtype and the buffer is unshared.
+    #[inline]
     pub fn as_mut_slice<T: Element>(&mut self) -> Option<&mut [T]> {
         self.check_dtype(T::DTYPE).ok()?;
         Some(bytemuck::cast_slice_mut(self.bytes_mut()?))
     }
 
+    #[inline]
     fn check_dtype(&self, want: DType) -> Result<(), TensorError> {
-        if self.dtype == want || (self.dtype == DType::Bool && want == DType::U8) {
+        let have = self.0.dtype;
+        if have == want || (have == DType::Bool && want == DType::U8) {
             return Ok(());
         }
-        Err(TensorError::WrongDType {
-            have: self.dtype,
-            want,
-        })
+        Err(TensorError::WrongDType { have, want })
+    }
+
+    /// Bytes of the buffer from `offset` on under another shape.
+    fn view(&self, shape: Shape, offset: usize) -> Tensor {
+        let (of, before) = match &self.0.buffer {
+            Buffer::Own(_) => (&self.0, 0),
+            Buffer::View(of, before) => (of, *before),
+        };
+        Tensor(Arc::new(Inner {
+            dtype: self.0.dtype,
+            shape,
+            buffer: Buffer::View(of.clone(), before + offset),
+        }))
     }
 
     /// The same bytes under another shape of as many elements; no copy.
     pub fn reshape(&self, shape: &[usize]) -> Option<Tensor> {
-        (element_count(shape)? == self.elements()).then(|| Tensor {
-            shape: shape.into(),
-            ..self.clone()
-        })
+        (element_count(shape)? == self.elements()).then(|| self.view(shape.into(), 0))
+    }
+
+    /// [`Tensor::reshape`] of a tensor that is given up.
+    pub fn into_shape(mut self, shape: &[usize]) -> Option<Tensor> {
+        if element_count(shape)? != self.elements() {
+            return None;
+        }
+        match Arc::get_mut(&mut self.0) {
+            Some(inner) => {
+                inner.shape = shape.into();
+                Some(self)
+            }
+            None => Some(self.view(shape.into(), 0)),
+        }
     }
 
     /// Rows `start..end` of the outermost axis; no copy.
     pub fn outer_range(&self, start: usize, end: usize) -> Option<Tensor> {
-        let rows = *self.shape.first()?;
+        let rows = *self.0.shape.first()?;
         if start > end || end > rows {
             return None;
         }
         let row = self.byte_len().checked_div(rows).unwrap_or(0);
-        let mut shape = self.shape.clone();
+        let mut shape = self.0.shape.clone();
         shape[0] = end - start;
-        Some(Tensor {
-            shape,
-            offset: self.offset + start * row,
-            ..self.clone()
-        })
+        Some(self.view(shape, start * row))
     }
 
     /// An integer or bool tensor's elements as i64, where every one fits.
@@ -244,7 +308,7 @@ impl Tensor {
                 .map(|v| (*v).try_into().ok())
                 .collect()
         }
-        match self.dtype {
+        match self.0.dtype {
             DType::I8 => conv::<i8>(self),
             DType::I16 => conv::<i16>(self),
             DType::I32 => conv::<i32>(self),
@@ -264,14 +328,16 @@ impl Tensor {
 
     /// `f32[2, 3]`.
     pub fn signature(&self) -> String {
-        format!("{}{:?}", self.dtype, self.shape.as_slice())
+        format!("{}{:?}", self.0.dtype, self.0.shape.as_slice())
     }
 }
 
 /// Same dtype, shape and bits.
 impl PartialEq for Tensor {
     fn eq(&self, other: &Tensor) -> bool {
-        self.dtype == other.dtype && self.shape == other.shape && self.bytes() == other.bytes()
+        self.dtype() == other.dtype()
+            && self.shape() == other.shape()
+            && self.bytes() == other.bytes()
     }
 }
 
@@ -293,8 +359,8 @@ struct Wire<'a> {
 impl Serialize for Tensor {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         Wire {
-            dtype: self.dtype,
-            shape: self.shape.iter().map(|d| *d as u64).collect(),
+            dtype: self.dtype(),
+            shape: self.shape().iter().map(|d| *d as u64).collect(),
             bytes: self.bytes().into(),
         }
         .serialize(s)
@@ -333,6 +399,22 @@ mod tests {
         t.as_mut_slice::<f32>().unwrap()[0] = 9.;
         assert_eq!(t.as_slice::<f32>().unwrap()[0], 9.);
         assert_eq!(t.bytes().as_ptr() as usize % ALIGN, 0);
+        // A view of a view; alone once what it views is gone.
+        let rows = t.outer_range(1, 2).unwrap();
+        let mut view = rows.reshape(&[3, 1]).unwrap();
+        assert_eq!(view.as_slice::<f32>().unwrap(), [4., 5., 6.]);
+        assert!(!view.is_unique() && !rows.is_unique() && !t.is_unique());
+        drop((t, rows));
+        assert!(view.is_unique());
+        view.as_mut_slice::<f32>().unwrap()[2] = 7.;
+        let at = view.bytes().as_ptr();
+        let view = view.into_shape(&[3]).unwrap();
+        assert_eq!((view.shape(), view.bytes().as_ptr()), (&[3][..], at));
+        assert_eq!(view.as_slice::<f32>().unwrap(), [4., 5., 7.]);
+        let both = view.clone();
+        assert_eq!(both.into_shape(&[1, 3]).unwrap().shape(), [1, 3]);
+        assert_eq!(view.shape(), [3]);
+        assert!(view.into_shape(&[4]).is_none());
     }
 
     #[test]

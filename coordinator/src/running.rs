@@ -190,18 +190,18 @@ impl Running {
 
     /// Stops: members are told, and after at most `bound` nothing of it runs. Leases go on without it.
     pub async fn shutdown(self, bound: Duration) {
-        let Running {
-            service,
-            endpoint,
-            tasks,
-        } = self;
+        self.stop(bound).await;
+        // Peers that do not hear it learn by their idle timeout.
+        let _ = timeout(GOODBYE.min(bound), self.endpoint.wait_idle()).await;
+    }
+
+    /// [`Running::shutdown`], but that nobody waits until the members have been told.
+    pub async fn stop(&self, bound: Duration) {
         // First, so that nothing that ends with a connection can reach a worker any more.
-        endpoint.close(close::STOPPING.into(), b"the coordinator stops");
-        if timeout(bound, tasks.0.stop()).await.is_err() {
+        self.endpoint
+            .close(close::STOPPING.into(), b"the coordinator stops");
+        if timeout(bound, self.tasks.0.stop()).await.is_err() {
             tracing::warn!("the coordinator did not stop in time");
         }
-        // Peers that do not hear it learn by their idle timeout.
-        let _ = timeout(GOODBYE.min(bound), endpoint.wait_idle()).await;
-        drop(service);
     }
 }

@@ -30,7 +30,7 @@ const LINE: usize = 8;
 /// Repetitions of each, at least and at most.
 const TURNS: (usize, usize) = (4, 64);
 /// Once this has passed, the least number of repetitions is enough.
-const LONG_ENOUGH: Duration = Duration::from_millis(20);
+const LONG_ENOUGH: Duration = Duration::from_millis(10);
 
 /// FLOP/s of a matrix product on the pool's threads, and bytes/s of reading what no cache holds. Measured once per
 /// process and number of threads.

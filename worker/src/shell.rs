@@ -366,8 +366,26 @@ impl Running {
     /// Ends every step with the cause "worker leaving", lets the peers have all that was sent, closes all connections
     /// and waits for the tasks, at most `bound`.
     pub async fn shutdown(&self, bound: Duration) {
+        let all = async {
+            self.stop(bound).await;
+            self.node.endpoint.wait_idle().await;
+        };
+        if tokio::time::timeout(bound, all).await.is_err() {
+            tracing::warn!("connections did not end within {bound:?}");
+        }
+    }
+
+    /// [`Running::shutdown`], but that nobody waits until the peers have been told that the connections are closed.
+    pub async fn stop(&self, bound: Duration) {
         let node = &self.node;
-        let quiet = async {
+        let all = async {
+            let stands = node.engine.gate.standing().borrow().clone();
+            if stands != Standing::Serving && self.lost.borrow().is_none() {
+                // Its word is worth a moment: others then plan without this worker at once.
+                let mut informed = self.informed.clone();
+                let told = informed.wait_for(|informed| *informed);
+                let _ = tokio::time::timeout(bound / 4, told).await;
+            }
             let error = match &*node.engine.gate.standing().borrow() {
                 Standing::Wedged(error) => error.clone(),
                 _ => Error::leaving(&node.me.name),
@@ -377,20 +395,9 @@ impl Running {
             self.tasks.close();
             node.endpoint.close(0u32.into(), b"worker leaving");
             self.tasks.wait().await;
-            node.endpoint.wait_idle().await;
-        };
-        let all = async {
-            let stands = node.engine.gate.standing().borrow().clone();
-            if stands != Standing::Serving && self.lost.borrow().is_none() {
-                // Its word is worth a moment: others then plan without this worker at once.
-                let mut informed = self.informed.clone();
-                let told = informed.wait_for(|informed| *informed);
-                let _ = tokio::time::timeout(bound / 4, told).await;
-            }
-            quiet.await;
         };
         if tokio::time::timeout(bound, all).await.is_err() {
-            tracing::warn!("connections did not end within {bound:?}");
+            tracing::warn!("the worker did not end within {bound:?}");
             node.endpoint.close(0u32.into(), b"worker leaving");
         }
         if let Some(black_box) = &node.engine.black_box {

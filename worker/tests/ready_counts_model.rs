@@ -8,7 +8,7 @@ mod code {
 }
 
 mod cpu {
-    pub use convoke_worker::cpu::Register;
+    pub use convoke_worker::cpu::{Outputs, Register};
 }
 
 mod installed {
@@ -219,7 +219,8 @@ impl Step {
                 }
                 record.launched.push(i);
             }
-            flow.ended(code, i, [tensor()], &mut after);
+            let mut made = [tensor()].into_iter().collect();
+            flow.ended(code, i, &mut made, &mut after);
             if after.sends.is_empty() {
                 continue;
             }

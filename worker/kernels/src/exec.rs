@@ -20,22 +20,26 @@ pub struct Exec<'a> {
 
 impl<'a> Exec<'a> {
     /// Runs everything on the calling thread.
+    #[inline]
     pub fn single(cancel: &'a AtomicBool) -> Self {
         Exec { pool: None, cancel }
     }
 
     /// Splits large work over `pool`.
+    #[inline]
     pub fn pooled(pool: &'a rayon::ThreadPool, cancel: &'a AtomicBool) -> Self {
         let pool = (pool.current_num_threads() > 1).then_some(pool);
         Exec { pool, cancel }
     }
 
     /// Number of threads that [`Exec::tiles`] may use.
+    #[inline]
     pub fn threads(&self) -> usize {
         self.pool.map_or(1, |p| p.current_num_threads())
     }
 
     /// Fails when the step was cancelled. Call at least every 10 ms of work.
+    #[inline]
     pub fn check(&self) -> Result<(), Cancelled> {
         #[cfg(test)]
         crate::testing::looks_at(self.cancel);

@@ -21,6 +21,7 @@ pub enum Isa {
 
 impl Isa {
     /// The best instruction set of this processor.
+    #[inline]
     pub fn detect() -> Isa {
         static BEST: OnceLock<Isa> = OnceLock::new();
         *BEST.get_or_init(|| {

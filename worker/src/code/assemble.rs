@@ -1,8 +1,11 @@
 //! From units to instructions: registers, last readers, and who waits for what.
 
+use std::collections::HashMap;
+
+use convoke_common::ops::ConcreteOutputs;
 use convoke_common::program::NO_OPERAND;
 
-use super::graph::{Graph, Unit};
+use super::graph::{Graph, SameKernel, Unit};
 use super::{Does, End, Instr, Lowered, Made, NONE, Region};
 use crate::cpu::{Place, Slot};
 use crate::installed::Csr;
@@ -71,6 +74,8 @@ struct Writer<'a> {
     last: Vec<u32>,
     /// By value, how often the unit reads it that is being written.
     reads: Vec<u32>,
+    kernels: HashMap<SameKernel, u32>,
+    sizes: HashMap<ConcreteOutputs, u32>,
 }
 
 /// Writes the units of all regions, one region after the other.
@@ -83,8 +88,8 @@ pub(super) fn code(graph: &Graph<'_>, regions: Vec<Vec<Unit>>) -> Lowered {
     let units: usize = regions.iter().map(Vec::len).sum();
     let code = Lowered {
         instrs: Vec::with_capacity(units + 1),
-        kernels: Vec::with_capacity(units),
-        sizes: Vec::with_capacity(units),
+        kernels: vec![],
+        sizes: vec![],
         priorities: Vec::with_capacity(units),
         operands: vec![],
         results: vec![],
@@ -109,12 +114,14 @@ pub(super) fn code(graph: &Graph<'_>, regions: Vec<Vec<Unit>>) -> Lowered {
         constants: vec![NONE; count],
         last: vec![NONE; count],
         reads: vec![0; count],
+        kernels: HashMap::new(),
+        sizes: HashMap::new(),
     };
     w.homes();
     for units in regions {
         w.region(units);
     }
-    w.begin_instr(NONE, Does::Kernel, false);
+    w.begin_instr(None, false);
     w.code
 }
 
@@ -154,25 +161,52 @@ impl Writer<'_> {
         self.code.regions.push(Region { first, end });
     }
 
-    fn begin_instr(&mut self, node: u32, does: Does, tells: bool) {
+    /// Where what belongs to a unit begins; none ends the last one.
+    fn begin_instr(&mut self, unit: Option<&Unit>, tells: bool) {
+        let kernel = unit.map_or(NONE, |u| self.kernel(u));
+        let sizes = unit.and_then(|u| u.sizes.as_ref());
+        let sizes = sizes.map_or(NONE, |s| {
+            let known = &mut self.code.sizes;
+            *self.sizes.entry(s.clone()).or_insert_with(|| {
+                known.push(s.clone());
+                known.len() as u32 - 1
+            })
+        });
         let c = &mut self.code;
         c.instrs.push(Instr {
-            node,
+            node: unit.and_then(|u| u.members.first()).map_or(NONE, |n| *n),
+            kernel,
+            sizes,
             operands: c.operands.len() as u32,
             results: c.results.len() as u32,
             ends: c.ends.len() as u32,
             members: c.members.len() as u32,
-            does,
+            does: unit.map_or(Does::Kernel, |u| u.does),
             tells,
         });
     }
 
+    /// The kernel of a unit. One that infers the sizes of its results remembers them, and serves one instruction only.
+    fn kernel(&mut self, unit: &Unit) -> u32 {
+        let next = self.code.kernels.len() as u32;
+        let known = match (&unit.members[..], &unit.sizes) {
+            ([node], Some(_)) => {
+                let same = self.graph.same_kernel(*node);
+                *self.kernels.entry(same).or_insert(next)
+            }
+            _ => next,
+        };
+        if known == next {
+            self.code.kernels.push(unit.kernel.clone());
+        }
+        known
+    }
+
     fn unit(&mut self, at: u32, unit: Unit, free: &mut Vec<u32>) {
-        let node = unit.members.first().copied().unwrap_or(NONE);
         let heard =
             |v: &u32| !self.code.waits.row(*v).is_empty() || !self.code.sends.row(*v).is_empty();
         let tells = unit.results.iter().any(heard);
-        self.begin_instr(node, unit.does, tells);
+        self.begin_instr(Some(&unit), tells);
         let read = unit.operands.iter().filter(|v| **v != NO_OPERAND);
         read.for_each(|v| self.reads[*v as usize] += 1);
         for v in &unit.operands {
@@ -193,8 +227,6 @@ impl Writer<'_> {
             });
         }
         self.code.members.extend(unit.members);
-        self.code.kernels.push(unit.kernel);
-        self.code.sizes.push(unit.sizes);
         self.code.priorities.push(unit.priority);
     }
 

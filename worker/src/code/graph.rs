@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use convoke_common::ops::{ConcreteOperand, ConcreteOutputs};
 use convoke_common::program::{NO_OPERAND, Program, ProgramNode};
+use convoke_common::rpc_transport::codec;
 use convoke_common::{DType, Shape, Tensor};
 
 use super::Does;
@@ -26,6 +27,15 @@ pub(super) struct Unit {
     pub sizes: Option<ConcreteOutputs>,
     pub does: Does,
     pub priority: u64,
+}
+
+/// What a kernel is resolved from.
+#[derive(PartialEq, Eq, Hash)]
+pub(super) struct SameKernel {
+    op: Arc<str>,
+    attrs: Vec<u8>,
+    operands: Vec<Option<DType>>,
+    outputs: usize,
 }
 
 pub(super) struct Graph<'a> {
@@ -93,6 +103,23 @@ impl<'a> Graph<'a> {
             all.push(units.into_iter().flatten().collect());
         }
         all
+    }
+
+    /// Equal for nodes that one kernel serves.
+    pub fn same_kernel(&self, n: u32) -> SameKernel {
+        let node = &self.nodes[n as usize];
+        let dtype = |v: &u32| {
+            let value = self.program.values.get(*v as usize);
+            value.map(|v| v.ty.dtype)
+        };
+        // Attributes that cannot be encoded came from nowhere.
+        let attrs = codec::encode(&node.attrs).unwrap_or_else(|_| n.to_le_bytes().into());
+        SameKernel {
+            op: node.op.clone(),
+            attrs,
+            operands: node.inputs.iter().map(dtype).collect(),
+            outputs: node.outputs.len(),
+        }
     }
 
     fn order(&self) -> Vec<u32> {

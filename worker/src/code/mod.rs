@@ -52,6 +52,9 @@ pub enum Does {
 pub struct Instr {
     /// The first of its step nodes.
     pub node: u32,
+    kernel: u32,
+    /// Of its results; [`NONE`] where they are not known.
+    sizes: u32,
     operands: u32,
     results: u32,
     ends: u32,
@@ -87,9 +90,10 @@ pub struct Region {
 /// See the module.
 pub struct Lowered {
     instrs: Vec<Instr>,
+    /// Each once, so that instructions that do the same find it in the cache.
     kernels: Vec<Arc<dyn Kernel>>,
-    /// Sizes of the results, where dtypes and shapes decide them that do not change.
-    sizes: Vec<Option<ConcreteOutputs>>,
+    /// Dtypes and shapes of results, each once.
+    sizes: Vec<ConcreteOutputs>,
     priorities: Vec<u64>,
     operands: Vec<Slot>,
     results: Vec<Made>,
@@ -130,6 +134,7 @@ impl Lowered {
     }
 
     /// Instruction `i`.
+    #[inline]
     pub fn instr(&self, i: u32) -> &Instr {
         &self.instrs[i as usize]
     }
@@ -139,34 +144,40 @@ impl Lowered {
         self.instrs.len() - 1
     }
 
+    #[inline]
     fn span(&self, i: u32, of: impl Fn(&Instr) -> u32) -> std::ops::Range<usize> {
         let i = i as usize;
         of(&self.instrs[i]) as usize..of(&self.instrs[i + 1]) as usize
     }
 
     /// Where instruction `i` has its operands.
+    #[inline]
     pub fn operands(&self, i: u32) -> &[Slot] {
         &self.operands[self.span(i, |i| i.operands)]
     }
 
     /// What it makes.
+    #[inline]
     pub fn results(&self, i: u32) -> &[Made] {
         &self.results[self.span(i, |i| i.results)]
     }
 
     /// Whose last reader it is.
+    #[inline]
     pub fn ends(&self, i: u32) -> &[End] {
         &self.ends[self.span(i, |i| i.ends)]
     }
 
     /// The step nodes that it is, in order.
+    #[inline]
     pub fn members(&self, i: u32) -> &[u32] {
         &self.members[self.span(i, |i| i.members)]
     }
 
     /// Its kernel.
+    #[inline]
     pub fn kernel(&self, i: u32) -> &Arc<dyn Kernel> {
-        &self.kernels[i as usize]
+        &self.kernels[self.instr(i).kernel as usize]
     }
 
     /// Its kernel, to be wrapped into another.
@@ -176,16 +187,19 @@ impl Lowered {
     }
 
     /// Sizes of its results, where they never change.
+    #[inline]
     pub fn sizes(&self, i: u32) -> Option<&ConcreteOutputs> {
-        self.sizes[i as usize].as_ref()
+        self.sizes.get(self.instr(i).sizes as usize)
     }
 
     /// How urgent it is.
+    #[inline]
     pub fn priority(&self, i: u32) -> u64 {
         self.priorities[i as usize]
     }
 
     /// Where a value that arrives is kept; none where no instruction reads it.
+    #[inline]
     pub fn home(&self, value: u32) -> Option<u32> {
         self.homes
             .get(value as usize)

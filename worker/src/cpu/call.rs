@@ -71,23 +71,27 @@ pub(crate) struct Call<'a> {
 
 impl Call<'_> {
     /// Operand `i`, where it was given.
+    #[inline]
     pub fn optional(&self, i: usize) -> Option<&Tensor> {
         self.inputs.get(i)
     }
 
     /// Operand `i`.
+    #[inline]
     pub fn input(&self, i: usize) -> Result<&Tensor, KernelFailure> {
         self.optional(i)
             .ok_or_else(|| Error::internal(format!("operand {i} is missing")).into())
     }
 
     /// Operand `i`, handed over: alone on its buffer where nobody else uses it.
+    #[inline]
     pub fn take(&mut self, i: usize) -> Result<Tensor, KernelFailure> {
         let taken = self.inputs.take(i);
         taken.ok_or_else(|| Error::internal(format!("operand {i} is missing")).into())
     }
 
     /// The elements of operand `i`.
+    #[inline]
     pub fn slice<T: Element>(&self, i: usize) -> Result<&[T], KernelFailure> {
         Ok(self.input(i)?.as_slice()?)
     }
@@ -98,6 +102,7 @@ impl Call<'_> {
     }
 
     /// The dimensions of operand `i`.
+    #[inline]
     pub fn shape(&self, i: usize) -> Result<&[usize], KernelFailure> {
         Ok(self.input(i)?.shape())
     }
@@ -117,11 +122,13 @@ impl Call<'_> {
     }
 
     /// The dimensions of output `o`.
+    #[inline]
     pub fn out_shape(&self, o: usize) -> &[usize] {
         self.outputs.get(o).map_or(&[], |(_, shape)| shape)
     }
 
     /// A tensor for output `o`, contents unspecified.
+    #[inline]
     pub fn output(&self, o: usize) -> Result<Tensor, KernelFailure> {
         let (dtype, shape) = self
             .outputs
@@ -137,6 +144,7 @@ impl Call<'_> {
 
     /// Operand `i` itself as output `o`, to be overwritten: where nobody else holds its buffer and it has the
     /// output's dtype and size.
+    #[inline]
     pub fn reuse(&mut self, i: usize, o: usize) -> Option<Tensor> {
         let (dtype, shape) = self.outputs.get(o)?;
         let elements: usize = shape.iter().product();
@@ -148,23 +156,26 @@ impl Call<'_> {
         if tensor.shape() == shape.as_slice() {
             Some(tensor)
         } else {
-            tensor.reshape(shape)
+            tensor.into_shape(shape)
         }
     }
 }
 
 /// The elements of a tensor that was just allocated or is held alone.
+#[inline]
 pub(crate) fn write<T: Element>(t: &mut Tensor) -> Result<&mut [T], KernelFailure> {
     t.as_mut_slice()
         .ok_or_else(|| Error::internal("an output's buffer is shared or of another dtype").into())
 }
 
 /// The result of an op with one output.
+#[inline]
 pub(crate) fn one(t: Tensor) -> Result<Outputs, KernelFailure> {
     Ok(smallvec![t])
 }
 
 /// A tensor's elements with their shape.
+#[inline]
 pub(crate) fn operand<T: Element>(t: &Tensor) -> Result<Operand<'_, T>, KernelFailure> {
     Ok(Operand::new(t.as_slice()?, t.shape()))
 }

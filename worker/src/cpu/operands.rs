@@ -33,6 +33,7 @@ pub const MOST_SLOTS: usize = 1 << 30;
 
 impl Slot {
     /// Numbers must be below [`MOST_SLOTS`].
+    #[inline]
     pub fn new(place: Place) -> Slot {
         Slot(match place {
             Place::Nothing => NOTHING,
@@ -43,6 +44,7 @@ impl Slot {
     }
 
     /// What it says.
+    #[inline]
     pub fn place(self) -> Place {
         let i = self.0 & !KIND;
         match self.0 & KIND {
@@ -64,6 +66,7 @@ pub struct Operands<'a> {
 
 impl<'a> Operands<'a> {
     /// Operands that lie at `slots`.
+    #[inline]
     pub fn at(
         slots: &'a [Slot],
         registers: &'a mut [Register],
@@ -78,6 +81,7 @@ impl<'a> Operands<'a> {
     }
 
     /// Operands that are handed over.
+    #[inline]
     pub fn given(all: &'a mut [Register]) -> Operands<'a> {
         Operands {
             registers: all,
@@ -87,6 +91,7 @@ impl<'a> Operands<'a> {
     }
 
     /// Number of operands, of those left out too.
+    #[inline]
     pub fn len(&self) -> usize {
         self.slots.map_or(self.registers.len(), <[Slot]>::len)
     }
@@ -96,6 +101,7 @@ impl<'a> Operands<'a> {
         self.len() == 0
     }
 
+    #[inline]
     fn place(&self, i: usize) -> Place {
         match self.slots {
             Some(slots) => slots.get(i).map_or(Place::Nothing, |s| s.place()),
@@ -105,6 +111,7 @@ impl<'a> Operands<'a> {
     }
 
     /// Operand `i`; `None` where it was left out or taken.
+    #[inline]
     pub fn get(&self, i: usize) -> Option<&Tensor> {
         match self.place(i) {
             Place::Nothing => None,
@@ -119,6 +126,7 @@ impl<'a> Operands<'a> {
     }
 
     /// Operand `i`, handed over: alone on its buffer where nobody else uses it.
+    #[inline]
     pub fn take(&mut self, i: usize) -> Option<Tensor> {
         match self.place(i) {
             Place::Nothing => None,
@@ -129,6 +137,7 @@ impl<'a> Operands<'a> {
     }
 
     /// Operand `i`, where it may be overwritten: nobody reads it later, and no other tensor shares its buffer.
+    #[inline]
     pub fn own(&self, i: usize) -> Option<&Tensor> {
         match self.place(i) {
             Place::Last(_) => self.get(i).filter(|t| t.is_unique()),

@@ -11,7 +11,7 @@ use convoke_rendezvous::Peer;
 
 use super::Executor;
 use super::run::{After, Phase};
-use crate::cpu::{Operands, Outputs};
+use crate::cpu::Operands;
 use crate::eager::{Session, Settled};
 use crate::installed::{declared, site};
 
@@ -155,7 +155,7 @@ impl Executor {
     }
 
     /// Fills a handle; what says that it has.
-    pub(super) fn fill(&self, n: u64, node: u32, inputs: &Operands<'_>) -> Result<Outputs, Error> {
+    pub(super) fn fill(&self, n: u64, node: u32, inputs: &Operands<'_>) -> Result<Tensor, Error> {
         let tensor = inputs.get(0);
         let tensor = tensor.ok_or_else(|| Error::internal("a handle without its tensor"))?;
         let node = &self.installed.nodes()[node as usize];
@@ -182,6 +182,6 @@ impl Executor {
             }
         };
         session.fill(id, kept)?;
-        Ok(Outputs::from_iter([Tensor::zeros(DType::U8, &[0])?]))
+        Ok(Tensor::zeros(DType::U8, &[0])?)
     }
 }

@@ -14,15 +14,15 @@ use crate::cpu::{Kernel, KernelFailure, Launch, Operands, Outputs, Place, Regist
 /// Signatures of operands, for errors.
 type Given = SmallVec<[Option<(DType, Shape)>; 2]>;
 
-/// What became of a launch: its outputs, a failure, or a panic.
-type Launched = Result<Result<Outputs, KernelFailure>, Box<dyn Any + Send>>;
+/// What became of a launch: a failure, or a panic.
+type Launched = Result<Result<(), KernelFailure>, Box<dyn Any + Send>>;
 
-/// The outputs, of which there are to be at least `results`. `Err(None)`: cancelled.
-fn outcome(launched: Launched, results: usize) -> Result<Outputs, Option<Error>> {
-    Err(Some(match launched {
-        Ok(Ok(outputs)) if outputs.len() >= results => return Ok(outputs),
-        Ok(Ok(_)) => Error::internal("a kernel left results out"),
-        Ok(Err(KernelFailure::Cancelled)) => return Err(None),
+/// Why a launch that did not give all its results failed; `None`: it was cancelled.
+#[cold]
+fn failure(launched: Launched) -> Option<Error> {
+    Some(match launched {
+        Ok(Ok(())) => Error::internal("a kernel left results out"),
+        Ok(Err(KernelFailure::Cancelled)) => return None,
         Ok(Err(KernelFailure::Error(e))) => e,
         Err(panic) => {
             let why = panic
@@ -32,7 +32,7 @@ fn outcome(launched: Launched, results: usize) -> Result<Outputs, Option<Error>>
                 .unwrap_or_else(|| "no message".into());
             Error::new(Code::KernelPanicked, format!("the kernel panicked: {why}"))
         }
-    }))
+    })
 }
 
 impl Engine {
@@ -51,15 +51,19 @@ impl Engine {
             .iter()
             .map(|t| t.map(|t| (t.dtype(), t.shape().into())))
             .collect();
+        let mut made = Outputs::new();
         let launched = catch_unwind(AssertUnwindSafe(|| {
             self.compute.launching(name);
-            kernel.launch(launch)
+            made = kernel.launch(launch)?;
+            Ok(())
         }));
-        outcome(launched, results).map_err(|e| {
-            let signature = |(d, s): &(DType, Shape)| format!("{d}{:?}", s.as_slice());
-            let operands = operands.iter().flatten().map(signature).collect();
-            Some(self.placed(e?, site(), operands))
-        })
+        if matches!(launched, Ok(Ok(()))) && made.len() >= results {
+            return Ok(made);
+        }
+        let error = failure(launched).ok_or(None)?;
+        let signature = |(d, s): &(DType, Shape)| format!("{d}{:?}", s.as_slice());
+        let operands = operands.iter().flatten().map(signature).collect();
+        Err(Some(self.placed(error, site(), operands)))
     }
 
     fn placed(&self, error: Error, site: Site, operands: Vec<String>) -> Error {
@@ -84,14 +88,15 @@ impl Engine {
 }
 
 impl Executor {
-    /// Runs one instruction's kernel. `Err(None)`: cancelled.
+    /// Runs one instruction's kernel, whose results are put into `made`. `Err(None)`: cancelled.
     pub(super) fn launch(
         &self,
         n: u64,
         i: u32,
         registers: &mut [Register],
         exec: Exec<'_>,
-    ) -> Result<Outputs, Option<Error>> {
+        made: &mut Outputs,
+    ) -> Result<(), Option<Error>> {
         let (engine, x) = (&*self.engine, &*self.installed);
         let code = &x.code;
         let name = |node: &u32| &*x.nodes()[*node as usize].name;
@@ -102,15 +107,21 @@ impl Executor {
                 let members = code.members(i).iter();
                 members.for_each(|m| engine.compute.launching(name(m)));
             }
-            code.kernel(i).launch(Launch {
+            *made = code.kernel(i).launch(Launch {
                 inputs: Operands::at(code.operands(i), registers, &code.constants),
                 sizes: code.sizes(i),
                 exec,
                 pool: &self.pool,
-            })
+            })?;
+            Ok(())
         }));
         drop(noted);
-        outcome(launched, code.results(i).len()).map_err(|e| Some(self.failed(n, i, registers, e?)))
+        if matches!(launched, Ok(Ok(()))) && made.len() >= code.results(i).len() {
+            return Ok(());
+        }
+        made.clear();
+        let error = failure(launched).ok_or(None)?;
+        Err(Some(self.failed(n, i, registers, error)))
     }
 
     /// A kernel's failure, with its place and what it was given.

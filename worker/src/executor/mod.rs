@@ -430,7 +430,7 @@ impl Executor {
             Some(pool) if !self.brief => Exec::pooled(pool, &flag),
             _ => Exec::single(&flag),
         };
-        let mut after = After::default();
+        let (mut after, mut made) = (After::default(), Outputs::new());
         loop {
             if flow.is_idle() || slice == 0 || entry.stirred.load(Ordering::Acquire) {
                 let mut run = entry.lock();
@@ -462,23 +462,25 @@ impl Executor {
             let instr = code.instr(i);
             entry.node.store(instr.node, Ordering::Relaxed);
             let launched = match instr.does {
-                Does::Kernel => self.launch(n, i, &mut flow.registers, exec),
+                Does::Kernel => self.launch(n, i, &mut flow.registers, exec, &mut made),
                 Does::Handle(op) => {
                     let slots = code.operands(i);
                     let operands = Operands::at(slots, &mut flow.registers, &code.constants);
-                    let made = match op {
+                    let done = match op {
                         HandleOp::Lend { donate } => {
                             self.lend(n, instr.node, &operands, donate);
-                            Ok(Outputs::new())
+                            Ok(())
                         }
-                        HandleOp::Fill => self.fill(n, instr.node, &operands),
+                        HandleOp::Fill => self
+                            .fill(n, instr.node, &operands)
+                            .map(|filled| made.push(filled)),
                     };
-                    made.map_err(|e| Some(e.at(self.site_of(instr.node))))
+                    done.map_err(|e| Some(e.at(self.site_of(instr.node))))
                 }
             };
             match launched {
-                Ok(outputs) => {
-                    flow.ended(code, i, outputs, &mut after);
+                Ok(()) => {
+                    flow.ended(code, i, &mut made, &mut after);
                     if after.sends.is_empty() {
                         continue;
                     }

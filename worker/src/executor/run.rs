@@ -22,7 +22,7 @@ use convoke_common::mutant;
 use tokio_util::sync::CancellationToken;
 
 use crate::code::{Lowered, NONE};
-use crate::cpu::Register;
+use crate::cpu::{Outputs, Register};
 use crate::installed::Installed;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -147,11 +147,13 @@ impl Flow {
     }
 
     /// Whether nothing can run now.
+    #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.at == self.end && self.ready.is_empty()
     }
 
     /// The instruction to run now.
+    #[inline]
     pub(super) fn next(&mut self, code: &Lowered) -> Option<u32> {
         if self.at == self.end || self.woken {
             self.choose(code);
@@ -182,14 +184,9 @@ impl Flow {
         }
     }
 
-    /// An instruction has ended.
-    pub(super) fn ended(
-        &mut self,
-        code: &Lowered,
-        i: u32,
-        outputs: impl IntoIterator<Item = Tensor>,
-        after: &mut After,
-    ) {
+    /// An instruction has ended, and made its results, in their order; none are left of them.
+    #[inline]
+    pub(super) fn ended(&mut self, code: &Lowered, i: u32, made: &mut Outputs, after: &mut After) {
         self.left -= 1;
         for end in code.ends(i) {
             if end.count != NONE {
@@ -202,12 +199,16 @@ impl Flow {
             self.registers[end.register as usize] = None;
         }
         let tells = code.instr(i).tells;
-        for (made, tensor) in code.results(i).iter().zip(outputs) {
+        let results = code.results(i);
+        // What nobody asked for is behind what somebody did.
+        made.truncate(results.len());
+        for result in results.iter().rev() {
+            let Some(tensor) = made.pop() else { continue };
             if tells {
-                self.tell(code, made.value, &tensor, after);
+                self.tell(code, result.value, &tensor, after);
             }
-            if made.register != NONE {
-                self.registers[made.register as usize] = Some(tensor);
+            if result.register != NONE {
+                self.registers[result.register as usize] = Some(tensor);
             }
         }
     }

@@ -16,10 +16,11 @@ pub(super) fn find(spec: &Spec<'_>) -> Found {
         if x.shape() == call.out_shape(0) {
             return one(x);
         }
-        let y = x.reshape(call.out_shape(0));
+        let elements = x.elements();
+        let y = x.into_shape(call.out_shape(0));
         y.map(one).unwrap_or_else(|| {
             Err(KernelFailure::values(format!(
-                "{x:?} cannot take the shape {:?}",
+                "{elements} elements cannot take the shape {:?}",
                 call.out_shape(0)
             )))
         })
