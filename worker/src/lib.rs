@@ -1,7 +1,7 @@
 //! The worker: owns devices, and runs its part of leased programs.
 //!
 //! ```text
-//! coordinator ──rpc──> service ──> install (loader, cache, init part) ──> executor ──> cpu
+//! coordinator ──rpc──> service ──> install (loader, cache, init part) ──> code ──> executor ──> cpu
 //! driver, peers ──lanes, streams──> hub ──> lease ──> executor
 //! ```
 //!

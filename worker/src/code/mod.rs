@@ -139,11 +139,6 @@ impl Lowered {
         &self.instrs[i as usize]
     }
 
-    /// Number of instructions.
-    pub fn len(&self) -> usize {
-        self.instrs.len() - 1
-    }
-
     #[inline]
     fn span(&self, i: u32, of: impl Fn(&Instr) -> u32) -> std::ops::Range<usize> {
         let i = i as usize;

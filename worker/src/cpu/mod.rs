@@ -171,33 +171,66 @@ struct Resolved {
     body: Body,
 }
 
-/// Operand sizes and the output sizes that follow from them.
+/// Operands, and the output sizes that follow from them.
 struct Sizes {
-    inputs: SmallVec<[Option<Shape>; 4]>,
+    operands: Decisive,
+    outputs: ConcreteOutputs,
+}
+
+/// What of operands may decide sizes: their shapes, and the values of host operands.
+pub(crate) struct Decisive {
+    shapes: SmallVec<[Option<Shape>; 2]>,
     /// The bytes of the host operands, one after the other.
     host: SmallVec<[u8; 32]>,
-    outputs: ConcreteOutputs,
+}
+
+impl Decisive {
+    /// Of operands, each with whether its value counts.
+    pub fn of<'t>(operands: impl Iterator<Item = (Option<&'t Tensor>, bool)>) -> Decisive {
+        let (mut shapes, mut host) = (SmallVec::new(), SmallVec::new());
+        for (t, is_host) in operands {
+            shapes.push(t.map(|t| t.shape().into()));
+            if let Some(t) = t.filter(|_| is_host) {
+                host.extend_from_slice(t.bytes());
+            }
+        }
+        Decisive { shapes, host }
+    }
+
+    /// Whether these operands have the same.
+    pub fn is_of<'t>(&self, operands: impl Iterator<Item = (Option<&'t Tensor>, bool)>) -> bool {
+        let (mut shapes, mut host) = (self.shapes.iter(), &self.host[..]);
+        for (t, is_host) in operands {
+            match (shapes.next(), t) {
+                (Some(None), None) => {}
+                (Some(Some(shape)), Some(t)) if shape.as_slice() == t.shape() => {
+                    if !is_host {
+                        continue;
+                    }
+                    match host.split_at_checked(t.byte_len()) {
+                        Some((own, rest)) if own == t.bytes() => host = rest,
+                        _ => return false,
+                    }
+                }
+                _ => return false,
+            }
+        }
+        shapes.next().is_none()
+    }
 }
 
 impl Resolved {
     fn outputs(&self, inputs: &Operands<'_>) -> Result<ConcreteOutputs, OpError> {
+        let given = || inputs.iter().zip(self.host.iter().copied());
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sizes) = &*last
-            && sizes.describe(inputs, &self.host)
+            && sizes.operands.is_of(given())
         {
             return Ok(sizes.outputs.clone());
         }
         let outputs = self.infer_from(inputs)?;
-        let mut host = SmallVec::new();
-        for (t, is_host) in inputs.iter().zip(&self.host) {
-            if let Some(t) = t.filter(|_| *is_host) {
-                host.extend_from_slice(t.bytes());
-            }
-        }
-        let shape = |t: Option<&Tensor>| t.map(|t| Shape::from(t.shape()));
         *last = Some(Sizes {
-            inputs: inputs.iter().map(shape).collect(),
-            host,
+            operands: Decisive::of(given()),
             outputs: outputs.clone(),
         });
         Ok(outputs)
@@ -225,34 +258,6 @@ impl Resolved {
             check_strides(shape)?;
         }
         Ok(outputs)
-    }
-}
-
-impl Sizes {
-    fn describe(&self, inputs: &Operands<'_>, host: &[bool]) -> bool {
-        let mut seen = self.host.as_slice();
-        inputs.len() == self.inputs.len()
-            && self
-                .inputs
-                .iter()
-                .zip(inputs.iter())
-                .zip(host)
-                .all(|((shape, t), host)| match (shape, t) {
-                    (None, None) => true,
-                    (Some(shape), Some(t)) if shape.as_slice() == t.shape() => {
-                        if !*host {
-                            return true;
-                        }
-                        match seen.split_at_checked(t.byte_len()) {
-                            Some((own, rest)) if own == t.bytes() => {
-                                seen = rest;
-                                true
-                            }
-                            _ => false,
-                        }
-                    }
-                    _ => false,
-                })
     }
 }
 

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use convoke_common::Tensor;
 use convoke_common::graph::{Attrs, TensorType};
-use convoke_common::ops::{self, ConcreteOperand, Memory, OpDef};
+use convoke_common::ops::{self, ConcreteOperand, ConcreteOutputs, Memory, OpDef};
 use convoke_rendezvous::eager::wire::Definition;
 use smallvec::SmallVec;
 
-use crate::cpu::{self, Inputs, Kernel};
+use crate::cpu::{self, Decisive, Inputs, Kernel};
 
 /// What one core does at least, in operations and in bytes per nanosecond: it is only decided by it where a kernel runs.
 const FLOPS: f64 = 2.0;
@@ -29,8 +29,19 @@ pub(super) struct Prepared {
     pub outputs: usize,
     pub report: bool,
     pub origin: u32,
-    /// Shapes of operands last seen, with the values of those in host memory, and what they take.
-    last: Mutex<(u64, Duration)>,
+    /// Whether any operand is one of host memory.
+    has_host: bool,
+    /// For the operands last seen: in the steady state they do not change.
+    last: Mutex<Option<Arc<Seen>>>,
+}
+
+/// What follows from operands' shapes, and the values of those in host memory.
+pub(super) struct Seen {
+    operands: Decisive,
+    /// What the kernel is predicted to take on one thread; a long time where that cannot be said.
+    pub predicted: Duration,
+    /// Dtypes and shapes of the results, where they are known before.
+    pub sizes: Option<ConcreteOutputs>,
 }
 
 impl Prepared {
@@ -45,6 +56,7 @@ impl Prepared {
             return Err(ops::OpError::shape(reason));
         }
         Ok(Prepared {
+            has_host: op.operands.iter().any(|o| o.memory == Memory::Host),
             kernel: cpu::resolve(op.name, &d.attrs, &d.operands, outputs)?,
             op,
             attrs: d.attrs,
@@ -52,35 +64,50 @@ impl Prepared {
             outputs,
             report: d.report,
             origin: d.origin,
-            last: Mutex::new((0, Duration::ZERO)),
+            last: Mutex::default(),
         })
     }
 
-    /// What the kernel is predicted to take on one thread; a long time where that cannot be said.
-    pub fn predicted(&self, inputs: &Inputs) -> Duration {
-        let mut shapes = 0xcbf2_9ce4_8422_2325u64;
-        let mut mix = |n: u64| shapes = (shapes ^ n).wrapping_mul(0x0100_0000_01b3);
-        for (i, t) in inputs.iter().enumerate() {
-            let Some(t) = t else { continue };
-            t.shape().iter().for_each(|d| mix(*d as u64));
-            mix(t.shape().len() as u64 + (1 << 32));
-            // They may decide sizes.
-            if self.in_host_memory(i) && t.elements() <= MOST_HOST {
-                t.bytes().chunks(8).for_each(|c| {
-                    let mut word = [0; 8];
-                    word[..c.len()].copy_from_slice(c);
-                    mix(u64::from_le_bytes(word));
-                });
-            }
-        }
+    /// What is known of a run with these operands.
+    pub fn seen(&self, inputs: &Inputs) -> Arc<Seen> {
+        let given = || {
+            let all = inputs.iter().map(Option::as_ref).enumerate();
+            all.map(|(i, t)| (t, t.is_some_and(|t| self.decides(i, t))))
+        };
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.0 != shapes {
-            // Nobody can say of a custom op how long it takes.
-            let known = !ops::is_custom(self.op.name);
-            let predicted = known.then(|| self.predict(inputs)).flatten();
-            *last = (shapes, predicted.unwrap_or(Duration::MAX));
+        if let Some(seen) = &*last
+            && seen.operands.is_of(given())
+        {
+            return seen.clone();
         }
-        last.1
+        // Nobody can say of a custom op how long it takes.
+        let known = !ops::is_custom(self.op.name);
+        let predicted = known.then(|| self.predict(inputs)).flatten();
+        let new = Arc::new(Seen {
+            operands: Decisive::of(given()),
+            predicted: predicted.unwrap_or(Duration::MAX),
+            sizes: self.kernel.sizes(&self.concrete(inputs)),
+        });
+        *last = Some(new.clone());
+        new
+    }
+
+    /// Whether an operand's value may decide sizes, and is looked at.
+    fn decides(&self, operand: usize, t: &Tensor) -> bool {
+        self.has_host && t.elements() <= MOST_HOST && self.in_host_memory(operand)
+    }
+
+    /// The operands as rules look at them. Of large ones in host memory nothing but the shape is known.
+    fn concrete<'t>(&self, inputs: &'t Inputs) -> SmallVec<[Option<ConcreteOperand<'t>>; 8]> {
+        let operand = |(i, t): (usize, &'t Option<Tensor>)| {
+            let t = t.as_ref()?;
+            Some(ConcreteOperand {
+                dtype: t.dtype(),
+                shape: t.shape(),
+                host: self.decides(i, t).then_some(t),
+            })
+        };
+        inputs.iter().enumerate().map(operand).collect()
     }
 
     fn in_host_memory(&self, operand: usize) -> bool {
@@ -94,17 +121,7 @@ impl Prepared {
         if self.attrs.functions().next().is_some() {
             return None;
         }
-        let host = |t: &Tensor| t.elements() <= MOST_HOST;
-        let operands: SmallVec<[Option<ConcreteOperand<'_>>; 8]> = inputs
-            .iter()
-            .map(|t| {
-                t.as_ref().map(|t| ConcreteOperand {
-                    dtype: t.dtype(),
-                    shape: t.shape(),
-                    host: host(t).then_some(t),
-                })
-            })
-            .collect();
+        let operands = self.concrete(inputs);
         let outputs = ops::infer_concrete(self.op, &self.attrs, &operands, self.outputs).ok()?;
         let fixed = |dtype, shape: &[usize]| TensorType::fixed(dtype, shape);
         let given: Vec<_> = inputs

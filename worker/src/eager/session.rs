@@ -36,7 +36,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::peers::Named;
 use super::core::{Core, Id, Run, Then};
-use super::prepared::Prepared;
+use super::prepared::{Prepared, Seen};
 use crate::cpu::{Launch, Operands, Outputs};
 use crate::executor::Engine;
 use crate::node::Node;
@@ -322,7 +322,8 @@ impl Session {
     fn run_brief(&self, state: &mut State, left: &mut Duration) {
         let wake = self.engine.compute.wake();
         while let Some(run) = state.core.peek_ready() {
-            let predicted = run.prepared.predicted(&run.inputs);
+            let seen = run.prepared.seen(&run.inputs);
+            let predicted = seen.predicted;
             if predicted > wake || predicted > *left {
                 return;
             }
@@ -332,7 +333,7 @@ impl Session {
             };
             let (first, prepared) = (run.first, run.prepared.clone());
             let origin = state.origins.get(&prepared.origin).cloned();
-            let result = self.launch(run, origin, true);
+            let result = self.launch(run, origin, true, &seen);
             state.core.finished(first, &prepared, result);
         }
     }
@@ -396,10 +397,11 @@ impl Session {
                 break;
             };
             let (first, prepared) = (run.first, run.prepared.clone());
-            let brief = prepared.predicted(&run.inputs) <= self.engine.compute.wake();
+            let seen = prepared.seen(&run.inputs);
+            let brief = seen.predicted <= self.engine.compute.wake();
             let origin = state.origins.get(&prepared.origin).cloned();
             drop(state);
-            let result = self.launch(run, origin, brief);
+            let result = self.launch(run, origin, brief, &seen);
             let mut state = self.state();
             state.core.finished(first, &prepared, result);
             self.settle(state);
@@ -413,7 +415,13 @@ impl Session {
         self.engine.gate.quiesced();
     }
 
-    fn launch(&self, mut run: Run, origin: Option<Arc<str>>, brief: bool) -> Result<Outputs> {
+    fn launch(
+        &self,
+        mut run: Run,
+        origin: Option<Arc<str>>,
+        brief: bool,
+        seen: &Seen,
+    ) -> Result<Outputs> {
         if let Some(refusal) = self.engine.gate.refusal() {
             return Err(refusal.clone());
         }
@@ -426,7 +434,7 @@ impl Session {
         let _noted = self.engine.note(&FunctionId::default(), place);
         let launch = Launch {
             inputs: Operands::given(&mut run.inputs),
-            sizes: None,
+            sizes: seen.sizes.as_ref(),
             exec,
             pool: &self.pool,
         };

@@ -64,10 +64,12 @@ enum Along<'a, T> {
 }
 
 /// What an input is to the whole output.
+#[derive(Clone, Copy)]
 enum Input<'a, T> {
     One(&'a [T]),
     Dense(&'a [T]),
-    Walked(Walk<1>, &'a [T]),
+    /// Broadcast, along the walk of this number.
+    Walked(usize, &'a [T]),
 }
 
 /// The tiles, then gathered inputs.
@@ -124,15 +126,15 @@ fn chain_any<T: Float>(
 ) -> Result {
     assert_eq!(y.len(), count(shape), "result of shape {shape:?}");
     assert!(operands.len() <= MOST_INPUTS, "inputs of a chain");
-    let mut inputs: [Input<'_, T>; MOST_INPUTS] = std::array::from_fn(|_| Input::One(&[]));
-    let mut gathered = 0;
+    let mut inputs: [Input<'_, T>; MOST_INPUTS] = [Input::One(&[]); MOST_INPUTS];
+    let mut walks = Vec::new();
     for (input, x) in inputs.iter_mut().zip(operands) {
         *input = match x.data {
             [_] => Input::One(x.data),
             _ if x.data.len() == y.len() => Input::Dense(x.data),
             _ => {
-                gathered += 1;
-                Input::Walked(Walk::broadcast(shape, [x.shape])?, x.data)
+                walks.push(Walk::broadcast(shape, [x.shape])?);
+                Input::Walked(walks.len() - 1, x.data)
             }
         };
     }
@@ -140,7 +142,7 @@ fn chain_any<T: Float>(
     let further = stages.iter().map(|s| usize::from(s.to)).max().unwrap_or(0);
     tiles(exec, y, 1, GRAIN, |range, part| {
         let len = part.len().min(TILE);
-        let mut scratch = vec![T::ZERO; (further + gathered) * len];
+        let mut scratch = vec![T::ZERO; (further + walks.len()) * len];
         for (i, y) in part.chunks_mut(TILE).enumerate() {
             let start = range.start + i * TILE;
             let len = y.len();
@@ -158,7 +160,7 @@ fn chain_any<T: Float>(
                     Input::Dense(x) => Along::Dense(&x[start..start + len]),
                     Input::Walked(walk, x) => {
                         let Some(room) = room.next() else { return };
-                        gather(walk, start, x, room);
+                        gather(&walks[*walk], start, x, room);
                         buffers.0[next] = room;
                         next += 1;
                         Along::Buffer(next - 1)

@@ -1,9 +1,9 @@
 //! Brief ops of a client in this process, on its own thread: the same kernels, memory and refusals, but no handle.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use convoke_common::error::Site;
 use convoke_common::graph::Attrs;
 use convoke_common::{DType, Tensor, ops};
 use convoke_kernels::Exec;
@@ -72,23 +72,24 @@ impl DirectOp for Op {
     fn run(&self, mut inputs: Inputs) -> Option<Outputs> {
         let session = self.session.upgrade()?;
         let (engine, prepared) = (&session.engine, &self.prepared);
-        if !session.serves() || prepared.predicted(&inputs) > engine.compute.wake() {
+        if !session.serves() {
             return None;
         }
-        let launch = Launch {
-            inputs: Operands::given(&mut inputs),
-            sizes: None,
-            exec: Exec::single(&session.ended),
-            pool: &session.pool,
-        };
+        let seen = prepared.seen(&inputs);
+        if seen.predicted > engine.compute.wake() {
+            return None;
+        }
         // A failure is one of the op that is issued then, which fails the same way.
-        let run = engine.launch(
-            &*prepared.kernel,
-            prepared.op.name,
-            prepared.outputs,
-            launch,
-            Site::default,
-        );
-        run.ok()
+        let run = catch_unwind(AssertUnwindSafe(|| {
+            engine.compute.launching(prepared.op.name);
+            prepared.kernel.launch(Launch {
+                inputs: Operands::given(&mut inputs),
+                sizes: seen.sizes.as_ref(),
+                exec: Exec::single(&session.ended),
+                pool: &session.pool,
+            })
+        }));
+        let made = run.ok()?.ok()?;
+        (made.len() >= prepared.outputs).then_some(made)
     }
 }
