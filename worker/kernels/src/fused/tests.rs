@@ -1,5 +1,5 @@
 use super::*;
-use crate::binary::arith;
+use crate::binary::{arith, arith_inplace};
 use crate::element::{bf16, f16};
 use crate::testing::{bits, check_stops, each_exec, exec, random};
 use crate::unary::float;
@@ -147,4 +147,49 @@ fn constant_exponents_are_those_of_the_single_function() {
 fn a_long_chain_looks_at_the_flag() {
     let stages = vec![unary(FloatUnary::Neg, T(0), 0); 10_000];
     check_stops(|exec| chain(exec, &stages, &[], &mut [1f32; 3], &[3]));
+}
+
+#[test]
+fn not_even_a_nan_depends_on_the_loop() {
+    use Arith::{Add, Div, Max, Min, Mul, PRelu, Sub};
+    let nans = [0x7fc0_0000, 0xffc0_0000, 0x7fc0_0123, 0xffc0_0456].map(f32::from_bits);
+    let values = [&nans[..], &[1., -0.]].concat();
+    let raw = |y: &[f32]| -> Vec<u32> { y.iter().map(|x| x.to_bits()).collect() };
+    let negated = [
+        unary(FloatUnary::Neg, I(0), 0),
+        unary(FloatUnary::Neg, T(0), 0),
+    ];
+    for op in [Add, Sub, Mul, Div, PRelu, Min, Max] {
+        for (x, y) in values
+            .iter()
+            .flat_map(|x| values.iter().map(move |y| (*x, *y)))
+        {
+            // Rows of 21, with the same all along: dense, one a row, one for all.
+            let shape = [2, 21];
+            let sizes: [&[usize]; 3] = [&shape, &[2, 1], &[1]];
+            let data = |value: f32| sizes.map(|s| vec![value; count(s)]);
+            let (left, right) = (data(x), data(y));
+            let mut all: Vec<Vec<u32>> = vec![];
+            for (a, b) in (0..9).map(|i| (i / 3, i % 3)) {
+                let both = [
+                    Operand::new(&left[a], sizes[a]),
+                    Operand::new(&right[b], sizes[b]),
+                ];
+                let mut y = vec![0.; 42];
+                arith(&exec(), op, both[0], both[1], &mut y, &shape).unwrap();
+                all.push(raw(&y));
+                let long = [&negated[..], &[binary(op, T(0), I(1), 0)]].concat();
+                for stages in [&[binary(op, I(0), I(1), 0)][..], &long] {
+                    chain(&exec(), stages, &both, &mut y, &shape).unwrap();
+                    all.push(raw(&y));
+                }
+                if a == 0 {
+                    y.copy_from_slice(&left[0]);
+                    arith_inplace(&exec(), op, &mut y, &shape, both[1]).unwrap();
+                    all.push(raw(&y));
+                }
+            }
+            assert!(all.iter().all(|y| *y == all[0]), "{op:?} {x:?} {y:?}");
+        }
+    }
 }
