@@ -164,7 +164,12 @@ impl Worker {
         world.spawn(tasks.track_future(async move {
             // The base reservation lives as long as the worker.
             let _base = base;
-            let _ = stopped.run_until_cancelled(session.run(told)).await;
+            tokio::select! {
+                biased;
+                // First, so that its own end is not taken for a loss of the coordinator.
+                () = stopped.cancelled() => {}
+                () = session.run(told) => {}
+            }
         }));
         world.spawn(tasks.track_future(accept::run(node.clone(), stop.clone())));
         let (stopped, watching) = (stop.clone(), node.clone());
