@@ -178,7 +178,7 @@ impl Cluster {
         }
         let session = self.session.clone();
         let told = self.net.run(async move {
-            session.told().await;
+            session.wait_closed().await;
             Ok(())
         });
         // An error means that the thread is gone.

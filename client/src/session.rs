@@ -215,14 +215,14 @@ impl Session {
         });
     }
 
-    /// Closes every connection; see [`Session::told`].
+    /// Closes every connection; see [`Session::wait_closed`].
     pub(crate) fn close(&self) {
         self.coordinator.close();
         self.endpoint.close(0u32.into(), b"client leaving");
     }
 
     /// Waits until closed connections have told their peers. Those that do not hear it learn by their idle timeout.
-    pub(crate) async fn told(&self) {
+    pub(crate) async fn wait_closed(&self) {
         let idle = self.endpoint.wait_idle();
         tokio::time::timeout(Duration::from_secs(1), idle)
             .await

@@ -48,13 +48,11 @@ pub struct Installed {
     pub program: Arc<Program>,
     /// The step part, lowered.
     pub code: Lowered,
-    /// Values that outlive steps: literals and init results.
-    pub constants: Vec<Option<Tensor>>,
     /// What a step is predicted to take. Unknown where a size is dynamic, since the prediction counts what it
     /// does not know as nothing, and of a program with custom ops.
     pub predicted: Option<Duration>,
-    /// Values that a step needs from the constants.
-    pub constant_sends: Vec<u32>,
+    /// Sends of values that outlive steps, which every step begins with.
+    pub constant_sends: Vec<(u32, Tensor)>,
 }
 
 /// Where a node stands, for errors.
@@ -95,11 +93,9 @@ impl Installed {
             .iter()
             .map(|n| kernel(&program, n))
             .collect::<Result<_>>()?;
-        let is_constant = |v: u32| constants[v as usize].is_some();
         let sends = program.sends.iter().enumerate();
         let constant_sends = sends
-            .filter(|(_, s)| is_constant(s.value))
-            .map(|(i, _)| i as u32)
+            .filter_map(|(i, s)| Some((i as u32, constants[s.value as usize].clone()?)))
             .collect();
         let cost = steps.iter().try_fold(0u64, |sum, n| {
             // A loop takes as long as its data says.
@@ -115,7 +111,6 @@ impl Installed {
                 .filter(|_| known && dims.all(|d| d.as_const().is_some()))
                 .map(Duration::from_nanos),
             code: Lowered::new(&program, &constants, &kernels)?,
-            constants,
             constant_sends,
             program,
         })

@@ -6,7 +6,7 @@ use convoke_common::ops::ConcreteOutputs;
 use convoke_common::program::NO_OPERAND;
 
 use super::graph::{Graph, SameKernel, Unit};
-use super::{Does, End, Instr, Lowered, Made, NONE, Region};
+use super::{End, Instr, InstrKind, Lowered, Made, NONE, Region};
 use crate::cpu::{Place, Slot};
 use crate::installed::Csr;
 
@@ -162,7 +162,7 @@ impl Writer<'_> {
     }
 
     /// Where what belongs to a unit begins; none ends the last one.
-    fn begin_instr(&mut self, unit: Option<&Unit>, tells: bool) {
+    fn begin_instr(&mut self, unit: Option<&Unit>, crosses: bool) {
         let kernel = unit.map_or(NONE, |u| self.kernel(u));
         let sizes = unit.and_then(|u| u.sizes.as_ref());
         let sizes = sizes.map_or(NONE, |s| {
@@ -181,8 +181,8 @@ impl Writer<'_> {
             results: c.results.len() as u32,
             ends: c.ends.len() as u32,
             members: c.members.len() as u32,
-            does: unit.map_or(Does::Kernel, |u| u.does),
-            tells,
+            kind: unit.map_or(InstrKind::Kernel, |u| u.kind),
+            crosses,
         });
     }
 
@@ -205,8 +205,8 @@ impl Writer<'_> {
     fn unit(&mut self, at: u32, unit: Unit, free: &mut Vec<u32>) {
         let heard =
             |v: &u32| !self.code.waits.row(*v).is_empty() || !self.code.sends.row(*v).is_empty();
-        let tells = unit.results.iter().any(heard);
-        self.begin_instr(Some(&unit), tells);
+        let crosses = unit.results.iter().any(heard);
+        self.begin_instr(Some(&unit), crosses);
         let read = unit.operands.iter().filter(|v| **v != NO_OPERAND);
         read.for_each(|v| self.reads[*v as usize] += 1);
         for v in &unit.operands {

@@ -5,12 +5,12 @@
 
 use std::collections::{BTreeSet, BinaryHeap};
 
-use crate::cpu::chain::{MOST_INPUTS, Part};
+use crate::cpu::chain::{Elementwise, MOST_INPUTS};
 
 /// What fusion looks at of a node.
 pub(super) struct Candidate {
     /// Its function; none where it is not one of single elements.
-    pub part: Option<Part>,
+    pub elementwise: Option<Elementwise>,
     /// Its operands, all of which are there.
     pub inputs: Vec<u32>,
     /// Its only result.
@@ -37,7 +37,7 @@ pub(super) fn groups(graph: &impl Graph, len: usize) -> Vec<Vec<usize>> {
     let mut taken = vec![false; len];
     let mut groups = Vec::new();
     for root in (0..len).rev() {
-        if taken[root] || graph.node(root).part.is_none() {
+        if taken[root] || graph.node(root).elementwise.is_none() {
             continue;
         }
         let group = grown(graph, root, &taken);
@@ -66,7 +66,8 @@ fn grown(graph: &impl Graph, root: usize, taken: &[bool]) -> Vec<usize> {
             let Some(made) = graph.made_at(*v) else {
                 continue;
             };
-            let fits = !taken[made] && graph.node(made).part.is_some() && graph.alike(*v, value);
+            let fits =
+                !taken[made] && graph.node(made).elementwise.is_some() && graph.alike(*v, value);
             match fits {
                 true => candidates.push(made),
                 false => latest = latest.max(Some(made)),
@@ -131,7 +132,7 @@ mod tests {
     /// `other`: nodes that are not of single elements; `odd`: values of another shape.
     fn check(inputs: &[&[u32]], other: &[usize], sent: &[u32], odd: &[u32], want: &[&[usize]]) {
         let node = |(i, inputs): (usize, &&[u32])| Candidate {
-            part: (!other.contains(&i)).then_some(Part::Unary(FloatUnary::Neg)),
+            elementwise: (!other.contains(&i)).then_some(Elementwise::Unary(FloatUnary::Neg)),
             inputs: inputs.to_vec(),
             output: i as u32,
         };
@@ -164,7 +165,7 @@ mod tests {
 
     #[test]
     fn nothing_is_kept_longer() {
-        // 1 is no part and comes after 0, which therefore stays outside.
+        // 1 is not elementwise and comes after 0, which therefore stays outside.
         check(
             &[&[100], &[101], &[0, 1], &[2]],
             &[1],

@@ -8,7 +8,7 @@ use convoke_common::program::{NO_OPERAND, Program, ProgramNode};
 use convoke_common::rpc_transport::codec;
 use convoke_common::{DType, Shape, Tensor};
 
-use super::Does;
+use super::InstrKind;
 use super::fusion::{self, Candidate};
 use super::regions::{SetId, Sets};
 use super::schedule;
@@ -25,7 +25,7 @@ pub(super) struct Unit {
     pub results: Vec<u32>,
     pub kernel: Arc<dyn Kernel>,
     pub sizes: Option<ConcreteOutputs>,
-    pub does: Does,
+    pub kind: InstrKind,
     pub priority: u64,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Graph<'a> {
     pub program: &'a Program,
     pub constants: &'a [Option<Tensor>],
     pub nodes: &'a [ProgramNode],
-    does: Vec<Does>,
+    kind: Vec<InstrKind>,
     /// Reads of each value by nodes, and sends of it.
     uses: Vec<u32>,
     /// By value, the dtype and shape where they never change.
@@ -57,10 +57,10 @@ impl<'a> Graph<'a> {
         let read = read.filter(|v| **v != NO_OPERAND).copied();
         let sent = program.sends.iter().map(|s| s.value);
         read.chain(sent).for_each(|v| uses[v as usize] += 1);
-        let does = |n| HandleOp::of(n).map_or(Does::Kernel, Does::Handle);
+        let kind = |n| HandleOp::of(n).map_or(InstrKind::Kernel, InstrKind::Handle);
         let fixed = constants.iter();
         Graph {
-            does: nodes.iter().map(does).collect(),
+            kind: nodes.iter().map(kind).collect(),
             fixed: fixed
                 .map(|c| c.as_ref().map(|t| (t.dtype(), t.shape().into())))
                 .collect(),
@@ -78,8 +78,8 @@ impl<'a> Graph<'a> {
     /// Whether a node's result comes later, as tensors of peers do.
     fn lends(&self, node: u32) -> bool {
         matches!(
-            self.does[node as usize],
-            Does::Handle(HandleOp::Lend { .. })
+            self.kind[node as usize],
+            InstrKind::Handle(HandleOp::Lend { .. })
         )
     }
 
@@ -150,7 +150,7 @@ impl<'a> Graph<'a> {
         let mut all: Vec<Option<ConcreteOutputs>> = vec![None; self.nodes.len()];
         for n in order {
             let node = &self.nodes[*n as usize];
-            if self.does[*n as usize] != Does::Kernel {
+            if self.kind[*n as usize] != InstrKind::Kernel {
                 continue;
             }
             let operand = |v: &u32| -> Option<Option<ConcreteOperand<'_>>> {
@@ -220,7 +220,7 @@ impl<'a> Graph<'a> {
             },
             kernel: kernels[n as usize].clone(),
             sizes: sizes[n as usize].take(),
-            does: self.does[n as usize],
+            kind: self.kind[n as usize],
             priority: node.priority,
         }
     }
@@ -237,12 +237,12 @@ impl<'a> Graph<'a> {
                 .iter()
                 .filter_map(|at| {
                     let Candidate {
-                        part,
+                        elementwise,
                         inputs,
                         output,
                     } = &view.candidates[*at];
                     Some(Step {
-                        part: (*part)?,
+                        function: (*elementwise)?,
                         inputs,
                         output: *output,
                     })
@@ -262,7 +262,7 @@ impl<'a> Graph<'a> {
                 results: vec![result],
                 kernel: fused.kernel.into(),
                 sizes,
-                does: Does::Kernel,
+                kind: InstrKind::Kernel,
                 priority,
             });
         }
@@ -304,12 +304,12 @@ impl<'a> View<'a> {
                 attrs: &node.attrs,
                 operands: &operands,
             };
-            let part = match &node.outputs[..] {
-                [_] => chain::part(&spec),
+            let elementwise = match &node.outputs[..] {
+                [_] => chain::elementwise(&spec),
                 _ => None,
             };
             candidates.push(Candidate {
-                part,
+                elementwise,
                 inputs: node.inputs.clone(),
                 output: node.outputs.first().copied().unwrap_or(NO_OPERAND),
             });

@@ -40,7 +40,7 @@ pub const NONE: u32 = u32::MAX;
 
 /// What an instruction does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Does {
+pub enum InstrKind {
     /// Launches its kernel.
     Kernel,
     /// Something about a handle.
@@ -59,9 +59,9 @@ pub struct Instr {
     results: u32,
     ends: u32,
     members: u32,
-    pub does: Does,
+    pub kind: InstrKind,
     /// Whether anything but its own region waits for a result.
-    pub tells: bool,
+    pub crosses: bool,
 }
 
 /// A result.

@@ -128,8 +128,8 @@ fn nodes_that_wait_for_the_same_are_a_region() {
     assert_eq!(code.waits.row(6), [0; 0]);
     assert_eq!(code.sends.row(6), [0]);
     assert_eq!(code.events, 6 + 2);
-    let tells: Vec<bool> = (0..6).map(|i| code.instr(i).tells).collect();
-    assert_eq!(tells, [true, true, true, false, true, true]);
+    let crosses: Vec<bool> = (0..6).map(|i| code.instr(i).crosses).collect();
+    assert_eq!(crosses, [true, true, true, false, true, true]);
 }
 
 #[test]

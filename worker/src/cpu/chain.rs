@@ -18,7 +18,7 @@ use super::{Kernel, KernelFailure, Launch, Operands, Outputs};
 
 /// The function that a node is of its operands' elements.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Part {
+pub enum Elementwise {
     /// Of its only operand.
     Unary(FloatUnary),
     /// Of its first operand and each further one in turn, two at least.
@@ -26,7 +26,7 @@ pub enum Part {
 }
 
 /// What a node does to single elements; `None` where it does something else, or may fail.
-pub fn part(spec: &Spec<'_>) -> Option<Part> {
+pub fn elementwise(spec: &Spec<'_>) -> Option<Elementwise> {
     let dtype = spec.dtype(0).ok()?;
     let alike = spec.operands.iter().all(|d| *d == Some(dtype));
     if !dtype.is_float() || !alike {
@@ -34,15 +34,15 @@ pub fn part(spec: &Spec<'_>) -> Option<Part> {
     }
     let (unary, fold) = (families::unary_of(spec), families::fold_of(spec));
     match (unary, fold, spec.operands.len()) {
-        (Some(op), _, 1) => Some(Part::Unary(op)),
-        (_, Some(op), 2..) => Some(Part::Fold(op)),
+        (Some(op), _, 1) => Some(Elementwise::Unary(op)),
+        (_, Some(op), 2..) => Some(Elementwise::Fold(op)),
         _ => None,
     }
 }
 
 /// A node of a chain: its function, its operands and its result, as values of whoever fuses them.
 pub struct Step<'a> {
-    pub part: Part,
+    pub function: Elementwise,
     pub inputs: &'a [u32],
     pub output: u32,
 }
@@ -107,7 +107,7 @@ enum Value {
 
 /// One function of one or two values.
 struct Pair {
-    function: Part,
+    function: Elementwise,
     a: Value,
     b: Option<Value>,
     y: Value,
@@ -128,7 +128,7 @@ fn functions(steps: &[Step<'_>]) -> Vec<Pair> {
         let mut rest = inputs.peekable();
         if rest.peek().is_none() {
             pairs.push(Pair {
-                function: step.part,
+                function: step.function,
                 a,
                 b: None,
                 y: Value::Named(step.output),
@@ -140,7 +140,7 @@ fn functions(steps: &[Step<'_>]) -> Vec<Pair> {
                 None => Value::Named(step.output),
             };
             pairs.push(Pair {
-                function: step.part,
+                function: step.function,
                 a,
                 b: Some(b),
                 y,
@@ -182,9 +182,11 @@ fn allocated(pairs: &[Pair], operands: &[u32]) -> Option<Vec<Stage>> {
         };
         let a = source(pair.a, &mut tiles, true)?;
         let function = match (pair.function, pair.b) {
-            (Part::Unary(op), _) => Function::Unary(op, a),
-            (Part::Fold(op), Some(b)) => Function::Binary(op, a, source(b, &mut tiles, false)?),
-            (Part::Fold(_), None) => return None,
+            (Elementwise::Unary(op), _) => Function::Unary(op, a),
+            (Elementwise::Fold(op), Some(b)) => {
+                Function::Binary(op, a, source(b, &mut tiles, false)?)
+            }
+            (Elementwise::Fold(_), None) => return None,
         };
         if kept {
             free.push(to);
@@ -303,17 +305,17 @@ mod tests {
 
     use Arith::{Add, Max, Mul};
 
-    const NEG: Part = Part::Unary(FloatUnary::Neg);
+    const NEG: Elementwise = Elementwise::Unary(FloatUnary::Neg);
 
     /// Values below `given` are operands; node `i` makes value `given + i`.
-    fn check(given: &[Tensor], nodes: &[(Part, &[u32])], like: &[u32]) -> (Vec<u32>, bool) {
+    fn check(given: &[Tensor], nodes: &[(Elementwise, &[u32])], like: &[u32]) -> (Vec<u32>, bool) {
         let first = given.len() as u32;
         let outputs = (first..).take(nodes.len());
         let steps: Vec<Step<'_>> = nodes
             .iter()
             .zip(outputs)
-            .map(|((part, inputs), output)| Step {
-                part: *part,
+            .map(|((function, inputs), output)| Step {
+                function: *function,
                 inputs,
                 output,
             })
@@ -321,13 +323,13 @@ mod tests {
         let fused = fuse(DType::F32, &steps, |v| like.contains(&v)).unwrap();
         // Each node by itself.
         let mut values = given.to_vec();
-        for (part, inputs) in nodes {
+        for (function, inputs) in nodes {
             let inputs: Vec<&Tensor> = inputs.iter().map(|v| &values[*v as usize]).collect();
-            let op = match part {
-                Part::Unary(_) => "Neg",
-                Part::Fold(Add) => "Sum",
-                Part::Fold(Max) => "Max",
-                Part::Fold(_) => "Mul",
+            let op = match function {
+                Elementwise::Unary(_) => "Neg",
+                Elementwise::Fold(Add) => "Sum",
+                Elementwise::Fold(Max) => "Max",
+                Elementwise::Fold(_) => "Mul",
             };
             values.push(testing::one(op, Default::default(), &inputs).unwrap());
         }
@@ -376,16 +378,20 @@ mod tests {
     fn a_chain_equals_its_nodes() {
         let (x, row, one) = (f32s(&[3, 700], -9.), f32s(&[700], 1.), f32s(&[], 0.5));
         let given = [x, row, one];
-        let add = |a, b| (Part::Fold(Add), vec![a, b]);
-        let nodes = [add(0, 1), (NEG, vec![3]), (Part::Fold(Mul), vec![4, 2])];
+        let add = |a, b| (Elementwise::Fold(Add), vec![a, b]);
+        let nodes = [
+            add(0, 1),
+            (NEG, vec![3]),
+            (Elementwise::Fold(Mul), vec![4, 2]),
+        ];
         let nodes = nodes.each_ref().map(|(p, i)| (*p, &i[..]));
         // The first operand becomes the result where nobody else has it.
         assert_eq!(check(&given, &nodes, &[0]), (vec![0, 1, 2], true));
         assert_eq!(check(&given, &nodes, &[]), (vec![0, 1, 2], false));
         // Read again later, it must stay; read twice by one node, too.
-        let again = [(NEG, &[0][..]), (Part::Fold(Add), &[3, 0])];
+        let again = [(NEG, &[0][..]), (Elementwise::Fold(Add), &[3, 0])];
         assert_eq!(check(&given, &again, &[0]), (vec![0], false));
-        let twice = [(Part::Fold(Add), &[0, 0][..]), (NEG, &[3])];
+        let twice = [(Elementwise::Fold(Add), &[0, 0][..]), (NEG, &[3])];
         assert_eq!(check(&given, &twice, &[0]), (vec![0], false));
     }
 
@@ -393,12 +399,12 @@ mod tests {
     fn many_operands_and_many_readers() {
         let given = [f32s(&[5], 1.), f32s(&[5], -2.), f32s(&[1], 3.)];
         let nodes = [
-            (Part::Fold(Max), &[0, 1, 2][..]),
-            (Part::Fold(Add), &[3, 0, 3, 1]),
+            (Elementwise::Fold(Max), &[0, 1, 2][..]),
+            (Elementwise::Fold(Add), &[3, 0, 3, 1]),
             (NEG, &[3]),
-            (Part::Fold(Mul), &[4, 5]),
-            (Part::Fold(Mul), &[6, 6]),
-            (Part::Fold(Add), &[2, 7]),
+            (Elementwise::Fold(Mul), &[4, 5]),
+            (Elementwise::Fold(Mul), &[6, 6]),
+            (Elementwise::Fold(Add), &[2, 7]),
         ];
         check(&given, &nodes, &[0, 1]);
     }
@@ -409,13 +415,13 @@ mod tests {
         let fits = |n: u32| {
             let all: Vec<u32> = (1..=n).collect();
             let neg = |output: &u32| Step {
-                part: NEG,
+                function: NEG,
                 inputs: &[0],
                 output: *output,
             };
             let mut steps: Vec<Step<'_>> = all.iter().map(neg).collect();
             steps.push(Step {
-                part: Part::Fold(Add),
+                function: Elementwise::Fold(Add),
                 inputs: &all,
                 output: n + 1,
             });

@@ -173,20 +173,20 @@ struct Resolved {
 
 /// Operands, and the output sizes that follow from them.
 struct Sizes {
-    operands: Decisive,
+    operands: SizeKey,
     outputs: ConcreteOutputs,
 }
 
 /// What of operands may decide sizes: their shapes, and the values of host operands.
-pub(crate) struct Decisive {
+pub(crate) struct SizeKey {
     shapes: SmallVec<[Option<Shape>; 2]>,
     /// The bytes of the host operands, one after the other.
     host: SmallVec<[u8; 32]>,
 }
 
-impl Decisive {
+impl SizeKey {
     /// Of operands, each with whether its value counts.
-    pub fn of<'t>(operands: impl Iterator<Item = (Option<&'t Tensor>, bool)>) -> Decisive {
+    pub fn of<'t>(operands: impl Iterator<Item = (Option<&'t Tensor>, bool)>) -> SizeKey {
         let (mut shapes, mut host) = (SmallVec::new(), SmallVec::new());
         for (t, is_host) in operands {
             shapes.push(t.map(|t| t.shape().into()));
@@ -194,11 +194,11 @@ impl Decisive {
                 host.extend_from_slice(t.bytes());
             }
         }
-        Decisive { shapes, host }
+        SizeKey { shapes, host }
     }
 
     /// Whether these operands have the same.
-    pub fn is_of<'t>(&self, operands: impl Iterator<Item = (Option<&'t Tensor>, bool)>) -> bool {
+    pub fn matches<'t>(&self, operands: impl Iterator<Item = (Option<&'t Tensor>, bool)>) -> bool {
         let (mut shapes, mut host) = (self.shapes.iter(), &self.host[..]);
         for (t, is_host) in operands {
             match (shapes.next(), t) {
@@ -224,13 +224,13 @@ impl Resolved {
         let given = || inputs.iter().zip(self.host.iter().copied());
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sizes) = &*last
-            && sizes.operands.is_of(given())
+            && sizes.operands.matches(given())
         {
             return Ok(sizes.outputs.clone());
         }
         let outputs = self.infer_from(inputs)?;
         *last = Some(Sizes {
-            operands: Decisive::of(given()),
+            operands: SizeKey::of(given()),
             outputs: outputs.clone(),
         });
         Ok(outputs)

@@ -9,7 +9,7 @@ use convoke_common::ops::{self, ConcreteOperand, ConcreteOutputs, Memory, OpDef}
 use convoke_rendezvous::eager::wire::Definition;
 use smallvec::SmallVec;
 
-use crate::cpu::{self, Decisive, Inputs, Kernel};
+use crate::cpu::{self, Inputs, Kernel, SizeKey};
 
 /// What one core does at least, in operations and in bytes per nanosecond: it is only decided by it where a kernel runs.
 const FLOPS: f64 = 2.0;
@@ -37,7 +37,7 @@ pub(super) struct Prepared {
 
 /// What follows from operands' shapes, and the values of those in host memory.
 pub(super) struct Seen {
-    operands: Decisive,
+    operands: SizeKey,
     /// What the kernel is predicted to take on one thread; a long time where that cannot be said.
     pub predicted: Duration,
     /// Dtypes and shapes of the results, where they are known before.
@@ -76,7 +76,7 @@ impl Prepared {
         };
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(seen) = &*last
-            && seen.operands.is_of(given())
+            && seen.operands.matches(given())
         {
             return seen.clone();
         }
@@ -84,7 +84,7 @@ impl Prepared {
         let known = !ops::is_custom(self.op.name);
         let predicted = known.then(|| self.predict(inputs)).flatten();
         let new = Arc::new(Seen {
-            operands: Decisive::of(given()),
+            operands: SizeKey::of(given()),
             predicted: predicted.unwrap_or(Duration::MAX),
             sizes: self.kernel.sizes(&self.concrete(inputs)),
         });

@@ -103,7 +103,7 @@ impl Executor {
         let noted = engine.black_box.as_ref();
         let noted = noted.map(|b| b.note(&x.program.function, name(&code.instr(i).node)));
         let launched = catch_unwind(AssertUnwindSafe(|| {
-            if engine.told {
+            if engine.hears_launches {
                 let members = code.members(i).iter();
                 members.for_each(|m| engine.compute.launching(name(m)));
             }

@@ -6,9 +6,9 @@
 //! ```
 //! A step is interpreted by at most one compute job at a time, its *runner*: a plain loop over the instructions of ready
 //! regions (see [`crate::code`]), which has what the step computes with to itself, counts nothing inside of a region and
-//! takes no lock from one instruction to the next. Arrivals make regions ready and start a runner where none is active, else they are its mail; kernels split themselves over the pool's threads. A
-//! waiting step occupies no thread. A brief program's steps run on the thread that delivers their operands, since waking
-//! another takes longer than the work.
+//! takes no lock from one instruction to the next. Arrivals make regions ready and start a runner where none is active,
+//! else they are its mail; kernels split themselves over the pool's threads. A waiting step occupies no thread. A brief
+//! program's steps run on the thread that delivers their operands, since waking another takes longer than the work.
 //!
 //! Invariants
 //! 1. `Done` is sent once per step, after the last kernel returned and the links let go of its tensors; by
@@ -44,7 +44,7 @@ use convoke_rendezvous::{Lease, Link, Outgoing, StepHandler, step_event};
 pub use self::handles::HandleOp;
 use self::run::{After, Phase, Run, Runner};
 use crate::blackbox::{BlackBox, Noted};
-use crate::code::Does;
+use crate::code::InstrKind;
 use crate::cpu::{Operands, Outputs};
 use crate::drain::Gate;
 use crate::eager::Sessions;
@@ -66,7 +66,7 @@ pub struct Engine {
     /// Where kernels are noted that run; for a worker in a process of its own.
     pub black_box: Option<BlackBox>,
     /// Whether compute is told of every node that is launched.
-    told: bool,
+    hears_launches: bool,
 }
 
 impl Engine {
@@ -81,7 +81,7 @@ impl Engine {
         Engine {
             worker: worker.to_owned(),
             host: host.to_owned(),
-            told: compute.hears_launches(),
+            hears_launches: compute.hears_launches(),
             compute,
             threads,
             steps_done: AtomicU64::new(0),
@@ -461,9 +461,9 @@ impl Executor {
             slice = slice.saturating_sub(1);
             let instr = code.instr(i);
             entry.node.store(instr.node, Ordering::Relaxed);
-            let launched = match instr.does {
-                Does::Kernel => self.launch(n, i, &mut flow.registers, exec, &mut made),
-                Does::Handle(op) => {
+            let launched = match instr.kind {
+                InstrKind::Kernel => self.launch(n, i, &mut flow.registers, exec, &mut made),
+                InstrKind::Handle(op) => {
                     let slots = code.operands(i);
                     let operands = Operands::at(slots, &mut flow.registers, &code.constants);
                     let done = match op {
@@ -530,13 +530,8 @@ impl StepHandler for Executor {
                 run.settle(&mut after);
             } else {
                 run.start(x, &mut after);
-                for send in &x.constant_sends {
-                    let v = x.program.sends[*send as usize].value;
-                    if let Some(t) = &x.constants[v as usize] {
-                        run.sending += 1;
-                        after.sends.push((*send, t.clone()));
-                    }
-                }
+                run.sending += x.constant_sends.len();
+                after.sends.extend_from_slice(&x.constant_sends);
                 for (slot, recv) in x.program.recvs.iter().enumerate() {
                     if let Ok(s) = lease.table.slot(n, slot as u32)
                         && let Registered::Ready(t) = s.register(n)

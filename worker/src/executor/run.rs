@@ -198,13 +198,13 @@ impl Flow {
             }
             self.registers[end.register as usize] = None;
         }
-        let tells = code.instr(i).tells;
+        let crosses = code.instr(i).crosses;
         let results = code.results(i);
         // What nobody asked for is behind what somebody did.
         made.truncate(results.len());
         for result in results.iter().rev() {
             let Some(tensor) = made.pop() else { continue };
-            if tells {
+            if crosses {
                 self.tell(code, result.value, &tensor, after);
             }
             if result.register != NONE {

@@ -35,17 +35,17 @@ pub enum Arith {
 /// Of two NaNs the processor takes the first, and where operands commute the compiler decides which that is, in each loop
 /// anew. So that no bit depends on the loop, what such a function gives is the one NaN.
 #[inline(always)]
-fn one_nan<T: Number>(x: T) -> T {
+fn canonical_nan<T: Number>(x: T) -> T {
     if x.is_nan() { T::from_f64(f64::NAN) } else { x }
 }
 
 // Integers vectorize as well as they need to with what every machine has.
 binary_functions! { Number => T, wide !T::INTEGER;
-    Add(a, b) one_nan(T::add(a, b));
+    Add(a, b) canonical_nan(T::add(a, b));
     Sub(a, b) T::sub(a, b);
-    Mul(a, b) one_nan(T::mul(a, b));
+    Mul(a, b) canonical_nan(T::mul(a, b));
     Div(a, b) T::div(a, b);
-    PRelu(a, b) if a < T::ZERO { one_nan(T::mul(a, b)) } else { a };
+    PRelu(a, b) if a < T::ZERO { canonical_nan(T::mul(a, b)) } else { a };
     Min(a, b) T::min(a, b);
     Max(a, b) T::max(a, b);
 }

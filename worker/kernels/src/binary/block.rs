@@ -1,7 +1,7 @@
 //! Arithmetic of floats on short runs, for chains of functions.
 
 use super::arith::{constant_exponent, dispatch_block};
-use super::{BinaryFn, run};
+use super::{BinaryFn, run, run_inplace};
 use crate::binary::Arith;
 use crate::element::Float;
 use crate::multiversion::multiversion;
@@ -14,17 +14,7 @@ multiversion! {
 
 multiversion! {
     fn inplace_wide<T: Float, F: BinaryFn<T, T>>(f: F, step: isize, b: &[T], y: &mut [T]) {
-        if step == 0 {
-            let b = b[0];
-            for i in 0..y.len() {
-                y[i] = f.eval(y[i], b);
-            }
-        } else {
-            let b = &b[..y.len()];
-            for i in 0..y.len() {
-                y[i] = f.eval(y[i], b[i]);
-            }
-        }
+        run_inplace(f, step, b, y)
     }
 }
 

@@ -63,6 +63,23 @@ fn run<T: Element, O: Element, F: BinaryFn<T, O>>(
     }
 }
 
+/// [`run`] whose first operand is what it writes.
+#[inline(always)]
+fn run_inplace<T: Element, F: BinaryFn<T, T>>(f: F, step: isize, b: &[T], y: &mut [T]) {
+    let n = y.len();
+    if step == 0 {
+        let b = b[0];
+        for i in 0..n {
+            y[i] = f.eval(y[i], b);
+        }
+    } else {
+        let b = &b[..n];
+        for i in 0..n {
+            y[i] = f.eval(y[i], b[i]);
+        }
+    }
+}
+
 #[inline(always)]
 fn tile_body<T: Element, O: Element, F: BinaryFn<T, O>>(
     f: F,
@@ -104,18 +121,7 @@ fn tile_inplace_body<T: Element, F: BinaryFn<T, T>>(
     let mut runs = walk.runs(range);
     while let Some(r) = runs.next_run() {
         let y = &mut y[r.start..r.start + r.len];
-        let b = &b[r.offset[0]..];
-        if step == 0 {
-            let b = b[0];
-            for i in 0..y.len() {
-                y[i] = f.eval(y[i], b);
-            }
-        } else {
-            let b = &b[..y.len()];
-            for i in 0..y.len() {
-                y[i] = f.eval(y[i], b[i]);
-            }
-        }
+        run_inplace(f, step, &b[r.offset[0]..], y);
     }
 }
 
