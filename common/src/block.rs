@@ -3,12 +3,13 @@
 //! Invariants
 //! 1. A block is aligned to [`ALIGN`] and its bytes are its own until it is dropped.
 //! 2. A region lives as long as any block that was cut from it.
+//! 3. A block that is kept to be used again keeps its cover; there is one at most.
 
 use std::any::Any;
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::offsets::Offsets;
 use crate::tensor::TensorError;
@@ -37,10 +38,13 @@ pub type Cover = Box<dyn Any + Send + Sync>;
 /// Where a block goes when it is dropped.
 enum Home {
     Allocator,
-    /// Unmapped: a mapping [`HUGE_PAGE`] longer than the block.
-    Mapping(NonNull<c_void>),
+    /// Kept for the next one of its length, where somebody does, else unmapped: a mapping [`HUGE_PAGE`] longer than the
+    /// block.
+    Mapping(NonNull<c_void>, Option<Weak<Spare>>),
     /// Back to the region that it was cut from at an offset.
     Region(Arc<Region>, u64),
+    /// Another block has its memory now.
+    Kept,
 }
 
 // SAFETY: a Block owns its memory exclusively; access goes through & and &mut as usual.
@@ -99,7 +103,7 @@ impl Block {
         Some(Block {
             ptr,
             len,
-            home: Home::Mapping(mapping),
+            home: Home::Mapping(mapping, None),
             cover: None,
         })
     }
@@ -138,17 +142,64 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
+        let again = match &mut self.home {
+            Home::Mapping(mapping, keeper) => keeper.take().map(|keeper| (*mapping, keeper)),
+            _ => None,
+        };
+        if let Some((mapping, keeper)) = again
+            && let Some(keeper) = keeper.upgrade()
+        {
+            self.home = Home::Kept;
+            return keeper.keep(Block {
+                ptr: self.ptr,
+                len: self.len,
+                home: Home::Mapping(mapping, None),
+                cover: self.cover.take(),
+            });
+        }
         match &self.home {
+            Home::Kept => {}
             // SAFETY: allocated in `zeroed` with the same layout, and freed only here.
             Home::Allocator => unsafe {
                 std::alloc::dealloc(self.ptr.as_ptr(), Self::layout(self.len));
             },
-            Home::Mapping(mapping) => {
+            Home::Mapping(mapping, _) => {
                 // SAFETY: mapped in `mapped` with this length, and unmapped only here.
                 let _ = unsafe { rustix::mm::munmap(mapping.as_ptr(), self.len + HUGE_PAGE) };
             }
             Home::Region(region, offset) => region.give(*offset, self.len),
         }
+    }
+}
+
+/// Keeps the large block that was dropped last, for the next one of its length: touching new memory takes longer than
+/// filling it.
+#[derive(Default)]
+pub struct Spare(Mutex<Option<Block>>);
+
+impl Spare {
+    fn kept(&self) -> MutexGuard<'_, Option<Block>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self, block: Block) {
+        let before = self.kept().replace(block);
+        drop(before);
+    }
+
+    /// The block that is kept, where it has this length; else it is let go of, so that nothing is kept beside what is made
+    /// instead.
+    pub fn take(&self, len: usize) -> Option<Block> {
+        let kept = self.kept().take();
+        kept.filter(|block| block.len == len)
+    }
+
+    /// Has the block come back when it is dropped, where it is a large one.
+    pub fn awaits(self: &Arc<Self>, mut block: Block) -> Block {
+        if let Home::Mapping(_, keeper) = &mut block.home {
+            *keeper = Some(Arc::downgrade(self));
+        }
+        block
     }
 }
 
@@ -235,6 +286,32 @@ mod tests {
                 assert!(block.bytes().iter().all(|b| *b == fill as u8 + 1), "{len}");
             }
         }
+    }
+
+    #[test]
+    fn the_last_large_block_is_used_again_by_one_of_its_length() {
+        let covers = Arc::new(());
+        let (spare, len) = (Arc::<Spare>::default(), MAPPED + 1);
+        let block = |len| {
+            let block = Block::covered(len, Box::new(covers.clone())).unwrap();
+            spare.awaits(block)
+        };
+        let mut first = block(len);
+        let at = first.bytes().as_ptr();
+        first.bytes_mut().fill(7);
+        drop((first, block(100)));
+        assert_eq!(Arc::strong_count(&covers), 2, "the large one is kept");
+        let again = spare.awaits(spare.take(len).unwrap());
+        assert_eq!((again.bytes().as_ptr(), again.bytes()[len - 1]), (at, 7));
+        // One at most is kept, and none that is of another length than what is asked for.
+        drop((again, block(len)));
+        assert_eq!(Arc::strong_count(&covers), 2);
+        assert!(spare.take(len + 1).is_none());
+        assert_eq!(Arc::strong_count(&covers), 1);
+        // Nor is any once nobody keeps it.
+        let last = block(len);
+        drop((spare, last));
+        assert_eq!(Arc::strong_count(&covers), 1);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use crate::block::{Block, Region};
+use crate::block::{Block, Region, Spare};
 use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
 use crate::tensor::Tensor;
@@ -180,6 +180,8 @@ struct Inner {
     small: Mutex<Small>,
     /// Bytes of living tensors beyond the base, but for the small ones.
     beyond: Arc<AtomicU64>,
+    /// Where the memory of large ones is kept until the next.
+    spare: Mutex<Option<Arc<Spare>>>,
 }
 
 /// Regions of small tensors.
@@ -226,7 +228,15 @@ impl Pool {
             account,
             small: Mutex::default(),
             beyond: Arc::default(),
+            spare: Mutex::default(),
         })))
+    }
+
+    /// From now on keeps the memory of the large tensor beyond the base that was dropped last, with its reservation, for
+    /// the next one of its size; or does so no more.
+    pub fn reuse(&self, on: bool) {
+        let spare = on.then(Arc::<Spare>::default);
+        *self.0.spare.lock().unwrap_or_else(PoisonError::into_inner) = spare;
     }
 
     /// A tensor whose elements are unspecified.
@@ -265,6 +275,19 @@ impl Pool {
     }
 
     fn beyond(&self, len: usize) -> Result<Block> {
+        let spare = self.0.spare.lock();
+        let spare = spare.unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(spare) = spare else {
+            return self.made(len);
+        };
+        let block = match spare.take(len) {
+            Some(block) => block,
+            None => self.made(len)?,
+        };
+        Ok(spare.awaits(block))
+    }
+
+    fn made(&self, len: usize) -> Result<Block> {
         let reservation = self.0.ledger.reserve(self.0.account, len as u64)?;
         let sum = self.0.beyond.clone();
         sum.fetch_add(len as u64, Ordering::Relaxed);
@@ -320,6 +343,28 @@ mod tests {
         assert_eq!(l.total_and_peak().0, 1024);
         drop(b);
         assert_eq!(l.total_and_peak().0, 0);
+    }
+
+    #[test]
+    fn memory_is_kept_for_the_next_of_its_size_as_long_as_that_is_wanted() {
+        let large = 8 << 20;
+        let l = Ledger::new("w0", 2 * large);
+        let p = Pool::new(&l, Account::Weights, 0).unwrap();
+        let tensor = |len: u64| p.tensor(DType::U8, &[len as usize]);
+        drop(tensor(large).unwrap());
+        assert_eq!(l.total_and_peak().0, 0);
+        p.reuse(true);
+        drop(tensor(large).unwrap());
+        assert_eq!(l.total_and_peak().0, large);
+        let pair = (tensor(large).unwrap(), tensor(large).unwrap());
+        assert!(tensor(large).is_err());
+        drop(pair);
+        assert_eq!(l.total_and_peak().0, large);
+        // It never stands in the way of another.
+        drop(tensor(2 * large).unwrap());
+        assert_eq!(l.total_and_peak().0, 2 * large);
+        p.reuse(false);
+        assert_eq!((l.total_and_peak().0, p.live_bytes()), (0, 0));
     }
 
     #[test]

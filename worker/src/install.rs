@@ -66,6 +66,8 @@ pub async fn prepare(
     let retained = retained(&program, &step_reads);
     let wanted = operands(&program.nodes[..init]).chain(retained.iter().copied());
     let wanted = wanted.filter(|v| literals[*v as usize].is_some()).collect();
+    // What is read from files is mostly packed, and its memory good for what is read next.
+    weights.reuse(true);
     let mut feed = Feed::start(loader.clone(), program.clone(), wanted, weights.clone());
 
     for (i, node) in program.nodes[..init].iter().enumerate() {
@@ -104,6 +106,7 @@ pub async fn prepare(
             feed.load(v, literal, &mut values, counter).await?;
         }
     }
+    weights.reuse(false);
     // A second load finds in the cache what this one brought.
     loader.written().await;
     let weights_bytes = values.iter().flatten().map(|t| t.byte_len() as u64).sum();

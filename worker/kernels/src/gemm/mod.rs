@@ -32,8 +32,8 @@ pub use epilogue::{Addend, Epilogue};
 pub use generic::{ChainElement, gemm_generic};
 pub(crate) use micro::{MR, NR, unroll};
 pub use pack::{
-    PackSource, PackedA, PackedB, Strided, pack_a_into, pack_b_into, packed_a_bytes, packed_a_len,
-    packed_b_bytes, packed_b_len,
+    PackSource, PackedA, PackedB, Strided, pack_a_into, pack_b_into, pack_b_on, packed_a_bytes,
+    packed_a_len, packed_b_bytes, packed_b_len,
 };
 
 use crate::isa::Isa;

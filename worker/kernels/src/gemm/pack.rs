@@ -7,7 +7,14 @@
 //!
 //! Packing changes no value (f16 and bf16 widen exactly), and packed operands give the same bits.
 
+use std::ops::Range;
+
 use super::micro::{LANE_PAD, MR, NR};
+use crate::split::{tiles, units_per_tile};
+use crate::{Cancelled, Exec};
+
+/// Rows of a panel that are packed together: 6 KiB.
+const BLOCK: usize = 32;
 
 /// An element type that weights are stored in.
 pub trait PackSource: Copy + Send + Sync {
@@ -96,24 +103,79 @@ pub fn packed_a_bytes(m: usize, k: usize) -> usize {
 /// Packs `[k, n]` into `dst`, whose length must be [`packed_b_len`]. 64-byte alignment of `dst` is
 /// faster, and not required.
 pub fn pack_b_into<T: PackSource>(dst: &mut [f32], src: Strided<'_, T>, k: usize, n: usize) {
+    check_b(dst, src, k, n);
+    if k == 0 {
+        return;
+    }
+    for (p, panel) in dst.chunks_mut(k * NR).enumerate() {
+        pack_panel(panel, src, k, p * NR..n.min((p + 1) * NR));
+    }
+}
+
+/// [`pack_b_into`] on the threads of `exec`.
+pub fn pack_b_on<T: PackSource>(
+    exec: &Exec<'_>,
+    dst: &mut [f32],
+    src: Strided<'_, T>,
+    k: usize,
+    n: usize,
+) -> Result<(), Cancelled> {
+    check_b(dst, src, k, n);
+    if k == 0 {
+        return exec.check();
+    }
+    let (panels, rest) = dst.split_at_mut(n / NR * NR * k);
+    if !rest.is_empty() {
+        pack_panel(rest, src, k, n / NR * NR..n);
+    }
+    let unit = k * NR;
+    tiles(exec, panels, unit, units_per_tile(unit), |range, part| {
+        for (p, panel) in range.zip(part.chunks_exact_mut(unit)) {
+            pack_panel(panel, src, k, p * NR..(p + 1) * NR);
+        }
+    })
+}
+
+fn check_b<T: PackSource>(dst: &[f32], src: Strided<'_, T>, k: usize, n: usize) {
     assert_eq!(
         dst.len(),
         packed_b_len(k, n),
         "destination of a packed [{k}, {n}] matrix"
     );
     assert!(src.holds(k, n), "source of a packed [{k}, {n}] matrix");
-    if k == 0 {
-        return;
-    }
-    for (p, panel) in dst.chunks_mut(k * NR).enumerate() {
-        let width = panel.len() / k;
-        let cols = (n - p * NR).min(NR);
-        for (i, row) in panel.chunks_exact_mut(width).enumerate() {
-            let base = i * src.row_stride + p * NR * src.col_stride;
-            for (j, x) in row[..cols].iter_mut().enumerate() {
-                *x = src.data[base + j * src.col_stride].to_f32();
+}
+
+/// Packs these columns, at most [`NR`], of which there are `k` rows, at least one.
+fn pack_panel<T: PackSource>(
+    panel: &mut [f32],
+    src: Strided<'_, T>,
+    k: usize,
+    columns: Range<usize>,
+) {
+    let width = panel.len() / k;
+    let count = columns.len();
+    let (rows, cols) = (src.row_stride, src.col_stride);
+    for (at, block) in panel.chunks_mut(width * BLOCK).enumerate() {
+        let first = at * BLOCK;
+        if cols == 1 {
+            for (i, row) in block.chunks_exact_mut(width).enumerate() {
+                let from = &src.data[(first + i) * rows + columns.start..][..count];
+                for (x, v) in row.iter_mut().zip(from) {
+                    *x = v.to_f32();
+                }
             }
-            row[cols..].fill(0.0);
+        } else {
+            // Column by column, since those of a transposed matrix are contiguous; of few rows, which stay in the cache.
+            for (j, column) in columns.clone().enumerate() {
+                let from = &src.data[first * rows + column * cols..];
+                let written = block.iter_mut().skip(j).step_by(width);
+                for (i, x) in written.enumerate() {
+                    *x = from[i * rows].to_f32();
+                }
+            }
+        }
+        for row in block.chunks_exact_mut(width) {
+            row[count..].fill(0.0);
         }
     }
 }

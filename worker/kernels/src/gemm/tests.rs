@@ -106,6 +106,47 @@ fn check((m, n, k): (usize, usize, usize), epilogue: &Epilogue<'_>) {
 }
 
 #[test]
+fn columns_are_packed_where_the_micro_kernel_reads_them() {
+    for (k, n) in [(1, 1), (3, 48), (33, 47), (64, 49), (100, 200), (5, 16)] {
+        let values = noise(k * n, 3);
+        let halves: Vec<half::f16> = values.iter().map(|x| half::f16::from_f32(*x)).collect();
+        for by_columns in [false, true] {
+            let at = |i: usize, j: usize| if by_columns { j * k + i } else { i * n + j };
+            let strided = |data| match by_columns {
+                true => Strided::col_major(data, k),
+                false => Strided::row_major(data, n),
+            };
+            let mut want = vec![0.0; packed_b_len(k, n)];
+            for (p, panel) in want.chunks_mut(k * 48).enumerate() {
+                let width = panel.len() / k;
+                for j in 0..width.min(n - p * 48) {
+                    (0..k).for_each(|i| panel[i * width + j] = values[at(i, p * 48 + j)]);
+                }
+            }
+            let what = format!("[{k}, {n}], by columns: {by_columns}");
+            let mut got = vec![f32::NAN; want.len()];
+            pack_b_into(&mut got, strided(&values), k, n);
+            assert_bits(&got, &want, &what);
+            on_threads(|exec, threads| {
+                got.fill(f32::NAN);
+                pack_b_on(&exec, &mut got, strided(&values), k, n).unwrap();
+                assert_bits(&got, &want, &format!("{what} {threads} threads"));
+            });
+            let halves = match by_columns {
+                true => Strided::col_major(&halves, k),
+                false => Strided::row_major(&halves, n),
+            };
+            pack_b_into(&mut got, halves, k, n);
+            let rounded: Vec<f32> = want
+                .iter()
+                .map(|x| half::f16::from_f32(*x).to_f32())
+                .collect();
+            assert_bits(&got, &rounded, &format!("{what} f16"));
+        }
+    }
+}
+
+#[test]
 fn odd_sizes_follow_the_chain() {
     for m in [1, 2, 3, 7, 8, 9, 17] {
         for n in [1, 2, 5, 15, 16, 17, 33, 47, 48, 49, 97] {

@@ -5,8 +5,7 @@ use convoke_common::ops::attrs::{self, flag};
 use convoke_common::ops::packing::packed_gemm_len;
 use convoke_common::{DType, Error};
 use convoke_kernels::gemm::{
-    Activation, Batch, Epilogue, Lhs, PackedB, Rhs, Strided, gemm_batched, pack_b_into,
-    packed_b_len,
+    Activation, Batch, Epilogue, Lhs, PackedB, Rhs, Strided, gemm_batched, pack_b_on, packed_b_len,
 };
 
 use super::matmul::{product, rows};
@@ -58,7 +57,7 @@ fn pack_gemm_b(spec: &Spec<'_>) -> Result<Body, OpError> {
         if out.len() != packed_b_len(k, n) {
             return Err(Error::internal("the registry's packed length is not the kernel's").into());
         }
-        pack_b_into(out, source, k, n);
+        pack_b_on(&call.exec, out, source, k, n)?;
         one(y)
     })?);
     found.ok_or_else(|| spec.no_dtype(dtype))
