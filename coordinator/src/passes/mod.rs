@@ -1,7 +1,7 @@
 //! Optimisation: passes from function to function, all before placement.
 //!
 //! ```text
-//! prune, fold, identity, cse -> init -> rewrite, batch norm -> fuse, pack -> cse, prune
+//! prune, fold, transpose, identity, cse -> init -> rewrite, batch norm -> fuse, pack -> cse, prune
 //! ```
 //!
 //! Invariants
@@ -22,6 +22,7 @@ mod init;
 mod pack;
 mod prune;
 mod rewrite;
+mod transpose;
 
 use convoke_common::graph::{Function, GraphError};
 use convoke_common::{Code, Error, Result};
@@ -40,6 +41,7 @@ type Pass = fn(Function) -> (Function, Option<String>);
 const PASSES: &[(&str, bool, Pass)] = &[
     ("prune", false, prune::run),
     ("fold", false, fold::run),
+    ("transpose", false, transpose::run),
     ("identity", false, identity::run),
     ("cse", false, cse::run),
     ("init", false, init::run),

@@ -105,6 +105,47 @@ fn nodes_without_effect_go() {
 }
 
 #[test]
+fn transposes_merge_and_cost_nothing_where_they_keep_the_order() {
+    check(
+        transpose::run,
+        "param x: f32[2, 3, n]
+         param y: f32[n, 1, 4]
+         param z: f32[n, m, 1]
+         a = Transpose(x) {perm=[2, 0, 1]}
+         b = Transpose(a) {perm=[1, 0, 2]}
+         c = Transpose(b)
+         d = Transpose(y) {perm=[1, 0, 2]}
+         e = Transpose(z) {perm=[2, 0, 1]}
+         f = Transpose(y)
+         result a
+         result c
+         result d
+         result e
+         result f",
+        "a = Transpose(x) {perm=[2, 0, 1]}
+         c = Transpose(x) {perm=[1, 2, 0]}
+         d = Reshape(y, d:shape)
+         e = Transpose(z) {perm=[2, 0, 1]}
+         f = Transpose(y)
+         result a = a
+         result c = c
+         result d = d
+         result e = e
+         result f = f",
+    );
+    // Back again: nothing is left of both.
+    check_all(
+        "param x: f32[2, 3, 4]
+         a = Transpose(x) {perm=[2, 0, 1]}
+         b = Transpose(a) {perm=[1, 2, 0]}
+         y = Relu(b)
+         result y",
+        "y = Relu(x)
+         result y = y",
+    );
+}
+
+#[test]
 fn a_reversing_slice_stays() {
     let text = "param x: f32[4]
          const start: i64[1] = -1

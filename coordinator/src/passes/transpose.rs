@@ -1,0 +1,97 @@
+//! Transposes of transposes become one, and one that keeps the order of elements becomes a reshape, which copies nothing.
+
+use convoke_common::Dim;
+use convoke_common::graph::{Attr, Attrs, Function};
+use convoke_common::tensor::Tensor;
+
+use super::edit::Edit;
+
+/// Runs the pass.
+pub fn run(f: Function) -> (Function, Option<String>) {
+    // Most functions have none: then they are not indexed.
+    if f.nodes.iter().all(|n| &*n.op != "Transpose") {
+        return (f, None);
+    }
+    let mut e = Edit::new(f);
+    let (mut merged, mut reshaped) = (0, 0);
+    for i in 0..e.f.nodes.len() {
+        if is_transpose(&e, i) {
+            merged += usize::from(merge(&mut e, i).is_some());
+            reshaped += usize::from(reshape(&mut e, i).is_some());
+        }
+    }
+    let told =
+        |n: usize, what: &str| (n > 0).then(|| format!("{what} {}", super::count(n, "transpose")));
+    let done = [told(merged, "merged"), told(reshaped, "made a reshape of")];
+    let report = done
+        .into_iter()
+        .flatten()
+        .reduce(|a, b| format!("{a}, {b}"));
+    (e.finish(), report)
+}
+
+fn is_transpose(e: &Edit, node: usize) -> bool {
+    &*e.f.nodes[node].op == "Transpose"
+}
+
+/// The operand's axes in the order of the result's.
+fn order(e: &Edit, node: usize) -> Option<Vec<usize>> {
+    let rank = e.f.ty(e.operand(node, 0)?).shape.len();
+    match e.f.nodes[node].attrs.ints("perm") {
+        Some(perm) => perm.iter().map(|p| usize::try_from(*p).ok()).collect(),
+        None => Some((0..rank).rev().collect()),
+    }
+}
+
+/// Has the node transpose what its operand is a transpose of. Whether or not others use that one, this one costs the same.
+fn merge(e: &mut Edit, node: usize) -> Option<()> {
+    let inner = e.def(e.operand(node, 0)?)?;
+    if !is_transpose(e, inner) || e.f.nodes[inner].part != e.f.nodes[node].part {
+        return None;
+    }
+    let (x, first, second) = (e.operand(inner, 0)?, order(e, inner)?, order(e, node)?);
+    let both: Option<Vec<i64>> = second
+        .iter()
+        .map(|axis| Some(*first.get(*axis)? as i64))
+        .collect();
+    let node = &mut e.f.nodes[node];
+    node.inputs = vec![Some(x)];
+    node.attrs = Attrs::default().with("perm", Attr::Ints(both?));
+    Some(())
+}
+
+/// Makes a reshape of a node that moves axes of length 1 alone. One that moves none is an identity, and not this pass's.
+fn reshape(e: &mut Edit, node: usize) -> Option<()> {
+    let (x, order) = (e.operand(node, 0)?, order(e, node)?);
+    let from = &e.f.ty(x).shape;
+    let long = order
+        .iter()
+        .filter(|a| !from.get(**a).is_some_and(|d| d.is(1)));
+    if order.is_sorted() || !long.is_sorted() {
+        return None;
+    }
+    let to: Vec<i64> = order
+        .iter()
+        .map(|a| length(from.get(*a)?))
+        .collect::<Option<_>>()?;
+    if to.iter().filter(|d| **d < 0).count() > 1 {
+        return None;
+    }
+    let shape = Tensor::from_slice(&[to.len()], &to).ok()?;
+    let name = format!("{}:shape", e.f.nodes[node].name);
+    let shape = e.constant(&name, shape);
+    let node = &mut e.f.nodes[node];
+    node.op = "Reshape".into();
+    node.attrs = Attrs::default();
+    node.inputs = vec![Some(x), Some(shape)];
+    Some(())
+}
+
+/// As a reshape is told it: -1 where it is not known. 0 would be another's length.
+fn length(d: &Dim) -> Option<i64> {
+    match d.as_const() {
+        Some(0) => None,
+        Some(n) => Some(n),
+        None => Some(-1),
+    }
+}
