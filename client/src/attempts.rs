@@ -141,14 +141,14 @@ impl Attempts {
     }
 
     /// The attempt that begins on these workers, where it is not the first and was not told of.
-    pub(crate) fn rerun(&mut self, workers: Vec<String>) -> Option<Rerun> {
+    pub(crate) fn rerun(&mut self, workers: impl FnOnce() -> Vec<String>) -> Option<Rerun> {
         let cause = self.errors.get(self.told..)?.last()?.clone();
         self.told = self.errors.len();
         Some(Rerun {
             attempt: self.errors.len() as u32 + 1,
             of: RERUNS as u32 + 1,
             cause,
-            workers,
+            workers: workers(),
         })
     }
 
@@ -304,13 +304,13 @@ mod tests {
     #[test]
     fn each_attempt_is_told_of_once() {
         let mut attempts = Attempts::new(&CallOptions::default());
-        assert_eq!(attempts.rerun(vec!["w0".into(), "w1".into()]), None);
+        assert_eq!(attempts.rerun(|| vec!["w0".into(), "w1".into()]), None);
         attempts.failed(lost("w1")).unwrap();
-        let rerun = attempts.rerun(vec!["w0".into(), "w2".into()]).unwrap();
+        let rerun = attempts.rerun(|| vec!["w0".into(), "w2".into()]).unwrap();
         assert_eq!(
             rerun.to_string(),
             "lost contact with w1: its process ended; running again on w0, w2 (attempt 2 of 3)"
         );
-        assert_eq!(attempts.rerun(vec!["w0".into()]), None);
+        assert_eq!(attempts.rerun(|| vec!["w0".into()]), None);
     }
 }

@@ -50,6 +50,16 @@ pub(crate) struct Held {
     _call: Option<OwnedRwLockReadGuard<()>>,
 }
 
+impl Held {
+    /// To be called in the turn of who may replace the lease: then it is granted at once.
+    fn of(lease: &Arc<Lease>) -> Held {
+        Held {
+            lease: lease.clone(),
+            _call: lease.calls.clone().try_read_owned().ok(),
+        }
+    }
+}
+
 pub(crate) fn named(p: &Participant) -> Named {
     (p.name.clone(), p.incarnation)
 }
@@ -132,16 +142,11 @@ impl Inner {
         bindings: &Bindings,
         avoid: &[Named],
     ) -> Result<Held, Failed> {
-        // Granted at once: a writer holds the slot meanwhile.
-        let held = |l: &Arc<Lease>| Held {
-            lease: l.clone(),
-            _call: l.calls.clone().try_read_owned().ok(),
-        };
         let _turn = self.loading.lock().await;
         let mut avoid = avoid.to_vec();
         if let Some(old) = self.lease() {
             if old.holds(bindings) {
-                return Ok(held(&old));
+                return Ok(Held::of(&old));
             }
             if old.driver.broken().is_none() {
                 // Calls that fit the old bounds end undisturbed.
@@ -158,7 +163,14 @@ impl Inner {
         }
         let lease = self.new_lease(bindings, avoid).await?;
         self.put_lease(Some(lease.clone()));
-        Ok(held(&lease))
+        Ok(Held::of(&lease))
+    }
+
+    /// [`Inner::leased`], where the lease is there and will do.
+    fn holding(&self, bindings: &Bindings) -> Option<Held> {
+        let _turn = self.loading.try_lock().ok()?;
+        let lease = self.lease().filter(|l| l.holds(bindings))?;
+        Some(Held::of(&lease))
     }
 
     /// Plans for axes of these sizes; nothing is installed.
@@ -232,6 +244,19 @@ impl Inner {
 
     /// A lease for these sizes; planned again where a worker is lost meanwhile, as often as the call may.
     pub(crate) async fn ready(&self, bindings: &Bindings, attempts: &mut Attempts) -> Result<Held> {
+        let held = match self.holding(bindings) {
+            Some(held) => held,
+            // Apart, since it is large, and every call would carry it.
+            None => Box::pin(self.await_lease(bindings, attempts)).await?,
+        };
+        if let Some(rerun) = attempts.rerun(|| held.lease.workers()) {
+            tracing::warn!(target: "convoke::rerun", "{rerun}");
+            (self.tell)(Phase::Rerun(rerun));
+        }
+        Ok(held)
+    }
+
+    async fn await_lease(&self, bindings: &Bindings, attempts: &mut Attempts) -> Result<Held> {
         loop {
             let leased = async {
                 tokio::select! {
@@ -251,13 +276,7 @@ impl Inner {
                 }),
             };
             match leased {
-                Ok(held) => {
-                    if let Some(rerun) = attempts.rerun(held.lease.workers()) {
-                        tracing::warn!(target: "convoke::rerun", "{rerun}");
-                        (self.tell)(Phase::Rerun(rerun));
-                    }
-                    return Ok(held);
-                }
+                Ok(held) => return Ok(held),
                 Err(failed) => attempts.failed(failed)?,
             }
         }

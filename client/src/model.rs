@@ -122,9 +122,8 @@ impl Model {
         let given: Vec<(String, Tensor)> = inputs.into_iter().map(|(n, t)| (n.into(), t)).collect();
         let (ordered, bindings) = self.inner.arrange(given)?;
         let inner = self.inner.clone();
-        self.cluster
-            .compute(async move { inner.call(ordered, bindings, options).await })
-            .await
+        let call = Box::pin(async move { inner.call(ordered, bindings, options).await });
+        self.cluster.compute(call).await
     }
 
     /// Makes sure that a plan for inputs of these sizes is installed, and explains it. Inputs are only

@@ -160,12 +160,10 @@ impl Function {
     pub fn call(&self, operands: &[Tensor]) -> impl Future<Output = Result<Vec<Tensor>>> + use<> {
         let at = Location::caller();
         let (me, operands) = (self.clone(), operands.to_vec());
-        async move {
-            let cluster = me.cluster.clone();
-            cluster
-                .compute(async move { me.run(&operands, at).await })
-                .await
-        }
+        let cluster = self.cluster.clone();
+        // One that is boxed is not moved from hand to hand.
+        let run = Box::pin(async move { me.run(&operands, at).await });
+        async move { cluster.compute(run).await }
     }
 
     /// What the function issues, issued here. In the closure of another function that becomes a part of it: functions
