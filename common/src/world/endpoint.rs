@@ -13,7 +13,7 @@ use std::time::Duration;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{AsyncUdpSocket, ConnectionId, ConnectionIdGenerator, VarInt};
 
-use super::transport::{EndpointOptions, LOOPBACK_MTU, transport};
+use super::transport::{EndpointOptions, HIGHEST_MTU, transport};
 use super::{NetError, Rng, WallClock, WallTime};
 use crate::identity::{SERVER_NAME, TlsConfigs};
 
@@ -141,7 +141,7 @@ pub fn build_endpoint(
         .cid_generator(move || Box::new(RandomIds(ids.clone())));
     // Without this a peer would shrink its packets to what Ethernet carries, on loopback too.
     config
-        .max_udp_payload_size(LOOPBACK_MTU)
+        .max_udp_payload_size(HIGHEST_MTU)
         .map_err(|error| setting(error.to_string()))?;
 
     let listening = server
