@@ -150,7 +150,7 @@ fn text(s: &ClusterStatus) -> String {
             &rows,
         ));
     }
-    let links: Vec<Vec<String>> = s.members.iter().flat_map(links).collect();
+    let links: Vec<Vec<String>> = s.members.iter().flat_map(|m| links(s, m)).collect();
     if !links.is_empty() {
         text.push_str("links\n");
         let head = [
@@ -159,11 +159,12 @@ fn text(s: &ClusterStatus) -> String {
             "PATH",
             "ADDRESS",
             "ROUND TRIP",
+            "BANDWIDTH",
             "SENT",
             "RECEIVED",
             "QUEUED",
         ];
-        text.push_str(&output::table(&head, &[4, 5, 6, 7], &links));
+        text.push_str(&output::table(&head, &[4, 5, 6, 7, 8], &links));
     }
     if !s.quarantine.is_empty() {
         text.push_str("nodes in which workers died\n");
@@ -294,7 +295,16 @@ fn path(l: &LinkStatus) -> String {
     }
 }
 
-fn links(m: &MemberStatus) -> Vec<Vec<String>> {
+/// As it was measured, in this direction or the other.
+fn bandwidth(s: &ClusterStatus, from: &str, to: &str) -> String {
+    let of = |from: &str, to: &str| s.links.iter().find(|l| l.from == from && l.to == to);
+    match of(from, to).or_else(|| of(to, from)) {
+        Some(link) => format!("{}/s", bytes(link.bandwidth as u64)),
+        None => "-".into(),
+    }
+}
+
+fn links(s: &ClusterStatus, m: &MemberStatus) -> Vec<Vec<String>> {
     let links = m.status.iter().flat_map(|w| &w.links);
     let row = |l: &LinkStatus| {
         vec![
@@ -303,6 +313,7 @@ fn links(m: &MemberStatus) -> Vec<Vec<String>> {
             path(l),
             l.address.clone(),
             nanos(l.round_trip),
+            bandwidth(s, &m.name, &l.peer),
             bytes(l.sent),
             bytes(l.received),
             bytes(l.queued_bytes),

@@ -96,6 +96,12 @@ fn a_cluster_runs_tells_its_status_and_leaves_nothing() {
         assert_eq!(m["status"]["live_steps"], 0, "{s}");
     }
     check_memory(&r, &s);
+    // Who joins measures the links to those who are there, which takes its time.
+    await_status(&ready, |s| {
+        let links = s["links"].as_array().unwrap();
+        let measured = |l: &serde_json::Value| l["bandwidth"].as_f64() > Some(0.);
+        links.len() == 3 && links.iter().all(measured)
+    });
     assert_eq!(s["weight_bytes_relayed"], 0);
     let text = run(["status", "--connect", address, "--token-file", token])
         .expect(0)

@@ -21,8 +21,8 @@ use crate::world::World;
 
 pub use services::{Coordinator, Joining, Worker};
 pub use status::{
-    ClusterStatus, DeathStatus, LeaseStatus, LinkStatus, MemberState, MemberStatus, ProgramStatus,
-    QuarantineStatus, WorkerStatus,
+    ClusterStatus, DeathStatus, LeaseStatus, LinkStatus, MeasuredLink, MemberState, MemberStatus,
+    ProgramStatus, QuarantineStatus, WorkerStatus,
 };
 
 /// What a bidirectional stream carries, its first byte.

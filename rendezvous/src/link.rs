@@ -229,6 +229,7 @@ impl Link {
                 tripwire: false,
                 sent: 0,
                 received: 0,
+                datagrams: [0; 2],
                 queued_bytes: 0,
             },
             Link::Remote(r) => {
@@ -241,6 +242,7 @@ impl Link {
                     tripwire: r.watched().tripwire(),
                     sent: s.udp_tx.bytes,
                     received: s.udp_rx.bytes,
+                    datagrams: [s.udp_tx.datagrams, s.udp_rx.datagrams],
                     queued_bytes: r.queued_bytes(),
                 }
             }

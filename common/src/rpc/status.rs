@@ -54,8 +54,11 @@ pub struct LinkStatus {
     pub round_trip: u64,
     /// Whether a TCP tripwire stands, so that the end of the peer's process is noticed at once.
     pub tripwire: bool,
+    /// Bytes on the wire.
     pub sent: u64,
     pub received: u64,
+    /// UDP datagrams, sent and received.
+    pub datagrams: [u64; 2],
     /// Bytes of tensors and frames that wait to be sent.
     pub queued_bytes: u64,
 }
@@ -101,12 +104,24 @@ pub struct MemberStatus {
     pub status: Option<WorkerStatus>,
 }
 
+/// What plans reckon with of a connection between workers, as one of them measured it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MeasuredLink {
+    pub from: String,
+    pub to: String,
+    /// One way, in nanoseconds.
+    pub latency: u64,
+    /// Bytes per second.
+    pub bandwidth: f64,
+}
+
 /// The whole cluster.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ClusterStatus {
     pub version: String,
     pub profile: String,
     pub members: Vec<MemberStatus>,
+    pub links: Vec<MeasuredLink>,
     pub leases: Vec<LeaseStatus>,
     /// Nodes in which workers died, whether they are refused already or not.
     pub quarantine: Vec<QuarantineStatus>,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use convoke_common::rpc::LinkReport;
+use convoke_common::rpc::{LinkReport, MeasuredLink};
 
 use crate::place::Link;
 
@@ -37,6 +37,16 @@ impl Links {
             .get(&key(from, to))
             .or_else(|| self.0.get(&key(to, from)));
         link.copied()
+    }
+
+    /// All that were measured.
+    pub fn all(&self) -> impl Iterator<Item = MeasuredLink> {
+        self.0.iter().map(|((from, to), link)| MeasuredLink {
+            from: from.clone(),
+            to: to.clone(),
+            latency: link.latency_ns,
+            bandwidth: link.bandwidth,
+        })
     }
 
     /// Drops what was measured of a worker.

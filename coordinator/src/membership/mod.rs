@@ -30,7 +30,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use convoke_common::ids::Incarnation;
 use convoke_common::program::Participant;
-use convoke_common::rpc::{LinkReport, Loss, MemberStatus, RETURN_BOUND, close};
+use convoke_common::rpc::{LinkReport, Loss, MeasuredLink, MemberStatus, RETURN_BOUND, close};
 use tokio::time::Instant;
 
 pub use commands::{Command, ConnectionId, Fingerprint};
@@ -398,6 +398,11 @@ impl Membership {
             }
         }
         model
+    }
+
+    /// What was measured of the links between workers.
+    pub fn links(&self) -> Vec<MeasuredLink> {
+        self.links.all().collect()
     }
 
     /// All that were ever registered and are not forgotten; their own accounts are for the caller to ask.

@@ -36,9 +36,16 @@ impl Service {
         let at = self.world.wall.unix_seconds();
         let known = self
             .core
-            .call(move |core, now| (core.status(now), core.leases(), core.quarantine(at)))
+            .call(move |core, now| {
+                (
+                    core.status(now),
+                    core.links(),
+                    core.leases(),
+                    core.quarantine(at),
+                )
+            })
             .await?;
-        let (mut members, leases, quarantine) = known;
+        let (mut members, links, leases, quarantine) = known;
         for (name, account) in accounts.into_iter().flatten() {
             let member = members.iter_mut().find(|m| m.name == name);
             if let Some(member) = member.filter(|m| m.incarnation == account.incarnation) {
@@ -55,6 +62,7 @@ impl Service {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             profile: NUMERICS_PROFILE.to_owned(),
             members,
+            links,
             leases,
             quarantine,
             refused: refused.collect(),

@@ -19,9 +19,9 @@ use crate::rpc::services::{
 };
 use crate::rpc::{
     ClusterStatus, CutEdge, Death, DeathStatus, HeldLease, JoinRequest, Joined, LeaseStatus,
-    Leased, LinkReport, LinkStatus, Loss, MemberState, MemberStatus, PartSummary, PlanOptions,
-    PlanSummary, Planned, ProgramStatus, Progress, QuarantineStatus, Register, Registered,
-    WorkerCount, WorkerStatus,
+    Leased, LinkReport, LinkStatus, Loss, MeasuredLink, MemberState, MemberStatus, PartSummary,
+    PlanOptions, PlanSummary, Planned, ProgramStatus, Progress, QuarantineStatus, Register,
+    Registered, WorkerCount, WorkerStatus,
 };
 use crate::rpc_transport::codec;
 
@@ -199,6 +199,7 @@ fn worker_status() -> WorkerStatus {
             tripwire: true,
             sent: 1,
             received: 2,
+            datagrams: [1, 1],
             queued_bytes: 3,
         }],
         refused: [("stale_step".into(), 1)].into(),
@@ -232,6 +233,12 @@ fn cluster_status() -> ClusterStatus {
         version: "0.1.0".into(),
         profile: crate::program::NUMERICS_PROFILE.into(),
         members: vec![member],
+        links: vec![MeasuredLink {
+            from: "w0".into(),
+            to: "w1".into(),
+            latency: 500,
+            bandwidth: 1e9,
+        }],
         leases: vec![LeaseStatus {
             lease: LEASE,
             model: "test".into(),

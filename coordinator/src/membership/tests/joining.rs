@@ -1,6 +1,7 @@
 //! Who becomes which member, and what is known of it.
 
 use convoke_common::ops::CustomOp;
+use convoke_common::rpc::MeasuredLink;
 
 use super::super::member::Offer;
 use super::*;
@@ -174,6 +175,13 @@ fn links_are_what_was_measured() {
         .reported(rig.now, ConnectionId(1), &[report("w2", f64::NAN, None)]);
     rig.core
         .reported(rig.now, CLIENT, &[report("w2", 1.0, None)]);
+    let told = MeasuredLink {
+        from: "w0".into(),
+        to: "w1".into(),
+        latency: 40_000,
+        bandwidth: 5e9,
+    };
+    assert_eq!(rig.core.links(), [told]);
     let model = rig.core.model(&[]);
     let of = |from, to| {
         (
