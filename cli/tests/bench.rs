@@ -129,6 +129,10 @@ fn a_cluster_of_processes_is_measured() {
         "step_two_workers",
         "--only",
         "remote_add_fetch",
+        "--only",
+        "fan_out_4",
+        "--only",
+        "fan_out_4_datagrams",
         "--rounds",
         "1",
     ];
@@ -136,7 +140,7 @@ fn a_cluster_of_processes_is_measured() {
     assert_eq!(done.stderr, "", "{done:?}");
     let report = done.json();
     let results = report["results"].as_array().unwrap();
-    assert_eq!(results.len(), 2, "{report}");
+    assert_eq!(results.len(), 4, "{report}");
     check(
         &results[0],
         "remote_add_fetch",
@@ -144,6 +148,10 @@ fn a_cluster_of_processes_is_measured() {
         Some("quinn ping-pong"),
     );
     check(&results[1], "step_two_workers", "us", Some("quinn relay"));
+    check(&results[2], "fan_out_4", "us", None);
+    check(&results[3], "fan_out_4_datagrams", "datagrams", None);
+    // Four operands, three intermediate values and a result cross, each in a datagram of its own.
+    assert!(results[3]["p50"].as_f64() >= Some(8.), "{report}");
 }
 
 #[test]

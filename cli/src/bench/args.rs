@@ -18,7 +18,7 @@ pub struct BenchArgs {
     /// Measure this alone; may be repeated, the variable holds one
     #[arg(long, value_name = "NAME", env = "CONVOKE_ONLY")]
     pub only: Vec<String>,
-    /// Turns of each measurement and its floor, besides a tenth as many that warm up; 20 take about a minute in all
+    /// Turns of each measurement and its floor, besides a tenth as many that warm up; 20 take about two minutes in all
     #[arg(long, value_name = "N", env = "CONVOKE_ROUNDS", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub rounds: u32,
 }

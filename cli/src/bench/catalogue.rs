@@ -13,6 +13,8 @@ pub enum Place {
     Local,
     /// Any cluster of so many workers.
     Cluster(usize),
+    /// A cluster of processes of its own, with so many workers.
+    Fan(u32),
 }
 
 /// What a measurement is of.
@@ -31,6 +33,8 @@ pub enum What {
     Transfer4KiB,
     Transfer64MiB,
     ErrorToCaller,
+    FanTime,
+    FanDatagrams,
     /// So many nodes.
     Compile(usize),
     ColdStart,
@@ -58,7 +62,7 @@ const fn bench(what: What, name: &'static str, unit: &'static str, place: Place)
 }
 
 /// All but the devices', in the order in which they are told.
-pub const ALL: [Bench; 19] = [
+pub const ALL: [Bench; 28] = [
     bench(What::NullChain, "exec_null_chain", "ns/op", Place::Embedded),
     bench(
         What::NullLayered,
@@ -107,13 +111,45 @@ pub const ALL: [Bench; 19] = [
         "us",
         Place::Cluster(2),
     ),
+    bench(What::FanTime, "fan_out_2", "us", Place::Fan(2)),
+    bench(What::FanTime, "fan_out_4", "us", Place::Fan(4)),
+    bench(What::FanTime, "fan_out_8", "us", Place::Fan(8)),
+    bench(What::FanTime, "fan_out_16", "us", Place::Fan(16)),
+    bench(
+        What::FanDatagrams,
+        "fan_out_2_datagrams",
+        "datagrams",
+        Place::Fan(2),
+    ),
+    bench(
+        What::FanDatagrams,
+        "fan_out_4_datagrams",
+        "datagrams",
+        Place::Fan(4),
+    ),
+    bench(
+        What::FanDatagrams,
+        "fan_out_8_datagrams",
+        "datagrams",
+        Place::Fan(8),
+    ),
+    bench(
+        What::FanDatagrams,
+        "fan_out_16_datagrams",
+        "datagrams",
+        Place::Fan(16),
+    ),
     bench(What::Compile(1_000), "compile_1k", "ms", Place::Alone),
     bench(What::Compile(10_000), "compile_10k", "ms", Place::Alone),
     bench(What::Compile(100_000), "compile_100k", "ms", Place::Alone),
+    bench(What::Compile(1_000_000), "compile_1m", "ms", Place::Alone),
     bench(What::ColdStart, "cold_start", "ms", Place::Alone),
     bench(What::IdleCpu, "idle_cpu", "%", Place::Local),
     bench(What::IdleRss, "idle_rss", "MiB", Place::Alone),
 ];
+
+/// Workers of the clusters that [`Place::Fan`] is of.
+pub const FANS: [u32; 4] = [2, 4, 8, 16];
 
 /// All names, for people.
 pub fn names() -> String {

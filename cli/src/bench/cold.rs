@@ -10,9 +10,9 @@ use convoke_common::error::{Code, Error, Result};
 use tokio::process::Command;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::floor;
 use super::report::Beside;
 use super::turns::{Samples, beside, millis};
+use super::{cpu, floor};
 use crate::args::LogArgs;
 use crate::children::{Process, own_binary};
 use crate::failure::Failure;
@@ -94,39 +94,15 @@ fn resident(status: &str) -> Option<f64> {
     Some(kib / 1024.)
 }
 
-/// What the busiest of a cluster's processes takes of a core while nobody asks for anything, in percent. The system
-/// counts hundredths of a second.
+/// What the busiest of a cluster's processes takes of a core while nobody asks for anything, in percent.
 pub async fn busy(processes: &[Process], rounds: u32) -> Result<Samples> {
     sleep(SETTLE).await;
-    let (start, before) = (Instant::now(), taken(processes)?);
+    let (start, before) = (Instant::now(), cpu::taken(processes)?);
     sleep((WATCH.0 * rounds).clamp(WATCH.1, WATCH.2)).await;
-    let (took, after) = (start.elapsed().as_secs_f64(), taken(processes)?);
+    let (took, after) = (start.elapsed().as_secs_f64(), cpu::taken(processes)?);
     let each = before.iter().zip(&after);
     let parts = each.map(|(before, after)| (after - before) / took * 100.);
     Ok(Samples::of(parts.fold(0., f64::max)))
-}
-
-/// Seconds of a core that each has taken.
-fn taken(processes: &[Process]) -> Result<Vec<f64>> {
-    // SAFETY: asks for a constant of the system.
-    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
-    let of = |p: &Process| {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", p.pid()?)).ok()?;
-        Some(cpu_ticks(&stat)? / ticks)
-    };
-    let times = processes.iter().map(|p| {
-        let msg = format!("the times of {} cannot be read", p.what());
-        of(p).ok_or_else(|| Error::new(Code::Io, msg))
-    });
-    times.collect()
-}
-
-/// In user and kernel mode, of /proc/PID/stat. The program's name may have spaces and brackets.
-fn cpu_ticks(stat: &str) -> Option<f64> {
-    let (_, rest) = stat.rsplit_once(')')?;
-    let mut words = rest.split_whitespace().skip(11);
-    let mut next = || words.next()?.parse::<f64>().ok();
-    Some(next()? + next()?)
 }
 
 #[cfg(test)]
@@ -140,11 +116,8 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_read_from_proc() {
+    fn memory_is_read_from_proc() {
         assert_eq!(resident("VmPeak:\t 9 kB\nVmRSS:\t  2048 kB\n"), Some(2.));
         assert_eq!(resident("VmPeak:\t 9 kB\n"), None);
-        let stat = "7 (a ) b) S 1 2 3 4 5 6 7 8 9 10 30 12 13";
-        assert_eq!(cpu_ticks(stat), Some(42.));
-        assert_eq!(cpu_ticks("7 (a) S 1"), None);
     }
 }

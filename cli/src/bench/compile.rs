@@ -18,6 +18,8 @@ use super::turns::{Samples, alone, millis};
 /// Columns of what flows, and rows of each weight.
 const SIDE: usize = 64;
 const WORKERS: usize = 3;
+/// Most nodes that are planned in all turns.
+const MOST_NODES: usize = 2_000_000;
 
 /// Matrix product, bias, activation, residual, again and again, with weights in a file that nobody reads.
 struct Graph {
@@ -117,6 +119,8 @@ fn options() -> PlanOptions {
 /// Plans a function of so many nodes: milliseconds.
 pub async fn compile(nodes: usize, rounds: u32) -> Result<Samples> {
     let (cluster, options) = (cluster(), options());
+    // A large one takes seconds.
+    let rounds = rounds.min((MOST_NODES / nodes).max(1) as u32);
     alone(rounds, async || {
         let given = function(nodes);
         let start = Instant::now();

@@ -4,6 +4,7 @@
 //! cold, floor::idle                  processes of their own                  cold_start, idle_rss
 //! compile                            this process                            compile_*
 //! exec, eager                        a cluster in this process               exec_*, call_local, eager_*
+//! fan                                clusters of processes                  fan_out_*
 //! remote, steps, transfers, devices  a cluster of processes, or --connect's  the rest
 //! ```
 //!
@@ -16,9 +17,11 @@ pub mod args;
 mod catalogue;
 mod cold;
 mod compile;
+mod cpu;
 mod devices;
 mod eager;
 mod exec;
+mod fan;
 mod floor;
 mod places;
 mod remote;
@@ -34,7 +37,7 @@ use std::time::Duration;
 use convoke::{Cluster, Device, Embedded};
 
 use self::args::BenchArgs;
-use self::catalogue::{ALL, Bench, Place, Wanted, of_device};
+use self::catalogue::{ALL, Bench, FANS, Place, Wanted, of_device};
 use self::places::{Own, Remote};
 use self::report::{Measured, Report};
 use self::turns::bounded;
@@ -138,10 +141,12 @@ impl Run {
         }
         let needs_processes = |p| matches!(p, Place::Local | Place::Cluster(_));
         if !self.wanted.at(needs_processes).is_empty() || self.wanted.any_device() {
-            let mut processes = Vec::new();
-            let done = self.processes(signals, &folder.0, &mut processes).await;
-            stop(processes, DRAIN_BOUND + STOP_BOUND).await;
-            done?;
+            self.processes(signals, &folder.0, None).await?;
+        }
+        for fan in FANS {
+            if !self.at(Place::Fan(fan)).is_empty() {
+                self.processes(signals, &folder.0, Some(fan)).await?;
+            }
         }
         Ok(())
     }
@@ -172,15 +177,34 @@ impl Run {
         Ok(())
     }
 
-    /// On a cluster of processes, which are in `processes`, whatever comes of it.
+    /// What needs a cluster of processes: all but steps over many workers, or those over so many.
     async fn processes(
         &mut self,
         signals: &mut Signals,
         folder: &Path,
+        fan: Option<u32>,
+    ) -> Result<(), Failure> {
+        let name = fan.map_or("pair".into(), |n| format!("fan-{n}"));
+        let folder = folder.join(name);
+        std::fs::create_dir(&folder).map_err(|e| Failure::io("cannot make a folder", &e))?;
+        let mut processes = Vec::new();
+        let done = self
+            .on_processes(signals, &folder, fan, &mut processes)
+            .await;
+        stop(processes, DRAIN_BOUND + STOP_BOUND).await;
+        done
+    }
+
+    /// [`Run::processes`], which are in `processes`, whatever comes of it.
+    async fn on_processes(
+        &mut self,
+        signals: &mut Signals,
+        folder: &Path,
+        fan: Option<u32>,
         processes: &mut Vec<Process>,
     ) -> Result<(), Failure> {
         let up = UpArgs {
-            workers: WORKERS,
+            workers: fan.unwrap_or(WORKERS),
             listen: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
             // As many as the parties of a relay have besides that of the network.
             threads: Some(1),
@@ -197,8 +221,22 @@ impl Run {
             log: &log,
         };
         let open = connect(&started.connect, Some(&started.client_token_file));
-        let work = async |c: &Cluster| self.remote(c, Some(own)).await;
+        let work = async |c: &Cluster| match fan {
+            Some(workers) => self.fan(c, workers, &own).await,
+            None => self.remote(c, Some(own)).await,
+        };
         with_cluster(signals, open, work).await
+    }
+
+    /// What needs so many workers.
+    async fn fan(&mut self, cluster: &Cluster, workers: u32, own: &Own<'_>) -> Result<(), Failure> {
+        let devices = bounded(cluster.devices()).await?;
+        for bench in self.at(Place::Fan(workers)) {
+            self.begin(bench.name);
+            let measured = places::fan(bench, cluster, &devices, own, self.rounds).await?;
+            self.results.push(measured);
+        }
+        Ok(())
     }
 
     /// Whatever is wanted of a cluster of processes.

@@ -9,7 +9,7 @@ use super::catalogue::{Bench, What, of_device};
 use super::floor::{Relay, Tcp};
 use super::report::{Beside, Measured};
 use super::turns::Samples;
-use super::{cold, compile, devices, eager, exec, remote, steps, transfers};
+use super::{cold, compile, devices, eager, exec, fan, remote, steps, transfers};
 use crate::args::LogArgs;
 use crate::children::Process;
 use crate::failure::Failure;
@@ -63,6 +63,22 @@ pub struct Own<'a> {
     /// Where floors have their keys.
     pub folder: &'a Path,
     pub log: &'a LogArgs,
+}
+
+/// Measures steps over all workers of a cluster, which are these.
+pub async fn fan(
+    bench: &Bench,
+    cluster: &Cluster,
+    workers: &[Device],
+    own: &Own<'_>,
+    rounds: u32,
+) -> Result<Measured, Failure> {
+    let samples = match bench.what {
+        What::FanTime => fan::time(cluster, workers, own.processes, rounds).await?,
+        What::FanDatagrams => fan::datagrams(cluster, workers, rounds).await?,
+        _ => return Err(misplaced(bench)),
+    };
+    Ok(Measured::alone(bench, &samples))
 }
 
 /// A cluster of worker processes.

@@ -32,7 +32,8 @@ pub const RELAY: Beside = Beside {
     usual: Some(173.),
 };
 
-fn node(name: &str, op: &str, attrs: Attrs, inputs: &[ValueId], output: ValueId) -> Node {
+/// A node of a step.
+pub fn node(name: &str, op: &str, attrs: Attrs, inputs: &[ValueId], output: ValueId) -> Node {
     Node {
         name: name.into(),
         op: op.into(),

@@ -1,0 +1,105 @@
+//! Steps of a function with a branch on each of many workers, and what they cost all processes together.
+//!
+//! ```text
+//! caller -> client -> each worker: Sqrt -> the first: Sum -> client -> caller
+//! ```
+
+use convoke::graph::Function;
+use convoke::{Attrs, Cluster, DType, Device, HostTensor, Model, TensorType};
+use convoke_common::error::{Error, Result};
+
+use super::cpu;
+use super::steps::node;
+use super::turns::{Samples, alone, bounded};
+use crate::children::Process;
+
+/// Steps a turn, one after the other.
+const STEPS: usize = 50;
+
+/// y = sqrt(x0) + sqrt(x1) + …
+async fn load(cluster: &Cluster, workers: &[Device]) -> Result<Model> {
+    let mut f = Function {
+        name: "fan out".into(),
+        ..Function::default()
+    };
+    let value =
+        |f: &mut Function, name: String| f.add_value(name, TensorType::fixed(DType::F32, &[]));
+    let mut roots = Vec::new();
+    for i in 0..workers.len() {
+        let x = value(&mut f, format!("x{i}"));
+        let root = value(&mut f, format!("root{i}"));
+        let name = format!("branch{i}");
+        f.params.push(x);
+        f.nodes
+            .push(node(&name, "Sqrt", Attrs::default(), &[x], root));
+        roots.push(root);
+    }
+    let y = value(&mut f, "y".into());
+    f.nodes
+        .push(node("sum", "Sum", Attrs::default(), &roots, y));
+    f.results = vec![("y".into(), y)];
+    let mut builder = cluster
+        .load_function(f, vec![])
+        .workers(workers.len() as u32)
+        .pin("sum", workers[0].worker());
+    for (i, worker) in workers.iter().enumerate() {
+        builder = builder.pin(format!("branch{i}"), worker.worker());
+    }
+    bounded(async { builder.await }).await
+}
+
+/// One turn's steps.
+async fn steps(model: &Model, width: usize) -> Result<()> {
+    let inputs: Vec<(String, HostTensor)> = (0..width)
+        .map(|i| (format!("x{i}"), HostTensor::scalar(4f32)))
+        .collect();
+    for _ in 0..STEPS {
+        model.call(inputs.clone()).await?;
+    }
+    Ok(())
+}
+
+/// Microseconds of a core that a step takes, the caller's among them.
+pub async fn time(
+    cluster: &Cluster,
+    workers: &[Device],
+    processes: &[Process],
+    rounds: u32,
+) -> Result<Samples> {
+    let model = load(cluster, workers).await?;
+    let all = || Ok::<_, Error>(cpu::taken(processes)?.iter().sum::<f64>() + cpu::own()?);
+    let times = alone(rounds, async || {
+        let before = all()?;
+        steps(&model, workers.len()).await?;
+        Ok(vec![(all()? - before) * 1e6 / STEPS as f64])
+    });
+    let times = times.await?;
+    bounded(model.unload()).await?;
+    Ok(times)
+}
+
+/// UDP datagrams that cross between processes in a step, acknowledgements and heartbeats among them.
+pub async fn datagrams(cluster: &Cluster, workers: &[Device], rounds: u32) -> Result<Samples> {
+    let model = load(cluster, workers).await?;
+    let counts = alone(rounds, async || {
+        let before = crossed(cluster, workers).await?;
+        steps(&model, workers.len()).await?;
+        let crossed = crossed(cluster, workers).await? - before;
+        Ok(vec![crossed as f64 / STEPS as f64])
+    });
+    let counts = counts.await?;
+    bounded(model.unload()).await?;
+    Ok(counts)
+}
+
+/// Datagrams that workers have received from each other and the client, and sent to the client.
+async fn crossed(cluster: &Cluster, workers: &[Device]) -> Result<u64> {
+    let status = bounded(cluster.status()).await?;
+    let is_worker = |name: &str| workers.iter().any(|w| w.worker() == name);
+    let accounts = status.members.iter().filter_map(|m| m.status.as_ref());
+    let each = accounts.flat_map(|w| &w.links).map(|l| {
+        let [sent, received] = l.datagrams;
+        received + if is_worker(&l.peer) { 0 } else { sent }
+    });
+    Ok(each.sum())
+}
