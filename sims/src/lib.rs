@@ -8,6 +8,7 @@ pub mod faults;
 pub mod invariants;
 pub mod oracle;
 pub mod run;
+pub mod scale;
 pub mod scenario;
 pub mod script;
 pub mod steps;

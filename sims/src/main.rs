@@ -7,6 +7,7 @@ use anyhow::Context;
 use clap::{Parser, Subcommand};
 use convoke_sims::explore::{batch, explore, shrink};
 use convoke_sims::run::run;
+use convoke_sims::scale;
 use convoke_sims::scenario::Scenario;
 use tracing::Level;
 
@@ -48,6 +49,12 @@ enum What {
         /// Finds a smaller scenario that violates the same.
         #[arg(long)]
         shrink: bool,
+    },
+    /// Measures what joining, resting, planning and stepping cost as clusters grow, without a fault.
+    Scale {
+        /// Sizes of clusters.
+        #[arg(long, value_delimiter = ',', default_values_t = [2u16, 5, 10, 20, 50, 100])]
+        workers: Vec<u16>,
     },
     /// Runs the seeds from FROM until before TO, and prints one report per line.
     #[command(hide = true)]
@@ -92,6 +99,13 @@ fn main() -> anyhow::Result<ExitCode> {
                 println!("shrunken: {}", serde_json::to_string(&shrunk)?);
             }
             Ok(ExitCode::from(u8::from(!report.violations.is_empty())))
+        }
+        What::Scale { workers } => {
+            println!("{}", scale::HEAD);
+            for n in workers {
+                println!("{}", scale::measure(n)?);
+            }
+            Ok(ExitCode::SUCCESS)
         }
         What::Batch { from, to } => {
             batch(from..to)?;

@@ -9,6 +9,7 @@ use convoke_common::error::{Code, Error};
 use convoke_sims::cluster::{Cluster, Host, Setup, Task};
 use convoke_sims::draw::Draw;
 use convoke_sims::oracle::{Expected, difference, expect};
+use convoke_sims::scale;
 use convoke_sims::workload::{Model, ModelSpec, inputs};
 use convoke_sims::world::Wire;
 
@@ -287,4 +288,23 @@ fn an_injected_panic_is_the_steps_error_and_nobody_elses() {
     assert_eq!(site.as_deref(), Some("w2"), "{error}");
     second.expect("the worker lives");
     assert!(cluster.panics().is_empty(), "{:?}", cluster.panics());
+}
+
+#[test]
+fn what_clusters_cost_is_measured() {
+    let [small, large] = [2, 6].map(|workers| scale::measure(workers).unwrap());
+    for (what, small, large) in [
+        ("join", small.join, large.join),
+        ("rest", small.rest, large.rest),
+        ("load", small.load, large.load),
+        ("step", small.step, large.step),
+    ] {
+        assert!(
+            0. < small.packets && small.packets < large.packets,
+            "{what}: {small:?}, {large:?}"
+        );
+        assert!(small.simulated > 0. && small.real > 0., "{what}: {small:?}");
+    }
+    // A second in which nobody asks.
+    assert_eq!(small.rest.simulated, 1000.);
 }
