@@ -130,7 +130,7 @@ fn a_cluster_of_processes_is_measured() {
         "--only",
         "remote_add_fetch",
         "--only",
-        "fan_out_4",
+        "fan_out_4_cpu",
         "--only",
         "fan_out_4_datagrams",
         "--rounds",
@@ -148,7 +148,7 @@ fn a_cluster_of_processes_is_measured() {
         Some("quinn ping-pong"),
     );
     check(&results[1], "step_two_workers", "us", Some("quinn relay"));
-    check(&results[2], "fan_out_4", "us", None);
+    check(&results[2], "fan_out_4_cpu", "us", None);
     check(&results[3], "fan_out_4_datagrams", "datagrams", None);
     // Four operands, three intermediate values and a result cross, each in a datagram of its own.
     assert!(results[3]["p50"].as_f64() >= Some(8.), "{report}");

@@ -122,6 +122,7 @@ impl Model {
         let given: Vec<(String, Tensor)> = inputs.into_iter().map(|(n, t)| (n.into(), t)).collect();
         let (ordered, bindings) = self.inner.arrange(given)?;
         let inner = self.inner.clone();
+        // Boxed, so that it is not moved from hand to hand.
         let call = Box::pin(async move { inner.call(ordered, bindings, options).await });
         self.cluster.compute(call).await
     }

@@ -19,7 +19,7 @@ pub const ALIGN: usize = 64;
 
 /// Blocks of this size and more are mapped, each by itself and in huge pages: memory that was never touched costs a
 /// page fault per page, which in small pages is slower than a fast network fills it.
-const MAPPED: usize = 4 << 20;
+pub const LARGE: usize = 4 << 20;
 /// What the system's huge pages are aligned to.
 const HUGE_PAGE: usize = 2 << 20;
 
@@ -63,7 +63,7 @@ impl Block {
         if len > isize::MAX as usize - ALIGN {
             return Err(TensorError::OutOfMemory { bytes: len });
         }
-        if len >= MAPPED {
+        if len >= LARGE {
             return Self::mapped(len).ok_or(TensorError::OutOfMemory { bytes: len });
         }
         // SAFETY: the layout has a size of at least one byte.
@@ -261,7 +261,7 @@ impl Region {
 /// Bytes of memory that a region of `len` bytes takes once its first `used` bytes were used: large ones are taken
 /// page by page.
 pub fn touched(len: u64, used: u64) -> u64 {
-    match len < MAPPED as u64 {
+    match len < LARGE as u64 {
         true => len,
         false => used
             .checked_next_multiple_of(HUGE_PAGE as u64)
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn large_blocks_are_aligned_zero_and_theirs_alone() {
-        for len in [MAPPED - 1, MAPPED, 2 * MAPPED + 3] {
+        for len in [LARGE - 1, LARGE, 2 * LARGE + 3] {
             let mut blocks = [(); 3].map(|()| Block::zeroed(len).unwrap());
             for (fill, block) in blocks.iter_mut().enumerate() {
                 assert!(block.bytes().iter().all(|b| *b == 0), "{len}");
@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn the_last_large_block_is_used_again_by_one_of_its_length() {
         let covers = Arc::new(());
-        let (spare, len) = (Arc::<Spare>::default(), MAPPED + 1);
+        let (spare, len) = (Arc::<Spare>::default(), LARGE + 1);
         let block = |len| {
             let block = Block::covered(len, Box::new(covers.clone())).unwrap();
             spare.awaits(block)

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use crate::block::{Block, Region, Spare};
+use crate::block::{Block, LARGE, Region, Spare};
 use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
 use crate::tensor::Tensor;
@@ -232,8 +232,8 @@ impl Pool {
         })))
     }
 
-    /// From now on keeps the memory of the large tensor beyond the base that was dropped last, with its reservation, for
-    /// the next one of its size; or does so no more.
+    /// From now on keeps the memory of the tensor of [`LARGE`] bytes or more beyond the base that was dropped last, with
+    /// its reservation, until the next such tensor; or does so no more.
     pub fn reuse(&self, on: bool) {
         let spare = on.then(Arc::<Spare>::default);
         *self.0.spare.lock().unwrap_or_else(PoisonError::into_inner) = spare;
@@ -280,11 +280,13 @@ impl Pool {
         let Some(spare) = spare else {
             return self.made(len);
         };
-        let block = match spare.take(len) {
-            Some(block) => block,
-            None => self.made(len)?,
+        let block = match len < LARGE {
+            true => self.made(len).ok(),
+            false => None,
         };
-        Ok(spare.awaits(block))
+        // Otherwise what is kept is used, or let go of: it stands in nobody's way.
+        let block = block.or_else(|| spare.take(len));
+        Ok(spare.awaits(block.map_or_else(|| self.made(len), Ok)?))
     }
 
     fn made(&self, len: usize) -> Result<Block> {
@@ -355,12 +357,17 @@ mod tests {
         assert_eq!(l.total_and_peak().0, 0);
         p.reuse(true);
         drop(tensor(large).unwrap());
+        drop(tensor(SMALL as u64 + 1).unwrap());
         assert_eq!(l.total_and_peak().0, large);
         let pair = (tensor(large).unwrap(), tensor(large).unwrap());
         assert!(tensor(large).is_err());
         drop(pair);
         assert_eq!(l.total_and_peak().0, large);
         // It never stands in the way of another.
+        let rest = l.reserve(Account::Leases, large - 1).unwrap();
+        drop(tensor(SMALL as u64 + 1).unwrap());
+        assert_eq!(l.total_and_peak().0, large - 1);
+        drop(rest);
         drop(tensor(2 * large).unwrap());
         assert_eq!(l.total_and_peak().0, 2 * large);
         p.reuse(false);

@@ -27,7 +27,6 @@ const STEPS: usize = 20;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
     pub packets: f64,
-    pub bytes: f64,
     /// Simulated milliseconds; steps of it are 1 ms.
     pub simulated: f64,
     /// Milliseconds of this machine.
@@ -104,7 +103,6 @@ impl Cost {
     fn over(self, parts: f64) -> Cost {
         Cost {
             packets: self.packets / parts,
-            bytes: self.bytes / parts,
             simulated: self.simulated / parts,
             real: self.real / parts,
         }
@@ -121,7 +119,6 @@ fn phase(cluster: &mut Cluster, work: impl FnOnce(&mut Cluster) -> Result<()>) -
     let after = cluster.trace().packets();
     Ok(Cost {
         packets: (after.sent - before.sent) as f64,
-        bytes: (after.bytes - before.bytes) as f64,
         simulated: (cluster.elapsed() - at).as_secs_f64() * 1e3,
         real: begun.elapsed().as_secs_f64() * 1e3,
     })

@@ -101,12 +101,12 @@ pub async fn prepare(
             }
         }
     }
+    weights.reuse(false);
     for v in retained {
         if let Some(literal) = literals[v as usize] {
             feed.load(v, literal, &mut values, counter).await?;
         }
     }
-    weights.reuse(false);
     // A second load finds in the cache what this one brought.
     loader.written().await;
     let weights_bytes = values.iter().flatten().map(|t| t.byte_len() as u64).sum();

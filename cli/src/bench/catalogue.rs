@@ -33,7 +33,7 @@ pub enum What {
     Transfer4KiB,
     Transfer64MiB,
     ErrorToCaller,
-    FanTime,
+    FanCpu,
     FanDatagrams,
     /// So many nodes.
     Compile(usize),
@@ -111,10 +111,10 @@ pub const ALL: [Bench; 28] = [
         "us",
         Place::Cluster(2),
     ),
-    bench(What::FanTime, "fan_out_2", "us", Place::Fan(2)),
-    bench(What::FanTime, "fan_out_4", "us", Place::Fan(4)),
-    bench(What::FanTime, "fan_out_8", "us", Place::Fan(8)),
-    bench(What::FanTime, "fan_out_16", "us", Place::Fan(16)),
+    bench(What::FanCpu, "fan_out_2_cpu", "us", Place::Fan(2)),
+    bench(What::FanCpu, "fan_out_4_cpu", "us", Place::Fan(4)),
+    bench(What::FanCpu, "fan_out_8_cpu", "us", Place::Fan(8)),
+    bench(What::FanCpu, "fan_out_16_cpu", "us", Place::Fan(16)),
     bench(
         What::FanDatagrams,
         "fan_out_2_datagrams",
@@ -264,6 +264,12 @@ mod tests {
         let unknown = Wanted::of(&["cold".into()], false).unwrap_err();
         let text = format!("{unknown:?}");
         assert!(text.contains("cold_start, idle_cpu"), "{text}");
+    }
+
+    #[test]
+    fn every_width_is_measured() {
+        let there = |b: &Bench| !matches!(b.place, Place::Fan(n) if !FANS.contains(&n));
+        assert!(ALL.iter().all(there));
     }
 
     #[test]

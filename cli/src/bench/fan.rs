@@ -8,7 +8,7 @@ use convoke::graph::Function;
 use convoke::{Attrs, Cluster, DType, Device, HostTensor, Model, TensorType};
 use convoke_common::error::{Error, Result};
 
-use super::cpu;
+use super::cpu::{own, taken};
 use super::steps::node;
 use super::turns::{Samples, alone, bounded};
 use crate::children::Process;
@@ -60,14 +60,14 @@ async fn steps(model: &Model, width: usize) -> Result<()> {
 }
 
 /// Microseconds of a core that a step takes, the caller's among them.
-pub async fn time(
+pub async fn cpu(
     cluster: &Cluster,
     workers: &[Device],
     processes: &[Process],
     rounds: u32,
 ) -> Result<Samples> {
     let model = load(cluster, workers).await?;
-    let all = || Ok::<_, Error>(cpu::taken(processes)?.iter().sum::<f64>() + cpu::own()?);
+    let all = || Ok::<_, Error>(taken(processes)?.iter().sum::<f64>() + own()?);
     let times = alone(rounds, async || {
         let before = all()?;
         steps(&model, workers.len()).await?;

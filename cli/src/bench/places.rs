@@ -74,7 +74,7 @@ pub async fn fan(
     rounds: u32,
 ) -> Result<Measured, Failure> {
     let samples = match bench.what {
-        What::FanTime => fan::time(cluster, workers, own.processes, rounds).await?,
+        What::FanCpu => fan::cpu(cluster, workers, own.processes, rounds).await?,
         What::FanDatagrams => fan::datagrams(cluster, workers, rounds).await?,
         _ => return Err(misplaced(bench)),
     };

@@ -133,15 +133,18 @@ fn transposes_merge_and_cost_nothing_where_they_keep_the_order() {
          result e = e
          result f = f",
     );
-    // Back again: nothing is left of both.
+    // Back again: nothing is left of both, and what is before fuses with what is behind.
     check_all(
-        "param x: f32[2, 3, 4]
-         a = Transpose(x) {perm=[2, 0, 1]}
+        "param x: f32[n, 5, 4]
+         weight w: f32[4, 4]
+         p = MatMul(x, w)
+         a = Transpose(p) {perm=[2, 0, -2]}
          b = Transpose(a) {perm=[1, 2, 0]}
          y = Relu(b)
          result y",
-        "y = Relu(x)
-         result y = y",
+        r#"init w:packed = PackGemmB(w)
+         y = FusedGemm(x, w:packed) {activation="Relu"; k=4; n=4; packed=1}
+         result y = y"#,
     );
 }
 

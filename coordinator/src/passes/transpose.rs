@@ -2,9 +2,11 @@
 
 use convoke_common::Dim;
 use convoke_common::graph::{Attr, Attrs, Function};
+use convoke_common::ops::attrs;
 use convoke_common::tensor::Tensor;
 
 use super::edit::Edit;
+use super::prune;
 
 /// Runs the pass.
 pub fn run(f: Function) -> (Function, Option<String>) {
@@ -27,7 +29,9 @@ pub fn run(f: Function) -> (Function, Option<String>) {
         .into_iter()
         .flatten()
         .reduce(|a, b| format!("{a}, {b}"));
-    (e.finish(), report)
+    // Who is left without a use counts as one of its operand, which keeps later passes from fusing that.
+    let (f, _) = prune::run(e.finish());
+    (f, report)
 }
 
 fn is_transpose(e: &Edit, node: usize) -> bool {
@@ -37,10 +41,7 @@ fn is_transpose(e: &Edit, node: usize) -> bool {
 /// The operand's axes in the order of the result's.
 fn order(e: &Edit, node: usize) -> Option<Vec<usize>> {
     let rank = e.f.ty(e.operand(node, 0)?).shape.len();
-    match e.f.nodes[node].attrs.ints("perm") {
-        Some(perm) => perm.iter().map(|p| usize::try_from(*p).ok()).collect(),
-        None => Some((0..rank).rev().collect()),
-    }
+    attrs::transpose_perm(&e.f.nodes[node].attrs, rank).ok()
 }
 
 /// Has the node transpose what its operand is a transpose of. Whether or not others use that one, this one costs the same.
@@ -54,9 +55,10 @@ fn merge(e: &mut Edit, node: usize) -> Option<()> {
         .iter()
         .map(|axis| Some(*first.get(*axis)? as i64))
         .collect();
+    let perm = Attr::Ints(both?);
     let node = &mut e.f.nodes[node];
     node.inputs = vec![Some(x)];
-    node.attrs = Attrs::default().with("perm", Attr::Ints(both?));
+    node.attrs = Attrs::default().with("perm", perm);
     Some(())
 }
 

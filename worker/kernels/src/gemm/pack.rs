@@ -121,8 +121,9 @@ pub fn pack_b_on<T: PackSource>(
     n: usize,
 ) -> Result<(), Cancelled> {
     check_b(dst, src, k, n);
+    exec.check()?;
     if k == 0 {
-        return exec.check();
+        return Ok(());
     }
     let (panels, rest) = dst.split_at_mut(n / NR * NR * k);
     if !rest.is_empty() {
