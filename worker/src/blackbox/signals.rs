@@ -19,6 +19,9 @@ pub const FATAL: [c_int; 5] = [
     libc::SIGABRT,
 ];
 
+/// Where SIGABRT is among them: the only one that may follow upon another.
+const ABORT: usize = FATAL.len() - 1;
+
 /// The page of this process.
 static PAGE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 
@@ -53,25 +56,52 @@ pub fn claim() -> io::Result<()> {
 pub fn mark(page: &Page) -> io::Result<()> {
     PAGE.store(page.as_ptr(), Ordering::SeqCst);
     for (i, signal) in FATAL.iter().enumerate() {
-        // SAFETY: an all-zero sigaction is a valid one, completed below.
-        let mut action: sigaction = unsafe { std::mem::zeroed() };
-        action.sa_sigaction = handler as *const () as usize;
-        // On the alternate stack that std gives its threads: a stack that overflowed has no room for a handler.
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        // SAFETY: the set is this function's own.
-        unsafe { libc::sigemptyset(&mut action.sa_mask) };
-        // SAFETY: only one comes here, once, and no handler of ours runs yet for this signal. What was there is asked
-        // for before ours is installed, so that the handler always finds it.
-        let done = unsafe {
+        // SAFETY: only one comes here, once. What was there is asked for, of all signals, before a handler of ours is
+        // installed, so that it always finds it.
+        let asked = unsafe {
             let before = (*BEFORE.0.get())[i].as_mut_ptr();
             libc::sigaction(*signal, ptr::null(), before)
-                | libc::sigaction(*signal, &action, ptr::null_mut())
         };
-        if done != 0 {
+        if asked != 0 {
             return Err(io::Error::last_os_error());
         }
     }
-    Ok(())
+    match FATAL.iter().all(|signal| install(*signal)) {
+        true => Ok(()),
+        false => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Has the handler called on this signal. Safe in a handler.
+fn install(signal: c_int) -> bool {
+    // SAFETY: an all-zero sigaction is a valid one, completed below.
+    let mut action: sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as *const () as usize;
+    // On the alternate stack that std gives its threads: a stack that overflowed has no room for a handler.
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    // SAFETY: the set is this function's own, and the handler one of the type that SA_SIGINFO says.
+    unsafe {
+        libc::sigemptyset(&mut action.sa_mask);
+        libc::sigaction(signal, &action, ptr::null_mut()) == 0
+    }
+}
+
+/// What was done on a signal of [`FATAL`] before. Only once [`mark`] has noted it.
+unsafe fn before(i: usize) -> &'static sigaction {
+    // SAFETY: written before the first handler was installed, and not since.
+    unsafe { (*BEFORE.0.get())[i].assume_init_ref() }
+}
+
+/// Runs `f` with SIGABRT doing what it did before: it may abort, on an alternate stack that has no room for the frames of two
+/// signals where registers are wide.
+fn aborting_plainly(signal: c_int, f: impl FnOnce()) {
+    if signal == FATAL[ABORT] {
+        return f();
+    }
+    // SAFETY: a handler of ours runs, so `mark` has noted what was there; setting it is safe in a handler.
+    unsafe { libc::sigaction(FATAL[ABORT], before(ABORT), ptr::null_mut()) };
+    f();
+    install(FATAL[ABORT]);
 }
 
 /// Runs on a thread that may be anywhere: nothing here allocates, locks or panics.
@@ -87,9 +117,9 @@ extern "C" fn handler(signal: c_int, info: *mut siginfo_t, context: *mut c_void)
     if i == FATAL.len() {
         return;
     }
-    // SAFETY: written before this handler was installed, and not since.
-    let before = unsafe { (*BEFORE.0.get())[i].assume_init_ref() };
-    match before.sa_sigaction {
+    // SAFETY: this handler was installed after that.
+    let before = unsafe { before(i) };
+    aborting_plainly(signal, || match before.sa_sigaction {
         libc::SIG_DFL | libc::SIG_IGN => default(signal),
         handler if before.sa_flags & libc::SA_SIGINFO != 0 => {
             // SAFETY: SA_SIGINFO says that the address is of a handler of this type.
@@ -105,7 +135,7 @@ extern "C" fn handler(signal: c_int, info: *mut siginfo_t, context: *mut c_void)
             let handler = unsafe { std::mem::transmute::<usize, extern "C" fn(c_int)>(handler) };
             handler(signal);
         }
-    }
+    });
     // An instruction that faulted faults again on return, and the process ends as if nobody had looked. A signal that
     // was sent is gone by now: where nobody else handles it, it is sent again.
     // SAFETY: the kernel gave `info`; the other calls read and send, and are safe in a handler.
