@@ -290,7 +290,8 @@ fn ago(ms: u64) -> String {
 
 fn path(l: &LinkStatus) -> String {
     match l.path.as_str() {
-        "quic" if !l.tripwire => "quic, tcp blocked".into(),
+        "local" => "local".into(),
+        path if !l.tripwire => format!("{path}, tcp blocked"),
         path => path.into(),
     }
 }

@@ -115,7 +115,7 @@ async fn status_says_where_tcp_does_not_pass() {
                 .is_some_and(|p| p.starts_with(peer))
         };
         let line = links.iter().find(named).unwrap_or_else(|| panic!("{text}"));
-        line.contains("quic, tcp blocked")
+        line.contains(", tcp blocked")
     };
     assert!(
         !blocked("w0") && blocked("w2") && blocked("client-"),

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::offsets::Offsets;
+use crate::segment::Segment;
 use crate::tensor::TensorError;
 
 /// Alignment of every buffer in bytes: a cache line, and the widest vector.
@@ -41,6 +42,8 @@ enum Home {
     /// Kept for the next one of its length, where somebody does, else unmapped: a mapping [`HUGE_PAGE`] longer than the
     /// block.
     Mapping(NonNull<c_void>, Option<Weak<Spare>>),
+    /// Unmapped: a segment that is the block.
+    Segment(NonNull<c_void>, Arc<Segment>),
     /// Back to the region that it was cut from at an offset.
     Region(Arc<Region>, u64),
     /// Another block has its memory now.
@@ -84,6 +87,17 @@ impl Block {
         Ok(block)
     }
 
+    /// `len` zero bytes that peers on this host can read, where the system has such memory.
+    pub fn shared(len: usize) -> Option<Block> {
+        let (segment, mapping) = Segment::create(len)?;
+        Some(Block {
+            ptr: mapping.cast(),
+            len,
+            home: Home::Segment(mapping, segment),
+            cover: None,
+        })
+    }
+
     fn mapped(len: usize) -> Option<Block> {
         use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
         let rights = ProtFlags::READ | ProtFlags::WRITE;
@@ -123,6 +137,18 @@ impl Block {
     #[inline]
     pub fn is_of_region(&self) -> bool {
         matches!(self.home, Home::Region(..))
+    }
+
+    /// The segment that it lies in and where, where peers can read it.
+    pub fn segment(&self) -> Option<(&Arc<Segment>, u64)> {
+        match &self.home {
+            Home::Segment(_, segment) => Some((segment, 0)),
+            Home::Region(region, offset) => {
+                let (segment, at) = region.memory.segment()?;
+                Some((segment, at + offset))
+            }
+            Home::Allocator | Home::Mapping(..) | Home::Kept => None,
+        }
     }
 
     /// Its bytes.
@@ -166,6 +192,10 @@ impl Drop for Block {
             Home::Mapping(mapping, _) => {
                 // SAFETY: mapped in `mapped` with this length, and unmapped only here.
                 let _ = unsafe { rustix::mm::munmap(mapping.as_ptr(), self.len + HUGE_PAGE) };
+            }
+            Home::Segment(mapping, _) => {
+                // SAFETY: mapped in `Segment::create` with this length, and unmapped only here.
+                let _ = unsafe { rustix::mm::munmap(mapping.as_ptr(), self.len) };
             }
             Home::Region(region, offset) => region.give(*offset, self.len),
         }
@@ -215,12 +245,26 @@ pub struct Region {
 impl Region {
     /// A region of `len` bytes that `cover` accounts for; none is used.
     pub fn new(len: usize, cover: Cover) -> Result<Arc<Region>, TensorError> {
-        let memory = Block::covered(len, cover)?;
-        Ok(Arc::new(Region {
-            offsets: Mutex::new(Offsets::new(len as u64)),
+        Ok(Self::of(Block::covered(len, cover)?))
+    }
+
+    /// A region that peers on this host can read, where the system has such memory; else one as any.
+    pub fn shared(len: usize, cover: Cover) -> Result<Arc<Region>, TensorError> {
+        match Block::shared(len) {
+            Some(mut memory) => {
+                memory.cover = Some(cover);
+                Ok(Self::of(memory))
+            }
+            None => Self::new(len, cover),
+        }
+    }
+
+    fn of(memory: Block) -> Arc<Region> {
+        Arc::new(Region {
+            offsets: Mutex::new(Offsets::new(memory.len as u64)),
             asked: AtomicU64::new(0),
             memory,
-        }))
+        })
     }
 
     fn offsets(&self) -> MutexGuard<'_, Offsets> {

@@ -33,6 +33,7 @@ pub mod places;
 pub mod program;
 pub mod rpc;
 pub mod rpc_transport;
+pub mod segment;
 pub mod telemetry;
 pub mod tensor;
 pub mod world;

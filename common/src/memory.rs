@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use crate::block::{Block, LARGE, Region, Spare};
+use crate::block::{Block, Cover, LARGE, Region, Spare};
 use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
-use crate::tensor::Tensor;
+use crate::tensor::{Tensor, TensorError};
 
 /// What memory is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -217,10 +217,24 @@ impl Drop for Beyond {
 impl Pool {
     /// A pool that holds `base` bytes for its life.
     pub fn new(ledger: &Ledger, account: Account, base: u64) -> Result<Pool> {
+        Self::with(ledger, account, base, Region::new)
+    }
+
+    /// A pool whose base peers on this host can read.
+    pub fn shared(ledger: &Ledger, account: Account, base: u64) -> Result<Pool> {
+        Self::with(ledger, account, base, Region::shared)
+    }
+
+    fn with(
+        ledger: &Ledger,
+        account: Account,
+        base: u64,
+        make: impl FnOnce(usize, Cover) -> Result<Arc<Region>, TensorError>,
+    ) -> Result<Pool> {
         let region = || {
             let reservation = ledger.reserve(account, base)?;
             let len = usize::try_from(base).map_err(|_| Error::internal("a pool beyond memory"))?;
-            Ok::<_, Error>(Region::new(len, Box::new(reservation))?)
+            Ok::<_, Error>(make(len, Box::new(reservation))?)
         };
         Ok(Pool(Arc::new(Inner {
             base: (base > 0).then(region).transpose()?,

@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 
 use crate::block::Block;
 use crate::dtype::{DType, Element};
+use crate::segment::{Lent, Segment};
 
 pub use crate::block::ALIGN;
 
@@ -78,16 +79,28 @@ struct Inner {
 /// Where the bytes are.
 enum Buffer {
     Own(Block),
+    /// A peer's, to read.
+    Lent(Lent),
     /// In the block of a tensor that has its own, from an offset on.
     View(Arc<Inner>, usize),
 }
 
 impl Inner {
+    /// Whose block or loan it is, and the bytes before it there.
+    #[inline]
+    fn root(&self) -> (&Inner, usize) {
+        match &self.buffer {
+            Buffer::Own(_) | Buffer::Lent(_) => (self, 0),
+            Buffer::View(of, offset) => (of, *offset),
+        }
+    }
+
     /// The bytes of the tensor's buffer from its first one on.
     #[inline]
     fn bytes(&self) -> &[u8] {
         match &self.buffer {
             Buffer::Own(block) => block.bytes(),
+            Buffer::Lent(lent) => lent.bytes(),
             Buffer::View(of, offset) => of.bytes().get(*offset..).unwrap_or_default(),
         }
     }
@@ -123,6 +136,20 @@ impl Tensor {
             dtype,
             shape: shape.into(),
             buffer: Buffer::Own(block),
+        }))
+    }
+
+    /// A tensor over the first bytes of what a peer lent, which must be at least as long as the shape needs.
+    pub fn lent(dtype: DType, shape: &[usize], lent: Lent) -> Tensor {
+        let need = byte_size(dtype, shape);
+        assert!(
+            need.is_some_and(|n| n <= lent.bytes().len()),
+            "a loan shorter than its shape"
+        );
+        Tensor(Arc::new(Inner {
+            dtype,
+            shape: shape.into(),
+            buffer: Buffer::Lent(lent),
         }))
     }
 
@@ -207,28 +234,44 @@ impl Tensor {
             Buffer::Own(block) => block.bytes_mut(),
             Buffer::View(of, offset) => match &mut Arc::get_mut(of)?.buffer {
                 Buffer::Own(block) => block.bytes_mut().get_mut(*offset..)?,
-                Buffer::View(..) => return None,
+                Buffer::Lent(_) | Buffer::View(..) => return None,
             },
+            Buffer::Lent(_) => return None,
         };
         bytes.get_mut(..len)
     }
 
-    /// Whether no other tensor shares the buffer.
+    /// Whether no other tensor shares the buffer, nor any peer.
     #[inline]
     pub fn is_unique(&self) -> bool {
         Arc::strong_count(&self.0) == 1
             && match &self.0.buffer {
                 Buffer::Own(_) => true,
-                Buffer::View(of, _) => Arc::strong_count(of) == 1,
+                Buffer::Lent(_) => false,
+                Buffer::View(of, _) => {
+                    Arc::strong_count(of) == 1 && matches!(of.buffer, Buffer::Own(_))
+                }
             }
     }
 
-    /// Whether its buffer is cut from a region that others are cut from as well.
+    /// Whether its memory is somebody else's who wants it back: cut from a region, or lent by a peer.
     #[inline]
-    pub fn is_of_region(&self) -> bool {
-        match &self.0.buffer {
+    pub fn is_borrowed(&self) -> bool {
+        match &self.0.root().0.buffer {
             Buffer::Own(block) => block.is_of_region(),
-            Buffer::View(of, _) => matches!(&of.buffer, Buffer::Own(b) if b.is_of_region()),
+            Buffer::Lent(_) | Buffer::View(..) => true,
+        }
+    }
+
+    /// The segment that its bytes lie in and where, where peers on this host can read them.
+    pub fn segment(&self) -> Option<(&Arc<Segment>, u64)> {
+        let (root, before) = self.0.root();
+        match &root.buffer {
+            Buffer::Own(block) => {
+                let (segment, at) = block.segment()?;
+                Some((segment, at + before as u64))
+            }
+            Buffer::Lent(_) | Buffer::View(..) => None,
         }
     }
 
@@ -258,7 +301,7 @@ impl Tensor {
     /// Bytes of the buffer from `offset` on under another shape.
     fn view(&self, shape: Shape, offset: usize) -> Tensor {
         let (of, before) = match &self.0.buffer {
-            Buffer::Own(_) => (&self.0, 0),
+            Buffer::Own(_) | Buffer::Lent(_) => (&self.0, 0),
             Buffer::View(of, before) => (of, *before),
         };
         Tensor(Arc::new(Inner {

@@ -5,12 +5,14 @@
 //! tensor = lease u64 | step u64 | slot u32 | dtype u8 | rank u8 | u16 zero | dims u64 × rank | length u64 | payload
 //! ```
 //! All integers little-endian. A tensor of up to [`LANE_LIMIT`] bytes travels inside its frame; a larger
-//! one has its own stream: the same header, then the payload.
+//! one has its own stream: the same header, then the payload; or it lies in memory that both share, and the header is
+//! followed by where.
 
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::ids::{LeaseId, StepKey};
 use convoke_common::rpc_transport::codec;
 use convoke_common::tensor::{MAX_RANK, Shape};
+use convoke_common::world::Nonce;
 use convoke_common::{DType, Tensor, mutant};
 
 /// Largest payload that shares the lane, in bytes: a few packets.
@@ -39,6 +41,26 @@ pub enum Frame {
     Done { key: StepKey },
     /// A small tensor follows in the same body.
     Tensor(TensorHeader),
+    /// What two ends of a link on one host tell each other of memory, see [`crate::sharing`].
+    Sharing(Sharing),
+}
+
+/// See there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Sharing {
+    /// Segments can be had here, by who shows the nonce at this address.
+    Meet { nonce: Nonce, address: Vec<u8> },
+    /// They cannot be had.
+    Apart,
+    /// A tensor lies in a segment, `offset` bytes from its start.
+    Lent {
+        tensor: TensorHeader,
+        segment: u64,
+        offset: u64,
+        loan: u64,
+    },
+    /// It is used no more.
+    Returned { loan: u64 },
 }
 
 /// What precedes a tensor's bytes.
@@ -57,6 +79,12 @@ const DONE: u8 = 3;
 const TENSOR: u8 = 4;
 /// A batch of an eager session, see [`crate::eager`].
 pub(crate) const EAGER: u8 = 5;
+const MEET: u8 = 6;
+const APART: u8 = 7;
+const LENT: u8 = 8;
+const RETURNED: u8 = 9;
+/// Longest address of a socket, in bytes.
+const MAX_ADDRESS: usize = 108;
 
 fn bad(what: &str) -> Error {
     Error::new(Code::ProtocolViolation, format!("malformed frame: {what}"))
@@ -188,6 +216,7 @@ impl Frame {
                 h.encode(out);
                 (TENSOR, h.byte_len().unwrap_or(0))
             }
+            Frame::Sharing(sharing) => (sharing.encode(out), 0),
         };
         let len = (out.len() - at - HEAD + payload) as u32;
         out[at] = kind;
@@ -238,6 +267,7 @@ impl Frame {
                 }
                 return Ok((Frame::Tensor(h), r.0));
             }
+            MEET | APART | LENT | RETURNED => Frame::Sharing(Sharing::decode(kind, &mut r)?),
             _ => return Err(bad("unknown kind")),
         };
         if r.0.is_empty() {
@@ -245,6 +275,57 @@ impl Frame {
         } else {
             Err(bad("trailing bytes"))
         }
+    }
+}
+
+impl Sharing {
+    /// Appends the body; the kind.
+    fn encode(&self, out: &mut Vec<u8>) -> u8 {
+        match self {
+            Sharing::Meet { nonce, address } => {
+                out.extend(nonce);
+                out.extend(address);
+                MEET
+            }
+            Sharing::Apart => APART,
+            Sharing::Lent {
+                tensor,
+                segment,
+                offset,
+                loan,
+            } => {
+                tensor.encode(out);
+                for n in [segment, offset, loan] {
+                    out.extend(n.to_le_bytes());
+                }
+                LENT
+            }
+            Sharing::Returned { loan } => {
+                out.extend(loan.to_le_bytes());
+                RETURNED
+            }
+        }
+    }
+
+    fn decode(kind: u8, r: &mut Reader<'_>) -> Result<Sharing> {
+        Ok(match kind {
+            MEET => {
+                let nonce = r.array()?;
+                if r.0.len() > MAX_ADDRESS {
+                    return Err(bad("address above the limit"));
+                }
+                let address = r.take(r.0.len())?.to_vec();
+                Sharing::Meet { nonce, address }
+            }
+            APART => Sharing::Apart,
+            LENT => Sharing::Lent {
+                tensor: TensorHeader::decode(r)?,
+                segment: r.u64()?,
+                offset: r.u64()?,
+                loan: r.u64()?,
+            },
+            _ => Sharing::Returned { loan: r.u64()? },
+        })
     }
 }
 
@@ -312,7 +393,32 @@ mod tests {
         let error = Box::new(Error::new(Code::KernelFailed, "x"));
         check_round_trip(Frame::Abort { key: key(), error }, &[]);
         let t = Tensor::from_slice(&[2], &[1f32, 2.]).unwrap();
-        check_round_trip(Frame::Tensor(TensorHeader::of(key(), 1, &t)), t.bytes());
+        let tensor = TensorHeader::of(key(), 1, &t);
+        check_round_trip(Frame::Tensor(tensor.clone()), t.bytes());
+        check_round_trip(Frame::Sharing(Sharing::Apart), &[]);
+        check_round_trip(Frame::Sharing(Sharing::Returned { loan: 1 }), &[]);
+        let lent = Sharing::Lent {
+            tensor,
+            segment: 1,
+            offset: 64,
+            loan: u64::MAX,
+        };
+        check_round_trip(Frame::Sharing(lent), &[]);
+    }
+
+    #[test]
+    fn an_address_is_as_long_as_a_socket_may_have() {
+        let check = |len: usize, fits: bool| {
+            let mut out = vec![];
+            let (nonce, address) = ([3; 32], vec![b'a'; len]);
+            let frame = Frame::Sharing(Sharing::Meet { nonce, address });
+            frame.encode(&mut out);
+            let decoded = Frame::decode(MEET, &out[HEAD..]);
+            assert_eq!(decoded.ok(), fits.then_some((frame, &[][..])), "{len}");
+        };
+        check(0, true);
+        check(MAX_ADDRESS, true);
+        check(MAX_ADDRESS + 1, false);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use convoke_common::Tensor;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::ids::{LeaseId, ParticipantIx, StepKey};
 use convoke_common::mutant;
+use convoke_common::segment::Lent;
 use dashmap::DashMap;
 
 use crate::eager::{Direct, Eager};
@@ -358,7 +359,7 @@ impl Hub {
                 }
                 lease.handler.done(key.n, ix);
             }
-            Frame::Tensor(_) => return Err(Refused::WrongTensor),
+            Frame::Tensor(_) | Frame::Sharing(_) => return Err(Refused::WrongTensor),
         }
         Ok(())
     }
@@ -445,6 +446,19 @@ impl Hub {
         match to {
             Ok(to) => Incoming { to, tensor }.publish(),
             Err(why) => self.count(why),
+        }
+    }
+
+    /// Takes a tensor of a step that a peer lends.
+    pub(crate) fn borrow(&self, from: &Peer, h: &TensorHeader, lent: Lent) {
+        let claimed = self.claim(from, h).and_then(|(lease, _)| {
+            let (n, slot) = (h.key.n, h.slot);
+            let tensor = Some(Tensor::lent(h.dtype, &h.shape, lent));
+            let to = Destination::Slot { lease, n, slot };
+            Incoming { to, tensor }.finish()
+        });
+        if let Err(why) = claimed {
+            self.count(why);
         }
     }
 }

@@ -22,6 +22,7 @@ pub mod link;
 mod primitives;
 pub mod probe;
 pub mod remote;
+pub mod sharing;
 pub mod slot;
 pub mod table;
 pub mod trace;

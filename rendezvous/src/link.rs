@@ -1,10 +1,10 @@
 //! A link: the way to one peer.
 //!
 //! *Local* hands frames over by a call and tensors by pointer, on the sender's thread. *Remote* is a QUIC
-//! connection with an ordered lane and a stream per large tensor. Both obey one contract:
+//! connection with an ordered lane and a stream per large tensor, which on one host is lent instead. Both obey one contract:
 //! 1. Frames arrive in the order sent; a tensor may overtake or be overtaken.
 //! 2. Nothing sent on a closed link arrives, and the sender is told by the hub, not by the call.
-//! 3. `sent` runs once, when the link no longer holds the tensor: written, refused, or reset.
+//! 3. `sent` runs once, when the link no longer holds the tensor: written, refused, reset, or returned.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -21,6 +21,7 @@ use crate::frame::{Frame, TensorHeader};
 use crate::hub::Hub;
 use crate::lease::Peer;
 use crate::remote::Remote;
+use crate::sharing::Shared;
 
 /// Called when the link has let go of a tensor.
 pub type Sent = Box<dyn FnOnce() + Send>;
@@ -166,6 +167,30 @@ impl Link {
         }
     }
 
+    /// What it shares with the peer, where both may be on one host.
+    pub(crate) fn shared(&self) -> Option<&Shared> {
+        match self {
+            Link::Local { .. } => None,
+            Link::Remote(r) => r.shared(),
+        }
+    }
+
+    /// Whether the peer, on this very host, reads tensors of this process in place. Returns once that is known.
+    pub async fn shares(&self) -> bool {
+        match self.shared() {
+            Some(shared) => shared.settled().await,
+            None => false,
+        }
+    }
+
+    /// Runs `task` to its end or the link's.
+    pub(crate) async fn until_ended(&self, task: impl Future<Output = ()>) {
+        match self {
+            Link::Local { closed, .. } => drop(closed.run_until_cancelled(task).await),
+            Link::Remote(r) => r.until_ended(task).await,
+        }
+    }
+
     /// Whether it has ended.
     pub fn is_closed(&self) -> bool {
         match self {
@@ -237,7 +262,11 @@ impl Link {
                 LinkStatus {
                     peer,
                     address: r.connection().remote_address().to_string(),
-                    path: "quic".into(),
+                    path: match self.shared().is_some_and(Shared::reaches) {
+                        true => "shm",
+                        false => "quic",
+                    }
+                    .into(),
                     round_trip: s.path.rtt.as_nanos() as u64,
                     tripwire: r.watched().tripwire(),
                     sent: s.udp_tx.bytes,

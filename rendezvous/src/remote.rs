@@ -37,10 +37,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::eager::Batches;
-use crate::frame::{EAGER, Frame, HEAD, LANE_LIMIT, MAX_BODY, TensorHeader};
+use crate::frame::{EAGER, Frame, HEAD, LANE_LIMIT, MAX_BODY, Sharing, TensorHeader};
 use crate::hub::{Hub, Refused};
 use crate::lease::Peer;
 use crate::link::{Link, Outgoing};
+use crate::sharing::{Carried, Shared};
 
 use queue::{Held, Out, Queue};
 
@@ -81,6 +82,8 @@ pub struct Remote {
     received: AtomicU64,
     /// Tensors that the peer has not acknowledged.
     sending: TaskTracker,
+    /// Of two workers, where there is memory to share.
+    shared: Option<Shared>,
 }
 
 impl Remote {
@@ -90,6 +93,10 @@ impl Remote {
 
     pub(crate) fn token(&self) -> Option<&TokenId> {
         self.token.as_ref()
+    }
+
+    pub(crate) fn shared(&self) -> Option<&Shared> {
+        self.shared.as_ref()
     }
 
     pub(crate) fn left(&self) -> bool {
@@ -122,6 +129,25 @@ impl Remote {
     pub(crate) async fn finish(&self) {
         self.push(Out::End);
         self.ended.cancelled().await;
+    }
+
+    fn hear(&self, world: &World, hub: &Hub, link: &Arc<Link>, told: Sharing) -> Result<()> {
+        match &self.shared {
+            Some(shared) => shared.frame(world, hub, link, told),
+            None if matches!(told, Sharing::Meet { .. }) => {
+                self.send(&Frame::Sharing(Sharing::Apart));
+                Ok(())
+            }
+            None => Err(Error::new(
+                Code::ProtocolViolation,
+                "no memory is shared on this link",
+            )),
+        }
+    }
+
+    /// Runs `task` to its end or the link's.
+    pub(crate) async fn until_ended(&self, task: impl Future<Output = ()>) {
+        self.ended.run_until_cancelled(task).await;
     }
 
     fn push(&self, out: Out) {
@@ -166,7 +192,21 @@ impl Remote {
             sent: Some(out.sent),
         };
         out.sent = Box::new(move || drop(told));
-        self.push(Out::Tensor(out));
+        let large = bytes > LANE_LIMIT;
+        let carried = match self.shared.as_ref().filter(|_| large) {
+            Some(shared) => shared.lend(out),
+            None => Some(Err(out)),
+        };
+        if let Some(carried) = carried {
+            self.carry(carried);
+        }
+    }
+
+    pub(crate) fn carry(&self, carried: Carried) {
+        match carried {
+            Ok(frame) => self.send(&frame),
+            Err(out) => self.push(Out::Tensor(out)),
+        }
     }
 }
 
@@ -301,6 +341,9 @@ fn run(
 ) -> Result<Arc<Link>> {
     // What is said of steps does not wait for their tensors.
     send.set_priority(LANE_PRIORITY).map_err(lane_error)?;
+    let workers = [hub.me.role, peer.role] == [Role::Worker; 2];
+    let memory = world.shared.clone().filter(|_| workers);
+    let (shared, giving) = memory.map(Shared::new).unzip();
     let remote = Remote {
         peer,
         token: peer_identity(watched.connection()).map(|i| i.token_id),
@@ -311,6 +354,7 @@ fn run(
         ended: CancellationToken::new(),
         received: AtomicU64::new(0),
         sending: TaskTracker::new(),
+        shared,
     };
     let link = Arc::new(Link::Remote(remote));
     if !hub.add_link(link.clone()) {
@@ -320,6 +364,18 @@ fn run(
     }
     let task = supervise(world.clone(), hub.clone(), link.clone(), send, recv);
     world.spawn(task);
+    if let Some(giving) = giving {
+        let (world, link) = (world.clone(), link.clone());
+        world.clone().spawn(async move {
+            if let Link::Remote(remote) = &*link
+                && let Some(shared) = &remote.shared
+            {
+                remote
+                    .until_ended(shared.give(&world, remote, giving))
+                    .await;
+            }
+        });
+    }
     Ok(link)
 }
 
@@ -334,7 +390,7 @@ async fn supervise(
     let Link::Remote(remote) = &*link else { return };
     let why = tokio::select! {
         biased;
-        e = read_lane(&hub, &remote.peer, recv) => e,
+        e = read_lane(&world, &hub, &link, remote, recv) => e,
         e = write_lane(&world, remote, send) => e,
         e = accept_streams(&world, &hub, &link, remote) => e,
         e = remote.connection().closed() => e.to_string(),
@@ -359,6 +415,9 @@ async fn supervise(
             (t.sent)();
         }
     }
+    if let Some(shared) = &remote.shared {
+        shared.end();
+    }
     tracing::debug!(peer = remote.peer.name, why, "link ended");
     if !mutant!("lost-link-untold") {
         hub.link_lost(&link, &why);
@@ -366,7 +425,13 @@ async fn supervise(
     remote.ended.cancel();
 }
 
-async fn read_lane(hub: &Hub, from: &Peer, mut recv: RecvStream) -> String {
+async fn read_lane(
+    world: &World,
+    hub: &Hub,
+    link: &Arc<Link>,
+    remote: &Remote,
+    mut recv: RecvStream,
+) -> String {
     let mut body = Vec::new();
     loop {
         let mut head = [0; HEAD];
@@ -383,7 +448,11 @@ async fn read_lane(hub: &Hub, from: &Peer, mut recv: RecvStream) -> String {
         if let Err(e) = recv.read_exact(&mut body).await {
             return e.to_string();
         }
-        if let Err(e) = take_frame(hub, from, kind, &body) {
+        let taken = take_frame(hub, &remote.peer, kind, &body).and_then(|told| match told {
+            Some(told) => remote.hear(world, hub, link, told),
+            None => Ok(()),
+        });
+        if let Err(e) = taken {
             return malformed(hub, &e);
         }
         if kind == EAGER {
@@ -393,10 +462,11 @@ async fn read_lane(hub: &Hub, from: &Peer, mut recv: RecvStream) -> String {
     }
 }
 
-/// Takes one frame of a lane; an error where it is malformed.
-pub(crate) fn take_frame(hub: &Hub, from: &Peer, kind: u8, body: &[u8]) -> Result<()> {
+/// Takes one frame of a lane, but for what concerns the link itself; an error where it is malformed.
+pub(crate) fn take_frame(hub: &Hub, from: &Peer, kind: u8, body: &[u8]) -> Result<Option<Sharing>> {
     if kind == EAGER {
-        return hub.batch(from, body);
+        hub.batch(from, body)?;
+        return Ok(None);
     }
     match Frame::decode(kind, body)? {
         (Frame::Tensor(h), payload) => match hub.begin(from, &h) {
@@ -406,9 +476,10 @@ pub(crate) fn take_frame(hub: &Hub, from: &Peer, kind: u8, body: &[u8]) -> Resul
             }
             Err(why) => hub.count(why),
         },
+        (Frame::Sharing(told), _) => return Ok(Some(told)),
         (frame, _) => hub.frame(from, frame),
     }
-    Ok(())
+    Ok(None)
 }
 
 /// What follows such a frame cannot be told apart: the link ends.

@@ -1,6 +1,6 @@
 //! What a worker holds: leases, links to peers, and the account of both.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -14,11 +14,14 @@ use convoke_common::identity::{RevocationList, Role, TokenId};
 use convoke_common::ids::{Incarnation, LeaseId, ParticipantIx, PlanId, StepKey};
 use convoke_common::memory::{Account, Ledger, Pool};
 use convoke_common::mutant;
-use convoke_common::program::{Grant, NUMERICS_PROFILE, Participant, model_name};
+use convoke_common::program::{
+    Axes, Grant, NUMERICS_PROFILE, Participant, Program, bytes_under, model_name,
+};
 use convoke_common::rpc::{HeldLease, LinkReport, Loss, ProgramStatus, Progress, WorkerStatus};
 use convoke_common::world::{Endpoint, World};
 use convoke_rendezvous::artifacts::ArtifactSource;
 use convoke_rendezvous::eager::Eager;
+use convoke_rendezvous::frame::LANE_LIMIT;
 use convoke_rendezvous::{
     Hub, Lease, Link, Peer, RecvSpec, StepHandler, probe, remote, step_event,
 };
@@ -293,7 +296,10 @@ impl Node {
         .await?;
         // Not before: the plan counts on what loading needs and what steps need one after the other.
         let step_bytes = grant.step_bytes.saturating_mul(u64::from(grant.in_flight));
-        let pool = Pool::new(&self.ledger, Account::Leases, step_bytes)?;
+        let pool = match lends(&program, &grant.axes, &links).await {
+            true => Pool::shared(&self.ledger, Account::Leases, step_bytes)?,
+            false => Pool::new(&self.ledger, Account::Leases, step_bytes)?,
+        };
         let (me, id) = (Arc::downgrade(self), grant.lease);
         let driver_lost = Box::new(move || {
             if let Some(me) = me.upgrade() {
@@ -617,6 +623,30 @@ impl Node {
             loaded: self.loaded.get(),
         }
     }
+}
+
+/// Whether a program sends tensors that a peer on this host can read in place.
+async fn lends(program: &Program, axes: &Axes, links: &[Option<Arc<Link>>]) -> bool {
+    let bounds = axes.at_bounds();
+    let large = |value: u32| {
+        let value = program.values.get(value as usize);
+        let most = value.and_then(|v| bytes_under(&v.ty, &bounds));
+        most.is_none_or(|bytes| bytes > LANE_LIMIT as u64)
+    };
+    let to: BTreeSet<ParticipantIx> = program
+        .sends
+        .iter()
+        .filter(|s| large(s.value))
+        .map(|s| s.to)
+        .collect();
+    for to in to {
+        if let Some(Some(link)) = links.get(usize::from(to))
+            && link.shares().await
+        {
+            return true;
+        }
+    }
+    false
 }
 
 fn released_early(lease: LeaseId) -> Error {

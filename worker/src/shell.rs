@@ -139,6 +139,20 @@ impl Worker {
             revoked,
         );
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+        if let (Some(memory), Some(folder)) = (&world.shared, &config.state_dir) {
+            match memory.listen(folder) {
+                Ok(met) => {
+                    let stopped = stop.clone();
+                    world.spawn(tasks.track_future(async move {
+                        stopped.run_until_cancelled(met).await;
+                    }));
+                }
+                Err(e) => tracing::warn!(
+                    "tensors for workers of this host take the network: cannot listen in {}: {e}",
+                    folder.display()
+                ),
+            }
+        }
         let (registered, first) = oneshot::channel();
         let (tell_lost, lost) = watch::channel(None);
         let (tell_expelled, expelled) = watch::channel(None);

@@ -17,7 +17,7 @@ use convoke_common::ids::{Incarnation, StepKey};
 use convoke_common::rpc::StreamKind;
 use convoke_common::world::{Endpoint, EndpointOptions, NoCompute, World};
 use convoke_common::{Code, Error};
-use convoke_rendezvous::frame::{Frame, TensorHeader};
+use convoke_rendezvous::frame::{Frame, Sharing, TensorHeader};
 use convoke_rendezvous::remote::{self, STALL_BOUND};
 use convoke_rendezvous::{Hub, Link, Outgoing, Peer};
 use harness::{Cluster, LEASE, hubs, ids, over};
@@ -74,8 +74,20 @@ async fn join(
     tokio::join!(accept, open).0
 }
 
-async fn cluster(in_flight: u32) -> Cluster {
-    let world = World::real(Arc::new(NoCompute));
+/// A world where all of a tensor crosses the wire.
+fn wire() -> World {
+    World {
+        shared: None,
+        ..World::real(Arc::new(NoCompute))
+    }
+}
+
+/// One where it is lent.
+fn host() -> World {
+    World::real(Arc::new(NoCompute))
+}
+
+async fn cluster(world: World, in_flight: u32) -> Cluster {
     let ca = ClusterCa::create(&world).unwrap();
     let hubs = hubs();
     let mut ends = vec![];
@@ -85,6 +97,12 @@ async fn cluster(in_flight: u32) -> Cluster {
     for (a, b) in [(0, 1), (2, 0), (2, 1)] {
         let joined = join(&world, (&ends[a], &hubs[a]), (&ends[b], &hubs[b]));
         joined.await.unwrap();
+    }
+    for hub in &hubs[..2] {
+        for link in hub.links() {
+            let worker = link.peer().role == Role::Worker;
+            assert_eq!(link.shares().await, worker && world.shared.is_some());
+        }
     }
     over(hubs, in_flight)
 }
@@ -116,7 +134,7 @@ async fn check_at_rest(c: &Cluster) {
 
 #[tokio::test]
 async fn another_certificate_takes_no_living_links_place() {
-    let world = World::real(Arc::new(NoCompute));
+    let world = wire();
     let ca = ClusterCa::create(&world).unwrap();
     let hubs = hubs();
     let to = (&endpoint(&world, &ca, &hubs[1], "direct").await, &hubs[1]);
@@ -144,9 +162,8 @@ async fn another_certificate_takes_no_living_links_place() {
     within("the former link", link.connection().unwrap().closed()).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn results_cross_small_and_large_many_at_once() {
-    let c = Arc::new(cluster(3).await);
+async fn check_results_cross(world: World) {
+    let c = Arc::new(cluster(world, 3).await);
     let calls = (0..60usize).map(|i| {
         let c = c.clone();
         // By lane, and by streams of their own.
@@ -163,8 +180,54 @@ async fn results_cross_small_and_large_many_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn errors_and_cancellations_leave_nothing_behind() {
-    let c = Arc::new(cluster(2).await);
+async fn results_cross_small_and_large_many_at_once() {
+    check_results_cross(wire()).await;
+    check_results_cross(host()).await;
+}
+
+#[tokio::test]
+async fn on_one_host_what_is_large_is_read_in_place() {
+    let c = cluster(host(), 2).await;
+    let link = c.hubs[0].link(&c.hubs[1].me).unwrap();
+    assert_eq!(link.status().path, "shm");
+    let len = 20_000;
+    for _ in 0..3 {
+        let before = link.status().sent;
+        let y = within("a call", c.call(&vec![2; len])).await;
+        assert_eq!(y.unwrap(), vec![6; len]);
+        let sent = link.status().sent - before;
+        assert!(sent < len as u64, "{sent} bytes took the wire");
+    }
+    check_at_rest(&c).await;
+    assert_eq!(link.status().queued_bytes, 0);
+}
+
+/// Has w0 tell w1 this of memory, which ends their link.
+async fn check_refused(told: Sharing) {
+    let c = cluster(host(), 1).await;
+    let link = c.hubs[0].link(&c.hubs[1].me).unwrap();
+    link.send(Frame::Sharing(told));
+    within("the link", link.connection().unwrap().closed()).await;
+    assert_eq!(c.hubs[1].refused()["malformed"], 1);
+}
+
+#[tokio::test]
+async fn nonsense_of_memory_ends_the_link() {
+    check_refused(Sharing::Returned { loan: 0 }).await;
+    let (nonce, address) = ([0; 32], vec![]);
+    check_refused(Sharing::Meet { nonce, address }).await;
+    let key = StepKey { lease: LEASE, n: 0 };
+    check_refused(Sharing::Lent {
+        tensor: TensorHeader::of(key, 0, &ids(&[1])),
+        segment: u64::MAX,
+        offset: 0,
+        loan: 0,
+    })
+    .await;
+}
+
+async fn check_errors_and_cancellations(world: World) {
+    let c = Arc::new(cluster(world, 2).await);
     for i in 0..150u64 {
         let own = c.clone();
         let len = [1, 20_000, 100_000][i as usize % 3];
@@ -182,9 +245,15 @@ async fn errors_and_cancellations_leave_nothing_behind() {
     assert_eq!(c.call(&[3]).await.unwrap(), [4]);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn errors_and_cancellations_leave_nothing_behind() {
+    check_errors_and_cancellations(wire()).await;
+    check_errors_and_cancellations(host()).await;
+}
+
 /// Cuts the link between `a` and `b` while calls run, `after` so long.
-async fn check_cut(a: usize, b: usize, after: Duration) {
-    let c = Arc::new(cluster(2).await);
+async fn check_cut(world: World, a: usize, b: usize, after: Duration) {
+    let c = Arc::new(cluster(world, 2).await);
     let calls: Vec<_> = (0..8usize)
         .map(|i| {
             let c = c.clone();
@@ -218,14 +287,15 @@ async fn check_cut(a: usize, b: usize, after: Duration) {
 async fn a_link_cut_at_any_moment_ends_every_call() {
     for (a, b) in [(0, 1), (2, 0), (2, 1), (1, 2)] {
         for ms in [0, 1, 3, 7, 15] {
-            check_cut(a, b, Duration::from_millis(ms)).await;
+            check_cut(wire(), a, b, Duration::from_millis(ms)).await;
+            check_cut(host(), a, b, Duration::from_millis(ms)).await;
         }
     }
 }
 
 #[tokio::test]
 async fn a_link_that_is_finished_delivers_all_that_was_sent() {
-    let c = cluster(1).await;
+    let c = cluster(wire(), 1).await;
     let link = c.hubs[0].link(&c.hubs[1].me).unwrap();
     let key = StepKey { lease: LEASE, n: 0 };
     let tensor = ids(&vec![7; 1 << 20]);
@@ -269,7 +339,7 @@ fn hello(me: &Peer) -> Vec<u8> {
 
 #[tokio::test]
 async fn what_is_said_of_a_step_passes_the_tensors() {
-    let world = World::real(Arc::new(NoCompute));
+    let world = wire();
     let ca = ClusterCa::create(&world).unwrap();
     let hubs = hubs();
     let a = endpoint(&world, &ca, &hubs[0], "direct").await;
@@ -317,7 +387,7 @@ async fn what_is_said_of_a_step_passes_the_tensors() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sender_that_stalls_fails_its_step_and_holds_nothing() {
-    let c = cluster(2).await;
+    let c = cluster(wire(), 2).await;
     let link = c.hubs[2].link(&c.hubs[0].me).unwrap();
     let mut stream = link.connection().unwrap().open_uni().await.unwrap();
     let mut some = Vec::new();

@@ -32,6 +32,7 @@ pub enum What {
     StepsInFlight,
     Transfer4KiB,
     Transfer64MiB,
+    TransferShared,
     ErrorToCaller,
     FanCpu,
     FanDatagrams,
@@ -62,7 +63,7 @@ const fn bench(what: What, name: &'static str, unit: &'static str, place: Place)
 }
 
 /// All but the devices', in the order in which they are told.
-pub const ALL: [Bench; 28] = [
+pub const ALL: [Bench; 29] = [
     bench(What::NullChain, "exec_null_chain", "ns/op", Place::Embedded),
     bench(
         What::NullLayered,
@@ -104,6 +105,12 @@ pub const ALL: [Bench; 28] = [
         "transfer_64MiB",
         "ms",
         Place::Cluster(2),
+    ),
+    bench(
+        What::TransferShared,
+        "transfer_64MiB_shm",
+        "ms",
+        Place::Local,
     ),
     bench(
         What::ErrorToCaller,

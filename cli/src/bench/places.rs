@@ -138,6 +138,11 @@ impl Remote<'_> {
                 alone(steps::errors(cluster, workers, rounds).await?)
             }
             What::Transfer4KiB => self.transfer(bench, &transfers::SMALL).await,
+            What::TransferShared => {
+                let workers = self.first()?.map(Device::worker);
+                let both = transfers::lent(cluster, workers, rounds).await?;
+                Ok(Measured::beside(bench, &both, Some(transfers::COPY)))
+            }
             What::Transfer64MiB => self.transfer(bench, &transfers::LARGE).await,
             _ => Err(misplaced(bench)),
         }

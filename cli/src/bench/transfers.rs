@@ -1,14 +1,17 @@
-//! Tensors from worker to worker and back: moves that depend on each other, less what asking for the end costs.
+//! Tensors from worker to worker and back: moves that depend on each other, less what asking for the end costs. And what
+//! a tensor adds to a step that crosses to another worker of this host: less what the step takes on one.
 
 use std::time::Duration;
 
-use convoke::{DType, Device, HostTensor, Tensor};
+use convoke::graph::{Function, Literal};
+use convoke::{Attr, Attrs, Cluster, DType, Device, HostTensor, Tensor, TensorType};
 use convoke_common::error::Result;
 use tokio::time::Instant;
 
 use super::floor::Tcp;
 use super::report::Beside;
-use super::turns::{Samples, beside};
+use super::steps::{self, node};
+use super::turns::{Samples, beside, bounded, millis};
 
 /// How one size is measured.
 pub struct Size {
@@ -87,4 +90,77 @@ pub async fn moves(
         None => Ok(vec![]),
     };
     beside(rounds, work, tcp).await
+}
+
+/// What a copy of the tensor within a process takes.
+pub const COPY: Beside = Beside {
+    name: "memcpy",
+    usual: None,
+};
+
+/// Calls a turn.
+const CALLS: usize = 5;
+
+/// The first element of a large tensor, which is made of a scalar.
+fn spread() -> Result<Function> {
+    let mut f = Function {
+        name: "spread".into(),
+        ..Function::default()
+    };
+    let len = LARGE.bytes / 4;
+    let mut add =
+        |name: &str, dtype, shape: &[usize]| f.add_value(name, TensorType::fixed(dtype, shape));
+    let [x, y] = [("x", DType::F32), ("y", DType::F32)].map(|(name, dtype)| add(name, dtype, &[]));
+    let (shape, index) = (
+        add("shape", DType::I64, &[1]),
+        add("index", DType::I64, &[]),
+    );
+    let wide = add("wide", DType::F32, &[len]);
+    let inline = |v, t| (v, Literal::Inline(t));
+    f.literals = vec![
+        inline(shape, HostTensor::from_slice(&[1], &[len as i64])?),
+        inline(index, HostTensor::scalar(0i64)),
+    ];
+    let axis = Attrs::default().with("axis", Attr::Int(0));
+    f.params = vec![x];
+    f.nodes = vec![
+        node("first", "Expand", Attrs::default(), &[x, shape], wide),
+        node("second", "Gather", axis, &[wide, index], y),
+    ];
+    f.results = vec![("y".into(), y)];
+    Ok(f)
+}
+
+/// Crossings of 64 MiB in shared memory, in milliseconds, beside copies of them.
+pub async fn lent(
+    cluster: &Cluster,
+    [here, there]: [&str; 2],
+    rounds: u32,
+) -> Result<(Samples, Samples)> {
+    let apart = steps::load(cluster, spread()?, [here, there]).await?;
+    let together = steps::load(cluster, spread()?, [here, here]).await?;
+    let work = async || {
+        let mut each = Vec::with_capacity(CALLS);
+        for _ in 0..CALLS {
+            let (crossing, staying) = (steps::call(&apart).await?, steps::call(&together).await?);
+            each.push((crossing - staying).max(0.) / 1e3);
+        }
+        Ok(each)
+    };
+    let (from, mut to) = (vec![1u8; LARGE.bytes], vec![0u8; LARGE.bytes]);
+    let copy = async || {
+        let mut each = Vec::with_capacity(CALLS);
+        for _ in 0..CALLS {
+            let start = Instant::now();
+            to.copy_from_slice(std::hint::black_box(&from));
+            std::hint::black_box(&mut to);
+            each.push(millis(start.elapsed()));
+        }
+        Ok(each)
+    };
+    let both = beside(rounds, work, copy).await?;
+    for model in [apart, together] {
+        bounded(model.unload()).await?;
+    }
+    Ok(both)
 }

@@ -48,7 +48,7 @@ pub struct ProgramStatus {
 pub struct LinkStatus {
     pub peer: String,
     pub address: String,
-    /// `quic` or `local`.
+    /// `quic`, `shm` where the peer reads large tensors of steps in memory that both share, or `local`.
     pub path: String,
     /// Round trip in nanoseconds, as QUIC measures it.
     pub round_trip: u64,
@@ -59,7 +59,7 @@ pub struct LinkStatus {
     pub received: u64,
     /// UDP datagrams, sent and received.
     pub datagrams: [u64; 2],
-    /// Bytes of tensors and frames that wait to be sent.
+    /// Bytes of tensors and frames that wait to be sent, or that the peer still reads.
     pub queued_bytes: u64,
 }
 

@@ -5,13 +5,15 @@
 //!        ├─ compute  a pool of threads for kernels
 //!        ├─ store    disk
 //!        ├─ wall     calendar time, for certificates and tokens only
-//!        └─ rng      cryptographic randomness
+//!        ├─ rng      cryptographic randomness
+//!        └─ shared   memory shared with processes of this host; not under simulation, where there is none
 //! ```
 //!
 //! Invariants:
 //! 1. Nothing outside this module opens a socket or a file, spawns a thread or a task, reads the calendar or draws a
 //!    random number. Elapsed time is `tokio::time` only, so a paused clock governs every timeout.
-//! 2. Every trait here can be implemented under simulation: no trait hands out an operating system object.
+//! 2. Every trait here can be implemented under simulation: no trait hands out an operating system object. Shared memory
+//!    is none: where it is missing, tensors take the network.
 //! 3. Network I/O runs on whatever tokio runtime the caller is in; nothing here starts a runtime.
 //! 4. Whatever arrives from outside is bounded before it is buffered: windows, queues, file sizes.
 
@@ -24,6 +26,7 @@ mod job_queue;
 mod net;
 mod real_net;
 mod rng;
+mod shared_memory;
 mod store;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -53,6 +56,7 @@ pub use job_queue::JobQueue;
 pub use net::{Net, NetError, TcpAcceptor, TcpConnection};
 pub use real_net::RealNet;
 pub use rng::{Rng, SystemRng};
+pub use shared_memory::{Expected, Giver, Nonce, SharedMemory, Taker, Told};
 pub use store::{
     DirEntry, DiskSpace, EntryKind, FileIdentity, FileMode, Store, StoreError, StoreFile,
     off_thread,
@@ -75,6 +79,8 @@ pub struct World {
     pub wall: Arc<dyn WallClock>,
     /// Randomness.
     pub rng: Arc<dyn Rng>,
+    /// Where processes of one host share memory.
+    pub shared: Option<Arc<SharedMemory>>,
 }
 
 impl World {
@@ -88,6 +94,7 @@ impl World {
             store: Arc::new(Disk::new(rng.clone())),
             wall,
             rng,
+            shared: Some(Arc::default()),
         }
     }
 

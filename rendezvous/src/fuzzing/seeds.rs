@@ -9,6 +9,7 @@ use convoke_common::ids::StepKey;
 
 use super::*;
 use crate::eager::wire::{Definition, Holding, Operand, Report, put_run};
+use crate::frame::Sharing;
 use convoke_common::Shape;
 use convoke_common::graph::{Attr, Attrs};
 use seed::Seed;
@@ -49,6 +50,21 @@ fn tensors(n: u64) -> [(TensorHeader, Tensor); 3] {
         slot += 1;
         (TensorHeader::of(key(n), slot - 1, &t), t)
     })
+}
+
+fn sharing() -> [Sharing; 4] {
+    let [(tensor, _), ..] = tensors(0);
+    let meet = Sharing::Meet {
+        nonce: [7; 32],
+        address: b"/run/convoke/w0/memory.sock".into(),
+    };
+    let lent = Sharing::Lent {
+        tensor,
+        segment: 3,
+        offset: 64,
+        loan: 1,
+    };
+    [meet, Sharing::Apart, lent, Sharing::Returned { loan: 1 }]
 }
 
 /// A lane's bytes from the worker (0) or the driver (1).
@@ -206,6 +222,7 @@ fn seeds() -> Vec<Seed> {
                 &[start(0), tensor(0, 1), tensor(0, 2), start(1), abort(0)],
             ),
         ),
+        ("sharing", lane(0, &sharing().map(Frame::Sharing))),
     ];
     let mut seeds: Vec<Seed> = lanes
         .map(|(name, bytes)| ("lane", name.to_owned(), bytes))

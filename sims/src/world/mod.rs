@@ -124,6 +124,7 @@ impl Machine {
             )),
             wall,
             rng,
+            shared: None,
         }
     }
 

@@ -171,7 +171,7 @@ impl Executor {
         let id = number(inputs.get(1))?;
         let session = self.session()?;
         // The memory of the lease is for its steps; what outlives them has its own.
-        let kept = match tensor.is_of_region() {
+        let kept = match tensor.is_borrowed() {
             false => tensor.clone(),
             true => {
                 let mut kept = session.pool().tensor(tensor.dtype(), tensor.shape())?;

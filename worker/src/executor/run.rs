@@ -273,13 +273,16 @@ impl Run {
         self.wake(after);
     }
 
+    /// The step ends. What it has is dropped, by the runner where one is active: peers lend tensors and wait for them, as this
+    /// step does for those that it lends.
     pub(super) fn stop(&mut self, error: Error) {
         self.error = Some(error);
         self.flag.store(true, Ordering::Relaxed);
         self.cancel.cancel();
-        self.flow.stop();
-        if self.runner == Runner::Queued {
+        self.mail.clear();
+        if self.runner != Runner::Active {
             self.runner = Runner::None;
+            self.flow.clear();
         }
     }
 
@@ -344,5 +347,41 @@ impl Run {
         if quiet && after.sends.is_empty() && (self.error.is_some() || complete) {
             after.retire = true;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use convoke_common::error::Code;
+
+    /// A step that has `tensor`, and one of its own on a link.
+    fn running(tensor: &Tensor, runner: Runner) -> Run {
+        let mut run = Run::new(3);
+        run.phase = Phase::Running;
+        run.runner = runner;
+        run.sending = 1;
+        run.flow.registers = vec![Some(tensor.clone())];
+        let (value, tensor) = (Some(0), tensor.clone());
+        run.mail = vec![Mail { value, tensor }];
+        run
+    }
+
+    #[test]
+    fn a_step_that_ends_keeps_nothing_while_its_links_do() {
+        for runner in [Runner::None, Runner::Queued] {
+            let tensor = Tensor::scalar(1f32);
+            let mut run = running(&tensor, runner);
+            run.stop(Error::new(Code::KernelFailed, "x"));
+            assert!(tensor.is_unique() && run.runner == Runner::None);
+        }
+        // One that is interpreted has its registers taken out, and drops them as they come back.
+        let tensor = Tensor::scalar(1f32);
+        let mut run = running(&tensor, Runner::Active);
+        let flow = std::mem::take(&mut run.flow);
+        run.stop(Error::new(Code::KernelFailed, "x"));
+        assert!(!tensor.is_unique());
+        run.rest(flow, Runner::None);
+        assert!(tensor.is_unique());
     }
 }

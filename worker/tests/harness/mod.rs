@@ -26,6 +26,9 @@ use convoke_worker::installed::Installed;
 
 pub const LEASE: LeaseId = LeaseId(1);
 
+/// What a worker's steps have of memory, for one that reads it in place as well.
+const BASE: u64 = 4 << 20;
+
 fn value(name: &str, dtype: DType, shape: &[Dim]) -> Value {
     Value {
         name: name.into(),
@@ -210,7 +213,7 @@ pub fn over(hubs: Vec<Arc<Hub>>, in_flight: u32) -> Cluster {
         holds.push(hold);
         let installed = Arc::new(installed);
         let links = (0..3).map(|i| hubs[me].link(&hubs[i].me)).collect();
-        let pool = Pool::new(&ledger, Account::Leases, 1 << 20).unwrap();
+        let pool = Pool::shared(&ledger, Account::Leases, BASE).unwrap();
         let none = Box::new(|| {});
         let executor = Executor::new(engine, installed, pool.clone(), links, in_flight, none);
         let handler: Arc<dyn StepHandler> = executor.clone();
@@ -297,6 +300,6 @@ impl Cluster {
                 (0, 0, 0)
             );
         }
-        assert_eq!(self.ledger.total_and_peak().0, 2 << 20);
+        assert_eq!(self.ledger.total_and_peak().0, 2 * BASE);
     }
 }

@@ -1,0 +1,303 @@
+//! Memory that processes of one host share: one process writes a segment, others read it.
+//!
+//! A segment is a memory file, sealed: its length never changes, and only the mapping of the process that made it can be
+//! written.
+//!
+//! Invariants
+//! 1. Nobody maps a file that could become shorter: reading what is gone would end the process.
+//! 2. What is lent is not written, nor used for something else, until whoever borrowed it lets go.
+
+use std::any::Any;
+use std::ffi::c_void;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
+};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+
+use crate::block::ALIGN;
+
+/// Numbers the segments of this process.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// What its holder does when the segment ends.
+type AtEnd = Box<dyn FnOnce() + Send>;
+
+/// A segment that this process made.
+pub struct Segment {
+    number: u64,
+    len: usize,
+    file: OwnedFd,
+    at_end: Mutex<Vec<AtEnd>>,
+}
+
+impl Segment {
+    /// A segment of `len` zero bytes and where this process has mapped it, to be unmapped by the caller; none where the
+    /// system gives none.
+    pub(crate) fn create(len: usize) -> Option<(Arc<Segment>, NonNull<c_void>)> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        // Never a program: some systems want it said, older ones do not know it.
+        let file = memfd_create("convoke", flags | MemfdFlags::NOEXEC_SEAL);
+        let file = file.or_else(|_| memfd_create("convoke", flags)).ok()?;
+        ftruncate(&file, len as u64).ok()?;
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        let none = std::ptr::null_mut();
+        // SAFETY: a new mapping, placed by the system, touches nothing that is there.
+        let start = unsafe { mmap(none, len, rights, MapFlags::SHARED, &file, 0).ok()? };
+        let start = NonNull::new(start)?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+        if fcntl_add_seals(&file, seals).is_err() {
+            // SAFETY: mapped above, and known to nobody.
+            let _ = unsafe { munmap(start.as_ptr(), len) };
+            return None;
+        }
+        // SAFETY: the range is the mapping; the advice changes no contents. Refused, pages are small.
+        let _ = unsafe { madvise(start.as_ptr(), len, Advice::LinuxHugepage) };
+        let segment = Segment {
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+            len,
+            file,
+            at_end: Mutex::default(),
+        };
+        Some((Arc::new(segment), start))
+    }
+
+    /// Its number, which no other segment of this process ever has.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Its file, for others to map.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Has `then` called when the segment ends, on whatever thread ends it.
+    pub fn at_end(&self, then: impl FnOnce() + Send + 'static) {
+        let mut at_end = self.at_end.lock().unwrap_or_else(PoisonError::into_inner);
+        at_end.push(Box::new(then));
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        let at_end = self.at_end.get_mut();
+        let at_end = std::mem::take(at_end.unwrap_or_else(PoisonError::into_inner));
+        at_end.into_iter().for_each(|then| then());
+    }
+}
+
+/// Why a file that came is no segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NoSegment {
+    /// It could become shorter.
+    #[error("the file is not sealed")]
+    Unsealed,
+    /// It has another length than was said.
+    #[error("the file has another length")]
+    Length,
+    /// The system refused.
+    #[error("the file cannot be mapped")]
+    Unmappable,
+}
+
+/// A segment of another process, to read.
+pub struct PeerSegment {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: it is memory that this process only reads.
+unsafe impl Send for PeerSegment {}
+// SAFETY: as above.
+unsafe impl Sync for PeerSegment {}
+
+impl PeerSegment {
+    /// Maps a file that came from a peer, who says that it has `len` bytes.
+    pub fn map(file: &OwnedFd, len: u64) -> Result<PeerSegment, NoSegment> {
+        let len = usize::try_from(len).ok();
+        let len = len.filter(|len| (1..=isize::MAX as usize).contains(len));
+        let len = len.ok_or(NoSegment::Length)?;
+        let seals = fcntl_get_seals(file).map_err(|_| NoSegment::Unsealed)?;
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(NoSegment::Unsealed);
+        }
+        let is = fstat(file).map_err(|_| NoSegment::Unmappable)?.st_size;
+        if is != len as i64 {
+            return Err(NoSegment::Length);
+        }
+        let (none, read) = (std::ptr::null_mut(), ProtFlags::READ);
+        // SAFETY: a new mapping, placed by the system, touches nothing that is there.
+        let start = unsafe { mmap(none, len, read, MapFlags::SHARED, file, 0) };
+        let start = start.ok().and_then(|s| NonNull::new(s.cast()));
+        let start = start.ok_or(NoSegment::Unmappable)?;
+        Ok(PeerSegment { start, len })
+    }
+}
+
+impl Drop for PeerSegment {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `map` with this length, and unmapped only here.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Bytes of a peer's segment, which stay as they are until this is dropped.
+pub struct Lent {
+    of: Arc<PeerSegment>,
+    offset: usize,
+    len: usize,
+    /// Tells the peer when it is dropped; never looked at.
+    _loan: Box<dyn Any + Send + Sync>,
+}
+
+impl Lent {
+    /// `len` bytes from `offset` on; none where they are not all inside, or not aligned to [`ALIGN`]. `loan` is dropped
+    /// when they are used no more.
+    pub fn new(
+        of: Arc<PeerSegment>,
+        offset: u64,
+        len: usize,
+        loan: Box<dyn Any + Send + Sync>,
+    ) -> Option<Lent> {
+        let offset = usize::try_from(offset).ok()?;
+        let inside = offset.checked_add(len)? <= of.len;
+        let aligned = offset.is_multiple_of(ALIGN);
+        (inside && aligned).then_some(Lent {
+            of,
+            offset,
+            len,
+            _loan: loan,
+        })
+    }
+
+    /// The bytes.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: `new` checked that the range lies inside the mapping, which lives as long as self; all its bytes are
+        // initialised. Its owner, a member of this cluster, writes no block that it has lent.
+        unsafe { std::slice::from_raw_parts(self.of.start.as_ptr().add(self.offset), self.len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::{Block, Region};
+    use crate::{DType, Tensor};
+
+    fn shared(len: usize) -> Block {
+        Block::shared(len).unwrap()
+    }
+
+    fn map(block: &Block) -> Arc<PeerSegment> {
+        let (segment, _) = block.segment().unwrap();
+        let file = segment.file().try_clone_to_owned().unwrap();
+        Arc::new(PeerSegment::map(&file, segment.len() as u64).unwrap())
+    }
+
+    #[test]
+    fn what_one_writes_the_other_reads() {
+        let mut block = shared(10_000);
+        block.bytes_mut()[64..68].copy_from_slice(&[1, 2, 3, 4]);
+        let lent = Lent::new(map(&block), 64, 4, Box::new(())).unwrap();
+        assert_eq!(lent.bytes(), [1, 2, 3, 4]);
+        // It outlives the segment.
+        drop(block);
+        assert_eq!(lent.bytes(), [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn what_lies_outside_or_between_is_not_lent() {
+        let of = map(&shared(10_000));
+        let lent = |offset, len| Lent::new(of.clone(), offset, len, Box::new(())).is_some();
+        assert!(lent(0, 10_000) && lent(9_984, 16));
+        assert!(!lent(0, 10_001) && !lent(9_984, 17) && !lent(32, 4));
+        assert!(!lent(u64::MAX - 63, 64) && !lent(64, usize::MAX));
+    }
+
+    #[test]
+    fn a_file_is_mapped_only_where_it_cannot_shrink() {
+        let file = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&file, 4096).unwrap();
+        let map = |len| PeerSegment::map(&file, len).err();
+        assert_eq!(map(4096), Some(NoSegment::Unsealed));
+        fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+        assert_eq!(map(4096), None);
+        for wrong in [0, 4095, 4097, u64::MAX] {
+            assert_eq!(map(wrong), Some(NoSegment::Length), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_peer_can_neither_write_a_segment_nor_change_its_length() {
+        let block = shared(4096);
+        let (segment, _) = block.segment().unwrap();
+        assert!(ftruncate(segment.file(), 1).is_err());
+        let both = ProtFlags::READ | ProtFlags::WRITE;
+        let none = std::ptr::null_mut();
+        // SAFETY: a new mapping, placed by the system, touches nothing that is there.
+        let writable = unsafe { mmap(none, 4096, both, MapFlags::SHARED, segment.file(), 0) };
+        assert!(writable.is_err());
+        assert!(rustix::io::pwrite(segment.file(), &[1], 0).is_err());
+    }
+
+    #[test]
+    fn a_tensor_that_is_lent_is_read_and_never_written() {
+        let mut block = shared(4096);
+        block.bytes_mut()[64] = 7;
+        let lent = Lent::new(map(&block), 64, 6, Box::new(())).unwrap();
+        let mut t = Tensor::lent(DType::U8, &[2, 3], lent);
+        assert_eq!(t.bytes(), [7, 0, 0, 0, 0, 0]);
+        let mut row = t.outer_range(0, 1).unwrap();
+        assert_eq!(row.as_slice::<u8>().unwrap(), [7, 0, 0]);
+        for t in [&mut t, &mut row] {
+            assert!(t.is_borrowed() && !t.is_unique() && t.bytes_mut().is_none());
+            assert!(t.segment().is_none());
+        }
+        // Also alone: its peer has it.
+        drop(t);
+        assert!(row.is_borrowed() && !row.is_unique() && row.bytes_mut().is_none());
+    }
+
+    #[test]
+    fn a_region_in_a_segment_says_where_its_tensors_lie() {
+        let region = Region::shared(4096, Box::new(())).unwrap();
+        let first = region.block(100).unwrap();
+        let (number, at) = first.segment().map(|(s, at)| (s.number(), at)).unwrap();
+        let mut t = Tensor::from_block(DType::U8, &[2, 64], region.block(128).unwrap());
+        t.bytes_mut().unwrap()[64] = 9;
+        let row = t.outer_range(1, 2).unwrap();
+        let (segment, offset) = row.segment().unwrap();
+        assert_eq!((segment.number(), at, offset), (number, 0, 128 + 64));
+        let lent = Lent::new(map(&first), offset, 64, Box::new(())).unwrap();
+        assert_eq!(lent.bytes(), row.bytes());
+        // Any other tensor lies in none.
+        assert!(Tensor::scalar(1f32).segment().is_none());
+    }
+
+    #[test]
+    fn its_end_is_told() {
+        let block = shared(100);
+        let (tell, told) = std::sync::mpsc::channel();
+        let (segment, _) = block.segment().unwrap();
+        segment.at_end(move || tell.send(()).unwrap());
+        assert!(told.try_recv().is_err());
+        drop(block);
+        assert!(told.try_recv().is_ok());
+    }
+}

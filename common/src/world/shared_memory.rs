@@ -1,0 +1,385 @@
+//! How segments get from process to process on one host: over a Unix socket, which the system lets files pass through.
+//!
+//! ```text
+//! giver                                                taker
+//! a nonce and its address, by QUIC ─────────────────>  connects to the address, unless it is this very process
+//!                        <───────────────────────────  the nonce
+//! that it was expected ─────────────────────────────>
+//! number, length, and the file ─────────────────────>  maps it
+//!                        <───────────────────────────  the number
+//! number, 0 ────────────────────────────────────────>  lets go of it
+//! ```
+//! Invariants
+//! 1. Only who was told the nonce gets a segment: it was said to an authenticated peer, once.
+//! 2. A socket that does not answer, or not as it should, costs a bounded time and nothing else.
+
+use std::collections::HashMap;
+use std::io::{Error, ErrorKind, IoSlice, IoSliceMut, Result};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::timeout;
+
+use crate::segment::{PeerSegment, Segment};
+
+/// What tells one meeting from all others; nobody can guess it.
+pub type Nonce = [u8; 32];
+
+/// How long one side waits for the other.
+const BOUND: Duration = Duration::from_secs(2);
+/// Connections that have yet to show a nonce.
+const GREETING: usize = 16;
+/// Bytes of what goes with a file.
+const MESSAGE: usize = 16;
+/// What answers a nonce that is expected; any other gets none.
+const EXPECTED: u8 = 1;
+/// The socket's name: none of another name is met, wherever a peer says that it is.
+const SOCKET: &str = "memory.sock";
+
+/// Where this process meets others of its host, and they it.
+#[derive(Default)]
+pub struct SharedMemory {
+    expected: Mutex<HashMap<Nonce, oneshot::Sender<UnixStream>>>,
+    address: OnceLock<PathBuf>,
+}
+
+impl SharedMemory {
+    fn expected(&self) -> MutexGuard<'_, HashMap<Nonce, oneshot::Sender<UnixStream>>> {
+        self.expected.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Listens at a socket in this folder, which no other user should enter, until what comes back is dropped; none but
+    /// parts of this process are met without.
+    pub fn listen(self: &Arc<Self>, folder: &Path) -> Result<impl Future<Output = ()> + use<>> {
+        let path = &folder.join(SOCKET);
+        // Left by a process that was killed, or not there.
+        match std::fs::remove_file(path) {
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let listener = UnixListener::bind(path)?;
+        let socket = Socket(path.into());
+        let again = || Error::new(ErrorKind::AddrInUse, "it listens already");
+        self.address.set(path.into()).map_err(|_| again())?;
+        let me = self.clone();
+        Ok(async move {
+            let _socket = socket;
+            let greeting = Arc::new(Semaphore::new(GREETING));
+            let mut greeted = tokio::task::JoinSet::new();
+            while let Ok(permit) = greeting.clone().acquire_owned().await {
+                let Ok((stream, _)) = listener.accept().await else {
+                    // For want of file descriptors, for example.
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                };
+                while greeted.try_join_next().is_some() {}
+                let me = me.clone();
+                greeted.spawn(async move {
+                    // One that says nothing, or nothing that is expected, is dropped.
+                    let _ = timeout(BOUND, me.greet(stream)).await;
+                    drop(permit);
+                });
+            }
+        })
+    }
+
+    async fn greet(&self, mut stream: UnixStream) -> Result<()> {
+        let mut nonce = [0; 32];
+        stream.read_exact(&mut nonce).await?;
+        let expects = self.expected().remove(&nonce);
+        if let Some(expects) = expects {
+            stream.write_all(&[EXPECTED]).await?;
+            // Whoever expected it may have given up.
+            drop(expects.send(stream));
+        }
+        Ok(())
+    }
+
+    /// Where others find it; empty where they do not.
+    pub fn address(&self) -> &Path {
+        self.address.get().map_or(Path::new(""), |a| a)
+    }
+
+    /// Expects whoever shows this nonce, until what comes back is dropped.
+    pub fn expect(self: &Arc<Self>, nonce: Nonce) -> Expected {
+        let (tell, told) = oneshot::channel();
+        self.expected().insert(nonce, tell);
+        let at = self.clone();
+        Expected { at, nonce, told }
+    }
+
+    /// Meets whoever expects this nonce at an address.
+    pub async fn meet(&self, address: &Path, nonce: &Nonce) -> Result<Taker> {
+        let here = self.expected().remove(nonce);
+        if let Some(expects) = here {
+            let (mine, theirs) = UnixStream::pair()?;
+            drop(expects.send(theirs));
+            return Ok(Taker(mine));
+        }
+        if address.file_name() != Some(SOCKET.as_ref()) {
+            return Err(ErrorKind::NotFound.into());
+        }
+        let meet = async {
+            let mut stream = UnixStream::connect(address).await?;
+            // Who else listens there is told nothing.
+            if stream.peer_cred()?.uid() != rustix::process::geteuid().as_raw() {
+                return Err(ErrorKind::PermissionDenied.into());
+            }
+            stream.write_all(nonce).await?;
+            // In another container the same name may be another's socket.
+            match stream.read_u8().await? {
+                EXPECTED => Ok(Taker(stream)),
+                _ => Err(ErrorKind::InvalidData.into()),
+            }
+        };
+        timeout(BOUND, meet).await?
+    }
+}
+
+/// A socket's file, removed with it.
+struct Socket(PathBuf);
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // Gone already where somebody else removed it.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A peer who was told a nonce and may show it.
+pub struct Expected {
+    at: Arc<SharedMemory>,
+    nonce: Nonce,
+    told: oneshot::Receiver<UnixStream>,
+}
+
+impl Expected {
+    /// Returns when it has.
+    pub async fn came(&mut self) -> Option<Giver> {
+        let came = timeout(BOUND, &mut self.told).await;
+        Some(Giver(came.ok()?.ok()?))
+    }
+}
+
+impl Drop for Expected {
+    fn drop(&mut self) {
+        self.at.expected().remove(&self.nonce);
+    }
+}
+
+fn message(number: u64, len: u64) -> [u8; MESSAGE] {
+    let mut out = [0; MESSAGE];
+    out[..8].copy_from_slice(&number.to_le_bytes());
+    out[8..].copy_from_slice(&len.to_le_bytes());
+    out
+}
+
+/// Gives a peer segments.
+pub struct Giver(UnixStream);
+
+impl Giver {
+    /// Gives it one; returns once it has it.
+    pub async fn give(&mut self, segment: &Segment) -> Result<()> {
+        let message = message(segment.number(), segment.len() as u64);
+        let written = self.0.async_io(Interest::WRITABLE, || {
+            let files = [segment.file()];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut with = SendAncillaryBuffer::new(&mut space);
+            with.push(SendAncillaryMessage::ScmRights(&files));
+            let bytes = [IoSlice::new(&message)];
+            Ok(sendmsg(
+                self.0.as_fd(),
+                &bytes,
+                &mut with,
+                SendFlags::NOSIGNAL,
+            )?)
+        });
+        let written = timeout(BOUND, written).await??;
+        let rest = &message[written..];
+        timeout(BOUND, self.0.write_all(rest)).await??;
+        let has = timeout(BOUND, self.0.read_u64_le()).await??;
+        if has != segment.number() {
+            return Err(Error::new(ErrorKind::InvalidData, "another segment"));
+        }
+        Ok(())
+    }
+
+    /// Tells it that there is one no more.
+    pub async fn forget(&mut self, number: u64) -> Result<()> {
+        let message = message(number, 0);
+        timeout(BOUND, self.0.write_all(&message)).await?
+    }
+}
+
+/// What a taker is told of.
+pub enum Told {
+    /// A segment is there to read.
+    Given(u64, PeerSegment),
+    /// It is no more.
+    Forgotten(u64),
+}
+
+/// Takes segments from a peer.
+pub struct Taker(UnixStream);
+
+impl Taker {
+    /// What comes next.
+    pub async fn next(&mut self) -> Result<Told> {
+        let (mut bytes, mut at, mut file) = ([0; MESSAGE], 0, None);
+        while at < MESSAGE {
+            let rest = &mut bytes[at..];
+            let (n, came) = {
+                let stream = &self.0;
+                stream
+                    .async_io(Interest::READABLE, || receive(stream, rest))
+                    .await?
+            };
+            if n == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            at += n;
+            file = came.or(file);
+        }
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_le_bytes(word)
+        };
+        let (number, len) = (word(0), word(8));
+        match (file, len) {
+            (None, 0) => Ok(Told::Forgotten(number)),
+            (Some(file), _) => {
+                let segment = PeerSegment::map(&file, len)
+                    .map_err(|e| Error::new(ErrorKind::InvalidData, e))?;
+                Ok(Told::Given(number, segment))
+            }
+            (None, _) => Err(Error::new(ErrorKind::InvalidData, "no file came")),
+        }
+    }
+
+    /// Tells the giver that a segment can be used.
+    pub async fn has(&mut self, number: u64) -> Result<()> {
+        timeout(BOUND, self.0.write_u64_le(number)).await?
+    }
+}
+
+fn receive(stream: &UnixStream, into: &mut [u8]) -> Result<(usize, Option<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut with = RecvAncillaryBuffer::new(&mut space);
+    let mut bytes = [IoSliceMut::new(into)];
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let read = recvmsg(stream.as_fd(), &mut bytes, &mut with, flags)?.bytes;
+    let mut file = None;
+    for message in with.drain() {
+        if let RecvAncillaryMessage::ScmRights(files) = message {
+            // All but the last are closed.
+            file = files.last();
+        }
+    }
+    Ok((read, file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::Block;
+    use crate::segment::Lent;
+
+    /// A folder of its own, gone when dropped.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Scratch {
+            let name = format!("convoke-shared-{name}-{}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            std::fs::create_dir_all(&path).unwrap();
+            Scratch(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// Gives a segment and has it read there.
+    async fn check_given(giver: &mut Giver, taker: &mut Taker) {
+        let mut block = Block::shared(5000).unwrap();
+        block.bytes_mut()[..3].copy_from_slice(b"abc");
+        let segment = block.segment().unwrap().0;
+        let take = async {
+            let Told::Given(number, of) = taker.next().await.unwrap() else {
+                panic!("nothing was given");
+            };
+            taker.has(number).await.unwrap();
+            (number, Arc::new(of))
+        };
+        let (gave, (number, of)) = tokio::join!(giver.give(segment), take);
+        gave.unwrap();
+        assert_eq!(number, segment.number());
+        let lent = Lent::new(of, 0, 3, Box::new(())).unwrap();
+        assert_eq!(lent.bytes(), b"abc");
+        giver.forget(number).await.unwrap();
+        let told = taker.next().await.unwrap();
+        assert!(matches!(told, Told::Forgotten(n) if n == number));
+    }
+
+    #[tokio::test]
+    async fn segments_pass_a_socket() {
+        let (a, b) = (
+            Arc::<SharedMemory>::default(),
+            Arc::<SharedMemory>::default(),
+        );
+        let folder = Scratch::new("pass");
+        let listening = tokio::spawn(a.listen(&folder.0).unwrap());
+        let mut expected = a.expect([7; 32]);
+        let mut taker = b.meet(a.address(), &[7; 32]).await.unwrap();
+        let mut giver = expected.came().await.unwrap();
+        check_given(&mut giver, &mut taker).await;
+        drop(giver);
+        assert!(taker.next().await.is_err());
+        listening.abort();
+        let _ = listening.await;
+        assert!(!a.address().exists());
+    }
+
+    #[tokio::test]
+    async fn parts_of_one_process_meet_without_a_socket() {
+        let both = Arc::<SharedMemory>::default();
+        let mut expected = both.expect([1; 32]);
+        let mut taker = both.meet(Path::new(""), &[1; 32]).await.unwrap();
+        let mut giver = expected.came().await.unwrap();
+        check_given(&mut giver, &mut taker).await;
+    }
+
+    #[tokio::test]
+    async fn only_who_knows_the_nonce_is_met() {
+        let (a, b) = (
+            Arc::<SharedMemory>::default(),
+            Arc::<SharedMemory>::default(),
+        );
+        let folder = Scratch::new("nonce");
+        let listening = tokio::spawn(a.listen(&folder.0).unwrap());
+        let expected = a.expect([7; 32]);
+        assert!(b.meet(a.address(), &[8; 32]).await.is_err());
+        assert!(a.expected().contains_key(&[7; 32]));
+        drop(expected);
+        assert!(a.expected().is_empty());
+        let elsewhere = a.address().with_extension("other");
+        for nowhere in ["/".as_ref(), "".as_ref(), &*elsewhere] {
+            assert!(b.meet(nowhere, &[7; 32]).await.is_err());
+        }
+        listening.abort();
+    }
+}
