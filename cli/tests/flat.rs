@@ -1,4 +1,5 @@
-//! Ten thousand steps over real processes: memory and file descriptors stay what they were after the first thousand.
+//! Ten thousand steps over real processes: memory and file descriptors stay what they were after the first thousand,
+//! whether tensors share the lane or have streams of their own.
 //!
 //! The client is this process, so that this file has one test.
 
@@ -7,7 +8,7 @@
 mod common;
 
 use common::BOUND;
-use common::cluster::Processes;
+use common::cluster::{ANYWHERE, Processes};
 use common::functions::tanh_chain;
 use common::usage::Usage;
 use common::waits::await_status;
@@ -15,21 +16,24 @@ use convoke::{HostTensor as Tensor, Model};
 use convoke_common::rpc::WorkerStatus;
 use futures::StreamExt;
 
-/// Elements of the tensor that steps pass on: what a step leaves behind of that would show a thousandfold.
-const SIZE: usize = 1024;
+/// Elements of the tensors that steps pass on, by one model each: what a step leaves behind of them would show a
+/// thousandfold. Of 4 KiB, which share the lane, and of 48 KiB, which have streams of their own.
+const SIZES: [usize; 2] = [1 << 10, 12 << 10];
 /// Steps in flight at once.
 const IN_FLIGHT: usize = 8;
-/// What a process may grow by between step 1,000 and step 10,000. One leaked tensor in three steps is more, and so are
-/// 120 bytes of each step; allocators round, and tables grow to their bounds.
-const GROWTH: u64 = 1 << 20;
+/// What a process may grow by between step 1,000 and step 10,000 of both models. One leaked tensor of 4 KiB in 18 steps of
+/// its model is more, and so are 120 bytes of each step; allocators round, and tables grow to their bounds.
+const GROWTH: u64 = 2 << 20;
 
-/// Runs steps, some at once.
-async fn steps(model: &Model, count: usize) {
-    let x = Tensor::from_slice(&[SIZE], &[0.5f32; SIZE]).unwrap();
-    let calls = futures::stream::iter(0..count).map(|_| model.call([("x", x.clone())]));
-    let done = calls.buffer_unordered(IN_FLIGHT).map(|out| out.unwrap());
-    let all = tokio::time::timeout(BOUND, done.count()).await;
-    assert_eq!(all, Ok(count));
+/// Runs so many steps of each model, some at once.
+async fn steps(models: &[Model], count: usize) {
+    for (model, size) in models.iter().zip(SIZES) {
+        let x = Tensor::from_slice(&[size], &vec![0.5f32; size]).unwrap();
+        let calls = futures::stream::iter(0..count).map(|_| model.call([("x", x.clone())]));
+        let done = calls.buffer_unordered(IN_FLIGHT).map(|out| out.unwrap());
+        let all = tokio::time::timeout(BOUND, done.count()).await;
+        assert_eq!(all, Ok(count));
+    }
 }
 
 /// All processes by name.
@@ -45,10 +49,19 @@ fn usage(processes: &Processes) -> Vec<(String, Usage)> {
 
 #[tokio::test]
 async fn ten_thousand_steps_leave_nothing_behind() {
-    let processes = Processes::start("flat", 3, "1GiB");
+    let mut processes = Processes::prepare("flat", "1GiB");
+    processes.start_coordinator();
+    for i in 0..3 {
+        processes.block_shared_memory(i);
+        processes.add_worker(ANYWHERE);
+    }
     let cluster = processes.connect().await;
-    let chain = cluster.load_function(tanh_chain(&[SIZE], 6), vec![]);
-    let model = chain.workers(3).in_flight(IN_FLIGHT as u32).await.unwrap();
+    let mut models = vec![];
+    for size in SIZES {
+        let chain = cluster.load_function(tanh_chain(&[size], 6), vec![]);
+        let model = chain.workers(3).in_flight(IN_FLIGHT as u32).await;
+        models.push(model.unwrap());
+    }
     // Connections of their own, which come a moment later than links.
     await_status(&cluster, "all tripwires", |s| {
         let armed = |w: &WorkerStatus| w.links.len() == 3 && w.links.iter().all(|l| l.tripwire);
@@ -56,9 +69,14 @@ async fn ten_thousand_steps_leave_nothing_behind() {
         members.all(|m| m.tripwire && m.status.as_ref().is_some_and(armed))
     })
     .await;
-    steps(&model, 1_000).await;
+    let members = cluster.status().await.unwrap().members;
+    let links = members
+        .iter()
+        .flat_map(|m| m.status.iter().flat_map(|w| &w.links));
+    assert!(links.clone().count() == 9 && links.clone().all(|l| l.path == "quic"));
+    steps(&models, 1_000).await;
     let before = usage(&processes);
-    steps(&model, 9_000).await;
+    steps(&models, 9_000).await;
     let after = usage(&processes);
     for ((name, before), (_, after)) in before.iter().zip(&after) {
         println!("{name}: {before} after 1,000 steps, {after} after 10,000");

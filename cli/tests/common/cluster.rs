@@ -63,6 +63,12 @@ impl Processes {
         self.drain_bound = bound.into();
     }
 
+    /// Has a worker to come not share memory with others, as between hosts: something is where its socket would be.
+    pub fn block_shared_memory(&self, i: usize) {
+        let socket = self.scratch.path(&format!("w{i}/memory.sock"));
+        std::fs::create_dir_all(socket).unwrap();
+    }
+
     /// Starts it, at the address that it had before where there was one.
     pub fn start_coordinator(&mut self) {
         let args = [

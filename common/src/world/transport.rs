@@ -9,11 +9,14 @@ use quinn::{MtuDiscoveryConfig, TransportConfig, VarInt};
 use super::NetError;
 use crate::detection::bounds::{IDLE_TIMEOUT, KEEP_ALIVE};
 
-/// Control calls and lanes: few are needed, a flood is refused.
+/// Control calls, lanes and artifacts: few are needed, a flood is refused.
 const MAX_BIDI_STREAMS: u32 = 1024;
 
-/// Tensors: one stream each, bounded further by windows and the memory ledger.
-const MAX_UNI_STREAMS: u32 = 4096;
+/// Tensors: one stream each; who has more to send waits until one was read. quinn keeps what it allocated to put a stream's
+/// packets in order for a later stream, once for each that is allowed: with thousands, each would come to hold what its most
+/// crowded moment took, and a process would grow for tens of thousands of steps. With few, tensors of an eager session that
+/// are not announced yet, which may wait for seconds, would keep others from coming.
+const MAX_UNI_STREAMS: u32 = 256;
 
 /// The first guess of the round trip, used until one is measured: a lost first packet is resent after three times
 /// this. QUIC's own default of 333 ms is for the open internet.
