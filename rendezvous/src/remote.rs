@@ -15,6 +15,7 @@
 //!    says it.
 //! 4. A tensor whose sender stalls fails its step: nothing waits for ever for bytes that do not come.
 
+mod greeting;
 mod queue;
 
 use std::collections::VecDeque;
@@ -25,11 +26,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use convoke_common::Tensor;
 use convoke_common::detection::Watched;
-use convoke_common::error::{Code, Error, Result, Site};
+use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::{Role, TokenId, peer_identity};
-use convoke_common::ids::Incarnation;
 use convoke_common::mutant;
-use convoke_common::rpc::StreamKind;
 use convoke_common::world::World;
 use quinn::{Connection, ReadExactError, RecvStream, SendStream, VarInt};
 use tokio::sync::Semaphore;
@@ -43,10 +42,11 @@ use crate::lease::Peer;
 use crate::link::{Link, Outgoing};
 use crate::sharing::{Carried, Shared};
 
+use greeting::lane_error;
+pub use greeting::{accept_lane, dial_lane};
+pub(crate) use greeting::{hello_head, hello_peer};
 use queue::{Held, Out, Queue};
 
-/// How long a peer may take to say hello on a new lane.
-const HELLO_BOUND: Duration = Duration::from_secs(5);
 /// Tensor streams being written at once per link; more would only share the same bandwidth.
 const STREAMS: usize = 16;
 /// The lane goes first, whatever the priority of a tensor: no step's end waits for another's bytes.
@@ -61,10 +61,6 @@ pub const STALL_BOUND: Duration = Duration::from_secs(10);
 pub const LEAST_BYTES: u64 = 64 << 10;
 /// What a peer is told of a link that ended as it should.
 const LEFT: &str = "it ended the link";
-/// Bytes of a hello before the name.
-const HELLO_HEAD: usize = 10;
-/// Longest peer name in a hello.
-const MAX_NAME: usize = 255;
 
 /// See the module.
 pub struct Remote {
@@ -208,127 +204,6 @@ impl Remote {
             Err(out) => self.push(Out::Tensor(out)),
         }
     }
-}
-
-/// Opens the lane on a connection that we dialled, and links: only workers are dialled.
-pub async fn dial_lane(
-    world: &World,
-    hub: &Arc<Hub>,
-    watched: Watched,
-    name: String,
-) -> Result<Arc<Link>> {
-    let hello = async {
-        let (mut send, mut recv) = watched.connection().open_bi().await.map_err(lane_error)?;
-        send.write_all(&[StreamKind::Lane as u8])
-            .await
-            .map_err(lane_error)?;
-        write_hello(&mut send, &hub.me).await?;
-        let peer = read_hello(&mut recv, Role::Worker).await?;
-        Ok((send, recv, peer))
-    };
-    let linked = within(hello).await.and_then(|(send, recv, peer)| {
-        check_name(&peer, &name)?;
-        Ok((send, recv, peer))
-    });
-    match linked {
-        Ok((send, recv, peer)) => run(world, hub, watched, peer, send, recv),
-        Err(e) => {
-            // Its monitor would keep it up for nobody.
-            watched.connection().close(VarInt::from_u32(0), b"no lane");
-            Err(match e.code {
-                Code::PeerLost => Error::lost(name, e.message),
-                _ => e.at(Site {
-                    worker: Some(name),
-                    ..Site::default()
-                }),
-            })
-        }
-    }
-}
-
-/// Answers a lane that the peer opened, and links. `role` and `name` are what its certificate says.
-pub async fn accept_lane(
-    world: &World,
-    hub: &Arc<Hub>,
-    watched: Watched,
-    role: Role,
-    name: &str,
-    mut send: SendStream,
-    mut recv: RecvStream,
-) -> Result<Arc<Link>> {
-    let hello = async {
-        let peer = read_hello(&mut recv, role).await?;
-        check_name(&peer, name)?;
-        write_hello(&mut send, &hub.me).await?;
-        Ok(peer)
-    };
-    let peer = within(hello).await?;
-    run(world, hub, watched, peer, send, recv)
-}
-
-async fn within<T>(f: impl Future<Output = Result<T>>) -> Result<T> {
-    match tokio::time::timeout(HELLO_BOUND, f).await {
-        Ok(r) => r,
-        Err(_) => Err(Error::new(
-            Code::Unreachable,
-            "the peer did not answer on a new lane",
-        )),
-    }
-}
-
-fn lane_error(e: impl std::fmt::Display) -> Error {
-    Error::new(Code::PeerLost, format!("it did not greet: {e}"))
-}
-
-fn check_name(peer: &Peer, certified: &str) -> Result<()> {
-    if peer.name == certified {
-        return Ok(());
-    }
-    let msg = format!(
-        "a peer certified as '{certified}' calls itself '{}'",
-        peer.name
-    );
-    Err(Error::new(Code::Unauthorized, msg))
-}
-
-async fn write_hello(send: &mut SendStream, me: &Peer) -> Result<()> {
-    let mut out = me.incarnation.0.to_le_bytes().to_vec();
-    out.extend((me.name.len() as u16).to_le_bytes());
-    out.extend(me.name.as_bytes());
-    send.write_all(&out).await.map_err(lane_error)
-}
-
-async fn read_hello(recv: &mut RecvStream, role: Role) -> Result<Peer> {
-    let mut head = [0; HELLO_HEAD];
-    recv.read_exact(&mut head).await.map_err(lane_error)?;
-    let (incarnation, len) = hello_head(head)?;
-    let mut name = vec![0; len];
-    recv.read_exact(&mut name).await.map_err(lane_error)?;
-    hello_peer(role, incarnation, name)
-}
-
-/// Incarnation and length of the name, from the first bytes of a hello.
-pub(crate) fn hello_head(head: [u8; HELLO_HEAD]) -> Result<(Incarnation, usize)> {
-    let [incarnation @ .., a, b] = head;
-    let len = usize::from(u16::from_le_bytes([a, b]));
-    if len > MAX_NAME {
-        return Err(Error::new(
-            Code::ProtocolViolation,
-            "name in hello above the limit",
-        ));
-    }
-    Ok((Incarnation(u64::from_le_bytes(incarnation)), len))
-}
-
-/// Whom a hello names.
-pub(crate) fn hello_peer(role: Role, incarnation: Incarnation, name: Vec<u8>) -> Result<Peer> {
-    let name = String::from_utf8(name)
-        .map_err(|_| Error::new(Code::ProtocolViolation, "name in hello is not UTF-8"))?;
-    Ok(Peer {
-        role,
-        name,
-        incarnation,
-    })
 }
 
 fn run(
