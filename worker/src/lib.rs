@@ -9,7 +9,7 @@
 //! 1. Nothing is allocated for a program outside the [`convoke_common::memory::Ledger`].
 //! 2. A lease owns its executor, links, weights and pins; dropping the lease frees them all.
 //! 3. Compute threads never wait for the network, and network tasks run kernels only of programs that are
-//!    predicted to be briefer than waking a compute thread.
+//!    predicted, or were found, to be briefer than waking a compute thread.
 
 mod accept;
 pub mod blackbox;

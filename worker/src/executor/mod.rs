@@ -8,7 +8,8 @@
 //! regions (see [`crate::code`]), which has what the step computes with to itself, counts nothing inside of a region and
 //! takes no lock from one instruction to the next. Arrivals make regions ready and start a runner where none is active,
 //! else they are its mail; kernels split themselves over the pool's threads. A waiting step occupies no thread. A brief
-//! program's steps run on the thread that delivers their operands, since waking another takes longer than the work.
+//! program's steps run on the thread that delivers their operands, since waking another takes longer than the work: brief as
+//! predicted, and as it turns out.
 //!
 //! Invariants
 //! 1. `Done` is sent once per step, after the last kernel returned and the links let go of its tensors; by
@@ -23,10 +24,12 @@
 mod ended;
 mod handles;
 mod launch;
+mod pace;
 mod run;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
 use convoke_common::Tensor;
 use convoke_common::error::{Code, Error};
@@ -42,6 +45,7 @@ use convoke_rendezvous::trace::checksum;
 use convoke_rendezvous::{Lease, Link, Outgoing, StepHandler, step_event};
 
 pub use self::handles::HandleOp;
+use self::pace::{Pace, Stopwatch};
 use self::run::{After, Phase, Run, Runner};
 use crate::blackbox::{BlackBox, Noted};
 use crate::code::InstrKind;
@@ -134,8 +138,8 @@ fn live(runs: &[Entry]) -> impl Iterator<Item = MutexGuard<'_, Run>> {
 pub struct Executor {
     engine: Arc<Engine>,
     installed: Arc<Installed>,
-    /// Whether a step is predicted to take no longer than starting a job for it.
-    brief: bool,
+    /// Where steps run.
+    pace: Pace,
     pool: Pool,
     lease: OnceLock<Weak<Lease>>,
     /// By participant index; none for this worker itself and for peers without a common edge.
@@ -160,7 +164,7 @@ impl Executor {
     ) -> Arc<Executor> {
         let wake = engine.compute.wake();
         Arc::new_cyclic(|me| Executor {
-            brief: installed.predicted.is_some_and(|p| p <= wake),
+            pace: Pace::new(installed.predicted, wake),
             engine,
             installed,
             pool,
@@ -260,6 +264,13 @@ impl Executor {
         }
     }
 
+    /// While a step is interpreted: links may call straight into their peers, whose time is not the step's.
+    fn finish_within(&self, n: u64, after: &mut After, time: &mut Option<Stopwatch>) {
+        time.iter_mut().for_each(Stopwatch::stop);
+        self.finish(n, std::mem::take(after));
+        time.iter_mut().for_each(Stopwatch::go_on);
+    }
+
     fn send(&self, lease: &Arc<Lease>, n: u64, send: u32, tensor: Tensor) {
         let s = &self.installed.program.sends[send as usize];
         let cancel = {
@@ -323,6 +334,9 @@ impl Executor {
                 let key = StepKey { lease: lease.id, n };
                 self.engine.watch.quiesced(Work::Step(key));
             }
+            if run.error.is_none() && self.pace.listens(n) {
+                self.pace.took(run.spent);
+            }
             run.follow(n + self.runs.len() as u64);
         }
         let key = StepKey { lease: lease.id, n };
@@ -337,9 +351,9 @@ impl Executor {
 
     fn start_runner(&self, n: u64) {
         let Some(me) = self.me.upgrade() else { return };
-        if self.brief {
+        if self.pace.is_brief() {
             me.begun(n);
-            return me.interpret(n);
+            return me.interpret(n, true);
         }
         let priority = {
             let next = self.run(n).flow.peek(&self.installed.code);
@@ -349,7 +363,7 @@ impl Executor {
         let begin = Box::new(move || runner.begun(n));
         let job = Box::new(move || {
             let _lease = lease;
-            me.interpret(n);
+            me.interpret(n, false);
         });
         let submitted = self.engine.compute.submit_begun(priority, begin, job);
         if let Err(refused) = submitted {
@@ -407,12 +421,13 @@ impl Executor {
         self.engine.place()
     }
 
-    /// The runner: runs ready instructions until none is left, or its slice of them is over.
-    fn interpret(&self, n: u64) {
-        let mut slice = match self.brief {
+    /// The runner: runs ready instructions until none is left, or its slice of them is over. `brief`: not as a job.
+    fn interpret(&self, n: u64, brief: bool) {
+        let mut slice = match brief {
             true => usize::MAX,
             false => self.engine.compute.slice(),
         };
+        let mut time = self.pace.listens(n).then(Stopwatch::start);
         let (entry, x) = (self.entry(n), &*self.installed);
         let (span, flag, mut flow) = {
             let mut run = entry.lock();
@@ -427,7 +442,7 @@ impl Executor {
         };
         let _entered = span.enter();
         let exec = match &self.engine.threads {
-            Some(pool) if !self.brief => Exec::pooled(pool, &flag),
+            Some(pool) if !brief => Exec::pooled(pool, &flag),
             _ => Exec::single(&flag),
         };
         let (mut after, mut made) = (After::default(), Outputs::new());
@@ -438,6 +453,7 @@ impl Executor {
                 let goes_on = run.look(x, &mut flow, &mut after);
                 run.sending += after.sends.len();
                 if !goes_on || flow.is_idle() {
+                    run.spent += time.map_or(Duration::ZERO, |t| t.read());
                     run.rest(flow, Runner::None);
                     if run.error.is_none() || !mutant!("quiesce-lost") {
                         run.settle(&mut after);
@@ -447,6 +463,7 @@ impl Executor {
                     return self.finish(n, after);
                 }
                 if slice == 0 {
+                    run.spent += time.map_or(Duration::ZERO, |t| t.read());
                     run.rest(flow, Runner::Queued);
                     drop(run);
                     self.finish(n, after);
@@ -454,7 +471,7 @@ impl Executor {
                     return self.start_runner(n);
                 }
                 drop(run);
-                self.finish(n, std::mem::take(&mut after));
+                self.finish_within(n, &mut after, &mut time);
             }
             let code = &x.code;
             let Some(i) = flow.next(code) else { continue };
@@ -491,7 +508,7 @@ impl Executor {
                     }
                     run.sending += after.sends.len();
                     drop(run);
-                    self.finish(n, std::mem::take(&mut after));
+                    self.finish_within(n, &mut after, &mut time);
                 }
                 Err(Some(error)) => self.fail(n, error),
                 // Its step has ended, which it hears of next.

@@ -15,6 +15,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use convoke_common::Tensor;
 use convoke_common::error::Error;
@@ -82,6 +83,8 @@ pub(super) struct Run {
     pub(super) sending: usize,
     pub(super) unsent: Vec<u32>,
     pub(super) runner: Runner,
+    /// What threads took for it, where that is measured.
+    pub(super) spent: Duration,
     /// Whether it has ended without quiescing, and is watched.
     pub(super) watched: bool,
     pub(super) error: Option<Error>,
@@ -249,6 +252,7 @@ impl Run {
             sending: 0,
             unsent: vec![],
             runner: Runner::None,
+            spent: Duration::ZERO,
             watched: false,
             error: None,
             flag: Arc::default(),
