@@ -19,13 +19,19 @@ pub trait CastTo<T>: Element {
     /// [`cast`], compiled here.
     #[doc(hidden)]
     fn cast_all(exec: &Exec, x: &[Self], y: &mut [T]) -> Result;
+    /// [`cast`] of few elements, compiled here.
+    #[doc(hidden)]
+    fn cast_few(x: &[Self], y: &mut [T]);
 }
 
-/// The body of [`CastTo::cast_all`].
+/// The bodies of [`CastTo::cast_all`] and [`CastTo::cast_few`].
 macro_rules! cast_all {
     ($to:ty) => {
         fn cast_all(exec: &Exec, x: &[Self], y: &mut [$to]) -> Result {
             cast_any(exec, x, y)
+        }
+        fn cast_few(x: &[Self], y: &mut [$to]) {
+            cast_tile(x, y)
         }
     };
 }
@@ -136,14 +142,17 @@ multiversion! {
     }
 }
 
+fn cast_tile<A: CastTo<B>, B: Element>(x: &[A], y: &mut [B]) {
+    match A::WIDE {
+        true => tile_wide(x, y),
+        false => tile(x, y),
+    }
+}
+
 fn cast_any<A: CastTo<B>, B: Element>(exec: &Exec, x: &[A], y: &mut [B]) -> Result {
     assert_eq!(x.len(), y.len(), "cast operand and result");
     Ok(tiles(exec, y, 1, GRAIN, |range, part| {
-        if A::WIDE {
-            tile_wide(&x[range], part)
-        } else {
-            tile(&x[range], part)
-        }
+        cast_tile(&x[range], part)
     })?)
 }
 

@@ -1,16 +1,31 @@
-//! Which nodes of a region become one kernel: chains of functions of single elements whose results nobody else reads.
+//! Which nodes of a region become one kernel: chains of functions of single elements whose results nobody else reads,
+//! conversions of what they read, and one conversion or reduction of what they make.
 //!
 //! A group is grown backwards from the node whose result is read elsewhere. It runs where its first node stood, when all that
-//! comes from outside of it is there, so that nothing has to be kept longer than without it.
+//! comes from outside of it is there, so that nothing has to be kept longer than without it, and nothing larger.
 
 use std::collections::{BTreeSet, BinaryHeap};
 
-use crate::cpu::chain::{Elementwise, MOST_INPUTS};
+use convoke_common::DType;
+
+use crate::cpu::chain::{Elementwise, MOST_INPUTS, Tail};
+
+/// What a node may be in a chain.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Kind {
+    /// A function of single elements.
+    Elementwise(Elementwise),
+    /// A conversion of its first operand, from this dtype: before a chain or after it.
+    Cast(DType, DType),
+    /// A reduction of its first operand, after a chain.
+    Reduce(Tail),
+    /// Nothing.
+    Other,
+}
 
 /// What fusion looks at of a node.
 pub(super) struct Candidate {
-    /// Its function; none where it is not one of single elements.
-    pub elementwise: Option<Elementwise>,
+    pub kind: Kind,
     /// Its operands, all of which are there.
     pub inputs: Vec<u32>,
     /// Its only result.
@@ -27,6 +42,8 @@ pub(super) trait Graph {
     fn uses(&self, value: u32) -> u32;
     /// Whether two values have one type.
     fn alike(&self, a: u32, b: u32) -> bool;
+    /// Whether a value outlives steps.
+    fn is_constant(&self, value: u32) -> bool;
 }
 
 /// Most nodes of a group.
@@ -37,16 +54,52 @@ pub(super) fn groups(graph: &impl Graph, len: usize) -> Vec<Vec<usize>> {
     let mut taken = vec![false; len];
     let mut groups = Vec::new();
     for root in (0..len).rev() {
-        if taken[root] || graph.node(root).elementwise.is_none() {
+        if taken[root] {
             continue;
         }
-        let group = grown(graph, root, &taken);
+        let node = graph.node(root);
+        let group = match node.kind {
+            Kind::Elementwise(_) => grown(graph, root, &taken),
+            Kind::Cast(..) | Kind::Reduce(_) => {
+                let Some(last) = ended(graph, node, &taken) else {
+                    continue;
+                };
+                let mut group = grown(graph, last, &taken);
+                if operands(graph, &group).len() > 1 {
+                    continue;
+                }
+                group.push(root);
+                group
+            }
+            Kind::Other => continue,
+        };
         if group.len() > 1 {
             group.iter().for_each(|at| taken[*at] = true);
             groups.push(group);
         }
     }
     groups
+}
+
+/// What a group reads of a step's values. Where it is one, that one lies beside the result as without fusion; of several, all
+/// but one would have gone before a conversion or a reduction makes its result.
+fn operands(graph: &impl Graph, group: &[usize]) -> BTreeSet<u32> {
+    let inside = |v: &u32| graph.made_at(*v).is_some_and(|at| group.contains(&at));
+    let read = group.iter().flat_map(|at| &graph.node(*at).inputs);
+    let read = read.filter(|v| !inside(v) && !graph.is_constant(**v));
+    read.copied().collect()
+}
+
+/// The last function of the chain that a conversion or a reduction ends. What is converted to a wider dtype would take more
+/// memory, earlier.
+fn ended(graph: &impl Graph, node: &Candidate, taken: &[bool]) -> Option<usize> {
+    if matches!(node.kind, Kind::Cast(from, to) if to.size() > from.size()) {
+        return None;
+    }
+    let value = *node.inputs.first()?;
+    let made = graph.made_at(value)?;
+    let last = matches!(graph.node(made).kind, Kind::Elementwise(_));
+    (last && !taken[made] && graph.uses(value) == 1).then_some(made)
 }
 
 fn grown(graph: &impl Graph, root: usize, taken: &[bool]) -> Vec<usize> {
@@ -66,8 +119,8 @@ fn grown(graph: &impl Graph, root: usize, taken: &[bool]) -> Vec<usize> {
             let Some(made) = graph.made_at(*v) else {
                 continue;
             };
-            let fits =
-                !taken[made] && graph.node(made).elementwise.is_some() && graph.alike(*v, value);
+            let joins = matches!(graph.node(made).kind, Kind::Elementwise(_) | Kind::Cast(..));
+            let fits = joins && !taken[made] && graph.alike(*v, value);
             match fits {
                 true => candidates.push(made),
                 false => latest = latest.max(Some(made)),
@@ -101,11 +154,15 @@ fn grown(graph: &impl Graph, root: usize, taken: &[bool]) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
+    use DType::{F16, F32};
+    use convoke_kernels::reduce::Reduce;
     use convoke_kernels::unary::FloatUnary;
 
     use super::*;
 
-    /// Node `i` makes value `i`; values from 100 on come from outside.
+    const NEG: Kind = Kind::Elementwise(Elementwise::Unary(FloatUnary::Neg));
+
+    /// Node `i` makes value `i`; values from 100 on come from outside, and from 200 on are constants.
     struct Nodes {
         nodes: Vec<Candidate>,
         sent: Vec<u32>,
@@ -127,21 +184,66 @@ mod tests {
         fn alike(&self, a: u32, b: u32) -> bool {
             self.odd.contains(&a) == self.odd.contains(&b)
         }
+        fn is_constant(&self, value: u32) -> bool {
+            value >= 200
+        }
     }
 
     /// `other`: nodes that are not of single elements; `odd`: values of another shape.
     fn check(inputs: &[&[u32]], other: &[usize], sent: &[u32], odd: &[u32], want: &[&[usize]]) {
-        let node = |(i, inputs): (usize, &&[u32])| Candidate {
-            elementwise: (!other.contains(&i)).then_some(Elementwise::Unary(FloatUnary::Neg)),
+        let kind = |i: usize| match other.contains(&i) {
+            true => Kind::Other,
+            false => NEG,
+        };
+        let nodes: Vec<_> = (0..).map(kind).zip(inputs.iter().copied()).collect();
+        check_kinds(&nodes, sent, odd, want);
+    }
+
+    fn check_kinds(nodes: &[(Kind, &[u32])], sent: &[u32], odd: &[u32], want: &[&[usize]]) {
+        let node = |(i, (kind, inputs)): (usize, &(Kind, &[u32]))| Candidate {
+            kind: kind.clone(),
             inputs: inputs.to_vec(),
             output: i as u32,
         };
         let graph = Nodes {
-            nodes: inputs.iter().enumerate().map(node).collect(),
+            nodes: nodes.iter().enumerate().map(node).collect(),
             sent: sent.to_vec(),
             odd: odd.to_vec(),
         };
-        assert_eq!(groups(&graph, inputs.len()), want);
+        assert_eq!(groups(&graph, nodes.len()), want);
+    }
+
+    #[test]
+    fn conversions_and_reductions_at_the_ends() {
+        let sum = || Kind::Reduce(Tail::Reduce(Reduce::Sum, Default::default()));
+        let (narrow, widen) = (Kind::Cast(F32, F16), Kind::Cast(F16, F32));
+        let check = |nodes: &[(Kind, &[u32])], sent: &[u32], odd: &[u32], want: &[&[usize]]| {
+            check_kinds(nodes, sent, odd, want)
+        };
+        // Conversions before, a reduction or a conversion after; what is converted is of another type.
+        let of = |values: &'static [u32; 2]| -> Vec<(Kind, &[u32])> {
+            vec![
+                (widen.clone(), &values[..1]),
+                (widen.clone(), &values[1..]),
+                (NEG, &[0, 1]),
+                (NEG, &[2]),
+                (sum(), &[3]),
+            ]
+        };
+        let all = of(&[100, 200]);
+        check(&all, &[4], &[100, 200, 4], &[&[0, 1, 2, 3, 4]]);
+        // What somebody else reads stays apart, and nothing follows.
+        check(&all, &[3, 4], &[100, 200, 4], &[&[0, 1, 2, 3]]);
+        check(&all, &[0, 4], &[100, 200, 4], &[&[1, 2, 3, 4]]);
+        // Of two operands one would have gone before the reduction.
+        check(&of(&[100, 101]), &[4], &[100, 101, 4], &[&[0, 1, 2, 3]]);
+        let on: &[(Kind, &[u32])] = &[(NEG, &[100]), (narrow.clone(), &[0]), (NEG, &[1])];
+        check(on, &[2], &[1, 2], &[&[1, 2]]);
+        check(&on[..2], &[1], &[1], &[&[0, 1]]);
+        check(&[(NEG, &[100]), (widen.clone(), &[0])], &[1], &[1], &[]);
+        // Without a function between them there is no chain.
+        check(&[(widen, &[100]), (narrow, &[0])], &[1], &[0], &[]);
+        check(&[(sum(), &[100])], &[0], &[], &[]);
     }
 
     #[test]

@@ -9,10 +9,10 @@ use convoke_common::rpc_transport::codec;
 use convoke_common::{DType, Shape, Tensor};
 
 use super::InstrKind;
-use super::fusion::{self, Candidate};
+use super::fusion::{self, Candidate, Kind};
 use super::regions::{SetId, Sets};
 use super::schedule;
-use crate::cpu::chain::{self, Step};
+use crate::cpu::chain::{self, Head, Step, Tail};
 use crate::cpu::{Kernel, Spec};
 use crate::executor::HandleOp;
 
@@ -233,24 +233,31 @@ impl<'a> Graph<'a> {
                 continue;
             };
             let result = view.candidates[*last].output;
-            let steps: Vec<Step<'_>> = group
-                .iter()
-                .filter_map(|at| {
-                    let Candidate {
-                        elementwise,
-                        inputs,
-                        output,
-                    } = &view.candidates[*at];
-                    Some(Step {
-                        function: (*elementwise)?,
-                        inputs,
-                        output: *output,
-                    })
-                })
-                .collect();
-            let dtype = self.program.values[result as usize].ty.dtype;
-            let like = |v: u32| self.alike(v, result);
-            let Some(fused) = chain::fuse(dtype, &steps, like) else {
+            let (mut heads, mut steps, mut tail) = (vec![], vec![], Tail::Plain);
+            for at in &group {
+                let node = &view.candidates[*at];
+                match &node.kind {
+                    Kind::Elementwise(function) => steps.push(Step {
+                        function: *function,
+                        inputs: &node.inputs,
+                        output: node.output,
+                    }),
+                    Kind::Cast(_, to) if at == last => tail = Tail::Cast(*to),
+                    Kind::Cast(from, _) => heads.extend(node.inputs.first().map(|input| Head {
+                        input: *input,
+                        output: node.output,
+                        from: *from,
+                    })),
+                    Kind::Reduce(reduction) => tail = reduction.clone(),
+                    Kind::Other => {}
+                }
+            }
+            let Some(ended) = steps.last().map(|s| s.output) else {
+                continue;
+            };
+            let dtype = self.program.values[ended as usize].ty.dtype;
+            let like = |v: u32| self.alike(v, ended);
+            let Some(fused) = chain::fuse(dtype, &heads, &steps, tail, like) else {
                 continue;
             };
             let sizes = units[*last].as_mut().and_then(|u| u.sizes.take());
@@ -265,6 +272,27 @@ impl<'a> Graph<'a> {
                 kind: InstrKind::Kernel,
                 priority,
             });
+        }
+    }
+
+    /// What a node with one result may be in a chain.
+    fn kind_in_chains(&self, node: &ProgramNode, spec: &Spec<'_>) -> Kind {
+        if let Some(function) = chain::elementwise(spec) {
+            return Kind::Elementwise(function);
+        }
+        if let ([_], Some((from, to))) = (&node.inputs[..], chain::conversion(spec)) {
+            return Kind::Cast(from, to);
+        }
+        let fixed = |v: &u32| self.fixed.get(*v as usize)?.as_ref();
+        let sizes = node.inputs.first().and_then(fixed);
+        let sizes = sizes.filter(|_| node.outputs.iter().all(|v| fixed(v).is_some()));
+        let axes = node.inputs.get(1).filter(|v| **v != NO_OPERAND);
+        let known = axes.map(|v| self.constants[*v as usize].as_ref());
+        match (sizes, known) {
+            (None, _) | (_, Some(None)) => Kind::Other,
+            (Some((_, shape)), axes) => {
+                chain::reduction(spec, axes.flatten(), shape).map_or(Kind::Other, Kind::Reduce)
+            }
         }
     }
 
@@ -304,12 +332,12 @@ impl<'a> View<'a> {
                 attrs: &node.attrs,
                 operands: &operands,
             };
-            let elementwise = match &node.outputs[..] {
-                [_] => chain::elementwise(&spec),
-                _ => None,
+            let kind = match &node.outputs[..] {
+                [_] => graph.kind_in_chains(node, &spec),
+                _ => Kind::Other,
             };
             candidates.push(Candidate {
-                elementwise,
+                kind,
                 inputs: node.inputs.clone(),
                 output: node.outputs.first().copied().unwrap_or(NO_OPERAND),
             });
@@ -337,5 +365,9 @@ impl fusion::Graph for View<'_> {
 
     fn alike(&self, a: u32, b: u32) -> bool {
         self.graph.alike(a, b)
+    }
+
+    fn is_constant(&self, value: u32) -> bool {
+        self.graph.is_constant(value)
     }
 }

@@ -48,6 +48,10 @@ impl Given {
             op: (*op).into(),
             attrs: match *op {
                 "Transpose" => Attrs::default().with("perm", Attr::Ints(vec![1, 0])),
+                "Cast" => {
+                    let to = self.types[*output as usize].dtype;
+                    Attrs::default().with("to", Attr::DType(to))
+                }
                 _ => Attrs::default(),
             },
             inputs: inputs.clone(),
@@ -247,6 +251,37 @@ fn chains_become_one_instruction() {
         let fused = dtype == DType::F64;
         assert_eq!(listing(&given).concat().len(), if fused { 1 } else { 3 });
     }
+}
+
+#[test]
+fn conversions_and_reductions_join_chains() {
+    let nodes: &[(&str, &[u32], u32)] = &[
+        ("Cast", &[0], 1),
+        ("Neg", &[1], 2),
+        ("ReduceSum", &[2], 3),
+        ("Neg", &[3], 4),
+        ("Cast", &[4], 5),
+    ];
+    let given = |shape: &[Dim]| {
+        let mut given = Given::new(&[0], nodes, &[5]);
+        given.types = vec![TensorType::fixed(F32, &[1, 1]); 6];
+        for (v, dtype) in [(0, DType::F16), (1, F32), (2, F32)] {
+            given.types[v] = TensorType {
+                dtype,
+                shape: shape.into(),
+            };
+        }
+        given.types[5].dtype = DType::F16;
+        given
+    };
+    let rows = Dim::Const(2);
+    let fixed = given(&[rows.clone(), Dim::Const(3)]);
+    assert_eq!(listing(&fixed), [vec![vec![1, 2, 3], vec![4, 5]]]);
+    let sizes = fixed.lowered().sizes(0).unwrap()[0].1.to_vec();
+    assert_eq!(sizes, [1, 1]);
+    // Rows of unknown length are reduced apart; what is converted need not be known.
+    let unknown = given(&[rows, Dim::sym("n")]);
+    assert_eq!(listing(&unknown), [vec![vec![1, 2], vec![3], vec![4, 5]]]);
 }
 
 #[test]

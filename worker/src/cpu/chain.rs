@@ -3,11 +3,18 @@
 use convoke_common::memory::Pool;
 use convoke_common::ops::ConcreteOutputs;
 use convoke_common::{DType, Element, Error, Shape, Tensor};
+use convoke_kernels::Exec;
 use convoke_kernels::binary::Arith;
-use convoke_kernels::element::Float;
+use convoke_kernels::cast::CastTo;
+use convoke_kernels::element::{self, Float};
 pub use convoke_kernels::fused::MOST_INPUTS;
-use convoke_kernels::fused::{ChainKernels, Function, MOST_TILES, Source, Stage, chain};
+use convoke_kernels::fused::{
+    ChainKernels, Converted, Function, Given, MOST_TILES, Source, Stage, chain, chain_cast,
+    chain_reduced,
+};
+use convoke_kernels::reduce::Reduce;
 use convoke_kernels::shape::Operand;
+use convoke_kernels::split::GRAIN;
 use convoke_kernels::unary::FloatUnary;
 use smallvec::SmallVec;
 
@@ -40,6 +47,55 @@ pub fn elementwise(spec: &Spec<'_>) -> Option<Elementwise> {
     }
 }
 
+/// The dtypes that a node converts from and to, where a chain may begin or end so.
+pub fn conversion(spec: &Spec<'_>) -> Option<(DType, DType)> {
+    families::conversion_of(spec).filter(|(_, to)| *to != DType::Bool)
+}
+
+/// Fewest rows of a reduction that keep all threads at work.
+const ROWS: usize = 64;
+
+/// The reduction that a node is of a tensor of this shape, where a chain may end so: of rows, each of which lies in one piece.
+/// `axes` are its second operand.
+pub fn reduction(spec: &Spec<'_>, axes: Option<&Tensor>, shape: &[usize]) -> Option<Tail> {
+    let (op, attrs) = families::reduction_of(spec)?;
+    let given = match axes {
+        Some(axes) => axes.to_i64s()?,
+        None => vec![],
+    };
+    let mut reduced = vec![false; shape.len()];
+    for axis in attrs.axes(&given, shape.len()).ok()? {
+        *reduced.get_mut(axis)? = true;
+    }
+    // Axes of one element are neither kept nor reduced.
+    let long = |a: &usize| shape[*a] != 1;
+    let first = (0..shape.len()).filter(long).find(|a| reduced[*a])?;
+    let trailing = (first..shape.len()).filter(long).all(|a| reduced[a]);
+    let product = |dims: &[usize]| dims.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
+    let (rows, elements) = (product(&shape[..first])?, product(shape)?);
+    let parallel = rows >= ROWS || elements <= GRAIN;
+    let fits = op.is_single_pass() && trailing && elements > 0 && parallel;
+    fits.then(|| Tail::Reduce(op, shape.into()))
+}
+
+/// What becomes of a chain's elements.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Tail {
+    /// They are the result.
+    Plain,
+    /// They are converted.
+    Cast(DType),
+    /// Rows of them are reduced to one element each; this is their shape.
+    Reduce(Reduce, Shape),
+}
+
+/// A conversion before a chain: of a value into one that the chain reads.
+pub struct Head {
+    pub input: u32,
+    pub output: u32,
+    pub from: DType,
+}
+
 /// A node of a chain: its function, its operands and its result, as values of whoever fuses them.
 pub struct Step<'a> {
     pub function: Elementwise,
@@ -53,9 +109,16 @@ pub struct Fused {
     pub operands: Vec<u32>,
 }
 
-/// Makes a kernel of nodes in their order, the last of which makes the result. `like_result` says of a value from outside
-/// whether its shape is the result's, which is that of every node. `None` where it would take too many tiles or operands.
-pub fn fuse(dtype: DType, steps: &[Step<'_>], like_result: impl Fn(u32) -> bool) -> Option<Fused> {
+/// Makes a kernel of nodes in their order, the last of which makes what `tail` is applied to. `like_result` says of a value
+/// from outside whether its shape is that one's, which is that of every node. `None` where it would take too many tiles or
+/// operands.
+pub fn fuse(
+    dtype: DType,
+    heads: &[Head],
+    steps: &[Step<'_>],
+    tail: Tail,
+    like_result: impl Fn(u32) -> bool,
+) -> Option<Fused> {
     let pairs = functions(steps);
     let made: std::collections::HashSet<u32> = steps.iter().map(|s| s.output).collect();
     let mut operands = Vec::new();
@@ -67,14 +130,18 @@ pub fn fuse(dtype: DType, steps: &[Step<'_>], like_result: impl Fn(u32) -> bool)
     if operands.len() > MOST_INPUTS {
         return None;
     }
+    let head = |v: &u32| heads.iter().find(|h| h.output == *v);
     // A value that the first function reads for the only time may be where the result comes to lie.
     let first = match pairs.first()? {
         Pair { a, b, .. } if *b != Some(*a) => Some(*a),
         _ => None,
     };
     let once = |v: &Value| pairs.iter().filter(|p| p.reads(*v)).count() == 1;
+    let lies_there = |v: u32| {
+        tail == Tail::Plain && head(&v).is_none() && operands.contains(&v) && like_result(v)
+    };
     let first = first.filter(once).and_then(|v| match v {
-        Value::Named(v) if operands.contains(&v) && like_result(v) => Some(v),
+        Value::Named(v) if lies_there(v) => Some(v),
         _ => None,
     });
     let mut stages = allocated(&pairs, &operands)?;
@@ -92,9 +159,23 @@ pub fn fuse(dtype: DType, steps: &[Step<'_>], like_result: impl Fn(u32) -> bool)
         }
     }
     let kernel = by_dtype!(float dtype, T => {
-        Box::new(Chain::<T> { stages, own, element: std::marker::PhantomData }) as Box<dyn Kernel>
+        let reads = |v: &u32| match head(v) {
+            Some(h) => by_dtype!(any h.from, A => converted::<A, T> as Reads<T>).map(Some),
+            None => Some(None),
+        };
+        let ending = match tail {
+            Tail::Plain => Ending::Plain,
+            Tail::Cast(to) => by_dtype!(number to, B => Ending::Cast(to, cast_into::<T, B>))?,
+            Tail::Reduce(op, shape) => Ending::Reduced(op, shape),
+        };
+        let reads = operands.iter().map(reads).collect::<Option<Vec<_>>>()?;
+        Box::new(Chain::<T> { stages, own, reads, ending }) as Box<dyn Kernel>
     })?;
-    Some(Fused { kernel, operands })
+    let given = |v: &u32| head(v).map_or(*v, |h| h.input);
+    Some(Fused {
+        kernel,
+        operands: operands.iter().map(given).collect(),
+    })
 }
 
 /// A value between functions.
@@ -197,11 +278,46 @@ fn allocated(pairs: &[Pair], operands: &[u32]) -> Option<Vec<Stage>> {
     Some(stages)
 }
 
+/// A tensor's elements as a chain of another type reads them.
+type Reads<T> = for<'t> fn(&'t Tensor) -> Converting<'t, T>;
+type Converting<'t, T> = Result<Box<dyn Converted<T> + 't>, KernelFailure>;
+
+fn converted<A: Element + CastTo<T>, T>(t: &Tensor) -> Converting<'_, T> {
+    Ok(Box::new(operand::<A>(t)?))
+}
+
+/// Computes a chain into a tensor of another dtype.
+type Casts<T> = fn(&Exec<'_>, &[Stage], &[Given<'_, T>], &mut Tensor, &[usize]) -> Done;
+type Done = Result<(), KernelFailure>;
+
+fn cast_into<T, B>(
+    exec: &Exec<'_>,
+    stages: &[Stage],
+    given: &[Given<'_, T>],
+    y: &mut Tensor,
+    shape: &[usize],
+) -> Done
+where
+    T: Float + ChainKernels + CastTo<B>,
+    B: Element + element::Element,
+{
+    Ok(chain_cast::<T, B>(exec, stages, given, write(y)?, shape)?)
+}
+
+/// [`Tail`] for a chain of `T`.
+enum Ending<T> {
+    Plain,
+    Cast(DType, Casts<T>),
+    Reduced(Reduce, Shape),
+}
+
 struct Chain<T> {
     stages: Vec<Stage>,
     /// The operand that lies where the result comes to lie.
     own: Option<usize>,
-    element: std::marker::PhantomData<fn() -> T>,
+    /// By operand, where it is of another dtype.
+    reads: Vec<Option<Reads<T>>>,
+    ending: Ending<T>,
 }
 
 impl<T: Element + Float + ChainKernels> Kernel for Chain<T> {
@@ -214,23 +330,46 @@ impl<T: Element + Float + ChainKernels> Kernel for Chain<T> {
         } = launch;
         exec.check()?;
         let known = sizes.and_then(|sizes: &ConcreteOutputs| sizes.first());
-        let shape = match known {
-            Some((_, shape)) => shape.clone(),
-            None => broadcast(&inputs)?,
+        let shape = match (&self.ending, known) {
+            (Ending::Reduced(_, shape), _) => shape.clone(),
+            (_, Some((_, shape))) => shape.clone(),
+            (_, None) => broadcast(&inputs)?,
         };
-        let mut y = self.beginning(&mut inputs, &shape, pool)?;
+        let mut y = match (&self.ending, known) {
+            (Ending::Plain, _) => self.beginning(&mut inputs, &shape, pool)?,
+            (Ending::Cast(to, _), _) => pool.tensor(*to, &shape)?,
+            (Ending::Reduced(..), Some((dtype, shape))) => pool.tensor(*dtype, shape)?,
+            (Ending::Reduced(..), None) => {
+                return Err(Error::internal("a reduction of unknown size").into());
+            }
+        };
         let operands: SmallVec<[Option<&Tensor>; MOST_INPUTS]> = inputs.iter().collect();
-        let nothing: [T; 1] = [T::ZERO];
-        let mut read = SmallVec::<[Operand<'_, T>; MOST_INPUTS]>::new();
-        for (i, t) in operands.iter().enumerate() {
-            read.push(match t {
-                // Nobody reads it: it lies in the result.
-                _ if self.own == Some(i) => Operand::new(&nothing, &[]),
-                Some(t) => operand(t)?,
-                None => return Err(missing(i)),
+        let mut others = SmallVec::<[_; MOST_INPUTS]>::new();
+        for (t, reads) in operands.iter().zip(&self.reads) {
+            others.push(match (reads, t) {
+                (Some(reads), Some(t)) => Some(reads(t)?),
+                _ => None,
             });
         }
-        chain::<T>(&exec, &self.stages, &read, write(&mut y)?, &shape)?;
+        let nothing: [T; 1] = [T::ZERO];
+        let mut given = SmallVec::<[Given<'_, T>; MOST_INPUTS]>::new();
+        for (i, (t, other)) in operands.iter().zip(&others).enumerate() {
+            given.push(match (t, other) {
+                // Nobody reads it: it lies in the result.
+                _ if self.own == Some(i) => Given::Own(Operand::new(&nothing, &[])),
+                (_, Some(other)) => Given::Other(&**other),
+                (Some(t), None) => Given::Own(operand(t)?),
+                (None, None) => return Err(missing(i)),
+            });
+        }
+        match &self.ending {
+            Ending::Plain => chain::<T>(&exec, &self.stages, &given, write(&mut y)?, &shape)?,
+            Ending::Cast(_, cast) => cast(&exec, &self.stages, &given, &mut y, &shape)?,
+            Ending::Reduced(op, _) => {
+                let y = write(&mut y)?;
+                chain_reduced::<T>(&exec, &self.stages, &given, *op, y, &shape)?
+            }
+        }
         one(y)
     }
 }
@@ -297,8 +436,8 @@ fn broadcast(inputs: &Operands<'_>) -> Result<Shape, KernelFailure> {
 mod tests {
     use std::sync::atomic::AtomicBool;
 
+    use convoke_common::graph::{Attr, Attrs};
     use convoke_common::memory::{Account, Ledger};
-    use convoke_kernels::Exec;
 
     use super::*;
     use crate::cpu::testing;
@@ -306,6 +445,22 @@ mod tests {
     use Arith::{Add, Max, Mul};
 
     const NEG: Elementwise = Elementwise::Unary(FloatUnary::Neg);
+
+    fn launched(
+        fused: &Fused,
+        mut registers: Vec<Option<Tensor>>,
+        sizes: Option<&ConcreteOutputs>,
+    ) -> Tensor {
+        let pool = Pool::new(&Ledger::new("test", 1 << 30), Account::Handles, 0).unwrap();
+        let flag = AtomicBool::new(false);
+        let made = fused.kernel.launch(Launch {
+            inputs: Operands::given(&mut registers),
+            sizes,
+            exec: Exec::single(&flag),
+            pool: &pool,
+        });
+        made.unwrap().remove(0)
+    }
 
     /// Values below `given` are operands; node `i` makes value `given + i`.
     fn check(given: &[Tensor], nodes: &[(Elementwise, &[u32])], like: &[u32]) -> (Vec<u32>, bool) {
@@ -320,7 +475,7 @@ mod tests {
                 output,
             })
             .collect();
-        let fused = fuse(DType::F32, &steps, |v| like.contains(&v)).unwrap();
+        let fused = fuse(DType::F32, &[], &steps, Tail::Plain, |v| like.contains(&v)).unwrap();
         // Each node by itself.
         let mut values = given.to_vec();
         for (function, inputs) in nodes {
@@ -333,18 +488,8 @@ mod tests {
             };
             values.push(testing::one(op, Default::default(), &inputs).unwrap());
         }
-        let pool = Pool::new(&Ledger::new("test", 1 << 30), Account::Handles, 0).unwrap();
-        let flag = AtomicBool::new(false);
-        let launch = |mut registers: Vec<Option<Tensor>>, sizes: Option<&ConcreteOutputs>| {
-            let exec = Exec::single(&flag);
-            let inputs = Operands::given(&mut registers);
-            let made = fused.kernel.launch(Launch {
-                inputs,
-                sizes,
-                exec,
-                pool: &pool,
-            });
-            made.unwrap().remove(0)
+        let launch = |registers: Vec<Option<Tensor>>, sizes: Option<&ConcreteOutputs>| {
+            launched(&fused, registers, sizes)
         };
         let copies = || -> Vec<_> {
             let fresh = |v: &u32| {
@@ -396,6 +541,70 @@ mod tests {
     }
 
     #[test]
+    fn what_a_chain_reads_and_makes_may_be_of_another_dtype() {
+        let cast = |t: &Tensor, to| {
+            let attrs = Attrs::default().with("to", Attr::DType(to));
+            testing::one("Cast", attrs, &[t]).unwrap()
+        };
+        let x = cast(&f32s(&[4, 700], -9.), DType::F16);
+        let row = f32s(&[700], 1.);
+        let steps = [(Elementwise::Fold(Add), &[2, 1][..], 3), (NEG, &[3], 4)];
+        let steps = steps.map(|(function, inputs, output)| Step {
+            function,
+            inputs,
+            output,
+        });
+        let sum = testing::one("Sum", Attrs::default(), &[&cast(&x, DType::F32), &row]).unwrap();
+        let plain = testing::one("Neg", Attrs::default(), &[&sum]).unwrap();
+        let axes = testing::vec1(&[-1i64]);
+        let check = |tail: Tail, want: Tensor| {
+            let head = Head {
+                input: 0,
+                output: 2,
+                from: DType::F16,
+            };
+            let fused = fuse(DType::F32, &[head], &steps, tail, |_| true).unwrap();
+            assert_eq!(fused.operands, [0, 1]);
+            let sizes = [(want.dtype(), want.shape().into())].into_iter().collect();
+            let given = || vec![Some(x.clone()), Some(row.clone())];
+            assert_eq!(launched(&fused, given(), Some(&sizes)), want);
+        };
+        check(Tail::Plain, plain.clone());
+        check(Tail::Cast(DType::F16), cast(&plain, DType::F16));
+        check(Tail::Cast(DType::I32), cast(&plain, DType::I32));
+        let mean = testing::one("ReduceMean", Attrs::default(), &[&plain, &axes]).unwrap();
+        check(Tail::Reduce(Reduce::Mean, plain.shape().into()), mean);
+    }
+
+    #[test]
+    fn reductions_of_rows_end_chains() {
+        let check = |op: &str, axes: &[i64], shape: &[usize], want: bool| {
+            let spec = Spec {
+                op,
+                attrs: &Attrs::default(),
+                operands: &[Some(DType::F32), Some(DType::I64)],
+            };
+            let axes = testing::vec1(axes);
+            let found = reduction(&spec, Some(&axes), shape);
+            assert_eq!(found.is_some(), want, "{op} {axes:?} {shape:?}");
+        };
+        check("ReduceSum", &[-1], &[4, 8], true);
+        check("ReduceSum", &[1, 2], &[4, 8, 2], true);
+        check("ReduceSum", &[1], &[4, 8, 1], true);
+        check("ReduceSum", &[], &[4, 8], true);
+        check("ReduceSum", &[0], &[4, 8], false);
+        check("ReduceSum", &[0, 2], &[4, 8, 2], false);
+        check("ReduceSum", &[1], &[4, 1], false);
+        check("ReduceSum", &[1], &[4, 0], false);
+        check("ReduceSum", &[7], &[4, 8], false);
+        check("ReduceLogSumExp", &[1], &[4, 8], false);
+        check("Softmax", &[1], &[4, 8], false);
+        // Few long rows are left to all threads.
+        check("ReduceSum", &[1], &[4, 1 << 20], false);
+        check("ReduceSum", &[1], &[64, 1 << 20], true);
+    }
+
+    #[test]
     fn many_operands_and_many_readers() {
         let given = [f32s(&[5], 1.), f32s(&[5], -2.), f32s(&[1], 3.)];
         let nodes = [
@@ -425,7 +634,7 @@ mod tests {
                 inputs: &all,
                 output: n + 1,
             });
-            fuse(DType::F32, &steps, |_| true).is_some()
+            fuse(DType::F32, &[], &steps, Tail::Plain, |_| true).is_some()
         };
         assert!(fits(4) && !fits(12));
     }

@@ -3,15 +3,20 @@
 //! ```text
 //! stages:  t0 = a * b     t0 = t0 + c     t1 = erf(t0)     t0 = t0 * t1        a tile is TILE elements
 //! ```
-//! Tile 0 is the output itself. Every stage computes what its function alone computes, element by element and rounded as
+//! Tile 0 is the output itself, or what is converted or reduced into it. Inputs may be of other types, from which they are
+//! converted tile by tile. Every stage computes what its function alone computes, element by element and rounded as
 //! its type is, so a chain has the bits of its functions run one after the other.
+
+use std::ops::Range;
 
 use crate::Exec;
 use crate::binary::Arith;
 use crate::binary::block;
+use crate::cast::CastTo;
 use crate::compiled::compiled_floats;
-use crate::element::Float;
+use crate::element::{Element, Float};
 use crate::error::Result;
+use crate::reduce::{Fold, Reduce, Rows, Visit, single_pass};
 use crate::shape::{Operand, Walk, count};
 use crate::split::{GRAIN, tiles};
 use crate::unary::{self, FloatUnary};
@@ -52,6 +57,42 @@ pub struct Stage {
     pub to: u8,
 }
 
+/// Elements of another type, converted as they are read.
+pub trait Converted<T>: Sync {
+    /// Their dimensions.
+    fn shape(&self) -> &[usize];
+    /// Those from `first` on, as many as `y` has.
+    fn read(&self, first: usize, y: &mut [T]);
+}
+
+impl<A: CastTo<T>, T> Converted<T> for Operand<'_, A> {
+    fn shape(&self) -> &[usize] {
+        self.shape
+    }
+
+    fn read(&self, first: usize, y: &mut [T]) {
+        A::cast_few(&self.data[first..first + y.len()], y);
+    }
+}
+
+/// An input of a chain.
+#[derive(Clone, Copy)]
+pub enum Given<'a, T> {
+    /// Of the chain's own type.
+    Own(Operand<'a, T>),
+    /// Of another.
+    Other(&'a dyn Converted<T>),
+}
+
+impl<'a, T> Given<'a, T> {
+    fn shape(&self) -> &'a [usize] {
+        match self {
+            Given::Own(x) => x.shape,
+            Given::Other(x) => x.shape(),
+        }
+    }
+}
+
 /// An input along one tile.
 #[derive(Clone, Copy)]
 enum Along<'a, T> {
@@ -67,9 +108,13 @@ enum Along<'a, T> {
 #[derive(Clone, Copy)]
 enum Input<'a, T> {
     One(&'a [T]),
+    /// One element that was converted.
+    Single(T),
     Dense(&'a [T]),
+    /// Converted where it is read.
+    Other(&'a dyn Converted<T>),
     /// Broadcast, along the walk of this number.
-    Walked(usize, &'a [T]),
+    Walked(usize, Given<'a, T>),
 }
 
 /// The tiles, then gathered inputs.
@@ -117,77 +162,212 @@ impl<T: Float> Buffers<'_, T> {
     }
 }
 
+/// A chain and its inputs, which can be computed for any run of elements.
+struct Ready<'a, T> {
+    stages: &'a [Stage],
+    inputs: [Input<'a, T>; MOST_INPUTS],
+    given: usize,
+    walks: Vec<Walk<1>>,
+    /// Tiles but for the first.
+    further: usize,
+    /// Inputs that are gathered or converted.
+    gathered: usize,
+}
+
+impl<'a, T: Float> Ready<'a, T> {
+    fn new(stages: &'a [Stage], given: &[Given<'a, T>], shape: &[usize]) -> Result<Self> {
+        assert!(given.len() <= MOST_INPUTS, "inputs of a chain");
+        let mut ready = Ready {
+            stages,
+            inputs: [Input::One(&[]); MOST_INPUTS],
+            given: given.len(),
+            walks: Vec::new(),
+            further: stages.iter().map(|s| usize::from(s.to)).max().unwrap_or(0),
+            gathered: 0,
+        };
+        let elements = count(shape);
+        for (input, x) in ready.inputs.iter_mut().zip(given) {
+            *input = match (count(x.shape()), *x) {
+                (1, Given::Own(x)) => Input::One(x.data),
+                (1, Given::Other(x)) => {
+                    let mut one = [T::ZERO];
+                    x.read(0, &mut one);
+                    Input::Single(one[0])
+                }
+                (n, Given::Own(x)) if n == elements => Input::Dense(x.data),
+                (n, Given::Other(x)) if n == elements => Input::Other(x),
+                (_, x) => {
+                    ready.walks.push(Walk::broadcast(shape, [x.shape()])?);
+                    Input::Walked(ready.walks.len() - 1, x)
+                }
+            };
+            let apart = matches!(input, Input::Walked(..) | Input::Other(_));
+            ready.gathered += usize::from(apart);
+        }
+        Ok(ready)
+    }
+
+    /// Room beside tile 0 for tiles of `len` elements.
+    fn room(&self, len: usize) -> usize {
+        (self.further + self.gathered) * len
+    }
+
+    /// The elements from `start` on into tile 0; false where the step is cancelled.
+    fn tile(&self, exec: &Exec, start: usize, y: &mut [T], room: &mut [T]) -> bool {
+        let len = y.len();
+        let mut buffers = Buffers(std::array::from_fn(|_| Default::default()));
+        let mut room = room.chunks_mut(len);
+        buffers.0[0] = y;
+        for (tile, room) in buffers.0[1..=self.further].iter_mut().zip(&mut room) {
+            *tile = room;
+        }
+        let mut along = [Along::One(&[][..]); MOST_INPUTS];
+        let mut next = MOST_TILES;
+        for (along, input) in along.iter_mut().zip(&self.inputs[..self.given]) {
+            *along = match input {
+                Input::One(x) => Along::One(x),
+                Input::Single(x) => Along::One(std::slice::from_ref(x)),
+                Input::Dense(x) => Along::Dense(&x[start..start + len]),
+                Input::Other(_) | Input::Walked(..) => {
+                    let Some(room) = room.next() else {
+                        return false;
+                    };
+                    match input {
+                        Input::Other(x) => x.read(start, room),
+                        Input::Walked(walk, x) => gather(&self.walks[*walk], start, *x, room),
+                        _ => {}
+                    }
+                    buffers.0[next] = room;
+                    next += 1;
+                    Along::Buffer(next - 1)
+                }
+            };
+        }
+        for (i, stage) in self.stages.iter().enumerate() {
+            if i % LOOK == LOOK - 1 && exec.check().is_err() {
+                return false;
+            }
+            buffers.run(*stage, &along[..self.given]);
+        }
+        true
+    }
+}
+
 fn chain_any<T: Float>(
     exec: &Exec,
     stages: &[Stage],
-    operands: &[Operand<T>],
+    given: &[Given<T>],
     y: &mut [T],
     shape: &[usize],
 ) -> Result {
     assert_eq!(y.len(), count(shape), "result of shape {shape:?}");
-    assert!(operands.len() <= MOST_INPUTS, "inputs of a chain");
-    let mut inputs: [Input<'_, T>; MOST_INPUTS] = [Input::One(&[]); MOST_INPUTS];
-    let mut walks = Vec::new();
-    for (input, x) in inputs.iter_mut().zip(operands) {
-        *input = match x.data {
-            [_] => Input::One(x.data),
-            _ if x.data.len() == y.len() => Input::Dense(x.data),
-            _ => {
-                walks.push(Walk::broadcast(shape, [x.shape])?);
-                Input::Walked(walks.len() - 1, x.data)
-            }
-        };
-    }
-    let inputs = &inputs[..operands.len()];
-    let further = stages.iter().map(|s| usize::from(s.to)).max().unwrap_or(0);
+    let ready = Ready::new(stages, given, shape)?;
     tiles(exec, y, 1, GRAIN, |range, part| {
-        let len = part.len().min(TILE);
-        let mut scratch = vec![T::ZERO; (further + walks.len()) * len];
+        let mut room = vec![T::ZERO; ready.room(part.len().min(TILE))];
         for (i, y) in part.chunks_mut(TILE).enumerate() {
-            let start = range.start + i * TILE;
-            let len = y.len();
-            let mut buffers = Buffers(std::array::from_fn(|_| Default::default()));
-            let mut room = scratch.chunks_mut(len);
-            buffers.0[0] = y;
-            for (tile, room) in buffers.0[1..=further].iter_mut().zip(&mut room) {
-                *tile = room;
-            }
-            let mut along = [Along::One(&[][..]); MOST_INPUTS];
-            let mut next = MOST_TILES;
-            for (along, input) in along.iter_mut().zip(inputs) {
-                *along = match input {
-                    Input::One(x) => Along::One(x),
-                    Input::Dense(x) => Along::Dense(&x[start..start + len]),
-                    Input::Walked(walk, x) => {
-                        let Some(room) = room.next() else { return };
-                        gather(&walks[*walk], start, x, room);
-                        buffers.0[next] = room;
-                        next += 1;
-                        Along::Buffer(next - 1)
-                    }
-                };
-            }
-            for (i, stage) in stages.iter().enumerate() {
-                if i % LOOK == LOOK - 1 && exec.check().is_err() {
-                    return;
-                }
-                buffers.run(*stage, &along[..inputs.len()]);
+            if !ready.tile(exec, range.start + i * TILE, y, &mut room) {
+                return;
             }
         }
     })?;
     Ok(exec.check()?)
 }
 
+/// Computes the elements `range` and hands them on, run by run, until the step is cancelled.
+fn each_any<T: Float>(
+    exec: &Exec,
+    stages: &[Stage],
+    given: &[Given<T>],
+    shape: &[usize],
+    range: Range<usize>,
+    to: &mut dyn FnMut(&[T]),
+) -> Result {
+    let ready = Ready::new(stages, given, shape)?;
+    let len = range.len().min(TILE);
+    let mut room = vec![T::ZERO; len + ready.room(len)];
+    let (y, room) = room.split_at_mut(len);
+    for start in range.clone().step_by(TILE) {
+        let y = &mut y[..(range.end - start).min(TILE)];
+        if exec.check().is_err() || !ready.tile(exec, start, y, room) {
+            break;
+        }
+        to(y);
+    }
+    Ok(exec.check()?)
+}
+
+fn chain_reduced_any<T: Float>(
+    exec: &Exec,
+    stages: &[Stage],
+    given: &[Given<T>],
+    op: Reduce,
+    y: &mut [T],
+    shape: &[usize],
+) -> Result {
+    /// What each fold does.
+    struct Reduced<'a, 'y, T> {
+        exec: &'a Exec<'a>,
+        stages: &'a [Stage],
+        given: &'a [Given<'a, T>],
+        shape: &'a [usize],
+        row: usize,
+        y: &'y mut [T],
+    }
+    impl<T: Float> Visit<T> for Reduced<'_, '_, T> {
+        fn visit<F: Fold<T>>(&mut self, fold: F) -> Result {
+            let Reduced {
+                exec,
+                stages,
+                given,
+                shape,
+                row,
+                ..
+            } = *self;
+            tiles(exec, self.y, 1, (GRAIN / row).max(1), |range, part| {
+                let mut rows = Rows::new(fold, row, part);
+                let range = range.start * row..range.end * row;
+                // Its only error is found below.
+                let _ = each_any(exec, stages, given, shape, range, &mut |x| rows.push(x));
+            })?;
+            Ok(exec.check()?)
+        }
+    }
+    let row = count(shape) / y.len().max(1);
+    assert!(
+        row > 0 && row * y.len() == count(shape) && op.is_single_pass(),
+        "{op:?} of {shape:?} into {}",
+        y.len()
+    );
+    // A shape of too many axes is an error before anything is computed.
+    Ready::new(stages, given, shape)?;
+    let mut over = Reduced {
+        exec,
+        stages,
+        given,
+        shape,
+        row,
+        y,
+    };
+    single_pass(op, &mut over).unwrap_or(Ok(()))
+}
+
 /// The elements of a broadcast input that belong to outputs `start..`.
-fn gather<T: Float>(walk: &Walk<1>, start: usize, x: &[T], y: &mut [T]) {
+fn gather<T: Float>(walk: &Walk<1>, start: usize, x: Given<T>, y: &mut [T]) {
     let step = walk.inner()[0];
     let mut runs = walk.runs(start..start + y.len());
     while let Some(run) = runs.next_run() {
         let y = &mut y[run.start..run.start + run.len];
-        let x = &x[run.offset[0]..];
-        match step {
-            0 => y.fill(x[0]),
-            _ => y.copy_from_slice(&x[..run.len]),
+        let from = run.offset[0];
+        let read = match step {
+            0 => &mut y[..1],
+            _ => &mut *y,
+        };
+        match x {
+            Given::Own(x) => read.copy_from_slice(&x.data[from..from + read.len()]),
+            Given::Other(x) => x.read(from, read),
+        }
+        if step == 0 {
+            y.fill(y[0]);
         }
     }
 }
@@ -195,20 +375,66 @@ fn gather<T: Float>(walk: &Walk<1>, start: usize, x: &[T], y: &mut [T]) {
 compiled_floats! {
     /// The chains of a floating-point type.
     trait ChainKernels {
-        fn chain(exec: &Exec, stages: &[Stage], operands: &[Operand<Self>], y: &mut [Self], shape: &[usize]) = chain_any;
+        fn chain(exec: &Exec, stages: &[Stage], given: &[Given<Self>], y: &mut [Self], shape: &[usize]) = chain_any;
+        fn each(
+            exec: &Exec, stages: &[Stage], given: &[Given<Self>], shape: &[usize], range: Range<usize>,
+            to: &mut dyn FnMut(&[Self]),
+        ) = each_any;
+        fn reduced(
+            exec: &Exec, stages: &[Stage], given: &[Given<Self>], op: Reduce, y: &mut [Self], shape: &[usize],
+        ) = chain_reduced_any;
     }
 }
 
-/// Runs `stages` for every element of `y`, whose shape all operands broadcast to. The first stages may read what `y` holds
-/// as tile 0. At most [`MOST_INPUTS`] operands, and tiles below [`MOST_TILES`].
+/// Runs `stages` for every element of `y`, whose shape all inputs broadcast to. The first stages may read what `y` holds
+/// as tile 0. At most [`MOST_INPUTS`] inputs, and tiles below [`MOST_TILES`].
 pub fn chain<T: Float + ChainKernels>(
     exec: &Exec,
     stages: &[Stage],
-    operands: &[Operand<T>],
+    given: &[Given<T>],
     y: &mut [T],
     shape: &[usize],
 ) -> Result {
-    T::chain(exec, stages, operands, y, shape)
+    T::chain(exec, stages, given, y, shape)
+}
+
+/// As [`chain`], converted to another type; nothing is read of `y`.
+pub fn chain_cast<T: Float + ChainKernels + CastTo<B>, B: Element>(
+    exec: &Exec,
+    stages: &[Stage],
+    given: &[Given<T>],
+    y: &mut [B],
+    shape: &[usize],
+) -> Result {
+    assert_eq!(y.len(), count(shape), "result of shape {shape:?}");
+    // A shape of too many axes is an error before anything is computed.
+    Ready::new(stages, given, shape)?;
+    tiles(exec, y, 1, GRAIN, |range, part| {
+        let mut rest = part;
+        let mut convert = |x: &[T]| {
+            let (now, later) = std::mem::take(&mut rest).split_at_mut(x.len());
+            T::cast_few(x, now);
+            rest = later;
+        };
+        // Its only error is found below.
+        let _ = T::each(exec, stages, given, shape, range, &mut convert);
+    })?;
+    Ok(exec.check()?)
+}
+
+/// As [`chain`], with rows of the trailing axes reduced to one element of `y` each, as [`reduce_float`] does; `shape` is that
+/// of the chain and has elements. `op` is one that looks at each element once.
+///
+/// [`reduce_float`]: crate::reduce::reduce_float
+pub fn chain_reduced<T: Float + ChainKernels>(
+    exec: &Exec,
+    stages: &[Stage],
+    given: &[Given<T>],
+    op: Reduce,
+    y: &mut [T],
+    shape: &[usize],
+) -> Result {
+    T::reduced(exec, stages, given, op, y, shape)
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 use super::*;
 use crate::binary::{arith, arith_inplace};
-use crate::element::{bf16, f16};
+use crate::cast::cast;
+use crate::element::{Number, bf16, f16};
+use crate::reduce::reduce_float;
 use crate::testing::{bits, check_stops, each_exec, exec, random};
 use crate::unary::float;
 use Source::{Input as I, Tile as T};
@@ -13,6 +15,13 @@ fn unary(op: FloatUnary, x: Source, to: u8) -> Stage {
 fn binary(op: Arith, a: Source, b: Source, to: u8) -> Stage {
     let function = Function::Binary(op, a, b);
     Stage { function, to }
+}
+
+fn own<'a, E>(operands: &[Operand<'a, E>]) -> Vec<Given<'a, E>>
+where
+    Operand<'a, E>: Copy,
+{
+    operands.iter().map(|x| Given::Own(*x)).collect()
 }
 
 /// What the stages give one after the other, each over whole tensors.
@@ -68,7 +77,7 @@ fn check_type<E: Float + ChainKernels>(stages: &[Stage]) {
         let expected = one_by_one(stages, &operands, &start, shape);
         each_exec(|exec| {
             let mut y = start.clone();
-            chain(exec, stages, &operands, &mut y, shape).unwrap();
+            chain(exec, stages, &own(&operands), &mut y, shape).unwrap();
             assert_eq!(bits(&y), bits(&expected), "{stages:?} {shape:?}");
         });
     }
@@ -137,7 +146,7 @@ fn constant_exponents_are_those_of_the_single_function() {
             ],
         ] {
             let mut y = vec![0.; 600];
-            chain(&exec(), stages, &operands, &mut y, &[600]).unwrap();
+            chain(&exec(), stages, &own(&operands), &mut y, &[600]).unwrap();
             assert_eq!(bits(&y), bits(&expected));
         }
     }
@@ -180,7 +189,7 @@ fn not_even_a_nan_depends_on_the_loop() {
                 all.push(raw(&y));
                 let long = [&negated[..], &[binary(op, T(0), I(1), 0)]].concat();
                 for stages in [&[binary(op, I(0), I(1), 0)][..], &long] {
-                    chain(&exec(), stages, &both, &mut y, &shape).unwrap();
+                    chain(&exec(), stages, &own(&both), &mut y, &shape).unwrap();
                     all.push(raw(&y));
                 }
                 if a == 0 {
@@ -192,4 +201,129 @@ fn not_even_a_nan_depends_on_the_loop() {
             assert!(all.iter().all(|y| *y == all[0]), "{op:?} {x:?} {y:?}");
         }
     }
+}
+
+/// Data, and the same converted to `E`.
+fn converted<A: Number + CastTo<E>, E: Float>(n: usize, seed: u64) -> (Vec<A>, Vec<E>) {
+    let x: Vec<A> = random(n, 3., seed);
+    let mut y = vec![E::ZERO; n];
+    cast(&exec(), &x, &mut y).unwrap();
+    (x, y)
+}
+
+/// A chain whose inputs are of type `A`, whose result is of type `B`.
+fn check_casts<A, E, B>()
+where
+    A: Number + CastTo<E>,
+    E: Float + ChainKernels + CastTo<B>,
+    B: Number,
+{
+    let stages = [
+        binary(Arith::Add, I(0), I(1), 0),
+        binary(Arith::Mul, T(0), I(2), 0),
+        binary(Arith::Sub, I(3), T(0), 1),
+        binary(Arith::Max, T(0), T(1), 0),
+    ];
+    for shape in [&[3, 5][..], &[2, 3, 700], &[40_000]] {
+        let last = shape.last().copied().unwrap_or(1);
+        let row = [last];
+        let column: Vec<usize> = shape[..shape.len() - 1]
+            .iter()
+            .copied()
+            .chain([1])
+            .collect();
+        // Of its own type, and of the other: dense, one for all, along rows and along columns.
+        let shapes = [shape, &[], &row, &column];
+        let data: Vec<(Vec<A>, Vec<E>)> = (0..4)
+            .map(|i| converted(count(shapes[i]), 3 + i as u64))
+            .collect();
+        let all: Vec<Operand<'_, E>> = (data.iter().zip(shapes))
+            .map(|((_, own), s)| Operand::new(own, s))
+            .collect();
+        let others: Vec<Operand<'_, A>> = (data.iter().zip(shapes))
+            .map(|((other, _), s)| Operand::new(other, s))
+            .collect();
+        let start = vec![E::ZERO; count(shape)];
+        let plain = one_by_one(&stages, &all, &start, shape);
+        let mut expected = vec![B::ZERO; plain.len()];
+        cast(&exec(), &plain, &mut expected).unwrap();
+        for mask in [0b0000, 0b1111, 0b0110] {
+            let given: Vec<Given<'_, E>> = (0..4)
+                .map(|i| match mask >> i & 1 {
+                    0 => Given::Own(all[i]),
+                    _ => Given::Other(&others[i]),
+                })
+                .collect();
+            each_exec(|exec| {
+                let mut y = start.clone();
+                chain(exec, &stages, &given, &mut y, shape).unwrap();
+                assert_eq!(bits(&y), bits(&plain), "{mask} {shape:?}");
+                let mut y = vec![B::ZERO; plain.len()];
+                chain_cast(exec, &stages, &given, &mut y, shape).unwrap();
+                assert_eq!(bits(&y), bits(&expected), "{mask} {shape:?}");
+            });
+        }
+    }
+}
+
+#[test]
+fn inputs_and_results_of_other_types() {
+    check_casts::<f16, f32, f16>();
+    check_casts::<i64, f64, f32>();
+    check_casts::<u8, bf16, i32>();
+}
+
+fn check_reduced<E: Float + ChainKernels>(op: Reduce) {
+    let stages = [
+        binary(Arith::Mul, I(0), I(0), 0),
+        binary(Arith::Add, T(0), I(1), 0),
+    ];
+    // (shape, how many of its axes are reduced)
+    for (shape, axes) in [
+        (&[7, 1][..], 1),
+        (&[5, 3], 1),
+        (&[3, 700], 1),
+        (&[40, 1030], 1),
+        (&[2, 3, 40], 2),
+        (&[1, 33_000], 1),
+        (&[4, 5], 2),
+    ] {
+        let kept = shape.len() - axes;
+        let x: Vec<E> = random(count(shape), 2., 5);
+        let row: Vec<E> = random(shape[shape.len() - 1], 2., 6);
+        let operands = [
+            Operand::new(&x, shape),
+            Operand::new(&row, &shape[shape.len() - 1..]),
+        ];
+        let plain = one_by_one(&stages, &operands, &x, shape);
+        let mut expected = vec![E::ZERO; count(&shape[..kept])];
+        let reduced: Vec<usize> = (kept..shape.len()).collect();
+        reduce_float(&exec(), op, &plain, shape, &reduced, &mut expected).unwrap();
+        each_exec(|exec| {
+            let mut y = vec![E::ONE; expected.len()];
+            chain_reduced(exec, &stages, &own(&operands), op, &mut y, shape).unwrap();
+            assert_eq!(bits(&y), bits(&expected), "{op:?} {shape:?}");
+        });
+    }
+}
+
+#[test]
+fn reductions_at_the_end_have_the_bits_of_reductions() {
+    use Reduce::{L1, L2, LogSum, Max, Mean, Min, Prod, Sum, SumSquare};
+    for op in [Sum, Mean, Max, Min, Prod, L1, L2, LogSum, SumSquare] {
+        check_reduced::<f32>(op);
+        check_reduced::<f16>(op);
+    }
+}
+
+#[test]
+fn chains_that_end_otherwise_look_at_the_flag() {
+    let stages = [unary(FloatUnary::Tanh, I(0), 0)];
+    let x = vec![0.5f32; 1 << 20];
+    let shape = [1 << 10, 1 << 10];
+    let given = [Given::Own(Operand::new(&x, &shape))];
+    check_stops(|exec| chain_cast(exec, &stages, &given, &mut vec![0f64; 1 << 20], &shape));
+    let sum =
+        |exec: &Exec, y: &mut [f32]| chain_reduced(exec, &stages, &given, Reduce::Sum, y, &shape);
+    check_stops(|exec| sum(exec, &mut vec![0.; 1 << 10]));
 }

@@ -28,6 +28,13 @@ pub enum Reduce {
     SumSquare,
 }
 
+impl Reduce {
+    /// Whether it looks at each element once.
+    pub fn is_single_pass(self) -> bool {
+        self != Reduce::LogSumExp
+    }
+}
+
 macro_rules! folds {
     ($bound:path, $wide:expr;
      $($name:ident: $acc:ty = $identity:expr; push($a:ident, $x:ident, $p:ident) $push:expr;
@@ -102,18 +109,47 @@ folds! { Integer, false;
         merge f64::add; finish(a, _n, p) T::from_f64(libm::log(a) + p.to_f64());
 }
 
+/// What is done with a fold.
+pub(crate) trait Visit<T: Number> {
+    fn visit<F: Fold<T>>(&mut self, fold: F) -> Result;
+}
+
 /// The reductions that every dtype has; `None` for the others.
-fn common<T: Number>(exec: &Exec, op: Reduce, plan: &Plan, x: &[T], y: &mut [T]) -> Option<Result> {
+fn common<T: Number>(op: Reduce, to: &mut impl Visit<T>) -> Option<Result> {
     Some(match op {
-        Reduce::Sum => pass(exec, Sum, plan, x, y),
-        Reduce::Mean => pass(exec, Mean, plan, x, y),
-        Reduce::Max => pass(exec, Max, plan, x, y),
-        Reduce::Min => pass(exec, Min, plan, x, y),
-        Reduce::Prod => pass(exec, Prod, plan, x, y),
-        Reduce::L1 => pass(exec, L1, plan, x, y),
-        Reduce::SumSquare => pass(exec, SumSquare, plan, x, y),
+        Reduce::Sum => to.visit(Sum),
+        Reduce::Mean => to.visit(Mean),
+        Reduce::Max => to.visit(Max),
+        Reduce::Min => to.visit(Min),
+        Reduce::Prod => to.visit(Prod),
+        Reduce::L1 => to.visit(L1),
+        Reduce::SumSquare => to.visit(SumSquare),
         Reduce::L2 | Reduce::LogSum | Reduce::LogSumExp => return None,
     })
+}
+
+/// The reductions of floats that look at each element once; `None` for the others.
+pub(crate) fn single_pass<T: Float>(op: Reduce, to: &mut impl Visit<T>) -> Option<Result> {
+    match op {
+        Reduce::L2 => Some(to.visit(L2)),
+        Reduce::LogSum => Some(to.visit(LogSum)),
+        Reduce::LogSumExp => None,
+        op => common(op, to),
+    }
+}
+
+/// One [`pass`] over whole tensors.
+struct Pass<'a, T> {
+    exec: &'a Exec<'a>,
+    plan: &'a Plan,
+    x: &'a [T],
+    y: &'a mut [T],
+}
+
+impl<T: Number> Visit<T> for Pass<'_, T> {
+    fn visit<F: Fold<T>>(&mut self, fold: F) -> Result {
+        pass(self.exec, fold, self.plan, self.x, self.y)
+    }
 }
 
 fn plan<T>(x: &[T], shape: &[usize], axes: &[usize], y: &[T]) -> Result<Plan> {
@@ -136,18 +172,12 @@ fn reduce_float_any<T: Float>(
     axes: &[usize],
     y: &mut [T],
 ) -> Result {
-    let plan = plan(x, shape, axes, y)?;
-    if let Some(done) = common(exec, op, &plan, x, y) {
-        return done;
-    }
-    match op {
-        Reduce::L2 => pass(exec, L2, &plan, x, y),
-        Reduce::LogSum => pass(exec, LogSum, &plan, x, y),
-        _ => {
-            pass(exec, Max, &plan, x, y)?;
-            pass(exec, LogSumExp, &plan, x, y)
-        }
-    }
+    let plan = &plan(x, shape, axes, y)?;
+    let mut over = Pass { exec, plan, x, y };
+    single_pass(op, &mut over).unwrap_or_else(|| {
+        over.visit(Max)?;
+        over.visit(LogSumExp)
+    })
 }
 
 fn reduce_integer_any<T: Integer>(
@@ -158,18 +188,16 @@ fn reduce_integer_any<T: Integer>(
     axes: &[usize],
     y: &mut [T],
 ) -> Result {
-    let plan = plan(x, shape, axes, y)?;
-    if let Some(done) = common(exec, op, &plan, x, y) {
-        return done;
-    }
-    match op {
-        Reduce::L2 => pass(exec, IntegerL2, &plan, x, y),
-        Reduce::LogSum => pass(exec, IntegerLogSum, &plan, x, y),
+    let plan = &plan(x, shape, axes, y)?;
+    let mut over = Pass { exec, plan, x, y };
+    common(op, &mut over).unwrap_or_else(|| match op {
+        Reduce::L2 => over.visit(IntegerL2),
+        Reduce::LogSum => over.visit(IntegerLogSum),
         _ => {
-            pass(exec, Max, &plan, x, y)?;
-            pass(exec, IntegerLogSumExp, &plan, x, y)
+            over.visit(Max)?;
+            over.visit(IntegerLogSumExp)
         }
-    }
+    })
 }
 
 compiled_floats! {

@@ -15,7 +15,7 @@ pub(crate) const LANES: usize = 16;
 const COLUMNS: usize = 64;
 
 /// What is accumulated.
-pub(super) trait Fold<T: Number>: Copy + Send + Sync {
+pub(crate) trait Fold<T: Number>: Copy + Send + Sync {
     /// A lane.
     type Acc: Copy;
     /// Whether the loops compute more than they load.
@@ -87,6 +87,60 @@ fn push_segment<T: Number, F: Fold<T>>(
         lanes[l] = fold.push(lanes[l], rest[l], pivot);
     }
     *acc = lanes;
+}
+
+multiversion! {
+    fn push_segment_wide<T: Number, F: Fold<T>>(
+        fold: F, acc: &mut [F::Acc; LANES], phase: usize, x: &[T], pivot: T,
+    ) {
+        push_segment(fold, acc, phase, x, pivot)
+    }
+}
+
+/// Reduces rows of equal length whose elements come run by run, into one result each.
+pub(crate) struct Rows<'a, T: Number, F: Fold<T>> {
+    fold: F,
+    row: usize,
+    acc: [F::Acc; LANES],
+    /// Elements of the row so far.
+    at: usize,
+    results: std::slice::IterMut<'a, T>,
+}
+
+impl<'a, T: Number, F: Fold<T>> Rows<'a, T, F> {
+    /// Rows of at least one element.
+    pub fn new(fold: F, row: usize, results: &'a mut [T]) -> Self {
+        Rows {
+            fold,
+            row,
+            acc: [fold.identity(); LANES],
+            at: 0,
+            results: results.iter_mut(),
+        }
+    }
+
+    /// The elements that follow.
+    pub fn push(&mut self, mut x: &[T]) {
+        while !x.is_empty() {
+            let (now, rest) = x.split_at(x.len().min(self.row - self.at));
+            let phase = self.at % LANES;
+            match F::WIDE {
+                true => push_segment_wide(self.fold, &mut self.acc, phase, now, T::ZERO),
+                false => push_segment(self.fold, &mut self.acc, phase, now, T::ZERO),
+            }
+            self.at += now.len();
+            if self.at == self.row {
+                if let Some(y) = self.results.next() {
+                    *y = self
+                        .fold
+                        .finish(merge(self.fold, self.acc), self.row, T::ZERO);
+                }
+                self.acc = [self.fold.identity(); LANES];
+                self.at = 0;
+            }
+            x = rest;
+        }
+    }
 }
 
 /// Where the outputs start in the input, and where the elements of each lie relative to that.

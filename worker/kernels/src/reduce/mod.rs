@@ -13,7 +13,8 @@ mod top;
 pub use arg::{ArgKernels, Extreme, arg_extreme};
 pub use cumulate::{CumSumKernels, cum_sum};
 pub use folds::{FloatReduceKernels, IntegerReduceKernels, Reduce, reduce_float, reduce_integer};
-pub(crate) use lanes::{LANES, merge_lanes};
+pub(crate) use folds::{Visit, single_pass};
+pub(crate) use lanes::{Fold, LANES, Rows, merge_lanes};
 pub use top::{TopKernels, top_k};
 
 #[cfg(test)]

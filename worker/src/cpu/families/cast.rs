@@ -8,6 +8,14 @@ use crate::cpu::call::{Body, Found, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
 
 pub(super) fn find(spec: &Spec<'_>) -> Found {
+    match conversion(spec)? {
+        Some((from, to)) => convert(spec, from, to).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// The dtypes that an op converts from and to.
+pub(super) fn conversion(spec: &Spec<'_>) -> Result<Option<(DType, DType)>, OpError> {
     let to = match spec.op {
         "Cast" => spec
             .attrs
@@ -16,7 +24,7 @@ pub(super) fn find(spec: &Spec<'_>) -> Found {
         "CastLike" => spec.dtype(1)?,
         _ => return Ok(None),
     };
-    convert(spec, spec.dtype(0)?, to).map(Some)
+    Ok(Some((spec.dtype(0)?, to)))
 }
 
 fn convert(spec: &Spec<'_>, from: DType, to: DType) -> Result<Body, OpError> {

@@ -18,7 +18,10 @@ mod softmax;
 mod unary;
 mod views;
 
+use convoke_common::DType;
+use convoke_common::ops::attrs::ReduceAttrs;
 use convoke_kernels::binary::Arith;
+use convoke_kernels::reduce::Reduce;
 use convoke_kernels::unary::FloatUnary;
 
 use super::call::{Found, Spec};
@@ -31,6 +34,19 @@ pub(super) fn unary_of(spec: &Spec<'_>) -> Option<FloatUnary> {
 /// The function of two floats that an op is, or of each further operand in turn.
 pub(super) fn fold_of(spec: &Spec<'_>) -> Option<Arith> {
     binary::fold_of(spec.op, spec.operands.len())
+}
+
+/// What dtypes an op converts from and to, where it does no more and the two differ.
+pub(super) fn conversion_of(spec: &Spec<'_>) -> Option<(DType, DType)> {
+    cast::conversion(spec)
+        .ok()
+        .flatten()
+        .filter(|(a, b)| a != b)
+}
+
+/// The reduction that an op is, and its attributes.
+pub(super) fn reduction_of(spec: &Spec<'_>) -> Option<(Reduce, ReduceAttrs)> {
+    Some((reduce::reduction(spec.op)?, ReduceAttrs::new(spec.attrs)))
 }
 
 /// The implementation of `spec`, by the family that knows the op.

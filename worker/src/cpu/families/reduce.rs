@@ -14,8 +14,9 @@ use crate::cpu::call::{Body, Call, Found, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
 use crate::cpu::{KernelFailure, Outputs};
 
-pub(super) fn find(spec: &Spec<'_>) -> Found {
-    let op = match spec.op {
+/// The reduction over axes that an op is.
+pub(super) fn reduction(op: &str) -> Option<Reduce> {
+    Some(match op {
         "ReduceSum" => Reduce::Sum,
         "ReduceMean" => Reduce::Mean,
         "ReduceMax" => Reduce::Max,
@@ -26,10 +27,17 @@ pub(super) fn find(spec: &Spec<'_>) -> Found {
         "ReduceLogSum" => Reduce::LogSum,
         "ReduceLogSumExp" => Reduce::LogSumExp,
         "ReduceSumSquare" => Reduce::SumSquare,
-        "ArgMax" => return arg(spec, Extreme::Max).map(Some),
-        "ArgMin" => return arg(spec, Extreme::Min).map(Some),
-        "TopK" => return top(spec).map(Some),
-        "CumSum" => return cumulate(spec).map(Some),
+        _ => return None,
+    })
+}
+
+pub(super) fn find(spec: &Spec<'_>) -> Found {
+    let op = match (spec.op, reduction(spec.op)) {
+        (_, Some(op)) => op,
+        ("ArgMax", _) => return arg(spec, Extreme::Max).map(Some),
+        ("ArgMin", _) => return arg(spec, Extreme::Min).map(Some),
+        ("TopK", _) => return top(spec).map(Some),
+        ("CumSum", _) => return cumulate(spec).map(Some),
         _ => return Ok(None),
     };
     let attrs = ReduceAttrs::new(spec.attrs);
