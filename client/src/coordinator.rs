@@ -197,6 +197,7 @@ impl Way {
             tell,
             wanted: link.wanted.clone(),
             held,
+            stop: link.stop.clone(),
         };
         let (world, stop) = (self.world.clone(), link.stop.clone());
         world.spawn(async move {
@@ -224,12 +225,17 @@ struct Keeper {
     tell: watch::Sender<State>,
     wanted: Arc<Notify>,
     held: Arc<Held>,
+    stop: CancellationToken,
 }
 
 impl Keeper {
     async fn run(self, way: Way, mut there: There) {
         for generation in 1.. {
             let (why, text) = there.ended().await;
+            if self.stop.is_cancelled() {
+                // It was ended here, while this was looking.
+                return;
+            }
             tracing::warn!(
                 coordinator = way.address,
                 "lost contact with the coordinator: {text}"
