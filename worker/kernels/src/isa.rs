@@ -4,9 +4,12 @@
 //! Invariants
 //! 1. [`Isa::detect`] answers the same for the whole life of the process.
 //! 2. Every `Simd` type computes lane by lane with IEEE rounding and fused multiply-add, so a kernel
-//!    written over it gives equal bits for every type (NaN payloads excepted).
+//!    written over it gives equal bits for every type, where every NaN that it stores is made
+//!    the canonical one: which of two NaNs goes on is not the type's to say.
 
 use std::sync::OnceLock;
+
+use crate::element::canonical_nan;
 
 /// An instruction set that the micro kernels exist for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,6 +103,8 @@ pub(crate) trait Simd: Copy {
     unsafe fn at_least(lo: Self::V, v: Self::V) -> Self::V;
     /// `if hi < v { hi } else { v }`: keeps NaN in `v`.
     unsafe fn at_most(hi: Self::V, v: Self::V) -> Self::V;
+    /// [`crate::element::canonical_nan`] of each lane.
+    unsafe fn canonical_nan(v: Self::V) -> Self::V;
 }
 
 /// Four lanes of plain Rust: what a 128-bit register of AArch64 holds.
@@ -191,6 +196,10 @@ impl Simd for PortableSimd {
     #[inline(always)]
     unsafe fn at_most(hi: [f32; 4], v: [f32; 4]) -> [f32; 4] {
         std::array::from_fn(|i| if hi[i] < v[i] { hi[i] } else { v[i] })
+    }
+    #[inline(always)]
+    unsafe fn canonical_nan(v: [f32; 4]) -> [f32; 4] {
+        v.map(canonical_nan)
     }
 }
 
@@ -313,6 +322,14 @@ mod x86 {
             // SAFETY: see the module.
             unsafe { _mm512_min_ps(hi, v) }
         }
+        #[inline(always)]
+        unsafe fn canonical_nan(v: __m512) -> __m512 {
+            // SAFETY: see the module.
+            unsafe {
+                let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(v, v);
+                _mm512_mask_mov_ps(v, nan, _mm512_set1_ps(f32::NAN))
+            }
+        }
     }
 
     #[derive(Clone, Copy)]
@@ -392,6 +409,14 @@ mod x86 {
         unsafe fn at_most(hi: __m256, v: __m256) -> __m256 {
             // SAFETY: see the module.
             unsafe { _mm256_min_ps(hi, v) }
+        }
+        #[inline(always)]
+        unsafe fn canonical_nan(v: __m256) -> __m256 {
+            // SAFETY: see the module.
+            unsafe {
+                let nan = _mm256_cmp_ps::<_CMP_UNORD_Q>(v, v);
+                _mm256_blendv_ps(v, _mm256_set1_ps(f32::NAN), nan)
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::{BinaryFn, binary_functions, check_divisor, map, map_inplace};
 use crate::Exec;
 use crate::compiled::compiled_numbers;
-use crate::element::Number;
+use crate::element::{Number, canonical_nan};
 use crate::error::Result;
 use crate::shape::Operand;
 
@@ -30,13 +30,6 @@ pub enum Arith {
     Min,
     /// The larger, NaN if either is.
     Max,
-}
-
-/// Of two NaNs the processor takes the first, and where operands commute the compiler decides which that is, in each loop
-/// anew. So that no bit depends on the loop, what such a function gives is the one NaN.
-#[inline(always)]
-fn canonical_nan<T: Number>(x: T) -> T {
-    if x.is_nan() { T::from_f64(f64::NAN) } else { x }
 }
 
 // Integers vectorize as well as they need to with what every machine has.

@@ -217,7 +217,8 @@ unsafe fn write_row<S: Simd>(row: *mut f32, sums: &[f32], residual: Option<&[f32
             let mask = S::mask(0, (sums.len() - j).min(S::LANES));
             let mut v = S::load_masked(sums.as_ptr().add(j), mask);
             if let Some(residual) = residual {
-                v = S::add(v, S::load_masked(residual.as_ptr().add(j), mask));
+                let residual = S::load_masked(residual.as_ptr().add(j), mask);
+                v = S::canonical_nan(S::add(v, residual));
             }
             S::store_masked(row.add(j), v, mask);
         }
@@ -418,6 +419,7 @@ unsafe fn chunk<S: Simd, const V: usize>(
             if let Some(bias) = finish.bias {
                 x = S::add(x, S::splat(bias));
             }
+            x = S::canonical_nan(x);
             if let Some((Some(lo), _)) = finish.bounds {
                 x = S::at_least(S::splat(lo), x);
             }

@@ -10,6 +10,7 @@ pub mod kernels;
 mod number;
 
 pub use half::{bf16, f16};
+pub(crate) use number::canonical_nan;
 pub use number::{Float, Integer, Number};
 
 /// Plain copyable data of a tensor.

@@ -72,6 +72,13 @@ pub trait Number: Element + NumberKernels {
     }
 }
 
+/// Of two NaNs the processor takes the first, and where operands commute the compiler decides which that is, in each loop
+/// anew. So that no bit depends on the loop, what such a function gives is the one NaN.
+#[inline(always)]
+pub(crate) fn canonical_nan<T: Number>(x: T) -> T {
+    if x.is_nan() { T::from_f64(f64::NAN) } else { x }
+}
+
 /// A floating-point element.
 pub trait Float: Number<Wide: Real> + FloatKernels {
     /// The slice itself where it already holds the computing type.

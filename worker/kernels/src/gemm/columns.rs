@@ -135,7 +135,8 @@ unsafe fn sums<S: Simd, const W: usize, const P: usize, const C: usize>(t: &Narr
         for (c, column) in acc.iter().enumerate() {
             for (p, panel) in column.iter().enumerate() {
                 for (w, x) in panel.iter().enumerate() {
-                    S::store(lanes.as_mut_ptr().add(w * S::LANES), *x);
+                    let x = S::canonical_nan(*x);
+                    S::store(lanes.as_mut_ptr().add(w * S::LANES), x);
                 }
                 for (r, lane) in lanes.iter().enumerate() {
                     *t.c.add((p * MR + r) * t.c_row + c) = *lane;

@@ -6,6 +6,7 @@
 
 use super::micro::RegEpilogue;
 use super::{Activation, Strided};
+use crate::element::canonical_nan;
 use crate::isa::{Simd, per_isa};
 
 /// A matrix added to the product, `scale * values[row, col]`. Strides of 0 broadcast it.
@@ -240,11 +241,11 @@ unsafe fn linear(post: &Post, row: &mut [f32], r: usize, col: usize, c_row: usiz
 fn add_scaled(row: &mut [f32], scale: f32, value: impl Fn(usize) -> f32) {
     if scale == 1.0 {
         for (j, x) in row.iter_mut().enumerate() {
-            *x += value(j);
+            *x = canonical_nan(*x + value(j));
         }
     } else {
         for (j, x) in row.iter_mut().enumerate() {
-            *x += scale * value(j);
+            *x = canonical_nan(*x + scale * value(j));
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The micro kernel: one tile of at most 8 × 48 outputs, accumulated in registers.
 //!
 //! Invariant: every output is the chain `acc = fma(a[k], b[k], acc)` for k ascending, continued from
-//! the value stored in C when `first` is false. Lanes never meet, so any split of a tile is the same.
+//! the value stored in C when `first` is false. Lanes never meet, so any split of a tile is the same. A NaN is the
+//! canonical one.
 
 use crate::isa::{Simd, per_isa};
 
@@ -207,6 +208,7 @@ unsafe fn kernel<S: Simd, const R: usize, const V: usize>(t: &Tile) {
                     let p = e.full.add(I * e.full_stride + J * S::LANES);
                     x = S::add(x, load_cols::<S>(p, last, tail));
                 }
+                x = S::canonical_nan(x);
                 if let Some(lo) = e.at_least {
                     x = S::at_least(S::splat(lo), x);
                 }

@@ -1,6 +1,7 @@
 //! Every path against the chain written down naively, bit for bit.
 
 use super::*;
+use crate::element::canonical_nan;
 use crate::isa::Isa;
 use std::sync::atomic::AtomicBool;
 
@@ -28,6 +29,18 @@ pub(crate) fn on_threads(mut f: impl FnMut(Exec<'_>, usize)) {
     }
 }
 
+/// The same with infinities and NaNs of several bits among them.
+fn noise_and_nans(len: usize, seed: u32) -> Vec<f32> {
+    let nans = [0x7fc0_0000, 0xffc0_0000, 0x7fc0_0123, 0xffc0_0456].map(f32::from_bits);
+    let odd = [&nans[..], &[f32::INFINITY, f32::NEG_INFINITY]].concat();
+    let mut values = noise(len, seed);
+    for (i, x) in values.iter_mut().enumerate() {
+        let at = (i + seed as usize) * 7 % 31;
+        *x = odd.get(at).copied().unwrap_or(*x);
+    }
+    values
+}
+
 #[track_caller]
 pub(crate) fn assert_bits(got: &[f32], want: &[f32], what: &str) {
     assert_eq!(got.len(), want.len());
@@ -53,12 +66,13 @@ fn reference(
                 let x = a.data[r * a.row_stride + i * a.col_stride];
                 v = x.mul_add(b.data[i * b.row_stride + j * b.col_stride], v);
             }
-            v *= e.alpha;
+            v = canonical_nan(v) * e.alpha;
             if let Some(Addend { values, scale }) = e.addend {
                 v += scale * values.data[r * values.row_stride + j * values.col_stride];
+                v = canonical_nan(v);
             }
             if let Some(res) = e.residual {
-                v += res[r * n + j];
+                v = canonical_nan(v + res[r * n + j]);
             }
             c.push(v);
         }
@@ -68,9 +82,18 @@ fn reference(
 }
 
 /// All instruction sets, threads and packings give the reference's bits.
-fn check((m, n, k): (usize, usize, usize), epilogue: &Epilogue<'_>) {
+fn check(shape: (usize, usize, usize), epilogue: &Epilogue<'_>) {
+    check_values(shape, epilogue, noise);
+}
+
+/// The same of operands with such values.
+fn check_values(
+    (m, n, k): (usize, usize, usize),
+    epilogue: &Epilogue<'_>,
+    values: fn(usize, u32) -> Vec<f32>,
+) {
     // One value before each operand, so that the other half of the runs is misaligned.
-    let (a, b) = (noise(m * k + 1, 1), noise(k * n + 1, 2));
+    let (a, b) = (values(m * k + 1, 1), values(k * n + 1, 2));
     let what = format!("[{m}, {k}] · [{k}, {n}]");
     for shift in [0, 1] {
         let (a, b) = (&a[shift..][..m * k], &b[shift..][..k * n]);
@@ -165,6 +188,24 @@ fn blocks_of_k_and_large_matrices_follow_the_chain() {
     check((1, 300, 520), &Epilogue::NONE);
     check((300, 1, 520), &Epilogue::NONE);
     check((530, 3, 64), &Epilogue::NONE);
+}
+
+#[test]
+fn not_even_a_nan_depends_on_the_loop() {
+    for (m, n, k) in [(5, 8, 8), (17, 49, 9), (19, 53, 40), (66, 5, 300)] {
+        let full = noise_and_nans(m * n, 5);
+        let bias = noise_and_nans(m.max(n), 4);
+        let residual = Epilogue {
+            residual: Some(&full),
+            ..Epilogue::row_bias(&bias[..m])
+        };
+        for epilogue in [Epilogue::NONE, Epilogue::col_bias(&bias[..n]), residual] {
+            for activation in [Activation::None, Activation::Relu, Activation::HardSwish] {
+                let epilogue = epilogue.activation(activation);
+                check_values((m, n, k), &epilogue, noise_and_nans);
+            }
+        }
+    }
 }
 
 #[test]

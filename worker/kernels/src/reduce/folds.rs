@@ -3,7 +3,7 @@
 use super::lanes::{Fold, Plan, pass};
 use crate::Exec;
 use crate::compiled::{compiled_floats, compiled_integers};
-use crate::element::{Float, Integer, Number};
+use crate::element::{Float, Integer, Number, canonical_nan};
 use crate::error::Result;
 use crate::math::Real;
 use crate::shape::count;
@@ -58,7 +58,7 @@ macro_rules! folds {
             }
             #[inline(always)]
             fn finish(self, $f: $acc, $n: usize, $q: T) -> T {
-                $finish
+                canonical_nan($finish)
             }
         }
     )*};
