@@ -147,6 +147,11 @@ impl PeerSegment {
         let start = start.ok_or(NoSegment::Unmappable)?;
         Ok(PeerSegment { start, len })
     }
+
+    /// Its length in bytes, at least one.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
 }
 
 impl Drop for PeerSegment {

@@ -3,6 +3,7 @@
 use std::future::Future;
 
 use convoke_common::Error;
+use convoke_common::mutant;
 use convoke_common::world::{World, off_thread};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -29,7 +30,10 @@ impl Tasks {
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let stop = self.stop.clone();
         let task = async move {
-            stop.run_until_cancelled(task).await;
+            match mutant!("tasks-not-stopped") {
+                true => task.await,
+                false => drop(stop.run_until_cancelled(task).await),
+            }
         };
         self.world.spawn(self.tracker.track_future(task));
     }

@@ -16,6 +16,7 @@ use convoke_common::error::{Code, Error, Result};
 use convoke_common::rpc::StreamKind;
 use convoke_common::world::World;
 use quinn::{Connection, RecvStream, SendStream};
+use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// Most chunks in one request: 64 MiB.
 pub const MAX_COUNT: u32 = 64;
@@ -82,8 +83,8 @@ fn priority(stream: u64) -> i32 {
 }
 
 /// Chunks on their way from a client.
-pub struct Replies {
-    recv: RecvStream,
+pub struct Replies<R = RecvStream> {
+    recv: R,
     id: ArtifactId,
     next: u64,
 }
@@ -104,14 +105,15 @@ pub async fn request(
     send.write_all(&request).await.map_err(lost)?;
     // It fails only on a stream that was finished before.
     let _ = send.finish();
-    Ok(Replies {
-        recv,
-        id: meta.id,
-        next: chunks.start,
-    })
+    Ok(Replies::new(recv, meta.id, chunks.start))
 }
 
-impl Replies {
+impl<R: AsyncRead + Unpin> Replies<R> {
+    /// Those to a request for chunks from `next` on.
+    pub(crate) fn new(recv: R, id: ArtifactId, next: u64) -> Replies<R> {
+        Replies { recv, id, next }
+    }
+
     /// Reads the next chunk into `buffer`, which has room for [`CHUNK`] bytes, and answers how long it is. It is
     /// not verified.
     pub async fn next(&mut self, buffer: &mut [u8]) -> Result<usize> {

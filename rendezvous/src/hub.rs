@@ -10,7 +10,7 @@
 //! 3. A refused frame changes nothing but a counter; but a step that can no longer succeed, since its
 //!    tensor was refused or its lease is gone, is ended and not left waiting.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -102,6 +102,9 @@ impl From<Unfillable> for Refused {
     }
 }
 
+/// Leases of which it is known why they ended.
+const MOST_BROKEN: usize = 64;
+
 /// A process's end of the rendezvous.
 pub struct Hub {
     pub me: Peer,
@@ -110,6 +113,8 @@ pub struct Hub {
     links: DashMap<String, Vec<Arc<Link>>>,
     refused: Mutex<BTreeMap<Refused, u64>>,
     link_added: tokio::sync::Notify,
+    /// Leases that a loss ended, the latest ones, each with its cause: for a driver that has not heard.
+    broken: Mutex<VecDeque<(LeaseId, Error)>>,
     eager: OnceLock<Weak<dyn Eager>>,
 }
 
@@ -142,6 +147,7 @@ impl Hub {
             links: DashMap::new(),
             refused: Mutex::default(),
             link_added: tokio::sync::Notify::new(),
+            broken: Mutex::default(),
             eager: OnceLock::new(),
         })
     }
@@ -199,6 +205,23 @@ impl Hub {
     /// Removes a lease: its frames are refused from now on.
     pub fn remove_lease(&self, id: LeaseId) -> Option<Arc<Lease>> {
         self.leases.remove(&id).map(|(_, l)| l)
+    }
+
+    /// Removes a lease because of a loss, which is the answer to whoever starts a step of it later.
+    pub fn break_lease(&self, id: LeaseId, cause: &Error) {
+        let mut broken = self.broken.lock().unwrap_or_else(PoisonError::into_inner);
+        if broken.len() == MOST_BROKEN {
+            broken.pop_front();
+        }
+        broken.push_back((id, cause.clone()));
+        drop(broken);
+        self.remove_lease(id);
+    }
+
+    fn why_broken(&self, id: LeaseId) -> Option<Error> {
+        let broken = self.broken.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = broken.iter().find(|(lease, _)| *lease == id);
+        found.map(|(_, cause)| cause.clone())
     }
 
     /// The lease.
@@ -367,11 +390,14 @@ impl Hub {
     /// Tells a driver that its lease is not here any more: nobody else would end the step.
     fn deny(&self, from: &Peer, key: StepKey) {
         let Some(link) = self.link(from) else { return };
-        let msg = format!("{} is not installed at {}", key.lease, self.me.name);
-        link.send(Frame::Abort {
-            key,
-            error: Box::new(Error::new(Code::LeaseRetired, msg)),
-        });
+        let Some(cause) = self.why_broken(key.lease) else {
+            let msg = format!("{} is not installed at {}", key.lease, self.me.name);
+            let error = Box::new(Error::new(Code::LeaseRetired, msg));
+            return link.send(Frame::Abort { key, error });
+        };
+        let error = Box::new(cause);
+        link.send(Frame::Abort { key, error });
+        link.send(Frame::Done { key });
     }
 
     /// Checks a tensor's header, claims its slot and allocates its buffer.

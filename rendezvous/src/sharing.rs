@@ -14,6 +14,8 @@
 //! 2. Each loan is returned once, whatever becomes of the tensor.
 //! 3. The end of a segment is told: nobody keeps memory that its owner has given back.
 
+pub(crate) mod fuzzing;
+
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -29,6 +31,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::frame::{Frame, Sharing, TensorHeader};
 use crate::hub::Hub;
+use crate::lease::Peer;
 use crate::link::{Link, Outgoing};
 use crate::remote::Remote;
 
@@ -301,7 +304,11 @@ impl Shared {
                 world.spawn(async move {
                     let address = Path::new(OsStr::from_bytes(&address));
                     match memory.meet(address, &nonce).await {
-                        Ok(taker) => link.until_ended(take(&link, taker)).await,
+                        Ok(taker) => {
+                            if let Some(shared) = link.shared() {
+                                link.until_ended(shared.take(link.peer(), taker)).await;
+                            }
+                        }
                         Err(e) => {
                             tracing::debug!(peer = link.peer().name, "not on this host: {e}");
                             link.send(Frame::Sharing(Sharing::Apart));
@@ -339,26 +346,25 @@ impl Shared {
         }
         Ok(())
     }
-}
 
-/// Takes what the peer gives.
-async fn take(link: &Link, mut taker: Taker) {
-    let Some(shared) = link.shared() else { return };
-    loop {
-        let told = match taker.next().await {
-            Ok(told) => told,
-            Err(e) => {
-                return tracing::debug!(peer = link.peer().name, "gives no more memory: {e}");
-            }
-        };
-        match told {
-            Told::Given(number, segment) => {
-                if !shared.keep(number, segment) || taker.has(number).await.is_err() {
-                    return;
+    /// Takes what the peer gives.
+    async fn take(&self, peer: &Peer, mut taker: Taker) {
+        loop {
+            let told = match taker.next().await {
+                Ok(told) => told,
+                Err(e) => {
+                    return tracing::debug!(peer = peer.name, "gives no more memory: {e}");
                 }
-            }
-            Told::Forgotten(number) => {
-                locked(&shared.segments).remove(&number);
+            };
+            match told {
+                Told::Given(number, segment) => {
+                    if !self.keep(number, segment) || taker.has(number).await.is_err() {
+                        return;
+                    }
+                }
+                Told::Forgotten(number) => {
+                    locked(&self.segments).remove(&number);
+                }
             }
         }
     }

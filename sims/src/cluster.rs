@@ -112,6 +112,7 @@ pub struct Cluster {
     /// Directed pairs that carry nothing at present.
     severed: BTreeSet<(Host, Host)>,
     ends: Vec<(Duration, Host, String)>,
+    stragglers: Vec<(Host, usize)>,
     panics: Vec<String>,
 }
 
@@ -184,6 +185,7 @@ impl Cluster {
             dark: BTreeSet::new(),
             severed: BTreeSet::new(),
             ends: Vec::new(),
+            stragglers: Vec::new(),
             panics: Vec::new(),
             trace,
             setup,
@@ -279,6 +281,11 @@ impl Cluster {
     /// Processes that ended by themselves: when, where, why.
     pub fn ends(&self) -> &[(Duration, Host, String)] {
         &self.ends
+    }
+
+    /// Processes that stopped as asked and left tasks behind: how many.
+    pub fn stragglers(&self) -> &[(Host, usize)] {
+        &self.stragglers
     }
 
     /// Panics that nobody injected. There must be none.
@@ -398,6 +405,9 @@ impl Cluster {
                         continue;
                     };
                     self.end(host);
+                    if end.wanted && end.tasks > 0 {
+                        self.stragglers.push((host, end.tasks));
+                    }
                     let next = match end.wanted {
                         true => State::Down,
                         false => State::Restarting(now + RESTART),

@@ -144,9 +144,7 @@ pub fn explore(seeds: Range<u64>, jobs: usize) -> anyhow::Result<Summary> {
     summary.wall_minutes = begun.elapsed().as_secs_f64() / 60.;
     summary.hours_per_minute = summary.simulated_hours / summary.wall_minutes.max(1e-9);
     summary.failures.sort_by_key(|f| f.seed);
-    // What a mutant breaks needs no explanation.
-    let shrunk = convoke_common::mutant::chosen().map_or(SHRUNK, |_| 0);
-    for failure in summary.failures.iter_mut().take(shrunk) {
+    for failure in summary.failures.iter_mut().take(SHRUNK) {
         failure.shrunk = Some(shrink(Scenario::draw(failure.seed), &failure.violations));
     }
     Ok(summary)
@@ -320,5 +318,12 @@ mod tests {
         check(100, Some(Row::Hang), 50, true);
         // So many seeds meet every cell.
         check(1000, None, 70, false);
+        let mut failing = account(200, None, 70);
+        failing.failures.push(Failure {
+            seed: 3,
+            violations: vec![],
+            shrunk: None,
+        });
+        assert!(!failing.is_good());
     }
 }

@@ -27,6 +27,15 @@ use crate::trace::Event;
 use crate::workload::{Model, ModelSpec, inputs};
 use crate::world::Wire;
 
+/// What a run checks besides the invariants: that it begins, and that all is well in the end.
+pub const READY: &str = "the cluster gets ready";
+/// See [`READY`].
+pub const BACK: &str = "everybody comes back";
+/// See [`READY`].
+pub const CANARY: &str = "a step succeeds after all is mended";
+/// See [`READY`].
+pub const STOPS: &str = "processes stop";
+
 /// From the first tick until all workers are registered and all clients connected.
 const READY_BOUND: Duration = Duration::from_secs(20);
 
@@ -184,7 +193,7 @@ impl<'a> Run<'a> {
     fn ready(&mut self) -> bool {
         if !self.cluster.settle(READY_BOUND) {
             let missing = self.missing();
-            self.complain("the cluster gets ready", format!("not ready: {missing}"));
+            self.complain(READY, format!("not ready: {missing}"));
             return false;
         }
         self.zero = self.cluster.elapsed();
@@ -335,10 +344,7 @@ impl<'a> Run<'a> {
             r.cluster.hosts().iter().all(|h| r.is_back(*h))
         }) {
             let missing = self.missing();
-            self.complain(
-                "everybody comes back",
-                format!("not back after all is mended: {missing}"),
-            );
+            self.complain(BACK, format!("not back after all is mended: {missing}"));
             return;
         }
         self.canary();
@@ -416,10 +422,7 @@ impl<'a> Run<'a> {
                 }
             };
             if let Some(complaint) = complaint {
-                self.complain(
-                    "a step succeeds after all is mended",
-                    format!("c{c}: {complaint}"),
-                );
+                self.complain(CANARY, format!("c{c}: {complaint}"));
             }
         }
     }
@@ -446,11 +449,12 @@ impl<'a> Run<'a> {
             let down = |r: &Run<'_>| up.iter().all(|h| r.cluster.state(*h) == State::Down);
             if !self.wait(STOP_BOUND, down) {
                 let names: Vec<String> = up.iter().map(|h| h.to_string()).collect();
-                self.complain(
-                    "processes stop",
-                    format!("of {} not all have", names.join(", ")),
-                );
+                self.complain(STOPS, format!("of {} not all have", names.join(", ")));
             }
+        }
+        for (host, tasks) in self.cluster.stragglers().to_vec() {
+            let what = format!("{host} left {tasks} tasks behind");
+            self.complain(STOPS, what);
         }
     }
 

@@ -52,6 +52,8 @@ pub struct Lease {
     pub participants: Vec<Host>,
     /// Workers that install it at present.
     pub installing: BTreeSet<Host>,
+    /// Workers that sent one another something: there is a link between them.
+    pub linked: BTreeSet<(Host, Host)>,
     /// Participants whose process ended, and when: what runs there later is another incarnation, which has no part.
     pub ended: BTreeMap<Host, Duration>,
 }
@@ -92,6 +94,16 @@ impl Lease {
     /// The driver.
     pub fn driver(&self) -> Option<Host> {
         self.participants.last().copied()
+    }
+
+    /// Every participant that another one watches: the workers and the driver each other, workers that are linked each
+    /// other. First the one that may be lost, then who is to notice.
+    pub fn watched(&self) -> Vec<(Host, Host)> {
+        let driver = self.driver().into_iter();
+        let driven = driver.flat_map(|d| self.workers().iter().map(move |w| (d, *w)));
+        let pairs = driven.chain(self.linked.iter().copied());
+        let both: BTreeSet<_> = pairs.flat_map(|(a, b)| [(a, b), (b, a)]).collect();
+        both.into_iter().collect()
     }
 
     /// The workers.
@@ -151,6 +163,14 @@ impl Steps {
             Kind::Filled | Kind::Taken => edge_here(),
             _ => None,
         };
+        if let (Kind::Sent, Some((to, _)), Some(lease)) =
+            (e.kind, edge, self.leases.get_mut(&e.lease))
+            && let Some(to @ Host::Worker(_)) = lease.host(to)
+            && e.host != to
+            && matches!(e.host, Host::Worker(_))
+        {
+            lease.linked.insert((e.host, to));
+        }
         let step = self.steps.entry(key).or_default();
         let tensor = edge.map(|edge| step.tensors.entry(edge).or_default());
         match (e.kind, tensor) {
@@ -198,6 +218,11 @@ impl Steps {
         self.live
             .iter()
             .filter_map(|key| Some((key, self.steps.get(key)?)))
+    }
+
+    /// Whether a step is not retired and its driver lives.
+    pub fn is_live(&self, key: Key) -> bool {
+        self.live.contains(&key)
     }
 
     /// The states of all steps and installs that concern `host`; those of everybody concern the coordinator.

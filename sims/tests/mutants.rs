@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use convoke_sims::faults::{Fault, Harm, Row, StepState, Target, When};
 use convoke_sims::invariants::{Invariants, Violation};
-use convoke_sims::run::Report;
+use convoke_sims::run::{self, Report};
 use convoke_sims::scenario::Scenario;
 
 const AGREEMENT: &str = "caller and participants agree";
@@ -127,7 +127,7 @@ fn where_an_install_fails(s: &Scenario) -> bool {
     })
 }
 
-const MUTANTS: [Mutant; 24] = [
+const MUTANTS: [Mutant; 28] = [
     mutant(
         "abandoned-install",
         "an install that failed is not undone at the workers that had finished",
@@ -183,6 +183,12 @@ const MUTANTS: [Mutant; 24] = [
         anywhere,
     ),
     mutant(
+        "join-unanswered",
+        "whoever joins has no answer",
+        &[run::READY],
+        anywhere,
+    ),
+    mutant(
         "leases-untold",
         "a worker does not tell a restarted coordinator of its leases",
         &[REST],
@@ -192,6 +198,12 @@ const MUTANTS: [Mutant; 24] = [
         "loss-keeps-memory",
         "a lease that ends since a worker was lost keeps its memory at the others",
         &[REST],
+        where_a_worker_crashes,
+    ),
+    mutant(
+        "lost-keep-their-names",
+        "a worker that was lost finds its name taken when it returns",
+        &[run::BACK],
         where_a_worker_crashes,
     ),
     mutant(
@@ -243,6 +255,12 @@ const MUTANTS: [Mutant; 24] = [
         where_a_worker_crashes,
     ),
     mutant(
+        "tasks-not-stopped",
+        "tasks outlive the coordinator that started them",
+        &[run::STOPS],
+        anywhere,
+    ),
+    mutant(
         "tripwire-ignored",
         "the end of a process is noticed as late as its silence",
         &[DETECTION],
@@ -252,6 +270,12 @@ const MUTANTS: [Mutant; 24] = [
         "wedge-unnoticed",
         "a kernel that does not return goes unnoticed",
         &[STOPS],
+        where_a_kernel_hangs_for_long,
+    ),
+    mutant(
+        "wedged-once-unused-forever",
+        "a worker whose former process was wedged is in no plan",
+        &[run::CANARY],
         where_a_kernel_hangs_for_long,
     ),
     mutant(
@@ -349,6 +373,49 @@ fn every_mutant_is_caught() {
     assert!(alive.is_empty(), "{}", alive.join("\n"));
 }
 
+/// What `convoke-sims` prints and ends with, with a mutant.
+fn simulator(mutant: &str, args: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_convoke-sims"));
+    let output = command.args(args).env("CONVOKE_MUTANT", mutant).output();
+    let output = output.expect("started");
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+    )
+}
+
+#[test]
+fn exploring_tells_of_a_seed_that_fails_shrinks_it_and_how_to_replay_it() {
+    let (none, mutant) = ("no-mutant", "constants-merged");
+    let seeds = ["explore", "--seeds", "6"];
+    let (code, text) = simulator(none, &seeds);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("0 of 6 seeds failed"), "{text}");
+
+    let (code, text) = simulator(mutant, &seeds);
+    assert_eq!(code, Some(1), "{text}");
+    let after = |mark: &str| {
+        text.split_once(mark)
+            .and_then(|(_, rest)| rest.lines().next())
+    };
+    let seed = after("convoke-sims -- replay --seed ").expect("how to replay it");
+    let shrunk = after("shrunken, for replay --scenario FILE: ").expect("a smaller one");
+
+    let replay = ["replay", "--seed", seed];
+    assert_eq!(simulator(none, &replay).0, Some(0));
+    assert_eq!(simulator(mutant, &replay).0, Some(1));
+
+    let smaller: Scenario = serde_json::from_str(shrunk).expect("a scenario");
+    let seed = seed.parse().expect("a number");
+    assert!(smaller.calls() < Scenario::draw(seed).calls(), "{shrunk}");
+    let path = std::env::temp_dir().join(format!("convoke-shrunken-{}.json", std::process::id()));
+    std::fs::write(&path, shrunk).expect("written");
+    let file = path.to_str().expect("text");
+    let (again, text) = simulator(mutant, &["replay", "--scenario", file]);
+    std::fs::remove_file(&path).expect("removed");
+    assert_eq!(again, Some(1), "{text}");
+}
+
 /// The mutants of a folder's sources, by file.
 fn built_in(folder: &Path, found: &mut Vec<String>) {
     let mut entries: Vec<_> = std::fs::read_dir(folder)
@@ -384,6 +451,7 @@ fn the_table_has_every_mutant_once() {
 #[test]
 fn every_checker_has_a_mutant() {
     let caught_by: BTreeSet<&str> = MUTANTS.iter().flat_map(|m| m.caught_by).copied().collect();
-    let checkers: BTreeSet<&str> = Invariants::default().names().into_iter().collect();
+    let mut checkers: BTreeSet<&str> = Invariants::default().names().into_iter().collect();
+    checkers.extend([run::READY, run::BACK, run::CANARY, run::STOPS]);
     assert_eq!(caught_by, checkers);
 }

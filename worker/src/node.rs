@@ -496,7 +496,10 @@ impl Node {
         self.has_settled();
         self.ending().push(ending);
         held.executor.abort_all(&error);
-        self.hub.remove_lease(id);
+        match lost {
+            Some(_) => self.hub.break_lease(id, &error),
+            None => drop(self.hub.remove_lease(id)),
+        }
         tracing::info!(lease = %id, "released");
     }
 

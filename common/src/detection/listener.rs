@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::bounds::{ACCEPT_PAUSE, FIRST_BYTES, UNNAMED};
-use super::tripwire::NONCE;
+use super::tripwire::{Expected, NONCE};
 use super::{BAD_TRIPWIRE, Shared};
 use crate::world::{TcpAcceptor, TcpConnection};
 
@@ -46,7 +46,9 @@ pub(super) async fn run(shared: &Arc<Shared>, acceptor: Box<dyn TcpAcceptor>) {
         evict.insert(number, evicted.clone());
         let shared = shared.clone();
         unnamed.push(async move {
-            let expected = evicted.run_until_cancelled(name(&shared, tcp)).await;
+            let expected = evicted
+                .run_until_cancelled(name(shared.expected.as_ref(), tcp))
+                .await;
             if expected != Some(true) {
                 shared.refused.count(BAD_TRIPWIRE);
             }
@@ -56,9 +58,8 @@ pub(super) async fn run(shared: &Arc<Shared>, acceptor: Box<dyn TcpAcceptor>) {
 }
 
 /// Whether a connection showed a nonce that was expected, in time.
-async fn name(shared: &Shared, mut tcp: Box<dyn TcpConnection>) -> bool {
+pub(super) async fn name(table: Option<&Expected>, mut tcp: Box<dyn TcpConnection>) -> bool {
     let mut nonce = [0; NONCE];
     let read = timeout(FIRST_BYTES, tcp.read_exact(&mut nonce)).await;
-    let table = shared.expected.as_ref();
     matches!(read, Ok(Ok(_))) && table.is_some_and(|t| t.show(&nonce, tcp))
 }

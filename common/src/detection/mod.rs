@@ -28,6 +28,7 @@
 pub mod bounds;
 mod core;
 pub(crate) mod datagram;
+pub(crate) mod fuzzing;
 mod listener;
 mod monitor;
 mod tripwire;

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use quinn::{Connection, RecvStream, SendStream};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::bounds::{ARMING, EXPECTED};
-use super::watched::{Matched, Watched};
+use super::watched::{Matched, Tripwires, Watched};
 use crate::rpc::{StreamKind, open_stream};
-use crate::world::{TcpConnection, World};
+use crate::world::{BoxFuture, NetError, TcpConnection, World};
 
 /// Length of a nonce: nobody guesses one while it is expected.
 pub(super) const NONCE: usize = 16;
@@ -74,46 +74,68 @@ impl Expected {
 pub(super) async fn arm(world: World, connection: Connection) -> Option<Box<dyn TcpConnection>> {
     let exchange = async {
         let opened = open_stream(&connection, StreamKind::Tripwire).await;
-        let (mut send, mut recv) = opened.ok()?;
-        let nonce: Nonce = world.rng.bytes();
-        send.write_all(&nonce).await.ok()?;
-        let mut answer = [0];
-        recv.read_exact(&mut answer).await.ok()?;
-        if answer != [EXPECTING] {
-            return None;
-        }
-        let peer = connection.remote_address();
-        let mut tcp = world.net.tcp_connect(peer).await.ok()?;
-        tcp.write_all(&nonce).await.ok()?;
-        // Whatever answers at that port is not the peer before the peer says so itself.
-        recv.read_exact(&mut answer).await.ok()?;
-        (answer == [ARMED]).then_some(tcp)
+        let (send, recv) = opened.ok()?;
+        let dial = world.net.tcp_connect(connection.remote_address());
+        announce(&world.rng.bytes(), send, recv, dial).await
     };
     timeout(ARMING, exchange).await.ok().flatten()
+}
+
+/// Announces a nonce on a stream, and shows it on what `dial` connects to once the peer expects it.
+pub(super) async fn announce(
+    nonce: &Nonce,
+    mut send: impl AsyncWrite + Unpin,
+    mut recv: impl AsyncRead + Unpin,
+    dial: BoxFuture<'_, Result<Box<dyn TcpConnection>, NetError>>,
+) -> Option<Box<dyn TcpConnection>> {
+    send.write_all(nonce).await.ok()?;
+    let mut answer = [0];
+    recv.read_exact(&mut answer).await.ok()?;
+    if answer != [EXPECTING] {
+        return None;
+    }
+    let mut tcp = dial.await.ok()?;
+    tcp.write_all(nonce).await.ok()?;
+    // Whatever answers at that port is not the peer before the peer says so itself.
+    recv.read_exact(&mut answer).await.ok()?;
+    (answer == [ARMED]).then_some(tcp)
 }
 
 /// The acceptor's end: expects the nonce on the TCP port, and hands what shows it to the monitor.
 pub(super) async fn expect(
     table: Option<&Expected>,
     watched: &Watched,
-    mut send: SendStream,
-    mut recv: RecvStream,
+    send: SendStream,
+    recv: RecvStream,
 ) {
-    let exchange = async {
-        let mut nonce = [0; NONCE];
-        recv.read_exact(&mut nonce).await.ok()?;
-        let one = watched.announcing().try_acquire();
-        let announced = match (&one, table) {
-            (Ok(_), Some(table)) => table.announce(nonce),
-            _ => None,
-        };
-        let Some((_announced, arrival)) = announced else {
-            return send.write_all(&[REFUSED]).await.ok();
-        };
-        send.write_all(&[EXPECTING]).await.ok()?;
-        watched.matched(arrival.await.ok()?)?;
-        send.write_all(&[ARMED]).await.ok()
+    let exchange = answer(table, watched.tripwires(), send, recv);
+    // An end that does not go through with it arms nothing; dropping the stream tells it so. A connection that is closed
+    // is watched no more.
+    tokio::select! {
+        biased;
+        _ = watched.connection().closed() => {}
+        _ = timeout(ARMING, exchange) => {}
+    }
+}
+
+/// Answers what [`announce`] says.
+pub(super) async fn answer(
+    table: Option<&Expected>,
+    tripwires: &Tripwires,
+    mut send: impl AsyncWrite + Unpin,
+    mut recv: impl AsyncRead + Unpin,
+) -> Option<()> {
+    let mut nonce = [0; NONCE];
+    recv.read_exact(&mut nonce).await.ok()?;
+    let one = tripwires.announcing().try_acquire();
+    let announced = match (&one, table) {
+        (Ok(_), Some(table)) => table.announce(nonce),
+        _ => None,
     };
-    // An end that does not go through with it arms nothing; dropping the stream tells it so.
-    let _ = timeout(ARMING, exchange).await;
+    let Some((_announced, arrival)) = announced else {
+        return send.write_all(&[REFUSED]).await.ok();
+    };
+    send.write_all(&[EXPECTING]).await.ok()?;
+    tripwires.matched(arrival.await.ok()?)?;
+    send.write_all(&[ARMED]).await.ok()
 }

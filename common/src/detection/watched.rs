@@ -45,9 +45,15 @@ pub struct Watched {
 struct Shared {
     verdict: OnceLock<Verdict>,
     armed: AtomicBool,
-    /// Where a tripwire that the peer dialled goes: to the monitor.
+    tripwires: Tripwires,
+}
+
+/// Where the tripwires that the peer dials go.
+#[derive(Debug)]
+pub(super) struct Tripwires {
+    /// To the monitor.
     matched: mpsc::Sender<Matched>,
-    /// One announcement of a tripwire at a time.
+    /// One announcement at a time.
     announcing: Semaphore,
 }
 
@@ -60,14 +66,34 @@ impl fmt::Debug for Matched {
     }
 }
 
+impl Tripwires {
+    pub(super) fn new() -> (Tripwires, mpsc::Receiver<Matched>) {
+        let (matched, to_monitor) = mpsc::channel(1);
+        let announcing = Semaphore::new(1);
+        let tripwires = Tripwires {
+            matched,
+            announcing,
+        };
+        (tripwires, to_monitor)
+    }
+
+    pub(super) fn announcing(&self) -> &Semaphore {
+        &self.announcing
+    }
+
+    /// Hands a tripwire to the monitor; `None` where the last one is not even taken up.
+    pub(super) fn matched(&self, tcp: Matched) -> Option<()> {
+        self.matched.try_send(tcp).ok()
+    }
+}
+
 impl Watched {
     pub(super) fn new(connection: Connection) -> (Watched, mpsc::Receiver<Matched>) {
-        let (matched, to_monitor) = mpsc::channel(1);
+        let (tripwires, to_monitor) = Tripwires::new();
         let shared = Arc::new(Shared {
             verdict: OnceLock::new(),
             armed: AtomicBool::new(false),
-            matched,
-            announcing: Semaphore::new(1),
+            tripwires,
         });
         (Watched { connection, shared }, to_monitor)
     }
@@ -122,13 +148,8 @@ impl Watched {
             .close(CLOSE_LOST, verdict.to_string().as_bytes());
     }
 
-    pub(super) fn announcing(&self) -> &Semaphore {
-        &self.shared.announcing
-    }
-
-    /// Hands a tripwire to the monitor; `None` where the last one is not even taken up.
-    pub(super) fn matched(&self, tcp: Matched) -> Option<()> {
-        self.shared.matched.try_send(tcp).ok()
+    pub(super) fn tripwires(&self) -> &Tripwires {
+        &self.shared.tripwires
     }
 }
 

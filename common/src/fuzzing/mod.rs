@@ -6,10 +6,15 @@
 mod control;
 mod graph;
 mod identity;
+mod memory;
 mod preface;
 #[cfg(test)]
 mod seeds;
+mod tripwire;
 
+use tokio::runtime::Builder;
+
+pub use crate::world::shared_memory::fuzzing::{Scripted, taker};
 pub use graph::{trust_function, trust_grant};
 
 /// The most that an entry may have allocated at once, in bytes.
@@ -44,7 +49,9 @@ pub const TARGETS: &[Target] = &[
     control::TARGET,
     graph::TARGET,
     identity::TARGET,
+    memory::TARGET,
     preface::TARGET,
+    tripwire::TARGET,
 ];
 
 /// Runs the decoder that the first byte chooses on the rest.
@@ -54,4 +61,10 @@ pub fn choose(decoders: &[fn(&[u8]) -> bool], input: &[u8]) -> bool {
     };
     let decoder = decoders.get(usize::from(*which));
     decoder.is_some_and(|decode| decode(rest))
+}
+
+/// Runs an entry that waits, on a runtime of its own: tasks that it leaves end with it.
+pub fn on_runtime(entry: impl Future<Output = bool>) -> bool {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    runtime.is_ok_and(|runtime| runtime.block_on(entry))
 }

@@ -6,6 +6,7 @@ mod seed;
 mod control;
 mod graph;
 mod identity;
+mod memory;
 
 use super::TARGETS;
 use crate::detection::datagram::{Datagram, Kind};
@@ -35,6 +36,16 @@ fn preface() -> Vec<Seed> {
     ]
 }
 
+fn tripwire() -> Vec<Seed> {
+    let shown = |nonces: &[u8]| nonces.iter().flat_map(|n| [*n; 16]).collect::<Vec<_>>();
+    let seed = |name: &str, input| ("tripwire", name.to_owned(), input);
+    vec![
+        seed("answers", chosen(0, &[1, 2])),
+        seed("announced", chosen(1, &shown(&[7, 7]))),
+        seed("after-a-stranger", chosen(1, &shown(&[7, 8, 7, 7]))),
+    ]
+}
+
 #[test]
 fn seeds_are_of_the_current_formats() {
     let entries: Vec<_> = TARGETS.iter().map(|t| (t.name, t.entry)).collect();
@@ -42,7 +53,9 @@ fn seeds_are_of_the_current_formats() {
         control::seeds(),
         graph::seeds(),
         identity::seeds(),
+        memory::seeds(),
         preface(),
+        tripwire(),
     ];
     seed::check(&entries, seeds.concat());
 }

@@ -26,7 +26,7 @@ mod job_queue;
 mod net;
 mod real_net;
 mod rng;
-mod shared_memory;
+pub(crate) mod shared_memory;
 mod store;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -13,6 +13,8 @@
 //! 1. Only who was told the nonce gets a segment: it was said to an authenticated peer, once.
 //! 2. A socket that does not answer, or not as it should, costs a bounded time and nothing else.
 
+pub(crate) mod fuzzing;
+
 use std::collections::HashMap;
 use std::io::{Error, ErrorKind, IoSlice, IoSliceMut, Result};
 use std::mem::MaybeUninit;
@@ -129,20 +131,22 @@ impl SharedMemory {
         if address.file_name() != Some(SOCKET.as_ref()) {
             return Err(ErrorKind::NotFound.into());
         }
-        let meet = async {
-            let mut stream = UnixStream::connect(address).await?;
-            // Who else listens there is told nothing.
-            if stream.peer_cred()?.uid() != rustix::process::geteuid().as_raw() {
-                return Err(ErrorKind::PermissionDenied.into());
-            }
-            stream.write_all(nonce).await?;
-            // In another container the same name may be another's socket.
-            match stream.read_u8().await? {
-                EXPECTED => Ok(Taker(stream)),
-                _ => Err(ErrorKind::InvalidData.into()),
-            }
-        };
+        let meet = async { show(UnixStream::connect(address).await?, nonce).await };
         timeout(BOUND, meet).await?
+    }
+}
+
+/// Shows a nonce to whoever listens at the other end.
+async fn show(mut stream: UnixStream, nonce: &Nonce) -> Result<Taker> {
+    // Who else listens there is told nothing.
+    if stream.peer_cred()?.uid() != rustix::process::geteuid().as_raw() {
+        return Err(ErrorKind::PermissionDenied.into());
+    }
+    stream.write_all(nonce).await?;
+    // In another container the same name may be another's socket.
+    match stream.read_u8().await? {
+        EXPECTED => Ok(Taker(stream)),
+        _ => Err(ErrorKind::InvalidData.into()),
     }
 }
 

@@ -40,11 +40,15 @@ struct Lease {
     state: LeaseState,
 }
 
-/// Why a lease ended.
-fn why(lost: Option<&Loss>) -> String {
-    match lost {
+/// A lease ended over its install, because of a loss or of its driver.
+fn ended(lost: Option<Loss>) -> MembershipError {
+    let why = match &lost {
         Some(Loss { worker, why }) => format!("worker '{worker}' was lost: {why}"),
         None => "its driver gave it up".to_owned(),
+    };
+    MembershipError::LeaseEnded {
+        why,
+        worker: lost.map(|l| l.worker),
     }
 }
 
@@ -195,7 +199,10 @@ impl Membership {
         let release = |lease| Command::Release {
             lease,
             at: vec![connection],
-            lost: None,
+            lost: Some(Loss {
+                worker: name.to_owned(),
+                why: "the lease ended while it was away".to_owned(),
+            }),
         };
         let commands: Vec<Command> = ended.take(HELD).map(release).collect();
         self.commands.extend(commands);
@@ -232,16 +239,12 @@ impl Membership {
             entry.state = LeaseState::Granted;
             return Ok(());
         }
-        let lost = self.undo(lease).flatten();
-        Err(MembershipError::LeaseEnded {
-            why: why(lost.as_ref()),
-            worker: lost.map(|l| l.worker),
-        })
+        Err(ended(self.undo(lease).flatten()))
     }
 
     /// Installing failed, or whoever wanted it went away. Why the lease ended, where it had ended before.
-    pub fn abandon(&mut self, lease: LeaseId) -> Option<String> {
-        Some(why(self.undo(lease)?.as_ref()))
+    pub fn abandon(&mut self, lease: LeaseId) -> Option<MembershipError> {
+        self.undo(lease).map(ended)
     }
 
     /// Takes back a lease that was to be installed; who was lost, where it had ended before.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use convoke_common::ids::Incarnation;
+use convoke_common::mutant;
 use convoke_common::ops::{CustomOp, is_custom_name};
 use convoke_common::rpc::{MemberState, Register};
 use tokio::time::Instant;
@@ -189,7 +190,10 @@ impl Member {
                 offer,
                 standing: Standing::Serving,
                 ..
-            } if !self.drained && self.away.is_none() => Some(offer),
+            } if !self.drained && self.away.is_none() => {
+                let barred = mutant!("wedged-once-unused-forever") && !self.remark.is_empty();
+                (!barred).then_some(offer)
+            }
             _ => None,
         }
     }

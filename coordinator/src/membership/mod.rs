@@ -29,6 +29,7 @@ mod tests;
 use std::collections::{BTreeMap, VecDeque};
 
 use convoke_common::ids::Incarnation;
+use convoke_common::mutant;
 use convoke_common::program::Participant;
 use convoke_common::rpc::{LinkReport, Loss, MeasuredLink, MemberStatus, RETURN_BOUND, close};
 use tokio::time::Instant;
@@ -169,6 +170,10 @@ impl Membership {
         let offer = Offer::check(&name, address, register)?;
         if !self.members.contains_key(&name) {
             self.make_room()?;
+        }
+        let was_lost = |m: &Member| matches!(m.life, Life::Lost { .. });
+        if mutant!("lost-keep-their-names") && self.members.get(&name).is_some_and(was_lost) {
+            return Err(MembershipError::NameTaken { name, holder: None });
         }
         let known = self
             .members

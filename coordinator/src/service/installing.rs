@@ -64,10 +64,7 @@ impl Service {
                 let ended = self.core.call(move |core, _| core.abandon(lease)).await;
                 Err(match ended {
                     // The worker that was lost says more than the call that it cut off.
-                    Ok(Some(why)) if error.code.is_secondary() => Error {
-                        message: format!("{}: {why}", error.message),
-                        ..error
-                    },
+                    Ok(Some(ended)) if error.code.is_secondary() => ended.into(),
                     _ => error,
                 })
             }

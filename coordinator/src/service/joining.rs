@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use convoke_common::identity::{PeerName, Role};
+use convoke_common::mutant;
 use convoke_common::rpc::{JoinRequest, Joined, Joining};
 use convoke_common::{Code, Error, Result};
 use tarpc::context::Context;
@@ -61,6 +62,9 @@ impl Service {
             csr,
         } = request;
         self.authority.check(&token_id, &secret, role).await?;
+        if mutant!("join-unanswered") {
+            std::future::pending::<()>().await;
+        }
         let name = match role {
             Role::Worker => self.claim(wanted(name)?).await?,
             // Nobody else's, whatever it asks for: drivers are known by their names.

@@ -202,7 +202,7 @@ impl Driver {
         let mut next = self.launch.lock().await;
         let n = *next;
         let entry = (n % self.window.len() as u64) as usize;
-        let permit = self.room(entry).await.map_err(|_| unloaded())?;
+        let permit = self.room(entry).await.map_err(|_| self.why_closed())?;
         self.lease.bind(n, &axes)?;
         if self.lease.table.admit(n).is_err() {
             return Err(Error::internal(format!(
@@ -301,7 +301,15 @@ impl Driver {
     /// heard until the driver is dropped.
     pub fn close(&self) {
         self.window.iter().for_each(|w| w.close());
-        self.shell.drive(Event::Closed { error: unloaded() });
+        self.shell.drive(Event::Closed {
+            error: self.why_closed(),
+        });
+    }
+
+    /// A lease that a loss broke is given up because of it.
+    fn why_closed(&self) -> Error {
+        let unloaded = || Error::new(Code::LeaseRetired, "the function was unloaded");
+        self.broken().unwrap_or_else(unloaded)
     }
 }
 
@@ -310,10 +318,6 @@ impl Drop for Driver {
         self.close();
         self.hub.remove_lease(self.lease.id);
     }
-}
-
-fn unloaded() -> Error {
-    Error::new(Code::LeaseRetired, "the function was unloaded")
 }
 
 /// Whom these links reach, by index.

@@ -1,14 +1,16 @@
 //! What the fuzz targets in `fuzz/` run, and the tests that replay their corpora; see [`convoke_common::fuzzing`]. No
 //! part of the interface.
 
+mod driver;
 #[cfg(test)]
 pub(crate) mod seeds;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use convoke_common::artifact::{ArtifactMeta, CHUNK};
 use convoke_common::error::Error;
-use convoke_common::fuzzing::{Budget, Target, choose};
+use convoke_common::fuzzing::{Budget, Target, choose, on_runtime};
 use convoke_common::graph::TensorType;
 use convoke_common::identity::Role;
 use convoke_common::ids::{Incarnation, LeaseId, ParticipantIx};
@@ -18,9 +20,9 @@ use convoke_common::telemetry::TraceIds;
 use convoke_common::{DType, Dim};
 
 use crate::eager::wire::{Command, Reader};
-use crate::frame::{Frame, HEAD, TensorHeader};
+use crate::frame::{Frame, HEAD, Sharing, TensorHeader};
 use crate::remote::{hello_head, hello_peer, take_frame};
-use crate::{Hub, Lease, Peer, RecvSpec, StepHandler, artifacts, probe};
+use crate::{Hub, Lease, Peer, RecvSpec, StepHandler, artifacts, probe, sharing};
 
 /// The targets of this crate.
 pub const TARGETS: &[Target] = &[
@@ -31,6 +33,22 @@ pub const TARGETS: &[Target] = &[
             factor: 32,
         },
         entry: lane,
+    },
+    Target {
+        name: "driver",
+        budget: Budget {
+            fixed: MOST_LEASED + (4 << 20),
+            factor: 32,
+        },
+        entry: |input| on_runtime(driver::entry(input)),
+    },
+    Target {
+        name: "sharing",
+        budget: Budget {
+            fixed: MOST_LEASED + (4 << 20),
+            factor: 32,
+        },
+        entry: |input| on_runtime(sharing::fuzzing::entry(input)),
     },
     Target {
         name: "stream",
@@ -50,12 +68,14 @@ pub const TARGETS: &[Target] = &[
     },
 ];
 
-const DECODERS: &[fn(&[u8]) -> bool] = &[tensor, artifact_request, probe_request, hello];
+const DECODERS: &[fn(&[u8]) -> bool] = &[tensor, artifact_request, probe_request, hello, |b| {
+    on_runtime(artifact_replies(b))
+}];
 
 /// What the lease's worker may hold of tensors.
 const MOST_LEASED: usize = 1 << 20;
 
-const LEASE: LeaseId = LeaseId(5);
+pub(crate) const LEASE: LeaseId = LeaseId(5);
 
 /// Owns steps and does nothing in them.
 struct Idle;
@@ -73,7 +93,8 @@ impl StepHandler for Idle {
     fn peer_lost(&self, _: ParticipantIx, _: &Error) {}
 }
 
-fn peer(ix: usize) -> Peer {
+/// The participant with this index.
+pub(crate) fn peer(ix: usize) -> Peer {
     let role = [Role::Worker, Role::Worker, Role::Client][ix];
     Peer {
         role,
@@ -82,59 +103,84 @@ fn peer(ix: usize) -> Peer {
     }
 }
 
-/// A worker with one lease of two workers and a driver. Slot 0 comes from the other worker, f32[2]; slot 1 from the
-/// driver, i64[n] with n up to 64; slot 2 from the driver, bool[n, 3].
-fn hub() -> Option<Arc<Hub>> {
-    let participants = [0, 1, 2].map(peer).map(|p| Participant {
+fn participants() -> Vec<Participant> {
+    let participant = |p: Peer| Participant {
         name: p.name,
         incarnation: p.incarnation,
         address: String::new(),
-    });
-    let axes = Axes {
-        bounds: vec![("n".into(), 64)],
     };
+    [0, 1, 2].map(peer).map(participant).into()
+}
+
+/// What a step may bind.
+fn axes() -> Axes {
+    Axes {
+        bounds: vec![("n".into(), 64)],
+    }
+}
+
+fn pool() -> Option<Pool> {
+    let ledger = Ledger::new("me", MOST_LEASED as u64);
+    Pool::new(&ledger, Account::Leases, 1 << 14).ok()
+}
+
+/// A worker with one lease of two workers and a driver.
+fn worker(me: u16, recvs: Vec<RecvSpec>) -> Option<Arc<Hub>> {
+    let hub = Hub::new(peer(usize::from(me)));
+    let (participants, pool, idle) = (participants(), pool()?, Arc::new(Idle));
+    let lease = Lease::new(LEASE, me, participants, axes(), 2, recvs, pool, idle);
+    hub.add_lease(Arc::new(lease));
+    Some(hub)
+}
+
+/// The first worker. Slot 0 comes from the other worker, f32[2]; slot 1 from the driver, i64[n] with n up to 64; slot 2
+/// from the driver, bool[n, 3].
+pub(crate) fn hub() -> Option<Arc<Hub>> {
     let n = || Dim::sym("n");
     let recvs = [
         (1, TensorType::fixed(DType::F32, &[2])),
         (2, TensorType::new(DType::I64, vec![n()])),
         (2, TensorType::new(DType::Bool, vec![n(), Dim::Const(3)])),
     ];
-    let recvs = recvs.map(|(from, ty)| RecvSpec { from, ty });
-    let ledger = Ledger::new("me", MOST_LEASED as u64);
-    let pool = Pool::new(&ledger, Account::Leases, 1 << 14).ok()?;
-    let hub = Hub::new(peer(0));
-    hub.add_lease(Arc::new(Lease::new(
-        LEASE,
-        0,
-        participants.into(),
-        axes,
-        2,
-        recvs.into(),
-        pool,
-        Arc::new(Idle),
-    )));
-    Some(hub)
+    worker(0, recvs.map(|(from, ty)| RecvSpec { from, ty }).into())
 }
 
-/// The first byte says who sends; then the lane, to its end or the first malformed frame.
+/// The first byte says who sends; then the lane, to its end or the first malformed frame. What concerns the link itself
+/// is the target `sharing`'s.
 fn lane(input: &[u8]) -> bool {
-    let (Some(hub), Some((from, mut rest))) = (hub(), input.split_first()) else {
+    let (Some(hub), Some((from, rest))) = (hub(), input.split_first()) else {
         return false;
     };
     let from = peer(1 + usize::from(*from % 2));
-    while let Some((head, after)) = rest.split_first_chunk::<HEAD>() {
-        let Ok((kind, len)) = Frame::head(head) else {
+    frames(&hub, &from, rest, |_| true)
+}
+
+/// A lane to its end, or to the first frame that is malformed or that `hear` refuses.
+pub(crate) fn frames(
+    hub: &Hub,
+    from: &Peer,
+    mut rest: &[u8],
+    mut hear: impl FnMut(Sharing) -> bool,
+) -> bool {
+    while !rest.is_empty() {
+        let Some((told, after)) = frame(hub, from, rest) else {
             return false;
         };
-        let Some((body, after)) = after.split_at_checked(len) else {
-            return false;
-        };
-        if take_frame(&hub, &from, kind, body).is_err() {
+        if !told.is_none_or(&mut hear) {
             return false;
         }
         rest = after;
     }
-    rest.is_empty()
+    true
+}
+
+/// Takes one frame: what is left to hear, and what follows it.
+fn frame<'a>(hub: &Hub, from: &Peer, bytes: &'a [u8]) -> Option<(Option<Sharing>, &'a [u8])> {
+    let (head, rest) = bytes.split_first_chunk::<HEAD>()?;
+    let (kind, len) = Frame::head(head).ok()?;
+    let (body, rest) = rest.split_at_checked(len)?;
+    let told = take_frame(hub, from, kind, body).ok()?;
+    Some((told, rest))
 }
 
 /// A stream with a tensor of its own: what is read before the payload, and the buffer that is granted for that.
@@ -168,6 +214,25 @@ fn tensor(input: &[u8]) -> bool {
 fn artifact_request(input: &[u8]) -> bool {
     let request = input.try_into().ok().and_then(artifacts::parse);
     request.is_some_and(|(_, chunks)| chunks.end - chunks.start <= u64::from(artifacts::MAX_COUNT))
+}
+
+/// What a client answers to a worker that asked for two chunks, of which the last is short.
+async fn artifact_replies(input: &[u8]) -> bool {
+    let meta = ArtifactMeta::new(String::new(), CHUNK + 5, vec![[9; 32]; 2]);
+    let mut replies = artifacts::Replies::new(input, meta.id, 0);
+    let mut buffer = vec![0; CHUNK as usize];
+    for index in 0..2 {
+        match replies.next(&mut buffer).await {
+            Ok(len) => drop(std::hint::black_box(
+                meta.check_chunk(index, &buffer[..len]),
+            )),
+            Err(error) => {
+                std::hint::black_box(error.to_string());
+                return false;
+            }
+        }
+    }
+    true
 }
 
 fn probe_request(input: &[u8]) -> bool {

@@ -52,7 +52,10 @@ fn tensors(n: u64) -> [(TensorHeader, Tensor); 3] {
     })
 }
 
-fn sharing() -> [Sharing; 4] {
+/// A file of the host's, and frames of its owner about that and about the two tensors that were lent to it.
+fn sharing() -> Vec<u8> {
+    let mut out = vec![1, 1, 16];
+    out.extend([3u64, 4096].map(u64::to_le_bytes).concat());
     let [(tensor, _), ..] = tensors(0);
     let meet = Sharing::Meet {
         nonce: [7; 32],
@@ -64,7 +67,37 @@ fn sharing() -> [Sharing; 4] {
         offset: 64,
         loan: 1,
     };
-    [meet, Sharing::Apart, lent, Sharing::Returned { loan: 1 }]
+    let returned = [1, 0].map(|loan| Sharing::Returned { loan });
+    let told = [meet, Sharing::Apart, lent].into_iter().chain(returned);
+    told.for_each(|sharing| Frame::Sharing(sharing).encode(&mut out));
+    out
+}
+
+/// Turns of two steps: the first succeeds, the other fails where the second worker is lost.
+fn driven() -> Vec<u8> {
+    let [(mut floats, first), (mut ids, second), _] = tensors(0);
+    (floats.slot, ids.slot) = (0, 1);
+    let failed = Frame::Abort {
+        key: key(1),
+        error: Box::new(Error::lost("other", "no answer")),
+    };
+    let done = |n| Frame::Done { key: key(n) };
+    let turns = [
+        (0, Frame::Tensor(floats), first.bytes()),
+        (1, Frame::Tensor(ids), second.bytes()),
+        (0, done(0), &[]),
+        (1, done(0), &[]),
+        (0, failed, &[]),
+        (0, done(1), &[]),
+    ];
+    let mut out = vec![];
+    for (worker, frame, payload) in turns {
+        out.push(worker);
+        frame.encode(&mut out);
+        out.extend(payload);
+    }
+    out.push(3);
+    out
 }
 
 /// A lane's bytes from the worker (0) or the driver (1).
@@ -222,7 +255,6 @@ fn seeds() -> Vec<Seed> {
                 &[start(0), tensor(0, 1), tensor(0, 2), start(1), abort(0)],
             ),
         ),
-        ("sharing", lane(0, &sharing().map(Frame::Sharing))),
     ];
     let mut seeds: Vec<Seed> = lanes
         .map(|(name, bytes)| ("lane", name.to_owned(), bytes))
@@ -238,6 +270,11 @@ fn seeds() -> Vec<Seed> {
     request.extend(3u64.to_le_bytes());
     request.extend(8u32.to_le_bytes());
     seeds.push(("stream", "artifact".into(), request));
+    let chunk = [&5u32.to_le_bytes(), &[9; 5][..]].concat();
+    let replies = [&[4], &chunk[..], &chunk].concat();
+    seeds.push(("stream", "replies".into(), replies));
+    seeds.push(("sharing", "frames".into(), sharing()));
+    seeds.push(("driver", "steps".into(), driven()));
     seeds.push(("stream", "probe".into(), vec![2, 8, 0, 0, 0]));
     let hello = [&[3][..], &7u64.to_le_bytes(), &5u16.to_le_bytes(), b"other"].concat();
     seeds.push(("stream", "hello".into(), hello));

@@ -37,6 +37,9 @@ pub(super) const SHUTDOWN_BOUND: Duration = Duration::from_secs(10);
 /// How long a worker that leaves lets its steps run.
 const DRAIN_BOUND: Duration = Duration::from_secs(5);
 
+/// In which the tasks whose owner the main function dropped find out.
+const LAST_MOMENT: Duration = Duration::from_millis(1);
+
 /// A client's pause between attempts to connect.
 const RECONNECT: Duration = Duration::from_millis(200);
 
@@ -63,6 +66,8 @@ pub(super) struct End {
     pub why: String,
     /// Whether it had been asked to.
     pub wanted: bool,
+    /// Tasks that it left behind.
+    pub tasks: usize,
 }
 
 /// What there is of a process on every host.
@@ -74,6 +79,8 @@ pub(super) struct Process {
 #[derive(Default)]
 struct ProcessState {
     ready: bool,
+    /// Its main function has returned.
+    over: bool,
     stop: CancellationToken,
     end: Option<End>,
 }
@@ -88,7 +95,20 @@ impl Process {
     }
 
     pub fn take_end(&self) -> Option<End> {
-        self.state().end.take()
+        let mut state = self.state();
+        match state.over {
+            true => state.end.take(),
+            false => None,
+        }
+    }
+
+    /// Its main function has returned, and what that dropped is gone.
+    fn over(&self) {
+        let mut state = self.state();
+        state.over = true;
+        if let Some(end) = &mut state.end {
+            end.tasks = self.machine.gate.tasks();
+        }
     }
 
     /// Asks it to stop.
@@ -98,7 +118,11 @@ impl Process {
 
     fn end(&self, why: impl Into<String>, wanted: bool) {
         let why = why.into();
-        self.state().end = Some(End { why, wanted });
+        self.state().end = Some(End {
+            why,
+            wanted,
+            tasks: 0,
+        });
     }
 }
 
@@ -208,11 +232,14 @@ impl<H: Clone + Send + 'static> Site<H> {
                 mail: mail.clone(),
                 jobs,
             };
+            let process = process.clone();
             let main = process.machine.gate.wrap(Box::pin(main(inner)));
             let open = Open(process.machine.sockets.clone());
             async move {
                 let _open = open;
                 main.await;
+                tokio::time::sleep(LAST_MOMENT).await;
+                process.over();
                 // A host is never done: what ends it is its supervisor.
                 std::future::pending::<turmoil::Result>().await
             }

@@ -1,5 +1,5 @@
-//! A worker that is killed, stopped or cut off from a driver is noticed within its bound, and the steps of their leases
-//! end.
+//! A peer that is killed, stopped or cut off is noticed within its bound by everybody who shares work with it: the driver
+//! ends the steps of the lease, and a worker gives up those that it runs.
 
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use convoke_common::detection::bounds::{LOST, PROCESS_KILLED};
 use super::{Found, Invariant, View};
 use crate::cluster::Host;
 use crate::faults::{Harm, Injured};
+use crate::steps::{Key, Step};
 
 /// What is told of a loss is on its way a little longer.
 const SLACK: Duration = Duration::from_millis(100);
@@ -16,11 +17,12 @@ const SLACK: Duration = Duration::from_millis(100);
 /// noticed as late as its silence.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// A lease, one of whose workers is lost to its driver.
+/// A participant of a lease, and one that is lost to it.
 struct Struck {
     lease: u64,
-    worker: Host,
-    driver: Host,
+    lost: Host,
+    /// Who is to notice.
+    by: Host,
     /// Index into the injuries.
     injury: usize,
     bound: Duration,
@@ -52,8 +54,8 @@ impl Invariant for Detection {
                 && !s.is_troubled(view)
             {
                 found.say(format!(
-                    "step {:x}#{n} has not ended {:?} after {} was lost: {:?}",
-                    s.lease, s.bound, s.worker, injury.harm
+                    "step {:x}#{n} goes on at {} {:?} after {} was lost: {:?}",
+                    s.lease, s.by, s.bound, s.lost, injury.harm
                 ));
             }
             false
@@ -61,18 +63,16 @@ impl Invariant for Detection {
     }
 }
 
-/// Within which time a driver knows that it lost `worker` by this injury, where it does.
-fn bound(injury: &Injured, worker: Host, driver: Host, settled: bool) -> Option<Duration> {
-    let at_worker = injury.host == worker;
+/// Within which time `by` knows that it lost `lost` by this injury, where it does.
+fn bound(injury: &Injured, lost: Host, by: Host, settled: bool) -> Option<Duration> {
+    let at_it = injury.host == lost;
     // The other end of a cut is the host itself where nobody is reached.
     let cut =
         |a: Host, b: Host| injury.host == a && (injury.other == Some(b) || injury.other == Some(a));
     match injury.harm {
-        Harm::Crash if at_worker && settled => Some(PROCESS_KILLED),
-        Harm::Crash | Harm::PowerCut | Harm::Pause if at_worker => Some(LOST),
-        Harm::Cut { .. } | Harm::OneWay { .. } => {
-            (cut(worker, driver) || cut(driver, worker)).then_some(LOST)
-        }
+        Harm::Crash if at_it && settled => Some(PROCESS_KILLED),
+        Harm::Crash | Harm::PowerCut | Harm::Pause if at_it => Some(LOST),
+        Harm::Cut { .. } | Harm::OneWay { .. } => (cut(lost, by) || cut(by, lost)).then_some(LOST),
         _ => None,
     }
 }
@@ -80,16 +80,16 @@ fn bound(injury: &Injured, worker: Host, driver: Host, settled: bool) -> Option<
 impl Detection {
     fn strike(&mut self, view: &View<'_>, index: usize, injury: &Injured) {
         for (id, lease) in &view.steps.leases {
-            let Some(driver) = lease.driver() else {
-                continue;
-            };
             let settled = lease.since + SETTLED <= injury.at;
-            for worker in lease.workers() {
-                if let Some(bound) = bound(injury, *worker, driver, settled) {
+            // What runs at either end after one ended has no part in the lease.
+            let there = |h: Host| lease.ended.get(&h).is_none_or(|at| *at >= injury.at);
+            let watched = lease.watched().into_iter();
+            for (lost, by) in watched.filter(|(a, b)| there(*a) && there(*b)) {
+                if let Some(bound) = bound(injury, lost, by, settled) {
                     self.struck.push(Struck {
                         lease: *id,
-                        worker: *worker,
-                        driver,
+                        lost,
+                        by,
                         injury: index,
                         bound: bound + SLACK,
                     });
@@ -100,21 +100,36 @@ impl Detection {
 }
 
 impl Struck {
-    /// A step of the lease that should have ended: it was there when the driver knew, or began when it did.
+    /// A step of the lease that should have ended where the loss was to be noticed: it was there by then.
     fn goes_on(&self, view: &View<'_>) -> Option<u64> {
-        let mut live = view.steps.live();
-        let late = live.find(|((lease, _), step)| {
-            let before = step.begun.first().is_some_and(|at| *at + SLACK <= view.now);
-            let undecided = step.outcomes.is_empty() && !step.has_failed();
-            *lease == self.lease && before && undecided
+        let range = (self.lease, 0)..=(self.lease, u64::MAX);
+        let mut steps = view.steps.steps.range(range);
+        let late = steps.find(|(key, step)| match self.by {
+            Host::Worker(_) => self.works_on(view, step),
+            _ => self.drives_on(view, **key, step),
         });
         late.map(|((_, n), _)| *n)
+    }
+
+    /// The driver waits for a step that was there when it knew, or began when it did.
+    fn drives_on(&self, view: &View<'_>, key: Key, step: &Step) -> bool {
+        let before = step.begun.first().is_some_and(|at| *at + SLACK <= view.now);
+        let undecided = step.outcomes.is_empty() && !step.has_failed();
+        before && undecided && view.steps.is_live(key)
+    }
+
+    /// A worker that lost its driver, or somebody whom it shares an edge with, has neither quiesced nor given up.
+    fn works_on(&self, view: &View<'_>, step: &Step) -> bool {
+        let started = step.started.get(&self.by);
+        let before = started.is_some_and(|at| *at + SLACK <= view.now);
+        let gave_up = step.aborts.iter().any(|(host, _, _)| *host == self.by);
+        before && !gave_up && !step.done.contains_key(&self.by)
     }
 
     /// Whether it was over before its bound, or anything else was wrong with either end since its lease was there, or
     /// with both processes. A process that was killed is as lost when it is back.
     fn is_troubled(&self, view: &View<'_>) -> bool {
-        let ours = |host: Host| host == self.worker || host == self.driver;
+        let ours = |host: Host| host == self.lost || host == self.by;
         let injury = &view.injured[self.injury];
         let over = injury
             .until

@@ -88,8 +88,9 @@ impl Case<'_> {
         }
         let explained = match self.error.code {
             Code::DeadlineExceeded => self.is_late() || self.lost_somebody(),
-            Code::PeerLost => self.is_about_the_hurt(),
-            Code::LeaseRetired | Code::Unreachable => self.lost_somebody(),
+            Code::PeerLost => self.named().is_some() && self.is_about_the_hurt(),
+            // A calendar that is off at who issues a certificate makes it void for everybody.
+            Code::Unreachable => self.is_about_the_hurt() || self.was(Row::Clock),
             // A handle went with its worker.
             Code::StateLost => self.is_eager() && self.lost_somebody(),
             Code::KernelPanicked => self.struck(Row::Panic),
@@ -100,9 +101,9 @@ impl Case<'_> {
             Code::NoWorkers | Code::ClusterTooSmall => self.lacks_workers(),
             Code::InvalidArgument => self.model().pin.is_some() || self.lacks_workers(),
             Code::Quarantined => self.deaths() >= 2,
-            Code::Unauthorized => self.struck(Row::Clock),
+            Code::Unauthorized => self.was(Row::Clock),
             // What a participant may send, of the wrong type.
-            Code::ProtocolViolation => self.injuries().any(|i| i.row == Row::Forge),
+            Code::ProtocolViolation => self.was(Row::Forge),
             _ => false,
         };
         if !explained {
@@ -174,10 +175,16 @@ impl Case<'_> {
         self.view.injuries(self.from, self.to)
     }
 
+    /// Whether a fault of this kind struck the worker that the error names.
     fn struck(&self, row: Row) -> bool {
         let named = self.named();
         self.injuries()
-            .any(|i| i.row == row && named.is_none_or(|n| n == i.host))
+            .any(|i| i.row == row && named == Some(i.host))
+    }
+
+    /// Whether a fault of this kind struck anybody.
+    fn was(&self, row: Row) -> bool {
+        self.injuries().any(|i| i.row == row)
     }
 
     /// The worker that the error names.
@@ -215,11 +222,10 @@ impl Case<'_> {
         self.view.separated(self.from, self.to)
     }
 
-    /// Whether the error names a worker, and something was done to it or to the one that lost contact with it.
+    /// Whether something was done to the worker that the error names, else the coordinator, or to the one that lost
+    /// contact with it.
     fn is_about_the_hurt(&self) -> bool {
-        let Some(named) = self.named() else {
-            return false;
-        };
+        let named = self.named().unwrap_or(Host::Coordinator);
         let reporter = self.reporter();
         let touched = |h: Host| h == named || h == reporter;
         let hurt = self
@@ -235,7 +241,7 @@ impl Case<'_> {
         let joined = |ms: u32| self.view.zero + Duration::from_millis(ms.into()) + JOINING;
         let late = |w: &WorkerSpec| w.joins > 0 && self.from <= joined(w.joins);
         let fewer = s.workers.iter().any(late) || !self.view.left.is_empty();
-        fewer || self.lost_somebody() || self.struck(Row::OutOfMemory) || wants > s.workers.len()
+        fewer || self.lost_somebody() || self.was(Row::OutOfMemory) || wants > s.workers.len()
     }
 
     fn deaths(&self) -> usize {

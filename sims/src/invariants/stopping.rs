@@ -1,13 +1,15 @@
-//! After the first error all participants that can be reached stop within the bound. One whose kernel hangs is wedged
-//! within its own bound: its process ends.
+//! After the first error, or after the loss of a participant, every other participant stops within the bound. One that
+//! is stopped itself does when it goes on; one whose kernel hangs is wedged within its own bound: its process ends.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use convoke_common::detection::bounds::LOST;
+
 use super::{Found, Invariant, View};
 use crate::cluster::Host;
 use crate::faults::{Harm, Injured};
-use crate::steps::{Key, Lease};
+use crate::steps::{Key, Lease, Step};
 use crate::trace::Kind;
 
 /// From the first error until the last participant has quiesced, kernels in between not counted: the way there, and a
@@ -24,7 +26,11 @@ const WEDGED: Duration = Duration::from_secs(8);
 
 /// Steps that failed and have not stopped: since when.
 #[derive(Default)]
-pub(super) struct Stopping(BTreeMap<Key, Duration>);
+pub(super) struct Stopping {
+    failed: BTreeMap<Key, Duration>,
+    /// Injuries looked at.
+    injuries: usize,
+}
 
 impl Invariant for Stopping {
     fn name(&self) -> &'static str {
@@ -33,31 +39,44 @@ impl Invariant for Stopping {
 
     fn tick(&mut self, view: &View<'_>, found: &mut Found) {
         for e in view.events {
-            let key = (e.lease, e.n);
             let failed =
                 matches!(e.kind, Kind::Abort) || (e.kind == Kind::Outcome && e.code.is_some());
             if failed {
-                self.0.entry(key).or_insert(e.at);
+                self.failed.entry((e.lease, e.n)).or_insert(e.at);
             }
         }
-        let late: Vec<Key> = self
-            .0
-            .iter()
-            .filter(|(_, since)| view.now.saturating_sub(**since) >= STOP)
-            .map(|(key, _)| *key)
-            .collect();
-        for key in late {
-            let since = self.0[&key];
-            match self.look(view, key, since) {
-                Look::Over => drop(self.0.remove(&key)),
-                Look::Wait => {}
+        for injury in &view.injured[self.injuries..] {
+            if matches!(injury.harm, Harm::Crash | Harm::PowerCut) {
+                self.died(view, injury);
+            }
+        }
+        self.injuries = view.injured.len();
+        self.failed
+            .retain(|key, since| match look(view, *key, *since) {
+                Look::Over => false,
+                Look::Wait => true,
                 Look::Late(host) => {
-                    self.0.remove(&key);
-                    let ms = view.now.saturating_sub(since).as_millis();
+                    let ms = view.now.saturating_sub(*since).as_millis();
+                    let (lease, n) = key;
                     found.say(format!(
-                        "step {:x}#{}: {host} has not stopped {ms} ms after the error",
-                        key.0, key.1
+                        "step {lease:x}#{n}: {host} has not stopped {ms} ms after the error"
                     ));
+                    false
+                }
+            });
+    }
+}
+
+impl Stopping {
+    /// Steps of whoever died have failed, whether or not somebody says so.
+    fn died(&mut self, view: &View<'_>, injury: &Injured) {
+        let part = |l: &Lease| l.participants.contains(&injury.host);
+        let leases = view.steps.leases.iter().filter(|(_, l)| part(l));
+        for (id, lease) in leases {
+            for (key, step) in view.steps.steps.range((*id, 0)..=(*id, u64::MAX)) {
+                let runs = |w: &Host| step.started.contains_key(w) && !step.done.contains_key(w);
+                if lease.workers().iter().any(runs) {
+                    self.failed.entry(*key).or_insert(injury.at);
                 }
             }
         }
@@ -70,60 +89,70 @@ enum Look {
     Late(Host),
 }
 
-impl Stopping {
-    fn look(&self, view: &View<'_>, key: Key, since: Duration) -> Look {
-        let (Some(step), Some(lease)) = (view.steps.steps.get(&key), view.steps.leases.get(&key.0))
-        else {
-            return Look::Over;
-        };
-        let running = |w: &&Host| {
-            // Its process may have ended before anybody knew of an error.
-            let ended = |started: &Duration| {
-                let mut ends = view.cluster.ends().iter();
-                let killed = |i: &Injured| matches!(i.harm, Harm::Crash | Harm::PowerCut);
-                let mut kills = view.injuries(*started, view.now).filter(|i| killed(i));
-                ends.any(|(at, h, _)| h == *w && at >= started)
-                    || kills.any(|i| i.host == **w && i.at >= *started)
-            };
-            let started = step.started.get(w);
-            started.is_some_and(|at| !ended(at)) && !step.done.contains_key(w)
-        };
-        let Some(host) = lease.workers().iter().find(running) else {
-            return Look::Over;
-        };
-        if unreachable(view, lease, since) {
-            // What is lost ends otherwise, and is looked at when everything has come to rest.
-            return Look::Over;
-        }
-        let hangs = view
-            .injuries(since, view.now)
-            .any(|i| i.harm == Harm::Hang && i.host == *host);
-        let concerns = |i: &Injured| lease.participants.contains(&i.host);
-        let harmed = view
-            .injuries(since.saturating_sub(STOP), view.now)
-            .filter(|i| i.harm.is_of_packets() && concerns(i));
-        let (since, way) = match harmed.map(|i| i.until.unwrap_or(view.now)).max() {
-            Some(until) => (since.max(until), STOP_HARMED),
-            None => (since, STOP),
-        };
-        let kernels = view.kernel(since, view.now);
-        // Kernels of other steps may come first: one job runs at a time.
-        let bound = if hangs { WEDGED } else { way + 12 * kernels };
-        match view.now.saturating_sub(since) > bound {
-            true => Look::Late(*host),
-            false => Look::Wait,
-        }
+fn look(view: &View<'_>, key: Key, since: Duration) -> Look {
+    if view.now < since + STOP {
+        return Look::Wait;
+    }
+    let (steps, leases) = (&view.steps.steps, &view.steps.leases);
+    let (Some(step), Some(lease)) = (steps.get(&key), leases.get(&key.0)) else {
+        return Look::Over;
+    };
+    let mut running = lease
+        .workers()
+        .iter()
+        .filter(|w| runs(view, step, **w))
+        .peekable();
+    if running.peek().is_none() {
+        return Look::Over;
+    }
+    match running.find(|w| view.now > latest(view, lease, since, **w)) {
+        Some(late) => Look::Late(*late),
+        None => Look::Wait,
     }
 }
 
-/// Whether one of the participants may not have heard of the error.
-fn unreachable(view: &View<'_>, lease: &Lease, since: Duration) -> bool {
+/// Whether a worker that started a step has neither quiesced it nor ended.
+fn runs(view: &View<'_>, step: &Step, worker: Host) -> bool {
+    let Some(started) = step.started.get(&worker) else {
+        return false;
+    };
+    let killed = |i: &Injured| matches!(i.harm, Harm::Crash | Harm::PowerCut);
+    let mut kills = view.injuries(*started, view.now).filter(|i| killed(i));
+    let mut ends = view.cluster.ends().iter();
+    // Its process may have ended before anybody knew of an error.
+    let ended = ends.any(|(at, h, _)| *h == worker && at >= started)
+        || kills.any(|i| i.host == worker && i.at >= *started);
+    !ended && !step.done.contains_key(&worker)
+}
+
+/// When a worker has stopped a step that failed, at the latest.
+fn latest(view: &View<'_>, lease: &Lease, since: Duration, worker: Host) -> Duration {
     let concerns = |host: Host| lease.participants.contains(&host);
-    let harmful = view
-        .injuries(since.saturating_sub(STOP), view.now)
-        .any(|i| {
-            let reach = i.harm.separates() && i.harm != Harm::Hang;
-            reach && (concerns(i.host) || i.other.is_some_and(concerns))
-        });
-    harmful || view.left.keys().any(|h| concerns(*h))
+    let mut from = since;
+    let mut bound = STOP;
+    let injuries = view.injuries(since.saturating_sub(STOP_HARMED), view.now);
+    for i in injuries.filter(|i| concerns(i.host) || i.other.is_some_and(concerns)) {
+        let until = i.until.unwrap_or(view.now);
+        let known = match i.harm {
+            Harm::Hang if i.host == worker => {
+                bound = bound.max(WEDGED);
+                continue;
+            }
+            // It finds out when it goes on.
+            Harm::Pause if i.host == worker => until + LOST,
+            harm if harm.is_of_packets() => until,
+            // Whoever can still be heard of tells; who cannot is noticed.
+            harm if harm.separates() => i.at + LOST,
+            _ => continue,
+        };
+        from = from.max(known);
+        bound = bound.max(STOP_HARMED);
+    }
+    for (at, host, _) in view.cluster.ends() {
+        if *at >= since && concerns(*host) {
+            from = from.max(*at + LOST);
+        }
+    }
+    // Kernels of other steps may come first: one job runs at a time.
+    from + bound + 12 * view.kernel(since, view.now)
 }

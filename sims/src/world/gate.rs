@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -43,6 +43,7 @@ pub struct Gate {
     host: Host,
     closed: AtomicBool,
     waiting: Mutex<Vec<Waker>>,
+    alive: AtomicUsize,
 }
 
 impl Gate {
@@ -51,6 +52,7 @@ impl Gate {
             host,
             closed: AtomicBool::new(false),
             waiting: Mutex::default(),
+            alive: AtomicUsize::new(0),
         })
     }
 
@@ -79,12 +81,32 @@ impl Gate {
         self.closed.load(Ordering::Relaxed)
     }
 
+    /// Tasks of this host that have not ended, but for the transport's.
+    pub fn tasks(&self) -> usize {
+        self.alive.load(Ordering::Relaxed)
+    }
+
     /// A task of this host.
     pub fn wrap(self: &Arc<Self>, task: BoxFuture<'static, ()>) -> Gated {
+        self.alive.fetch_add(1, Ordering::Relaxed);
         Gated {
             gate: self.clone(),
             task: Some(task),
+            counts: true,
         }
+    }
+
+    /// Spawns a task of the transport, which outlives a connection for as long as its last packets may come.
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "this is the seam that owns spawning"
+    )]
+    pub fn spawn_transport(self: &Arc<Self>, task: BoxFuture<'static, ()>) {
+        tokio::spawn(Gated {
+            gate: self.clone(),
+            task: Some(task),
+            counts: false,
+        });
     }
 
     /// Spawns a task of this host on the current runtime, which is the host's.
@@ -101,6 +123,8 @@ impl Gate {
 pub struct Gated {
     gate: Arc<Gate>,
     task: Option<BoxFuture<'static, ()>>,
+    /// Whether it is one of [`Gate::tasks`].
+    counts: bool,
 }
 
 impl Future for Gated {
@@ -136,5 +160,8 @@ impl Drop for Gated {
         // What a task holds is let go of in its host's name, also when the host's process is killed.
         let _inside = Inside::of(self.gate.host);
         self.task = None;
+        if self.counts {
+            self.gate.alive.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }

@@ -112,7 +112,7 @@ impl Runtime for SimRuntime {
     }
 
     fn spawn(&self, task: Pin<Box<dyn Future<Output = ()> + Send>>) {
-        drop(self.0.spawn(task));
+        self.0.spawn_transport(task);
     }
 
     fn wrap_udp_socket(&self, _: std::net::UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {

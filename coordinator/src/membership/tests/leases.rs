@@ -28,7 +28,7 @@ fn losing_a_worker_retires_its_leases() {
     let mut back = newcomer(8, "w1", 2, 2);
     back.register.leases = holder(1, 9).register.leases;
     rig.core.register(rig.now, back).unwrap();
-    assert_eq!(rig.commands()[0], release(&[8]));
+    assert_eq!(rig.commands()[0], release_for(&[8], "w1", MISSED));
     // Its driver need not know that it ended.
     assert_eq!(rig.core.release(CLIENT, LEASE), Ok(()));
     assert_eq!(rig.commands(), []);

@@ -179,6 +179,9 @@ fn release(at: &[u64]) -> Command {
     }
 }
 
+/// Why a worker that was away is told to drop a lease.
+const MISSED: &str = "the lease ended while it was away";
+
 pub(super) fn release_for(at: &[u64], worker: &str, why: &str) -> Command {
     Command::Release {
         lease: LEASE,

@@ -92,7 +92,7 @@ fn a_lease_that_is_brought_back_is_not_that_of_who_was_lost_over_it() {
     let mut back = holder(1, 9);
     back.connection = ConnectionId(5);
     rig.core.register(rig.now, back).unwrap();
-    assert_eq!(rig.commands()[0], release(&[5]));
+    assert_eq!(rig.commands()[0], release_for(&[5], "w1", MISSED));
 }
 
 #[test]

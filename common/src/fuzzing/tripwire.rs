@@ -1,0 +1,13 @@
+//! What ends say of a tripwire while it is armed: on a stream of the connection, and, strangers too, on the TCP port.
+
+use super::{Budget, Target, choose};
+use crate::detection::fuzzing::{announced, answers};
+
+pub(super) const TARGET: Target = Target {
+    name: "tripwire",
+    budget: Budget {
+        fixed: 64 << 10,
+        factor: 4,
+    },
+    entry: |input| choose(&[answers, announced], input),
+};

@@ -1,0 +1,4 @@
+//! See `convoke_rendezvous::fuzzing`.
+#![no_main]
+
+convoke_fuzz::fuzz!("driver", convoke_rendezvous::fuzzing::TARGETS);

@@ -1,0 +1,4 @@
+//! See `convoke_common::fuzzing`.
+#![no_main]
+
+convoke_fuzz::fuzz!("memory", convoke_common::fuzzing::TARGETS);
