@@ -96,7 +96,8 @@ async fn healthy(args: &StatusArgs) -> Result<(), Failure> {
     match found {
         Some(m) if m.state == MemberState::Alive && m.status.is_some() => Ok(()),
         Some(m) => {
-            let msg = format!("worker {wanted} is {}", state(m));
+            let seen = ago(m.last_seen_ms);
+            let msg = format!("worker {wanted} is {}, last seen {seen}", state(m));
             Err(Error::new(Code::PeerLost, msg).into())
         }
         None => Err(Error::new(Code::NotFound, format!("there is no worker {wanted}")).into()),
@@ -118,6 +119,7 @@ fn text(s: &ClusterStatus) -> String {
         let head = [
             "WORKER",
             "STATE",
+            "LAST SEEN",
             "HOST",
             "ADDRESS",
             "THREADS",
@@ -129,7 +131,7 @@ fn text(s: &ClusterStatus) -> String {
             "HANDLES",
             "INCARNATION",
         ];
-        text.push_str(&output::table(&head, &[4, 5, 6, 7, 8, 9, 10], &rows));
+        text.push_str(&output::table(&head, &[5, 6, 7, 8, 9, 10, 11], &rows));
     }
     if !s.leases.is_empty() {
         text.push_str("programs\n");
@@ -230,7 +232,8 @@ fn member(m: &MemberStatus) -> Vec<String> {
     };
     vec![
         m.name.clone(),
-        state(m),
+        state(m).into(),
+        ago(m.last_seen_ms),
         m.host.clone(),
         m.address.clone(),
         m.threads.to_string(),
@@ -247,18 +250,17 @@ fn member(m: &MemberStatus) -> Vec<String> {
     ]
 }
 
-/// Where it is in its life, and since when where it is gone.
-fn state(m: &MemberStatus) -> String {
-    let gone = |what: &str| format!("{what} {}", ago(m.last_seen_ms));
+/// Where it is in its life.
+fn state(m: &MemberStatus) -> &'static str {
     match (m.state, &m.status) {
-        (MemberState::Alive, Some(_)) if m.tripwire => "alive".into(),
-        (MemberState::Alive, Some(_)) => "alive, tcp blocked".into(),
-        (MemberState::Alive, None) => "silent".into(),
-        (MemberState::Leaving, _) => "leaving".into(),
-        (MemberState::Drained, _) => "drained".into(),
-        (MemberState::Wedged, _) => "wedged".into(),
-        (MemberState::Left, _) => gone("left"),
-        (MemberState::Lost, _) => gone("lost"),
+        (MemberState::Alive, Some(_)) if m.tripwire => "alive",
+        (MemberState::Alive, Some(_)) => "alive, tcp blocked",
+        (MemberState::Alive, None) => "silent",
+        (MemberState::Leaving, _) => "leaving",
+        (MemberState::Drained, _) => "drained",
+        (MemberState::Wedged, _) => "wedged",
+        (MemberState::Left, _) => "left",
+        (MemberState::Lost, _) => "lost",
     }
 }
 

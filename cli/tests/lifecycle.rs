@@ -10,9 +10,9 @@
 mod common;
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use common::cluster::Processes;
+use common::cluster::{ANYWHERE, Processes};
 use common::functions::{SQUARE, square};
 use common::kernels::{freeze, in_kernel};
 use common::waits::{await_member, await_that};
@@ -21,6 +21,7 @@ use convoke::{
     CallOptions, Cluster, Code, DType, HostTensor as Tensor, Model, Outputs, Retry, Token,
 };
 use convoke_common::rpc::{MemberState, MemberStatus};
+use convoke_worker::END_BOUND;
 use rustix::process::Signal;
 
 /// `convoke up`, with one compute thread in each worker.
@@ -236,9 +237,7 @@ async fn a_drained_worker_finishes_ends_and_stays_away() {
     })
     .await;
     await_that("it ends", || std::future::ready(up.pid("w1").is_none())).await;
-    for left in ["black-box", "worker.sock"] {
-        assert!(!up.folder("w1").join(left).exists(), "{left}");
-    }
+    check_files(&up.folder("w1"));
     // Plans use the other.
     let other = load(&cluster).await.unwrap();
     assert_eq!(other.plan().await.unwrap().parts[0].name, "w0");
@@ -282,9 +281,46 @@ async fn a_drained_worker_finishes_ends_and_stays_away() {
     assert_eq!(up.daemon.interrupt(), Some(0));
 }
 
+/// A worker that has ended leaves none of the files that only a running one has.
+#[track_caller]
+fn check_files(folder: &Path) {
+    for left in ["black-box", "worker.sock"] {
+        assert!(!folder.join(left).exists(), "{left}");
+    }
+}
+
+/// The one worker, told to end at that time, does so by itself and in time after its steps, which took it so long, and
+/// leaves nothing.
+#[track_caller]
+fn check_ended(processes: &mut Processes, told: Instant, steps: Duration) {
+    let worker = processes.workers[0].take().unwrap();
+    assert_eq!(worker.wait(), Some(0));
+    let took = told.elapsed();
+    println!("the worker ended after {took:?}, of which its steps had {steps:?}");
+    assert!(took < steps + END_BOUND * 10, "{took:?}");
+    check_files(&processes.scratch.path("w0"));
+}
+
+/// Ends a worker while a step runs that may go on for `bound`; what became of the step.
+async fn check_leave(name: &str, bound: Duration) -> convoke::Result<Outputs> {
+    let mut processes = Processes::prepare(name, "1GiB");
+    processes.drain_bound(&format!("{bound:?}"));
+    processes.start_coordinator();
+    processes.add_worker(ANYWHERE);
+    let cluster = processes.connect().await;
+    let model = load(&cluster).await.unwrap();
+    let running = call(&model);
+    in_kernel(&processes.scratch.path("w0")).await;
+    let told = Instant::now();
+    processes.worker(0).signal(Signal::TERM);
+    let outcome = ended(running).await;
+    check_ended(&mut processes, told, told.elapsed().min(bound));
+    outcome
+}
+
 /// Ends a cluster while a step runs; what became of the step.
-async fn check_end(name: &str, bound: &str) -> convoke::Result<Outputs> {
-    let up = Up::start(name, 1, bound);
+async fn check_end(name: &str, bound: Duration) -> convoke::Result<Outputs> {
+    let up = Up::start(name, 1, &format!("{bound:?}"));
     let cluster = up.connect().await;
     let model = load(&cluster).await.unwrap();
     let running = call(&model);
@@ -303,12 +339,17 @@ async fn check_end(name: &str, bound: &str) -> convoke::Result<Outputs> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_told_to_end_lets_steps_finish_for_a_bound() {
-    check_end("patient", "100s").await.unwrap();
-    let error = check_end("hasty", "100ms").await.unwrap_err();
-    assert_eq!(
-        (error.code, &*error.message),
-        (Code::WorkerLeaving, "worker w0 is leaving")
-    );
+    let (long, brief) = (Duration::from_secs(100), Duration::from_millis(100));
+    check_leave("patient", long).await.unwrap();
+    check_end("patient-up", long).await.unwrap();
+    let hasty = check_leave("hasty", brief).await;
+    for ended in [hasty, check_end("hasty-up", brief).await] {
+        let error = ended.unwrap_err();
+        assert_eq!(
+            (error.code, &*error.message),
+            (Code::WorkerLeaving, "worker w0 is leaving")
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -325,16 +366,7 @@ async fn steps_go_on_while_a_coordinator_stops() {
     ended(running).await.unwrap();
     // The lease goes on, and there is nobody whom the worker could tell that it leaves.
     ended(call(&model)).await.unwrap();
-    let worker = processes.workers[0].take().unwrap();
-    worker.signal(Signal::TERM);
-    assert_eq!(worker.wait(), Some(0));
-    let left: Vec<_> = std::fs::read_dir(processes.path("w0"))
-        .unwrap()
-        .flatten()
-        .map(|f| f.file_name())
-        .collect();
-    assert!(
-        left.iter().all(|f| f != "black-box" && f != "worker.sock"),
-        "{left:?}"
-    );
+    let told = Instant::now();
+    processes.worker(0).signal(Signal::TERM);
+    check_ended(&mut processes, told, Duration::ZERO);
 }

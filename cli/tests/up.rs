@@ -8,10 +8,15 @@
 
 mod common;
 
+use std::collections::BTreeMap;
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command};
+use std::time::Instant;
 
 use common::{Daemon, Scratch, fixture, run};
+use convoke_common::rpc::{ClusterStatus, MemberState};
+use rustix::process::Signal;
 
 /// Processes of this binary whose command line mentions `text`.
 fn processes(text: &str) -> Vec<String> {
@@ -179,13 +184,13 @@ fn children_end_with_a_parent_that_is_killed() {
     let (daemon, ready) = up(&run_dir, "1");
     let socket = run_dir.join("w0/worker.sock");
     assert!(socket.exists());
-    daemon.signal(rustix::process::Signal::KILL);
+    daemon.signal(Signal::KILL);
     // The worker removes its socket, and the coordinator its own, when they end.
     let admin = Path::new(ready["state_dir"].as_str().unwrap()).join("admin.sock");
-    let end = std::time::Instant::now() + common::BOUND;
+    let end = Instant::now() + common::BOUND;
     while socket.exists() || admin.exists() || !processes(run_dir.to_str().unwrap()).is_empty() {
         assert!(
-            std::time::Instant::now() < end,
+            Instant::now() < end,
             "{:?}",
             processes(run_dir.to_str().unwrap())
         );
@@ -274,13 +279,13 @@ fn digits(ready: &serde_json::Value, steps: &str) -> Child {
 /// Asks for the status until it is as wanted.
 #[track_caller]
 fn await_status(ready: &serde_json::Value, wanted: impl Fn(&serde_json::Value) -> bool) {
-    let end = std::time::Instant::now() + common::BOUND;
+    let end = Instant::now() + common::BOUND;
     loop {
         let s = status(ready);
         if wanted(&s) {
             return;
         }
-        assert!(std::time::Instant::now() < end, "{s}");
+        assert!(Instant::now() < end, "{s}");
     }
 }
 
@@ -289,8 +294,8 @@ fn is_running(s: &serde_json::Value) -> bool {
     s["members"][1]["status"]["steps_done"].as_u64() > Some(0)
 }
 
-/// Kills the child with this state folder.
-fn kill(state_dir: &Path) {
+/// Sends a signal to the child with this state folder.
+fn signal(state_dir: &Path, signal: Signal) {
     let folders = std::fs::read_dir("/proc").unwrap().flatten();
     let found = folders.filter_map(|f| {
         let line = std::fs::read(f.path().join("cmdline")).ok()?;
@@ -300,7 +305,12 @@ fn kill(state_dir: &Path) {
         is.then(|| f.file_name().to_str()?.parse::<i32>().ok())?
     });
     let pid = rustix::process::Pid::from_raw(found.last().unwrap()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
+}
+
+/// Kills that child.
+fn kill(state_dir: &Path) {
+    signal(state_dir, Signal::KILL);
 }
 
 #[test]
@@ -333,6 +343,73 @@ fn workers_and_coordinator_are_watched_while_a_worker_cannot_be_started() {
     assert!(!run_dir.exists());
 }
 
+/// A worker's cells in the table of members, by column.
+fn row(text: &str, worker: &str) -> BTreeMap<String, String> {
+    let cells = |line: &str| -> Vec<String> {
+        let cells = line.split("  ").map(str::trim);
+        cells.filter(|c| !c.is_empty()).map(Into::into).collect()
+    };
+    let mut lines = text.lines().skip_while(|l| !l.contains("LAST SEEN"));
+    let head = cells(lines.next().unwrap_or_else(|| panic!("{text}")));
+    let row = lines.map(cells).find(|r| r[0] == worker).unwrap();
+    head.into_iter().zip(row).collect()
+}
+
+#[test]
+fn status_tells_when_each_member_was_seen_and_what_was_refused() {
+    let scratch = Scratch::new("seen");
+    let run_dir = scratch.path("run");
+    let (daemon, ready) = up(&run_dir, "2");
+    // Connections that nobody announced.
+    let before: ClusterStatus = serde_json::from_value(status(&ready)).unwrap();
+    for address in [
+        ready["connect"].as_str().unwrap(),
+        &before.members[1].address,
+    ] {
+        drop(TcpStream::connect(address).unwrap());
+    }
+    signal(&run_dir.join("w0"), Signal::STOP);
+    await_status(&ready, |s| {
+        let [lost, serving] = [0, 1].map(|i| &s["members"][i]);
+        let one = |refused: &serde_json::Value| refused["tripwire_unknown"] == 1;
+        let seen = lost["last_seen_ms"].as_u64();
+        lost["state"] == "lost"
+            && seen > Some(1000)
+            && one(&s["refused"])
+            && one(&serving["status"]["refused"])
+    });
+    let asked = Instant::now();
+    let told: ClusterStatus = serde_json::from_value(status(&ready)).unwrap();
+    let text = |field: &str| ready[field].as_str().unwrap();
+    let (address, token) = (text("connect"), text("client_token_file"));
+    let text = run(["status", "--connect", address, "--token-file", token])
+        .expect(0)
+        .stdout;
+    let passed = asked.elapsed().as_millis() as u64;
+    for by in ["the coordinator", "w1"] {
+        let line = format!("refused by {by}: 1 tripwire_unknown\n");
+        assert!(text.contains(&line), "{text}");
+    }
+    for (m, was) in told.members.iter().zip(&before.members) {
+        let row = row(&text, &m.name);
+        assert_eq!(m.incarnation, was.incarnation);
+        assert_eq!(row["INCARNATION"], m.incarnation.to_string(), "{text}");
+        // Who answers is seen whenever somebody asks.
+        let (state, least) = match m.state {
+            MemberState::Lost => ("lost", m.last_seen_ms),
+            _ => ("alive", 0),
+        };
+        assert!(row["STATE"].starts_with(state), "{text}");
+        assert!(m.last_seen_ms <= least + passed, "{m:?}");
+        let seen = row["LAST SEEN"].strip_suffix(" s ago");
+        let seen: u64 = seen.and_then(|s| s.parse().ok()).unwrap();
+        let possible = least / 1000..=(least + passed) / 1000;
+        assert!(possible.contains(&seen), "{possible:?}: {text}");
+    }
+    signal(&run_dir.join("w0"), Signal::CONT);
+    assert_eq!(daemon.interrupt(), Some(0));
+}
+
 #[test]
 fn a_killed_worker_comes_back() {
     let scratch = Scratch::new("kill");
@@ -356,7 +433,7 @@ fn ctrl_c_ends_a_run_and_leaves_nothing_running() {
         is_running(s) && s["leases"].as_array().is_some_and(|l| l.len() == 1)
     });
     let pid = rustix::process::Pid::from_raw(long.id() as i32).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    rustix::process::kill_process(pid, Signal::INT).unwrap();
     let ended = common::finish(long).expect(130);
     assert_eq!(ended.json()["error"]["code"], "cancelled", "{ended:?}");
     let nothing = |list: &serde_json::Value| list.as_array().is_some_and(Vec::is_empty);

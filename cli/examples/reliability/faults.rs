@@ -8,12 +8,12 @@ use std::time::Instant;
 use convoke::graph::Function;
 use convoke::{CallOptions, Cluster, Code, Model, Retry};
 use convoke_common::rpc::{MemberState, MemberStatus, WorkerStatus};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::cluster::{ANYWHERE, Processes};
 use crate::common::functions::{product_chain, square};
 use crate::common::kernels::{freeze, in_kernel};
-use crate::common::waits::{await_member, await_status};
+use crate::common::waits::{await_member, await_status, is_free, live_steps};
 use crate::common::{self, fixture};
 use crate::load::{brief, call, input, until_again, until_error, until_planned};
 use crate::rows::{Row, Sample};
@@ -70,7 +70,12 @@ pub async fn time(rounds: usize, only: &str) -> bool {
         "coordinator killed and started again at once",
         coordinator_restarted
     );
+    fault!(
+        "worker and coordinator killed, the latter started again at once",
+        killed_with_coordinator
+    );
     fault!("client killed", client_killed);
+    fault!("client interrupted (Ctrl-C)", client_interrupted);
     rig.cluster.shutdown().await;
     kept
 }
@@ -240,8 +245,29 @@ impl Rig {
         })
     }
 
-    /// Noticed once the workers have freed what it held, recovered once its lease is gone.
+    /// Recovered once the coordinator is back and has planned for the survivors.
+    async fn killed_with_coordinator(&mut self) -> Result<Sample> {
+        let kill = |p: &mut Processes| {
+            p.kill_worker(VICTIM);
+            p.kill_coordinator();
+            p.start_coordinator();
+        };
+        let sample = self.lose(kill).await;
+        // The coordinator that is back has not met it yet.
+        self.processes.start_worker(VICTIM);
+        sample
+    }
+
     async fn client_killed(&mut self) -> Result<Sample> {
+        self.client_ends(Signal::KILL).await
+    }
+
+    async fn client_interrupted(&mut self) -> Result<Sample> {
+        self.client_ends(Signal::INT).await
+    }
+
+    /// Noticed once the workers have freed what it held, recovered once its lease is gone.
+    async fn client_ends(&mut self, signal: Signal) -> Result<Sample> {
         self.whole().await;
         let (model, arrays) = (fixture("digits/model.onnx"), fixture("digits/test.npz"));
         let mut client = common::convoke([
@@ -270,7 +296,8 @@ impl Rig {
         })
         .await;
         let from = Instant::now();
-        client.kill().and_then(|()| client.wait()).map_err(text)?;
+        kill_process(Pid::from_child(&client), signal).map_err(text)?;
+        client.wait().map_err(text)?;
         self.free_at_workers().await;
         let freed = Instant::now();
         self.free().await;
@@ -295,11 +322,6 @@ impl Rig {
     }
 }
 
-/// Steps that a worker has not ended.
-fn live_steps(m: &MemberStatus) -> u64 {
-    m.status.as_ref().map_or(0, |s| s.live_steps)
-}
-
 /// Begins a call: what becomes of it, and when.
 fn begin(
     model: &Model,
@@ -314,13 +336,5 @@ fn begin(
     tokio::spawn(async move {
         let called = model.call_with([("x", x)], options).await;
         (called.map(drop), Instant::now())
-    })
-}
-
-/// Whether no program is installed, nothing runs, and no memory is kept for steps.
-pub fn is_free(m: &MemberStatus) -> bool {
-    m.status.as_ref().is_some_and(|s| {
-        let leases = s.memory_used.get(&convoke_common::memory::Account::Leases);
-        s.live_steps == 0 && s.programs.is_empty() && leases.is_none_or(|bytes| *bytes == 0)
     })
 }

@@ -15,8 +15,7 @@ use rustix::process::Signal;
 use crate::common::cluster::Processes;
 use crate::common::functions::{product_chain, tanh_chain};
 use crate::common::usage::Usage;
-use crate::common::waits::await_status;
-use crate::faults::is_free;
+use crate::common::waits::{await_status, is_free};
 use crate::load::input;
 
 const WORKERS: usize = 4;

@@ -7,6 +7,7 @@
     reason = "a test of real processes in real time"
 )]
 
+pub mod clients;
 pub mod cluster;
 pub mod functions;
 pub mod kernels;

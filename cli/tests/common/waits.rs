@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use convoke::{Cluster, ClusterStatus};
+use convoke_common::memory::Account;
 use convoke_common::rpc::MemberStatus;
 
 use super::BOUND;
@@ -45,4 +46,17 @@ pub async fn await_member(
 ) -> ClusterStatus {
     let is = |s: &ClusterStatus| s.members.iter().any(|m| m.name == name && wanted(m));
     await_status(cluster, name, is).await
+}
+
+/// Steps that a worker has not ended.
+pub fn live_steps(m: &MemberStatus) -> u64 {
+    m.status.as_ref().map_or(0, |s| s.live_steps)
+}
+
+/// Whether no program is installed, nothing runs, and no memory is kept for steps.
+pub fn is_free(m: &MemberStatus) -> bool {
+    m.status.as_ref().is_some_and(|s| {
+        let leases = s.memory_used.get(&Account::Leases);
+        s.live_steps == 0 && s.programs.is_empty() && leases.is_none_or(|bytes| *bytes == 0)
+    })
 }
