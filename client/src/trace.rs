@@ -9,7 +9,7 @@
 mod splice;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -412,8 +412,20 @@ impl Trace {
         let mut guard = self.state();
         let state = &mut *guard;
         let mut types = Vec::new();
+        let pins: HashMap<&str, &str> = state.pins.iter().map(|(n, w)| (&**n, &**w)).collect();
+        // A result is where its node was said to run, also where that is a constant and runs nowhere.
+        let mut homes = HashMap::new();
+        for node in &state.function.nodes {
+            if let Some(worker) = pins.get(&*node.name) {
+                homes.extend(node.outputs.iter().map(|v| (*v, worker.to_string())));
+            }
+        }
         for (i, value) in values.into_iter().enumerate() {
             types.push(state.function.ty(value).clone());
+            let name = format!("result {i} of {}", state.function.name);
+            if let Some(worker) = homes.get(&value) {
+                state.pins.push((name.clone(), worker.clone()));
+            }
             let number = state
                 .function
                 .add_value(format!("result{i}.handle"), scalar(DType::U64));
@@ -421,7 +433,7 @@ impl Trace {
             let kept = TensorType::new(DType::U8, vec![Dim::Const(0)]);
             let kept = state.function.add_value(format!("result{i}"), kept);
             state.function.nodes.push(Node {
-                name: format!("result {i} of {}", state.function.name).into(),
+                name: name.into(),
                 op: "HandleOut".into(),
                 attrs: Attrs::default(),
                 inputs: vec![Some(value), Some(number)],

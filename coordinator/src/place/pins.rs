@@ -46,6 +46,7 @@ pub fn resolve(
             }
         }
     }
+    work.join(&mut pinned);
     let idle = pins.iter().zip(&hits).filter(|(_, hit)| !**hit);
     let idle = idle.map(|((pattern, _), _)| pattern.clone());
     Ok((pinned, idle.collect()))

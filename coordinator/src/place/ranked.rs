@@ -38,9 +38,13 @@ pub fn ranked(work: &Work, team: &Team, pinned: &[u16], able: &Allowed<'_>) -> O
                 sum.saturating_add(work.const_bytes[*c as usize])
             })
         };
+        let place = match (pinned[p], work.beside[p]) {
+            (UNPINNED, beside) if beside != NONE => member[beside as usize],
+            (pin, _) => pin,
+        };
         let mut best: Option<(u64, usize)> = None;
         for m in 0..n {
-            let here = pinned[p] == UNPINNED || pinned[p] as usize == m;
+            let here = place == UNPINNED || usize::from(place) == m;
             let allowed = here && able.allows(p, m);
             if !allowed || weights(m, &holds) > memory[m] {
                 continue;

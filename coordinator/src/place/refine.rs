@@ -33,7 +33,7 @@ pub fn refine(work: &Work, team: &Team, pinned: &[u16], allowed: &Allowed<'_>, m
         // Backwards, so that a chain follows its last consumer in one sweep.
         for p in (0..work.positions())
             .rev()
-            .filter(|p| pinned[*p] == UNPINNED)
+            .filter(|p| pinned[*p] == UNPINNED && work.beside[*p] == NONE)
         {
             moved |= r.improve(p);
         }
@@ -104,8 +104,7 @@ impl<'a> Refiner<'a> {
         if neighbours.is_empty() {
             return false;
         }
-        let group = self.group(p);
-        let alone = 1;
+        let (group, alone) = self.group(p);
         for size in [group.len(), alone] {
             for to in &neighbours {
                 if self.move_if_better(&group[..size], *to) {
@@ -149,9 +148,13 @@ impl<'a> Refiner<'a> {
         members
     }
 
-    /// `p` and the light positions, on the same member, whose outputs only the group reads.
-    fn group(&self, p: usize) -> Vec<usize> {
+    /// `p` with those beside it, which are so many, and the light positions, on the same member, whose outputs only the
+    /// group reads.
+    fn group(&self, p: usize) -> (Vec<usize>, usize) {
         let mut group = vec![p];
+        let company = self.work.company(p).map(|p| p as usize);
+        group.extend(company.filter(|p| self.pinned[*p] == UNPINNED));
+        let alone = group.len();
         let mut next = 0;
         while next < group.len() && group.len() < MOST_TOGETHER {
             for v in self.work.reads.row(group[next]) {
@@ -181,7 +184,7 @@ impl<'a> Refiner<'a> {
             }
             next += 1;
         }
-        group
+        (group, alone)
     }
 
     /// Moves `group` from its member to `to`, and back again unless that saves transfers.

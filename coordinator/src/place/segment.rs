@@ -37,7 +37,7 @@ pub fn segment(
     charge: Charge,
 ) -> Option<Vec<u16>> {
     let free = (0..work.positions() as u32)
-        .filter(|p| pinned[*p as usize] == UNPINNED)
+        .filter(|p| pinned[*p as usize] == UNPINNED && work.beside[*p as usize] == NONE)
         .collect();
     let scale = Scale::new(work, free, in_flight, charge);
     let cutter = Cutter::new(&scale, team, pinned, allowed);
@@ -51,10 +51,11 @@ pub fn segment(
         )
     };
     let balanced = IMBALANCE.iter().filter_map(within);
-    let best = balanced
+    let (_, mut best) = balanced
         .min_by_key(|(score, _)| *score)
         .unwrap_or(last_resort);
-    Some(best.1)
+    work.join(&mut best);
+    Some(best)
 }
 
 struct Cutter<'a> {
@@ -221,7 +222,9 @@ impl<'a> Cutter<'a> {
 fn crossings(work: &Work) -> Vec<(u64, u64)> {
     let mut change = vec![(0i128, 0i64); work.positions() + 1];
     for v in 0..work.flow_value.len() {
-        let (writer, last) = (work.writer[v], work.readers.row(v).last());
+        let mut apart = work.readers.row(v).iter().rev();
+        let last = apart.find(|p| work.beside[**p as usize] == NONE);
+        let writer = work.writer[v];
         let (Some(last), false) = (last, writer == NONE) else {
             continue;
         };

@@ -477,3 +477,40 @@ fn a_custom_op_that_no_worker_has_is_named() {
     let e = failure(&two, &c, &options(&two, WorkerCount::Exactly(1)));
     assert!(e.message.contains("need 2 workers"), "{e}");
 }
+
+#[test]
+fn what_is_handed_out_stays_beside_what_computes_it() {
+    let mut text = String::from("param x0: f32[4, 64]\nparam n: u64[]\n");
+    for i in 0..12 {
+        text += &format!(
+            "weight w{i}: f32[64, 64]\nx{next} = MatMul(x{i}, w{i})\ny{i} = Tanh(x{next})\n",
+            next = i + 1
+        );
+    }
+    for i in 0..12 {
+        text += &format!("z{i} = HandleOut(y{i}, n)\nresult z{i}\n");
+    }
+    let f = parse(&text);
+    // Whatever links cost: nearly nothing, or more than all that is computed.
+    for (latency_ns, bandwidth) in [(0, 1e15), (1_000, 1e10), (1_000_000, 1e6)] {
+        for n in 1..=4 {
+            for pinned in [None, Some("w0"), Some("w3")] {
+                let mut c = cluster(4, 100 * MIB);
+                let link = Link {
+                    latency_ns,
+                    bandwidth,
+                };
+                let pairs = (0..4).flat_map(|a| (0..4).map(move |b| (a, b)));
+                pairs.for_each(|(a, b)| c.set_link(a, b, link));
+                c.driver = link;
+                let mut o = options(&f, WorkerCount::Exactly(n));
+                o.pins = pinned.map(|w| ("y3".into(), w.into())).into_iter().collect();
+                let placed = check(&f, &c, &o);
+                let (computed, handed) = placed.member.split_at(24);
+                for (i, member) in handed.iter().enumerate() {
+                    assert_eq!(*member, computed[2 * i + 1], "{:?}", placed.member);
+                }
+            }
+        }
+    }
+}

@@ -12,6 +12,8 @@ use convoke_common::dim::Bindings;
 use convoke_common::graph::{Function, Literal, Node, Part, TensorType, ValueId};
 use convoke_common::ops::{self, Cost};
 
+use super::segment::UNPINNED;
+
 /// No index.
 pub const NONE: u32 = u32::MAX;
 
@@ -118,6 +120,8 @@ pub struct Work {
     pub in_place: Vec<bool>,
     /// Whether the outputs are tensors that the caller's session holds: no memory of the step's.
     pub is_lent: Vec<bool>,
+    /// The position that one runs beside, as what hands a tensor out does beside what computes it; or [`NONE`].
+    pub beside: Vec<u32>,
 
     pub flow_value: Vec<ValueId>,
     /// With the axes as expected.
@@ -260,6 +264,30 @@ impl Work {
         self.in_place
             .push(first_is_flow && op.is_some_and(|op| op.in_place));
         self.is_lent.push(&*node.op == "HandleIn");
+        let handed = self.reads.row(at).first().filter(|_| first_is_flow);
+        self.beside.push(match handed {
+            Some(v) if &*node.op == "HandleOut" => self.writer[*v as usize],
+            _ => NONE,
+        });
+    }
+
+    /// Those that `position` has beside it.
+    pub fn company(&self, position: usize) -> impl Iterator<Item = u32> {
+        let readers = self.writes.row(position).iter();
+        let readers = readers.flat_map(|v| self.readers.row(*v as usize));
+        let beside = move |r: &&u32| self.beside[**r as usize] == position as u32;
+        readers.filter(beside).copied()
+    }
+
+    /// Whoever runs beside another, and is nowhere in `member` yet, is where that is.
+    pub fn join(&self, member: &mut [u16]) {
+        for p in 0..self.positions() {
+            if let (UNPINNED, beside) = (member[p], self.beside[p])
+                && beside != NONE
+            {
+                member[p] = member[beside as usize];
+            }
+        }
     }
 
     /// Number of step nodes.
