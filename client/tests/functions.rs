@@ -82,6 +82,43 @@ async fn placement_inside_is_kept() {
     cluster.shutdown().await;
 }
 
+/// So a function that is called with what it gave the last time is traced once.
+#[tokio::test]
+async fn results_are_where_they_are_computed() {
+    let cluster = cluster(2).await;
+    let [a, b] = ["w0", "w1"].map(|d| cluster.device(d).unwrap());
+    let f = {
+        let (a, b) = (a.clone(), b.clone());
+        cluster.function(move |t| {
+            let half = convoke::with_device(&b, || t[1].tanh())?;
+            let x = convoke::with_device(&a, || &t[0] + &half)?;
+            // One that is known before the step, and runs nowhere.
+            let known = convoke::with_device(&b, || {
+                b.ones([3], convoke::DType::F32)?.cast(convoke::DType::F64)
+            })?;
+            let last = convoke::with_device(&b, || &x * 0.5f32)?;
+            Ok(vec![x, last, known])
+        })
+    };
+    let x =
+        |d: &convoke::Device| d.put(HostTensor::from_slice(&[4, 8], &numbers(32, 0.37)).unwrap());
+    let mut state = vec![
+        x(&a).unwrap(),
+        x(&b).unwrap(),
+        b.ones([3], convoke::DType::F64).unwrap(),
+    ];
+    for _ in 0..4 {
+        state = f.call(&state).await.unwrap();
+        let at: Vec<String> = state
+            .iter()
+            .map(|t| t.device().unwrap().name().to_string())
+            .collect();
+        assert_eq!(at, ["w0/cpu:0", "w1/cpu:0", "w1/cpu:0"]);
+    }
+    assert_eq!(f.traces(), 1);
+    cluster.shutdown().await;
+}
+
 #[tokio::test]
 async fn what_the_closure_uses_is_an_operand_and_errors_have_lines() {
     let cluster = cluster(2).await;

@@ -564,10 +564,7 @@ impl Node {
         let mut reports = Vec::new();
         for p in peers {
             let measured = match self.link_to(&p, Role::Worker, true).await {
-                Ok(link) => match link.connection() {
-                    Some(c) => probe::probe(c).await,
-                    None => Err(Error::internal("workers link over QUIC")),
-                },
+                Ok(link) => self.measured(&link).await,
                 Err(e) => Err(e),
             };
             reports.push(match measured {
@@ -586,6 +583,19 @@ impl Node {
             });
         }
         reports
+    }
+
+    /// Round trip, and bytes per second towards the peer.
+    async fn measured(&self, link: &Link) -> Result<(Duration, f64)> {
+        let connection = link.connection();
+        let connection = connection.ok_or_else(|| Error::internal("workers link over QUIC"))?;
+        let (round_trip, wire) = probe::probe(connection).await?;
+        let bandwidth = match link.shares().await {
+            // What is lent is read where it lies.
+            true => wire.max(self.engine.compute.speed().1),
+            false => wire,
+        };
+        Ok((round_trip, bandwidth))
     }
 
     /// This worker's account.

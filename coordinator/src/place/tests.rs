@@ -504,7 +504,10 @@ fn what_is_handed_out_stays_beside_what_computes_it() {
                 pairs.for_each(|(a, b)| c.set_link(a, b, link));
                 c.driver = link;
                 let mut o = options(&f, WorkerCount::Exactly(n));
-                o.pins = pinned.map(|w| ("y3".into(), w.into())).into_iter().collect();
+                o.pins = pinned
+                    .map(|w| ("y3".into(), w.into()))
+                    .into_iter()
+                    .collect();
                 let placed = check(&f, &c, &o);
                 let (computed, handed) = placed.member.split_at(24);
                 for (i, member) in handed.iter().enumerate() {
