@@ -137,6 +137,15 @@ impl Cluster {
         &self.session.hub
     }
 
+    /// How much this client keeps, by table: nothing but files once its models and tensors are dropped, and nothing at
+    /// all once its functions are.
+    pub fn tables(&self) -> Vec<(&'static str, usize)> {
+        let mut tables = self.eager.tables();
+        tables.push(("leases", self.session.coordinator.held()));
+        tables.push(("files", self.session.sources.len()));
+        tables
+    }
+
     /// What this client holds in memory for calls.
     pub fn ledger(&self) -> &Ledger {
         &self.session.ledger

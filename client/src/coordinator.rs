@@ -391,6 +391,11 @@ impl CoordinatorLink {
         ask(self.after(Some(generation)).await?).await
     }
 
+    /// How many leases it holds.
+    pub(crate) fn held(&self) -> usize {
+        self.held.leases().len()
+    }
+
     /// A lease was granted.
     pub(crate) fn holds(&self, lease: LeaseId) {
         self.held.leases().insert(lease);

@@ -19,6 +19,11 @@ pub(crate) struct Served {
 }
 
 impl Sources {
+    /// How many artifacts.
+    pub(crate) fn len(&self) -> usize {
+        self.all().len()
+    }
+
     fn all(&self) -> MutexGuard<'_, BTreeMap<ArtifactId, Vec<Arc<Source>>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

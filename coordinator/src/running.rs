@@ -178,6 +178,12 @@ impl Running {
         self.service.known().await
     }
 
+    /// How much it holds for clients, by table: nothing but plans and drivers between their calls, and nothing at all
+    /// once they are gone.
+    pub async fn tables(&self) -> Result<Vec<(&'static str, usize)>> {
+        self.service.tables().await
+    }
+
     /// A new join token, void after `ttl`.
     pub async fn create_token(&self, role: Role, ttl: Option<Duration>) -> Result<JoinToken> {
         self.service.authority.create(role, ttl).await

@@ -293,6 +293,11 @@ impl Cluster {
         &self.panics
     }
 
+    /// Tasks of a host that have not ended, but for the transport's.
+    pub fn tasks(&self, host: Host) -> usize {
+        self.machine(host).map_or(0, |m| m.gate.tasks())
+    }
+
     /// What a host's compute, disk and calendar do.
     pub fn knobs(&self, host: Host) -> Arc<Knobs> {
         match self.machine(host) {

@@ -16,8 +16,8 @@ use crate::cluster::{Cluster, Host, Setup, State, Task};
 use crate::draw::Draw;
 use crate::faults::{Air, Cells, Injector, Injured, Row};
 use crate::invariants::{
-    CALL_BOUND, Found, Invariants, REST_BOUND, SETTLE_BOUND, View, Violation, coordinators_leases,
-    left_over,
+    CALL_BOUND, Found, Invariants, REST_BOUND, SETTLE_BOUND, View, Violation, deserted, left_over,
+    of_coordinator,
 };
 use crate::oracle::{Expected, difference, expect};
 use crate::scenario::Scenario;
@@ -243,7 +243,7 @@ impl<'a> Run<'a> {
             left: &self.left,
             records: &self.records,
             expected: &self.expected,
-            coordinators_leases: &[],
+            coordinators: &[],
         };
         self.invariants.tick(&view, &mut self.found);
     }
@@ -352,7 +352,16 @@ impl<'a> Run<'a> {
         self.wait(REST_BOUND, |r| {
             left_over(&r.cluster).is_empty() && r.steps.live().next().is_none()
         });
-        let leases = self.coordinators_leases();
+        let held = self.of_coordinator(false);
+        self.look(&held, Invariants::rest);
+    }
+
+    /// Has the invariants look at what there is; `coordinators` is what the coordinator holds.
+    fn look(
+        &mut self,
+        coordinators: &[String],
+        at: impl Fn(&mut Invariants, &View<'_>, &mut Found),
+    ) {
         let records = self.notes.records();
         let view = View {
             now: self.cluster.elapsed(),
@@ -365,13 +374,13 @@ impl<'a> Run<'a> {
             left: &self.left,
             records: &records,
             expected: &self.expected,
-            coordinators_leases: &leases,
+            coordinators,
         };
-        self.invariants.rest(&view, &mut self.found);
+        at(&mut self.invariants, &view, &mut self.found);
     }
 
-    /// Leases that the coordinator has and keeps, as text. It hears last that one is over.
-    fn coordinators_leases(&mut self) -> Vec<String> {
+    /// What the coordinator has and keeps, as text. It hears last that something is over.
+    fn of_coordinator(&mut self, deserted: bool) -> Vec<String> {
         let is_restart = |i: &Injured| i.row == Row::CrashCoordinator;
         let bound = match self.injector.injured.iter().any(is_restart) {
             true => RETURN_AFTER_RESTART,
@@ -379,7 +388,7 @@ impl<'a> Run<'a> {
         };
         let end = self.cluster.elapsed() + bound;
         loop {
-            let asked = coordinators_leases(&self.cluster);
+            let asked = of_coordinator(&self.cluster, deserted);
             self.wait(ANSWER_BOUND, |_| asked.is_over());
             let left = asked
                 .take()
@@ -437,8 +446,8 @@ impl<'a> Run<'a> {
             hosts.iter().copied().filter(is_worker).collect(),
             vec![Host::Coordinator],
         ];
-        for part in parts {
-            let up: Vec<Host> = part
+        for (part, hosts) in parts.into_iter().enumerate() {
+            let up: Vec<Host> = hosts
                 .into_iter()
                 .filter(|h| self.cluster.state(*h) == State::Up)
                 .collect();
@@ -450,6 +459,11 @@ impl<'a> Run<'a> {
             if !self.wait(STOP_BOUND, down) {
                 let names: Vec<String> = up.iter().map(|h| h.to_string()).collect();
                 self.complain(STOPS, format!("of {} not all have", names.join(", ")));
+            }
+            if part == 0 {
+                self.wait(REST_BOUND, |r| deserted(&r.cluster).is_empty());
+                let held = self.of_coordinator(true);
+                self.look(&held, Invariants::deserted);
             }
         }
         for (host, tasks) in self.cluster.stragglers().to_vec() {

@@ -240,9 +240,24 @@ impl Node {
     }
 
     fn has_settled(&self) -> bool {
+        self.settling() == 0
+    }
+
+    /// Released leases whose memory is in use.
+    fn settling(&self) -> usize {
         let mut ending = self.ending();
         ending.retain(|(l, e)| l.strong_count() + e.strong_count() > 0);
-        ending.is_empty()
+        ending.len()
+    }
+
+    /// How much there is for clients, by table.
+    pub fn tables(&self) -> Vec<(&'static str, usize)> {
+        vec![
+            ("programs", self.held().len()),
+            ("installs", self.installing().len()),
+            ("releases", self.settling()),
+            ("sessions", self.eager.len()),
+        ]
     }
 
     fn ending(&self) -> MutexGuard<'_, Vec<(Weak<Lease>, Weak<Executor>)>> {

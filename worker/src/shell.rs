@@ -330,6 +330,12 @@ impl Running {
         self.node.status()
     }
 
+    /// How much it holds for clients besides what [`Running::status`] says, by table: nothing but sessions between their
+    /// calls, and nothing at all once they are gone.
+    pub fn tables(&self) -> Vec<(&'static str, usize)> {
+        self.node.tables()
+    }
+
     /// Why the coordinator cannot be reached at present.
     pub fn coordinator_lost(&self) -> Option<Error> {
         self.lost.borrow().clone()

@@ -107,6 +107,15 @@ impl Sessions {
         self.all().iter().for_each(|s| s.lost(&error));
     }
 
+    /// How much they hold, by table.
+    pub fn tables(&self) -> Vec<(&'static str, usize)> {
+        let mut tables = vec![("fetches", self.fetches().open.len())];
+        for session in self.all() {
+            tables.extend(session.tables());
+        }
+        tables
+    }
+
     /// Every session.
     pub fn all(&self) -> Vec<Arc<WorkerSession>> {
         self.workers().values().cloned().collect()

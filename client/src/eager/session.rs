@@ -136,6 +136,20 @@ impl WorkerSession {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How much it holds, by table.
+    pub fn tables(&self) -> [(&'static str, usize); 6] {
+        let state = self.state();
+        let known = state.late.values().filter(|late| late.strong_count() > 0);
+        [
+            ("unresolved ops", state.unresolved as usize),
+            ("handles", state.live),
+            ("moves", state.moves.len()),
+            ("shapes that wait", known.count()),
+            ("requests", state.accounts.len()),
+            ("bytes of commands", state.batch.len()),
+        ]
+    }
+
     /// Whether both are sessions of one connection to the cluster.
     pub fn is_of(&self, sessions: &Weak<Sessions>) -> bool {
         Weak::ptr_eq(&self.sessions, sessions)
@@ -380,6 +394,7 @@ impl WorkerSession {
         state.late.clear();
         state.accounts.clear();
         state.unresolved = 0;
+        state.live = 0;
         drop(state);
         self.sending.cancel();
         self.line().into_iter().for_each(Line::end);

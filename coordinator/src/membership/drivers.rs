@@ -44,6 +44,11 @@ enum Presence {
 pub struct Drivers(BTreeMap<Driver, Presence>);
 
 impl Drivers {
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// The driver that speaks on a connection.
     pub fn on(&self, connection: ConnectionId) -> Option<&Driver> {
         let is =

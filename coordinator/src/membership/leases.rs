@@ -63,6 +63,11 @@ impl Lease {
 }
 
 impl Leases {
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
     fn of(&self, wanted: impl Fn(&Lease) -> bool) -> Vec<LeaseId> {
         let found = self
             .0

@@ -89,6 +89,15 @@ impl Membership {
         }
     }
 
+    /// How much it holds for clients.
+    pub fn tables(&self) -> Vec<(&'static str, usize)> {
+        vec![
+            ("leases", self.leases.len()),
+            ("plans", self.plans.len()),
+            ("drivers", self.drivers.len()),
+        ]
+    }
+
     /// What is to be done next; asked until `None` after every input.
     pub fn next_command(&mut self) -> Option<Command> {
         self.commands.pop_front()

@@ -42,6 +42,11 @@ struct Kept {
 pub struct Plans(BTreeMap<PlanId, Kept>);
 
 impl Plans {
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Keeps a plan for a client.
     pub fn keep(&mut self, now: Instant, owner: Driver, id: PlanId, plan: Arc<Plan>) {
         self.expire(now);

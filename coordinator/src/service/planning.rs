@@ -47,6 +47,11 @@ impl Default for Planning {
 }
 
 impl Planning {
+    /// How many plans are being made, or wait to be.
+    pub fn len(&self) -> usize {
+        WAITING - self.places.available_permits()
+    }
+
     /// A place among those that plan or wait, and of the client's share of them; both held as long as it plans.
     fn enter(&self, client: ConnectionId) -> Result<[OwnedSemaphorePermit; 2]> {
         let busy = |_| {

@@ -28,6 +28,11 @@ pub struct Releasing {
 }
 
 impl Releases {
+    /// How many leases ended that not all workers have acknowledged.
+    pub fn len(&self) -> usize {
+        self.open().len()
+    }
+
     fn open(&self) -> MutexGuard<'_, BTreeMap<LeaseId, usize>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }

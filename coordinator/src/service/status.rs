@@ -21,6 +21,14 @@ impl Service {
         known.await
     }
 
+    /// How much it holds for clients, by table.
+    pub async fn tables(&self) -> Result<Vec<(&'static str, usize)>> {
+        let mut tables = self.core.call(|core, _| core.tables()).await?;
+        tables.push(("plans being made", self.planning.len()));
+        tables.push(("releases", self.releases.len()));
+        Ok(tables)
+    }
+
     /// The whole cluster, now.
     pub(super) async fn status(&self) -> Result<ClusterStatus> {
         let workers = self.core.call(|core, _| core.connections()).await?;

@@ -1,8 +1,10 @@
-//! When everything has come to rest nothing is left: no lease at anybody, no live step, no program, no byte of memory
-//! but the process's own, no queue.
+//! When everything has come to rest nothing is left: no lease at anybody, no live step, no program, no entry of a table, no
+//! task of a call, no byte of memory but the process's own, no queue. Once the clients have gone, nothing of theirs is
+//! left: no plan, no session, no link.
 
 use std::time::Duration;
 
+use convoke_common::identity::Role;
 use convoke_common::memory::Account;
 use convoke_common::rpc::WorkerStatus;
 
@@ -11,7 +13,7 @@ use crate::cluster::{Cluster, Host, Task};
 
 pub(super) struct AtRest;
 
-/// Everything that is still there; of the coordinator, see [`coordinators_leases`].
+/// Everything that is still there; of the coordinator, see [`of_coordinator`].
 pub fn left_over(cluster: &Cluster) -> Vec<String> {
     let mut left = Vec::new();
     for host in cluster.hosts() {
@@ -19,6 +21,12 @@ pub fn left_over(cluster: &Cluster) -> Vec<String> {
             && let Some(worker) = cluster.worker(i)
         {
             of_worker(host, &worker.status(), &mut left);
+            of_tables(host, worker.tables(), &["sessions"], &mut left);
+        }
+        if let Host::Client(i) = host
+            && let Some(client) = cluster.client(i)
+        {
+            of_tables(host, client.tables(), &[], &mut left);
         }
         let Some(hub) = cluster.hub(host) else {
             continue;
@@ -35,6 +43,58 @@ pub fn left_over(cluster: &Cluster) -> Vec<String> {
         }
     }
     left
+}
+
+/// Tasks of a worker's process: its main function, four of its own, three of its connection to the coordinator.
+const OF_WORKER: usize = 8;
+
+/// Tasks of the coordinator's process: its main function and four of its own.
+const OF_COORDINATOR: usize = 5;
+
+/// Tasks of a connection that nothing happens on: who owns it, who watches it, who listens to it.
+const OF_CONNECTION: usize = 3;
+
+/// What there is of clients when all of them have gone.
+pub fn deserted(cluster: &Cluster) -> Vec<String> {
+    let mut left = Vec::new();
+    let mut workers = 0;
+    for host in cluster.hosts() {
+        let Host::Worker(i) = host else { continue };
+        let Some(worker) = cluster.worker(i) else {
+            continue;
+        };
+        workers += 1;
+        of_tables(host, worker.tables(), &[], &mut left);
+        let links = worker.hub().links();
+        for link in &links {
+            let peer = link.peer();
+            if peer.role == Role::Client {
+                left.push(format!("{host}: a link to {}", peer.name));
+            }
+        }
+        let tasks = OF_WORKER + OF_CONNECTION * links.len();
+        of_tasks(cluster, host, tasks, &mut left);
+    }
+    let tasks = OF_COORDINATOR + OF_CONNECTION * workers;
+    of_tasks(cluster, Host::Coordinator, tasks, &mut left);
+    left
+}
+
+/// Tasks, and with them streams, which each have one that reads or writes it.
+fn of_tasks(cluster: &Cluster, host: Host, expected: usize, left: &mut Vec<String>) {
+    let there = cluster.tasks(host);
+    if there != expected {
+        left.push(format!("{host}: {there} tasks, not {expected}"));
+    }
+}
+
+/// The tables that are not empty but for those that may be.
+fn of_tables(host: Host, tables: Vec<(&str, usize)>, may: &[&str], left: &mut Vec<String>) {
+    for (name, len) in tables {
+        if len > 0 && !may.contains(&name) {
+            left.push(format!("{host}: {len} {name}"));
+        }
+    }
 }
 
 fn of_worker(host: Host, status: &WorkerStatus, left: &mut Vec<String>) {
@@ -59,16 +119,24 @@ fn of_worker(host: Host, status: &WorkerStatus, left: &mut Vec<String>) {
     }
 }
 
-/// Asks the coordinator for the leases that it knows.
-pub fn coordinators_leases(cluster: &Cluster) -> Task<Vec<String>> {
-    cluster.on_coordinator(|c| async move {
-        match c.known().await {
-            Ok((_, leases)) => leases
-                .iter()
-                .map(|l| format!("coordinator: {}", l.lease))
-                .collect(),
-            Err(e) => vec![format!("coordinator: {e}")],
+/// Asks the coordinator what it holds for clients, which are there or have gone.
+pub fn of_coordinator(cluster: &Cluster, deserted: bool) -> Task<Vec<String>> {
+    cluster.on_coordinator(move |c| async move {
+        let mut left = Vec::new();
+        let may: &[&str] = match deserted {
+            true => &[],
+            false => &["plans", "drivers"],
+        };
+        match (c.known().await, c.tables().await) {
+            (Ok((_, leases)), Ok(tables)) => {
+                for lease in leases {
+                    left.push(format!("{}: {}", Host::Coordinator, lease.lease));
+                }
+                of_tables(Host::Coordinator, tables, may, &mut left);
+            }
+            (Err(e), _) | (_, Err(e)) => left.push(format!("{}: {e}", Host::Coordinator)),
         }
+        left
     })
 }
 
@@ -78,7 +146,7 @@ impl Invariant for AtRest {
     }
 
     fn rest(&mut self, view: &View<'_>, found: &mut Found) {
-        let known = view.coordinators_leases.iter().cloned();
+        let known = view.coordinators.iter().cloned();
         for what in left_over(view.cluster).into_iter().chain(known) {
             found.say(what);
         }
@@ -88,5 +156,13 @@ impl Invariant for AtRest {
                 "step {lease:x}#{n}, begun at {begun} ms, has not retired"
             ));
         }
+    }
+
+    fn deserted(&mut self, view: &View<'_>, found: &mut Found) {
+        let known = view.coordinators.iter().cloned();
+        deserted(view.cluster)
+            .into_iter()
+            .chain(known)
+            .for_each(|what| found.say(what));
     }
 }

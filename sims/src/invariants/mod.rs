@@ -29,7 +29,7 @@ use crate::script::Record;
 use crate::steps::Steps;
 use crate::trace::Event;
 
-pub use at_rest::{coordinators_leases, left_over};
+pub use at_rest::{deserted, left_over, of_coordinator};
 pub use progress::{CALL_BOUND, REST_BOUND, SETTLE_BOUND};
 
 /// Something that must not be.
@@ -59,8 +59,8 @@ pub struct View<'a> {
     pub records: &'a [Record],
     /// What each call yields, by client and call.
     pub expected: &'a BTreeMap<(usize, usize), Expected>,
-    /// Leases that the coordinator has at rest, as text; none before.
-    pub coordinators_leases: &'a [String],
+    /// What the coordinator holds at rest, as text; nothing before.
+    pub coordinators: &'a [String],
 }
 
 /// Where violations go.
@@ -110,6 +110,9 @@ pub trait Invariant {
 
     /// Looks once faults are healed, calls have ended and models are unloaded.
     fn rest(&mut self, _view: &View<'_>, _found: &mut Found) {}
+
+    /// Looks once all clients have gone besides.
+    fn deserted(&mut self, _view: &View<'_>, _found: &mut Found) {}
 }
 
 /// All of them.
@@ -149,6 +152,11 @@ impl Invariants {
     /// Looks at rest.
     pub fn rest(&mut self, view: &View<'_>, found: &mut Found) {
         self.each(view, found, |i, view, found| i.rest(view, found));
+    }
+
+    /// Looks once all clients have gone.
+    pub fn deserted(&mut self, view: &View<'_>, found: &mut Found) {
+        self.each(view, found, |i, view, found| i.deserted(view, found));
     }
 
     fn each(

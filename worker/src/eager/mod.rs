@@ -125,6 +125,11 @@ impl Sessions {
         all.values().for_each(|s| s.end());
     }
 
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.all().len()
+    }
+
     /// Handles that are there or will be, and bytes of their tensors.
     pub fn live(&self) -> (u64, u64) {
         let all = self.all();
