@@ -16,25 +16,16 @@ use crate::cluster::{Cluster, Host, Setup, State, Task};
 use crate::draw::Draw;
 use crate::faults::{Air, Cells, Injector, Injured, Row};
 use crate::invariants::{
-    CALL_BOUND, Found, Invariants, REST_BOUND, SETTLE_BOUND, View, Violation, deserted, left_over,
-    of_coordinator,
+    CALL_BOUND, Canary, Found, Invariants, REST_BOUND, SETTLE_BOUND, Stage, View, Violation,
+    deserted, left_over, of_coordinator,
 };
-use crate::oracle::{Expected, difference, expect};
+use crate::oracle::{Expected, expect};
 use crate::scenario::Scenario;
 use crate::script::{self, Ended, Models, Notes, Record};
 use crate::steps::Steps;
 use crate::trace::Event;
 use crate::workload::{Model, ModelSpec, inputs};
 use crate::world::Wire;
-
-/// What a run checks besides the invariants: that it begins, and that all is well in the end.
-pub const READY: &str = "the cluster gets ready";
-/// See [`READY`].
-pub const BACK: &str = "everybody comes back";
-/// See [`READY`].
-pub const CANARY: &str = "a step succeeds after all is mended";
-/// See [`READY`].
-pub const STOPS: &str = "processes stop";
 
 /// From the first tick until all workers are registered and all clients connected.
 const READY_BOUND: Duration = Duration::from_secs(20);
@@ -185,29 +176,15 @@ impl<'a> Run<'a> {
         self.cluster.elapsed().saturating_sub(self.zero)
     }
 
-    fn complain(&mut self, invariant: &'static str, what: impl Into<String>) {
-        let now = self.now();
-        self.found.of(invariant, now, what);
-    }
-
     fn ready(&mut self) -> bool {
-        if !self.cluster.settle(READY_BOUND) {
-            let missing = self.missing();
-            self.complain(READY, format!("not ready: {missing}"));
+        let ready = self.cluster.settle(READY_BOUND);
+        self.look(Stage::Ready, &[], &[]);
+        if !ready {
             return false;
         }
         self.zero = self.cluster.elapsed();
         self.injector.begin(self.zero);
         true
-    }
-
-    fn missing(&self) -> String {
-        let hosts = self.cluster.hosts().into_iter();
-        let missing: Vec<String> = hosts
-            .filter(|h| !self.is_back(*h))
-            .map(|h| h.to_string())
-            .collect();
-        missing.join(", ")
     }
 
     fn is_back(&self, host: Host) -> bool {
@@ -244,6 +221,8 @@ impl<'a> Run<'a> {
             records: &self.records,
             expected: &self.expected,
             coordinators: &[],
+            canaries: &[],
+            absent: &self.absent,
         };
         self.invariants.tick(&view, &mut self.found);
     }
@@ -340,28 +319,23 @@ impl<'a> Run<'a> {
                 self.cluster.start(host);
             }
         }
-        if !self.wait(SETTLE_BOUND, |r| {
-            r.cluster.hosts().iter().all(|h| r.is_back(*h))
-        }) {
-            let missing = self.missing();
-            self.complain(BACK, format!("not back after all is mended: {missing}"));
+        let back = |r: &Run<'_>| r.cluster.hosts().iter().all(|h| r.is_back(*h));
+        let back = self.wait(SETTLE_BOUND, back);
+        self.look(Stage::Back, &[], &[]);
+        if !back {
             return;
         }
-        self.canary();
+        let canaries = self.canaries();
         // Models of clients that were cut short are freed when the coordinator has noticed.
         self.wait(REST_BOUND, |r| {
             left_over(&r.cluster).is_empty() && r.steps.live().next().is_none()
         });
         let held = self.of_coordinator(false);
-        self.look(&held, Invariants::rest);
+        self.look(Stage::Rest, &held, &canaries);
     }
 
     /// Has the invariants look at what there is; `coordinators` is what the coordinator holds.
-    fn look(
-        &mut self,
-        coordinators: &[String],
-        at: impl Fn(&mut Invariants, &View<'_>, &mut Found),
-    ) {
+    fn look(&mut self, stage: Stage, coordinators: &[String], canaries: &[Canary]) {
         let records = self.notes.records();
         let view = View {
             now: self.cluster.elapsed(),
@@ -375,8 +349,10 @@ impl<'a> Run<'a> {
             records: &records,
             expected: &self.expected,
             coordinators,
+            canaries,
+            absent: &self.absent,
         };
-        at(&mut self.invariants, &view, &mut self.found);
+        self.invariants.at(stage, &view, &mut self.found);
     }
 
     /// What the coordinator has and keeps, as text. It hears last that something is over.
@@ -400,7 +376,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn canary(&mut self) {
+    /// A step of each client.
+    fn canaries(&mut self) -> Vec<Canary> {
         let model = ModelSpec {
             seed: 7,
             nodes: 12,
@@ -410,30 +387,32 @@ impl<'a> Run<'a> {
         }
         .build();
         let Expected::Results(want) = expect(&model, &inputs(&model, 1, 2, false)) else {
-            return;
+            return vec![];
         };
         let alive = (0..self.scenario.workers.len())
             .filter(|i| self.cluster.is_ready(Host::Worker(*i as u16)))
             .count();
-        for c in 0..self.scenario.clients.len() as u16 {
+        let mut canaries = Vec::new();
+        for client in 0..self.scenario.clients.len() as u16 {
             let mut again = true;
-            let complaint = loop {
-                let task = script::canary(&self.cluster, c, &model, alive.min(3) as u32);
+            let got = loop {
+                let task = script::canary(&self.cluster, client, &model, alive.min(3) as u32);
                 self.wait(CANARY_BOUND, |_| task.is_over());
                 match task.take() {
-                    Some(Ok(got)) => break difference(&want, &got),
                     // Links that ended while packets were lost are found dead within the bound, one by one.
                     Some(Err(e)) if is_lost(e.code) && std::mem::take(&mut again) => {
                         self.wait(LOST, |_| false);
                     }
-                    Some(Err(e)) => break Some(format!("{}: {e}", e.code.name())),
-                    None => break Some(format!("no answer within {CANARY_BOUND:?}")),
+                    got => break got,
                 }
             };
-            if let Some(complaint) = complaint {
-                self.complain(CANARY, format!("c{c}: {complaint}"));
-            }
+            canaries.push(Canary {
+                client,
+                want: want.clone(),
+                got,
+            });
         }
+        canaries
     }
 
     /// Clients, workers and coordinator end when asked to.
@@ -456,20 +435,14 @@ impl<'a> Run<'a> {
                 self.cluster.stop(*host);
             }
             let down = |r: &Run<'_>| up.iter().all(|h| r.cluster.state(*h) == State::Down);
-            if !self.wait(STOP_BOUND, down) {
-                let names: Vec<String> = up.iter().map(|h| h.to_string()).collect();
-                self.complain(STOPS, format!("of {} not all have", names.join(", ")));
-            }
+            self.wait(STOP_BOUND, down);
             if part == 0 {
                 self.wait(REST_BOUND, |r| deserted(&r.cluster).is_empty());
                 let held = self.of_coordinator(true);
-                self.look(&held, Invariants::deserted);
+                self.look(Stage::Deserted, &held, &[]);
             }
         }
-        for (host, tasks) in self.cluster.stragglers().to_vec() {
-            let what = format!("{host} left {tasks} tasks behind");
-            self.complain(STOPS, what);
-        }
+        self.look(Stage::Over, &[], &[]);
     }
 
     fn report(self) -> Report {

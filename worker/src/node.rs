@@ -256,7 +256,7 @@ impl Node {
             ("programs", self.held().len()),
             ("installs", self.installing().len()),
             ("releases", self.settling()),
-            ("sessions", self.eager.len()),
+            ("sessions", self.eager.count()),
         ]
     }
 

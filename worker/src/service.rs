@@ -8,6 +8,7 @@ use convoke_common::detection::Watched;
 use convoke_common::error::Result;
 use convoke_common::identity::{Role, TokenId};
 use convoke_common::ids::{LeaseId, PlanId};
+use convoke_common::mutant;
 use convoke_common::program::{Grant, Participant};
 use convoke_common::rpc::{LinkReport, Loss, Progress, StreamKind, Worker, WorkerStatus, close};
 use convoke_common::rpc_transport::{MAX_FRAME, serve_stream};
@@ -58,7 +59,13 @@ pub fn serve_connection(
             node.world.clone().spawn(async move {
                 let _place = place;
                 let refused = match peer.kind(&mut recv).await {
-                    Ok(kind) => return serve_one(node, &peer, kind, send, recv).await,
+                    Ok(kind) => {
+                        serve_one(node, &peer, kind, send, recv).await;
+                        if mutant!("served-stream-stays") {
+                            std::future::pending::<()>().await;
+                        }
+                        return;
+                    }
                     Err(refused) => refused,
                 };
                 tracing::debug!(peer = peer.name, "{refused}");

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::ids::{FunctionId, PlanId};
+use convoke_common::mutant;
 use convoke_common::program::{Axes, Participant, Program};
 use tokio::time::Instant;
 
@@ -88,6 +89,7 @@ impl Plans {
 
     /// Drops the plans of a client that is gone.
     pub fn forget_owner(&mut self, owner: &Driver) {
-        self.0.retain(|_, kept| kept.owner != *owner);
+        self.0
+            .retain(|_, kept| kept.owner != *owner || mutant!("plans-outlive-clients"));
     }
 }

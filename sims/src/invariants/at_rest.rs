@@ -8,7 +8,7 @@ use convoke_common::identity::Role;
 use convoke_common::memory::Account;
 use convoke_common::rpc::WorkerStatus;
 
-use super::{Found, Invariant, View};
+use super::{Found, Invariant, Stage, View};
 use crate::cluster::{Cluster, Host, Task};
 
 pub(super) struct AtRest;
@@ -145,9 +145,14 @@ impl Invariant for AtRest {
         "nothing is left at rest"
     }
 
-    fn rest(&mut self, view: &View<'_>, found: &mut Found) {
+    fn at(&mut self, stage: Stage, view: &View<'_>, found: &mut Found) {
+        let left = match stage {
+            Stage::Rest => left_over(view.cluster),
+            Stage::Deserted => deserted(view.cluster),
+            Stage::Ready | Stage::Back | Stage::Over => return,
+        };
         let known = view.coordinators.iter().cloned();
-        for what in left_over(view.cluster).into_iter().chain(known) {
+        for what in left.into_iter().chain(known) {
             found.say(what);
         }
         for ((lease, n), step) in view.steps.live() {
@@ -156,13 +161,5 @@ impl Invariant for AtRest {
                 "step {lease:x}#{n}, begun at {begun} ms, has not retired"
             ));
         }
-    }
-
-    fn deserted(&mut self, view: &View<'_>, found: &mut Found) {
-        let known = view.coordinators.iter().cloned();
-        deserted(view.cluster)
-            .into_iter()
-            .chain(known)
-            .for_each(|what| found.say(what));
     }
 }

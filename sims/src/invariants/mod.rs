@@ -4,6 +4,8 @@
 
 mod agreement;
 mod at_rest;
+mod back;
+mod canary;
 mod deadlines;
 mod delivery;
 mod detection;
@@ -12,11 +14,13 @@ mod one_life;
 mod processes;
 mod progress;
 mod queues;
+mod ready;
 mod results;
 mod root_cause;
 mod stopping;
+mod stops;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -30,6 +34,7 @@ use crate::steps::Steps;
 use crate::trace::Event;
 
 pub use at_rest::{deserted, left_over, of_coordinator};
+pub use canary::Canary;
 pub use progress::{CALL_BOUND, REST_BOUND, SETTLE_BOUND};
 
 /// Something that must not be.
@@ -55,12 +60,31 @@ pub struct View<'a> {
     pub injured: &'a [Injured],
     /// Workers that left for good, and when they were told to.
     pub left: &'a BTreeMap<Host, Duration>,
+    /// Workers that are still to join.
+    pub absent: &'a BTreeSet<usize>,
     /// Calls and loads; their times are since `zero`.
     pub records: &'a [Record],
     /// What each call yields, by client and call.
     pub expected: &'a BTreeMap<(usize, usize), Expected>,
     /// What the coordinator holds at rest, as text; nothing before.
     pub coordinators: &'a [String],
+    /// What the clients' last steps gave; nothing before.
+    pub canaries: &'a [Canary],
+}
+
+/// When there is something to look at besides the ticks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// The cluster was given its time to get ready.
+    Ready,
+    /// Faults are healed, and processes were given their time to come back.
+    Back,
+    /// Calls have ended, and models are unloaded.
+    Rest,
+    /// The clients have gone besides.
+    Deserted,
+    /// Everybody was asked to stop, and given the time for it.
+    Over,
 }
 
 /// Where violations go.
@@ -91,13 +115,6 @@ impl Found {
             });
         }
     }
-
-    /// Notes a violation of the property with this name.
-    pub fn of(&mut self, name: &'static str, at: Duration, what: impl Into<String>) {
-        self.name = name;
-        self.at = at.as_millis() as u64;
-        self.say(what);
-    }
 }
 
 /// One property.
@@ -108,11 +125,8 @@ pub trait Invariant {
     /// Looks after a tick.
     fn tick(&mut self, _view: &View<'_>, _found: &mut Found) {}
 
-    /// Looks once faults are healed, calls have ended and models are unloaded.
-    fn rest(&mut self, _view: &View<'_>, _found: &mut Found) {}
-
-    /// Looks once all clients have gone besides.
-    fn deserted(&mut self, _view: &View<'_>, _found: &mut Found) {}
+    /// Looks at a stage of the run.
+    fn at(&mut self, _stage: Stage, _view: &View<'_>, _found: &mut Found) {}
 }
 
 /// All of them.
@@ -133,7 +147,11 @@ impl Default for Invariants {
             Box::<results::Results>::default(),
             Box::<root_cause::RootCause>::default(),
             Box::<processes::Processes>::default(),
+            Box::new(ready::Ready),
+            Box::new(back::Back),
+            Box::new(canary::Canaries),
             Box::new(at_rest::AtRest),
+            Box::new(stops::Stops),
         ])
     }
 }
@@ -149,14 +167,9 @@ impl Invariants {
         self.each(view, found, |i, view, found| i.tick(view, found));
     }
 
-    /// Looks at rest.
-    pub fn rest(&mut self, view: &View<'_>, found: &mut Found) {
-        self.each(view, found, |i, view, found| i.rest(view, found));
-    }
-
-    /// Looks once all clients have gone.
-    pub fn deserted(&mut self, view: &View<'_>, found: &mut Found) {
-        self.each(view, found, |i, view, found| i.deserted(view, found));
+    /// Looks at a stage of the run.
+    pub fn at(&mut self, stage: Stage, view: &View<'_>, found: &mut Found) {
+        self.each(view, found, |i, view, found| i.at(stage, view, found));
     }
 
     fn each(
@@ -174,6 +187,17 @@ impl Invariants {
 }
 
 impl View<'_> {
+    /// The hosts that are to be there and are not, as text.
+    pub fn missing(&self) -> String {
+        let hosts = self.cluster.hosts().into_iter();
+        let missing = hosts.filter(|h| {
+            let away = matches!(h, Host::Worker(i) if self.absent.contains(&usize::from(*i)));
+            !away && !self.left.contains_key(h) && !self.cluster.is_ready(*h)
+        });
+        let missing: Vec<String> = missing.map(|h| h.to_string()).collect();
+        missing.join(", ")
+    }
+
     /// Faults that were active at some time between `from` and `to`, as times since the simulation began.
     pub fn injuries(&self, from: Duration, to: Duration) -> impl Iterator<Item = &Injured> {
         self.injured

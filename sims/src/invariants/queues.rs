@@ -11,9 +11,6 @@ use super::{Found, Invariant, View};
 use crate::cluster::Host;
 use crate::faults::Harm;
 
-/// Ticks between two looks: queues fill in a moment, but do not empty in one.
-const EVERY: u128 = 8;
-
 /// Bytes of frames without tensors that may wait at one link.
 const FRAMES: u64 = 16 << 10;
 
@@ -37,9 +34,6 @@ impl Invariant for Queues {
     }
 
     fn tick(&mut self, view: &View<'_>, found: &mut Found) {
-        if !view.now.as_millis().is_multiple_of(EVERY) {
-            return;
-        }
         let hosts = view.cluster.hosts().into_iter();
         let hubs: Vec<(Host, Arc<Hub>)> = hosts
             .filter_map(|h| Some((h, view.cluster.hub(h)?)))

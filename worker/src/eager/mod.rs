@@ -126,7 +126,7 @@ impl Sessions {
     }
 
     /// How many.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.all().len()
     }
 

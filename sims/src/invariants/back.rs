@@ -1,0 +1,18 @@
+//! After faults heal everybody comes back, within the bound, but for who was told to leave.
+
+use super::{Found, Invariant, Stage, View};
+
+pub(super) struct Back;
+
+impl Invariant for Back {
+    fn name(&self) -> &'static str {
+        "everybody comes back"
+    }
+
+    fn at(&mut self, stage: Stage, view: &View<'_>, found: &mut Found) {
+        if stage == Stage::Back && !view.missing().is_empty() {
+            let missing = view.missing();
+            found.say(format!("not back after all is mended: {missing}"));
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! After faults heal a step of each client succeeds, within the bound, with the right result.
+
+use convoke::Error;
+use convoke_common::Tensor;
+
+use super::{Found, Invariant, Stage, View};
+use crate::oracle::difference;
+
+/// The step of one client.
+pub struct Canary {
+    pub client: u16,
+    pub want: Vec<Tensor>,
+    /// Nothing where it did not end in time.
+    pub got: Option<Result<Vec<Tensor>, Error>>,
+}
+
+pub(super) struct Canaries;
+
+impl Invariant for Canaries {
+    fn name(&self) -> &'static str {
+        "a step succeeds after all is mended"
+    }
+
+    fn at(&mut self, stage: Stage, view: &View<'_>, found: &mut Found) {
+        if stage != Stage::Rest {
+            return;
+        }
+        for Canary { client, want, got } in view.canaries {
+            let complaint = match got {
+                Some(Ok(got)) => difference(want, got),
+                Some(Err(e)) => Some(format!("{}: {e}", e.code.name())),
+                None => Some("no answer in time".to_owned()),
+            };
+            if let Some(complaint) = complaint {
+                found.say(format!("c{client}: {complaint}"));
+            }
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! A cluster gets ready: workers are registered and clients connected, within the bound.
+
+use super::{Found, Invariant, Stage, View};
+
+pub(super) struct Ready;
+
+impl Invariant for Ready {
+    fn name(&self) -> &'static str {
+        "the cluster gets ready"
+    }
+
+    fn at(&mut self, stage: Stage, view: &View<'_>, found: &mut Found) {
+        if stage == Stage::Ready && !view.missing().is_empty() {
+            found.say(format!("not ready: {}", view.missing()));
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! Processes that are asked to stop do, within the bound, and leave no task behind.
+
+use super::{Found, Invariant, Stage, View};
+use crate::cluster::State;
+
+pub(super) struct Stops;
+
+impl Invariant for Stops {
+    fn name(&self) -> &'static str {
+        "processes stop"
+    }
+
+    fn at(&mut self, stage: Stage, view: &View<'_>, found: &mut Found) {
+        if stage != Stage::Over {
+            return;
+        }
+        for host in view.cluster.hosts() {
+            if view.cluster.state(host) != State::Down {
+                found.say(format!("{host} has not stopped"));
+            }
+        }
+        for (host, tasks) in view.cluster.stragglers() {
+            found.say(format!("{host} left {tasks} tasks behind"));
+        }
+    }
+}
