@@ -8,7 +8,7 @@ use convoke_common::ids::{LeaseId, ParticipantIx, PlanId};
 use convoke_common::program::Grant;
 use convoke_common::rpc::{INSTALL_BOUND, Leased, Progress, answer};
 use convoke_common::rpc_transport::call_context;
-use convoke_common::{Error, Result, Site};
+use convoke_common::{Code, Error, Result, Site};
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -148,6 +148,7 @@ impl Service {
             in_flight: granted.plan.in_flight,
             step_bytes: *step_bytes,
         };
+        let watched = self.connections.get(connection).and_then(|p| p.watched);
         let installed = async {
             let worker = self.worker(&name, connection).await?;
             answer(
@@ -156,6 +157,10 @@ impl Service {
             )
         };
         installed.await.map_err(|e| {
+            // Why a connection ended says more than that a call ended with it.
+            if let (Code::Unreachable, Some(why)) = (e.code, watched.and_then(|w| w.ended())) {
+                return Error::lost(&name, why).said_by("the coordinator");
+            }
             e.at(Site {
                 worker: Some(name.clone()),
                 ..Site::default()
