@@ -219,6 +219,9 @@ impl Member {
                 standing: Standing::Wedged(why),
                 ..
             } => why,
+            Life::Expected if self.reserved_until.is_none() => {
+                "not heard of since the coordinator was started"
+            }
             _ => &self.remark,
         }
     }

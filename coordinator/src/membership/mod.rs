@@ -423,8 +423,8 @@ impl Membership {
     pub fn status(&self, now: Instant) -> Vec<MemberStatus> {
         let status = |(name, m): (&String, &Member)| {
             let offer = m.offer();
-            // One that is out of service is told of even where only its name is known.
-            if offer.is_none() && !m.drained {
+            // Of a newcomer only the name is known, as of those that were there before a restart: they are told of.
+            if offer.is_none() && !m.drained && m.reserved_until.is_some() {
                 return None;
             }
             Some(MemberStatus {

@@ -171,7 +171,8 @@ mod tests {
 
         let mut again = super::super::tests::rig();
         again.core.restore_drained(again.now, vec!["w0".into()]);
-        check(&again, &[], MemberState::Drained, "");
+        let unheard = "not heard of since the coordinator was started";
+        check(&again, &[], MemberState::Drained, unheard);
         assert_eq!(again.core.undrain("w0"), Ok(false));
     }
 }

@@ -44,6 +44,12 @@ fn workers_known_before_a_restart_are_waited_for() {
     rig.register(0, "w0", 1, 1).unwrap();
     assert_eq!(rig.core.returning(rig.now), Some(until));
     assert_eq!(rig.core.returning(until), None, "not for ever");
+    let of_w1 = rig.core.status(until).remove(1);
+    assert_eq!(
+        (&*of_w1.name, of_w1.state),
+        ("w1", convoke_common::rpc::MemberState::Lost)
+    );
+    assert!(of_w1.remark.contains("since the coordinator was started"));
     rig.register(1, "w1", 2, 2).unwrap();
     assert_eq!(rig.core.returning(rig.now), None);
 }
