@@ -10,14 +10,13 @@ use std::sync::{Arc, OnceLock};
 use convoke_common::error::{Code, Error, Result, Site};
 use convoke_common::graph::{Function, Literal, ValueId};
 use convoke_common::{DType, Shape, Tensor as HostTensor, ops};
-use convoke_rendezvous::eager::direct::Inputs;
 use convoke_rendezvous::eager::wire;
 use smallvec::SmallVec;
 
 use crate::device::{Device, enter};
 use crate::eager::direct::{Issued, Known};
 use crate::eager::{Issue, Key, Slot};
-use crate::tensor::{Operand, Placed, Tensor, issue};
+use crate::tensor::{Near, Operand, Placed, Tensor, issue};
 use crate::trace::{self, Body, Trace};
 
 /// What an operand of the op is.
@@ -216,15 +215,17 @@ impl PreparedOp {
     /// Its result, where it runs on this thread.
     fn here(&self, operands: &[&Tensor]) -> Option<Tensor> {
         let line = self.device.0.line()?;
-        let mut inputs = Inputs::new();
+        let mut near: SmallVec<[Option<Near<'_>>; 2]> = SmallVec::new();
         for source in &self.sources {
-            inputs.push(match source {
+            near.push(match source {
                 Source::Given(i) => Some(operands[*i].here_on(&self.device.0)?),
                 Source::Bound(t) => Some(t.here_on(&self.device.0)?),
-                Source::Value(t) => Some(t.clone()),
+                Source::Value(t) => Some(Near::Here(t)),
                 Source::Absent => None,
             });
         }
+        let inputs: SmallVec<[Option<&HostTensor>; 4]> =
+            near.iter().map(|n| n.as_ref().map(Near::tensor)).collect();
         let known = match self.known.get() {
             Some(known) => known,
             None => {
@@ -238,7 +239,7 @@ impl PreparedOp {
                 self.known.get_or_init(|| found)
             }
         };
-        let made = line.run(known, inputs)?.into_iter().next()?;
+        let made = line.run(known, &inputs)?.into_iter().next()?;
         let here = line.keep(known, made);
         let (device, at) = (&self.device.0, self.key.origin);
         Some(Tensor::made_here(device, here, Placed::Explicit, at))

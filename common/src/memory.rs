@@ -256,6 +256,9 @@ impl Pool {
     /// A tensor whose elements are unspecified.
     pub fn tensor(&self, dtype: DType, shape: &[usize]) -> Result<Tensor> {
         let len = Tensor::size_of(dtype, shape)?;
+        if let Some(tensor) = Tensor::inline(dtype, shape, len) {
+            return Ok(tensor);
+        }
         let cut = match &self.0.base {
             Some(region) => region.block(len),
             None if len <= SMALL => self.small(len),

@@ -5,6 +5,7 @@
 //!    reshape and along the outermost axis copy nothing.
 //! 2. Every allocation size is checked against `isize::MAX` and comes back as an error, never a panic.
 //! 3. Bytes are mutable only through the one owner of the buffer ([`Tensor::bytes_mut`]).
+//! 4. Up to [`INLINE`] bytes lie in the tensor itself, which no memory budget counts: their number is bounded otherwise.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,6 +21,9 @@ pub use crate::block::ALIGN;
 
 /// Concrete dimensions, outermost first. Rank 0 is a scalar.
 pub type Shape = SmallVec<[usize; 4]>;
+
+/// Most bytes that lie in the tensor itself: scalars and pairs, for which a block of their own would be most of the work.
+pub const INLINE: usize = 16;
 
 /// Rank above which tensors are refused everywhere.
 pub const MAX_RANK: usize = 16;
@@ -79,9 +83,11 @@ struct Inner {
 /// Where the bytes are.
 enum Buffer {
     Own(Block),
+    /// In place, in words that suit every element.
+    Inline([u64; INLINE / 8]),
     /// A peer's, to read.
     Lent(Lent),
-    /// In the block of a tensor that has its own, from an offset on.
+    /// In the buffer of a tensor that is no view, from an offset on.
     View(Arc<Inner>, usize),
 }
 
@@ -90,7 +96,7 @@ impl Inner {
     #[inline]
     fn root(&self) -> (&Inner, usize) {
         match &self.buffer {
-            Buffer::Own(_) | Buffer::Lent(_) => (self, 0),
+            Buffer::Own(_) | Buffer::Inline(_) | Buffer::Lent(_) => (self, 0),
             Buffer::View(of, offset) => (of, *offset),
         }
     }
@@ -100,6 +106,7 @@ impl Inner {
     fn bytes(&self) -> &[u8] {
         match &self.buffer {
             Buffer::Own(block) => block.bytes(),
+            Buffer::Inline(words) => bytemuck::bytes_of(words),
             Buffer::Lent(lent) => lent.bytes(),
             Buffer::View(of, offset) => of.bytes().get(*offset..).unwrap_or_default(),
         }
@@ -110,7 +117,22 @@ impl Tensor {
     /// A tensor of zeros.
     pub fn zeros(dtype: DType, shape: &[usize]) -> Result<Tensor, TensorError> {
         let bytes = Self::size_of(dtype, shape)?;
-        Ok(Self::from_block(dtype, shape, Block::zeroed(bytes)?))
+        match Self::inline(dtype, shape, bytes) {
+            Some(t) => Ok(t),
+            None => Ok(Self::from_block(dtype, shape, Block::zeroed(bytes)?)),
+        }
+    }
+
+    /// A tensor of zeros without a block, where `bytes`, which the shape needs, are at most [`INLINE`].
+    #[inline]
+    pub fn inline(dtype: DType, shape: &[usize], bytes: usize) -> Option<Tensor> {
+        (bytes <= INLINE).then(|| {
+            Tensor(Arc::new(Inner {
+                dtype,
+                shape: Shape::from_slice(shape),
+                buffer: Buffer::Inline([0; INLINE / 8]),
+            }))
+        })
     }
 
     /// Bytes that `shape` needs, or why it cannot be.
@@ -134,7 +156,7 @@ impl Tensor {
         );
         Tensor(Arc::new(Inner {
             dtype,
-            shape: shape.into(),
+            shape: Shape::from_slice(shape),
             buffer: Buffer::Own(block),
         }))
     }
@@ -148,7 +170,7 @@ impl Tensor {
         );
         Tensor(Arc::new(Inner {
             dtype,
-            shape: shape.into(),
+            shape: Shape::from_slice(shape),
             buffer: Buffer::Lent(lent),
         }))
     }
@@ -165,9 +187,10 @@ impl Tensor {
                 got: bytes.len(),
             });
         }
-        let mut block = Block::zeroed(need)?;
-        block.bytes_mut().copy_from_slice(bytes);
-        let t = Self::from_block(dtype, shape, block);
+        let mut t = Self::zeros(dtype, shape)?;
+        if let Some(own) = t.bytes_mut() {
+            own.copy_from_slice(bytes);
+        }
         t.check_bool()?;
         Ok(t)
     }
@@ -232,8 +255,10 @@ impl Tensor {
         let len = self.byte_len();
         let bytes = match &mut Arc::get_mut(&mut self.0)?.buffer {
             Buffer::Own(block) => block.bytes_mut(),
+            Buffer::Inline(words) => bytemuck::bytes_of_mut(words),
             Buffer::View(of, offset) => match &mut Arc::get_mut(of)?.buffer {
                 Buffer::Own(block) => block.bytes_mut().get_mut(*offset..)?,
+                Buffer::Inline(words) => bytemuck::bytes_of_mut(words).get_mut(*offset..)?,
                 Buffer::Lent(_) | Buffer::View(..) => return None,
             },
             Buffer::Lent(_) => return None,
@@ -246,10 +271,11 @@ impl Tensor {
     pub fn is_unique(&self) -> bool {
         Arc::strong_count(&self.0) == 1
             && match &self.0.buffer {
-                Buffer::Own(_) => true,
+                Buffer::Own(_) | Buffer::Inline(_) => true,
                 Buffer::Lent(_) => false,
                 Buffer::View(of, _) => {
-                    Arc::strong_count(of) == 1 && matches!(of.buffer, Buffer::Own(_))
+                    Arc::strong_count(of) == 1
+                        && matches!(of.buffer, Buffer::Own(_) | Buffer::Inline(_))
                 }
             }
     }
@@ -259,6 +285,7 @@ impl Tensor {
     pub fn is_borrowed(&self) -> bool {
         match &self.0.root().0.buffer {
             Buffer::Own(block) => block.is_of_region(),
+            Buffer::Inline(_) => false,
             Buffer::Lent(_) | Buffer::View(..) => true,
         }
     }
@@ -271,7 +298,7 @@ impl Tensor {
                 let (segment, at) = block.segment()?;
                 Some((segment, at + before as u64))
             }
-            Buffer::Lent(_) | Buffer::View(..) => None,
+            Buffer::Inline(_) | Buffer::Lent(_) | Buffer::View(..) => None,
         }
     }
 
@@ -301,7 +328,7 @@ impl Tensor {
     /// Bytes of the buffer from `offset` on under another shape.
     fn view(&self, shape: Shape, offset: usize) -> Tensor {
         let (of, before) = match &self.0.buffer {
-            Buffer::Own(_) | Buffer::Lent(_) => (&self.0, 0),
+            Buffer::Own(_) | Buffer::Inline(_) | Buffer::Lent(_) => (&self.0, 0),
             Buffer::View(of, before) => (of, *before),
         };
         Tensor(Arc::new(Inner {
@@ -323,7 +350,7 @@ impl Tensor {
         }
         match Arc::get_mut(&mut self.0) {
             Some(inner) => {
-                inner.shape = shape.into();
+                inner.shape = Shape::from_slice(shape);
                 Some(self)
             }
             None => Some(self.view(shape.into(), 0)),
@@ -458,6 +485,29 @@ mod tests {
         assert_eq!(both.into_shape(&[1, 3]).unwrap().shape(), [1, 3]);
         assert_eq!(view.shape(), [3]);
         assert!(view.into_shape(&[4]).is_none());
+    }
+
+    #[test]
+    fn small_tensors_are_as_any_other() {
+        let check = |n: usize| {
+            let data: Vec<i64> = (0..n as i64).collect();
+            let mut t = Tensor::from_slice(&[n], &data).unwrap();
+            let mut last = t.outer_range(n - 1, n).unwrap();
+            assert_eq!(last.as_slice::<i64>().unwrap(), [n as i64 - 1]);
+            assert!(t.bytes_mut().is_none() && last.bytes_mut().is_none());
+            assert!(t.segment().is_none() && !t.is_borrowed());
+            drop(last);
+            t.as_mut_slice::<i64>().unwrap()[0] = 7;
+            last = t.outer_range(0, 1).unwrap();
+            drop(t);
+            assert!(last.is_unique());
+            last.as_mut_slice::<i64>().unwrap()[0] += 1;
+            assert_eq!(last.as_slice::<i64>().unwrap(), [8]);
+        };
+        // In place, and in a block.
+        (1..=3).for_each(check);
+        let empty = Tensor::zeros(DType::F64, &[3, 0]).unwrap();
+        assert!(empty.bytes().is_empty() && empty.outer_range(1, 3).is_some());
     }
 
     #[test]

@@ -125,7 +125,7 @@ pub async fn run(
         let launched = catch_unwind(AssertUnwindSafe(|| {
             engine.compute.launching(&name);
             let mut inputs = inputs;
-            kernel.launch(Launch {
+            kernel.launch(&mut Launch {
                 inputs: Operands::given(&mut inputs),
                 sizes: None,
                 exec,
@@ -150,7 +150,7 @@ pub async fn run(
     waiting.answered = true;
     match result {
         Ok(Ok(outputs)) => Ok(outputs),
-        Ok(Err(KernelFailure::Error(e))) => Err(e.at(place)),
+        Ok(Err(KernelFailure::Error(e))) => Err((*e).at(place)),
         Ok(Err(KernelFailure::Cancelled)) => {
             Err(Error::new(Code::Cancelled, "the install was cancelled").at(place))
         }

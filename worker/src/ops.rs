@@ -79,15 +79,15 @@ impl Spec<'_> {
 /// A custom op made ready for attributes and dtypes. Any thread may run it, and several at once.
 pub trait CustomKernel: Send + Sync {
     /// Computes the outputs, in their order. Those behind the last one that is asked for are dropped.
-    fn run(&self, call: &mut Call<'_>) -> Result<Outputs, KernelFailure>;
+    fn run(&self, call: &mut Call<'_, '_>) -> Result<Outputs, KernelFailure>;
 }
 
 impl<F, R> CustomKernel for F
 where
-    F: Fn(&mut Call<'_>) -> Result<R, KernelFailure> + Send + Sync,
+    F: Fn(&mut Call<'_, '_>) -> Result<R, KernelFailure> + Send + Sync,
     R: Into<Outputs>,
 {
-    fn run(&self, call: &mut Call<'_>) -> Result<Outputs, KernelFailure> {
+    fn run(&self, call: &mut Call<'_, '_>) -> Result<Outputs, KernelFailure> {
         self(call).map(Into::into)
     }
 }
@@ -95,18 +95,18 @@ where
 /// A closure as a kernel; it gives its outputs as an array or a vector of tensors.
 pub fn kernel<F, R>(run: F) -> Box<dyn CustomKernel>
 where
-    F: Fn(&mut Call<'_>) -> Result<R, KernelFailure> + Send + Sync + 'static,
+    F: Fn(&mut Call<'_, '_>) -> Result<R, KernelFailure> + Send + Sync + 'static,
     R: Into<Outputs>,
 {
     Box::new(run)
 }
 
 /// One run of a kernel.
-pub struct Call<'a> {
-    inner: cpu::Call<'a>,
+pub struct Call<'c, 'l> {
+    inner: cpu::Call<'c, 'l>,
 }
 
-impl Call<'_> {
+impl Call<'_, '_> {
     /// The attributes.
     pub fn attrs(&self) -> &Attrs {
         self.inner.attrs
@@ -119,7 +119,7 @@ impl Call<'_> {
 
     /// Operand `i`, handed over; `None` where it is left out or was taken before.
     pub fn take(&mut self, i: usize) -> Option<Tensor> {
-        self.inner.inputs.take(i)
+        self.inner.launch.inputs.take(i)
     }
 
     /// The elements of operand `i`, which must be there.
@@ -149,12 +149,12 @@ impl Call<'_> {
 
     /// Fails when the step was cancelled.
     pub fn check(&self) -> Result<(), KernelFailure> {
-        Ok(self.inner.exec.check()?)
+        Ok(self.inner.launch.exec.check()?)
     }
 
     /// Number of threads that [`Call::tiles`] may use.
     pub fn threads(&self) -> usize {
-        self.inner.exec.threads()
+        self.inner.launch.exec.threads()
     }
 
     /// Takes `out` apart into units of `unit` elements and calls `tile(units, part)` for `grain` of them at a time, `part`
@@ -174,7 +174,7 @@ impl Call<'_> {
         let (units, grain) = (out.len() / unit, grain.max(1));
         let size = unit.saturating_mul(grain);
         let parts: Vec<_> = out.chunks_mut(size).map(|p| Mutex::new(Some(p))).collect();
-        self.inner.exec.tiles(units, grain, |range| {
+        self.inner.launch.exec.tiles(units, grain, |range| {
             let part = parts[range.start / grain].lock();
             // Each range is given once.
             if let Some(part) = part.unwrap_or_else(PoisonError::into_inner).take() {
@@ -238,7 +238,7 @@ pub(crate) fn find(spec: &cpu::Spec<'_>) -> cpu::Found {
     }));
     let panicked = |_| Err(OpError::shape(format!("preparing {op} panicked")));
     let kernel = made.unwrap_or_else(panicked)?;
-    let body = move |call: cpu::Call<'_>| {
+    let body = move |call: cpu::Call<'_, '_>| {
         let rule = call.outputs;
         let mut outputs = kernel.run(&mut Call { inner: call })?;
         // Of optional outputs only those that somebody asked for.

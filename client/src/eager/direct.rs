@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use convoke_common::Tensor as HostTensor;
 use convoke_common::graph::Attrs;
 use convoke_common::ops::OpDef;
-use convoke_common::{DType, Error};
+use convoke_common::{DType, Error, Outputs};
 use convoke_rendezvous::eager::Direct;
-use convoke_rendezvous::eager::direct::{DirectOp, Inputs, Outputs};
+use convoke_rendezvous::eager::direct::DirectOp;
 use convoke_rendezvous::eager::wire::{Holding, MOST_HANDLES};
 use smallvec::SmallVec;
 
@@ -30,10 +30,19 @@ const MOST_PLACES: usize = SETS * WAYS;
 /// A line of the program, and the tensors that it made here.
 struct Place {
     origin: &'static Location<'static>,
-    handles: AtomicU64,
-    bytes: AtomicU64,
+    /// How many, in the lowest bits, and above them their bytes.
+    held: AtomicU64,
     /// Handles of all lines.
     all: Arc<AtomicU64>,
+}
+
+/// Bits of a count of handles, which are at most [`MOST_HANDLES`] at a time, but for those of a few threads at once.
+const COUNT_BITS: u32 = 24;
+const _: () = assert!(MOST_HANDLES < 1 << (COUNT_BITS - 1));
+
+/// What a tensor adds to what its place holds.
+fn held(tensor: &HostTensor) -> u64 {
+    (tensor.byte_len() as u64) << COUNT_BITS | 1
 }
 
 /// An op as it is issued at one line.
@@ -170,8 +179,7 @@ impl Line {
         }
         let new = Arc::new(Place {
             origin,
-            handles: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
+            held: AtomicU64::new(0),
             all: self.handles.clone(),
         });
         places.insert(origin, Arc::downgrade(&new));
@@ -179,11 +187,12 @@ impl Line {
     }
 
     /// Runs an op; `None` where it is to be issued.
-    pub fn run(&self, known: &Known, inputs: Inputs) -> Option<Outputs> {
+    pub fn run(&self, known: &Known, inputs: &[Option<&HostTensor>]) -> Option<Outputs> {
         let runs = known.runs.as_ref().filter(|_| self.usable())?;
         let made = runs.run(inputs)?;
         // What is issued instead is counted where it is issued.
-        let count = match known.ran.swap(true, Ordering::Relaxed) {
+        let ran = known.ran.load(Ordering::Relaxed) || known.ran.swap(true, Ordering::Relaxed);
+        let count = match ran {
             true => &self.hits,
             false => &self.misses,
         };
@@ -206,9 +215,7 @@ impl Line {
 
     fn hold(&self, place: Arc<Place>, tensor: HostTensor) -> Here {
         self.handles.fetch_add(1, Ordering::Relaxed);
-        place.handles.fetch_add(1, Ordering::Relaxed);
-        let bytes = tensor.byte_len() as u64;
-        place.bytes.fetch_add(bytes, Ordering::Relaxed);
+        place.held.fetch_add(held(&tensor), Ordering::Relaxed);
         Here {
             tensor,
             place,
@@ -226,10 +233,13 @@ impl Line {
     pub fn account(&self) -> Vec<Holding> {
         let places = locked(&self.places);
         let live = places.values().filter_map(Weak::upgrade);
-        let held = live.map(|p| Holding {
-            origin: format!("{}:{}", p.origin.file(), p.origin.line()),
-            handles: p.handles.load(Ordering::Relaxed),
-            bytes: p.bytes.load(Ordering::Relaxed),
+        let held = live.map(|p| {
+            let held = p.held.load(Ordering::Relaxed);
+            Holding {
+                origin: format!("{}:{}", p.origin.file(), p.origin.line()),
+                handles: held & ((1 << COUNT_BITS) - 1),
+                bytes: held >> COUNT_BITS,
+            }
         });
         held.filter(|h| h.handles > 0).collect()
     }
@@ -257,17 +267,21 @@ impl Here {
         *locked(&self.told)
     }
 
+    /// As [`Here::id`], of one that nobody else has.
+    pub fn last_id(&mut self) -> Option<u64> {
+        *self.told.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn uncount(&self) {
-        self.place.handles.fetch_sub(1, Ordering::Relaxed);
-        let bytes = self.tensor.byte_len() as u64;
-        self.place.bytes.fetch_sub(bytes, Ordering::Relaxed);
-        self.place.all.fetch_sub(1, Ordering::Relaxed);
+        let place = &self.place;
+        place.held.fetch_sub(held(&self.tensor), Ordering::Relaxed);
+        place.all.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Drop for Here {
     fn drop(&mut self) {
-        if self.id().is_none() {
+        if self.last_id().is_none() {
             self.uncount();
         }
     }

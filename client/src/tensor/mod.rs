@@ -68,8 +68,6 @@ enum Repr {
 struct Handle {
     worker: Arc<WorkerSession>,
     value: Value,
-    dtype: DType,
-    dims: Dims,
     placed: Placed,
     origin: &'static Location<'static>,
     /// Whether a call has it, or is to have it.
@@ -81,29 +79,57 @@ struct Handle {
 }
 
 enum Value {
-    /// The worker has it, by this number.
-    There(u64),
+    /// The worker has it.
+    There(There),
     Here(Here),
+}
+
+struct There {
+    /// By this number.
+    id: u64,
+    dtype: DType,
+    dims: Dims,
 }
 
 enum Dims {
     Known(Shape),
     /// Only data decides them: declared with symbols, and set once they are known.
-    Late(TensorType, Late),
+    Late(Box<(TensorType, Late)>),
 }
 
 impl Handle {
-    fn shape(&self) -> Option<&Shape> {
-        match &self.dims {
-            Dims::Known(shape) => Some(shape),
-            Dims::Late(_, late) => late.get(),
+    fn dtype(&self) -> DType {
+        match &self.value {
+            Value::There(there) => there.dtype,
+            Value::Here(here) => here.tensor().dtype(),
+        }
+    }
+
+    fn shape(&self) -> Option<&[usize]> {
+        match &self.value {
+            Value::There(there) => match &there.dims {
+                Dims::Known(shape) => Some(shape),
+                Dims::Late(late) => late.1.get().map(|shape| &shape[..]),
+            },
+            Value::Here(here) => Some(here.tensor().shape()),
+        }
+    }
+
+    /// What it was declared as, and where its shape comes, where only data decides that.
+    fn late(&self) -> Option<(&TensorType, &Late)> {
+        match &self.value {
+            Value::There(there) => match &there.dims {
+                Dims::Known(_) => None,
+                Dims::Late(late) => Some((&late.0, &late.1)),
+            },
+            Value::Here(_) => None,
         }
     }
 
     /// The number by which the worker has it, or has it from now on.
     fn id(&self) -> Result<u64> {
         match &self.value {
-            Value::There(id) => Ok(*id),
+            Value::There(there) => Ok(there.id),
             Value::Here(here) => here.told(|tensor| self.worker.put(tensor, self.origin)),
         }
     }
@@ -111,11 +137,27 @@ impl Handle {
     fn free(&self) {
         if !self.freed.swap(true, Ordering::AcqRel)
             && let Some(id) = match &self.value {
-                Value::There(id) => Some(*id),
+                Value::There(there) => Some(there.id),
                 Value::Here(here) => here.id(),
             }
         {
             self.worker.free(id);
+        }
+    }
+}
+
+/// A value in this process: the program's, or the worker's.
+pub(crate) enum Near<'a> {
+    Here(&'a HostTensor),
+    There(HostTensor),
+}
+
+impl Near<'_> {
+    #[inline]
+    pub(crate) fn tensor(&self) -> &HostTensor {
+        match self {
+            Near::Here(tensor) => tensor,
+            Near::There(tensor) => tensor,
         }
     }
 }
@@ -153,7 +195,14 @@ impl Drop for Promised {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.free();
+        // Most are known to nobody else.
+        let untold = match &mut self.value {
+            Value::Here(here) => here.last_id().is_none(),
+            Value::There(_) => false,
+        };
+        if !untold {
+            self.free();
+        }
     }
 }
 
@@ -166,7 +215,8 @@ impl Tensor {
         placed: Placed,
         origin: &'static Location<'static>,
     ) -> Tensor {
-        let value = (Value::There(id), dtype, Dims::Known(shape));
+        let dims = Dims::Known(shape);
+        let value = Value::There(There { id, dtype, dims });
         Tensor::handle_of(worker, value, placed, origin)
     }
 
@@ -180,7 +230,8 @@ impl Tensor {
         origin: &'static Location<'static>,
     ) -> Tensor {
         let dtype = declared.dtype;
-        let value = (Value::There(id), dtype, Dims::Late(declared, shape));
+        let dims = Dims::Late(Box::new((declared, shape)));
+        let value = Value::There(There { id, dtype, dims });
         Tensor::handle_of(worker, value, placed, origin)
     }
 
@@ -191,22 +242,18 @@ impl Tensor {
         placed: Placed,
         origin: &'static Location<'static>,
     ) -> Tensor {
-        let (dtype, shape) = (here.tensor().dtype(), here.tensor().shape().into());
-        let value = (Value::Here(here), dtype, Dims::Known(shape));
-        Tensor::handle_of(worker, value, placed, origin)
+        Tensor::handle_of(worker, Value::Here(here), placed, origin)
     }
 
     fn handle_of(
         worker: &Arc<WorkerSession>,
-        (value, dtype, dims): (Value, DType, Dims),
+        value: Value,
         placed: Placed,
         origin: &'static Location<'static>,
     ) -> Tensor {
         Tensor(Repr::Remote(Arc::new(Handle {
             worker: worker.clone(),
             value,
-            dtype,
-            dims,
             placed,
             origin,
             promised: AtomicBool::new(false),
@@ -297,19 +344,19 @@ impl Tensor {
     }
 
     /// Its value, where it is of this worker, in this process, and there.
-    pub(crate) fn here_on(&self, worker: &Arc<WorkerSession>) -> Option<HostTensor> {
+    pub(crate) fn here_on(&self, worker: &Arc<WorkerSession>) -> Option<Near<'_>> {
         let of = |h: &&Handle| Arc::ptr_eq(&h.worker, worker) && h.donated.get().is_none();
         let h = self.handle().filter(of)?;
         match &h.value {
-            Value::Here(here) => Some(here.tensor().clone()),
-            Value::There(id) => h.worker.line()?.value(*id),
+            Value::Here(here) => Some(Near::Here(here.tensor())),
+            Value::There(there) => h.worker.line()?.value(there.id).map(Near::There),
         }
     }
 
     /// The element type.
     pub fn dtype(&self) -> DType {
         match &self.0 {
-            Repr::Remote(h) => h.dtype,
+            Repr::Remote(h) => h.dtype(),
             Repr::Traced(s) => s.ty.dtype,
         }
     }
@@ -319,7 +366,7 @@ impl Tensor {
     /// shapes decide them.
     pub fn shape(&self) -> Option<&[usize]> {
         match &self.0 {
-            Repr::Remote(h) => h.shape().map(|s| &s[..]),
+            Repr::Remote(h) => h.shape(),
             Repr::Traced(s) => s.shape.as_deref(),
         }
     }
@@ -327,9 +374,9 @@ impl Tensor {
     /// dtype and shape, with symbols for dimensions that are not known yet.
     pub fn ty(&self) -> TensorType {
         match &self.0 {
-            Repr::Remote(h) => match (&h.dims, h.shape()) {
-                (Dims::Late(declared, _), None) => declared.clone(),
-                (_, shape) => TensorType::fixed(h.dtype, shape.map_or(&[], |s| &s[..])),
+            Repr::Remote(h) => match (h.late(), h.shape()) {
+                (Some((declared, _)), None) => declared.clone(),
+                (_, shape) => TensorType::fixed(h.dtype(), shape.unwrap_or_default()),
             },
             Repr::Traced(s) => s.ty.clone(),
         }
@@ -338,9 +385,9 @@ impl Tensor {
     /// The number of dimensions.
     pub fn rank(&self) -> usize {
         match &self.0 {
-            Repr::Remote(h) => match &h.dims {
-                Dims::Known(shape) => shape.len(),
-                Dims::Late(declared, _) => declared.shape.len(),
+            Repr::Remote(h) => match h.late() {
+                None => h.shape().map_or(0, <[usize]>::len),
+                Some((declared, _)) => declared.shape.len(),
             },
             Repr::Traced(s) => s.ty.shape.len(),
         }
@@ -410,14 +457,12 @@ impl Tensor {
         to.knows(from)?;
         // Known to its worker before it is to be moved, which may fail.
         h.id()?;
-        let known = h.shape().cloned();
-        let late = match &h.dims {
-            Dims::Late(_, late) if known.is_none() => Some(late),
-            _ => None,
-        };
-        let (id, transfer) = to.take(from, h.dtype, known.clone(), late, at)?;
+        let known = h.shape().map(Shape::from_slice);
+        let late = h.late().map(|(_, late)| late);
+        let late = late.filter(|_| known.is_none());
+        let (id, transfer) = to.take(from, h.dtype(), known.clone(), late, at)?;
         from.give(self, to, transfer);
-        let ty = (h.dtype, known.unwrap_or_default());
+        let ty = (h.dtype(), known.unwrap_or_default());
         Ok(match late {
             None => Tensor::remote(to, id, ty, Placed::Moved, at),
             Some(late) => Tensor::late(to, id, self.ty(), late.clone(), Placed::Moved, at),
@@ -442,7 +487,7 @@ impl Tensor {
                 None => Ok(Asked::Here(here.tensor().clone())),
                 Some(error) => Err(error),
             },
-            Value::There(id) => h.worker.fetch(*id).map(Asked::Coming),
+            Value::There(there) => h.worker.fetch(there.id).map(Asked::Coming),
         }
     }
 
@@ -455,7 +500,7 @@ impl Tensor {
         let answer = (&mut fetching.answer).await;
         let shut = || Error::new(Code::Cancelled, "the cluster's connection was closed");
         let tensor = answer.unwrap_or_else(|_| Err(shut()))?;
-        if let Some(Dims::Late(_, shape)) = self.handle().map(|h| &h.dims) {
+        if let Some((_, shape)) = self.handle().and_then(Handle::late) {
             // It is the first to say.
             let _ = shape.set(tensor.shape().into());
         }

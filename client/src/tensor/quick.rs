@@ -2,14 +2,13 @@
 
 use std::panic::Location;
 
-use convoke_common::DType;
 use convoke_common::graph::Attrs;
 use convoke_common::ops::OpDef;
-use convoke_rendezvous::eager::direct::Inputs;
+use convoke_common::{DType, Tensor as HostTensor};
 use smallvec::SmallVec;
 
 use super::apply::{Made, Operand};
-use super::{Placed, Tensor};
+use super::{Near, Placed, Tensor};
 use crate::device::scope;
 use crate::eager::direct::Issued;
 
@@ -33,20 +32,25 @@ pub(super) fn run(
     };
     let worker = scope.as_ref().map(|device| &device.0).or_else(first)?;
     let line = worker.line()?;
-    let (mut inputs, mut bytes) = (Inputs::new(), 0);
-    let mut dtypes: SmallVec<[Option<DType>; 4]> = SmallVec::new();
+    let mut bytes = 0;
+    let mut near: SmallVec<[Option<Near<'_>>; 2]> = SmallVec::new();
     for operand in operands {
-        let input = match operand {
+        near.push(match operand {
             Operand::Tensor(t) => {
                 let value = t.here_on(worker)?;
-                bytes += value.byte_len() as u64;
+                bytes += value.tensor().byte_len() as u64;
                 Some(value)
             }
-            Operand::Value(t) if t.byte_len() <= MOST_VALUE => Some(t.clone()),
+            Operand::Value(t) if t.byte_len() <= MOST_VALUE => Some(Near::Here(t)),
             Operand::None => None,
             _ => return None,
-        };
-        dtypes.push(input.as_ref().map(|t| t.dtype()));
+        });
+    }
+    let mut dtypes: SmallVec<[Option<DType>; 4]> = SmallVec::new();
+    let mut inputs: SmallVec<[Option<&HostTensor>; 4]> = SmallVec::new();
+    for input in &near {
+        let input = input.as_ref().map(Near::tensor);
+        dtypes.push(input.map(HostTensor::dtype));
         inputs.push(input);
     }
     let issued = Issued {
@@ -56,7 +60,7 @@ pub(super) fn run(
         origin,
     };
     let known = line.find(&issued, &dtypes)?;
-    let made = line.run(&known, inputs)?;
+    let made = line.run(&known, &inputs)?;
     let placed = match scope.is_some() {
         true => Placed::Scope,
         false => Placed::Operands(bytes, bytes),

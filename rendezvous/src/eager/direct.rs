@@ -5,13 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use convoke_common::graph::Attrs;
-use convoke_common::{DType, Tensor};
-use smallvec::SmallVec;
-
-/// Operands; `None` for an optional one left out.
-pub type Inputs = SmallVec<[Option<Tensor>; 2]>;
-/// Results, in the op's order.
-pub type Outputs = SmallVec<[Tensor; 1]>;
+use convoke_common::{DType, Outputs, Tensor};
 
 /// A client's session at a worker of its own process.
 pub trait Direct: Send + Sync {
@@ -35,5 +29,5 @@ pub trait Direct: Send + Sync {
 pub trait DirectOp: Send + Sync {
     /// Runs it; `None` where it is to be issued instead: it takes long, it fails, or the worker takes no work. Then it
     /// has had no effect.
-    fn run(&self, inputs: Inputs) -> Option<Outputs>;
+    fn run(&self, inputs: &[Option<&Tensor>]) -> Option<Outputs>;
 }

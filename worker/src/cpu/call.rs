@@ -1,24 +1,21 @@
 //! What an implementation is given: at resolution a [`Spec`], at every launch a [`Call`].
 
 use convoke_common::graph::Attrs;
-use convoke_common::memory::Pool;
 use convoke_common::ops::{ConcreteOutputs, OpError};
 use convoke_common::{DType, Element, Error, Tensor};
-use convoke_kernels::Exec;
 use convoke_kernels::shape::Operand;
-use smallvec::smallvec;
 
-use super::{KernelFailure, Operands, Outputs};
+use super::{KernelFailure, Launch, Outputs};
 
 /// An implementation: everything that does not depend on shapes and values is captured.
-pub(crate) type Body = Box<dyn Fn(Call<'_>) -> Result<Outputs, KernelFailure> + Send + Sync>;
+pub(crate) type Body = Box<dyn Fn(Call<'_, '_>) -> Result<Outputs, KernelFailure> + Send + Sync>;
 
 /// A family's answer: `None` where the op is not of the family.
 pub(crate) type Found = Result<Option<Body>, OpError>;
 
 /// Boxes an implementation.
 pub(crate) fn body(
-    f: impl Fn(Call<'_>) -> Result<Outputs, KernelFailure> + Send + Sync + 'static,
+    f: impl Fn(Call<'_, '_>) -> Result<Outputs, KernelFailure> + Send + Sync + 'static,
 ) -> Result<Body, OpError> {
     Ok(Box::new(f))
 }
@@ -59,21 +56,19 @@ impl Spec<'_> {
     }
 }
 
-/// One launch.
-pub(crate) struct Call<'a> {
-    pub attrs: &'a Attrs,
-    pub inputs: Operands<'a>,
-    pub exec: Exec<'a>,
-    pub pool: &'a Pool,
+/// One launch, with what its kernel knows.
+pub(crate) struct Call<'c, 'l> {
+    pub attrs: &'c Attrs,
     /// Dtypes and shapes of the outputs, by the registry's rule.
-    pub outputs: &'a ConcreteOutputs,
+    pub outputs: &'c ConcreteOutputs,
+    pub launch: &'c mut Launch<'l>,
 }
 
-impl Call<'_> {
+impl Call<'_, '_> {
     /// Operand `i`, where it was given.
     #[inline]
     pub fn optional(&self, i: usize) -> Option<&Tensor> {
-        self.inputs.get(i)
+        self.launch.inputs.get(i)
     }
 
     /// Operand `i`.
@@ -86,7 +81,7 @@ impl Call<'_> {
     /// Operand `i`, handed over: alone on its buffer where nobody else uses it.
     #[inline]
     pub fn take(&mut self, i: usize) -> Result<Tensor, KernelFailure> {
-        let taken = self.inputs.take(i);
+        let taken = self.launch.inputs.take(i);
         taken.ok_or_else(|| Error::internal(format!("operand {i} is missing")).into())
     }
 
@@ -134,12 +129,12 @@ impl Call<'_> {
             .outputs
             .get(o)
             .ok_or_else(|| Error::internal(format!("output {o} has no size")))?;
-        Ok(self.pool.tensor(*dtype, shape)?)
+        Ok(self.launch.pool.tensor(*dtype, shape)?)
     }
 
     /// Scratch of `len` elements, contents unspecified.
     pub fn scratch<T: Element>(&self, len: usize) -> Result<Tensor, KernelFailure> {
-        Ok(self.pool.tensor(T::DTYPE, &[len])?)
+        Ok(self.launch.pool.tensor(T::DTYPE, &[len])?)
     }
 
     /// Operand `i` itself as output `o`, to be overwritten: where nobody else holds its buffer and it has the
@@ -148,11 +143,11 @@ impl Call<'_> {
     pub fn reuse(&mut self, i: usize, o: usize) -> Option<Tensor> {
         let (dtype, shape) = self.outputs.get(o)?;
         let elements: usize = shape.iter().product();
-        let own = self.inputs.own(i)?;
+        let own = self.launch.inputs.own(i)?;
         if own.dtype() != *dtype || own.elements() != elements {
             return None;
         }
-        let tensor = self.inputs.take(i)?;
+        let tensor = self.launch.inputs.take(i)?;
         if tensor.shape() == shape.as_slice() {
             Some(tensor)
         } else {
@@ -171,7 +166,7 @@ pub(crate) fn write<T: Element>(t: &mut Tensor) -> Result<&mut [T], KernelFailur
 /// The result of an op with one output.
 #[inline]
 pub(crate) fn one(t: Tensor) -> Result<Outputs, KernelFailure> {
-    Ok(smallvec![t])
+    Ok(t.into())
 }
 
 /// A tensor's elements with their shape.

@@ -1,7 +1,6 @@
 //! Several nodes of single elements as one kernel: the target's program for a chain of them.
 
 use convoke_common::memory::Pool;
-use convoke_common::ops::ConcreteOutputs;
 use convoke_common::{DType, Element, Error, Shape, Tensor};
 use convoke_kernels::Exec;
 use convoke_kernels::binary::Arith;
@@ -321,22 +320,22 @@ struct Chain<T> {
 }
 
 impl<T: Element + Float + ChainKernels> Kernel for Chain<T> {
-    fn launch(&self, launch: Launch<'_>) -> Result<Outputs, KernelFailure> {
+    fn launch(&self, launch: &mut Launch<'_>) -> Result<Outputs, KernelFailure> {
         let Launch {
-            mut inputs,
+            inputs,
             sizes,
             exec,
             pool,
         } = launch;
         exec.check()?;
-        let known = sizes.and_then(|sizes: &ConcreteOutputs| sizes.first());
+        let known = sizes.and_then(|sizes| sizes.first());
         let shape = match (&self.ending, known) {
             (Ending::Reduced(_, shape), _) => shape.clone(),
             (_, Some((_, shape))) => shape.clone(),
-            (_, None) => broadcast(&inputs)?,
+            (_, None) => broadcast(inputs)?,
         };
         let mut y = match (&self.ending, known) {
-            (Ending::Plain, _) => self.beginning(&mut inputs, &shape, pool)?,
+            (Ending::Plain, _) => self.beginning(inputs, &shape, pool)?,
             (Ending::Cast(to, _), _) => pool.tensor(*to, &shape)?,
             (Ending::Reduced(..), Some((dtype, shape))) => pool.tensor(*dtype, shape)?,
             (Ending::Reduced(..), None) => {
@@ -363,11 +362,11 @@ impl<T: Element + Float + ChainKernels> Kernel for Chain<T> {
             });
         }
         match &self.ending {
-            Ending::Plain => chain::<T>(&exec, &self.stages, &given, write(&mut y)?, &shape)?,
-            Ending::Cast(_, cast) => cast(&exec, &self.stages, &given, &mut y, &shape)?,
+            Ending::Plain => chain::<T>(exec, &self.stages, &given, write(&mut y)?, &shape)?,
+            Ending::Cast(_, cast) => cast(exec, &self.stages, &given, &mut y, &shape)?,
             Ending::Reduced(op, _) => {
                 let y = write(&mut y)?;
-                chain_reduced::<T>(&exec, &self.stages, &given, *op, y, &shape)?
+                chain_reduced::<T>(exec, &self.stages, &given, *op, y, &shape)?
             }
         }
         one(y)
@@ -438,6 +437,7 @@ mod tests {
 
     use convoke_common::graph::{Attr, Attrs};
     use convoke_common::memory::{Account, Ledger};
+    use convoke_common::ops::ConcreteOutputs;
 
     use super::*;
     use crate::cpu::testing;
@@ -453,13 +453,13 @@ mod tests {
     ) -> Tensor {
         let pool = Pool::new(&Ledger::new("test", 1 << 30), Account::Handles, 0).unwrap();
         let flag = AtomicBool::new(false);
-        let made = fused.kernel.launch(Launch {
+        let made = fused.kernel.launch(&mut Launch {
             inputs: Operands::given(&mut registers),
             sizes,
             exec: Exec::single(&flag),
             pool: &pool,
         });
-        made.unwrap().remove(0)
+        made.unwrap().pop().unwrap()
     }
 
     /// Values below `given` are operands; node `i` makes value `given + i`.

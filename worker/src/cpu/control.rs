@@ -169,7 +169,7 @@ impl Body {
                 .flatten()
                 .map(|t| (t.dtype(), t.shape().into()))
                 .collect();
-            let made = kernel.launch(Launch {
+            let made = kernel.launch(&mut Launch {
                 inputs: Operands::given(&mut inputs),
                 sizes: None,
                 exec,
@@ -177,7 +177,7 @@ impl Body {
             });
             let made = made.map_err(|e| match e {
                 KernelFailure::Cancelled => KernelFailure::Cancelled,
-                KernelFailure::Error(e) => KernelFailure::Error(e.at(site(node, &given))),
+                KernelFailure::Error(e) => (*e).at(site(node, &given)).into(),
             })?;
             for (id, tensor) in node.outputs.iter().zip(made) {
                 values[id.ix()] = Some(tensor);
@@ -216,7 +216,7 @@ fn holds(t: &Tensor) -> Result<bool, KernelFailure> {
 }
 
 /// All operands, each handed over.
-fn taken(mut inputs: Operands<'_>) -> impl Iterator<Item = Register> {
+fn taken(inputs: &mut Operands<'_>) -> impl Iterator<Item = Register> {
     let all: Inputs = (0..inputs.len()).map(|i| inputs.take(i)).collect();
     all.into_iter()
 }
@@ -231,11 +231,9 @@ struct If {
 }
 
 impl Kernel for If {
-    fn launch(&self, launch: Launch<'_>) -> Result<Outputs, KernelFailure> {
-        let Launch {
-            inputs, exec, pool, ..
-        } = launch;
-        let mut inputs = taken(inputs);
+    fn launch(&self, launch: &mut Launch<'_>) -> Result<Outputs, KernelFailure> {
+        let (exec, pool) = (launch.exec, launch.pool);
+        let mut inputs = taken(&mut launch.inputs);
         let cond = given(inputs.next().flatten())?;
         let branch = match holds(&cond)? {
             true => &self.yes,
@@ -253,11 +251,9 @@ struct Loop {
 }
 
 impl Kernel for Loop {
-    fn launch(&self, launch: Launch<'_>) -> Result<Outputs, KernelFailure> {
-        let Launch {
-            inputs, exec, pool, ..
-        } = launch;
-        let mut inputs = taken(inputs);
+    fn launch(&self, launch: &mut Launch<'_>) -> Result<Outputs, KernelFailure> {
+        let (exec, pool) = (launch.exec, launch.pool);
+        let mut inputs = taken(&mut launch.inputs);
         let most = match inputs.next().flatten() {
             None => i64::MAX,
             Some(m) => match m.as_slice::<i64>()? {
@@ -311,11 +307,9 @@ struct Scan {
 }
 
 impl Kernel for Scan {
-    fn launch(&self, launch: Launch<'_>) -> Result<Outputs, KernelFailure> {
-        let Launch {
-            inputs, exec, pool, ..
-        } = launch;
-        let all: Result<Values, _> = taken(inputs).map(given).collect();
+    fn launch(&self, launch: &mut Launch<'_>) -> Result<Outputs, KernelFailure> {
+        let (exec, pool) = (launch.exec, launch.pool);
+        let all: Result<Values, _> = taken(&mut launch.inputs).map(given).collect();
         let mut carried = all?;
         let mut over: Values = carried.drain(self.carried..).collect();
         let captured: Values = over.drain(self.from_last.len()..).collect();

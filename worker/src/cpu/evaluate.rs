@@ -106,7 +106,7 @@ fn run(node: &Node, mut inputs: Inputs, exec: Exec<'_>, pool: &Pool) -> Result<s
     let kernel = resolve(&node.op, &node.attrs, &dtypes, node.outputs.len())
         .map_err(|e| Error::new(Code::UnsupportedOp, e.to_string()))?;
     kernel
-        .launch(Launch {
+        .launch(&mut Launch {
             inputs: Operands::given(&mut inputs),
             sizes: None,
             exec,
@@ -114,7 +114,7 @@ fn run(node: &Node, mut inputs: Inputs, exec: Exec<'_>, pool: &Pool) -> Result<s
         })
         .map_err(|e| match e {
             KernelFailure::Cancelled => Error::new(Code::Cancelled, "cancelled"),
-            KernelFailure::Error(e) => e,
+            KernelFailure::Error(e) => *e,
         })
 }
 

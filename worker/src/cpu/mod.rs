@@ -51,12 +51,15 @@ pub struct Launch<'a> {
     pub pool: &'a Pool,
 }
 
-pub use convoke_rendezvous::eager::direct::{Inputs, Outputs};
+pub use convoke_common::Outputs;
+
+/// Operands that are handed over; `None` for an optional one left out.
+pub type Inputs = SmallVec<[Register; 2]>;
 
 /// An op bound to attributes and operand dtypes, ready to run any number of times, from any thread.
 pub trait Kernel: Send + Sync {
     /// Runs it.
-    fn launch(&self, launch: Launch<'_>) -> Result<Outputs, KernelFailure>;
+    fn launch(&self, launch: &mut Launch<'_>) -> Result<Outputs, KernelFailure>;
 
     /// Dtypes and shapes of the outputs for such operands, where only dtypes and shapes, and the values of host operands
     /// that are given, decide them.
@@ -71,15 +74,21 @@ pub enum KernelFailure {
     /// The step was cancelled.
     #[error("cancelled")]
     Cancelled,
-    /// What went wrong.
+    /// What went wrong. It is large, and results are handed on often.
     #[error(transparent)]
-    Error(#[from] Error),
+    Error(Box<Error>),
 }
 
 impl KernelFailure {
     /// The operands' values do not allow a result.
     pub(crate) fn values(message: impl Into<String>) -> KernelFailure {
-        KernelFailure::Error(Error::new(Code::KernelFailed, message))
+        Error::new(Code::KernelFailed, message).into()
+    }
+}
+
+impl From<Error> for KernelFailure {
+    fn from(e: Error) -> KernelFailure {
+        KernelFailure::Error(Box::new(e))
     }
 }
 
@@ -106,7 +115,7 @@ impl From<OpError> for KernelFailure {
 
 impl From<TensorError> for KernelFailure {
     fn from(e: TensorError) -> KernelFailure {
-        KernelFailure::Error(e.into())
+        Error::from(e).into()
     }
 }
 
@@ -197,6 +206,22 @@ impl SizeKey {
         SizeKey { shapes, host }
     }
 
+    /// The operands' shapes.
+    pub fn shapes(&self) -> impl Iterator<Item = Option<&[usize]>> {
+        self.shapes.iter().map(Option::as_deref)
+    }
+
+    /// Whether these operands have the same shapes, where no value counts.
+    #[inline]
+    pub fn has_shapes(&self, operands: &[Option<&Tensor>]) -> bool {
+        let same = |(shape, t): (&Option<Shape>, &Option<&Tensor>)| match (shape, t) {
+            (None, None) => true,
+            (Some(shape), Some(t)) => shape.as_slice() == t.shape(),
+            _ => false,
+        };
+        self.shapes.len() == operands.len() && self.shapes.iter().zip(operands).all(same)
+    }
+
     /// Whether these operands have the same.
     pub fn matches<'t>(&self, operands: impl Iterator<Item = (Option<&'t Tensor>, bool)>) -> bool {
         let (mut shapes, mut host) = (self.shapes.iter(), &self.host[..]);
@@ -262,28 +287,20 @@ impl Resolved {
 }
 
 impl Kernel for Resolved {
-    fn launch(&self, launch: Launch<'_>) -> Result<Outputs, KernelFailure> {
-        let Launch {
-            inputs,
-            sizes,
-            exec,
-            pool,
-        } = launch;
-        exec.check()?;
+    fn launch(&self, launch: &mut Launch<'_>) -> Result<Outputs, KernelFailure> {
+        launch.exec.check()?;
         let found;
-        let outputs = match sizes {
+        let outputs = match launch.sizes {
             Some(sizes) => sizes,
             None => {
-                found = self.outputs(&inputs)?;
+                found = self.outputs(&launch.inputs)?;
                 &found
             }
         };
         (self.body)(Call {
             attrs: &self.attrs,
-            inputs,
-            exec,
-            pool,
             outputs,
+            launch,
         })
     }
 
@@ -369,7 +386,7 @@ mod tests {
         let check = |x: &[usize], to: &[i64], want: &[usize]| {
             let mut inputs = [Some(counting(x)), Some(vec1(to))];
             let y = kernel
-                .launch(Launch {
+                .launch(&mut Launch {
                     inputs: Operands::given(&mut inputs),
                     sizes: None,
                     exec: Exec::single(&cancel),
@@ -393,7 +410,7 @@ mod tests {
         let ledger = convoke_common::memory::Ledger::new("test", 1 << 20);
         let pool = Pool::new(&ledger, convoke_common::memory::Account::Handles, 0).unwrap();
         let mut inputs = [Some(counting(&[4]))];
-        let end = kernel.launch(Launch {
+        let end = kernel.launch(&mut Launch {
             inputs: Operands::given(&mut inputs),
             sizes: None,
             exec: Exec::single(&cancel),

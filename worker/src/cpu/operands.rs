@@ -57,11 +57,19 @@ impl Slot {
 }
 
 /// The operands of one launch.
-pub struct Operands<'a> {
-    registers: &'a mut [Register],
-    constants: &'a [Tensor],
-    /// None where the registers are the operands, in order, and all of them may be taken.
-    slots: Option<&'a [Slot]>,
+pub struct Operands<'a>(Source<'a>);
+
+/// Where they are.
+enum Source<'a> {
+    Slots {
+        slots: &'a [Slot],
+        registers: &'a mut [Register],
+        constants: &'a [Tensor],
+    },
+    /// All of them may be taken.
+    Given(&'a mut [Register]),
+    /// Somebody else's, to be read.
+    Shown(&'a [Option<&'a Tensor>]),
 }
 
 impl<'a> Operands<'a> {
@@ -72,28 +80,33 @@ impl<'a> Operands<'a> {
         registers: &'a mut [Register],
         constants: &'a [Tensor],
     ) -> Operands<'a> {
-        let slots = Some(slots);
-        Operands {
+        Operands(Source::Slots {
+            slots,
             registers,
             constants,
-            slots,
-        }
+        })
     }
 
     /// Operands that are handed over.
     #[inline]
     pub fn given(all: &'a mut [Register]) -> Operands<'a> {
-        Operands {
-            registers: all,
-            constants: &[],
-            slots: None,
-        }
+        Operands(Source::Given(all))
+    }
+
+    /// Operands that stay whose they are.
+    #[inline]
+    pub fn shown(all: &'a [Option<&'a Tensor>]) -> Operands<'a> {
+        Operands(Source::Shown(all))
     }
 
     /// Number of operands, of those left out too.
     #[inline]
     pub fn len(&self) -> usize {
-        self.slots.map_or(self.registers.len(), <[Slot]>::len)
+        match &self.0 {
+            Source::Slots { slots, .. } => slots.len(),
+            Source::Given(all) => all.len(),
+            Source::Shown(all) => all.len(),
+        }
     }
 
     /// Whether there are none.
@@ -101,22 +114,21 @@ impl<'a> Operands<'a> {
         self.len() == 0
     }
 
-    #[inline]
-    fn place(&self, i: usize) -> Place {
-        match self.slots {
-            Some(slots) => slots.get(i).map_or(Place::Nothing, |s| s.place()),
-            None if i < self.registers.len() => Place::Last(i as u32),
-            None => Place::Nothing,
-        }
-    }
-
     /// Operand `i`; `None` where it was left out or taken.
     #[inline]
     pub fn get(&self, i: usize) -> Option<&Tensor> {
-        match self.place(i) {
-            Place::Nothing => None,
-            Place::Constant(c) => self.constants.get(c as usize),
-            Place::Read(r) | Place::Last(r) => self.registers.get(r as usize)?.as_ref(),
+        match &self.0 {
+            Source::Slots {
+                slots,
+                registers,
+                constants,
+            } => match slots.get(i)?.place() {
+                Place::Nothing => None,
+                Place::Constant(c) => constants.get(c as usize),
+                Place::Read(r) | Place::Last(r) => registers.get(r as usize)?.as_ref(),
+            },
+            Source::Given(all) => all.get(i)?.as_ref(),
+            Source::Shown(all) => *all.get(i)?,
         }
     }
 
@@ -128,21 +140,36 @@ impl<'a> Operands<'a> {
     /// Operand `i`, handed over: alone on its buffer where nobody else uses it.
     #[inline]
     pub fn take(&mut self, i: usize) -> Option<Tensor> {
-        match self.place(i) {
-            Place::Nothing => None,
-            Place::Constant(c) => self.constants.get(c as usize).cloned(),
-            Place::Read(r) => self.registers.get(r as usize)?.clone(),
-            Place::Last(r) => self.registers.get_mut(r as usize)?.take(),
+        match &mut self.0 {
+            Source::Slots {
+                slots,
+                registers,
+                constants,
+            } => match slots.get(i)?.place() {
+                Place::Nothing => None,
+                Place::Constant(c) => constants.get(c as usize).cloned(),
+                Place::Read(r) => registers.get(r as usize)?.clone(),
+                Place::Last(r) => registers.get_mut(r as usize)?.take(),
+            },
+            Source::Given(all) => all.get_mut(i)?.take(),
+            Source::Shown(all) => (*all.get(i)?).cloned(),
         }
     }
 
     /// Operand `i`, where it may be overwritten: nobody reads it later, and no other tensor shares its buffer.
     #[inline]
     pub fn own(&self, i: usize) -> Option<&Tensor> {
-        match self.place(i) {
-            Place::Last(_) => self.get(i).filter(|t| t.is_unique()),
-            _ => None,
+        match &self.0 {
+            Source::Slots {
+                slots, registers, ..
+            } => match slots.get(i)?.place() {
+                Place::Last(r) => registers.get(r as usize)?.as_ref(),
+                _ => None,
+            },
+            Source::Given(all) => all.get(i)?.as_ref(),
+            Source::Shown(_) => None,
         }
+        .filter(|t| t.is_unique())
     }
 }
 
@@ -179,5 +206,18 @@ mod tests {
         let mut all = Operands::given(&mut given);
         assert_eq!((all.len(), all.own(0).is_some()), (2, true));
         assert_eq!((all.take(0), all.take(1)), (Some(scalar(4.)), None));
+    }
+
+    #[test]
+    fn what_is_only_shown_stays_as_it_is() {
+        let x = Tensor::scalar(5f32);
+        let shown = [Some(&x), None];
+        let mut all = Operands::shown(&shown);
+        assert_eq!((all.len(), all.get(0), all.get(1)), (2, Some(&x), None));
+        assert!(all.own(0).is_none() && all.get(2).is_none());
+        assert_eq!(
+            (all.take(0), all.take(0)),
+            (Some(x.clone()), Some(x.clone()))
+        );
     }
 }

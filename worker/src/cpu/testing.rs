@@ -25,14 +25,14 @@ pub(crate) fn launch(
     let cancel = AtomicBool::new(false);
     let pool = Pool::new(&Ledger::new("test", 1 << 40), Account::Handles, 0)?;
     let exec = Exec::single(&cancel);
-    match kernel.launch(Launch {
+    match kernel.launch(&mut Launch {
         inputs: Operands::given(&mut inputs),
         sizes: None,
         exec,
         pool: &pool,
     }) {
         Ok(outputs) => Ok(outputs.into_vec()),
-        Err(KernelFailure::Error(e)) => Err(e),
+        Err(KernelFailure::Error(e)) => Err(*e),
         Err(KernelFailure::Cancelled) => panic!("nobody cancelled"),
     }
 }

@@ -9,37 +9,40 @@ use super::call::{Call, write};
 use super::dispatch::by_dtype;
 
 /// `x` in `to`, both floats; the same tensor where nothing is to be done.
-pub(crate) fn convert(call: &Call<'_>, x: &Tensor, to: DType) -> Result<Tensor, KernelFailure> {
+pub(crate) fn convert(call: &Call<'_, '_>, x: &Tensor, to: DType) -> Result<Tensor, KernelFailure> {
     if x.dtype() == to {
         return Ok(x.clone());
     }
-    let mut y = call.pool.tensor(to, x.shape())?;
+    let mut y = call.launch.pool.tensor(to, x.shape())?;
     let done = by_dtype!(float x.dtype(), A => by_dtype!(float to, B => {
-        cast::<A, B>(&call.exec, x.as_slice()?, write(&mut y)?)?
+        cast::<A, B>(&call.launch.exec, x.as_slice()?, write(&mut y)?)?
     }));
     let other = || Error::internal(format!("{} to {to} is no conversion of floats", x.dtype()));
     done.flatten().map(|()| y).ok_or_else(|| other().into())
 }
 
 /// Operand `i` in f32.
-pub(crate) fn wide(call: &Call<'_>, i: usize) -> Result<Tensor, KernelFailure> {
+pub(crate) fn wide(call: &Call<'_, '_>, i: usize) -> Result<Tensor, KernelFailure> {
     convert(call, call.input(i)?, DType::F32)
 }
 
 /// Operand `i` in f32, where it was given.
-pub(crate) fn optional_wide(call: &Call<'_>, i: usize) -> Result<Option<Tensor>, KernelFailure> {
+pub(crate) fn optional_wide(
+    call: &Call<'_, '_>,
+    i: usize,
+) -> Result<Option<Tensor>, KernelFailure> {
     call.optional(i)
         .map(|t| convert(call, t, DType::F32))
         .transpose()
 }
 
 /// An f32 tensor of output `o`'s shape.
-pub(crate) fn wide_output(call: &Call<'_>, o: usize) -> Result<Tensor, KernelFailure> {
-    Ok(call.pool.tensor(DType::F32, call.out_shape(o))?)
+pub(crate) fn wide_output(call: &Call<'_, '_>, o: usize) -> Result<Tensor, KernelFailure> {
+    Ok(call.launch.pool.tensor(DType::F32, call.out_shape(o))?)
 }
 
 /// `y` in the dtype of output `o`.
-pub(crate) fn narrow_to(call: &Call<'_>, o: usize, y: Tensor) -> Result<Tensor, KernelFailure> {
+pub(crate) fn narrow_to(call: &Call<'_, '_>, o: usize, y: Tensor) -> Result<Tensor, KernelFailure> {
     let (dtype, _) = call
         .outputs
         .get(o)

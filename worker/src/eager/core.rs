@@ -27,7 +27,7 @@ use slab::Slab;
 use smallvec::SmallVec;
 
 use self::transfers::{Early, Expected};
-use super::prepared::Prepared;
+use super::prepared::{Prepared, Seen};
 use crate::cpu::{Inputs, Outputs};
 
 /// Most transfers that may come before they are announced: as many as a client may have on their way.
@@ -101,6 +101,15 @@ pub(super) struct Run {
     pub inputs: Inputs,
     /// Its first output.
     pub first: Id,
+}
+
+impl Run {
+    /// What is known of it.
+    pub fn seen(&self) -> Arc<Seen> {
+        let inputs: SmallVec<[Option<&Tensor>; 4]> =
+            self.inputs.iter().map(Option::as_ref).collect();
+        self.prepared.seen(&inputs)
+    }
 }
 
 impl PartialEq for Run {

@@ -3,13 +3,13 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use convoke_common::Tensor;
 use convoke_common::graph::{Attrs, TensorType};
 use convoke_common::ops::{self, ConcreteOperand, ConcreteOutputs, Memory, OpDef};
+use convoke_common::{DType, Tensor};
 use convoke_rendezvous::eager::wire::Definition;
 use smallvec::SmallVec;
 
-use crate::cpu::{self, Inputs, Kernel, SizeKey};
+use crate::cpu::{self, Kernel, SizeKey};
 
 /// What one core does at least, in operations and in bytes per nanosecond: it is only decided by it where a kernel runs.
 const FLOPS: f64 = 2.0;
@@ -25,7 +25,7 @@ pub(super) struct Prepared {
     pub kernel: Arc<dyn Kernel>,
     pub op: &'static OpDef,
     attrs: Attrs,
-    pub operands: usize,
+    dtypes: Vec<Option<DType>>,
     pub outputs: usize,
     pub report: bool,
     pub origin: u32,
@@ -60,7 +60,7 @@ impl Prepared {
             kernel: cpu::resolve(op.name, &d.attrs, &d.operands, outputs)?,
             op,
             attrs: d.attrs,
-            operands: d.operands.len(),
+            dtypes: d.operands,
             outputs,
             report: d.report,
             origin: d.origin,
@@ -68,28 +68,63 @@ impl Prepared {
         })
     }
 
+    /// Number of operands, of those left out too.
+    pub fn operands(&self) -> usize {
+        self.dtypes.len()
+    }
+
+    /// The operands of a run, for its error.
+    pub fn signatures(&self, seen: &Seen) -> Vec<String> {
+        let all = self.dtypes.iter().zip(seen.operands.shapes());
+        let given = all.filter_map(|(dtype, shape)| dtype.zip(shape));
+        given.map(|(d, shape)| format!("{d}{shape:?}")).collect()
+    }
+
     /// What is known of a run with these operands.
-    pub fn seen(&self, inputs: &Inputs) -> Arc<Seen> {
-        let given = || {
-            let all = inputs.iter().map(Option::as_ref).enumerate();
-            all.map(|(i, t)| (t, t.is_some_and(|t| self.decides(i, t))))
-        };
+    pub fn seen(&self, inputs: &[Option<&Tensor>]) -> Arc<Seen> {
+        self.with_seen(inputs, Arc::clone)
+    }
+
+    /// As [`Prepared::seen`], for what is done at once: others who ask wait for it.
+    pub fn with_seen<R>(
+        &self,
+        inputs: &[Option<&Tensor>],
+        then: impl FnOnce(&Arc<Seen>) -> R,
+    ) -> R {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(seen) = &*last
-            && seen.operands.matches(given())
-        {
-            return seen.clone();
+        let same = last.as_ref().filter(|seen| self.same(seen, inputs));
+        if let Some(seen) = same {
+            return then(seen);
         }
+        then(last.insert(Arc::new(self.look(inputs))))
+    }
+
+    #[inline]
+    fn same(&self, seen: &Seen, inputs: &[Option<&Tensor>]) -> bool {
+        match self.has_host {
+            true => seen.operands.matches(self.given(inputs)),
+            false => seen.operands.has_shapes(inputs),
+        }
+    }
+
+    fn look(&self, inputs: &[Option<&Tensor>]) -> Seen {
         // Nobody can say of a custom op how long it takes.
         let known = !ops::is_custom(self.op.name);
         let predicted = known.then(|| self.predict(inputs)).flatten();
-        let new = Arc::new(Seen {
-            operands: SizeKey::of(given()),
+        Seen {
+            operands: SizeKey::of(self.given(inputs)),
             predicted: predicted.unwrap_or(Duration::MAX),
             sizes: self.kernel.sizes(&self.concrete(inputs)),
-        });
-        *last = Some(new.clone());
-        new
+        }
+    }
+
+    /// The operands, each with whether its value may decide sizes.
+    fn given<'t>(
+        &self,
+        inputs: &[Option<&'t Tensor>],
+    ) -> impl Iterator<Item = (Option<&'t Tensor>, bool)> {
+        let all = inputs.iter().copied().enumerate();
+        all.map(|(i, t)| (t, t.is_some_and(|t| self.decides(i, t))))
     }
 
     /// Whether an operand's value may decide sizes, and is looked at.
@@ -98,16 +133,19 @@ impl Prepared {
     }
 
     /// The operands as rules look at them. Of large ones in host memory nothing but the shape is known.
-    fn concrete<'t>(&self, inputs: &'t Inputs) -> SmallVec<[Option<ConcreteOperand<'t>>; 8]> {
-        let operand = |(i, t): (usize, &'t Option<Tensor>)| {
-            let t = t.as_ref()?;
+    fn concrete<'t>(
+        &self,
+        inputs: &[Option<&'t Tensor>],
+    ) -> SmallVec<[Option<ConcreteOperand<'t>>; 8]> {
+        let operand = |(i, t): (usize, Option<&'t Tensor>)| {
+            let t = t?;
             Some(ConcreteOperand {
                 dtype: t.dtype(),
                 shape: t.shape(),
                 host: self.decides(i, t).then_some(t),
             })
         };
-        inputs.iter().enumerate().map(operand).collect()
+        inputs.iter().copied().enumerate().map(operand).collect()
     }
 
     fn in_host_memory(&self, operand: usize) -> bool {
@@ -116,7 +154,7 @@ impl Prepared {
         def.is_some_and(|o| o.memory == Memory::Host)
     }
 
-    fn predict(&self, inputs: &Inputs) -> Option<Duration> {
+    fn predict(&self, inputs: &[Option<&Tensor>]) -> Option<Duration> {
         // A loop takes as long as its data says.
         if self.attrs.functions().next().is_some() {
             return None;
@@ -126,7 +164,7 @@ impl Prepared {
         let fixed = |dtype, shape: &[usize]| TensorType::fixed(dtype, shape);
         let given: Vec<_> = inputs
             .iter()
-            .map(|t| t.as_ref().map(|t| fixed(t.dtype(), t.shape())))
+            .map(|t| t.map(|t| fixed(t.dtype(), t.shape())))
             .collect();
         let made: Vec<_> = outputs.iter().map(|(d, s)| fixed(*d, s)).collect();
         let given: Vec<_> = given.iter().map(Option::as_ref).collect();

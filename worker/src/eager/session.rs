@@ -157,7 +157,7 @@ impl Session {
                 Command::Run(index) => {
                     let defined = state.ops.get(&index).ok_or_else(no_such_op)?.clone();
                     let count = match &defined {
-                        Defined::Ready(prepared) => prepared.operands,
+                        Defined::Ready(prepared) => prepared.operands(),
                         Defined::Refused(refusal) => refusal.operands,
                     };
                     let mut operands: SmallVec<[Operand<'static>; 4]> = SmallVec::new();
@@ -322,7 +322,7 @@ impl Session {
     fn run_brief(&self, state: &mut State, left: &mut Duration) {
         let wake = self.engine.compute.wake();
         while let Some(run) = state.core.peek_ready() {
-            let seen = run.prepared.seen(&run.inputs);
+            let seen = run.seen();
             let predicted = seen.predicted;
             if predicted > wake || predicted > *left {
                 return;
@@ -397,7 +397,7 @@ impl Session {
                 break;
             };
             let (first, prepared) = (run.first, run.prepared.clone());
-            let seen = prepared.seen(&run.inputs);
+            let seen = run.seen();
             let brief = seen.predicted <= self.engine.compute.wake();
             let origin = state.origins.get(&prepared.origin).cloned();
             drop(state);
@@ -432,7 +432,7 @@ impl Session {
         let op = run.prepared.op.name;
         let place = origin.as_deref().unwrap_or(op);
         let _noted = self.engine.note(&FunctionId::default(), place);
-        let launch = Launch {
+        let mut launch = Launch {
             inputs: Operands::given(&mut run.inputs),
             sizes: seen.sizes.as_ref(),
             exec,
@@ -441,10 +441,11 @@ impl Session {
         let site = || Site {
             op: Some(op.to_owned()),
             origin: origin.as_deref().map(str::to_owned),
+            operands: run.prepared.signatures(seen),
             ..Site::default()
         };
         let (kernel, outputs) = (&*run.prepared.kernel, run.prepared.outputs);
-        let result = self.engine.launch(kernel, op, outputs, launch, site);
+        let result = self.engine.launch(kernel, op, outputs, &mut launch, site);
         result.map_err(|e| {
             let ended = || Error::new(Code::Cancelled, "the session ended");
             e.unwrap_or_else(|| self.engine.gate.refusal().cloned().unwrap_or_else(ended))

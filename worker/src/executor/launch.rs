@@ -4,15 +4,11 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use convoke_common::error::{Code, Error, Site};
-use convoke_common::{DType, Dim, Shape, Tensor, mutant};
+use convoke_common::{Dim, Tensor, mutant};
 use convoke_kernels::Exec;
-use smallvec::SmallVec;
 
 use super::{Engine, Executor};
 use crate::cpu::{Kernel, KernelFailure, Launch, Operands, Outputs, Place, Register};
-
-/// Signatures of operands, for errors.
-type Given = SmallVec<[Option<(DType, Shape)>; 2]>;
 
 /// What became of a launch: a failure, or a panic.
 type Launched = Result<Result<(), KernelFailure>, Box<dyn Any + Send>>;
@@ -23,7 +19,7 @@ fn failure(launched: Launched) -> Option<Error> {
     Some(match launched {
         Ok(Ok(())) => Error::internal("a kernel left results out"),
         Ok(Err(KernelFailure::Cancelled)) => return None,
-        Ok(Err(KernelFailure::Error(e))) => e,
+        Ok(Err(KernelFailure::Error(e))) => *e,
         Err(panic) => {
             let why = panic
                 .downcast_ref::<&str>()
@@ -37,20 +33,15 @@ fn failure(launched: Launched) -> Option<Error> {
 
 impl Engine {
     /// Runs a kernel outside of steps, which is to give at least `results`. `Err(None)`: cancelled. `site` says where a
-    /// failure was, but for the worker and the operands.
+    /// failure was, but for the worker.
     pub(crate) fn launch(
         &self,
         kernel: &dyn Kernel,
         name: &str,
         results: usize,
-        launch: Launch<'_>,
+        launch: &mut Launch<'_>,
         site: impl FnOnce() -> Site,
     ) -> Result<Outputs, Option<Error>> {
-        let operands: Given = launch
-            .inputs
-            .iter()
-            .map(|t| t.map(|t| (t.dtype(), t.shape().into())))
-            .collect();
         let mut made = Outputs::new();
         let launched = catch_unwind(AssertUnwindSafe(|| {
             self.compute.launching(name);
@@ -61,17 +52,15 @@ impl Engine {
             return Ok(made);
         }
         let error = failure(launched).ok_or(None)?;
-        let signature = |(d, s): &(DType, Shape)| format!("{d}{:?}", s.as_slice());
-        let operands = operands.iter().flatten().map(signature).collect();
-        Err(Some(self.placed(error, site(), operands)))
+        Err(Some(self.placed(error, site())))
     }
 
-    fn placed(&self, error: Error, site: Site, operands: Vec<String>) -> Error {
+    fn placed(&self, error: Error, site: Site) -> Error {
         error.at(Site {
             node: site.node,
             op: site.op,
             origin: site.origin,
-            operands,
+            operands: site.operands,
             ..self.place()
         })
     }
@@ -88,40 +77,40 @@ impl Engine {
 }
 
 impl Executor {
-    /// Runs one instruction's kernel, whose results are put into `made`. `Err(None)`: cancelled.
+    /// Runs one instruction's kernel. `Err(None)`: cancelled.
     pub(super) fn launch(
         &self,
         n: u64,
         i: u32,
         registers: &mut [Register],
         exec: Exec<'_>,
-        made: &mut Outputs,
-    ) -> Result<(), Option<Error>> {
+    ) -> Result<Outputs, Option<Box<Error>>> {
         let (engine, x) = (&*self.engine, &*self.installed);
         let code = &x.code;
         let name = |node: &u32| &*x.nodes()[*node as usize].name;
         let noted = engine.black_box.as_ref();
         let noted = noted.map(|b| b.note(&x.program.function, name(&code.instr(i).node)));
+        let mut launch = Launch {
+            inputs: Operands::at(code.operands(i), registers, &code.constants),
+            sizes: code.sizes(i),
+            exec,
+            pool: &self.pool,
+        };
         let launched = catch_unwind(AssertUnwindSafe(|| {
             if engine.hears_launches {
                 let members = code.members(i).iter();
                 members.for_each(|m| engine.compute.launching(name(m)));
             }
-            *made = code.kernel(i).launch(Launch {
-                inputs: Operands::at(code.operands(i), registers, &code.constants),
-                sizes: code.sizes(i),
-                exec,
-                pool: &self.pool,
-            })?;
-            Ok(())
+            code.kernel(i).launch(&mut launch)
         }));
         drop(noted);
-        if matches!(launched, Ok(Ok(()))) && made.len() >= code.results(i).len() {
-            return Ok(());
+        match launched {
+            Ok(Ok(made)) if made.len() >= code.results(i).len() => Ok(made),
+            launched => {
+                let error = failure(launched.map(|r| r.map(drop))).ok_or(None)?;
+                Err(Some(Box::new(self.failed(n, i, registers, error))))
+            }
         }
-        made.clear();
-        let error = failure(launched).ok_or(None)?;
-        Err(Some(self.failed(n, i, registers, error)))
     }
 
     /// A kernel's failure, with its place and what it was given.
@@ -145,8 +134,8 @@ impl Executor {
             let declared = || Some(self.declared(n, *declared?));
             operands.extend(there.map(Tensor::signature).or_else(declared));
         }
-        let site = crate::installed::site(&x.nodes()[blamed], vec![]);
-        self.engine.placed(error, site, operands)
+        let site = crate::installed::site(&x.nodes()[blamed], operands);
+        self.engine.placed(error, site)
     }
 
     /// The type of a value at the sizes of a step, as far as they decide it.

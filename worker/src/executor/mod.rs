@@ -445,7 +445,7 @@ impl Executor {
             Some(pool) if !brief => Exec::pooled(pool, &flag),
             _ => Exec::single(&flag),
         };
-        let (mut after, mut made) = (After::default(), Outputs::new());
+        let mut after = After::default();
         loop {
             if flow.is_idle() || slice == 0 || entry.stirred.load(Ordering::Acquire) {
                 let mut run = entry.lock();
@@ -479,25 +479,23 @@ impl Executor {
             let instr = code.instr(i);
             entry.node.store(instr.node, Ordering::Relaxed);
             let launched = match instr.kind {
-                InstrKind::Kernel => self.launch(n, i, &mut flow.registers, exec, &mut made),
+                InstrKind::Kernel => self.launch(n, i, &mut flow.registers, exec),
                 InstrKind::Handle(op) => {
                     let slots = code.operands(i);
                     let operands = Operands::at(slots, &mut flow.registers, &code.constants);
                     let done = match op {
                         HandleOp::Lend { donate } => {
                             self.lend(n, instr.node, &operands, donate);
-                            Ok(())
+                            Ok(Outputs::new())
                         }
-                        HandleOp::Fill => self
-                            .fill(n, instr.node, &operands)
-                            .map(|filled| made.push(filled)),
+                        HandleOp::Fill => self.fill(n, instr.node, &operands).map(Into::into),
                     };
-                    done.map_err(|e| Some(e.at(self.site_of(instr.node))))
+                    done.map_err(|e| Some(Box::new(e.at(self.site_of(instr.node)))))
                 }
             };
             match launched {
-                Ok(()) => {
-                    flow.ended(code, i, &mut made, &mut after);
+                Ok(made) => {
+                    flow.ended(code, i, made, &mut after);
                     if after.sends.is_empty() {
                         continue;
                     }
@@ -510,7 +508,7 @@ impl Executor {
                     drop(run);
                     self.finish_within(n, &mut after, &mut time);
                 }
-                Err(Some(error)) => self.fail(n, error),
+                Err(Some(error)) => self.fail(n, *error),
                 // Its step has ended, which it hears of next.
                 Err(None) => entry.stirred.store(true, Ordering::Relaxed),
             }

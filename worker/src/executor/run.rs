@@ -187,9 +187,9 @@ impl Flow {
         }
     }
 
-    /// An instruction has ended, and made its results, in their order; none are left of them.
+    /// An instruction has ended, and made its results, in their order.
     #[inline]
-    pub(super) fn ended(&mut self, code: &Lowered, i: u32, made: &mut Outputs, after: &mut After) {
+    pub(super) fn ended(&mut self, code: &Lowered, i: u32, mut made: Outputs, after: &mut After) {
         self.left -= 1;
         for end in code.ends(i) {
             if end.count != NONE {
@@ -203,16 +203,24 @@ impl Flow {
         }
         let crosses = code.instr(i).crosses;
         let results = code.results(i);
+        if let ([result], false) = (results, crosses)
+            && let Some(tensor) = made.pop_only()
+        {
+            return self.keep(result.register, tensor);
+        }
         // What nobody asked for is behind what somebody did.
-        made.truncate(results.len());
-        for result in results.iter().rev() {
-            let Some(tensor) = made.pop() else { continue };
+        for (result, tensor) in results.iter().zip(made) {
             if crosses {
                 self.tell(code, result.value, &tensor, after);
             }
-            if result.register != NONE {
-                self.registers[result.register as usize] = Some(tensor);
-            }
+            self.keep(result.register, tensor);
+        }
+    }
+
+    #[inline]
+    fn keep(&mut self, register: u32, tensor: Tensor) {
+        if register != NONE {
+            self.registers[register as usize] = Some(tensor);
         }
     }
 

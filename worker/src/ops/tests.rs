@@ -99,7 +99,7 @@ fn memory_is_the_pools_and_the_flag_the_steps() {
         let exec = Exec::single(&flag);
         flag.store(cancelled, std::sync::atomic::Ordering::Relaxed);
         kernel
-            .launch(Launch {
+            .launch(&mut Launch {
                 inputs: Operands::given(&mut inputs),
                 sizes: None,
                 exec,

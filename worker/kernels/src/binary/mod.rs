@@ -142,6 +142,11 @@ fn map<T: Element, O: Element, F: BinaryFn<T, O>>(
     y_shape: &[usize],
 ) -> Result {
     assert_eq!(y.len(), count(y_shape), "result of shape {y_shape:?}");
+    if let ([a], [b], [y]) = (a.data, b.data, &mut *y) {
+        exec.check()?;
+        *y = f.eval(*a, *b);
+        return Ok(());
+    }
     let walk = Walk::broadcast(y_shape, [a.shape, b.shape])?;
     Ok(tiles(exec, y, 1, GRAIN, |range, part| {
         if F::WIDE {
@@ -160,6 +165,11 @@ fn map_inplace<T: Element, F: BinaryFn<T, T>>(
     b: Operand<T>,
 ) -> Result {
     assert_eq!(y.len(), count(y_shape), "result of shape {y_shape:?}");
+    if let ([b], [y]) = (b.data, &mut *y) {
+        exec.check()?;
+        *y = f.eval(*y, *b);
+        return Ok(());
+    }
     let walk = Walk::broadcast(y_shape, [b.shape])?;
     Ok(tiles(exec, y, 1, GRAIN, |range, part| {
         if F::WIDE {

@@ -75,10 +75,10 @@ fn pair(spec: &Spec<'_>, op: Arith) -> Result<Body, OpError> {
     found.ok_or_else(|| spec.no_dtype(dtype))
 }
 
-fn apply<T: Element + Number>(mut call: Call<'_>, op: Arith) -> Result<Outputs, KernelFailure> {
+fn apply<T: Element + Number>(mut call: Call<'_, '_>, op: Arith) -> Result<Outputs, KernelFailure> {
     if let Some(mut y) = call.reuse(0, 0) {
         arith_inplace::<T>(
-            &call.exec,
+            &call.launch.exec,
             op,
             write(&mut y)?,
             call.out_shape(0),
@@ -88,7 +88,14 @@ fn apply<T: Element + Number>(mut call: Call<'_>, op: Arith) -> Result<Outputs, 
     }
     let mut y = call.output(0)?;
     let (a, b) = (operand(call.input(0)?)?, operand(call.input(1)?)?);
-    arith::<T>(&call.exec, op, a, b, write(&mut y)?, call.out_shape(0))?;
+    arith::<T>(
+        &call.launch.exec,
+        op,
+        a,
+        b,
+        write(&mut y)?,
+        call.out_shape(0),
+    )?;
     one(y)
 }
 
@@ -105,15 +112,15 @@ fn pow(spec: &Spec<'_>) -> Result<Body, OpError> {
 
 /// The exponent in f64, whatever it is.
 fn pow_of<A: Element + Number, B: Element + CastTo<f64>>(
-    call: Call<'_>,
+    call: Call<'_, '_>,
 ) -> Result<Outputs, KernelFailure> {
     let exponent = call.input(1)?;
     let mut wide = call.scratch::<f64>(exponent.elements())?;
-    cast::<B, f64>(&call.exec, exponent.as_slice()?, write(&mut wide)?)?;
+    cast::<B, f64>(&call.launch.exec, exponent.as_slice()?, write(&mut wide)?)?;
     let exponent = Operand::new(wide.as_slice()?, exponent.shape());
     let mut y = call.output(0)?;
     pow_mixed::<A>(
-        &call.exec,
+        &call.launch.exec,
         operand(call.input(0)?)?,
         exponent,
         write(&mut y)?,
@@ -130,23 +137,30 @@ fn chain(spec: &Spec<'_>, op: Arith, mean: bool) -> Result<Body, OpError> {
 
 /// The first two operands into the result, each further one in place.
 fn folded<T: Element + Number>(
-    mut call: Call<'_>,
+    mut call: Call<'_, '_>,
     op: Arith,
     mean: bool,
 ) -> Result<Outputs, KernelFailure> {
     let (mut y, done) = match call.reuse(0, 0) {
         Some(y) => (y, 1),
-        None if call.inputs.len() == 1 => return one(call.take(0)?),
+        None if call.launch.inputs.len() == 1 => return one(call.take(0)?),
         None => {
             let mut y = call.output(0)?;
             let (a, b) = (operand(call.input(0)?)?, operand(call.input(1)?)?);
-            arith::<T>(&call.exec, op, a, b, write(&mut y)?, call.out_shape(0))?;
+            arith::<T>(
+                &call.launch.exec,
+                op,
+                a,
+                b,
+                write(&mut y)?,
+                call.out_shape(0),
+            )?;
             (y, 2)
         }
     };
-    for i in done..call.inputs.len() {
+    for i in done..call.launch.inputs.len() {
         arith_inplace::<T>(
-            &call.exec,
+            &call.launch.exec,
             op,
             write(&mut y)?,
             call.out_shape(0),
@@ -154,10 +168,10 @@ fn folded<T: Element + Number>(
         )?;
     }
     if mean {
-        let count = [T::from_f64(call.inputs.len() as f64)];
+        let count = [T::from_f64(call.launch.inputs.len() as f64)];
         let count = Operand::new(&count, &[]);
         arith_inplace::<T>(
-            &call.exec,
+            &call.launch.exec,
             Arith::Div,
             write(&mut y)?,
             call.out_shape(0),
@@ -172,7 +186,7 @@ fn comparison(spec: &Spec<'_>, op: Compare) -> Result<Body, OpError> {
     let found = by_dtype!(any dtype, T => body(move |call| {
         let mut y = call.output(0)?;
         let (a, b) = (operand::<T>(call.input(0)?)?, operand(call.input(1)?)?);
-        compare(&call.exec, op, a, b, write(&mut y)?, call.out_shape(0))?;
+        compare(&call.launch.exec, op, a, b, write(&mut y)?, call.out_shape(0))?;
         one(y)
     })?);
     found.ok_or_else(|| spec.no_dtype(dtype))
@@ -182,7 +196,14 @@ fn logical(op: Logic) -> Result<Body, OpError> {
     body(move |call| {
         let mut y = call.output(0)?;
         let (a, b) = (operand(call.input(0)?)?, operand(call.input(1)?)?);
-        logic(&call.exec, op, a, b, write(&mut y)?, call.out_shape(0))?;
+        logic(
+            &call.launch.exec,
+            op,
+            a,
+            b,
+            write(&mut y)?,
+            call.out_shape(0),
+        )?;
         one(y)
     })
 }
@@ -192,7 +213,7 @@ fn bits_of(spec: &Spec<'_>, op: Bitwise) -> Result<Body, OpError> {
     let found = by_dtype!(integer dtype, T => body(move |call| {
         let mut y = call.output(0)?;
         let (a, b) = (operand::<T>(call.input(0)?)?, operand(call.input(1)?)?);
-        bitwise(&call.exec, op, a, b, write(&mut y)?, call.out_shape(0))?;
+        bitwise(&call.launch.exec, op, a, b, write(&mut y)?, call.out_shape(0))?;
         one(y)
     })?);
     found.ok_or_else(|| spec.no_dtype(dtype))
@@ -203,7 +224,7 @@ fn choose(spec: &Spec<'_>) -> Result<Body, OpError> {
         let mut y = call.output(0)?;
         let (yes, no) = (call.input(1)?, call.input(2)?);
         let (yes, no) = (Operand::new(bits::<T>(yes), yes.shape()), Operand::new(bits(no), no.shape()));
-        select(&call.exec, operand(call.input(0)?)?, yes, no, write_bits(&mut y)?, call.out_shape(0))?;
+        select(&call.launch.exec, operand(call.input(0)?)?, yes, no, write_bits(&mut y)?, call.out_shape(0))?;
         one(y)
     }))
 }

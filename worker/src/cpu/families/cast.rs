@@ -34,13 +34,13 @@ fn convert(spec: &Spec<'_>, from: DType, to: DType) -> Result<Body, OpError> {
     let found = if to == DType::Bool {
         by_dtype!(number from, A => body(|call| {
             let mut y = call.output(0)?;
-            cast_to_bool::<A>(&call.exec, call.slice(0)?, write(&mut y)?)?;
+            cast_to_bool::<A>(&call.launch.exec, call.slice(0)?, write(&mut y)?)?;
             one(y)
         })?)
     } else {
         by_dtype!(any from, A => by_dtype!(number to, B => body(|call| {
             let mut y = call.output(0)?;
-            cast::<A, B>(&call.exec, call.slice(0)?, write(&mut y)?)?;
+            cast::<A, B>(&call.launch.exec, call.slice(0)?, write(&mut y)?)?;
             one(y)
         })?))
         .flatten()

@@ -63,7 +63,7 @@ fn fused_conv(spec: &Spec<'_>) -> Result<Body, OpError> {
 }
 
 impl Fused {
-    fn run(&self, call: Call<'_>) -> Result<Outputs, KernelFailure> {
+    fn run(&self, call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
         let (x, w) = (wide(&call, 0)?, wide(&call, 1)?);
         let (bias, residual) = (optional_wide(&call, 2)?, optional_wide(&call, 3)?);
         let shape = sizes(
@@ -97,7 +97,14 @@ impl Fused {
             residual: residual.as_ref().map(Tensor::as_slice).transpose()?,
             activation: self.activation,
         };
-        conv(call.exec, &shape, input, weights, &epilogue, write(&mut y)?)?;
+        conv(
+            call.launch.exec,
+            &shape,
+            input,
+            weights,
+            &epilogue,
+            write(&mut y)?,
+        )?;
         one(narrow_to(&call, 0, y)?)
     }
 }

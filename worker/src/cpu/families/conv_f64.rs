@@ -50,7 +50,7 @@ impl Space {
 }
 
 /// X `[n, c, ..]` by W `[m, c / group, ..]`, plus B `[m]`; sizes were checked by the registry's rule.
-pub(super) fn conv(call: Call<'_>) -> Result<Outputs, KernelFailure> {
+pub(super) fn conv(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     let (x, w, b) = (
         call.slice::<f64>(0)?,
         call.slice::<f64>(1)?,
@@ -93,7 +93,7 @@ pub(super) fn conv(call: Call<'_>) -> Result<Outputs, KernelFailure> {
         let group = item % attrs.group;
         let source = &x[item * depth * in_plane..][..depth * in_plane];
         for (at, row) in patches.chunks_exact_mut(plane.max(1)).enumerate() {
-            call.exec.check()?;
+            call.launch.exec.check()?;
             let (channel, k) = (at / taps, at % taps);
             let k = [
                 k / (space.kernel[1] * space.kernel[2]),
@@ -109,7 +109,7 @@ pub(super) fn conv(call: Call<'_>) -> Result<Outputs, KernelFailure> {
             Strided::row_major(&*patches, plane),
         );
         gemm_generic(
-            call.exec,
+            call.launch.exec,
             &Batch::ONE,
             (rows, plane, depth * taps),
             a,

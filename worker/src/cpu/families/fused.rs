@@ -57,7 +57,7 @@ fn pack_gemm_b(spec: &Spec<'_>) -> Result<Body, OpError> {
         if out.len() != packed_b_len(k, n) {
             return Err(Error::internal("the registry's packed length is not the kernel's").into());
         }
-        pack_b_on(&call.exec, out, source, k, n)?;
+        pack_b_on(&call.launch.exec, out, source, k, n)?;
         one(y)
     })?);
     found.ok_or_else(|| spec.no_dtype(dtype))
@@ -108,7 +108,7 @@ fn fused_gemm(spec: &Spec<'_>) -> Result<Body, OpError> {
         }
         let lhs = Lhs::Strided(Strided::row_major(a.as_slice()?, k));
         gemm_batched(
-            call.exec,
+            call.launch.exec,
             &Batch::ONE,
             (m, n, k),
             lhs,

@@ -41,12 +41,12 @@ fn indices(t: &Tensor) -> Result<Indices<'_>, KernelFailure> {
     })
 }
 
-fn gathered<T: Bits + bytemuck::Pod>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
+fn gathered<T: Bits + bytemuck::Pod>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let axis = axis(call.attrs, 0, x.shape().len())?;
     let mut y = call.output(0)?;
     gather::<T>(
-        &call.exec,
+        &call.launch.exec,
         bits(x),
         x.shape(),
         axis,
@@ -67,7 +67,9 @@ fn check_inside(small: &[usize], large: &[usize], axis: usize) -> Result<(), Ker
     )))
 }
 
-fn gathered_elements<T: Bits + bytemuck::Pod>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
+fn gathered_elements<T: Bits + bytemuck::Pod>(
+    call: Call<'_, '_>,
+) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let axis = axis(call.attrs, 0, x.shape().len())?;
     let shape = call.out_shape(0);
@@ -75,7 +77,7 @@ fn gathered_elements<T: Bits + bytemuck::Pod>(call: Call<'_>) -> Result<Outputs,
     let mut y = call.output(0)?;
     let at = indices(call.input(1)?)?;
     gather_elements::<T>(
-        &call.exec,
+        &call.launch.exec,
         bits(x),
         x.shape(),
         axis,
@@ -92,7 +94,7 @@ fn depth(indices: &Tensor) -> Result<usize, KernelFailure> {
     depth.ok_or_else(|| KernelFailure::values(format!("indices {indices:?} have no coordinates")))
 }
 
-fn gathered_rows<T: Bits + bytemuck::Pod>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
+fn gathered_rows<T: Bits + bytemuck::Pod>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     let (x, rows) = (call.input(0)?, call.input(1)?);
     let batch = usize::try_from(call.attrs.int("batch_dims", 0)).unwrap_or(usize::MAX);
     let depth = depth(rows)?;
@@ -103,7 +105,7 @@ fn gathered_rows<T: Bits + bytemuck::Pod>(call: Call<'_>) -> Result<Outputs, Ker
     }
     let mut y = call.output(0)?;
     gather_nd::<T>(
-        &call.exec,
+        &call.launch.exec,
         bits(x),
         x.shape(),
         batch,
@@ -135,7 +137,7 @@ fn scatter(spec: &Spec<'_>, elements: bool) -> Result<Body, OpError> {
 }
 
 fn scattered<T: Number>(
-    mut call: Call<'_>,
+    mut call: Call<'_, '_>,
     elements: bool,
     reduction: ScatterReduction,
     read: fn(&Tensor) -> &[T],
@@ -151,7 +153,7 @@ fn scattered<T: Number>(
         check_inside(at.shape(), shape, axis)?;
         let (indices, new) = (indices(at)?, read(updates));
         scatter_elements(
-            &call.exec,
+            &call.launch.exec,
             reduction,
             open(&mut y)?,
             shape,
@@ -168,7 +170,7 @@ fn scattered<T: Number>(
             )));
         }
         scatter_nd(
-            &call.exec,
+            &call.launch.exec,
             reduction,
             open(&mut y)?,
             shape,
@@ -181,16 +183,19 @@ fn scattered<T: Number>(
 }
 
 /// Operand 0 in a buffer of its own.
-fn copied(call: &Call<'_>) -> Result<Tensor, KernelFailure> {
+fn copied(call: &Call<'_, '_>) -> Result<Tensor, KernelFailure> {
     let mut y = call.output(0)?;
-    copy::<u8>(&call.exec, call.input(0)?.bytes(), write_bits(&mut y)?)?;
+    copy::<u8>(
+        &call.launch.exec,
+        call.input(0)?.bytes(),
+        write_bits(&mut y)?,
+    )?;
     Ok(y)
 }
 
 fn hot(spec: &Spec<'_>) -> Result<Body, OpError> {
     let dtype = spec.dtype(0)?;
-    let wide =
-        by_dtype!(number dtype, I => as_i64::<I> as fn(&Call<'_>) -> Result<Tensor, KernelFailure>);
+    let wide = by_dtype!(number dtype, I => as_i64::<I> as fn(&Call<'_, '_>) -> Result<Tensor, KernelFailure>);
     let wide = wide.ok_or_else(|| spec.no_dtype(dtype))?;
     by_size!(spec.dtype(2)?, T => body(move |call| {
         let shape = call.out_shape(0);
@@ -201,29 +206,29 @@ fn hot(spec: &Spec<'_>) -> Result<Body, OpError> {
             return Err(KernelFailure::values(format!("'values' must be [off, on], not {values:?}")));
         };
         let mut y = call.output(0)?;
-        one_hot(&call.exec, Indices::I64(indices.as_slice()?), axis, off, on, write_bits(&mut y)?)?;
+        one_hot(&call.launch.exec, Indices::I64(indices.as_slice()?), axis, off, on, write_bits(&mut y)?)?;
         one(y)
     }))
 }
 
 /// Operand 0 as i64.
-fn as_i64<I: Element + CastTo<i64>>(call: &Call<'_>) -> Result<Tensor, KernelFailure> {
+fn as_i64<I: Element + CastTo<i64>>(call: &Call<'_, '_>) -> Result<Tensor, KernelFailure> {
     let x = call.input(0)?;
-    let mut y = call.pool.tensor(DType::I64, x.shape())?;
-    cast::<I, i64>(&call.exec, x.as_slice()?, write(&mut y)?)?;
+    let mut y = call.launch.pool.tensor(DType::I64, x.shape())?;
+    cast::<I, i64>(&call.launch.exec, x.as_slice()?, write(&mut y)?)?;
     Ok(y)
 }
 
-fn places<T: Element + Number>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
+fn places<T: Element + Number>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let mut y = call.output(0)?;
     if y.elements() > 0 {
-        nonzero::<T>(&call.exec, x.as_slice()?, x.shape(), write(&mut y)?)?;
+        nonzero::<T>(&call.launch.exec, x.as_slice()?, x.shape(), write(&mut y)?)?;
     }
     one(y)
 }
 
-fn kept<T: Bits + bytemuck::Pod>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
+fn kept<T: Bits + bytemuck::Pod>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     let (x, condition) = (call.input(0)?, call.slice::<u8>(1)?);
     let axis = match call.attrs.get("axis") {
         None => Axis {
@@ -242,7 +247,13 @@ fn kept<T: Bits + bytemuck::Pod>(call: Call<'_>) -> Result<Outputs, KernelFailur
         )
         .into());
     }
-    compress::<T>(&call.exec, bits(x), axis, condition, write_bits(&mut y)?)?;
+    compress::<T>(
+        &call.launch.exec,
+        bits(x),
+        axis,
+        condition,
+        write_bits(&mut y)?,
+    )?;
     one(y)
 }
 

@@ -107,7 +107,7 @@ impl Stack {
 
 /// `a · b` as dense row-major operands, into a new output 0, with `epilogue`.
 pub(super) fn product(
-    call: &Call<'_>,
+    call: &Call<'_, '_>,
     a: &Tensor,
     b: &Tensor,
     epilogue: &Epilogue<'_>,
@@ -118,7 +118,7 @@ pub(super) fn product(
     let lhs = Lhs::Strided(Strided::row_major(a.as_slice()?, k));
     let rhs = Rhs::Strided(Strided::row_major(b.as_slice()?, n));
     gemm_batched(
-        call.exec,
+        call.launch.exec,
         &stack.batch(),
         stack.sizes,
         lhs,
@@ -142,13 +142,20 @@ fn matmul(spec: &Spec<'_>) -> Result<Body, OpError> {
     found.ok_or_else(|| spec.no_dtype(dtype))
 }
 
-fn matmul_generic<T: Element + ChainElement>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
+fn matmul_generic<T: Element + ChainElement>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     let stack = Stack::new(call.shape(0)?, call.shape(1)?)?;
     let (_, n, k) = stack.sizes;
     let mut y = call.output(0)?;
     let a = Strided::row_major(call.slice::<T>(0)?, k);
     let b = Strided::row_major(call.slice::<T>(1)?, n);
-    gemm_generic(call.exec, &stack.batch(), stack.sizes, a, b, write(&mut y)?)?;
+    gemm_generic(
+        call.launch.exec,
+        &stack.batch(),
+        stack.sizes,
+        a,
+        b,
+        write(&mut y)?,
+    )?;
     one(y)
 }
 
@@ -221,7 +228,7 @@ fn gemm(spec: &Spec<'_>) -> Result<Body, OpError> {
     found.ok_or_else(|| spec.no_dtype(dtype))
 }
 
-fn gemm_f32(call: Call<'_>, attrs: GemmAttrs) -> Result<Outputs, KernelFailure> {
+fn gemm_f32(call: Call<'_, '_>, attrs: GemmAttrs) -> Result<Outputs, KernelFailure> {
     let (a, b) = (wide(&call, 0)?, wide(&call, 1)?);
     let c = call
         .optional(2)
@@ -246,7 +253,7 @@ fn gemm_f32(call: Call<'_>, attrs: GemmAttrs) -> Result<Outputs, KernelFailure> 
     let lhs = Lhs::Strided(oriented(a.as_slice()?, attrs.trans_a, (m, k)));
     let rhs = Rhs::Strided(oriented(b.as_slice()?, attrs.trans_b, (k, n)));
     gemm_batched(
-        call.exec,
+        call.launch.exec,
         &Batch::ONE,
         sizes,
         lhs,
@@ -258,7 +265,7 @@ fn gemm_f32(call: Call<'_>, attrs: GemmAttrs) -> Result<Outputs, KernelFailure> 
 }
 
 fn gemm_of<T: Element + ChainElement + Number>(
-    call: Call<'_>,
+    call: Call<'_, '_>,
     attrs: GemmAttrs,
 ) -> Result<Outputs, KernelFailure> {
     let sizes = gemm_sizes(&attrs, call.shape(0)?, call.shape(1)?)?;
@@ -267,13 +274,13 @@ fn gemm_of<T: Element + ChainElement + Number>(
     let y = write::<T>(&mut out)?;
     let a = oriented(call.slice(0)?, attrs.trans_a, (m, k));
     let b = oriented(call.slice(1)?, attrs.trans_b, (k, n));
-    gemm_generic(call.exec, &Batch::ONE, sizes, a, b, y)?;
+    gemm_generic(call.launch.exec, &Batch::ONE, sizes, a, b, y)?;
     let c = match call.optional(2) {
         Some(c) => Some(broadcast(c.as_slice::<T>()?, c.shape(), (m, n))?),
         None => None,
     };
     for (row, y) in y.chunks_exact_mut(n.max(1)).enumerate() {
-        call.exec.check()?;
+        call.launch.exec.check()?;
         for (col, y) in y.iter_mut().enumerate() {
             *y = scaled(*y, attrs.alpha);
             if let Some(c) = &c {

@@ -41,7 +41,7 @@ pub(super) fn find(spec: &Spec<'_>) -> Found {
 trait Moved: Bits + bytemuck::Pod {}
 impl<T: Bits + bytemuck::Pod> Moved for T {}
 
-fn transposed<T: Moved>(mut call: Call<'_>) -> Result<Outputs, KernelFailure> {
+fn transposed<T: Moved>(mut call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     let shape = call.shape(0)?;
     let perm = transpose_perm(call.attrs, shape.len())?;
     let moving: Vec<usize> = perm
@@ -54,7 +54,7 @@ fn transposed<T: Moved>(mut call: Call<'_>) -> Result<Outputs, KernelFailure> {
     }
     let mut y = call.output(0)?;
     transpose::<T>(
-        &call.exec,
+        &call.launch.exec,
         bits(call.input(0)?),
         shape,
         &perm,
@@ -64,7 +64,7 @@ fn transposed<T: Moved>(mut call: Call<'_>) -> Result<Outputs, KernelFailure> {
 }
 
 /// Operand 0 under the output's shape.
-fn same_elements(call: &mut Call<'_>) -> Result<Outputs, KernelFailure> {
+fn same_elements(call: &mut Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.take(0)?;
     let y = x.reshape(call.out_shape(0));
     one(y.ok_or_else(|| {
@@ -75,17 +75,17 @@ fn same_elements(call: &mut Call<'_>) -> Result<Outputs, KernelFailure> {
     })?)
 }
 
-fn joined<T: Moved>(mut call: Call<'_>) -> Result<Outputs, KernelFailure> {
-    if call.inputs.len() == 1 {
+fn joined<T: Moved>(mut call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
+    if call.launch.inputs.len() == 1 {
         return same_elements(&mut call);
     }
     let shape = call.out_shape(0);
     let axis = axis(call.attrs, 0, shape.len())?;
-    let parts: Vec<&[T]> = call.inputs.iter().flatten().map(bits).collect();
+    let parts: Vec<&[T]> = call.launch.inputs.iter().flatten().map(bits).collect();
     let mut y = call.output(0)?;
     if y.elements() > 0 {
         concat::<T>(
-            &call.exec,
+            &call.launch.exec,
             shape[..axis].iter().product(),
             &parts,
             write_bits(&mut y)?,
@@ -94,26 +94,24 @@ fn joined<T: Moved>(mut call: Call<'_>) -> Result<Outputs, KernelFailure> {
     one(y)
 }
 
-fn parts<T: Moved>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
+fn parts<T: Moved>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let axis = axis(call.attrs, 0, x.shape().len())?;
-    let mut outputs = Outputs::new();
-    for o in 0..call.outputs.len() {
-        outputs.push(call.output(o)?);
-    }
+    let outputs = (0..call.outputs.len()).map(|o| call.output(o));
+    let mut outputs: Vec<Tensor> = outputs.collect::<Result<_, _>>()?;
     if x.elements() > 0 {
         let slices: Result<Vec<&mut [T]>, _> = outputs.iter_mut().map(write_bits).collect();
         split::<T>(
-            &call.exec,
+            &call.launch.exec,
             x.shape()[..axis].iter().product(),
             bits(x),
             &mut slices?,
         )?;
     }
-    Ok(outputs)
+    Ok(outputs.into())
 }
 
-fn sliced<T: Moved>(mut call: Call<'_>) -> Result<Outputs, KernelFailure> {
+fn sliced<T: Moved>(mut call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     let shape = call.shape(0)?;
     let rank = shape.len();
     let starts = call.ints(1)?.unwrap_or_default();
@@ -145,7 +143,7 @@ fn sliced<T: Moved>(mut call: Call<'_>) -> Result<Outputs, KernelFailure> {
     if y.elements() > 0 {
         let out = write_bits(&mut y)?;
         slice::<T>(
-            &call.exec,
+            &call.launch.exec,
             bits(call.input(0)?),
             shape,
             &from,
@@ -157,14 +155,14 @@ fn sliced<T: Moved>(mut call: Call<'_>) -> Result<Outputs, KernelFailure> {
     one(y)
 }
 
-fn expanded<T: Moved>(mut call: Call<'_>) -> Result<Outputs, KernelFailure> {
+fn expanded<T: Moved>(mut call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let mut y = call.output(0)?;
     if x.elements() == y.elements() {
         return same_elements(&mut call);
     }
     expand::<T>(
-        &call.exec,
+        &call.launch.exec,
         bits(x),
         x.shape(),
         write_bits(&mut y)?,
@@ -173,7 +171,7 @@ fn expanded<T: Moved>(mut call: Call<'_>) -> Result<Outputs, KernelFailure> {
     one(y)
 }
 
-fn tiled<T: Moved>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
+fn tiled<T: Moved>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let repeats = call.ints(1)?.unwrap_or_default();
     let repeats: Option<Vec<usize>> = repeats.iter().map(|r| usize::try_from(*r).ok()).collect();
@@ -183,7 +181,7 @@ fn tiled<T: Moved>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
     let mut y = call.output(0)?;
     if y.elements() > 0 {
         tile::<T>(
-            &call.exec,
+            &call.launch.exec,
             bits(x),
             x.shape(),
             &repeats,
@@ -196,7 +194,7 @@ fn tiled<T: Moved>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
 /// Padding beyond this is refused, so that positions stay inside an i64.
 const MAX_PAD: i64 = 1 << 40;
 
-fn padded<T: Moved>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
+fn padded<T: Moved>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let rank = x.shape().len();
     let pads = call.ints(1)?.unwrap_or_default();
@@ -225,7 +223,7 @@ fn padded<T: Moved>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
     };
     let mut y = call.output(0)?;
     pad::<T>(
-        &call.exec,
+        &call.launch.exec,
         mode,
         bits(x),
         x.shape(),
@@ -236,7 +234,7 @@ fn padded<T: Moved>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
     one(y)
 }
 
-fn triangle<T: Moved>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
+fn triangle<T: Moved>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let [.., rows, columns] = x.shape() else {
         return Err(KernelFailure::values(format!("{x:?} is no matrix")));
@@ -249,7 +247,7 @@ fn triangle<T: Moved>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
     let mut y = call.output(0)?;
     let upper = flag(call.attrs, "upper", true);
     trilu::<T>(
-        &call.exec,
+        &call.launch.exec,
         upper,
         k,
         bits(x),
@@ -261,7 +259,7 @@ fn triangle<T: Moved>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
 }
 
 /// The shape `[n, c, h, w]` of an operand, and the block size.
-fn blocks(call: &Call<'_>, x: &Tensor) -> Result<([usize; 4], usize), KernelFailure> {
+fn blocks(call: &Call<'_, '_>, x: &Tensor) -> Result<([usize; 4], usize), KernelFailure> {
     let shape = <[usize; 4]>::try_from(x.shape());
     let shape = shape.map_err(|_| KernelFailure::values(format!("{x:?} must have four axes")))?;
     let block = usize::try_from(call.attrs.int("blocksize", 0))
@@ -273,7 +271,7 @@ fn blocks(call: &Call<'_>, x: &Tensor) -> Result<([usize; 4], usize), KernelFail
     ))
 }
 
-fn to_space<T: Moved>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
+fn to_space<T: Moved>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let (shape, block) = blocks(&call, x)?;
     let columns_first = call.attrs.str("mode", "DCR") == "CRD";
@@ -284,7 +282,7 @@ fn to_space<T: Moved>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
     };
     let mut y = call.output(0)?;
     depth_to_space::<T>(
-        &call.exec,
+        &call.launch.exec,
         bits(x),
         shape,
         block,
@@ -294,7 +292,7 @@ fn to_space<T: Moved>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
     one(y)
 }
 
-fn to_depth<T: Moved>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
+fn to_depth<T: Moved>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let (shape, block) = blocks(&call, x)?;
     let mut y = call.output(0)?;
@@ -307,19 +305,19 @@ fn to_depth<T: Moved>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
             )));
         }
         let split = [n, c, h / block, block, w / block, block];
-        transpose::<T>(&call.exec, bits(x), &split, &[0, 1, 3, 5, 2, 4], out)?;
+        transpose::<T>(&call.launch.exec, bits(x), &split, &[0, 1, 3, 5, 2, 4], out)?;
     } else {
-        space_to_depth::<T>(&call.exec, bits(x), shape, block, out)?;
+        space_to_depth::<T>(&call.launch.exec, bits(x), shape, block, out)?;
     }
     one(y)
 }
 
-fn reversed<T: Moved>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
+fn reversed<T: Moved>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let time_first = attrs::normalize_axis(call.attrs.int("time_axis", 0), x.shape().len())? == 0;
     let mut y = call.output(0)?;
     reverse_sequence::<T>(
-        &call.exec,
+        &call.launch.exec,
         bits(x),
         x.shape(),
         time_first,

@@ -10,7 +10,6 @@ use convoke_kernels::norm::{
 };
 use convoke_kernels::reduce::{Extreme, arg_extreme};
 use convoke_kernels::shape::Axis;
-use smallvec::smallvec;
 
 use crate::cpu::call::{Call, Found, Spec, body, one, operand, write};
 use crate::cpu::dispatch::by_dtype;
@@ -63,7 +62,7 @@ fn channels(x: &[usize]) -> Result<Axis, KernelFailure> {
 
 /// Operand `i` as one value per channel.
 fn per_channel<'t, T: Element>(
-    call: &'t Call<'_>,
+    call: &'t Call<'_, '_>,
     i: usize,
     channels: Axis,
 ) -> Result<&'t [T], KernelFailure> {
@@ -82,7 +81,7 @@ fn check_channels<T>(values: &[T], channels: Axis) -> Result<&[T], KernelFailure
     Ok(values)
 }
 
-fn layer<T: Element + Float>(call: Call<'_>) -> Result<Outputs, KernelFailure>
+fn layer<T: Element + Float>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure>
 where
     T::Wide: Element,
 {
@@ -96,7 +95,7 @@ where
         if whole(scale) && bias.is_none_or(whole) {
             let bias = bias.map(Tensor::as_slice).transpose()?;
             layer_norm::<T>(
-                &call.exec,
+                &call.launch.exec,
                 x.as_slice()?,
                 scale.as_slice()?,
                 bias,
@@ -106,7 +105,7 @@ where
         } else {
             let ones = ones::<T>(&call, row.iter().product())?;
             layer_norm::<T>(
-                &call.exec,
+                &call.launch.exec,
                 x.as_slice()?,
                 ones.as_slice()?,
                 None,
@@ -114,28 +113,42 @@ where
                 write(&mut y)?,
             )?;
             let out = call.out_shape(0);
-            arith_inplace::<T>(&call.exec, Arith::Mul, write(&mut y)?, out, operand(scale)?)?;
+            arith_inplace::<T>(
+                &call.launch.exec,
+                Arith::Mul,
+                write(&mut y)?,
+                out,
+                operand(scale)?,
+            )?;
             if let Some(bias) = bias {
-                arith_inplace::<T>(&call.exec, Arith::Add, write(&mut y)?, out, operand(bias)?)?;
+                arith_inplace::<T>(
+                    &call.launch.exec,
+                    Arith::Add,
+                    write(&mut y)?,
+                    out,
+                    operand(bias)?,
+                )?;
             }
         }
     }
-    let mut outputs: Outputs = smallvec![y];
+    let mut outputs = Outputs::from([y]);
     if call.outputs.len() > 1 {
         let wide = |o| {
-            call.pool
+            call.launch
+                .pool
                 .tensor(<T::Wide as Element>::DTYPE, call.out_shape(o))
         };
         let mut stats = [
             wide(1)?,
-            call.pool
+            call.launch
+                .pool
                 .tensor(<T::Wide as Element>::DTYPE, call.out_shape(1))?,
         ];
         let [mean, inverse] = &mut stats;
         if x.elements() > 0 {
             let n = row.iter().product();
             layer_norm_stats::<T>(
-                &call.exec,
+                &call.launch.exec,
                 x.as_slice()?,
                 n,
                 epsilon,
@@ -150,13 +163,13 @@ where
     Ok(outputs)
 }
 
-fn ones<T: Element + Number>(call: &Call<'_>, len: usize) -> Result<Tensor, KernelFailure> {
+fn ones<T: Element + Number>(call: &Call<'_, '_>, len: usize) -> Result<Tensor, KernelFailure> {
     let mut ones = call.scratch::<T>(len)?;
     write::<T>(&mut ones)?.fill(T::ONE);
     Ok(ones)
 }
 
-fn rms(call: Call<'_>) -> Result<Outputs, KernelFailure> {
+fn rms(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     let (x, scale) = (call.input(0)?, call.input(1)?);
     let dtype = common([x.dtype(), scale.dtype()]);
     let (x, scale) = (convert(&call, x, dtype)?, convert(&call, scale, dtype)?);
@@ -169,19 +182,19 @@ fn rms(call: Call<'_>) -> Result<Outputs, KernelFailure> {
 }
 
 fn rms_of<T: Element + Float>(
-    call: &Call<'_>,
+    call: &Call<'_, '_>,
     x: &Tensor,
     scale: &Tensor,
 ) -> Result<Tensor, KernelFailure> {
     let axis = axis(call.attrs, -1, x.shape().len())?;
     let (row, epsilon) = (&x.shape()[axis..], f64::from(epsilon(call.attrs)));
-    let mut y = call.pool.tensor(T::DTYPE, x.shape())?;
+    let mut y = call.launch.pool.tensor(T::DTYPE, x.shape())?;
     if x.elements() == 0 {
         return Ok(y);
     }
     if scale.shape() == row {
         rms_norm::<T>(
-            &call.exec,
+            &call.launch.exec,
             x.as_slice()?,
             scale.as_slice()?,
             epsilon,
@@ -190,14 +203,14 @@ fn rms_of<T: Element + Float>(
     } else {
         let ones = ones::<T>(call, row.iter().product())?;
         rms_norm::<T>(
-            &call.exec,
+            &call.launch.exec,
             x.as_slice()?,
             ones.as_slice()?,
             epsilon,
             write(&mut y)?,
         )?;
         arith_inplace::<T>(
-            &call.exec,
+            &call.launch.exec,
             Arith::Mul,
             write(&mut y)?,
             x.shape(),
@@ -207,8 +220,8 @@ fn rms_of<T: Element + Float>(
     Ok(y)
 }
 
-fn batch(call: Call<'_>) -> Result<Outputs, KernelFailure> {
-    let dtype = common(call.inputs.iter().flatten().map(Tensor::dtype));
+fn batch(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
+    let dtype = common(call.launch.inputs.iter().flatten().map(Tensor::dtype));
     let mut operands = Vec::with_capacity(5);
     for i in 0..5 {
         operands.push(convert(&call, call.input(i)?, dtype)?);
@@ -222,18 +235,18 @@ fn batch(call: Call<'_>) -> Result<Outputs, KernelFailure> {
 }
 
 fn batch_of<T: Element + Float>(
-    call: &Call<'_>,
+    call: &Call<'_, '_>,
     operands: &[Tensor],
 ) -> Result<Tensor, KernelFailure> {
     let x = &operands[0];
     let channels = channels(x.shape())?;
     let p = |i: usize| check_channels(operands[i].as_slice::<T>()?, channels);
-    let mut y = call.pool.tensor(T::DTYPE, x.shape())?;
+    let mut y = call.launch.pool.tensor(T::DTYPE, x.shape())?;
     let (scale, bias, mean, variance) = (p(1)?, p(2)?, p(3)?, p(4)?);
     let epsilon = f64::from(epsilon(call.attrs));
     let out = write(&mut y)?;
     batch_norm(
-        &call.exec,
+        &call.launch.exec,
         x.as_slice()?,
         channels,
         scale,
@@ -246,7 +259,7 @@ fn batch_of<T: Element + Float>(
     Ok(y)
 }
 
-fn instance<T: Element + Float>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
+fn instance<T: Element + Float>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     let channels = channels(call.shape(0)?)?;
     let (scale, bias) = (
         per_channel::<T>(&call, 1, channels)?,
@@ -255,7 +268,7 @@ fn instance<T: Element + Float>(call: Call<'_>) -> Result<Outputs, KernelFailure
     let mut y = call.output(0)?;
     let epsilon = f64::from(epsilon(call.attrs));
     instance_norm(
-        &call.exec,
+        &call.launch.exec,
         call.slice(0)?,
         channels,
         scale,
@@ -266,7 +279,7 @@ fn instance<T: Element + Float>(call: Call<'_>) -> Result<Outputs, KernelFailure
     one(y)
 }
 
-fn group<T: Element + Float>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
+fn group<T: Element + Float>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     let channels = channels(call.shape(0)?)?;
     let (scale, bias) = (
         per_channel::<T>(&call, 1, channels)?,
@@ -282,7 +295,7 @@ fn group<T: Element + Float>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
     let mut y = call.output(0)?;
     let epsilon = f64::from(epsilon(call.attrs));
     group_norm(
-        &call.exec,
+        &call.launch.exec,
         call.slice(0)?,
         channels,
         groups,
@@ -294,7 +307,7 @@ fn group<T: Element + Float>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
     one(y)
 }
 
-fn local_response<T: Element + Float>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
+fn local_response<T: Element + Float>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     let LrnAttrs {
         size,
         alpha,
@@ -305,7 +318,7 @@ fn local_response<T: Element + Float>(call: Call<'_>) -> Result<Outputs, KernelF
     let channels = channels(call.shape(0)?)?;
     let mut y = call.output(0)?;
     lrn::<T>(
-        &call.exec,
+        &call.launch.exec,
         call.slice(0)?,
         channels,
         size,
@@ -317,7 +330,7 @@ fn local_response<T: Element + Float>(call: Call<'_>) -> Result<Outputs, KernelF
     one(y)
 }
 
-fn mean_variance<T: Element + Float>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
+fn mean_variance<T: Element + Float>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     let shape = call.shape(0)?;
     let axes = mvn_axes(call.attrs, shape.len())?;
     let kept = shape
@@ -331,7 +344,7 @@ fn mean_variance<T: Element + Float>(call: Call<'_>) -> Result<Outputs, KernelFa
         return one(y);
     }
     mean_variance_norm::<T>(
-        &call.exec,
+        &call.launch.exec,
         call.slice(0)?,
         shape,
         &axes,
@@ -341,7 +354,7 @@ fn mean_variance<T: Element + Float>(call: Call<'_>) -> Result<Outputs, KernelFa
     one(y)
 }
 
-fn lp<T: Element + Float>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
+fn lp<T: Element + Float>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     let norm = if call.attrs.int("p", 2) == 1 {
         LpNorm::L1
     } else {
@@ -350,12 +363,18 @@ fn lp<T: Element + Float>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
     let shape = call.shape(0)?;
     let axis = Axis::of(shape, axis(call.attrs, -1, shape.len())?);
     let mut y = call.output(0)?;
-    lp_norm::<T>(&call.exec, norm, call.slice(0)?, axis, write(&mut y)?)?;
+    lp_norm::<T>(
+        &call.launch.exec,
+        norm,
+        call.slice(0)?,
+        axis,
+        write(&mut y)?,
+    )?;
     one(y)
 }
 
 /// 1 at the first maximum along an axis, else 0.
-fn hardmax<T: Element + Float>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
+fn hardmax<T: Element + Float>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     let shape = call.shape(0)?;
     let axis = Axis::of(shape, axis(call.attrs, -1, shape.len())?);
     let mut y = call.output(0)?;
@@ -365,7 +384,7 @@ fn hardmax<T: Element + Float>(call: Call<'_>) -> Result<Outputs, KernelFailure>
     }
     let mut places = call.scratch::<i64>(axis.outer * axis.inner)?;
     arg_extreme::<T>(
-        &call.exec,
+        &call.launch.exec,
         Extreme::Max,
         call.slice(0)?,
         axis,

@@ -7,7 +7,6 @@ use convoke_kernels::pool::{
     StorageOrder, Window, average_pool, global_average_pool, global_max_pool, lp_pool, max_pool,
     max_pool_with_indices,
 };
-use smallvec::smallvec;
 
 use crate::cpu::call::{Call, Found, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
@@ -42,7 +41,7 @@ enum Op {
 }
 
 /// The attributes and the window of x `[n, c, ..]`.
-fn window(call: &Call<'_>) -> Result<(PoolAttrs, Window), KernelFailure> {
+fn window(call: &Call<'_, '_>) -> Result<(PoolAttrs, Window), KernelFailure> {
     let (Some(input), Some(output)) = (call.shape(0)?.get(2..), call.out_shape(0).get(2..)) else {
         return Err(KernelFailure::values(format!(
             "{:?} has no spatial axes",
@@ -61,11 +60,11 @@ fn window(call: &Call<'_>) -> Result<(PoolAttrs, Window), KernelFailure> {
     Ok((attrs, window))
 }
 
-fn max<T: Element + Number>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
+fn max<T: Element + Number>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     let (attrs, window) = window(&call)?;
     let mut y = call.output(0)?;
     if call.outputs.len() < 2 {
-        max_pool::<T>(&call.exec, &window, call.slice(0)?, write(&mut y)?)?;
+        max_pool::<T>(&call.launch.exec, &window, call.slice(0)?, write(&mut y)?)?;
         return one(y);
     }
     let order = if attrs.column_major {
@@ -73,13 +72,20 @@ fn max<T: Element + Number>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
     } else {
         StorageOrder::RowMajor
     };
-    let mut indices = call.pool.tensor(DType::I64, call.out_shape(0))?;
+    let mut indices = call.launch.pool.tensor(DType::I64, call.out_shape(0))?;
     let (out, places) = (write(&mut y)?, write(&mut indices)?);
-    max_pool_with_indices::<T>(&call.exec, &window, order, call.slice(0)?, out, places)?;
-    Ok(smallvec![y, indices])
+    max_pool_with_indices::<T>(
+        &call.launch.exec,
+        &window,
+        order,
+        call.slice(0)?,
+        out,
+        places,
+    )?;
+    Ok([y, indices].into())
 }
 
-fn floats<T: Element + Float>(call: Call<'_>, op: Op) -> Result<Outputs, KernelFailure> {
+fn floats<T: Element + Float>(call: Call<'_, '_>, op: Op) -> Result<Outputs, KernelFailure> {
     let x = call.slice::<T>(0)?;
     let mut y = call.output(0)?;
     let out = write::<T>(&mut y)?;
@@ -87,20 +93,20 @@ fn floats<T: Element + Float>(call: Call<'_>, op: Op) -> Result<Outputs, KernelF
     match op {
         Op::Average => {
             let (attrs, window) = window(&call)?;
-            average_pool(&call.exec, &window, attrs.count_include_pad, x, out)?;
+            average_pool(&call.launch.exec, &window, attrs.count_include_pad, x, out)?;
         }
         Op::Lp => {
             let (attrs, window) = window(&call)?;
-            lp_pool(&call.exec, &window, exponent(attrs.p)?, x, out)?;
+            lp_pool(&call.launch.exec, &window, exponent(attrs.p)?, x, out)?;
         }
-        Op::GlobalAverage => global_average_pool(&call.exec, x, spatial, out)?,
-        Op::Max | Op::GlobalMax => global_max_pool(&call.exec, x, spatial, out)?,
+        Op::GlobalAverage => global_average_pool(&call.launch.exec, x, spatial, out)?,
+        Op::Max | Op::GlobalMax => global_max_pool(&call.launch.exec, x, spatial, out)?,
         Op::GlobalLp if spatial == 0 => out.fill(T::ZERO),
         Op::GlobalLp => {
             // One window over the whole plane.
             let window = Window::new(&[spatial], &[1], &[spatial], &[1], &[1], &[0, 0])?;
             lp_pool(
-                &call.exec,
+                &call.launch.exec,
                 &window,
                 exponent(call.attrs.int("p", 2))?,
                 x,

@@ -17,7 +17,7 @@ pub(super) fn find(spec: &Spec<'_>) -> Found {
     found.map(Some)
 }
 
-fn seed(call: &Call<'_>) -> Result<Seed, KernelFailure> {
+fn seed(call: &Call<'_, '_>) -> Result<Seed, KernelFailure> {
     match call.slice::<i64>(1)? {
         [key, stream] => Ok(Seed {
             key: key.cast_unsigned(),
@@ -32,7 +32,7 @@ fn uniform(spec: &Spec<'_>) -> Result<Body, OpError> {
     let (low, high) = (f64::from(low), f64::from(high));
     let found = by_dtype!(float dtype, T => body(move |call| {
         let mut y = call.output(0)?;
-        random::uniform::<T>(&call.exec, seed(&call)?, low, high, write(&mut y)?)?;
+        random::uniform::<T>(&call.launch.exec, seed(&call)?, low, high, write(&mut y)?)?;
         one(y)
     })?);
     found.ok_or_else(|| spec.no_dtype(dtype))
@@ -43,7 +43,7 @@ fn normal(spec: &Spec<'_>) -> Result<Body, OpError> {
     let (mean, scale) = (f64::from(mean), f64::from(scale));
     let found = by_dtype!(float dtype, T => body(move |call| {
         let mut y = call.output(0)?;
-        random::normal::<T>(&call.exec, seed(&call)?, mean, scale, write(&mut y)?)?;
+        random::normal::<T>(&call.launch.exec, seed(&call)?, mean, scale, write(&mut y)?)?;
         one(y)
     })?);
     found.ok_or_else(|| spec.no_dtype(dtype))

@@ -8,7 +8,6 @@ use convoke_kernels::reduce::{
     Extreme, Reduce, arg_extreme, cum_sum, reduce_float, reduce_integer, top_k,
 };
 use convoke_kernels::shape::Axis;
-use smallvec::smallvec;
 
 use crate::cpu::call::{Body, Call, Found, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
@@ -53,7 +52,7 @@ pub(super) fn find(spec: &Spec<'_>) -> Found {
 }
 
 /// The axes to reduce, by operand 1.
-fn axes(call: &Call<'_>, attrs: &ReduceAttrs) -> Result<Vec<usize>, KernelFailure> {
+fn axes(call: &Call<'_, '_>, attrs: &ReduceAttrs) -> Result<Vec<usize>, KernelFailure> {
     let given = call.ints(1)?.unwrap_or_default();
     Ok(attrs.axes(&given, call.shape(0)?.len())?)
 }
@@ -61,7 +60,7 @@ fn axes(call: &Call<'_>, attrs: &ReduceAttrs) -> Result<Vec<usize>, KernelFailur
 /// What a reduction into `outputs` elements runs over: the operand's shape and the axes. Of an operand without
 /// elements only the number of results counts.
 fn over(
-    call: &Call<'_>,
+    call: &Call<'_, '_>,
     attrs: &ReduceAttrs,
     outputs: usize,
 ) -> Result<(Shape, Vec<usize>), KernelFailure> {
@@ -73,14 +72,14 @@ fn over(
 }
 
 fn reduce_floats<T: Element + Float>(
-    call: Call<'_>,
+    call: Call<'_, '_>,
     op: Reduce,
     attrs: ReduceAttrs,
 ) -> Result<Outputs, KernelFailure> {
     let mut y = call.output(0)?;
     let (shape, axes) = over(&call, &attrs, y.elements())?;
     reduce_float::<T>(
-        &call.exec,
+        &call.launch.exec,
         op,
         call.slice(0)?,
         &shape,
@@ -91,14 +90,14 @@ fn reduce_floats<T: Element + Float>(
 }
 
 fn reduce_ints<T: Element + Integer>(
-    call: Call<'_>,
+    call: Call<'_, '_>,
     op: Reduce,
     attrs: ReduceAttrs,
 ) -> Result<Outputs, KernelFailure> {
     let mut y = call.output(0)?;
     let (shape, axes) = over(&call, &attrs, y.elements())?;
     reduce_integer::<T>(
-        &call.exec,
+        &call.launch.exec,
         op,
         call.slice(0)?,
         &shape,
@@ -121,7 +120,7 @@ fn arg(spec: &Spec<'_>, extreme: Extreme) -> Result<Body, OpError> {
         if axis.len == 0 && y.elements() > 0 {
             return Err(KernelFailure::values(format!("{:?} has no elements to choose from", call.input(0)?)));
         }
-        arg_extreme::<T>(&call.exec, extreme, call.slice(0)?, axis, last, write(&mut y)?)?;
+        arg_extreme::<T>(&call.launch.exec, extreme, call.slice(0)?, axis, last, write(&mut y)?)?;
         one(y)
     })?);
     found.ok_or_else(|| spec.no_dtype(dtype))
@@ -140,7 +139,7 @@ fn top(spec: &Spec<'_>) -> Result<Body, OpError> {
 }
 
 fn top_of<T: Element + Number>(
-    call: Call<'_>,
+    call: Call<'_, '_>,
     axis: i64,
     extreme: Extreme,
 ) -> Result<Outputs, KernelFailure> {
@@ -154,9 +153,9 @@ fn top_of<T: Element + Number>(
         )));
     }
     let mut values = call.output(0)?;
-    let mut indices = call.pool.tensor(DType::I64, call.out_shape(0))?;
+    let mut indices = call.launch.pool.tensor(DType::I64, call.out_shape(0))?;
     top_k::<T>(
-        &call.exec,
+        &call.launch.exec,
         extreme,
         call.slice(0)?,
         axis,
@@ -164,7 +163,7 @@ fn top_of<T: Element + Number>(
         write(&mut values)?,
         write(&mut indices)?,
     )?;
-    let mut outputs: Outputs = smallvec![values, indices];
+    let mut outputs = Outputs::from([values, indices]);
     outputs.truncate(call.outputs.len());
     Ok(outputs)
 }
@@ -182,7 +181,7 @@ fn cumulate(spec: &Spec<'_>) -> Result<Body, OpError> {
         };
         let axis = Axis::of(shape, normalize_axis(axis, shape.len())?);
         let mut y = call.output(0)?;
-        cum_sum::<T>(&call.exec, call.slice(0)?, axis, exclusive, reverse, write(&mut y)?)?;
+        cum_sum::<T>(&call.launch.exec, call.slice(0)?, axis, exclusive, reverse, write(&mut y)?)?;
         one(y)
     })?);
     found.ok_or_else(|| spec.no_dtype(dtype))

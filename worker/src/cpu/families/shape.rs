@@ -33,7 +33,7 @@ pub(super) fn find(spec: &Spec<'_>) -> Found {
     found.map(Some)
 }
 
-fn sized(call: &Call<'_>, values: &[i64]) -> Result<Outputs, KernelFailure> {
+fn sized(call: &Call<'_, '_>, values: &[i64]) -> Result<Outputs, KernelFailure> {
     let mut y = call.output(0)?;
     write(&mut y)?.copy_from_slice(values);
     one(y)
@@ -58,7 +58,7 @@ fn constant(spec: &Spec<'_>) -> Result<Body, OpError> {
         let value: T = bytemuck::pod_read_unaligned(&bytes);
         body(move |call| {
             let mut y = call.output(0)?;
-            movement::fill(&call.exec, value, write_bits::<T>(&mut y)?)?;
+            movement::fill(&call.launch.exec, value, write_bits::<T>(&mut y)?)?;
             one(y)
         })
     })
@@ -70,7 +70,7 @@ fn range(spec: &Spec<'_>) -> Result<Body, OpError> {
     found.ok_or_else(|| spec.no_dtype(dtype))
 }
 
-fn range_of<T: Element + Number>(call: Call<'_>) -> Result<Outputs, KernelFailure> {
+fn range_of<T: Element + Number>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     let scalar = |i: usize| match call.slice::<T>(i)? {
         [x] => Ok(*x),
         _ => Err(KernelFailure::values(
@@ -79,7 +79,7 @@ fn range_of<T: Element + Number>(call: Call<'_>) -> Result<Outputs, KernelFailur
     };
     let (start, delta) = (scalar(0)?, scalar(2)?);
     let mut y = call.output(0)?;
-    movement::range::<T>(&call.exec, start, delta, write(&mut y)?)?;
+    movement::range::<T>(&call.launch.exec, start, delta, write(&mut y)?)?;
     one(y)
 }
 
@@ -97,7 +97,7 @@ fn eye(spec: &Spec<'_>) -> Result<Body, OpError> {
         body(move |call| {
             let columns = call.out_shape(0).last().copied().unwrap_or(0);
             let mut y = call.output(0)?;
-            movement::eye(&call.exec, unit, columns, k, write_bits(&mut y)?)?;
+            movement::eye(&call.launch.exec, unit, columns, k, write_bits(&mut y)?)?;
             one(y)
         })
     })

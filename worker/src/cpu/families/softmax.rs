@@ -19,7 +19,7 @@ pub(super) fn find(spec: &Spec<'_>) -> Found {
         let axis = Axis::of(shape, axis(call.attrs, -1, shape.len())?);
         let mut y = call.output(0)?;
         let (x, out) = (call.slice::<T>(0)?, write(&mut y)?);
-        if log { log_softmax(&call.exec, x, axis, out)? } else { softmax(&call.exec, x, axis, out)? }
+        if log { log_softmax(&call.launch.exec, x, axis, out)? } else { softmax(&call.launch.exec, x, axis, out)? }
         one(y)
     })?);
     found.map(Some).ok_or_else(|| spec.no_dtype(dtype))

@@ -119,27 +119,27 @@ fn map<T: Element>(
 ) -> Body {
     Box::new(move |mut call| {
         if let Some(mut y) = call.reuse(0, 0) {
-            replace(&call.exec, write(&mut y)?)?;
+            replace(&call.launch.exec, write(&mut y)?)?;
             return one(y);
         }
         let mut y = call.output(0)?;
-        copy(&call.exec, call.slice(0)?, write(&mut y)?)?;
+        copy(&call.launch.exec, call.slice(0)?, write(&mut y)?)?;
         one(y)
     })
 }
 
 /// The error function of integers: in f64, truncated.
-fn erf_of<T: Element + CastTo<f64>>(call: Call<'_>) -> Result<Outputs, KernelFailure>
+fn erf_of<T: Element + CastTo<f64>>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure>
 where
     f64: CastTo<T>,
 {
     let x = call.slice::<T>(0)?;
     let mut wide = call.scratch::<f64>(x.len())?;
     let values = write(&mut wide)?;
-    cast(&call.exec, x, values)?;
-    unary::float_inplace::<f64>(&call.exec, FloatUnary::Erf, values)?;
+    cast(&call.launch.exec, x, values)?;
+    unary::float_inplace::<f64>(&call.launch.exec, FloatUnary::Erf, values)?;
     let mut y = call.output(0)?;
-    cast::<f64, T>(&call.exec, values, write(&mut y)?)?;
+    cast::<f64, T>(&call.launch.exec, values, write(&mut y)?)?;
     one(y)
 }
 
@@ -147,7 +147,7 @@ fn test(spec: &Spec<'_>, test: Test) -> Result<Body, OpError> {
     let dtype = spec.dtype(0)?;
     let found = by_dtype!(float dtype, T => body(move |call| {
         let mut y = call.output(0)?;
-        unary::test::<T>(&call.exec, test, call.slice(0)?, write(&mut y)?)?;
+        unary::test::<T>(&call.launch.exec, test, call.slice(0)?, write(&mut y)?)?;
         one(y)
     })?);
     found.ok_or_else(|| spec.no_dtype(dtype))
@@ -159,15 +159,15 @@ fn clip(spec: &Spec<'_>) -> Result<Body, OpError> {
     found.ok_or_else(|| spec.no_dtype(dtype))
 }
 
-fn clip_as<T: Element + Number>(mut call: Call<'_>) -> Result<Outputs, KernelFailure> {
+fn clip_as<T: Element + Number>(mut call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     let min = bound(call.optional(1))?.unwrap_or(T::LOWEST);
     let max = bound(call.optional(2))?.unwrap_or(T::HIGHEST);
     if let Some(mut y) = call.reuse(0, 0) {
-        unary::clip_inplace::<T>(&call.exec, min, max, write(&mut y)?)?;
+        unary::clip_inplace::<T>(&call.launch.exec, min, max, write(&mut y)?)?;
         return one(y);
     }
     let mut y = call.output(0)?;
-    unary::clip::<T>(&call.exec, min, max, call.slice(0)?, write(&mut y)?)?;
+    unary::clip::<T>(&call.launch.exec, min, max, call.slice(0)?, write(&mut y)?)?;
     one(y)
 }
 

@@ -1,7 +1,5 @@
 //! Ops that give the same elements another shape, or none at all: nothing is copied.
 
-use smallvec::smallvec;
-
 use crate::cpu::call::{Call, Found, Spec, body, one, write};
 use crate::cpu::{KernelFailure, Outputs};
 
@@ -29,8 +27,8 @@ pub(super) fn find(spec: &Spec<'_>) -> Found {
 }
 
 /// Inference keeps every element.
-fn dropout(mut call: Call<'_>) -> Result<Outputs, KernelFailure> {
-    let mut outputs: Outputs = smallvec![call.take(0)?];
+fn dropout(mut call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
+    let mut outputs = Outputs::from([call.take(0)?]);
     if call.outputs.len() > 1 {
         let mut mask = call.output(1)?;
         write::<u8>(&mut mask)?.fill(1);

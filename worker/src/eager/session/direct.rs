@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use convoke_common::graph::Attrs;
-use convoke_common::{DType, Tensor, ops};
+use convoke_common::{DType, Outputs, Tensor, ops};
 use convoke_kernels::Exec;
 use convoke_rendezvous::eager::Direct;
-use convoke_rendezvous::eager::direct::{DirectOp, Inputs, Outputs};
+use convoke_rendezvous::eager::direct::DirectOp;
 use convoke_rendezvous::eager::wire::Definition;
 
 use super::{Prepared, Session};
@@ -69,27 +69,28 @@ impl Direct for Session {
 }
 
 impl DirectOp for Op {
-    fn run(&self, mut inputs: Inputs) -> Option<Outputs> {
+    fn run(&self, inputs: &[Option<&Tensor>]) -> Option<Outputs> {
         let session = self.session.upgrade()?;
         let (engine, prepared) = (&session.engine, &self.prepared);
         if !session.serves() {
             return None;
         }
-        let seen = prepared.seen(&inputs);
-        if seen.predicted > engine.compute.wake() {
-            return None;
-        }
-        // A failure is one of the op that is issued then, which fails the same way.
-        let run = catch_unwind(AssertUnwindSafe(|| {
-            engine.compute.launching(prepared.op.name);
-            prepared.kernel.launch(Launch {
-                inputs: Operands::given(&mut inputs),
-                sizes: seen.sizes.as_ref(),
-                exec: Exec::single(&session.ended),
-                pool: &session.pool,
-            })
-        }));
-        let made = run.ok()?.ok()?;
-        (made.len() >= prepared.outputs).then_some(made)
+        prepared.with_seen(inputs, |seen| {
+            if seen.predicted > engine.compute.wake() {
+                return None;
+            }
+            // A failure is one of the op that is issued then, which fails the same way.
+            let run = catch_unwind(AssertUnwindSafe(|| {
+                engine.compute.launching(prepared.op.name);
+                prepared.kernel.launch(&mut Launch {
+                    inputs: Operands::shown(inputs),
+                    sizes: seen.sizes.as_ref(),
+                    exec: Exec::single(&session.ended),
+                    pool: &session.pool,
+                })
+            }));
+            let made = run.ok()?.ok()?;
+            (made.len() >= prepared.outputs).then_some(made)
+        })
     }
 }
