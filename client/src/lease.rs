@@ -1,7 +1,7 @@
 //! A model's lease: planned, installed, called, and replaced once its sizes or its workers no longer do.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use convoke_common::Tensor;
@@ -10,10 +10,11 @@ use convoke_common::dim::Bindings;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::ids::Incarnation;
 use convoke_common::memory::{Account, Pool};
-use convoke_common::program::{MOST_IN_FLIGHT, Participant};
+use convoke_common::program::{FetchFrom, MOST_IN_FLIGHT, Participant};
 use convoke_common::rpc::{self, Leased, Planned};
 use convoke_common::rpc_transport::call_context;
 use convoke_rendezvous::driver::Driver;
+use convoke_rendezvous::eager::direct::{DirectFunction, Number};
 use tokio::sync::{OwnedRwLockReadGuard, RwLock, oneshot};
 use tokio::time::Instant;
 use tracing::Instrument;
@@ -21,6 +22,7 @@ use tracing::Instrument;
 use crate::attempts::{Attempts, Failed};
 use crate::builder::{OnPhase, Phase};
 use crate::coordinator::is_away;
+use crate::eager::direct::Line;
 use crate::function::Inner;
 use crate::runtime::NetThread;
 use crate::session::Session;
@@ -42,6 +44,14 @@ pub(crate) struct Lease {
     /// The model was unloaded: its calls are not to run elsewhere.
     unloaded: AtomicBool,
     released: AtomicBool,
+    /// How it is called on the caller's thread, and what its step is fed with then; none where it never is.
+    direct: OnceLock<Option<Direct>>,
+}
+
+/// See [`Lease::direct`].
+pub(crate) struct Direct {
+    pub(crate) function: Arc<dyn DirectFunction>,
+    pub(crate) numbers: Vec<Number>,
 }
 
 /// A lease and the right to call it.
@@ -87,6 +97,30 @@ impl Lease {
         })
     }
 
+    /// How it is called on the caller's thread where it is of one worker, which this is the way to.
+    pub(crate) fn direct(&self, worker: &Participant, line: &Line) -> Option<&Direct> {
+        let find = || {
+            let [only] = workers(&self.planned) else {
+                return None;
+            };
+            let feeds = self.planned.driver.feeds.iter().zip(0u64..);
+            let numbers = feeds.flat_map(|(feed, number)| {
+                let slots = feed.to.iter().map(|(_, slot)| *slot);
+                slots.map(move |slot| (slot, Tensor::scalar(number)))
+            });
+            let fetches = &mut self.planned.driver.fetches.iter();
+            let made = fetches.all(|f| matches!(f.from, FetchFrom::Worker { .. }));
+            let function = line
+                .function(self.driver.lease())
+                .filter(|_| made && only == worker)?;
+            Some(Direct {
+                function,
+                numbers: numbers.collect(),
+            })
+        };
+        self.direct.get_or_init(find).as_ref()
+    }
+
     /// The names of its workers.
     pub(crate) fn workers(&self) -> Vec<String> {
         let names = workers(&self.planned).iter().map(|p| p.name.clone());
@@ -98,7 +132,7 @@ impl Lease {
         self.driver.unusable().iter().map(named).collect()
     }
 
-    fn holds(&self, bindings: &Bindings) -> bool {
+    pub(crate) fn holds(&self, bindings: &Bindings) -> bool {
         let within = |(s, b): &(Arc<str>, i64)| bindings.get(s).is_none_or(|v| v <= b);
         self.driver.broken().is_none() && self.planned.axes.bounds.iter().all(within)
     }
@@ -318,6 +352,7 @@ impl Install {
             net: self.net.clone(),
             unloaded: AtomicBool::new(false),
             released: AtomicBool::new(false),
+            direct: OnceLock::new(),
         }))
     }
 

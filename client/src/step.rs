@@ -10,6 +10,7 @@ use convoke_common::graph::TensorType;
 use convoke_common::program::FetchFrom;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use smallvec::SmallVec;
 
 use crate::attempts::{Attempts, Failed};
 use crate::cluster::Cluster;
@@ -17,7 +18,7 @@ use crate::eager::{Late, WorkerSession, stranger};
 use crate::function::Inner;
 use crate::lease::{Lease, named};
 use crate::model::CallOptions;
-use crate::tensor::{Placed, Promised, Tensor};
+use crate::tensor::{Near, Placed, Promised, Tensor};
 use crate::trace::Traced;
 
 /// A function, for operands of certain types on certain devices.
@@ -37,6 +38,27 @@ pub(crate) struct Call<'a> {
 }
 
 impl Compiled {
+    /// Runs it on this thread, where it is installed at a worker of this process that has all operands, and is brief.
+    pub fn here(&self, operands: &[Tensor], at: &'static Location<'static>) -> Option<Vec<Tensor>> {
+        let traced = &self.traced;
+        let lease = self.inner.lease()?;
+        let worker = operands.iter().chain(&traced.captured).next()?.worker()?;
+        let line = worker.line()?;
+        let direct = lease.direct(&worker.participant, line)?;
+        if !lease.holds(&Bindings::new()) {
+            return None;
+        }
+        let mut near: SmallVec<[Near<'_>; 4]> = SmallVec::new();
+        for t in operands.iter().chain(&traced.captured) {
+            near.push(t.here_on(worker)?);
+        }
+        let given: SmallVec<[&HostTensor; 4]> = near.iter().map(Near::tensor).collect();
+        let (function, results) = (&*direct.function, traced.results.len());
+        let made = line.call(function, &direct.numbers, &given, results, at)?;
+        let handle = |here| Tensor::made_here(worker, here, Placed::Planned, at);
+        Some(made.into_iter().map(handle).collect())
+    }
+
     /// Runs a step, and again where a worker is lost over it.
     pub async fn call(
         &self,

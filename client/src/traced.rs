@@ -4,6 +4,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use convoke_common::Dim;
 use convoke_common::dim::Bindings;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::graph::TensorType;
@@ -50,6 +51,20 @@ struct Shared {
 /// Of each operand: type, and the process that it is on.
 #[derive(Clone, PartialEq)]
 struct Signature(Vec<(TensorType, Participant)>);
+
+impl Signature {
+    fn is_of(&self, operands: &[Tensor]) -> bool {
+        let same = |((ty, at), t): (&(TensorType, Participant), &Tensor)| {
+            let shape = t.shape().unwrap_or_default();
+            let dims = ty.shape.iter().map(Dim::as_const);
+            ty.dtype == t.dtype()
+                && t.shape().is_some()
+                && dims.eq(shape.iter().map(|d| i64::try_from(*d).ok()))
+                && t.worker().is_some_and(|w| w.participant == *at)
+        };
+        self.0.len() == operands.len() && self.0.iter().zip(operands).all(same)
+    }
+}
 
 impl Cluster {
     /// A function that is traced once for each signature of its operands, which is their dtypes, shapes and devices:
@@ -160,10 +175,27 @@ impl Function {
     pub fn call(&self, operands: &[Tensor]) -> impl Future<Output = Result<Vec<Tensor>>> + use<> {
         let at = Location::caller();
         let (me, operands) = (self.clone(), operands.to_vec());
-        let cluster = self.cluster.clone();
-        // One that is boxed is not moved from hand to hand.
-        let run = Box::pin(async move { me.run(&operands, at).await });
-        async move { cluster.compute(run).await }
+        async move {
+            if let Some(made) = me.here(&operands, at) {
+                return Ok(made);
+            }
+            let cluster = me.cluster.clone();
+            // One that is boxed is not moved from hand to hand.
+            cluster
+                .compute(Box::pin(async move { me.run(&operands, at).await }))
+                .await
+        }
+    }
+
+    /// A call on this thread, where it was called before and can be done so.
+    fn here(&self, operands: &[Tensor], at: &'static Location<'static>) -> Option<Vec<Tensor>> {
+        let shared = &self.shared;
+        let plain = shared.donated.is_empty() && shared.retained.is_empty();
+        if !plain || !shared.dynamic.is_empty() {
+            return None;
+        }
+        let compiled = self.remembered(|signature| signature.is_of(operands))?;
+        compiled.here(operands, at)
     }
 
     /// What the function issues, issued here. In the closure of another function that becomes a part of it: functions
@@ -201,6 +233,15 @@ impl Function {
         known.unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What it was compiled to for a signature.
+    fn remembered(&self, is: impl Fn(&Signature) -> bool) -> Option<Arc<Compiled>> {
+        let mut known = self.known();
+        let i = known.iter().rposition(|(s, _)| is(s))?;
+        let last = known.len() - 1;
+        known[i..=last].rotate_left(1);
+        Some(known[last].1.clone())
+    }
+
     /// The function for operands as these, and the sizes of its dynamic axes.
     fn compiled(&self, operands: &[Tensor]) -> Result<(Arc<Compiled>, Bindings)> {
         let shared = &self.shared;
@@ -214,14 +255,9 @@ impl Function {
             };
             signature.0.push((ty.clone(), worker.ok_or_else(symbolic)?));
         }
-        let mut known = self.known();
-        if let Some(i) = known.iter().position(|(s, _)| *s == signature) {
-            let entry = known.remove(i);
-            let compiled = entry.1.clone();
-            known.push(entry);
+        if let Some(compiled) = self.remembered(|s| *s == signature) {
             return Ok((compiled, sizes));
         }
-        drop(known);
         // Without the lock: the closure may use the function itself.
         let within = nesting::enter(&shared.name)?;
         let (donated, body) = (&shared.donated, &*shared.body);

@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smallvec::SmallVec;
+// Nobody holds one weakly, which would cost every tensor two atomic operations more.
+use triomphe::Arc as Shared;
 
 use crate::block::Block;
 use crate::dtype::{DType, Element};
@@ -72,7 +74,7 @@ pub fn byte_size(dtype: DType, shape: &[usize]) -> Option<usize> {
 
 /// A dense tensor: one pointer. Cloning shares it.
 #[derive(Clone)]
-pub struct Tensor(Arc<Inner>);
+pub struct Tensor(Shared<Inner>);
 
 struct Inner {
     dtype: DType,
@@ -88,7 +90,7 @@ enum Buffer {
     /// A peer's, to read.
     Lent(Lent),
     /// In the buffer of a tensor that is no view, from an offset on.
-    View(Arc<Inner>, usize),
+    View(Shared<Inner>, usize),
 }
 
 impl Inner {
@@ -127,7 +129,7 @@ impl Tensor {
     #[inline]
     pub fn inline(dtype: DType, shape: &[usize], bytes: usize) -> Option<Tensor> {
         (bytes <= INLINE).then(|| {
-            Tensor(Arc::new(Inner {
+            Tensor(Shared::new(Inner {
                 dtype,
                 shape: Shape::from_slice(shape),
                 buffer: Buffer::Inline([0; INLINE / 8]),
@@ -154,7 +156,7 @@ impl Tensor {
             need.is_some_and(|n| n <= block.len()),
             "block shorter than its shape"
         );
-        Tensor(Arc::new(Inner {
+        Tensor(Shared::new(Inner {
             dtype,
             shape: Shape::from_slice(shape),
             buffer: Buffer::Own(block),
@@ -168,7 +170,7 @@ impl Tensor {
             need.is_some_and(|n| n <= lent.bytes().len()),
             "a loan shorter than its shape"
         );
-        Tensor(Arc::new(Inner {
+        Tensor(Shared::new(Inner {
             dtype,
             shape: Shape::from_slice(shape),
             buffer: Buffer::Lent(lent),
@@ -196,6 +198,7 @@ impl Tensor {
     }
 
     /// Fails when this is a bool tensor with a byte other than 0 and 1.
+    #[inline]
     pub fn check_bool(&self) -> Result<(), TensorError> {
         if self.dtype() == DType::Bool && self.bytes().iter().any(|b| *b > 1) {
             return Err(TensorError::NotBool);
@@ -253,10 +256,10 @@ impl Tensor {
     #[inline]
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         let len = self.byte_len();
-        let bytes = match &mut Arc::get_mut(&mut self.0)?.buffer {
+        let bytes = match &mut Shared::get_mut(&mut self.0)?.buffer {
             Buffer::Own(block) => block.bytes_mut(),
             Buffer::Inline(words) => bytemuck::bytes_of_mut(words),
-            Buffer::View(of, offset) => match &mut Arc::get_mut(of)?.buffer {
+            Buffer::View(of, offset) => match &mut Shared::get_mut(of)?.buffer {
                 Buffer::Own(block) => block.bytes_mut().get_mut(*offset..)?,
                 Buffer::Inline(words) => bytemuck::bytes_of_mut(words).get_mut(*offset..)?,
                 Buffer::Lent(_) | Buffer::View(..) => return None,
@@ -269,12 +272,12 @@ impl Tensor {
     /// Whether no other tensor shares the buffer, nor any peer.
     #[inline]
     pub fn is_unique(&self) -> bool {
-        Arc::strong_count(&self.0) == 1
+        Shared::strong_count(&self.0) == 1
             && match &self.0.buffer {
                 Buffer::Own(_) | Buffer::Inline(_) => true,
                 Buffer::Lent(_) => false,
                 Buffer::View(of, _) => {
-                    Arc::strong_count(of) == 1
+                    Shared::strong_count(of) == 1
                         && matches!(of.buffer, Buffer::Own(_) | Buffer::Inline(_))
                 }
             }
@@ -331,7 +334,7 @@ impl Tensor {
             Buffer::Own(_) | Buffer::Inline(_) | Buffer::Lent(_) => (&self.0, 0),
             Buffer::View(of, before) => (of, *before),
         };
-        Tensor(Arc::new(Inner {
+        Tensor(Shared::new(Inner {
             dtype: self.0.dtype,
             shape,
             buffer: Buffer::View(of.clone(), before + offset),
@@ -348,7 +351,7 @@ impl Tensor {
         if element_count(shape)? != self.elements() {
             return None;
         }
-        match Arc::get_mut(&mut self.0) {
+        match Shared::get_mut(&mut self.0) {
             Some(inner) => {
                 inner.shape = Shape::from_slice(shape);
                 Some(self)

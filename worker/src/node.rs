@@ -518,6 +518,14 @@ impl Node {
         tracing::info!(lease = %id, "released");
     }
 
+    /// Of a lease whose driver this client is.
+    pub(crate) fn executor_of(&self, lease: LeaseId, client: &Peer) -> Option<Arc<Executor>> {
+        let held = self.held();
+        let held = held.get(&lease)?;
+        let driver = held.lease.participants.last()?;
+        (Peer::of(driver, Role::Client) == *client).then(|| held.executor.clone())
+    }
+
     fn executors(&self) -> Vec<Arc<Executor>> {
         let held = self.held();
         held.values().map(|h| h.executor.clone()).collect()

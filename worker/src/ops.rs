@@ -240,7 +240,13 @@ pub(crate) fn find(spec: &cpu::Spec<'_>) -> cpu::Found {
     let kernel = made.unwrap_or_else(panicked)?;
     let body = move |call: cpu::Call<'_, '_>| {
         let rule = call.outputs;
-        let mut outputs = kernel.run(&mut Call { inner: call })?;
+        // Field by field: copied in one go, what was written a moment ago would be waited for.
+        let inner = cpu::Call {
+            attrs: call.attrs,
+            outputs: rule,
+            launch: call.launch,
+        };
+        let mut outputs = kernel.run(&mut Call { inner })?;
         // Of optional outputs only those that somebody asked for.
         outputs.truncate(rule.len());
         check(op, rule, &outputs)?;

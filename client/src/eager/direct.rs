@@ -14,10 +14,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use convoke_common::Tensor as HostTensor;
 use convoke_common::graph::Attrs;
+use convoke_common::ids::LeaseId;
 use convoke_common::ops::OpDef;
 use convoke_common::{DType, Error, Outputs};
 use convoke_rendezvous::eager::Direct;
-use convoke_rendezvous::eager::direct::DirectOp;
+use convoke_rendezvous::eager::direct::{DirectFunction, DirectOp, Number};
 use convoke_rendezvous::eager::wire::{Holding, MOST_HANDLES};
 use smallvec::SmallVec;
 
@@ -200,7 +201,31 @@ impl Line {
         Some(made)
     }
 
+    /// A function that is installed there.
+    pub fn function(&self, lease: LeaseId) -> Option<Arc<dyn DirectFunction>> {
+        self.direct.upgrade()?.function(lease)
+    }
+
+    /// Runs it, for values that are made at a line; `None` where it is to be a step.
+    pub fn call(
+        &self,
+        function: &dyn DirectFunction,
+        numbers: &[Number],
+        operands: &[&HostTensor],
+        results: usize,
+        origin: &'static Location<'static>,
+    ) -> Option<SmallVec<[Here; 2]>> {
+        if !self.usable() {
+            return None;
+        }
+        let made = function.run(numbers, operands, results)?;
+        let place = self.place(origin);
+        let made = made.into_iter();
+        Some(made.map(|t| self.hold(place.clone(), t)).collect())
+    }
+
     /// A value that was made here.
+    #[inline]
     pub fn keep(&self, known: &Known, tensor: HostTensor) -> Here {
         self.hold(known.place.clone(), tensor)
     }
@@ -213,6 +238,7 @@ impl Line {
         Some(self.hold(self.place(origin), self.direct.upgrade()?.own(value)?))
     }
 
+    #[inline]
     fn hold(&self, place: Arc<Place>, tensor: HostTensor) -> Here {
         self.handles.fetch_add(1, Ordering::Relaxed);
         place.held.fetch_add(held(&tensor), Ordering::Relaxed);

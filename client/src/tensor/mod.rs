@@ -22,6 +22,8 @@ use std::sync::{Arc, OnceLock};
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::graph::TensorType;
 use convoke_common::{DType, Shape, Tensor as HostTensor};
+// Nobody holds a handle weakly.
+use triomphe::Arc as Shared;
 
 pub(crate) use apply::apply;
 pub use apply::{Operand, issue, op};
@@ -61,7 +63,7 @@ pub struct Tensor(Repr);
 
 #[derive(Clone)]
 enum Repr {
-    Remote(Arc<Handle>),
+    Remote(Shared<Handle>),
     Traced(Arc<Symbolic>),
 }
 
@@ -169,7 +171,7 @@ enum Asked {
 }
 
 /// A tensor that a call is to have once it has succeeded. Dropped before, it stays as it is.
-pub(crate) struct Promised(Arc<Handle>);
+pub(crate) struct Promised(Shared<Handle>);
 
 impl Promised {
     /// The call has succeeded: the tensor is gone for everybody.
@@ -236,6 +238,7 @@ impl Tensor {
     }
 
     /// A handle whose value is in this process.
+    #[inline]
     pub(crate) fn made_here(
         worker: &Arc<WorkerSession>,
         here: Here,
@@ -245,13 +248,14 @@ impl Tensor {
         Tensor::handle_of(worker, Value::Here(here), placed, origin)
     }
 
+    #[inline]
     fn handle_of(
         worker: &Arc<WorkerSession>,
         value: Value,
         placed: Placed,
         origin: &'static Location<'static>,
     ) -> Tensor {
-        Tensor(Repr::Remote(Arc::new(Handle {
+        Tensor(Repr::Remote(Shared::new(Handle {
             worker: worker.clone(),
             value,
             placed,
@@ -283,7 +287,7 @@ impl Tensor {
     }
 
     /// The handle, for what is not possible inside a trace.
-    fn remote_for(&self, what: &str) -> Result<&Arc<Handle>> {
+    fn remote_for(&self, what: &str) -> Result<&Shared<Handle>> {
         match &self.0 {
             Repr::Remote(handle) => match handle.donated.get() {
                 None => Ok(handle),
@@ -325,7 +329,7 @@ impl Tensor {
     /// Whether it is the same handle.
     pub(crate) fn same(&self, other: &Tensor) -> bool {
         match (&self.0, &other.0) {
-            (Repr::Remote(a), Repr::Remote(b)) => Arc::ptr_eq(a, b),
+            (Repr::Remote(a), Repr::Remote(b)) => Shared::ptr_eq(a, b),
             (Repr::Traced(a), Repr::Traced(b)) => {
                 a.value == b.value && Arc::ptr_eq(&a.trace, &b.trace)
             }

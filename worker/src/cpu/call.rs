@@ -170,7 +170,7 @@ pub(crate) fn one(t: Tensor) -> Result<Outputs, KernelFailure> {
 }
 
 /// A tensor's elements with their shape.
-#[inline]
+#[inline(always)]
 pub(crate) fn operand<T: Element>(t: &Tensor) -> Result<Operand<'_, T>, KernelFailure> {
     Ok(Operand::new(t.as_slice()?, t.shape()))
 }

@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use convoke_common::Tensor;
+use convoke_common::dim::Bindings;
 use convoke_common::error::{Code, Error};
 use convoke_common::identity::Role;
+use convoke_common::memory::Pool;
 use convoke_common::{DType, program::ProgramNode};
 use convoke_rendezvous::Peer;
 
@@ -37,11 +39,28 @@ impl HandleOp {
     }
 }
 
-fn number(of: Option<&Tensor>) -> Result<u64, Error> {
+pub(super) fn number(of: Option<&Tensor>) -> Result<u64, Error> {
     let missing = || Error::internal("a handle without its number");
     let tensor = of.ok_or_else(missing)?;
     let numbers = tensor.as_slice::<u64>()?;
     numbers.first().copied().ok_or_else(missing)
+}
+
+/// What a step gives a handle: the memory of a lease is for its steps, and what outlives them has its own.
+pub(super) fn kept(tensor: &Tensor, pool: &Pool) -> Result<Tensor, Error> {
+    if !tensor.is_borrowed() {
+        return Ok(tensor.clone());
+    }
+    let mut kept = pool.tensor(tensor.dtype(), tensor.shape())?;
+    let bytes = kept.bytes_mut();
+    let bytes = bytes.ok_or_else(|| Error::internal("a new tensor is shared"))?;
+    bytes.copy_from_slice(tensor.bytes());
+    Ok(kept)
+}
+
+/// What says that a handle was filled.
+pub(super) fn filled() -> Result<Tensor, Error> {
+    Ok(Tensor::zeros(DType::U8, &[0])?)
 }
 
 impl Executor {
@@ -117,7 +136,7 @@ impl Executor {
     /// That a handle's tensor is what the node declares.
     fn fits(&self, n: u64, node: &ProgramNode, t: Tensor) -> Result<Tensor, Error> {
         let declared = node.outputs.first();
-        let fits = declared.is_some_and(|v| self.is_as_declared(n, *v, &t));
+        let fits = declared.is_some_and(|v| self.is_as_declared(self.bindings(n), *v, &t));
         if fits {
             return Ok(t);
         }
@@ -126,12 +145,20 @@ impl Executor {
         Err(Error::new(Code::InvalidInput, msg))
     }
 
+    fn bindings(&self, n: u64) -> Option<Arc<Bindings>> {
+        self.lease()?.bindings(n)
+    }
+
     /// Whether a tensor has the type of its value, at the sizes of a step, as far as they decide it.
-    fn is_as_declared(&self, n: u64, value: u32, t: &Tensor) -> bool {
+    pub(super) fn is_as_declared(
+        &self,
+        bindings: Option<Arc<Bindings>>,
+        value: u32,
+        t: &Tensor,
+    ) -> bool {
         let Some(value) = self.installed.program.values.get(value as usize) else {
             return false;
         };
-        let bindings = self.lease().and_then(|l| l.bindings(n));
         let same = |(d, got): (&convoke_common::Dim, &usize)| {
             let want = bindings.as_ref().map_or(d.as_const(), |b| d.eval(b));
             want.is_none_or(|w| usize::try_from(w) == Ok(*got))
@@ -161,7 +188,7 @@ impl Executor {
         let node = &self.installed.nodes()[node as usize];
         // The caller takes the shape to be what the function says.
         if let Some(v) = node.inputs.first()
-            && !self.is_as_declared(n, *v, tensor)
+            && !self.is_as_declared(self.bindings(n), *v, tensor)
         {
             let (is, want) = (tensor.signature(), self.declared(n, *v));
             let msg = format!("'{}' is {is}, the function gives {want}", node.name);
@@ -170,18 +197,8 @@ impl Executor {
         }
         let id = number(inputs.get(1))?;
         let session = self.session()?;
-        // The memory of the lease is for its steps; what outlives them has its own.
-        let kept = match tensor.is_borrowed() {
-            false => tensor.clone(),
-            true => {
-                let mut kept = session.pool().tensor(tensor.dtype(), tensor.shape())?;
-                let bytes = kept.bytes_mut();
-                let bytes = bytes.ok_or_else(|| Error::internal("a new tensor is shared"))?;
-                bytes.copy_from_slice(tensor.bytes());
-                kept
-            }
-        };
+        let kept = kept(tensor, session.pool())?;
         session.fill(id, kept)?;
-        Ok(Tensor::zeros(DType::U8, &[0])?)
+        filled()
     }
 }

@@ -21,6 +21,7 @@
 //! 5. A step that ended waits for no thread: a job that has none yet is let go of, and finds nothing to do later.
 //! 6. A step that ended and has not quiesced is watched, until it has.
 
+mod direct;
 mod ended;
 mod handles;
 mod launch;
@@ -46,7 +47,7 @@ use convoke_rendezvous::{Lease, Link, Outgoing, StepHandler, step_event};
 
 pub use self::handles::HandleOp;
 use self::pace::{Pace, Stopwatch};
-use self::run::{After, Phase, Run, Runner};
+use self::run::{After, Flow, Phase, Run, Runner};
 use crate::blackbox::{BlackBox, Noted};
 use crate::code::InstrKind;
 use crate::cpu::{Operands, Outputs};
@@ -145,6 +146,8 @@ pub struct Executor {
     /// By participant index; none for this worker itself and for peers without a common edge.
     links: Vec<Option<Arc<Link>>>,
     runs: Box<[Entry]>,
+    /// The buffers of the last step that ran on its caller's thread.
+    spare: Mutex<Option<Flow>>,
     me: Weak<Executor>,
     /// Where the driver's handles are.
     handles: OnceLock<Arc<Sessions>>,
@@ -171,6 +174,7 @@ impl Executor {
             lease: OnceLock::new(),
             links,
             runs: (0..u64::from(in_flight.max(1))).map(Entry::new).collect(),
+            spare: Mutex::default(),
             me: me.clone(),
             handles: OnceLock::new(),
             driver_lost,

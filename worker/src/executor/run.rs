@@ -104,7 +104,7 @@ pub(super) struct After {
 
 impl Flow {
     /// Before anything is there. The buffers of the step before are used again.
-    fn start(&mut self, code: &Lowered) {
+    pub(super) fn start(&mut self, code: &Lowered) {
         self.clear();
         self.registers.resize(code.registers, None);
         self.missing.extend_from_slice(&code.missing);
@@ -118,7 +118,7 @@ impl Flow {
         }
     }
 
-    fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.registers.clear();
         self.missing.clear();
         self.counts.clear();
@@ -239,14 +239,26 @@ impl Flow {
         }
     }
 
-    fn came(&mut self, code: &Lowered, mail: Mail, after: &mut After) {
+    /// A value came from outside; none of the step's own where nothing needs it.
+    pub(super) fn arrive(
+        &mut self,
+        code: &Lowered,
+        value: Option<u32>,
+        tensor: Tensor,
+        after: &mut After,
+    ) {
         self.left -= 1;
-        if let Some(value) = mail.value {
-            self.tell(code, value, &mail.tensor, after);
+        if let Some(value) = value {
+            self.tell(code, value, &tensor, after);
             if let Some(home) = code.home(value) {
-                self.registers[home as usize] = Some(mail.tensor);
+                self.registers[home as usize] = Some(tensor);
             }
         }
+    }
+
+    /// Whether everything has ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.left == 0
     }
 }
 
@@ -306,13 +318,12 @@ impl Run {
         tensor: Tensor,
         after: &mut After,
     ) -> bool {
-        let mail = Mail { value, tensor };
         if self.runner == Runner::Active {
-            self.mail.push(mail);
+            self.mail.push(Mail { value, tensor });
             return true;
         }
         let before = after.sends.len();
-        self.flow.came(&installed.code, mail, after);
+        self.flow.arrive(&installed.code, value, tensor, after);
         self.sending += after.sends.len() - before;
         self.wake(after);
         false
@@ -337,7 +348,7 @@ impl Run {
             return false;
         }
         for each in mail {
-            flow.came(&installed.code, each, after);
+            flow.arrive(&installed.code, each.value, each.tensor, after);
         }
         true
     }
@@ -355,7 +366,7 @@ impl Run {
     pub(super) fn settle(&mut self, after: &mut After) {
         let quiet =
             self.phase == Phase::Running && self.runner == Runner::None && self.sending == 0;
-        let complete = self.flow.left == 0;
+        let complete = self.flow.is_over();
         if quiet && after.sends.is_empty() && (self.error.is_some() || complete) {
             after.retire = true;
         }

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use convoke_common::graph::Attrs;
+use convoke_common::ids::LeaseId;
 use convoke_common::{DType, Outputs, Tensor, ops};
 use convoke_kernels::Exec;
 use convoke_rendezvous::eager::Direct;
-use convoke_rendezvous::eager::direct::DirectOp;
+use convoke_rendezvous::eager::direct::{DirectFunction, DirectOp};
 use convoke_rendezvous::eager::wire::Definition;
 
 use super::{Prepared, Session};
@@ -61,6 +62,11 @@ impl Direct for Session {
             true => Session::own(self, value).ok(),
             false => None,
         }
+    }
+
+    fn function(&self, lease: LeaseId) -> Option<Arc<dyn DirectFunction>> {
+        let executor = self.node.upgrade()?.executor_of(lease, &self.owner)?;
+        Some(executor.direct(&self.me.upgrade()?))
     }
 
     fn handles(&self) -> Arc<AtomicU64> {
