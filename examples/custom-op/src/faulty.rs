@@ -46,7 +46,7 @@ pub fn register(def: &'static OpDef) -> Result<()> {
     })
 }
 
-fn run(call: &mut Call<'_>, how: &str) -> Result<Vec<HostTensor>, KernelFailure> {
+fn run(call: &mut Call<'_, '_>, how: &str) -> Result<Vec<HostTensor>, KernelFailure> {
     match how {
         "fail" => Err(KernelFailure::new("this op fails")),
         "panic" => panic!("this op panics"),

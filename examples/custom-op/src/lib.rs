@@ -84,7 +84,7 @@ fn soft<T: Float>(x: T, lambda: T) -> T {
 }
 
 /// One run: the same bits on any number of threads, since each element has its own work.
-fn run<T: Float>(call: &mut Call<'_>, lambda: T) -> Result<Vec<HostTensor>, KernelFailure> {
+fn run<T: Float>(call: &mut Call<'_, '_>, lambda: T) -> Result<Vec<HostTensor>, KernelFailure> {
     const GRAIN: usize = 16 << 10;
     // The operand itself, where nobody else reads it.
     if let Some(mut y) = call.reuse(0, 0) {

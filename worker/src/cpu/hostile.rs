@@ -200,13 +200,13 @@ fn nothing_given_to_an_op_causes_a_panic() {
             let run = AssertUnwindSafe(|| {
                 let mut inputs = inputs;
                 let kernel = resolve(def.name, &attrs, &dtypes, outputs).ok()?;
-                let launch = Launch {
+                let mut launch = Launch {
                     inputs: Operands::given(&mut inputs),
                     sizes: None,
                     exec: Exec::single(&cancel),
                     pool: &pool,
                 };
-                kernel.launch(launch).ok()
+                kernel.launch(&mut launch).ok()
             });
             match catch_unwind(run) {
                 Ok(result) => ran += usize::from(result.is_some()),

@@ -31,7 +31,7 @@ pub(crate) fn launch(
         exec,
         pool: &pool,
     }) {
-        Ok(outputs) => Ok(outputs.into_vec()),
+        Ok(outputs) => Ok(outputs.into_iter().collect()),
         Err(KernelFailure::Error(e)) => Err(*e),
         Err(KernelFailure::Cancelled) => panic!("nobody cancelled"),
     }
