@@ -39,13 +39,18 @@ pub(crate) struct Call<'a> {
 
 impl Compiled {
     /// Runs it on this thread, where it is installed at a worker of this process that has all operands, and is brief.
-    pub fn here(&self, operands: &[Tensor], at: &'static Location<'static>) -> Option<Vec<Tensor>> {
+    pub fn here(
+        &self,
+        cluster: &Cluster,
+        operands: &[Tensor],
+        at: &'static Location<'static>,
+    ) -> Option<Vec<Tensor>> {
         let traced = &self.traced;
         let lease = self.inner.lease()?;
         let worker = operands.iter().chain(&traced.captured).next()?.worker()?;
         let line = worker.line()?;
         let direct = lease.direct(&worker.participant, line)?;
-        if !lease.holds(&Bindings::new()) {
+        if !worker.is_in(&cluster.eager) || !lease.holds(&Bindings::new()) {
             return None;
         }
         let mut near: SmallVec<[Near<'_>; 4]> = SmallVec::new();
@@ -81,11 +86,10 @@ impl Compiled {
                 return Err(Error::new(Code::InvalidArgument, msg));
             }
         }
-        let sessions = Arc::downgrade(&cluster.eager);
         if all
             .iter()
             .filter_map(|t| t.worker())
-            .any(|w| !w.is_of(&sessions))
+            .any(|w| !w.is_in(&cluster.eager))
         {
             return Err(stranger());
         }

@@ -195,7 +195,7 @@ impl Function {
             return None;
         }
         let compiled = self.remembered(|signature| signature.is_of(operands))?;
-        compiled.here(operands, at)
+        compiled.here(&self.cluster, operands, at)
     }
 
     /// What the function issues, issued here. In the closure of another function that becomes a part of it: functions

@@ -61,6 +61,65 @@ async fn a_function_has_the_bits_of_its_ops_one_by_one() {
     cluster.shutdown().await;
 }
 
+/// Steps that the only worker has done.
+async fn steps(cluster: &Cluster) -> u64 {
+    let status = cluster.status().await.unwrap();
+    let known = status.members.iter().filter_map(|m| m.status.as_ref());
+    known.map(|s| s.steps_done).sum()
+}
+
+#[tokio::test]
+async fn a_call_on_the_callers_thread_is_as_any_other() {
+    let cluster = cluster(1).await;
+    let a = cluster.device("w0").unwrap();
+    let one = a.put([1f32]).unwrap();
+    let two = one.mul(2.0).unwrap();
+    let body = move |t: &[Tensor]| {
+        let sum = t[0].add(&t[1])?.add(&two)?;
+        Ok(vec![sum.clone(), sum.mul(&t[0])?, t[1].neg()?])
+    };
+    let f = cluster.function(body.clone());
+    for size in [1, 4, 40, 4000] {
+        let mut x = a.put(numbers(size, 0.3)).unwrap();
+        let mut y = a.put(numbers(size, 0.7)).unwrap();
+        for _ in 0..5 {
+            let t = [x.clone(), y.clone()];
+            let (called, eager) = (f.call(&t).await.unwrap(), body(&t).unwrap());
+            let called = convoke::fetch_all::<Vec<f32>>(&called).await.unwrap();
+            let eager = convoke::fetch_all::<Vec<f32>>(&eager).await.unwrap();
+            assert_eq!(called, eager, "{size}");
+            // Results are operands, of this and of other ops.
+            let made = f.call(&t).await.unwrap();
+            (x, y) = (made[1].clone(), made[2].add(&made[0]).unwrap());
+        }
+    }
+    assert_eq!(f.traces(), 4);
+    // Each call is a step, wherever it runs; and nothing but what the program has is left of them.
+    let before = steps(&cluster).await;
+    for _ in 0..10 {
+        f.call(&[one.clone(), one.clone()]).await.unwrap();
+    }
+    assert_eq!(steps(&cluster).await, before + 10);
+    let held = cluster.memory().await.unwrap();
+    let handles: u64 = held.iter().map(|h| h.handles).sum();
+    assert_eq!(handles, 2, "{held:?}");
+    // What fails does so as a step does, and harms none that follow.
+    let f = cluster.function(|t| Ok(vec![op("Div", &[&t[0], &t[1]])?]));
+    let line = line!() - 1;
+    let (x, zero) = (a.put([6i64]).unwrap(), a.put([0i64]).unwrap());
+    for _ in 0..3 {
+        let made = f.call(&[x.clone(), x.clone()]).await.unwrap();
+        assert_eq!(made[0].fetch::<Vec<i64>>().await.unwrap(), [1]);
+        let e = f.call(&[x.clone(), zero.clone()]).await.unwrap_err();
+        let node = e.site.clone().and_then(|s| s.node);
+        assert_eq!(e.code, Code::KernelFailed, "{e}");
+        assert_eq!(node, Some(format!("Div at {}:{line}", file!())));
+    }
+    cluster.shutdown().await;
+    let e = f.call(&[x.clone(), x]).await.unwrap_err();
+    assert_ne!(e.code, Code::Internal, "{e}");
+}
+
 #[tokio::test]
 async fn placement_inside_is_kept() {
     let cluster = cluster(2).await;
@@ -468,6 +527,9 @@ async fn tensors_of_another_connection_are_refused() {
     let put = |c: &Cluster| c.device("w0").unwrap().put([1f32, 2.]).unwrap();
     let (x, y) = (put(&own), put(&other));
     let f = own.function(|t| Ok(vec![op("Relu", &[&t[0]])?]));
+    for _ in 0..2 {
+        f.call(std::slice::from_ref(&x)).await.unwrap();
+    }
     for e in [
         op("Add", &[&x, &y]).unwrap_err(),
         y.to(&x.device().unwrap()).unwrap_err(),

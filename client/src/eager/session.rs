@@ -155,6 +155,11 @@ impl WorkerSession {
         Weak::ptr_eq(&self.sessions, sessions)
     }
 
+    /// Whether it is one of these.
+    pub fn is_in(&self, sessions: &Arc<Sessions>) -> bool {
+        std::ptr::eq(self.sessions.as_ptr(), Arc::as_ptr(sessions))
+    }
+
     /// Fails where the other is a session of another connection, which knows nothing of this one's handles.
     pub fn knows(&self, other: &WorkerSession) -> Result<()> {
         match other.is_of(&self.sessions) {

@@ -112,7 +112,7 @@ struct Holdable {
 }
 
 impl Kernel for Holdable {
-    fn launch(&self, launch: Launch<'_>) -> Result<Outputs, KernelFailure> {
+    fn launch(&self, launch: &mut Launch<'_>) -> Result<Outputs, KernelFailure> {
         self.hold.pass();
         self.inner.launch(launch)
     }
