@@ -100,8 +100,7 @@ async fn cluster(world: World, in_flight: u32) -> Cluster {
     }
     for hub in &hubs[..2] {
         for link in hub.links() {
-            let worker = link.peer().role == Role::Worker;
-            assert_eq!(link.shares().await, worker && world.shared.is_some());
+            assert_eq!(link.shares().await, world.shared.is_some());
         }
     }
     over(hubs, in_flight)

@@ -11,7 +11,7 @@ use convoke_common::world::{NoCompute, World};
 use convoke_common::{DType, Tensor};
 use tokio_util::sync::CancellationToken;
 
-use super::{Giving, Reach, Shared};
+use super::{Reach, Shared};
 use crate::frame::Sharing;
 use crate::fuzzing::{LEASE, frames, hub, peer};
 use crate::hub::{Hub, Refused};
@@ -24,12 +24,12 @@ const LENT: usize = 2;
 /// A link's end that has lent, and how many of the tensors it has let go of.
 struct Lender {
     shared: Shared,
-    _giving: Giving,
     sent: Arc<AtomicUsize>,
 }
 
 fn lender() -> Option<Lender> {
-    let (shared, giving) = Shared::new(Arc::default());
+    let roles = [0, 1].map(|ix| peer(ix).role);
+    let shared = Shared::new(Arc::default(), roles, Arc::default())?;
     shared.reach.send_replace(Reach::Together);
     let sent = Arc::<AtomicUsize>::default();
     let tensor = Tensor::from_block(DType::U8, &[64], Block::shared(64)?);
@@ -49,11 +49,7 @@ fn lender() -> Option<Lender> {
         assert!(waits.is_none(), "lent before it was given");
     }
     let given = shared.given(tensor.segment()?.0.number());
-    (given.len() == LENT).then_some(Lender {
-        shared,
-        _giving: giving,
-        sent,
-    })
+    (given.len() == LENT).then_some(Lender { shared, sent })
 }
 
 /// Reads what the peer has lent to the first steps.
