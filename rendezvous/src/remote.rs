@@ -80,7 +80,7 @@ pub struct Remote {
     /// Tensors that the peer has not acknowledged.
     sending: TaskTracker,
     /// Where there may be memory to share.
-    shared: Option<Shared>,
+    shared: Option<Box<Shared>>,
 }
 
 impl Remote {
@@ -93,7 +93,7 @@ impl Remote {
     }
 
     pub(crate) fn shared(&self) -> Option<&Shared> {
-        self.shared.as_ref()
+        self.shared.as_deref()
     }
 
     pub(crate) fn left(&self) -> bool {
@@ -223,7 +223,9 @@ fn run(
     send.set_priority(LANE_PRIORITY).map_err(lane_error)?;
     let (roles, received) = ([hub.me.role, peer.role], Arc::<AtomicU64>::default());
     let memory = world.shared.clone();
-    let shared = memory.and_then(|memory| Shared::new(memory, roles, received.clone()));
+    let shared = memory
+        .and_then(|memory| Shared::new(memory, roles, received.clone()))
+        .map(Box::new);
     let invites = hub.me.role == Role::Worker && shared.is_some();
     let remote = Remote {
         peer,

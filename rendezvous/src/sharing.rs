@@ -26,6 +26,8 @@ pub(crate) mod fuzzing;
 mod lending;
 mod receiving;
 mod staging;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -40,14 +42,14 @@ use convoke_common::segment::{Lent, PeerSegment};
 use convoke_common::world::{Giver, Nonce, SharedMemory, Taker, Told, World};
 use tokio::sync::{mpsc, watch};
 
-use crate::frame::{Frame, Sharing};
+use crate::frame::{Frame, Sharing, TensorHeader};
 use crate::hub::Hub;
 use crate::lease::Peer;
 use crate::link::{Link, Outgoing};
 use crate::remote::Remote;
 
 use lending::{Change, Lending};
-use receiving::Receiving;
+use receiving::{Arriving, Receiving};
 use staging::{SLOT, SLOTS, Stage};
 
 /// Most segments of one peer that are mapped at once.
@@ -258,6 +260,15 @@ impl Shared {
         lent.ok_or_else(|| broken("outside of its segment"))
     }
 
+    fn arriving(&self, hub: &Arc<Hub>, link: &Arc<Link>, header: TensorHeader) -> Arriving {
+        Arriving {
+            hub: hub.clone(),
+            link: link.clone(),
+            header,
+            received: self.received.clone(),
+        }
+    }
+
     /// Takes a frame of the peer; an error where it makes no sense.
     pub(crate) fn frame(
         &self,
@@ -303,13 +314,16 @@ impl Shared {
                 let loan = Loan::new(link, loan);
                 let len = tensor.byte_len().ok_or_else(|| broken("absurd shape"))?;
                 let lent = self.borrowed(segment, offset, len, loan)?;
-                hub.borrow(link.peer(), &tensor, lent);
+                match self.me {
+                    Role::Worker => hub.borrow(link.peer(), &tensor, lent),
+                    // Nobody's lease waits for what a client does with it.
+                    _ => self.arriving(hub, link, tensor).whole(world, lent),
+                }
             }
             Sharing::Returned { loan } => self.returned(loan)?,
             Sharing::Staged { transfer, tensor } => {
-                let told = (transfer, tensor);
-                self.receiving
-                    .begin(world, hub, link, told, &self.received)?;
+                let arriving = self.arriving(hub, link, tensor);
+                self.receiving.begin(world, transfer, arriving)?;
             }
             Sharing::Part {
                 transfer,

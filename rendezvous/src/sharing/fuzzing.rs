@@ -11,7 +11,7 @@ use convoke_common::world::{NoCompute, World};
 use convoke_common::{DType, Tensor};
 use tokio_util::sync::CancellationToken;
 
-use super::{Reach, Shared};
+use super::{Reach, SLOTS, Shared};
 use crate::frame::Sharing;
 use crate::fuzzing::{LEASE, frames, hub, peer};
 use crate::hub::{Hub, Refused};
@@ -91,9 +91,15 @@ pub(crate) async fn entry(input: &[u8]) -> bool {
     drop(socket);
     let mut borrowed = 0;
     let accepted = frames(&hub, link.peer(), lane, |told| {
-        borrowed += u64::from(matches!(told, Sharing::Lent { .. }));
+        let lent = matches!(told, Sharing::Lent { .. } | Sharing::Part { .. });
+        borrowed += u64::from(lent);
         shared.frame(&world, &hub, &link, told).is_ok()
     });
+    shared.end();
+    // What copies, a part a turn, and whom it was told to meet.
+    for _ in 0..2 * SLOTS {
+        tokio::task::yield_now().await;
+    }
     read(&hub);
     // With its lease go the tensors. A hub like the peer's refuses what it is told of them, as here no link reads that.
     drop(hub);
@@ -104,10 +110,7 @@ pub(crate) async fn entry(input: &[u8]) -> bool {
         borrowed,
         "loans returned to the peer"
     );
-    shared.end();
     let sent = lender.sent.load(Ordering::Relaxed);
     assert_eq!(sent, LENT, "loans that came back or ended");
-    // Whom it was told to meet.
-    tokio::task::yield_now().await;
     accepted
 }

@@ -43,27 +43,20 @@ pub(super) struct Receiving {
 }
 
 /// A tensor that arrives.
-struct Arriving {
-    hub: Arc<Hub>,
-    link: Arc<Link>,
-    transfer: u64,
-    header: TensorHeader,
-    parts: mpsc::UnboundedReceiver<Lent>,
+pub(super) struct Arriving {
+    pub hub: Arc<Hub>,
+    pub link: Arc<Link>,
+    pub header: TensorHeader,
     /// Bytes of tensors that came over the link.
-    received: Arc<AtomicU64>,
+    pub received: Arc<AtomicU64>,
 }
+
+type Parts = mpsc::UnboundedReceiver<Lent>;
 
 impl Receiving {
     /// A tensor's parts are to come.
-    pub fn begin(
-        &self,
-        world: &World,
-        hub: &Arc<Hub>,
-        link: &Arc<Link>,
-        (transfer, header): (u64, TensorHeader),
-        received: &Arc<AtomicU64>,
-    ) -> Result<()> {
-        let left = header.byte_len().filter(|len| *len > 0);
+    pub fn begin(&self, world: &World, transfer: u64, arriving: Arriving) -> Result<()> {
+        let left = arriving.header.byte_len().filter(|len| *len > 0);
         let left = left.ok_or_else(|| broken("a tensor without bytes"))?;
         let (parts, coming) = mpsc::unbounded_channel();
         let mut open = locked(&self.open);
@@ -74,16 +67,9 @@ impl Receiving {
             return Err(broken("a tensor of another's number"));
         }
         drop(open);
-        let arriving = Arriving {
-            hub: hub.clone(),
-            link: link.clone(),
-            transfer,
-            header,
-            parts: coming,
-            received: received.clone(),
-        };
-        let link = link.clone();
-        world.spawn(async move { link.until_ended(arriving.arrive()).await });
+        let link = arriving.link.clone();
+        let arrive = arriving.arrive(transfer, coming);
+        world.spawn(async move { link.until_ended(arrive).await });
         Ok(())
     }
 
@@ -130,10 +116,23 @@ impl Receiving {
 }
 
 impl Arriving {
-    async fn arrive(mut self) {
-        let (hub, link) = (self.hub.clone(), self.link.clone());
-        let header = self.header.clone();
-        let foreseen = hub.foreseen(link.peer(), &header);
+    /// Copies what is lent as a whole, and returns it then.
+    pub fn whole(self, world: &World, lent: Lent) {
+        let (tell, mut coming) = mpsc::unbounded_channel();
+        // Its receiver is here.
+        drop(tell.send(lent));
+        let link = self.link.clone();
+        let copy = async move {
+            if let Err(why) = self.receive(&mut coming).await {
+                self.hub.count(why);
+            }
+        };
+        world.spawn(async move { link.until_ended(copy).await });
+    }
+
+    async fn arrive(self, transfer: u64, mut parts: Parts) {
+        let (hub, link) = (&self.hub, &self.link);
+        let foreseen = hub.foreseen(link.peer(), &self.header);
         tokio::pin!(foreseen);
         let now = tokio::select! {
             biased;
@@ -141,13 +140,12 @@ impl Arriving {
             () = std::future::ready(()) => None,
         };
         let taken = match now {
-            Some(Ok(())) => self.receive().await,
+            Some(Ok(())) => self.receive(&mut parts).await,
             Some(refused) => refused,
             None => {
-                let transfer = self.transfer;
                 link.send(Frame::Sharing(Sharing::Later { transfer }));
                 // After that: what is returned has not been taken.
-                drop(self.parts);
+                drop(parts);
                 let foreseen = foreseen.await;
                 link.send(Frame::Sharing(Sharing::Again { transfer }));
                 foreseen
@@ -158,7 +156,7 @@ impl Arriving {
         }
     }
 
-    async fn receive(&mut self) -> Result<(), Refused> {
+    async fn receive(&self, parts: &mut Parts) -> Result<(), Refused> {
         let (hub, from, received) = (&self.hub, self.link.peer(), &*self.received);
         let mut incoming = hub.begin(from, &self.header)?;
         let len = self.header.byte_len().ok_or(Refused::Malformed)?;
@@ -168,7 +166,7 @@ impl Arriving {
         while at < len {
             let part = tokio::select! {
                 biased;
-                part = self.parts.recv() => part,
+                part = parts.recv() => part,
                 () = &mut stalled => {
                     incoming.stalled(from, STALL_BOUND);
                     return Err(Refused::Stalled);
