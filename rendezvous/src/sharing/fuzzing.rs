@@ -11,7 +11,8 @@ use convoke_common::world::{NoCompute, World};
 use convoke_common::{DType, Tensor};
 use tokio_util::sync::CancellationToken;
 
-use super::{Reach, SLOTS, Shared};
+use super::staging::SLOTS;
+use super::{Reach, Shared};
 use crate::frame::Sharing;
 use crate::fuzzing::{LEASE, frames, hub, peer};
 use crate::hub::{Hub, Refused};

@@ -3,9 +3,10 @@
 use convoke_common::DType;
 use convoke_common::block::Block;
 use convoke_common::ids::StepKey;
+use convoke_common::segment::PeerSegment;
 use convoke_common::world::NoCompute;
 
-use super::staging::OPEN;
+use super::staging::{OPEN, SLOT, SLOTS};
 use super::*;
 use crate::fuzzing::{LEASE, hub, peer};
 use crate::slot::Registered;
