@@ -11,7 +11,7 @@
 //! Invariants
 //! 1. The queue holds what the steps in flight may send and no more: each sends an edge once, and does not retire
 //!    before the link has let go of it. Frames are bounded besides: a peer that does not read them loses the link.
-//! 2. Payloads are never copied on the way out, and are received straight into their tensor.
+//! 2. Payloads are never copied on the way out to a stream, and are received straight into their tensor.
 //! 3. When any task ends, the connection closes and the hub is told once, why: where the peer was lost, as detection
 //!    says it.
 //! 4. A tensor whose sender stalls fails its step: nothing waits for ever for bytes that do not come.

@@ -56,7 +56,8 @@ impl Inbox {
     fn announce(&self, transfer: u64) {
         let waits = self.unannounced.lock().unwrap().remove(&transfer);
         if let Some(Some(go)) = waits {
-            go.send(()).unwrap();
+            // Nobody, where its link has ended.
+            let _ = go.send(());
         }
     }
 }
@@ -103,7 +104,8 @@ struct End {
 }
 
 impl End {
-    async fn new(ca: &ClusterCa, role: Role, name: &str) -> End {
+    /// One that others of its host meet where it is a worker, unless it is apart from them.
+    async fn new(ca: &ClusterCa, role: Role, name: &str, apart: bool) -> End {
         let world = World::real(Arc::new(NoCompute));
         let name_of = name.parse().unwrap();
         let identity = ca.issue_own(&world, role, name_of).unwrap();
@@ -128,7 +130,7 @@ impl End {
             arrived,
             listening: None,
         };
-        if role == Role::Worker {
+        if role == Role::Worker && !apart {
             end.listen();
         }
         end
@@ -176,8 +178,8 @@ async fn within<T>(what: &str, f: impl Future<Output = T>) -> T {
     }
 }
 
-/// Links the first to the second, a worker, and waits until each knows whether the other reads its memory.
-async fn link(a: &End, b: &End) {
+/// Links the first to the second, a worker; whether each of them knows then that the other reads its memory.
+async fn link(a: &End, b: &End) -> [bool; 2] {
     let accept = async {
         let greeted = greet(b.endpoint.accept().await.unwrap(), WAIT)
             .await
@@ -205,19 +207,22 @@ async fn link(a: &End, b: &End) {
         link.await.unwrap()
     };
     let (ours, theirs) = tokio::join!(open, accept);
-    for link in [ours, theirs] {
-        assert!(within("a meeting", link.shares()).await);
-    }
+    let both = async { tokio::join!(ours.shares(), theirs.shares()) };
+    within("a meeting", both).await.into()
 }
 
-/// One that dials and a worker, linked.
-async fn pair(dialling: Role) -> (End, End) {
+/// One that dials and a worker, linked; on one host, or apart.
+async fn ends(dialling: Role, apart: bool) -> (End, End) {
     let world = World::real(Arc::new(NoCompute));
     let ca = ClusterCa::create(&world).unwrap();
-    let a = End::new(&ca, dialling, "a").await;
-    let b = End::new(&ca, Role::Worker, "b").await;
-    link(&a, &b).await;
+    let a = End::new(&ca, dialling, "a", apart).await;
+    let b = End::new(&ca, Role::Worker, "b", apart).await;
+    assert_eq!(link(&a, &b).await, [!apart; 2]);
     (a, b)
+}
+
+async fn pair(dialling: Role) -> (End, End) {
+    ends(dialling, false).await
 }
 
 /// Bytes of which no two chunks have the same.
@@ -304,6 +309,26 @@ async fn between_workers_tensors_of_sessions_pass_through_memory() {
 #[tokio::test]
 async fn between_a_client_and_a_worker_they_do_both_ways() {
     check_pair(Role::Client).await;
+}
+
+#[tokio::test]
+async fn those_that_cannot_meet_take_the_wire() {
+    for dialling in [Role::Worker, Role::Client] {
+        let (mut a, mut b) = ends(dialling, true).await;
+        let tensor = bytes(5 * MIB + 13, 0);
+        for (from, to) in [(0, 1), (1, 0)] {
+            let ends = [&mut a, &mut b];
+            let link = ends[from].link_to(ends[to]);
+            let before = link.status().sent;
+            let sent = send(&link, 0, tensor.clone(), &CancellationToken::new());
+            let (_, arrived) = ends.into_iter().nth(to).unwrap().next().await;
+            assert!(arrived.unwrap() == tensor);
+            sent.once().await;
+            let status = link.status();
+            assert_eq!(status.path, "quic");
+            assert!(status.sent - before > tensor.byte_len() as u64);
+        }
+    }
 }
 
 /// Waits until a tensor is in the middle of arriving.
@@ -405,4 +430,74 @@ async fn what_is_not_announced_holds_nothing_up() {
     }
     assert_eq!(b.live(), 0);
     assert!(b.hub.refused().is_empty());
+}
+
+/// Sends many at once, of which some are cancelled; what arrives of them is what was sent, and nothing stays.
+async fn check_many(from: &End, to: &mut End) {
+    let link = from.link_to(to);
+    let tensor = |n: u64| {
+        bytes(
+            [300 << 10, MIB + 7, 3 * MIB, 9 * MIB][n as usize % 4],
+            n as usize,
+        )
+    };
+    let mut due = HashMap::new();
+    let mut all = vec![];
+    for n in 0..60 {
+        let cancel = CancellationToken::new();
+        all.push(send(&link, n, tensor(n), &cancel));
+        if n % 3 > 0 {
+            due.insert(n, tensor(n));
+            continue;
+        }
+        tokio::spawn(async move {
+            for _ in 0..n * 7 % 50 {
+                tokio::task::yield_now().await;
+            }
+            cancel.cancel();
+        });
+    }
+    while !due.is_empty() {
+        let (n, arrived) = to.next().await;
+        match arrived {
+            Ok(arrived) => {
+                assert!(arrived == tensor(n), "{n}");
+                due.remove(&n);
+            }
+            Err(e) => assert!(!due.contains_key(&n), "{n}: {e}"),
+        }
+    }
+    for sent in all {
+        sent.once().await;
+    }
+    within("a cancelled one", async {
+        while to.live() > 0 {
+            // One may have arrived before it was cancelled.
+            while to.arrived.try_recv().is_ok() {}
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    while to.arrived.try_recv().is_ok() {}
+    check_crosses(from, to, 100, bytes(20 * MIB, 0)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_at_once_and_cancelled_leave_nothing_behind() {
+    for dialling in [Role::Worker, Role::Client] {
+        let (mut a, mut b) = pair(dialling).await;
+        for n in (0..60).step_by(4) {
+            b.inbox.unannounced.lock().unwrap().insert(n, None);
+        }
+        let inbox = b.inbox.clone();
+        tokio::spawn(async move {
+            for n in (0..60).step_by(4) {
+                tokio::task::yield_now().await;
+                inbox.announce(n);
+            }
+        });
+        check_many(&a, &mut b).await;
+        check_many(&b, &mut a).await;
+        assert!(a.hub.refused().is_empty() && b.hub.refused().is_empty());
+    }
 }

@@ -9,6 +9,7 @@ use convoke_common::world::NoCompute;
 use super::staging::{OPEN, SLOT, SLOTS};
 use super::*;
 use crate::fuzzing::{LEASE, hub, peer};
+use crate::remote::{LEAST_BYTES, STALL_BOUND};
 use crate::slot::Registered;
 
 /// Where the peer's segment is long enough for what it says.
@@ -233,4 +234,30 @@ async fn what_is_refused_or_cut_is_returned_as_well() {
     for _ in 0..SLOTS {
         pair.tell(part(4, 0, 8)).unwrap();
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sender_that_stalls_is_given_up() {
+    let pair = pair(CLIENT);
+    pair.tell(numbers(0)).unwrap();
+    pair.tell(part(0, 0, 8)).unwrap();
+    while pair.answers() < 1 {
+        tokio::task::yield_now().await;
+    }
+    let wait = async || {
+        tokio::time::advance(STALL_BOUND).await;
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        pair.hub.refused().get("stalled").copied()
+    };
+    // As long as others arrive it may have to wait.
+    pair.shared
+        .received
+        .fetch_add(LEAST_BYTES, Ordering::Relaxed);
+    assert_eq!(wait().await, None);
+    assert_eq!(wait().await, Some(1));
+    // What comes of it still is returned.
+    pair.tell(part(0, 0, 8)).unwrap();
+    assert_eq!(pair.answers(), 2);
 }
