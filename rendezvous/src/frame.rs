@@ -79,6 +79,8 @@ pub enum Sharing {
     Later { transfer: u64 },
     /// It is expected now, from its start.
     Again { transfer: u64 },
+    /// It was refused: the rest of it is not taken.
+    Unwanted { transfer: u64 },
 }
 
 /// What precedes a tensor's bytes.
@@ -107,6 +109,7 @@ const PART: u8 = 12;
 const CUT: u8 = 13;
 const LATER: u8 = 14;
 const AGAIN: u8 = 15;
+const UNWANTED: u8 = 16;
 /// Longest address of a socket, in bytes.
 const MAX_ADDRESS: usize = 108;
 
@@ -291,7 +294,7 @@ impl Frame {
                 }
                 return Ok((Frame::Tensor(h), r.0));
             }
-            MEET..=AGAIN => Frame::Sharing(Sharing::decode(kind, &mut r)?),
+            MEET..=UNWANTED => Frame::Sharing(Sharing::decode(kind, &mut r)?),
             _ => return Err(bad("unknown kind")),
         };
         if r.0.is_empty() {
@@ -361,6 +364,10 @@ impl Sharing {
                 out.extend(transfer.to_le_bytes());
                 AGAIN
             }
+            Sharing::Unwanted { transfer } => {
+                out.extend(transfer.to_le_bytes());
+                UNWANTED
+            }
         }
     }
 
@@ -398,6 +405,7 @@ impl Sharing {
             CUT => Sharing::Cut { transfer: r.u64()? },
             LATER => Sharing::Later { transfer: r.u64()? },
             AGAIN => Sharing::Again { transfer: r.u64()? },
+            UNWANTED => Sharing::Unwanted { transfer: r.u64()? },
             _ => Sharing::Returned { loan: r.u64()? },
         })
     }
@@ -492,6 +500,7 @@ mod tests {
             Sharing::Cut { transfer: 2 },
             Sharing::Later { transfer: 2 },
             Sharing::Again { transfer: 2 },
+            Sharing::Unwanted { transfer: 2 },
         ];
         for sharing in told {
             check_round_trip(Frame::Sharing(sharing), &[]);

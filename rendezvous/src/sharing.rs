@@ -178,6 +178,7 @@ impl Shared {
             Role::Worker => Ok(()),
             _ => Err(broken("a client is met nowhere, and lends nothing")),
         };
+        let tell = |told| link.send(Frame::Sharing(told));
         match frame {
             Sharing::Meet { nonce, address } => {
                 worker()?;
@@ -234,10 +235,8 @@ impl Shared {
                 self.receiving.part(transfer, part)?;
             }
             Sharing::Cut { transfer } => self.receiving.cut(transfer)?,
-            Sharing::Later { transfer } => {
-                let tell = |told| link.send(Frame::Sharing(told));
-                self.stage.hold(transfer, tell)?;
-            }
+            Sharing::Later { transfer } => self.stage.hold(transfer, tell)?,
+            Sharing::Unwanted { transfer } => self.stage.unwanted(transfer, tell)?,
             Sharing::Again { transfer } => self.stage.again(transfer)?,
         }
         Ok(())

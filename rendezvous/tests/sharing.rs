@@ -432,6 +432,27 @@ async fn what_is_not_announced_holds_nothing_up() {
     assert!(b.hub.refused().is_empty());
 }
 
+#[tokio::test]
+async fn one_that_is_refused_is_let_go_of_at_once() {
+    let (a, mut b) = pair(Role::Client).await;
+    let (link, sent) = (a.link_to(&b), Sent::default());
+    let (count, lease) = (sent.0.clone(), LeaseId::of_session(Incarnation(8)));
+    let len = 64 * MIB;
+    link.send_tensor(Outgoing {
+        key: StepKey { lease, n: 0 },
+        slot: 0,
+        tensor: bytes(len, 0),
+        priority: 0,
+        cancel: CancellationToken::new(),
+        sent: Box::new(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        }),
+    });
+    sent.once().await;
+    assert_eq!(b.hub.refused()["unknown_lease"], 1);
+    check_crosses(&a, &mut b, 1, bytes(20 * MIB, 0)).await;
+}
+
 /// Sends many at once, of which some are cancelled; what arrives of them is what was sent, and nothing stays.
 async fn check_many(from: &End, to: &mut End) {
     let link = from.link_to(to);

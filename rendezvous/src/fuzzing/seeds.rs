@@ -89,6 +89,7 @@ fn sharing() -> Vec<u8> {
         Sharing::Cut { transfer: 1 },
         Sharing::Later { transfer: 0 },
         Sharing::Again { transfer: 0 },
+        Sharing::Unwanted { transfer: 0 },
     ];
     let told = [meet, Sharing::Apart, lent].into_iter().chain(returned);
     let told = told.chain(passing);

@@ -90,10 +90,11 @@ pub(crate) async fn entry(input: &[u8]) -> bool {
     let (world, shared) = (World::real(Arc::new(NoCompute)), &lender.shared);
     shared.take(link.peer(), taker).await;
     drop(socket);
-    let mut borrowed = 0;
+    let (mut borrowed, mut staged) = (0, 0);
     let accepted = frames(&hub, link.peer(), lane, |told| {
         let lent = matches!(told, Sharing::Lent { .. } | Sharing::Part { .. });
         borrowed += u64::from(lent);
+        staged += u64::from(matches!(told, Sharing::Staged { .. }));
         shared.frame(&world, &hub, &link, told).is_ok()
     });
     shared.end();
@@ -106,10 +107,11 @@ pub(crate) async fn entry(input: &[u8]) -> bool {
     drop(hub);
     let returned = other.refused();
     let returned = returned.get(Refused::WrongTensor.name()).copied();
-    assert_eq!(
-        returned.unwrap_or(0),
-        borrowed,
-        "loans returned to the peer"
+    // Of each that passes through it may have been told as well that it is not wanted.
+    let expected = borrowed..=borrowed + staged;
+    assert!(
+        expected.contains(&returned.unwrap_or(0)),
+        "loans returned to the peer: {returned:?} of {borrowed}"
     );
     let sent = lender.sent.load(Ordering::Relaxed);
     assert_eq!(sent, LENT, "loans that came back or ended");

@@ -4,6 +4,7 @@
 //! Staged ──> a task: expected? ──> its own memory ──> copies part after part, returns each ──> finishes it
 //! Part ────> in order, checked ──────────────────────^
 //!                    └ not yet ──> Later, returns all ──> once it is: Again
+//!                                           └ refused: Unwanted
 //! ```
 //!
 //! Invariants
@@ -140,8 +141,16 @@ impl Arriving {
             () = std::future::ready(()) => None,
         };
         let taken = match now {
-            Some(Ok(())) => self.receive(&mut parts).await,
-            Some(refused) => refused,
+            Some(foreseen) => {
+                let taken = match foreseen {
+                    Ok(()) => self.receive(&mut parts).await,
+                    refused => refused,
+                };
+                if taken.is_err() {
+                    link.send(Frame::Sharing(Sharing::Unwanted { transfer }));
+                }
+                taken
+            }
             None => {
                 link.send(Frame::Sharing(Sharing::Later { transfer }));
                 // After that: what is returned has not been taken.

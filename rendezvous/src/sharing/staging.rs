@@ -7,8 +7,8 @@
 //!
 //! Invariants
 //! 1. A slot that the peer has is not written.
-//! 2. `sent` is called once for each tensor: when all of it is in slots and the peer copies it, when it was cancelled, or
-//!    when the link ends.
+//! 2. `sent` is called once for each tensor: when all of it is in slots and the peer copies it, when it was cancelled or
+//!    refused, or when the link ends.
 //! 3. What the peer does not expect yet holds no slot: nothing else waits for it.
 
 use std::cmp::Reverse;
@@ -228,6 +228,23 @@ impl Stage {
             }
             None => Ok(()),
         })
+    }
+
+    /// The peer takes nothing more of a transfer.
+    pub fn unwanted(&self, transfer: u64, tell: impl FnOnce(Sharing)) -> Result<()> {
+        let unwanted = self.change(|state| {
+            let crossing = state.crossing.get(&transfer);
+            if crossing.is_some_and(|c| c.at == 0) {
+                return Err(broken("it has not been told"));
+            }
+            // As in `hold`; it may be over.
+            if crossing.is_some_and(Crossing::is_open) {
+                tell(Sharing::Cut { transfer });
+            }
+            Ok(state.crossing.remove(&transfer))
+        })?;
+        unwanted.into_iter().for_each(|c| c.out.let_go());
+        Ok(())
     }
 
     /// Nothing crosses from now on; what has not.

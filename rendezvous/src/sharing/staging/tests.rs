@@ -155,3 +155,22 @@ fn one_that_is_cancelled_takes_no_slot() {
     assert!(crossing.is_open());
     assert!(next(&stage).is_none());
 }
+
+#[test]
+fn one_that_is_refused_goes_no_further() {
+    let stage = stage();
+    let (sent, _) = add(&stage, 0, 2);
+    let said = RefCell::new(vec![]);
+    let unwanted = |transfer| stage.unwanted(transfer, |told| said.borrow_mut().push(told));
+    assert!(unwanted(0).is_err(), "it was not told");
+    let slot = check_next(&stage, 0, true);
+    unwanted(0).unwrap();
+    assert_eq!(said.take(), [Sharing::Cut { transfer: 0 }]);
+    assert_eq!(sent.load(Ordering::Relaxed), 1);
+    assert!(next(&stage).is_none());
+    stage.free(slot);
+    assert!(locked(&stage.state).is_idle());
+    // Of one that is over it may still be said.
+    unwanted(0).unwrap();
+    assert_eq!(said.take(), []);
+}
