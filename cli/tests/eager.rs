@@ -436,6 +436,43 @@ async fn tensors_of_a_file_that_workers_see_are_read_by_them() {
     cluster.shutdown().await;
 }
 
+/// Bytes on the wire of all links of workers.
+async fn wired(cluster: &Cluster) -> u64 {
+    let members = cluster.status().await.unwrap().members;
+    let workers = members.iter().filter_map(|m| m.status.as_ref());
+    workers
+        .flat_map(|w| &w.links)
+        .map(|l| l.sent + l.received)
+        .sum()
+}
+
+#[tokio::test]
+async fn on_one_host_large_values_pass_through_memory() {
+    let processes = Processes::start("eager-shm", 2, "1GiB");
+    let cluster = processes.connect().await;
+    let [a, b] = devices(&cluster).await;
+    let bytes: Vec<u8> = (0..(5 << 20) + 13).map(|i| (i % 251) as u8).collect();
+    let value = HostTensor::from_slice(&[bytes.len()], &bytes).unwrap();
+    // There and back, over each kind of link, from when all know that they are on one host.
+    let pass = async {
+        loop {
+            let before = wired(&cluster).await;
+            let there = a.put(value.clone()).unwrap().to(&b).unwrap();
+            assert_eq!(there.fetch::<HostTensor>().await.unwrap(), value);
+            if wired(&cluster).await - before < bytes.len() as u64 / 2 {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(BOUND, pass).await.unwrap();
+    let members = cluster.status().await.unwrap().members;
+    let workers = members.iter().filter_map(|m| m.status.as_ref());
+    let mut links = workers.flat_map(|w| &w.links);
+    assert!(links.all(|l| l.path == "shm"));
+    await_status(&cluster, "nothing is left", |s| held(s) == (0, 0)).await;
+    cluster.shutdown().await;
+}
+
 #[tokio::test]
 async fn a_value_that_does_not_fit_is_a_failure_of_its_device() {
     let processes = Processes::start("eager-full", 1, "256MiB");

@@ -100,9 +100,7 @@ fn a_cluster_runs_tells_its_status_and_leaves_nothing() {
         assert!(m["status"]["steps_done"].as_u64() > Some(0), "{s}");
         assert_eq!(m["status"]["live_steps"], 0, "{s}");
         for link in m["status"]["links"].as_array().unwrap() {
-            let worker = link["peer"].as_str().unwrap().starts_with('w');
-            let path = if worker { "shm" } else { "quic" };
-            assert_eq!(link["path"], path, "{s}");
+            assert_eq!(link["path"], "shm", "{s}");
         }
     }
     check_memory(&r, &s);

@@ -15,11 +15,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{
-    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
+    memfd_create,
 };
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use crate::block::ALIGN;
+
+/// The kind of file system that memory files are in.
+const TMPFS: u64 = 0x0102_1994;
 
 /// Numbers the segments of this process.
 static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -107,6 +111,9 @@ pub enum NoSegment {
     /// It could become shorter.
     #[error("the file is not sealed")]
     Unsealed,
+    /// Its pages may be gone when they are read: huge ones, of which the system has few.
+    #[error("the file is not of ordinary memory")]
+    Extraordinary,
     /// It has another length than was said.
     #[error("the file has another length")]
     Length,
@@ -136,6 +143,10 @@ impl PeerSegment {
         if !seals.contains(SealFlags::SHRINK) {
             return Err(NoSegment::Unsealed);
         }
+        let of = fstatfs(file).map_err(|_| NoSegment::Unmappable)?.f_type;
+        if of as u64 & u64::from(u32::MAX) != TMPFS {
+            return Err(NoSegment::Extraordinary);
+        }
         let is = fstat(file).map_err(|_| NoSegment::Unmappable)?.st_size;
         if is != len as i64 {
             return Err(NoSegment::Length);
@@ -148,9 +159,14 @@ impl PeerSegment {
         Ok(PeerSegment { start, len })
     }
 
-    /// Its length in bytes, at least one.
-    pub(crate) fn len(&self) -> usize {
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Whether it has no bytes, which none is.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 }
 
@@ -197,6 +213,32 @@ impl Lent {
         // initialised. Its owner, a member of this cluster, writes no block that it has lent.
         unsafe { std::slice::from_raw_parts(self.of.start.as_ptr().add(self.offset), self.len) }
     }
+
+    /// How many they are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies those from `at` on, which the peer may be writing meanwhile: then it is unspecified what is copied.
+    /// `false` where they are not as many as `out` has.
+    #[must_use]
+    pub fn copy_to(&self, at: usize, out: &mut [u8]) -> bool {
+        let inside = at.checked_add(out.len()).is_some_and(|end| end <= self.len);
+        if inside {
+            // SAFETY: `new` checked that the range lies inside the mapping, which lives as long as self; `out` is memory of
+            // this process alone. No reference to what the peer may write is formed, and any byte is a valid one.
+            unsafe {
+                let from = self.of.start.as_ptr().add(self.offset + at);
+                std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len());
+            }
+        }
+        inside
+    }
 }
 
 #[cfg(test)]
@@ -236,6 +278,24 @@ mod tests {
     }
 
     #[test]
+    fn what_lies_inside_is_copied() {
+        let mut block = shared(10_000);
+        block.bytes_mut()[64..68].copy_from_slice(&[1, 2, 3, 4]);
+        let lent = Lent::new(map(&block), 64, 4, Box::new(())).unwrap();
+        let check = |at, len: usize, copied: Option<&[u8]>| {
+            let mut out = vec![9; len];
+            let done = lent.copy_to(at, &mut out);
+            assert_eq!(done.then_some(&out[..]), copied, "{len} from {at}");
+            assert!(done || out.iter().all(|b| *b == 9));
+        };
+        check(0, 4, Some(&[1, 2, 3, 4]));
+        check(1, 2, Some(&[2, 3]));
+        check(4, 0, Some(&[]));
+        check(1, 4, None);
+        check(usize::MAX, 1, None);
+    }
+
+    #[test]
     fn a_file_is_mapped_only_where_it_cannot_shrink() {
         let file = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&file, 4096).unwrap();
@@ -246,6 +306,18 @@ mod tests {
         for wrong in [0, 4095, 4097, u64::MAX] {
             assert_eq!(map(wrong), Some(NoSegment::Length), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_file_of_huge_pages_is_not_mapped() {
+        let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+        // Made even where there are no such pages, but not by every system.
+        let Ok(file) = memfd_create("test", flags) else {
+            return;
+        };
+        fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+        let map = PeerSegment::map(&file, 2 << 20);
+        assert_eq!(map.err(), Some(NoSegment::Extraordinary));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A tensor from one process's hub to another's over a Remote link, and a small one back as the
+//! A tensor from one process's hub to another's over the wire of a Remote link, and a small one back as the
 //! acknowledgement, beside TCP moving the same bytes in the same run.
 //!
 //! `cargo bench -p convoke-rendezvous --bench transfer`
@@ -168,7 +168,10 @@ impl Sender {
 }
 
 fn connect(elements: usize) -> Sender {
-    let world = World::real(Arc::new(NoCompute));
+    let world = World {
+        shared: None,
+        ..World::real(Arc::new(NoCompute))
+    };
     let ca = Arc::new(ClusterCa::create(&world).unwrap());
     let big = TensorType::fixed(DType::F32, &[elements]);
     let small = TensorType::fixed(DType::F32, &[]);

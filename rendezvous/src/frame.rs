@@ -5,8 +5,8 @@
 //! tensor = lease u64 | step u64 | slot u32 | dtype u8 | rank u8 | u16 zero | dims u64 × rank | length u64 | payload
 //! ```
 //! All integers little-endian. A tensor of up to [`LANE_LIMIT`] bytes travels inside its frame; a larger
-//! one has its own stream: the same header, then the payload; or it lies in memory that both share, and the header is
-//! followed by where.
+//! one has its own stream: the same header, then the payload; or it lies in memory that both share, or passes through
+//! that, and frames say where.
 
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::ids::{LeaseId, StepKey};
@@ -50,6 +50,8 @@ pub enum Frame {
 pub enum Sharing {
     /// Segments can be had here, by who shows the nonce at this address.
     Meet { nonce: Nonce, address: Vec<u8> },
+    /// They are taken here, from who shows the nonce at this address.
+    Bring { nonce: Nonce, address: Vec<u8> },
     /// They cannot be had.
     Apart,
     /// A tensor lies in a segment, `offset` bytes from its start.
@@ -61,6 +63,24 @@ pub enum Sharing {
     },
     /// It is used no more.
     Returned { loan: u64 },
+    /// A tensor's bytes follow, part after part.
+    Staged { transfer: u64, tensor: TensorHeader },
+    /// Its next bytes, to be copied from there.
+    Part {
+        transfer: u64,
+        segment: u64,
+        offset: u64,
+        len: u32,
+        loan: u64,
+    },
+    /// The rest of it does not come.
+    Cut { transfer: u64 },
+    /// It is not expected yet: nothing of it is taken until it is asked for again.
+    Later { transfer: u64 },
+    /// It is expected now, from its start.
+    Again { transfer: u64 },
+    /// It was refused: the rest of it is not taken.
+    Unwanted { transfer: u64 },
 }
 
 /// What precedes a tensor's bytes.
@@ -83,6 +103,13 @@ const MEET: u8 = 6;
 const APART: u8 = 7;
 const LENT: u8 = 8;
 const RETURNED: u8 = 9;
+const BRING: u8 = 10;
+const STAGED: u8 = 11;
+const PART: u8 = 12;
+const CUT: u8 = 13;
+const LATER: u8 = 14;
+const AGAIN: u8 = 15;
+const UNWANTED: u8 = 16;
 /// Longest address of a socket, in bytes.
 const MAX_ADDRESS: usize = 108;
 
@@ -267,7 +294,7 @@ impl Frame {
                 }
                 return Ok((Frame::Tensor(h), r.0));
             }
-            MEET | APART | LENT | RETURNED => Frame::Sharing(Sharing::decode(kind, &mut r)?),
+            MEET..=UNWANTED => Frame::Sharing(Sharing::decode(kind, &mut r)?),
             _ => return Err(bad("unknown kind")),
         };
         if r.0.is_empty() {
@@ -282,10 +309,13 @@ impl Sharing {
     /// Appends the body; the kind.
     fn encode(&self, out: &mut Vec<u8>) -> u8 {
         match self {
-            Sharing::Meet { nonce, address } => {
+            Sharing::Meet { nonce, address } | Sharing::Bring { nonce, address } => {
                 out.extend(nonce);
                 out.extend(address);
-                MEET
+                match self {
+                    Sharing::Meet { .. } => MEET,
+                    _ => BRING,
+                }
             }
             Sharing::Apart => APART,
             Sharing::Lent {
@@ -304,18 +334,55 @@ impl Sharing {
                 out.extend(loan.to_le_bytes());
                 RETURNED
             }
+            Sharing::Staged { transfer, tensor } => {
+                out.extend(transfer.to_le_bytes());
+                tensor.encode(out);
+                STAGED
+            }
+            Sharing::Part {
+                transfer,
+                segment,
+                offset,
+                len,
+                loan,
+            } => {
+                for n in [transfer, segment, offset, loan] {
+                    out.extend(n.to_le_bytes());
+                }
+                out.extend(len.to_le_bytes());
+                PART
+            }
+            Sharing::Cut { transfer } => {
+                out.extend(transfer.to_le_bytes());
+                CUT
+            }
+            Sharing::Later { transfer } => {
+                out.extend(transfer.to_le_bytes());
+                LATER
+            }
+            Sharing::Again { transfer } => {
+                out.extend(transfer.to_le_bytes());
+                AGAIN
+            }
+            Sharing::Unwanted { transfer } => {
+                out.extend(transfer.to_le_bytes());
+                UNWANTED
+            }
         }
     }
 
     fn decode(kind: u8, r: &mut Reader<'_>) -> Result<Sharing> {
         Ok(match kind {
-            MEET => {
+            MEET | BRING => {
                 let nonce = r.array()?;
                 if r.0.len() > MAX_ADDRESS {
                     return Err(bad("address above the limit"));
                 }
                 let address = r.take(r.0.len())?.to_vec();
-                Sharing::Meet { nonce, address }
+                match kind {
+                    MEET => Sharing::Meet { nonce, address },
+                    _ => Sharing::Bring { nonce, address },
+                }
             }
             APART => Sharing::Apart,
             LENT => Sharing::Lent {
@@ -324,6 +391,21 @@ impl Sharing {
                 offset: r.u64()?,
                 loan: r.u64()?,
             },
+            STAGED => Sharing::Staged {
+                transfer: r.u64()?,
+                tensor: TensorHeader::decode(r)?,
+            },
+            PART => Sharing::Part {
+                transfer: r.u64()?,
+                segment: r.u64()?,
+                offset: r.u64()?,
+                loan: r.u64()?,
+                len: r.u32()?,
+            },
+            CUT => Sharing::Cut { transfer: r.u64()? },
+            LATER => Sharing::Later { transfer: r.u64()? },
+            AGAIN => Sharing::Again { transfer: r.u64()? },
+            UNWANTED => Sharing::Unwanted { transfer: r.u64()? },
             _ => Sharing::Returned { loan: r.u64()? },
         })
     }
@@ -396,25 +478,50 @@ mod tests {
         let tensor = TensorHeader::of(key(), 1, &t);
         check_round_trip(Frame::Tensor(tensor.clone()), t.bytes());
         check_round_trip(Frame::Sharing(Sharing::Apart), &[]);
-        check_round_trip(Frame::Sharing(Sharing::Returned { loan: 1 }), &[]);
-        let lent = Sharing::Lent {
-            tensor,
-            segment: 1,
-            offset: 64,
-            loan: u64::MAX,
-        };
-        check_round_trip(Frame::Sharing(lent), &[]);
+        let told = [
+            Sharing::Returned { loan: 1 },
+            Sharing::Lent {
+                tensor: tensor.clone(),
+                segment: 1,
+                offset: 64,
+                loan: u64::MAX,
+            },
+            Sharing::Staged {
+                transfer: 2,
+                tensor,
+            },
+            Sharing::Part {
+                transfer: 2,
+                segment: 1,
+                offset: 64,
+                len: u32::MAX,
+                loan: 3,
+            },
+            Sharing::Cut { transfer: 2 },
+            Sharing::Later { transfer: 2 },
+            Sharing::Again { transfer: 2 },
+            Sharing::Unwanted { transfer: 2 },
+        ];
+        for sharing in told {
+            check_round_trip(Frame::Sharing(sharing), &[]);
+        }
     }
 
     #[test]
     fn an_address_is_as_long_as_a_socket_may_have() {
         let check = |len: usize, fits: bool| {
-            let mut out = vec![];
             let (nonce, address) = ([3; 32], vec![b'a'; len]);
-            let frame = Frame::Sharing(Sharing::Meet { nonce, address });
-            frame.encode(&mut out);
-            let decoded = Frame::decode(MEET, &out[HEAD..]);
-            assert_eq!(decoded.ok(), fits.then_some((frame, &[][..])), "{len}");
+            let meet = Sharing::Meet {
+                nonce,
+                address: address.clone(),
+            };
+            for (kind, told) in [(MEET, meet), (BRING, Sharing::Bring { nonce, address })] {
+                let (mut out, frame) = (vec![], Frame::Sharing(told));
+                frame.encode(&mut out);
+                assert_eq!(out[0], kind);
+                let decoded = Frame::decode(kind, &out[HEAD..]);
+                assert_eq!(decoded.ok(), fits.then_some((frame, &[][..])), "{len}");
+            }
         };
         check(0, true);
         check(MAX_ADDRESS, true);

@@ -1,10 +1,10 @@
 //! A link: the way to one peer.
 //!
 //! *Local* hands frames over by a call and tensors by pointer, on the sender's thread. *Remote* is a QUIC
-//! connection with an ordered lane and a stream per large tensor, which on one host is lent instead. Both obey one contract:
+//! connection with an ordered lane and a stream per large tensor, which on one host takes shared memory. Both obey one contract:
 //! 1. Frames arrive in the order sent; a tensor may overtake or be overtaken.
 //! 2. Nothing sent on a closed link arrives, and the sender is told by the hub, not by the call.
-//! 3. `sent` runs once, when the link no longer holds the tensor: written, refused, reset, or returned.
+//! 3. `sent` runs once, when the link no longer holds the tensor: written, copied, refused, reset, or returned.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -37,6 +37,15 @@ pub struct Outgoing {
     /// Resets the stream when the step is aborted.
     pub cancel: CancellationToken,
     pub sent: Sent,
+}
+
+impl Outgoing {
+    /// The link holds it no longer.
+    pub(crate) fn let_go(self) {
+        let Outgoing { tensor, sent, .. } = self;
+        drop(tensor);
+        sent();
+    }
 }
 
 /// Batches on a local link: one thread at a time delivers, for all, which keeps them in order.
@@ -175,7 +184,7 @@ impl Link {
         }
     }
 
-    /// Whether the peer, on this very host, reads tensors of this process in place. Returns once that is known.
+    /// Whether the peer, on this very host, reads memory of this process. Returns once that is known.
     pub async fn shares(&self) -> bool {
         match self.shared() {
             Some(shared) => shared.settled().await,

@@ -4,13 +4,14 @@
 //! ```text
 //! send ──> queue ──> lane writer task ──> lane       (frames, tensors up to LANE_LIMIT)
 //!                          └──> stream task ──> uni  (header, raw bytes)
+//!       └─> shared memory, on one host: frames say where the bytes lie
 //! lane reader task, stream acceptor task ──> hub
 //! ```
 //!
 //! Invariants
 //! 1. The queue holds what the steps in flight may send and no more: each sends an edge once, and does not retire
 //!    before the link has let go of it. Frames are bounded besides: a peer that does not read them loses the link.
-//! 2. Payloads are never copied on the way out, and are received straight into their tensor.
+//! 2. Payloads are never copied on the way out to a stream, and are received straight into their tensor.
 //! 3. When any task ends, the connection closes and the hub is told once, why: where the peer was lost, as detection
 //!    says it.
 //! 4. A tensor whose sender stalls fails its step: nothing waits for ever for bytes that do not come.
@@ -74,12 +75,12 @@ pub struct Remote {
     left: AtomicBool,
     /// Follows `closed`, for those who wait.
     ended: CancellationToken,
-    /// Bytes of tensors that came by streams.
-    received: AtomicU64,
+    /// Bytes of tensors that came by streams and through shared memory.
+    received: Arc<AtomicU64>,
     /// Tensors that the peer has not acknowledged.
     sending: TaskTracker,
-    /// Of two workers, where there is memory to share.
-    shared: Option<Shared>,
+    /// Where there may be memory to share.
+    shared: Option<Box<Shared>>,
 }
 
 impl Remote {
@@ -92,7 +93,7 @@ impl Remote {
     }
 
     pub(crate) fn shared(&self) -> Option<&Shared> {
-        self.shared.as_ref()
+        self.shared.as_deref()
     }
 
     pub(crate) fn left(&self) -> bool {
@@ -123,18 +124,22 @@ impl Remote {
 
     /// Ends the link once the peer has all that was sent; returns then. The caller bounds the wait.
     pub(crate) async fn finish(&self) {
+        if let Some(shared) = &self.shared {
+            self.until_ended(shared.crossed()).await;
+        }
         self.push(Out::End);
         self.ended.cancelled().await;
     }
 
-    fn hear(&self, world: &World, hub: &Hub, link: &Arc<Link>, told: Sharing) -> Result<()> {
-        match &self.shared {
-            Some(shared) => shared.frame(world, hub, link, told),
-            None if matches!(told, Sharing::Meet { .. }) => {
+    fn hear(&self, world: &World, hub: &Arc<Hub>, link: &Arc<Link>, told: Sharing) -> Result<()> {
+        match (&self.shared, told) {
+            (Some(shared), told) => shared.frame(world, hub, link, told),
+            (None, Sharing::Meet { .. }) => {
                 self.send(&Frame::Sharing(Sharing::Apart));
                 Ok(())
             }
-            None => Err(Error::new(
+            (None, Sharing::Bring { .. }) => Ok(()),
+            (None, _) => Err(Error::new(
                 Code::ProtocolViolation,
                 "no memory is shared on this link",
             )),
@@ -216,9 +221,12 @@ fn run(
 ) -> Result<Arc<Link>> {
     // What is said of steps does not wait for their tensors.
     send.set_priority(LANE_PRIORITY).map_err(lane_error)?;
-    let workers = [hub.me.role, peer.role] == [Role::Worker; 2];
-    let memory = world.shared.clone().filter(|_| workers);
-    let (shared, giving) = memory.map(Shared::new).unzip();
+    let (roles, received) = ([hub.me.role, peer.role], Arc::<AtomicU64>::default());
+    let memory = world.shared.clone();
+    let shared = memory
+        .and_then(|memory| Shared::new(memory, roles, received.clone()))
+        .map(Box::new);
+    let invites = hub.me.role == Role::Worker && shared.is_some();
     let remote = Remote {
         peer,
         token: peer_identity(watched.connection()).map(|i| i.token_id),
@@ -227,7 +235,7 @@ fn run(
         closed: AtomicBool::new(false),
         left: AtomicBool::new(false),
         ended: CancellationToken::new(),
-        received: AtomicU64::new(0),
+        received,
         sending: TaskTracker::new(),
         shared,
     };
@@ -239,15 +247,13 @@ fn run(
     }
     let task = supervise(world.clone(), hub.clone(), link.clone(), send, recv);
     world.spawn(task);
-    if let Some(giving) = giving {
+    if invites {
         let (world, link) = (world.clone(), link.clone());
         world.clone().spawn(async move {
             if let Link::Remote(remote) = &*link
                 && let Some(shared) = &remote.shared
             {
-                remote
-                    .until_ended(shared.give(&world, remote, giving))
-                    .await;
+                remote.until_ended(shared.invite(&world, remote)).await;
             }
         });
     }
@@ -302,7 +308,7 @@ async fn supervise(
 
 async fn read_lane(
     world: &World,
-    hub: &Hub,
+    hub: &Arc<Hub>,
     link: &Arc<Link>,
     remote: &Remote,
     mut recv: RecvStream,
@@ -517,11 +523,24 @@ enum Missing {
     Stalled,
 }
 
+/// Returns when tensors arrive over a link no longer, of whose bytes this is the count.
+pub(crate) async fn stalled(link: &AtomicU64) {
+    let mut before = link.load(Ordering::Relaxed);
+    loop {
+        tokio::time::sleep(STALL_BOUND).await;
+        let now = link.load(Ordering::Relaxed);
+        if now - before < LEAST_BYTES {
+            return;
+        }
+        before = now;
+    }
+}
+
 /// Fills `out`, unless the sender stalls.
 async fn fill(stream: &mut RecvStream, out: &mut [u8], link: &AtomicU64) -> Result<(), Missing> {
-    let look = tokio::time::sleep(STALL_BOUND);
-    tokio::pin!(look);
-    let (mut at, mut before) = (0, link.load(Ordering::Relaxed));
+    let stalled = stalled(link);
+    tokio::pin!(stalled);
+    let mut at = 0;
     while at < out.len() {
         tokio::select! {
             biased;
@@ -532,14 +551,7 @@ async fn fill(stream: &mut RecvStream, out: &mut [u8], link: &AtomicU64) -> Resu
                 }
                 Ok(None) | Err(_) => return Err(Missing::Ended),
             },
-            () = &mut look => {
-                let now = link.load(Ordering::Relaxed);
-                if now - before < LEAST_BYTES {
-                    return Err(Missing::Stalled);
-                }
-                before = now;
-                look.as_mut().reset(tokio::time::Instant::now() + STALL_BOUND);
-            }
+            () = &mut stalled => return Err(Missing::Stalled),
         }
     }
     Ok(())

@@ -661,7 +661,7 @@ impl Node {
     }
 }
 
-/// Whether a program sends tensors that a peer on this host can read in place.
+/// Whether a program sends tensors that another worker on this host can read in place.
 async fn lends(program: &Program, axes: &Axes, links: &[Option<Arc<Link>>]) -> bool {
     let bounds = axes.at_bounds();
     let large = |value: u32| {
@@ -677,6 +677,7 @@ async fn lends(program: &Program, axes: &Axes, links: &[Option<Arc<Link>>]) -> b
         .collect();
     for to in to {
         if let Some(Some(link)) = links.get(usize::from(to))
+            && link.peer().role == Role::Worker
             && link.shares().await
         {
             return true;

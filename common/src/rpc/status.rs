@@ -48,7 +48,7 @@ pub struct ProgramStatus {
 pub struct LinkStatus {
     pub peer: String,
     pub address: String,
-    /// `quic`, `shm` where the peer reads large tensors of steps in memory that both share, or `local`.
+    /// `quic`, `shm` where the peer reads large tensors in memory that both share, or `local`.
     pub path: String,
     /// Round trip in nanoseconds, as QUIC measures it.
     pub round_trip: u64,

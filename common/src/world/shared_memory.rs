@@ -9,6 +9,8 @@
 //!                        <───────────────────────────  the number
 //! number, 0 ────────────────────────────────────────>  lets go of it
 //! ```
+//! Where only the taker has an address, the giver connects to that and shows the nonce there.
+//!
 //! Invariants
 //! 1. Only who was told the nonce gets a segment: it was said to an authenticated peer, once.
 //! 2. A socket that does not answer, or not as it should, costs a bounded time and nothing else.
@@ -120,13 +122,22 @@ impl SharedMemory {
         Expected { at, nonce, told }
     }
 
-    /// Meets whoever expects this nonce at an address.
+    /// Meets whoever expects this nonce at an address, to take what it gives.
     pub async fn meet(&self, address: &Path, nonce: &Nonce) -> Result<Taker> {
+        self.met(address, nonce).await.map(Taker)
+    }
+
+    /// As [`SharedMemory::meet`], to give it what is here.
+    pub async fn bring(&self, address: &Path, nonce: &Nonce) -> Result<Giver> {
+        self.met(address, nonce).await.map(Giver)
+    }
+
+    async fn met(&self, address: &Path, nonce: &Nonce) -> Result<UnixStream> {
         let here = self.expected().remove(nonce);
         if let Some(expects) = here {
             let (mine, theirs) = UnixStream::pair()?;
             drop(expects.send(theirs));
-            return Ok(Taker(mine));
+            return Ok(mine);
         }
         if address.file_name() != Some(SOCKET.as_ref()) {
             return Err(ErrorKind::NotFound.into());
@@ -137,7 +148,7 @@ impl SharedMemory {
 }
 
 /// Shows a nonce to whoever listens at the other end.
-async fn show(mut stream: UnixStream, nonce: &Nonce) -> Result<Taker> {
+async fn show(mut stream: UnixStream, nonce: &Nonce) -> Result<UnixStream> {
     // Who else listens there is told nothing.
     if stream.peer_cred()?.uid() != rustix::process::geteuid().as_raw() {
         return Err(ErrorKind::PermissionDenied.into());
@@ -145,7 +156,7 @@ async fn show(mut stream: UnixStream, nonce: &Nonce) -> Result<Taker> {
     stream.write_all(nonce).await?;
     // In another container the same name may be another's socket.
     match stream.read_u8().await? {
-        EXPECTED => Ok(Taker(stream)),
+        EXPECTED => Ok(stream),
         _ => Err(ErrorKind::InvalidData.into()),
     }
 }
@@ -168,10 +179,18 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Returns when it has.
+    /// Returns when it has, to take what is here.
     pub async fn came(&mut self) -> Option<Giver> {
-        let came = timeout(BOUND, &mut self.told).await;
-        Some(Giver(came.ok()?.ok()?))
+        self.showed().await.map(Giver)
+    }
+
+    /// Returns when it has, to give what is there.
+    pub async fn brought(&mut self) -> Option<Taker> {
+        self.showed().await.map(Taker)
+    }
+
+    async fn showed(&mut self) -> Option<UnixStream> {
+        timeout(BOUND, &mut self.told).await.ok()?.ok()
     }
 }
 
@@ -356,6 +375,22 @@ mod tests {
         listening.abort();
         let _ = listening.await;
         assert!(!a.address().exists());
+    }
+
+    #[tokio::test]
+    async fn one_without_an_address_gives_as_well() {
+        let (a, b) = (
+            Arc::<SharedMemory>::default(),
+            Arc::<SharedMemory>::default(),
+        );
+        let folder = Scratch::new("bring");
+        let listening = tokio::spawn(a.listen(&folder.0).unwrap());
+        let mut expected = a.expect([7; 32]);
+        let mut giver = b.bring(a.address(), &[7; 32]).await.unwrap();
+        let mut taker = expected.brought().await.unwrap();
+        check_given(&mut giver, &mut taker).await;
+        assert!(b.address().as_os_str().is_empty());
+        listening.abort();
     }
 
     #[tokio::test]

@@ -52,7 +52,8 @@ fn tensors(n: u64) -> [(TensorHeader, Tensor); 3] {
     })
 }
 
-/// A file of the host's, and frames of its owner about that and about the two tensors that were lent to it.
+/// A file of the host's, and frames of its owner about that and about the two tensors that were lent to it. A second tensor
+/// passes through the file, of a third some.
 fn sharing() -> Vec<u8> {
     let mut out = vec![1, 1, 16];
     out.extend([3u64, 4096].map(u64::to_le_bytes).concat());
@@ -68,7 +69,30 @@ fn sharing() -> Vec<u8> {
         loan: 1,
     };
     let returned = [1, 0].map(|loan| Sharing::Returned { loan });
+    let staged = |transfer| {
+        let [(tensor, _), ..] = tensors(1);
+        Sharing::Staged { transfer, tensor }
+    };
+    let part = |transfer, len, loan| Sharing::Part {
+        transfer,
+        segment: 3,
+        offset: 128,
+        len,
+        loan,
+    };
+    let passing = [
+        staged(0),
+        part(0, 4, 2),
+        part(0, 4, 3),
+        staged(1),
+        part(1, 4, 4),
+        Sharing::Cut { transfer: 1 },
+        Sharing::Later { transfer: 0 },
+        Sharing::Again { transfer: 0 },
+        Sharing::Unwanted { transfer: 0 },
+    ];
     let told = [meet, Sharing::Apart, lent].into_iter().chain(returned);
+    let told = told.chain(passing);
     told.for_each(|sharing| Frame::Sharing(sharing).encode(&mut out));
     out
 }

@@ -1,0 +1,180 @@
+//! What an end lends: tensors that lie in segments of this process, and slots of the one that others pass through.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use convoke_common::block::ALIGN;
+use convoke_common::error::Result;
+use convoke_common::identity::Role;
+use convoke_common::segment::Segment;
+use tokio::sync::oneshot;
+
+use super::staging::Slot;
+use super::{Carried, Shared, broken, locked};
+use crate::frame::{Frame, Sharing, TensorHeader};
+use crate::link::Outgoing;
+
+/// What the peer is to be told of a segment.
+pub(super) enum Change {
+    Give(Arc<Segment>),
+    /// As `Give`, of the one that tensors pass through: told when the peer has it.
+    Stage(Arc<Segment>, oneshot::Sender<()>),
+    Forget(u64),
+}
+
+/// Whether the peer has a segment.
+enum Standing {
+    /// These tensors wait until it has.
+    Underway(Vec<Outgoing>),
+    There,
+}
+
+/// What the peer has until it returns it.
+enum Loaned {
+    Tensor(Outgoing),
+    Slot(Slot),
+}
+
+/// What this end lends.
+#[derive(Default)]
+pub(super) struct Lending {
+    /// By number.
+    segments: HashMap<u64, Standing>,
+    loans: HashMap<u64, Loaned>,
+    next: u64,
+    over: bool,
+}
+
+impl Lending {
+    fn note(&mut self, loaned: Loaned) -> u64 {
+        let loan = self.next;
+        self.next += 1;
+        self.loans.insert(loan, loaned);
+        loan
+    }
+
+    /// Notes that a tensor is lent; the frame that says so.
+    fn lend(&mut self, segment: u64, offset: u64, out: Outgoing) -> Frame {
+        let tensor = TensorHeader::of(out.key, out.slot, &out.tensor);
+        let loan = self.note(Loaned::Tensor(out));
+        Frame::Sharing(Sharing::Lent {
+            tensor,
+            segment,
+            offset,
+            loan,
+        })
+    }
+}
+
+impl Shared {
+    /// Takes a tensor to the peer through memory, where that can be: lends it where it lies in a segment, else has it
+    /// copied through one. None where it waits.
+    pub(crate) fn lend(&self, out: Outgoing) -> Option<Carried> {
+        if !self.reaches() || out.cancel.is_cancelled() {
+            return Some(Err(out));
+        }
+        let place = out.tensor.segment();
+        let place = place.map(|(segment, offset)| (segment.clone(), offset));
+        let aligned = |(_, offset): &(_, u64)| offset.is_multiple_of(ALIGN as u64);
+        // What a client sends could change; what a session has is not held up by who reads it.
+        let may = self.me == Role::Worker && !out.key.lease.is_session();
+        match place.filter(|p| may && aligned(p)) {
+            Some((segment, offset)) => self.lend_in(segment, offset, out),
+            None => self.stage.add(out).map(Err),
+        }
+    }
+
+    fn lend_in(&self, segment: Arc<Segment>, offset: u64, out: Outgoing) -> Option<Carried> {
+        let number = segment.number();
+        let mut lending = locked(&self.lending);
+        if lending.over {
+            return Some(Err(out));
+        }
+        match lending.segments.get_mut(&number) {
+            Some(Standing::There) => Some(Ok(lending.lend(number, offset, out))),
+            Some(Standing::Underway(waiting)) => {
+                waiting.push(out);
+                None
+            }
+            None => {
+                let changes = self.changes.clone();
+                // Whom it is told to may be gone, with the link.
+                segment.at_end(move || drop(changes.send(Change::Forget(number))));
+                if self.changes.send(Change::Give(segment)).is_err() {
+                    return Some(Err(out));
+                }
+                let underway = Standing::Underway(vec![out]);
+                lending.segments.insert(number, underway);
+                None
+            }
+        }
+    }
+
+    /// Notes that the peer is lent a slot; the loan.
+    pub(super) fn lend_slot(&self, slot: Slot) -> u64 {
+        locked(&self.lending).note(Loaned::Slot(slot))
+    }
+
+    /// The peer has a segment: what waited for that is lent.
+    pub(super) fn given(&self, number: u64) -> Vec<Carried> {
+        let mut lending = locked(&self.lending);
+        let waited = lending.segments.insert(number, Standing::There);
+        let Some(Standing::Underway(waiting)) = waited else {
+            return vec![];
+        };
+        let waiting = waiting.into_iter();
+        waiting
+            .map(|out| match out.tensor.segment() {
+                Some((_, offset)) if !lending.over => Ok(lending.lend(number, offset, out)),
+                _ => Err(out),
+            })
+            .collect()
+    }
+
+    pub(super) fn forgotten(&self, number: u64) {
+        locked(&self.lending).segments.remove(&number);
+    }
+
+    /// The peer takes no more segments: what waits for one comes back.
+    pub(super) fn part(&self) -> Vec<Carried> {
+        self.apart();
+        let mut lending = locked(&self.lending);
+        let mut back = vec![];
+        for standing in lending.segments.values_mut() {
+            if let Standing::Underway(waiting) = standing {
+                back.extend(waiting.drain(..).map(Err));
+            }
+        }
+        back
+    }
+
+    pub(super) fn returned(&self, loan: u64) -> Result<()> {
+        let loaned = locked(&self.lending).loans.remove(&loan);
+        match loaned.ok_or_else(|| broken("nothing is lent so"))? {
+            Loaned::Tensor(out) => out.let_go(),
+            Loaned::Slot(slot) => self.stage.free(slot),
+        }
+        Ok(())
+    }
+
+    /// Nothing comes back any more.
+    pub(super) fn end_lending(&self) {
+        let (loans, segments) = {
+            let mut lending = locked(&self.lending);
+            lending.over = true;
+            (
+                std::mem::take(&mut lending.loans),
+                std::mem::take(&mut lending.segments),
+            )
+        };
+        let loans = loans.into_values().filter_map(|l| match l {
+            Loaned::Tensor(out) => Some(out),
+            Loaned::Slot(_) => None,
+        });
+        let waiting = segments.into_values().filter_map(|s| match s {
+            Standing::Underway(waiting) => Some(waiting),
+            Standing::There => None,
+        });
+        loans.chain(waiting.flatten()).for_each(Outgoing::let_go);
+    }
+}

@@ -1,0 +1,172 @@
+//! How two ends meet, and what they give each other then: segments, to be read by the other.
+//!
+//! Invariants
+//! 1. Each end gives over one socket and takes over one: a worker invites, a client comes.
+//! 2. What a socket that breaks was to bring takes the wire.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use convoke_common::identity::Role;
+use convoke_common::segment::PeerSegment;
+use convoke_common::world::{Giver, Nonce, Taker, Told, World};
+
+use super::lending::Change;
+use super::staging::{SLOT, SLOTS};
+use super::{Carried, Reach, Shared, locked};
+use crate::frame::{Frame, Sharing};
+use crate::lease::Peer;
+use crate::link::Link;
+use crate::remote::Remote;
+
+/// Most segments of one peer that are mapped at once.
+const MOST: usize = 4096;
+
+impl Shared {
+    /// Has the peer come for this end's segments, and with its own where it is met nowhere itself.
+    pub(crate) async fn invite(&self, world: &World, remote: &Remote) {
+        let address = || self.memory.address().as_os_str().as_bytes().to_vec();
+        let give = async {
+            let nonce: Nonce = world.rng.bytes();
+            let mut expected = self.memory.expect(nonce);
+            let address = address();
+            remote.send(&Frame::Sharing(Sharing::Meet { nonce, address }));
+            let came = self.unless_apart(expected.came()).await;
+            drop(expected);
+            match came {
+                Some(giver) => self.give(remote, giver).await,
+                None => self.apart(),
+            }
+        };
+        let take = async {
+            if self.peer != Role::Client {
+                return;
+            }
+            let nonce: Nonce = world.rng.bytes();
+            let mut expected = self.memory.expect(nonce);
+            let address = address();
+            remote.send(&Frame::Sharing(Sharing::Bring { nonce, address }));
+            let brought = self.unless_apart(expected.brought()).await;
+            drop(expected);
+            if let Some(taker) = brought {
+                self.take(remote.peer(), taker).await;
+            }
+        };
+        tokio::join!(give, take);
+    }
+
+    async fn unless_apart<T>(&self, met: impl Future<Output = Option<T>>) -> Option<T> {
+        let mut reach = self.reach.subscribe();
+        tokio::select! {
+            biased;
+            met = met => met,
+            _ = reach.wait_for(|r| *r == Reach::Apart) => None,
+        }
+    }
+
+    /// Gives the peer this end's segments, as long as it takes them.
+    async fn give(&self, remote: &Remote, mut giver: Giver) {
+        let Some(mut changes) = locked(&self.giving).take() else {
+            return;
+        };
+        self.reach.send_replace(Reach::Together);
+        let tell = async {
+            while let Some(change) = changes.recv().await {
+                let carried = match self.tell(&mut giver, change).await {
+                    Ok(carried) => carried,
+                    Err(e) => {
+                        tracing::warn!(peer = remote.peer().name, "it takes no shared memory: {e}");
+                        changes.close();
+                        self.part()
+                    }
+                };
+                carried.into_iter().for_each(|c| remote.carry(c));
+            }
+        };
+        tokio::join!(tell, self.stage(remote));
+    }
+
+    async fn tell(&self, giver: &mut Giver, change: Change) -> std::io::Result<Vec<Carried>> {
+        match change {
+            Change::Give(segment) => {
+                giver.give(&segment).await?;
+                Ok(self.given(segment.number()))
+            }
+            Change::Stage(segment, then) => {
+                giver.give(&segment).await?;
+                // Whoever waited is gone with the link.
+                let _ = then.send(());
+                Ok(vec![])
+            }
+            Change::Forget(number) => {
+                self.forgotten(number);
+                giver.forget(number).await?;
+                Ok(vec![])
+            }
+        }
+    }
+
+    /// Keeps what the peer gave; not where it gives too much.
+    pub(super) fn keep(&self, number: u64, segment: PeerSegment) -> bool {
+        let (most, longest) = match self.peer {
+            Role::Client => (1, SLOTS * SLOT),
+            _ => (MOST, usize::MAX),
+        };
+        let mut segments = locked(&self.segments);
+        let room = segments.len() < most && segment.len() <= longest;
+        if room {
+            segments.insert(number, Arc::new(segment));
+        }
+        room
+    }
+
+    /// Takes what the peer gives.
+    pub(super) async fn take(&self, peer: &Peer, mut taker: Taker) {
+        loop {
+            let told = match taker.next().await {
+                Ok(told) => told,
+                Err(e) => {
+                    return tracing::debug!(peer = peer.name, "gives no more memory: {e}");
+                }
+            };
+            match told {
+                Told::Given(number, segment) => {
+                    if !self.keep(number, segment) || taker.has(number).await.is_err() {
+                        return;
+                    }
+                }
+                Told::Forgotten(number) => {
+                    locked(&self.segments).remove(&number);
+                }
+            }
+        }
+    }
+}
+
+/// Meets the peer to take its segments.
+pub(super) async fn meet(link: Arc<Link>, nonce: Nonce, address: Vec<u8>) {
+    let Some(shared) = link.shared() else { return };
+    let address = Path::new(OsStr::from_bytes(&address));
+    match shared.memory.meet(address, &nonce).await {
+        Ok(taker) => link.until_ended(shared.take(link.peer(), taker)).await,
+        Err(e) => {
+            tracing::debug!(peer = link.peer().name, "not on this host: {e}");
+            link.send(Frame::Sharing(Sharing::Apart));
+        }
+    }
+}
+
+/// Meets the peer to give it this end's segments.
+pub(super) async fn bring(link: Arc<Link>, nonce: Nonce, address: Vec<u8>) {
+    let Link::Remote(remote) = &*link else { return };
+    let Some(shared) = remote.shared() else {
+        return;
+    };
+    let address = Path::new(OsStr::from_bytes(&address));
+    match shared.memory.bring(address, &nonce).await {
+        Ok(giver) => link.until_ended(shared.give(remote, giver)).await,
+        Err(_) => shared.apart(),
+    }
+}

@@ -1,0 +1,208 @@
+//! The receiving end of what passes through a segment, and of what is lent to one that keeps nothing of its peers'.
+//!
+//! ```text
+//! Staged ──> a task: expected? ──> its own memory ──> copies part after part, returns each ──> finishes it
+//! Part ────> in order, checked ──────────────────────^
+//!                    └ not yet ──> Later, returns all ──> once it is: Again
+//!                                           └ refused: Unwanted
+//! ```
+//!
+//! Invariants
+//! 1. Nothing of a peer's is read before it is known to lie inside its segment, and what is used is the copy.
+//! 2. A peer has told of no more parts than a segment has slots, and of no more tensors than its sender may.
+//! 3. Each part is returned once, whatever becomes of its tensor.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use convoke_common::error::Result;
+use convoke_common::segment::Lent;
+use convoke_common::world::World;
+use tokio::sync::mpsc;
+
+use super::staging::{OPEN, SLOT, SLOTS};
+use super::{Loan, broken, locked};
+use crate::frame::{Frame, Sharing, TensorHeader};
+use crate::hub::{Hub, Refused};
+use crate::link::Link;
+use crate::remote::{STALL_BOUND, stalled};
+
+/// A tensor of which parts are to come.
+struct Open {
+    /// For its task, which is gone where the tensor was refused.
+    parts: mpsc::UnboundedSender<Lent>,
+    left: usize,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Receiving {
+    open: Mutex<HashMap<u64, Open>>,
+    /// Parts that have not been returned.
+    held: Arc<AtomicUsize>,
+}
+
+/// A tensor that arrives.
+pub(super) struct Arriving {
+    pub hub: Arc<Hub>,
+    pub link: Arc<Link>,
+    pub header: TensorHeader,
+    /// Bytes of tensors that came over the link.
+    pub received: Arc<AtomicU64>,
+}
+
+type Parts = mpsc::UnboundedReceiver<Lent>;
+
+impl Receiving {
+    /// A tensor's parts are to come.
+    pub fn begin(&self, world: &World, transfer: u64, arriving: Arriving) -> Result<()> {
+        let left = arriving.header.byte_len().filter(|len| *len > 0);
+        let left = left.ok_or_else(|| broken("a tensor without bytes"))?;
+        let (parts, coming) = mpsc::unbounded_channel();
+        let mut open = locked(&self.open);
+        if open.len() == OPEN {
+            return Err(broken("too many tensors at once"));
+        }
+        if open.insert(transfer, Open { parts, left }).is_some() {
+            return Err(broken("a tensor of another's number"));
+        }
+        drop(open);
+        let link = arriving.link.clone();
+        let arrive = arriving.arrive(transfer, coming);
+        world.spawn(async move { link.until_ended(arrive).await });
+        Ok(())
+    }
+
+    /// Takes a tensor's next part.
+    pub fn part(&self, transfer: u64, part: Lent) -> Result<()> {
+        let mut all = locked(&self.open);
+        let open = all.get_mut(&transfer);
+        let open = open.ok_or_else(|| broken("a part of no tensor"))?;
+        let left = open.left.checked_sub(part.len());
+        let left = left.filter(|_| !part.is_empty());
+        open.left = left.ok_or_else(|| broken("a part of no length, or beyond its tensor"))?;
+        // Dropped, and so returned, where nobody takes it.
+        drop(open.parts.send(part));
+        if open.left == 0 {
+            all.remove(&transfer);
+        }
+        Ok(())
+    }
+
+    /// What a part is returned by.
+    pub fn loan(&self, link: &Arc<Link>, loan: u64) -> Result<Loan> {
+        let held = self.held.fetch_add(1, Ordering::Relaxed);
+        let loan = Loan {
+            link: Arc::downgrade(link),
+            loan,
+            held: Some(self.held.clone()),
+        };
+        match held < SLOTS {
+            true => Ok(loan),
+            false => Err(broken("more parts than slots")),
+        }
+    }
+
+    /// The rest of a tensor does not come.
+    pub fn cut(&self, transfer: u64) -> Result<()> {
+        let cut = locked(&self.open).remove(&transfer);
+        cut.map(drop).ok_or_else(|| broken("no such tensor"))
+    }
+
+    /// Nothing comes any more.
+    pub fn end(&self) {
+        locked(&self.open).clear();
+    }
+}
+
+impl Arriving {
+    /// Copies what is lent as a whole, and returns it then.
+    pub fn whole(self, world: &World, lent: Lent) {
+        let (tell, mut coming) = mpsc::unbounded_channel();
+        // Its receiver is here.
+        drop(tell.send(lent));
+        let link = self.link.clone();
+        let copy = async move {
+            if let Err(why) = self.receive(&mut coming).await {
+                self.hub.count(why);
+            }
+        };
+        world.spawn(async move { link.until_ended(copy).await });
+    }
+
+    async fn arrive(self, transfer: u64, mut parts: Parts) {
+        let (hub, link) = (&self.hub, &self.link);
+        let foreseen = hub.foreseen(link.peer(), &self.header);
+        tokio::pin!(foreseen);
+        let now = tokio::select! {
+            biased;
+            foreseen = &mut foreseen => Some(foreseen),
+            () = std::future::ready(()) => None,
+        };
+        let taken = match now {
+            Some(foreseen) => {
+                let taken = match foreseen {
+                    Ok(()) => self.receive(&mut parts).await,
+                    refused => refused,
+                };
+                if taken.is_err() {
+                    link.send(Frame::Sharing(Sharing::Unwanted { transfer }));
+                }
+                taken
+            }
+            None => {
+                link.send(Frame::Sharing(Sharing::Later { transfer }));
+                // After that: what is returned has not been taken.
+                drop(parts);
+                let foreseen = foreseen.await;
+                link.send(Frame::Sharing(Sharing::Again { transfer }));
+                foreseen
+            }
+        };
+        if let Err(why) = taken {
+            hub.count(why);
+        }
+    }
+
+    async fn receive(&self, parts: &mut Parts) -> Result<(), Refused> {
+        let (hub, from, received) = (&self.hub, self.link.peer(), &*self.received);
+        let mut incoming = hub.begin(from, &self.header)?;
+        let len = self.header.byte_len().ok_or(Refused::Malformed)?;
+        let stalled = stalled(received);
+        tokio::pin!(stalled);
+        let mut at = 0;
+        while at < len {
+            let part = tokio::select! {
+                biased;
+                part = parts.recv() => part,
+                () = &mut stalled => {
+                    incoming.stalled(from, STALL_BOUND);
+                    return Err(Refused::Stalled);
+                }
+            };
+            // Cut: the claim is given back.
+            let Some(part) = part else { return Ok(()) };
+            let mut copied = 0;
+            while copied < part.len() {
+                let more = SLOT.min(part.len() - copied);
+                let to = incoming.bytes_mut().get_mut(at..at + more);
+                if !to.is_some_and(|to| part.copy_to(copied, to)) {
+                    return Err(Refused::Malformed);
+                }
+                (at, copied) = (at + more, copied + more);
+                received.fetch_add(more as u64, Ordering::Relaxed);
+                if copied < part.len() {
+                    tokio::task::yield_now().await;
+                }
+            }
+            drop(part);
+            if at < len {
+                // Heartbeats and others get their turn.
+                tokio::task::yield_now().await;
+            }
+        }
+        // Since the last copy nothing could end this: whose parts are all returned has arrived.
+        incoming.finish()
+    }
+}

@@ -1,0 +1,371 @@
+//! The sending end of what passes through a segment: tensors that lie in none are copied there, chunk after chunk.
+//!
+//! ```text
+//! add ──> the most urgent, a free slot ──> copied into it ──> Part ──> copied out ──> Returned: it is free
+//!              ^── Again, from its start ── held <── Later: the peer was not told yet to expect the tensor
+//! ```
+//!
+//! Invariants
+//! 1. A slot that the peer has is not written.
+//! 2. `sent` is called once for each tensor: when all of it is in slots and the peer copies it, when it was cancelled or
+//!    refused, or when the link ends.
+//! 3. What the peer does not expect yet holds no slot: nothing else waits for it.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use convoke_common::Tensor;
+use convoke_common::block::Block;
+use convoke_common::error::Result;
+use tokio::sync::{Notify, oneshot};
+
+use super::lending::Change;
+use super::{Shared, broken, locked};
+use crate::frame::{Frame, Sharing, TensorHeader};
+use crate::link::Outgoing;
+use crate::remote::Remote;
+
+/// Bytes of a slot: copying them takes longer than telling of them, and heartbeats wait no longer for it.
+pub(super) const SLOT: usize = 1 << 20;
+/// Slots of a link, in one direction: enough for both ends to copy at once, few enough to stay in a cache.
+pub(super) const SLOTS: usize = 8;
+/// Smallest tensor that is staged: a smaller one is on the wire sooner than two copies and their frames take.
+pub(super) const STAGED: usize = 256 << 10;
+/// Most tensors of which a part has been told, and not the last.
+pub(super) const OPEN: usize = 16;
+
+/// A slot that the peer has.
+pub(super) struct Slot {
+    index: usize,
+    transfer: u64,
+}
+
+/// A tensor that crosses.
+struct Crossing {
+    out: Outgoing,
+    /// Bytes that are in slots, or were.
+    at: usize,
+    /// Whether the peer has taken a part.
+    begun: bool,
+    /// Whether the peer will ask for it again.
+    held: bool,
+}
+
+#[derive(Default)]
+struct State {
+    /// By the number of the transfer.
+    crossing: BTreeMap<u64, Crossing>,
+    /// The one that was used last is taken first, as caches have it.
+    free: Vec<usize>,
+    /// Slots that the peer has.
+    lent: usize,
+    next: u64,
+    /// Tensors take the wire.
+    shut: bool,
+}
+
+/// What is to be done next.
+enum Turn {
+    Copy(Chunk),
+    /// A transfer was cancelled, perhaps when a part had been told.
+    Cancelled(u64, Crossing),
+}
+
+/// What a tensor has in a slot.
+struct Chunk {
+    transfer: u64,
+    tensor: Tensor,
+    /// What precedes the first.
+    header: Option<TensorHeader>,
+    at: usize,
+    slot: usize,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Stage {
+    state: Mutex<State>,
+    changed: Notify,
+    /// Nothing is left to cross.
+    idle: Notify,
+}
+
+impl Crossing {
+    fn rest(&self) -> usize {
+        self.out.tensor.byte_len() - self.at
+    }
+
+    /// Whether a part has been told, and not the last.
+    fn is_open(&self) -> bool {
+        self.at > 0 && self.rest() > 0
+    }
+
+    fn is_over(&self) -> bool {
+        self.begun && self.rest() == 0
+    }
+}
+
+impl State {
+    fn add(&mut self, out: Outgoing) {
+        let crossing = Crossing {
+            out,
+            at: 0,
+            begun: false,
+            held: false,
+        };
+        self.crossing.insert(self.next, crossing);
+        self.next += 1;
+    }
+
+    fn turn(&mut self) -> Option<Turn> {
+        let slot = *self.free.last()?;
+        let more = self.crossing.values().filter(|c| c.is_open()).count() < OPEN;
+        let all = self.crossing.iter();
+        let (transfer, c) = all
+            .filter(|(_, c)| !c.held && c.rest() > 0 && (more || c.is_open()))
+            .max_by_key(|(transfer, c)| (c.out.priority, Reverse(**transfer)))?;
+        let transfer = *transfer;
+        if c.out.cancel.is_cancelled() {
+            let crossing = self.crossing.remove(&transfer)?;
+            return Some(Turn::Cancelled(transfer, crossing));
+        }
+        let header = || TensorHeader::of(c.out.key, c.out.slot, &c.out.tensor);
+        let chunk = Chunk {
+            transfer,
+            tensor: c.out.tensor.clone(),
+            header: (c.at == 0).then(header),
+            at: c.at,
+            slot,
+        };
+        self.free.pop();
+        self.lent += 1;
+        Some(Turn::Copy(chunk))
+    }
+
+    /// Takes a tensor out that has crossed.
+    fn over(&mut self, transfer: u64) -> Option<Outgoing> {
+        let over = self.crossing.get(&transfer).is_some_and(Crossing::is_over);
+        over.then(|| self.crossing.remove(&transfer))
+            .flatten()
+            .map(|c| c.out)
+    }
+
+    fn is_idle(&self) -> bool {
+        self.crossing.is_empty() && self.lent == 0
+    }
+}
+
+impl Stage {
+    /// Changes something, which the task may go on with.
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = locked(&self.state);
+        let changed = change(&mut state);
+        let idle = state.is_idle();
+        drop(state);
+        self.changed.notify_one();
+        if idle {
+            self.idle.notify_waiters();
+        }
+        changed
+    }
+
+    /// Has a tensor cross; it comes back where it is to take the wire.
+    pub fn add(&self, out: Outgoing) -> Option<Outgoing> {
+        let small = out.tensor.byte_len() < STAGED;
+        self.change(|state| {
+            if small || state.shut {
+                return Some(out);
+            }
+            state.add(out);
+            None
+        })
+    }
+
+    /// The peer has done with what was in a slot.
+    pub fn free(&self, slot: Slot) {
+        let over = self.change(|state| {
+            state.free.push(slot.index);
+            state.lent -= 1;
+            let crossing = state.crossing.get_mut(&slot.transfer);
+            if let Some(crossing) = crossing.filter(|c| !c.held) {
+                crossing.begun = true;
+            }
+            state.over(slot.transfer)
+        });
+        over.into_iter().for_each(Outgoing::let_go);
+    }
+
+    /// The peer does not expect a transfer yet, and takes nothing of it.
+    pub fn hold(&self, transfer: u64, tell: impl FnOnce(Sharing)) -> Result<()> {
+        self.change(|state| {
+            // It may have been cancelled.
+            let Some(crossing) = state.crossing.get_mut(&transfer) else {
+                return Ok(());
+            };
+            if crossing.at == 0 || crossing.begun {
+                return Err(broken("it has begun, or has not been told"));
+            }
+            if crossing.is_open() {
+                // No part of it follows: they are told under the same lock.
+                tell(Sharing::Cut { transfer });
+            }
+            (crossing.at, crossing.held) = (0, true);
+            Ok(())
+        })
+    }
+
+    /// The peer expects a transfer now.
+    pub fn again(&self, transfer: u64) -> Result<()> {
+        self.change(|state| match state.crossing.remove(&transfer) {
+            Some(crossing) if !crossing.held => {
+                state.crossing.insert(transfer, crossing);
+                Err(broken("it is not held"))
+            }
+            Some(crossing) => {
+                state.add(crossing.out);
+                Ok(())
+            }
+            None => Ok(()),
+        })
+    }
+
+    /// The peer takes nothing more of a transfer.
+    pub fn unwanted(&self, transfer: u64, tell: impl FnOnce(Sharing)) -> Result<()> {
+        let unwanted = self.change(|state| {
+            let crossing = state.crossing.get(&transfer);
+            if crossing.is_some_and(|c| c.at == 0) {
+                return Err(broken("it has not been told"));
+            }
+            // As in `hold`; it may be over.
+            if crossing.is_some_and(Crossing::is_open) {
+                tell(Sharing::Cut { transfer });
+            }
+            Ok(state.crossing.remove(&transfer))
+        })?;
+        unwanted.into_iter().for_each(|c| c.out.let_go());
+        Ok(())
+    }
+
+    /// Nothing crosses from now on; what has not.
+    pub fn shut(&self) -> Vec<Outgoing> {
+        let left = self.change(|state| {
+            state.shut = true;
+            std::mem::take(&mut state.crossing)
+        });
+        left.into_values().map(|c| c.out).collect()
+    }
+
+    /// Returns once the peer has copied all that was to cross.
+    pub async fn crossed(&self) {
+        loop {
+            let idle = self.idle.notified();
+            tokio::pin!(idle);
+            // Registered before looking.
+            idle.as_mut().enable();
+            if locked(&self.state).is_idle() {
+                return;
+            }
+            idle.await;
+        }
+    }
+
+    /// Returns when something waits to cross.
+    async fn wanted(&self) {
+        while locked(&self.state).crossing.is_empty() {
+            self.changed.notified().await;
+        }
+    }
+
+    /// Tells of a chunk that is in its slot; not where its tensor is held meanwhile, or the link ended.
+    fn tell(
+        &self,
+        chunk: Chunk,
+        len: usize,
+        part: impl FnOnce(Slot) -> Sharing,
+        send: impl Fn(Sharing),
+    ) {
+        let Chunk { transfer, slot, .. } = chunk;
+        let over = self.change(|state| {
+            let crossing = state.crossing.get_mut(&transfer);
+            let Some(crossing) = crossing.filter(|c| !c.held) else {
+                state.free.push(slot);
+                state.lent -= 1;
+                return None;
+            };
+            crossing.at += len;
+            let over = state.over(transfer);
+            let header = chunk
+                .header
+                .map(|tensor| Sharing::Staged { transfer, tensor });
+            header.into_iter().for_each(&send);
+            let index = slot;
+            send(part(Slot { index, transfer }));
+            over
+        });
+        over.into_iter().for_each(Outgoing::let_go);
+    }
+}
+
+impl Shared {
+    /// Has tensors cross until the link ends, or none can.
+    pub(super) async fn stage(&self, remote: &Remote) {
+        let stage = &self.stage;
+        stage.wanted().await;
+        let Some((mut block, segment)) = self.slots().await else {
+            let wire = stage.shut().into_iter();
+            return wire.for_each(|out| remote.carry(Err(out)));
+        };
+        stage.change(|state| state.free.extend((0..SLOTS).rev()));
+        loop {
+            let turn = locked(&stage.state).turn();
+            match turn {
+                None => stage.changed.notified().await,
+                Some(Turn::Cancelled(transfer, crossing)) => {
+                    if crossing.is_open() {
+                        remote.send(&Frame::Sharing(Sharing::Cut { transfer }));
+                    }
+                    crossing.out.let_go();
+                    stage.change(|_| {});
+                }
+                Some(Turn::Copy(chunk)) => {
+                    self.copy(&mut block, segment, chunk, |told| {
+                        remote.send(&Frame::Sharing(told));
+                    });
+                    // What was told leaves, and heartbeats do.
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+    }
+
+    /// The segment that they cross, once the peer has it.
+    async fn slots(&self) -> Option<(Block, u64)> {
+        let block = Block::shared(SLOTS * SLOT)?;
+        let segment = block.segment()?.0.clone();
+        let number = segment.number();
+        let (tell, told) = oneshot::channel();
+        self.changes.send(Change::Stage(segment, tell)).ok()?;
+        told.await.ok()?;
+        Some((block, number))
+    }
+
+    /// Copies a chunk into its slot, and tells the peer.
+    fn copy(&self, block: &mut Block, segment: u64, chunk: Chunk, send: impl Fn(Sharing)) {
+        let (rest, start) = (&chunk.tensor.bytes()[chunk.at..], chunk.slot * SLOT);
+        let len = rest.len().min(SLOT);
+        block.bytes_mut()[start..start + len].copy_from_slice(&rest[..len]);
+        let transfer = chunk.transfer;
+        let part = |slot| Sharing::Part {
+            transfer,
+            segment,
+            offset: start as u64,
+            len: len as u32,
+            loan: self.lend_slot(slot),
+        };
+        self.stage.tell(chunk, len, part, send);
+    }
+}
+
+#[cfg(test)]
+mod tests;
