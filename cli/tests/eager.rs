@@ -217,10 +217,10 @@ async fn a_killed_client_leaves_nothing() {
     assert!(took < DETECTION, "{took:?}");
     // The workers go on with others' work.
     let [a, b] = devices(&observer).await;
-    let x = a.put([1f32]).unwrap().to(&b).unwrap();
-    assert_eq!(x.fetch::<Vec<f32>>().await.unwrap(), [1.]);
+    let x = a.put([1f32; 9]).unwrap().to(&b).unwrap();
+    assert_eq!(x.fetch::<Vec<f32>>().await.unwrap(), [1.; 9]);
     let text = run(args).expect(0).stdout;
-    assert!(text.contains("1, 4 B"), "{text}");
+    assert!(text.contains("1, 36 B"), "{text}");
     observer.shutdown().await;
 }
 

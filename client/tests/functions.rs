@@ -61,11 +61,18 @@ async fn a_function_has_the_bits_of_its_ops_one_by_one() {
     cluster.shutdown().await;
 }
 
-/// Steps that the only worker has done.
-async fn steps(cluster: &Cluster) -> u64 {
-    let status = cluster.status().await.unwrap();
-    let known = status.members.iter().filter_map(|m| m.status.as_ref());
-    known.map(|s| s.steps_done).sum()
+/// Returns once the only worker has done so many steps, the last of which may end after its call.
+async fn await_steps(cluster: &Cluster, count: u64) {
+    let start = std::time::Instant::now();
+    loop {
+        let status = cluster.status().await.unwrap();
+        let known = status.members.iter().filter_map(|m| m.status.as_ref());
+        let done: u64 = known.map(|s| s.steps_done).sum();
+        if done == count {
+            return;
+        }
+        assert!(start.elapsed().as_secs() < 10, "{done} steps, not {count}");
+    }
 }
 
 #[tokio::test]
@@ -95,11 +102,11 @@ async fn a_call_on_the_callers_thread_is_as_any_other() {
     }
     assert_eq!(f.traces(), 4);
     // Each call is a step, wherever it runs; and nothing but what the program has is left of them.
-    let before = steps(&cluster).await;
+    await_steps(&cluster, 4 * 5 * 2).await;
     for _ in 0..10 {
         f.call(&[one.clone(), one.clone()]).await.unwrap();
     }
-    assert_eq!(steps(&cluster).await, before + 10);
+    await_steps(&cluster, 4 * 5 * 2 + 10).await;
     let held = cluster.memory().await.unwrap();
     let handles: u64 = held.iter().map(|h| h.handles).sum();
     assert_eq!(handles, 2, "{held:?}");

@@ -219,8 +219,8 @@ impl Step {
                 }
                 record.launched.push(i);
             }
-            let mut made = [tensor()].into_iter().collect();
-            flow.ended(code, i, &mut made, &mut after);
+            let made = tensor().into();
+            flow.ended(code, i, made, &mut after);
             if after.sends.is_empty() {
                 continue;
             }

@@ -22,7 +22,8 @@ pub struct WorkerStatus {
     pub programs: Vec<ProgramStatus>,
     pub live_steps: u64,
     pub steps_done: u64,
-    /// Handles of eager sessions, and bytes of their tensors.
+    /// Handles of eager sessions, and bytes of their tensors, but for those that lie in the handle itself
+    /// ([`crate::tensor::INLINE`]).
     pub live_handles: u64,
     pub handle_bytes: u64,
     pub links: Vec<LinkStatus>,
