@@ -63,7 +63,7 @@ async fn a_function_has_the_bits_of_its_ops_one_by_one() {
 
 /// Returns once the only worker has done so many steps, the last of which may end after its call.
 async fn await_steps(cluster: &Cluster, count: u64) {
-    let start = std::time::Instant::now();
+    let start = tokio::time::Instant::now();
     loop {
         let status = cluster.status().await.unwrap();
         let known = status.members.iter().filter_map(|m| m.status.as_ref());
