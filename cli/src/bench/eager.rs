@@ -37,7 +37,7 @@ pub async fn chain(x: &Tensor, add: impl Fn(&Tensor, &Tensor) -> Result<Tensor>)
 }
 
 /// As [`chain`], in this thread, with an allocation for each result.
-fn arrays() -> f64 {
+pub fn arrays() -> f64 {
     let one = black_box(Array0::from_elem((), 1f32));
     let start = Instant::now();
     let mut y = one.clone();

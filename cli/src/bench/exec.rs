@@ -1,5 +1,9 @@
 //! What a node of a function costs besides its kernel: calls of functions of many nodes on an embedded worker of one
-//! thread, less calls of small ones.
+//! thread, less calls of small ones. Beside them, in this thread: as many calls of boxed functions, each of which moves a
+//! shared value from one place to the next, which is the least that an interpreter of others' ops does.
+
+use std::hint::black_box;
+use std::sync::Arc;
 
 use convoke::kernels::{self, KernelFailure};
 use convoke::ops::{
@@ -10,7 +14,18 @@ use convoke_common::error::{Error, Result};
 use convoke_common::ops::{ConcreteOperand, ConcreteOutputs};
 use tokio::time::Instant;
 
-use super::turns::{Samples, alone, bounded, nanos_each};
+use super::eager::arrays;
+use super::report::Beside;
+use super::turns::{Samples, beside, bounded, nanos_each};
+
+/// See the module.
+pub const FLOOR: Beside = Beside {
+    name: "boxed calls",
+    usual: None,
+};
+
+/// What was measured, and its floor.
+type Both = (Samples, Samples);
 
 /// Nodes of a chain.
 const CHAIN: usize = 10_000;
@@ -56,13 +71,31 @@ pub fn register() -> Result<()> {
     Ok(())
 }
 
+type Move = Box<dyn Fn(&mut [Option<Arc<f32>>])>;
+
+/// Nanoseconds of one call of [`FLOOR`]'s.
+fn moves() -> f64 {
+    let of = |i: usize| -> Move {
+        let (from, to) = (i % 2, (i + 1) % 2);
+        Box::new(move |places| places[to] = places[from].take())
+    };
+    let all: Vec<Move> = (0..CHAIN).map(of).collect();
+    let mut places = [Some(Arc::new(1.0)), None];
+    let start = Instant::now();
+    for each in black_box(&all) {
+        each(&mut places);
+    }
+    black_box(&places);
+    nanos_each(start.elapsed(), CHAIN)
+}
+
 fn null(x: &Tensor, lane: usize) -> Result<Tensor> {
     let attrs = Attrs::default().with("lane", Attr::Int(lane as i64));
     convoke::op(&NULL, attrs, [x])
 }
 
 /// Null ops, each of the one before.
-pub async fn null_chain(cluster: &Cluster, x: &Tensor, rounds: u32) -> Result<Samples> {
+pub async fn null_chain(cluster: &Cluster, x: &Tensor, rounds: u32) -> Result<Both> {
     let chain = |nodes: usize| {
         cluster.function(move |t| {
             let mut y = t[0].clone();
@@ -72,12 +105,12 @@ pub async fn null_chain(cluster: &Cluster, x: &Tensor, rounds: u32) -> Result<Sa
             Ok(vec![y])
         })
     };
-    per_node([chain(CHAIN), chain(1)], CHAIN - 1, x, 1., rounds).await
+    per_node([chain(CHAIN), chain(1)], CHAIN - 1, x, 1., moves, rounds).await
 }
 
 /// Null ops in layers: each of one of the layer before, and all of the last layer are needed for the result. What that
 /// costs, and so many parallel beginnings, is subtracted with a call of one layer: a single node would have neither.
-pub async fn null_layered(cluster: &Cluster, x: &Tensor, rounds: u32) -> Result<Samples> {
+pub async fn null_layered(cluster: &Cluster, x: &Tensor, rounds: u32) -> Result<Both> {
     let (width, depth) = LAYERED;
     let layers = |depth: usize| {
         cluster.function(move |t| {
@@ -90,11 +123,11 @@ pub async fn null_layered(cluster: &Cluster, x: &Tensor, rounds: u32) -> Result<
         })
     };
     let nodes = width * (depth - 1);
-    per_node([layers(depth), layers(1)], nodes, x, 1., rounds).await
+    per_node([layers(depth), layers(1)], nodes, x, 1., moves, rounds).await
 }
 
 /// Additions of scalars, each to the sum of the one before.
-pub async fn add_chain(cluster: &Cluster, x: &Tensor, rounds: u32) -> Result<Samples> {
+pub async fn add_chain(cluster: &Cluster, x: &Tensor, rounds: u32) -> Result<Both> {
     let chain = |nodes: usize| {
         cluster.function(move |t| {
             let mut y = t[0].clone();
@@ -105,7 +138,7 @@ pub async fn add_chain(cluster: &Cluster, x: &Tensor, rounds: u32) -> Result<Sam
         })
     };
     let sum = (CHAIN + 1) as f32;
-    per_node([chain(CHAIN), chain(1)], CHAIN - 1, x, sum, rounds).await
+    per_node([chain(CHAIN), chain(1)], CHAIN - 1, x, sum, arrays, rounds).await
 }
 
 /// What each of `nodes` costs that the first function has and the second has not; the first is to give `expected`.
@@ -114,8 +147,9 @@ async fn per_node(
     nodes: usize,
     x: &Tensor,
     expected: f32,
+    floor: fn() -> f64,
     rounds: u32,
-) -> Result<Samples> {
+) -> Result<Both> {
     let operands = std::slice::from_ref(x);
     let first = bounded(async {
         let made = many.call(operands).await?;
@@ -129,13 +163,13 @@ async fn per_node(
         f.call(operands).await?;
         Ok::<_, Error>(start.elapsed())
     };
-    alone(rounds, async || {
+    let work = async || {
         let mut each = Vec::with_capacity(CALLS);
         for _ in 0..CALLS {
             let (long, short) = (call(&many).await?, call(&few).await?);
             each.push(nanos_each(long.saturating_sub(short), nodes));
         }
         Ok(each)
-    })
-    .await
+    };
+    beside(rounds, work, async || Ok(vec![floor()])).await
 }

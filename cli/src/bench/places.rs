@@ -45,11 +45,12 @@ pub async fn embedded(
     rounds: u32,
 ) -> Result<Measured, Failure> {
     let alone = |samples: Samples| Ok(Measured::alone(bench, &samples));
+    let calls = |both| Ok(Measured::beside(bench, &both, Some(exec::FLOOR)));
     let beside = |both| Ok(Measured::beside(bench, &both, Some(eager::FLOOR)));
     match bench.what {
-        What::NullChain => alone(exec::null_chain(cluster, x, rounds).await?),
-        What::NullLayered => alone(exec::null_layered(cluster, x, rounds).await?),
-        What::AddChain => alone(exec::add_chain(cluster, x, rounds).await?),
+        What::NullChain => calls(exec::null_chain(cluster, x, rounds).await?),
+        What::NullLayered => calls(exec::null_layered(cluster, x, rounds).await?),
+        What::AddChain => beside(exec::add_chain(cluster, x, rounds).await?),
         What::Call => alone(eager::calls(cluster, x, rounds).await?),
         What::EagerAdd => beside(eager::adds(x, rounds).await?),
         What::EagerPrepared => beside(eager::prepared(x, rounds).await?),
