@@ -7,7 +7,6 @@
 //! 1. A value that the worker knows of is counted by the worker, any other here.
 //! 2. The ops that are remembered are bounded in number; where the program issues them lives as long as its tensors.
 
-use std::collections::HashMap;
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -20,6 +19,7 @@ use convoke_common::{DType, Error, Outputs};
 use convoke_rendezvous::eager::Direct;
 use convoke_rendezvous::eager::direct::{DirectFunction, DirectOp, Number};
 use convoke_rendezvous::eager::wire::{Holding, MOST_HANDLES};
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 /// Sets of ops that are remembered, found by where they are issued, and the most of a set.
@@ -74,7 +74,7 @@ pub(crate) struct Line {
     /// Of all places.
     handles: Arc<AtomicU64>,
     sets: Box<[Mutex<SmallVec<[Arc<Known>; 2]>>]>,
-    places: Mutex<HashMap<&'static Location<'static>, Weak<Place>>>,
+    places: Mutex<FxHashMap<&'static Location<'static>, Weak<Place>>>,
     lost: AtomicBool,
     hits: AtomicU64,
     misses: AtomicU64,

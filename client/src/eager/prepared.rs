@@ -1,7 +1,6 @@
 //! Which ops a worker has ready: a cache of bounded size, of what was used last.
 
-use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,6 +8,7 @@ use convoke_common::DType;
 use convoke_common::graph::Attrs;
 use convoke_common::ops::OpDef;
 use convoke_rendezvous::eager::wire::MOST_PREPARED;
+use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::SmallVec;
 
 /// What an op is prepared for.
@@ -36,7 +36,7 @@ impl PartialEq for Key {
 
 impl Key {
     fn hash(&self) -> u64 {
-        let mut h = DefaultHasher::new();
+        let mut h = FxHasher::default();
         std::ptr::from_ref(self.op).hash(&mut h);
         // One place has one file name and line, though perhaps at several addresses.
         (self.origin.line(), self.origin.column()).hash(&mut h);
@@ -65,7 +65,7 @@ pub(super) struct Prepared {
     /// By place.
     entries: Vec<Entry>,
     /// The places of a hash.
-    places: HashMap<u64, SmallVec<[u32; 1]>>,
+    places: FxHashMap<u64, SmallVec<[u32; 1]>>,
     most: u32,
     clock: u64,
     hits: u64,
@@ -82,7 +82,7 @@ impl Prepared {
     fn of(most: u32) -> Prepared {
         Prepared {
             entries: Vec::new(),
-            places: HashMap::new(),
+            places: FxHashMap::default(),
             most,
             clock: 0,
             hits: 0,

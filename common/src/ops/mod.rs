@@ -47,9 +47,9 @@ mod shape;
 mod slice;
 mod unary;
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::LazyLock;
+
+use rustc_hash::FxHashMap;
 
 pub use attrs::{normalize_axes, normalize_axis};
 pub use concrete::infer_concrete;
@@ -82,27 +82,9 @@ static FAMILIES: [(&str, &[OpDef]); 16] = [
     ("unary", unary::OPS),
 ];
 
-/// Hashes names, which are short and nobody's to choose.
-#[derive(Default)]
-struct NameHasher(u64);
-
-impl Hasher for NameHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.0 = (self.0.rotate_left(5) ^ u64::from_le_bytes(word))
-                .wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        }
-    }
-}
-
-type ByName = HashMap<&'static str, &'static OpDef, BuildHasherDefault<NameHasher>>;
-
-static BY_NAME: LazyLock<ByName> = LazyLock::new(|| all().map(|op| (op.name, op)).collect());
+/// Names are short, and nobody's to choose.
+static BY_NAME: LazyLock<FxHashMap<&'static str, &'static OpDef>> =
+    LazyLock::new(|| all().map(|op| (op.name, op)).collect());
 
 /// Every definition but the custom ones, sorted by name.
 static REGISTRY: LazyLock<Vec<&'static OpDef>> = LazyLock::new(|| {

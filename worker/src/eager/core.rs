@@ -15,14 +15,14 @@
 mod transfers;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
 use convoke_common::Tensor;
 use convoke_common::error::{Code, Error, Result};
 use convoke_rendezvous::Peer;
 use convoke_rendezvous::eager::wire::{MOST_HANDLES, Operand, Report};
+use rustc_hash::FxHashMap;
 use slab::Slab;
 use smallvec::SmallVec;
 
@@ -39,24 +39,6 @@ const MOST_FAILED: usize = 64;
 
 /// The number of a handle.
 pub(super) type Id = u64;
-
-/// Spreads numbers that count up.
-#[derive(Default)]
-pub(super) struct IdHasher(u64);
-
-impl Hasher for IdHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        bytes
-            .iter()
-            .for_each(|b| self.write_u64(self.0.rotate_left(8) ^ u64::from(*b)));
-    }
-    fn write_u64(&mut self, n: u64) {
-        self.0 = n.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26);
-    }
-}
 
 enum State {
     Pending {
@@ -148,7 +130,7 @@ pub(super) enum Effect {
 /// See the module.
 #[derive(Default)]
 pub(super) struct Core {
-    handles: HashMap<Id, Handle, BuildHasherDefault<IdHasher>>,
+    handles: FxHashMap<Id, Handle>,
     next: Id,
     waiting: Slab<Waiting>,
     ready: BinaryHeap<Reverse<Run>>,

@@ -1,6 +1,6 @@
 //! What a session has told its worker, and what it waits for.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::panic::Location;
 use std::sync::{Arc, Weak};
 
@@ -11,6 +11,7 @@ use convoke_common::{DType, Shape};
 use convoke_rendezvous::eager::Batch;
 use convoke_rendezvous::eager::wire::{Command, Definition, Holding, LONGEST_ORIGIN, MOST_ORIGINS};
 use convoke_rendezvous::{Link, Peer};
+use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
 
 use super::super::prepared::{Key, Prepared, Slot};
@@ -33,12 +34,12 @@ pub(super) struct State {
     /// Handles that are not freed.
     pub live: usize,
     pub prepared: Prepared,
-    pub origins: HashMap<(&'static str, u32), u32>,
+    pub origins: FxHashMap<(&'static str, u32), u32>,
     pub peers: Vec<Peer>,
     pub transfers: u64,
     /// Where the tensors on their way come from, by transfer.
     pub moves: BTreeMap<u64, Peer>,
-    pub late: HashMap<u64, Weak<std::sync::OnceLock<Shape>>>,
+    pub late: FxHashMap<u64, Weak<std::sync::OnceLock<Shape>>>,
     /// Of ops whose handles nobody may have asked.
     pub failures: VecDeque<Error>,
     pub requests: u64,
@@ -56,11 +57,11 @@ impl State {
             unresolved: 0,
             live: 0,
             prepared: Prepared::default(),
-            origins: HashMap::new(),
+            origins: FxHashMap::default(),
             peers: vec![],
             transfers,
             moves: BTreeMap::new(),
-            late: HashMap::new(),
+            late: FxHashMap::default(),
             failures: VecDeque::new(),
             requests: 0,
             accounts: BTreeMap::new(),
