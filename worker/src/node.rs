@@ -1,30 +1,26 @@
 //! What a worker holds: leases, links to peers, and the account of both.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+mod links;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use convoke_common::admission::reach;
 use convoke_common::counters::Counters;
 use convoke_common::detection::Detector;
-use convoke_common::error::{Code, Error, Result, Site};
+use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::{RevocationList, Role, TokenId};
-use convoke_common::ids::{Incarnation, LeaseId, ParticipantIx, PlanId, StepKey};
+use convoke_common::ids::{Incarnation, LeaseId, PlanId, StepKey};
 use convoke_common::memory::{Account, Ledger, Pool};
 use convoke_common::mutant;
-use convoke_common::program::{
-    Axes, Grant, NUMERICS_PROFILE, Participant, Program, bytes_under, model_name,
-};
-use convoke_common::rpc::{HeldLease, LinkReport, Loss, ProgramStatus, Progress, WorkerStatus};
+use convoke_common::program::{Grant, NUMERICS_PROFILE, Participant, model_name};
+use convoke_common::rpc::{HeldLease, Loss, ProgramStatus, Progress, WorkerStatus};
 use convoke_common::world::{Endpoint, World};
 use convoke_rendezvous::artifacts::ArtifactSource;
 use convoke_rendezvous::eager::Eager;
-use convoke_rendezvous::frame::LANE_LIMIT;
-use convoke_rendezvous::{
-    Hub, Lease, Link, Peer, RecvSpec, StepHandler, probe, remote, step_event,
-};
+use convoke_rendezvous::{Hub, Lease, Link, Peer, RecvSpec, StepHandler, step_event};
 use futures::future::join_all;
 use tokio::sync::Semaphore;
 
@@ -35,9 +31,7 @@ use crate::executor::{Engine, Executor};
 use crate::install::{self, Counter};
 use crate::loader::{ClientSource, Loaded, Loader};
 use crate::window::Window;
-
-/// How long a peer of a new lease may take to link itself: it installs the same lease right now.
-const LINK_BOUND: Duration = Duration::from_secs(10);
+use links::{gone, lends};
 
 /// How long an install waits for the memory of leases that were released: kernels notice within milliseconds.
 const SETTLE_BOUND: Duration = Duration::from_secs(1);
@@ -395,99 +389,6 @@ impl Node {
         link.connection().map(|c| ClientSource::Remote(c.clone()))
     }
 
-    /// The links that a grant needs: to the driver, and to workers with a common edge. Of two workers the
-    /// one whose name sorts first dials, the other waits to be dialled.
-    async fn links(self: &Arc<Self>, grant: &Grant) -> Result<Vec<Option<Arc<Link>>>> {
-        let driver = grant.participants.len() - 1;
-        let mut links = Vec::new();
-        for (i, p) in grant.participants.iter().enumerate() {
-            let ix = i as ParticipantIx;
-            let needed = i == driver
-                || grant.program.recvs.iter().any(|r| r.from == ix)
-                || grant.program.sends.iter().any(|s| s.to == ix);
-            if ix == grant.me || !needed {
-                links.push(None);
-                continue;
-            }
-            let dial = i != driver && self.me.name < p.name;
-            let role = match i == driver {
-                true => Role::Client,
-                false => Role::Worker,
-            };
-            links.push(Some(self.link_to(p, role, dial).await?));
-        }
-        Ok(links)
-    }
-
-    /// A link to a participant, which is dialled where there is none, or awaited.
-    pub(crate) async fn link_to(
-        self: &Arc<Self>,
-        p: &Participant,
-        role: Role,
-        dial: bool,
-    ) -> Result<Arc<Link>> {
-        let peer = Peer::of(p, role);
-        if let Some(link) = self.hub.link(&peer) {
-            return Ok(link);
-        }
-        if dial {
-            // The peer may count on the link as soon as it has it, whatever becomes of the install that needs it here.
-            let (me, p) = (self.clone(), p.clone());
-            let dial = async move { me.dial_in_turn(&p, &peer).await };
-            return self.world.complete(dial).await;
-        }
-        self.hub.await_link(&peer, LINK_BOUND).await.ok_or_else(|| {
-            let msg = format!("{} did not connect to worker {}", p.name, self.me.name);
-            Error::new(Code::Unreachable, msg).advise(
-                "start the worker with --advertise HOST:PORT, an address that the others can reach",
-            )
-        })
-    }
-
-    async fn dial_in_turn(self: &Arc<Self>, p: &Participant, peer: &Peer) -> Result<Arc<Link>> {
-        let turn = {
-            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-            // Those that nobody waits for are over.
-            turns.retain(|_, t| Arc::strong_count(t) > 1);
-            turns.entry(p.name.clone()).or_default().clone()
-        };
-        let _mine = turn.lock().await;
-        if let Some(link) = self.hub.link(peer) {
-            return Ok(link);
-        }
-        let link = self.dial(p).await?;
-        if link.peer() != peer {
-            let msg = format!("{} was restarted since the plan was made", p.name);
-            return Err(gone(&p.name, msg));
-        }
-        Ok(link)
-    }
-
-    async fn dial(self: &Arc<Self>, p: &Participant) -> Result<Arc<Link>> {
-        let unreachable = |e: Error| {
-            let msg = format!(
-                "worker {} cannot reach {} at {}: {}",
-                self.me.name, p.name, p.address, e.message
-            );
-            Error::new(Code::Unreachable, msg).advise(format!(
-                "start {} with --advertise HOST:PORT, an address that the others can reach",
-                p.name
-            ))
-        };
-        let dialled = reach(&self.world, &self.endpoint, &p.address, Role::Worker).await;
-        let dialled = dialled.map_err(unreachable)?;
-        let name = dialled.identity.name.as_str().to_owned();
-        if name != p.name {
-            return Err(Error::new(
-                Code::Unreachable,
-                format!("{} is answered by worker {name}, not {}", p.address, p.name),
-            ));
-        }
-        let watched = self.detector.watch(dialled.connection);
-        crate::service::serve_connection(self, watched.clone(), Role::Worker, name.clone(), None);
-        remote::dial_lane(&self.world, &self.hub, watched, name).await
-    }
-
     /// Frees a lease; its steps in flight end, because of the loss of a worker or of their driver.
     pub fn release(&self, id: LeaseId, lost: Option<&Loss>) {
         let installing = self.installing().get(&id).cloned();
@@ -582,45 +483,6 @@ impl Node {
         })
     }
 
-    /// Measures the links to other workers.
-    pub async fn probe(self: &Arc<Self>, peers: Vec<Participant>) -> Vec<LinkReport> {
-        let mut reports = Vec::new();
-        for p in peers {
-            let measured = match self.link_to(&p, Role::Worker, true).await {
-                Ok(link) => self.measured(&link).await,
-                Err(e) => Err(e),
-            };
-            reports.push(match measured {
-                Ok((rtt, bandwidth)) => LinkReport {
-                    peer: p.name,
-                    round_trip: rtt.as_nanos() as u64,
-                    bandwidth,
-                    failure: None,
-                },
-                Err(e) => LinkReport {
-                    peer: p.name,
-                    round_trip: 0,
-                    bandwidth: 0.0,
-                    failure: Some(e.to_string()),
-                },
-            });
-        }
-        reports
-    }
-
-    /// Round trip, and bytes per second towards the peer.
-    async fn measured(&self, link: &Link) -> Result<(Duration, f64)> {
-        let connection = link.connection();
-        let connection = connection.ok_or_else(|| Error::internal("workers link over QUIC"))?;
-        let (round_trip, wire) = probe::probe(connection).await?;
-        let bandwidth = match link.shares().await {
-            // What is lent is read where it lies.
-            true => wire.max(self.engine.compute.speed().1),
-            false => wire,
-        };
-        Ok((round_trip, bandwidth))
-    }
-
     /// This worker's account.
     pub fn status(&self) -> WorkerStatus {
         let (resident, resident_peak) = resident(&self.world);
@@ -661,42 +523,9 @@ impl Node {
     }
 }
 
-/// Whether a program sends tensors that another worker on this host can read in place.
-async fn lends(program: &Program, axes: &Axes, links: &[Option<Arc<Link>>]) -> bool {
-    let bounds = axes.at_bounds();
-    let large = |value: u32| {
-        let value = program.values.get(value as usize);
-        let most = value.and_then(|v| bytes_under(&v.ty, &bounds));
-        most.is_none_or(|bytes| bytes > LANE_LIMIT as u64)
-    };
-    let to: BTreeSet<ParticipantIx> = program
-        .sends
-        .iter()
-        .filter(|s| large(s.value))
-        .map(|s| s.to)
-        .collect();
-    for to in to {
-        if let Some(Some(link)) = links.get(usize::from(to))
-            && link.peer().role == Role::Worker
-            && link.shares().await
-        {
-            return true;
-        }
-    }
-    false
-}
-
 fn released_early(lease: LeaseId) -> Error {
     let msg = format!("{lease} was released while it was installed");
     Error::new(Code::LeaseRetired, msg)
-}
-
-/// A loss, about this peer.
-fn gone(peer: &str, msg: String) -> Error {
-    Error::new(Code::PeerLost, msg).at(Site {
-        worker: Some(peer.to_owned()),
-        ..Site::default()
-    })
 }
 
 /// VmRSS and VmHWM of this process in bytes; zeros where the system does not tell.

@@ -113,26 +113,31 @@ impl Call<'_, '_> {
     }
 
     /// Operand `i`; `None` where it is left out, or taken by [`Call::take`] or [`Call::reuse`].
+    #[inline]
     pub fn operand(&self, i: usize) -> Option<&Tensor> {
         self.inner.optional(i)
     }
 
     /// Operand `i`, handed over; `None` where it is left out or was taken before.
+    #[inline]
     pub fn take(&mut self, i: usize) -> Option<Tensor> {
         self.inner.launch.inputs.take(i)
     }
 
     /// The elements of operand `i`, which must be there.
+    #[inline]
     pub fn slice<T: Element>(&self, i: usize) -> Result<&[T], KernelFailure> {
         self.inner.slice(i)
     }
 
     /// The dimensions of operand `i`, which must be there.
+    #[inline]
     pub fn shape(&self, i: usize) -> Result<&[usize], KernelFailure> {
         self.inner.shape(i)
     }
 
     /// A tensor for output `o`, of the dtype and shape that the definition's rule gives; its elements are arbitrary.
+    #[inline]
     pub fn output(&self, o: usize) -> Result<Tensor, KernelFailure> {
         self.inner.output(o)
     }
@@ -143,11 +148,13 @@ impl Call<'_, '_> {
     }
 
     /// Operand `i` itself, to be overwritten as output `o`: where nobody else reads it, and it is of the same size.
+    #[inline]
     pub fn reuse(&mut self, i: usize, o: usize) -> Option<Tensor> {
         self.inner.reuse(i, o)
     }
 
     /// Fails when the step was cancelled.
+    #[inline]
     pub fn check(&self) -> Result<(), KernelFailure> {
         Ok(self.inner.launch.exec.check()?)
     }
@@ -238,7 +245,19 @@ pub(crate) fn find(spec: &cpu::Spec<'_>) -> cpu::Found {
     }));
     let panicked = |_| Err(OpError::shape(format!("preparing {op} panicked")));
     let kernel = made.unwrap_or_else(panicked)?;
-    let body = move |call: cpu::Call<'_, '_>| {
+    let custom = Custom { op, kernel };
+    Ok(Some(cpu::Body::Custom(custom)))
+}
+
+/// A custom op's implementation.
+pub(crate) struct Custom {
+    op: &'static str,
+    kernel: Box<dyn CustomKernel>,
+}
+
+impl Custom {
+    /// Runs it, and looks at what it gives.
+    pub(crate) fn run(&self, call: cpu::Call<'_, '_>) -> Result<Outputs, KernelFailure> {
         let rule = call.outputs;
         // Field by field: copied in one go, what was written a moment ago would be waited for.
         let inner = cpu::Call {
@@ -246,13 +265,12 @@ pub(crate) fn find(spec: &cpu::Spec<'_>) -> cpu::Found {
             outputs: rule,
             launch: call.launch,
         };
-        let mut outputs = kernel.run(&mut Call { inner })?;
+        let mut outputs = self.kernel.run(&mut Call { inner })?;
         // Of optional outputs only those that somebody asked for.
         outputs.truncate(rule.len());
-        check(op, rule, &outputs)?;
+        check(self.op, rule, &outputs)?;
         Ok(outputs)
-    };
-    Ok(Some(Box::new(body)))
+    }
 }
 
 /// Others rely on what the rule says.
@@ -262,7 +280,7 @@ fn check(op: &str, rule: &defs::ConcreteOutputs, outputs: &[Tensor]) -> Result<(
         return Err(KernelFailure::new(msg));
     }
     for (o, (t, (dtype, shape))) in outputs.iter().zip(rule).enumerate() {
-        if (t.dtype(), t.shape()) != (*dtype, shape.as_slice()) {
+        if t.dtype() != *dtype || !t.shape().iter().eq(shape) {
             let (is, dims) = (t.signature(), shape.as_slice());
             let msg = format!("{op} gave {is} as output {o}, its rule says {dtype}{dims:?}");
             return Err(KernelFailure::new(msg));

@@ -23,6 +23,7 @@ pub struct Beside {
 struct Floor {
     name: &'static str,
     p50: f64,
+    p99: f64,
     /// Far slower than usual: the machine is busy, or slow today.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     suspect: bool,
@@ -51,12 +52,11 @@ impl Measured {
 
     /// As [`Measured::alone`], of what is not in the catalogue.
     pub fn named(name: String, unit: &'static str, samples: &Samples) -> Measured {
-        let slow = if unit.ends_with("/s") { 0.01 } else { 0.99 };
         Measured {
             name,
             unit,
             p50: samples.quantile(0.5),
-            p99: samples.quantile(slow),
+            p99: samples.quantile(slow(unit)),
             n: samples.count(),
             floor: None,
             ratio: None,
@@ -79,6 +79,7 @@ impl Measured {
             floor: Some(Floor {
                 name: beside.name,
                 p50,
+                p99: floor.quantile(slow(bench.unit)),
                 suspect: beside.usual.is_some_and(|usual| p50 > SUSPECT * usual),
             }),
             ..alone
@@ -89,6 +90,11 @@ impl Measured {
     pub fn name(&self) -> &str {
         &self.name
     }
+}
+
+/// What part of the values 99 % are not slower than.
+fn slow(unit: &str) -> f64 {
+    if unit.ends_with("/s") { 0.01 } else { 0.99 }
 }
 
 /// Where it was measured: by whom, of another cluster.
@@ -142,10 +148,11 @@ impl Report {
             "N",
             "FLOOR",
             "FLOOR P50",
+            "FLOOR P99",
             "RATIO",
         ];
         let rows: Vec<Vec<String>> = self.results.iter().map(row).collect();
-        text.push_str(&output::table(&head, &[1, 2, 4, 6, 7], &rows));
+        text.push_str(&output::table(&head, &[1, 2, 4, 6, 7, 8], &rows));
         let suspect = |m: &Measured| m.floor.as_ref().is_some_and(|f| f.suspect);
         if self.results.iter().any(suspect) {
             text.push_str("* over 1.3 times what this floor takes on a quiet machine of two cores: busy, or slow today\n");
@@ -164,6 +171,7 @@ fn row(m: &Measured) -> Vec<String> {
         m.n.to_string(),
         floor(&|f| f.name.to_owned()),
         floor(&|f| format!("{}{}", number(f.p50), if f.suspect { "*" } else { "" })),
+        floor(&|f| number(f.p99)),
         m.ratio.map_or(String::new(), |r| format!("{r:.2}")),
     ]
 }

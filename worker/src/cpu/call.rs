@@ -6,9 +6,25 @@ use convoke_common::{DType, Element, Error, Tensor};
 use convoke_kernels::shape::Operand;
 
 use super::{KernelFailure, Launch, Outputs};
+use crate::ops::Custom;
 
 /// An implementation: everything that does not depend on shapes and values is captured.
-pub(crate) type Body = Box<dyn Fn(Call<'_, '_>) -> Result<Outputs, KernelFailure> + Send + Sync>;
+pub(crate) enum Body {
+    Own(Box<dyn Fn(Call<'_, '_>) -> Result<Outputs, KernelFailure> + Send + Sync>),
+    /// Of a user's op.
+    Custom(Custom),
+}
+
+impl Body {
+    /// Runs it.
+    #[inline]
+    pub fn run(&self, call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
+        match self {
+            Body::Own(run) => run(call),
+            Body::Custom(custom) => custom.run(call),
+        }
+    }
+}
 
 /// A family's answer: `None` where the op is not of the family.
 pub(crate) type Found = Result<Option<Body>, OpError>;
@@ -17,7 +33,7 @@ pub(crate) type Found = Result<Option<Body>, OpError>;
 pub(crate) fn body(
     f: impl Fn(Call<'_, '_>) -> Result<Outputs, KernelFailure> + Send + Sync + 'static,
 ) -> Result<Body, OpError> {
-    Ok(Box::new(f))
+    Ok(Body::Own(Box::new(f)))
 }
 
 /// What an implementation is chosen by.

@@ -35,8 +35,7 @@ use convoke_common::{Code, DType, Error, Shape, Tensor};
 use convoke_kernels::{Cancelled, Exec, KernelError};
 use smallvec::SmallVec;
 
-use call::Body;
-pub(crate) use call::{Call, Found, Spec, write};
+pub(crate) use call::{Body, Call, Found, Spec, write};
 pub use operands::{MOST_SLOTS, Operands, Place, Register, Slot};
 
 /// One execution of a kernel.
@@ -297,7 +296,7 @@ impl Kernel for Resolved {
                 &found
             }
         };
-        (self.body)(Call {
+        self.body.run(Call {
             attrs: &self.attrs,
             outputs,
             launch,

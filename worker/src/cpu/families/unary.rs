@@ -117,7 +117,7 @@ fn map<T: Element>(
     copy: impl Fn(&Exec<'_>, &[T], &mut [T]) -> KernelResult + Send + Sync + 'static,
     replace: impl Fn(&Exec<'_>, &mut [T]) -> KernelResult + Send + Sync + 'static,
 ) -> Body {
-    Box::new(move |mut call| {
+    Body::Own(Box::new(move |mut call| {
         if let Some(mut y) = call.reuse(0, 0) {
             replace(&call.launch.exec, write(&mut y)?)?;
             return one(y);
@@ -125,7 +125,7 @@ fn map<T: Element>(
         let mut y = call.output(0)?;
         copy(&call.launch.exec, call.slice(0)?, write(&mut y)?)?;
         one(y)
-    })
+    }))
 }
 
 /// The error function of integers: in f64, truncated.
