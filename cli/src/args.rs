@@ -10,6 +10,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::bench::args::{BenchArgs, FloorArgs};
+use crate::budget::BudgetArgs;
 use crate::failure::Failure;
 use crate::values::{
     Bound, Pin, Ttl, parse_bound, parse_duration, parse_named, parse_pin, parse_size, parse_ttl,
@@ -25,9 +26,9 @@ Examples:
 
   # A cluster of machines:
   convoke coordinator --listen 0.0.0.0:7070
-  convoke token create --role worker --ttl 24h > worker.token
+  convoke token create --role worker --ttl 24h --out worker.token
   convoke worker --join coordinator.example:7070 --token-file worker.token --memory 8GiB
-  convoke token create --role client --ttl 24h > client.token
+  convoke token create --role client --ttl 24h --out client.token
   convoke run model.onnx --inputs in.npz --outputs out.npz --connect coordinator.example:7070 --token-file client.token
 
 Each flag can be given as a CONVOKE_* variable. OTEL_EXPORTER_OTLP_ENDPOINT exports traces.
@@ -125,6 +126,17 @@ pub enum Command {
     /// Nodes that killed workers; on the coordinator's machine
     #[command(subcommand)]
     Quarantine(QuarantineCommand),
+    /// The cluster's certificate authority; on the coordinator's machine
+    #[command(subcommand)]
+    Ca(crate::backup::CaCommand),
+    /// Forget a worker that is gone: its name is free, and `status` does not show it; on the coordinator's machine
+    Forget(DrainArgs),
+    /// Copy the coordinator's state and certificate authority into a file, while it runs or not; on its machine. The file
+    /// holds the authority's private key
+    Backup(crate::backup::BackupArgs),
+    /// Make a coordinator's state folder from a backup. Tokens that were revoked since the backup are good again: revoke
+    /// them anew
+    Restore(crate::backup::BackupArgs),
 }
 
 impl Command {
@@ -143,6 +155,10 @@ impl Command {
             Command::Drain(_) => "drain",
             Command::Undrain(_) => "undrain",
             Command::Quarantine(_) => "quarantine",
+            Command::Ca(_) => "ca",
+            Command::Forget(_) => "forget",
+            Command::Backup(_) => "backup",
+            Command::Restore(_) => "restore",
         }
     }
 
@@ -272,10 +288,10 @@ pub struct RunArgs {
     /// Run K steps and tell the median and the 99th percentile of their times
     #[arg(long, value_name = "K", env = "CONVOKE_STEPS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub steps: u64,
-    /// Give up a step after this time (500ms, 30s, 5m), and stop it on all workers
+    /// Give up loading the model, or a step, after this time (500ms, 30s, 5m), and stop it on all workers
     #[arg(long, value_name = "TIME", env = "CONVOKE_TIMEOUT", value_parser = parse_duration)]
     pub timeout: Option<Duration>,
-    /// When a worker is lost over a step: run it again on those that are left, twice at most, or fail
+    /// When a worker is lost while the model loads or a step runs: do that again, twice at most, or fail
     #[arg(long, value_enum, value_name = "WHEN", env = "CONVOKE_RETRY", default_value_t = RetryWhen::On)]
     pub retry: RetryWhen,
     #[command(flatten)]
@@ -285,7 +301,7 @@ pub struct RunArgs {
 /// See [`RunArgs::retry`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum RetryWhen {
-    /// Run it again
+    /// Load or run again
     On,
     /// Fail
     Off,
@@ -404,7 +420,16 @@ pub struct WorkerArgs {
     /// Folder for the identity [default: ~/.local/state/convoke/worker, or worker-NAME]
     #[arg(long, value_name = "DIR", env = "CONVOKE_STATE_DIR")]
     pub state_dir: Option<PathBuf>,
-    /// Folder for weights that were loaded before [default: ~/.cache/convoke/chunks]
+    /// Folder of state folders: the identity is kept in the first of DIR/1, DIR/2, … that no other worker uses, so that
+    /// workers that are started alike keep theirs. --state-dir then holds what lives as long as the process
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "CONVOKE_STATE_POOL",
+        requires = "state_dir"
+    )]
+    pub state_pool: Option<PathBuf>,
+    /// Folder for weights that were loaded before, which workers of one user may share [default: ~/.cache/convoke/chunks]
     #[arg(long, value_name = "DIR", env = "CONVOKE_CACHE_DIR")]
     pub cache_dir: Option<PathBuf>,
     /// Largest size of that folder; 0 for none
@@ -420,14 +445,23 @@ pub struct WorkerArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum TokenCommand {
-    /// Make a join token and print it: one line, good for any number of members until it expires
+    /// Make a join token and print it: one line, with which any number of members can join until it expires
     Create {
         /// What it lets its bearer become
         #[arg(long, value_enum, env = "CONVOKE_ROLE")]
         role: TokenRole,
-        /// How long it is good (30m, 24h, 7d, never)
+        /// How long one can join with it (30m, 24h, 7d, never). Whoever has joined stays a member after that: bound that
+        /// with --member-ttl, or end it with `token revoke`
         #[arg(long, value_name = "TIME", env = "CONVOKE_TTL", default_value = "24h", value_parser = parse_ttl)]
         ttl: Ttl,
+        /// How long whoever joins with it may stay a member, and must join anew then [default: never]
+        #[arg(long, value_name = "TIME", env = "CONVOKE_MEMBER_TTL", default_value = "never", hide_default_value = true, value_parser = parse_ttl)]
+        member_ttl: Ttl,
+        /// Write the token to this file, which only you can read (mode 0600), instead of printing it
+        #[arg(long, value_name = "FILE", env = "CONVOKE_OUT")]
+        out: Option<PathBuf>,
+        #[command(flatten)]
+        budget: BudgetArgs,
         #[command(flatten)]
         at: AdminArgs,
     },

@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 
 use crate::args::{CoordinatorArgs, WorkerArgs};
 use crate::failure::Failure;
+use crate::folders::StateFolder;
 use crate::health::Health;
 use crate::signals::Signals;
 use crate::values::bytes;
@@ -131,11 +132,16 @@ pub async fn worker(args: WorkerArgs, json: bool) -> Result<(), Failure> {
     let memory = args.memory.unwrap_or_else(machine::default_memory);
     // Before the identity in the folder is used: two processes must not share it.
     let health = Health::claim(&state_dir).await?;
+    let state = match &args.state_pool {
+        Some(pool) => StateFolder::of_pool(world.store.as_ref(), pool)?,
+        None => StateFolder::of_its_own(&state_dir),
+    };
     let config = WorkerConfig {
         name: args.name,
         join: args.join.clone(),
         token: token(&world, &args.token_file)?,
-        state_dir: Some(state_dir.clone()),
+        state_dir: Some(state.path.clone()),
+        run_dir: Some(state_dir),
         cache_dir,
         cache_bytes: args.cache,
         artifact_root: args.artifact_root,
@@ -144,7 +150,7 @@ pub async fn worker(args: WorkerArgs, json: bool) -> Result<(), Failure> {
         listen: args.listen,
         advertise: args.advertise,
         host: machine::hostname(),
-        black_box: Some(BlackBox::open(&state_dir)),
+        black_box: Some(BlackBox::open(&state.path)),
     };
     let running = signals
         .or(async { Ok(Worker::start(world, config, Some(&pool)).await?) })
@@ -173,19 +179,22 @@ pub async fn worker(args: WorkerArgs, json: bool) -> Result<(), Failure> {
     let end = async {
         match &ended {
             None => running.drain(args.drain_bound).await,
-            Some(_) => running.shutdown(END_BOUND).await,
+            Some(_) => {
+                running.shutdown(END_BOUND).await;
+                None
+            }
         }
     };
     // A worker that leaves is well.
     let answering = async {
         tokio::select! {
             biased;
-            () = end => {}
-            () = health.answer(|| None) => {}
+            unfinished = end => unfinished,
+            () = health.answer(|| None) => None,
         }
     };
-    signals.or_exit(answering).await;
-    match ended {
+    let unfinished = signals.or_exit(answering).await;
+    match ended.or(unfinished) {
         None => Ok(()),
         Some(e) => Err(e.into()),
     }

@@ -1,4 +1,4 @@
-//! `convoke drain`, `undrain` and `quarantine`, through the coordinator's own socket.
+//! `convoke drain`, `undrain`, `forget` and `quarantine`, through the coordinator's own socket.
 
 use serde::Serialize;
 
@@ -50,6 +50,21 @@ pub async fn undrain(args: DrainArgs, json: bool) -> Result<(), Failure> {
         }),
         (false, true) => output::print(&format!("worker {name} serves again")),
         (false, false) => output::print(&format!("worker {name} serves again once it is started")),
+    }
+}
+
+#[derive(Serialize)]
+struct Forgotten {
+    forgotten: String,
+}
+
+/// Forgets a worker that is gone.
+pub async fn forget(args: DrainArgs, json: bool) -> Result<(), Failure> {
+    let name = args.name;
+    client(args.at)?.forget(&name).await?;
+    match json {
+        true => output::json(&Forgotten { forgotten: name }),
+        false => output::print(&format!("worker {name} is forgotten")),
     }
 }
 

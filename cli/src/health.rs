@@ -7,9 +7,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use convoke_common::error::{Code, Error};
+use convoke_common::world::bind_private;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
+
+use crate::machine;
 
 /// The socket's name in the state folder.
 const SOCKET: &str = "worker.sock";
@@ -49,18 +52,14 @@ impl Health {
             .mode(0o700)
             .create(state_dir)
             .map_err(failed)?;
+        machine::check_private(state_dir)?;
         if UnixStream::connect(&path).await.is_ok() {
             let msg = format!("another worker uses {}", state_dir.display());
             return Err(Error::new(Code::AddressInUse, msg).advise(
                 "stop it, or give this one its own folder with --state-dir DIR or --name NAME",
             ));
         }
-        match std::fs::remove_file(&path) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(failed(e)),
-            // Left by a process that was killed, or not there.
-            _ => {}
-        }
-        let socket = UnixListener::bind(&path).map_err(failed)?;
+        let socket = bind_private(&path).map_err(failed)?;
         Ok(Health { socket, path })
     }
 

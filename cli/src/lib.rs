@@ -26,12 +26,15 @@ const _: () = assert!(!convoke_common::mutant::BUILT_IN);
 
 mod allocator;
 mod args;
+mod backup;
 mod bench;
+mod budget;
 mod children;
 mod cluster;
 mod daemon;
 mod drain;
 mod failure;
+mod folders;
 mod health;
 mod machine;
 mod model;
@@ -128,6 +131,10 @@ fn work(cli: Cli) -> Result<(), Failure> {
             Command::Drain(a) => drain::drain(a, json).await,
             Command::Undrain(a) => drain::undrain(a, json).await,
             Command::Quarantine(a) => drain::quarantine(a, json).await,
+            Command::Ca(a) => backup::ca(a, json).await,
+            Command::Forget(a) => drain::forget(a, json).await,
+            Command::Backup(a) => backup::backup(a, json).await,
+            Command::Restore(a) => backup::restore(a, json),
         }
     };
     let result = runtime.block_on(work.instrument(span));

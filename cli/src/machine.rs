@@ -1,8 +1,11 @@
 //! What this machine has, and where its files go.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use convoke_common::admission::chain;
 use convoke_common::error::{Code, Error};
+use convoke_common::world::{Disk, Store, SystemRng};
 
 /// Of the memory there is, the part that is offered unless asked otherwise: the rest is the system's.
 const OFFERED: f64 = 0.8;
@@ -85,6 +88,13 @@ pub fn hostname() -> String {
 /// `$XDG_STATE_HOME/convoke/WHAT`.
 pub fn state_dir(what: &str) -> Result<PathBuf, Error> {
     folder("XDG_STATE_HOME", ".local/state", what, "--state-dir")
+}
+
+/// Fails where another user of this host could change what is in a state folder, or put another in its place.
+pub fn check_private(dir: &Path) -> Result<(), Error> {
+    let disk = Disk::new(Arc::new(SystemRng::default()));
+    let checked = disk.check_private(dir);
+    checked.map_err(|e| Error::new(Code::Io, chain(&e)))
 }
 
 /// `$XDG_CACHE_HOME/convoke/WHAT`.

@@ -1,7 +1,10 @@
 //! The model that a command names: its inputs, and how it is to be split.
 
-use convoke::numpy::{read_npy, read_npz};
-use convoke::{Cluster, Code, Error, HostTensor as Tensor, ModelBuilder, Signature};
+use std::path::PathBuf;
+
+use convoke::numpy::{Npz, npy_type, read_npy};
+use convoke::{ArrayType, Cluster, Code, Error, HostTensor as Tensor, ModelBuilder, Signature};
+use convoke_common::Printable;
 
 use crate::args::ModelArgs;
 use crate::failure::Failure;
@@ -9,33 +12,89 @@ use crate::failure::Failure;
 /// Arrays of this prefix are expected outputs, not inputs.
 const EXPECTED: &str = "expected/";
 
-/// What the files hold.
+/// The arrays that the flags name. Their dtypes and shapes are known; they themselves are read once these have been compared
+/// with the model's, since a small file may hold very large arrays.
 pub struct Arrays {
-    /// To be fed, by name.
-    pub inputs: Vec<(String, Tensor)>,
-    /// Outputs as they should be, by name.
-    pub expected: Vec<(String, Tensor)>,
+    archive: Option<Npz>,
+    /// Inputs that have a file of their own, in which they are.
+    files: Vec<(String, PathBuf)>,
+    /// Inputs by name.
+    inputs: Vec<(String, ArrayType)>,
+    /// Expected outputs by name.
+    expected: Vec<(String, ArrayType)>,
 }
 
-/// Reads the files that the flags name.
-pub fn read_inputs(args: &ModelArgs) -> Result<Arrays, Failure> {
-    let mut inputs = Vec::new();
-    let mut expected = Vec::new();
-    if let Some(path) = &args.inputs {
-        for (name, tensor) in read_npz(path)? {
+impl Arrays {
+    /// Opens the files that the flags name.
+    pub fn open(args: &ModelArgs) -> Result<Arrays, Failure> {
+        let mut all = Arrays {
+            archive: args.inputs.as_ref().map(Npz::open).transpose()?,
+            files: vec![],
+            inputs: vec![],
+            expected: vec![],
+        };
+        for (name, array) in all.archive.iter().flat_map(Npz::arrays) {
             match name.strip_prefix(EXPECTED) {
-                Some(name) => expected.push((name.to_owned(), tensor)),
-                None => inputs.push((name, tensor)),
+                Some(name) => all.expected.push((name.to_owned(), array)),
+                None => all.inputs.push((name.to_owned(), array)),
             }
         }
+        for (name, path) in &args.input {
+            let array = npy_type(path)?;
+            // A single file counts more than the archive, and the last one more than those before.
+            all.inputs.retain(|(n, _)| n != name);
+            all.files.retain(|(n, _)| n != name);
+            all.inputs.push((name.clone(), array));
+            all.files.push((name.clone(), path.clone()));
+        }
+        Ok(all)
     }
-    for (name, path) in &args.input {
-        let tensor = read_npy(path)?;
-        // A single file counts more than the archive.
-        inputs.retain(|(n, _)| n != name);
-        inputs.push((name.clone(), tensor));
+
+    /// Dtypes and shapes of the inputs, by name.
+    pub fn inputs(&self) -> Vec<(String, ArrayType)> {
+        self.inputs.clone()
     }
-    Ok(Arrays { inputs, expected })
+
+    /// The inputs themselves.
+    pub fn read_inputs(&mut self) -> Result<Vec<(String, Tensor)>, Failure> {
+        let mut all = Vec::with_capacity(self.inputs.len());
+        for (name, _) in &self.inputs {
+            let file = self.files.iter().find(|(n, _)| n == name);
+            let tensor = match (file, &mut self.archive) {
+                (Some((_, path)), _) => Some(read_npy(path)?),
+                (None, Some(archive)) => Some(archive.read(name)?),
+                (None, None) => None,
+            };
+            all.extend(tensor.map(|t| (name.clone(), t)));
+        }
+        Ok(all)
+    }
+
+    /// The expected outputs that an output can be compared with, read, and the names and types of the others.
+    pub fn read_expected(
+        &mut self,
+        comparable: impl Fn(&str, &ArrayType) -> bool,
+    ) -> Result<Vec<(String, Expected)>, Failure> {
+        let mut all = Vec::with_capacity(self.expected.len());
+        for (name, array) in &self.expected {
+            let expected = match &mut self.archive {
+                Some(archive) if comparable(name, array) => {
+                    Expected::Values(archive.read(&format!("{EXPECTED}{name}"))?)
+                }
+                _ => Expected::Type(array.clone()),
+            };
+            all.push((name.clone(), expected));
+        }
+        Ok(all)
+    }
+}
+
+/// An output as it should be.
+pub enum Expected {
+    /// Of these values.
+    Values(Tensor),
+    /// Of another dtype or shape than the output is, so that its values are of no use.
+    Type(ArrayType),
 }
 
 /// How the model is to be loaded; on how many workers is left open.
@@ -65,13 +124,13 @@ pub fn pinned(mut b: ModelBuilder, args: &ModelArgs) -> ModelBuilder {
 }
 
 /// Fails, listing what the model needs, where nothing at all is given.
-pub fn check_given(inputs: &[(String, Tensor)], wanted: &[Signature]) -> Result<(), Failure> {
+pub fn check_given(inputs: &[(String, ArrayType)], wanted: &[Signature]) -> Result<(), Failure> {
     if !inputs.is_empty() || wanted.is_empty() {
         return Ok(());
     }
     let list: Vec<String> = wanted
         .iter()
-        .map(|s| format!("{}: {}", s.name, s.ty))
+        .map(|s| format!("{}: {}", Printable(&s.name), s.ty))
         .collect();
     let msg = format!("the model needs inputs: {}", list.join("; "));
     let e = Error::new(Code::InvalidInput, msg);

@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::args::PlanArgs;
 use crate::cluster::{exactly, with_cluster};
 use crate::failure::Failure;
-use crate::model::{builder, pinned, read_inputs};
+use crate::model::{Arrays, builder, pinned};
 use crate::output;
 use crate::progress::Progress;
 use crate::values::{bytes, nanos};
@@ -33,7 +33,7 @@ struct Report<'a> {
 
 /// Plans, loads nothing, and explains.
 pub async fn plan(args: PlanArgs, json: bool) -> Result<(), Failure> {
-    let inputs = read_inputs(&args.model)?.inputs;
+    let inputs = Arrays::open(&args.model)?.inputs();
     let summary = with_cluster(&args.cluster, async |cluster| {
         let progress = Progress::new();
         let told = progress.clone();

@@ -3,11 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use convoke::numpy::write_npz;
+use convoke::numpy::{check_writable, write_npz};
 use convoke::{
-    CallOptions, Cluster, Code, Error, HostTensor as Tensor, Model, Outputs, Phase, PlanSummary,
-    Rerun, Retry,
+    ArrayType, CallOptions, Cluster, Code, Error, HostTensor as Tensor, Model, Outputs, Phase,
+    PlanSummary, Rerun, Retry,
 };
+use convoke_common::Printable;
 use futures::StreamExt;
 use serde::Serialize;
 use tokio::time::Instant;
@@ -15,10 +16,10 @@ use tokio::time::Instant;
 use crate::args::{ModelArgs, RetryWhen, RunArgs};
 use crate::cluster::{exactly, with_cluster};
 use crate::failure::Failure;
-use crate::model::{builder, check_given, pinned, read_inputs};
+use crate::model::{Arrays, builder, check_given, pinned};
 use crate::progress::Progress;
 use crate::values::{bytes, millis};
-use crate::verify::{Verdict, compare, differing, preview};
+use crate::verify::{Verdict, comparable, compare, differing, preview};
 use crate::{output, plan};
 
 /// Values of an output that are shown.
@@ -126,21 +127,29 @@ impl RunArgs {
     fn call(&self) -> CallOptions {
         CallOptions {
             deadline: self.timeout,
-            retry: match self.retry {
-                RetryWhen::On => Retry::On,
-                RetryWhen::Off => Retry::Off,
-            },
+            retry: self.retry(),
+        }
+    }
+
+    fn retry(&self) -> Retry {
+        match self.retry {
+            RetryWhen::On => Retry::On,
+            RetryWhen::Off => Retry::Off,
         }
     }
 }
 
 /// Runs a model and says what came out.
 pub async fn run(args: RunArgs, json: bool) -> Result<(), Failure> {
-    let arrays = read_inputs(&args.model)?;
+    let mut arrays = Arrays::open(&args.model)?;
+    // What takes minutes to compute is not lost to a folder that may not be written.
+    if let Some(path) = &args.outputs {
+        check_writable(path)?;
+    }
     let (done, verdict) = with_cluster(&args.cluster, async |cluster| {
-        let done = run_split(cluster, &args, &arrays.inputs).await?;
+        let (done, inputs) = run_split(cluster, &args, &mut arrays).await?;
         let verdict = match args.verify {
-            true => Some(verify(cluster, &args, &arrays.inputs, &done.outputs).await?),
+            true => Some(verify(cluster, &args, &inputs, &done.outputs).await?),
             false => None,
         };
         Ok((done, verdict))
@@ -149,40 +158,62 @@ pub async fn run(args: RunArgs, json: bool) -> Result<(), Failure> {
     if let Some(path) = &args.outputs {
         write_npz(path, &done.outputs.0)?;
     }
-    let verdict = verdict.map(|v| Verdict {
-        expected: compare(&done.outputs, &arrays.expected),
-        ..v
-    });
+    let verdict = match verdict {
+        Some(v) => {
+            let expected =
+                arrays.read_expected(|name, want| comparable(&done.outputs, name, want))?;
+            let expected = compare(&done.outputs, &expected);
+            Some(Verdict { expected, ..v })
+        }
+        None => None,
+    };
     report(&args, done, verdict, json)
+}
+
+/// A model that was not loaded in time.
+fn not_loaded(bound: Duration) -> Error {
+    let msg = format!("the model was still planned and loaded after {bound:?}");
+    Error::new(Code::DeadlineExceeded, msg)
+        .advise("`convoke status` says what the workers are busy with, and for whom")
 }
 
 async fn run_split(
     cluster: &Cluster,
     args: &RunArgs,
-    inputs: &[(String, Tensor)],
-) -> Result<Done, Failure> {
+    arrays: &mut Arrays,
+) -> Result<(Done, Vec<(String, Tensor)>), Failure> {
     let progress = Progress::new();
-    let mut b = pinned(builder(cluster, &args.model), &args.model);
+    let mut b = pinned(builder(cluster, &args.model), &args.model).retry(args.retry());
     if let Some(n) = exactly(&args.cluster) {
         b = b.workers(n);
     }
     let (start, reruns) = (Instant::now(), Reruns::default());
-    let (model, summary) = load(b, inputs, &progress, &reruns).await?;
+    let loading = load(b, arrays.inputs(), &progress, &reruns);
+    let (model, summary) = match args.timeout {
+        None => loading.await?,
+        // Dropping it gives up what was planned and installed.
+        Some(bound) => tokio::time::timeout(bound, loading)
+            .await
+            .unwrap_or_else(|_| Err(not_loaded(bound).into()))?,
+    };
     let load = start.elapsed();
-    let (outputs, times) = steps(&model, args, inputs, &progress).await?;
+    // Only now: they are of the model's dtypes and shapes.
+    let inputs = arrays.read_inputs()?;
+    let (outputs, times) = steps(&model, args, &inputs, &progress).await?;
     model.unload().await?;
-    Ok(Done {
+    let done = Done {
         outputs,
         summary,
         load,
         times,
         reruns: std::mem::take(&mut *reruns.all()),
-    })
+    };
+    Ok((done, inputs))
 }
 
 async fn load(
     b: convoke::ModelBuilder,
-    inputs: &[(String, Tensor)],
+    inputs: Vec<(String, ArrayType)>,
     progress: &Progress,
     reruns: &Reruns,
 ) -> Result<(Model, PlanSummary), Failure> {
@@ -194,8 +225,8 @@ async fn load(
         told.phase(phase);
     };
     let model = b.on_progress(tell).await?;
-    check_given(inputs, &model.inputs())?;
-    let summary = model.prepare(inputs.iter().cloned()).await?;
+    check_given(&inputs, &model.inputs())?;
+    let summary = model.prepare(inputs).await?;
     for w in &summary.warnings {
         progress.note(&format!("warning: {w}"));
     }
@@ -340,6 +371,7 @@ fn text(r: &Report, outputs: &Outputs) -> String {
     text.push_str("outputs\n");
     for (name, t) in &outputs.0 {
         let (signature, values) = (t.signature(), preview(t, SHOWN));
+        let name = Printable(name);
         text.push_str(&format!("  {name}: {signature}  {values}\n"));
     }
     if let Some(v) = &r.verify {

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use convoke::{Cluster, ClusterStatus, Code, Error};
-use convoke_common::rpc::{LinkStatus, MemberState, MemberStatus, QuarantineStatus, WorkerStatus};
+use convoke_common::rpc::{
+    ComputeUse, LinkStatus, MemberState, MemberStatus, QuarantineStatus, WorkerStatus,
+};
 use convoke_coordinator::admin::{Client, socket_in};
 use serde::Serialize;
 
@@ -12,7 +14,7 @@ use crate::args::StatusArgs;
 use crate::failure::Failure;
 use crate::signals::Signals;
 use crate::values::{bytes, nanos};
-use crate::{cluster, health, output};
+use crate::{budget, cluster, health, output};
 
 /// Shows the cluster, or says whether all is well.
 pub async fn status(args: StatusArgs, json: bool) -> Result<(), Failure> {
@@ -80,7 +82,7 @@ async fn healthy(args: &StatusArgs) -> Result<(), Failure> {
             );
             return Err(Error::new(Code::NotFound, msg).into());
         }
-        Client::new(&socket).list_tokens().await?;
+        Client::new(&socket).health().await?;
         return Ok(());
     }
     let Some(address) = &args.connect else {
@@ -167,6 +169,20 @@ fn text(s: &ClusterStatus) -> String {
             "QUEUED",
         ];
         text.push_str(&output::table(&head, &[4, 5, 6, 7, 8], &links));
+    }
+    let workers = s.members.iter().filter_map(|m| {
+        let w = m.status.as_ref()?;
+        Some((&*m.name, &*w.holdings, &*w.connections))
+    });
+    let coordinator = ("the coordinator", &*s.holdings, &*s.connections);
+    text.push_str(&budget::table(workers.chain([coordinator])));
+    let turns: Vec<Vec<String>> = s.members.iter().flat_map(|m| turns(s, m)).collect();
+    if !turns.is_empty() {
+        text.push_str("compute\n");
+        let head = [
+            "WORKER", "CLIENT", "LEASE", "MODEL", "TURN", "WAITING", "BEHIND",
+        ];
+        text.push_str(&output::table(&head, &[5], &turns));
     }
     if !s.quarantine.is_empty() {
         text.push_str("nodes in which workers died\n");
@@ -259,7 +275,6 @@ fn state(m: &MemberStatus) -> &'static str {
         (MemberState::Leaving, _) => "leaving",
         (MemberState::Drained, _) => "drained",
         (MemberState::Wedged, _) => "wedged",
-        (MemberState::Left, _) => "left",
         (MemberState::Lost, _) => "lost",
     }
 }
@@ -288,6 +303,36 @@ fn ago(ms: u64) -> String {
         s @ 0..=119 => format!("{s} s ago"),
         s => format!("{} min ago", s / 60),
     }
+}
+
+/// Whose jobs a worker runs, and who waits behind whom.
+fn turns(s: &ClusterStatus, m: &MemberStatus) -> Vec<Vec<String>> {
+    let all = m.status.as_ref().map_or(&[][..], |w| &w.compute);
+    let running = all.iter().find(|u| u.runs);
+    let row = |u: &ComputeUse| {
+        let model = s.leases.iter().find(|l| l.lease == u.lease);
+        let [fresh, paused] = u.waiting;
+        let since = format!("{:.1} s", u.since_ms as f64 / 1e3);
+        let turn = match (u.runs, fresh + paused) {
+            (true, 0) => format!("runs for {since}"),
+            (true, _) => format!("runs, others wait for {since}"),
+            (false, _) => format!("waits for {since}"),
+        };
+        let behind = running.filter(|r| r.lease != u.lease);
+        vec![
+            m.name.clone(),
+            u.member.clone(),
+            u.lease.to_string(),
+            model.map_or_else(|| "-".into(), |l| l.model.clone()),
+            turn,
+            match paused {
+                0 => fresh.to_string(),
+                _ => format!("{fresh}, {paused} begun"),
+            },
+            behind.map_or_else(|| "-".into(), |r| format!("{} of {}", r.lease, r.member)),
+        ]
+    };
+    all.iter().map(row).collect()
 }
 
 fn path(l: &LinkStatus) -> String {

@@ -1,11 +1,16 @@
 //! Logs to stderr, and traces over OTLP where `OTEL_EXPORTER_OTLP_ENDPOINT` is set.
 
-use std::io;
+use std::{fmt, io};
 
 use convoke_common::error::{Code, Error};
+use convoke_common::printable::Message;
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SdkTracerProvider;
+use tracing::field::Field;
+use tracing_subscriber::field::MakeExt;
+use tracing_subscriber::fmt::FormatFields;
+use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
@@ -44,6 +49,7 @@ pub fn start(args: &LogArgs, command: &Command) -> Result<Telemetry, Failure> {
     let lines = match args.log_format {
         LogFormat::Json => lines.json().boxed(),
         LogFormat::Text => lines
+            .fmt_fields(fields())
             .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
             .boxed(),
     };
@@ -66,6 +72,20 @@ pub fn start(args: &LogArgs, command: &Command) -> Result<Telemetry, Failure> {
         .try_init();
     started.map_err(|e| Failure::io("cannot start to log", &e))?;
     Ok(Telemetry(exporter))
+}
+
+/// How the fields of an event or span are written for people. Their values may be names that others chose, or errors that a
+/// peer sent: one event stays one line, and does nothing to the terminal that shows it.
+fn fields() -> impl for<'w> FormatFields<'w> + 'static {
+    let field = |to: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug| {
+        let value = format!("{value:?}");
+        let value = Message(&value);
+        match field.name() {
+            "message" => write!(to, "{value}"),
+            name => write!(to, "{name}={value}"),
+        }
+    };
+    debug_fn(field).delimited(" ")
 }
 
 /// The root of all that a command does. A role that runs until it is stopped has none: its traces are its callers'.
@@ -113,5 +133,48 @@ impl Telemetry {
             output::note(&format!("warning: traces could not all be exported: {e}"));
         }
         exporter.runtime.shutdown_background();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_peers_and_files_say_is_escaped_in_the_log() {
+        let log = Log::default();
+        let to = log.clone();
+        let lines = tracing_subscriber::fmt::layer()
+            .with_writer(move || to.clone())
+            .without_time()
+            .fmt_fields(fields())
+            .with_ansi(false);
+        let subscriber = tracing_subscriber::registry().with(lines);
+        tracing::subscriber::with_default(subscriber, || {
+            let name = "w\u{1b}[2J";
+            let error = Error::new(Code::Internal, "bad\nINFO all is well\u{9b}0m");
+            tracing::warn!(%name, %error, "a model '{name}' came");
+        });
+        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(
+            text,
+            " WARN convoke_cli::telemetry::tests: a model 'w\\u{1b}[2J' came name=w\\u{1b}[2J \
+             error=bad\n    INFO all is well\\u{9b}0m\n"
+        );
     }
 }

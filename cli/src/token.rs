@@ -1,15 +1,18 @@
 //! `convoke token`, through the coordinator's own socket.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use convoke_common::identity::{Role, TokenInfo};
-use convoke_common::world::{SystemClock, WallClock};
+use convoke_common::admission::chain;
+use convoke_common::error::{Code, Error};
+use convoke_common::identity::{Budget, Role, TokenInfo};
+use convoke_common::world::{Disk, FileMode, Store, SystemClock, SystemRng, WallClock};
 use convoke_coordinator::admin::{Client, socket_in};
 use serde::Serialize;
 
 use crate::args::{AdminArgs, TokenCommand, TokenRole};
 use crate::failure::Failure;
-use crate::{machine, output};
+use crate::{budget, machine, output};
 
 /// The coordinator's state folder.
 pub fn coordinator_dir(given: Option<PathBuf>) -> Result<PathBuf, Failure> {
@@ -22,12 +25,33 @@ pub fn coordinator_dir(given: Option<PathBuf>) -> Result<PathBuf, Failure> {
 /// The coordinator's own socket.
 pub fn client(at: AdminArgs) -> Result<Client, Failure> {
     let dir = coordinator_dir(at.state_dir)?;
+    // Another user's socket would be told what only the coordinator should know. Of a folder that is not there the client
+    // says so itself.
+    if dir.exists() {
+        machine::check_private(&dir)?;
+    }
     Ok(Client::new(&socket_in(&dir)))
 }
 
 #[derive(Serialize)]
 struct Created {
     token: String,
+}
+
+#[derive(Serialize)]
+struct Written {
+    token_file: String,
+}
+
+/// Writes a token to a file that nobody else can read.
+fn write(file: &Path, token: &str) -> Result<(), Failure> {
+    let disk = Disk::new(Arc::new(SystemRng::default()));
+    let line = format!("{token}\n");
+    let written = disk.write_atomic(file, line.as_bytes(), FileMode::Secret);
+    written.map_err(|e| {
+        let e = Error::new(Code::Io, chain(&e));
+        e.advise("name a file in a folder that you may write; `convoke token revoke` ends the token that was made").into()
+    })
 }
 
 #[derive(Serialize)]
@@ -43,6 +67,11 @@ struct Listing {
     created: u64,
     expires: Option<u64>,
     revoked: bool,
+    /// Seconds for which whoever joins may stay.
+    member_ttl: Option<u64>,
+    /// What its holders may have together, where that is not the default.
+    #[serde(skip_serializing_if = "Budget::is_default")]
+    budget: Budget,
 }
 
 impl From<TokenInfo> for Listing {
@@ -53,6 +82,8 @@ impl From<TokenInfo> for Listing {
             created: t.created,
             expires: t.expires,
             revoked: t.revoked,
+            member_ttl: t.member_ttl,
+            budget: t.budget,
         }
     }
 }
@@ -65,15 +96,33 @@ struct Revoked {
 /// Makes, lists or revokes.
 pub async fn token(command: TokenCommand, json: bool) -> Result<(), Failure> {
     match command {
-        TokenCommand::Create { role, ttl, at } => {
+        TokenCommand::Create {
+            role,
+            ttl,
+            member_ttl,
+            budget,
+            out,
+            at,
+        } => {
             let role = match role {
                 TokenRole::Worker => Role::Worker,
                 TokenRole::Client => Role::Client,
             };
-            let token = client(at)?.create_token(role, ttl.0).await?;
-            match json {
-                true => output::json(&Created { token }),
-                false => output::print(&token),
+            let client = client(at)?;
+            let created = client.create_token(role, ttl.0, budget.into(), member_ttl.0);
+            let token = created.await?;
+            match (out, json) {
+                (Some(file), _) => {
+                    write(&file, &token)?;
+                    match json {
+                        true => output::json(&Written {
+                            token_file: file.display().to_string(),
+                        }),
+                        false => output::print(&format!("the token is in {}", file.display())),
+                    }
+                }
+                (None, true) => output::json(&Created { token }),
+                (None, false) => output::print(&token),
             }
         }
         TokenCommand::List { at } => {
@@ -99,15 +148,29 @@ fn list(tokens: &[TokenInfo], now: u64) -> String {
     let row = |t: &TokenInfo| {
         let state = match t.expires {
             _ if t.revoked => "revoked".to_owned(),
-            None => "good for ever".to_owned(),
+            None => "open for ever".to_owned(),
             Some(end) if end <= now => "expired".to_owned(),
-            Some(end) => format!("good for {}", left(end - now)),
+            Some(end) => format!("open for {}", left(end - now)),
         };
         let age = format!("{} ago", left(now.saturating_sub(t.created)));
-        vec![t.id.to_string(), t.role.to_string(), state, age]
+        let stay = t.member_ttl.map_or("any time".to_owned(), left);
+        let budget = budget::words(&t.budget);
+        vec![
+            t.id.to_string(),
+            t.role.to_string(),
+            state,
+            stay,
+            age,
+            budget,
+        ]
     };
-    let rows: Vec<Vec<String>> = tokens.iter().map(row).collect();
-    output::table(&["ID", "ROLE", "STATE", "MADE"], &[], &rows)
+    let mut rows: Vec<Vec<String>> = tokens.iter().map(row).collect();
+    let mut head = vec!["ID", "ROLE", "JOINING", "MEMBERS STAY", "MADE", "BUDGET"];
+    if tokens.iter().all(|t| t.budget.is_default()) {
+        head.pop();
+        rows.iter_mut().for_each(|row| drop(row.pop()));
+    }
+    output::table(&head, &[], &rows)
 }
 
 /// A time in its largest unit.
@@ -132,8 +195,10 @@ mod tests {
             created: 1000,
             expires,
             revoked,
+            member_ttl: expires.map(|_| 7200),
+            budget: Budget::default(),
         };
-        let tokens = [
+        let mut tokens = [
             token("aaaaaaaa", None, false),
             token("bbbbbbbb", Some(1060), false),
             token("cccccccc", Some(9000), false),
@@ -141,12 +206,14 @@ mod tests {
         ];
         assert_eq!(
             list(&tokens, 1100),
-            "  ID        ROLE    STATE          MADE
-  aaaaaaaa  worker  good for ever  100 s ago
-  bbbbbbbb  worker  expired        100 s ago
-  cccccccc  worker  good for 2 h   100 s ago
-  dddddddd  worker  revoked        100 s ago
+            "  ID        ROLE    JOINING        MEMBERS STAY  MADE
+  aaaaaaaa  worker  open for ever  any time      100 s ago
+  bbbbbbbb  worker  expired        2 h           100 s ago
+  cccccccc  worker  open for 2 h   2 h           100 s ago
+  dddddddd  worker  revoked        any time      100 s ago
 "
         );
+        tokens[0].budget.memory = Some(convoke_common::identity::Amount::Percent(50));
+        assert!(list(&tokens, 1100).contains("memory 50%"));
     }
 }

@@ -1,9 +1,10 @@
 //! `--verify`: the bits of one worker, and the values that another runtime computed.
 
-use convoke::{DType, HostTensor as Tensor, Outputs};
-use convoke_common::Element;
+use convoke::{ArrayType, DType, HostTensor as Tensor, Outputs};
+use convoke_common::{Element, Printable, printable};
 use serde::Serialize;
 
+use crate::model::Expected;
 use crate::output;
 
 /// Largest error of f32 and f64 outputs, as a part of the largest expected value.
@@ -47,17 +48,19 @@ impl Verdict {
     pub fn problem(&self) -> Option<String> {
         let mut problems = Vec::new();
         if self.bits_equal == Some(false) {
-            let names = self.differing.join(", ");
+            let names = printable::list(self.differing.iter().map(String::as_str));
             problems.push(format!(
                 "the bits of {names} differ from those on one worker"
             ));
         }
         for c in self.expected.iter().filter(|c| !c.ok) {
             problems.push(match &c.problem {
-                Some(p) => format!("output '{}' {p}", c.name),
+                Some(p) => format!("output '{}' {p}", Printable(&c.name)),
                 None => format!(
                     "output '{}' differs from the expected by {:.2e} of at most {:.2e}",
-                    c.name, c.max_abs_err, c.max_abs
+                    Printable(&c.name),
+                    c.max_abs_err,
+                    c.max_abs
                 ),
             });
         }
@@ -102,24 +105,23 @@ pub fn differing(a: &Outputs, b: &Outputs) -> Vec<String> {
     a.0.iter().filter(differs).map(|(n, _)| n.clone()).collect()
 }
 
+/// Whether the values of an output can be compared with those of an expected array.
+pub fn comparable(outputs: &Outputs, name: &str, want: &ArrayType) -> bool {
+    let same = |got: &Tensor| {
+        got.shape() == &*want.shape && got.dtype().is_float() == want.dtype.is_float()
+    };
+    outputs.get(name).is_some_and(same)
+}
+
 /// Compares outputs with the arrays expected of them.
-pub fn compare(outputs: &Outputs, expected: &[(String, Tensor)]) -> Vec<Compared> {
+pub fn compare(outputs: &Outputs, expected: &[(String, Expected)]) -> Vec<Compared> {
     expected
         .iter()
-        .map(|(name, want)| match outputs.get(name) {
-            Some(got) => compare_one(name, got, want),
-            None => Compared {
-                name: name.clone(),
-                max_abs_err: f64::NAN,
-                max_abs: f64::NAN,
-                ok: false,
-                problem: Some("is expected but not an output of the model".into()),
-            },
-        })
+        .map(|(name, want)| compare_one(name, outputs.get(name), want))
         .collect()
 }
 
-fn compare_one(name: &str, got: &Tensor, want: &Tensor) -> Compared {
+fn compare_one(name: &str, got: Option<&Tensor>, want: &Expected) -> Compared {
     let mut c = Compared {
         name: name.to_owned(),
         max_abs_err: f64::NAN,
@@ -127,11 +129,17 @@ fn compare_one(name: &str, got: &Tensor, want: &Tensor) -> Compared {
         ok: false,
         problem: None,
     };
-    if got.shape() != want.shape() || got.dtype().is_float() != want.dtype().is_float() {
-        let (got, want) = (got.signature(), want.signature());
-        c.problem = Some(format!("is {got}, expected {want}"));
-        return c;
-    }
+    let (got, want) = match (got, want) {
+        (None, _) => {
+            c.problem = Some("is expected but not an output of the model".into());
+            return c;
+        }
+        (Some(got), Expected::Type(want)) => {
+            c.problem = Some(format!("is {}, expected {want}", got.signature()));
+            return c;
+        }
+        (Some(got), Expected::Values(want)) => (got, want),
+    };
     (c.max_abs_err, c.max_abs) = (0., 0.);
     let (got_values, want_values) = (values(got), values(want));
     for (g, w) in got_values.zip(want_values) {
@@ -219,8 +227,16 @@ pub fn preview(t: &Tensor, most: usize) -> String {
 mod tests {
     use super::*;
 
+    fn expected(outputs: &Outputs, want: Tensor) -> Expected {
+        match comparable(outputs, "y", &ArrayType::from(&want)) {
+            true => Expected::Values(want),
+            false => Expected::Type(want.into()),
+        }
+    }
+
     fn check(got: Tensor, want: Tensor, ok: bool) -> Compared {
-        let c = compare(&Outputs(vec![("y".into(), got)]), &[("y".into(), want)]);
+        let outputs = Outputs(vec![("y".into(), got)]);
+        let c = compare(&outputs, &[("y".into(), expected(&outputs, want))]);
         assert_eq!(c[0].ok, ok, "{c:?}");
         c[0].clone()
     }
@@ -259,7 +275,7 @@ mod tests {
         let c = check(i(&[1]), f32s(&[1.]), false);
         assert_eq!(c.problem.as_deref(), Some("is i64[1], expected f32[1]"));
         check(f32s(&[1.]), f32s(&[1., 1.]), false);
-        let none = compare(&Outputs(vec![]), &[("z".into(), i(&[1]))]);
+        let none = compare(&Outputs(vec![]), &[("z".into(), Expected::Values(i(&[1])))]);
         assert!(!none[0].ok && none[0].problem.is_some());
     }
 
@@ -269,7 +285,7 @@ mod tests {
             bits_equal: Some(true),
             expected: compare(
                 &Outputs(vec![("y".into(), f32s(&[2.]))]),
-                &[("y".into(), f32s(&[1.]))],
+                &[("y".into(), Expected::Values(f32s(&[1.])))],
             ),
             differing: vec![],
             not_compared: None,

@@ -311,7 +311,7 @@ fn steps_that_fail() {
     ];
     fails(
         &late,
-        "error: the step did not end by its deadline: w0 still ran; stopped: w0",
+        "error: the model was still planned and loaded after 1ms\n  `convoke status` says what the workers are busy with, and for whom",
     );
     let done = run(late.iter().chain(&["--json"])).expect(1);
     assert_eq!(

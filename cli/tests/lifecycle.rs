@@ -9,18 +9,19 @@
 
 mod common;
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use common::cluster::{ANYWHERE, Processes};
 use common::functions::{SQUARE, square};
 use common::kernels::{freeze, in_kernel};
-use common::waits::{await_member, await_that};
+use common::waits::{await_member, await_status, await_that};
 use common::{BOUND, Daemon, Finished, Scratch, run};
 use convoke::{
     CallOptions, Cluster, Code, DType, HostTensor as Tensor, Model, Outputs, Retry, Token,
 };
-use convoke_common::rpc::{MemberState, MemberStatus};
+use convoke_common::rpc::{ClusterStatus, MemberState, MemberStatus};
 use convoke_worker::END_BOUND;
 use rustix::process::Signal;
 
@@ -216,6 +217,28 @@ async fn a_kernel_that_hangs_wedges_its_worker_which_returns() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kernel_that_hangs_while_its_worker_leaves_does_not_hold_it_up() {
+    let mut processes = Processes::prepare("leaving-wedged", "1GiB");
+    processes.drain_bound("100s");
+    processes.start_coordinator();
+    processes.add_worker(ANYWHERE);
+    let cluster = processes.connect().await;
+    let model = load(&cluster).await.unwrap();
+    let running = call(&model);
+    in_kernel(&processes.scratch.path("w0")).await;
+    freeze(processes.worker(0).pid() as i32);
+    processes.worker(0).signal(Signal::TERM);
+    await_member(&cluster, "w0", |m| m.state == MemberState::Leaving).await;
+    let given_up = Instant::now();
+    running.abort();
+    let worker = processes.workers[0].take().unwrap();
+    assert_eq!(worker.wait(), Some(1));
+    let took = given_up.elapsed();
+    println!("the worker ended {took:?} after its step");
+    assert!(took < Duration::from_secs(10), "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drained_worker_finishes_ends_and_stays_away() {
     let up = Up::start("drained", 2, "100s");
     let cluster = up.connect().await;
@@ -277,7 +300,18 @@ async fn a_drained_worker_finishes_ends_and_stays_away() {
     assert_eq!(nobody["error"]["code"], "not_found", "{nobody}");
     // Ctrl-C, and SIGTERM the same: it leaves, and is not lost.
     assert_eq!(again.interrupt(), Some(0));
-    await_member(&cluster, "w1", |m| m.state == MemberState::Left).await;
+    let names = |s: &ClusterStatus| s.members.iter().map(|m| m.name.clone()).collect::<Vec<_>>();
+    await_status(&cluster, "w1 is gone", |s| names(s) == ["w0"]).await;
+    // One that died is in the books until somebody says that it will not return.
+    let alive = up.admin(&["forget", "w0", "--json"]).expect(1).json();
+    assert_eq!(alive["error"]["code"], "invalid_argument", "{alive}");
+    let pid = up.pid("w0").unwrap();
+    assert_eq!(
+        up.admin(&["forget", "w1"]).expect(0).stdout,
+        "worker w1 is forgotten\n"
+    );
+    let nobody = up.admin(&["forget", "w1", "--json"]).expect(1).json();
+    assert_eq!(nobody["error"]["code"], "not_found", "{nobody} {pid}");
     assert_eq!(up.daemon.interrupt(), Some(0));
 }
 
@@ -369,4 +403,41 @@ async fn steps_go_on_while_a_coordinator_stops() {
     let told = Instant::now();
     processes.worker(0).signal(Signal::TERM);
     check_ended(&mut processes, told, Duration::ZERO);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_coordinator_without_its_state_is_refused_and_restored_from_a_backup() {
+    let mut processes = Processes::prepare("backup", "256MiB");
+    processes.start_coordinator();
+    let (state, file) = (processes.path("coordinator"), processes.path("backup"));
+    let admin = |args: &[&str]| run(args.iter().chain(&["--state-dir", &state]));
+    let revoked = Token::from_file(processes.client_token()).unwrap();
+    let tokens = admin(&["token", "list", "--json"]).expect(0).json();
+    let mut tokens = tokens["tokens"].as_array().unwrap().iter();
+    let client = tokens.find(|t| t["role"] == "client").unwrap();
+    admin(&["token", "revoke", client["id"].as_str().unwrap()]).expect(0);
+    admin(&["ca", "rotate"]).expect(0);
+    let early = admin(&["ca", "retire", "--json"]).expect(1).json();
+    assert_eq!(early["error"]["code"], "busy", "{early}");
+    admin(&["backup", &file]).expect(0);
+    let mode = std::fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "it holds a private key");
+    admin(&["status", "--health"]).expect(0);
+    assert_eq!(processes.coordinator.take().unwrap().interrupt(), Some(0));
+
+    std::fs::remove_file(Path::new(&state).join("coordinator.redb")).unwrap();
+    let refused = admin(&["coordinator", "--listen", ANYWHERE]).expect(1);
+    assert!(refused.stderr.contains("convoke restore"), "{refused:#?}");
+    let taken = admin(&["restore", &file]).expect(1);
+    assert!(taken.stderr.contains("already"), "{taken:#?}");
+    std::fs::rename(&state, processes.path("half")).unwrap();
+    admin(&["restore", &file]).expect(0);
+    processes.start_coordinator();
+    let error = convoke::connect(&processes.address, revoked)
+        .await
+        .err()
+        .unwrap();
+    assert_eq!(error.code, Code::Unauthorized, "{error}");
+    assert!(error.message.contains("revoked"), "{error}");
+    processes.connect().await.shutdown().await;
 }

@@ -8,77 +8,27 @@
 
 mod common;
 
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::clients::{client, told_cluster};
 use common::cluster::Processes;
-use common::functions::{node, product_chain};
+use common::functions::{product_chain, with_tables};
 use common::waits::{await_member, await_status, is_free, live_steps};
 use common::{BOUND, fixture, run};
 use convoke::graph::Function;
 use convoke::{
-    CallOptions, Code, DType, Error, HostTensor as Tensor, Model, Outputs, Phase, Rerun, Retry,
-    TensorType,
+    CallOptions, Code, Error, HostTensor as Tensor, Model, Outputs, Phase, Rerun, Retry,
 };
 use convoke_common::detection::bounds::PROCESS_KILLED;
-use convoke_common::graph::{Attr, Attrs, Literal};
 use convoke_common::rpc::{MemberState, MemberStatus, RETURN_BOUND};
-use convoke_models::ArtifactIndex;
 
 const SIZE: usize = 256;
 /// Nodes of a step of some seconds.
 const LONG: usize = 300;
-/// Bytes.
-const TABLE: usize = 48 << 20;
 
 fn chain(nodes: usize) -> Function {
     product_chain(SIZE, nodes)
-}
-
-/// The same, with `tables` tables of `TABLE` bytes each, of which it adds a row.
-fn with_tables(mut f: Function, file: &Path, tables: usize) -> (Function, Vec<convoke::Source>) {
-    const ROWS: usize = TABLE / (SIZE * 4);
-    std::fs::File::create(file)
-        .unwrap()
-        .set_len((TABLE * tables) as u64)
-        .unwrap();
-    let index = ArtifactIndex::new(None, None);
-    let sources = index.sources(&[file.to_owned()], None).unwrap();
-    f.artifacts.push(sources[0].meta().clone());
-    // A row that only the caller knows, so that the tables stay where they are.
-    let row = f.add_value("row", TensorType::fixed(DType::I64, &[1]));
-    f.params.push(row);
-    for i in 0..tables {
-        let table = f.add_value(
-            format!("table{i}"),
-            TensorType::fixed(DType::F32, &[ROWS, SIZE]),
-        );
-        f.literals.push((
-            table,
-            Literal::Range {
-                artifact: 0,
-                offset: (i * TABLE) as u64,
-                len: TABLE as u64,
-            },
-        ));
-        let line = TensorType::fixed(DType::F32, &[1, SIZE]);
-        let taken = f.add_value(format!("taken{i}"), line);
-        f.nodes.push(node(
-            "Gather",
-            &[table, row],
-            taken,
-            Attrs::default().with("axis", Attr::Int(0)),
-        ));
-        let (name, last) = f.results.pop().unwrap();
-        let ty = f.ty(last).clone();
-        let sum = f.add_value(format!("sum{i}"), ty);
-        f.nodes
-            .push(node("Add", &[last, taken], sum, Attrs::default()));
-        f.results.push((name, sum));
-    }
-    (f, sources)
 }
 
 fn input() -> Tensor {
@@ -213,7 +163,7 @@ async fn without_retries_the_loss_is_the_error() {
 async fn survivors_that_cannot_hold_the_model_are_said_to() {
     let mut processes = Processes::start("small", 3, "112MiB");
     let cluster = processes.connect().await;
-    let (f, sources) = with_tables(chain(LONG), &processes.scratch.path("tables"), 3);
+    let (f, sources) = with_tables(chain(LONG), &processes.scratch.path("tables"), SIZE, 3);
     let builder = cluster.load_function(f.clone(), sources).workers(3);
     let model = builder.await.unwrap();
     let mut killed = None;

@@ -1,7 +1,8 @@
 //! The attempts of one call: when a step is run again, and what is said once it is not.
 //!
 //! A step is run again where a worker of it was lost, left, hung or dropped the lease: its inputs are still there, and
-//! functions are pure. Whatever a kernel says of the step itself is final.
+//! functions are pure. Whatever a kernel says of the step itself is final. A load is planned and installed again for the
+//! same reasons, and where a worker of its plan cannot be reached.
 
 use std::fmt;
 
@@ -18,23 +19,19 @@ const RERUNS: usize = 2;
 /// An attempt that failed.
 pub(crate) struct Failed {
     error: Box<Error>,
-    again: Again,
+    /// Whether another attempt may succeed.
+    again: bool,
+    /// Whether it ended before its step began, since its lease was replaced: it runs again whatever the call's options say.
+    unbegun: bool,
     unusable: Vec<Named>,
-}
-
-/// Whether another attempt may succeed.
-enum Again {
-    No,
-    /// Where this attempt was one already: at first it is a matter of how the cluster was set up.
-    Later,
-    Yes,
 }
 
 impl From<Error> for Failed {
     fn from(error: Error) -> Failed {
         Failed {
             error: Box::new(error),
-            again: Again::No,
+            again: false,
+            unbegun: false,
             unusable: vec![],
         }
     }
@@ -49,27 +46,22 @@ fn is_loss(code: Code) -> bool {
 impl Failed {
     /// A step failed; these workers are not to be used again.
     pub(crate) fn of_step(error: Error, unusable: Vec<Named>) -> Failed {
-        let again = match is_loss(error.code) {
-            true => Again::Yes,
-            false => Again::No,
-        };
         Failed {
+            again: is_loss(error.code),
+            unbegun: error.code == Code::LeaseRetired,
             error: Box::new(error),
-            again,
             unusable,
         }
     }
 
-    /// An install failed, because of this worker where it says so.
+    /// An install failed, because of this worker where it says so. A worker that somebody cannot reach may have been
+    /// restarted or cut off since the plan was made, or have an address that is not the one to reach it at: the next
+    /// attempt does without it.
     pub(crate) fn of_install(error: Error, about: Option<Named>) -> Failed {
-        let again = match error.code {
-            Code::Unreachable if about.is_some() => Again::Later,
-            code if is_loss(code) => Again::Yes,
-            _ => Again::No,
-        };
         Failed {
+            again: is_loss(error.code) || error.code == Code::Unreachable && about.is_some(),
+            unbegun: false,
             error: Box::new(error),
-            again,
             unusable: about.into_iter().collect(),
         }
     }
@@ -135,6 +127,11 @@ impl Attempts {
         self.deadline
     }
 
+    /// The attempt that runs is the last one: another would lack what this one has taken.
+    pub(crate) fn end_with_this(&mut self) {
+        self.retry = Retry::Off;
+    }
+
     /// Whom no further plan of this call uses.
     pub(crate) fn avoid(&self) -> &[Named] {
         &self.avoid
@@ -154,12 +151,11 @@ impl Attempts {
 
     /// An attempt failed; an error where it was the last.
     pub(crate) fn failed(&mut self, failed: Failed) -> Result<()> {
-        let again = match failed.again {
-            Again::No => false,
-            Again::Later => !self.errors.is_empty(),
-            Again::Yes => true,
-        };
-        if !again || self.retry == Retry::Off || self.errors.len() == RERUNS {
+        // It was planned for once more as nothing else would do, and still cannot be reached.
+        let out_of_reach = failed.error.code == Code::Unreachable
+            && failed.unusable.iter().all(|n| self.avoid.contains(n));
+        let may = self.retry == Retry::On || failed.unbegun;
+        if !failed.again || out_of_reach || !may || self.errors.len() == RERUNS {
             return Err(self.conclude(*failed.error));
         }
         self.errors.push(*failed.error);
@@ -169,12 +165,17 @@ impl Attempts {
 
     /// The first cause, and what running again met; or that alone, where it is a cause of its own.
     fn conclude(&mut self, mut last: Error) -> Error {
+        if last.code == Code::LeaseRetired {
+            // That a lease ended is no answer to whoever called a model.
+            last.code = Code::PeerLost;
+        }
         let mut errors = std::mem::take(&mut self.errors).into_iter();
         let Some(mut first) = errors.next() else {
             return last;
         };
         let met = match last.code {
             Code::ClusterTooSmall => "the survivors cannot hold the model: ",
+            Code::Unreachable if last.site.is_some() => "run again, ",
             Code::NoWorkers | Code::Unreachable | Code::InvalidArgument => "it cannot run again: ",
             code if is_loss(code) => "run again, ",
             _ => {
@@ -288,17 +289,35 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_out_of_reach_at_first_is_the_callers_to_mend() {
-        let unreachable = || {
-            let error = Error::new(Code::Unreachable, "cannot reach w2");
-            Failed::of_install(error, Some(("w2".into(), Incarnation(1))))
+    fn a_worker_out_of_reach_is_done_without() {
+        let unreachable = |worker: &str| {
+            let error = Error::new(Code::Unreachable, format!("cannot reach {worker}"));
+            Failed::of_install(error.about(worker), Some((worker.into(), Incarnation(1))))
         };
-        check(Retry::On, vec![unreachable()], "cannot reach w2");
         let mut attempts = Attempts::new(&CallOptions::default());
-        attempts.failed(lost("w1")).unwrap();
-        attempts.failed(unreachable()).unwrap();
+        attempts.failed(unreachable("w1")).unwrap();
+        attempts.failed(unreachable("w2")).unwrap();
         let names: Vec<_> = attempts.avoid().iter().map(|(n, _)| n.as_str()).collect();
         assert_eq!(names, ["w1", "w2"]);
+        // Where nothing else will do, the plan uses it again, and once only.
+        check(
+            Retry::On,
+            vec![unreachable("w1"), unreachable("w1")],
+            "cannot reach w1; run again, cannot reach w1 [worker w1]; 1 further error",
+        );
+        let without = check(
+            Retry::Off,
+            vec![unreachable("w1")],
+            "cannot reach w1 [worker w1]",
+        );
+        assert_eq!(without.code, Code::Unreachable);
+        // An absent coordinator was waited for already.
+        let away = Error::new(Code::Unreachable, "the coordinator cannot be reached");
+        check(
+            Retry::On,
+            vec![Failed::of_install(away, None)],
+            "the coordinator cannot be reached",
+        );
     }
 
     #[test]

@@ -15,7 +15,7 @@ use convoke_models::{LoadOptions, Source, onnx};
 use crate::attempts::Rerun;
 use crate::cluster::Cluster;
 use crate::function::Inner;
-use crate::model::Model;
+use crate::model::{Model, Retry};
 use crate::session::Session;
 
 /// How long a plan waits for the workers that it names.
@@ -47,7 +47,7 @@ pub enum Phase {
         /// All bytes.
         total: u64,
     },
-    /// A worker was lost, and its steps begin to run on others.
+    /// A worker was lost: its steps begin to run on others, or the model was loaded on others.
     Rerun(Rerun),
 }
 
@@ -73,6 +73,7 @@ pub struct ModelBuilder {
     pub(crate) bounds: BTreeMap<String, i64>,
     pub(crate) exact: bool,
     pub(crate) in_flight: u32,
+    pub(crate) retry: Retry,
     pub(crate) tell: OnPhase,
 }
 
@@ -88,6 +89,7 @@ impl ModelBuilder {
             bounds: BTreeMap::new(),
             exact: false,
             in_flight: 2,
+            retry: Retry::default(),
             tell: Arc::new(|_| {}),
         }
     }
@@ -137,7 +139,14 @@ impl ModelBuilder {
         self
     }
 
-    /// Called as loading proceeds, and when a step runs again because a worker was lost.
+    /// What happens when a worker is lost while the model is loaded, by this builder or by
+    /// [`Model::prepare`]. A call that has to load says so in its own options.
+    pub fn retry(mut self, retry: Retry) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// Called as loading proceeds, and when a step runs again, or a model was loaded again, because a worker was lost.
     pub fn on_progress(mut self, tell: impl Fn(Phase) + Send + Sync + 'static) -> Self {
         self.tell = Arc::new(tell);
         self

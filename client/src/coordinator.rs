@@ -16,7 +16,9 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use convoke_common::admission::{call, reach};
+use convoke_common::VERSION;
+use convoke_common::admission::{JoinFailure, call, reach};
+use convoke_common::credentials::{Credentials, RENEWAL_CHECK};
 use convoke_common::detection::{CLOSE_LOST, Detector, Watched};
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::{Dialled, Role, dial};
@@ -27,7 +29,7 @@ use convoke_common::world::quic::{Connection, ConnectionError};
 use convoke_common::world::{Endpoint, World};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, MissedTickBehavior, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 /// First and longest pause between dials of an absent coordinator; whoever needs it ends the pause.
@@ -87,6 +89,18 @@ struct Refused {
     for_good: bool,
 }
 
+impl From<JoinFailure> for Refused {
+    fn from(failure: JoinFailure) -> Refused {
+        match failure {
+            JoinFailure::Unreachable(error) => error.into(),
+            JoinFailure::Refused(error) => Refused {
+                error,
+                for_good: true,
+            },
+        }
+    }
+}
+
 impl From<Error> for Refused {
     fn from(error: Error) -> Refused {
         // What is wrong with certificates may be the calendar's fault.
@@ -109,6 +123,22 @@ impl There {
             client: self.client.clone(),
             connection: self.watched.connection().clone(),
             generation,
+        }
+    }
+
+    /// Keeps the certificate fresh until the connection has ended: why, and in words.
+    async fn attend(&mut self, credentials: &mut Credentials) -> (ConnectionError, String) {
+        let mut look = tokio::time::interval(RENEWAL_CHECK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let client = self.client.clone();
+        let ended = self.ended();
+        tokio::pin!(ended);
+        loop {
+            tokio::select! {
+                biased;
+                ended = &mut ended => return ended,
+                _ = look.tick() => credentials.renew_if_due(&client).await,
+            }
         }
     }
 
@@ -137,6 +167,7 @@ pub(crate) struct Way {
     pub(crate) address: String,
     /// Who speaks.
     pub(crate) driver: Incarnation,
+    pub(crate) credentials: Credentials,
 }
 
 impl Way {
@@ -158,7 +189,9 @@ impl Way {
         let resumed = async {
             let (client, carrier) = rpc::stay_connected(&self.world, watched.connection()).await?;
             let held = held.leases().iter().copied().collect();
-            let answer = client.resume(call(), self.driver, held).await;
+            let answer = client
+                .resume(call(), self.driver, held, VERSION.to_owned())
+                .await;
             rpc::answer("the coordinator", answer).map(|()| (client, carrier))
         };
         match resumed.await {
@@ -216,6 +249,15 @@ fn expulsion(why: Option<&ConnectionError>) -> Option<Error> {
             let e = Error::new(Code::Unauthorized, "the token of this client was revoked");
             Some(e.advise("join anew with another token: convoke token create --role client"))
         }
+        ConnectionError::ApplicationClosed(closed)
+            if closed.error_code == rpc::close::MEMBERSHIP_OVER.into() =>
+        {
+            let e = Error::new(
+                Code::Unauthorized,
+                "the time for which its token let this client stay is over",
+            );
+            Some(e.advise("connect anew: the token may still let it in"))
+        }
         _ => None,
     }
 }
@@ -229,9 +271,9 @@ struct Keeper {
 }
 
 impl Keeper {
-    async fn run(self, way: Way, mut there: There) {
+    async fn run(self, mut way: Way, mut there: There) {
         for generation in 1.. {
-            let (why, text) = there.ended().await;
+            let (why, text) = there.attend(&mut way.credentials).await;
             if self.stop.is_cancelled() {
                 // It was ended here, while this was looking.
                 return;
@@ -249,7 +291,7 @@ impl Keeper {
                 None => {
                     self.tell.send_replace(State::Away(lost));
                     let last = there.watched.connection().remote_address();
-                    self.redial(&way, last).await
+                    self.redial(&mut way, last).await
                 }
             };
             there = match back {
@@ -265,21 +307,21 @@ impl Keeper {
     }
 
     /// Dials until the coordinator is back, or says that it never will be.
-    async fn redial(&self, way: &Way, last: SocketAddr) -> Result<There> {
+    async fn redial(&self, way: &mut Way, last: SocketAddr) -> Result<There> {
         let (mut pause, mut dials) = (REDIAL.0, 0u32);
         loop {
             dials = dials.wrapping_add(1);
-            let dialled = match dials % LOOK_UP {
-                0 => way.reach().await,
-                _ => dial(&way.endpoint, last, Role::Coordinator, SHORT_DIAL)
-                    .await
-                    .map_err(Error::from),
+            let back = async {
+                way.credentials.rejoin_if_expired().await?;
+                let dialled = match dials % LOOK_UP {
+                    0 => way.reach().await?,
+                    _ => dial(&way.endpoint, last, Role::Coordinator, SHORT_DIAL)
+                        .await
+                        .map_err(Error::from)?,
+                };
+                way.resume(dialled, &self.held).await
             };
-            let back = match dialled {
-                Ok(dialled) => way.resume(dialled, &self.held).await,
-                Err(e) => Err(e.into()),
-            };
-            match back {
+            match back.await {
                 Ok(back) => return Ok(back),
                 Err(Refused {
                     error,
@@ -308,14 +350,16 @@ pub(crate) fn is_away(error: Option<&Error>) -> bool {
 }
 
 impl CoordinatorLink {
-    /// The coordinator's services; waits for the coordinator where it is away.
-    pub(crate) async fn client(&self) -> Result<CoordinatorClient> {
-        self.after(None).await.map(|found| found.client)
+    /// The coordinator's services. Where the coordinator is away, waits for it until the deadline of the call that needs
+    /// it, and for [`RETURN_BOUND`] where that has none.
+    pub(crate) async fn client(&self, deadline: Option<Instant>) -> Result<CoordinatorClient> {
+        self.after(None, deadline).await.map(|found| found.client)
     }
 
     /// The same, on a later connection than that of this generation.
-    async fn after(&self, last: Option<u64>) -> Result<Found> {
-        let until = Instant::now() + RETURN_BOUND;
+    async fn after(&self, last: Option<u64>, deadline: Option<Instant>) -> Result<Found> {
+        let begun = Instant::now();
+        let until = deadline.unwrap_or(begun + RETURN_BOUND);
         let mut state = self.state.clone();
         let later = |s: &State| match s {
             State::There { generation, .. } => last.is_none_or(|l| *generation > l),
@@ -343,8 +387,10 @@ impl CoordinatorLink {
                 generation,
             }),
             State::Away(e) => {
+                // Whole tenths of a second: more is no news.
+                let waited = Duration::from_millis(begun.elapsed().as_millis() as u64 / 100 * 100);
                 let msg = format!(
-                    "the coordinator at {} cannot be reached, waited {RETURN_BOUND:?}: {}",
+                    "the coordinator at {} cannot be reached, waited {waited:?}: {}",
                     self.address, e.message
                 );
                 let advice = "start the coordinator again with its --state-dir";
@@ -359,36 +405,37 @@ impl CoordinatorLink {
     where
         F: Future<Output = Result<T>>,
     {
-        self.ask_on(|found: Found| ask(found.client)).await
+        self.ask_on(None, |found: Found| ask(found.client)).await
     }
 
     /// As [`CoordinatorLink::ask`], on a stream that ends with the answer: what a large call needed of buffers is free then.
     pub(crate) async fn ask_apart<T, F>(
         &self,
+        deadline: Option<Instant>,
         ask: impl Fn(CoordinatorClient) -> F + Sync,
     ) -> Result<T>
     where
         F: Future<Output = Result<T>>,
     {
         let ask = &ask;
-        let asked = self.ask_on(|found: Found| async move {
+        let asked = self.ask_on(deadline, |found: Found| async move {
             let client = rpc::connect_coordinator(&self.world, &found.connection).await?;
             ask(client).await
         });
         asked.await
     }
 
-    async fn ask_on<T, F>(&self, ask: impl Fn(Found) -> F) -> Result<T>
+    async fn ask_on<T, F>(&self, deadline: Option<Instant>, ask: impl Fn(Found) -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
     {
-        let found = self.after(None).await?;
+        let found = self.after(None, deadline).await?;
         let generation = found.generation;
         let answer = ask(found).await;
         if !is_away(answer.as_ref().err()) {
             return answer;
         }
-        ask(self.after(Some(generation)).await?).await
+        ask(self.after(Some(generation), deadline).await?).await
     }
 
     /// How many leases it holds.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::identity::Role;
+use convoke_common::identity::{Amount, Budget, Role};
 use convoke_common::world::{NoCompute, World};
 use convoke_coordinator::{Coordinator, CoordinatorConfig};
 use convoke_worker::{Threads, Worker, WorkerConfig};
@@ -108,7 +108,16 @@ async fn start(world: World, config: Embedded, threads: usize) -> Result<(Arc<Se
     let coordinator = Coordinator::start(world.clone(), volatile).await?;
     let address = coordinator.addr().to_string();
     let worker_token = coordinator.create_token(Role::Worker, None).await?;
-    let client_token = coordinator.create_token(Role::Client, None).await?;
+    // The process is its owner's.
+    let all = Budget {
+        memory: Some(Amount::Percent(100)),
+        requests: Some(Amount::Percent(100)),
+        sessions: Some(u32::MAX),
+        ..Budget::default()
+    };
+    let client_token = coordinator
+        .create_token_with(Role::Client, None, all)
+        .await?;
     let mut workers = Vec::new();
     for i in 0..config.workers {
         let name = format!("w{i}");
@@ -123,6 +132,7 @@ async fn start(world: World, config: Embedded, threads: usize) -> Result<(Arc<Se
             join: address.clone(),
             token: worker_token.clone(),
             state_dir: None,
+            run_dir: None,
             cache_dir: None,
             cache_bytes: 0,
             artifact_root: None,

@@ -1,37 +1,39 @@
 //! A plan without its execution.
 
-use convoke_common::Tensor;
 use convoke_common::dim::Bindings;
 use convoke_common::error::{Code, Error, Result};
+use convoke_common::printable;
 use convoke_common::rpc::PlanSummary;
 
 use crate::builder::ModelBuilder;
+use crate::function::typed;
+use crate::model::ArrayType;
 
 impl ModelBuilder {
-    /// Says who would get what, for inputs of these sizes; nothing is loaded or installed. Inputs may be left out
+    /// Says who would get what, for inputs of these types (tensors, or [`ArrayType`]); nothing is loaded or installed. Inputs may be left out
     /// where [`ModelBuilder::dim`] bounds every dynamic axis.
-    pub async fn explain<N: Into<String>>(
+    pub async fn explain<N: Into<String>, T: Into<ArrayType>>(
         self,
-        inputs: impl IntoIterator<Item = (N, Tensor)>,
+        inputs: impl IntoIterator<Item = (N, T)>,
     ) -> Result<PlanSummary> {
-        let given: Vec<(String, Tensor)> = inputs.into_iter().map(|(n, t)| (n.into(), t)).collect();
+        let given = typed(inputs);
         let net = self.cluster.net.clone();
         let planned = net.run(async move {
             let inner = self.import().await?;
             let bindings = match given.is_empty() {
                 true => Bindings::new(),
-                false => inner.arrange(given)?.1,
+                false => inner.sizes(given)?,
             };
             let open = inner.unbounded(&inner.bounds_for(&bindings));
             if !open.is_empty() {
                 let msg = format!(
                     "the sizes of these dynamic axes are not known: {}",
-                    open.join(", ")
+                    printable::list(open.iter().map(|s| &**s))
                 );
                 return Err(Error::new(Code::InvalidArgument, msg)
                     .advise("give inputs, or bound each axis, for example with --dim seq=512"));
             }
-            inner.planned(&bindings, vec![]).await
+            inner.planned(&bindings, vec![], None).await
         });
         Ok(planned.await?.summary)
     }

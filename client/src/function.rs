@@ -3,19 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use convoke_common::Tensor;
 use convoke_common::dim::Bindings;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::graph::{Function, TensorType};
 use convoke_common::ops::{self, CustomOp};
 use convoke_common::program::Axes;
 use convoke_common::rpc::PlanOptions;
+use convoke_common::{Printable, Tensor, printable};
 use tokio::sync::Notify;
 
 use crate::attempts::Attempts;
 use crate::builder::{ModelBuilder, OnPhase};
 use crate::lease::Lease;
-use crate::model::{CallOptions, Outputs};
+use crate::model::{ArrayType, CallOptions, Outputs, Retry};
 use crate::runtime::NetThread;
 use crate::session::Session;
 use crate::sources::Served;
@@ -27,6 +27,8 @@ pub(crate) struct Inner {
     pub(crate) options: PlanOptions,
     /// Bounds asked for, by symbol; a call beyond them plans anew.
     pub(crate) bounds: BTreeMap<String, i64>,
+    /// What happens when a worker is lost while the function is loaded for no call.
+    retry: Retry,
     pub(crate) tell: OnPhase,
     lease: Mutex<Option<Arc<Lease>>>,
     /// Held while the lease is looked at, to be replaced where it does not do.
@@ -59,6 +61,7 @@ impl Inner {
             },
             function,
             bounds: b.bounds.clone(),
+            retry: b.retry,
             tell: b.tell.clone(),
             lease: Mutex::default(),
             loading: tokio::sync::Mutex::default(),
@@ -70,8 +73,9 @@ impl Inner {
         if let Some(unknown) = inner.bounds.keys().find(|k| !symbols.contains(k.as_str())) {
             let known: Vec<&str> = symbols.iter().map(|s| &**s).collect();
             let msg = format!(
-                "the model has no dynamic axis '{unknown}'; it has: {}",
-                known.join(", ")
+                "the model has no dynamic axis '{}'; it has: {}",
+                Printable(unknown),
+                printable::list(known)
             );
             return Err(Error::new(Code::InvalidArgument, msg));
         }
@@ -110,24 +114,41 @@ impl Inner {
             .collect()
     }
 
-    /// Puts inputs into the order of the parameters and binds the dynamic axes; every problem is named.
-    pub(crate) fn arrange(&self, given: Vec<(String, Tensor)>) -> Result<(Vec<Tensor>, Bindings)> {
+    /// The sizes of the dynamic axes, where the inputs are of these types; every problem is named.
+    pub(crate) fn sizes<N: Into<String>, T: Into<ArrayType>>(
+        &self,
+        given: impl IntoIterator<Item = (N, T)>,
+    ) -> Result<Bindings> {
+        Ok(self.arrange(typed(given), ArrayType::clone)?.1)
+    }
+
+    /// Puts inputs, each of the type that `of` tells, into the order of the parameters and binds the dynamic axes; every
+    /// problem is named.
+    pub(crate) fn arrange<T>(
+        &self,
+        given: Vec<(String, T)>,
+        of: impl Fn(&T) -> ArrayType,
+    ) -> Result<(Vec<T>, Bindings)> {
         let f = &self.function;
-        let mut given: BTreeMap<String, Tensor> = given.into_iter().collect();
+        let mut given: BTreeMap<String, T> = given.into_iter().collect();
         let (mut ordered, mut bindings, mut problems) = (Vec::new(), Bindings::new(), Vec::new());
         for p in &f.params {
             let value = f.value(*p);
             let Some(t) = given.remove(&*value.name) else {
-                problems.push(format!("input '{}' ({}) is missing", value.name, value.ty));
+                problems.push(format!(
+                    "input '{}' ({}) is missing",
+                    Printable(&value.name),
+                    value.ty
+                ));
                 continue;
             };
-            let fits = t.dtype() == value.ty.dtype
-                && Axes::unify(&value.ty.shape, t.shape(), &mut bindings);
+            let is = of(&t);
+            let fits = is.dtype == value.ty.dtype
+                && Axes::unify(&value.ty.shape, &is.shape, &mut bindings);
             if !fits {
                 problems.push(format!(
-                    "input '{}' is {}, expected {}{}",
-                    value.name,
-                    t.signature(),
+                    "input '{}' is {is}, expected {}{}",
+                    Printable(&value.name),
                     value.ty,
                     bound_text(&value.ty, &bindings)
                 ));
@@ -135,13 +156,13 @@ impl Inner {
             ordered.push(t);
         }
         for name in given.keys() {
-            problems.push(format!("the model has no input '{name}'"));
+            problems.push(format!("the model has no input '{}'", Printable(name)));
         }
         if problems.is_empty() {
             return Ok((ordered, bindings));
         }
-        let names: Vec<&str> = f.params.iter().map(|p| &*f.value(*p).name).collect();
-        let advice = format!("the model's inputs are: {}", names.join(", "));
+        let names = f.params.iter().map(|p| &*f.value(*p).name);
+        let advice = format!("the model's inputs are: {}", printable::list(names));
         Err(Error::new(Code::InvalidInput, problems.join("; ")).advise(advice))
     }
 
@@ -157,6 +178,14 @@ impl Inner {
             }
         }
         bounds
+    }
+
+    /// The attempts of a load that no call asked for.
+    pub(crate) fn load_attempts(&self) -> Attempts {
+        Attempts::new(&CallOptions {
+            retry: self.retry,
+            ..CallOptions::default()
+        })
     }
 
     /// Runs one step, and again where a worker is lost over it.
@@ -191,6 +220,14 @@ fn custom_ops(f: &Function) -> Vec<CustomOp> {
 }
 
 /// Which sizes the dynamic axes of a type are bound to by other inputs.
+/// Inputs by name, with their types alone.
+pub(crate) fn typed<N: Into<String>, T: Into<ArrayType>>(
+    given: impl IntoIterator<Item = (N, T)>,
+) -> Vec<(String, ArrayType)> {
+    let typed = |(name, t): (N, T)| (name.into(), t.into());
+    given.into_iter().map(typed).collect()
+}
+
 fn bound_text(ty: &TensorType, bindings: &Bindings) -> String {
     let mut symbols = BTreeSet::new();
     ty.shape.iter().for_each(|d| d.symbols(&mut symbols));

@@ -31,7 +31,8 @@ pub const TARGETS: &[Target] = &[
         },
         entry: |input| {
             let size = input.len() as u64;
-            accepted(numpy::npz(Cursor::new(input), size, Path::new("input.npz")))
+            let file = numpy::Npz::new(Cursor::new(input), size, Path::new("input.npz"));
+            accepted(file.and_then(numpy::Npz::read_all))
         },
     },
 ];

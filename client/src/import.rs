@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 
-use convoke_common::Dim;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::graph::{Function as Graph, TensorType};
+use convoke_common::{Dim, Printable, printable};
 use convoke_models::Source;
 
 use crate::builder::{ModelBuilder, Origin, Phase};
@@ -104,7 +104,7 @@ impl Imported {
             let names = model.graph.params.iter();
             let names: Vec<&str> = names.map(|p| &*model.graph.value(*p).name).collect();
             if names.len() != t.len() {
-                let (count, names) = (t.len(), names.join(", "));
+                let (count, names) = (t.len(), printable::list(names));
                 let msg = format!("the model has the inputs {names}, and is given {count} tensors");
                 return Err(Error::new(Code::InvalidInput, msg));
             }
@@ -135,34 +135,34 @@ fn arrange(graph: &Graph, operands: &[(&str, &Tensor)]) -> Result<Vec<Tensor>> {
     let (mut ordered, mut problems) = (Vec::new(), Vec::new());
     for (name, t) in operands {
         if given.insert(name, t).is_some() {
-            problems.push(format!("input '{name}' is given twice"));
+            problems.push(format!("input '{}' is given twice", Printable(name)));
         }
     }
     let mut axes = BTreeMap::new();
     for p in &graph.params {
         let value = graph.value(*p);
         let Some(t) = given.remove(&*value.name) else {
-            problems.push(format!("input '{}' ({}) is missing", value.name, value.ty));
+            problems.push(format!(
+                "input '{}' ({}) is missing",
+                Printable(&value.name),
+                value.ty
+            ));
             continue;
         };
         if !fits(&value.ty, &t.ty(), &mut axes) {
-            let (name, is) = (&value.name, t.ty());
+            let (name, is) = (Printable(&value.name), t.ty());
             problems.push(format!("input '{name}' is {is}, expected {}", value.ty));
         }
         ordered.push(t.clone());
     }
     for name in given.keys() {
-        problems.push(format!("the model has no input '{name}'"));
+        problems.push(format!("the model has no input '{}'", Printable(name)));
     }
     if problems.is_empty() {
         return Ok(ordered);
     }
-    let names: Vec<&str> = graph
-        .params
-        .iter()
-        .map(|p| &*graph.value(*p).name)
-        .collect();
-    let advice = format!("the model's inputs are: {}", names.join(", "));
+    let names = graph.params.iter().map(|p| &*graph.value(*p).name);
+    let advice = format!("the model's inputs are: {}", printable::list(names));
     Err(Error::new(Code::InvalidInput, problems.join("; ")).advise(advice))
 }
 

@@ -92,6 +92,9 @@ impl Lease {
         let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
         let done = self.driver.call(inputs, sizes.collect(), left).await;
         done.map_err(|error| match self.unloaded.load(Ordering::Relaxed) {
+            true if error.code == Code::LeaseRetired => {
+                Error::new(Code::Cancelled, error.message).into()
+            }
             true => error.into(),
             false => Failed::of_step(error, self.unusable()),
         })
@@ -143,16 +146,39 @@ impl Lease {
         self.release().await
     }
 
-    /// Frees it, so that what it held can be had by another: its steps are over everywhere, or fenced off with whoever
-    /// did not end them, before the workers drop it.
+    /// Frees it, so that what it held can be had by another.
     async fn release(&self) -> Result<()> {
-        self.driver.close();
-        self.driver.quiesce().await;
-        let released = self.session.coordinator.release(self.driver.lease()).await;
-        // The coordinator is told once it is back, and frees it when it notices this client's absence.
+        let released = release(&self.session, &self.driver).await;
         self.released.store(true, Ordering::Relaxed);
         released
     }
+
+    /// Frees it once no step of it can succeed any more, also where nobody calls it again: the workers that are left have
+    /// its memory back.
+    fn release_when_broken(&self) {
+        let (session, driver) = (self.session.clone(), Arc::downgrade(&self.driver));
+        self.net.detach(async move {
+            let broken = match driver.upgrade() {
+                Some(driver) => driver.broken_later(),
+                None => return,
+            };
+            broken.await;
+            if let Some(driver) = driver.upgrade() {
+                // First, since steps in flight still wait for the cause.
+                driver.quiesce().await;
+                drop(release(&session, &driver).await);
+            }
+        });
+    }
+}
+
+/// Ends a lease: its steps are over everywhere, or fenced off with whoever did not end them, before its workers drop it.
+/// They hear of it from here, and from the coordinator, which knows who has yet to confirm.
+async fn release(session: &Session, driver: &Driver) -> Result<()> {
+    driver.close();
+    driver.quiesce().await;
+    driver.release();
+    session.coordinator.release(driver.lease()).await
 }
 
 impl Drop for Lease {
@@ -162,10 +188,8 @@ impl Drop for Lease {
             return;
         }
         let (session, driver) = (self.session.clone(), self.driver.clone());
-        self.net.detach(async move {
-            driver.quiesce().await;
-            drop(session.coordinator.release(driver.lease()).await);
-        });
+        self.net
+            .detach(async move { drop(release(&session, &driver).await) });
     }
 }
 
@@ -175,6 +199,7 @@ impl Inner {
         &self,
         bindings: &Bindings,
         avoid: &[Named],
+        deadline: Option<Instant>,
     ) -> Result<Held, Failed> {
         let _turn = self.loading.lock().await;
         let mut avoid = avoid.to_vec();
@@ -195,7 +220,7 @@ impl Inner {
             }
             self.put_lease(None);
         }
-        let lease = self.new_lease(bindings, avoid).await?;
+        let lease = self.new_lease(bindings, avoid, deadline).await?;
         self.put_lease(Some(lease.clone()));
         Ok(Held::of(&lease))
     }
@@ -208,7 +233,12 @@ impl Inner {
     }
 
     /// Plans for axes of these sizes; nothing is installed.
-    pub(crate) async fn planned(&self, bindings: &Bindings, avoid: Vec<Named>) -> Result<Planned> {
+    pub(crate) async fn planned(
+        &self,
+        bindings: &Bindings,
+        avoid: Vec<Named>,
+        deadline: Option<Instant>,
+    ) -> Result<Planned> {
         (self.tell)(Phase::Planning);
         let mut options = self.options.clone();
         let bounds = self.bounds_for(bindings).into_iter();
@@ -217,7 +247,7 @@ impl Inner {
         options.expected = expected.collect();
         options.avoid = avoid;
         let me = self.session.hub.me.incarnation;
-        let ask = self.session.coordinator.ask_apart(|client| {
+        let ask = self.session.coordinator.ask_apart(deadline, |client| {
             let (function, options) = (self.function.clone(), options.clone());
             async move {
                 let context = call_context(rpc::PLAN_BOUND);
@@ -233,13 +263,14 @@ impl Inner {
         &self,
         bindings: &Bindings,
         avoid: Vec<Named>,
+        deadline: Option<Instant>,
     ) -> Result<Arc<Lease>, Failed> {
-        let mut planned = self.planned(bindings, avoid.clone()).await?;
-        let mut established = self.establish(&planned).await;
+        let mut planned = self.planned(bindings, avoid.clone(), deadline).await?;
+        let mut established = self.establish(&planned, deadline).await;
         if established.as_ref().is_err_and(forgotten) {
             // The coordinator went away over it: nothing is installed, and one that returns knows no plans.
-            planned = self.planned(bindings, avoid).await?;
-            established = self.establish(&planned).await;
+            planned = self.planned(bindings, avoid, deadline).await?;
+            established = self.establish(&planned, deadline).await;
         }
         established.map_err(|error| {
             let site = error.site.as_ref().and_then(|s| s.worker.as_ref());
@@ -250,9 +281,10 @@ impl Inner {
 
     /// Installs a plan and takes the driver's place in it, in a task of its own: where the caller goes away, whatever was
     /// granted by then is given back.
-    async fn establish(&self, planned: &Planned) -> Result<Arc<Lease>> {
+    async fn establish(&self, planned: &Planned, deadline: Option<Instant>) -> Result<Arc<Lease>> {
         planned.check()?;
         let install = Install {
+            deadline,
             planned: planned.clone(),
             session: self.session.clone(),
             net: self.net.clone(),
@@ -295,7 +327,7 @@ impl Inner {
             let leased = async {
                 tokio::select! {
                     biased;
-                    leased = self.leased(bindings, attempts.avoid()) => leased,
+                    leased = self.leased(bindings, attempts.avoid(), attempts.deadline()) => leased,
                     () = self.unloading.notified() => {
                         let msg = "the model was unloaded while it was planned and loaded";
                         Err(Error::new(Code::Cancelled, msg).into())
@@ -319,6 +351,8 @@ impl Inner {
 
 /// A plan on its way to a lease.
 struct Install {
+    /// When the call has to be over that it is for.
+    deadline: Option<Instant>,
     planned: Planned,
     session: Arc<Session>,
     net: NetThread,
@@ -344,7 +378,7 @@ impl Install {
             links,
             pool,
         );
-        Ok(Arc::new(Lease {
+        let lease = Lease {
             driver,
             planned: planned.clone(),
             calls: Arc::default(),
@@ -353,11 +387,13 @@ impl Install {
             unloaded: AtomicBool::new(false),
             released: AtomicBool::new(false),
             direct: OnceLock::new(),
-        }))
+        };
+        lease.release_when_broken();
+        Ok(Arc::new(lease))
     }
 
     async fn installed(&self) -> Result<Leased> {
-        let client = self.session.coordinator.client().await?;
+        let client = self.session.coordinator.client(self.deadline).await?;
         let plan = self.planned.plan;
         let install = client.install(call_context(rpc::INSTALL_BOUND), plan);
         tokio::pin!(install);
@@ -377,7 +413,7 @@ impl Install {
     /// The lease may have been granted already, and the answer be on its way. A coordinator that is away hears what this
     /// client holds when it is back.
     async fn give_up(&self) {
-        if let Ok(client) = self.session.coordinator.client().await {
+        if let Ok(client) = self.session.coordinator.client(None).await {
             drop(client.abandon(call(), self.planned.plan).await);
         }
     }

@@ -58,7 +58,7 @@ pub use device::{CacheStats, Device, Held, Scoped, with_device};
 pub use embedded::{Embedded, embedded};
 pub use host::{FromHost, ToHost};
 pub use import::{ImportBuilder, Imported};
-pub use model::{CallOptions, Model, Outputs, Retry, Signature};
+pub use model::{ArrayType, CallOptions, Model, Outputs, Retry, Signature};
 pub use prepare::PreparedOp;
 pub use safetensors::LoadTensors;
 pub use tensor::{

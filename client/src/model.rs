@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use convoke_common::Tensor;
 use convoke_common::dim::Bindings;
 use convoke_common::error::Result;
 use convoke_common::graph::{Function, TensorType, ValueId};
 use convoke_common::rpc::PlanSummary;
+use convoke_common::{DType, Shape, Tensor};
 
-use crate::attempts::Attempts;
 use crate::cluster::Cluster;
 use crate::function::Inner;
 
@@ -29,6 +28,36 @@ pub struct Signature {
     pub ty: TensorType,
 }
 
+/// The dtype and shape of an array, which itself need not be there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ArrayType {
+    /// Its elements' type.
+    pub dtype: DType,
+    /// Its sizes.
+    pub shape: Shape,
+}
+
+impl std::fmt::Display for ArrayType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}{:?}", self.dtype, self.shape)
+    }
+}
+
+impl From<&Tensor> for ArrayType {
+    fn from(t: &Tensor) -> ArrayType {
+        ArrayType {
+            dtype: t.dtype(),
+            shape: t.shape().into(),
+        }
+    }
+}
+
+impl From<Tensor> for ArrayType {
+    fn from(t: Tensor) -> ArrayType {
+        ArrayType::from(&t)
+    }
+}
+
 /// Parameters and results of a graph.
 pub(crate) fn signatures(f: &Function) -> (Vec<Signature>, Vec<Signature>) {
     let of = |name: &str, value: ValueId| Signature {
@@ -40,7 +69,7 @@ pub(crate) fn signatures(f: &Function) -> (Vec<Signature>, Vec<Signature>) {
     (inputs.collect(), outputs.collect())
 }
 
-/// Whether a step whose worker is lost runs again on those that are left.
+/// Whether a step or a load whose worker is lost runs again on the workers that are there then.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Retry {
     /// Twice at most, planned anew each time. The results have the same bits.
@@ -88,7 +117,7 @@ impl Model {
     /// Plans and installs right away where every dynamic axis has its bound, else at the first call.
     pub(crate) async fn begin(inner: Inner) -> Result<Arc<Inner>> {
         if inner.unbounded(&inner.bounds).is_empty() {
-            let mut attempts = Attempts::new(&CallOptions::default());
+            let mut attempts = inner.load_attempts();
             // Within any bounds.
             inner.ready(&Bindings::new(), &mut attempts).await?;
         }
@@ -120,26 +149,29 @@ impl Model {
         options: CallOptions,
     ) -> Result<Outputs> {
         let given: Vec<(String, Tensor)> = inputs.into_iter().map(|(n, t)| (n.into(), t)).collect();
-        let (ordered, bindings) = self.inner.arrange(given)?;
+        let (ordered, bindings) = self.inner.arrange(given, |t| ArrayType::from(t))?;
         let inner = self.inner.clone();
         // Boxed, so that it is not moved from hand to hand.
         let call = Box::pin(async move { inner.call(ordered, bindings, options).await });
         self.cluster.compute(call).await
     }
 
-    /// Makes sure that a plan for inputs of these sizes is installed, and explains it. Inputs are only
-    /// looked at for their shapes.
-    pub async fn prepare<N: Into<String>>(
+    /// Makes sure that a plan for inputs of these types is installed, and explains it. The inputs themselves are not
+    /// needed: each is a tensor or an [`ArrayType`].
+    ///
+    /// # Errors
+    /// Fails where an input is missing, unknown or of another dtype or shape than the model's, and where no plan can be
+    /// made or installed.
+    pub async fn prepare<N: Into<String>, T: Into<ArrayType>>(
         &self,
-        inputs: impl IntoIterator<Item = (N, Tensor)>,
+        inputs: impl IntoIterator<Item = (N, T)>,
     ) -> Result<PlanSummary> {
-        let given: Vec<(String, Tensor)> = inputs.into_iter().map(|(n, t)| (n.into(), t)).collect();
-        let (_, bindings) = self.inner.arrange(given)?;
+        let bindings = self.inner.sizes(inputs)?;
         let inner = self.inner.clone();
-        let ready = self.cluster.net.run(async move {
-            let mut attempts = Attempts::new(&CallOptions::default());
-            inner.ready(&bindings, &mut attempts).await
-        });
+        let ready = self
+            .cluster
+            .net
+            .run(async move { inner.ready(&bindings, &mut inner.load_attempts()).await });
         Ok(ready.await?.lease.planned.summary.clone())
     }
 

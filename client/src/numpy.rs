@@ -7,6 +7,9 @@
 //! # Ok(()) }
 //! ```
 //!
+//! [`Npz`] reads a file of which nothing is known yet: it tells the dtypes and shapes of the arrays before any of them is
+//! decompressed, so that a program can compare them with what it expects.
+//!
 //! Read are little-endian arrays of `f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8 bool`, in C or Fortran order. numpy has no
 //! bfloat16: such tensors are written as float32, which holds every one of their values.
 //!
@@ -16,22 +19,28 @@
 //! 2. A file is written under another name and renamed: a reader sees all of it or nothing.
 
 mod header;
+mod npz;
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use convoke_common::Printable;
 use convoke_common::error::{Code, Error};
 use convoke_common::tensor::{Tensor, TensorError};
 use convoke_common::{DType, Shape};
 use zip::write::SimpleFileOptions;
 
+use crate::model::ArrayType;
 use header::Header;
+pub use npz::{MOST_MEMBERS, Npz};
 
-/// Deflate cannot shrink further than this.
-const MOST_COMPRESSION: u64 = 1032;
 /// Bytes moved at once.
 const CHUNK: usize = 1 << 20;
+/// Names that are tried for a file under which it is written.
+const DRAFTS: usize = 16;
 
 /// An array file cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -66,8 +75,24 @@ pub enum NumpyError {
         /// What is wrong.
         reason: String,
     },
+    /// More members than [`MOST_MEMBERS`].
+    #[error("{} declares {members} members; at most {MOST_MEMBERS} are read", path.display())]
+    TooMany {
+        /// The file.
+        path: PathBuf,
+        /// How many it declares.
+        members: usize,
+    },
+    /// An archive without an array of this name.
+    #[error("{} holds no array named '{}'", path.display(), Printable(array))]
+    Missing {
+        /// The file.
+        path: PathBuf,
+        /// The name.
+        array: String,
+    },
     /// Two arrays of one name.
-    #[error("{} holds two arrays named '{array}'", path.display())]
+    #[error("{} holds two arrays named '{}'", path.display(), Printable(array))]
     Duplicate {
         /// The file.
         path: PathBuf,
@@ -80,19 +105,26 @@ fn in_array(name: &str) -> String {
     if name.is_empty() {
         String::new()
     } else {
-        format!(", array '{name}'")
+        format!(", array '{}'", Printable(name))
     }
 }
 
 impl From<NumpyError> for Error {
     fn from(e: NumpyError) -> Error {
         let (code, advice) = match &e {
-            NumpyError::Io { action, .. } => (
-                Code::Io,
-                match *action {
-                    "read" => "check the path and its permissions",
-                    _ => "check that the folder exists, is writable, and has room",
-                },
+            NumpyError::Io {
+                action: "write",
+                path,
+                source,
+            } => return Error::new(Code::Io, e.to_string()).advise(unwritable(path, source)),
+            NumpyError::Io { .. } => (Code::Io, "check the path and its permissions"),
+            NumpyError::TooMany { .. } => (
+                Code::InvalidInput,
+                "split the file, or give the arrays one by one as .npy files",
+            ),
+            NumpyError::Missing { .. } | NumpyError::Duplicate { .. } => (
+                Code::InvalidInput,
+                "write the file with one array of each name, as numpy.savez does",
             ),
             _ => (
                 Code::InvalidInput,
@@ -101,6 +133,80 @@ impl From<NumpyError> for Error {
         };
         Error::new(code, e.to_string()).advise(advice)
     }
+}
+
+/// What to do where a file cannot be written.
+fn unwritable(path: &Path, why: &std::io::Error) -> String {
+    use std::io::ErrorKind as E;
+    let folder = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let at = folder.display();
+    let owner = std::fs::metadata(folder);
+    let me = std::fs::metadata("/proc/self").map(|m| m.uid());
+    match (why.kind(), owner, me) {
+        (E::PermissionDenied, Ok(m), Ok(me)) => format!(
+            "the folder {at} belongs to user {} (mode {:04o}) and this runs as user {me}: let that user write there, or name \
+             another folder",
+            m.uid(),
+            m.mode() & 0o7777
+        ),
+        (E::ReadOnlyFilesystem, ..) => format!(
+            "{at} is on a read-only file system, as all folders of a container may be that are not mounted: name another folder"
+        ),
+        (E::StorageFull | E::QuotaExceeded, ..) => {
+            format!("there is no room left for it in {at}: make some, or name another folder")
+        }
+        _ => "check that the folder exists, is writable, and has room".into(),
+    }
+}
+
+/// Checks that a file can be written, before the work whose result it is to hold. What is there stays as it is.
+///
+/// # Errors
+/// Fails as [`write_npz`] would, but for want of room.
+pub fn check_writable(path: impl AsRef<Path>) -> Result<(), NumpyError> {
+    let path = &target(path.as_ref());
+    let failed = |e| io("write", path, e);
+    if std::fs::metadata(path).is_ok_and(|m| !m.is_file()) {
+        return File::options()
+            .write(true)
+            .open(path)
+            .map(drop)
+            .map_err(failed);
+    }
+    let (temporary, file) = draft(path).map_err(failed)?;
+    drop(file);
+    std::fs::remove_file(temporary).map_err(failed)
+}
+
+/// The file itself where `path` is a link to one, so that not the link is replaced.
+fn target(path: &Path) -> PathBuf {
+    std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// A new file beside `path`, which nobody else has planted there.
+fn draft(path: &Path) -> std::io::Result<(PathBuf, File)> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let mut last = None;
+    // Of those before this process some may have been killed while they wrote, with its number.
+    for _ in 0..DRAFTS {
+        let mut name = std::ffi::OsString::from(".");
+        name.push(path.file_name().unwrap_or_default());
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        name.push(format!(".{}.{n}.tmp", std::process::id()));
+        let temporary = path.with_file_name(name);
+        match File::options()
+            .write(true)
+            .create_new(true)
+            .open(&temporary)
+        {
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => last = Some(e),
+            done => return done.map(|file| (temporary, file)),
+        }
+    }
+    Err(last.unwrap_or_else(|| std::io::ErrorKind::AlreadyExists.into()))
 }
 
 /// Where an array comes from, for errors.
@@ -153,63 +259,29 @@ pub fn read_npy(path: impl AsRef<Path>) -> Result<Tensor, NumpyError> {
 
 /// The array of a `.npy` file of `size` bytes.
 pub(crate) fn npy(from: &mut impl Read, size: u64, path: &Path) -> Result<Tensor, NumpyError> {
-    read_array(from, size, &Origin { path, array: "" })
+    read_array(from, size, None, &Origin { path, array: "" })
 }
 
-/// The arrays of a `.npz` file, in its order.
-pub fn read_npz(path: impl AsRef<Path>) -> Result<Vec<(String, Tensor)>, NumpyError> {
+/// The dtype and shape of the array in a `.npy` file. The array itself is not read.
+///
+/// # Errors
+/// Fails where the file cannot be read, or holds no array that [`read_npy`] would take.
+pub fn npy_type(path: impl AsRef<Path>) -> Result<ArrayType, NumpyError> {
     let path = path.as_ref();
     let (file, size) = open(path)?;
-    npz(BufReader::new(file), size, path)
+    let origin = Origin { path, array: "" };
+    let header = read_header(&mut BufReader::new(file), size, &origin)?;
+    Ok(header.array_type())
 }
 
-/// The arrays of a `.npz` file of `file_size` bytes.
-pub(crate) fn npz(
-    from: impl Read + Seek,
-    file_size: u64,
-    path: &Path,
-) -> Result<Vec<(String, Tensor)>, NumpyError> {
-    let not_npz = |reason: String| NumpyError::NotNpz {
-        path: path.to_owned(),
-        reason,
-    };
-    let archive = zip::ZipArchive::new(from);
-    let mut archive = archive.map_err(|e| not_npz(e.to_string()))?;
-    let mut all: Vec<(String, Tensor)> = Vec::new();
-    // What is left of the file for the arrays to come: several may not be made of the same bytes.
-    let mut left = file_size;
-    for i in 0..archive.len() {
-        let mut entry = archive.by_index(i).map_err(|e| not_npz(e.to_string()))?;
-        let name = entry.name().map_err(|e| not_npz(e.to_string()))?;
-        // Whatever else lies in the archive is not numpy's.
-        let Some(name) = name.strip_suffix(".npy").map(str::to_owned) else {
-            continue;
-        };
-        let origin = Origin { path, array: &name };
-        if all.iter().any(|(n, _)| *n == name) {
-            let path = path.to_owned();
-            return Err(NumpyError::Duplicate { path, array: name });
-        }
-        let (size, held) = (entry.size(), entry.compressed_size());
-        let possible = match entry.compression() {
-            zip::CompressionMethod::Stored => held,
-            _ => held.saturating_mul(MOST_COMPRESSION),
-        };
-        let rest = left.checked_sub(held).filter(|_| size <= possible);
-        let Some(rest) = rest else {
-            return Err(origin.bad(format!(
-                "declares {size} bytes, more than the file can hold"
-            )));
-        };
-        left = rest;
-        let tensor = read_array(&mut entry, size, &origin)?;
-        all.push((name, tensor));
-    }
-    Ok(all)
+/// The arrays of a `.npz` file, in its order. All of them are decompressed, whatever their sizes; of a file that others
+/// made, [`Npz`] tells the sizes first.
+pub fn read_npz(path: impl AsRef<Path>) -> Result<Vec<(String, Tensor)>, NumpyError> {
+    Npz::open(path)?.read_all()
 }
 
-/// Reads an array from a source of exactly `size` bytes.
-fn read_array(from: &mut impl Read, size: u64, origin: &Origin<'_>) -> Result<Tensor, NumpyError> {
+/// Reads the header of an array from a source of exactly `size` bytes, and checks that the array fills the rest.
+fn read_header(from: &mut impl Read, size: u64, origin: &Origin<'_>) -> Result<Header, NumpyError> {
     let (header, length) = Header::read(from, size).map_err(|e| match e {
         header::Failure::Io(e) => origin.ended(e),
         header::Failure::Bad(reason) => origin.bad(reason),
@@ -222,6 +294,20 @@ fn read_array(from: &mut impl Read, size: u64, origin: &Origin<'_>) -> Result<Te
             "{} needs {need} bytes, the file holds {have}",
             signature(header.dtype, &header.shape)
         )));
+    }
+    Ok(header)
+}
+
+/// Reads an array from a source of exactly `size` bytes, whose header is this one where it was read before.
+fn read_array(
+    from: &mut impl Read,
+    size: u64,
+    before: Option<&Header>,
+    origin: &Origin<'_>,
+) -> Result<Tensor, NumpyError> {
+    let header = read_header(from, size, origin)?;
+    if before.is_some_and(|b| *b != header) {
+        return Err(origin.bad("the file changed while it was read"));
     }
     let failed = |e: TensorError| origin.bad(e.to_string());
     let mut tensor = Tensor::zeros(header.dtype, &header.shape).map_err(failed)?;
@@ -336,20 +422,17 @@ fn replace(
     path: &Path,
     write: impl FnOnce(&mut File) -> std::io::Result<()>,
 ) -> Result<(), NumpyError> {
+    let path = &target(path);
     let failed = |e| io("write", path, e);
     let special = std::fs::metadata(path).is_ok_and(|m| !m.is_file());
     if special {
         let mut file = File::options().write(true).open(path).map_err(failed)?;
         return write(&mut file).map_err(failed);
     }
-    let mut name = std::ffi::OsString::from(".");
-    name.push(path.file_name().unwrap_or_default());
-    name.push(format!(".{}.tmp", std::process::id()));
-    let temporary = path.with_file_name(name);
-    let written = File::create(&temporary).and_then(|mut file| {
-        write(&mut file)?;
-        std::fs::rename(&temporary, path)
-    });
+    let (temporary, mut file) = draft(path).map_err(failed)?;
+    // Some file systems say only then that they are full.
+    let written = write(&mut file).and_then(|()| file.sync_all());
+    let written = written.and_then(|()| std::fs::rename(&temporary, path));
     written.map_err(|e| {
         // The error to report is the one that brought us here.
         let _ = std::fs::remove_file(&temporary);

@@ -6,12 +6,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use convoke_common::admission::{self, bind_towards, lookup, reach};
+use convoke_common::admission::{bind_towards, lookup, reach};
+use convoke_common::credentials::Credentials;
 use convoke_common::detection::Detector;
-use convoke_common::error::{Code, Error, Result, Site};
-use convoke_common::identity::{
-    IdentityFiles, JoinToken, OwnIdentity, RevocationList, Role, TlsConfigs,
-};
+use convoke_common::error::{Code, Error, Result};
+use convoke_common::identity::{JoinToken, Role};
 use convoke_common::ids::Incarnation;
 use convoke_common::memory::Ledger;
 use convoke_common::program::Participant;
@@ -57,9 +56,16 @@ impl Session {
             return Err(Error::new(Code::Unauthorized, msg)
                 .advise("make one with `convoke token create --role client`"));
         }
-        let identity = identity(&world, address, token, state_dir).await?;
-        let revoked = Arc::new(RevocationList::default());
-        let tls = TlsConfigs::cluster(&identity, revoked, world.wall.clone())?;
+        let credentials = Credentials::obtain(
+            &world,
+            address,
+            token,
+            Role::Client,
+            None,
+            state_dir,
+            Arc::default(),
+        );
+        let credentials = credentials.await?;
         let addrs = lookup(&world, address).await?;
         let first = addrs.first().copied();
         let first = first
@@ -70,10 +76,13 @@ impl Session {
             bind.set_port(0);
         }
         let options = EndpointOptions::default();
-        let endpoint = world.net.endpoint(bind, &tls, &options).await?;
+        let endpoint = world
+            .net
+            .endpoint(bind, credentials.tls(), &options)
+            .await?;
         let me = Peer {
             role: Role::Client,
-            name: identity.peer().name.as_str().to_owned(),
+            name: credentials.identity().peer().name.as_str().to_owned(),
             incarnation: Incarnation(u64::from_le_bytes(world.rng.bytes())),
         };
         let detector = Detector::dialling(world.clone());
@@ -83,6 +92,7 @@ impl Session {
             detector: detector.clone(),
             address: address.to_owned(),
             driver: me.incarnation,
+            credentials,
         };
         let coordinator = way.connect().await?;
         Ok(Arc::new(Session {
@@ -169,10 +179,11 @@ impl Session {
         let dialled = reach(&self.world, &self.endpoint, &p.address, Role::Worker).await;
         let dialled = dialled.map_err(|e| {
             let msg = format!("cannot reach worker {} at {}: {}", p.name, p.address, e.message);
-            Error::new(Code::Unreachable, msg).advise(
-                "start the worker with --advertise HOST:PORT, an address that this machine can reach, \
-                 or run the client inside the cluster's network",
-            )
+            let advice = "start the worker with --advertise HOST:PORT, an address that this machine can reach, \
+                          or run the client inside the cluster's network";
+            Error::new(Code::Unreachable, msg)
+                .advise(advice)
+                .about(&p.name)
         })?;
         let (connection, name) = (
             dialled.connection,
@@ -180,18 +191,14 @@ impl Session {
         );
         if name != p.name {
             let msg = format!("{} is answered by worker {name}, not {}", p.address, p.name);
-            return Err(Error::new(Code::Unreachable, msg));
+            return Err(Error::new(Code::Unreachable, msg).about(&p.name));
         }
         self.serve(connection.clone());
         let watched = self.detector.watch(connection);
         let link = remote::dial_lane(&self.world, &self.hub, watched, name).await?;
         if link.peer().incarnation != p.incarnation {
             let msg = format!("worker {} was restarted meanwhile", p.name);
-            let site = Site {
-                worker: Some(p.name.clone()),
-                ..Site::default()
-            };
-            let error = Error::new(Code::PeerLost, msg).at(site);
+            let error = Error::new(Code::PeerLost, msg).about(&p.name);
             return Err(error.advise("try again: it is there under a new incarnation"));
         }
         Ok(link)
@@ -234,26 +241,4 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.close();
     }
-}
-
-async fn identity(
-    world: &World,
-    address: &str,
-    token: &JoinToken,
-    state_dir: Option<PathBuf>,
-) -> Result<OwnIdentity> {
-    let files = state_dir.map(|d| IdentityFiles::new(world.store.clone(), d));
-    let now = world.wall.unix_seconds();
-    if let Some(files) = &files
-        && let Some(known) = files.load()?
-        && !known.needs_renewal(now)
-        && known.peer().token_id == token.id
-    {
-        return Ok(known);
-    }
-    let joined = admission::join(world, address, token, Role::Client, "").await?;
-    if let Some(files) = &files {
-        files.save(&joined)?;
-    }
-    Ok(joined)
 }

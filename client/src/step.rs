@@ -100,7 +100,15 @@ impl Compiled {
         let mut attempts = Attempts::new(call.options);
         loop {
             lives(&all)?;
-            let held = self.inner.ready(call.axes, &mut attempts).await?;
+            let held = tokio::select! {
+                biased;
+                // No plan brings an operand back, so that none is waited for.
+                () = gone(&all) => {
+                    lives(&all)?;
+                    return Err(Error::internal("a session that was lost is not"));
+                }
+                held = self.inner.ready(call.axes, &mut attempts) => held?,
+            };
             let results = match self.reserve(cluster, &held.lease, &call) {
                 Ok(results) => results,
                 Err(failed) => {
@@ -114,8 +122,11 @@ impl Compiled {
                 .map(|n| n.map(HostTensor::scalar))
                 .collect::<Result<_>>()?;
             let deadline = attempts.deadline();
-            // From here on the step may have taken them.
+            // From here on the step may have taken them, and cannot run again without them.
             given.iter().for_each(|p| p.give(call.at));
+            if !given.is_empty() {
+                attempts.end_with_this();
+            }
             let step = held.lease.step(inputs, call.axes, deadline);
             let outcome = tokio::select! {
                 biased;

@@ -11,13 +11,12 @@ use convoke_common::graph::TensorType;
 use convoke_common::program::Participant;
 use convoke_common::rpc::PlanSummary;
 
-use crate::attempts::Attempts;
 use crate::axes::{self, DynamicAxis};
 use crate::builder::{ModelBuilder, Origin};
 use crate::cluster::Cluster;
 use crate::device::unscoped;
 use crate::function::Inner;
-use crate::model::{CallOptions, Retry};
+use crate::model::CallOptions;
 use crate::nesting;
 use crate::step::{Call, Compiled};
 use crate::tensor::Tensor;
@@ -216,7 +215,7 @@ impl Function {
     pub async fn plan(&self, operands: &[Tensor]) -> Result<PlanSummary> {
         let (compiled, axes) = self.compiled(operands)?;
         let ready = self.cluster.net.run(async move {
-            let mut attempts = Attempts::new(&CallOptions::default());
+            let mut attempts = compiled.inner.load_attempts();
             let held = compiled.inner.ready(&axes, &mut attempts).await;
             Ok(held?.lease.planned.summary.clone())
         });
@@ -273,7 +272,8 @@ impl Function {
         let origin = Origin::Function(function.clone(), vec![]);
         let mut builder = ModelBuilder::new(self.cluster.clone(), origin)
             .exact(true)
-            .in_flight(IN_FLIGHT);
+            .in_flight(IN_FLIGHT)
+            .retry(shared.options.retry);
         builder.pins = std::mem::take(&mut traced.pins);
         let session = self.cluster.session.clone();
         let served = session.sources.serve(std::mem::take(&mut traced.sources));
@@ -293,12 +293,8 @@ impl Function {
         at: &'static Location<'static>,
     ) -> Result<Vec<Tensor>> {
         let (compiled, axes) = self.compiled(operands)?;
-        let mut options = self.shared.options;
-        if !self.shared.donated.is_empty() {
-            options.retry = Retry::Off;
-        }
         let call = Call {
-            options: &options,
+            options: &self.shared.options,
             retained: &self.shared.retained,
             axes: &axes,
             at,

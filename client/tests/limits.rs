@@ -51,6 +51,7 @@ async fn rig() -> Rig {
         join: coordinator.addr().to_string(),
         token: coordinator.create_token(Role::Worker, None).await.unwrap(),
         state_dir: None,
+        run_dir: None,
         cache_dir: None,
         cache_bytes: 0,
         artifact_root: None,

@@ -13,7 +13,6 @@ use tarpc::context::Context;
 use crate::error::{Code, Error, Result};
 use crate::identity::{
     DialError, Dialled, IdentityError, JoinToken, OwnIdentity, OwnKey, Role, TlsConfigs, dial,
-    peer_ca,
 };
 use crate::rpc::{CALL_BOUND, JoinRequest, Joined, answer, connect_joining};
 use crate::rpc_transport::call_context;
@@ -128,12 +127,47 @@ pub async fn join(
     role: Role,
     name: &str,
 ) -> Result<OwnIdentity> {
+    let joined = try_join(world, host_port, token, role, name, None);
+    joined.await.map_err(JoinFailure::into_error)
+}
+
+/// Why somebody did not join.
+#[derive(Debug)]
+pub enum JoinFailure {
+    /// The coordinator was not reached, or failed: another try may succeed.
+    Unreachable(Error),
+    /// The coordinator refuses the token, or the name.
+    Refused(Error),
+}
+
+impl JoinFailure {
+    /// The error, whichever it is.
+    pub fn into_error(self) -> Error {
+        match self {
+            JoinFailure::Unreachable(e) | JoinFailure::Refused(e) => e,
+        }
+    }
+}
+
+impl<E: Into<Error>> From<E> for JoinFailure {
+    fn from(e: E) -> JoinFailure {
+        JoinFailure::Unreachable(e.into())
+    }
+}
+
+/// As [`join`]; a member that was here before shows its `former` identity and keeps its name.
+pub async fn try_join(
+    world: &World,
+    host_port: &str,
+    token: &JoinToken,
+    role: Role,
+    name: &str,
+    former: Option<&OwnIdentity>,
+) -> Result<OwnIdentity, JoinFailure> {
     let addrs = lookup(world, host_port).await?;
     let Some(first) = addrs.first() else {
-        return Err(Error::new(
-            Code::Unreachable,
-            format!("'{host_port}' has no address"),
-        ));
+        let msg = format!("'{host_port}' has no address");
+        return Err(Error::new(Code::Unreachable, msg).into());
     };
     let tls = TlsConfigs::joining(token.ca, world.wall.clone())?;
     let options = EndpointOptions::default();
@@ -144,19 +178,31 @@ pub async fn join(
     let result = async {
         let dialled = reach(world, &endpoint, host_port, Role::Coordinator).await?;
         let client = connect_joining(world, &dialled.connection).await?;
-        let key = OwnKey::generate(world.rng.as_ref())?;
+        let (key, csr) = match former {
+            Some(former) => former.request_with_same_key()?,
+            None => {
+                let key = OwnKey::generate(world.rng.as_ref())?;
+                let csr = key.csr()?;
+                (key, csr)
+            }
+        };
         let request = JoinRequest {
             token_id: token.id.clone(),
             secret: token.secret.clone(),
             role,
             name: name.to_owned(),
-            csr: key.csr()?,
+            csr,
+            version: crate::VERSION.to_owned(),
+            former: former.map_or(vec![], |f| f.certificate().to_vec()),
         };
-        let joined: Joined = answer("the coordinator", client.join(call(), request).await)?;
-        // The CA that the handshake proved, not one that the answer could name.
-        let ca = peer_ca(&dialled.connection, &token.ca)
-            .ok_or_else(|| Error::internal("the coordinator's chain lost its CA"))?;
-        Ok(OwnIdentity::new(key, joined.certificate.into(), ca)?)
+        let joined = answer("the coordinator", client.join(call(), request).await);
+        let joined: Joined = joined.map_err(|e| match e.code {
+            Code::Unauthorized => JoinFailure::Refused(e),
+            _ => JoinFailure::Unreachable(e),
+        })?;
+        // The handshake proved that it is the coordinator of the token's cluster who answers.
+        let issued = OwnIdentity::issued(key, joined.certificate, joined.authorities);
+        Ok(issued?)
     }
     .await;
     endpoint.close(0u32.into(), b"joined");

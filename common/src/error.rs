@@ -7,6 +7,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::printable::{self, Message, Printable};
+
 /// What kind of thing went wrong. The names in `--json` never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -147,13 +149,20 @@ impl Error {
         self
     }
 
+    /// Names the participant that the error is about as its place, unless a place is known. It may be another process
+    /// than the one that reports the error, and whoever plans anew does without it.
+    pub fn about(self, participant: impl Into<String>) -> Error {
+        self.at(Site {
+            worker: Some(participant.into()),
+            ..Site::default()
+        })
+    }
+
     /// Contact with a participant was lost. It becomes the error's place, by which others know whom it is about.
     pub fn lost(peer: impl Into<String>, why: impl fmt::Display) -> Error {
         let peer = peer.into();
-        Error::new(Code::PeerLost, format!("lost contact with {peer}: {why}")).at(Site {
-            worker: Some(peer),
-            ..Site::default()
-        })
+        let msg = format!("lost contact with {peer}: {why}");
+        Error::new(Code::PeerLost, msg).about(peer)
     }
 
     /// Says of a loss who noticed it, where nobody is said to have.
@@ -180,22 +189,23 @@ impl fmt::Display for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
         if let Some(n) = &self.node {
-            parts.push(format!("node '{n}'"));
+            parts.push(format!("node '{}'", Printable(n)));
         }
         if let Some(op) = &self.op {
-            parts.push(format!("op {op}({})", self.operands.join(", ")));
+            let operands = printable::list(self.operands.iter().map(String::as_str));
+            parts.push(format!("op {}({operands})", Printable(op)));
         }
         if let Some(origin) = &self.origin {
-            parts.push(format!("issued at {origin}"));
+            parts.push(format!("issued at {}", Printable(origin)));
         }
         if let Some(w) = &self.worker {
-            parts.push(format!("worker {w}"));
+            parts.push(format!("worker {}", Printable(w)));
         }
         if let Some(h) = &self.host {
-            parts.push(format!("host {h}"));
+            parts.push(format!("host {}", Printable(h)));
         }
         if let Some(d) = &self.device {
-            parts.push(format!("device {d}"));
+            parts.push(format!("device {}", Printable(d)));
         }
         f.write_str(&parts.join(", "))
     }
@@ -203,19 +213,21 @@ impl fmt::Display for Site {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)?;
+        // All of it may come from a peer, or quote a file.
+        write!(f, "{}", Message(&self.message))?;
         if let Some(site) = &self.site {
             write!(f, " [{site}]")?;
         }
         if !self.stopped.is_empty() {
-            write!(f, "; stopped: {}", self.stopped.join(", "))?;
+            let stopped = printable::list(self.stopped.iter().map(String::as_str));
+            write!(f, "; stopped: {stopped}")?;
         }
         if !self.attached.is_empty() {
             let s = if self.attached.len() == 1 { "" } else { "s" };
             write!(f, "; {} further error{s}", self.attached.len())?;
         }
         if !self.advice.is_empty() {
-            write!(f, "\n  {}", self.advice)?;
+            write!(f, "\n  {}", Message(&self.advice))?;
         }
         Ok(())
     }
@@ -258,5 +270,21 @@ mod tests {
              op Gather(f32[4, 8], i64[1]), worker w1]\n  feed indices below 4"
         );
         assert_eq!(e.code.name(), "kernel_failed");
+    }
+
+    #[test]
+    fn names_from_outside_do_nothing_to_the_terminal() {
+        let e = Error::new(Code::InvalidInput, "no input '\u{1b}[31mx'").at(Site {
+            worker: Some("w\u{202e}1".into()),
+            node: Some("a\nerror: b".into()),
+            ..Site::default()
+        });
+        assert_eq!(
+            e.to_string(),
+            "no input '\\u{1b}[31mx' [node 'a\\nerror: b', worker w\\u{202e}1]"
+        );
+        // Programs get what was there.
+        let json = serde_json::to_value(&e).unwrap();
+        assert_eq!(json["site"]["node"], "a\nerror: b");
     }
 }

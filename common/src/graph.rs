@@ -19,6 +19,7 @@ use crate::artifact::ArtifactMeta;
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::ids::FunctionId;
+use crate::printable::{self, Printable};
 use crate::rpc_transport::codec::{self, CodecError};
 use crate::tensor::Tensor;
 
@@ -233,29 +234,41 @@ pub struct Function {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GraphError {
     /// A value id points outside the table.
-    #[error("node '{node}' names a value that does not exist")]
+    #[error("node '{}' names a value that does not exist", Printable(node))]
     NoSuchValue { node: String },
     /// Two definitions of one value.
-    #[error("value '{value}' is defined twice")]
+    #[error("value '{}' is defined twice", Printable(value))]
     DefinedTwice { value: String },
     /// An operand or result without a definition before its use.
-    #[error("value '{value}', used by '{user}', is not defined before its use")]
+    #[error(
+        "value '{}', used by '{}', is not defined before its use",
+        Printable(value),
+        Printable(user)
+    )]
     Undefined { value: String, user: String },
     /// An init node depends on a parameter or a step node.
-    #[error("init node '{node}' depends on step value '{value}'")]
+    #[error(
+        "init node '{}' depends on step value '{}'",
+        Printable(node),
+        Printable(value)
+    )]
     InitDependsOnStep { node: String, value: String },
     /// The registry lacks an op.
-    #[error("op '{op}' is not supported; it is used by {}", nodes.join(", "))]
+    #[error("op '{}' is not supported; it is used by {}", Printable(op), printable::list(nodes.iter().map(|n| &**n)))]
     Unsupported { op: String, nodes: Vec<String> },
     /// The op rejects the node.
-    #[error("node '{node}' ({op}): {reason}")]
+    #[error("node '{}' ({}): {reason}", Printable(node), Printable(op))]
     Op {
         node: String,
         op: String,
         reason: String,
     },
     /// The declared type of a value is not what its op yields.
-    #[error("value '{value}' is declared {declared} but '{node}' yields {inferred}")]
+    #[error(
+        "value '{}' is declared {declared} but '{}' yields {inferred}",
+        Printable(value),
+        Printable(node)
+    )]
     WrongType {
         node: String,
         value: String,
@@ -263,14 +276,17 @@ pub enum GraphError {
         inferred: String,
     },
     /// A literal's bytes do not fit its type.
-    #[error("literal '{value}' of type {ty} is backed by {bytes} bytes")]
+    #[error(
+        "literal '{}' of type {ty} is backed by {bytes} bytes",
+        Printable(value)
+    )]
     LiteralSize {
         value: String,
         ty: String,
         bytes: u64,
     },
     /// A literal reaches outside its artifact.
-    #[error("literal '{value}' lies outside its file")]
+    #[error("literal '{}' lies outside its file", Printable(value))]
     LiteralRange { value: String },
 }
 

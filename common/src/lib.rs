@@ -15,6 +15,7 @@ pub mod admission;
 pub mod artifact;
 pub mod block;
 pub mod counters;
+pub mod credentials;
 pub mod detection;
 pub mod dim;
 pub mod dtype;
@@ -24,6 +25,7 @@ pub mod fuzzing;
 pub mod graph;
 pub mod identity;
 pub mod ids;
+pub mod members;
 pub mod memory;
 pub mod mutant;
 mod nesting;
@@ -31,6 +33,7 @@ pub mod offsets;
 pub mod ops;
 pub mod outputs;
 pub mod places;
+pub mod printable;
 pub mod program;
 pub mod rpc;
 pub mod rpc_transport;
@@ -39,8 +42,12 @@ pub mod telemetry;
 pub mod tensor;
 pub mod world;
 
+/// The release that this is. Members of one cluster all run the same.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 pub use dim::Dim;
 pub use dtype::{DType, Element};
 pub use error::{Code, Error, Result, Site};
 pub use outputs::Outputs;
+pub use printable::Printable;
 pub use tensor::{Shape, Tensor};

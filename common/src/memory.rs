@@ -1,9 +1,10 @@
-//! The memory ledger: one per worker, the only judge of what fits.
+//! The memory ledger: one per process or worker, the only judge of what fits.
 //!
 //! Invariants
 //! 1. The sum of all reservations never exceeds the budget.
 //! 2. A reservation is released when dropped, whatever happened before.
-//! 3. Tensors of a [`Pool`] are covered by reservations while they live; its memory is reused between steps.
+//! 3. What is reserved on behalf of a token is counted for it, and never exceeds what its holders may have.
+//! 4. Tensors of a [`Pool`] are covered by reservations while they live; its memory is reused between steps.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +16,7 @@ use tokio::sync::Notify;
 use crate::block::{Block, Cover, LARGE, Region, Spare};
 use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
+use crate::identity::TokenId;
 use crate::tensor::{Tensor, TensorError};
 
 /// What memory is used for.
@@ -30,20 +32,112 @@ pub enum Account {
     Handles,
     /// Bytes in flight while weights load.
     Windows,
+    /// What eager sessions remember besides tensors: prepared ops, names, handles and ops that wait.
+    Definitions,
+    /// Requests that arrive, wait or are served.
+    Requests,
+    /// Plans that are kept until they are installed.
+    Plans,
 }
+
+impl Account {
+    /// Its name in messages.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Account::Base => "base",
+            Account::Weights => "weights",
+            Account::Leases => "steps",
+            Account::Handles => "handles",
+            Account::Windows => "windows",
+            Account::Definitions => "definitions",
+            Account::Requests => "requests",
+            Account::Plans => "plans",
+        }
+    }
+}
+
+/// On whose behalf memory is reserved: a token, whose holders share one account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owner {
+    /// The token that brought the member's certificate.
+    pub token: TokenId,
+    /// The member that acts now, for messages.
+    pub member: String,
+    /// Bytes that all holders of the token together may have here.
+    pub limit: u64,
+}
+
+/// What a token's holders have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holding {
+    pub token: TokenId,
+    /// The member that reserved last.
+    pub member: String,
+    /// Bytes that they may have together.
+    pub limit: u64,
+    /// Bytes that they have, by account.
+    pub used: BTreeMap<Account, u64>,
+}
+
+impl Holding {
+    /// All bytes that they have.
+    pub fn total(&self) -> u64 {
+        self.used.values().sum()
+    }
+
+    fn has(&self, name: &str) -> String {
+        let used = self.used.iter().filter(|(_, bytes)| **bytes > 0);
+        let used: Vec<String> = used
+            .map(|(account, bytes)| format!("{} {}", account.as_str(), mib(*bytes)))
+            .collect();
+        let used = match used.is_empty() {
+            true => String::new(),
+            false => format!(": {}", used.join(", ")),
+        };
+        format!(
+            "token {} ({}) has {} of its {} MiB at {name}{used}",
+            self.token,
+            self.member,
+            mib(self.total()),
+            mib(self.limit)
+        )
+    }
+}
+
+/// Tokens that an error names: those that have most.
+const NAMED: usize = 3;
 
 #[derive(Debug, Default)]
 struct Books {
     used: BTreeMap<Account, u64>,
     total: u64,
     peak: u64,
+    /// Of those tokens whose holders have something.
+    tokens: BTreeMap<TokenId, Holding>,
 }
 
-/// The ledger of one worker.
+impl Books {
+    /// Who has most, for an error of somebody who gets nothing.
+    fn largest(&self) -> String {
+        let mut all: Vec<_> = self.tokens.values().collect();
+        all.sort_by_key(|holding| std::cmp::Reverse(holding.total()));
+        let named = all.iter().take(NAMED).map(|holding| {
+            let (token, member) = (&holding.token, &holding.member);
+            format!(
+                "; token {token} ({member}) has {} MiB",
+                mib(holding.total())
+            )
+        });
+        named.collect()
+    }
+}
+
+/// The ledger of one process or worker.
 #[derive(Debug, Clone)]
 pub struct Ledger {
     budget: u64,
-    owner: Arc<str>,
+    name: Arc<str>,
+    owner: Option<Arc<Owner>>,
     books: Arc<Mutex<Books>>,
     freed: Arc<Notify>,
 }
@@ -57,14 +151,28 @@ pub struct Reservation {
 }
 
 impl Ledger {
-    /// A ledger of `budget` bytes for the worker `owner`.
-    pub fn new(owner: &str, budget: u64) -> Ledger {
+    /// A ledger of `budget` bytes for the worker or process `name`.
+    pub fn new(name: &str, budget: u64) -> Ledger {
         Ledger {
             budget,
-            owner: owner.into(),
+            name: name.into(),
+            owner: None,
             books: Arc::default(),
             freed: Arc::default(),
         }
+    }
+
+    /// The same ledger, where all that is reserved is on behalf of `owner`.
+    pub fn of(&self, owner: Owner) -> Ledger {
+        Ledger {
+            owner: Some(Arc::new(owner)),
+            ..self.clone()
+        }
+    }
+
+    /// On whose behalf this reserves.
+    pub fn owner(&self) -> Option<&Owner> {
+        self.owner.as_deref()
     }
 
     /// The budget in bytes.
@@ -72,19 +180,40 @@ impl Ledger {
         self.budget
     }
 
-    /// Reserves `bytes`, or says what is used.
+    /// Reserves `bytes`, or says what is used, and by whom.
     pub fn reserve(&self, account: Account, bytes: u64) -> Result<Reservation> {
         let mut b = self.books.lock().unwrap_or_else(PoisonError::into_inner);
         let total = b.total.saturating_add(bytes);
+        if let Some(owner) = &self.owner {
+            let known = b.tokens.get(&owner.token);
+            let has = known.map_or(0, Holding::total);
+            if has.saturating_add(bytes) > owner.limit {
+                let nothing = || Holding {
+                    token: owner.token.clone(),
+                    member: owner.member.clone(),
+                    limit: owner.limit,
+                    used: BTreeMap::new(),
+                };
+                let mut holding = known.cloned().unwrap_or_else(nothing);
+                holding.limit = owner.limit;
+                let (has, more) = (holding.has(&self.name), mib(bytes));
+                let msg = format!("{has}; {more} more MiB are needed");
+                return Err(Error::new(Code::OutOfMemory, msg).advise(
+                    "drop what is no longer used, or use a token with a larger budget, \
+                     made with `convoke token create`",
+                ));
+            }
+        }
         if total > self.budget {
             return Err(Error::new(
                 Code::OutOfMemory,
                 format!(
-                    "worker {} has {} of {} MiB free; {} more MiB are needed",
-                    self.owner,
+                    "worker {} has {} of {} MiB free; {} more MiB are needed{}",
+                    self.name,
                     mib(self.budget - b.total),
                     mib(self.budget),
-                    mib(bytes)
+                    mib(bytes),
+                    b.largest()
                 ),
             )
             .advise("raise --memory of the worker, add workers, or run smaller inputs"));
@@ -92,11 +221,45 @@ impl Ledger {
         b.total = total;
         b.peak = b.peak.max(total);
         *b.used.entry(account).or_default() += bytes;
+        if let Some(owner) = self.owner.as_ref().filter(|_| bytes > 0) {
+            let new = || Holding {
+                token: owner.token.clone(),
+                member: String::new(),
+                limit: 0,
+                used: BTreeMap::new(),
+            };
+            let holding = match b.tokens.get_mut(&owner.token) {
+                Some(holding) => holding,
+                None => b.tokens.entry(owner.token.clone()).or_insert_with(new),
+            };
+            if holding.member != owner.member {
+                holding.member.clone_from(&owner.member);
+            }
+            holding.limit = owner.limit;
+            *holding.used.entry(account).or_default() += bytes;
+        }
         Ok(Reservation {
             ledger: self.clone(),
             account,
             bytes,
         })
+    }
+
+    /// Bytes that the holders of this ledger's token have in one account.
+    pub fn used_by_owner(&self, account: Account) -> u64 {
+        let Some(owner) = &self.owner else { return 0 };
+        let b = self.books.lock().unwrap_or_else(PoisonError::into_inner);
+        let holding = b.tokens.get(&owner.token);
+        holding
+            .and_then(|h| h.used.get(&account))
+            .copied()
+            .unwrap_or(0)
+    }
+
+    /// What the holders of each token have.
+    pub fn holdings(&self) -> Vec<Holding> {
+        let b = self.books.lock().unwrap_or_else(PoisonError::into_inner);
+        b.tokens.values().cloned().collect()
     }
 
     /// Told whenever something was given back.
@@ -138,6 +301,28 @@ impl Reservation {
         Ok(())
     }
 
+    /// Counts it as something else from now on.
+    pub fn becomes(&mut self, account: Account) {
+        let mut b = self
+            .ledger
+            .books
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let move_to = |used: &mut BTreeMap<Account, u64>| {
+            if let Some(former) = used.get_mut(&self.account) {
+                *former = former.saturating_sub(self.bytes);
+            }
+            *used.entry(account).or_default() += self.bytes;
+        };
+        move_to(&mut b.used);
+        let token = self.ledger.owner.as_ref().map(|owner| &owner.token);
+        if let Some(holding) = token.and_then(|token| b.tokens.get_mut(token)) {
+            move_to(&mut holding.used);
+        }
+        drop(b);
+        self.account = account;
+    }
+
     /// Gives back all but `bytes`.
     pub fn shrink(&mut self, bytes: u64) {
         let give = self.bytes.saturating_sub(bytes);
@@ -157,6 +342,16 @@ fn release(ledger: &Ledger, account: Account, bytes: u64) {
     b.total -= bytes;
     if let Some(u) = b.used.get_mut(&account) {
         *u -= bytes;
+    }
+    if let Some(owner) = &ledger.owner
+        && let Some(holding) = b.tokens.get_mut(&owner.token)
+    {
+        if let Some(used) = holding.used.get_mut(&account) {
+            *used = used.saturating_sub(bytes);
+        }
+        if holding.total() == 0 {
+            b.tokens.remove(&owner.token);
+        }
     }
     drop(b);
     ledger.freed.notify_waiters();
@@ -340,6 +535,50 @@ mod tests {
         assert_eq!(l.total_and_peak(), (10, 100));
         drop(b);
         assert_eq!(l.total_and_peak().0, 0);
+    }
+
+    #[test]
+    fn a_token_takes_no_more_than_its_budget_and_is_named() {
+        let l = Ledger::new("w0", 10 << 20);
+        let owner = |token: &str, limit: u64| Owner {
+            token: token.parse().unwrap(),
+            member: format!("client-of-{token}"),
+            limit: limit << 20,
+        };
+        let (a, b) = (l.of(owner("aaaa", 6)), l.of(owner("bbbb", 8)));
+        let held = a.reserve(Account::Handles, 4 << 20).unwrap();
+        let definitions = a.reserve(Account::Definitions, 1 << 20).unwrap();
+        let e = a.reserve(Account::Weights, 2 << 20).unwrap_err();
+        assert_eq!(
+            (e.code, &*e.message),
+            (
+                Code::OutOfMemory,
+                "token aaaa (client-of-aaaa) has 5.0 of its 6.0 MiB at w0: handles 4.0, \
+                 definitions 1.0; 2.0 more MiB are needed"
+            )
+        );
+        // Another holder of the token has the same account.
+        assert!(
+            l.of(owner("aaaa", 6))
+                .reserve(Account::Leases, 2 << 20)
+                .is_err()
+        );
+        let mut other = b.reserve(Account::Weights, 5 << 20).unwrap();
+        let e = b.reserve(Account::Weights, 1 << 20).unwrap_err();
+        assert!(e.message.contains("w0 has 0.0 of 10.0 MiB free"), "{e}");
+        assert!(
+            e.message
+                .contains("token aaaa (client-of-aaaa) has 5.0 MiB"),
+            "{e}"
+        );
+        other.becomes(Account::Plans);
+        other.shrink(1 << 20);
+        assert_eq!(l.used()[&Account::Plans], 1 << 20);
+        let holdings = l.holdings();
+        assert_eq!(holdings.len(), 2);
+        assert_eq!((holdings[1].total(), holdings[1].limit), (1 << 20, 8 << 20));
+        drop((held, definitions, other));
+        assert!(l.holdings().is_empty() && l.total_and_peak().0 == 0);
     }
 
     #[test]

@@ -21,8 +21,8 @@ use crate::world::World;
 
 pub use services::{Coordinator, Joining, Worker};
 pub use status::{
-    ClusterStatus, DeathStatus, LeaseStatus, LinkStatus, MeasuredLink, MemberState, MemberStatus,
-    ProgramStatus, QuarantineStatus, WorkerStatus,
+    ClusterStatus, ComputeUse, DeathStatus, LeaseStatus, LinkStatus, MeasuredLink, MemberState,
+    MemberStatus, ProgramStatus, QuarantineStatus, WorkerStatus,
 };
 
 /// What a bidirectional stream carries, its first byte.
@@ -74,6 +74,11 @@ pub struct JoinRequest {
     pub name: String,
     /// The certificate signing request in DER; the key never leaves the newcomer.
     pub csr: Vec<u8>,
+    /// The certificate that a member had, which may have expired, in DER; empty for a newcomer. The request is then made
+    /// with its key, and the member keeps its name.
+    pub former: Vec<u8>,
+    /// The release that the newcomer runs, [`crate::VERSION`].
+    pub version: String,
 }
 
 /// The certificate.
@@ -82,6 +87,8 @@ pub struct Joined {
     pub name: String,
     /// In DER.
     pub certificate: Vec<u8>,
+    /// The authorities that the member is to trust, in DER; the first signed its certificate.
+    pub authorities: Vec<Vec<u8>>,
 }
 
 /// What a worker says of itself.
@@ -91,6 +98,8 @@ pub struct Register {
     /// `host:port` to reach it at; an empty host means the one the coordinator sees.
     pub advertise: String,
     pub host: String,
+    /// The release that it runs, [`crate::VERSION`].
+    pub version: String,
     pub profile: String,
     pub threads: u32,
     /// Bytes that programs may use: the budget less the base footprint and the window.
@@ -116,14 +125,6 @@ pub struct HeldLease {
     pub model: String,
     /// The driver's name and incarnation.
     pub driver: (String, Incarnation),
-}
-
-/// A worker that the coordinator has lost, which ended a lease.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Loss {
-    pub worker: String,
-    /// In words that follow "lost contact with WORKER: ".
-    pub why: String,
 }
 
 /// A kernel that was running when a fatal signal of its own process ended a worker.
@@ -331,6 +332,8 @@ pub mod close {
     pub const LOST: u32 = 0x23;
     /// The member did what it must not.
     pub const REFUSED: u32 = 0x24;
+    /// The time for which the member's token let it stay is over: stop, and join anew.
+    pub const MEMBERSHIP_OVER: u32 = 0x25;
 }
 
 /// Longest wait for the answer to a control call that does no work of its own.

@@ -9,6 +9,7 @@
 //!    over, the server's handler is dropped.
 //! 5. Every bound is measured by tokio's clock, so that a paused one governs it.
 //! 6. No frame, whatever is in it, makes its receiver panic.
+//! 7. Where a server has a ledger, a request's memory is charged by its declared length before a byte of it is kept.
 
 use std::fmt::Debug;
 use std::io;
@@ -32,6 +33,14 @@ use tarpc::{ClientMessage, RequestName, Response};
 use tokio::io::{Join, join};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
+
+use crate::memory::Ledger;
+
+mod served;
+
+pub use served::{Charge, current_charge};
+
+use served::{Charging, Frames as ServedFrames, Served};
 
 /// What a frame may hold where the caller has no tighter bound: programs and plans fit, tensors do not travel here.
 pub const MAX_FRAME: usize = 64 << 20;
@@ -89,6 +98,11 @@ pub mod codec {
             bincode::ErrorKind::SizeLimit => CodecError::TooLarge { limit },
             _ => CodecError::Encode(error),
         })
+    }
+
+    /// How many bytes a value takes; nothing is written.
+    pub fn size<T: Serialize + ?Sized>(value: &T) -> Result<u64, CodecError> {
+        bincode().serialized_size(value).map_err(CodecError::Encode)
     }
 
     /// The value that exactly these bytes hold, at most [`MAX_FRAME`](super::MAX_FRAME) of them.
@@ -287,7 +301,24 @@ where
     S::Req: RequestName + for<'de> Deserialize<'de> + Debug,
     S::Resp: Serialize + Debug,
 {
-    let transport = transport::<ClientMessage<S::Req>, Response<S::Resp>>(send, recv, max_frame);
+    serve_charged(send, recv, serve, max_frame, None).await;
+}
+
+/// As [`serve_stream`], with each request charged to `ledger` from its first bytes until its answer is written. One that
+/// is not granted is answered with who has what.
+pub async fn serve_charged<S>(
+    send: SendStream,
+    recv: RecvStream,
+    serve: S,
+    max_frame: usize,
+    ledger: Option<Ledger>,
+) where
+    S: Serve + Clone,
+    S::Req: RequestName + for<'de> Deserialize<'de> + Debug,
+    S::Resp: Serialize + Debug,
+{
+    let frames = ServedFrames::new(max_frame, ledger);
+    let transport = Served::<S::Req, S::Resp>::new(join(recv, send), frames);
     let config = tarpc::server::Config {
         pending_response_buffer: PENDING_RESPONSES,
     };
@@ -295,7 +326,7 @@ where
     // the channel, which also writes the responses: the two would wait for each other.
     BaseChannel::new(config, transport)
         .max_concurrent_requests(MAX_IN_FLIGHT)
-        .execute(serve)
+        .execute(Charging(serve))
         .for_each_concurrent(None, |request| async {
             // A handler that panics takes no other with it; its caller's deadline ends the wait.
             if AssertUnwindSafe(request).catch_unwind().await.is_err() {

@@ -10,24 +10,32 @@ use std::time::Duration;
 
 use convoke_common::admission::chain;
 use convoke_common::identity::{
-    CERTIFICATE_LIFE, CaHash, ClusterCa, Grant, JoinToken, PeerName, RevocationList, Role,
-    TokenError, TokenId, TokenInfo, TokenSecret, TokenStore,
+    Budget, CA_LIFE, CERTIFICATE_LIFE, CaHash, ClusterCa, Grant, JoinToken, PeerIdentity, PeerName,
+    RevocationList, Role, TokenError, TokenId, TokenInfo, TokenSecret, TokenStore, former_holder,
 };
+use convoke_common::rpc::Joined;
 use convoke_common::world::{FileMode, World};
 use convoke_common::{Code, Error, Result};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
+use tokio::time::timeout;
 
 use crate::membership::Fingerprint;
 use crate::state::State;
+use crate::state_dir;
 use crate::tasks::blocking;
 
 /// Tokens that the book holds, the void ones included: it is one entry on disk.
 const TOKENS: usize = 4096;
 
+/// How long the coordinator may take to show a certificate of a new authority.
+const SHOWN_BOUND: Duration = Duration::from_secs(5);
+
 /// The book, the authority, and where they are kept.
 pub struct Authority {
     world: World,
-    ca: ClusterCa,
+    ca: watch::Sender<Arc<ClusterCa>>,
+    /// The authorities that the coordinator shows and trusts in handshakes.
+    shown: watch::Sender<Vec<CaHash>>,
     revoked: Arc<RevocationList>,
     book: Mutex<TokenStore>,
     state: Option<Arc<State>>,
@@ -60,9 +68,11 @@ impl Authority {
         state: Option<Arc<State>>,
     ) -> Authority {
         let revoked = Arc::new(RevocationList::new(book.revoked()));
+        let shown = watch::Sender::new(ca.hashes());
         Authority {
             world,
-            ca,
+            ca: watch::Sender::new(Arc::new(ca)),
+            shown,
             revoked,
             book: Mutex::new(book),
             state,
@@ -70,13 +80,82 @@ impl Authority {
     }
 
     /// The authority itself.
-    pub fn ca(&self) -> &ClusterCa {
-        &self.ca
+    pub fn ca(&self) -> Arc<ClusterCa> {
+        self.ca.borrow().clone()
+    }
+
+    /// Tells when the authority is replaced.
+    pub fn subscribe(&self) -> watch::Receiver<Arc<ClusterCa>> {
+        self.ca.subscribe()
+    }
+
+    /// The coordinator shows a certificate of this authority, and trusts those that it goes along with, from the next
+    /// handshake on.
+    pub fn shows(&self, ca: &ClusterCa) {
+        self.shown.send_replace(ca.hashes());
+    }
+
+    /// Replaces the authority by a new one that it endorses, or drops what the one before it signed; kept before it counts.
+    async fn replace_ca(
+        &self,
+        next: impl FnOnce(&ClusterCa, &World) -> Result<ClusterCa>,
+    ) -> Result<()> {
+        // One change of what is kept after the other.
+        let _book = self.book.lock().await;
+        let next = Arc::new(next(&self.ca(), &self.world)?);
+        if let Some(state) = self.state.clone() {
+            let (kept, world) = (next.clone(), self.world.clone());
+            let keep = move || state_dir::put_authority(&world, &state, &kept);
+            blocking(&self.world, keep).await??;
+        }
+        let hashes = next.hashes();
+        let mut shown = self.shown.subscribe();
+        self.ca.send_replace(next);
+        // Whoever has a token of the new authority may dial as soon as this is answered.
+        let in_time = timeout(SHOWN_BOUND, shown.wait_for(|shown| *shown == hashes)).await;
+        in_time
+            .map(drop)
+            .map_err(|_| Error::internal("the coordinator does not show the new authority"))
+    }
+
+    /// Makes a new authority. Members and tokens of the one before it are good until [`Authority::retire`].
+    pub async fn rotate(&self) -> Result<CaHash> {
+        let rotated = self.replace_ca(|ca, world| {
+            ca.rotated(world).map_err(|e| {
+                let advice =
+                    "`convoke ca retire` ends it, once members have renewed their certificates";
+                Error::new(Code::InvalidArgument, e.to_string()).advise(advice)
+            })
+        });
+        rotated.await?;
+        Ok(self.ca_hash())
+    }
+
+    /// Accepts no longer what the authority before this one signed: certificates that were not renewed since, and tokens that
+    /// were made before. Refused, but for `at_once`, until members that are connected have renewed theirs.
+    pub async fn retire(&self, at_once: bool) -> Result<()> {
+        self.replace_ca(|ca, world| {
+            let Some(since) = ca.replacing_since() else {
+                let e = Error::new(Code::InvalidArgument, "there is no former authority to retire");
+                return Err(e.advise("`convoke ca rotate` makes a new authority first"));
+            };
+            let age = world.wall.unix_seconds().saturating_sub(since);
+            let left = CERTIFICATE_LIFE.as_secs().saturating_sub(age).div_ceil(3600);
+            if left > 0 && !at_once {
+                let msg = format!("certificates of the former authority may be good for {left} h more");
+                return Err(Error::new(Code::Busy, msg).advise(
+                    "wait until then, or end them now with --now: members that have not renewed theirs must join with a \
+                     new token",
+                ));
+            }
+            Ok(ca.without_former()?)
+        })
+        .await
     }
 
     /// What tokens name this cluster by.
     pub fn ca_hash(&self) -> CaHash {
-        self.ca.hash()
+        self.ca().hash()
     }
 
     /// Tokens that no longer count.
@@ -97,8 +176,13 @@ impl Authority {
         Ok(value)
     }
 
-    /// A new token, void after `ttl`.
-    pub async fn create(&self, role: Role, ttl: Option<Duration>) -> Result<JoinToken> {
+    /// A new token, void after `ttl`, whose holders may have `budget` together.
+    pub async fn create(
+        &self,
+        role: Role,
+        ttl: Option<Duration>,
+        budget: Budget,
+    ) -> Result<JoinToken> {
         if role == Role::Coordinator {
             let e = Error::new(Code::InvalidArgument, "nobody joins as a coordinator");
             return Err(e.advise("give --role worker or --role client"));
@@ -114,9 +198,25 @@ impl Authority {
                     e.advise("use one of them again: a token lets in any number of members")
                 );
             }
-            Ok(book.create(self.world.rng.as_ref(), self.ca.hash(), role, ttl, now))
+            let token = book.create(self.world.rng.as_ref(), self.ca().hash(), role, ttl, now);
+            book.set_budget(&token.id, budget);
+            Ok(token)
         })
         .await
+    }
+
+    /// Bounds how long whoever joins with a token may stay.
+    pub async fn bound_membership(&self, id: &TokenId, ttl: Duration) -> Result<()> {
+        self.change(|book| {
+            book.set_member_ttl(id, ttl.as_secs());
+            Ok(())
+        })
+        .await
+    }
+
+    /// For how many seconds whoever joins with a token may stay.
+    pub async fn member_ttl(&self, id: &TokenId) -> Option<u64> {
+        self.book.lock().await.member_ttl(id)
     }
 
     /// All tokens, without their secrets.
@@ -137,37 +237,69 @@ impl Authority {
         Ok(())
     }
 
-    /// Whether the bearer may join as a `role`.
-    pub async fn check(&self, id: &TokenId, secret: &TokenSecret, role: Role) -> Result<()> {
+    /// Whether the bearer may join as a `role`; the budget of the token.
+    pub async fn check(&self, id: &TokenId, secret: &TokenSecret, role: Role) -> Result<Budget> {
         let now = self.world.wall.unix_seconds();
-        self.book
-            .lock()
-            .await
-            .check(id, secret, role, now)
-            .map_err(refused)
+        let book = self.book.lock().await;
+        book.check(id, secret, role, now).map_err(refused)?;
+        Ok(book.budget(id))
     }
 
-    /// Signs a certificate for the key of `csr`.
-    pub fn issue(
+    /// The budget of a token.
+    pub async fn budget(&self, id: &TokenId) -> Budget {
+        self.book.lock().await.budget(id)
+    }
+
+    /// Who shows that it held this certificate in a `role`, under a token that still counts: it has the key that made `csr`.
+    pub fn former_holder(
+        &self,
+        role: Role,
+        certificate: &[u8],
+        csr: &[u8],
+    ) -> Option<PeerIdentity> {
+        let authorities = self.ca().authorities();
+        let mut holders = authorities.iter();
+        holders
+            .find_map(|ca| former_holder(ca, certificate, csr))
+            .filter(|f| f.role == role && !self.revoked.contains(&f.token_id))
+    }
+
+    /// Signs a certificate for the key of `csr`. Where the token bounds membership, it lives as long as the membership: from a
+    /// join on for the token's time, and at a renewal until `until` (unix seconds), when the certificate before it ends.
+    pub async fn issue(
         &self,
         role: Role,
         name: PeerName,
         token_id: TokenId,
+        budget: Budget,
         csr: &[u8],
-    ) -> Result<(Vec<u8>, Fingerprint)> {
+        until: Option<u64>,
+    ) -> Result<(Joined, Fingerprint)> {
+        let ca = self.ca();
         let now = self.world.wall.unix_seconds();
+        let life = match (self.member_ttl(&token_id).await, until) {
+            (None, _) => CERTIFICATE_LIFE,
+            // No certificate is good for longer than its authority.
+            (Some(ttl), None) => Duration::from_secs(ttl).min(CA_LIFE),
+            (Some(_), Some(until)) => Duration::from_secs(until.saturating_sub(now)),
+        };
         let grant = Grant {
             role,
-            name,
+            name: name.clone(),
             token_id,
-            life: CERTIFICATE_LIFE,
+            budget,
+            life,
         };
-        let certificate = self
-            .ca
+        let certificate = ca
             .issue(csr, &grant, now, self.world.rng.as_ref())?
             .to_vec();
         let fingerprint = *blake3::hash(&certificate).as_bytes();
-        Ok((certificate, fingerprint))
+        let joined = Joined {
+            name: name.to_string(),
+            certificate,
+            authorities: ca.authorities().iter().map(|ca| ca.to_vec()).collect(),
+        };
+        Ok((joined, fingerprint))
     }
 
     /// Leaves a token without expiry for each role beneath `token_dir`, at its [`token_file`]. Those of an earlier
@@ -187,12 +319,12 @@ impl Authority {
             })
             .await?;
             if let Ok(token) = found
-                && token.ca == self.ca_hash()
+                && self.ca().answers_to(&token.ca)
                 && self.check(&token.id, &token.secret, role).await.is_ok()
             {
                 continue;
             }
-            let line = format!("{}\n", self.create(role, None).await?);
+            let line = format!("{}\n", self.create(role, None, Budget::default()).await?);
             let there = store.clone();
             blocking(&self.world, move || {
                 there.write_atomic(&path, line.as_bytes(), FileMode::Secret)
@@ -201,5 +333,50 @@ impl Authority {
             .map_err(io)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use convoke_common::identity::{OwnIdentity, OwnKey};
+    use convoke_common::world::NoCompute;
+
+    #[tokio::test]
+    async fn membership_ends_where_the_token_says_and_no_renewal_moves_that() {
+        let world = World::real(Arc::new(NoCompute));
+        let ca = ClusterCa::create(&world).unwrap();
+        let authority = Authority::new(world.clone(), ca, TokenStore::default(), None);
+        let bounded = authority
+            .create(Role::Client, None, Budget::default())
+            .await
+            .unwrap();
+        let hour = Duration::from_secs(3600);
+        authority.bound_membership(&bounded.id, hour).await.unwrap();
+        let free = authority
+            .create(Role::Client, None, Budget::default())
+            .await
+            .unwrap();
+        let end = async |token: &JoinToken, until| {
+            let key = OwnKey::generate(world.rng.as_ref()).unwrap();
+            let (csr, name) = (
+                key.csr().unwrap(),
+                PeerName::try_from("c".to_owned()).unwrap(),
+            );
+            let budget = Budget::default();
+            let issued = authority.issue(Role::Client, name, token.id.clone(), budget, &csr, until);
+            let joined = issued.await.unwrap().0;
+            let issued = OwnIdentity::issued(key, joined.certificate, joined.authorities);
+            issued.unwrap().not_after()
+        };
+        let now = world.wall.unix_seconds();
+        let first = end(&bounded, None).await;
+        assert!((now + 3600..now + 3660).contains(&first), "{first} {now}");
+        assert_eq!(end(&bounded, Some(first)).await, first);
+        let life = CERTIFICATE_LIFE.as_secs();
+        assert!(end(&free, Some(now + 60)).await >= now + life);
+        let listed = authority.list().await;
+        let ttl = |id: &TokenId| listed.iter().find(|t| t.id == *id).unwrap().member_ttl;
+        assert_eq!((ttl(&bounded.id), ttl(&free.id)), (Some(3600), None));
     }
 }

@@ -22,6 +22,7 @@ pub mod plan;
 mod running;
 mod service;
 mod state;
+mod state_dir;
 mod tasks;
 
 #[cfg(test)]
@@ -29,3 +30,4 @@ mod testing;
 
 pub use authority::token_file;
 pub use running::{Coordinator, CoordinatorConfig, Running};
+pub use state_dir::{backup_folder, restore};

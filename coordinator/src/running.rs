@@ -8,7 +8,8 @@ use std::time::Duration;
 use convoke_common::admission::chain;
 use convoke_common::detection::Detector;
 use convoke_common::identity::{
-    CaHash, ClusterCa, IdentityError, JoinToken, OwnIdentity, PeerName, Role, TlsConfigs, TokenId,
+    Budget, CaHash, ClusterCa, IdentityError, JoinToken, OwnIdentity, PeerName, Role, TlsConfigs,
+    TokenId, TokenInfo,
 };
 use convoke_common::rpc::{LeaseStatus, MemberStatus, close};
 use convoke_common::world::{Endpoint, EndpointOptions, FileMode, World};
@@ -19,6 +20,7 @@ use crate::admin::{Listener, socket_in};
 use crate::authority::Authority;
 use crate::service::Service;
 use crate::state::{Kept, State};
+use crate::state_dir;
 use crate::tasks::{StopOnDrop, Tasks, blocking};
 
 /// The name in the coordinator's own certificate.
@@ -65,10 +67,12 @@ struct Opened {
     kept: Kept,
 }
 
-/// Makes or reads what is kept. The lock on the state comes first: of two coordinators only one makes an authority.
+/// Makes or reads what is kept.
 fn open(world: &World, config: &CoordinatorConfig) -> Result<Opened> {
-    for folder in [&config.state_dir, &config.run_dir].into_iter().flatten() {
+    if let Some(folder) = &config.run_dir {
         let made = world.store.create_dir(folder, FileMode::Secret);
+        // What is kept there decides who is let in.
+        let made = made.and_then(|()| world.store.check_private(folder));
         made.map_err(|e| Error::new(Code::Io, chain(&e)))?;
     }
     let Some(folder) = &config.state_dir else {
@@ -79,8 +83,7 @@ fn open(world: &World, config: &CoordinatorConfig) -> Result<Opened> {
             kept: Kept::default(),
         });
     };
-    let (state, kept) = State::open(world.store.as_ref(), folder)?;
-    let ca = ClusterCa::load_or_create(world, folder).map_err(unusable)?;
+    let state_dir::Opened { ca, state, kept } = state_dir::open(world, folder)?;
     Ok(Opened {
         ca,
         state: Some(Arc::new(state)),
@@ -99,7 +102,7 @@ impl Coordinator {
         } = blocking(&world, move || open(&inside, &settings)).await??;
         let tokens = std::mem::take(&mut kept.tokens);
         let authority = Authority::new(world.clone(), ca, tokens, state.clone());
-        let own = own_identity(&world, authority.ca())?;
+        let own = own_identity(&world, &authority.ca())?;
         let tls = TlsConfigs::cluster(&own, authority.revoked().clone(), world.wall.clone())
             .map_err(unusable)?;
         let admin = match &config.run_dir {
@@ -146,15 +149,22 @@ fn own_identity(world: &World, ca: &ClusterCa) -> Result<OwnIdentity> {
 
 /// Keeps the coordinator's own certificate fresh.
 async fn renew(service: Arc<Service>, mut own: OwnIdentity, tls: TlsConfigs) {
+    let mut replaced = service.authority.subscribe();
     loop {
-        tokio::time::sleep(RENEWAL_CHECK).await;
+        // Both its end and the change itself lead to the same look.
+        let _ = timeout(RENEWAL_CHECK, replaced.changed()).await;
         let now = service.world.wall.unix_seconds();
-        if !own.needs_renewal(now) {
+        let ca = service.authority.ca();
+        // The authority may have been replaced, or the one before it retired.
+        if !own.needs_renewal(now) && own.authorities() == ca.authorities() {
             continue;
         }
-        let renewed = own_identity(&service.world, service.authority.ca());
+        let renewed = own_identity(&service.world, &ca);
         match renewed.and_then(|next| tls.renew(&next).map(|()| next).map_err(unusable)) {
-            Ok(next) => own = next,
+            Ok(next) => {
+                own = next;
+                service.authority.shows(&ca);
+            }
             Err(error) => {
                 tracing::error!(%error, "the coordinator's certificate could not be renewed")
             }
@@ -186,12 +196,37 @@ impl Running {
 
     /// A new join token, void after `ttl`.
     pub async fn create_token(&self, role: Role, ttl: Option<Duration>) -> Result<JoinToken> {
-        self.service.authority.create(role, ttl).await
+        self.create_token_with(role, ttl, Budget::default()).await
+    }
+
+    /// As [`Running::create_token`], with a budget for all who join with it together.
+    pub async fn create_token_with(
+        &self,
+        role: Role,
+        ttl: Option<Duration>,
+        budget: Budget,
+    ) -> Result<JoinToken> {
+        self.service.authority.create(role, ttl, budget).await
+    }
+
+    /// Bounds how long whoever joins with a token may stay a member.
+    pub async fn bound_membership(&self, id: &TokenId, ttl: Duration) -> Result<()> {
+        self.service.authority.bound_membership(id, ttl).await
+    }
+
+    /// All join tokens, without their secrets.
+    pub async fn tokens(&self) -> Vec<TokenInfo> {
+        self.service.authority.list().await
     }
 
     /// Revokes a token and the certificates that it brought: those connections end, and the workers are told.
     pub async fn revoke_token(&self, id: &TokenId) -> Result<()> {
         self.service.revoke(id).await
+    }
+
+    /// Whether the coordinator can keep what it is told: the error says why not.
+    pub async fn health(&self) -> Result<()> {
+        self.service.health().await
     }
 
     /// Stops: members are told, and after at most `bound` nothing of it runs. Leases go on without it.

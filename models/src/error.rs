@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use convoke_common::graph::GraphError;
-use convoke_common::{Code, Error};
+use convoke_common::{Code, Error, Printable};
 
 /// A node that cannot be imported.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,23 +68,27 @@ pub enum ModelError {
     #[error("the model declares no operator set")]
     NoOpset,
     /// A graph input that cannot be fed.
-    #[error("input '{input}': {reason}")]
+    #[error("input '{}': {reason}", Printable(input))]
     Input { input: String, reason: String },
     /// Data of a kind that has no tensor type here: strings, sequences, 8-bit floats and the like.
     #[error("{what}: {reason}")]
     UnsupportedType { what: String, reason: String },
     /// A constant that contradicts itself or has no supported form.
-    #[error("tensor '{tensor}': {reason}")]
+    #[error("tensor '{}': {reason}", Printable(tensor))]
     Tensor { tensor: String, reason: String },
     /// External data that may not be or cannot be used.
-    #[error("tensor '{tensor}' is stored in '{location}': {reason}")]
+    #[error(
+        "tensor '{}' is stored in '{}': {reason}",
+        Printable(tensor),
+        Printable(location)
+    )]
     External {
         tensor: String,
         location: String,
         reason: String,
     },
     /// Initializers without data that no weights file has.
-    #[error("{count} weights without data: {}", list(names, *count))]
+    #[error("{count} weights without data: {}", list_names(names, *count))]
     MissingWeights {
         /// The first ten.
         names: Vec<String>,
@@ -93,7 +97,7 @@ pub enum ModelError {
         searched: bool,
     },
     /// A weights file has a tensor of another type.
-    #[error("weight '{name}' is {wanted} in the model but {found} in {}", path.display())]
+    #[error("weight '{}' is {wanted} in the model but {found} in {}", Printable(name), path.display())]
     WeightMismatch {
         name: String,
         wanted: String,
@@ -101,7 +105,7 @@ pub enum ModelError {
         path: PathBuf,
     },
     /// Two weights files have a tensor of one name.
-    #[error("weight '{name}' is in {} and in {}", first.display(), second.display())]
+    #[error("weight '{}' is in {} and in {}", Printable(name), first.display(), second.display())]
     DuplicateWeight {
         name: String,
         first: PathBuf,
@@ -111,19 +115,28 @@ pub enum ModelError {
     #[error("{} is not a valid safetensors file: {reason}", path.display())]
     Safetensors { path: PathBuf, reason: String },
     /// A name is defined more than once.
-    #[error("value '{value}' is defined twice")]
+    #[error("value '{}' is defined twice", Printable(value))]
     Duplicate { value: String },
     /// A name is used but never defined.
-    #[error("value '{value}', used by '{user}', is defined nowhere")]
+    #[error(
+        "value '{}', used by '{}', is defined nowhere",
+        Printable(value),
+        Printable(user)
+    )]
     Undefined { value: String, user: String },
     /// Nodes wait for each other.
-    #[error("the graph has a cycle through {}", list(nodes, nodes.len()))]
+    #[error("the graph has a cycle through {}", list_names(nodes, nodes.len()))]
     Cycle { nodes: Vec<String> },
     /// A model-local function that uses itself.
-    #[error("function '{function}' uses itself")]
+    #[error("function '{}' uses itself", Printable(function))]
     Recursion { function: String },
     /// An attribute that cannot be read.
-    #[error("node '{node}' ({op}): attribute '{attr}': {reason}")]
+    #[error(
+        "node '{}' ({}): attribute '{}': {reason}",
+        Printable(node),
+        Printable(op),
+        Printable(attr)
+    )]
     Attribute {
         node: String,
         op: String,
@@ -131,7 +144,7 @@ pub enum ModelError {
         reason: String,
     },
     /// A node that breaks a rule of its op's older form.
-    #[error("node '{node}' ({op}): {reason}")]
+    #[error("node '{}' ({}): {reason}", Printable(node), Printable(op))]
     Node {
         node: String,
         op: String,
@@ -159,25 +172,31 @@ fn list<T: std::fmt::Display>(items: &[T], count: usize) -> String {
     out.join(", ")
 }
 
+/// As [`list`], of names.
+fn list_names(names: &[String], count: usize) -> String {
+    let first = names.iter().take(10).map(|n| Printable(n));
+    list(&first.collect::<Vec<_>>(), count)
+}
+
 /// Every node, grouped by op and reason in the order of first appearance.
 fn by_op(nodes: &[UnsupportedNode]) -> String {
-    let mut groups: Vec<(&UnsupportedNode, Vec<&str>)> = Vec::new();
+    let mut groups: Vec<(&UnsupportedNode, Vec<String>)> = Vec::new();
     let mut known = std::collections::HashMap::new();
     for n in nodes {
         let at = *known.entry((&n.op, &n.reason)).or_insert(groups.len());
         if at == groups.len() {
             groups.push((n, Vec::new()));
         }
-        groups[at].1.push(&n.node);
+        groups[at].1.push(Printable(&n.node).to_string());
     }
-    let one = |(first, names): &(&UnsupportedNode, Vec<&str>)| {
+    let one = |(first, names): &(&UnsupportedNode, Vec<String>)| {
         let reason = first
             .reason
             .as_ref()
             .map_or(String::new(), |r| format!(", {r}"));
         format!(
             "{} (node{} {}{reason})",
-            first.op,
+            Printable(&first.op),
             if names.len() > 1 { "s" } else { "" },
             names.join(", ")
         )

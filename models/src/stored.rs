@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use convoke_common::DType;
 use convoke_common::graph::TensorType;
 use convoke_common::tensor::{MAX_RANK, byte_size};
+use convoke_common::{DType, Printable};
 use safetensors::tensor::TensorInfo;
 
 use crate::artifact_index::{ArtifactIndex, Progress, Source, default_cache_dir};
@@ -56,7 +56,7 @@ pub fn stored_tensors(
 
 fn stored(name: String, info: &TensorInfo, start: u64) -> Result<StoredTensor, ModelError> {
     let unsupported = |reason: String| ModelError::UnsupportedType {
-        what: format!("tensor '{name}'"),
+        what: format!("tensor '{}'", Printable(&name)),
         reason,
     };
     let dtype = dtype_of(info.dtype);
@@ -92,7 +92,10 @@ pub fn stored_header(
     for (n, i) in order.iter().enumerate() {
         let (name, dtype, shape) = tensors[*i];
         if name == "__metadata__" || !names.insert(name) {
-            return Err(bad(format!("two tensors cannot have the name '{name}'")));
+            return Err(bad(format!(
+                "two tensors cannot have the name '{}'",
+                Printable(name)
+            )));
         }
         let bytes = byte_size(dtype, shape).and_then(|b| from.checked_add(b));
         let to = bytes.ok_or_else(|| bad("sizes overflow".into()))?;

@@ -77,6 +77,7 @@ impl StepHandler for End {
         panic!("{error}");
     }
     fn done(&self, _: u64, _: ParticipantIx) {}
+    fn released(&self) {}
     fn peer_lost(&self, _: ParticipantIx, _: &Error) {}
 }
 

@@ -39,6 +39,8 @@ pub enum Frame {
     Abort { key: StepKey, error: Box<Error> },
     /// A participant has quiesced: nothing of the step is left there.
     Done { key: StepKey },
+    /// The driver is done with a lease. Participants hear it from the coordinator as well, where that reaches them.
+    Release { lease: LeaseId },
     /// A small tensor follows in the same body.
     Tensor(TensorHeader),
     /// What two ends of a link on one host tell each other of memory, see [`crate::sharing`].
@@ -110,6 +112,7 @@ const CUT: u8 = 13;
 const LATER: u8 = 14;
 const AGAIN: u8 = 15;
 const UNWANTED: u8 = 16;
+const RELEASE: u8 = 17;
 /// Longest address of a socket, in bytes.
 const MAX_ADDRESS: usize = 108;
 
@@ -239,6 +242,10 @@ impl Frame {
                 put_key(out, *key);
                 (DONE, 0)
             }
+            Frame::Release { lease } => {
+                out.extend(lease.0.to_le_bytes());
+                (RELEASE, 0)
+            }
             Frame::Tensor(h) => {
                 h.encode(out);
                 (TENSOR, h.byte_len().unwrap_or(0))
@@ -287,6 +294,9 @@ impl Frame {
                 }
             }
             DONE => Frame::Done { key: r.key()? },
+            RELEASE => Frame::Release {
+                lease: LeaseId(r.u64()?),
+            },
             TENSOR => {
                 let h = TensorHeader::decode(&mut r)?;
                 if h.byte_len() != Some(r.0.len()) {

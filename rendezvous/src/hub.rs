@@ -4,13 +4,13 @@
 //! peer may say this, and hands on; whatever is refused is counted by reason.
 //!
 //! Invariants
-//! 1. Only a lease's driver starts its steps; only an edge's declared source fills it; only a
+//! 1. Only a lease's driver starts its steps and releases it; only an edge's declared source fills it; only a
 //!    participant aborts.
 //! 2. A link is replaced only by one whose certificate is of the same role, name and token.
 //! 3. A refused frame changes nothing but a counter; but a step that can no longer succeed, since its
 //!    tensor was refused or its lease is gone, is ended and not left waiting.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -102,9 +102,6 @@ impl From<Unfillable> for Refused {
     }
 }
 
-/// Leases of which it is known why they ended.
-const MOST_BROKEN: usize = 64;
-
 /// A process's end of the rendezvous.
 pub struct Hub {
     pub me: Peer,
@@ -113,8 +110,6 @@ pub struct Hub {
     links: DashMap<String, Vec<Arc<Link>>>,
     refused: Mutex<BTreeMap<Refused, u64>>,
     link_added: tokio::sync::Notify,
-    /// Leases that a loss ended, the latest ones, each with its cause: for a driver that has not heard.
-    broken: Mutex<VecDeque<(LeaseId, Error)>>,
     eager: OnceLock<Weak<dyn Eager>>,
 }
 
@@ -147,7 +142,6 @@ impl Hub {
             links: DashMap::new(),
             refused: Mutex::default(),
             link_added: tokio::sync::Notify::new(),
-            broken: Mutex::default(),
             eager: OnceLock::new(),
         })
     }
@@ -205,23 +199,6 @@ impl Hub {
     /// Removes a lease: its frames are refused from now on.
     pub fn remove_lease(&self, id: LeaseId) -> Option<Arc<Lease>> {
         self.leases.remove(&id).map(|(_, l)| l)
-    }
-
-    /// Removes a lease because of a loss, which is the answer to whoever starts a step of it later.
-    pub fn break_lease(&self, id: LeaseId, cause: &Error) {
-        let mut broken = self.broken.lock().unwrap_or_else(PoisonError::into_inner);
-        if broken.len() == MOST_BROKEN {
-            broken.pop_front();
-        }
-        broken.push_back((id, cause.clone()));
-        drop(broken);
-        self.remove_lease(id);
-    }
-
-    fn why_broken(&self, id: LeaseId) -> Option<Error> {
-        let broken = self.broken.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = broken.iter().find(|(lease, _)| *lease == id);
-        found.map(|(_, cause)| cause.clone())
     }
 
     /// The lease.
@@ -382,6 +359,17 @@ impl Hub {
                 }
                 lease.handler.done(key.n, ix);
             }
+            Frame::Release { lease } => {
+                let (lease, ix) = match self.find(from, lease) {
+                    // The coordinator's word came first.
+                    Err(Refused::UnknownLease) => return Ok(()),
+                    found => found?,
+                };
+                if ix != lease.driver() {
+                    return Err(Refused::NotDriver);
+                }
+                lease.handler.released();
+            }
             Frame::Tensor(_) | Frame::Sharing(_) => return Err(Refused::WrongTensor),
         }
         Ok(())
@@ -390,14 +378,9 @@ impl Hub {
     /// Tells a driver that its lease is not here any more: nobody else would end the step.
     fn deny(&self, from: &Peer, key: StepKey) {
         let Some(link) = self.link(from) else { return };
-        let Some(cause) = self.why_broken(key.lease) else {
-            let msg = format!("{} is not installed at {}", key.lease, self.me.name);
-            let error = Box::new(Error::new(Code::LeaseRetired, msg));
-            return link.send(Frame::Abort { key, error });
-        };
-        let error = Box::new(cause);
+        let msg = format!("{} is not installed at {}", key.lease, self.me.name);
+        let error = Box::new(Error::new(Code::LeaseRetired, msg));
         link.send(Frame::Abort { key, error });
-        link.send(Frame::Done { key });
     }
 
     /// Checks a tensor's header, claims its slot and allocates its buffer.

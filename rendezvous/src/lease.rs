@@ -46,6 +46,8 @@ pub trait StepHandler: Send + Sync {
     fn abort(&self, n: u64, error: Error, from: ParticipantIx);
     /// A participant has quiesced step `n`.
     fn done(&self, n: u64, from: ParticipantIx);
+    /// The driver is done with the lease, and no step of it goes on: it is to be dropped.
+    fn released(&self);
     /// A participant cannot be reached any more.
     fn peer_lost(&self, peer: ParticipantIx, error: &Error);
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use convoke_common::Tensor;
 use convoke_common::error::Error;
-use convoke_common::identity::TokenId;
+use convoke_common::identity::{PeerIdentity, TokenId};
 use convoke_common::ids::StepKey;
 use convoke_common::rpc::LinkStatus;
 use tokio_util::sync::CancellationToken;
@@ -93,12 +93,17 @@ impl Link {
         }
     }
 
-    /// What brought the peer's certificate, of a remote link.
-    pub(crate) fn token(&self) -> Option<&TokenId> {
+    /// What the peer's certificate says, of a remote link.
+    pub fn identity(&self) -> Option<&PeerIdentity> {
         match self {
             Link::Local { .. } => None,
-            Link::Remote(r) => r.token(),
+            Link::Remote(r) => r.identity(),
         }
+    }
+
+    /// What brought that certificate.
+    pub(crate) fn token(&self) -> Option<&TokenId> {
+        self.identity().map(|identity| &identity.token_id)
     }
 
     /// Sends a frame that carries no tensor.

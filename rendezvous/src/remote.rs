@@ -28,7 +28,7 @@ use bytes::Bytes;
 use convoke_common::Tensor;
 use convoke_common::detection::Watched;
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::identity::{Role, TokenId, peer_identity};
+use convoke_common::identity::{PeerIdentity, Role, peer_identity};
 use convoke_common::mutant;
 use convoke_common::world::World;
 use quinn::{Connection, ReadExactError, RecvStream, SendStream, VarInt};
@@ -66,8 +66,8 @@ const LEFT: &str = "it ended the link";
 /// See the module.
 pub struct Remote {
     peer: Peer,
-    /// What brought its certificate.
-    token: Option<TokenId>,
+    /// What its certificate says.
+    identity: Option<PeerIdentity>,
     watched: Watched,
     queue: Arc<Queue>,
     closed: AtomicBool,
@@ -88,8 +88,8 @@ impl Remote {
         &self.peer
     }
 
-    pub(crate) fn token(&self) -> Option<&TokenId> {
-        self.token.as_ref()
+    pub(crate) fn identity(&self) -> Option<&PeerIdentity> {
+        self.identity.as_ref()
     }
 
     pub(crate) fn shared(&self) -> Option<&Shared> {
@@ -229,7 +229,7 @@ fn run(
     let invites = hub.me.role == Role::Worker && shared.is_some();
     let remote = Remote {
         peer,
-        token: peer_identity(watched.connection()).map(|i| i.token_id),
+        identity: peer_identity(watched.connection()),
         watched,
         queue: Arc::default(),
         closed: AtomicBool::new(false),

@@ -50,6 +50,7 @@ impl StepHandler for Log {
     fn done(&self, n: u64, from: ParticipantIx) {
         self.note(format!("done {n} from {from}"));
     }
+    fn released(&self) {}
     fn peer_lost(&self, _: ParticipantIx, _: &Error) {}
 }
 

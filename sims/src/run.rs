@@ -14,7 +14,7 @@ use tracing::Level;
 
 use crate::cluster::{Cluster, Host, Setup, State, Task};
 use crate::draw::Draw;
-use crate::faults::{Air, Cells, Injector, Injured, Row};
+use crate::faults::{Air, Cells, Injector};
 use crate::invariants::{
     CALL_BOUND, Canary, Found, Invariants, REST_BOUND, SETTLE_BOUND, Stage, View, Violation,
     deserted, left_over, of_coordinator,
@@ -36,10 +36,6 @@ const CANARY_BOUND: Duration = Duration::from_secs(15);
 /// How long the coordinator may take to say which leases it has, and the pause before it is asked again.
 const ANSWER_BOUND: Duration = Duration::from_secs(1);
 const ASK_AGAIN: Duration = Duration::from_millis(100);
-
-/// How long a coordinator that was restarted waits for a client that did not survive it, and a little more: ten times
-/// as long as else, as clients dial it from time to time only.
-const RETURN_AFTER_RESTART: Duration = Duration::from_secs(31);
 
 /// How long a process may take to stop, as its owner grants it, and a little more.
 const STOP_BOUND: Duration = Duration::from_secs(12);
@@ -357,12 +353,7 @@ impl<'a> Run<'a> {
 
     /// What the coordinator has and keeps, as text. It hears last that something is over.
     fn of_coordinator(&mut self, deserted: bool) -> Vec<String> {
-        let is_restart = |i: &Injured| i.row == Row::CrashCoordinator;
-        let bound = match self.injector.injured.iter().any(is_restart) {
-            true => RETURN_AFTER_RESTART,
-            false => REST_BOUND,
-        };
-        let end = self.cluster.elapsed() + bound;
+        let end = self.cluster.elapsed() + REST_BOUND;
         loop {
             let asked = of_coordinator(&self.cluster, deserted);
             self.wait(ANSWER_BOUND, |_| asked.is_over());

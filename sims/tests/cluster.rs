@@ -245,6 +245,51 @@ fn a_coordinator_without_power_comes_back_with_its_state() {
 }
 
 #[test]
+fn a_coordinator_whose_disk_was_full_keeps_what_it_is_told_once_there_is_room() {
+    use convoke_common::identity::Role;
+    let mut cluster = settled(9);
+    let token = cluster.on_coordinator(|c| async move { c.create_token(Role::Worker, None).await });
+    assert!(cluster.run_until(CALL, |_| token.is_over()));
+    let id = token.take().expect("lives").expect("created").id;
+    cluster.knobs(Host::Coordinator).set_disk_full(true);
+    let revoke = |cluster: &mut Cluster| {
+        let id = id.clone();
+        let revoked = cluster.on_coordinator(move |c| async move { c.revoke_token(&id).await });
+        assert!(cluster.run_until(CALL, |_| revoked.is_over()));
+        revoked.take().expect("lives")
+    };
+    let health = |cluster: &mut Cluster| {
+        let health = cluster.on_coordinator(|c| async move { c.health().await });
+        assert!(cluster.run_until(CALL, |_| health.is_over()));
+        health.take().expect("lives")
+    };
+    assert!(health(&mut cluster).is_ok(), "nothing was to be kept yet");
+    // A worker that comes while nothing can be kept is served all the same.
+    cluster.kill(Host::Worker(0));
+    cluster.run_for(Duration::from_secs(5));
+    for _ in 0..3 {
+        let error = revoke(&mut cluster).expect_err("the disk is full");
+        assert_eq!(error.code, Code::Io, "{error}");
+        assert!(error.to_string().contains("full"), "{error}");
+        assert!(health(&mut cluster).is_err());
+    }
+    cluster.start(Host::Worker(0));
+    cluster.knobs(Host::Coordinator).set_disk_full(false);
+    cluster.run_for(Duration::from_secs(10));
+    health(&mut cluster).expect("it found by itself that there is room");
+    revoke(&mut cluster).expect("there is room");
+    cluster.power_off(Host::Coordinator);
+    cluster.run_for(Duration::from_secs(1));
+    cluster.start(Host::Coordinator);
+    assert!(cluster.settle(SETTLE), "{:?}", cluster.ends());
+    let tokens = cluster.on_coordinator(|c| async move { c.tokens().await });
+    assert!(cluster.run_until(CALL, |_| tokens.is_over()));
+    let tokens = tokens.take().expect("lives");
+    assert!(tokens.iter().any(|t| t.id == id && t.revoked), "{tokens:?}");
+    assert!(cluster.panics().is_empty(), "{:?}", cluster.panics());
+}
+
+#[test]
 fn power_that_fails_in_any_write_leaves_a_state_that_opens() {
     for n in 0..24 {
         let mut cluster = Cluster::new(setup(100 + u64::from(n)));

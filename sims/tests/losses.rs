@@ -6,7 +6,7 @@ use convoke::{CallOptions, Device, Operand, Retry, Tensor, issue, with_device};
 use convoke_common::detection::bounds::{LOST, PROCESS_KILLED};
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::rpc::RETURN_BOUND;
-use convoke_sims::cluster::{Cluster, Host, Setup, Task};
+use convoke_sims::cluster::{Cluster, Host, Setup, State, Task};
 use convoke_sims::workload::{Model, ModelSpec, inputs};
 
 const SETTLE: Duration = Duration::from_secs(20);
@@ -220,4 +220,26 @@ fn what_needs_an_absent_coordinator_fails_after_one_bound() {
         assert_eq!(error.code, Code::Unreachable, "{what}: {error}");
         assert!(took <= noticed + RETURN_BOUND + SLACK, "{what}: {took:?}");
     }
+}
+
+#[test]
+fn a_worker_whose_kernel_hangs_while_it_leaves_ends_with_its_wedge() {
+    let mut cluster = settled();
+    let waiting = call(&mut cluster);
+    cluster.run_for(Duration::from_millis(500));
+    // Its kernel does not return. The caller ends, and a second later the worker is told to.
+    drop(waiting);
+    cluster.stop(CLIENT);
+    cluster.run_for(Duration::from_secs(1));
+    cluster.stop(LOSER);
+    let begun = cluster.elapsed();
+    let down = |c: &Cluster| c.state(LOSER) == State::Down;
+    assert!(cluster.run_until(NEVER, down), "it hangs");
+    let took = cluster.elapsed() - begun;
+    assert!(took < Duration::from_secs(5), "it ended after {took:?}");
+    assert!(
+        cluster.stragglers().is_empty(),
+        "{:?}",
+        cluster.stragglers()
+    );
 }

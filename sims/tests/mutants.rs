@@ -38,6 +38,7 @@ const REST: &str = "nothing is left at rest";
 const RESULTS: &str = "results equal a direct evaluation";
 const STOP: &str = "processes stop";
 const STOPS: &str = "an error stops everybody in time";
+const UNDISTURBED: &str = "a step ends by the doing of its members";
 
 /// Seeds tried for a mutant.
 const TRIES: usize = 60;
@@ -85,10 +86,6 @@ fn where_a_worker_is_killed(s: &Scenario) -> bool {
     has(s, |f, row| row == Row::CrashWorker && f.harm == Harm::Crash)
 }
 
-fn where_the_coordinator_crashes(s: &Scenario) -> bool {
-    has(s, |_, row| row == Row::CrashCoordinator)
-}
-
 fn where_the_coordinator_is_long_away(s: &Scenario) -> bool {
     let coordinator = |f: &Fault| match f.harm {
         Harm::Cut {
@@ -103,6 +100,10 @@ fn where_the_coordinator_is_long_away(s: &Scenario) -> bool {
         _ => false,
     };
     has(s, |f, _| coordinator(f) && f.lasts > 3500)
+}
+
+fn where_a_client_crashes(s: &Scenario) -> bool {
+    has(s, |_, row| row == Row::CrashClient)
 }
 
 /// Unheard, but hearing: a driver that hears nothing of a worker gives it up nearly as soon by QUIC's own timeout.
@@ -175,6 +176,12 @@ const MUTANTS: [Mutant; 30] = [
         where_a_call_is_given_up,
     ),
     mutant(
+        "dropped-untold",
+        "a worker that lost its driver does not tell the coordinator that it dropped the lease",
+        &[REST],
+        where_a_client_crashes,
+    ),
+    mutant(
         "duplicate-delivered",
         "a slot that was emptied is filled again",
         &[DELIVERY],
@@ -191,18 +198,6 @@ const MUTANTS: [Mutant; 30] = [
         "whoever joins has no answer",
         &[READY],
         anywhere,
-    ),
-    mutant(
-        "leases-untold",
-        "a worker does not tell a restarted coordinator of its leases",
-        &[REST],
-        where_the_coordinator_crashes,
-    ),
-    mutant(
-        "loss-keeps-memory",
-        "a lease that ends since a worker was lost keeps its memory at the others",
-        &[REST],
-        where_a_worker_crashes,
     ),
     mutant(
         "lost-keep-their-names",
@@ -229,10 +224,22 @@ const MUTANTS: [Mutant; 30] = [
         anywhere,
     ),
     mutant(
+        "release-keeps-memory",
+        "a lease that is released keeps its memory",
+        &[REST],
+        anywhere,
+    ),
+    mutant(
         "release-not-owed",
         "a lease whose release the coordinator missed is never released",
         &[REST],
         where_the_coordinator_is_long_away,
+    ),
+    mutant(
+        "release-unconfirmed",
+        "the coordinator forgets that a worker confirmed a release",
+        &[REST],
+        anywhere,
     ),
     mutant(
         "sent-still-counted",
@@ -263,12 +270,6 @@ const MUTANTS: [Mutant; 30] = [
         "a frame of somebody who takes no part panics",
         &[PROCESSES],
         where_frames_are_forged,
-    ),
-    mutant(
-        "survivors-untold",
-        "the workers that share a lease with a lost one are not told that it ended",
-        &[REST],
-        where_a_worker_crashes,
     ),
     mutant(
         "tasks-not-stopped",
@@ -468,5 +469,7 @@ fn the_table_has_every_mutant_once() {
 fn every_checker_has_a_mutant() {
     let caught_by: BTreeSet<&str> = MUTANTS.iter().flat_map(|m| m.caught_by).copied().collect();
     let checkers: BTreeSet<&str> = Invariants::default().names().into_iter().collect();
-    assert_eq!(caught_by, checkers);
+    // Its defects show in few seeds: `coordinator_away.rs` runs the scenarios that it is for.
+    let elsewhere = BTreeSet::from([UNDISTURBED]);
+    assert_eq!(caught_by, &checkers - &elsewhere);
 }

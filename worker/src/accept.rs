@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use convoke_common::identity::{Handshakes, RevocationList, Role, TokenId, peer_identity};
+use convoke_common::members::{Bounds, Windows};
 use convoke_common::rpc::close;
+use convoke_common::world::EndpointOptions;
 use convoke_common::world::quic::Connection;
 use tokio_util::sync::CancellationToken;
 
@@ -16,18 +18,31 @@ use crate::service;
 const HANDSHAKES: usize = 128;
 /// How long one may take.
 const GREET_BOUND: Duration = Duration::from_secs(5);
-/// Connections that peers have open at once, and of those one peer: one is enough, and a former one may not have ended.
-const CONNECTIONS: usize = 1024;
-const OF_ONE_PEER: usize = 16;
+/// What the connections of a client's token may send ahead of their readers here: a sixteenth of the worker's memory, up to
+/// this much.
+const CLIENT_WINDOWS: u64 = 128 << 20;
+/// As much for workers, of which one token lets in many: a quarter, up to this much.
+const WORKER_WINDOWS: u64 = 1 << 30;
 
-/// How many connections each peer has open.
-#[derive(Debug, Default)]
-pub struct Connections(Mutex<BTreeMap<String, usize>>);
+/// What one connection may send ahead in any case: more than a stream of its own may, so that a tensor which nobody reads
+/// yet does not keep the lane waiting that announces it.
+const LEAST_WINDOW: u32 = 20 << 20;
 
-/// One of them, over when dropped.
-pub struct Connected {
-    node: Arc<Node>,
-    name: String,
+/// The bounds on connections of a worker that may use `memory`.
+pub fn bounds(memory: u64) -> Bounds {
+    let windows = |of_token: u64| Windows {
+        of_token: u32::try_from(of_token).unwrap_or(u32::MAX),
+        most: EndpointOptions::default().connection_window,
+        least: LEAST_WINDOW,
+    };
+    Bounds {
+        all: 1024,
+        for_workers: 512,
+        of_member: 16,
+        of_token: 128,
+        clients: windows((memory / 16).min(CLIENT_WINDOWS)),
+        workers: windows((memory / 4).min(WORKER_WINDOWS)),
+    }
 }
 
 /// The connections that are served, whoever dialled: a revocation ends those of its token.
@@ -74,35 +89,6 @@ impl Drop for Standing {
     }
 }
 
-impl Connections {
-    fn enter(&self, name: &str) -> bool {
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let all: usize = open.values().sum();
-        let of_peer = open.get(name).copied().unwrap_or(0);
-        let room = all < CONNECTIONS && of_peer < OF_ONE_PEER;
-        if room {
-            open.insert(name.to_owned(), of_peer + 1);
-        }
-        room
-    }
-
-    fn leave(&self, name: &str) {
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = open.get_mut(name) {
-            *count -= 1;
-            if *count == 0 {
-                open.remove(name);
-            }
-        }
-    }
-}
-
-impl Drop for Connected {
-    fn drop(&mut self) {
-        self.node.connections.leave(&self.name);
-    }
-}
-
 /// Takes connections until it is stopped.
 pub async fn run(node: Arc<Node>, stop: CancellationToken) {
     let handshakes = Handshakes::new(HANDSHAKES, node.refused.clone());
@@ -120,40 +106,20 @@ pub async fn run(node: Arc<Node>, stop: CancellationToken) {
             let connection = greeted.connection;
             let Some(peer) = greeted.identity.filter(|p| p.role != Role::Coordinator) else {
                 node.refused.count("connection_wrong_role");
-                connection.close(close::REFUSED.into(), b"a worker serves members only");
+                connection.close(close::REFUSED.into(), b"a certificate is needed");
                 return;
+            };
+            let entered = match node.members.enter(&peer, &connection) {
+                Ok(entered) => entered,
+                Err(why) => {
+                    node.refused.count("connection_too_many");
+                    connection.close(close::REFUSED.into(), why.to_string().as_bytes());
+                    return;
+                }
             };
             let name = peer.name.as_str().to_owned();
-            if !node.connections.enter(&name) {
-                node.refused.count("connection_too_many");
-                connection.close(close::REFUSED.into(), b"too many connections");
-                return;
-            }
-            let connected = Connected {
-                node: node.clone(),
-                name: name.clone(),
-            };
             let watched = node.detector.watch(connection);
-            service::serve_connection(&node, watched, peer.role, name, Some(connected));
+            service::serve_connection(&node, watched, peer.role, name, Some(entered));
         });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_peer_takes_no_more_than_its_share() {
-        let open = Connections::default();
-        assert!((0..OF_ONE_PEER).all(|_| open.enter("a")));
-        assert!(!open.enter("a") && open.enter("b"));
-        open.leave("a");
-        assert!(open.enter("a"));
-        let others = (0..CONNECTIONS).filter(|n| open.enter(&format!("c{n}")));
-        assert_eq!(others.count(), CONNECTIONS - OF_ONE_PEER - 1);
-        assert!(!open.enter("z"));
-        open.leave("b");
-        assert!(open.enter("z"));
     }
 }

@@ -1,17 +1,26 @@
-//! The artifact cache: chunks of weights on disk, under their hashes.
+//! The artifact cache: chunks of weights on disk, under their hashes, in a folder that workers of one user may share.
 //!
 //! Invariants
 //! 1. A chunk is verified when it is read: what a disk changed is fetched again, never used.
-//! 2. The bytes on disk, those being written included, stay under the bound; the chunk least recently used goes
-//!    first, but never one that an installed program pins.
-//! 3. Losing the cache costs time only; writes are not synced. A chunk counts as there once it is written.
+//! 2. A chunk gets its name once it is whole. Names are hashes, so that two workers that write one chunk write the same
+//!    bytes, and nobody removes a chunk because another worker was faster.
+//! 3. The folder holds no more than the bound. Whoever writes holds the folder's lock and counts every file; the chunk that
+//!    no worker has used for longest goes first, but never one that an installed program of this worker pins.
+//! 4. Losing the cache costs time only; writes are not synced. Trouble with it is said once, however many chunks it meets.
 
-use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use convoke_common::artifact::{CHUNK, ChunkHash};
-use convoke_common::world::{EntryKind, FileMode, Store, StoreError};
+use convoke_common::world::{EntryKind, FileMode, Store, StoreError, StoreFile};
+
+/// Whoever has this file locked may write and remove chunks. It holds the bytes of all chunks, eight of them, little-endian.
+const LOCK: &str = "lock";
+
+/// A chunk before it has its name. Only one worker writes at a time.
+const PART: &str = "part";
 
 /// See the module.
 pub struct Cache {
@@ -19,20 +28,21 @@ pub struct Cache {
     folder: PathBuf,
     bound: u64,
     index: Mutex<Index>,
+    /// Threads of this process wait for each other here, and not for the file.
+    writing: Mutex<()>,
+    warned: AtomicBool,
 }
 
+/// What this worker knows of the folder.
 #[derive(Default)]
 struct Index {
     chunks: HashMap<ChunkHash, Entry>,
-    /// Last use → chunk: the order of eviction.
-    by_use: BTreeMap<u64, ChunkHash>,
-    clock: u64,
+    /// Bytes of those that are on disk.
     bytes: u64,
 }
 
 struct Entry {
     bytes: u64,
-    used: u64,
     pins: u32,
     state: State,
 }
@@ -48,7 +58,6 @@ enum State {
 impl Entry {
     const NEW: Entry = Entry {
         bytes: 0,
-        used: 0,
         pins: 0,
         state: State::Absent,
     };
@@ -69,33 +78,75 @@ fn unhex(name: &str) -> Option<ChunkHash> {
     Some(hash)
 }
 
+/// A chunk as it lies in the folder.
+struct Stored {
+    hash: ChunkHash,
+    bytes: u64,
+    used_ns: i128,
+}
+
+/// Held while the folder is changed.
+struct Locked<'a> {
+    cache: &'a Cache,
+    file: Arc<dyn StoreFile>,
+    _turn: MutexGuard<'a, ()>,
+}
+
 impl Cache {
-    /// Opens the cache in `folder`, holding at most `bound` bytes.
+    /// Opens the cache in `folder`, holding at most `bound` bytes. Other workers of this user may have it open.
+    ///
+    /// # Errors
+    /// Fails where the folder cannot be made or listed.
     pub fn open(store: Arc<dyn Store>, folder: PathBuf, bound: u64) -> Result<Cache, StoreError> {
         store.create_dir(&folder, FileMode::Secret)?;
-        let mut index = Index::default();
-        for entry in store.list(&folder)? {
-            let hash = entry.name.to_str().and_then(unhex);
-            if let Some(hash) = hash
-                && entry.kind == EntryKind::File
-                && entry.size <= CHUNK
-            {
-                index.add(hash, entry.size);
-            }
-        }
-        Ok(Cache {
+        let cache = Cache {
             store,
             folder,
             bound,
-            index: Mutex::new(index),
-        })
+            index: Mutex::default(),
+            writing: Mutex::default(),
+            warned: AtomicBool::new(false),
+        };
+        let stored = cache.list()?;
+        cache.index().found(&stored);
+        Ok(cache)
     }
 
     fn index(&self) -> MutexGuard<'_, Index> {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes on disk.
+    fn path(&self, hash: &ChunkHash) -> PathBuf {
+        self.folder.join(hex(hash))
+    }
+
+    /// All chunks in the folder.
+    fn list(&self) -> Result<Vec<Stored>, StoreError> {
+        let entries = self.store.list(&self.folder)?.into_iter();
+        let stored = entries.filter(|e| e.kind == EntryKind::File && e.size <= CHUNK);
+        let stored = stored.filter_map(|e| {
+            Some(Stored {
+                hash: unhex(e.name.to_str()?)?,
+                bytes: e.size,
+                used_ns: e.modified_ns,
+            })
+        });
+        Ok(stored.collect())
+    }
+
+    /// Says what is wrong, once: what ails one chunk ails hundreds.
+    fn warn(&self, what: &str, why: &dyn std::fmt::Display) {
+        let folder = self.folder.display();
+        if self.warned.swap(true, Ordering::Relaxed) {
+            tracing::debug!("{what} in {folder}: {why}");
+        } else {
+            tracing::warn!(
+                "{what} in {folder}: {why}; more of the cache's trouble is logged at the level debug"
+            );
+        }
+    }
+
+    /// Bytes of the chunks on disk that this worker knows of.
     pub fn bytes(&self) -> u64 {
         self.index().bytes
     }
@@ -108,47 +159,72 @@ impl Cache {
     /// Reads a chunk into `buffer`, which has room for [`CHUNK`] bytes, and verifies it; answers its length, where it
     /// is there.
     pub fn read(&self, hash: &ChunkHash, buffer: &mut [u8]) -> Option<usize> {
-        if !self.index().touch(hash) {
+        if !self.has(hash) {
             return None;
         }
-        let path = self.folder.join(hex(hash));
-        let len = self.store.open(&path).and_then(|f| f.read_at(0, buffer));
-        let good = len
-            .ok()
-            .filter(|len| blake3::hash(&buffer[..*len]).as_bytes() == hash);
-        if good.is_none() {
-            tracing::warn!(
-                chunk = hex(hash),
-                "cached chunk is damaged; it will be fetched again"
-            );
-            drop(self.store.remove(&path));
-            self.index().forget(hash);
+        let path = self.path(hash);
+        match self.store.open(&path).and_then(|f| f.read_at(0, buffer)) {
+            Ok(len) if blake3::hash(&buffer[..len]).as_bytes() == hash => {
+                // Other workers see by this that it is in use. Where it cannot be said, it only goes sooner.
+                drop(self.store.touch(&path));
+                return Some(len);
+            }
+            Ok(_) => {
+                self.warn(
+                    "a cached chunk is damaged and will be fetched again",
+                    &hex(hash),
+                );
+                self.remove_damaged(hash);
+            }
+            // Another worker needed the room.
+            Err(e) if e.is_not_found() => {}
+            Err(e) => self.warn(
+                "a cached chunk cannot be read and will be fetched again",
+                &e,
+            ),
         }
-        good
+        self.index().forget(hash);
+        None
     }
 
-    /// Keeps a verified chunk. A full disk only means that it is not kept.
-    pub fn write(&self, hash: &ChunkHash, bytes: &[u8]) {
-        let Some(evict) = self.index().claim(hash, bytes.len() as u64, self.bound) else {
-            return;
-        };
-        for old in evict {
-            drop(self.store.remove(&self.folder.join(hex(&old))));
-        }
-        // Written in place: what a crash cuts short fails its hash when it is read.
-        let path = self.folder.join(hex(hash));
-        let written = self
+    /// Removes a damaged chunk, unless another worker has put a good one in its place meanwhile.
+    fn remove_damaged(&self, hash: &ChunkHash) {
+        let Ok(_locked) = self.lock() else { return };
+        let path = self.path(hash);
+        let mut again = vec![0; CHUNK as usize];
+        let read = self
             .store
-            .create(&path, FileMode::Secret)
-            .and_then(|f| f.write_at(0, bytes));
-        if let Err(e) = &written {
-            tracing::warn!("cannot cache a chunk: {e}");
+            .open(&path)
+            .and_then(|f| f.read_at(0, &mut again));
+        if read.is_ok_and(|len| blake3::hash(&again[..len]).as_bytes() != hash) {
+            // The count stays too high until the folder is listed next.
             drop(self.store.remove(&path));
         }
-        self.index().written(hash, written.is_ok());
     }
 
-    /// Keeps chunks from eviction until the pins are dropped.
+    /// Keeps a verified chunk. Where that fails, on a full disk for example, it is only not kept.
+    pub fn write(&self, hash: &ChunkHash, bytes: &[u8]) {
+        if !self.index().claim(hash, bytes.len() as u64) {
+            return;
+        }
+        let kept = self.lock().and_then(|locked| locked.keep(hash, bytes));
+        if let Err(e) = &kept {
+            self.warn("a chunk cannot be cached", e);
+        }
+        self.index().written(hash, matches!(kept, Ok(true)));
+    }
+
+    fn lock(&self) -> Result<Locked<'_>, StoreError> {
+        let turn = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = self.store.lock(&self.folder.join(LOCK), FileMode::Secret)?;
+        Ok(Locked {
+            cache: self,
+            file,
+            _turn: turn,
+        })
+    }
+
+    /// Keeps chunks from eviction by this worker until the pins are dropped.
     pub fn pin(self: &Arc<Self>, hashes: Vec<ChunkHash>) -> Pins {
         let mut index = self.index();
         for h in &hashes {
@@ -162,67 +238,140 @@ impl Cache {
     }
 }
 
-impl Index {
-    fn tick(&mut self, hash: ChunkHash) -> u64 {
-        self.clock += 1;
-        self.by_use.insert(self.clock, hash);
-        self.clock
+impl Locked<'_> {
+    /// Whether the chunk is in the folder afterwards.
+    fn keep(&self, hash: &ChunkHash, bytes: &[u8]) -> Result<bool, StoreError> {
+        let (store, path) = (&self.cache.store, self.cache.path(hash));
+        let need = bytes.len() as u64;
+        let there = store.open(&path).and_then(|f| f.identity());
+        if there.is_ok_and(|there| there.size == need) {
+            drop(store.touch(&path));
+            return Ok(true);
+        }
+        let Some(total) = self.make_room(need)? else {
+            return Ok(false);
+        };
+        // Counted before it is there: after a crash the count may be too high, which a listing mends, but not too low.
+        self.count(total + need)?;
+        let part = self.cache.folder.join(PART);
+        match self.place(&part, &path, bytes) {
+            Ok(()) => Ok(true),
+            Err(e) => {
+                drop(store.remove(&part));
+                self.count(total)?;
+                Err(e)
+            }
+        }
     }
 
+    fn place(&self, part: &Path, path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
+        let store = &self.cache.store;
+        match store.remove(part) {
+            // Left by a worker that was killed, or not there.
+            Err(e) if !e.is_not_found() => return Err(e),
+            _ => {}
+        }
+        store.create(part, FileMode::Secret)?.write_at(0, bytes)?;
+        store.touch(part)?;
+        // What a power cut takes of it fails its hash when it is read.
+        store.replace(part, path)
+    }
+
+    fn count(&self, total: u64) -> Result<(), StoreError> {
+        self.file.write_at(0, &total.to_le_bytes())
+    }
+
+    /// Makes room for `need` bytes; answers how many there are then, or `None` where pins leave no room.
+    fn make_room(&self, need: u64) -> Result<Option<u64>, StoreError> {
+        let mut counted = [0; 8];
+        let whole = self.file.read_at(0, &mut counted)? == counted.len();
+        let total = u64::from_le_bytes(counted);
+        let bound = self.cache.bound;
+        if whole && total.saturating_add(need) <= bound {
+            return Ok(Some(total));
+        }
+        let mut stored = self.cache.list()?;
+        let mut total = stored.iter().map(|s| s.bytes).fold(0, u64::saturating_add);
+        stored.sort_by_key(|s| (s.used_ns, s.hash));
+        let mut index = self.cache.index();
+        let goes = |total: u64| total.saturating_add(need) > bound;
+        let free = stored.iter().filter(|s| index.is_free(&s.hash));
+        let free: u64 = free.map(|s| s.bytes).sum();
+        if goes(total.saturating_sub(free)) {
+            index.found(&stored);
+            return Ok(None);
+        }
+        let mut left = Vec::with_capacity(stored.len());
+        for s in stored {
+            if goes(total) && index.is_free(&s.hash) {
+                match self.cache.store.remove(&self.cache.path(&s.hash)) {
+                    Err(e) if !e.is_not_found() => return Err(e),
+                    _ => total -= s.bytes,
+                }
+            } else {
+                left.push(s);
+            }
+        }
+        index.found(&left);
+        Ok(Some(total))
+    }
+}
+
+impl Index {
     fn is_on_disk(&self, hash: &ChunkHash) -> bool {
         let entry = self.chunks.get(hash);
         entry.is_some_and(|e| e.state == State::OnDisk)
     }
 
-    /// Counts a chunk that was found on disk.
-    fn add(&mut self, hash: ChunkHash, bytes: u64) {
-        let used = self.tick(hash);
-        let e = self.chunks.entry(hash).or_insert(Entry::NEW);
-        (e.bytes, e.used, e.state) = (bytes, used, State::OnDisk);
-        self.bytes += bytes;
+    /// Whether no program of this worker needs the chunk.
+    fn is_free(&self, hash: &ChunkHash) -> bool {
+        self.chunks.get(hash).is_none_or(|e| e.pins == 0)
     }
 
-    /// Room for a chunk that is to be written: what to evict for it. `None` where there is no room, or where it is
-    /// there or being written already.
-    fn claim(&mut self, hash: &ChunkHash, bytes: u64, bound: u64) -> Option<Vec<ChunkHash>> {
-        let entry = self.chunks.get(hash);
-        if entry.is_some_and(|e| e.state != State::Absent) {
-            return None;
+    /// Takes over what lies in the folder, and nothing else.
+    fn found(&mut self, stored: &[Stored]) {
+        for e in self.chunks.values_mut() {
+            if e.state == State::OnDisk {
+                e.state = State::Absent;
+            }
         }
-        let evict = self.make_room(bytes, bound)?;
+        self.bytes = 0;
+        for s in stored {
+            let e = self.chunks.entry(s.hash).or_insert(Entry::NEW);
+            // One that this worker is writing counts once it is written.
+            if e.state != State::Writing {
+                (e.bytes, e.state) = (s.bytes, State::OnDisk);
+                self.bytes += s.bytes;
+            }
+        }
+        self.chunks
+            .retain(|_, e| e.pins > 0 || e.state != State::Absent);
+    }
+
+    /// Whether a chunk is to be written: not where it is there, or being written already.
+    fn claim(&mut self, hash: &ChunkHash, bytes: u64) -> bool {
         let e = self.chunks.entry(*hash).or_insert(Entry::NEW);
+        if e.state != State::Absent {
+            return false;
+        }
         (e.bytes, e.state) = (bytes, State::Writing);
-        self.bytes += bytes;
-        Some(evict)
+        true
     }
 
     /// Ends what [`Index::claim`] began.
     fn written(&mut self, hash: &ChunkHash, good: bool) {
-        let used = if good { self.tick(*hash) } else { 0 };
         let Some(e) = self.chunks.get_mut(hash) else {
             return;
         };
         if good {
-            (e.used, e.state) = (used, State::OnDisk);
+            e.state = State::OnDisk;
+            self.bytes += e.bytes;
             return;
         }
         e.state = State::Absent;
-        self.bytes -= e.bytes;
         if e.pins == 0 {
             self.chunks.remove(hash);
         }
-    }
-
-    fn touch(&mut self, hash: &ChunkHash) -> bool {
-        if !self.is_on_disk(hash) {
-            return false;
-        }
-        let used = self.tick(*hash);
-        if let Some(e) = self.chunks.get_mut(hash) {
-            self.by_use.remove(&e.used);
-            e.used = used;
-        }
-        true
     }
 
     fn forget(&mut self, hash: &ChunkHash) {
@@ -231,31 +380,10 @@ impl Index {
             return;
         };
         self.bytes -= e.bytes;
-        self.by_use.remove(&e.used);
         e.state = State::Absent;
         if e.pins == 0 {
             self.chunks.remove(hash);
         }
-    }
-
-    /// What to evict so that `bytes` more fit; `None` where pins leave no room.
-    fn make_room(&mut self, bytes: u64, bound: u64) -> Option<Vec<ChunkHash>> {
-        let mut evict = Vec::new();
-        let mut free = bound.saturating_sub(self.bytes);
-        for hash in self.by_use.values() {
-            if free >= bytes {
-                break;
-            }
-            if let Some(e) = self.chunks.get(hash).filter(|e| e.pins == 0) {
-                free += e.bytes;
-                evict.push(*hash);
-            }
-        }
-        if free < bytes {
-            return None;
-        }
-        evict.iter().for_each(|h| self.forget(h));
-        Some(evict)
     }
 }
 
@@ -280,67 +408,4 @@ impl Drop for Pins {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use convoke_common::world::{Disk, SystemRng};
-
-    fn chunk(i: u8) -> (ChunkHash, Vec<u8>) {
-        let bytes = vec![i; 100];
-        (*blake3::hash(&bytes).as_bytes(), bytes)
-    }
-
-    fn open(folder: &std::path::Path) -> Arc<Cache> {
-        let store = Arc::new(Disk::new(Arc::new(SystemRng::default())));
-        Arc::new(Cache::open(store, folder.to_owned(), 250).unwrap())
-    }
-
-    fn read(c: &Cache, hash: &ChunkHash) -> Option<Vec<u8>> {
-        let mut buffer = vec![0; CHUNK as usize];
-        let len = c.read(hash, &mut buffer)?;
-        buffer.truncate(len);
-        Some(buffer)
-    }
-
-    fn folder(name: &str) -> PathBuf {
-        std::env::temp_dir().join(format!("convoke-cache-{name}-{}", std::process::id()))
-    }
-
-    #[test]
-    fn bounded_by_use_but_pins_stay() {
-        let dir = folder("bounded");
-        let c = open(&dir);
-        let [(a, ab), (b, bb), (d, db)] = [chunk(1), chunk(2), chunk(3)];
-        c.write(&a, &ab);
-        c.write(&b, &bb);
-        assert_eq!(read(&c, &a), Some(ab.clone()));
-        c.write(&d, &db);
-        assert_eq!((read(&c, &b), c.bytes()), (None, 200));
-        let pins = c.pin(vec![a, d]);
-        c.write(&b, &bb);
-        assert_eq!(read(&c, &b), None);
-        drop(pins);
-        drop(c);
-        // A restart finds what was there, and refuses what changed.
-        let c = open(&dir);
-        assert_eq!(read(&c, &d), Some(db));
-        std::fs::write(dir.join(hex(&a)), [9; 100]).unwrap();
-        assert_eq!((read(&c, &a), c.bytes()), (None, 100));
-        std::fs::remove_dir_all(&dir).unwrap();
-    }
-
-    #[test]
-    fn a_chunk_that_is_being_written_has_its_room_and_is_not_written_twice() {
-        let mut index = Index::default();
-        let [(a, _), (b, _), (d, _)] = [chunk(1), chunk(2), chunk(3)];
-        assert_eq!(index.claim(&a, 100, 250), Some(vec![]));
-        assert_eq!(index.claim(&a, 100, 250), None);
-        assert!(!index.is_on_disk(&a));
-        assert_eq!(index.claim(&b, 100, 250), Some(vec![]));
-        // Neither can go before it is there.
-        assert_eq!(index.claim(&d, 100, 250), None);
-        index.written(&a, true);
-        index.written(&b, false);
-        assert_eq!((index.is_on_disk(&a), index.bytes), (true, 100));
-        assert_eq!(index.claim(&b, 200, 250), Some(vec![a]));
-    }
-}
+mod tests;

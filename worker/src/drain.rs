@@ -12,7 +12,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use convoke_common::error::Error;
+use convoke_common::error::{Code, Error};
 use tokio::sync::{Notify, watch};
 
 /// Where a worker stands.
@@ -88,6 +88,27 @@ impl Gate {
         }
     }
 
+    /// Returns once no step is live, or one never will end because its kernel does not.
+    pub async fn finished(&self) {
+        let mut standing = self.standing();
+        let wedged = standing.wait_for(|s| matches!(s, Standing::Wedged(_)));
+        tokio::select! {
+            biased;
+            () = self.idle() => {}
+            _ = wedged => {}
+        }
+    }
+
+    /// Why the process of a worker that has left leaves work behind, where it does.
+    pub fn unfinished(&self, worker: &str) -> Option<Error> {
+        if let Standing::Wedged(error) = &*self.standing.borrow() {
+            return Some(error.clone());
+        }
+        let live = self.live.load(Ordering::SeqCst);
+        let why = || format!("worker {worker} left while {live} steps did not stop");
+        (live > 0).then(|| Error::new(Code::Wedged, why()))
+    }
+
     /// Returns once no step is live.
     pub async fn idle(&self) {
         loop {
@@ -105,8 +126,6 @@ impl Gate {
 
 #[cfg(test)]
 mod tests {
-    use convoke_common::error::Code;
-
     use super::*;
     use futures::FutureExt;
 
@@ -127,8 +146,17 @@ mod tests {
         gate.quiesced();
         assert!(idle.now_or_never().is_some());
 
+        assert_eq!(gate.unfinished("w0"), None);
+        // A kernel hangs while the worker leaves.
+        gate.started();
+        let finished = gate.finished();
+        tokio::pin!(finished);
+        assert!(finished.as_mut().now_or_never().is_none());
+        assert_eq!(gate.unfinished("w0").unwrap().code, Code::Wedged);
         let wedged = Error::new(Code::Wedged, "node 'n' does not stop");
         gate.wedge(&wedged);
+        assert!(finished.now_or_never().is_some());
+        assert_eq!(gate.unfinished("w0"), Some(wedged.clone()));
         gate.leave("w0");
         assert_eq!(*standing.borrow_and_update(), Standing::Wedged(wedged));
         assert_eq!(gate.refusal().unwrap().code, Code::WorkerLeaving);

@@ -12,9 +12,11 @@ use convoke_common::error::{Code, Error, Result, Site};
 use convoke_common::ids::LeaseId;
 use convoke_common::memory::Pool;
 use convoke_common::program::Program;
+use convoke_common::world::Share;
 use convoke_kernels::Exec;
 use tokio::sync::oneshot;
 
+use crate::compute::Lane;
 use crate::cpu::{Inputs, KernelFailure, Launch, Operands, Outputs};
 use crate::executor::Engine;
 use crate::installed::{kernel, site};
@@ -80,13 +82,13 @@ impl Drop for Waiting {
 /// Runs init node `index`.
 pub async fn run(
     engine: &Arc<Engine>,
-    lease: LeaseId,
+    share: &Share,
     program: &Arc<Program>,
     index: usize,
     inputs: Inputs,
     weights: &Pool,
 ) -> Result<Outputs> {
-    let node = &program.nodes[index];
+    let (lease, node) = (share.lease(), &program.nodes[index]);
     let kernel = kernel(program, node)?;
     let names: Vec<String> = inputs.iter().flatten().map(Tensor::signature).collect();
     let place = Site {
@@ -117,8 +119,9 @@ pub async fn run(
         if flag.load(Ordering::SeqCst) {
             return;
         }
-        let exec = match &engine.threads {
-            Some(p) => Exec::pooled(p, flag),
+        let lane = Lane::current();
+        let exec = match &lane {
+            Some(lane) => lane.exec(flag),
             None => Exec::single(flag),
         };
         let noted = engine.note(&function, &name);
@@ -140,7 +143,7 @@ pub async fn run(
             drop(done.send(launched));
         }
     });
-    if engine.compute.submit_begun(0, begin, job).is_err() {
+    if engine.compute.submit_begun(share, 0, begin, job).is_err() {
         return Err(Error::new(
             Code::Busy,
             "the compute pool takes no further work",
@@ -168,7 +171,7 @@ mod tests {
     use convoke_common::ids::FunctionId;
     use convoke_common::memory::{Account, Ledger};
     use convoke_common::program::{NUMERICS_PROFILE, ProgramNode};
-    use convoke_common::world::{Compute, Job, RefusedJob};
+    use convoke_common::world::{AccountId, Compute, Job, RefusedJob};
     use futures::FutureExt;
 
     use super::*;
@@ -187,15 +190,21 @@ mod tests {
         fn speed(&self) -> (f64, f64) {
             (1.0, 1.0)
         }
-        fn submit(&self, _: i64, job: Job) -> Result<(), RefusedJob> {
+        fn submit(&self, _: &Share, _: i64, job: Job) -> Result<(), RefusedJob> {
             self.jobs.lock().unwrap().push(job);
             Ok(())
         }
-        fn submit_begun(&self, priority: i64, begin: Job, job: Job) -> Result<(), RefusedJob> {
+        fn submit_begun(
+            &self,
+            share: &Share,
+            priority: i64,
+            begin: Job,
+            job: Job,
+        ) -> Result<(), RefusedJob> {
             if self.begins {
                 begin();
             }
-            self.submit(priority, job)
+            self.submit(share, priority, job)
         }
     }
 
@@ -233,11 +242,12 @@ mod tests {
             begins,
             ..ByHand::default()
         });
-        let engine = Arc::new(Engine::new("w0", "here", compute.clone(), None, None));
+        let engine = Arc::new(Engine::new("w0", "here", compute.clone(), None));
         let pool = Pool::new(&Ledger::new("w0", 1 << 20), Account::Weights, 0).unwrap();
         let inputs = Inputs::from_iter([Some(Tensor::scalar(1f32))]);
         let program = program();
-        let run = run(&engine, LeaseId(3), &program, 0, inputs, &pool);
+        let share = Share::new(AccountId::named("c"), LeaseId(3));
+        let run = run(&engine, &share, &program, 0, inputs, &pool);
         assert!(run.now_or_never().is_none());
         let wedged = tokio::time::timeout(Duration::from_millis(ms), engine.watch.wedged()).await;
         let wedged = wedged.ok().map(|e| e.message);

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use convoke_common::Tensor;
 use convoke_common::error::{Error, Result};
 use convoke_common::graph::Literal;
-use convoke_common::ids::LeaseId;
 use convoke_common::memory::Pool;
 use convoke_common::program::{NO_OPERAND, Program, ProgramNode};
+use convoke_common::world::Share;
 
 use crate::cache::Pins;
 use crate::cpu::Inputs;
@@ -43,7 +43,7 @@ pub struct Ready {
 /// Loads literals and runs the init part.
 pub async fn prepare(
     engine: &Arc<Engine>,
-    lease: LeaseId,
+    share: &Share,
     program: Arc<Program>,
     loader: Arc<Loader>,
     weights: Pool,
@@ -93,7 +93,7 @@ pub async fn prepare(
                 values[v].clone()
             });
         }
-        let outputs = init::run(engine, lease, &program, i, inputs, &weights).await?;
+        let outputs = init::run(engine, share, &program, i, inputs, &weights).await?;
         for (v, t) in node.outputs.iter().zip(outputs) {
             let v = *v as usize;
             if left[v] > 0 || step_reads[v] > 0 {

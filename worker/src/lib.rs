@@ -32,6 +32,7 @@ mod measure;
 mod node;
 pub mod ops;
 mod order;
+mod records;
 mod service;
 mod session;
 mod shell;

@@ -2,7 +2,7 @@
 
 mod links;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -13,28 +13,34 @@ use convoke_common::detection::Detector;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::{RevocationList, Role, TokenId};
 use convoke_common::ids::{Incarnation, LeaseId, PlanId, StepKey};
-use convoke_common::memory::{Account, Ledger, Pool};
+use convoke_common::members::Members;
+use convoke_common::memory::{Account, Ledger, Pool, Reservation};
 use convoke_common::mutant;
 use convoke_common::program::{Grant, NUMERICS_PROFILE, Participant, model_name};
-use convoke_common::rpc::{HeldLease, Loss, ProgramStatus, Progress, WorkerStatus};
-use convoke_common::world::{Endpoint, World};
+use convoke_common::rpc::{HeldLease, ProgramStatus, Progress, WorkerStatus};
+use convoke_common::rpc_transport::codec;
+use convoke_common::world::{Endpoint, Share, World};
 use convoke_rendezvous::artifacts::ArtifactSource;
 use convoke_rendezvous::eager::Eager;
 use convoke_rendezvous::{Hub, Lease, Link, Peer, RecvSpec, StepHandler, step_event};
 use futures::future::join_all;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
-use crate::accept::{Connections, Served};
+use crate::accept::{self, Served};
 use crate::cache::{Cache, Pins};
 use crate::eager::Sessions;
 use crate::executor::{Engine, Executor};
 use crate::install::{self, Counter};
 use crate::loader::{ClientSource, Loaded, Loader};
+use crate::records::{Records, account_of, share_of};
 use crate::window::Window;
 use links::{gone, lends};
 
 /// How long an install waits for the memory of leases that were released: kernels notice within milliseconds.
 const SETTLE_BOUND: Duration = Duration::from_secs(1);
+
+/// What a program's graph takes in memory, in lengths of what it takes on the wire.
+const GRAPH: u64 = 4;
 
 /// Probes that are answered at once.
 const PROBES: usize = 4;
@@ -46,6 +52,7 @@ struct Held {
     name: String,
     weights_bytes: u64,
     _weights: Pool,
+    _graph: Reservation,
     _pins: Option<Pins>,
 }
 
@@ -73,6 +80,34 @@ impl Forgone {
     }
 }
 
+/// Leases that this worker dropped and that the coordinator has yet to hear of.
+#[derive(Default)]
+pub struct Dropped {
+    untold: Mutex<BTreeSet<LeaseId>>,
+    more: Notify,
+}
+
+impl Dropped {
+    fn untold(&self) -> MutexGuard<'_, BTreeSet<LeaseId>> {
+        self.untold.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, lease: LeaseId) {
+        self.untold().insert(lease);
+        self.more.notify_one();
+    }
+
+    /// Those that the coordinator is to be told of, which the caller does.
+    pub fn take(&self) -> Vec<LeaseId> {
+        std::mem::take(&mut *self.untold()).into_iter().collect()
+    }
+
+    /// Returns when there may be more of them.
+    pub async fn more(&self) {
+        self.more.notified().await;
+    }
+}
+
 /// Lists one until it is over.
 struct Listed<'a>(&'a Node, StepKey);
 
@@ -80,6 +115,8 @@ impl Drop for Listed<'_> {
     fn drop(&mut self) {
         step_event!("installed", self.1);
         self.0.installing().remove(&self.1.lease);
+        // Another install may wait for the memory of this one.
+        self.0.ledger.freed().notify_waiters();
     }
 }
 
@@ -92,13 +129,15 @@ pub struct Node {
     pub detector: Detector,
     pub engine: Arc<Engine>,
     pub ledger: Ledger,
+    /// What is remembered besides tensors.
+    pub records: Records,
     pub cache: Option<Arc<Cache>>,
     pub root: Option<PathBuf>,
     pub revoked: Arc<RevocationList>,
     /// What was refused of handshakes, connections and streams, by reason.
     pub refused: Arc<Counters>,
-    /// What peers have open.
-    pub connections: Connections,
+    /// The connections that peers have open.
+    pub members: Members,
     /// What clients issue op by op.
     pub eager: Arc<Sessions>,
     /// The connections that are served, by token.
@@ -112,6 +151,8 @@ pub struct Node {
     ending: Mutex<Vec<(Weak<Lease>, Weak<Executor>)>>,
     installing: Mutex<BTreeMap<LeaseId, Arc<Underway>>>,
     forgone: Mutex<Forgone>,
+    /// Leases that were dropped here unasked, for the coordinator.
+    pub dropped: Dropped,
     /// Of two who want a link to one peer, one dials.
     turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     local_clients: Mutex<BTreeMap<String, Arc<dyn ArtifactSource>>>,
@@ -131,6 +172,8 @@ impl Node {
         revoked: Arc<RevocationList>,
     ) -> Arc<Node> {
         let window = Window::reserve(&ledger);
+        let records = Records::new(&me.name, &ledger);
+        let members = Members::new(accept::bounds(ledger.budget()));
         let eager = Sessions::new(engine.clone(), ledger.clone());
         let hub = Hub::new(me.clone());
         let served: Arc<dyn Eager> = eager.clone();
@@ -143,12 +186,13 @@ impl Node {
             endpoint,
             detector,
             engine,
+            records,
             ledger,
             cache,
             root,
             revoked,
             refused: Arc::default(),
-            connections: Connections::default(),
+            members,
             served: Served::default(),
             probes: Semaphore::new(PROBES),
             loaded: Arc::default(),
@@ -158,6 +202,7 @@ impl Node {
             turns: Mutex::default(),
             installing: Mutex::default(),
             forgone: Mutex::default(),
+            dropped: Dropped::default(),
             local_clients: Mutex::default(),
         });
         node.eager.attach(&node);
@@ -214,7 +259,7 @@ impl Node {
     }
 
     /// Returns once released leases have given back their memory, which they do when the kernels that run for them have
-    /// noticed, or have had the time to.
+    /// noticed, or have had the time to. Leases that were released while they were installed are among them.
     async fn settled(&self) {
         let settle = async {
             loop {
@@ -239,16 +284,23 @@ impl Node {
 
     /// Released leases whose memory is in use.
     fn settling(&self) -> usize {
+        let installing = self.installing();
+        let released = installing.values();
+        let released = released.filter(|u| u.released.load(Ordering::Relaxed));
+        let released = released.count();
+        drop(installing);
         let mut ending = self.ending();
         ending.retain(|(l, e)| l.strong_count() + e.strong_count() > 0);
-        ending.len()
+        ending.len() + released
     }
 
     /// How much there is for clients, by table.
     pub fn tables(&self) -> Vec<(&'static str, usize)> {
+        // Apart, since a lock that is taken within the list is held until its end.
+        let (programs, installs) = (self.held().len(), self.installing().len());
         vec![
-            ("programs", self.held().len()),
-            ("installs", self.installing().len()),
+            ("programs", programs),
+            ("installs", installs),
             ("releases", self.settling()),
             ("sessions", self.eager.count()),
         ]
@@ -281,9 +333,16 @@ impl Node {
         }
         let links = self.links(&grant).await?;
         self.settled().await;
+        if underway.released.load(Ordering::Relaxed) {
+            return Err(released_early(grant.lease));
+        }
         let needed: Vec<Arc<Link>> = links.iter().flatten().cloned().collect();
-        let weights = Pool::new(&self.ledger, Account::Weights, 0)?;
         let driver = &grant.participants[grant.participants.len() - 1];
+        let ledger = account_of(&self.ledger, links.last().and_then(Option::as_ref));
+        let written = codec::size(&*program).map_err(|e| Error::internal(e.to_string()))?;
+        let records = self.records.of(links.last().and_then(Option::as_ref));
+        let graph = records.reserve(written.saturating_mul(GRAPH))?;
+        let weights = Pool::new(&ledger, Account::Weights, 0)?;
         let client = self.client_source(driver, &links);
         let loader = Loader::new(
             self.world.clone(),
@@ -294,9 +353,11 @@ impl Node {
             self.window.clone(),
         );
         let name = model_name(&program.name);
+        let driver_link = links.last().and_then(Option::as_ref);
+        let share = share_of(driver_link, &driver.name, grant.lease);
         let ready = install::prepare(
             &self.engine,
-            grant.lease,
+            &share,
             program.clone(),
             Arc::new(loader),
             weights,
@@ -306,22 +367,23 @@ impl Node {
         // Not before: the plan counts on what loading needs and what steps need one after the other.
         let step_bytes = grant.step_bytes.saturating_mul(u64::from(grant.in_flight));
         let pool = match lends(&program, &grant.axes, &links).await {
-            true => Pool::shared(&self.ledger, Account::Leases, step_bytes)?,
-            false => Pool::new(&self.ledger, Account::Leases, step_bytes)?,
+            true => Pool::shared(&ledger, Account::Leases, step_bytes)?,
+            false => Pool::new(&ledger, Account::Leases, step_bytes)?,
         };
         let (me, id) = (Arc::downgrade(self), grant.lease);
-        let driver_lost = Box::new(move || {
+        let driver_gone = Box::new(move || {
             if let Some(me) = me.upgrade() {
-                me.release(id, None);
+                me.drop_lease(id);
             }
         });
         let executor = Executor::new(
             self.engine.clone(),
             ready.installed,
+            share,
             pool.clone(),
             links,
             grant.in_flight,
-            driver_lost,
+            driver_gone,
         );
         let recvs = program
             .recvs
@@ -350,17 +412,18 @@ impl Node {
             name,
             weights_bytes: ready.weights_bytes,
             _weights: ready.weights,
+            _graph: graph,
             _pins: ready.pins,
         };
         self.held().insert(lease.id, held);
         self.hub.add_lease(lease.clone());
         if underway.released.load(Ordering::Relaxed) {
-            self.release(lease.id, None);
+            self.release(lease.id);
             return Err(released_early(lease.id));
         }
         // A link that ended before the lease was in the hub told nobody.
         if let Some(l) = needed.iter().find(|l| l.is_closed()) {
-            self.release(lease.id, None);
+            self.release(lease.id);
             let msg = format!(
                 "worker {} lost contact with {} while it installed {}",
                 self.me.name,
@@ -389,8 +452,14 @@ impl Node {
         link.connection().map(|c| ClientSource::Remote(c.clone()))
     }
 
-    /// Frees a lease; its steps in flight end, because of the loss of a worker or of their driver.
-    pub fn release(&self, id: LeaseId, lost: Option<&Loss>) {
+    /// Frees a lease because its driver is done with it or lost. The coordinator is told once it can be reached.
+    fn drop_lease(&self, id: LeaseId) {
+        self.release(id);
+        self.dropped.note(id);
+    }
+
+    /// Frees a lease; its steps in flight end.
+    pub fn release(&self, id: LeaseId) {
         let installing = self.installing().get(&id).cloned();
         if let Some(underway) = &installing {
             underway.released.store(true, Ordering::Relaxed);
@@ -401,21 +470,15 @@ impl Node {
             }
             return;
         };
-        let error = match lost {
-            Some(Loss { worker, why }) => Error::lost(worker, why).said_by("the coordinator"),
-            None => Error::new(Code::LeaseRetired, format!("{id} was released")),
-        };
-        if lost.is_some() && mutant!("loss-keeps-memory") {
+        let error = Error::new(Code::LeaseRetired, format!("{id} was released"));
+        if mutant!("release-keeps-memory") {
             std::mem::forget(held.lease.clone());
         }
         let ending = (Arc::downgrade(&held.lease), Arc::downgrade(&held.executor));
         self.has_settled();
         self.ending().push(ending);
         held.executor.abort_all(&error);
-        match lost {
-            Some(_) => self.hub.break_lease(id, &error),
-            None => drop(self.hub.remove_lease(id)),
-        }
+        drop(self.hub.remove_lease(id));
         tracing::info!(lease = %id, "released");
     }
 
@@ -437,6 +500,23 @@ impl Node {
         tracing::error!("{}", error.message);
         self.engine.gate.wedge(error);
         self.executors().iter().for_each(|e| e.wedge(error));
+    }
+
+    /// A thread of compute has stopped for good, at work for this share: the worker is wedged.
+    pub fn stands_still(&self, thread: &str, share: &Share) {
+        let held = self.held();
+        let executor = held.get(&share.lease()).map(|h| h.executor.clone());
+        drop(held);
+        let node = executor.and_then(|e| e.node_at_work());
+        let doing = node.unwrap_or_else(|| share.lease().to_string());
+        let (worker, client) = (&self.me.name, share.member());
+        let msg = format!(
+            "worker {worker} is wedged: compute thread {thread} stands still, at work on {doing} for {client}"
+        );
+        let error = Error::new(Code::Wedged, msg)
+            .advise("its process ends and returns by itself where a supervisor runs it; else restart it")
+            .at(self.engine.place());
+        self.wedge(&error);
     }
 
     /// Ends every step in flight with `error`, lets the peers have all that was sent to them, and frees all leases.
@@ -519,6 +599,9 @@ impl Node {
             refused: refused.collect(),
             cache_bytes: self.cache.as_ref().map_or(0, |c| c.bytes()),
             loaded: self.loaded.get(),
+            holdings: self.records.holdings(),
+            connections: self.members.open(),
+            compute: self.engine.compute.turns(),
         }
     }
 }

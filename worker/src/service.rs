@@ -8,16 +8,17 @@ use convoke_common::detection::Watched;
 use convoke_common::error::Result;
 use convoke_common::identity::{Role, TokenId};
 use convoke_common::ids::{LeaseId, PlanId};
+use convoke_common::members::Entered;
 use convoke_common::mutant;
 use convoke_common::program::{Grant, Participant};
-use convoke_common::rpc::{LinkReport, Loss, Progress, StreamKind, Worker, WorkerStatus, close};
+use convoke_common::rpc::{LinkReport, Progress, StreamKind, Worker, WorkerStatus, close};
 use convoke_common::rpc_transport::{MAX_FRAME, serve_stream};
 use convoke_common::world::quic::{RecvStream, SendStream};
 use convoke_rendezvous::{probe, remote};
 use tarpc::context::Context;
 use tokio::sync::Semaphore;
 
-use crate::accept::{Connected, Standing};
+use crate::accept::Standing;
 use crate::node::Node;
 
 /// How long a peer may take to say what a new stream is.
@@ -33,7 +34,7 @@ pub fn serve_connection(
     watched: Watched,
     role: Role,
     name: String,
-    connected: Option<Connected>,
+    connected: Option<Entered>,
 ) {
     let world = node.world.clone();
     let node = node.clone();
@@ -162,8 +163,8 @@ impl Worker for Service {
         Ok(self.node.progress(plan))
     }
 
-    async fn release(self, _: Context, lease: LeaseId, lost: Option<Loss>) -> Result<()> {
-        self.node.release(lease, lost.as_ref());
+    async fn release(self, _: Context, lease: LeaseId) -> Result<()> {
+        self.node.release(lease);
         Ok(())
     }
 

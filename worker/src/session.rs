@@ -4,10 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use convoke_common::admission::{call, reach};
+use convoke_common::admission::{JoinFailure, call, reach};
+use convoke_common::credentials::{Credentials, RENEWAL_CHECK};
 use convoke_common::detection::{CLOSE_LOST, Watched};
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::identity::{IdentityFiles, OwnIdentity, OwnKey, Role, TlsConfigs};
+use convoke_common::identity::Role;
 use convoke_common::mutant;
 use convoke_common::rpc::{self, CoordinatorClient, Register, close};
 use convoke_common::world::quic::ConnectionError;
@@ -24,8 +25,6 @@ const REDIAL: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 
 /// After what time the coordinator is told again where the worker stands, where that failed.
 const TELL_AGAIN: Duration = Duration::from_millis(500);
-/// How often it is looked whether the certificate is to be renewed.
-const RENEWAL_CHECK: Duration = Duration::from_secs(1);
 
 /// The coordinator's reason to end a connection, where dialling again cannot mend it.
 fn expulsion(me: &str, why: &ConnectionError) -> Option<Error> {
@@ -38,6 +37,13 @@ fn expulsion(me: &str, why: &ConnectionError) -> Option<Error> {
             Some(
                 Error::new(Code::Unauthorized, msg)
                     .advise("give each worker a --state-dir and a --name of its own"),
+            )
+        }
+        close::MEMBERSHIP_OVER => {
+            let msg = format!("the time for which its token let worker {me} stay is over");
+            Some(
+                Error::new(Code::Unauthorized, msg)
+                    .advise("start it again: it joins anew, if its token still lets it in"),
             )
         }
         close::REVOKED => {
@@ -57,9 +63,31 @@ pub struct Session {
     /// `HOST:PORT` of the coordinator.
     pub join: String,
     pub register: Register,
-    pub identity: OwnIdentity,
-    pub tls: TlsConfigs,
-    pub files: Option<IdentityFiles>,
+    pub credentials: Credentials,
+}
+
+/// Why the worker is not registered.
+enum Refusal {
+    /// Dialling again cannot mend it.
+    Final(Error),
+    /// The token does not let the worker in again.
+    Token(Error),
+    ForNow(Error),
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Refusal {
+        Refusal::ForNow(error)
+    }
+}
+
+impl From<JoinFailure> for Refusal {
+    fn from(failure: JoinFailure) -> Refusal {
+        match failure {
+            JoinFailure::Refused(error) => Refusal::Token(error),
+            JoinFailure::Unreachable(error) => Refusal::ForNow(error),
+        }
+    }
 }
 
 /// What others of the process know of the session.
@@ -80,6 +108,15 @@ impl Session {
         let mut pause = REDIAL.0;
         loop {
             match self.connect().await {
+                // With leases it stays: steps need the coordinator no more than they need this certificate. Without, the
+                // process ends, and one that a supervisor starts in its place reads its token file anew.
+                Err(Refusal::Token(e))
+                    if told.registered.is_none() && self.node.leases().is_empty() =>
+                {
+                    tracing::error!("{e}");
+                    told.expelled.send_replace(Some(e));
+                    return;
+                }
                 Ok((watched, client, carrier)) => {
                     pause = REDIAL.0;
                     told.lost.send_replace(None);
@@ -103,7 +140,12 @@ impl Session {
                         watched.ended().unwrap_or_default()
                     );
                 }
-                Err(e) => {
+                Err(Refusal::Final(e)) if told.registered.is_none() => {
+                    tracing::error!("{e}");
+                    told.expelled.send_replace(Some(e));
+                    return;
+                }
+                Err(Refusal::Final(e) | Refusal::Token(e) | Refusal::ForNow(e)) => {
                     // Before the first success an error is the answer to `start`.
                     if let Some(tell) = told.registered.take() {
                         drop(tell.send(Err(e)));
@@ -118,7 +160,8 @@ impl Session {
         }
     }
 
-    async fn connect(&mut self) -> Result<(Watched, CoordinatorClient, JoinHandle<()>)> {
+    async fn connect(&mut self) -> Result<(Watched, CoordinatorClient, JoinHandle<()>), Refusal> {
+        self.credentials.rejoin_if_expired().await?;
         let node = &self.node;
         let dialled = reach(&node.world, &node.endpoint, &self.join, Role::Coordinator).await?;
         let watched = node.detector.watch(dialled.connection);
@@ -132,19 +175,25 @@ impl Session {
         );
         let registered = async {
             let (client, carrier) = rpc::stay_connected(&node.world, watched.connection()).await?;
+            // What is held says more.
+            drop(node.dropped.take());
             let register = Register {
-                leases: match mutant!("leases-untold") {
-                    true => vec![],
-                    false => node.leases(),
-                },
+                leases: node.leases(),
                 ..self.register.clone()
             };
             let answer = client.register(call(), register).await;
             Ok((rpc::answer("the coordinator", answer)?, client, carrier))
         };
-        let (registered, client, carrier) = registered.await.inspect_err(|_: &Error| {
+        let (registered, client, carrier) = registered.await.map_err(|error: Error| {
+            // Why the coordinator ended the connection says more than that the call failed.
+            let why = watched.connection().close_reason();
+            let expelled = why.and_then(|why| expulsion(&node.me.name, &why));
             // Its monitor would keep it up for nobody. No goodbye: the coordinator may have taken it for registered.
             watched.connection().close(CLOSE_LOST, b"not registered");
+            match expelled {
+                Some(expelled) => Refusal::Final(expelled),
+                None => Refusal::ForNow(error),
+            }
         })?;
         node.revoke(registered.revoked);
         if registered.drained {
@@ -190,31 +239,18 @@ impl Session {
                     }
                 }
                 () = tokio::time::sleep(TELL_AGAIN), if untold => standing.mark_changed(),
-                // Not one timer until it is due: the calendar may be set, here or where certificates are issued.
-                _ = look.tick() => {
-                    let now = self.node.world.wall.unix_seconds();
-                    if self.identity.needs_renewal(now)
-                        && let Err(e) = self.renew(client).await
-                    {
-                        tracing::warn!("cannot renew the certificate: {e}");
+                () = self.node.dropped.more(), if !mutant!("dropped-untold") => {
+                    let leases = self.node.dropped.take();
+                    let answer = client.dropped(call(), leases.clone()).await;
+                    if let Err(e) = rpc::answer("the coordinator", answer) {
+                        // The next registration says what is held.
+                        tracing::debug!("cannot tell the coordinator of dropped leases: {e}");
+                        watched.connection().close(CLOSE_LOST, b"no calls pass");
                     }
                 }
+                _ = look.tick() => self.credentials.renew_if_due(client).await,
             }
         }
-    }
-
-    async fn renew(&mut self, client: &CoordinatorClient) -> Result<()> {
-        let key = OwnKey::generate(self.node.world.rng.as_ref())?;
-        let answer = client.renew(call(), key.csr()?).await;
-        let joined = rpc::answer("the coordinator", answer)?;
-        let ca = self.identity.ca().clone();
-        let identity = OwnIdentity::new(key, joined.certificate.into(), ca)?;
-        if let Some(files) = &self.files {
-            files.save(&identity)?;
-        }
-        self.tls.renew(&identity)?;
-        self.identity = identity;
-        Ok(())
     }
 }
 

@@ -11,16 +11,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::admission;
+use convoke_common::credentials::Credentials;
 use convoke_common::detection::Detector;
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::identity::{
-    IdentityFiles, JoinToken, OwnIdentity, RevocationList, Role, TlsConfigs,
-};
+use convoke_common::identity::{JoinToken, RevocationList, Role};
 use convoke_common::memory::{Account, Ledger};
 use convoke_common::mutant;
 use convoke_common::program::NUMERICS_PROFILE;
 use convoke_common::rpc::Register;
-use convoke_common::world::{EndpointOptions, World};
+use convoke_common::world::{EndpointOptions, Share, World};
 use convoke_rendezvous::artifacts::ArtifactSource;
 use convoke_rendezvous::{Hub, Peer};
 use tokio::sync::{oneshot, watch};
@@ -45,6 +44,9 @@ const SERVING: u64 = 6 << 20;
 /// cancelled, peers read what was sent, connections close.
 pub const END_BOUND: Duration = Duration::from_millis(1500);
 
+/// How often the threads of compute are looked at.
+const STUCK_PERIOD: Duration = Duration::from_millis(500);
+
 /// What a deployment decides.
 pub struct WorkerConfig {
     /// Asked for at join; the coordinator chooses when absent.
@@ -54,7 +56,9 @@ pub struct WorkerConfig {
     pub token: JoinToken,
     /// Keeps the identity; without it the worker joins anew at each start.
     pub state_dir: Option<PathBuf>,
-    /// Keeps chunks of weights.
+    /// Holds the socket over which workers of this host share memory; without it their tensors take the network.
+    pub run_dir: Option<PathBuf>,
+    /// Keeps chunks of weights. Workers of one user may share it.
     pub cache_dir: Option<PathBuf>,
     pub cache_bytes: u64,
     /// Where shared model files may be read.
@@ -92,13 +96,21 @@ impl Worker {
         mut config: WorkerConfig,
         threads: Option<&Threads>,
     ) -> Result<Running> {
-        let identity = identity(&world, &config).await?;
         let revoked = Arc::new(RevocationList::default());
-        let tls = TlsConfigs::cluster(&identity, revoked.clone(), world.wall.clone())?;
+        let credentials = Credentials::obtain(
+            &world,
+            &config.join,
+            &config.token,
+            Role::Worker,
+            config.name.as_deref(),
+            config.state_dir.clone(),
+            revoked.clone(),
+        );
+        let credentials = credentials.await?;
         let options = EndpointOptions::default();
         let (endpoint, detector, listen) =
-            Detector::listening(&world, config.listen, &tls, &options).await?;
-        let name = identity.peer().name.as_str().to_owned();
+            Detector::listening(&world, config.listen, credentials.tls(), &options).await?;
+        let name = credentials.identity().peer().name.as_str().to_owned();
         let me = Peer {
             role: Role::Worker,
             name: name.clone(),
@@ -118,7 +130,6 @@ impl Worker {
             blamed,
             &config.host,
             world.compute.clone(),
-            threads.map(Threads::pool),
             black_box,
         ));
         let ledger = Ledger::new(&name, config.memory);
@@ -139,7 +150,7 @@ impl Worker {
             revoked,
         );
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
-        if let (Some(memory), Some(folder)) = (&world.shared, &config.state_dir) {
+        if let (Some(memory), Some(folder)) = (&world.shared, &config.run_dir) {
             match memory.listen(folder) {
                 Ok(met) => {
                     let stopped = stop.clone();
@@ -168,11 +179,7 @@ impl Worker {
             node: node.clone(),
             join: config.join,
             register,
-            identity,
-            tls,
-            files: config
-                .state_dir
-                .map(|d| IdentityFiles::new(world.store.clone(), d)),
+            credentials,
         };
         let stopped = stop.clone();
         world.spawn(tasks.track_future(async move {
@@ -193,6 +200,15 @@ impl Worker {
                 watching.wedge(&error);
             }
         }));
+        if let Some(threads) = threads.cloned() {
+            let (stopped, watching) = (stop.clone(), node.clone());
+            world.spawn(tasks.track_future(async move {
+                let stuck = stuck(&threads);
+                if let Some((thread, share)) = stopped.run_until_cancelled(stuck).await {
+                    watching.stands_still(&thread, &share);
+                }
+            }));
+        }
         let stopped = stop.clone();
         world.spawn(tasks.track_future(async move {
             stopped.run_until_cancelled(listen).await;
@@ -221,29 +237,14 @@ impl Worker {
     }
 }
 
-async fn identity(world: &World, config: &WorkerConfig) -> Result<OwnIdentity> {
-    let now = world.wall.unix_seconds();
-    let files = config
-        .state_dir
-        .as_ref()
-        .map(|d| IdentityFiles::new(world.store.clone(), d.clone()));
-    if let Some(files) = &files
-        && let Some(known) = files.load()?
-        && !known.is_expired(now)
-        && known.peer().token_id == config.token.id
-        && config
-            .name
-            .as_ref()
-            .is_none_or(|n| n == known.peer().name.as_str())
-    {
-        return Ok(known);
+/// Returns once a thread of compute has stopped for good: which, and at work for whom.
+async fn stuck(threads: &Threads) -> (String, Share) {
+    loop {
+        tokio::time::sleep(STUCK_PERIOD).await;
+        if let Some(stuck) = threads.stuck() {
+            return stuck;
+        }
     }
-    let name = config.name.clone().unwrap_or_default();
-    let joined = admission::join(world, &config.join, &config.token, Role::Worker, &name).await?;
-    if let Some(files) = &files {
-        files.save(&joined)?;
-    }
-    Ok(joined)
 }
 
 fn register(node: &Node, config: &WorkerConfig, speed: (f64, f64), base: u64) -> Register {
@@ -258,6 +259,7 @@ fn register(node: &Node, config: &WorkerConfig, speed: (f64, f64), base: u64) ->
             .clone()
             .unwrap_or_else(|| format!(":{port}")),
         host: config.host.clone(),
+        version: convoke_common::VERSION.into(),
         profile: NUMERICS_PROFILE.into(),
         threads: compute.threads() as u32,
         memory: config.memory.saturating_sub(base + window),
@@ -375,17 +377,19 @@ impl Running {
     }
 
     /// Leaves: takes no new work, lets running steps finish for `bound`, cancels those that have not, and ends as
-    /// [`Running::shutdown`] within [`END_BOUND`].
-    pub async fn drain(&self, bound: Duration) {
+    /// [`Running::shutdown`] within [`END_BOUND`]. Answers with the kernel that does not stop, where one does not: it is not
+    /// waited for once that is known.
+    pub async fn drain(&self, bound: Duration) -> Option<Error> {
         let node = &self.node;
         node.engine.gate.leave(&node.me.name);
-        if tokio::time::timeout(bound, node.engine.gate.idle())
+        if tokio::time::timeout(bound, node.engine.gate.finished())
             .await
             .is_err()
         {
             tracing::warn!("steps did not finish within {bound:?} and are cancelled");
         }
         self.shutdown(END_BOUND).await;
+        node.engine.gate.unfinished(&node.me.name)
     }
 
     /// Ends every step with the cause "worker leaving", lets the peers have all that was sent, closes all connections

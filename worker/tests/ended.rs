@@ -10,7 +10,7 @@ use std::time::Duration;
 use convoke_common::world::Compute;
 use convoke_common::{Code, Result, Tensor};
 use convoke_worker::wedge::WEDGED;
-use harness::{Cluster, cluster, ids};
+use harness::{Cluster, cluster, ids, of_nobody};
 use tokio::time::{Instant, timeout};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -21,7 +21,11 @@ fn occupy(c: &Cluster, worker: usize) -> mpsc::Sender<()> {
     let job = Box::new(move || {
         let _ = held.recv();
     });
-    assert!(c.threads[worker].submit(i64::MAX, job).is_ok());
+    assert!(
+        c.threads[worker]
+            .submit(&of_nobody(), i64::MAX, job)
+            .is_ok()
+    );
     hold
 }
 

@@ -30,6 +30,7 @@ async fn endpoint(world: &World, ca: &ClusterCa, hub: &Hub, token: &str) -> Endp
         role: Role::Worker,
         name: hub.me.name.parse().unwrap(),
         token_id: token.parse().unwrap(),
+        budget: convoke_common::identity::Budget::default(),
         life: CERTIFICATE_LIFE,
     };
     let key = OwnKey::generate(world.rng.as_ref()).unwrap();

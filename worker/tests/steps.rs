@@ -12,7 +12,7 @@ use convoke_common::world::Compute;
 use convoke_common::{Code, DType, Error, Tensor};
 use convoke_rendezvous::StepHandler;
 use convoke_rendezvous::driver::core::QUIESCE_BOUND;
-use harness::{LEASE, cluster, ids};
+use harness::{LEASE, cluster, ids, of_nobody};
 
 #[tokio::test]
 async fn results_cross_two_workers_in_order() {
@@ -115,7 +115,7 @@ async fn a_lease_that_a_worker_dropped_ends_its_steps() {
     c.hubs[0].remove_lease(LEASE);
     for _ in 0..3 {
         let e = c.call(&[1]).await.unwrap_err();
-        assert_eq!(e.code, Code::LeaseRetired, "{e}");
+        assert_eq!(e.code, Code::PeerLost, "{e}");
     }
     c.driver.quiesce().await;
 }
@@ -126,7 +126,11 @@ fn occupy(c: &harness::Cluster, worker: usize) -> mpsc::Sender<()> {
     let job = Box::new(move || {
         let _ = held.recv();
     });
-    assert!(c.threads[worker].submit(i64::MAX, job).is_ok());
+    assert!(
+        c.threads[worker]
+            .submit(&of_nobody(), i64::MAX, job)
+            .is_ok()
+    );
     hold
 }
 

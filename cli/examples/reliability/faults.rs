@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use convoke::graph::Function;
 use convoke::{CallOptions, Cluster, Code, Model, Retry};
-use convoke_common::rpc::{MemberState, MemberStatus, WorkerStatus};
+use convoke_common::rpc::{ClusterStatus, MemberState, MemberStatus, WorkerStatus};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::cluster::{ANYWHERE, Processes};
@@ -102,8 +102,9 @@ impl Rig {
 
     /// Waits until the coordinator has the victim's loss in its books, so that its return can be told from it.
     async fn gone(&self) {
-        let gone = |m: &MemberStatus| matches!(m.state, MemberState::Lost | MemberState::Left);
-        await_member(&self.cluster, NAME, gone).await;
+        let there = |m: &MemberStatus| m.name == NAME && m.state != MemberState::Lost;
+        let gone = |s: &ClusterStatus| !s.members.iter().any(there);
+        await_status(&self.cluster, NAME, gone).await;
     }
 
     /// What becomes of steps over all workers when the victim is taken away by `fault`.

@@ -4,6 +4,8 @@
 //! reliability timings [ROUNDS [TEXT]]  how soon each fault with TEXT in its name is noticed and recovered from
 //! reliability rows                     the same table's rows of lines "fault, detection, recovery", read from stdin
 //! reliability false-alarm [MINUTES]    that nobody is given up on a machine that is busy
+//! reliability partitions [ROUNDS]      that no step fails while the coordinator is cut off or stopped
+//! reliability restarts [ROUNDS]        that loads succeed while workers are killed and started again
 //! reliability soak [MINUTES]           a mixed load, while processes are killed
 //! ```
 //! The binary beside it is what runs. Exit code 1 where something is not as promised. The processes that it starts hold
@@ -22,6 +24,8 @@ mod common;
 mod false_alarm;
 mod faults;
 mod load;
+mod partitions;
+mod restarts;
 mod rows;
 mod soak;
 
@@ -46,10 +50,14 @@ async fn main() -> ExitCode {
         }
         (Some("rows"), ..) => rows::from_stdin(),
         (Some("false-alarm"), _, Some(time)) => false_alarm::run(time).await,
+        (Some("partitions"), Some(rounds), _) => partitions::run(rounds as u32).await,
+        (Some("restarts"), Some(rounds), _) => restarts::run(rounds as u32).await,
         (Some("soak"), _, Some(time)) => soak::run(time).await,
         (Some(false_alarm::BURN), ..) => false_alarm::burn(),
         _ => {
-            eprintln!("timings [ROUNDS [TEXT]], rows, false-alarm [MINUTES] or soak [MINUTES]");
+            eprintln!(
+                "timings [ROUNDS [TEXT]], rows, partitions [ROUNDS], restarts [ROUNDS], false-alarm [MINUTES] or soak [MINUTES]"
+            );
             return ExitCode::from(2);
         }
     };

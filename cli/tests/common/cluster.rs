@@ -1,5 +1,6 @@
 //! A coordinator and workers as processes of their own.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::process::Stdio;
 
@@ -19,6 +20,8 @@ pub struct Processes {
     memory: String,
     /// Where each worker listens: its own address from the first start on.
     listens: Vec<String>,
+    /// Where workers reach the coordinator, where that is not its own address.
+    joins: BTreeMap<usize, String>,
     /// What is logged, and whether into files of the scratch folder.
     log: (String, bool),
     /// How long the steps of a worker that leaves may go on.
@@ -46,6 +49,7 @@ impl Processes {
             workers: vec![],
             memory: memory.into(),
             listens: vec![],
+            joins: BTreeMap::new(),
             log: ("error".into(), false),
             drain_bound: "8s".into(),
             variables: vec![],
@@ -56,6 +60,11 @@ impl Processes {
     /// Has the processes to come log this into `NAME.log` of the scratch folder.
     pub fn log_to_files(&mut self, filter: &str) {
         self.log = (filter.into(), true);
+    }
+
+    /// Has a worker to come reach the coordinator at this address.
+    pub fn join_through(&mut self, i: usize, address: &str) {
+        self.joins.insert(i, address.to_owned());
     }
 
     /// Of the workers to come.
@@ -98,7 +107,7 @@ impl Processes {
         let args = [
             "worker",
             "--join",
-            &self.address,
+            self.joins.get(&i).unwrap_or(&self.address),
             "--token-file",
             &self.path("tokens/worker/token"),
             "--name",
@@ -145,13 +154,23 @@ impl Processes {
         self.scratch.path(name).display().to_string()
     }
 
+    /// Where a worker listens.
+    pub fn listens(&self, i: usize) -> &str {
+        &self.listens[i]
+    }
+
     pub fn client_token(&self) -> String {
         self.path("tokens/client/token")
     }
 
     pub async fn connect(&self) -> Cluster {
+        self.connect_through(&self.address).await
+    }
+
+    /// Connects a client that reaches the coordinator at this address.
+    pub async fn connect_through(&self, address: &str) -> Cluster {
         let token = Token::from_file(self.client_token()).unwrap();
-        convoke::connect(&self.address, token).await.unwrap()
+        convoke::connect(address, token).await.unwrap()
     }
 
     pub fn worker(&self, i: usize) -> &Daemon {

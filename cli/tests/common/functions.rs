@@ -1,8 +1,14 @@
 //! Functions whose steps take as long as a test needs.
 
+use std::path::Path;
+
 use convoke::graph::Function;
 use convoke::{DType, TensorType};
-use convoke_common::graph::{Attrs, Node, Part, ValueId};
+use convoke_common::graph::{Attr, Attrs, Literal, Node, Part, ValueId};
+use convoke_models::ArtifactIndex;
+
+/// Bytes of each table of [`with_tables`].
+pub const TABLE: usize = 48 << 20;
 
 /// A node named after its op and its output.
 pub fn node(op: &str, inputs: &[ValueId], output: ValueId, attrs: Attrs) -> Node {
@@ -75,4 +81,54 @@ pub fn square() -> Function {
     }];
     f.results = vec![("y".into(), y)];
     f
+}
+
+/// The function `f`, whose only result is a square of this side, with `tables` tables of [`TABLE`] zero bytes each in
+/// `file`. It adds the row of each table that its input `row` names.
+pub fn with_tables(
+    mut f: Function,
+    file: &Path,
+    side: usize,
+    tables: usize,
+) -> (Function, Vec<convoke::Source>) {
+    let rows = TABLE / (side * 4);
+    std::fs::File::create(file)
+        .unwrap()
+        .set_len((TABLE * tables) as u64)
+        .unwrap();
+    let index = ArtifactIndex::new(None, None);
+    let sources = index.sources(&[file.to_owned()], None).unwrap();
+    f.artifacts.push(sources[0].meta().clone());
+    // The row is an input, so that no pass replaces the tables by the rows that are taken from them.
+    let row = f.add_value("row", TensorType::fixed(DType::I64, &[1]));
+    f.params.push(row);
+    for i in 0..tables {
+        let table = f.add_value(
+            format!("table{i}"),
+            TensorType::fixed(DType::F32, &[rows, side]),
+        );
+        f.literals.push((
+            table,
+            Literal::Range {
+                artifact: 0,
+                offset: (i * TABLE) as u64,
+                len: TABLE as u64,
+            },
+        ));
+        let line = TensorType::fixed(DType::F32, &[1, side]);
+        let taken = f.add_value(format!("taken{i}"), line);
+        f.nodes.push(node(
+            "Gather",
+            &[table, row],
+            taken,
+            Attrs::default().with("axis", Attr::Int(0)),
+        ));
+        let (name, last) = f.results.pop().unwrap();
+        let ty = f.ty(last).clone();
+        let sum = f.add_value(format!("sum{i}"), ty);
+        f.nodes
+            .push(node("Add", &[last, taken], sum, Attrs::default()));
+        f.results.push((name, sum));
+    }
+    (f, sources)
 }

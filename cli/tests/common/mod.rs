@@ -11,6 +11,8 @@ pub mod clients;
 pub mod cluster;
 pub mod functions;
 pub mod kernels;
+pub mod partitions;
+pub mod restarts;
 pub mod usage;
 pub mod waits;
 

@@ -3,16 +3,18 @@
 use std::io::Read;
 
 use convoke_common::tensor::MAX_RANK;
-use convoke_common::{DType, Shape};
+use convoke_common::{DType, Printable, Shape};
+
+use crate::model::ArrayType;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
-/// numpy's own headers have some hundred bytes.
-const LONGEST: u32 = 64 << 10;
+/// numpy's own headers have some hundred bytes, and numpy reads none beyond 10,000.
+const LONGEST: u32 = 10_000;
 /// The data starts at a multiple of this.
 const ALIGN: usize = 64;
 
 /// What a header says.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Header {
     pub dtype: DType,
     pub fortran: bool,
@@ -37,6 +39,14 @@ fn bad<T>(reason: impl Into<String>) -> Result<T, Failure> {
 }
 
 impl Header {
+    /// What others may know of the array: in which order its elements lie is this module's matter.
+    pub fn array_type(&self) -> ArrayType {
+        ArrayType {
+            dtype: self.dtype,
+            shape: self.shape.clone(),
+        }
+    }
+
     /// Reads a header, and tells how many bytes it has, of a source of `size` bytes.
     pub fn read(from: &mut impl Read, size: u64) -> Result<(Header, u64), Failure> {
         let mut start = [0; 8];
@@ -84,7 +94,12 @@ impl Header {
                 "descr" => return bad("is a structured array; convert it to plain numbers"),
                 "fortran_order" => fortran = Some(p.bool()?),
                 "shape" => shape = Some(p.tuple()?),
-                other => return bad(format!("its header has an unknown key '{other}'")),
+                other => {
+                    return bad(format!(
+                        "its header has an unknown key '{}'",
+                        Printable(other)
+                    ));
+                }
             }
             if !p.take(",") {
                 p.expect("}")?;
@@ -150,10 +165,12 @@ fn dtype(descr: &str) -> Result<DType, Failure> {
     match found {
         Some((d, _)) if d.size() == 1 || matches!(order, "<" | "=") => Ok(*d),
         Some(_) => bad(format!(
-            "has the byte order of '{descr}'; convert it with .astype('<{kind}')"
+            "has the byte order of '{}'; convert it with .astype('<{kind}')",
+            Printable(descr)
         )),
         None => bad(format!(
-            "has the unsupported dtype '{descr}'; supported are f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8 bool"
+            "has the unsupported dtype '{}'; supported are f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8 bool",
+            Printable(descr)
         )),
     }
 }

@@ -220,8 +220,134 @@ fn missing_files_are_named() {
 #[test]
 fn the_bytes_of_a_file_count_for_one_array() {
     let file = std::fs::read(data("stored.npz")).unwrap();
-    let read = |size| npz(std::io::Cursor::new(&file), size, Path::new("x.npz"));
-    assert_eq!(read(file.len() as u64).unwrap().len(), 15);
-    let e = read(file.len() as u64 / 4).unwrap_err().to_string();
+    let read = |size| Npz::new(std::io::Cursor::new(&file), size, Path::new("x.npz"));
+    assert_eq!(read(file.len() as u64).unwrap().arrays().count(), 15);
+    let e = read(file.len() as u64 / 4).err().unwrap().to_string();
     assert!(e.ends_with("more than the file can hold"), "{e}");
+}
+
+/// A `.npz` of these members, one after the other, of whatever names: zip writers refuse two of one name.
+fn archive(members: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    for (i, (_, bytes)) in members.iter().enumerate() {
+        let method =
+            SimpleFileOptions::default().compression_method(zip::CompressionMethod::Deflated);
+        zip.start_file(format!("{i:08}.npy"), method).unwrap();
+        zip.write_all(bytes).unwrap();
+    }
+    let mut file = zip.finish().unwrap().into_inner();
+    for (i, (name, _)) in members.iter().enumerate() {
+        let (from, to) = (format!("{i:08}.npy"), format!("{name:_>8}.npy"));
+        assert_eq!(to.len(), from.len());
+        while let Some(at) = file.windows(12).position(|w| w == from.as_bytes()) {
+            file[at..at + 12].copy_from_slice(to.as_bytes());
+        }
+    }
+    file
+}
+
+const FOUR_ZEROS: &str = "{'descr': '<f4', 'fortran_order': False, 'shape': (4,)}";
+
+#[test]
+fn dtypes_and_shapes_are_told_before_anything_is_decompressed() {
+    // 64 MiB of zeros in some 64 KiB, which are damaged near their end: whoever decompresses them to there notices.
+    let header = "{'descr': '<f4', 'fortran_order': False, 'shape': (16777216,)}";
+    let huge = npy(header, &vec![0; 64 << 20]);
+    let small = npy(FOUR_ZEROS, &[0; 16]);
+    let mut bytes = archive(&[("huge", &huge), ("small", &small)]);
+    drop(huge);
+    assert!(bytes.len() < 100 << 10);
+    bytes[60_000..60_100].fill(0x5a);
+    let file = Scratch::new("huge.npz", &bytes);
+    let mut npz = Npz::open(&file.0).unwrap();
+    let types: Vec<String> = npz.arrays().map(|(n, t)| format!("{n} {t}")).collect();
+    assert_eq!(types, ["____huge f32[16777216]", "___small f32[4]"]);
+    assert_eq!(npz.read("___small").unwrap().shape(), [4]);
+    let e = npz.read("____huge").unwrap_err();
+    assert!(
+        matches!(&e, NumpyError::Array { array, .. } if array == "____huge"),
+        "{e}"
+    );
+    let e = npz.read("other").unwrap_err();
+    assert!(matches!(e, NumpyError::Missing { array, .. } if array == "other"));
+}
+
+#[test]
+fn two_arrays_of_one_name_are_refused() {
+    let array = npy(FOUR_ZEROS, &[0; 16]);
+    let file = Scratch::new(
+        "twice.npz",
+        &archive(&[("x", &array), ("y", &array), ("x", &array)]),
+    );
+    let e = read_npz(&file.0).unwrap_err().to_string();
+    assert!(e.ends_with("holds two arrays named '_______x'"), "{e}");
+}
+
+#[test]
+fn an_archive_of_many_members_is_refused_at_once() {
+    let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    for i in 0..60_000 {
+        zip.start_file(format!("{i}.npy"), SimpleFileOptions::default())
+            .unwrap();
+    }
+    let file = zip.finish().unwrap().into_inner();
+    let (size, path) = (file.len() as u64, Path::new("many.npz"));
+    let e = Npz::new(std::io::Cursor::new(&file), size, path).err();
+    let text = Error::from(e.unwrap()).to_string();
+    assert!(
+        text.starts_with("many.npz declares 60000 members; at most 4096 are read"),
+        "{text}"
+    );
+}
+
+#[test]
+fn names_of_arrays_are_escaped() {
+    let bad = npy("{'\u{1b}[2J': 1}", &[]);
+    let file = Scratch::new("escape.npz", &archive(&[("\u{1b}[31mx", &bad)]));
+    let e = read_npz(&file.0).unwrap_err().to_string();
+    assert!(!e.contains('\u{1b}'), "{e}");
+    assert!(
+        e.contains("array '__\\u{1b}[31mx': its header has an unknown key '\\u{1b}[2J'"),
+        "{e}"
+    );
+}
+
+#[test]
+fn what_cannot_be_written_says_why_and_before_the_work() {
+    let file = Scratch::new("kept.npz", b"as it was");
+    check_writable(&file.0).unwrap();
+    assert_eq!(std::fs::read(&file.0).unwrap(), b"as it was");
+    let absent = file.0.with_extension("absent");
+    check_writable(&absent).unwrap();
+    assert!(!absent.exists());
+    check_writable("/dev/null").unwrap();
+    let e = check_writable("/nonexistent/x.npz").unwrap_err();
+    assert!(
+        e.to_string()
+            .starts_with("cannot write /nonexistent/x.npz: ")
+    );
+    let denied = |kind: std::io::ErrorKind| {
+        let e = io("write", Path::new("/proc/out.npz"), kind.into());
+        Error::from(e).advice
+    };
+    let advice = denied(std::io::ErrorKind::PermissionDenied);
+    assert!(
+        advice.starts_with("the folder /proc belongs to user 0 (mode 0555) and this runs as user "),
+        "{advice}"
+    );
+    assert!(denied(std::io::ErrorKind::ReadOnlyFilesystem).contains("read-only"));
+    assert!(denied(std::io::ErrorKind::StorageFull).contains("no room left"));
+}
+
+#[test]
+fn a_link_stays_and_what_it_leads_to_is_replaced() {
+    let file = Scratch::new("real.npy", b"");
+    let link = file.0.with_extension("link");
+    let _ = std::fs::remove_file(&link);
+    std::os::unix::fs::symlink(&file.0, &link).unwrap();
+    let t = Tensor::scalar(1u8);
+    write_npy(&link, &t).unwrap();
+    assert!(link.symlink_metadata().unwrap().is_symlink());
+    assert_eq!(read_npy(&file.0).unwrap(), t);
+    std::fs::remove_file(&link).unwrap();
 }

@@ -15,8 +15,9 @@ use rcgen::{
 };
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer};
 
+use super::budget::Budget;
 use super::csr::OwnKey;
-use super::files::{OwnIdentity, read_pem, write_pem};
+use super::files::{OwnIdentity, Pem, parse_pem, pem_text, read_pem, validity, write_pem};
 use super::subject::{BadSubject, CaHash, PeerName, Role, Serial, TokenId, to_uri};
 use super::tls::SERVER_NAME;
 use crate::world::{FileMode, Rng, Store, StoreError, World};
@@ -73,6 +74,12 @@ pub enum IdentityError {
     /// The key and the certificate do not belong together.
     #[error("the certificate was not made for this key")]
     KeyMismatch,
+    /// A certificate that came without that of its authority.
+    #[error("the coordinator did not say which authority signed the certificate")]
+    NoAuthority,
+    /// The authority replaces another already.
+    #[error("the authority that was replaced last is still accepted: retire it first")]
+    AlreadyRotated,
     /// TLS refuses the key or certificate.
     #[error("the identity cannot be used for TLS")]
     Tls(#[source] rustls::Error),
@@ -93,6 +100,8 @@ pub struct Grant {
     pub name: PeerName,
     /// The token that brought it.
     pub token_id: TokenId,
+    /// The budget of that token.
+    pub budget: Budget,
     /// How long the certificate lives; usually [`CERTIFICATE_LIFE`].
     pub life: Duration,
 }
@@ -100,6 +109,8 @@ pub struct Grant {
 /// The authority: its certificate and private key.
 pub struct ClusterCa {
     certificate: CertificateDer<'static>,
+    /// While this authority replaces another: its endorsement by the other, and the other.
+    replaces: Option<[CertificateDer<'static>; 2]>,
     issuer: Issuer<'static, KeyPair>,
 }
 
@@ -116,22 +127,28 @@ fn set_validity(params: &mut CertificateParams, now: u64, life: Duration) {
     params.not_after = date(now.saturating_add(life.as_secs()));
 }
 
+/// What the certificate of a new authority says.
+fn authority(world: &World) -> CertificateParams {
+    let serial = Serial::from_random(world.rng.bytes());
+    let mut params = CertificateParams::default();
+    // Every cluster's CA has its own name: a peer of another cluster then fails as "unknown issuer", and not as
+    // "bad signature".
+    let short = &serial.to_string()[..8];
+    let mut name = DistinguishedName::new();
+    name.push(DnType::CommonName, format!("convoke cluster {short}"));
+    params.distinguished_name = name;
+    params.serial_number = Some(SerialNumber::from_slice(&serial.to_bytes()));
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    set_validity(&mut params, world.wall.unix_seconds(), CA_LIFE);
+    params
+}
+
 impl ClusterCa {
     /// A new authority, valid from now for [`CA_LIFE`].
     pub fn create(world: &World) -> Result<Self, IdentityError> {
         let key = OwnKey::generate(world.rng.as_ref())?;
-        let serial = Serial::from_random(world.rng.bytes());
-        let mut params = CertificateParams::default();
-        // Every cluster's CA has its own name: a peer of another cluster then fails as "unknown issuer", and not as
-        // "bad signature".
-        let short = &serial.to_string()[..8];
-        let mut name = DistinguishedName::new();
-        name.push(DnType::CommonName, format!("convoke cluster {short}"));
-        params.distinguished_name = name;
-        params.serial_number = Some(SerialNumber::from_slice(&serial.to_bytes()));
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        set_validity(&mut params, world.wall.unix_seconds(), CA_LIFE);
+        let params = authority(world);
         let certificate = params
             .self_signed(key.pair())
             .map_err(IdentityError::crypto("sign the CA certificate"))?
@@ -140,44 +157,117 @@ impl ClusterCa {
         Self::new(certificate, key)
     }
 
+    /// A new authority in place of this one, which endorses it: members and tokens of this one are good until the new one
+    /// is [`retired`](ClusterCa::without_former). This one's key is not needed any more.
+    pub fn rotated(&self, world: &World) -> Result<Self, IdentityError> {
+        if self.replaces.is_some() {
+            return Err(IdentityError::AlreadyRotated);
+        }
+        let key = OwnKey::generate(world.rng.as_ref())?;
+        let params = authority(world);
+        let sign = IdentityError::crypto;
+        let certificate = params.self_signed(key.pair());
+        let certificate = certificate.map_err(sign("sign the CA certificate"))?;
+        // The same name and key, signed by this one: whoever trusts this one follows it to the new one.
+        let endorsement = params.signed_by(key.pair(), &self.issuer);
+        let endorsement = endorsement.map_err(sign("endorse the CA certificate"))?;
+        let mut next = Self::new(certificate.der().clone(), key)?;
+        next.replaces = Some([endorsement.der().clone(), self.certificate.clone()]);
+        Ok(next)
+    }
+
+    /// This authority alone: what the one before it signed is good no longer.
+    pub fn without_former(&self) -> Result<Self, IdentityError> {
+        let key = OwnKey::from_pkcs8(self.issuer.key().serialized_der())?;
+        Self::new(self.certificate.clone(), key)
+    }
+
+    /// What members trust: this authority, and, while it replaces another, its endorsement and the other.
+    pub fn authorities(&self) -> Vec<CertificateDer<'static>> {
+        let mut all = vec![self.certificate.clone()];
+        all.extend(self.replaces.iter().flatten().cloned());
+        all
+    }
+
+    /// The hashes of [`ClusterCa::authorities`].
+    pub fn hashes(&self) -> Vec<CaHash> {
+        self.authorities().iter().map(CaHash::of).collect()
+    }
+
+    /// Whether a token or a state that names this hash is of this cluster.
+    pub fn answers_to(&self, hash: &CaHash) -> bool {
+        self.hashes().contains(hash)
+    }
+
+    /// When it was made, in seconds since 1970, where it replaces another that is still accepted.
+    pub fn replacing_since(&self) -> Option<u64> {
+        self.replaces.as_ref()?;
+        let (not_before, _) = validity(&self.certificate).ok()?;
+        Some(not_before.saturating_add(BACKDATE.as_secs()))
+    }
+
     fn new(certificate: CertificateDer<'static>, key: OwnKey) -> Result<Self, IdentityError> {
         let issuer = Issuer::from_ca_cert_der(&certificate, key.into_pair())
             .map_err(IdentityError::crypto("read the CA certificate"))?;
         Ok(Self {
             certificate,
+            replaces: None,
             issuer,
         })
     }
 
-    fn path(state_dir: &Path) -> PathBuf {
+    /// Where the authority of a state folder is kept, whether or not there is one.
+    pub fn path(state_dir: &Path) -> PathBuf {
         state_dir.join(CA_FILE)
     }
 
     /// The authority kept in a state folder; `None` where there is none yet.
     pub fn load(store: &dyn Store, state_dir: &Path) -> Result<Option<Self>, IdentityError> {
         let path = Self::path(state_dir);
-        let Some(pem) = read_pem(store, &path)? else {
-            return Ok(None);
+        match read_pem(store, &path)? {
+            Some(pem) => Self::from_parts(pem, &path).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The authority in the text of its file, for a backup; `path` is for messages.
+    pub fn from_pem(text: &str, path: &Path) -> Result<Self, IdentityError> {
+        Self::from_parts(parse_pem(text.as_bytes(), path)?, path)
+    }
+
+    /// The text of its file, private key and all.
+    pub fn to_pem(&self) -> String {
+        let key = self.issuer.key().serialized_der();
+        pem_text(key, &self.authorities())
+    }
+
+    fn from_parts(pem: Pem, path: &Path) -> Result<Self, IdentityError> {
+        let mut certificates = pem.certificates.into_iter();
+        let parts = (certificates.next(), Vec::from_iter(certificates));
+        let (Some(certificate), others) = parts else {
+            return Err(IdentityError::Damaged {
+                path: path.to_owned(),
+                reason: "it holds no certificate",
+            });
         };
-        let [certificate] =
-            <[_; 1]>::try_from(pem.certificates).map_err(|_| IdentityError::Damaged {
-                path: path.clone(),
-                reason: "expected one certificate",
-            })?;
+        let replaces = match others.len() {
+            0 => None,
+            _ => Some(others.try_into().map_err(|_| IdentityError::Damaged {
+                path: path.to_owned(),
+                reason: "expected one certificate, or three",
+            })?),
+        };
         pem.key.check_matches(&certificate)?;
-        Self::new(certificate, pem.key).map(Some)
+        let mut ca = Self::new(certificate, pem.key)?;
+        ca.replaces = replaces;
+        Ok(ca)
     }
 
     /// Keeps the authority in a state folder, which is made where it is missing: one file, 0600.
     pub fn save(&self, store: &dyn Store, state_dir: &Path) -> Result<(), IdentityError> {
         store.create_dir(state_dir, FileMode::Secret)?;
         let key = self.issuer.key().serialized_der();
-        write_pem(
-            store,
-            &Self::path(state_dir),
-            key,
-            std::slice::from_ref(&self.certificate),
-        )
+        write_pem(store, &Self::path(state_dir), key, &self.authorities())
     }
 
     /// The authority kept in a state folder, or a new one that is then kept there.
@@ -243,11 +333,13 @@ impl ClusterCa {
             role,
             name,
             token_id: TokenId::direct(),
+            budget: Budget::default(),
             life: CERTIFICATE_LIFE,
         };
         let now = world.wall.unix_seconds();
         let certificate = self.issue(&key.csr()?, &grant, now, world.rng.as_ref())?;
-        OwnIdentity::new(key, certificate, self.certificate.clone())
+        let identity = OwnIdentity::new(key, certificate, self.certificate.clone())?;
+        Ok(identity.trusting(self.authorities().split_off(1)))
     }
 }
 
@@ -256,7 +348,13 @@ fn leaf(grant: &Grant, now: u64, serial: Serial) -> Result<CertificateParams, Id
         text.try_into()
             .map_err(IdentityError::crypto("write the certificate's subject"))
     };
-    let uri = to_uri(grant.role, &grant.name, &grant.token_id, serial);
+    let uri = to_uri(
+        grant.role,
+        &grant.name,
+        &grant.token_id,
+        &grant.budget,
+        serial,
+    );
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params
@@ -295,6 +393,7 @@ mod tests {
             role,
             name: "w-1".parse().expect("name"),
             token_id: "abc234".parse().expect("id"),
+            budget: Budget::default(),
             life: CERTIFICATE_LIFE,
         }
     }
@@ -340,6 +439,60 @@ mod tests {
         let other = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).expect("key");
         let params = CertificateParams::default();
         refused(params.serialize_request(&other).expect("request").der());
+    }
+
+    #[test]
+    fn members_of_either_authority_trust_each_other_until_the_former_is_retired() {
+        use super::super::verify::Trusted;
+        use rustls::pki_types::UnixTime;
+        use webpki::KeyUsage;
+
+        let (rig, scratch) = (rig(), Scratch::new());
+        let (store, dir) = (rig.world.store.as_ref(), scratch.path("state"));
+        let name = || "w".parse().expect("name");
+        let made = |ca: &ClusterCa| {
+            ca.issue_own(&rig.world, Role::Worker, name())
+                .expect("made")
+        };
+        let now = UnixTime::since_unix_epoch(Duration::from_secs(rig.now()));
+        let accepts = |who: &OwnIdentity, other: &OwnIdentity| {
+            let trusted = Trusted::new(who.authorities());
+            let usage = KeyUsage::client_auth();
+            let shown = other.authorities();
+            trusted
+                .verify(other.certificate(), &shown, now, usage)
+                .is_ok()
+        };
+        let old = made(&rig.ca);
+        rig.ca
+            .rotated(&rig.world)
+            .expect("rotated")
+            .save(store, &dir)
+            .expect("kept");
+        let next = ClusterCa::load(store, &dir)
+            .expect("readable")
+            .expect("there");
+        assert!(matches!(
+            next.rotated(&rig.world),
+            Err(IdentityError::AlreadyRotated)
+        ));
+        let new = made(&next);
+        // The old one has heard of nothing, the new one knows both.
+        assert!(accepts(&old, &new) && accepts(&new, &old) && accepts(&new, &new));
+        assert!(next.answers_to(&rig.ca.hash()) && next.answers_to(&next.hash()));
+        let last = next.without_former().expect("retired");
+        let late = made(&last);
+        assert!(accepts(&late, &new) && !accepts(&late, &old));
+        assert!(!accepts(&old, &late) && !last.answers_to(&rig.ca.hash()));
+        // A member is no authority: what it signs is nobody's.
+        let thief = ClusterCa::new(
+            old.certificate().clone(),
+            old.request_with_same_key().expect("key").0,
+        );
+        if let Ok(thief) = thief {
+            let forged = made(&thief).trusting(vec![old.certificate().clone()]);
+            assert!(!accepts(&old, &forged) && !accepts(&new, &forged));
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::subject::{PeerIdentity, Role, peer_identity};
 use crate::world::hello::{self, CLOSE_VERSION, HelloError};
-use crate::world::{Endpoint, Incoming};
+use crate::world::{Endpoint, Incoming, welcome};
 
 /// How long dialling may take in all: some lost packets on a slow path, and still an answer while somebody watches.
 pub const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -43,9 +43,11 @@ pub enum TlsCause {
 }
 
 impl TlsCause {
-    /// From a TLS alert's number (RFC 8446, section 6).
-    pub(super) fn from_alert(alert: u64) -> Self {
+    /// From a TLS alert's number (RFC 8446, section 6), and whether it was the listener's.
+    pub(super) fn from_alert(alert: u64, by_listener: bool) -> Self {
         match alert {
+            // It shows nothing to whoever does not ask for its cluster.
+            49 if by_listener => Self::OtherCluster,
             44 => Self::Revoked,
             45 => Self::OutOfDate,
             48 => Self::OtherCluster,
@@ -67,7 +69,7 @@ impl TlsCause {
                 "it is not of this cluster: check the address, or take a token of the cluster that is there"
             }
             (Self::OtherCluster, Side::Peer) => {
-                "it finds this machine to be of another cluster: join its cluster with a token of its own"
+                "it is of another cluster: check the address, or join that cluster with a token of its own"
             }
             (Self::Revoked, Side::Us) => "its token was revoked",
             (Self::Revoked, Side::Peer) => {
@@ -182,7 +184,7 @@ impl DialError {
             Some(alert) => Self::TlsRejected {
                 addr,
                 side,
-                cause: TlsCause::from_alert(alert),
+                cause: TlsCause::from_alert(alert, side == Side::Peer),
                 reason,
             },
             None => refused(addr, error),
@@ -201,6 +203,14 @@ impl DialError {
                 refused(addr, error)
             }
         }
+    }
+}
+
+impl DialError {
+    /// Whether the peer does not know the cluster that it was asked for.
+    fn knows_another_cluster(&self) -> bool {
+        let (peer, other) = (Side::Peer, TlsCause::OtherCluster);
+        matches!(self, DialError::TlsRejected { side, cause, .. } if *side == peer && *cause == other)
     }
 }
 
@@ -232,13 +242,23 @@ async fn dial_as(
     timeout: Duration,
 ) -> Result<Dialled, DialError> {
     let deadline = Instant::now() + timeout;
-    let connecting = endpoint
-        .connect(addr)
-        .map_err(|source| DialError::Local { addr, source })?;
-    let connection = timeout_at(deadline, connecting)
-        .await
-        .map_err(|_| DialError::Unreachable { addr })?
-        .map_err(|error| DialError::from_connection(addr, error))?;
+    let mut names = endpoint.asked_names().into_iter().peekable();
+    let connection = loop {
+        let name = names.next().unwrap_or_default();
+        let connecting = endpoint
+            .connect_asking(addr, &name)
+            .map_err(|source| DialError::Local { addr, source })?;
+        let connected = timeout_at(deadline, connecting)
+            .await
+            .map_err(|_| DialError::Unreachable { addr })?
+            .map_err(|error| DialError::from_connection(addr, error));
+        match connected {
+            Ok(connection) => break connection,
+            // It may know the cluster by an authority that replaced this one, or that this one replaced.
+            Err(error) if error.knows_another_cluster() && names.peek().is_some() => {}
+            Err(error) => return Err(error),
+        }
+    };
     let Some(identity) = peer_identity(&connection) else {
         // The verifier let no such server pass.
         return Err(refused(addr, "its certificate names no member"));
@@ -300,14 +320,27 @@ pub enum AcceptError {
 }
 
 /// Completes a peer's connection: TLS, then the greeting. Run one task for each: a slow peer must not hold up others.
+/// A peer with a certificate may then send as much ahead of its readers as the endpoint allows.
 pub async fn greet(incoming: Incoming, timeout: Duration) -> Result<Greeted, AcceptError> {
-    greet_as(hello::PROTOCOL_VERSION, incoming, timeout).await
+    let window = incoming.member_window();
+    greet_within(incoming, timeout, window).await
+}
+
+/// As [`greet`], with a window of this many bytes at most for a peer with a certificate.
+pub(super) async fn greet_within(
+    incoming: Incoming,
+    timeout: Duration,
+    window: u32,
+) -> Result<Greeted, AcceptError> {
+    let window = window.min(incoming.member_window());
+    greet_as(hello::PROTOCOL_VERSION, incoming, timeout, window).await
 }
 
 async fn greet_as(
     version: u16,
     incoming: Incoming,
     timeout: Duration,
+    window: u32,
 ) -> Result<Greeted, AcceptError> {
     let deadline = Instant::now() + timeout;
     let addr = incoming.remote_address();
@@ -317,11 +350,15 @@ async fn greet_as(
         .await
         .map_err(|_| AcceptError::Timeout { addr })?
         .map_err(failed)?;
+    let identity = peer_identity(&connection);
+    // Before the greeting is answered: what is granted arrives with the answer.
+    if identity.is_some() {
+        welcome(&connection, window);
+    }
     if let Err(source) = hello::answer(&connection, version, deadline).await {
         connection.close(CLOSE_VERSION, b"no common greeting");
         return Err(AcceptError::Hello { addr, source });
     }
-    let identity = peer_identity(&connection);
     Ok(Greeted {
         connection,
         identity,

@@ -13,7 +13,7 @@ use super::files::{OwnIdentity, parse_pem};
 use super::revocation::RevocationList;
 use super::subject::{CaHash, PeerName, Role, TokenId};
 use super::tls::SERVER_NAME;
-use super::verify::{VerifyClient, VerifyServer};
+use super::verify::{Trusted, VerifyClient, VerifyServer};
 use crate::world::{NoCompute, Rng, WallClock, World};
 
 /// Seconds since 1970 at which everything is verified.
@@ -72,7 +72,7 @@ pub(crate) fn certificate(der: &[u8]) -> bool {
     let Some(authority) = authority() else {
         return false;
     };
-    let ca = || authority.certificate().clone();
+    let ca = || Trusted::new(vec![authority.certificate().clone()]);
     let revoked = Arc::<RevocationList>::default();
     let server = VerifyServer::member(ca(), revoked.clone());
     let client = VerifyClient::member(ca(), revoked);
@@ -103,6 +103,7 @@ pub(crate) fn signing_request(der: &[u8]) -> bool {
         role: Role::Worker,
         name,
         token_id: TokenId::direct(),
+        budget: crate::identity::Budget::default(),
         life: CERTIFICATE_LIFE,
     };
     authority.issue(der, &grant, NOW, &Fixed).is_ok()

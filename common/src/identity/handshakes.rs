@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::dial::{AcceptError, Greeted, TlsCause, alert, greet};
+use super::dial::{AcceptError, Greeted, TlsCause, alert, greet_within};
 use crate::admission::chain;
 use crate::counters::Counters;
 use crate::places::{Place, Places};
@@ -20,6 +20,9 @@ use crate::world::quic::ConnectionError;
 
 /// Between two handshakes while half of the places are taken: no more than 500 in a second.
 pub const PACE: Duration = Duration::from_millis(2);
+
+/// What a member may send ahead of its readers until its share is known, see [`Members`](crate::members::Members).
+const FIRST_WINDOW: u32 = 256 << 10;
 
 /// The handshakes of one endpoint.
 #[derive(Debug)]
@@ -70,7 +73,8 @@ impl Handshakes {
 impl Handshake {
     /// Completes it, within `bound`. Run one task for each.
     pub async fn greet(self, bound: Duration) -> Option<Greeted> {
-        match self.place.hold(greet(self.incoming, bound)).await? {
+        let greeting = greet_within(self.incoming, bound, FIRST_WINDOW);
+        match self.place.hold(greeting).await? {
             Ok(greeted) => Some(greeted),
             Err(error) => {
                 tracing::debug!("a peer was not let in: {}", chain(&error));
@@ -82,16 +86,16 @@ impl Handshake {
 }
 
 fn reason(error: &AcceptError) -> &'static str {
-    let code = match error {
+    let (code, by_us) = match error {
         AcceptError::Timeout { .. } => return "handshake_too_slow",
         AcceptError::Hello { .. } => return "handshake_greeting",
         AcceptError::Handshake { source, .. } => match source {
-            ConnectionError::TransportError(e) => e.code,
-            ConnectionError::ConnectionClosed(e) => e.error_code,
+            ConnectionError::TransportError(e) => (e.code, true),
+            ConnectionError::ConnectionClosed(e) => (e.error_code, false),
             _ => return "handshake_cut",
         },
     };
-    match alert(code).map(TlsCause::from_alert) {
+    match alert(code).map(|alert| TlsCause::from_alert(alert, by_us)) {
         Some(TlsCause::Revoked) => "handshake_revoked",
         Some(TlsCause::OutOfDate) => "handshake_out_of_date",
         Some(TlsCause::OtherCluster) => "handshake_other_cluster",

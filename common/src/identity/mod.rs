@@ -18,10 +18,12 @@
 //! 4. A peer without a certificate is connected but has no [`PeerIdentity`]; it may use the join service only.
 //! 5. Only a coordinator's or worker's certificate can act as a server.
 
+mod budget;
 mod ca;
 mod csr;
 mod dial;
 mod files;
+mod former;
 pub(crate) mod fuzzing;
 mod handshakes;
 mod revocation;
@@ -33,6 +35,7 @@ mod token;
 mod token_store;
 mod verify;
 
+pub use budget::{Amount, Budget};
 pub use ca::{CA_LIFE, CERTIFICATE_LIFE, ClusterCa, Grant, IdentityError};
 pub use csr::OwnKey;
 pub use dial::{
@@ -40,11 +43,14 @@ pub use dial::{
     greet,
 };
 pub use files::{IdentityFiles, OwnIdentity};
+pub use former::former_holder;
 pub use handshakes::{Handshake, Handshakes};
 pub use revocation::RevocationList;
 pub use subject::{
-    BadSubject, CaHash, PeerIdentity, PeerName, Role, Serial, TokenId, peer_ca, peer_identity,
+    BadSubject, CaHash, PeerIdentity, PeerName, Role, Serial, TokenId, certified_until, peer_ca,
+    peer_identity,
 };
+pub(crate) use tls::AskedNames;
 pub use tls::{SERVER_NAME, TlsConfigs};
 pub use token::{BadToken, JoinToken, TokenSecret};
 pub use token_store::{TokenError, TokenInfo, TokenStore};

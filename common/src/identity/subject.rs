@@ -1,10 +1,14 @@
-//! What a certificate says about its holder, as one URI: `convoke:/<role>/<name>/<token id>/<serial>`.
+//! What a certificate says about its holder, as one URI: `convoke:/<role>/<name>/<token id>/<serial>`, followed by
+//! `/<budget>` where the token has one.
 
 use std::fmt;
 use std::str::FromStr;
 
 use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
+
+use super::budget::Budget;
+use super::files::validity;
 
 /// What a peer may do. Which calls a role may make is the services' business.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -61,8 +65,11 @@ pub enum BadSubject {
     /// Not a serial number.
     #[error("a serial number is 32 hexadecimal digits")]
     Serial,
+    /// Not a budget.
+    #[error("a budget is a letter and a number for each of its limits")]
+    Budget,
     /// No URI, more than one, or one of another form.
-    #[error("the certificate does not name exactly one convoke:/role/name/token/serial")]
+    #[error("the certificate does not name exactly one convoke:/role/name/token/serial[/budget]")]
     Form,
     /// The bytes are not a certificate.
     #[error("not an X.509 certificate")]
@@ -215,6 +222,8 @@ pub struct PeerIdentity {
     pub name: PeerName,
     /// The token that brought its certificate.
     pub token_id: TokenId,
+    /// What the holders of that token may make each process hold and do.
+    pub budget: Budget,
     /// The certificate's serial number.
     pub serial: Serial,
     /// BLAKE3 of the certificate: tells two holders of the same name apart.
@@ -224,11 +233,30 @@ pub struct PeerIdentity {
 const SCHEME: &str = "convoke:/";
 
 /// The URI that a certificate carries.
-pub(super) fn to_uri(role: Role, name: &PeerName, token_id: &TokenId, serial: Serial) -> String {
-    format!("{SCHEME}{role}/{name}/{token_id}/{serial}")
+pub(super) fn to_uri(
+    role: Role,
+    name: &PeerName,
+    token_id: &TokenId,
+    budget: &Budget,
+    serial: Serial,
+) -> String {
+    let uri = format!("{SCHEME}{role}/{name}/{token_id}/{serial}");
+    match budget.is_default() {
+        true => uri,
+        false => format!("{uri}/{budget}"),
+    }
 }
 
 impl PeerIdentity {
+    /// Bytes that the holders of this peer's token may have together of a worker that may use `all`.
+    pub fn memory_of(&self, all: u64) -> u64 {
+        match self.role {
+            _ if self.token_id == TokenId::direct() => all,
+            Role::Client => self.budget.memory.unwrap_or(Budget::MEMORY).of(all),
+            Role::Worker | Role::Coordinator => all,
+        }
+    }
+
     /// Reads a certificate. That it is genuine is for the caller to have verified.
     pub(super) fn from_certificate(der: &CertificateDer<'_>) -> Result<Self, BadSubject> {
         let certificate =
@@ -239,7 +267,8 @@ impl PeerIdentity {
         };
         let path = uri.strip_prefix(SCHEME).ok_or(BadSubject::Form)?;
         let mut parts = path.split('/');
-        let (Some(role), Some(name), Some(token_id), Some(serial), None) = (
+        let (Some(role), Some(name), Some(token_id), Some(serial), budget, None) = (
+            parts.next(),
             parts.next(),
             parts.next(),
             parts.next(),
@@ -252,6 +281,7 @@ impl PeerIdentity {
             role: role.parse()?,
             name: name.parse()?,
             token_id: token_id.parse()?,
+            budget: budget.unwrap_or_default().parse()?,
             serial: serial.parse()?,
             fingerprint: *blake3::hash(der).as_bytes(),
         })
@@ -267,6 +297,12 @@ fn chain(connection: &quinn::Connection) -> Option<Vec<CertificateDer<'static>>>
 pub fn peer_identity(connection: &quinn::Connection) -> Option<PeerIdentity> {
     let chain = chain(connection)?;
     PeerIdentity::from_certificate(chain.first()?).ok()
+}
+
+/// The last second (since 1970) in which the certificate that the other end of a connection showed is valid.
+pub fn certified_until(connection: &quinn::Connection) -> Option<u64> {
+    let chain = chain(connection)?;
+    validity(chain.first()?).ok().map(|(_, end)| end)
 }
 
 /// The CA certificate with this hash that a server showed: what a newcomer keeps after joining.

@@ -1,6 +1,12 @@
 //! A cluster for tests: an authority on a calendar that tests move by hand.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{DigitallySignedStruct, SignatureScheme};
 
 use super::ca::{CERTIFICATE_LIFE, ClusterCa, Grant};
 use super::csr::OwnKey;
@@ -43,13 +49,24 @@ impl Rig {
     }
 
     pub(crate) fn identity_of(&self, role: Role, name: &str, token_id: TokenId) -> OwnIdentity {
+        self.identity_for(role, name, token_id, CERTIFICATE_LIFE)
+    }
+
+    pub(crate) fn identity_for(
+        &self,
+        role: Role,
+        name: &str,
+        token_id: TokenId,
+        life: Duration,
+    ) -> OwnIdentity {
         let rng = self.world.rng.as_ref();
         let key = OwnKey::generate(rng).expect("key");
         let grant = Grant {
             role,
             name: name.parse().expect("name"),
             token_id,
-            life: CERTIFICATE_LIFE,
+            budget: crate::identity::Budget::default(),
+            life,
         };
         let request = key.csr().expect("request");
         let certificate = self.ca.issue(&request, &grant, self.now(), rng);
@@ -76,4 +93,53 @@ impl Rig {
         let identity = self.identity(role, role.as_str());
         self.endpoint(&self.tls(&identity)).await
     }
+}
+
+/// Accepts any server, and notes that it was shown a certificate.
+#[derive(Debug)]
+struct Anybody(Arc<AtomicBool>);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _leaf: &CertificateDer<'_>,
+        _others: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        self.0.store(true, Ordering::Relaxed);
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _certificate: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _message: &[u8],
+        _certificate: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+}
+
+/// Has a dialler accept whatever it is shown; whether it is shown a certificate is told by what is returned.
+pub(crate) fn accept_any(tls: &mut TlsConfigs) -> Arc<AtomicBool> {
+    let shown = Arc::<AtomicBool>::default();
+    let verifier = Arc::new(Anybody(shown.clone()));
+    let client = Arc::make_mut(&mut tls.client);
+    client.dangerous().set_certificate_verifier(verifier);
+    shown
 }

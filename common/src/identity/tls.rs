@@ -15,11 +15,27 @@ use super::ca::IdentityError;
 use super::files::OwnIdentity;
 use super::revocation::RevocationList;
 use super::subject::{CaHash, Role};
-use super::verify::{ALGORITHMS, VerifyClient, VerifyServer};
+use super::token::base32;
+use super::verify::{ALGORITHMS, Trusted, VerifyClient, VerifyServer};
 use crate::world::{WallClock, WallTime};
 
 /// The name in every server certificate. Addresses are not in certificates: members are known by role and key.
 pub const SERVER_NAME: &str = "convoke";
+
+/// What separates this use of BLAKE3 from all others.
+const NAME_CONTEXT: &str = "convoke 2026-11-23 server name of a cluster";
+
+/// Bytes of the name that diallers ask for.
+const NAME_LENGTH: usize = 20;
+
+/// The name that diallers of the cluster with this CA ask for. Members and the bearers of tokens know the CA's hash; whoever
+/// does not cannot ask, and is shown no certificate. It travels in the clear: it keeps out who knocks, not who has listened
+/// to the network.
+pub(super) fn name_asked_for(ca: &CaHash) -> String {
+    let name = blake3::derive_key(NAME_CONTEXT, ca.as_bytes());
+    let (name, _) = name.split_at(NAME_LENGTH);
+    format!("c{}", base32(name))
+}
 
 /// Constant for ever, whatever the protocol version: versions are compared, and named, by the greeting.
 const ALPN: &[u8] = b"convoke/1";
@@ -40,10 +56,30 @@ static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {
 
 /// The certificate that handshakes show; renewal replaces it in place.
 #[derive(Debug)]
-struct LiveIdentity(RwLock<Arc<CertifiedKey>>);
+struct LiveIdentity {
+    certified: RwLock<Arc<CertifiedKey>>,
+    /// Diallers must ask for one of these to see it: while an authority replaces another, either will do.
+    names: RwLock<Vec<String>>,
+}
 
-impl LiveIdentity {
-    fn current(&self) -> Arc<CertifiedKey> {
+/// The names that a dialler asks for, one after the other until one is known; renewal replaces them in place.
+#[derive(Debug, Clone)]
+pub(crate) struct AskedNames(Arc<RwLock<Vec<Arc<str>>>>);
+
+impl AskedNames {
+    pub(crate) fn new(names: Vec<String>) -> AskedNames {
+        let asked = AskedNames(Arc::default());
+        asked.set(names);
+        asked
+    }
+
+    fn set(&self, names: Vec<String>) {
+        let names = names.into_iter().map(Arc::from).collect();
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = names;
+    }
+
+    /// The names as they are now.
+    pub(crate) fn get(&self) -> Vec<Arc<str>> {
         self.0
             .read()
             .unwrap_or_else(PoisonError::into_inner)
@@ -51,9 +87,29 @@ impl LiveIdentity {
     }
 }
 
+/// The names by which a member's cluster is asked for, and by which it asks: first that of the authority that signed its
+/// certificate. While an authority replaces another, some members know the one and some the other.
+fn names(identity: &OwnIdentity) -> Vec<String> {
+    let authorities = identity.authorities();
+    let names = authorities.iter().map(|ca| name_asked_for(&CaHash::of(ca)));
+    names.collect()
+}
+
+impl LiveIdentity {
+    fn current(&self) -> Arc<CertifiedKey> {
+        self.certified
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
 impl ResolvesServerCert for LiveIdentity {
-    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.current())
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
+        let asked = hello.server_name()?;
+        let known = names.iter().any(|name| name == asked);
+        known.then(|| self.current())
     }
 }
 
@@ -79,8 +135,10 @@ impl ResolvesClientCert for LiveIdentity {
 fn certified(identity: &OwnIdentity) -> Result<Arc<CertifiedKey>, IdentityError> {
     let der = PrivatePkcs8KeyDer::from(identity.key().pkcs8());
     let key = any_eddsa_type(&der).map_err(IdentityError::Tls)?;
-    // The CA goes along for newcomers, who know only its hash.
-    let chain = vec![identity.certificate().clone(), identity.ca().clone()];
+    // The authorities go along: for newcomers, who know only the hash of one, and for members that do not know yet that the
+    // authority was replaced.
+    let mut chain = vec![identity.certificate().clone()];
+    chain.extend(identity.authorities());
     Ok(Arc::new(CertifiedKey::new(chain, key)))
 }
 
@@ -91,7 +149,9 @@ pub struct TlsConfigs {
     pub client: Arc<ClientConfig>,
     /// For listening; absent where there is nothing to show that a dialler would accept.
     pub server: Option<Arc<ServerConfig>>,
-    live: Option<Arc<LiveIdentity>>,
+    /// What diallers ask for, see [`name_asked_for`].
+    pub(crate) asks_for: AskedNames,
+    live: Option<(Arc<LiveIdentity>, Arc<Trusted>)>,
 }
 
 impl TlsConfigs {
@@ -101,21 +161,26 @@ impl TlsConfigs {
         revoked: Arc<RevocationList>,
         wall: Arc<dyn WallClock>,
     ) -> Result<Self, IdentityError> {
-        let live = Arc::new(LiveIdentity(RwLock::new(certified(identity)?)));
-        let verifier = VerifyServer::member(identity.ca().clone(), revoked.clone());
+        let live = Arc::new(LiveIdentity {
+            certified: RwLock::new(certified(identity)?),
+            names: RwLock::new(names(identity)),
+        });
+        let trusted = Trusted::new(identity.authorities());
+        let verifier = VerifyServer::member(trusted.clone(), revoked.clone());
         let mut client = client_builder(&wall, verifier)?.with_client_cert_resolver(live.clone());
         finish_client(&mut client);
         let server = match identity.peer().role {
             Role::Client => None,
             Role::Coordinator | Role::Worker => {
-                let verifier = VerifyClient::member(identity.ca().clone(), revoked);
+                let verifier = VerifyClient::member(trusted.clone(), revoked);
                 Some(Arc::new(server_config(&wall, verifier, live.clone())?))
             }
         };
         Ok(Self {
             client: Arc::new(client),
             server,
-            live: Some(live),
+            asks_for: AskedNames::new(names(identity)),
+            live: Some((live, trusted)),
         })
     }
 
@@ -127,15 +192,22 @@ impl TlsConfigs {
         Ok(Self {
             client: Arc::new(client),
             server: None,
+            asks_for: AskedNames::new(vec![name_asked_for(&ca)]),
             live: None,
         })
     }
 
-    /// Shows a renewed certificate from the next handshake on, on endpoints already built too.
+    /// Shows a renewed certificate, and trusts its authorities, from the next handshake on, on endpoints already built too.
     pub fn renew(&self, identity: &OwnIdentity) -> Result<(), IdentityError> {
         let renewed = certified(identity)?;
-        if let Some(live) = &self.live {
-            *live.0.write().unwrap_or_else(PoisonError::into_inner) = renewed;
+        if let Some((live, trusted)) = &self.live {
+            trusted.replace(identity.authorities());
+            *live.names.write().unwrap_or_else(PoisonError::into_inner) = names(identity);
+            self.asks_for.set(names(identity));
+            *live
+                .certified
+                .write()
+                .unwrap_or_else(PoisonError::into_inner) = renewed;
         }
         Ok(())
     }

@@ -78,9 +78,12 @@ pub enum BadToken {
 }
 
 impl JoinToken {
-    /// Reads a token from a file that holds nothing else.
+    /// Reads a token from a file that holds nothing else. Where others can read or change it, the log says so.
     pub fn from_file(store: &dyn Store, path: &Path) -> Result<Self, BadToken> {
         let bytes = store.read(path, LARGEST_FILE).map_err(BadToken::File)?;
+        if let Err(e @ StoreError::Unsafe { .. }) = store.check_private(path) {
+            tracing::warn!("whoever reads a join token can join with it: {e}");
+        }
         let text = std::str::from_utf8(&bytes).map_err(|_| BadToken::Form { part: "encoding" })?;
         text.parse()
     }

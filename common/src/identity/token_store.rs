@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::budget::Budget;
 use super::subject::{CaHash, Role, TokenId};
 use super::token::{ID_LENGTH, JoinToken, SECRET_LENGTH, TokenSecret, base32};
 use crate::world::Rng;
@@ -60,16 +61,28 @@ pub struct TokenInfo {
     pub role: Role,
     /// When it was made.
     pub created: u64,
-    /// From when on it is void; `None` for never.
+    /// From when on nobody can join with it; `None` for never.
     pub expires: Option<u64>,
     /// Whether it was revoked.
     pub revoked: bool,
+    /// What its holders may have together.
+    #[serde(default)]
+    pub budget: Budget,
+    /// Seconds for which whoever joins with it may stay; `None` for as long as it likes.
+    #[serde(default)]
+    pub member_ttl: Option<u64>,
 }
 
 /// The book.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct TokenStore {
     tokens: BTreeMap<TokenId, Record>,
+    /// Of those tokens that have one; kept by themselves, see [`TokenStore::budgets`].
+    #[serde(skip)]
+    budgets: BTreeMap<TokenId, Budget>,
+    /// Of those tokens that bound membership; kept by themselves, see [`TokenStore::member_ttls`].
+    #[serde(skip)]
+    member_ttls: BTreeMap<TokenId, u64>,
 }
 
 fn hash(secret: &TokenSecret) -> [u8; 32] {
@@ -113,6 +126,40 @@ impl TokenStore {
         }
     }
 
+    /// Sets what the holders of a token may have together. Certificates that it brought before keep what they say until they
+    /// are renewed.
+    pub fn set_budget(&mut self, id: &TokenId, budget: Budget) {
+        match budget.is_default() {
+            true => self.budgets.remove(id),
+            false => self.budgets.insert(id.clone(), budget),
+        };
+    }
+
+    /// What the holders of a token may have together.
+    pub fn budget(&self, id: &TokenId) -> Budget {
+        self.budgets.get(id).copied().unwrap_or_default()
+    }
+
+    /// The budgets that were set.
+    pub fn budgets(&self) -> &BTreeMap<TokenId, Budget> {
+        &self.budgets
+    }
+
+    /// Bounds how long whoever joins with a token from now on may stay, in seconds.
+    pub fn set_member_ttl(&mut self, id: &TokenId, seconds: u64) {
+        self.member_ttls.insert(id.clone(), seconds);
+    }
+
+    /// For how many seconds whoever joins with a token may stay; `None` for as long as it likes.
+    pub fn member_ttl(&self, id: &TokenId) -> Option<u64> {
+        self.member_ttls.get(id).copied()
+    }
+
+    /// All bounds of membership.
+    pub fn member_ttls(&self) -> &BTreeMap<TokenId, u64> {
+        &self.member_ttls
+    }
+
     /// All tokens, by id.
     pub fn list(&self) -> Vec<TokenInfo> {
         let info = |(id, record): (&TokenId, &Record)| TokenInfo {
@@ -121,6 +168,8 @@ impl TokenStore {
             created: record.created,
             expires: record.expires,
             revoked: record.revoked,
+            budget: self.budget(id),
+            member_ttl: self.member_ttl(id),
         };
         self.tokens.iter().map(info).collect()
     }
@@ -246,6 +295,8 @@ mod tests {
             created: NOW,
             expires: Some(NOW + 3600),
             revoked: false,
+            budget: Budget::default(),
+            member_ttl: None,
         };
         assert_eq!(back.list(), [expected]);
     }

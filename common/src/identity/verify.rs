@@ -1,11 +1,12 @@
 //! Certificate verification in both directions.
 //!
 //! Invariants:
-//! 1. A chain is one leaf under the cluster's CA; intermediates are never considered.
+//! 1. A chain is one leaf under an authority of the cluster, or under one that such an authority endorsed when it was
+//!    replaced. No other certificate in between counts: a leaf's says that it is no authority.
 //! 2. A leaf that does not say who its holder is, is refused.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature};
@@ -17,9 +18,10 @@ use rustls::{
 };
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
-use super::files::validity;
+use super::files::{AUTHORITIES, validity};
 use super::revocation::RevocationList;
 use super::subject::{CaHash, PeerIdentity, Role};
+use super::tls::SERVER_NAME;
 
 /// Ed25519 is the only signature here.
 pub(super) static ALGORITHMS: WebPkiSupportedAlgorithms = WebPkiSupportedAlgorithms {
@@ -43,9 +45,10 @@ fn refuse(error: webpki::Error) -> rustls::Error {
     error.into()
 }
 
-fn verify_leaf(
+pub(super) fn verify_leaf(
     leaf: &CertificateDer<'_>,
     ca: &CertificateDer<'_>,
+    shown: &[CertificateDer<'_>],
     now: UnixTime,
     usage: KeyUsage,
 ) -> Result<PeerIdentity, rustls::Error> {
@@ -58,10 +61,11 @@ fn verify_leaf(
         return Err(CertificateError::Expired.into());
     }
     let anchor = anchor_from_trusted_cert(ca).map_err(refuse)?;
+    let shown = shown.get(..AUTHORITIES).unwrap_or(shown);
     let certificate = EndEntityCert::try_from(leaf).map_err(refuse)?;
     let anchors = std::slice::from_ref(&anchor);
     certificate
-        .verify_for_usage(ALGORITHMS.all, anchors, &[], now, usage, None, None)
+        .verify_for_usage(ALGORITHMS.all, anchors, shown, now, usage, None, None)
         .map_err(refuse)?;
     PeerIdentity::from_certificate(leaf)
         .map_err(|error| CertificateError::Other(OtherError(Arc::new(error))).into())
@@ -70,18 +74,53 @@ fn verify_leaf(
 /// What both directions share.
 #[derive(Debug)]
 struct Membership {
-    ca: CertificateDer<'static>,
+    trusted: Arc<Trusted>,
     revoked: Arc<RevocationList>,
+}
+
+/// The authorities that a member trusts; renewal replaces them in place.
+#[derive(Debug)]
+pub(super) struct Trusted(RwLock<Vec<CertificateDer<'static>>>);
+
+impl Trusted {
+    pub(super) fn new(authorities: Vec<CertificateDer<'static>>) -> Arc<Self> {
+        Arc::new(Self(RwLock::new(authorities)))
+    }
+
+    pub(super) fn replace(&self, authorities: Vec<CertificateDer<'static>>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = authorities;
+    }
+
+    /// Whose certificate this is, under any of them. Where none accepts it, the error is that of the one that signed it.
+    pub(super) fn verify(
+        &self,
+        leaf: &CertificateDer<'_>,
+        shown: &[CertificateDer<'_>],
+        now: UnixTime,
+        usage: KeyUsage,
+    ) -> Result<PeerIdentity, rustls::Error> {
+        let unknown = rustls::Error::from(CertificateError::UnknownIssuer);
+        let mut refusal = unknown.clone();
+        for ca in self.0.read().unwrap_or_else(PoisonError::into_inner).iter() {
+            match verify_leaf(leaf, ca, shown, now, usage) {
+                Ok(identity) => return Ok(identity),
+                Err(error) if refusal == unknown => refusal = error,
+                Err(_) => {}
+            }
+        }
+        Err(refusal)
+    }
 }
 
 impl Membership {
     fn verify(
         &self,
         leaf: &CertificateDer<'_>,
+        shown: &[CertificateDer<'_>],
         now: UnixTime,
         usage: KeyUsage,
     ) -> Result<PeerIdentity, rustls::Error> {
-        let identity = verify_leaf(leaf, &self.ca, now, usage)?;
+        let identity = self.trusted.verify(leaf, shown, now, usage)?;
         if self.revoked.contains(&identity.token_id) {
             return Err(CertificateError::Revoked.into());
         }
@@ -89,12 +128,13 @@ impl Membership {
     }
 }
 
-fn verify_server_name(
-    leaf: &CertificateDer<'_>,
-    name: &ServerName<'_>,
-) -> Result<(), rustls::Error> {
+/// Checks that it is a server's. What the dialler asked for only opens the door, see
+/// [`name_asked_for`](super::tls::name_asked_for).
+fn verify_server_name(leaf: &CertificateDer<'_>) -> Result<(), rustls::Error> {
+    let name = ServerName::try_from(SERVER_NAME)
+        .map_err(|_| rustls::Error::General("the name of servers is none".to_owned()))?;
     EndEntityCert::try_from(leaf)
-        .and_then(|certificate| certificate.verify_is_valid_for_subject_name(name))
+        .and_then(|certificate| certificate.verify_is_valid_for_subject_name(&name))
         .map_err(refuse)
 }
 
@@ -110,8 +150,8 @@ enum Servers {
 pub(super) struct VerifyServer(Servers);
 
 impl VerifyServer {
-    pub(super) fn member(ca: CertificateDer<'static>, revoked: Arc<RevocationList>) -> Self {
-        Self(Servers::Members(Membership { ca, revoked }))
+    pub(super) fn member(trusted: Arc<Trusted>, revoked: Arc<RevocationList>) -> Self {
+        Self(Servers::Members(Membership { trusted, revoked }))
     }
 
     pub(super) fn coordinator_of(hash: CaHash) -> Self {
@@ -133,28 +173,28 @@ impl ServerCertVerifier for VerifyServer {
         &self,
         leaf: &CertificateDer<'_>,
         others: &[CertificateDer<'_>],
-        name: &ServerName<'_>,
+        _name: &ServerName<'_>,
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         let usage = KeyUsage::server_auth();
         match &self.0 {
             Servers::Members(members) => {
-                members.verify(leaf, now, usage)?;
+                members.verify(leaf, others, now, usage)?;
             }
             Servers::CoordinatorOf(hash) => {
                 let ca = others
                     .iter()
                     .find(|shown| CaHash::of(shown) == *hash)
                     .ok_or(CertificateError::UnknownIssuer)?;
-                let identity = verify_leaf(leaf, ca, now, usage)?;
+                let identity = verify_leaf(leaf, ca, others, now, usage)?;
                 // A worker of the right cluster must not collect the secrets of tokens.
                 if identity.role != Role::Coordinator {
                     return Err(CertificateError::ApplicationVerificationFailure.into());
                 }
             }
         }
-        verify_server_name(leaf, name)?;
+        verify_server_name(leaf)?;
         Ok(ServerCertVerified::assertion())
     }
 
@@ -186,8 +226,8 @@ impl ServerCertVerifier for VerifyServer {
 pub(super) struct VerifyClient(Membership);
 
 impl VerifyClient {
-    pub(super) fn member(ca: CertificateDer<'static>, revoked: Arc<RevocationList>) -> Self {
-        Self(Membership { ca, revoked })
+    pub(super) fn member(trusted: Arc<Trusted>, revoked: Arc<RevocationList>) -> Self {
+        Self(Membership { trusted, revoked })
     }
 }
 
@@ -203,10 +243,10 @@ impl ClientCertVerifier for VerifyClient {
     fn verify_client_cert(
         &self,
         leaf: &CertificateDer<'_>,
-        _others: &[CertificateDer<'_>],
+        others: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        self.0.verify(leaf, now, KeyUsage::client_auth())?;
+        self.0.verify(leaf, others, now, KeyUsage::client_auth())?;
         Ok(ClientCertVerified::assertion())
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    ClusterStatus, JoinRequest, Joined, Leased, LinkReport, Loss, PlanOptions, Planned, Progress,
+    ClusterStatus, JoinRequest, Joined, Leased, LinkReport, PlanOptions, Planned, Progress,
     Register, Registered, WorkerStatus,
 };
 use crate::error::{Error, Result};
@@ -28,6 +28,8 @@ pub trait Coordinator {
     async fn leave() -> Result<()>;
     /// A kernel of a worker does not stop: its leases end, and nothing more is planned on this process of it.
     async fn wedged(why: Error) -> Result<()>;
+    /// A worker has dropped these leases: it lost their driver, or the driver told it to.
+    async fn dropped(leases: Vec<LeaseId>) -> Result<()>;
     /// A worker reports what it measured of its links.
     async fn report_links(links: Vec<LinkReport>) -> Result<()>;
     /// A fresh certificate for the caller's own name.
@@ -49,7 +51,7 @@ pub trait Coordinator {
     async fn release(lease: LeaseId) -> Result<()>;
     /// A client is back on a new connection, or there for the first time: the leases and plans of this incarnation of
     /// it are the caller's. Leases that it does not hold end: it gave them up, or never heard that they were granted.
-    async fn resume(driver: Incarnation, held: Vec<LeaseId>) -> Result<()>;
+    async fn resume(driver: Incarnation, held: Vec<LeaseId>, version: String) -> Result<()>;
     /// The whole cluster.
     async fn status() -> Result<ClusterStatus>;
     /// The caller no longer waits for the install of `plan`: a lease that it was or is being granted ends.
@@ -63,8 +65,8 @@ pub trait Worker {
     async fn install(grant: Grant) -> Result<()>;
     /// How far that is.
     async fn progress(plan: PlanId) -> Result<Progress>;
-    /// Drops the lease; `lost` is the worker whose loss ended it, where that is why.
-    async fn release(lease: LeaseId, lost: Option<Loss>) -> Result<()>;
+    /// Drops the lease, whose driver is done with it. Answers once it is dropped, also where it was not there.
+    async fn release(lease: LeaseId) -> Result<()>;
     /// Measures links to others.
     async fn probe(peers: Vec<Participant>) -> Result<Vec<LinkReport>>;
     /// Token ids that no longer count.

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{FunctionId, Incarnation, LeaseId};
-use crate::memory::Account;
+use crate::members::OpenConnections;
+use crate::memory::{Account, Holding};
 use crate::ops::CustomOp;
+use crate::world::AccountId;
 
 /// A worker's own account.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -32,6 +34,29 @@ pub struct WorkerStatus {
     pub cache_bytes: u64,
     /// Weight bytes read from a shared path, from the cache, and from clients.
     pub loaded: [u64; 3],
+    /// What the holders of each token have of the memory, and of how much.
+    pub holdings: Vec<Holding>,
+    /// Connections that members have open, by the token that let them in.
+    pub connections: Vec<OpenConnections>,
+    /// Whose jobs compute runs, and whose wait behind them.
+    pub compute: Vec<ComputeUse>,
+}
+
+/// A lease, or an eager session, that has jobs at compute.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ComputeUse {
+    /// Who is charged for it: the token of the client, or the client where it came without one.
+    pub account: AccountId,
+    /// The client.
+    pub member: String,
+    pub lease: LeaseId,
+    /// Whether a job of it runs now.
+    pub runs: bool,
+    /// Jobs that have not begun, and jobs that gave way in the middle.
+    pub waiting: [u32; 2],
+    /// Milliseconds that the oldest of them has waited since it came or gave way; where none waits, that the running one has
+    /// had its turn.
+    pub since_ms: u64,
 }
 
 /// An installed program.
@@ -76,9 +101,7 @@ pub enum MemberState {
     Drained,
     /// There, with a kernel that does not stop: it will end, and return as another incarnation.
     Wedged,
-    /// Gone as it said that it would.
-    Left,
-    /// Gone without a word.
+    /// Gone without a word. One that said that it would leave is no member any more.
     Lost,
 }
 
@@ -89,6 +112,8 @@ pub struct MemberStatus {
     pub incarnation: Incarnation,
     pub address: String,
     pub host: String,
+    /// The release that it runs; empty where it was not heard of since the coordinator was started.
+    pub version: String,
     pub threads: u32,
     pub memory: u64,
     pub flops: f64,
@@ -133,6 +158,10 @@ pub struct ClusterStatus {
     /// All bytes that the coordinator received and sent.
     pub bytes_received: u64,
     pub bytes_sent: u64,
+    /// What the holders of each token have of the coordinator's memory, and of how much.
+    pub holdings: Vec<Holding>,
+    /// Connections that members have open at the coordinator, by the token that let them in.
+    pub connections: Vec<OpenConnections>,
 }
 
 /// A node in which workers died.

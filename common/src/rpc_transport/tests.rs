@@ -49,6 +49,10 @@ struct Pair {
 }
 
 async fn pair(max_frame: usize) -> Pair {
+    charged_pair(max_frame, None).await
+}
+
+async fn charged_pair(max_frame: usize, ledger: Option<Ledger>) -> Pair {
     let rig = rig();
     let coordinator = rig.member(Role::Coordinator).await;
     let worker = rig.member(Role::Worker).await;
@@ -59,7 +63,8 @@ async fn pair(max_frame: usize) -> Pair {
         let incoming = coordinator.accept().await.expect("open");
         let greeted = greet(incoming, Duration::from_secs(5)).await.expect("in");
         while let Ok((send, recv)) = greeted.connection.accept_bi().await {
-            serve_stream(send, recv, server.clone().serve(), max_frame).await;
+            let serve = server.clone().serve();
+            serve_charged(send, recv, serve, max_frame, ledger.clone()).await;
         }
     });
     let dialled = dial(&worker, addr, Role::Coordinator, Duration::from_secs(5))
@@ -224,4 +229,62 @@ fn a_deadline_after_the_end_of_time_is_one() {
         };
         assert!(read.context.deadline <= (Instant::now() + BACKSTOP).into_std());
     }
+}
+
+#[tokio::test]
+async fn a_request_beyond_the_budget_is_refused_by_name_and_the_stream_goes_on() {
+    let all = Ledger::new("the coordinator", 1 << 30);
+    let ledger = all.of(crate::memory::Owner {
+        token: "aaaa".parse().expect("id"),
+        member: "client-1".into(),
+        limit: 8 << 20,
+    });
+    let pair = charged_pair(MAX_FRAME, Some(ledger)).await;
+    let echo = |size: usize| pair.client.echo(soon(), vec![7; size].into());
+    assert_eq!(echo(1 << 20).await.expect("fits").len(), 1 << 20);
+    let refused = echo(4 << 20).await.expect_err("too large");
+    let RpcError::Server(refused) = refused else {
+        panic!("{refused:?}");
+    };
+    let who = "token aaaa (client-1) has 0.0 of its 8.0 MiB at the coordinator";
+    assert!(refused.detail.contains(who), "{refused:?}");
+    // What is served counts for as long as it is.
+    let client = pair.client.clone();
+    let hanging = tokio::spawn(async move { client.hang(soon()).await });
+    until(&pair.running, 1).await;
+    assert_eq!(all.total_and_peak().0, 64 << 10);
+    hanging.abort();
+    until(&pair.running, 0).await;
+    assert_eq!(echo(1 << 20).await.expect("fits again").len(), 1 << 20);
+    assert_eq!(all.total_and_peak().0, 0);
+}
+
+#[tokio::test]
+async fn a_frame_that_never_ends_is_charged_and_let_go() {
+    let all = Ledger::new("the coordinator", 1 << 30);
+    let pair = charged_pair(MAX_FRAME, Some(all.clone())).await;
+    pair.client
+        .echo(soon(), "x".into())
+        .await
+        .expect("answered");
+    let (mut send, _recv) = pair.dialled.connection.open_bi().await.expect("stream");
+    send.write_all(&(8u32 << 20).to_be_bytes())
+        .await
+        .expect("sent");
+    let freed = all.freed().notified();
+    tokio::pin!(freed);
+    // The server takes one stream after the other: this one once the first has ended.
+    drop(pair.client);
+    let charged = async {
+        while all.total_and_peak().0 != 32 << 20 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), charged)
+        .await
+        .expect("charged");
+    freed.as_mut().enable();
+    drop(send.reset(0u32.into()));
+    freed.await;
+    assert_eq!(all.total_and_peak().0, 0);
 }

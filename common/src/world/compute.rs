@@ -1,12 +1,16 @@
 //! Where kernels run: a seam, since threads and the time that kernels take are ambient.
 //!
 //! Invariants:
-//! 1. The highest priority runs first; equal priorities run in the order submitted.
+//! 1. Compute is shared fairly between accounts, and between the leases of each ([`super::FairQueue`]); of one lease's jobs the
+//!    highest priority runs first, and equal priorities run in the order submitted.
 //! 2. The queue is bounded; a refused job goes back to the submitter, which may run it itself.
 //! 3. A panicking job takes neither its thread nor another job with it. Reporting it is the job's business: whoever
 //!    wants to know wraps the work in `catch_unwind`.
 
 use std::time::Duration;
+
+use super::share::Share;
+use crate::rpc::ComputeUse;
 
 /// A piece of work.
 pub type Job = Box<dyn FnOnce() + Send + 'static>;
@@ -47,17 +51,34 @@ pub trait Compute: Send + Sync {
     /// FLOP/s of a matrix product on all threads, and bytes/s of a copy: plans are balanced by them.
     fn speed(&self) -> (f64, f64);
 
-    /// Queues a job; a higher `priority` starts earlier.
-    fn submit(&self, priority: i64, job: Job) -> Result<(), RefusedJob>;
+    /// Queues a job of `share`; of its jobs a higher `priority` starts earlier.
+    fn submit(&self, share: &Share, priority: i64, job: Job) -> Result<(), RefusedJob>;
 
     /// As [`Compute::submit`]; calls `begin` once a thread has the job, right before it. Where time is virtual it passes
     /// between the two.
-    fn submit_begun(&self, priority: i64, begin: Job, job: Job) -> Result<(), RefusedJob> {
+    fn submit_begun(
+        &self,
+        share: &Share,
+        priority: i64,
+        begin: Job,
+        job: Job,
+    ) -> Result<(), RefusedJob> {
         let both = move || {
             begin();
             job();
         };
-        self.submit(priority, Box::new(both))
+        self.submit(share, priority, Box::new(both))
+    }
+
+    /// Whether work of `share` that takes about so long may run at once on the thread that has its operands. It may not where
+    /// others wait for compute and the share has had its part; it is queued then.
+    fn admits(&self, _share: &Share, _time: Duration) -> bool {
+        true
+    }
+
+    /// Who runs, and who waits behind whom, the longest first.
+    fn turns(&self) -> Vec<ComputeUse> {
+        vec![]
     }
 
     /// What it takes to start a job: work that is predicted to be briefer runs on the thread that has its operands.
@@ -96,7 +117,7 @@ impl Compute for NoCompute {
         (0.0, 0.0)
     }
 
-    fn submit(&self, _: i64, job: Job) -> Result<(), RefusedJob> {
+    fn submit(&self, _: &Share, _: i64, job: Job) -> Result<(), RefusedJob> {
         let reason = Refusal::Closed;
         Err(RefusedJob { job, reason })
     }

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 
@@ -13,6 +14,11 @@ use super::store::{
     DirEntry, DiskSpace, EntryKind, FileIdentity, FileMode, Store, StoreError, StoreFile,
 };
 use super::{Job, Rng};
+
+/// How long a lock is waited for. It is held for the time of one small write.
+const LOCK_BOUND: Duration = Duration::from_secs(2);
+/// How often it is asked for meanwhile.
+const LOCK_PAUSE: Duration = Duration::from_millis(1);
 
 /// The operating system's files.
 pub struct Disk {
@@ -61,6 +67,10 @@ fn sync_folder(folder: &Path) -> Result<(), StoreError> {
         .map_err(|error| StoreError::io("sync the folder", folder, error))
 }
 
+fn nanoseconds(seconds: i64, rest: i64) -> i128 {
+    i128::from(seconds) * 1_000_000_000 + i128::from(rest)
+}
+
 fn open_options() -> OpenOptions {
     let mut options = OpenOptions::new();
     // Opening a pipe would otherwise block until somebody writes to it.
@@ -97,7 +107,6 @@ impl StoreFile for DiskFile {
             .file
             .metadata()
             .map_err(|error| StoreError::io("examine", &self.path, error))?;
-        let nanoseconds = |s: i64, ns: i64| i128::from(s) * 1_000_000_000 + i128::from(ns);
         Ok(FileIdentity {
             device: meta.dev(),
             inode: meta.ino(),
@@ -267,6 +276,51 @@ impl Store for Disk {
         }
     }
 
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the callers' threads may block, and a lock of a file cannot be waited for with a bound"
+    )]
+    fn lock(&self, path: &Path, mode: FileMode) -> Result<Arc<dyn StoreFile>, StoreError> {
+        let started = std::time::Instant::now();
+        loop {
+            match self.open_exclusive(path, mode) {
+                Err(StoreError::InUse { .. }) if started.elapsed() < LOCK_BOUND => {
+                    std::thread::sleep(LOCK_PAUSE);
+                }
+                done => return done,
+            }
+        }
+    }
+
+    fn replace(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
+        std::fs::rename(from, to).map_err(|error| StoreError::io("rename", from, error))
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "files have the calendar's times")]
+    fn touch(&self, path: &Path) -> Result<(), StoreError> {
+        let failed = |error: rustix::io::Errno| StoreError::io("touch", path, error.into());
+        // The calendar's own time: the one that file systems give advances by milliseconds only, too coarse to tell which of
+        // two files was used first.
+        let now = std::time::SystemTime::now();
+        let now = now
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap_or_default();
+        let now = rustix::fs::Timespec {
+            tv_sec: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: now.subsec_nanos().into(),
+        };
+        let times = rustix::fs::Timestamps {
+            last_access: now,
+            last_modification: now,
+        };
+        let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+        rustix::fs::utimensat(rustix::fs::CWD, path, &times, flags).map_err(failed)
+    }
+
+    fn check_private(&self, path: &Path) -> Result<(), StoreError> {
+        super::private::check(path)
+    }
+
     fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
         std::fs::rename(from, to).map_err(|error| StoreError::io("rename", from, error))?;
         sync_folder(folder_of(to))
@@ -290,8 +344,12 @@ impl Store for Disk {
             } else {
                 (EntryKind::Other, 0)
             };
-            let name = entry.file_name();
-            entries.push(DirEntry { name, kind, size });
+            entries.push(DirEntry {
+                name: entry.file_name(),
+                kind,
+                size,
+                modified_ns: nanoseconds(meta.mtime(), meta.mtime_nsec()),
+            });
         }
         // The order a file system gives is not the same twice.
         entries.sort_by(|a, b| a.name.cmp(&b.name));

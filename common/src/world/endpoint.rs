@@ -5,6 +5,7 @@
 //!    [`Rng`] given, and its calendar from the [`WallClock`]: production and simulation build endpoints alike.
 //! 2. An endpoint without a server identity refuses whoever dials it.
 //! 3. Handshakes that nobody has accepted yet hold a bounded amount of memory.
+//! 4. Who dials and has shown no certificate may have two streams open and send 64 KiB ahead of their readers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,9 +14,9 @@ use std::time::Duration;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{AsyncUdpSocket, ConnectionId, ConnectionIdGenerator, VarInt};
 
-use super::transport::{EndpointOptions, HIGHEST_MTU, transport};
+use super::transport::{EndpointOptions, HIGHEST_MTU, Side, transport};
 use super::{NetError, Rng, WallClock, WallTime};
-use crate::identity::{SERVER_NAME, TlsConfigs};
+use crate::identity::{AskedNames, TlsConfigs};
 
 /// Connection ids are opaque; eight random bytes do not collide within one endpoint.
 const CONNECTION_ID_LENGTH: usize = 8;
@@ -75,6 +76,8 @@ pub struct Endpoint {
     quic: quinn::Endpoint,
     local: SocketAddr,
     client: ByPlace<quinn::ClientConfig>,
+    window: u32,
+    asks_for: AskedNames,
     server: Option<ByPlace<Arc<quinn::ServerConfig>>>,
 }
 
@@ -107,7 +110,7 @@ pub fn build_endpoint(
         let mut config = quinn::ClientConfig::new(Arc::new(crypto));
         let ids = rng.clone();
         config
-            .transport_config(transport(options, loopback)?)
+            .transport_config(transport(options, Side::Dials, loopback)?)
             .initial_dst_cid_provider(Arc::new(move || {
                 ConnectionId::new(&ids.bytes::<INITIAL_CONNECTION_ID_LENGTH>())
             }));
@@ -123,7 +126,7 @@ pub fn build_endpoint(
                 .map_err(|error| setting(error.to_string()))?;
             let mut config = quinn::ServerConfig::new(Arc::new(crypto), token_key.clone());
             config
-                .transport_config(transport(options, loopback)?)
+                .transport_config(transport(options, Side::Listens, loopback)?)
                 .time_source(Arc::new(WallTime(wall.clone())))
                 .max_incoming(MAX_PENDING_HANDSHAKES)
                 .incoming_buffer_size(PENDING_HANDSHAKE_BYTES)
@@ -153,6 +156,8 @@ pub fn build_endpoint(
         quic,
         local,
         client,
+        window: options.connection_window,
+        asks_for: tls.asks_for.clone(),
         server,
     })
 }
@@ -163,10 +168,26 @@ impl Endpoint {
         self.local
     }
 
-    /// Starts a connection. [`crate::identity::dial`] is the checked way: it also verifies role and version.
-    pub fn connect(&self, peer: SocketAddr) -> Result<quinn::Connecting, quinn::ConnectError> {
+    /// The names by which members of this cluster may be asked for, the likeliest first.
+    pub(crate) fn asked_names(&self) -> Vec<Arc<str>> {
+        self.asks_for.get()
+    }
+
+    /// Starts a connection that asks for the cluster by this name. [`crate::identity::dial`] is the checked way: it also
+    /// verifies role and version, and asks by the other names.
+    pub(crate) fn connect_asking(
+        &self,
+        peer: SocketAddr,
+        name: &str,
+    ) -> Result<quinn::Connecting, quinn::ConnectError> {
         let config = self.client.towards(peer).clone();
-        self.quic.connect_with(config, peer, SERVER_NAME)
+        self.quic.connect_with(config, peer, name)
+    }
+
+    /// Starts a connection that asks by the likeliest name.
+    pub fn connect(&self, peer: SocketAddr) -> Result<quinn::Connecting, quinn::ConnectError> {
+        let names = self.asked_names();
+        self.connect_asking(peer, names.first().map_or("", |name| name))
     }
 
     /// The next peer that dials; `None` once closed. [`crate::identity::greet`] completes it.
@@ -178,7 +199,12 @@ impl Endpoint {
                 continue;
             };
             let config = server.towards(incoming.remote_address()).clone();
-            return Some(Incoming { incoming, config });
+            let window = self.window;
+            return Some(Incoming {
+                incoming,
+                config,
+                window,
+            });
         }
     }
 
@@ -202,12 +228,20 @@ impl Endpoint {
 pub struct Incoming {
     incoming: quinn::Incoming,
     config: Arc<quinn::ServerConfig>,
+    window: u32,
 }
 
 impl Incoming {
     /// Where it comes from.
     pub fn remote_address(&self) -> SocketAddr {
         self.incoming.remote_address()
+    }
+
+    /// Bytes that the endpoint lets a member send ahead of its readers; a stranger may send far fewer, see [`welcome`].
+    ///
+    /// [`welcome`]: super::welcome
+    pub fn member_window(&self) -> u32 {
+        self.window
     }
 
     /// Starts the handshake.

@@ -14,7 +14,7 @@ use quinn::{Connection, ConnectionError, RecvStream, SendStream, VarInt};
 use tokio::time::{Instant, timeout_at};
 
 /// The version that this build speaks. It changes with anything that is sent after the greeting.
-pub const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 2;
 
 /// The close code of a connection whose peers speak different versions.
 pub const CLOSE_VERSION: VarInt = VarInt::from_u32(0x10);

@@ -1,16 +1,14 @@
-//! Jobs that wait for a thread: those of higher priority first, of equal priority in the order they came. Now and then
+//! Jobs of one lease that wait: those of higher priority first, of equal priority in the order they came. Now and then
 //! the oldest has its turn whatever its priority, so that none waits for ever.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Jobs that may wait: far above steps in flight of all leases together.
-const MOST: usize = 1 << 16;
 /// One turn of so many is the oldest job's.
 const OLDEST: u64 = 8;
 
-/// See the module.
-pub struct JobQueue<T> {
+/// See the module. Whoever owns it bounds how many wait.
+pub(super) struct JobQueue<T> {
     waiting: BTreeMap<(Reverse<i64>, u64), T>,
     /// The priorities of those that wait, by age.
     by_age: BTreeMap<u64, i64>,
@@ -30,19 +28,15 @@ impl<T> Default for JobQueue<T> {
 }
 
 impl<T> JobQueue<T> {
-    /// Adds a job, or returns it where the queue is full.
-    pub fn push(&mut self, priority: i64, job: T) -> Result<(), T> {
-        if self.waiting.len() >= MOST {
-            return Err(job);
-        }
+    /// Adds a job.
+    pub(super) fn push(&mut self, priority: i64, job: T) {
         self.sequence += 1;
         self.waiting.insert((Reverse(priority), self.sequence), job);
         self.by_age.insert(self.sequence, priority);
-        Ok(())
     }
 
     /// The job whose turn it is.
-    pub fn pop(&mut self) -> Option<T> {
+    pub(super) fn pop(&mut self) -> Option<T> {
         self.turns += 1;
         if self.turns.is_multiple_of(OLDEST) {
             let (sequence, priority) = self.by_age.pop_first()?;
@@ -51,6 +45,19 @@ impl<T> JobQueue<T> {
         let ((_, sequence), job) = self.waiting.pop_first()?;
         self.by_age.remove(&sequence);
         Some(job)
+    }
+
+    /// Takes out the first job that is wanted.
+    pub(super) fn take(&mut self, wanted: impl Fn(&T) -> bool) -> Option<T> {
+        let found = self.waiting.iter().find(|(_, job)| wanted(job));
+        let key = *found?.0;
+        self.by_age.remove(&key.1);
+        self.waiting.remove(&key)
+    }
+
+    /// Those that wait, the most urgent first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.waiting.values()
     }
 }
 
@@ -62,7 +69,7 @@ mod tests {
     fn priority_comes_before_age() {
         let mut queue = JobQueue::default();
         for (priority, job) in [(1, "a"), (3, "b"), (1, "c"), (3, "d")] {
-            assert_eq!(queue.push(priority, job), Ok(()));
+            queue.push(priority, job);
         }
         let order: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
         assert_eq!(order, ["b", "d", "a", "c"]);
@@ -71,9 +78,9 @@ mod tests {
     #[test]
     fn none_waits_for_ever() {
         let mut queue = JobQueue::default();
-        queue.push(0, "old").unwrap();
+        queue.push(0, "old");
         let turns = (0..OLDEST).map(|_| {
-            queue.push(9, "new").unwrap();
+            queue.push(9, "new");
             queue.pop().unwrap()
         });
         let turns: Vec<_> = turns.collect();
@@ -85,11 +92,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_full_gives_back() {
+    fn what_is_taken_out_has_no_turn() {
         let mut queue = JobQueue::default();
-        for _ in 0..MOST {
-            assert_eq!(queue.push(0, "x"), Ok(()));
+        for job in ["a", "b", "c"] {
+            queue.push(0, job);
         }
-        assert_eq!(queue.push(9, "y"), Err("y"));
+        assert_eq!(queue.take(|job| *job == "b"), Some("b"));
+        assert_eq!(queue.take(|job| *job == "b"), None);
+        let order: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
+        assert_eq!(order, ["a", "c"]);
     }
 }

@@ -21,12 +21,16 @@ mod clock;
 mod compute;
 mod disk;
 mod endpoint;
+mod fair_queue;
 pub mod hello;
 mod job_queue;
 mod net;
+mod private;
 mod real_net;
 mod rng;
+mod share;
 pub(crate) mod shared_memory;
+mod socket;
 mod store;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -52,16 +56,18 @@ pub use clock::{SystemClock, WallClock, WallTime};
 pub use compute::{Compute, Job, NoCompute, Refusal, RefusedJob};
 pub use disk::Disk;
 pub use endpoint::{Endpoint, Incoming, build_endpoint};
-pub use job_queue::JobQueue;
+pub use fair_queue::{CREDIT, FairQueue, Rival, STEP_TURN};
 pub use net::{Net, NetError, TcpAcceptor, TcpConnection};
 pub use real_net::RealNet;
 pub use rng::{Rng, SystemRng};
+pub use share::{AccountId, Share};
 pub use shared_memory::{Expected, Giver, Nonce, SharedMemory, Taker, Told};
+pub use socket::bind_private;
 pub use store::{
     DirEntry, DiskSpace, EntryKind, FileIdentity, FileMode, Store, StoreError, StoreFile,
     off_thread,
 };
-pub use transport::EndpointOptions;
+pub use transport::{EndpointOptions, welcome};
 
 /// A boxed future, as the object-safe traits here return them.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -30,10 +30,11 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
+use super::socket::bind_private;
 use crate::segment::{PeerSegment, Segment};
 
 /// What tells one meeting from all others; nobody can guess it.
@@ -66,12 +67,7 @@ impl SharedMemory {
     /// parts of this process are met without.
     pub fn listen(self: &Arc<Self>, folder: &Path) -> Result<impl Future<Output = ()> + use<>> {
         let path = &folder.join(SOCKET);
-        // Left by a process that was killed, or not there.
-        match std::fs::remove_file(path) {
-            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-        let listener = UnixListener::bind(path)?;
+        let listener = bind_private(path)?;
         let socket = Socket(path.into());
         let again = || Error::new(ErrorKind::AddrInUse, "it listens already");
         self.address.set(path.into()).map_err(|_| again())?;

@@ -54,6 +54,8 @@ pub struct DirEntry {
     pub kind: EntryKind,
     /// Bytes, of a regular file.
     pub size: u64,
+    /// When it was written or [touched](Store::touch) last, nanoseconds since 1970.
+    pub modified_ns: i128,
 }
 
 /// Room on the file system that holds a path.
@@ -91,6 +93,14 @@ pub enum StoreError {
     NotAFile {
         /// The path asked for.
         path: PathBuf,
+    },
+    /// A folder or file that another user may change.
+    #[error("{} is not safe to use: {reason}", path.display())]
+    Unsafe {
+        /// The path.
+        path: PathBuf,
+        /// Whose it is, or who may write it.
+        reason: String,
     },
     /// Somebody else has it open for himself.
     #[error("{} is in use by another process", path.display())]
@@ -216,6 +226,17 @@ pub trait Store: Send + Sync {
     fn open_exclusive(&self, path: &Path, mode: FileMode)
     -> Result<Arc<dyn StoreFile>, StoreError>;
 
+    /// As [`Store::open_exclusive`], but waits for its turn where another process has the file locked: for a few seconds,
+    /// after which that is [`StoreError::InUse`]. Nobody may hold it for longer than a short piece of work takes.
+    fn lock(&self, path: &Path, mode: FileMode) -> Result<Arc<dyn StoreFile>, StoreError>;
+
+    /// Moves a file over another within one file system, at once for all who look. A power cut may undo it, and may leave
+    /// the name with a part of the content where that was not synced.
+    fn replace(&self, from: &Path, to: &Path) -> Result<(), StoreError>;
+
+    /// Makes now the time at which a file was modified.
+    fn touch(&self, path: &Path) -> Result<(), StoreError>;
+
     /// Moves a file over another within one file system, durably.
     fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError>;
 
@@ -224,6 +245,12 @@ pub trait Store: Send + Sync {
 
     /// Removes a file. Absence is an error, see [`StoreError::is_not_found`].
     fn remove(&self, path: &Path) -> Result<(), StoreError>;
+
+    /// Checks that nobody but this user and root can change a folder or file, or put another in its place: it and the folders
+    /// above it are theirs and writable by nobody else (above it, folders with the sticky bit such as `/tmp` will do). A
+    /// file may not even be read by others, since those that are checked hold secrets. What is missing is
+    /// [`StoreError::NotFound`], what is unsafe [`StoreError::Unsafe`], with what to do.
+    fn check_private(&self, path: &Path) -> Result<(), StoreError>;
 
     /// Makes a folder and those above it; one that exists is left as it is.
     fn create_dir(&self, path: &Path, mode: FileMode) -> Result<(), StoreError>;

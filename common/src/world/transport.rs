@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quinn::congestion::CubicConfig;
-use quinn::{MtuDiscoveryConfig, TransportConfig, VarInt};
+use quinn::{Connection, MtuDiscoveryConfig, TransportConfig, VarInt};
 
 use super::NetError;
 use crate::detection::bounds::{IDLE_TIMEOUT, KEEP_ALIVE};
@@ -38,6 +38,13 @@ const INITIAL_CONGESTION_WINDOW: u64 = 256 << 10;
 /// with what it takes to hold it. The oldest goes first, and it is the one that says least.
 const DATAGRAM_BUFFER: usize = 4 << 10;
 
+/// What a peer that has shown no certificate may send ahead of its reader, on all of its streams together. A join takes a
+/// sixteenth of it.
+const STRANGER_WINDOW: u32 = 64 << 10;
+
+/// The streams that such a peer may have open: its greeting, and its join.
+const STRANGER_STREAMS: u32 = 2;
+
 /// What two deployments set differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EndpointOptions {
@@ -60,9 +67,27 @@ impl Default for EndpointOptions {
     }
 }
 
+/// Who sees to it that the peer is known before it sends anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    /// A dialler has proof of who answers before it reads a byte.
+    Dials,
+    /// A listener learns who dials at the end of the handshake, or never: it grants next to nothing before, and
+    /// [`welcome`] grants the rest.
+    Listens,
+}
+
+/// Grants a peer that is known the streams of a member, and lets it send `window` bytes ahead of the readers here.
+pub fn welcome(connection: &Connection, window: u32) {
+    connection.set_receive_window(VarInt::from_u32(window));
+    connection.set_max_concurrent_bi_streams(VarInt::from_u32(MAX_BIDI_STREAMS));
+    connection.set_max_concurrent_uni_streams(VarInt::from_u32(MAX_UNI_STREAMS));
+}
+
 /// The transport towards a peer on this machine (`loopback`) or any other.
 pub(super) fn transport(
     options: &EndpointOptions,
+    side: Side,
     loopback: bool,
 ) -> Result<Arc<TransportConfig>, NetError> {
     let idle = IDLE_TIMEOUT.try_into().map_err(|_| NetError::Setting {
@@ -77,14 +102,20 @@ pub(super) fn transport(
     let mut congestion = CubicConfig::default();
     congestion.initial_window(INITIAL_CONGESTION_WINDOW);
 
+    let (window, bidi, uni) = match side {
+        Side::Dials => (options.connection_window, MAX_BIDI_STREAMS, MAX_UNI_STREAMS),
+        // The window of the connection bounds that of each stream, whose size cannot be changed later.
+        Side::Listens => (STRANGER_WINDOW, STRANGER_STREAMS, 0),
+    };
+
     let mut config = TransportConfig::default();
     config
         .max_idle_timeout(Some(idle))
         .keep_alive_interval(Some(KEEP_ALIVE))
-        .max_concurrent_bidi_streams(VarInt::from_u32(MAX_BIDI_STREAMS))
-        .max_concurrent_uni_streams(VarInt::from_u32(MAX_UNI_STREAMS))
+        .max_concurrent_bidi_streams(VarInt::from_u32(bidi))
+        .max_concurrent_uni_streams(VarInt::from_u32(uni))
         .stream_receive_window(VarInt::from_u32(options.stream_window))
-        .receive_window(VarInt::from_u32(options.connection_window))
+        .receive_window(VarInt::from_u32(window))
         .send_window(u64::from(options.send_window))
         .initial_rtt(INITIAL_RTT)
         .initial_mtu(initial_mtu)

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use convoke_common::identity::{Role, TokenInfo};
+use convoke_common::identity::{Budget, Role, TokenInfo};
 use convoke_common::{Code, Error, Result};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
@@ -25,13 +25,22 @@ impl Client {
         }
     }
 
-    /// A new join token, void after `ttl`: the line to hand to the newcomer.
-    pub async fn create_token(&self, role: Role, ttl: Option<Duration>) -> Result<String> {
-        let ttl_seconds = ttl.map(|t| t.as_secs());
-        match self
-            .ask(&Request::CreateToken { role, ttl_seconds })
-            .await?
-        {
+    /// A new join token: the line to hand to the newcomer. Nobody joins with it after `ttl`. Its holders may have `budget`
+    /// together, and whoever joined may stay for `member_ttl`.
+    pub async fn create_token(
+        &self,
+        role: Role,
+        ttl: Option<Duration>,
+        budget: Budget,
+        member_ttl: Option<Duration>,
+    ) -> Result<String> {
+        let request = Request::CreateToken {
+            role,
+            ttl_seconds: ttl.map(|t| t.as_secs()),
+            budget,
+            member_ttl_seconds: member_ttl.map(|t| t.as_secs()),
+        };
+        match self.ask(&request).await? {
             Answer::Token(token) => Ok(token),
             other => Err(unexpected(&other)),
         }
@@ -84,6 +93,47 @@ impl Client {
         }
     }
 
+    /// Forgets a worker that is gone: its name is free, and `status` does not show it any more.
+    pub async fn forget(&self, name: &str) -> Result<()> {
+        let name = name.to_owned();
+        match self.ask(&Request::Forget { name }).await? {
+            Answer::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The text of a backup. It holds the private key of the cluster's authority.
+    pub async fn backup(&self) -> Result<String> {
+        match self.ask(&Request::Backup).await? {
+            Answer::Backup(text) => Ok(text),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Makes a new certificate authority; what the one before it signed is good until [`Client::retire_ca`].
+    pub async fn rotate_ca(&self) -> Result<()> {
+        match self.ask(&Request::RotateCa).await? {
+            Answer::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Ends what the former certificate authority signed. Refused while members may still need it, but for `at_once`.
+    pub async fn retire_ca(&self, at_once: bool) -> Result<()> {
+        match self.ask(&Request::RetireCa { at_once }).await? {
+            Answer::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Whether the coordinator answers and can keep what it is told.
+    pub async fn health(&self) -> Result<()> {
+        match self.ask(&Request::Health).await? {
+            Answer::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     async fn ask(&self, request: &Request) -> Result<Answer> {
         let exchange = async {
             let stream = UnixStream::connect(&self.socket).await?;
@@ -123,6 +173,7 @@ fn unexpected(answer: &Answer) -> Error {
         Answer::Tokens(_) => "a list of tokens",
         Answer::There(_) => "where a worker is",
         Answer::Lifted(_) => "a number of functions",
+        Answer::Backup(_) => "a backup",
         Answer::Done => "nothing",
         Answer::Failed(_) => "an error",
     };

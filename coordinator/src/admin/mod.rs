@@ -1,7 +1,7 @@
 //! The admin socket: what only the coordinator's owner may do.
 //!
 //! A Unix socket of mode 0600; one request and one answer per connection, each one line of JSON. The peer's user id is
-//! checked as well, since a socket is there for a moment before its mode is set.
+//! checked as well.
 
 mod client;
 mod server;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use convoke_common::Error;
-use convoke_common::identity::{Role, TokenInfo};
+use convoke_common::identity::{Budget, Role, TokenInfo};
 use serde::{Deserialize, Serialize};
 
 pub use client::Client;
@@ -22,8 +22,8 @@ pub const SOCKET: &str = "admin.sock";
 /// Longest request line.
 const REQUEST_LIMIT: u64 = 4 << 10;
 
-/// Longest answer: all tokens that there may be.
-const ANSWER_LIMIT: u64 = 4 << 20;
+/// Longest answer: a backup, with all tokens, names and deaths that there may be.
+const ANSWER_LIMIT: u64 = 64 << 20;
 
 /// How long one exchange may take: workers are told of a revocation before it is answered.
 const EXCHANGE_BOUND: Duration = Duration::from_secs(15);
@@ -35,6 +35,10 @@ enum Request {
     CreateToken {
         role: Role,
         ttl_seconds: Option<u64>,
+        #[serde(default)]
+        budget: Budget,
+        #[serde(default)]
+        member_ttl_seconds: Option<u64>,
     },
     ListTokens,
     RevokeToken {
@@ -49,6 +53,15 @@ enum Request {
     LiftQuarantine {
         node: String,
     },
+    Forget {
+        name: String,
+    },
+    Backup,
+    Health,
+    RotateCa,
+    RetireCa {
+        at_once: bool,
+    },
 }
 
 /// What is answered.
@@ -61,6 +74,8 @@ enum Answer {
     There(bool),
     /// In how many functions a node may run again.
     Lifted(u32),
+    /// The text of a backup.
+    Backup(String),
     Done,
     Failed(Error),
 }

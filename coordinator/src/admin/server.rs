@@ -1,11 +1,11 @@
 //! The answering side.
 
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use convoke_common::world::bind_private;
 use convoke_common::{Code, Error, Result};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -51,16 +51,11 @@ impl Listener {
             return Err(Error::new(Code::AddressInUse, message)
                 .advise("stop it, or choose another --state-dir"));
         }
-        if std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket()) {
-            std::fs::remove_file(path).map_err(failed)?;
-        }
-        let socket = UnixListener::bind(path).map_err(failed)?;
-        let listener = Listener {
+        let socket = bind_private(path).map_err(failed)?;
+        Ok(Listener {
             socket,
             path: path.to_owned(),
-        };
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
-        Ok(listener)
+        })
     }
 
     /// Answers until its task is stopped.
@@ -117,11 +112,20 @@ async fn exchange(service: &Arc<Service>, stream: UnixStream) -> io::Result<()> 
 
 async fn perform(service: &Arc<Service>, request: Request) -> Result<Answer> {
     match request {
-        Request::CreateToken { role, ttl_seconds } => {
+        Request::CreateToken {
+            role,
+            ttl_seconds,
+            budget,
+            member_ttl_seconds,
+        } => {
             let token = service
                 .authority
-                .create(role, ttl_seconds.map(Duration::from_secs))
+                .create(role, ttl_seconds.map(Duration::from_secs), budget)
                 .await?;
+            if let Some(seconds) = member_ttl_seconds {
+                let ttl = Duration::from_secs(seconds);
+                service.authority.bound_membership(&token.id, ttl).await?;
+            }
             tracing::info!(token = %token.id, %role, "token created");
             Ok(Answer::Token(token.to_string()))
         }
@@ -135,6 +139,19 @@ async fn perform(service: &Arc<Service>, request: Request) -> Result<Answer> {
         }
         Request::Drain { name } => Ok(Answer::There(service.drain(&name).await?)),
         Request::Undrain { name } => Ok(Answer::There(service.undrain(&name).await?)),
+        Request::Forget { name } => service.forget(name).await.map(|()| Answer::Done),
+        Request::RotateCa => {
+            let hash = service.authority.rotate().await?;
+            tracing::info!(?hash, "the certificate authority was replaced");
+            Ok(Answer::Done)
+        }
+        Request::RetireCa { at_once } => {
+            service.authority.retire(at_once).await?;
+            tracing::info!("the former certificate authority is retired");
+            Ok(Answer::Done)
+        }
+        Request::Backup => Ok(Answer::Backup(service.backup().await?)),
+        Request::Health => service.health().await.map(|()| Answer::Done),
         Request::LiftQuarantine { node } => Ok(Answer::Lifted(service.lift(node).await?)),
     }
 }

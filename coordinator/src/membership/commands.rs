@@ -2,7 +2,6 @@
 
 use convoke_common::ids::{FunctionId, LeaseId};
 use convoke_common::program::Participant;
-use convoke_common::rpc::Loss;
 
 use super::Record;
 
@@ -22,12 +21,10 @@ pub enum Command {
         code: u32,
         reason: &'static str,
     },
-    /// Tell the workers on these connections that a lease ended.
+    /// Tell the workers on these connections that a lease ended, until each has confirmed it or its connection ends.
     Release {
         lease: LeaseId,
         at: Vec<ConnectionId>,
-        /// The worker whose loss ended it, where that is why.
-        lost: Option<Loss>,
     },
     /// Ask the worker on this connection to measure its links to others.
     Probe {
@@ -39,6 +36,9 @@ pub enum Command {
         name: String,
         fingerprints: Vec<Fingerprint>,
     },
+    /// Remember that the holder of a name is gone, and whether it had said that it would leave. [`Command::Keep`] takes it
+    /// back.
+    Gone { name: String, left: bool },
     /// No longer remember a name.
     Forget { name: String },
     /// Tell the worker on this connection to finish what runs and to end.

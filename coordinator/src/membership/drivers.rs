@@ -2,12 +2,12 @@
 //!
 //! Invariants
 //! 1. A driver speaks on one connection at most, and a connection is one driver's at most.
-//! 2. What a driver owns outlives its connection: until the driver says goodbye, or was away for [`RETURN_BOUND`].
+//! 2. What a driver owns outlives its connection: its plans until it was away for [`RETURN_BOUND`], its leases until it
+//!    says goodbye, or its workers say that they lost it.
 //! 3. A driver that is there has the leases that it said it has when it came, and those granted since; any other that
 //!    is said to be its own ends.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use convoke_common::ids::{Incarnation, LeaseId};
 use convoke_common::rpc::RETURN_BOUND;
@@ -15,9 +15,6 @@ use tokio::time::Instant;
 
 use super::leases::HELD;
 use super::{ConnectionId, Membership, MembershipError};
-
-/// How long drivers have to find a coordinator that was restarted: they dial it from time to time only.
-const AFTER_RESTART: Duration = RETURN_BOUND.saturating_mul(10);
 
 /// A client process.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,12 +68,6 @@ impl Drivers {
         }
     }
 
-    /// A lease of a driver is known of before the driver itself: the coordinator was restarted.
-    pub fn expect(&mut self, driver: Driver, now: Instant) {
-        let until = now + AFTER_RESTART;
-        self.0.entry(driver).or_insert(Presence::Away { until });
-    }
-
     /// When the next one has been away for too long.
     pub fn next_expiry(&self) -> Option<Instant> {
         let until = |p: &Presence| match p {
@@ -109,7 +100,7 @@ impl Membership {
         let held: BTreeSet<LeaseId> = held.into_iter().take(HELD).collect();
         for lease in self.leases.of_driver(&driver) {
             if !held.contains(&lease) {
-                self.end_lease(lease, None);
+                self.end_lease(lease);
             }
         }
         let here = Presence::Here { connection, held };
@@ -129,12 +120,17 @@ impl Membership {
         }
     }
 
-    /// A member ended its connection itself, saying `why`: a client is done, and so is all that it owns.
-    pub fn left(&mut self, now: Instant, connection: ConnectionId, why: &str) {
+    /// A member ended its connection itself. A client is done, and so is all that it owns; a worker holds nothing more.
+    pub fn left(&mut self, now: Instant, connection: ConnectionId) {
         if let Some(driver) = self.drivers.on(connection).cloned() {
-            self.end_driver(&driver);
+            self.forget_driver(&driver);
+            for lease in self.leases.of_driver(&driver) {
+                self.end_lease(lease);
+            }
         }
-        self.closed(now, connection, why);
+        let name = self.names_of(|m| m.connection() == Some(connection)).next();
+        name.iter().for_each(|name| self.leases.forget(name));
+        self.closed(now, connection);
     }
 
     /// A connection broke: the client on it may return.
@@ -148,12 +144,9 @@ impl Membership {
         }
     }
 
-    /// Ends what a driver owns.
-    pub(super) fn end_driver(&mut self, driver: &Driver) {
+    /// Drops what is kept for a driver besides its leases.
+    pub(super) fn forget_driver(&mut self, driver: &Driver) {
         self.drivers.0.remove(driver);
         self.plans.forget_owner(driver);
-        for lease in self.leases.of_driver(driver) {
-            self.end_lease(lease, None);
-        }
     }
 }

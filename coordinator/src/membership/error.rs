@@ -46,6 +46,12 @@ pub enum MembershipError {
     /// Nobody has that name.
     #[error("there is no worker '{name}'")]
     NoSuchWorker { name: String },
+    /// It answers.
+    #[error("worker '{name}' is there")]
+    StillThere { name: String },
+    /// Steps may still run there.
+    #[error("worker '{name}' cannot be reached, but programs of clients are installed on it")]
+    HoldsLeases { name: String },
     /// Nothing to lift.
     #[error("no node '{node}' is quarantined")]
     NotQuarantined { node: String },
@@ -53,8 +59,16 @@ pub enum MembershipError {
     #[error("{lease} belongs to another client")]
     NotDriver { lease: LeaseId },
     /// The lease ended while it was installed.
-    #[error("the lease ended while it was installed: {why}")]
-    LeaseEnded { why: String, worker: Option<String> },
+    #[error("the lease was given up by its driver while it was installed")]
+    GivenUp,
+    /// The last holder of the name is out of reach, and may be serving still.
+    #[error(
+        "the name '{name}' is reserved: its last process is out of the coordinator's reach and may still hold leases ({leases})"
+    )]
+    NameReserved { name: String, leases: usize },
+    /// A process whose name another one has taken over since.
+    #[error("another process took the place of worker '{name}'")]
+    Superseded { name: String },
 }
 
 impl From<MembershipError> for Error {
@@ -88,21 +102,33 @@ impl From<MembershipError> for Error {
                 Code::NotFound,
                 "`convoke status` shows those that there are",
             ),
+            M::StillThere { .. } => (
+                Code::InvalidArgument,
+                "stop it first, or take it out of service with `convoke drain NAME`",
+            ),
+            M::HoldsLeases { .. } => (
+                Code::Busy,
+                "try again once those clients have released them, or have left",
+            ),
             M::NotQuarantined { .. } => (Code::NotFound, "`convoke status` shows those that are"),
             M::NotDriver { .. } => (
                 Code::Unauthorized,
                 "only the client that installed it may release it",
             ),
-            M::LeaseEnded { .. } => (Code::PeerLost, "plan and install again"),
+            M::GivenUp => (Code::Cancelled, "plan and install again"),
+            M::NameReserved { .. } => (
+                Code::InvalidArgument,
+                "wait until the clients that it served have given it up, or choose another name with --name",
+            ),
+            M::Superseded { .. } => (
+                Code::Unauthorized,
+                "give each worker a --state-dir and a --name of its own",
+            ),
         };
         let error = Error::new(code, e.to_string()).advise(advice);
         match e {
             // Whom it is about.
-            M::PlanOutdated { worker, .. }
-            | M::LeaseEnded {
-                worker: Some(worker),
-                ..
-            } => error.at(Site {
+            M::PlanOutdated { worker, .. } => error.at(Site {
                 worker: Some(worker),
                 ..Site::default()
             }),

@@ -1,15 +1,27 @@
-//! Leases: from the grant until release, or the loss of whoever it names.
+//! Leases: from the grant until nobody holds them any more.
+//!
+//! ```text
+//! Installing --all workers acknowledged--> Granted --its driver is done--> Ended --every worker confirmed--> gone
+//!      '------the install failed, or its driver gave it up------------------^
+//! ```
+//!
+//! Invariants
+//! 1. That the coordinator loses sight of a worker or of a driver ends no lease. A lease ends when its driver says so,
+//!    or when every worker of it has dropped it or is known to be another incarnation.
+//! 2. An ended lease is kept until each of its workers has confirmed that it dropped it: one that was out of reach is
+//!    told when it returns.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use convoke_common::ids::{Incarnation, LeaseId, PlanId};
+use convoke_common::memory::Reservation;
 use convoke_common::mutant;
 use convoke_common::program::Participant;
-use convoke_common::rpc::{HeldLease, LeaseStatus, Loss};
+use convoke_common::rpc::{HeldLease, LeaseStatus};
 use tokio::time::Instant;
 
-use super::member::LONGEST_TEXT;
+use super::member::{LONGEST_TEXT, Life};
 use super::{Command, ConnectionId, Driver, Membership, MembershipError, Offer, Plan};
 
 /// Leases of one worker that a restarted coordinator takes over, and of one driver that returns: far more than fit into a
@@ -17,17 +29,17 @@ use super::{Command, ConnectionId, Driver, Membership, MembershipError, Offer, P
 pub(super) const HELD: usize = 1024;
 
 /// How far a lease is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LeaseState {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LeaseState {
     /// Workers are installing.
-    Installing,
+    Installing {
+        /// Its driver gave it up meanwhile; whoever installs finds out here.
+        given_up: bool,
+    },
     /// All workers acknowledged.
     Granted,
-    /// It ended while workers were installing; whoever installs finds out here.
-    Ended {
-        /// The worker that was lost over it; none where its driver gave it up.
-        lost: Option<Loss>,
-    },
+    /// Its workers are told to drop it.
+    Ended,
 }
 
 #[derive(Debug)]
@@ -36,36 +48,39 @@ struct Lease {
     plan: Option<PlanId>,
     model: String,
     driver: Driver,
-    workers: Vec<Participant>,
+    /// The workers that may hold it: all that it was granted at, less those that said that they dropped it and those
+    /// that are another incarnation by now.
+    holders: Vec<Participant>,
     state: LeaseState,
 }
 
-/// A lease ended over its install, because of a loss or of its driver.
-fn ended(lost: Option<Loss>) -> MembershipError {
-    let why = match &lost {
-        Some(Loss { worker, why }) => format!("worker '{worker}' was lost: {why}"),
-        None => "its driver gave it up".to_owned(),
-    };
-    MembershipError::LeaseEnded {
-        why,
-        worker: lost.map(|l| l.worker),
-    }
-}
-
-/// The leases that are there.
+/// All leases that somebody may hold.
 #[derive(Debug, Default)]
 pub struct Leases(BTreeMap<LeaseId, Lease>);
 
 impl Lease {
     fn has_ended(&self) -> bool {
-        matches!(self.state, LeaseState::Ended { .. })
+        !matches!(
+            self.state,
+            LeaseState::Granted | LeaseState::Installing { given_up: false }
+        )
+    }
+
+    fn is_held_by(&self, name: &str, incarnation: Incarnation) -> bool {
+        let is = |w: &Participant| w.name == name && w.incarnation == incarnation;
+        self.holders.iter().any(is)
     }
 }
 
 impl Leases {
-    /// How many.
+    /// How many, those that ended and that a worker has yet to confirm included.
     pub fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// How many go on.
+    pub fn living(&self) -> usize {
+        self.0.values().filter(|l| !l.has_ended()).count()
     }
 
     fn of(&self, wanted: impl Fn(&Lease) -> bool) -> Vec<LeaseId> {
@@ -86,9 +101,42 @@ impl Leases {
         self.of(|lease| lease.driver == *driver && lease.plan == Some(plan))
     }
 
-    /// Those that name a worker.
-    pub fn of_worker(&self, name: &str) -> Vec<LeaseId> {
-        self.of(|lease| lease.workers.iter().any(|w| w.name == name))
+    /// Those that a process of a worker may hold.
+    pub fn of_worker(&self, name: &str, incarnation: Incarnation) -> Vec<LeaseId> {
+        self.of(|lease| lease.is_held_by(name, incarnation))
+    }
+
+    /// Who may hold a lease that has not ended.
+    pub fn holders(&self) -> BTreeSet<(&str, Incarnation)> {
+        let living = self.0.values().filter(|lease| !lease.has_ended());
+        let holders = living.flat_map(|lease| &lease.holders);
+        holders.map(|w| (w.name.as_str(), w.incarnation)).collect()
+    }
+
+    /// A worker holds a lease no more. A lease that nobody holds is gone, unless it is still being installed.
+    fn dropped(&mut self, lease: LeaseId, is: impl Fn(&Participant) -> bool) {
+        let Some(entry) = self.0.get_mut(&lease) else {
+            return;
+        };
+        entry.holders.retain(|w| !is(w));
+        let installing = matches!(entry.state, LeaseState::Installing { .. });
+        if entry.holders.is_empty() && !installing {
+            self.0.remove(&lease);
+        }
+    }
+
+    /// Every other process of this name is gone, and what it held with it.
+    pub(super) fn only(&mut self, name: &str, incarnation: Incarnation) {
+        let former = |w: &Participant| w.name == name && w.incarnation != incarnation;
+        let ids: Vec<LeaseId> = self.0.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.dropped(id, former));
+    }
+
+    /// No process has this name any more.
+    pub(super) fn forget(&mut self, name: &str) {
+        let ids: Vec<LeaseId> = self.0.keys().copied().collect();
+        ids.into_iter()
+            .for_each(|id| self.dropped(id, |w| w.name == name));
     }
 }
 
@@ -102,10 +150,23 @@ pub struct Granted {
 
 impl Membership {
     /// Keeps a plan for the client on this connection, where it is still there.
-    pub fn keep_plan(&mut self, now: Instant, owner: ConnectionId, id: PlanId, plan: Arc<Plan>) {
+    pub fn keep_plan(
+        &mut self,
+        now: Instant,
+        owner: ConnectionId,
+        id: PlanId,
+        plan: Arc<Plan>,
+        charge: Option<Reservation>,
+    ) {
         if let Some(owner) = self.drivers.on(owner).cloned() {
-            self.plans.keep(now, owner, id, plan);
+            self.plans.keep(now, owner, id, plan, charge);
         }
+    }
+
+    /// Drops the plan that a client has not used for longest; false where it has none.
+    pub fn drop_oldest_plan(&mut self, owner: ConnectionId) -> bool {
+        let owner = self.drivers.on(owner);
+        owner.is_some_and(|owner| self.plans.drop_oldest(owner))
     }
 
     /// A client's plan and its workers, if all of them are still those that it was made for.
@@ -141,34 +202,59 @@ impl Membership {
         Ok(Granted { plan, connections })
     }
 
-    /// A worker that this process of the coordinator meets for the first time holds these leases: they were granted by
-    /// the process before it. Each worker speaks for itself only; what cannot be taken over it is told to drop.
-    pub(super) fn adopt(&mut self, now: Instant, name: &str, offer: &Offer, held: Vec<HeldLease>) {
+    /// A worker that registers says what it holds. Each worker speaks for itself only.
+    ///
+    /// What it does not hold, it dropped while it was out of reach. What ended meanwhile, it is told to drop. A lease that
+    /// is not known here was granted by a former process of the coordinator, and is taken over unless its driver is
+    /// there and does not hold it.
+    pub(super) fn reconcile(&mut self, name: &str, offer: &Offer, held: Vec<HeldLease>) {
         let worker = Participant {
             name: name.to_owned(),
             incarnation: offer.incarnation,
             address: offer.address.clone(),
         };
+        self.leases.only(name, offer.incarnation);
+        let is = |w: &Participant| w.name == worker.name;
+        let holds = |id: LeaseId| held.iter().any(|h| h.lease == id);
+        let named: Vec<(LeaseId, LeaseState)> = self
+            .leases
+            .0
+            .iter()
+            .filter(|(_, l)| l.holders.iter().any(is))
+            .map(|(id, l)| (*id, l.state))
+            .collect();
+        let mut ended = vec![];
+        for (lease, state) in named {
+            match state {
+                // An install ends with the connection that it was asked for on, and says so.
+                LeaseState::Installing { given_up: false } => {}
+                LeaseState::Granted if holds(lease) => {}
+                LeaseState::Granted => self.leases.dropped(lease, is),
+                // Told again also where it says that it does not hold it: an install may still be under way there.
+                LeaseState::Installing { given_up: true } | LeaseState::Ended => ended.push(lease),
+            }
+        }
         let text = |t: &str| t.len() <= LONGEST_TEXT && !t.chars().any(char::is_control);
-        let fits = |h: &HeldLease| text(&h.model) && text(&h.driver.0);
-        let connection = self.members.get(name).and_then(|m| m.connection());
         let mut taken = 0;
         for held in held {
-            let (lease, fits) = (held.lease, fits(&held) && taken < HELD);
-            if fits && self.adopt_one(now, &worker, held) {
+            let (lease, fits) = (held.lease, text(&held.model) && text(&held.driver.0));
+            if fits && taken < HELD && self.take_over(&worker, held) {
                 taken += 1;
-            } else {
-                self.commands.push_back(Command::Release {
-                    lease,
-                    at: connection.into_iter().collect(),
-                    lost: None,
-                });
+            } else if !ended.contains(&lease) {
+                ended.push(lease);
             }
+        }
+        let connection = self.members.get(name).and_then(|m| m.connection());
+        for lease in ended {
+            self.commands.push_back(Command::Release {
+                lease,
+                at: connection.into_iter().collect(),
+            });
         }
     }
 
-    /// `false`: its driver is there and does not hold it, or it is another lease that has this number.
-    fn adopt_one(&mut self, now: Instant, worker: &Participant, held: HeldLease) -> bool {
+    /// `false`: it has ended, or its driver is there and does not hold it, or another lease has this number.
+    fn take_over(&mut self, worker: &Participant, held: HeldLease) -> bool {
         let (name, incarnation) = held.driver;
         let driver = Driver { name, incarnation };
         if !self.leases.0.contains_key(&held.lease) && self.drivers.denies(&driver, held.lease) {
@@ -178,39 +264,35 @@ impl Membership {
             plan: None,
             model: held.model,
             driver: driver.clone(),
-            workers: vec![],
+            holders: vec![],
             state: LeaseState::Granted,
         });
-        let same = entry.driver == driver && entry.state == LeaseState::Granted;
-        if same {
-            entry.workers.push(worker.clone());
-            self.drivers.expect(driver, now);
+        let goes_on = entry.driver == driver && !entry.has_ended();
+        if goes_on && !entry.is_held_by(&worker.name, worker.incarnation) {
+            entry.holders.push(worker.clone());
         }
-        same
+        goes_on
     }
 
-    /// A worker that is back on this connection says what it holds. Of a lease that ended while it was away, and that
-    /// another worker has brought back since, it has no part any more.
-    pub(super) fn release_ended(
-        &mut self,
-        connection: ConnectionId,
-        (name, incarnation): (&str, Incarnation),
-        held: &[HeldLease],
-    ) {
-        let is = |w: &Participant| w.name == name && w.incarnation == incarnation;
-        let names_it = |l: &Lease| !l.has_ended() && l.workers.iter().any(is);
-        let goes_on = |lease: &LeaseId| self.leases.0.get(lease).is_some_and(names_it);
-        let ended = held.iter().map(|h| h.lease).filter(|l| !goes_on(l));
-        let release = |lease| Command::Release {
-            lease,
-            at: vec![connection],
-            lost: Some(Loss {
-                worker: name.to_owned(),
-                why: "the lease ended while it was away".to_owned(),
-            }),
+    /// The worker on this connection has dropped these leases: because it was told to, or because it lost their driver.
+    pub fn dropped(&mut self, connection: ConnectionId, leases: &[LeaseId]) {
+        let of = |(name, m): (&String, &super::Member)| {
+            let there = m.connection() == Some(connection);
+            Some((name.clone(), m.living()?.incarnation)).filter(|_| there)
         };
-        let commands: Vec<Command> = ended.take(HELD).map(release).collect();
-        self.commands.extend(commands);
+        let Some((name, incarnation)) = self.members.iter().find_map(of) else {
+            return;
+        };
+        let is = |w: &Participant| w.name == name && w.incarnation == incarnation;
+        leases.iter().for_each(|l| self.leases.dropped(*l, is));
+    }
+
+    /// How many leases the lost holder of a name may still hold: it may be out of the coordinator's reach alone.
+    pub(super) fn reserving(&self, name: &str) -> usize {
+        match self.members.get(name).map(|m| &m.life) {
+            Some(Life::Lost { offer, .. }) => self.leases.of_worker(name, offer.incarnation).len(),
+            _ => 0,
+        }
     }
 
     /// Begins to install a plan. Exactly one of [`Membership::installed`] and [`Membership::abandon`] follows.
@@ -225,47 +307,44 @@ impl Membership {
         let driver = self.drivers.on(driver).cloned();
         let plan = &granted.plan;
         let workers = plan.participants.iter().take(plan.parts.len());
+        for worker in workers.clone() {
+            self.exposures.granted(worker, plan.function);
+        }
         self.leases.0.insert(
             lease,
             Lease {
                 plan: Some(id),
                 model: plan.model.clone(),
                 driver: driver.ok_or(MembershipError::NoSuchPlan)?,
-                workers: workers.cloned().collect(),
-                state: LeaseState::Installing,
+                holders: workers.cloned().collect(),
+                state: LeaseState::Installing { given_up: false },
             },
         );
         Ok(granted)
     }
 
-    /// All workers acknowledged.
+    /// All workers acknowledged. An error where the driver has given the lease up meanwhile.
     pub fn installed(&mut self, lease: LeaseId) -> Result<(), MembershipError> {
-        if let Some(entry) = self.leases.0.get_mut(&lease).filter(|l| !l.has_ended()) {
-            entry.state = LeaseState::Granted;
-            return Ok(());
+        match self.leases.0.get_mut(&lease) {
+            Some(entry) if !entry.has_ended() => {
+                entry.state = LeaseState::Granted;
+                Ok(())
+            }
+            _ => {
+                self.abandon(lease);
+                Err(MembershipError::GivenUp)
+            }
         }
-        Err(ended(self.undo(lease).flatten()))
     }
 
-    /// Installing failed, or whoever wanted it went away. Why the lease ended, where it had ended before.
-    pub fn abandon(&mut self, lease: LeaseId) -> Option<MembershipError> {
-        self.undo(lease).map(ended)
-    }
-
-    /// Takes back a lease that was to be installed; who was lost, where it had ended before.
-    fn undo(&mut self, lease: LeaseId) -> Option<Option<Loss>> {
-        // Also where the lease had ended before: a worker may have acknowledged after it was told so.
-        let at = self.carriers(self.leases.0.get(&lease)?, None);
-        if !at.is_empty() && !mutant!("abandoned-install") {
-            self.commands.push_back(Command::Release {
-                lease,
-                at,
-                lost: None,
-            });
-        }
-        match self.leases.0.remove(&lease)?.state {
-            LeaseState::Ended { lost } => Some(lost),
-            _ => None,
+    /// Installing failed, or whoever wanted it went away.
+    pub fn abandon(&mut self, lease: LeaseId) {
+        if let Some(entry) = self.leases.0.get_mut(&lease) {
+            entry.state = LeaseState::Ended;
+            // Also where it was given up before: a worker may have acknowledged the install after it was told so.
+            if !mutant!("abandoned-install") {
+                self.release_at_holders(lease);
+            }
         }
     }
 
@@ -279,7 +358,7 @@ impl Membership {
                 if let Some(driver) = self.drivers.on(driver).cloned() {
                     self.drivers.released(&driver, lease);
                 }
-                self.end_lease(lease, None);
+                self.end_lease(lease);
                 Ok(())
             }
         }
@@ -289,48 +368,42 @@ impl Membership {
     pub fn give_up(&mut self, driver: ConnectionId, plan: PlanId) {
         if let Some(driver) = self.drivers.on(driver).cloned() {
             for lease in self.leases.of_plan(&driver, plan) {
-                self.end_lease(lease, None);
+                self.end_lease(lease);
             }
         }
     }
 
-    /// The living workers of a lease but `lost`.
-    fn carriers(&self, lease: &Lease, lost: Option<&str>) -> Vec<ConnectionId> {
-        let there = lease
-            .workers
-            .iter()
-            .filter(|p| Some(p.name.as_str()) != lost)
-            .filter_map(|p| {
-                let member = self.members.get(&p.name)?;
-                let same = member.living()?.incarnation == p.incarnation;
-                member.connection().filter(|_| same)
-            });
-        there.collect()
-    }
-
-    /// Ends a lease because its driver is done or gone, or because a worker was lost.
-    pub(super) fn end_lease(&mut self, lease: LeaseId, lost: Option<&Loss>) {
-        let Some(entry) = self.leases.0.get(&lease).filter(|l| !l.has_ended()) else {
+    /// Ends a lease because its driver is done or gone.
+    pub(super) fn end_lease(&mut self, lease: LeaseId) {
+        let Some(entry) = self.leases.0.get_mut(&lease).filter(|l| !l.has_ended()) else {
             return;
         };
-        let at = self.carriers(entry, lost.map(|l| l.worker.as_str()));
-        let installing = entry.state == LeaseState::Installing;
-        if !at.is_empty() {
-            let lost = lost.cloned();
-            self.commands
-                .push_back(Command::Release { lease, at, lost });
-        }
-        if !installing {
-            self.leases.0.remove(&lease);
-            return;
-        }
-        if let Some(entry) = self.leases.0.get_mut(&lease) {
-            let lost = lost.cloned();
-            entry.state = LeaseState::Ended { lost };
-        }
+        entry.state = match entry.state {
+            LeaseState::Installing { .. } => LeaseState::Installing { given_up: true },
+            _ => LeaseState::Ended,
+        };
+        self.release_at_holders(lease);
     }
 
-    /// The leases that are there.
+    /// Tells whoever may hold a lease, and can be reached, to drop it. The others are told when they return.
+    fn release_at_holders(&mut self, lease: LeaseId) {
+        let Some(entry) = self.leases.0.get(&lease) else {
+            return;
+        };
+        let there = entry.holders.iter().filter_map(|p| {
+            let member = self.members.get(&p.name)?;
+            let same = member.living()?.incarnation == p.incarnation;
+            member.connection().filter(|_| same)
+        });
+        let at: Vec<ConnectionId> = there.collect();
+        if !at.is_empty() {
+            self.commands.push_back(Command::Release { lease, at });
+        }
+        // Nobody may be left to tell.
+        self.leases.dropped(lease, |_| false);
+    }
+
+    /// The leases that go on.
     pub fn leases(&self) -> Vec<LeaseStatus> {
         let living = self.leases.0.iter().filter(|(_, l)| !l.has_ended());
         living
@@ -338,7 +411,7 @@ impl Membership {
                 lease: *id,
                 model: l.model.clone(),
                 driver: l.driver.name.clone(),
-                workers: l.workers.iter().map(|w| w.name.clone()).collect(),
+                workers: l.holders.iter().map(|w| w.name.clone()).collect(),
             })
             .collect()
     }

@@ -1,5 +1,6 @@
 //! One worker's record.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use convoke_common::ids::Incarnation;
@@ -10,11 +11,14 @@ use tokio::time::Instant;
 
 use super::{ConnectionId, Fingerprint, MembershipError};
 
-/// How long a worker that is gone keeps its name and its line in the status.
-pub const KEPT: Duration = Duration::from_secs(3600);
+/// How long a worker that is gone keeps its name, and one that did not say that it would leave its line in the status.
+pub const KEPT: Duration = Duration::from_secs(86_400);
 
 /// The certificate in use and the one before it.
 const FINGERPRINTS: usize = 2;
+
+/// How many former processes of a name are remembered. One of them that returns was cut off while others came and went.
+const SUPERSEDED: usize = 8;
 
 /// Longest text that a worker may say of itself.
 pub(super) const LONGEST_TEXT: usize = 256;
@@ -42,6 +46,7 @@ pub struct Offer {
     pub incarnation: Incarnation,
     pub address: String,
     pub host: String,
+    pub version: String,
     pub threads: u32,
     pub memory: u64,
     pub window: u64,
@@ -61,6 +66,7 @@ impl Offer {
         let Register {
             incarnation,
             host,
+            version,
             threads,
             memory,
             window,
@@ -75,6 +81,8 @@ impl Offer {
             "an address that cannot be one"
         } else if !text(&host) {
             "a host name that cannot be one"
+        } else if !text(&version) {
+            "a release that cannot be one"
         } else if threads == 0 {
             "no threads"
         } else if !speed(flops) || !speed(memory_bandwidth) {
@@ -87,6 +95,7 @@ impl Offer {
                 incarnation,
                 address,
                 host,
+                version,
                 threads,
                 memory,
                 window,
@@ -130,6 +139,18 @@ pub enum Life {
         /// Whether it had said that it would.
         left: bool,
     },
+    /// It said that it would leave, and did, before this coordinator process was started.
+    Left,
+}
+
+impl Life {
+    /// What the process offers or offered that had the name last.
+    pub fn offer(&self) -> Option<&Offer> {
+        match self {
+            Life::Alive { offer, .. } | Life::Lost { offer, .. } => Some(offer),
+            Life::Expected | Life::Left => None,
+        }
+    }
 }
 
 /// The record behind a name.
@@ -142,8 +163,8 @@ pub struct Member {
     /// When it was last heard, or its certificate went out.
     pub seen: Instant,
     pub life: Life,
-    /// It took the coordinator for lost, which was stopped or cut off: until when it is to be back, and why it parted.
-    pub away: Option<(Instant, String)>,
+    /// Processes that had the name before, the latest ones: none of them gets it back.
+    pub superseded: VecDeque<Incarnation>,
     /// Out of service until it is asked back, whichever process has the name.
     pub drained: bool,
     /// What is to be said of how its former process ended.
@@ -158,7 +179,7 @@ impl Member {
             reserved_until: None,
             seen: now,
             life: Life::Expected,
-            away: None,
+            superseded: VecDeque::new(),
             drained: false,
             remark: String::new(),
         }
@@ -172,8 +193,22 @@ impl Member {
         self.fingerprints.push(fingerprint);
     }
 
+    /// Another process has the name now.
+    pub fn supersede(&mut self, former: Incarnation) {
+        if self.superseded.len() == SUPERSEDED {
+            self.superseded.pop_front();
+        }
+        self.superseded.push_back(former);
+    }
+
     pub fn is_alive(&self) -> bool {
         self.living().is_some()
+    }
+
+    /// Whether its process still takes new work although the name is out of service.
+    pub fn is_to_drain(&self) -> bool {
+        let serves = |standing: &Standing| *standing == Standing::Serving;
+        self.drained && matches!(&self.life, Life::Alive { standing, .. } if serves(standing))
     }
 
     pub fn living(&self) -> Option<&Offer> {
@@ -190,7 +225,7 @@ impl Member {
                 offer,
                 standing: Standing::Serving,
                 ..
-            } if !self.drained && self.away.is_none() => {
+            } if !self.drained => {
                 let barred = mutant!("wedged-once-unused-forever") && !self.remark.is_empty();
                 (!barred).then_some(offer)
             }
@@ -207,9 +242,13 @@ impl Member {
                 Standing::Serving => MemberState::Alive,
             },
             _ if self.drained => MemberState::Drained,
-            Life::Lost { left: true, .. } => MemberState::Left,
-            Life::Lost { .. } | Life::Expected => MemberState::Lost,
+            Life::Lost { .. } | Life::Left | Life::Expected => MemberState::Lost,
         }
+    }
+
+    /// Whether it is gone as it said that it would. Its name is kept for its return; nobody needs to hear of it.
+    pub fn has_left(&self) -> bool {
+        matches!(self.life, Life::Left | Life::Lost { left: true, .. }) && !self.drained
     }
 
     /// What a person should know besides.
@@ -227,10 +266,7 @@ impl Member {
     }
 
     pub fn offer(&self) -> Option<&Offer> {
-        match &self.life {
-            Life::Alive { offer, .. } | Life::Lost { offer, .. } => Some(offer),
-            Life::Expected => None,
-        }
+        self.life.offer()
     }
 
     pub fn connection(&self) -> Option<ConnectionId> {

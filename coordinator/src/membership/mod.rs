@@ -6,16 +6,16 @@
 //!
 //! Invariants
 //! 1. A name has at most one living holder. A newcomer takes it over only with the holder's own certificate, or
-//!    once the holder is lost.
-//! 2. A worker is alive as long as the connection it registered on; and for [`RETURN_BOUND`] more where it ended that
-//!    because it took the coordinator for lost.
-//! 3. A lease that names a worker ends no later than that incarnation does; a client's leases and plans end when it
-//!    leaves, or does not return in time. Whoever else carries such a lease is told.
+//!    once the holder is lost and holds no lease any more. A process that was superseded does not come back.
+//! 2. A worker is planned on as long as the connection stands that it registered on.
+//! 3. That a connection ends takes nothing from anybody: a lease ends when its driver or its workers say so.
 //! 4. Members, plans and what is kept of the lost are bounded.
 
+mod absent;
 mod commands;
 mod drivers;
 mod error;
+mod exposure;
 mod leases;
 mod links;
 mod member;
@@ -31,19 +31,21 @@ use std::collections::{BTreeMap, VecDeque};
 use convoke_common::ids::Incarnation;
 use convoke_common::mutant;
 use convoke_common::program::Participant;
-use convoke_common::rpc::{LinkReport, Loss, MeasuredLink, MemberStatus, RETURN_BOUND, close};
+use convoke_common::rpc::{LinkReport, MeasuredLink, MemberStatus, close};
 use tokio::time::Instant;
 
 pub use commands::{Command, ConnectionId, Fingerprint};
 pub use drivers::Driver;
 pub use error::MembershipError;
-pub use leases::{Granted, LeaseState};
+pub use leases::Granted;
 pub use member::{Newcomer, Offer};
+pub use names::{Gone, KeptMember};
 pub use plans::Plan;
 pub use quarantine::{Counted, Record};
 
 use crate::place::{ClusterModel, WorkerModel};
 use drivers::Drivers;
+use exposure::Exposures;
 use leases::Leases;
 use links::Links;
 use member::{Life, Member, Standing};
@@ -70,6 +72,7 @@ pub struct Membership {
     plans: Plans,
     leases: Leases,
     quarantine: Quarantine,
+    exposures: Exposures,
     commands: VecDeque<Command>,
 }
 
@@ -85,6 +88,7 @@ impl Membership {
             plans: Plans::default(),
             leases: Leases::default(),
             quarantine: Quarantine::default(),
+            exposures: Exposures::default(),
             commands: VecDeque::new(),
         }
     }
@@ -92,7 +96,11 @@ impl Membership {
     /// How much it holds for clients.
     pub fn tables(&self) -> Vec<(&'static str, usize)> {
         vec![
-            ("leases", self.leases.len()),
+            ("leases", self.leases.living()),
+            (
+                "unconfirmed releases",
+                self.leases.len() - self.leases.living(),
+            ),
             ("plans", self.plans.len()),
             ("drivers", self.drivers.len()),
         ]
@@ -105,12 +113,9 @@ impl Membership {
 
     /// When [`Membership::handle_timeout`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let names = self.members.values().filter_map(Member::forgotten_at).min();
-        let away = self.members.values().filter_map(|m| m.away.as_ref());
-        let away = away.map(|(until, _)| *until).min();
+        let names = self.forgettable();
         [
-            names,
-            away,
+            names.map(|(_, at)| at).min(),
             self.plans.next_expiry(),
             self.drivers.next_expiry(),
         ]
@@ -122,19 +127,11 @@ impl Membership {
     /// Drops what is no longer worth keeping.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.plans.expire(now);
-        let over = |m: &Member| m.forgotten_at().is_some_and(|t| t <= now);
-        let gone: Vec<String> = self.names_of(over).collect();
+        let over = self.forgettable().filter(|(_, at)| *at <= now);
+        let gone: Vec<String> = over.map(|(name, _)| name.to_owned()).collect();
         gone.iter().for_each(|name| self.forget(name));
         for driver in self.drivers.overdue(now) {
-            self.end_driver(&driver);
-        }
-        let late = |m: &Member| m.away.as_ref().is_some_and(|(until, _)| *until <= now);
-        let late: Vec<String> = self.names_of(late).collect();
-        for name in late {
-            let away = self.members.get_mut(&name).and_then(|m| m.away.take());
-            if let Some((_, why)) = away {
-                self.lose(now, &name, &why);
-            }
+            self.forget_driver(&driver);
         }
     }
 
@@ -143,14 +140,6 @@ impl Membership {
             .iter()
             .filter(move |(_, m)| wanted(m))
             .map(|(name, _)| name.clone())
-    }
-
-    fn forget(&mut self, name: &str) {
-        self.members.remove(name);
-        self.links.forget(name);
-        self.commands.push_back(Command::Forget {
-            name: name.to_owned(),
-        });
     }
 
     /// A worker says what it is and offers. Answers the other workers, to probe.
@@ -188,6 +177,24 @@ impl Membership {
             .members
             .get(&name)
             .is_some_and(|m| m.fingerprints.contains(&fingerprint));
+        let superseded = |m: &Member| m.superseded.contains(&offer.incarnation);
+        if self.members.get(&name).is_some_and(superseded) {
+            self.commands.push_back(Command::Close {
+                connection,
+                code: close::REPLACED,
+                reason: REPLACED,
+            });
+            return Err(MembershipError::Superseded { name });
+        }
+        let leases_left = self.reserving(&name);
+        if !known && leases_left > 0 {
+            return Err(MembershipError::NameReserved {
+                name,
+                leases: leases_left,
+            });
+        }
+        let is_gone = |m: &Member| matches!(m.life, Life::Lost { .. } | Life::Left);
+        let was_gone = self.members.get(&name).is_some_and(is_gone);
         let mut standing = Standing::Serving;
         if let Some(Member {
             life:
@@ -217,7 +224,7 @@ impl Membership {
                     });
                 }
             } else {
-                self.lose(now, &name, REPLACED);
+                self.lose(now, &name);
                 if holder != connection {
                     self.commands.push_back(Command::Close {
                         connection: holder,
@@ -245,21 +252,19 @@ impl Membership {
         );
         member.seen = now;
         member.reserved_until = None;
-        member.away = None;
-        match before {
-            // What ended while nothing reached it, it still holds.
-            Life::Lost { offer: last, .. } | Life::Alive { offer: last, .. }
-                if last.incarnation == offer.incarnation =>
-            {
-                self.release_ended(connection, (&name, offer.incarnation), &leases);
-            }
-            Life::Expected => {
-                self.links.forget(&name);
-                self.adopt(now, &name, &offer, leases);
-            }
-            _ => self.links.forget(&name),
+        let former = before.offer().map(|last| last.incarnation);
+        if former != Some(offer.incarnation) {
+            former.into_iter().for_each(|i| member.supersede(i));
+            self.links.forget(&name);
         }
-        if !known {
+        self.reconcile(&name, &offer, leases);
+        let drains = self.members.get(&name).is_some_and(Member::is_to_drain);
+        if drains && former == Some(offer.incarnation) {
+            // It was out of reach when it was asked to end.
+            self.commands.push_back(Command::Drain { connection });
+        }
+        // Keeping it also takes back that it was gone.
+        if !known || was_gone {
             self.commands.push_back(Command::Keep {
                 name: name.clone(),
                 fingerprints,
@@ -304,55 +309,23 @@ impl Membership {
         Some(name.clone())
     }
 
-    /// A worker's connection ended, or a client's broke: `why`, in words that follow "lost contact with PEER: ".
-    pub fn closed(&mut self, now: Instant, connection: ConnectionId, why: &str) {
+    /// The connection of a worker or of a client broke.
+    pub fn closed(&mut self, now: Instant, connection: ConnectionId) {
         self.driver_away(now, connection);
         let name = self.names_of(|m| m.connection() == Some(connection)).next();
         if let Some(name) = name {
-            self.lose(now, &name, why);
+            self.lose(now, &name);
+            self.keep_gone(name);
             self.commands.push_back(Command::Population(self.serving()));
         }
     }
 
-    /// A peer ended its connection because it took this coordinator for lost: it was the coordinator that was away. A
-    /// worker has as long to return as a client; until then its leases go on.
-    pub fn parted(&mut self, now: Instant, connection: ConnectionId, why: &str) {
-        self.driver_away(now, connection);
-        let mut members = self.members.values_mut();
-        if let Some(member) = members.find(|m| m.connection() == Some(connection)) {
-            member.away = Some((now + RETURN_BOUND, why.to_owned()));
-            self.commands.push_back(Command::Population(self.serving()));
-        }
-    }
-
-    /// Turns a living worker into a lost one and ends its leases.
-    fn lose(&mut self, now: Instant, name: &str, why: &str) {
-        let leases = self.leases.of_worker(name);
-        let Some(member) = self.members.get_mut(name) else {
-            return;
-        };
-        let Life::Alive {
-            offer, standing, ..
-        } = &member.life
-        else {
-            return;
-        };
-        member.remark = match standing {
-            Standing::Wedged(why) => format!("its former process was wedged: {why}"),
-            _ => String::new(),
-        };
-        member.life = Life::Lost {
-            offer: offer.clone(),
-            left: *standing == Standing::Leaving,
-        };
-        member.seen = now;
-        member.away = None;
-        let lost = Loss {
-            worker: name.to_owned(),
-            why: why.to_owned(),
-        };
-        for lease in leases {
-            self.end_lease(lease, Some(&lost));
+    /// Has it kept that the holder of a name is gone: after whatever others are waiting for.
+    fn keep_gone(&mut self, name: String) {
+        let life = self.members.get(&name).map(|m| &m.life);
+        if let Some(Life::Lost { left, .. }) = life {
+            let left = *left;
+            self.commands.push_back(Command::Gone { name, left });
         }
     }
 
@@ -419,12 +392,13 @@ impl Membership {
         self.links.all().collect()
     }
 
-    /// All that were ever registered and are not forgotten; their own accounts are for the caller to ask.
+    /// All that were ever registered, have not left and are not forgotten; their own accounts are for the caller to ask.
     pub fn status(&self, now: Instant) -> Vec<MemberStatus> {
         let status = |(name, m): (&String, &Member)| {
             let offer = m.offer();
             // Of a newcomer only the name is known, as of those that were there before a restart: they are told of.
-            if offer.is_none() && !m.drained && m.reserved_until.is_some() {
+            let is_newcomer = offer.is_none() && !m.drained && m.reserved_until.is_some();
+            if is_newcomer || m.has_left() {
                 return None;
             }
             Some(MemberStatus {
@@ -432,6 +406,7 @@ impl Membership {
                 incarnation: offer.map_or(Incarnation(0), |o| o.incarnation),
                 address: offer.map(|o| o.address.clone()).unwrap_or_default(),
                 host: offer.map(|o| o.host.clone()).unwrap_or_default(),
+                version: offer.map(|o| o.version.clone()).unwrap_or_default(),
                 threads: offer.map_or(0, |o| o.threads),
                 memory: offer.map_or(0, |o| o.memory),
                 flops: offer.map_or(0.0, |o| o.flops),

@@ -4,10 +4,30 @@ use std::time::Duration;
 
 use convoke_common::identity::PeerName;
 use convoke_common::rpc::RETURN_BOUND;
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::member::{Life, Member};
-use super::{Command, ConnectionId, Fingerprint, Membership, MembershipError};
+use super::member::{KEPT, Life, Member};
+use super::{Command, ConnectionId, Fingerprint, Membership, MembershipError, Offer};
+
+/// A name as it was kept over a restart of the coordinator.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptMember {
+    pub name: String,
+    /// Of the certificates that hold the name.
+    pub fingerprints: Vec<Fingerprint>,
+    /// Where its holder was gone already.
+    pub gone: Option<Gone>,
+}
+
+/// Since when a worker is gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gone {
+    /// How long ago, by the coordinator's calendar.
+    pub ago: Duration,
+    /// Whether it had said that it would leave.
+    pub left: bool,
+}
 
 /// How many names are kept, of the living and the lost. Far more than one coordinator serves well.
 pub const MEMBERS: usize = 1024;
@@ -17,31 +37,87 @@ const RESERVED: Duration = Duration::from_secs(10);
 
 impl Membership {
     /// Names kept from before a restart of the coordinator.
-    pub fn restore(&mut self, now: Instant, kept: Vec<(String, Vec<Fingerprint>)>) {
+    pub fn restore(&mut self, now: Instant, kept: Vec<KeptMember>) {
         self.restored = Some(now);
-        for (name, fingerprints) in kept.into_iter().take(MEMBERS) {
-            self.members.insert(
+        for kept in kept.into_iter().take(MEMBERS) {
+            let KeptMember {
                 name,
-                Member {
-                    fingerprints,
-                    ..Member::expected(now)
-                },
-            );
+                fingerprints,
+                gone,
+            } = kept;
+            let mut member = Member {
+                fingerprints,
+                ..Member::expected(now)
+            };
+            if let Some(Gone { ago, left }) = gone {
+                member.seen = now.checked_sub(ago.min(KEPT)).unwrap_or(now);
+                if left {
+                    member.life = Life::Left;
+                }
+            }
+            self.members.insert(name, member);
         }
+    }
+
+    /// The names that will be forgotten, and when: of workers that are gone, and hold no lease.
+    pub(super) fn forgettable(&self) -> impl Iterator<Item = (&str, Instant)> {
+        let holders = self.leases.holders();
+        self.members.iter().filter_map(move |(name, m)| {
+            let holds = |o: &Offer| holders.contains(&(name.as_str(), o.incarnation));
+            let at = m.forgotten_at()?;
+            Some((name.as_str(), at)).filter(|_| !m.offer().is_some_and(holds))
+        })
+    }
+
+    pub(super) fn forget(&mut self, name: &str) {
+        self.members.remove(name);
+        self.links.forget(name);
+        self.leases.forget(name);
+        self.commands.push_back(Command::Forget {
+            name: name.to_owned(),
+        });
+    }
+
+    /// The workers that are there, and the certificates that hold their names.
+    pub fn holders(&self) -> Vec<(String, Vec<Fingerprint>)> {
+        let there = self.members.iter().filter(|(_, m)| m.is_alive());
+        there
+            .map(|(name, m)| (name.clone(), m.fingerprints.clone()))
+            .collect()
+    }
+
+    /// Somebody says that a worker will not return: its name is free, and it is out of the books.
+    pub fn forget_gone(&mut self, name: &str) -> Result<(), MembershipError> {
+        let name = name.to_owned();
+        let Some(member) = self.members.get(&name) else {
+            return Err(MembershipError::NoSuchWorker { name });
+        };
+        if member.is_alive() {
+            return Err(MembershipError::StillThere { name });
+        }
+        if self.reserving(&name) > 0 {
+            return Err(MembershipError::HoldsLeases { name });
+        }
+        self.forget(&name);
+        Ok(())
     }
 
     /// Until when those of them that have not registered are waited for: nobody is lost before. `None` where that is over.
     pub fn returning(&self, now: Instant) -> Option<Instant> {
         let until = self.restored? + RETURN_BOUND;
-        let expected = |m: &Member| matches!(m.life, Life::Expected) && !m.drained;
+        // One that was gone before the restart is as gone after it.
+        let was_there = |m: &Member| self.restored.is_some_and(|at| m.seen >= at);
+        let expected = |m: &Member| matches!(m.life, Life::Expected) && !m.drained && was_there(m);
         (now < until && self.members.values().any(expected)).then_some(until)
     }
 
-    /// The name that a joining worker gets: the one it wants, or the lowest free of `w0`, `w1`, …
+    /// The name that a joining worker gets: the one it wants, or the lowest free of `w0`, `w1`, … A name that is taken is
+    /// given only to who proved that a certificate that holds it was its own: `former`.
     pub fn claim(
         &mut self,
         now: Instant,
         wanted: Option<&PeerName>,
+        former: Option<Fingerprint>,
     ) -> Result<String, MembershipError> {
         let name = match wanted {
             Some(name) => name.as_str().to_owned(),
@@ -52,8 +128,14 @@ impl Membership {
         };
         if let Some(member) = self.members.get(&name) {
             let holder = member.connection();
-            if holder.is_some() || member.reserved_until.is_some_and(|t| t > now) {
+            let is_own = former.is_some_and(|f| member.fingerprints.contains(&f));
+            let is_reserved = member.reserved_until.is_some_and(|t| t > now);
+            if !is_own && (holder.is_some() || is_reserved) {
                 return Err(MembershipError::NameTaken { name, holder });
+            }
+            let leases = self.reserving(&name);
+            if leases > 0 {
+                return Err(MembershipError::NameReserved { name, leases });
             }
         } else {
             self.make_room()?;
@@ -62,20 +144,30 @@ impl Membership {
             .members
             .entry(name.clone())
             .or_insert_with(|| Member::expected(now));
-        member.reserved_until = Some(now + RESERVED);
+        if !member.is_alive() {
+            member.reserved_until = Some(now + RESERVED);
+        }
         Ok(name)
     }
 
-    /// The certificate for a claimed name is made: it alone holds the name from now on.
-    pub fn issued(&mut self, name: &str, fingerprint: Fingerprint) {
-        if let Some(member) = self.members.get_mut(name).filter(|m| !m.is_alive()) {
+    /// The certificate for a claimed name is made: it alone holds the name from now on, besides a `former` one of the same
+    /// holder.
+    pub fn issued(&mut self, name: &str, fingerprint: Fingerprint, former: Option<Fingerprint>) {
+        let Some(member) = self.members.get_mut(name) else {
+            return;
+        };
+        if former.is_some_and(|f| member.fingerprints.contains(&f)) {
+            member.add_fingerprint(fingerprint);
+        } else if !member.is_alive() {
             member.fingerprints = vec![fingerprint];
-            let keep = Command::Keep {
-                name: name.to_owned(),
-                fingerprints: vec![fingerprint],
-            };
-            self.commands.push_back(keep);
+        } else {
+            return;
         }
+        let keep = Command::Keep {
+            name: name.to_owned(),
+            fingerprints: member.fingerprints.clone(),
+        };
+        self.commands.push_back(keep);
     }
 
     /// A worker gets a fresh certificate for the name it has.
@@ -99,14 +191,9 @@ impl Membership {
         if self.members.len() < MEMBERS {
             return Ok(());
         }
-        let lost = self
-            .members
-            .iter()
-            .filter(|(_, m)| m.forgotten_at().is_some());
-        let oldest = lost
-            .min_by_key(|(_, m)| m.seen)
-            .map(|(name, _)| name.clone());
-        let name = oldest.ok_or(MembershipError::Full { most: MEMBERS })?;
+        let oldest = self.forgettable().min_by_key(|(_, at)| *at);
+        let (name, _) = oldest.ok_or(MembershipError::Full { most: MEMBERS })?;
+        let name = name.to_owned();
         self.forget(&name);
         Ok(())
     }

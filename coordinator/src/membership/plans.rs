@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::ids::{FunctionId, PlanId};
+use convoke_common::memory::Reservation;
 use convoke_common::mutant;
 use convoke_common::program::{Axes, Participant, Program};
 use tokio::time::Instant;
@@ -36,6 +37,8 @@ struct Kept {
     owner: Driver,
     used: Instant,
     plan: Arc<Plan>,
+    /// What its memory is charged to.
+    _charge: Option<Reservation>,
 }
 
 /// The plans of all clients.
@@ -48,8 +51,22 @@ impl Plans {
         self.0.len()
     }
 
-    /// Keeps a plan for a client.
-    pub fn keep(&mut self, now: Instant, owner: Driver, id: PlanId, plan: Arc<Plan>) {
+    /// Drops the client's plan that was idle for longest; false where it has none.
+    pub fn drop_oldest(&mut self, owner: &Driver) -> bool {
+        let own = self.0.iter().filter(|(_, kept)| kept.owner == *owner);
+        let oldest = own.min_by_key(|(_, kept)| kept.used).map(|(id, _)| *id);
+        oldest.and_then(|id| self.0.remove(&id)).is_some()
+    }
+
+    /// Keeps a plan for a client, with what its memory is charged to.
+    pub fn keep(
+        &mut self,
+        now: Instant,
+        owner: Driver,
+        id: PlanId,
+        plan: Arc<Plan>,
+        charge: Option<Reservation>,
+    ) {
         self.expire(now);
         if self.0.len() >= PLANS {
             let oldest = self
@@ -65,6 +82,7 @@ impl Plans {
                 owner,
                 used: now,
                 plan,
+                _charge: charge,
             },
         );
     }

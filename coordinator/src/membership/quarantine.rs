@@ -4,7 +4,8 @@
 //! it too. One death may be the machine's fault, and forgiven ones do not count.
 //!
 //! Invariants
-//! 1. A death counts once, however often its worker reports it.
+//! 1. A death counts once, however often its worker reports it, and only where it may have happened: see
+//!    [`exposure`](super::exposure).
 //! 2. What is kept is bounded, and what is not refused goes first.
 
 use std::collections::BTreeMap;
@@ -148,6 +149,17 @@ impl Membership {
     /// A worker reports what its former process died of.
     pub(super) fn died(&mut self, worker: &str, at: u64, deaths: Vec<Death>) {
         for death in deaths.into_iter().take(REPORTED) {
+            let (incarnation, function) = (death.incarnation, &death.function);
+            if !self.exposures.explains(worker, incarnation, function) {
+                tracing::warn!(
+                    worker,
+                    %incarnation,
+                    %function,
+                    "reports a death that does not count: this coordinator granted that process no lease of the function, \
+                     or did not see it end"
+                );
+                continue;
+            }
             let Some(record) = self.quarantine.count(worker, at, death) else {
                 continue;
             };
@@ -226,6 +238,8 @@ fn utc(seconds: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use convoke_common::program::Participant;
+
     use super::*;
 
     const F: FunctionId = FunctionId([1; 32]);
@@ -239,14 +253,52 @@ mod tests {
         }
     }
 
+    /// A worker of which these incarnations were granted leases of these functions, and ended.
+    fn ended(m: &mut Membership, worker: &str, incarnations: &[u64], functions: &[FunctionId]) {
+        for incarnation in incarnations {
+            let participant = Participant {
+                name: worker.into(),
+                incarnation: Incarnation(*incarnation),
+                address: String::new(),
+            };
+            for function in functions {
+                m.exposures.granted(&participant, *function);
+            }
+            m.exposures.lost(worker, Incarnation(*incarnation));
+        }
+    }
+
+    #[test]
+    fn deaths_that_cannot_have_happened_count_for_nothing() {
+        let mut m = Membership::new("p");
+        // Of processes that never were, of functions that these were never granted, and of processes that live.
+        m.died("a", 1, vec![death(1, F, "n"), death(2, F, "n")]);
+        ended(&mut m, "a", &[3, 4], &[FunctionId([2; 32])]);
+        m.died("a", 2, vec![death(3, F, "n"), death(4, F, "n")]);
+        ended(&mut m, "b", &[5, 6], &[F]);
+        m.died("a", 3, vec![death(5, F, "n"), death(6, F, "n")]);
+        let living = Participant {
+            name: "a".into(),
+            incarnation: Incarnation(7),
+            address: String::new(),
+        };
+        m.exposures.granted(&living, F);
+        m.died("a", 4, vec![death(7, F, "n")]);
+        assert_eq!((m.admit(&F), m.quarantine(4)), (Ok(()), vec![]));
+        assert_eq!(m.next_command(), None);
+    }
+
     #[test]
     fn the_second_process_makes_a_node_refused_and_lifting_forgives() {
         let mut m = Membership::new("p");
+        let other = FunctionId([2; 32]);
+        ended(&mut m, "a", &[1], &[F]);
+        ended(&mut m, "b", &[2, 3, 4], &[F, other]);
         m.died("a", 60, vec![death(1, F, "n")]);
         assert_eq!(m.admit(&F), Ok(()));
         // The same process again, another node, another function.
         m.died("a", 61, vec![death(1, F, "n"), death(1, F, "o")]);
-        m.died("b", 62, vec![death(2, FunctionId([2; 32]), "n")]);
+        m.died("b", 62, vec![death(2, other, "n")]);
         assert_eq!(m.admit(&F), Ok(()));
         m.died("b", 3600, vec![death(2, F, "n")]);
         assert_eq!(
@@ -277,6 +329,7 @@ mod tests {
     #[test]
     fn what_is_kept_comes_back_and_is_bounded() {
         let mut m = Membership::new("p");
+        ended(&mut m, "a", &[1, 2, 9, 77], &[F]);
         m.died("a", 1, vec![death(1, F, "deadly")]);
         m.died("a", 2, vec![death(2, F, "deadly")]);
         for n in 0..2 * NODES as u64 {
@@ -295,6 +348,7 @@ mod tests {
         let mut again = Membership::new("p");
         again.restore_quarantine(kept.into_values().collect());
         assert_eq!(again.quarantine(0), m.quarantine(0));
+        ended(&mut again, "a", &[77], &[F]);
         for bad in ["", "a\nb", &"x".repeat(LONGEST_TEXT + 1)] {
             again.died("a", 1, vec![death(77, F, bad)]);
         }

@@ -1,7 +1,6 @@
 //! Workers that take no new work: those that leave, those that are wedged, and those taken out of service.
 
 use convoke_common::Error;
-use convoke_common::rpc::Loss;
 use tokio::time::Instant;
 
 use super::member::{Life, Member, Standing};
@@ -31,17 +30,34 @@ impl Membership {
         self.stands(now, connection, Standing::Leaving);
     }
 
-    /// A kernel of the worker on this connection does not stop: its leases end, as if it were lost.
+    /// A kernel of the worker on this connection does not stop: it ends what it runs itself, and then its process.
     pub fn wedged(&mut self, now: Instant, connection: ConnectionId, why: &Error) {
-        let why = why.message.clone();
-        let Some(worker) = self.stands(now, connection, Standing::Wedged(why.clone())) else {
+        self.stands(now, connection, Standing::Wedged(why.message.clone()));
+    }
+
+    /// Turns a living worker into a lost one, which no plan uses. Its leases go on: it may be out of the coordinator's
+    /// reach alone.
+    pub(super) fn lose(&mut self, now: Instant, name: &str) {
+        let Some(member) = self.members.get_mut(name) else {
             return;
         };
-        let leases = self.leases.of_worker(&worker);
-        let lost = Loss { worker, why };
-        for lease in leases {
-            self.end_lease(lease, Some(&lost));
-        }
+        let Life::Alive {
+            offer, standing, ..
+        } = &member.life
+        else {
+            return;
+        };
+        member.remark = match standing {
+            Standing::Wedged(why) => format!("its former process was wedged: {why}"),
+            _ => String::new(),
+        };
+        let incarnation = offer.incarnation;
+        self.exposures.lost(name, incarnation);
+        member.life = Life::Lost {
+            offer: offer.clone(),
+            left: *standing == Standing::Leaving,
+        };
+        member.seen = now;
     }
 
     /// Whether a name is out of service.
@@ -99,19 +115,31 @@ mod tests {
     use convoke_common::rpc::MemberState;
 
     use super::super::member::KEPT;
-    use super::super::tests::{LEASE, Rig, release_for, rig};
+    use super::super::tests::{LEASE, Rig, gone, rig};
     use super::*;
 
     const W0: ConnectionId = ConnectionId(0);
 
     /// The workers that plans may use, and how w0 stands.
     fn check(rig: &Rig, usable: &[&str], state: MemberState, remark: &str) {
+        check_usable(rig, usable);
+        let w0 = &rig.core.status(rig.now)[0];
+        assert_eq!((&*w0.name, w0.state, &*w0.remark), ("w0", state, remark));
+    }
+
+    fn check_usable(rig: &Rig, usable: &[&str]) {
         let model = rig.core.model(&[]);
         let names: Vec<&str> = model.workers.iter().map(|w| w.name.as_str()).collect();
         assert_eq!(names, usable);
         assert_eq!(rig.core.serving() as usize, usable.len());
-        let w0 = &rig.core.status(rig.now)[0];
-        assert_eq!((w0.state, w0.remark.as_str()), (state, remark));
+    }
+
+    fn names(rig: &Rig) -> Vec<String> {
+        rig.core
+            .status(rig.now)
+            .into_iter()
+            .map(|m| m.name)
+            .collect()
     }
 
     #[test]
@@ -122,25 +150,24 @@ mod tests {
         assert_eq!(rig.commands(), [Command::Population(1)]);
         check(&rig, &["w1"], MemberState::Leaving, "");
         assert_eq!(rig.core.leases().len(), 1);
-        rig.core.closed(rig.now, W0, "worker leaving");
-        let released = release_for(&[1], "w0", "worker leaving");
-        assert_eq!(rig.commands(), [released, Command::Population(1)]);
-        check(&rig, &["w1"], MemberState::Left, "");
+        rig.core.closed(rig.now, W0);
+        assert_eq!(rig.commands(), [gone("w0", true), Command::Population(1)]);
+        check_usable(&rig, &["w1"]);
+        assert_eq!(names(&rig), ["w1"]);
         // The next process with its name is as good as any.
         rig.register(8, "w0", 1, 9).unwrap();
         check(&rig, &["w0", "w1"], MemberState::Alive, "");
     }
 
     #[test]
-    fn who_is_wedged_loses_its_leases_and_says_so_beyond_its_end() {
+    fn who_is_wedged_is_planned_no_more_and_says_so_beyond_its_end() {
         let mut rig = rig().workers(2).granted();
         rig.core.installed(LEASE).unwrap();
         let why = Error::new(Code::Wedged, "node 'n' did not stop");
         rig.core.wedged(rig.now, W0, &why);
-        let released = release_for(&[1], "w0", "node 'n' did not stop");
-        assert_eq!(rig.commands(), [Command::Population(1), released]);
+        assert_eq!(rig.commands(), [Command::Population(1)]);
         check(&rig, &["w1"], MemberState::Wedged, "node 'n' did not stop");
-        rig.core.closed(rig.now, W0, "worker leaving");
+        rig.core.closed(rig.now, W0);
         let remark = "its former process was wedged: node 'n' did not stop";
         check(&rig, &["w1"], MemberState::Lost, remark);
         rig.register(8, "w0", 1, 9).unwrap();
@@ -159,7 +186,7 @@ mod tests {
         let drain = Command::Drain { connection: W0 };
         assert_eq!(rig.commands(), [drain, Command::Population(1)]);
         check(&rig, &["w1"], MemberState::Leaving, "");
-        rig.core.closed(rig.now, W0, "worker leaving");
+        rig.core.closed(rig.now, W0);
         check(&rig, &["w1"], MemberState::Drained, "");
         // However long it takes, and whoever returns with the name.
         rig.now += KEPT + Duration::from_secs(1);

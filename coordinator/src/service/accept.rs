@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::detection::CLOSE_LOST;
-use convoke_common::identity::{Handshakes, PeerIdentity, Role};
+use convoke_common::identity::{Handshakes, PeerIdentity, Role, certified_until};
+use convoke_common::memory::Ledger;
 use convoke_common::places::Places;
 use convoke_common::rpc::{Coordinator, Joining, StreamKind, close};
-use convoke_common::rpc_transport::{MAX_FRAME, serve_stream};
+use convoke_common::rpc_transport::{MAX_FRAME, serve_charged, serve_stream};
 use convoke_common::world::Endpoint;
 use convoke_common::world::quic::{Connection, ConnectionError, RecvStream, SendStream};
 use tokio::sync::Semaphore;
@@ -34,8 +35,14 @@ const NEWCOMER_BOUND: Duration = Duration::from_secs(20);
 /// Newcomers at once: a join takes some round trips, so that one that takes its time loses its place to the next.
 const NEWCOMERS: usize = 64;
 
+/// How long a newcomer may take to end its connection once it is answered.
+const FAREWELL: Duration = Duration::from_secs(1);
+
 /// Streams of one peer served at once; further ones wait.
 const STREAMS: usize = 16;
+
+/// How often it is asked whether the time of a member is over.
+const CALENDAR_CHECK: Duration = Duration::from_secs(60);
 
 /// A token, a name and a signing request.
 const JOIN_FRAME: usize = 16 << 10;
@@ -62,11 +69,11 @@ pub async fn run(service: Arc<Service>, endpoint: Endpoint) {
                     inside.refused.count("connection_wrong_role");
                     connection.close(close::REFUSED.into(), b"this is the coordinator");
                 }
-                Some(identity) => attend(inside, connection, Some(identity)).await,
+                Some(identity) => attend(inside, connection, identity).await,
                 None => {
                     let (place, _) = newcomers.take();
                     let refused = inside.refused.clone();
-                    let attended = attend(inside, connection.clone(), None);
+                    let attended = attend_newcomer(inside, connection.clone());
                     let bounded = timeout(NEWCOMER_BOUND, place.hold(attended));
                     if !matches!(bounded.await, Ok(Some(()))) {
                         refused.count("newcomer_too_slow");
@@ -90,117 +97,195 @@ impl Drop for Entered {
     }
 }
 
-/// Serves one connection until it ends.
-async fn attend(service: Arc<Service>, connection: Connection, identity: Option<PeerIdentity>) {
-    let watched = identity.as_ref().map(|_| {
-        let (watched, monitor) = service.detector.monitor(connection.clone());
-        service.tasks.spawn(monitor);
-        watched
-    });
+/// Serves a newcomer: one join, whose answer ends the connection.
+async fn attend_newcomer(service: Arc<Service>, connection: Connection) {
     let peer = Peer {
         connection: connection.clone(),
-        identity: identity.clone(),
-        watched: watched.clone(),
+        identity: None,
+        watched: None,
     };
-    let Some(id) = service.connections.enter(peer) else {
-        service.refused.count("connection_too_many");
-        connection.close(close::REFUSED.into(), b"too many connections");
-        return;
+    let _entered = Entered {
+        service: service.clone(),
+        id: service.connections.enter(peer),
     };
+    let newcomer = Newcomer::new(service.clone());
+    let answered = newcomer.answered();
+    let served = async {
+        while let Ok((mut send, mut recv)) = connection.accept_bi().await {
+            match kind(&mut recv).await {
+                Ok(StreamKind::Join) => {
+                    serve_stream(send, recv, newcomer.clone().serve(), JOIN_FRAME).await;
+                }
+                other => refuse(&service, other, None, &mut send, &mut recv),
+            }
+        }
+    };
+    let farewell = async {
+        answered.cancelled().await;
+        tokio::time::sleep(FAREWELL).await;
+    };
+    tokio::select! {
+        biased;
+        () = served => {}
+        () = farewell => connection.close(close::REFUSED.into(), b"one join for each connection"),
+    }
+}
+
+/// Serves one member's connection until it ends.
+async fn attend(service: Arc<Service>, connection: Connection, identity: PeerIdentity) {
+    // Given back at the end.
+    let _place = match service.members.enter(&identity, &connection) {
+        Ok(place) => place,
+        Err(why) => {
+            service.refused.count("connection_too_many");
+            connection.close(close::REFUSED.into(), why.to_string().as_bytes());
+            return;
+        }
+    };
+    let (watched, monitor) = service.detector.monitor(connection.clone());
+    service.tasks.spawn(monitor);
+    let peer = Peer {
+        connection: connection.clone(),
+        identity: Some(identity.clone()),
+        watched: Some(watched.clone()),
+    };
+    let id = service.connections.enter(peer);
     let _entered = Entered {
         service: service.clone(),
         id,
     };
-    let caller = identity.map(|identity| {
-        let remote = connection.remote_address().ip().to_canonical();
-        Arc::new(Caller {
-            id,
-            identity,
-            remote,
-        })
+    let account = service.account_of(&identity);
+    let remote = connection.remote_address().ip().to_canonical();
+    let caller = Arc::new(Caller {
+        id,
+        identity,
+        remote,
     });
     // The token may have been revoked between the handshake and the entry above, which is what revocation closes.
-    let revoked = caller
-        .as_ref()
-        .is_some_and(|c| service.authority.revoked().contains(&c.identity.token_id));
-    if revoked {
+    let revoked = service.authority.revoked();
+    if revoked.contains(&caller.identity.token_id) {
         connection.close(close::REVOKED.into(), b"the token was revoked");
         return;
     }
+    let ended = membership_end(service.clone(), &connection, &caller).await;
     let places = Arc::new(Semaphore::new(STREAMS));
-    while let Ok(place) = places.clone().acquire_owned().await {
-        let Ok((send, recv)) = connection.accept_bi().await else {
-            break;
-        };
-        let (inside, caller) = (service.clone(), caller.clone());
-        // The stream, and with it this task, ends with the connection.
-        service.tasks.spawn(async move {
-            let _place = place;
-            stream(inside, caller, send, recv).await;
-        });
+    let served = async {
+        while let Ok(place) = places.clone().acquire_owned().await {
+            let Ok((send, recv)) = connection.accept_bi().await else {
+                break;
+            };
+            let (inside, caller, account) = (service.clone(), caller.clone(), account.clone());
+            // The stream, and with it this task, ends with the connection.
+            service.tasks.spawn(async move {
+                let _place = place;
+                stream(inside, caller, account, send, recv).await;
+            });
+        }
+    };
+    // A member that has all its streams in use does not outstay its time either.
+    tokio::select! {
+        biased;
+        () = ended => {
+            let why = b"the time for which its token let it stay is over";
+            connection.close(close::MEMBERSHIP_OVER.into(), why);
+        }
+        () = served => {}
     }
-    if let Some(caller) = caller {
-        let why = watched.and_then(|w| w.ended());
-        tracing::info!(name = %caller.identity.name, role = %caller.identity.role, why, "connection ended");
-        // One that takes this coordinator for lost closes the connection too, and comes back.
-        let closed = match connection.close_reason() {
-            Some(ConnectionError::ApplicationClosed(close)) => Some(close.error_code),
-            _ => None,
-        };
-        let why = why.unwrap_or_else(|| "the coordinator ended its connection".to_owned());
-        // Fails only when the coordinator stops, which ends nobody's lease.
-        let _ = service
-            .core
-            .call(move |core, now| match closed {
-                Some(CLOSE_LOST) => core.parted(now, id, &why),
-                Some(_) => core.left(now, id, &why),
-                None => core.closed(now, id, &why),
-            })
-            .await;
+    let why = watched.ended();
+    tracing::info!(name = %caller.identity.name, role = %caller.identity.role, why, "connection ended");
+    // One that takes this coordinator for lost closes the connection too, and comes back.
+    let closed = match connection.close_reason() {
+        Some(ConnectionError::ApplicationClosed(close)) => Some(close.error_code),
+        _ => None,
+    };
+    // Fails only when the coordinator stops, which ends nobody's lease.
+    let _ = service
+        .core
+        .call(move |core, now| match closed {
+            Some(code) if code != CLOSE_LOST => core.left(now, id),
+            _ => core.closed(now, id),
+        })
+        .await;
+}
+
+/// What a new stream is; else what its refusal is counted as.
+async fn kind(recv: &mut RecvStream) -> std::result::Result<StreamKind, &'static str> {
+    let mut first = [0u8; 1];
+    match timeout(KIND_BOUND, recv.read_exact(&mut first)).await {
+        Ok(Ok(())) => StreamKind::from_byte(first[0]).ok_or("stream_unknown"),
+        _ => Err("stream_silent"),
     }
 }
 
-/// Serves one stream, if the peer may open such a one.
+/// Resets a stream that the peer may not open.
+fn refuse(
+    service: &Service,
+    kind: std::result::Result<StreamKind, &'static str>,
+    name: Option<&str>,
+    send: &mut SendStream,
+    recv: &mut RecvStream,
+) {
+    service.refused.count(match kind {
+        Err(reason) => reason,
+        Ok(_) => "stream_forbidden",
+    });
+    tracing::debug!(?kind, name, "a peer opened a stream that it may not");
+    // Both fail only where the peer has ended the stream itself.
+    let _ = send.reset(close::REFUSED.into());
+    let _ = recv.stop(close::REFUSED.into());
+}
+
+/// Ends with the member's time, where its token bounds that.
+async fn membership_end(
+    service: Arc<Service>,
+    connection: &Connection,
+    caller: &Caller,
+) -> impl Future<Output = ()> + use<> {
+    let bounded = service.authority.member_ttl(&caller.identity.token_id);
+    let end = bounded.await.and_then(|_| certified_until(connection));
+    async move {
+        let Some(end) = end else {
+            return std::future::pending().await;
+        };
+        loop {
+            let left = end.saturating_sub(service.world.wall.unix_seconds());
+            if left == 0 {
+                return;
+            }
+            // One timer until the end would miss a calendar that is set, and a machine that slept.
+            tokio::time::sleep(Duration::from_secs(left).min(CALENDAR_CHECK)).await;
+        }
+    }
+}
+
+/// Serves one stream, if the member may open such a one.
 async fn stream(
     service: Arc<Service>,
-    caller: Option<Arc<Caller>>,
+    caller: Arc<Caller>,
+    account: Ledger,
     mut send: SendStream,
     mut recv: RecvStream,
 ) {
-    let mut first = [0u8; 1];
-    let read = timeout(KIND_BOUND, recv.read_exact(&mut first)).await;
-    let read = matches!(read, Ok(Ok(())));
-    let kind = StreamKind::from_byte(first[0]).filter(|_| read);
-    match (kind, caller) {
-        (Some(StreamKind::Join), None) => {
-            serve_stream(send, recv, Newcomer { service }.serve(), JOIN_FRAME).await;
-        }
-        (Some(StreamKind::Coordinator), Some(caller)) => {
+    match kind(&mut recv).await {
+        Ok(StreamKind::Coordinator) => {
             let frame = if caller.identity.role == Role::Client {
                 MAX_FRAME
             } else {
                 WORKER_FRAME
             };
-            serve_stream(send, recv, Member { service, caller }.serve(), frame).await;
+            let serve = Member { service, caller }.serve();
+            serve_charged(send, recv, serve, frame, Some(account)).await;
         }
-        (Some(StreamKind::Tripwire), Some(caller)) => {
+        Ok(StreamKind::Tripwire) => {
             // Gone with the connection, where that ended meanwhile.
             let watched = service.connections.get(caller.id).and_then(|p| p.watched);
             if let Some(watched) = watched {
                 service.detector.expect_tripwire(&watched, send, recv).await;
             }
         }
-        (kind, caller) => {
-            let name = caller.as_ref().map(|c| c.identity.name.as_str());
-            service.refused.count(match (read, kind) {
-                (false, _) => "stream_silent",
-                (true, None) => "stream_unknown",
-                (true, Some(_)) => "stream_forbidden",
-            });
-            tracing::debug!(?kind, name, "a peer opened a stream that it may not");
-            // Both fail only where the peer has ended the stream itself.
-            let _ = send.reset(close::REFUSED.into());
-            let _ = recv.stop(close::REFUSED.into());
+        kind => {
+            let name = caller.identity.name.as_str();
+            refuse(&service, kind, Some(name), &mut send, &mut recv);
         }
     }
 }

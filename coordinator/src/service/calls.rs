@@ -6,13 +6,15 @@ use std::time::Duration;
 use convoke_common::admission::call;
 use convoke_common::identity::TokenId;
 use convoke_common::program::Participant;
-use convoke_common::rpc::{WorkerClient, WorkerStatus, answer, close, connect_worker};
+use convoke_common::rpc::{
+    RETURN_BOUND, WorkerClient, WorkerStatus, answer, close, connect_worker,
+};
 use convoke_common::rpc_transport::call_context;
 use convoke_common::{Code, Error, Result};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Service;
-use crate::membership::ConnectionId;
+use crate::membership::{ConnectionId, Membership, MembershipError};
 
 /// Measuring the links to all peers of a round.
 const PROBE_BOUND: Duration = Duration::from_secs(60);
@@ -75,12 +77,39 @@ impl Service {
             worker = self.name_of(connection),
             "does not answer; its name is wanted"
         );
-        let why = "no answer, and another process wants its name";
         self.connections.close(connection, close::LOST, "no answer");
         self.core
-            .call(move |core, now| core.closed(now, connection, why))
+            .call(move |core, now| core.closed(now, connection))
             .await
             .is_ok()
+    }
+
+    /// Gives the core an input that wants a name. Where its holder does not answer any more, or may still serve drivers
+    /// that have yet to give it up, the input is given again, for as long as they may take to notice.
+    pub(super) async fn once_free<T: Send + 'static>(
+        &self,
+        input: impl Fn(&mut Membership, Instant) -> Result<T, MembershipError> + Clone + Send + 'static,
+    ) -> convoke_common::Result<Result<T, MembershipError>> {
+        let until = Instant::now() + RETURN_BOUND;
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            // Registered before looking, so that nothing in between is missed.
+            changed.as_mut().enable();
+            let result = self.core.call(input.clone()).await?;
+            match &result {
+                Err(MembershipError::NameTaken {
+                    holder: Some(holder),
+                    ..
+                }) if self.gives_up_name(*holder).await => {}
+                Err(MembershipError::NameReserved { .. }) => {
+                    if timeout_at(until, changed).await.is_err() {
+                        return Ok(result);
+                    }
+                }
+                _ => return Ok(result),
+            }
+        }
     }
 
     /// Has a worker measure its links.

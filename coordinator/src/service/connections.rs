@@ -5,15 +5,29 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use convoke_common::detection::Watched;
 use convoke_common::identity::{PeerIdentity, TokenId};
+use convoke_common::members::{Bounds, Windows};
 use convoke_common::world::quic::Connection;
 
 use crate::membership::ConnectionId;
 
-/// Open at once, newcomers included; beyond that, whoever dials is turned away.
-const MOST: usize = 4096;
-
-/// Open at once of one member: one is enough, and a former one may not have ended yet.
-const MOST_OF_ONE: usize = 64;
+/// The bounds on the connections of members. Newcomers have places of their own.
+pub const BOUNDS: Bounds = Bounds {
+    all: 4096,
+    for_workers: 1024,
+    of_member: 64,
+    of_token: 512,
+    // A plan is at most a few MiB; nothing larger is received here, or sent.
+    clients: Windows {
+        of_token: 8 << 20,
+        most: 2 << 20,
+        least: 16 << 10,
+    },
+    workers: Windows {
+        of_token: 128 << 20,
+        most: 2 << 20,
+        least: 64 << 10,
+    },
+};
 
 /// Bytes on the wire, UDP payload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -56,20 +70,13 @@ impl Connections {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters a connection; `None` where there are too many.
-    pub fn enter(&self, peer: Peer) -> Option<ConnectionId> {
+    /// Enters a connection that has a place.
+    pub fn enter(&self, peer: Peer) -> ConnectionId {
         let mut book = self.book();
-        let name = |peer: &Peer| peer.identity.as_ref().map(|i| (i.role, i.name.clone()));
-        let own = name(&peer);
-        let same = |p: &&Peer| own.is_some() && name(p) == own;
-        let of_one = book.open.values().filter(same).count();
-        if book.open.len() >= MOST || of_one >= MOST_OF_ONE {
-            return None;
-        }
         book.last += 1;
         let id = ConnectionId(book.last);
         book.open.insert(id, peer);
-        Some(id)
+        id
     }
 
     /// Takes a connection out that ended.

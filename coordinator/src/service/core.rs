@@ -66,5 +66,6 @@ pub async fn run(service: Arc<Service>, mut core: Membership, mut mailbox: Mailb
         while let Some(command) = core.next_command() {
             service.perform(command).await;
         }
+        service.changed.notify_waiters();
     }
 }

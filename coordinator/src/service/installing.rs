@@ -8,7 +8,7 @@ use convoke_common::ids::{LeaseId, ParticipantIx, PlanId};
 use convoke_common::program::Grant;
 use convoke_common::rpc::{INSTALL_BOUND, Leased, Progress, answer};
 use convoke_common::rpc_transport::call_context;
-use convoke_common::{Code, Error, Result, Site};
+use convoke_common::{Code, Error, Result};
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -61,12 +61,8 @@ impl Service {
                 Err(error) => Err(error),
             },
             Some(Err(error)) => {
-                let ended = self.core.call(move |core, _| core.abandon(lease)).await;
-                Err(match ended {
-                    // The worker that was lost says more than the call that it cut off.
-                    Ok(Some(ended)) if error.code.is_secondary() => ended.into(),
-                    _ => error,
-                })
+                drop(self.core.call(move |core, _| core.abandon(lease)).await);
+                Err(error)
             }
             None => {
                 tracing::info!(%lease, model, "install cancelled by its driver");
@@ -94,7 +90,7 @@ impl Service {
             .await
     }
 
-    /// Installs at all workers; the first error that is a cause, else the first.
+    /// Installs at all workers; the first error that is a cause, else the first loss, else the first.
     async fn install_all(&self, lease: LeaseId, plan: PlanId, granted: &Granted) -> Result<()> {
         let parts = granted
             .plan
@@ -116,7 +112,12 @@ impl Service {
                 Some(Ok(())) => {}
                 Some(Err(error)) if !error.code.is_secondary() => return Err(error),
                 Some(Err(error)) => {
-                    first.get_or_insert(error);
+                    let more = |first: &Error| {
+                        first.code != Code::PeerLost && error.code == Code::PeerLost
+                    };
+                    if first.as_ref().is_none_or(more) {
+                        first = Some(error);
+                    }
                 }
             }
         }
@@ -149,22 +150,23 @@ impl Service {
             step_bytes: *step_bytes,
         };
         let watched = self.connections.get(connection).and_then(|p| p.watched);
+        let mut answered = false;
         let installed = async {
             let worker = self.worker(&name, connection).await?;
-            answer(
-                &format!("worker '{name}'"),
-                worker.install(call_context(INSTALL_BOUND), grant).await,
-            )
+            let said = worker.install(call_context(INSTALL_BOUND), grant).await;
+            answered = said.is_ok();
+            answer(&format!("worker '{name}'"), said)
         };
-        installed.await.map_err(|e| {
-            // Why a connection ended says more than that a call ended with it.
-            if let (Code::Unreachable, Some(why)) = (e.code, watched.and_then(|w| w.ended())) {
-                return Error::lost(&name, why).said_by("the coordinator");
+        let installed = installed.await;
+        installed.map_err(|e| match e.code {
+            // The worker did not answer: its connection ended with the call. Whoever waits for the install hears of a
+            // loss, as the driver of a step does, and why the connection ended where that is known.
+            Code::Unreachable if !answered => {
+                let why = watched.and_then(|w| w.ended());
+                let why = why.unwrap_or_else(|| "its connection ended".to_owned());
+                Error::lost(&name, why).said_by("the coordinator")
             }
-            e.at(Site {
-                worker: Some(name.clone()),
-                ..Site::default()
-            })
+            _ => e.about(&name),
         })
     }
 

@@ -5,17 +5,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::graph::Function;
-use convoke_common::identity::{PeerIdentity, Role};
+use convoke_common::identity::{PeerIdentity, Role, certified_until};
 use convoke_common::ids::{Incarnation, LeaseId, PlanId};
 use convoke_common::rpc::{
     ClusterStatus, Coordinator, Joined, Leased, LinkReport, PlanOptions, Planned, Progress,
     Register, Registered,
 };
-use convoke_common::{Code, Error, Result};
+use convoke_common::{Code, Error, Result, VERSION};
 use tarpc::context::Context;
 
 use super::Service;
-use crate::membership::{ConnectionId, Driver, Membership, MembershipError, Newcomer};
+use crate::membership::{ConnectionId, Driver, Membership, Newcomer};
+
+/// Characters of a peer's own text that a message repeats.
+const LONGEST_SHOWN: usize = 64;
 
 /// Longest wait that a caller may ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
@@ -76,6 +79,15 @@ impl Coordinator for Member {
         self.service.core.call(wedged).await
     }
 
+    async fn dropped(self, _: Context, leases: Vec<LeaseId>) -> Result<()> {
+        self.caller.must_be(Role::Worker, "drop leases")?;
+        let id = self.caller.id;
+        self.service
+            .core
+            .call(move |core, _| core.dropped(id, &leases))
+            .await
+    }
+
     async fn report_links(self, _: Context, links: Vec<LinkReport>) -> Result<()> {
         self.caller.must_be(Role::Worker, "report links")?;
         let id = self.caller.id;
@@ -93,10 +105,21 @@ impl Coordinator for Member {
             token_id,
             ..
         } = caller.identity.clone();
-        let (certificate, fingerprint) =
-            service
-                .authority
-                .issue(role, name.clone(), token_id, &csr)?;
+        let budget = service.authority.budget(&token_id).await;
+        // One whose connection is gone gets no answer either.
+        let peer = service.connections.get(caller.id);
+        let until = peer.and_then(|p| certified_until(&p.connection));
+        let (joined, fingerprint) = service
+            .authority
+            .issue(
+                role,
+                name.clone(),
+                token_id,
+                budget,
+                &csr,
+                until.or(Some(0)),
+            )
+            .await?;
         if role == Role::Worker {
             let id = caller.id;
             service
@@ -105,10 +128,7 @@ impl Coordinator for Member {
                 .await?;
         }
         tracing::info!(%name, %role, "certificate renewed");
-        Ok(Joined {
-            name: name.to_string(),
-            certificate,
-        })
+        Ok(joined)
     }
 
     async fn await_workers(self, _: Context, count: u32, wait_ms: u64) -> Result<u32> {
@@ -148,8 +168,15 @@ impl Coordinator for Member {
         self.service.release(self.caller.id, lease).await
     }
 
-    async fn resume(self, _: Context, driver: Incarnation, held: Vec<LeaseId>) -> Result<()> {
+    async fn resume(
+        self,
+        _: Context,
+        driver: Incarnation,
+        held: Vec<LeaseId>,
+        version: String,
+    ) -> Result<()> {
         self.caller.must_be(Role::Client, "resume")?;
+        same_release(Role::Client, self.caller.identity.name.as_str(), &version)?;
         let driver = self.caller.driver(driver);
         let id = self.caller.id;
         let resumed = move |core: &mut Membership, _| core.resume(id, driver, held);
@@ -166,9 +193,35 @@ impl Coordinator for Member {
     }
 }
 
+/// Refuses a peer that runs another release. The numerics profile and the wire may differ between any two of them.
+pub(super) fn same_release(role: Role, name: &str, version: &str) -> Result<()> {
+    if version == VERSION {
+        return Ok(());
+    }
+    let who = match name {
+        "" => format!("this {role}"),
+        name => format!("{role} '{}'", brief(name)),
+    };
+    let message = format!(
+        "{who} runs convoke {}, the coordinator {VERSION}",
+        brief(version)
+    );
+    let advice = "run the same release on all machines; whoever runs another cannot join";
+    Err(Error::new(Code::VersionMismatch, message).advise(advice))
+}
+
+/// Text of a peer, fit for a message.
+fn brief(text: &str) -> String {
+    let printable = text.chars().filter(|c| !c.is_control());
+    printable.take(LONGEST_SHOWN).collect()
+}
+
 impl Service {
     async fn register(&self, caller: &Caller, register: Register) -> Result<Registered> {
         let name = caller.identity.name.to_string();
+        same_release(Role::Worker, &name, &register.version).inspect_err(|error| {
+            tracing::warn!(name, %error, "a worker was not registered");
+        })?;
         let address = reachable(&register.advertise, caller.remote)?;
         let newcomer = Newcomer {
             connection: caller.id,
@@ -178,25 +231,10 @@ impl Service {
             register,
             at: self.world.wall.unix_seconds(),
         };
-        let again = newcomer.clone();
-        let offer = &again.register;
+        let offer = &newcomer.register;
         let (incarnation, threads, memory) = (offer.incarnation, offer.threads, offer.memory);
-        let registered = match self
-            .core
-            .call(move |core, now| core.register(now, newcomer))
-            .await?
-        {
-            Err(MembershipError::NameTaken {
-                holder: Some(holder),
-                ..
-            }) if self.gives_up_name(holder).await => {
-                self.core
-                    .call(move |core, now| core.register(now, again))
-                    .await?
-            }
-            registered => registered,
-        };
-        let peers = registered.inspect_err(|error| {
+        let register = move |core: &mut Membership, now| core.register(now, newcomer.clone());
+        let peers = self.once_free(register).await?.inspect_err(|error| {
             tracing::warn!(name, %error, "a worker was not registered");
         })?;
         let asked = name.clone();

@@ -9,7 +9,8 @@
 //! Invariants
 //! 1. A peer without a certificate can reach nothing but [`Joining`](convoke_common::rpc::Joining).
 //! 2. The caller of every call is the identity that its connection proved.
-//! 3. Handshakes, connections, streams, frames, waiting plans: all are bounded, and none may take for ever.
+//! 3. Handshakes, connections, streams, frames, waiting plans: all are bounded, in number or by what a token may hold,
+//!    and none may take for ever.
 //! 4. No task outlives [`Tasks::stop`].
 
 mod accept;
@@ -19,6 +20,7 @@ mod core;
 mod draining;
 mod installing;
 mod joining;
+mod keeping;
 mod members;
 pub(crate) mod planning;
 mod releasing;
@@ -33,7 +35,9 @@ use std::sync::Arc;
 use convoke_common::Result;
 use convoke_common::counters::Counters;
 use convoke_common::detection::Detector;
-use convoke_common::identity::TokenId;
+use convoke_common::identity::{Budget, PeerIdentity, Role, TokenId};
+use convoke_common::members::Members;
+use convoke_common::memory::{Ledger, Owner};
 use convoke_common::program::NUMERICS_PROFILE;
 use convoke_common::rpc::close;
 use convoke_common::world::{Endpoint, World};
@@ -46,8 +50,12 @@ use crate::membership::{Command, Membership};
 use crate::state::{Kept, State};
 use crate::tasks::{Tasks, blocking};
 use connections::Connections;
+use joining::Joins;
 use planning::Planning;
 use releasing::{Releases, Releasing};
+
+/// Bytes that requests and kept plans of all members may take.
+const REQUESTS: u64 = 512 << 20;
 
 /// What all of the service shares.
 pub struct Service {
@@ -57,10 +65,17 @@ pub struct Service {
     core: Core,
     detector: Detector,
     connections: Connections,
+    /// The places of members' connections.
+    members: Members,
+    /// What requests take while they are served, and plans that are kept, by token.
+    ledger: Ledger,
+    joins: Joins,
     /// How many workers take new work.
     population: watch::Sender<u32>,
     planning: Planning,
     releases: Releases,
+    /// Told after each input of the core: whoever waits for something in the books looks again.
+    changed: tokio::sync::Notify,
     /// Held while a name is taken out of service, or back.
     draining: tokio::sync::Mutex<()>,
     state: Option<Arc<State>>,
@@ -87,9 +102,13 @@ impl Service {
             core: handle,
             detector,
             connections: Connections::default(),
+            members: Members::new(connections::BOUNDS),
+            ledger: Ledger::new("the coordinator", REQUESTS),
+            joins: Joins::default(),
             population: watch::Sender::new(0),
             planning: Planning::default(),
             releases: Releases::default(),
+            changed: tokio::sync::Notify::new(),
             draining: tokio::sync::Mutex::default(),
             state,
             refused: Arc::default(),
@@ -100,6 +119,9 @@ impl Service {
         membership.restore_drained(now, kept.drained);
         membership.restore_quarantine(kept.deaths);
         tasks.spawn(self::core::run(service.clone(), membership, mailbox));
+        if service.state.is_some() {
+            tasks.spawn(service.clone().mend_state());
+        }
         tasks.spawn(accept::run(service.clone(), endpoint));
         service
     }
@@ -112,11 +134,11 @@ impl Service {
                 code,
                 reason,
             } => self.connections.close(connection, code, reason),
-            Command::Release { lease, at, lost } => {
+            Command::Release { lease, at } => {
                 tracing::info!(%lease, workers = at.len(), "lease ends");
                 for connection in at {
                     let releasing = Releasing::begin(self, lease);
-                    self.tasks.spawn(releasing.tell(connection, lost.clone()));
+                    self.tasks.spawn(releasing.tell(connection));
                 }
             }
             Command::Probe { connection, peers } => {
@@ -124,6 +146,11 @@ impl Service {
             }
             Command::Keep { name, fingerprints } => {
                 self.keep(move |state| state.put_member(&name, &fingerprints))
+                    .await;
+            }
+            Command::Gone { name, left } => {
+                let at = self.world.wall.unix_seconds();
+                self.keep(move |state| state.put_gone(&name, at, left))
                     .await;
             }
             Command::Forget { name } => self.keep(move |state| state.remove_member(&name)).await,
@@ -142,7 +169,7 @@ impl Service {
     }
 
     /// What could not be kept is forgotten by a restart, so that a name may be given twice, for instance: worth a line,
-    /// not a stop.
+    /// not a stop. It is written once the disk takes it again, see [`keeping`].
     async fn keep<E: Into<convoke_common::Error> + Send + 'static>(
         &self,
         work: impl FnOnce(&State) -> std::result::Result<(), E> + Send + 'static,
@@ -154,6 +181,22 @@ impl Service {
         if let Err(error) | Ok(Err(error)) = kept {
             tracing::error!(%error, "cannot keep who the members are");
         }
+    }
+
+    /// The account that a member's requests are charged to.
+    fn account_of(&self, identity: &PeerIdentity) -> Ledger {
+        let all = self.ledger.budget();
+        let limit = match identity.role {
+            _ if identity.token_id == TokenId::direct() => all,
+            Role::Client => identity.budget.requests.unwrap_or(Budget::REQUESTS).of(all),
+            // One token mostly lets in all workers.
+            Role::Worker | Role::Coordinator => all / 2,
+        };
+        self.ledger.of(Owner {
+            token: identity.token_id.clone(),
+            member: identity.name.to_string(),
+            limit,
+        })
     }
 
     /// Revokes a token, tells the workers, and closes the connections of those it let in.

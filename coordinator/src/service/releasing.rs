@@ -7,12 +7,12 @@ use convoke_common::Result;
 use convoke_common::admission::call;
 use convoke_common::ids::LeaseId;
 use convoke_common::mutant;
-use convoke_common::rpc::{Loss, RETURN_BOUND, answer};
+use convoke_common::rpc::{RETURN_BOUND, answer};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::Service;
-use crate::membership::ConnectionId;
+use crate::membership::{ConnectionId, Membership};
 
 /// How many workers have yet to acknowledge, by lease.
 #[derive(Debug, Default)]
@@ -62,19 +62,31 @@ impl Releasing {
         }
     }
 
-    /// Tells a worker that the lease ended, because of the loss of another where there is one.
-    pub async fn tell(self, connection: ConnectionId, lost: Option<Loss>) {
+    /// Tells a worker that the lease ended, until it confirms that it dropped it or its connection ends. One whose
+    /// connection ended is told when it returns.
+    pub async fn tell(self, connection: ConnectionId) {
         let (service, lease) = (&self.service, self.lease);
-        if lost.is_some() && mutant!("survivors-untold") {
-            return;
-        }
-        let told = async {
-            let name = service.name_of(connection);
-            let worker = service.worker(&name, connection).await?;
-            answer(&name, worker.release(call(), lease, lost).await)
-        };
-        if let Err(error) = told.await {
-            tracing::debug!(%lease, %error, "a worker could not be told that a lease ended");
+        while service.connections.get(connection).is_some() {
+            let told: Result<()> = async {
+                let name = service.name_of(connection);
+                let worker = service.worker(&name, connection).await?;
+                answer(&name, worker.release(call(), lease).await)
+            }
+            .await;
+            match told {
+                Ok(()) if mutant!("release-unconfirmed") => return,
+                Ok(()) => {
+                    let confirmed =
+                        move |core: &mut Membership, _| core.dropped(connection, &[lease]);
+                    // Fails only when the coordinator stops.
+                    let _ = service.core.call(confirmed).await;
+                    return;
+                }
+                Err(error) => {
+                    tracing::debug!(%lease, %error, "a worker could not be told that a lease ended");
+                }
+            }
+            tokio::time::sleep(RETURN_BOUND).await;
         }
     }
 }

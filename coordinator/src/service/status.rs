@@ -67,7 +67,7 @@ impl Service {
         let refused = refused.chain(self.detector.refused());
         let traffic = self.connections.traffic();
         Ok(ClusterStatus {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: convoke_common::VERSION.to_owned(),
             profile: NUMERICS_PROFILE.to_owned(),
             members,
             links,
@@ -78,6 +78,8 @@ impl Service {
             weight_bytes_relayed: 0,
             bytes_received: traffic.received,
             bytes_sent: traffic.sent,
+            holdings: self.ledger.holdings(),
+            connections: self.members.open(),
         })
     }
 }

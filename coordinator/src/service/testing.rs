@@ -13,8 +13,8 @@ use convoke_common::identity::{
 use convoke_common::ids::{Incarnation, LeaseId, PlanId};
 use convoke_common::program::{Grant, NUMERICS_PROFILE, Participant};
 use convoke_common::rpc::{
-    CoordinatorClient, LinkReport, Loss, Progress, Register, Registered, Worker, WorkerStatus,
-    answer, connect_coordinator,
+    CoordinatorClient, LinkReport, Progress, Register, Registered, Worker, WorkerStatus, answer,
+    connect_coordinator,
 };
 use convoke_common::rpc_transport::{MAX_FRAME, serve_stream};
 use convoke_common::world::quic::Connection;
@@ -147,6 +147,7 @@ pub fn offer(incarnation: u64) -> Register {
         incarnation: Incarnation(incarnation),
         advertise: ":7071".into(),
         host: "here".into(),
+        version: convoke_common::VERSION.into(),
         profile: NUMERICS_PROFILE.into(),
         threads: 1,
         memory: 1 << 30,
@@ -229,8 +230,6 @@ pub struct Script {
 pub enum Call {
     Install(LeaseId),
     Release(LeaseId),
-    /// With a release: whose loss ended the lease.
-    Lost(Loss),
     Probe(Vec<String>),
     Revoke(Vec<TokenId>),
     Drain,
@@ -262,11 +261,8 @@ impl Worker for Scripted {
     async fn progress(self, _: Context, _: PlanId) -> Result<Progress> {
         Ok(Progress { done: 3, total: 10 })
     }
-    async fn release(self, _: Context, lease: LeaseId, lost: Option<Loss>) -> Result<()> {
+    async fn release(self, _: Context, lease: LeaseId) -> Result<()> {
         self.note(Call::Release(lease));
-        if let Some(lost) = lost {
-            self.note(Call::Lost(lost));
-        }
         if let Some(frees) = &self.script.frees {
             frees.acquire().await.unwrap().forget();
         }
@@ -301,6 +297,9 @@ impl Worker for Scripted {
             refused: Default::default(),
             cache_bytes: 0,
             loaded: [0; 3],
+            holdings: vec![],
+            connections: vec![],
+            compute: vec![],
         })
     }
 }

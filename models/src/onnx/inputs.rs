@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use convoke_common::graph::TensorType;
 use convoke_common::tensor::{MAX_RANK, byte_size};
-use convoke_common::{DType, Dim};
+use convoke_common::{DType, Dim, Printable};
 
 use super::proto::{GraphProto, TensorProto, tensor_shape_proto, type_proto};
 use super::tensor;
@@ -30,7 +30,7 @@ pub(super) fn types<'a>(
     inputs
         .into_iter()
         .map(|i| {
-            let what = || format!("input '{}'", i.name());
+            let what = || format!("input '{}'", Printable(i.name()));
             let unsupported = |reason| ModelError::UnsupportedType {
                 what: what(),
                 reason,

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use convoke_common::Printable;
 use convoke_common::graph::ValueId;
 
 use super::proto::{AttributeProto, FunctionProto, GraphProto, OperatorSetIdProto, TensorProto};
@@ -60,7 +61,7 @@ impl<'a> Scope<'a> {
                 let name = s.values.as_ref().map_or("", |v| v.name());
                 let reason = "sparse tensors are not supported".into();
                 Err(ModelError::UnsupportedType {
-                    what: format!("tensor '{name}'"),
+                    what: format!("tensor '{}'", Printable(name)),
                     reason,
                 })
             }

@@ -1,7 +1,7 @@
 //! What a `TensorProto` says: dtype, dimensions, and where its content is.
 
 use convoke_common::graph::{INLINE_LIMIT, TensorType};
-use convoke_common::{DType, Tensor};
+use convoke_common::{DType, Printable, Tensor};
 
 use super::encoded::Elements;
 use super::proto::{TensorProto, tensor_proto::DataLocation, tensor_proto::DataType};
@@ -84,7 +84,7 @@ pub(super) fn constant(
     payloads: &[Payload],
 ) -> Result<Constant, ModelError> {
     let unsupported = |reason| ModelError::UnsupportedType {
-        what: format!("tensor '{name}'"),
+        what: format!("tensor '{}'", Printable(name)),
         reason,
     };
     let dtype = dtype(t.data_type.unwrap_or(0)).map_err(unsupported)?;

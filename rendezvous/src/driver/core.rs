@@ -258,8 +258,12 @@ impl Core {
     /// A participant says that it failed.
     fn reported(&mut self, now: Instant, n: u64, from: ParticipantIx, error: Error) {
         match error.code {
-            // It dropped the lease, and will say nothing more of any step.
-            Code::LeaseRetired => self.give_up(now, from, &error),
+            // It will say nothing more of any step. That a lease ended is no answer: what is known is who ended it.
+            Code::LeaseRetired => {
+                let msg = format!("{} no longer holds the lease", self.name(from));
+                let error = self.of(from, Error::new(Code::PeerLost, msg));
+                self.give_up(now, from, &error);
+            }
             Code::Wedged => {
                 self.unusable.insert(from);
                 self.give_up(now, from, &error);

@@ -306,6 +306,20 @@ impl Driver {
         });
     }
 
+    /// Tells the participants that the lease is done with. To be called once it is closed and quiescent.
+    pub fn release(&self) {
+        let lease = self.lease.id;
+        let links = self.shell.links.iter();
+        links.for_each(|l| l.send(Frame::Release { lease }));
+    }
+
+    /// Ends once no further call can succeed, or the driver is dropped; it does not keep the driver.
+    pub fn broken_later(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut broken = self.shell.when_broken();
+        // An error where the shell, whose the sender is, was dropped.
+        async move { drop(broken.wait_for(|broken| *broken).await) }
+    }
+
     /// A lease that a loss broke is given up because of it.
     fn why_closed(&self) -> Error {
         let unloaded = || Error::new(Code::LeaseRetired, "the function was unloaded");

@@ -32,6 +32,8 @@ pub(super) struct Shell {
     due: watch::Sender<Option<Instant>>,
     /// Whether every step that began has retired.
     idle: watch::Sender<bool>,
+    /// Whether no further step can succeed.
+    broken: watch::Sender<bool>,
 }
 
 /// A call whose step has not retired.
@@ -56,6 +58,7 @@ impl Shell {
             calls: (0..in_flight).map(|_| Mutex::new(None)).collect(),
             due: watch::Sender::new(None),
             idle: watch::Sender::new(true),
+            broken: watch::Sender::new(false),
         })
     }
 
@@ -129,6 +132,7 @@ impl Shell {
         }
         replace(&self.due, core.poll_timeout());
         replace(&self.idle, core.live_steps() == 0);
+        replace(&self.broken, core.broken().is_some());
         self.draining.store(false, Ordering::Relaxed);
     }
 
@@ -232,6 +236,10 @@ impl StepHandler for Shell {
         self.drive(Event::Done { n, from });
     }
 
+    fn released(&self) {
+        tracing::warn!("a driver was told that its driver is done");
+    }
+
     fn peer_lost(&self, peer: ParticipantIx, error: &Error) {
         // It may have been a second link to the same peer.
         let link = self.links.get(usize::from(peer));
@@ -248,6 +256,11 @@ impl Shell {
     /// When the core's time is due, as it changes.
     pub(super) fn due(&self) -> watch::Receiver<Option<Instant>> {
         self.due.subscribe()
+    }
+
+    /// Whether no further step can succeed, as it changes.
+    pub(super) fn when_broken(&self) -> watch::Receiver<bool> {
+        self.broken.subscribe()
     }
 
     /// Returns once every step that began has retired.

@@ -380,6 +380,11 @@ impl<'a> Reader<'a> {
         Reader(batch)
     }
 
+    /// Bytes that follow.
+    pub fn remaining(&self) -> usize {
+        self.0.len()
+    }
+
     /// Whether nothing follows.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

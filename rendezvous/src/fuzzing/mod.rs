@@ -90,6 +90,7 @@ impl StepHandler for Idle {
         std::hint::black_box(error.to_string());
     }
     fn done(&self, _: u64, _: ParticipantIx) {}
+    fn released(&self) {}
     fn peer_lost(&self, _: ParticipantIx, _: &Error) {}
 }
 

@@ -271,6 +271,15 @@ fn seeds() -> Vec<Seed> {
         ("start", lane(1, &[start(0)])),
         ("abort", lane(0, &[abort(1)])),
         ("done", lane(0, &[Frame::Done { key: key(0) }])),
+        (
+            "release",
+            lane(
+                1,
+                &[Frame::Release {
+                    lease: key(0).lease,
+                }],
+            ),
+        ),
         ("tensor", lane(0, &[tensor(0, 0)])),
         (
             "step",

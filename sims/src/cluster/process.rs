@@ -68,6 +68,8 @@ pub(super) struct End {
     pub wanted: bool,
     /// Tasks that it left behind.
     pub tasks: usize,
+    /// Of these, threads of compute whose kernel does not return: they end with the process.
+    hung: usize,
 }
 
 /// What there is of a process on every host.
@@ -107,7 +109,7 @@ impl Process {
         let mut state = self.state();
         state.over = true;
         if let Some(end) = &mut state.end {
-            end.tasks = self.machine.gate.tasks();
+            end.tasks = self.machine.gate.tasks().saturating_sub(end.hung);
         }
     }
 
@@ -117,11 +119,15 @@ impl Process {
     }
 
     fn end(&self, why: impl Into<String>, wanted: bool) {
-        let why = why.into();
+        self.end_with(why.into(), wanted, 0);
+    }
+
+    fn end_with(&self, why: String, wanted: bool, hung: usize) {
         self.state().end = Some(End {
             why,
             wanted,
             tasks: 0,
+            hung,
         });
     }
 }
@@ -326,6 +332,7 @@ pub(super) async fn worker(mut p: Inner<WorkerHandle>, tokens: Tokens, memory: u
         join: ADDRESS.into(),
         token,
         state_dir: Some("/state".into()),
+        run_dir: None,
         cache_dir: (cache > 0).then(|| "/cache".into()),
         cache_bytes: cache,
         artifact_root: None,
@@ -352,10 +359,10 @@ pub(super) async fn worker(mut p: Inner<WorkerHandle>, tokens: Tokens, memory: u
         }
     };
     match p.serve(running.clone(), ended).await.flatten() {
-        None => {
-            running.drain(DRAIN_BOUND).await;
-            p.process.end("stopped", true);
-        }
+        None => match running.drain(DRAIN_BOUND).await {
+            None => p.process.end("stopped", true),
+            Some(why) => p.process.end_with(why.to_string(), true, 1),
+        },
         Some(why) => {
             running.shutdown(END_BOUND).await;
             p.process.end(why, false);

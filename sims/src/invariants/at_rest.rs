@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use convoke_common::identity::Role;
 use convoke_common::memory::Account;
-use convoke_common::rpc::WorkerStatus;
+use convoke_common::rpc::{LeaseStatus, WorkerStatus};
 
 use super::{Found, Invariant, Stage, View};
 use crate::cluster::{Cluster, Host, Task};
@@ -48,8 +48,8 @@ pub fn left_over(cluster: &Cluster) -> Vec<String> {
 /// Tasks of a worker's process: its main function, four of its own, three of its connection to the coordinator.
 const OF_WORKER: usize = 8;
 
-/// Tasks of the coordinator's process: its main function and four of its own.
-const OF_COORDINATOR: usize = 5;
+/// Tasks of the coordinator's process: its main function and five of its own.
+const OF_COORDINATOR: usize = 6;
 
 /// Tasks of a connection that nothing happens on: who owns it, who watches it, who listens to it.
 const OF_CONNECTION: usize = 3;
@@ -121,18 +121,29 @@ fn of_worker(host: Host, status: &WorkerStatus, left: &mut Vec<String>) {
 
 /// Asks the coordinator what it holds for clients, which are there or have gone.
 pub fn of_coordinator(cluster: &Cluster, deserted: bool) -> Task<Vec<String>> {
+    // Whoever left while the coordinator did not hear it confirms nothing, until its name is forgotten.
+    let workers = cluster.hosts().into_iter();
+    let workers = workers.filter(|h| matches!(h, Host::Worker(_)));
+    let gone: Vec<String> = workers
+        .filter(|h| !cluster.is_running(*h))
+        .map(|h| h.to_string())
+        .collect();
     cluster.on_coordinator(move |c| async move {
         let mut left = Vec::new();
-        let may: &[&str] = match deserted {
-            true => &[],
-            false => &["plans", "drivers"],
-        };
+        let mut may = vec![];
+        if !deserted {
+            may.extend(["plans", "drivers"]);
+        }
+        if !gone.is_empty() {
+            may.extend(["leases", "unconfirmed releases"]);
+        }
         match (c.known().await, c.tables().await) {
             (Ok((_, leases)), Ok(tables)) => {
-                for lease in leases {
+                let held = |l: &LeaseStatus| !l.workers.iter().all(|w| gone.contains(w));
+                for lease in leases.into_iter().filter(held) {
                     left.push(format!("{}: {}", Host::Coordinator, lease.lease));
                 }
-                of_tables(Host::Coordinator, tables, may, &mut left);
+                of_tables(Host::Coordinator, tables, &may, &mut left);
             }
             (Err(e), _) | (_, Err(e)) => left.push(format!("{}: {e}", Host::Coordinator)),
         }

@@ -19,6 +19,7 @@ mod results;
 mod root_cause;
 mod stopping;
 mod stops;
+mod undisturbed;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -144,6 +145,7 @@ impl Default for Invariants {
             Box::<deadlines::Deadlines>::default(),
             Box::<given_up::GivenUp>::default(),
             Box::<detection::Detection>::default(),
+            Box::new(undisturbed::Undisturbed),
             Box::<results::Results>::default(),
             Box::<root_cause::RootCause>::default(),
             Box::<processes::Processes>::default(),

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use convoke_common::world::{Compute, Job, JobQueue, Refusal, RefusedJob};
+use convoke_common::world::{Compute, FairQueue, Job, Refusal, RefusedJob, Share};
 
 use super::gate::Gate;
 use super::knobs::Knobs;
@@ -24,7 +24,7 @@ struct Waiting {
 }
 
 struct State {
-    waiting: JobQueue<Waiting>,
+    waiting: FairQueue<Waiting>,
     active: bool,
     draw: Draw,
 }
@@ -46,14 +46,20 @@ impl SimCompute {
             gate,
             knobs,
             state: Arc::new(Mutex::new(State {
-                waiting: JobQueue::default(),
+                waiting: FairQueue::default(),
                 active: false,
                 draw,
             })),
         }
     }
 
-    fn queue(&self, priority: i64, begin: Option<Job>, job: Job) -> Result<(), RefusedJob> {
+    fn queue(
+        &self,
+        share: &Share,
+        priority: i64,
+        begin: Option<Job>,
+        job: Job,
+    ) -> Result<(), RefusedJob> {
         let mut s = lock(&self.state);
         let full = |job| RefusedJob {
             job,
@@ -62,7 +68,7 @@ impl SimCompute {
         if self.knobs.refuses() {
             return Err(full(job));
         }
-        let pushed = s.waiting.push(priority, Waiting { begin, job });
+        let pushed = s.waiting.push(share, priority, Waiting { begin, job });
         pushed.map_err(|refused| full(refused.job))?;
         if !std::mem::replace(&mut s.active, true) {
             drop(s);
@@ -76,13 +82,13 @@ impl SimCompute {
 async fn drain(state: Arc<Mutex<State>>, knobs: Arc<Knobs>) {
     loop {
         let (least, most) = knobs.job_ms();
-        let (next, took) = {
+        let (share, next, took) = {
             let mut s = lock(&state);
-            let Some(next) = s.waiting.pop() else {
+            let Some((share, next)) = s.waiting.pop(true) else {
                 s.active = false;
                 return;
             };
-            (next, s.draw.range(least, most))
+            (share, next, s.draw.range(least, most))
         };
         if let Some(begin) = next.begin {
             begin();
@@ -93,6 +99,9 @@ async fn drain(state: Arc<Mutex<State>>, knobs: Arc<Knobs>) {
         knobs.while_hung().await;
         // A job reports its own panics; one that escapes must not end the loop.
         let _ = catch_unwind(AssertUnwindSafe(next.job));
+        let mut s = lock(&state);
+        s.waiting.charge(&share, Duration::from_millis(took));
+        s.waiting.ended(&share);
     }
 }
 
@@ -105,12 +114,18 @@ impl Compute for SimCompute {
         SPEED
     }
 
-    fn submit(&self, priority: i64, job: Job) -> Result<(), RefusedJob> {
-        self.queue(priority, None, job)
+    fn submit(&self, share: &Share, priority: i64, job: Job) -> Result<(), RefusedJob> {
+        self.queue(share, priority, None, job)
     }
 
-    fn submit_begun(&self, priority: i64, begin: Job, job: Job) -> Result<(), RefusedJob> {
-        self.queue(priority, Some(begin), job)
+    fn submit_begun(
+        &self,
+        share: &Share,
+        priority: i64,
+        begin: Job,
+        job: Job,
+    ) -> Result<(), RefusedJob> {
+        self.queue(share, priority, Some(begin), job)
     }
 
     fn wake(&self) -> Duration {

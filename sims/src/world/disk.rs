@@ -43,8 +43,8 @@ pub(super) struct Inode {
     synced: Vec<u8>,
     unsynced: Vec<Change>,
     named: bool,
-    /// Counts changes: the file's times.
-    changes: u64,
+    /// When it changed last, by the disk's count of changes: the file's times.
+    changed: u64,
     exclusive: bool,
 }
 
@@ -55,10 +55,10 @@ fn inode(file: &File) -> MutexGuard<'_, Inode> {
 }
 
 impl Inode {
-    fn change(&mut self, change: Change) {
+    fn change(&mut self, change: Change, at: u64) {
         change.apply(&mut self.content);
         self.unsynced.push(change);
-        self.changes += 1;
+        self.changed = at;
     }
 
     fn sync(&mut self) {
@@ -95,6 +95,8 @@ struct Tree {
     files: BTreeMap<PathBuf, File>,
     folders: BTreeSet<PathBuf>,
     numbers: u64,
+    /// Counts changes of files.
+    changes: u64,
     /// The power failed; until the next start nothing is read or written.
     dark: bool,
 }
@@ -171,7 +173,11 @@ impl Disk {
         if self.knobs.cuts_power() {
             self.cut();
         }
-        self.powered(operation, path)
+        self.powered(operation, path)?;
+        match self.knobs.disk_is_full() {
+            true => Err(io(operation, path, std::io::ErrorKind::StorageFull)),
+            false => Ok(()),
+        }
     }
 
     pub(super) fn find(&self, operation: &'static str, path: &Path) -> Result<File, StoreError> {
@@ -230,8 +236,8 @@ impl Disk {
             device: DEVICE,
             inode: f.number,
             size: f.content.len() as u64,
-            modified_ns: i128::from(f.changes),
-            changed_ns: i128::from(f.changes),
+            modified_ns: i128::from(f.changed),
+            changed_ns: i128::from(f.changed),
         }
     }
 
@@ -259,13 +265,27 @@ impl Disk {
     ) -> Result<(), StoreError> {
         self.may_change("write", path)?;
         let bytes = bytes.to_vec();
-        inode(file).change(Change::Write { offset, bytes });
+        let at = self.tick();
+        inode(file).change(Change::Write { offset, bytes }, at);
         Ok(())
     }
 
     pub(super) fn length(&self, file: &File, path: &Path, length: u64) -> Result<(), StoreError> {
         self.may_change("set the length of", path)?;
-        inode(file).change(Change::Length(length));
+        let at = self.tick();
+        inode(file).change(Change::Length(length), at);
+        Ok(())
+    }
+
+    fn tick(&self) -> u64 {
+        let mut tree = self.tree();
+        tree.changes += 1;
+        tree.changes
+    }
+
+    pub(super) fn touch(&self, path: &Path) -> Result<(), StoreError> {
+        let file = self.find("touch", path)?;
+        inode(&file).changed = self.tick();
         Ok(())
     }
 
@@ -311,11 +331,11 @@ impl Disk {
         Ok(())
     }
 
-    /// Names, kinds and sizes of what lies directly in a folder.
+    /// Names, kinds, sizes and times of change of what lies directly in a folder.
     pub(super) fn entries(
         &self,
         folder: &Path,
-    ) -> Result<Vec<(PathBuf, EntryKind, u64)>, StoreError> {
+    ) -> Result<Vec<(PathBuf, EntryKind, u64, u64)>, StoreError> {
         self.powered("list", folder)?;
         let tree = self.tree();
         if !tree.folders.contains(folder) {
@@ -326,10 +346,18 @@ impl Disk {
         let inside = |p: &&PathBuf| p.parent() == Some(folder);
         let files = tree.files.iter().filter(|(p, _)| inside(p));
         let mut all: Vec<_> = files
-            .map(|(p, f)| (p.clone(), EntryKind::File, inode(f).content.len() as u64))
+            .map(|(p, f)| {
+                let f = inode(f);
+                (
+                    p.clone(),
+                    EntryKind::File,
+                    f.content.len() as u64,
+                    f.changed,
+                )
+            })
             .collect();
         let folders = tree.folders.iter().filter(inside);
-        all.extend(folders.map(|p| (p.clone(), EntryKind::Folder, 0)));
+        all.extend(folders.map(|p| (p.clone(), EntryKind::Folder, 0, 0)));
         all.sort_by(|a, b| a.0.cmp(&b.0));
         Ok(all)
     }

@@ -27,6 +27,7 @@ pub struct Knobs {
     panics: Mutex<Vec<(String, u32)>>,
     clock_off: AtomicI64,
     cut_after: AtomicI64,
+    disk_full: AtomicBool,
 }
 
 impl Default for Knobs {
@@ -40,6 +41,7 @@ impl Default for Knobs {
             panics: Mutex::default(),
             clock_off: AtomicI64::new(0),
             cut_after: AtomicI64::new(-1),
+            disk_full: AtomicBool::new(false),
         }
     }
 }
@@ -128,6 +130,15 @@ impl Knobs {
 
     pub(super) fn clock_off(&self) -> i64 {
         self.clock_off.load(Ordering::Relaxed)
+    }
+
+    /// Whether the disk takes nothing more.
+    pub fn set_disk_full(&self, full: bool) {
+        self.disk_full.store(full, Ordering::Relaxed);
+    }
+
+    pub(super) fn disk_is_full(&self) -> bool {
+        self.disk_full.load(Ordering::Relaxed)
     }
 
     /// The host's power fails in the `n`th write from now, 0 for the next.

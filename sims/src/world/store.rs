@@ -125,15 +125,35 @@ impl Store for SimStore {
         Ok(self.handle(self.disk.hold(path)?, path, true))
     }
 
+    /// Whoever locks a file does so within one job, and jobs run one after the other: nobody waits.
+    fn lock(&self, path: &Path, mode: FileMode) -> Result<Arc<dyn StoreFile>, StoreError> {
+        self.open_exclusive(path, mode)
+    }
+
+    fn replace(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
+        self.disk.rename(from, to)
+    }
+
+    fn touch(&self, path: &Path) -> Result<(), StoreError> {
+        self.disk.touch(path)
+    }
+
+    /// There is one user.
+    fn check_private(&self, _: &Path) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
         self.disk.rename(from, to)
     }
 
     fn list(&self, folder: &Path) -> Result<Vec<DirEntry>, StoreError> {
         let entries = self.disk.entries(folder)?.into_iter();
-        let entry = |(path, kind, size): (PathBuf, _, _)| {
-            let name = path.file_name().unwrap_or_default().to_owned();
-            DirEntry { name, kind, size }
+        let entry = |(path, kind, size, changed): (PathBuf, _, _, u64)| DirEntry {
+            name: path.file_name().unwrap_or_default().to_owned(),
+            kind,
+            size,
+            modified_ns: i128::from(changed),
         };
         Ok(entries.map(entry).collect())
     }

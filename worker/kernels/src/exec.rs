@@ -8,6 +8,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[error("cancelled")]
 pub struct Cancelled;
 
+/// Others who wait for the threads of a kernel that runs. Kernels look at it wherever they look whether they are cancelled.
+pub trait Turn: Sync {
+    /// Whether somebody may be waiting: looked at before every tile, and so to be brief.
+    fn is_contested(&self) -> bool;
+
+    /// Lets others run where it is their turn, and returns when the kernel has its next one, or is cancelled.
+    fn give_way(&self, cancel: &AtomicBool);
+}
+
 /// Threads and cancellation flag of one kernel call.
 ///
 /// A kernel's result never depends on it: work is split at fixed tile
@@ -16,20 +25,39 @@ pub struct Cancelled;
 pub struct Exec<'a> {
     pool: Option<&'a rayon::ThreadPool>,
     cancel: &'a AtomicBool,
+    turn: Option<&'a dyn Turn>,
 }
 
 impl<'a> Exec<'a> {
     /// Runs everything on the calling thread.
     #[inline]
     pub fn single(cancel: &'a AtomicBool) -> Self {
-        Exec { pool: None, cancel }
+        Exec {
+            pool: None,
+            cancel,
+            turn: None,
+        }
     }
 
     /// Splits large work over `pool`.
     #[inline]
     pub fn pooled(pool: &'a rayon::ThreadPool, cancel: &'a AtomicBool) -> Self {
         let pool = (pool.current_num_threads() > 1).then_some(pool);
-        Exec { pool, cancel }
+        Exec {
+            pool,
+            cancel,
+            turn: None,
+        }
+    }
+
+    /// The same, but that the kernel lets others run when it is their turn. The calling thread may hold no lock then that
+    /// others need.
+    #[inline]
+    pub fn in_turns(self, turn: &'a dyn Turn) -> Self {
+        Exec {
+            turn: Some(turn),
+            ..self
+        }
     }
 
     /// Number of threads that [`Exec::tiles`] may use.
@@ -38,11 +66,16 @@ impl<'a> Exec<'a> {
         self.pool.map_or(1, |p| p.current_num_threads())
     }
 
-    /// Fails when the step was cancelled. Call at least every 10 ms of work.
+    /// Fails when the step was cancelled. Call at least every 10 ms of work: here it also lets others run whose turn it is.
     #[inline]
     pub fn check(&self) -> Result<(), Cancelled> {
         #[cfg(test)]
         crate::testing::looks_at(self.cancel);
+        if let Some(turn) = self.turn
+            && turn.is_contested()
+        {
+            turn.give_way(self.cancel);
+        }
         if self.cancel.load(Ordering::Relaxed) {
             Err(Cancelled)
         } else {

@@ -39,4 +39,4 @@ mod testing;
 pub mod unary;
 
 pub use error::KernelError;
-pub use exec::{Cancelled, Exec};
+pub use exec::{Cancelled, Exec, Turn};

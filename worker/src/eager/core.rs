@@ -10,7 +10,8 @@
 //! 1. A handle resolves once: with its tensor, or with the error of whatever it depends on that failed by itself.
 //! 2. Ready ops are handed out in the order they were issued; what waits holds up nothing that was issued after it.
 //! 3. A handle that was dropped frees its tensor as soon as nothing that was issued before needs it.
-//! 4. What arrives without having been announced is bounded, in number and by the size of what shares a lane.
+//! 4. What all of this takes in memory besides tensors is known at any time, see [`Core::footprint`].
+//! 5. What arrives without having been announced is bounded, in number and by the size of what shares a lane.
 
 mod transfers;
 
@@ -36,6 +37,17 @@ pub(super) const MOST_EARLY: usize = 1024;
 const MOST_REPORTS: usize = 4 * MOST_HANDLES;
 /// Most failures that are reported before the client has read them; each handle tells its own besides.
 const MOST_FAILED: usize = 64;
+
+/// What a handle takes at most besides its tensor, in bytes: itself, its place in a table, and who waits for it.
+const HANDLE: u64 = 256;
+/// What an op takes that is issued and not handed out.
+const OP: u64 = 256;
+/// What an operand takes besides the bytes of its value.
+const OPERAND: u64 = 160;
+/// What takes who waits for a handle's tensor to be sent.
+const GIVE: u64 = 64;
+/// What an announced transfer takes.
+const TRANSFER: u64 = 256;
 
 /// The number of a handle.
 pub(super) type Id = u64;
@@ -83,6 +95,8 @@ pub(super) struct Run {
     pub inputs: Inputs,
     /// Its first output.
     pub first: Id,
+    /// Bytes that it takes until it is handed out.
+    kept: u64,
 }
 
 impl Run {
@@ -147,6 +161,8 @@ pub(super) struct Core {
     resolved: u64,
     reports: Vec<Report>,
     failures: usize,
+    /// Bytes of the ops that wait or are ready, and of those who wait for a tensor to be sent.
+    kept: u64,
 }
 
 /// What a step wants of a handle.
@@ -167,6 +183,15 @@ impl Core {
     /// Handles that are there or will be.
     pub fn handles(&self) -> usize {
         self.handles.len()
+    }
+
+    /// Bytes that handles, ops, transfers and reports take, tensors in counted memory left out.
+    pub fn footprint(&self) -> u64 {
+        let reports = self.reports.len() * size_of::<Report>();
+        self.handles.len() as u64 * HANDLE
+            + self.expected.len() as u64 * TRANSFER
+            + reports as u64
+            + self.kept
     }
 
     fn make(&mut self, origin: u32, count: usize) -> Id {
@@ -247,6 +272,11 @@ impl Core {
             return self.fail_outputs(first, prepared.outputs, error);
         }
         let op = self.waiting.vacant_key();
+        let value = |o: &Operand| match o {
+            Operand::Value(t) => OPERAND + t.byte_len() as u64,
+            _ => OPERAND,
+        };
+        let kept = OP + operands.iter().map(value).sum::<u64>();
         let (mut inputs, mut missing) = (Inputs::new(), 0);
         for (operand, given) in operands.into_iter().enumerate() {
             inputs.push(match given {
@@ -268,7 +298,9 @@ impl Core {
             prepared,
             inputs,
             first,
+            kept,
         };
+        self.kept += kept;
         if missing == 0 {
             self.ready.push(Reverse(run));
         } else {
@@ -278,7 +310,9 @@ impl Core {
 
     /// The op to launch next: of those that are ready, the one that was issued first.
     pub fn next_ready(&mut self) -> Option<Run> {
-        self.ready.pop().map(|r| r.0)
+        let run = self.ready.pop()?.0;
+        self.kept -= run.kept;
+        Some(run)
     }
 
     /// Looks at it.
@@ -361,18 +395,21 @@ impl Core {
             }
             for waiter in waiters {
                 match waiter {
-                    Waiter::Give { peer, transfer } => self.effects.push(match &settled {
-                        Ok(tensor) => Effect::Send {
-                            peer,
-                            transfer,
-                            tensor: tensor.clone(),
-                        },
-                        Err(error) => Effect::Abort {
-                            peer,
-                            transfer,
-                            error: error.clone(),
-                        },
-                    }),
+                    Waiter::Give { peer, transfer } => {
+                        self.kept -= GIVE;
+                        self.effects.push(match &settled {
+                            Ok(tensor) => Effect::Send {
+                                peer,
+                                transfer,
+                                tensor: tensor.clone(),
+                            },
+                            Err(error) => Effect::Abort {
+                                peer,
+                                transfer,
+                                error: error.clone(),
+                            },
+                        });
+                    }
                     Waiter::Step(then) => {
                         self.effects.push(Effect::Step(then, settled.clone()));
                     }
@@ -406,6 +443,7 @@ impl Core {
             }
             Err(error) => {
                 let run = self.waiting.remove(op).run;
+                self.kept -= run.kept;
                 self.resolved += 1;
                 let outputs = run.first..run.first + run.prepared.outputs as u64;
                 todo.extend(outputs.map(|id| (id, Err(error.clone()))));
@@ -432,6 +470,7 @@ impl Core {
     pub fn give(&mut self, id: Id, peer: u32, transfer: u64) {
         let error = match self.handles.get_mut(&id).map(|h| &mut h.state) {
             Some(State::Pending { waiters, .. }) => {
+                self.kept += GIVE;
                 return waiters.push(Waiter::Give { peer, transfer });
             }
             Some(State::Ready(tensor)) => {

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use convoke_common::Tensor;
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::identity::Role;
+use convoke_common::identity::{Budget, Role};
 use convoke_common::ids::{LeaseId, StepKey};
 use convoke_common::memory::{Account, Ledger, Pool};
 use convoke_rendezvous::Peer;
@@ -28,6 +28,10 @@ pub(crate) use self::session::Session;
 
 use crate::executor::Engine;
 use crate::node::Node;
+use crate::records::{Growing, account_of};
+
+/// What a session takes that has done nothing yet.
+const SESSION: u64 = 16 << 10;
 
 /// The sessions of a worker.
 pub struct Sessions {
@@ -63,35 +67,61 @@ impl Sessions {
         all.get(&id).cloned()
     }
 
-    /// The session with this id, which begins where a client that it is of has a link.
     fn find(&self, id: LeaseId) -> Option<Arc<Session>> {
+        self.begin(id).ok().flatten()
+    }
+
+    /// The session with this id, which begins where a client that it is of has a link, and its token may have another.
+    fn begin(&self, id: LeaseId) -> Result<Option<Arc<Session>>> {
         match self.get(id) {
-            Some(session) if !session.link.is_closed() => return Some(session),
+            Some(session) if !session.link.is_closed() => return Ok(Some(session)),
             // The client is back on another link, before the end of the first was told.
             Some(_) => self.end_closed(),
             None => {}
         }
-        let node = self.node.get()?.upgrade()?;
+        let Some(node) = self.node.get().and_then(Weak::upgrade) else {
+            return Ok(None);
+        };
         let of = |l: &Arc<convoke_rendezvous::Link>| {
             let peer = l.peer();
             let owns = peer.role == Role::Client && LeaseId::of_session(peer.incarnation) == id;
             owns && !l.is_closed()
         };
-        let link = node.hub.links().into_iter().rev().find(of)?;
-        let pool = Pool::new(&self.ledger, Account::Handles, 0).ok()?;
+        let Some(link) = node.hub.links().into_iter().rev().find(of) else {
+            return Ok(None);
+        };
+        let ledger = account_of(&self.ledger, Some(&link));
+        let pool = Pool::new(&ledger, Account::Handles, 0)?;
+        let mut books = Growing::new(node.records.of(Some(&link)))?;
+        books.cover(SESSION)?;
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(identity) = link.identity() {
+            let most = identity.budget.sessions.unwrap_or(Budget::SESSIONS);
+            let same = |s: &&Arc<Session>| {
+                let other = s.link.identity();
+                s.id != id && other.is_some_and(|i| i.token_id == identity.token_id)
+            };
+            if all.values().filter(same).count() >= most as usize {
+                let token = &identity.token_id;
+                let msg = format!("the holders of token {token} have {most} sessions here already");
+                return Err(Error::new(Code::Busy, msg).advise(
+                    "end one, or use a token made with `convoke token create --sessions`",
+                ));
+            }
+        }
         let begin = || {
             let (owner, engine) = (link.peer().clone(), self.engine.clone());
-            Session::new(owner, link.clone(), engine, Arc::downgrade(&node), pool)
+            let node = Arc::downgrade(&node);
+            Session::new(owner, link.clone(), engine, node, pool, books)
         };
         let session = all.entry(id).or_insert_with(begin).clone();
         drop(all);
         // One that ended before it was listed told nobody.
         if link.is_closed() {
             self.end_closed();
-            return None;
+            return Ok(None);
         }
-        Some(session)
+        Ok(Some(session))
     }
 
     /// The session of the client that drives a lease.
@@ -142,7 +172,7 @@ impl Sessions {
 impl Eager for Sessions {
     fn batch(&self, from: &Peer, batch: &[u8]) -> Result<()> {
         let id = LeaseId::of_session(from.incarnation);
-        let session = self.find(id).filter(|s| s.owner == *from);
+        let session = self.begin(id)?.filter(|s| s.owner == *from);
         let none = || Error::new(Code::ProtocolViolation, "an eager batch without a link");
         session.ok_or_else(none)?.batch(batch)
     }

@@ -21,8 +21,9 @@ use std::time::Duration;
 
 use convoke_common::error::{Code, Error, Result, Site};
 use convoke_common::ids::{FunctionId, LeaseId};
-use convoke_common::memory::Pool;
+use convoke_common::memory::{Pool, Reservation};
 use convoke_common::ops::OpError;
+use convoke_common::world::Share;
 use convoke_kernels::Exec;
 use convoke_rendezvous::eager::wire::{
     Command, Definition, Holding, MOST_ACCOUNTS, Operand, Reader, Report,
@@ -37,9 +38,11 @@ use tokio_util::sync::CancellationToken;
 use self::peers::Named;
 use super::core::{Core, Id, Run, Then};
 use super::prepared::{Prepared, Seen};
+use crate::compute::Lane;
 use crate::cpu::{Launch, Operands, Outputs};
 use crate::executor::Engine;
 use crate::node::Node;
+use crate::records::{Growing, Records, share_of};
 use crate::wedge::Work;
 
 /// What may run of one batch on the thread that delivers it, predicted.
@@ -48,6 +51,10 @@ const DELIVERY: Duration = Duration::from_micros(200);
 const TURN: usize = 256;
 /// Bytes of a value within an op that are not counted: all ops of a window can have as many.
 const UNCOUNTED: usize = 1 << 10;
+/// What a command that is kept takes in memory: so much, and so many times its length, since what it says is taken apart
+/// and copied by kernels.
+const KEPT: u64 = 2 << 10;
+const IN_MEMORY: u64 = 8;
 /// What the client calls a value that it sends, and a tensor's move, in errors.
 const PUT: &str = "put";
 const TO: &str = "to";
@@ -78,17 +85,46 @@ enum Runner {
     Active,
 }
 
+/// What a session keeps of a command, with what its memory is charged to.
+struct Charged<T> {
+    value: T,
+    _charge: Option<Reservation>,
+}
+
 #[derive(Default)]
 struct State {
     core: Core,
-    ops: BTreeMap<u32, Defined>,
-    origins: BTreeMap<u32, Arc<str>>,
+    ops: BTreeMap<u32, Charged<Defined>>,
+    origins: BTreeMap<u32, Charged<Arc<str>>>,
     peers: BTreeMap<u32, Named>,
+    /// What handles, ops that wait and reports are charged to, until the session ends.
+    books: Option<Growing>,
     runner: Runner,
     /// Accounts that the client waits for.
     asked: Vec<u64>,
     /// Whether the lane was told that there is something to report.
     reporting: bool,
+}
+
+impl State {
+    /// The name of a place in the client's program.
+    fn origin(&self, index: u32) -> Option<Arc<str>> {
+        self.origins.get(&index).map(|place| place.value.clone())
+    }
+
+    fn place(&self, index: u32) -> Option<String> {
+        self.origin(index).map(|place| place.to_string())
+    }
+}
+
+/// An op that is refused whenever it is run.
+fn refusal(d: &Definition, error: Error) -> Defined {
+    Defined::Refused(Arc::new(Refusal {
+        operands: d.operands.len(),
+        outputs: usize::from(d.outputs),
+        origin: d.origin,
+        error,
+    }))
 }
 
 /// See the module.
@@ -97,8 +133,12 @@ pub(crate) struct Session {
     pub id: LeaseId,
     pub link: Arc<Link>,
     engine: Arc<Engine>,
+    /// Who is charged for its ops.
+    share: Share,
     node: Weak<Node>,
     pool: Pool,
+    /// The account of the client's token.
+    records: Records,
     state: Mutex<State>,
     /// Kernels look at it; set when the session ends.
     ended: AtomicBool,
@@ -116,15 +156,27 @@ impl Session {
         engine: Arc<Engine>,
         node: Weak<Node>,
         pool: Pool,
+        books: Growing,
     ) -> Arc<Session> {
+        let records = books.records().clone();
+        let state = State {
+            books: Some(books),
+            ..State::default()
+        };
         Arc::new_cyclic(|me| Session {
             id: LeaseId::of_session(owner.incarnation),
+            share: share_of(
+                Some(&link),
+                &owner.name,
+                LeaseId::of_session(owner.incarnation),
+            ),
             owner,
             link,
             engine,
             node,
             pool,
-            state: Mutex::default(),
+            records,
+            state: Mutex::new(state),
             ended: AtomicBool::new(false),
             sending: CancellationToken::new(),
             direct: Arc::default(),
@@ -153,9 +205,11 @@ impl Session {
         let mut reader = Reader::new(batch);
         while !reader.is_empty() {
             let next = state.core.next();
+            let before = reader.remaining();
             match reader.command(next)? {
                 Command::Run(index) => {
-                    let defined = state.ops.get(&index).ok_or_else(no_such_op)?.clone();
+                    let defined = state.ops.get(&index).ok_or_else(no_such_op)?;
+                    let defined = defined.value.clone();
                     let count = match &defined {
                         Defined::Ready(prepared) => prepared.operands(),
                         Defined::Refused(refusal) => refusal.operands,
@@ -191,21 +245,37 @@ impl Session {
                         }
                     }
                 }
-                command => self.obey(&mut state, command)?,
+                command => {
+                    let written = before - reader.remaining();
+                    self.obey(&mut state, command, written)?;
+                }
             }
             state.core.check_bounds()?;
+            let needed = state.core.footprint();
+            let books = state.books.as_mut();
+            books.map_or(Ok(()), |books| books.cover(needed))?;
         }
         self.settle(state);
         Ok(())
     }
 
     /// Everything but the run of an op.
-    fn obey(&self, state: &mut State, command: Command) -> Result<()> {
+    fn obey(&self, state: &mut State, command: Command, written: usize) -> Result<()> {
         match command {
             Command::Define(d) => {
                 let index = d.index;
-                let defined = self.define(state, d);
-                state.ops.insert(index, defined);
+                // What was there before makes room for it.
+                state.ops.remove(&index);
+                let op = d.op.clone();
+                let (value, charge) = match self.charge(written) {
+                    Ok(charge) => (self.define(state, d), Some(charge)),
+                    Err(error) => {
+                        let error = self.issued(state, error, &op, d.origin);
+                        (refusal(&d, error), None)
+                    }
+                };
+                let _charge = charge;
+                state.ops.insert(index, Charged { value, _charge });
             }
             Command::Run(_) => {}
             Command::Begin { first } => state.core.begin(first)?,
@@ -241,7 +311,8 @@ impl Session {
                 }
             },
             Command::Peer { index, participant } => {
-                state.peers.insert(index, Named::new(participant));
+                let charge = self.charge(written)?;
+                state.peers.insert(index, Named::new(participant, charge));
             }
             Command::Fail { transfer, error } => state.core.fail(transfer, *error),
             Command::Account { request } => {
@@ -252,27 +323,29 @@ impl Session {
                 state.asked.push(request);
             }
             Command::Origin { index, place } => {
-                state.origins.insert(index, place.into());
+                let _charge = Some(self.charge(written)?);
+                let value = place.into();
+                state.origins.insert(index, Charged { value, _charge });
             }
         }
         Ok(())
     }
 
+    /// Charges what a command of this length leaves in memory.
+    fn charge(&self, written: usize) -> Result<Reservation> {
+        let bytes = KEPT + (written as u64).saturating_mul(IN_MEMORY);
+        self.records.reserve(bytes)
+    }
+
     fn define(&self, state: &State, d: Definition) -> Defined {
-        let (operands, outputs, origin) = (d.operands.len(), usize::from(d.outputs), d.origin);
-        let op = d.op.clone();
+        let asked = d.clone();
         let refused = |e: OpError| {
             let error = Error::new(Code::UnsupportedOp, e.to_string()).at(Site {
-                op: Some(op),
-                origin: state.origins.get(&origin).map(|o| o.to_string()),
+                op: Some(asked.op.clone()),
+                origin: state.place(asked.origin),
                 ..self.engine.place()
             });
-            Defined::Refused(Arc::new(Refusal {
-                operands,
-                outputs,
-                origin,
-                error,
-            }))
+            refusal(&asked, error)
         };
         Prepared::new(d).map_or_else(refused, |p| Defined::Ready(Arc::new(p)))
     }
@@ -291,13 +364,13 @@ impl Session {
         let mut error = error.at(self.engine.place());
         if let Some(site) = error.site.as_mut().filter(|s| s.origin.is_none()) {
             site.op.get_or_insert_with(|| op.to_owned());
-            site.origin = state.origins.get(&origin).map(|o| o.to_string());
+            site.origin = state.place(origin);
         }
         error
     }
 
     fn account(&self, state: &State) -> Vec<Holding> {
-        let named = |origin: &u32| state.origins.get(origin).map_or("", |o| o).to_owned();
+        let named = |origin: &u32| state.place(*origin).unwrap_or_default();
         let held = state.core.held().into_iter();
         let mut held: Vec<_> = held
             .map(|(origin, (handles, bytes))| Holding {
@@ -324,7 +397,8 @@ impl Session {
         while let Some(run) = state.core.peek_ready() {
             let seen = run.seen();
             let predicted = seen.predicted;
-            if predicted > wake || predicted > *left {
+            let brief = predicted <= wake && predicted <= *left;
+            if !brief || !self.engine.compute.admits(&self.share, predicted) {
                 return;
             }
             *left -= predicted;
@@ -332,8 +406,8 @@ impl Session {
                 return;
             };
             let (first, prepared) = (run.first, run.prepared.clone());
-            let origin = state.origins.get(&prepared.origin).cloned();
-            let result = self.launch(run, origin, true, &seen);
+            let origin = state.origin(prepared.origin);
+            let result = self.launch(run, origin, None, &seen);
             state.core.finished(first, &prepared, result);
         }
     }
@@ -371,7 +445,7 @@ impl Session {
         let begun = me.clone();
         let begin = Box::new(move || begun.state().runner = Runner::Active);
         let job = Box::new(move || me.work());
-        if let Err(refused) = self.engine.compute.submit_begun(0, begin, job) {
+        if let Err(refused) = self.engine.compute.submit_begun(&self.share, 0, begin, job) {
             self.engine.gate.quiesced();
             let why = format!(
                 "the compute pool takes no further work ({:?})",
@@ -391,6 +465,7 @@ impl Session {
 
     /// The job: runs what is ready, until nothing is or its turn is over.
     fn work(&self) {
+        let lane = Lane::current();
         for _ in 0..self.engine.compute.slice().min(TURN) {
             let mut state = self.state();
             let Some(run) = state.core.next_ready() else {
@@ -398,10 +473,9 @@ impl Session {
             };
             let (first, prepared) = (run.first, run.prepared.clone());
             let seen = run.seen();
-            let brief = seen.predicted <= self.engine.compute.wake();
-            let origin = state.origins.get(&prepared.origin).cloned();
+            let origin = state.origin(prepared.origin);
             drop(state);
-            let result = self.launch(run, origin, brief, &seen);
+            let result = self.launch(run, origin, lane.as_deref(), &seen);
             let mut state = self.state();
             state.core.finished(first, &prepared, result);
             self.settle(state);
@@ -419,16 +493,20 @@ impl Session {
         &self,
         mut run: Run,
         origin: Option<Arc<str>>,
-        brief: bool,
+        lane: Option<&Lane>,
         seen: &Seen,
     ) -> Result<Outputs> {
         if let Some(refusal) = self.engine.gate.refusal() {
             return Err(refusal.clone());
         }
-        let exec = match &self.engine.threads {
-            Some(pool) if !brief => Exec::pooled(pool, &self.ended),
-            _ => Exec::single(&self.ended),
+        let brief = seen.predicted <= self.engine.compute.wake();
+        let exec = match lane {
+            Some(lane) if brief => Exec::single(&self.ended).in_turns(lane),
+            Some(lane) => lane.exec(&self.ended),
+            None => Exec::single(&self.ended),
         };
+        // Others may have their turn between kernels that look at nothing. The session's end is noticed by the kernel.
+        let _ = exec.check();
         let op = run.prepared.op.name;
         let place = origin.as_deref().unwrap_or(op);
         let _noted = self.engine.note(&FunctionId::default(), place);
@@ -534,6 +612,9 @@ impl Session {
         }
         let mut core = std::mem::take(&mut state.core);
         state.ops.clear();
+        state.origins.clear();
+        state.peers.clear();
+        state.books = None;
         drop(state);
         // Steps that wait for a handle end with their driver, which the session's owner is.
         drop(core.effects());

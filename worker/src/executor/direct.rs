@@ -56,7 +56,7 @@ impl Executor {
         let alone = numbers.len() == x.program.recvs.len() && x.constant_sends.is_empty();
         // One whose lease has ended has no memory. Spans are of steps that others see too.
         if !alone
-            || !self.pace.is_brief()
+            || !self.runs_here()
             || engine.gate.refusal().is_some()
             || self.lease().is_none()
             || tracing::enabled!(tracing::Level::DEBUG)

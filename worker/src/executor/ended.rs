@@ -54,6 +54,36 @@ impl Executor {
         None
     }
 
+    /// Says behind whom a step has waited that is about to end by its deadline.
+    pub(super) fn waited(&self, run: &Run, error: &Error) {
+        if error.code != Code::DeadlineExceeded || run.runner != Runner::Queued {
+            return;
+        }
+        let turns = self.engine.compute.turns();
+        let Some(first) = turns.iter().find(|u| u.runs) else {
+            return;
+        };
+        let (step, client) = (run.n, self.share.member());
+        tracing::warn!(
+            "step {step} of {}, for {client}, waited for compute until its deadline, behind {} of {}",
+            self.share.lease(),
+            first.lease,
+            first.member
+        );
+    }
+
+    /// The node that a thread has, of the step that it interprets.
+    pub fn node_at_work(&self) -> Option<String> {
+        let active = |r: &Run| r.runner == Runner::Active;
+        let n = live(&self.runs).find(|r| active(r)).map(|r| r.n)?;
+        let node = self.entry(n).node.load(Ordering::Relaxed);
+        let node = self.installed.nodes().get(node as usize)?;
+        Some(format!(
+            "node '{}' of {}",
+            node.name, self.installed.program.name
+        ))
+    }
+
     fn wedged(&self, node: Option<&ProgramNode>) -> Error {
         let name = node.map_or("?", |n| &*n.name);
         let msg = format!(

@@ -38,7 +38,7 @@ use convoke_common::ids::{FunctionId, ParticipantIx, StepKey};
 use convoke_common::memory::Pool;
 use convoke_common::mutant;
 use convoke_common::telemetry::{self, TraceIds};
-use convoke_common::world::Compute;
+use convoke_common::world::{Compute, Share};
 use convoke_kernels::Exec;
 use convoke_rendezvous::frame::Frame;
 use convoke_rendezvous::slot::Registered;
@@ -50,6 +50,7 @@ use self::pace::{Pace, Stopwatch};
 use self::run::{After, Flow, Phase, Run, Runner};
 use crate::blackbox::{BlackBox, Noted};
 use crate::code::InstrKind;
+use crate::compute::Lane;
 use crate::cpu::{Operands, Outputs};
 use crate::drain::Gate;
 use crate::eager::Sessions;
@@ -61,8 +62,6 @@ pub struct Engine {
     pub worker: String,
     pub host: String,
     pub compute: Arc<dyn Compute>,
-    /// Threads that a kernel splits over; none where kernels run on the runner's own thread.
-    pub threads: Option<Arc<rayon::ThreadPool>>,
     pub steps_done: AtomicU64,
     /// Whether new work is taken.
     pub gate: Gate,
@@ -80,7 +79,6 @@ impl Engine {
         worker: &str,
         host: &str,
         compute: Arc<dyn Compute>,
-        threads: Option<Arc<rayon::ThreadPool>>,
         black_box: Option<BlackBox>,
     ) -> Engine {
         Engine {
@@ -88,7 +86,6 @@ impl Engine {
             host: host.to_owned(),
             hears_launches: compute.hears_launches(),
             compute,
-            threads,
             steps_done: AtomicU64::new(0),
             gate: Gate::default(),
             watch: Watch::default(),
@@ -141,6 +138,8 @@ pub struct Executor {
     installed: Arc<Installed>,
     /// Where steps run.
     pace: Pace,
+    /// Who is charged for them.
+    share: Share,
     pool: Pool,
     lease: OnceLock<Weak<Lease>>,
     /// By participant index; none for this worker itself and for peers without a common edge.
@@ -151,8 +150,8 @@ pub struct Executor {
     me: Weak<Executor>,
     /// Where the driver's handles are.
     handles: OnceLock<Arc<Sessions>>,
-    /// Told when the driver is gone: the lease is to be dropped.
-    driver_lost: Box<dyn Fn() + Send + Sync>,
+    /// Told when the driver is done with the lease, or lost: it is to be dropped.
+    driver_gone: Box<dyn Fn() + Send + Sync>,
 }
 
 impl Executor {
@@ -160,16 +159,18 @@ impl Executor {
     pub fn new(
         engine: Arc<Engine>,
         installed: Arc<Installed>,
+        share: Share,
         pool: Pool,
         links: Vec<Option<Arc<Link>>>,
         in_flight: u32,
-        driver_lost: Box<dyn Fn() + Send + Sync>,
+        driver_gone: Box<dyn Fn() + Send + Sync>,
     ) -> Arc<Executor> {
         let wake = engine.compute.wake();
         Arc::new_cyclic(|me| Executor {
             pace: Pace::new(installed.predicted, wake),
             engine,
             installed,
+            share,
             pool,
             lease: OnceLock::new(),
             links,
@@ -177,7 +178,7 @@ impl Executor {
             spare: Mutex::default(),
             me: me.clone(),
             handles: OnceLock::new(),
-            driver_lost,
+            driver_gone,
         })
     }
 
@@ -355,7 +356,7 @@ impl Executor {
 
     fn start_runner(&self, n: u64) {
         let Some(me) = self.me.upgrade() else { return };
-        if self.pace.is_brief() {
+        if self.runs_here() {
             me.begun(n);
             return me.interpret(n, true);
         }
@@ -369,7 +370,10 @@ impl Executor {
             let _lease = lease;
             me.interpret(n, false);
         });
-        let submitted = self.engine.compute.submit_begun(priority, begin, job);
+        let submitted = self
+            .engine
+            .compute
+            .submit_begun(&self.share, priority, begin, job);
         if let Err(refused) = submitted {
             let mut run = self.run(n);
             if run.n == n {
@@ -384,6 +388,11 @@ impl Executor {
             // Where it had failed already, it waited only for this runner.
             self.settle(n);
         }
+    }
+
+    /// Whether a step runs on the thread that has its operands: it is brief, and takes nothing from others who wait.
+    fn runs_here(&self) -> bool {
+        self.pace.is_brief() && self.engine.compute.admits(&self.share, self.pace.usual())
     }
 
     /// A thread has a step's job.
@@ -445,9 +454,11 @@ impl Executor {
             (run.span.clone(), run.flag.clone(), flow)
         };
         let _entered = span.enter();
-        let exec = match &self.engine.threads {
-            Some(pool) if !brief => Exec::pooled(pool, &flag),
-            _ => Exec::single(&flag),
+        // A brief step may run within the job of another worker of this process, or under a lock: not in turns.
+        let lane = if brief { None } else { Lane::current() };
+        let exec = match &lane {
+            Some(lane) => lane.exec(&flag),
+            None => Exec::single(&flag),
         };
         let mut after = After::default();
         loop {
@@ -480,6 +491,8 @@ impl Executor {
             let code = &x.code;
             let Some(i) = flow.next(code) else { continue };
             slice = slice.saturating_sub(1);
+            // Others may have their turn between kernels that look at nothing. A step that ended is noticed at its launch.
+            let _ = exec.check();
             let instr = code.instr(i);
             entry.node.store(instr.node, Ordering::Relaxed);
             let launched = match instr.kind {
@@ -603,6 +616,7 @@ impl StepHandler for Executor {
                 StepKey { lease: lease.id, n },
                 code = error.code.name()
             );
+            self.waited(&run, &error);
             self.stop(&mut run, error);
             lease.table.abort(n);
             run.settle(&mut after);
@@ -615,6 +629,10 @@ impl StepHandler for Executor {
         tracing::warn!(n, from, "a worker was told that a step is done");
     }
 
+    fn released(&self) {
+        (self.driver_gone)();
+    }
+
     fn peer_lost(&self, peer: ParticipantIx, error: &Error) {
         let Some(lease) = self.lease() else { return };
         let link = self.links.get(usize::from(peer)).and_then(Option::as_ref);
@@ -624,7 +642,7 @@ impl StepHandler for Executor {
         }
         self.abort_all(error);
         if peer == lease.driver() {
-            (self.driver_lost)();
+            (self.driver_gone)();
         }
     }
 }

@@ -48,6 +48,12 @@ impl Pace {
         }
     }
 
+    /// What a step takes that runs without a job, at most on average.
+    pub(super) fn usual(&self) -> Duration {
+        let predicted = self.predicted.unwrap_or(self.wake);
+        predicted.min(self.wake)
+    }
+
     /// Whether what step `n` takes can change where steps run.
     pub(super) fn listens(&self, n: u64) -> bool {
         n.is_multiple_of(SAMPLE)

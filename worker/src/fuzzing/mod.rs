@@ -21,6 +21,7 @@ use crate::eager::Session;
 use crate::executor::Engine;
 use crate::installed::{Installed, kernel};
 use crate::order::Range;
+use crate::records::{Growing, Records};
 
 /// The targets of this crate.
 pub const TARGETS: &[Target] = &[
@@ -92,10 +93,12 @@ fn session(input: &[u8]) -> Option<bool> {
     });
     Link::join_local(&worker, &client);
     let link = worker.link(&client.me)?;
-    let engine = Arc::new(Engine::new("me", "host", Arc::new(NoCompute), None, None));
+    let engine = Arc::new(Engine::new("me", "host", Arc::new(NoCompute), None));
     let ledger = Ledger::new("me", MOST_HELD as u64);
     let pool = Pool::new(&ledger, Account::Handles, 0).ok()?;
-    let session = Session::new(client.me.clone(), link, engine, Weak::new(), pool);
+    let books = Growing::new(Records::new("me", &ledger)).ok()?;
+    let owner = client.me.clone();
+    let session = Session::new(owner, link, engine, Weak::new(), pool, books);
     let accepted = session.batch(input).is_ok();
     session.end();
     Some(accepted & (session.handles() == 0))

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use convoke_common::admission::reach;
-use convoke_common::error::{Code, Error, Result, Site};
+use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::Role;
 use convoke_common::ids::ParticipantIx;
 use convoke_common::program::{Axes, Grant, Participant, Program, bytes_under};
@@ -62,9 +62,14 @@ impl Node {
         }
         self.hub.await_link(&peer, LINK_BOUND).await.ok_or_else(|| {
             let msg = format!("{} did not connect to worker {}", p.name, self.me.name);
-            Error::new(Code::Unreachable, msg).advise(
+            let error = Error::new(Code::Unreachable, msg).advise(
                 "start the worker with --advertise HOST:PORT, an address that the others can reach",
-            )
+            );
+            match role {
+                // The driver knows of itself that it is there: to it, this worker is the one out of reach.
+                Role::Client => error.about(&self.me.name),
+                _ => error.about(&p.name),
+            }
         })
     }
 
@@ -93,19 +98,20 @@ impl Node {
                 "worker {} cannot reach {} at {}: {}",
                 self.me.name, p.name, p.address, e.message
             );
-            Error::new(Code::Unreachable, msg).advise(format!(
+            let advice = format!(
                 "start {} with --advertise HOST:PORT, an address that the others can reach",
                 p.name
-            ))
+            );
+            Error::new(Code::Unreachable, msg)
+                .advise(advice)
+                .about(&p.name)
         };
         let dialled = reach(&self.world, &self.endpoint, &p.address, Role::Worker).await;
         let dialled = dialled.map_err(unreachable)?;
         let name = dialled.identity.name.as_str().to_owned();
         if name != p.name {
-            return Err(Error::new(
-                Code::Unreachable,
-                format!("{} is answered by worker {name}, not {}", p.address, p.name),
-            ));
+            let msg = format!("{} is answered by worker {name}, not {}", p.address, p.name);
+            return Err(Error::new(Code::Unreachable, msg).about(&p.name));
         }
         let watched = self.detector.watch(dialled.connection);
         crate::service::serve_connection(self, watched.clone(), Role::Worker, name.clone(), None);
@@ -179,8 +185,5 @@ pub(super) async fn lends(program: &Program, axes: &Axes, links: &[Option<Arc<Li
 
 /// A loss, about this peer.
 pub(super) fn gone(peer: &str, msg: String) -> Error {
-    Error::new(Code::PeerLost, msg).at(Site {
-        worker: Some(peer.to_owned()),
-        ..Site::default()
-    })
+    Error::new(Code::PeerLost, msg).about(peer)
 }

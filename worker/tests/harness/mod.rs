@@ -15,7 +15,7 @@ use convoke_common::program::{
     Axes, DriverProgram, DriverSlot, Feed, Fetch, FetchFrom, NUMERICS_PROFILE, Participant,
     Program, ProgramNode, RecvSlot, SendSlot,
 };
-use convoke_common::world::{NoCompute, World};
+use convoke_common::world::{AccountId, NoCompute, Share, World};
 use convoke_common::{DType, Tensor};
 use convoke_rendezvous::driver::Driver;
 use convoke_rendezvous::{Hub, Lease, Link, Peer, RecvSpec, StepHandler};
@@ -131,6 +131,11 @@ pub fn hubs() -> Vec<Arc<Hub>> {
     ["w0", "w1", "driver"].map(|n| Hub::new(peer(n))).into()
 }
 
+/// Whoever has no lease.
+pub fn of_nobody() -> Share {
+    Share::new(AccountId::named("nobody"), convoke_common::ids::LeaseId(99))
+}
+
 /// A cluster linked inside the process.
 pub fn cluster(in_flight: u32) -> Cluster {
     let hubs = hubs();
@@ -188,8 +193,7 @@ pub fn over(hubs: Vec<Arc<Hub>>, in_flight: u32) -> Cluster {
         program.check().unwrap();
         let threads = Threads::start("t", 1).unwrap();
         let compute = Arc::new(threads.clone());
-        let pool = Some(threads.pool());
-        let engine = Arc::new(Engine::new(&hubs[me].me.name, "here", compute, pool, None));
+        let engine = Arc::new(Engine::new(&hubs[me].me.name, "here", compute, None));
         engines.push(engine.clone());
         pools.push(threads);
         let mut constants = vec![None; program.values.len()];
@@ -215,7 +219,16 @@ pub fn over(hubs: Vec<Arc<Hub>>, in_flight: u32) -> Cluster {
         let links = (0..3).map(|i| hubs[me].link(&hubs[i].me)).collect();
         let pool = Pool::shared(&ledger, Account::Leases, BASE).unwrap();
         let none = Box::new(|| {});
-        let executor = Executor::new(engine, installed, pool.clone(), links, in_flight, none);
+        let share = Share::new(AccountId::named("driver"), LEASE);
+        let executor = Executor::new(
+            engine,
+            installed,
+            share,
+            pool.clone(),
+            links,
+            in_flight,
+            none,
+        );
         let handler: Arc<dyn StepHandler> = executor.clone();
         let lease = Lease::new(
             LEASE,

@@ -11,7 +11,8 @@ use crate::error::{Code, Error, Site};
 use crate::identity::fuzzing::world;
 use crate::identity::{Role, TokenStore};
 use crate::ids::{FunctionId, Incarnation, LeaseId, PlanId};
-use crate::memory::Account;
+use crate::members::OpenConnections;
+use crate::memory::{Account, Holding};
 use crate::ops::CustomOp;
 use crate::rpc::services::{
     CoordinatorRequest as Ask, CoordinatorResponse as Tell, JoiningRequest, JoiningResponse,
@@ -19,7 +20,7 @@ use crate::rpc::services::{
 };
 use crate::rpc::{
     ClusterStatus, CutEdge, Death, DeathStatus, HeldLease, JoinRequest, Joined, LeaseStatus,
-    Leased, LinkReport, LinkStatus, Loss, MeasuredLink, MemberState, MemberStatus, PartSummary,
+    Leased, LinkReport, LinkStatus, MeasuredLink, MemberState, MemberStatus, PartSummary,
     PlanOptions, PlanSummary, Planned, ProgramStatus, Progress, QuarantineStatus, Register,
     Registered, WorkerCount, WorkerStatus,
 };
@@ -71,6 +72,8 @@ fn joining() -> JoiningRequest {
         role: Role::Worker,
         name: "w0".into(),
         csr: vec![0x30, 0],
+        former: vec![0x30, 1],
+        version: crate::VERSION.into(),
     };
     JoiningRequest::Join { request }
 }
@@ -79,6 +82,7 @@ fn joined() -> Joined {
     Joined {
         name: "w0".into(),
         certificate: vec![0x30, 0],
+        authorities: vec![vec![0x30, 0]],
     }
 }
 
@@ -94,6 +98,7 @@ fn register() -> Ask {
         incarnation: LIFE,
         advertise: ":7000".into(),
         host: "host".into(),
+        version: crate::VERSION.into(),
         profile: crate::program::NUMERICS_PROFILE.into(),
         threads: 4,
         memory: 1 << 30,
@@ -205,6 +210,14 @@ fn worker_status() -> WorkerStatus {
         refused: [("stale_step".into(), 1)].into(),
         cache_bytes: 6,
         loaded: [1, 2, 3],
+        holdings: vec![Holding {
+            token: "token234".parse().expect("a token id"),
+            member: "client-1".into(),
+            limit: 4,
+            used: [(Account::Definitions, 2)].into(),
+        }],
+        connections: vec![],
+        compute: vec![],
     }
 }
 
@@ -214,6 +227,7 @@ fn cluster_status() -> ClusterStatus {
         incarnation: LIFE,
         address: "10.0.0.1:7000".into(),
         host: "host".into(),
+        version: crate::VERSION.into(),
         threads: 4,
         memory: 1 << 30,
         flops: 1e11,
@@ -255,6 +269,13 @@ fn cluster_status() -> ClusterStatus {
         weight_bytes_relayed: 0,
         bytes_received: 1,
         bytes_sent: 2,
+        holdings: vec![],
+        connections: vec![OpenConnections {
+            token: "token234".parse().expect("a token id"),
+            role: Role::Client,
+            connections: 1,
+            limit: 2,
+        }],
     }
 }
 
@@ -295,6 +316,7 @@ fn asked() -> Vec<(&'static str, Ask)> {
             Ask::Resume {
                 driver: LIFE,
                 held: vec![LEASE],
+                version: crate::VERSION.into(),
             },
         ),
         ("status", Ask::Status {}),
@@ -327,10 +349,6 @@ fn told() -> Vec<(&'static str, Tell)> {
 }
 
 fn to_worker() -> Vec<(&'static str, WorkerRequest)> {
-    let loss = Loss {
-        worker: "w1".into(),
-        why: "no answer for 2s".into(),
-    };
     vec![
         (
             "grant",
@@ -339,13 +357,7 @@ fn to_worker() -> Vec<(&'static str, WorkerRequest)> {
             },
         ),
         ("grant-progress", WorkerRequest::Progress { plan: PLAN }),
-        (
-            "free",
-            WorkerRequest::Release {
-                lease: LEASE,
-                lost: Some(loss),
-            },
-        ),
+        ("free", WorkerRequest::Release { lease: LEASE }),
         (
             "probe",
             WorkerRequest::Probe {

@@ -2,8 +2,10 @@ use super::super::ca::CERTIFICATE_LIFE;
 use super::super::subject::{CaHash, peer_ca};
 use super::super::testing::{Rig, START, rig};
 use super::super::tls::TlsConfigs;
+use super::super::tls::{AskedNames, name_asked_for};
 use super::*;
 use crate::world::NetError;
+use std::sync::atomic::Ordering;
 use tokio::task::JoinHandle;
 
 const SOON: Duration = Duration::from_secs(5);
@@ -85,7 +87,7 @@ async fn a_newcomer_refuses_another_cluster_and_any_worker() {
         .endpoint(&joining(&rig, CaHash::from_bytes([1; 32])))
         .await;
     let (dialled, greeted) = meet(&coordinator, &wrong, Role::Coordinator).await;
-    assert_eq!(rejected(dialled), (Side::Us, TlsCause::OtherCluster));
+    assert_eq!(rejected(dialled), (Side::Peer, TlsCause::OtherCluster));
     assert!(greeted.is_err(), "nothing was sent to it");
 
     let worker = rig.member(Role::Worker).await;
@@ -112,7 +114,7 @@ async fn another_cluster_is_refused_on_both_sides() {
     let server = here.member(Role::Coordinator).await;
     let stranger = there.member(Role::Worker).await;
     let (dialled, greeted) = meet(&server, &stranger, Role::Coordinator).await;
-    assert_eq!(rejected(dialled), (Side::Us, TlsCause::OtherCluster));
+    assert_eq!(rejected(dialled), (Side::Peer, TlsCause::OtherCluster));
     assert!(matches!(greeted, Err(AcceptError::Handshake { .. })));
 
     // One that would accept the server is refused by it.
@@ -122,6 +124,34 @@ async fn another_cluster_is_refused_on_both_sides() {
     let (dialled, greeted) = meet(&server, &half, Role::Coordinator).await;
     assert_eq!(rejected(dialled), (Side::Peer, TlsCause::OtherCluster));
     assert!(greeted.is_err());
+}
+
+/// Whoever knows neither a member's CA nor a token learns that something is there, and no more.
+#[tokio::test]
+async fn who_does_not_know_the_cluster_is_shown_no_certificate() {
+    let (rig, other) = (rig(), super::super::testing::rig());
+    for role in [Role::Coordinator, Role::Worker] {
+        let server = rig.member(role).await;
+        for name in ["convoke", "localhost", "c"] {
+            let mut tls = other.tls(&other.identity(Role::Client, "c"));
+            tls.asks_for = AskedNames::new(vec![name.to_owned()]);
+            // A verifier that is asked has been shown a certificate.
+            let asked = super::super::testing::accept_any(&mut tls);
+            let stranger = other.endpoint(&tls).await;
+            let (dialled, greeted) = meet(&server, &stranger, role).await;
+            assert_eq!(rejected(dialled), (Side::Peer, TlsCause::OtherCluster));
+            assert!(
+                greeted.is_err() && !asked.load(Ordering::Relaxed),
+                "{role} {name}"
+            );
+        }
+        let mut tls = other.tls(&other.identity(Role::Client, "c"));
+        tls.asks_for = AskedNames::new(vec![name_asked_for(&rig.ca.hash())]);
+        let asked = super::super::testing::accept_any(&mut tls);
+        let informed = other.endpoint(&tls).await;
+        let (_, greeted) = meet(&server, &informed, role).await;
+        assert!(greeted.is_err() && asked.load(Ordering::Relaxed), "{role}");
+    }
 }
 
 #[tokio::test]

@@ -65,19 +65,21 @@ fn the_same_holder_returns_as_a_new_incarnation() {
         connection: ConnectionId(5),
         peers: vec![participant("w1", 2, 1)],
     };
-    assert_eq!(
-        rig.commands(),
-        [
-            release_for(&[1], "w0", "replaced by a newer process"),
-            close,
-            probe,
-            Command::Population(2)
-        ]
-    );
+    assert_eq!(rig.commands(), [close, probe, Command::Population(2)]);
+    // What the other worker holds is its driver's to release.
+    assert_eq!(rig.core.leases()[0].workers, ["w1"]);
     // The old connection's end is no longer that of a worker.
-    rig.core.closed(rig.now, ConnectionId(0), GONE);
+    rig.core.closed(rig.now, ConnectionId(0));
     assert_eq!((rig.commands(), rig.core.serving()), (vec![], 2));
-    assert!(rig.core.leases().is_empty());
+    // The process that was superseded does not come back, and learns why.
+    let superseded = MembershipError::Superseded { name: "w0".into() };
+    assert_eq!(rig.register(6, "w0", 1, 1), Err(superseded));
+    let close = Command::Close {
+        connection: ConnectionId(6),
+        code: close::REPLACED,
+        reason: "replaced by a newer process",
+    };
+    assert_eq!((rig.commands(), rig.core.serving()), (vec![close], 2));
 }
 
 #[test]
@@ -89,45 +91,62 @@ fn a_living_holder_keeps_its_name_from_others() {
     };
     assert_eq!(rig.register(5, "w0", 9, 9), Err(taken.clone()));
     let name: convoke_common::identity::PeerName = "w0".parse().unwrap();
-    assert_eq!(rig.core.claim(rig.now, Some(&name)), Err(taken));
-    rig.core.closed(rig.now, ConnectionId(0), GONE);
-    assert_eq!(rig.commands(), [Command::Population(0)]);
-    assert_eq!(rig.core.claim(rig.now, Some(&name)), Ok("w0".into()));
+    assert_eq!(rig.core.claim(rig.now, Some(&name), None), Err(taken));
+    rig.core.closed(rig.now, ConnectionId(0));
+    assert_eq!(rig.commands(), [gone("w0", false), Command::Population(0)]);
+    assert_eq!(rig.core.claim(rig.now, Some(&name), None), Ok("w0".into()));
     // Reserved for a moment.
     let taken = MembershipError::NameTaken {
         name: "w0".into(),
         holder: None,
     };
-    assert_eq!(rig.core.claim(rig.now, Some(&name)), Err(taken));
-    rig.core.issued("w0", [9; 32]);
+    assert_eq!(rig.core.claim(rig.now, Some(&name), None), Err(taken));
+    rig.core.issued("w0", [9; 32], None);
     assert_eq!(rig.commands(), [keep("w0", &[9])]);
     rig.register(5, "w0", 9, 9).unwrap();
-    assert_eq!(rig.commands(), [Command::Population(1)]);
+    assert_eq!(rig.commands(), [keep("w0", &[9]), Command::Population(1)]);
+}
+
+#[test]
+fn who_had_a_certificate_that_holds_a_name_gets_the_name_again() {
+    let mut rig = rig().workers(1);
+    let name: convoke_common::identity::PeerName = "w0".parse().unwrap();
+    // The coordinator has not noticed yet that the worker's old connection ended.
+    let taken = |claimed| matches!(claimed, Err(MembershipError::NameTaken { .. }));
+    assert!(taken(rig.core.claim(rig.now, Some(&name), Some([9; 32]))));
+    let own = rig.core.status(rig.now).len() as u8;
+    assert_eq!(
+        rig.core.claim(rig.now, Some(&name), Some([own; 32])),
+        Ok("w0".into())
+    );
+    rig.core.issued("w0", [8; 32], Some([own; 32]));
+    assert_eq!(rig.commands(), [keep("w0", &[own, 8])]);
+    rig.register(5, "w0", 8, 1).unwrap();
+    assert_eq!(rig.core.serving(), 1);
 }
 
 #[test]
 fn unnamed_workers_get_the_lowest_free_name() {
     let mut rig = rig().workers(2);
-    assert_eq!(rig.core.claim(rig.now, None), Ok("w2".into()));
-    assert_eq!(rig.core.claim(rig.now, None), Ok("w3".into()));
-    // The lost keep theirs for an hour.
-    rig.core.closed(rig.now, ConnectionId(0), GONE);
-    assert_eq!(rig.core.claim(rig.now, None), Ok("w4".into()));
+    assert_eq!(rig.core.claim(rig.now, None, None), Ok("w2".into()));
+    assert_eq!(rig.core.claim(rig.now, None, None), Ok("w3".into()));
+    // The lost keep theirs for a day.
+    rig.core.closed(rig.now, ConnectionId(0));
+    assert_eq!(rig.core.claim(rig.now, None, None), Ok("w4".into()));
     rig.commands();
-    rig.now += Duration::from_secs(3600);
+    rig.now += Duration::from_secs(86_400);
     assert!(rig.core.poll_timeout().is_some_and(|t| t <= rig.now));
     rig.core.handle_timeout(rig.now);
     let forget = |name: &str| Command::Forget { name: name.into() };
     assert_eq!(rig.commands(), ["w0", "w2", "w3", "w4"].map(forget));
-    assert_eq!(rig.core.claim(rig.now, None), Ok("w0".into()));
+    assert_eq!(rig.core.claim(rig.now, None, None), Ok("w0".into()));
 }
 
 #[test]
 fn renewed_and_restored_holders_are_known() {
     let mut rig = rig();
-    rig.core
-        .restore(rig.now, vec![("w0".into(), vec![[1; 32]])]);
-    assert_eq!(rig.core.claim(rig.now, None), Ok("w1".into()));
+    rig.core.restore(rig.now, vec![kept(0)]);
+    assert_eq!(rig.core.claim(rig.now, None, None), Ok("w1".into()));
     rig.register(0, "w0", 1, 1).unwrap();
     rig.commands();
     rig.core.renewed(ConnectionId(0), [2; 32]);

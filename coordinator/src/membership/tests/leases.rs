@@ -1,8 +1,6 @@
 //! When leases end, and whom that is told.
 
 use super::super::leases::HELD;
-use convoke_common::Error;
-
 use super::*;
 
 #[test]
@@ -14,51 +12,134 @@ fn a_driver_that_returns_holds_no_more_than_it_may() {
     assert!(rig.core.drivers.denies(&me(), LeaseId(HELD as u64)));
 }
 
+/// The worker `wN` is back on another connection, as the process that it was, with these leases.
+fn back(rig: &mut Rig, n: u64, connection: u64, leases: &[LeaseId]) {
+    let mut back = newcomer(connection, &format!("w{n}"), n as u8 + 1, n + 1);
+    let held = leases.iter().map(|lease| HeldLease {
+        lease: *lease,
+        model: "m".into(),
+        driver: ("me".into(), Incarnation(9)),
+    });
+    back.register.leases = held.collect();
+    rig.core.register(rig.now, back).unwrap();
+}
+
 #[test]
-fn losing_a_worker_retires_its_leases() {
+fn losing_sight_of_workers_and_driver_ends_nothing() {
     let mut rig = rig().workers(3).granted();
     rig.core.installed(LEASE).unwrap();
-    assert_eq!(rig.core.leases()[0].workers, ["w0", "w1"]);
-    rig.core.closed(rig.now, ConnectionId(1), GONE);
+    for gone in [ConnectionId(0), ConnectionId(1), CLIENT] {
+        rig.core.closed(rig.now, gone);
+    }
     assert_eq!(
         rig.commands(),
-        [release_for(&[0], "w1", GONE), Command::Population(2)]
+        [
+            gone("w0", false),
+            Command::Population(2),
+            gone("w1", false),
+            Command::Population(1)
+        ]
     );
-    // The process was there all the time and comes back: it hears of what it missed.
-    let mut back = newcomer(8, "w1", 2, 2);
-    back.register.leases = holder(1, 9).register.leases;
-    rig.core.register(rig.now, back).unwrap();
-    assert_eq!(rig.commands()[0], release_for(&[8], "w1", MISSED));
-    // Its driver need not know that it ended.
+    // However long it takes: their names are nobody else's, and they are not forgotten.
+    for _ in 0..3 {
+        rig.now += Duration::from_secs(3600 * 24);
+        rig.core.handle_timeout(rig.now);
+    }
+    assert_eq!(rig.core.leases()[0].workers, ["w0", "w1"]);
+    let reserved = MembershipError::NameReserved {
+        name: "w1".into(),
+        leases: 1,
+    };
+    let name: convoke_common::identity::PeerName = "w1".parse().unwrap();
+    assert_eq!(
+        rig.core.claim(rig.now, Some(&name), None),
+        Err(reserved.clone())
+    );
+    assert_eq!(rig.register(7, "w1", 77, 7), Err(reserved));
+    // They return, and nobody is told anything.
+    back(&mut rig, 1, 8, &[LEASE]);
+    rig.core
+        .resume(ConnectionId(92), me(), vec![LEASE])
+        .unwrap();
+    let told = rig.commands();
+    let ended = |c: &Command| matches!(c, Command::Release { .. } | Command::Drain { .. });
+    assert!(!told.iter().any(ended), "{told:?}");
+    assert_eq!(rig.core.leases().len(), 1);
+}
+
+#[test]
+fn who_was_out_of_reach_is_told_of_what_ended_until_it_confirms() {
+    let mut rig = rig().workers(2).granted();
+    rig.core.installed(LEASE).unwrap();
+    rig.core.closed(rig.now, ConnectionId(1));
+    rig.commands();
+    assert_eq!(rig.core.release(CLIENT, LEASE), Ok(()));
+    assert_eq!(rig.commands(), [release(&[0])]);
+    assert!(rig.core.leases().is_empty());
+    rig.core.dropped(ConnectionId(0), &[LEASE]);
+    // Whatever it says that it holds: an install may still have been under way.
+    back(&mut rig, 1, 8, &[]);
+    assert_eq!(rig.commands()[0], release(&[8]));
+    rig.core.closed(rig.now, ConnectionId(8));
+    rig.commands();
+    back(&mut rig, 1, 9, &[LEASE]);
+    assert_eq!(
+        (rig.commands()[0].clone(), rig.core.leases.len()),
+        (release(&[9]), 1)
+    );
+    rig.core.dropped(ConnectionId(9), &[LEASE]);
+    assert_eq!(rig.core.leases.len(), 0);
+    // A driver need not know that it ended.
     assert_eq!(rig.core.release(CLIENT, LEASE), Ok(()));
     assert_eq!(rig.commands(), []);
 }
 
 #[test]
-fn losing_a_worker_during_install_fails_the_install() {
+fn what_nobody_holds_any_more_is_gone() {
+    // Its workers dropped it, said so, or did while nobody heard it; or are other processes; or said goodbye.
+    for how in 0..4 {
+        let mut rig = rig().workers(2).granted();
+        rig.core.installed(LEASE).unwrap();
+        for n in [0, 1] {
+            assert_eq!(rig.core.leases.len(), 1, "{how}: w{n} still holds it");
+            let at = ConnectionId(n);
+            match how {
+                0 => rig.core.dropped(at, &[LEASE]),
+                1 => back(&mut rig, n, 8 + n, &[]),
+                2 => drop(rig.register(8 + n, &format!("w{n}"), n as u8 + 1, 50 + n)),
+                _ => rig.core.left(rig.now, at),
+            }
+        }
+        assert_eq!(rig.core.leases.len(), 0, "{how}");
+    }
+}
+
+#[test]
+fn an_install_survives_that_a_worker_is_out_of_sight() {
     let mut rig = rig().workers(2).granted();
-    rig.core.closed(rig.now, ConnectionId(1), GONE);
-    assert_eq!(
-        rig.commands(),
-        [release_for(&[0], "w1", GONE), Command::Population(1)]
-    );
-    assert!(rig.core.leases().is_empty());
-    let error = Error::from(rig.core.installed(LEASE).unwrap_err());
-    assert!(
-        error
-            .message
-            .ends_with("worker 'w1' was lost: no answer for 2s"),
-        "{error}"
-    );
-    assert_eq!(error.site.unwrap().worker.as_deref(), Some("w1"));
-    // A worker may have acknowledged after the first release reached it.
-    assert_eq!(rig.commands(), [release(&[0])]);
+    rig.core.closed(rig.now, ConnectionId(1));
+    assert_eq!(rig.commands(), [gone("w1", false), Command::Population(1)]);
+    assert_eq!(rig.core.installed(LEASE), Ok(()));
+    assert_eq!(rig.core.leases()[0].workers, ["w0", "w1"]);
+}
+
+#[test]
+fn what_is_drained_out_of_reach_is_told_when_it_returns() {
+    let mut rig = rig().workers(1);
+    rig.core.closed(rig.now, ConnectionId(0));
+    assert_eq!(rig.core.drain("w0"), Ok(false));
+    rig.commands();
+    back(&mut rig, 0, 8, &[]);
+    let drain = Command::Drain {
+        connection: ConnectionId(8),
+    };
+    assert_eq!(rig.commands()[0], drain);
 }
 
 #[test]
 fn an_install_that_fails_is_taken_back_everywhere() {
     let mut rig = rig().workers(2).granted();
-    assert_eq!(rig.core.abandon(LEASE), None);
+    rig.core.abandon(LEASE);
     assert_eq!(rig.commands(), [release(&[0, 1])]);
     assert!(rig.core.leases().is_empty());
 }
@@ -76,7 +157,7 @@ fn a_client_that_leaves_takes_its_leases_and_plans_along() {
         rig.core.plan(rig.now, other, PLAN).unwrap_err(),
         MembershipError::NoSuchPlan
     );
-    rig.core.left(rig.now, CLIENT, GONE);
+    rig.core.left(rig.now, CLIENT);
     assert_eq!(rig.commands(), [release(&[0, 1])]);
     assert_eq!(
         rig.core.plan(rig.now, CLIENT, PLAN).unwrap_err(),
@@ -88,7 +169,7 @@ fn a_client_that_leaves_takes_its_leases_and_plans_along() {
 fn a_client_whose_connection_broke_has_a_while_to_return() {
     let mut rig = rig().workers(2).granted();
     rig.core.installed(LEASE).unwrap();
-    rig.core.closed(rig.now, CLIENT, GONE);
+    rig.core.closed(rig.now, CLIENT);
     assert_eq!(rig.commands(), []);
     rig.now += RETURN_BOUND - Duration::from_millis(1);
     rig.core.handle_timeout(rig.now);
@@ -100,13 +181,16 @@ fn a_client_whose_connection_broke_has_a_while_to_return() {
     rig.core.handle_timeout(rig.now);
     assert_eq!((rig.commands(), rig.core.leases().len()), (vec![], 1));
     // An older connection that ends after all is nobody's.
-    rig.core.closed(rig.now, CLIENT, GONE);
-    rig.core.closed(rig.now, back, GONE);
+    rig.core.closed(rig.now, CLIENT);
+    rig.core.closed(rig.now, back);
     let due = rig.now + RETURN_BOUND;
     assert_eq!(rig.core.poll_timeout(), Some(due));
     rig.core.handle_timeout(due);
-    assert_eq!(rig.commands(), [release(&[0, 1])]);
-    assert!(rig.core.leases().is_empty());
+    // What it plans it has to plan anew; what it was granted it has.
+    let later = ConnectionId(93);
+    rig.core.resume(later, me(), vec![LEASE]).unwrap();
+    assert!(rig.core.plan(rig.now, later, PLAN).is_err());
+    assert_eq!((rig.commands(), rig.core.leases().len()), (vec![], 1));
 }
 
 #[test]

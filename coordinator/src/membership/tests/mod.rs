@@ -10,13 +10,11 @@ use std::time::Duration;
 
 use convoke_common::ids::{FunctionId, Incarnation, LeaseId, PlanId};
 use convoke_common::program::Axes;
-use convoke_common::rpc::{HeldLease, Loss, RETURN_BOUND, Register};
+use convoke_common::rpc::{HeldLease, RETURN_BOUND, Register};
 
 use super::*;
 
 const CLIENT: ConnectionId = ConnectionId(90);
-/// Why a connection ended.
-const GONE: &str = "no answer for 2s";
 pub(super) const LEASE: LeaseId = LeaseId(7);
 const PLAN: PlanId = PlanId(5);
 const FUNCTION: FunctionId = FunctionId([3; 32]);
@@ -44,6 +42,7 @@ fn newcomer(connection: u64, name: &str, key: u8, incarnation: u64) -> Newcomer 
             incarnation: Incarnation(incarnation),
             advertise: String::new(),
             host: "host".into(),
+            version: "1.2.3".into(),
             profile: "p1".into(),
             threads: 2,
             memory: 1 << 30,
@@ -79,6 +78,23 @@ fn participant(name: &str, incarnation: u64, connection: u64) -> Participant {
         name: name.into(),
         incarnation: Incarnation(incarnation),
         address,
+    }
+}
+
+/// That the holder of a name is gone is to be kept.
+pub(super) fn gone(name: &str, left: bool) -> Command {
+    Command::Gone {
+        name: name.into(),
+        left,
+    }
+}
+
+/// A name and its certificate as they were kept, of a worker that was there.
+fn kept(n: u8) -> KeptMember {
+    KeptMember {
+        name: format!("w{n}"),
+        fingerprints: vec![[n + 1; 32]],
+        gone: None,
     }
 }
 
@@ -123,7 +139,8 @@ impl Rig {
             in_flight: 1,
         };
         self.core.resume(CLIENT, me(), vec![]).unwrap();
-        self.core.keep_plan(self.now, CLIENT, PLAN, Arc::new(plan));
+        self.core
+            .keep_plan(self.now, CLIENT, PLAN, Arc::new(plan), None);
         let granted = self.core.grant(self.now, CLIENT, PLAN, LEASE).unwrap();
         assert_eq!(granted.connections, [ConnectionId(0), ConnectionId(1)]);
         assert_eq!(self.commands(), []);
@@ -175,20 +192,5 @@ fn release(at: &[u64]) -> Command {
     Command::Release {
         lease: LEASE,
         at: at.iter().map(|c| ConnectionId(*c)).collect(),
-        lost: None,
-    }
-}
-
-/// Why a worker that was away is told to drop a lease.
-const MISSED: &str = "the lease ended while it was away";
-
-pub(super) fn release_for(at: &[u64], worker: &str, why: &str) -> Command {
-    Command::Release {
-        lease: LEASE,
-        at: at.iter().map(|c| ConnectionId(*c)).collect(),
-        lost: Some(Loss {
-            worker: worker.into(),
-            why: why.into(),
-        }),
     }
 }

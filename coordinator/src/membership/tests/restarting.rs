@@ -38,7 +38,6 @@ fn what_a_worker_holds_is_taken_over_or_dropped() {
 fn workers_known_before_a_restart_are_waited_for() {
     let mut rig = rig();
     assert_eq!(rig.core.returning(rig.now), None);
-    let kept = |n: u8| (format!("w{n}"), vec![[n + 1; 32]]);
     rig.core.restore(rig.now, vec![kept(0), kept(1)]);
     let until = rig.now + RETURN_BOUND;
     rig.register(0, "w0", 1, 1).unwrap();
@@ -57,7 +56,6 @@ fn workers_known_before_a_restart_are_waited_for() {
 #[test]
 fn a_restarted_coordinator_learns_of_leases_from_those_who_hold_them() {
     let mut rig = rig();
-    let kept = |n: u8| (format!("w{n}"), vec![[n + 1; 32]]);
     rig.core.restore(rig.now, vec![kept(0), kept(1), kept(2)]);
     rig.core.register(rig.now, holder(0, 9)).unwrap();
     rig.core.register(rig.now, holder(1, 9)).unwrap();
@@ -83,25 +81,6 @@ fn a_restarted_coordinator_learns_of_leases_from_those_who_hold_them() {
 }
 
 #[test]
-fn a_lease_that_is_brought_back_is_not_that_of_who_was_lost_over_it() {
-    let mut rig = rig();
-    let kept = |n: u8| (format!("w{n}"), vec![[n + 1; 32]]);
-    rig.core.restore(rig.now, vec![kept(0), kept(1), kept(2)]);
-    rig.core.register(rig.now, holder(0, 9)).unwrap();
-    rig.core.register(rig.now, holder(1, 9)).unwrap();
-    rig.core.closed(rig.now, ConnectionId(1), GONE);
-    assert!(rig.core.leases().is_empty(), "it ended with w1");
-    // A worker that is met only now holds it still, and then w1 is back.
-    rig.core.register(rig.now, holder(2, 9)).unwrap();
-    assert_eq!(rig.core.leases()[0].workers, ["w2"]);
-    rig.commands();
-    let mut back = holder(1, 9);
-    back.connection = ConnectionId(5);
-    rig.core.register(rig.now, back).unwrap();
-    assert_eq!(rig.commands()[0], release_for(&[5], "w1", MISSED));
-}
-
-#[test]
 fn a_lease_that_its_driver_never_heard_of_ends() {
     let mut rig = rig();
     rig.core.register(rig.now, holder(0, 9)).unwrap();
@@ -112,27 +91,22 @@ fn a_lease_that_its_driver_never_heard_of_ends() {
 }
 
 #[test]
-fn drivers_that_do_not_find_a_restarted_coordinator_lose_their_leases() {
+fn drivers_that_do_not_find_a_restarted_coordinator_keep_their_leases() {
     let mut rig = rig();
-    let mut worker = holder(0, 9);
-    rig.core.register(rig.now, worker.clone()).unwrap();
+    rig.core.register(rig.now, holder(0, 9)).unwrap();
     rig.commands();
-    let due = rig.core.poll_timeout().unwrap();
-    assert!(due > rig.now + 5 * RETURN_BOUND);
-    rig.now = due;
-    rig.core.handle_timeout(due);
-    assert_eq!(rig.commands(), [release(&[0])]);
-    // One that comes back later with a lease that has ended is told by what it missed, and not believed again.
-    worker.connection = ConnectionId(1);
-    rig.core.register(rig.now, worker).unwrap();
-    assert!(rig.core.leases().is_empty());
+    rig.now += Duration::from_secs(3600);
+    rig.core.handle_timeout(rig.now);
+    assert_eq!((rig.commands(), rig.core.leases().len()), (vec![], 1));
 }
 
 #[test]
 fn a_worker_back_on_another_connection_keeps_its_leases() {
     let mut rig = rig().workers(2).granted();
     rig.core.installed(LEASE).unwrap();
-    rig.register(5, "w0", 1, 1).unwrap();
+    let mut back = newcomer(5, "w0", 1, 1);
+    back.register.leases = holder(0, 9).register.leases;
+    rig.core.register(rig.now, back).unwrap();
     let close = Command::Close {
         connection: ConnectionId(0),
         code: close::LOST,
@@ -140,31 +114,58 @@ fn a_worker_back_on_another_connection_keeps_its_leases() {
     };
     assert_eq!(rig.commands()[0], close);
     assert_eq!(rig.core.leases().len(), 1);
-    rig.core.closed(rig.now, ConnectionId(0), GONE);
+    rig.core.closed(rig.now, ConnectionId(0));
     assert_eq!(rig.core.release(CLIENT, LEASE), Ok(()));
     assert_eq!(rig.commands(), [release(&[5, 1])]);
 }
 
 #[test]
-fn who_took_the_coordinator_for_lost_has_a_while_to_return() {
-    let away = "it lost contact with this process first";
+fn who_left_is_not_lost_and_who_died_is_forgotten_after_a_day() {
+    let day = Duration::from_secs(86_400);
+    let mut rig = rig();
+    let was_gone = |n, left, ago| KeptMember {
+        gone: Some(Gone { ago, left }),
+        ..kept(n)
+    };
+    let half = day / 2;
+    let members = vec![kept(0), was_gone(1, true, half), was_gone(2, false, half)];
+    rig.core.restore(rig.now, members);
+    let names = |rig: &Rig| -> Vec<String> {
+        rig.core
+            .status(rig.now)
+            .into_iter()
+            .map(|m| m.name)
+            .collect()
+    };
+    assert_eq!(names(&rig), ["w0", "w2"]);
+    // Nobody waits for those that were gone already; their names are theirs all the same.
+    rig.register(0, "w0", 1, 1).unwrap();
+    assert_eq!(rig.core.returning(rig.now), None);
+    assert_eq!(rig.core.claim(rig.now, None, None), Ok("w3".into()));
+    rig.commands();
+    rig.now += half;
+    rig.core.handle_timeout(rig.now);
+    let forget = |name: &str| Command::Forget { name: name.into() };
+    assert_eq!(rig.commands(), ["w1", "w2"].map(forget));
+    assert_eq!(names(&rig), ["w0"]);
+}
+
+#[test]
+fn a_name_is_forgotten_on_demand_but_not_that_of_who_is_there() {
     let mut rig = rig().workers(2).granted();
     rig.core.installed(LEASE).unwrap();
-    for n in [0, 1] {
-        rig.core.parted(rig.now, ConnectionId(n), away);
-    }
-    let until = rig.now + RETURN_BOUND;
-    assert_eq!(rig.core.poll_timeout(), Some(until));
-    assert_eq!((rig.core.leases().len(), rig.core.serving()), (1, 0));
+    let there = MembershipError::StillThere { name: "w0".into() };
+    assert_eq!(rig.core.forget_gone("w0"), Err(there));
+    rig.core.closed(rig.now, ConnectionId(0));
+    let holds = MembershipError::HoldsLeases { name: "w0".into() };
+    assert_eq!(rig.core.forget_gone("w0"), Err(holds));
+    rig.core.release(CLIENT, LEASE).unwrap();
     rig.commands();
-    let mut back = newcomer(5, "w0", 1, 1);
-    back.register.leases = holder(0, 9).register.leases;
-    rig.core.register(rig.now, back).unwrap();
-    assert_eq!(rig.core.serving(), 1);
-    rig.commands();
-    // The other one does not.
-    rig.core.handle_timeout(until - Duration::from_millis(1));
-    assert_eq!(rig.commands(), []);
-    rig.core.handle_timeout(until);
-    assert_eq!(rig.commands(), [release_for(&[5], "w1", away)]);
+    assert_eq!(rig.core.forget_gone("w0"), Ok(()));
+    assert_eq!(rig.commands(), [Command::Forget { name: "w0".into() }]);
+    let nobody = MembershipError::NoSuchWorker { name: "w0".into() };
+    assert_eq!(rig.core.forget_gone("w0"), Err(nobody));
+    // Its certificate is as good as before.
+    rig.register(5, "w0", 1, 3).unwrap();
+    assert_eq!(rig.core.serving(), 2);
 }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use convoke_common::Code;
-use convoke_common::admission::call;
-use convoke_common::identity::{JoinToken, Role};
+use convoke_common::admission::{JoinFailure, call, try_join};
+use convoke_common::identity::{JoinToken, OwnIdentity, Role};
 use convoke_common::ids::{Incarnation, PlanId};
-use convoke_common::rpc::{MemberState, StreamKind, answer, close, open_stream};
+use convoke_common::rpc::{MemberState, Register, StreamKind, answer, close, open_stream};
 
 use crate::service::testing::*;
 
@@ -191,19 +191,54 @@ async fn renewal_keeps_the_name_and_its_place() {
     let key = convoke_common::identity::OwnKey::generate(rig.world.rng.as_ref()).unwrap();
     let joined = answer("", worker.client.renew(call(), key.csr().unwrap()).await).unwrap();
     assert_eq!(joined.name, "w");
-    let token = rig.token(Role::Worker).await;
-    let ca = rig
-        .join(&token, Role::Worker, "x")
-        .await
-        .unwrap()
-        .ca()
-        .clone();
-    let renewed =
-        convoke_common::identity::OwnIdentity::new(key, joined.certificate.into(), ca).unwrap();
+    let renewed = OwnIdentity::issued(key, joined.certificate, joined.authorities).unwrap();
     let again = rig.connect(&renewed).await.unwrap();
     again.register(2).await.unwrap();
     assert_eq!(worker.close_code().await, u64::from(close::REPLACED));
     check_csr(&again).await;
+}
+
+#[tokio::test]
+async fn a_membership_ends_in_time_and_only_a_token_that_is_good_begins_another() {
+    let rig = rig().await;
+    // Time enough to join and to connect. The first token is void before the membership that it brings is over.
+    let stay = Duration::from_secs(3);
+    let (void, open) = (
+        rig.running.create_token(Role::Client, Some(stay)),
+        rig.running.create_token(Role::Client, None),
+    );
+    let tokens = [void.await.unwrap(), open.await.unwrap()];
+    let mut members = Vec::new();
+    for token in &tokens {
+        rig.running.bound_membership(&token.id, stay).await.unwrap();
+        let identity = rig.join(token, Role::Client, "").await.unwrap();
+        let session = rig.connect(&identity).await.unwrap();
+        members.push((identity, session));
+    }
+    // As many streams as are served at once: that their holder needs no more does not let it stay.
+    let mut streams = Vec::new();
+    for _ in 0..16 {
+        let stream = open_stream(&members[0].1.connection, StreamKind::Coordinator);
+        streams.push(stream.await.unwrap());
+    }
+    let coordinator = rig.running.addr().to_string();
+    for ((identity, session), token) in members.iter().zip(&tokens) {
+        let over = u64::from(close::MEMBERSHIP_OVER);
+        assert_eq!(session.close_code().await, over);
+        let former = Some(identity);
+        let again = try_join(&rig.world, &coordinator, token, Role::Client, "", former).await;
+        match again {
+            Err(JoinFailure::Refused(e)) if *token == tokens[0] => {
+                check(e, Code::Unauthorized, "expired");
+            }
+            Ok(again) if *token == tokens[1] => {
+                assert_eq!(again.peer().name, identity.peer().name);
+                assert!(again.not_after() >= identity.not_after());
+            }
+            Ok(again) => panic!("{} stays with a token that is void", again.peer().name),
+            Err(e) => panic!("{}", e.into_error()),
+        }
+    }
 }
 
 async fn check_csr(session: &Session) {
@@ -221,4 +256,31 @@ async fn a_worker_that_does_not_answer_holds_up_no_revocation() {
     // Whoever asks by the admin socket waits twice as long at most.
     let revoked = tokio::time::timeout(Duration::from_secs(8), revoked).await;
     revoked.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn another_release_is_refused_by_name_and_shown() {
+    let rig = rig().await;
+    let worker = rig.member(Role::Worker, "w").await;
+    let other = Register {
+        version: "99.1.0".into(),
+        ..offer(1)
+    };
+    let error = answer("", worker.client.register(call(), other).await).unwrap_err();
+    assert_eq!(error.code, Code::VersionMismatch);
+    let ours = convoke_common::VERSION;
+    assert_eq!(
+        error.message,
+        format!("worker 'w' runs convoke 99.1.0, the coordinator {ours}")
+    );
+    worker.register(1).await.unwrap();
+    let client = rig.member(Role::Client, "").await;
+    let resumed = client
+        .client
+        .resume(call(), Incarnation(9), vec![], "99.1.0\u{1b}".into());
+    let error = answer("", resumed.await).unwrap_err();
+    assert_eq!(error.code, Code::VersionMismatch);
+    assert!(error.message.contains("99.1.0, the"), "{error}");
+    let status = answer("", client.client.status(call()).await).unwrap();
+    assert_eq!(status.members[0].version, ours);
 }

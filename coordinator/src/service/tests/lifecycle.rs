@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use convoke_common::Code;
-use convoke_common::identity::{JoinToken, Role};
+use convoke_common::identity::{Budget, JoinToken, Role};
 use convoke_common::rpc::close;
 
 use crate::admin::{Client, socket_in};
@@ -102,7 +102,12 @@ async fn the_owner_creates_lists_and_revokes_tokens() {
     );
     let admin = Client::new(&socket);
     let line = admin
-        .create_token(Role::Client, Some(Duration::from_secs(60)))
+        .create_token(
+            Role::Client,
+            Some(Duration::from_secs(60)),
+            Budget::default(),
+            None,
+        )
         .await
         .unwrap();
     let token: JoinToken = line.parse().unwrap();
@@ -121,7 +126,7 @@ async fn the_owner_creates_lists_and_revokes_tokens() {
     }
     assert_eq!(
         admin
-            .create_token(Role::Coordinator, None)
+            .create_token(Role::Coordinator, None, Budget::default(), None)
             .await
             .unwrap_err()
             .code,
@@ -133,4 +138,51 @@ async fn the_owner_creates_lists_and_revokes_tokens() {
         admin.list_tokens().await.unwrap_err().code,
         Code::Unreachable
     );
+}
+
+#[tokio::test]
+async fn members_and_tokens_of_both_authorities_are_served_until_the_former_is_retired() {
+    let scratch = Scratch::new();
+    let dir = scratch.path().join("state");
+    let settings = || CoordinatorConfig {
+        state_dir: Some(dir.clone()),
+        run_dir: Some(dir.clone()),
+        ..config()
+    };
+    let admin = Client::new(&socket_in(&dir));
+    let rig = rig_with(settings()).await.unwrap();
+    let error = admin.retire_ca(true).await.unwrap_err();
+    assert_eq!(error.code, Code::InvalidArgument, "{error}");
+    let former = rig.running.ca_hash();
+    let old_token = rig.token(Role::Worker).await;
+    let old = rig.join(&old_token, Role::Worker, "old").await.unwrap();
+    admin.rotate_ca().await.unwrap();
+    assert_ne!(rig.running.ca_hash(), former);
+    let again = admin.rotate_ca().await.unwrap_err();
+    assert_eq!(again.code, Code::InvalidArgument, "{again}");
+
+    let new_token = rig.token(Role::Worker).await;
+    assert_ne!(new_token.ca, old_token.ca);
+    let by_old = rig.join(&old_token, Role::Worker, "a").await.unwrap();
+    let by_new = rig.join(&new_token, Role::Worker, "b").await.unwrap();
+    for member in [&old, &by_old, &by_new] {
+        rig.connect(member).await.unwrap();
+    }
+    rig.running.shutdown(Duration::from_secs(5)).await;
+
+    // It is all kept: the old member, which heard of nothing, follows the endorsement.
+    let rig = rig_with(settings()).await.unwrap();
+    for member in [&old, &by_old, &by_new] {
+        rig.connect(member).await.unwrap();
+    }
+    rig.join(&old_token, Role::Worker, "c").await.unwrap();
+    let early = admin.retire_ca(false).await.unwrap_err();
+    assert_eq!(early.code, Code::Busy, "{early}");
+    assert!(early.message.contains("168 h"), "{early}");
+    admin.retire_ca(true).await.unwrap();
+    assert!(rig.connect(&old).await.is_err());
+    assert!(rig.join(&old_token, Role::Worker, "d").await.is_err());
+    rig.connect(&by_old).await.unwrap();
+    rig.connect(&by_new).await.unwrap();
+    rig.join(&new_token, Role::Worker, "e").await.unwrap();
 }

@@ -331,9 +331,9 @@ fn a_dropped_lease_ends_every_step_and_those_to_come() {
             "start 1",
             "abort 0 except Some(1)",
             "abort 1 except Some(1)",
-            "err 0 gone stopped a c",
+            "err 0 b no longer holds the lease stopped a c",
             "retire 0",
-            "err 1 gone stopped a c",
+            "err 1 b no longer holds the lease stopped a c",
             "retire 1",
         ],
     );

@@ -82,7 +82,8 @@ impl DirectOp for Op {
             return None;
         }
         prepared.with_seen(inputs, |seen| {
-            if seen.predicted > engine.compute.wake() {
+            let brief = seen.predicted <= engine.compute.wake();
+            if !brief || !engine.compute.admits(&session.share, seen.predicted) {
                 return None;
             }
             // A failure is one of the op that is issued then, which fails the same way.

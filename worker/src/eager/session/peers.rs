@@ -8,6 +8,7 @@ use std::sync::{Arc, MutexGuard, Weak};
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::Role;
 use convoke_common::ids::StepKey;
+use convoke_common::memory::Reservation;
 use convoke_common::program::Participant;
 use convoke_rendezvous::eager::wire::Report;
 use convoke_rendezvous::frame::Frame;
@@ -23,6 +24,8 @@ pub(super) struct Named {
     waiting: Option<Vec<(u64, convoke_common::Tensor)>>,
     /// The transfers given to a link to it last, as many as may be on their way, each with its link where it has one.
     given: VecDeque<(u64, Weak<Link>)>,
+    /// What this is charged to.
+    _charge: Reservation,
 }
 
 impl Session {
@@ -201,8 +204,9 @@ impl Session {
 }
 
 impl Named {
-    pub fn new(participant: Participant) -> Named {
+    pub fn new(participant: Participant, charge: Reservation) -> Named {
         Named {
+            _charge: charge,
             participant,
             waiting: None,
             given: VecDeque::new(),

@@ -1,0 +1,161 @@
+//! Budgets of tokens: as they are given, and as they are shown.
+
+use std::collections::BTreeMap;
+
+use clap::Args;
+use convoke_common::identity::{Amount, Budget};
+use convoke_common::members::OpenConnections;
+use convoke_common::memory::Holding;
+
+use crate::output;
+use crate::values::{bytes, parse_size};
+
+/// What all holders of a token may have together.
+#[derive(Debug, Clone, Copy, Args)]
+#[command(next_help_heading = "Budget of all who join with it, together")]
+pub struct BudgetArgs {
+    /// Memory at each worker: a size, or a part of the worker's (512MiB, 50%) [default: 87% for clients]
+    #[arg(long, value_name = "SIZE", env = "CONVOKE_MEMORY", value_parser = parse_amount)]
+    memory: Option<Amount>,
+    /// Memory for requests and plans at the coordinator [default: 25%, of 512MiB]
+    #[arg(long, value_name = "SIZE", env = "CONVOKE_REQUESTS", value_parser = parse_amount)]
+    requests: Option<Amount>,
+    /// Connections to each process [default: 512 to the coordinator, 128 to each worker]
+    #[arg(long, value_name = "N", env = "CONVOKE_CONNECTIONS")]
+    connections: Option<u32>,
+    /// Eager sessions at each worker [default: 64]
+    #[arg(long, value_name = "N", env = "CONVOKE_SESSIONS")]
+    sessions: Option<u32>,
+    /// Joins in a minute [default: 600]
+    #[arg(long, value_name = "N", env = "CONVOKE_JOINS")]
+    joins: Option<u32>,
+}
+
+impl From<BudgetArgs> for Budget {
+    fn from(args: BudgetArgs) -> Budget {
+        Budget {
+            memory: args.memory,
+            requests: args.requests,
+            connections: args.connections,
+            sessions: args.sessions,
+            joins: args.joins,
+        }
+    }
+}
+
+/// A size, or a part of what a process has.
+fn parse_amount(text: &str) -> Result<Amount, String> {
+    let Some(percent) = text.trim().strip_suffix('%') else {
+        return parse_size(text).map(Amount::Bytes);
+    };
+    let percent = percent
+        .trim()
+        .parse()
+        .ok()
+        .filter(|p| (1..=100).contains(p));
+    let wrong = || format!("'{text}' is no part; write 1% to 100%");
+    percent.map(Amount::Percent).ok_or_else(wrong)
+}
+
+/// What is set, in words; empty where nothing is.
+pub fn words(budget: &Budget) -> String {
+    let amount = |amount: Amount| match amount {
+        Amount::Bytes(n) => bytes(n),
+        Amount::Percent(percent) => format!("{percent}%"),
+    };
+    let parts = [
+        budget.memory.map(|m| format!("memory {}", amount(m))),
+        budget.requests.map(|r| format!("requests {}", amount(r))),
+        budget.connections.map(|n| format!("{n} connections")),
+        budget.sessions.map(|n| format!("{n} sessions")),
+        budget.joins.map(|n| format!("{n} joins a minute")),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    parts.join(", ")
+}
+
+/// What the holders of tokens have, one row for each token and process.
+pub fn table<'a>(
+    processes: impl Iterator<Item = (&'a str, &'a [Holding], &'a [OpenConnections])>,
+) -> String {
+    let mut rows = Vec::new();
+    for (process, holdings, connections) in processes {
+        let mut tokens: BTreeMap<&str, (Option<&Holding>, Option<&OpenConnections>)> =
+            BTreeMap::new();
+        for holding in holdings {
+            tokens.entry(holding.token.as_str()).or_default().0 = Some(holding);
+        }
+        for open in connections {
+            tokens.entry(open.token.as_str()).or_default().1 = Some(open);
+        }
+        for (token, (holding, open)) in tokens {
+            let none = || "-".to_owned();
+            let used = |h: &Holding| {
+                let used = h.used.iter().filter(|(_, n)| **n > 0);
+                let used = used.map(|(account, n)| format!("{} {}", account.as_str(), bytes(*n)));
+                used.collect::<Vec<_>>().join(", ")
+            };
+            rows.push(vec![
+                token.to_owned(),
+                process.to_owned(),
+                holding.map_or_else(none, |h| {
+                    format!("{} of {}", bytes(h.total()), bytes(h.limit))
+                }),
+                open.map_or_else(none, |o| format!("{} of {}", o.connections, o.limit)),
+                holding.map_or_else(none, used),
+            ]);
+        }
+    }
+    if rows.is_empty() {
+        return String::new();
+    }
+    rows.sort();
+    let head = ["TOKEN", "AT", "MEMORY", "CONNECTIONS", "FOR"];
+    format!("tokens\n{}", output::table(&head, &[2, 3], &rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use convoke_common::identity::Role;
+    use convoke_common::memory::Account;
+
+    #[test]
+    fn amounts_are_sizes_or_parts() {
+        assert_eq!(parse_amount("512MiB"), Ok(Amount::Bytes(512 << 20)));
+        assert_eq!(parse_amount(" 50% "), Ok(Amount::Percent(50)));
+        for bad in ["0%", "101%", "x%", "%", "-1%", "many"] {
+            assert!(parse_amount(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn who_holds_what_is_told_by_token_and_process() {
+        let holding = Holding {
+            token: "aaaa".parse().unwrap(),
+            member: "client-1".into(),
+            limit: 512 << 20,
+            used: [(Account::Handles, 300 << 20), (Account::Leases, 0)].into(),
+        };
+        let open = |token: &str| OpenConnections {
+            token: token.parse().unwrap(),
+            role: Role::Client,
+            connections: 2,
+            limit: 128,
+        };
+        let (holdings, at_worker, elsewhere) = ([holding], [open("aaaa")], [open("bbbb")]);
+        let processes = [
+            ("w0", &holdings[..], &at_worker[..]),
+            ("coordinator", &[], &elsewhere[..]),
+        ];
+        assert_eq!(
+            table(processes.into_iter()),
+            "tokens
+  TOKEN  AT                       MEMORY  CONNECTIONS  FOR
+  aaaa   w0           300 MiB of 512 MiB     2 of 128  handles 300 MiB
+  bbbb   coordinator                   -     2 of 128  -
+"
+        );
+        assert_eq!(table(std::iter::empty()), "");
+    }
+}

@@ -1,0 +1,281 @@
+//! Cuts between the coordinator and its members, while steps run that need it for nothing.
+//!
+//! ```text
+//! client ──> relay ──> coordinator <── relay <── worker      client <══ links ══> workers <══ links ══> workers
+//! ```
+//!
+//! Each member reaches the coordinator through a relay of its own, which drops packets on command: it cuts this member
+//! from the coordinator and from nobody else, without privileges. Relays carry UDP only, so that no tripwire tells who ended.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use convoke::{CallOptions, Cluster, HostTensor as Tensor, Model, Outputs, Retry};
+use convoke_common::rpc::{MemberState, RETURN_BOUND};
+use rustix::process::Signal;
+use tokio::net::UdpSocket;
+use tokio::task::JoinSet;
+
+use super::BOUND;
+use super::cluster::{ANYWHERE, Processes};
+use super::functions::tanh_chain;
+use super::waits::{await_status, is_free};
+
+/// Elements of the tensor that steps pass on.
+const SIZE: usize = 64;
+const WORKERS: usize = 3;
+
+/// How long steps are watched after a cut was healed: what ends a lease then does so within the time that members have to
+/// return, and a second.
+const AFTERWARDS: Duration = RETURN_BOUND.saturating_add(Duration::from_secs(1));
+
+/// Who is cut from the coordinator, or what else keeps it from its members.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// All members.
+    Everybody,
+    /// The coordinator's process does not run (SIGSTOP).
+    Stopped,
+    /// The client that runs the steps.
+    Client,
+    /// One worker of three.
+    Worker,
+}
+
+impl Cut {
+    pub const ALL: [Cut; 4] = [Cut::Everybody, Cut::Stopped, Cut::Client, Cut::Worker];
+}
+
+/// The way of one member to the coordinator.
+struct Relay {
+    address: String,
+    cut: Arc<AtomicBool>,
+    _tasks: JoinSet<()>,
+}
+
+impl Relay {
+    async fn to(coordinator: SocketAddr) -> Relay {
+        let outside = Arc::new(UdpSocket::bind(ANYWHERE).await.unwrap());
+        let address = outside.local_addr().unwrap().to_string();
+        let cut = Arc::new(AtomicBool::new(false));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(relay(outside, coordinator, cut.clone()));
+        Relay {
+            address,
+            cut,
+            _tasks: tasks,
+        }
+    }
+
+    fn set_cut(&self, cut: bool) {
+        self.cut.store(cut, Ordering::Relaxed);
+    }
+}
+
+/// Passes packets on, both ways, unless it is cut. Each socket of the member has one towards the coordinator.
+async fn relay(outside: Arc<UdpSocket>, coordinator: SocketAddr, cut: Arc<AtomicBool>) {
+    let mut ways = BTreeMap::<SocketAddr, Arc<UdpSocket>>::new();
+    let mut back = JoinSet::new();
+    let mut packet = vec![0; 1 << 16];
+    loop {
+        // An error is one of a packet before: nobody listens where it was sent to.
+        let Ok((len, from)) = outside.recv_from(&mut packet).await else {
+            continue;
+        };
+        if cut.load(Ordering::Relaxed) {
+            continue;
+        }
+        let way = match ways.get(&from) {
+            Some(way) => way.clone(),
+            None => {
+                let way = Arc::new(UdpSocket::bind(ANYWHERE).await.unwrap());
+                way.connect(coordinator).await.unwrap();
+                ways.insert(from, way.clone());
+                back.spawn(answers(way.clone(), outside.clone(), from, cut.clone()));
+                way
+            }
+        };
+        let _ = way.send(&packet[..len]).await;
+    }
+}
+
+async fn answers(
+    way: Arc<UdpSocket>,
+    outside: Arc<UdpSocket>,
+    to: SocketAddr,
+    cut: Arc<AtomicBool>,
+) {
+    let mut packet = vec![0; 1 << 16];
+    loop {
+        let Ok(len) = way.recv(&mut packet).await else {
+            continue;
+        };
+        if !cut.load(Ordering::Relaxed) {
+            let _ = outside.send_to(&packet[..len], to).await;
+        }
+    }
+}
+
+/// What steps came to, by those who run them.
+#[derive(Default)]
+struct Tally {
+    done: AtomicU64,
+    /// When each one failed, and of what.
+    failed: Mutex<Vec<(Instant, String)>>,
+}
+
+/// A cluster whose coordinator can be cut off, and a client that runs steps over three workers without a pause.
+pub struct Rig {
+    processes: Processes,
+    relays: Vec<Relay>,
+    cluster: Cluster,
+    model: Model,
+    expected: Outputs,
+    tally: Arc<Tally>,
+    _steps: JoinSet<()>,
+}
+
+/// What became of the steps around one cut.
+#[derive(Debug)]
+pub struct Round {
+    pub steps: u64,
+    /// Each step that failed, and how long after the begin of the cut.
+    pub failed: Vec<String>,
+}
+
+async fn load(cluster: &Cluster) -> convoke::Result<Model> {
+    let load = cluster.load_function(tanh_chain(&[SIZE], 6), vec![]);
+    let mut load = load.workers(WORKERS as u32).retry(Retry::Off);
+    // Each worker has an edge to each.
+    for i in 1..=6 {
+        load = load.pin(format!("Tanh_{i}"), format!("w{}", i % WORKERS));
+    }
+    load.await
+}
+
+async fn step(model: &Model) -> convoke::Result<Outputs> {
+    let x = Tensor::from_slice(&[SIZE], &[0.5f32; SIZE]).unwrap();
+    let options = CallOptions {
+        retry: Retry::Off,
+        ..CallOptions::default()
+    };
+    model.call_with([("x", x)], options).await
+}
+
+/// Steps without a pause, until the task is ended. The call after one that failed plans anew, so that each loss of a lease
+/// counts once.
+async fn steps(model: Model, expected: Outputs, tally: Arc<Tally>) {
+    loop {
+        match step(&model).await {
+            Ok(outputs) => {
+                assert!(outputs == expected, "other bits than before the cuts");
+                tally.done.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(e) => {
+                let text = format!("{}: {e}", e.code.name());
+                tally.failed.lock().unwrap().push((Instant::now(), text));
+                // A plan may be refused at once while a worker is away, and one such error says enough.
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
+}
+
+impl Rig {
+    pub async fn start(name: &str) -> Rig {
+        let mut processes = Processes::prepare(name, "1GiB");
+        processes.start_coordinator();
+        let coordinator: SocketAddr = processes.address.parse().unwrap();
+        let mut relays = vec![];
+        for i in 0..WORKERS {
+            relays.push(Relay::to(coordinator).await);
+            processes.join_through(i, &relays[i].address);
+            tokio::task::block_in_place(|| processes.add_worker(ANYWHERE));
+        }
+        relays.push(Relay::to(coordinator).await);
+        let cluster = processes.connect_through(&relays[WORKERS].address).await;
+        let model = load(&cluster).await.unwrap();
+        let expected = step(&model).await.unwrap();
+        let tally = Arc::<Tally>::default();
+        let mut running = JoinSet::new();
+        running.spawn(steps(model.clone(), expected.clone(), tally.clone()));
+        Rig {
+            processes,
+            relays,
+            cluster,
+            model,
+            expected,
+            tally,
+            _steps: running,
+        }
+    }
+
+    fn strike(&self, cut: Cut, on: bool) {
+        let relays = match cut {
+            Cut::Everybody => &self.relays[..],
+            Cut::Client => &self.relays[WORKERS..],
+            Cut::Worker => &self.relays[1..2],
+            Cut::Stopped => {
+                let signal = if on { Signal::STOP } else { Signal::CONT };
+                let coordinator = self.processes.coordinator.as_ref();
+                return coordinator.unwrap().signal(signal);
+            }
+        };
+        relays.iter().for_each(|r| r.set_cut(on));
+    }
+
+    /// Cuts the coordinator off for so long, while steps run, and watches them until its members are back and a while
+    /// longer. Then a model can be loaded again, and its end leaves nothing but the lease of the steps.
+    pub async fn round(&mut self, cut: Cut, time: Duration) -> Round {
+        let before = self.tally.done.load(Ordering::Relaxed);
+        let begun = Instant::now();
+        self.strike(cut, true);
+        tokio::time::sleep(time).await;
+        self.strike(cut, false);
+        tokio::time::sleep(AFTERWARDS).await;
+        let there = |s: &convoke::ClusterStatus| {
+            let alive = |m: &&convoke_common::rpc::MemberStatus| m.state == MemberState::Alive;
+            s.members.iter().filter(alive).count() == WORKERS && s.leases.len() == 1
+        };
+        await_status(&self.cluster, "members and lease are back", there).await;
+        let round = async {
+            let next = load(&self.cluster).await?;
+            assert!(
+                step(&next).await? == self.expected,
+                "other bits in a new plan"
+            );
+            next.unload().await
+        };
+        let new = tokio::time::timeout(BOUND, round).await.expect("an end");
+        let failed = std::mem::take(&mut *self.tally.failed.lock().unwrap());
+        let failed = failed.into_iter();
+        let failed = failed.map(|(at, e)| {
+            let after = at.saturating_duration_since(begun).as_secs_f64();
+            format!("{after:.1} s after the begin of the cut, a step: {e}")
+        });
+        let new = new.err().map(|e| format!("after the cut, a load: {e}"));
+        Round {
+            steps: self.tally.done.load(Ordering::Relaxed) - before,
+            failed: failed.chain(new).collect(),
+        }
+    }
+
+    /// Ends the steps; nothing of them is left.
+    pub async fn end(self) {
+        let Rig {
+            cluster,
+            model,
+            _steps: steps,
+            ..
+        } = self;
+        drop(steps);
+        model.unload().await.unwrap();
+        let free =
+            |s: &convoke::ClusterStatus| s.leases.is_empty() && s.members.iter().all(is_free);
+        await_status(&cluster, "nothing is left", free).await;
+        cluster.shutdown().await;
+    }
+}

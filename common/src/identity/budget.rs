@@ -1,0 +1,164 @@
+//! What the holders of one token may make each process hold and do.
+//!
+//! A budget is set when the token is made, and travels in the certificates that the token brings: whoever verifies a
+//! certificate knows the budget, and nobody has to be asked.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::subject::BadSubject;
+
+/// A part of what a process has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Amount {
+    /// This many bytes.
+    Bytes(u64),
+    /// This many hundredths of what the process may use, 1 to 100.
+    Percent(u8),
+}
+
+impl Amount {
+    /// In bytes, of a process that may use `all`.
+    pub fn of(self, all: u64) -> u64 {
+        match self {
+            Amount::Bytes(bytes) => bytes,
+            Amount::Percent(percent) => {
+                let part = u128::from(all) * u128::from(percent.min(100)) / 100;
+                u64::try_from(part).unwrap_or(u64::MAX)
+            }
+        }
+    }
+}
+
+/// What the holders of one token may make each process hold and do. What is absent has a default, which is a share of the
+/// process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Budget {
+    /// Memory at each worker: weights, tensors, handles and definitions.
+    pub memory: Option<Amount>,
+    /// Memory at the coordinator: requests that arrive or are served, and plans that are kept.
+    pub requests: Option<Amount>,
+    /// Connections to each process.
+    pub connections: Option<u32>,
+    /// Eager sessions at each worker.
+    pub sessions: Option<u32>,
+    /// Joins in a minute.
+    pub joins: Option<u32>,
+}
+
+impl Budget {
+    /// Memory of a worker that a client's token may take by default: what is left lets others begin.
+    pub const MEMORY: Amount = Amount::Percent(87);
+    /// Memory of the coordinator that a token may take by default.
+    pub const REQUESTS: Amount = Amount::Percent(25);
+    /// Eager sessions at one worker by default.
+    pub const SESSIONS: u32 = 64;
+    /// Joins in a minute by default.
+    pub const JOINS: u32 = 600;
+
+    /// Whether nothing is set.
+    pub fn is_default(&self) -> bool {
+        *self == Budget::default()
+    }
+
+    fn fields(&self) -> [(char, Option<u64>); 7] {
+        let amount = |amount: Option<Amount>| match amount {
+            Some(Amount::Bytes(bytes)) => (Some(bytes), None),
+            Some(Amount::Percent(percent)) => (None, Some(u64::from(percent))),
+            None => (None, None),
+        };
+        let (memory, requests) = (amount(self.memory), amount(self.requests));
+        [
+            ('m', memory.0),
+            ('p', memory.1),
+            ('r', requests.0),
+            ('q', requests.1),
+            ('c', self.connections.map(u64::from)),
+            ('s', self.sessions.map(u64::from)),
+            ('j', self.joins.map(u64::from)),
+        ]
+    }
+}
+
+/// As it is written in certificates: a letter and a number for each limit that is set.
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let set = self.fields().into_iter();
+        set.filter_map(|(letter, value)| Some((letter, value?)))
+            .try_for_each(|(letter, value)| write!(f, "{letter}{value}"))
+    }
+}
+
+impl FromStr for Budget {
+    type Err = BadSubject;
+
+    fn from_str(text: &str) -> Result<Budget, BadSubject> {
+        // The longest has seven numbers of at most twenty digits.
+        if text.len() > 7 * 21 {
+            return Err(BadSubject::Budget);
+        }
+        let mut budget = Budget::default();
+        let mut rest = text;
+        while let Some(letter) = rest.chars().next() {
+            let digits = rest.get(letter.len_utf8()..).unwrap_or_default();
+            let end = digits.find(|c: char| !c.is_ascii_digit());
+            let (number, after) = digits.split_at(end.unwrap_or(digits.len()));
+            let value: u64 = number.parse().map_err(|_| BadSubject::Budget)?;
+            let count = || u32::try_from(value).map_err(|_| BadSubject::Budget);
+            let percent = || {
+                let percent = u8::try_from(value).ok().filter(|p| (1..=100).contains(p));
+                percent.map(Amount::Percent).ok_or(BadSubject::Budget)
+            };
+            match letter {
+                'm' => budget.memory = Some(Amount::Bytes(value)),
+                'p' => budget.memory = Some(percent()?),
+                'r' => budget.requests = Some(Amount::Bytes(value)),
+                'q' => budget.requests = Some(percent()?),
+                'c' => budget.connections = Some(count()?),
+                's' => budget.sessions = Some(count()?),
+                'j' => budget.joins = Some(count()?),
+                _ => return Err(BadSubject::Budget),
+            }
+            rest = after;
+        }
+        Ok(budget)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_reads_back() {
+        let all = Budget {
+            memory: Some(Amount::Percent(50)),
+            requests: Some(Amount::Bytes(u64::MAX)),
+            connections: Some(3),
+            sessions: Some(0),
+            joins: Some(u32::MAX),
+        };
+        assert_eq!(all.to_string().parse(), Ok(all));
+        assert_eq!("".parse(), Ok(Budget::default()));
+        let memory = Some(Amount::Bytes(512));
+        let some = Budget {
+            memory,
+            ..Budget::default()
+        };
+        assert_eq!(("m512", Ok(some)), (&*some.to_string(), "m512".parse()));
+        for bad in ["m", "512", "p0", "p101", "x1", "c4294967296", "m-1", "m1é"] {
+            assert_eq!(bad.parse::<Budget>(), Err(BadSubject::Budget), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_share_is_of_the_process() {
+        assert_eq!(Amount::Percent(50).of(1 << 30), 1 << 29);
+        assert_eq!(Amount::Percent(100).of(u64::MAX), u64::MAX);
+        assert_eq!(Amount::Bytes(7).of(1), 7);
+    }
+}

@@ -1,0 +1,355 @@
+//! The connections that members have open to a process: how many each may have, and what each may send ahead.
+//!
+//! ```text
+//! all places = places that only workers get | places for anybody
+//! ```
+//!
+//! Invariants
+//! 1. Entering and leaving look at the member's and the token's own entries alone, however many others there are.
+//! 2. Clients never fill the process: some places are for workers only.
+//! 3. What the connections of one token may send ahead of their readers is bounded in sum: they share it equally.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::world::quic::{Connection, VarInt};
+use serde::{Deserialize, Serialize};
+
+use crate::identity::{PeerIdentity, PeerName, Role, TokenId};
+
+/// How much the connections of one token may send ahead of their readers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Windows {
+    /// Of all connections of one token.
+    pub of_token: u32,
+    /// Of one connection, where there are few.
+    pub most: u32,
+    /// Of one connection, where there are many.
+    pub least: u32,
+}
+
+impl Windows {
+    /// The share of one connection of so many: a power of two, so that it rarely changes.
+    fn share(&self, connections: usize) -> u32 {
+        let connections = u32::try_from(connections).unwrap_or(u32::MAX).max(1);
+        let equal = (self.of_token / connections).max(1);
+        let power = 1u32 << equal.ilog2();
+        power.min(self.most).max(self.least)
+    }
+}
+
+/// The bounds of a process.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Connections of all members.
+    pub all: usize,
+    /// Of those, how many only workers get.
+    pub for_workers: usize,
+    /// Connections of one member: one is enough, and a former one may not have ended yet.
+    pub of_member: usize,
+    /// Connections of a client's token that has no budget of its own.
+    pub of_token: usize,
+    /// What clients may send ahead.
+    pub clients: Windows,
+    /// What workers may.
+    pub workers: Windows,
+}
+
+impl Bounds {
+    /// How many the holders of a token may have.
+    fn of_token(&self, identity: &PeerIdentity) -> usize {
+        let given = identity.budget.connections;
+        let given = given.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+        given.unwrap_or(match identity.role {
+            // What is in this process, or was let in by whoever owns it.
+            _ if identity.token_id == TokenId::direct() => self.all,
+            Role::Client => self.of_token,
+            // One token mostly lets in all of them.
+            Role::Worker | Role::Coordinator => self.all / 2,
+        })
+    }
+
+    fn windows(&self, role: Role) -> &Windows {
+        match role {
+            Role::Client => &self.clients,
+            Role::Worker | Role::Coordinator => &self.workers,
+        }
+    }
+}
+
+/// What the members that a token let in have open.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenConnections {
+    pub token: TokenId,
+    pub role: Role,
+    pub connections: u32,
+    /// How many they may have.
+    pub limit: u32,
+}
+
+#[derive(Debug)]
+struct OfToken {
+    role: Role,
+    limit: usize,
+    window: u32,
+    connections: BTreeMap<u64, Connection>,
+}
+
+#[derive(Debug, Default)]
+struct Book {
+    last: u64,
+    all: usize,
+    clients: usize,
+    of_member: BTreeMap<(Role, PeerName), usize>,
+    of_token: BTreeMap<TokenId, OfToken>,
+}
+
+/// The connections of a process; clones share them.
+#[derive(Debug, Clone)]
+pub struct Members {
+    bounds: Bounds,
+    book: Arc<Mutex<Book>>,
+}
+
+/// One connection, taken out when dropped.
+#[derive(Debug)]
+pub struct Entered {
+    members: Members,
+    number: u64,
+    member: (Role, PeerName),
+    token: TokenId,
+}
+
+/// Why a connection is not taken, in words that fit the reason of a close.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoPlace {
+    /// Of one member.
+    #[error("too many connections: this member has the {0} that one may have")]
+    OfMember(usize),
+    /// Of one token.
+    #[error(
+        "too many connections: the holders of the token {0} have the {1} that they may have together"
+    )]
+    OfToken(TokenId, usize),
+    /// Of all.
+    #[error("too many connections: all {0} places are taken")]
+    All(usize),
+}
+
+impl Members {
+    /// None yet.
+    pub fn new(bounds: Bounds) -> Members {
+        Members {
+            bounds,
+            book: Arc::default(),
+        }
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Enters a connection of this member, or says who has too many.
+    pub fn enter(
+        &self,
+        identity: &PeerIdentity,
+        connection: &Connection,
+    ) -> Result<Entered, NoPlace> {
+        let mut book = self.book();
+        let entered = self.admit(&mut book, identity)?;
+        let of_token = book.of_token.get_mut(&identity.token_id);
+        if let Some(of_token) = of_token {
+            let open = &mut of_token.connections;
+            open.insert(entered.number, connection.clone());
+            let share = self.bounds.windows(of_token.role).share(open.len());
+            set_window(connection, share);
+            of_token.rebalance(share);
+        }
+        Ok(entered)
+    }
+
+    fn admit(&self, book: &mut Book, identity: &PeerIdentity) -> Result<Entered, NoPlace> {
+        let bounds = &self.bounds;
+        let member = (identity.role, identity.name.clone());
+        let is_client = identity.role == Role::Client;
+        let of_member = book.of_member.get(&member).copied().unwrap_or(0);
+        let limit = bounds.of_token(identity);
+        let of_token = book.of_token.get(&identity.token_id);
+        if of_member >= bounds.of_member {
+            return Err(NoPlace::OfMember(bounds.of_member));
+        }
+        if of_token.is_some_and(|t| t.connections.len() >= limit) || limit == 0 {
+            return Err(NoPlace::OfToken(identity.token_id.clone(), limit));
+        }
+        let for_clients = bounds.all - bounds.for_workers.min(bounds.all);
+        if book.all >= bounds.all || is_client && book.clients >= for_clients {
+            let places = if is_client { for_clients } else { bounds.all };
+            return Err(NoPlace::All(places));
+        }
+        book.last += 1;
+        book.all += 1;
+        book.clients += usize::from(is_client);
+        book.of_member.insert(member.clone(), of_member + 1);
+        let new = || OfToken {
+            role: identity.role,
+            limit,
+            window: 0,
+            connections: BTreeMap::new(),
+        };
+        let token = identity.token_id.clone();
+        book.of_token.entry(token.clone()).or_insert_with(new).limit = limit;
+        Ok(Entered {
+            members: self.clone(),
+            number: book.last,
+            member,
+            token,
+        })
+    }
+
+    /// What each token's holders have open.
+    pub fn open(&self) -> Vec<OpenConnections> {
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let book = self.book();
+        let all = book.of_token.iter().map(|(token, of)| OpenConnections {
+            token: token.clone(),
+            role: of.role,
+            connections: count(of.connections.len()),
+            limit: count(of.limit),
+        });
+        all.collect()
+    }
+}
+
+impl OfToken {
+    /// Gives each connection its share, where that has changed.
+    fn rebalance(&mut self, share: u32) {
+        if self.window == share {
+            return;
+        }
+        self.window = share;
+        for connection in self.connections.values() {
+            set_window(connection, share);
+        }
+    }
+}
+
+fn set_window(connection: &Connection, share: u32) {
+    connection.set_receive_window(VarInt::from_u32(share));
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let mut book = self.members.book();
+        book.all = book.all.saturating_sub(1);
+        if self.member.0 == Role::Client {
+            book.clients = book.clients.saturating_sub(1);
+        }
+        if let Some(of_member) = book.of_member.get_mut(&self.member) {
+            *of_member = of_member.saturating_sub(1);
+            if *of_member == 0 {
+                book.of_member.remove(&self.member);
+            }
+        }
+        if let Some(of_token) = book.of_token.get_mut(&self.token) {
+            of_token.connections.remove(&self.number);
+            match of_token.connections.len() {
+                0 => drop(book.of_token.remove(&self.token)),
+                left => {
+                    let share = self.members.bounds.windows(of_token.role).share(left);
+                    of_token.rebalance(share);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::dial;
+    use crate::identity::testing::rig;
+    use std::time::Duration;
+
+    const MIB: u32 = 1 << 20;
+
+    fn bounds() -> Bounds {
+        let windows = Windows {
+            of_token: 128 * MIB,
+            most: 64 * MIB,
+            least: MIB,
+        };
+        Bounds {
+            all: 16,
+            for_workers: 4,
+            of_member: 4,
+            of_token: 6,
+            clients: windows,
+            workers: windows,
+        }
+    }
+
+    #[test]
+    fn connections_share_a_window() {
+        let windows = bounds().clients;
+        let shares = [1, 2, 3, 4, 5, 100, 1000].map(|n| windows.share(n) / MIB);
+        assert_eq!(shares, [64, 64, 32, 32, 16, 1, 1]);
+    }
+
+    #[tokio::test]
+    async fn clients_leave_places_to_workers_and_tokens_to_tokens() {
+        let rig = rig();
+        let server = rig.member(Role::Worker).await;
+        let dialler = rig.member(Role::Client).await;
+        let (greeted, dialled) = tokio::join!(
+            async {
+                let incoming = server.accept().await.expect("open");
+                crate::identity::greet(incoming, Duration::from_secs(10)).await
+            },
+            dial(
+                &dialler,
+                server.local_addr(),
+                Role::Worker,
+                Duration::from_secs(10)
+            ),
+        );
+        let (connection, _dialled) = (greeted.expect("greeted").connection, dialled);
+        let who = |role: Role, name: &str, token: &str| {
+            let token = token.parse().expect("id");
+            rig.identity_of(role, name, token).peer().clone()
+        };
+        let members = Members::new(bounds());
+        let enter =
+            |role, name: &str, token: &str| members.enter(&who(role, name, token), &connection);
+        let mut open = vec![];
+        for _ in 0..4 {
+            open.push(enter(Role::Client, "a", "aaaa").expect("a place"));
+        }
+        let refused = enter(Role::Client, "a", "aaaa").expect_err("its own");
+        assert_eq!(refused, NoPlace::OfMember(4));
+        for name in ["b", "c"] {
+            open.push(enter(Role::Client, name, "aaaa").expect("a place"));
+        }
+        let refused = enter(Role::Client, "d", "aaaa").expect_err("its token's");
+        assert_eq!(refused, NoPlace::OfToken("aaaa".parse().expect("id"), 6));
+        // A budget of its own counts for more, and for less.
+        let mut rich = who(Role::Client, "d", "aaaa");
+        rich.budget.connections = Some(7);
+        drop(members.enter(&rich, &connection).expect("a place"));
+        for n in 0..6 {
+            open.push(enter(Role::Client, &format!("n{n}"), "bbbb").expect("a place"));
+        }
+        let refused = enter(Role::Client, "e", "cccc").expect_err("the clients'");
+        assert_eq!(refused, NoPlace::All(12));
+        for n in 0..4 {
+            open.push(enter(Role::Worker, &format!("w{n}"), "wwww").expect("a place"));
+        }
+        let refused = enter(Role::Worker, "w", "wwww").expect_err("all");
+        assert_eq!(refused, NoPlace::All(16));
+        let told: Vec<_> = members.open().iter().map(|t| t.connections).collect();
+        assert_eq!(told, [6, 6, 4]);
+        open.clear();
+        assert!(members.open().is_empty());
+        let book = members.book();
+        assert_eq!((book.all, book.clients, book.of_member.len()), (0, 0, 0));
+    }
+}

@@ -1,0 +1,85 @@
+//! The coordinator's state on disk while it runs: whether it is well, a copy of it, and what could not be written.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use convoke_common::{Error, Result};
+
+use super::Service;
+use crate::state::State;
+use crate::state_dir;
+use crate::tasks::blocking;
+
+/// How often a disk that failed is tried again.
+const TRY_AGAIN: Duration = Duration::from_secs(5);
+
+impl Service {
+    /// Uses the state where it may block; nothing where none is kept.
+    async fn with_state<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&State) -> Result<T> + Send + 'static,
+    ) -> Result<Option<T>> {
+        let Some(state) = self.state.clone() else {
+            return Ok(None);
+        };
+        blocking(&self.world, move || work(&state)).await?.map(Some)
+    }
+
+    /// Whether the coordinator can keep what it is told: the error says why not.
+    pub async fn health(&self) -> Result<()> {
+        let checked = self.with_state(|state| Ok(state.check()?)).await;
+        checked.map(drop).map_err(|e| {
+            e.advise("make room on the disk of --state-dir: until then nothing that must be kept is changed")
+        })
+    }
+
+    /// A copy of state and authority, see [`state_dir::backup`].
+    pub async fn backup(&self) -> Result<String> {
+        let world = self.world.clone();
+        let copied = self.with_state(move |state| state_dir::backup(&world, state));
+        copied.await?.ok_or_else(|| {
+            Error::new(
+                convoke_common::Code::InvalidArgument,
+                "this coordinator keeps no state",
+            )
+        })
+    }
+
+    /// Forgets a worker that is gone, which is answered once it is kept.
+    pub async fn forget(&self, name: String) -> Result<()> {
+        let forgotten = name.clone();
+        self.core
+            .call(move |core, _| core.forget_gone(&forgotten))
+            .await??;
+        tracing::info!(worker = name, "forgotten");
+        self.with_state(move |state| Ok(state.remove_member(&name)?))
+            .await
+            .map(drop)
+    }
+
+    /// Tries a disk that failed from time to time, and has it keep what it refused: whose the names are. Everything else
+    /// was refused to whoever wanted it, too.
+    pub(super) async fn mend_state(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(TRY_AGAIN).await;
+            if !self.state.as_ref().is_some_and(|s| s.is_in_trouble()) {
+                continue;
+            }
+            let mended = async {
+                self.with_state(|state| Ok(state.check()?)).await?;
+                let names = self.core.call(|core, _| core.holders()).await?;
+                self.with_state(move |state| {
+                    for (name, fingerprints) in &names {
+                        state.put_member(name, fingerprints)?;
+                    }
+                    Ok(())
+                })
+                .await
+            };
+            match mended.await {
+                Ok(_) => tracing::info!("the state is written again"),
+                Err(error) => tracing::error!(%error, "the state still cannot be written"),
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The redb file of the state: held by this process alone, and opened again after a write that failed.
+//!
+//! After an I/O error redb refuses everything until its file is opened anew. A disk that was full for a moment must not
+//! end the coordinator's memory: whatever is asked next opens the file again, which undoes the write that failed.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use convoke_common::world::{FileMode, Store, StoreError, StoreFile};
+use redb::{Database, StorageBackend};
+
+use super::{FILE, StateError, UNFINISHED};
+
+/// The file, as redb uses it.
+struct Backend(Arc<dyn StoreFile>);
+
+impl fmt::Debug for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Backend").field(&self.0.path()).finish()
+    }
+}
+
+fn failed(error: StoreError) -> io::Error {
+    let kind = match &error {
+        StoreError::Truncated { .. } => io::ErrorKind::UnexpectedEof,
+        StoreError::Io { source, .. } => source.kind(),
+        _ => io::ErrorKind::Other,
+    };
+    io::Error::new(kind, error)
+}
+
+impl StorageBackend for Backend {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.identity().map_err(failed)?.size)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(offset, out).map_err(failed)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_length(len).map_err(failed)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync().map_err(failed)
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write_at(offset, data).map_err(failed)
+    }
+}
+
+/// The state's file, for this process alone; and the name that it has until it is made, where it is new.
+fn find_or_make(
+    store: &dyn Store,
+    folder: &Path,
+) -> Result<(Arc<dyn StoreFile>, Option<PathBuf>), StoreError> {
+    let (path, unfinished) = (folder.join(FILE), folder.join(UNFINISHED));
+    let missing = || match store.open(&path) {
+        Ok(_) => Ok(false),
+        Err(e) if e.is_not_found() => Ok(true),
+        Err(e) => Err(e),
+    };
+    if missing()? {
+        let file = store.open_exclusive(&unfinished, FileMode::Secret)?;
+        // Another process may have finished and renamed its own in between.
+        if missing()? {
+            file.set_length(0)?;
+            return Ok((file, Some(unfinished)));
+        }
+    }
+    Ok((store.open_exclusive(&path, FileMode::Secret)?, None))
+}
+
+/// See the module.
+pub struct Reopened {
+    path: PathBuf,
+    /// Holds the lock on the file, whether or not the database is open.
+    file: Arc<dyn StoreFile>,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    /// Absent after an error.
+    database: Option<Database>,
+    /// Why the last use failed; absent after one that succeeded.
+    trouble: Option<String>,
+}
+
+fn open(file: &Arc<dyn StoreFile>) -> Result<Database, redb::Error> {
+    Ok(Database::builder().create_with_backend(Backend(file.clone()))?)
+}
+
+impl Reopened {
+    /// Opens the file in this folder, or makes it. Where it is new, it still has the name that is answered: rename it once
+    /// its layout is in it.
+    pub fn open(
+        store: &dyn Store,
+        folder: &Path,
+    ) -> Result<(Reopened, Option<PathBuf>), StateError> {
+        let path = folder.join(FILE);
+        let file = find_or_make(store, folder).map_err(|source| match source {
+            StoreError::InUse { .. } => StateError::InUse { path: path.clone() },
+            source => StateError::Open { source },
+        });
+        let (file, unfinished) = file?;
+        let failed = |e| StateError::Database {
+            path: path.clone(),
+            source: Box::new(e),
+        };
+        let database = open(&file).map_err(failed)?;
+        let inner = Mutex::new(Inner {
+            database: Some(database),
+            trouble: None,
+        });
+        Ok((Reopened { path, file, inner }, unfinished))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Uses the database, one use after the other. After one that failed the file is opened again.
+    pub fn with<T>(
+        &self,
+        work: impl FnOnce(&Database) -> Result<T, redb::Error>,
+    ) -> Result<T, StateError> {
+        let mut inner = self.inner();
+        let used = match inner.database.take() {
+            Some(database) => Ok(database),
+            None => open(&self.file),
+        };
+        let used = used.and_then(|database| work(&database).map(|value| (database, value)));
+        match used {
+            Ok((database, value)) => {
+                inner.database = Some(database);
+                inner.trouble = None;
+                Ok(value)
+            }
+            Err(e) => {
+                inner.trouble = Some(e.to_string());
+                Err(StateError::Database {
+                    path: self.path.clone(),
+                    source: Box::new(e),
+                })
+            }
+        }
+    }
+
+    /// Why the last use failed, where it did.
+    pub fn trouble(&self) -> Option<String> {
+        self.inner().trouble.clone()
+    }
+}

@@ -1,0 +1,228 @@
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use convoke_common::identity::{CaHash, Role};
+use convoke_common::world::{Disk, FileIdentity, FileMode, StoreFile, SystemRng};
+
+use super::*;
+use crate::service::testing::Scratch;
+
+const NOW: u64 = 1_800_000_000;
+
+#[test]
+fn what_was_kept_comes_back_and_nobody_else_may_read_it() {
+    let scratch = Scratch::new();
+    let disk = Disk::new(Arc::new(SystemRng::default()));
+    let (state, kept) = State::open(&disk, scratch.path(), NOW).unwrap();
+    assert!(kept.members.is_empty() && kept.tokens.list().is_empty());
+    let mut tokens = kept.tokens;
+    tokens.create(
+        &SystemRng::default(),
+        CaHash::from_bytes([1; 32]),
+        Role::Worker,
+        None,
+        5,
+    );
+    let id = tokens.list()[0].id.clone();
+    tokens.set_member_ttl(&id, 3600);
+    tokens.set_budget(&id, "j3".parse().unwrap());
+    state.put_tokens(&tokens).unwrap();
+    state.put_member("w0", &[[1; 32], [2; 32]]).unwrap();
+    state.put_member("w1", &[[3; 32]]).unwrap();
+    state.remove_member("w1").unwrap();
+    state.put_member("w2", &[[4; 32]]).unwrap();
+    state.put_member("w3", &[[5; 32]]).unwrap();
+    state.put_gone("w2", NOW - 60, true).unwrap();
+    state.put_gone("w3", NOW, false).unwrap();
+    state.put_member("w3", &[[5; 32]]).unwrap();
+    let ca = CaHash::from_bytes([9; 32]);
+    state.put_ca(&ca).unwrap();
+    state.put_drained("w0", true).unwrap();
+    state.put_drained("w1", true).unwrap();
+    state.put_drained("w1", false).unwrap();
+    let deaths = |node: &str| Record {
+        function: FunctionId([7; 32]),
+        node: node.into(),
+        deaths: vec![],
+    };
+    for node in ["n", "gone"] {
+        state.put_deaths(&deaths(node)).unwrap();
+    }
+    state.remove_deaths(&FunctionId([7; 32]), "gone").unwrap();
+    assert!(matches!(
+        State::open(&disk, scratch.path(), NOW),
+        Err(StateError::InUse { .. })
+    ));
+    drop(state);
+
+    let (_state, kept) = State::open(&disk, scratch.path(), NOW).unwrap();
+    assert_eq!(kept.tokens.list(), tokens.list());
+    assert_eq!(kept.ca, Some(ca));
+    let member = |name: &str, fingerprints, gone| KeptMember {
+        name: name.into(),
+        fingerprints,
+        gone,
+    };
+    let gone = Gone {
+        ago: Duration::from_secs(60),
+        left: true,
+    };
+    let members = [
+        member("w0", vec![[1; 32], [2; 32]], None),
+        member("w2", vec![[4; 32]], Some(gone)),
+        member("w3", vec![[5; 32]], None),
+    ];
+    assert_eq!(kept.members, members);
+    assert_eq!(kept.drained, ["w0"]);
+    assert_eq!(kept.deaths, [deaths("n")]);
+    let mode = std::fs::metadata(scratch.path().join(FILE))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+/// A disk that can be full: nothing more is written to it then.
+struct Filling {
+    disk: Disk,
+    is_full: Arc<AtomicBool>,
+}
+
+struct FillingFile {
+    file: Arc<dyn StoreFile>,
+    is_full: Arc<AtomicBool>,
+}
+
+impl FillingFile {
+    fn room(&self) -> Result<(), StoreError> {
+        match self.is_full.load(Ordering::Relaxed) {
+            false => Ok(()),
+            true => Err(StoreError::Io {
+                operation: "write",
+                path: self.file.path().to_owned(),
+                source: io::ErrorKind::StorageFull.into(),
+            }),
+        }
+    }
+}
+
+impl StoreFile for FillingFile {
+    fn path(&self) -> &Path {
+        self.file.path()
+    }
+    fn identity(&self) -> Result<FileIdentity, StoreError> {
+        self.file.identity()
+    }
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize, StoreError> {
+        self.file.read_at(offset, out)
+    }
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
+        self.room()?;
+        self.file.write_at(offset, bytes)
+    }
+    fn set_length(&self, length: u64) -> Result<(), StoreError> {
+        self.room()?;
+        self.file.set_length(length)
+    }
+    fn sync(&self) -> Result<(), StoreError> {
+        self.room()?;
+        self.file.sync()
+    }
+}
+
+impl Filling {
+    fn file(&self, file: Arc<dyn StoreFile>) -> Arc<dyn StoreFile> {
+        let is_full = self.is_full.clone();
+        Arc::new(FillingFile { file, is_full })
+    }
+}
+
+impl Store for Filling {
+    fn read(&self, path: &Path, limit: u64) -> Result<Vec<u8>, StoreError> {
+        self.disk.read(path, limit)
+    }
+    fn write_atomic(&self, path: &Path, bytes: &[u8], mode: FileMode) -> Result<(), StoreError> {
+        self.disk.write_atomic(path, bytes, mode)
+    }
+    fn open(&self, path: &Path) -> Result<Arc<dyn StoreFile>, StoreError> {
+        self.disk.open(path)
+    }
+    fn open_beneath(&self, root: &Path, relative: &Path) -> Result<Arc<dyn StoreFile>, StoreError> {
+        self.disk.open_beneath(root, relative)
+    }
+    fn create(&self, path: &Path, mode: FileMode) -> Result<Arc<dyn StoreFile>, StoreError> {
+        self.disk.create(path, mode)
+    }
+    fn open_exclusive(
+        &self,
+        path: &Path,
+        mode: FileMode,
+    ) -> Result<Arc<dyn StoreFile>, StoreError> {
+        Ok(self.file(self.disk.open_exclusive(path, mode)?))
+    }
+    fn lock(&self, path: &Path, mode: FileMode) -> Result<Arc<dyn StoreFile>, StoreError> {
+        self.disk.lock(path, mode)
+    }
+    fn replace(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
+        self.disk.replace(from, to)
+    }
+    fn touch(&self, path: &Path) -> Result<(), StoreError> {
+        self.disk.touch(path)
+    }
+    fn check_private(&self, path: &Path) -> Result<(), StoreError> {
+        self.disk.check_private(path)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
+        self.disk.rename(from, to)
+    }
+    fn list(&self, folder: &Path) -> Result<Vec<convoke_common::world::DirEntry>, StoreError> {
+        self.disk.list(folder)
+    }
+    fn remove(&self, path: &Path) -> Result<(), StoreError> {
+        self.disk.remove(path)
+    }
+    fn create_dir(&self, path: &Path, mode: FileMode) -> Result<(), StoreError> {
+        self.disk.create_dir(path, mode)
+    }
+    fn disk_space(&self, path: &Path) -> Result<convoke_common::world::DiskSpace, StoreError> {
+        self.disk.disk_space(path)
+    }
+    fn run_blocking(&self, job: convoke_common::world::Job) {
+        self.disk.run_blocking(job);
+    }
+}
+
+#[test]
+fn a_disk_that_was_full_is_used_again_once_it_has_room() {
+    let scratch = Scratch::new();
+    let is_full = Arc::new(AtomicBool::new(false));
+    let store = Filling {
+        disk: Disk::new(Arc::new(SystemRng::default())),
+        is_full: is_full.clone(),
+    };
+    let (state, _) = State::open(&store, scratch.path(), NOW).unwrap();
+    state.put_member("w0", &[[1; 32]]).unwrap();
+    is_full.store(true, Ordering::Relaxed);
+    for _ in 0..2 {
+        let error = state.put_member("w1", &[[2; 32]]).unwrap_err();
+        assert!(matches!(error, StateError::Database { .. }), "{error}");
+        assert!(state.check().is_err() && state.is_in_trouble());
+    }
+    is_full.store(false, Ordering::Relaxed);
+    assert!(state.is_in_trouble(), "until it is seen to have room");
+    state.check().unwrap();
+    assert!(!state.is_in_trouble());
+    state.put_member("w2", &[[3; 32]]).unwrap();
+    // What was refused is not there, and what was kept before and after is.
+    let names = |kept: Kept| kept.members.into_iter().map(|m| m.name).collect::<Vec<_>>();
+    assert_eq!(names(state.read(NOW).unwrap()), ["w0", "w2"]);
+    assert!(matches!(
+        State::open(&store, scratch.path(), NOW),
+        Err(StateError::InUse { .. })
+    ));
+    drop(state);
+    let (_state, kept) = State::open(&store, scratch.path(), NOW).unwrap();
+    assert_eq!(names(kept), ["w0", "w2"]);
+}

@@ -1,0 +1,66 @@
+//! A step whose members live and reach each other ends by its own work: nothing between them and the coordinator ends it.
+
+use std::time::Duration;
+
+use super::{Found, Invariant, LEAVING, View};
+use crate::cluster::Host;
+use crate::faults::{Harm, Injured};
+use crate::steps::Lease;
+use crate::trace::Kind;
+
+/// Codes of errors that say that a member was lost, left, or dropped the lease.
+const LOSSES: &[&str] = &["peer_lost", "lease_retired", "worker_leaving", "wedged"];
+
+/// What may be noticed of a fault after it is over.
+const LINGER: Duration = Duration::from_secs(8);
+
+pub(super) struct Undisturbed;
+
+impl Invariant for Undisturbed {
+    fn name(&self) -> &'static str {
+        "a step ends by the doing of its members"
+    }
+
+    fn tick(&mut self, view: &View<'_>, found: &mut Found) {
+        for e in view.events.iter().filter(|e| e.kind == Kind::Outcome) {
+            let Some(code) = e.code.as_deref().filter(|c| LOSSES.contains(c)) else {
+                continue;
+            };
+            let Some(lease) = view.steps.leases.get(&e.lease) else {
+                continue;
+            };
+            if !was_disturbed(view, lease, e.at) {
+                found.say(format!(
+                    "step {:x}#{} ends with {code}, though its members reached each other: {:?}",
+                    e.lease, e.n, lease.participants
+                ));
+            }
+        }
+    }
+}
+
+/// Whether anything happened to a member of a lease, or between two of them, shortly before.
+fn was_disturbed(view: &View<'_>, lease: &Lease, until: Duration) -> bool {
+    let from = until.saturating_sub(LINGER);
+    let members = &lease.participants;
+    let mut ends = view.cluster.ends().iter();
+    let leaves = |host: &Host| {
+        let told = view.left.get(host);
+        told.is_some_and(|at| *at <= until && *at + LEAVING >= from)
+            || view.moves(*host, from, until)
+    };
+    view.injuries(from, until).any(|i| is_among(i, members))
+        || members.iter().any(leaves)
+        || ends.any(|(at, host, _)| *at >= from && *at <= until && members.contains(host))
+}
+
+/// Whether a fault strikes a member itself, or the way between two of them.
+fn is_among(injury: &Injured, members: &[Host]) -> bool {
+    let is_member = members.contains(&injury.host);
+    match (injury.harm, injury.other) {
+        (Harm::Cut { .. } | Harm::OneWay { .. }, Some(other)) if other != injury.host => {
+            is_member && members.contains(&other)
+        }
+        (harm, _) => is_member && harm.separates(),
+    }
+}

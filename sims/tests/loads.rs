@@ -1,0 +1,136 @@
+//! A load recovers as a call does: from a worker that is restarted meanwhile, and from one that cannot be reached.
+
+use std::time::Duration;
+
+use convoke::Retry;
+use convoke_common::error::{Code, Result};
+use convoke_sims::cluster::{Cluster, Host, Setup, Task};
+use convoke_sims::run::run;
+use convoke_sims::scenario::Scenario;
+use convoke_sims::workload::{Model, ModelSpec, inputs};
+
+const SETTLE: Duration = Duration::from_secs(20);
+
+/// Longer than anything here may take.
+const NEVER: Duration = Duration::from_secs(60);
+
+/// From the death of a worker to the start of its next process. A supervisor takes 100 ms by default.
+const PAUSES_MS: [u64; 5] = [0, 50, 100, 250, 500];
+
+/// How long after its begin a load is struck: while it is planned, linked and installed.
+const STRUCK_MS: [u64; 6] = [0, 1, 2, 4, 8, 16];
+
+const LOSER: Host = Host::Worker(0);
+const CLIENT: Host = Host::Client(0);
+
+fn settled(workers: u16) -> Cluster {
+    let mut cluster = Cluster::new(Setup {
+        seed: 18,
+        workers,
+        ..Setup::default()
+    });
+    assert!(cluster.settle(SETTLE), "{:?}", cluster.ends());
+    cluster
+}
+
+fn model() -> Model {
+    ModelSpec {
+        seed: 5,
+        nodes: 16,
+        wide: false,
+        dynamic: false,
+        trap: None,
+    }
+    .build()
+}
+
+/// Loads the model over so many workers, with a node pinned to the one that is struck, and calls it.
+fn load(cluster: &Cluster, workers: u16, retry: Retry) -> Task<Result<()>> {
+    let Model {
+        function, steps, ..
+    } = model();
+    let feed = inputs(&model(), 1, 4, false);
+    cluster.on_client(0, move |c| async move {
+        let load = c.load_function(function, vec![]);
+        let load = load.workers(workers.into()).exact(true).retry(retry);
+        let loaded = load.pin(steps[0].clone(), LOSER.name()).await?;
+        loaded.call(feed).await?;
+        loaded.unload().await
+    })
+}
+
+/// Takes a task's result, once there is one.
+fn end<T>(cluster: &mut Cluster, task: &Task<T>) -> T {
+    assert!(cluster.run_until(NEVER, |_| task.is_over()), "it hangs");
+    task.take().expect("the client lives")
+}
+
+#[test]
+fn a_load_outlives_a_restart_of_a_worker_that_it_needs() {
+    let strikes: [(&str, fn(&mut Cluster)); 2] = [
+        ("killed", |c| c.kill(LOSER)),
+        ("powered off", |c| c.power_off(LOSER)),
+    ];
+    for (what, strike) in strikes {
+        for workers in [1, 3] {
+            let mut cluster = settled(workers);
+            for (struck, pause) in STRUCK_MS
+                .into_iter()
+                .flat_map(|struck| PAUSES_MS.map(|pause| (struck, pause)))
+            {
+                let loading = load(&cluster, workers, Retry::On);
+                cluster.run_for(Duration::from_millis(struck));
+                strike(&mut cluster);
+                cluster.run_for(Duration::from_millis(pause));
+                cluster.start(LOSER);
+                let loaded = end(&mut cluster, &loading);
+                assert!(
+                    loaded.is_ok(),
+                    "one of {workers} {what} after {struck} ms and back after {pause} ms: {loaded:?}"
+                );
+                assert!(cluster.settle(SETTLE), "{:?}", cluster.ends());
+            }
+        }
+    }
+}
+
+#[test]
+fn without_retries_a_load_fails_with_the_loss() {
+    let mut cluster = settled(1);
+    let loading = load(&cluster, 1, Retry::Off);
+    cluster.run_for(Duration::from_millis(2));
+    cluster.kill(LOSER);
+    cluster.run_for(Duration::from_millis(100));
+    cluster.start(LOSER);
+    let error = end(&mut cluster, &loading).expect_err("a loss");
+    let about = error.site.as_ref().and_then(|s| s.worker.as_deref());
+    assert_eq!(about, Some("w0"), "{error}");
+    let lost = matches!(error.code, Code::PeerLost | Code::Unreachable);
+    assert!(lost, "{error}");
+}
+
+#[test]
+fn a_load_does_without_a_worker_that_the_client_cannot_reach() {
+    let mut cluster = settled(3);
+    cluster.partition(LOSER, CLIENT);
+    let function = model().function;
+    let loading = cluster.on_client(0, move |c| async move {
+        let load = c.load_function(function, vec![]).workers(3);
+        let loaded = load.await?;
+        Ok::<_, convoke::Error>(loaded.plan().await.map(|p| p.parts.len()))
+    });
+    assert_eq!(end(&mut cluster, &loading), Ok(Some(2)));
+}
+
+/// Each failed before loads recovered, with `unreachable` that named nobody, or the worker that reported it.
+#[test]
+fn seeds_in_which_loads_failed_pass() {
+    for seed in [61_085, 8_010_043_136, 77_310_026_038, 77_310_027_239] {
+        let report = run(&Scenario::draw(seed), None);
+        assert!(
+            report.violations.is_empty(),
+            "{seed}: {:?}",
+            report.violations
+        );
+    }
+}

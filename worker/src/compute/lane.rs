@@ -1,0 +1,208 @@
+//! A lane: threads that have one job at a time, and sleep at their check points while others have the turn.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use convoke_kernels::{Exec, Turn};
+use tokio::time::Instant;
+
+use super::Shared;
+
+/// How often a job that sleeps looks whether it was cancelled: kernels notice within 10 ms.
+const POLL: Duration = Duration::from_millis(5);
+/// A job does not look for rivals again before so many microseconds have passed.
+const LOOK: u64 = 100;
+
+/// It has no job.
+const IDLE: u8 = 0;
+/// Its job has the turn.
+const RUNS: u8 = 1;
+/// Its job has begun, and waits for its next turn.
+const SLEEPS: u8 = 2;
+/// Its job was cancelled while it slept, and ends.
+const LEAVES: u8 = 3;
+
+thread_local! {
+    /// The lane whose job this thread interprets.
+    static CURRENT: RefCell<Option<Arc<Lane>>> = const { RefCell::new(None) };
+}
+
+/// See the module.
+pub(crate) struct Lane {
+    pool: rayon::ThreadPool,
+    /// Its threads, as the system numbers them, with their names.
+    threads: Arc<Mutex<Vec<(u32, String)>>>,
+    shared: OnceLock<Weak<Shared>>,
+    me: Weak<Lane>,
+    /// Changed under the lock of what lanes share.
+    mode: AtomicU8,
+    /// Whether check points are to look further: others wait, or have the turn.
+    contested: AtomicBool,
+    /// When they do, in microseconds of [`Shared::epoch`].
+    next_look: AtomicU64,
+    woken: Condvar,
+    /// Kernels that may stand still for as long as they like.
+    excused: AtomicU32,
+}
+
+impl Lane {
+    pub(super) fn new(
+        name: &str,
+        threads: usize,
+    ) -> Result<Arc<Lane>, rayon::ThreadPoolBuildError> {
+        let known = Arc::<Mutex<Vec<(u32, String)>>>::default();
+        let (name, list) = (name.to_owned(), known.clone());
+        let called = name.clone();
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .thread_name(move |i| format!("{called}-{i}"))
+            .start_handler(move |i| {
+                if let Some(id) = super::stuck::this_thread() {
+                    let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
+                    list.push((id, format!("{name}-{i}")));
+                }
+            })
+            .build()?;
+        Ok(Arc::new_cyclic(|me| Lane {
+            pool,
+            threads: known,
+            shared: OnceLock::new(),
+            me: me.clone(),
+            mode: AtomicU8::new(IDLE),
+            contested: AtomicBool::new(false),
+            next_look: AtomicU64::new(0),
+            woken: Condvar::new(),
+            excused: AtomicU32::new(0),
+        }))
+    }
+
+    pub(super) fn of(&self, shared: &Arc<Shared>) {
+        let _ = self.shared.set(Arc::downgrade(shared));
+    }
+
+    /// The lane whose job the calling thread interprets.
+    pub(crate) fn current() -> Option<Arc<Lane>> {
+        CURRENT.with_borrow(Clone::clone)
+    }
+
+    /// How kernels of its job run: on its threads, and in turns.
+    pub(crate) fn exec<'a>(&'a self, cancel: &'a AtomicBool) -> Exec<'a> {
+        Exec::pooled(&self.pool, cancel).in_turns(self)
+    }
+
+    pub(super) fn pool(&self) -> &rayon::ThreadPool {
+        &self.pool
+    }
+
+    /// Interprets jobs on the calling thread, which is one of its own.
+    pub(super) fn enter(self: &Arc<Lane>, jobs: impl FnOnce()) {
+        CURRENT.set(Some(self.clone()));
+        jobs();
+        CURRENT.set(None);
+    }
+
+    /// Its threads, as the system numbers them, with their names.
+    pub(super) fn threads(&self) -> Vec<(u32, String)> {
+        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        threads.clone()
+    }
+
+    /// Whether its job may stand still.
+    pub(super) fn is_excused(&self) -> bool {
+        self.excused.load(Ordering::Relaxed) > 0
+    }
+
+    fn set(&self, mode: u8, contested: bool) {
+        self.mode.store(mode, Ordering::Relaxed);
+        self.next_look.store(0, Ordering::Relaxed);
+        self.contested.store(contested, Ordering::Relaxed);
+    }
+
+    /// Its job has the turn, while others wait or not.
+    pub(super) fn runs(&self, contested: bool) {
+        self.set(RUNS, contested);
+        self.woken.notify_all();
+    }
+
+    pub(super) fn sleeps(&self) {
+        self.set(SLEEPS, true);
+    }
+
+    pub(super) fn leaves(&self) {
+        self.set(LEAVES, false);
+        self.woken.notify_all();
+    }
+
+    pub(super) fn rests(&self) {
+        self.set(IDLE, false);
+    }
+
+    /// Others wait from now on.
+    pub(super) fn contest(&self) {
+        self.next_look.store(0, Ordering::Relaxed);
+        self.contested.store(true, Ordering::Relaxed);
+    }
+
+    /// It has looked for rivals at this time, and goes on.
+    pub(super) fn looked(&self, micros: u64, contested: bool) {
+        self.next_look.store(micros + LOOK, Ordering::Relaxed);
+        self.contested.store(contested, Ordering::Relaxed);
+    }
+}
+
+impl Turn for Lane {
+    #[inline]
+    fn is_contested(&self) -> bool {
+        self.contested.load(Ordering::Relaxed)
+    }
+
+    #[cold]
+    fn give_way(&self, cancel: &AtomicBool) {
+        let shared = self.shared.get().and_then(Weak::upgrade);
+        let (Some(shared), Some(me)) = (shared, self.me.upgrade()) else {
+            return;
+        };
+        if self.mode.load(Ordering::Relaxed) == RUNS {
+            let now = shared.micros(Instant::now());
+            if now < self.next_look.load(Ordering::Relaxed) {
+                return;
+            }
+            shared.give_way(&me);
+        }
+        if self.mode.load(Ordering::Relaxed) != SLEEPS {
+            return;
+        }
+        let mut s = shared.lock();
+        while self.mode.load(Ordering::Relaxed) == SLEEPS {
+            if cancel.load(Ordering::Relaxed) {
+                return shared.leave(&me, &mut s);
+            }
+            let slept = self.woken.wait_timeout(s, POLL);
+            s = slept.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// While it lives, the job of the calling thread's lane may stand still for as long as it likes: what a user's own kernel
+/// waits for is not known here.
+pub(crate) struct Excused(Option<Arc<Lane>>);
+
+impl Excused {
+    pub(crate) fn begin() -> Excused {
+        let lane = Lane::current();
+        lane.iter().for_each(|l| {
+            l.excused.fetch_add(1, Ordering::Relaxed);
+        });
+        Excused(lane)
+    }
+}
+
+impl Drop for Excused {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|l| {
+            l.excused.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+}

@@ -1,0 +1,447 @@
+//! Compute threads in production: one job runs at a time, shared fairly, and gives way in the middle when another's turn has
+//! come.
+//!
+//! ```text
+//! submit ──> FairQueue ──the turn──> lane: a rayon pool, whose threads interpret a step and run its kernels
+//!               ^───gives way at a check point───┘
+//! ```
+//! A *lane* is a pool of threads with at most one job, whose kernels split over the lane's threads without a hand-over. As long
+//! as nobody competes there is one lane. A job that gives way keeps its stack: the threads of its lane sleep at their check
+//! points, and the next job runs on another lane. So a loop without end and a long kernel share the processor with brief calls,
+//! and nothing is ever run on top of somebody else's stack.
+//!
+//! Invariants
+//! 1. One lane has the turn at most. Only a job that was cancelled ends without it: what it does then is brief.
+//! 2. There are [`MOST_LANES`] at most, and of one account few jobs that have begun ([`FairQueue`]).
+//! 3. A check point costs one load as long as nobody waits.
+
+mod lane;
+mod stuck;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use convoke_common::ids::LeaseId;
+use convoke_common::rpc::ComputeUse;
+use convoke_common::world::{
+    AccountId, CREDIT, Compute, FairQueue, Job, Refusal, RefusedJob, Rival, STEP_TURN, Share,
+};
+use tokio::time::Instant;
+
+pub(crate) use self::lane::{Excused, Lane};
+use self::stuck::Watch;
+use crate::measure::measure;
+
+/// Jobs that have begun and not ended, of all accounts.
+const MOST_LANES: usize = 64;
+/// Lanes with as many threads as the worker has. Those beyond run their kernels on one thread each.
+const WIDE: usize = 4;
+/// Lanes that are kept while nobody needs them.
+const KEPT: usize = 2;
+
+/// What waits: a job that has not begun, or one that sleeps in its lane.
+enum What {
+    Fresh(Fresh),
+    Paused(Arc<Lane>),
+}
+
+/// A job that has not begun.
+struct Fresh {
+    begin: Option<Job>,
+    job: Job,
+}
+
+struct Entry {
+    what: What,
+    priority: i64,
+    since: Instant,
+}
+
+/// Who has the turn.
+struct Running {
+    lane: Arc<Lane>,
+    share: Share,
+    priority: i64,
+    /// Until when its time is charged.
+    charged: Instant,
+    since: Instant,
+}
+
+#[derive(Default)]
+struct State {
+    queue: FairQueue<Entry>,
+    running: Option<Running>,
+    /// How often somebody was given the turn.
+    turns: u64,
+    idle: Vec<Arc<Lane>>,
+    lanes: usize,
+    /// Jobs that were cancelled while they slept, and end without a turn.
+    leaving: Vec<(Arc<Lane>, Share)>,
+    /// How many jobs wait, for who looks without the lock.
+    waiting: Arc<AtomicUsize>,
+}
+
+struct Shared {
+    name: String,
+    threads: usize,
+    epoch: Instant,
+    first: Arc<Lane>,
+    state: Mutex<State>,
+    waiting: Arc<AtomicUsize>,
+    watch: Mutex<Watch>,
+}
+
+/// See the module.
+#[derive(Clone)]
+pub struct Threads {
+    shared: Arc<Shared>,
+}
+
+impl Threads {
+    /// A pool of `threads` threads named after `name`.
+    pub fn start(name: &str, threads: usize) -> Result<Threads, rayon::ThreadPoolBuildError> {
+        let threads = threads.max(1);
+        let first = Lane::new(&format!("{name}-compute"), threads)?;
+        let state = State {
+            idle: vec![first.clone()],
+            lanes: 1,
+            ..State::default()
+        };
+        let shared = Arc::new(Shared {
+            waiting: state.waiting.clone(),
+            name: name.to_owned(),
+            threads,
+            epoch: Instant::now(),
+            first: first.clone(),
+            state: Mutex::new(state),
+            watch: Mutex::default(),
+        });
+        first.of(&shared);
+        Ok(Threads { shared })
+    }
+
+    /// Which thread has stopped for good although its lane has the turn, and whose turn that is: to be asked twice a second.
+    pub fn stuck(&self) -> Option<(String, Share)> {
+        let shared = &self.shared;
+        let (running, turn) = {
+            let s = shared.lock();
+            let running = s.running.as_ref();
+            (running.map(|r| (r.lane.clone(), r.share.clone())), s.turns)
+        };
+        let mut watch = shared.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        let lane = running.as_ref().map(|(lane, _)| &**lane);
+        let thread = watch.look(lane, turn, Instant::now())?;
+        Some((thread, running?.1))
+    }
+}
+
+impl State {
+    /// Charges whoever has the turn for its time until now.
+    fn charge(&mut self, now: Instant) {
+        if let Some(r) = &mut self.running {
+            self.queue
+                .charge(&r.share, now.saturating_duration_since(r.charged));
+            r.charged = now;
+        }
+    }
+
+    /// Whether a job that begins finds a lane. Lanes beyond the first are made by whoever gives way.
+    fn has_room(&self) -> bool {
+        !self.idle.is_empty()
+    }
+
+    /// The idle lane with the most threads, of several the one that was used last.
+    fn widest(&mut self) -> Option<Arc<Lane>> {
+        let idle = self.idle.iter().enumerate();
+        let (at, _) = idle.max_by_key(|(_, l)| l.pool().current_num_threads())?;
+        Some(self.idle.remove(at))
+    }
+
+    fn runs(&self, lane: &Lane) -> bool {
+        let running = self.running.as_ref();
+        running.is_some_and(|r| std::ptr::eq(&*r.lane, lane))
+    }
+
+    /// Gives the turn to who is next: one that slept is woken, one that begins is returned with the lane that it has.
+    fn dispatch(&mut self, now: Instant) -> Option<(Arc<Lane>, Fresh)> {
+        debug_assert!(self.running.is_none());
+        let popped = self.queue.pop(self.has_room());
+        self.waiting.store(self.queue.len(), Ordering::Relaxed);
+        let (share, entry) = popped?;
+        self.turns += 1;
+        let (lane, fresh) = match entry.what {
+            What::Paused(lane) => (lane, None),
+            What::Fresh(fresh) => (self.widest()?, Some(fresh)),
+        };
+        self.running = Some(Running {
+            lane: lane.clone(),
+            share,
+            priority: entry.priority,
+            charged: now,
+            since: now,
+        });
+        lane.runs(!self.queue.is_empty());
+        fresh.map(|fresh| (lane, fresh))
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs jobs on a lane for as long as it is given any.
+    fn serve(self: &Arc<Shared>, lane: Arc<Lane>, mut next: Fresh) {
+        let lane = &lane;
+        lane.enter(|| {
+            loop {
+                let Fresh { begin, job } = next;
+                let run = move || {
+                    begin.into_iter().for_each(|begin| begin());
+                    job();
+                };
+                // A job reports its own panics; one that escapes must not end the loop.
+                let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+                match self.over(lane) {
+                    Some(fresh) => next = fresh,
+                    None => return,
+                }
+            }
+        });
+    }
+
+    fn start(self: &Arc<Shared>, lane: Arc<Lane>, fresh: Fresh) {
+        let (shared, on) = (self.clone(), lane.clone());
+        lane.pool().spawn(move || shared.serve(on, fresh));
+    }
+
+    /// The job of a lane has ended; the one that it runs next, where there is one.
+    fn over(self: &Arc<Shared>, lane: &Arc<Lane>) -> Option<Fresh> {
+        let mut surplus = None;
+        let mut s = self.lock();
+        let now = Instant::now();
+        if s.runs(lane) {
+            s.charge(now);
+            if let Some(r) = s.running.take() {
+                s.queue.ended(&r.share);
+            }
+        } else if let Some(at) = s.leaving.iter().position(|(l, _)| Arc::ptr_eq(l, lane)) {
+            let (_, share) = s.leaving.swap_remove(at);
+            s.queue.ended(&share);
+        }
+        lane.rests();
+        if s.idle.len() >= KEPT && !Arc::ptr_eq(lane, &self.first) {
+            s.lanes -= 1;
+            surplus = Some(lane.clone());
+        } else {
+            s.idle.push(lane.clone());
+        }
+        let started = match s.running {
+            None => s.dispatch(now),
+            Some(_) => None,
+        };
+        drop(s);
+        drop(surplus);
+        let (on, fresh) = started?;
+        if Arc::ptr_eq(&on, lane) {
+            return Some(fresh);
+        }
+        self.start(on, fresh);
+        None
+    }
+
+    /// A lane at a check point: whether others run first. It sleeps then until it has the turn again, or is cancelled.
+    fn give_way(self: &Arc<Shared>, lane: &Arc<Lane>) {
+        let mut made: Option<Option<Arc<Lane>>> = None;
+        loop {
+            let mut s = self.lock();
+            if let Some(Some(lane)) = made.take_if(|made| made.is_some()) {
+                s.idle.push(lane);
+                made = Some(None);
+            }
+            if !s.runs(lane) {
+                return;
+            }
+            let now = Instant::now();
+            s.charge(now);
+            let may_make = made.is_none() && s.lanes < MOST_LANES;
+            let Some(r) = &s.running else { return };
+            let rival = s.queue.rival(&r.share, s.has_room() || may_make);
+            let (gives_way, first) = match rival {
+                Rival::None => (false, true),
+                Rival::Other(ahead) => (ahead >= CREDIT.as_nanos() as i64, true),
+                Rival::Same => (now.saturating_duration_since(r.since) >= STEP_TURN, false),
+            };
+            if !gives_way {
+                lane.looked(self.micros(now), !s.queue.is_empty());
+                return;
+            }
+            if !s.has_room() && may_make {
+                s.lanes += 1;
+                let number = s.lanes;
+                drop(s);
+                // Without the lock: starting threads takes a while.
+                let new = self.another(number);
+                if new.is_none() {
+                    self.lock().lanes -= 1;
+                }
+                made = Some(new);
+                continue;
+            }
+            let Some(r) = s.running.take() else { return };
+            lane.sleeps();
+            let entry = Entry {
+                what: What::Paused(lane.clone()),
+                priority: r.priority,
+                since: now,
+            };
+            s.queue.give_way(&r.share, r.priority, first, entry);
+            let started = s.dispatch(now);
+            drop(s);
+            if let Some((on, fresh)) = started {
+                self.start(on, fresh);
+            }
+            return;
+        }
+    }
+
+    fn another(self: &Arc<Shared>, number: usize) -> Option<Arc<Lane>> {
+        let threads = if number <= WIDE { self.threads } else { 1 };
+        match Lane::new(&format!("{}-lane-{number}", self.name), threads) {
+            Ok(lane) => {
+                lane.of(self);
+                Some(lane)
+            }
+            Err(e) => {
+                tracing::warn!("compute cannot be shared for now: no further thread: {e}");
+                None
+            }
+        }
+    }
+
+    /// A job that sleeps was cancelled: it ends without a turn.
+    fn leave(&self, lane: &Arc<Lane>, s: &mut State) {
+        let is_it = |e: &Entry| matches!(&e.what, What::Paused(l) if Arc::ptr_eq(l, lane));
+        let found = s.queue.waiting().find(|(_, _, e)| is_it(e));
+        if let Some(share) = found.map(|(share, _, _)| share.clone()) {
+            s.queue.take(&share, is_it);
+            s.waiting.store(s.queue.len(), Ordering::Relaxed);
+            s.leaving.push((lane.clone(), share));
+        }
+        lane.leaves();
+    }
+
+    fn micros(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.epoch).as_micros() as u64
+    }
+
+    fn push(
+        self: &Arc<Shared>,
+        share: &Share,
+        priority: i64,
+        fresh: Fresh,
+    ) -> Result<(), RefusedJob> {
+        let now = Instant::now();
+        let mut s = self.lock();
+        s.charge(now);
+        let entry = Entry {
+            what: What::Fresh(fresh),
+            priority,
+            since: now,
+        };
+        if let Err(entry) = s.queue.push(share, priority, entry) {
+            let What::Fresh(Fresh { job, .. }) = entry.what else {
+                return Ok(());
+            };
+            let reason = Refusal::Full;
+            return Err(RefusedJob { job, reason });
+        }
+        s.waiting.store(s.queue.len(), Ordering::Relaxed);
+        if let Some(r) = &s.running {
+            r.lane.contest();
+            return Ok(());
+        }
+        let started = s.dispatch(now);
+        drop(s);
+        if let Some((lane, fresh)) = started {
+            self.start(lane, fresh);
+        }
+        Ok(())
+    }
+}
+
+impl Compute for Threads {
+    fn threads(&self) -> usize {
+        self.shared.threads
+    }
+
+    fn speed(&self) -> (f64, f64) {
+        measure(self.shared.first.pool())
+    }
+
+    fn submit(&self, share: &Share, priority: i64, job: Job) -> Result<(), RefusedJob> {
+        self.shared
+            .push(share, priority, Fresh { begin: None, job })
+    }
+
+    fn submit_begun(
+        &self,
+        share: &Share,
+        priority: i64,
+        begin: Job,
+        job: Job,
+    ) -> Result<(), RefusedJob> {
+        let begin = Some(begin);
+        self.shared.push(share, priority, Fresh { begin, job })
+    }
+
+    fn admits(&self, share: &Share, time: Duration) -> bool {
+        // Alone, or among those who do not compete for threads: nothing is looked at or charged.
+        if self.shared.waiting.load(Ordering::Relaxed) == 0 {
+            return true;
+        }
+        let mut s = self.shared.lock();
+        s.charge(Instant::now());
+        s.queue.admits(share, time)
+    }
+
+    fn turns(&self) -> Vec<ComputeUse> {
+        let s = self.shared.lock();
+        let now = Instant::now();
+        let ms = |since: Instant| now.saturating_duration_since(since).as_millis() as u64;
+        let mut all: BTreeMap<(&AccountId, LeaseId), ComputeUse> = BTreeMap::new();
+        let runs = |share: &Share, runs: bool| ComputeUse {
+            account: share.account().clone(),
+            member: share.member().to_owned(),
+            lease: share.lease(),
+            runs,
+            waiting: [0; 2],
+            since_ms: 0,
+        };
+        if let Some(r) = &s.running {
+            let one = all.entry((r.share.account(), r.share.lease()));
+            one.or_insert_with(|| runs(&r.share, true)).since_ms = ms(r.since);
+        }
+        let mut waits: BTreeMap<(&AccountId, LeaseId), u64> = BTreeMap::new();
+        for (share, begun, entry) in s.queue.waiting() {
+            let key = (share.account(), share.lease());
+            let one = all.entry(key).or_insert_with(|| runs(share, false));
+            one.waiting[usize::from(begun)] += 1;
+            let longest = waits.entry(key).or_default();
+            *longest = (*longest).max(ms(entry.since));
+            one.since_ms = *longest;
+        }
+        let mut all: Vec<ComputeUse> = all.into_values().collect();
+        all.sort_by_key(|u| (!u.runs, std::cmp::Reverse(u.since_ms)));
+        all.truncate(MOST_TOLD);
+        all
+    }
+}
+
+/// Shares that an account of compute names at most.
+const MOST_TOLD: usize = 32;
+
+#[cfg(test)]
+mod tests;

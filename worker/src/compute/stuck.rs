@@ -1,0 +1,144 @@
+//! A watch over the threads of compute: one that stands still although its lane has the turn will never end its job.
+//!
+//! A thread that computes uses the processor, or waits for it; a lane of which none has done either for [`BOUND`] is stuck: its
+//! thread is stopped, or waits for something that does not come. This needs nothing of kernels, so that it holds wherever a
+//! thread stands still, in a kernel or outside of one.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Lane;
+
+/// How long the threads of a lane may stand still.
+const BOUND: Duration = Duration::from_secs(6);
+/// Looks that are further apart than this say nothing of the time in between: the process itself was stopped.
+const LATE: Duration = Duration::from_secs(2);
+
+/// What a thread does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    /// Whether it uses the processor, or waits for it.
+    runs: bool,
+    /// Whether it sleeps, as a thread does that has nothing to do, or waits for another.
+    sleeps: bool,
+    /// Processor time that it has used, in whatever unit.
+    used: u64,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Watch {
+    /// Which turn was seen, and what its threads had used.
+    seen: Option<(u64, u64)>,
+    since: Option<Instant>,
+    before: Option<Instant>,
+}
+
+impl Watch {
+    /// Looks at the lane that has the turn, and names a thread of it that stands still for good.
+    pub(super) fn look(&mut self, lane: Option<&Lane>, turn: u64, now: Instant) -> Option<String> {
+        let threads = lane.filter(|l| !l.is_excused()).map(Lane::threads);
+        let threads = threads.unwrap_or_default();
+        let seen = threads.iter().map(|(id, _)| seen(*id));
+        // Where the system does not tell, nothing is known.
+        let seen: Vec<Seen> = seen.collect::<Option<_>>().unwrap_or_default();
+        if !self.stands_still(&seen, turn, now) {
+            return None;
+        }
+        // Those that sleep may only wait for the one that stands still.
+        let at = seen.iter().position(|t| !t.sleeps).unwrap_or(0);
+        Some(threads.get(at)?.1.clone())
+    }
+
+    fn stands_still(&mut self, threads: &[Seen], turn: u64, now: Instant) -> bool {
+        let before = self.before.replace(now);
+        let late = before.is_none_or(|b| now.saturating_duration_since(b) > LATE);
+        let used = threads.iter().map(|t| t.used).sum();
+        let lively = threads.is_empty() || threads.iter().any(|t| t.runs);
+        if late || lively || self.seen != Some((turn, used)) {
+            self.seen = Some((turn, used));
+            self.since = Some(now);
+        }
+        let since = self.since.unwrap_or(now);
+        now.saturating_duration_since(since) >= BOUND
+    }
+}
+
+/// The calling thread, as the system numbers it.
+pub(super) fn this_thread() -> Option<u32> {
+    let link = std::fs::read_link("/proc/thread-self").ok()?;
+    link.file_name()?.to_str()?.parse().ok()
+}
+
+/// What a thread of this process does, by `proc(5)`.
+fn seen(thread: u32) -> Option<Seen> {
+    let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
+    parse(&text)
+}
+
+fn parse(stat: &str) -> Option<Seen> {
+    // Behind the name, which may hold anything.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    let mut ticks = fields.skip(10).map_while(|f| f.parse::<u64>().ok());
+    let used = ticks.next()?.saturating_add(ticks.next()?);
+    Some(Seen {
+        runs: state == "R",
+        sleeps: state == "S",
+        used,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_systems_words_are_understood() {
+        let stat = "77 (a) b) S 1 2 3 0 -1 64 10 0 0 0 123 45 0 0 20 0 9 0 100";
+        let want = Seen {
+            runs: false,
+            sleeps: true,
+            used: 168,
+        };
+        assert_eq!(parse(stat), Some(want));
+        assert_eq!(parse("77 (a"), None);
+        let me = seen(this_thread().unwrap()).unwrap();
+        assert!(me.runs);
+    }
+
+    /// Looks twice a second at one thread: which turn it has, whether it runs and what it has used. When it counts as stuck.
+    fn check(looks: impl IntoIterator<Item = (u64, bool, u64)>, gap: u64) -> Option<usize> {
+        let mut watch = Watch::default();
+        let start = Instant::now();
+        let mut looks = looks.into_iter().enumerate();
+        let found = looks.find(|(i, (turn, runs, used))| {
+            let late = if *i > 6 { gap } else { 0 };
+            let at = start + Duration::from_millis(500 * *i as u64) + Duration::from_secs(late);
+            let seen = Seen {
+                runs: *runs,
+                sleeps: false,
+                used: *used,
+            };
+            watch.stands_still(&[seen], *turn, at)
+        });
+        found.map(|(i, _)| i)
+    }
+
+    #[test]
+    fn only_a_thread_that_neither_runs_nor_ends_its_job_is_stuck() {
+        assert_eq!(check((0..40).map(|_| (1, false, 7)), 0), Some(12));
+        // It runs, waits for the processor, or has had another job.
+        assert_eq!(check((0..40).map(|i| (1, false, i / 9)), 0), None);
+        assert_eq!(check((0..40).map(|i| (1, i % 9 == 0, 7)), 0), None);
+        assert_eq!(check((0..40).map(|i| (i / 9, false, 7)), 0), None);
+        // The process was stopped for a minute.
+        assert_eq!(check((0..40).map(|_| (1, false, 7)), 60), Some(19));
+        // Nothing has the turn, or nothing is known.
+        let mut watch = Watch::default();
+        let start = Instant::now();
+        let at = |i: u64| start + Duration::from_millis(500 * i);
+        assert!((0..40).all(|i| !watch.stands_still(&[], 1, at(i))));
+    }
+}

@@ -1,0 +1,243 @@
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc;
+
+use super::*;
+
+fn share(account: &str) -> Share {
+    Share::new(AccountId::named(account), LeaseId(account.len() as u64))
+}
+
+const BOUND: Duration = Duration::from_secs(60);
+
+/// A kernel without end: it looks at its check points until it is cancelled, and says how often it has.
+fn endless(looks: Arc<AtomicUsize>, cancel: Arc<AtomicBool>, ended: mpsc::Sender<()>) -> Job {
+    Box::new(move || {
+        let lane = Lane::current().unwrap();
+        let exec = lane.exec(&cancel);
+        while exec.check().is_ok() {
+            looks.fetch_add(1, Ordering::Relaxed);
+        }
+        // Nobody may wait any more.
+        let _ = ended.send(());
+    })
+}
+
+struct Loop {
+    looks: Arc<AtomicUsize>,
+    cancel: Arc<AtomicBool>,
+    ended: mpsc::Receiver<()>,
+}
+
+impl Loop {
+    fn begin(t: &Threads, account: &str) -> Loop {
+        let (tell, ended) = mpsc::channel();
+        let (looks, cancel) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
+        let job = endless(looks.clone(), cancel.clone(), tell);
+        assert!(t.submit(&share(account), 0, job).is_ok());
+        Loop {
+            looks,
+            cancel,
+            ended,
+        }
+    }
+
+    fn looks(&self) -> usize {
+        self.looks.load(Ordering::Relaxed)
+    }
+
+    fn end(&self) {
+        self.cancel.store(true, Ordering::Relaxed);
+        self.ended.recv_timeout(BOUND).unwrap();
+    }
+}
+
+/// Runs a brief job and waits for its end.
+fn run(t: &Threads, account: &str) {
+    let (tell, told) = mpsc::channel();
+    let job = Box::new(move || tell.send(()).unwrap());
+    assert!(t.submit(&share(account), 0, job).is_ok());
+    told.recv_timeout(BOUND).unwrap();
+}
+
+fn wait_until(what: &str, holds: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < BOUND, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Nothing runs, waits, or is kept of it.
+#[track_caller]
+fn check_idle(t: &Threads) {
+    wait_until("all is idle", || {
+        let s = t.shared.lock();
+        s.running.is_none() && s.queue.is_empty() && s.leaving.is_empty() && s.idle.len() == s.lanes
+    });
+    assert!(t.shared.lock().lanes <= KEPT + 1 && t.turns().is_empty());
+}
+
+#[test]
+fn runs_everything_by_priority_and_survives_panics() {
+    let t = Threads::start("t", 2).unwrap();
+    let (hold, gate) = mpsc::channel::<()>();
+    let (tell, told) = mpsc::channel();
+    let first = Box::new(move || gate.recv().unwrap_or_default());
+    assert!(t.submit(&share("a"), 9, first).is_ok());
+    for p in [1, 3, 2] {
+        let tell = tell.clone();
+        let job = Box::new(move || tell.send(p).unwrap());
+        assert!(t.submit(&share("a"), p, job).is_ok());
+    }
+    let panics = Box::new(|| panic!("on purpose"));
+    assert!(t.submit(&share("a"), 4, panics).is_ok());
+    hold.send(()).unwrap();
+    assert_eq!(told.iter().take(3).collect::<Vec<_>>(), [3, 2, 1]);
+    check_idle(&t);
+}
+
+#[test]
+fn a_loop_without_end_keeps_nobody_from_the_thread() {
+    for threads in [1, 2] {
+        let t = Threads::start("t", threads).unwrap();
+        let greedy = Loop::begin(&t, "greedy");
+        wait_until("it runs", || greedy.looks() > 0);
+        for _ in 0..20 {
+            run(&t, "other");
+            // It goes on where it was.
+            let before = greedy.looks();
+            wait_until("it goes on", || greedy.looks() > before);
+        }
+        greedy.end();
+        check_idle(&t);
+    }
+}
+
+#[test]
+fn loops_share_the_thread_and_a_cancelled_one_ends_at_once() {
+    let t = Threads::start("t", 1).unwrap();
+    let loops = ["a", "bb", "ccc"].map(|account| Loop::begin(&t, account));
+    for _ in 0..5 {
+        let before: Vec<usize> = loops.iter().map(Loop::looks).collect();
+        wait_until("all go on", || {
+            let all = loops.iter().zip(&before);
+            all.into_iter().all(|(l, before)| l.looks() > *before)
+        });
+    }
+    let turns = t.turns();
+    assert_eq!(turns.len(), 3, "{turns:?}");
+    assert!(turns.iter().filter(|u| u.runs).count() <= 1);
+    assert!(
+        turns.iter().filter(|u| u.waiting == [0, 1]).count() >= 2,
+        "{turns:?}"
+    );
+    // Whether it sleeps or runs at that time.
+    loops.iter().for_each(Loop::end);
+    check_idle(&t);
+}
+
+#[test]
+fn one_who_begins_many_leaves_room_for_others() {
+    let t = Threads::start("t", 1).unwrap();
+    let many: Vec<Loop> = (0..10).map(|_| Loop::begin(&t, "greedy")).collect();
+    for _ in 0..5 {
+        run(&t, "other");
+    }
+    let begun = || many.iter().filter(|l| l.looks() > 0).count();
+    // Steps of one lease have turns as well, though longer ones.
+    wait_until("some begin", || begun() == 4);
+    many.iter()
+        .for_each(|l| l.cancel.store(true, Ordering::Relaxed));
+    many.iter().for_each(Loop::end);
+    check_idle(&t);
+}
+
+/// Jobs of 0.3 ms, each of which is followed by another of its account, and the order in which they ended.
+#[derive(Clone)]
+struct Chain {
+    t: Threads,
+    account: &'static str,
+    order: Arc<Mutex<Vec<&'static str>>>,
+}
+
+impl Chain {
+    const MOST: usize = 400;
+
+    fn submit(self) {
+        let (t, share) = (self.t.clone(), share(self.account));
+        let job = Box::new(move || {
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_micros(300) {
+                std::hint::spin_loop();
+            }
+            let mut order = self.order.lock().unwrap();
+            order.push(self.account);
+            let goes_on = order.len() < Chain::MOST;
+            drop(order);
+            if goes_on {
+                self.submit();
+            }
+        });
+        assert!(t.submit(&share, 0, job).is_ok());
+    }
+}
+
+#[test]
+fn one_call_is_served_before_the_many_of_another() {
+    let t = Threads::start("t", 1).unwrap();
+    let order = Arc::<Mutex<Vec<&str>>>::default();
+    for account in std::iter::repeat_n("many", 64).chain(["one"]) {
+        let (t, order) = (t.clone(), order.clone());
+        Chain { t, account, order }.submit();
+    }
+    check_idle(&t);
+    let order = order.lock().unwrap();
+    // Half of them, by time, where the system leaves the thread alone; by turns it would be one of 65.
+    let served = order.iter().filter(|account| **account == "one").count();
+    assert!(served > Chain::MOST / 10, "{served}: {order:?}");
+}
+
+#[test]
+fn a_kernel_that_is_split_sleeps_and_goes_on_with_all_its_tiles() {
+    let t = Threads::start("t", 2).unwrap();
+    let (tell, told) = mpsc::channel();
+    let done = Arc::<AtomicUsize>::default();
+    let count = done.clone();
+    let job = Box::new(move || {
+        let lane = Lane::current().unwrap();
+        let cancel = AtomicBool::new(false);
+        let ended = lane.exec(&cancel).tiles(2000, 1, |_| {
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_micros(50) {
+                std::hint::spin_loop();
+            }
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        tell.send(ended).unwrap();
+    });
+    assert!(t.submit(&share("long"), 0, job).is_ok());
+    wait_until("it runs", || done.load(Ordering::Relaxed) > 0);
+    let mut between = 0;
+    while told.try_recv().is_err() && between < 20 {
+        run(&t, "other");
+        between += 1;
+    }
+    wait_until("it ends", || done.load(Ordering::Relaxed) == 2000);
+    assert!(between > 1, "others had no turn");
+    check_idle(&t);
+}
+
+#[test]
+fn brief_work_is_admitted_as_long_as_nobody_waits_or_its_part_lasts() {
+    let t = Threads::start("t", 1).unwrap();
+    let (brief, micros) = (share("brief"), Duration::from_micros(100));
+    assert!((0..1000).all(|_| t.admits(&brief, micros)));
+    let loops = ["a", "bb"].map(|account| Loop::begin(&t, account));
+    wait_until("one waits", || t.turns().iter().any(|u| !u.runs));
+    let admitted = (0..100_000)
+        .take_while(|_| t.admits(&brief, 10 * micros))
+        .count();
+    assert!((1..100_000).contains(&admitted), "{admitted}");
+    loops.iter().for_each(Loop::end);
+    check_idle(&t);
+}

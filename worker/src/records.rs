@@ -1,0 +1,206 @@
+//! Memory for what a worker remembers besides tensors: prepared ops, names, handles, ops that wait, graphs of programs.
+//!
+//! It has a part of its own, so that a worker whose memory is full of tensors still understands what it is told, and what it
+//! is told takes nothing from tensors that were planned. Beyond that part it is taken from the worker's memory.
+
+use std::sync::Arc;
+
+use convoke_common::error::Result;
+use convoke_common::ids::LeaseId;
+use convoke_common::memory::{Account, Holding, Ledger, Owner, Reservation};
+use convoke_common::world::{AccountId, Share};
+use convoke_rendezvous::Link;
+
+/// The part: one in so many of the worker's memory, and at least this many bytes.
+const PART: u64 = 16;
+const LEAST: u64 = 4 << 20;
+
+/// The least by which [`Growing`] grows.
+const STEP: u64 = 64 << 10;
+
+/// See the module; clones share the memory.
+#[derive(Debug, Clone)]
+pub struct Records {
+    own: Ledger,
+    all: Ledger,
+}
+
+/// The account of whoever is at the other end of a link: of its token, or the worker's own where it is in this process.
+pub fn account_of(ledger: &Ledger, link: Option<&Arc<Link>>) -> Ledger {
+    match link.and_then(|link| link.identity()) {
+        None => ledger.clone(),
+        Some(identity) => ledger.of(Owner {
+            token: identity.token_id.clone(),
+            member: identity.name.to_string(),
+            limit: identity.memory_of(ledger.budget()),
+        }),
+    }
+}
+
+/// Who pays for the compute of a client's lease or session: the token that it came with, or itself where it is of this
+/// process.
+pub fn share_of(link: Option<&Arc<Link>>, client: &str, lease: LeaseId) -> Share {
+    let token = link.and_then(|link| link.identity());
+    let account = token.map_or(client, |identity| identity.token_id.as_str());
+    Share::of_member(AccountId::named(account), client, lease)
+}
+
+/// `part` of what `limit` is of `all`.
+fn in_proportion(limit: u64, part: u64, all: u64) -> u64 {
+    let share = u128::from(limit.min(all)) * u128::from(part) / u128::from(all.max(1));
+    u64::try_from(share).unwrap_or(u64::MAX)
+}
+
+impl Records {
+    /// The records of the worker `name`, beside its memory.
+    pub fn new(name: &str, all: &Ledger) -> Records {
+        let part = (all.budget() / PART).max(LEAST);
+        Records {
+            own: Ledger::new(name, part),
+            all: all.clone(),
+        }
+    }
+
+    /// The records of whoever is at the other end of a link, which has of them what it has of the memory.
+    pub fn of(&self, link: Option<&Arc<Link>>) -> Records {
+        let all = account_of(&self.all, link);
+        let own = match all.owner() {
+            None => self.own.clone(),
+            Some(owner) => self.own.of(Owner {
+                limit: in_proportion(owner.limit, self.own.budget(), all.budget()),
+                ..owner.clone()
+            }),
+        };
+        Records { own, all }
+    }
+
+    /// Bytes for one record.
+    pub fn reserve(&self, bytes: u64) -> Result<Reservation> {
+        let own = self.own.reserve(Account::Definitions, bytes);
+        own.or_else(|_| self.all.reserve(Account::Definitions, bytes))
+    }
+
+    /// What the holders of each token have, of the memory and of the records together.
+    pub fn holdings(&self) -> Vec<Holding> {
+        let mut all = self.all.holdings();
+        for own in self.own.holdings() {
+            match all.iter_mut().find(|holding| holding.token == own.token) {
+                Some(holding) => {
+                    for (account, bytes) in own.used {
+                        *holding.used.entry(account).or_default() += bytes;
+                    }
+                }
+                None => {
+                    let limit = in_proportion(own.limit, self.all.budget(), self.own.budget());
+                    all.push(Holding { limit, ..own });
+                }
+            }
+        }
+        all.sort_by(|a, b| a.token.cmp(&b.token));
+        all
+    }
+}
+
+/// Records whose size changes.
+pub struct Growing {
+    records: Records,
+    own: Reservation,
+    beyond: Reservation,
+}
+
+impl Growing {
+    /// None yet.
+    pub fn new(records: Records) -> Result<Growing> {
+        let own = records.own.reserve(Account::Definitions, 0)?;
+        let beyond = records.all.reserve(Account::Definitions, 0)?;
+        Ok(Growing {
+            records,
+            own,
+            beyond,
+        })
+    }
+
+    /// The account that it is of.
+    pub fn records(&self) -> &Records {
+        &self.records
+    }
+
+    fn bytes(&self) -> u64 {
+        self.own.bytes() + self.beyond.bytes()
+    }
+
+    /// Covers so many bytes, and not many more.
+    pub fn cover(&mut self, needed: u64) -> Result<()> {
+        let has = self.bytes();
+        if needed > has {
+            // In larger steps as there is more, so that it rarely grows.
+            let step = (needed - has).max(STEP).max(has / 4);
+            let grown = self.own.grow(step);
+            return grown.or_else(|_| self.beyond.grow(needed - has));
+        }
+        if needed < has / 4 && has > 4 * STEP {
+            self.shrink((2 * needed).max(STEP));
+        }
+        Ok(())
+    }
+
+    fn shrink(&mut self, to: u64) {
+        let give = self.bytes().saturating_sub(to);
+        let beyond = give.min(self.beyond.bytes());
+        self.beyond.shrink(self.beyond.bytes() - beyond);
+        self.own.shrink(self.own.bytes() - (give - beyond));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_have_a_part_of_their_own_and_then_the_memory() {
+        let all = Ledger::new("w0", 128 << 20);
+        let records = Records::new("w0", &all);
+        let tensors = all.reserve(Account::Handles, 128 << 20).unwrap();
+        let first = records.reserve(6 << 20).unwrap();
+        assert!(records.reserve(4 << 20).is_err());
+        drop(tensors);
+        let second = records.reserve(4 << 20).unwrap();
+        assert_eq!(all.used()[&Account::Definitions], 4 << 20);
+        drop((first, second));
+
+        let mut growing = Growing::new(records.clone()).unwrap();
+        growing.cover(1).unwrap();
+        assert_eq!((growing.bytes(), all.total_and_peak().0), (STEP, 0));
+        growing.cover(8 << 20).unwrap();
+        growing.cover(20 << 20).unwrap();
+        assert_eq!(all.total_and_peak().0, 12 << 20);
+        growing.cover(1 << 20).unwrap();
+        assert_eq!((growing.bytes(), all.total_and_peak().0), (2 << 20, 0));
+        assert!(growing.cover(1 << 30).is_err());
+        drop(growing);
+        assert_eq!(records.own.total_and_peak().0, 0);
+    }
+
+    #[test]
+    fn a_token_has_of_the_records_what_it_has_of_the_memory() {
+        assert_eq!(in_proportion(64, 16, 128), 8);
+        assert_eq!(in_proportion(u64::MAX, 16, 128), 16);
+        let all = Ledger::new("w0", 160 << 20);
+        let mut records = Records::new("w0", &all);
+        records.all = all.of(Owner {
+            token: "aaaa".parse().unwrap(),
+            member: "client-1".into(),
+            limit: 80 << 20,
+        });
+        records.own = records.own.of(Owner {
+            limit: 5 << 20,
+            ..records.all.owner().unwrap().clone()
+        });
+        let held = records.reserve(4 << 20).unwrap();
+        assert_eq!(records.holdings()[0].limit, 80 << 20);
+        let more = records.reserve(4 << 20).unwrap();
+        let holdings = records.holdings();
+        assert_eq!((holdings.len(), holdings[0].total()), (1, 8 << 20));
+        drop((held, more));
+    }
+}
