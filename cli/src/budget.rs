@@ -14,7 +14,7 @@ use crate::values::{bytes, parse_size};
 #[derive(Debug, Clone, Copy, Args)]
 #[command(next_help_heading = "Budget of all who join with it, together")]
 pub struct BudgetArgs {
-    /// Memory at each worker: a size, or a part of the worker's (512MiB, 50%) [default: 87% for clients]
+    /// Memory at each worker: a size, or a part of the worker's (512MiB, 50%) [default: 96% for clients]
     #[arg(long, value_name = "SIZE", env = "CONVOKE_MEMORY", value_parser = parse_amount)]
     memory: Option<Amount>,
     /// Memory for requests and plans at the coordinator [default: 25%, of 512MiB]

@@ -52,7 +52,7 @@ pub struct Budget {
 
 impl Budget {
     /// Memory of a worker that a client's token may take by default: what is left lets others begin.
-    pub const MEMORY: Amount = Amount::Percent(87);
+    pub const MEMORY: Amount = Amount::Percent(96);
     /// Memory of the coordinator that a token may take by default.
     pub const REQUESTS: Amount = Amount::Percent(25);
     /// Eager sessions at one worker by default.

@@ -92,6 +92,14 @@ impl Lane {
         Exec::pooled(&self.pool, cancel).in_turns(self)
     }
 
+    /// A check point between two kernels.
+    #[inline]
+    pub(crate) fn let_others_run(&self, cancel: &AtomicBool) {
+        if self.is_contested() {
+            self.give_way(cancel);
+        }
+    }
+
     pub(super) fn pool(&self) -> &rayon::ThreadPool {
         &self.pool
     }

@@ -12,7 +12,7 @@
 //!
 //! Invariants
 //! 1. One lane has the turn at most. Only a job that was cancelled ends without it: what it does then is brief.
-//! 2. There are [`MOST_LANES`] at most, and of one account few jobs that have begun ([`FairQueue`]).
+//! 2. There are `MOST_LANES` at most, and of one account few jobs that have begun ([`FairQueue`]).
 //! 3. A check point costs one load as long as nobody waits.
 
 mod lane;
