@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
-use convoke_common::identity::{Amount, Budget};
+use convoke_common::identity::{Amount, Budget, Weight};
 use convoke_common::members::OpenConnections;
 use convoke_common::memory::Holding;
 
@@ -29,6 +29,9 @@ pub struct BudgetArgs {
     /// Joins in a minute [default: 600]
     #[arg(long, value_name = "N", env = "CONVOKE_JOINS")]
     joins: Option<u32>,
+    /// Compute of each worker where others want it too: so many times as much as those of weight 1, up to 1000 [default: 1]
+    #[arg(long, value_name = "N", env = "CONVOKE_WEIGHT", value_parser = parse_weight)]
+    weight: Option<Weight>,
 }
 
 impl From<BudgetArgs> for Budget {
@@ -39,6 +42,8 @@ impl From<BudgetArgs> for Budget {
             connections: args.connections,
             sessions: args.sessions,
             joins: args.joins,
+            weight: args.weight,
+            until: None,
         }
     }
 }
@@ -57,6 +62,11 @@ fn parse_amount(text: &str) -> Result<Amount, String> {
     percent.map(Amount::Percent).ok_or_else(wrong)
 }
 
+fn parse_weight(text: &str) -> Result<Weight, String> {
+    let weight = text.trim().parse().ok().and_then(Weight::new);
+    weight.ok_or_else(|| format!("'{text}' is no weight; write 1 to {}", Weight::MOST))
+}
+
 /// What is set, in words; empty where nothing is.
 pub fn words(budget: &Budget) -> String {
     let amount = |amount: Amount| match amount {
@@ -69,6 +79,7 @@ pub fn words(budget: &Budget) -> String {
         budget.connections.map(|n| format!("{n} connections")),
         budget.sessions.map(|n| format!("{n} sessions")),
         budget.joins.map(|n| format!("{n} joins a minute")),
+        budget.weight.map(|w| format!("weight {}", w.times())),
     ];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     parts.join(", ")
@@ -126,6 +137,10 @@ mod tests {
         assert_eq!(parse_amount(" 50% "), Ok(Amount::Percent(50)));
         for bad in ["0%", "101%", "x%", "%", "-1%", "many"] {
             assert!(parse_amount(bad).is_err(), "{bad}");
+        }
+        assert_eq!(parse_weight("3"), Ok(Weight::new(3).unwrap()));
+        for bad in ["0", "1001", "-1", "much"] {
+            assert!(parse_weight(bad).is_err(), "{bad}");
         }
     }
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use common::cluster::Processes;
 use common::usage::Usage;
-use convoke::{Attr, Attrs};
+use convoke::{Attr, Attrs, HostTensor};
 use convoke_common::DType;
 use convoke_common::admission::{call, join};
 use convoke_common::detection::Detector;
@@ -23,7 +23,7 @@ use convoke_common::identity::{
     JoinToken, OwnIdentity, OwnKey, RevocationList, Role, TlsConfigs, TokenSecret, dial,
 };
 use convoke_common::ids::Incarnation;
-use convoke_common::rpc::{JoinRequest, StreamKind, connect_joining};
+use convoke_common::rpc::{JoinRequest, MemberState, StreamKind, connect_joining};
 use convoke_common::world::quic::Connection;
 use convoke_common::world::{Endpoint, EndpointOptions, NoCompute, World, hello};
 use convoke_rendezvous::eager::wire::{Command, Definition, MOST_PREPARED};
@@ -33,6 +33,8 @@ use convoke_rendezvous::{Hub, Peer, remote};
 const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 /// What peers that nobody knows may add to a process.
 const STRANGERS: u64 = 64 << 20;
+/// What members of one token may add to the coordinator, unless the token says otherwise.
+const REQUESTS: u64 = 128 << 20;
 /// How long an attack lasts.
 const ATTACK: Duration = Duration::from_secs(4);
 const BOUND: Duration = Duration::from_secs(60);
@@ -420,5 +422,54 @@ async fn connections_of_one_token_leave_places_to_others() {
     assert!(
         listed.contains("memory 64.0 MiB, 8 connections"),
         "{listed}"
+    );
+}
+
+/// One member after the other of one token dials the coordinator as often as it can; the connections stay.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_of_connections_loses_nobody() {
+    let cluster = Processes::start("crowd", 1, "700MiB");
+    let pid = cluster.coordinator.as_ref().unwrap().pid();
+    let (world, address) = (world(), cluster.address.parse().unwrap());
+    let honest = cluster.connect().await;
+    let device = honest.devices().await.unwrap().remove(0);
+    let watch = Watch::begin(pid);
+    let (end, mut standing, mut refused) = (Instant::now() + 2 * ATTACK, vec![], 0);
+    let mut served = 0;
+    while Instant::now() < end {
+        let from = endpoint(&world, &member(&cluster).await).await;
+        let dialled = (0..20).map(|_| dial(&from, address, Role::Coordinator, BOUND));
+        for dialled in futures::future::join_all(dialled).await {
+            match dialled {
+                Ok(dialled) => {
+                    let watched = Detector::dialling(world.clone()).watch(dialled.connection);
+                    standing.push((from.clone(), watched));
+                }
+                Err(_) => refused += 1,
+            }
+        }
+        // Who was there goes on, at the worker and at the coordinator.
+        let x = HostTensor::from_slice(&[1], &[2f32]).unwrap();
+        let x = device.put(x).unwrap();
+        let y: HostTensor = x.fetch().await.unwrap();
+        assert_eq!(y, HostTensor::from_slice(&[1], &[2f32]).unwrap());
+        let status = honest.status().await.unwrap();
+        assert_eq!(status.members[0].state, MemberState::Alive);
+        served += 1;
+    }
+    let grown = watch.grown();
+    let open = standing
+        .iter()
+        .filter(|(_, w)| w.connection().close_reason().is_none())
+        .count();
+    println!(
+        "{} connections, {refused} refused, {open} open, {served} rounds of others, {} MiB",
+        standing.len(),
+        mib(grown)
+    );
+    assert!(
+        open <= 512 && grown <= REQUESTS,
+        "{open} open, {} MiB",
+        mib(grown)
     );
 }

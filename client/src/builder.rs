@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::{Future, IntoFuture};
+use std::panic::Location;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use convoke_common::rpc::WorkerCount;
 use convoke_models::{LoadOptions, Source, onnx};
 
 use crate::attempts::Rerun;
+use crate::callbacks::Progress;
 use crate::cluster::Cluster;
 use crate::function::Inner;
 use crate::model::{Model, Retry};
@@ -51,8 +53,6 @@ pub enum Phase {
     Rerun(Rerun),
 }
 
-pub(crate) type OnPhase = Arc<dyn Fn(Phase) + Send + Sync>;
-
 /// What a model is made from.
 pub(crate) enum Origin {
     /// An ONNX file.
@@ -74,7 +74,7 @@ pub struct ModelBuilder {
     pub(crate) exact: bool,
     pub(crate) in_flight: u32,
     pub(crate) retry: Retry,
-    pub(crate) tell: OnPhase,
+    pub(crate) progress: Progress,
 }
 
 impl ModelBuilder {
@@ -90,7 +90,7 @@ impl ModelBuilder {
             exact: false,
             in_flight: 2,
             retry: Retry::default(),
-            tell: Arc::new(|_| {}),
+            progress: Progress::default(),
         }
     }
 
@@ -147,8 +147,14 @@ impl ModelBuilder {
     }
 
     /// Called as loading proceeds, and when a step runs again, or a model was loaded again, because a worker was lost.
+    ///
+    /// It runs on the thread that awaits the load or the call, while it is awaited. While it takes long, reports that are
+    /// out of date are left out. A panic in it is the error of what is awaited.
+    #[track_caller]
     pub fn on_progress(mut self, tell: impl Fn(Phase) + Send + Sync + 'static) -> Self {
-        self.tell = Arc::new(tell);
+        let at = Location::caller();
+        let what = format!("the progress closure at {}:{}", at.file(), at.line());
+        self.progress = Progress::told(what, tell);
         self
     }
 
@@ -173,8 +179,8 @@ impl ModelBuilder {
         let (function, sources) = self.read().await?;
         let served = session.sources.serve(sources);
         if let WorkerCount::Exactly(need) = self.workers {
-            let tell = self.tell.clone();
-            let mut told = move |have| tell(Phase::Workers { have, need });
+            let progress = self.progress.clone();
+            let mut told = move |have| progress.note(Phase::Workers { have, need });
             session
                 .await_workers(need, WORKERS_BOUND, &mut told)
                 .await?;
@@ -185,9 +191,10 @@ impl ModelBuilder {
     async fn load(self) -> Result<Model> {
         let cluster = self.cluster.clone();
         let net = cluster.net.clone();
+        let progress = self.progress.clone();
         let inner = net.run(async move { Model::begin(self.import().await?).await });
         Ok(Model {
-            inner: inner.await?,
+            inner: progress.awaiting(&net, inner).await?,
             cluster,
         })
     }
@@ -203,13 +210,13 @@ impl IntoFuture for ModelBuilder {
 }
 
 async fn import(session: &Session, path: PathBuf, b: &ModelBuilder) -> Result<onnx::Imported> {
-    let tell = b.tell.clone();
+    let hashing = b.progress.clone();
     let options = LoadOptions {
         weights: b.weights.clone(),
         cache_dir: None,
         artifact_root: b.artifact_root.clone(),
         progress: Some(Arc::new(move |p: convoke_models::Progress| {
-            tell(Phase::Hashing {
+            hashing.note(Phase::Hashing {
                 done: p.done,
                 total: p.total,
             });

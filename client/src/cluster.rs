@@ -15,6 +15,7 @@ use convoke_models::Source;
 use convoke_rendezvous::Hub;
 
 use crate::builder::{ModelBuilder, Origin};
+use crate::callbacks::Reports;
 use crate::eager::Sessions;
 use crate::runtime::NetThread;
 use crate::session::Session;
@@ -164,17 +165,25 @@ impl Cluster {
             .await
     }
 
-    /// Waits until `count` workers are there, at most `bound`; tells how many there are as that changes.
+    /// Waits until `count` workers are there, at most `bound`; tells how many there are as that changes, on the thread that
+    /// awaits this.
     pub async fn await_workers(
         &self,
         count: u32,
         bound: Duration,
-        mut tell: impl FnMut(u32) + Send + 'static,
+        mut tell: impl FnMut(u32) + Send,
     ) -> Result<u32> {
-        let session = self.session.clone();
-        self.net
-            .run(async move { session.await_workers(count, bound, &mut tell).await })
-            .await
+        let (session, reports) = (self.session.clone(), Arc::<Reports<u32>>::default());
+        let noting = reports.clone();
+        let waiting = self.net.run(async move {
+            let mut note = |have| noting.note(have, |_| true);
+            session.await_workers(count, bound, &mut note).await
+        });
+        let tell = |have| {
+            tell(have);
+            Ok(())
+        };
+        reports.awaiting(waiting, tell).await
     }
 
     /// Leaves: closes all connections and, of an embedded cluster, ends it.

@@ -17,7 +17,7 @@ impl ModelBuilder {
         inputs: impl IntoIterator<Item = (N, T)>,
     ) -> Result<PlanSummary> {
         let given = typed(inputs);
-        let net = self.cluster.net.clone();
+        let (net, progress) = (self.cluster.net.clone(), self.progress.clone());
         let planned = net.run(async move {
             let inner = self.import().await?;
             let bindings = match given.is_empty() {
@@ -35,6 +35,6 @@ impl ModelBuilder {
             }
             inner.planned(&bindings, vec![], None).await
         });
-        Ok(planned.await?.summary)
+        Ok(progress.awaiting(&net, planned).await?.summary)
     }
 }

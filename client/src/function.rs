@@ -13,7 +13,8 @@ use convoke_common::{Printable, Tensor, printable};
 use tokio::sync::Notify;
 
 use crate::attempts::Attempts;
-use crate::builder::{ModelBuilder, OnPhase};
+use crate::builder::ModelBuilder;
+use crate::callbacks::Progress;
 use crate::lease::Lease;
 use crate::model::{ArrayType, CallOptions, Outputs, Retry};
 use crate::runtime::NetThread;
@@ -29,7 +30,7 @@ pub(crate) struct Inner {
     pub(crate) bounds: BTreeMap<String, i64>,
     /// What happens when a worker is lost while the function is loaded for no call.
     retry: Retry,
-    pub(crate) tell: OnPhase,
+    pub(crate) progress: Progress,
     lease: Mutex<Option<Arc<Lease>>>,
     /// Held while the lease is looked at, to be replaced where it does not do.
     pub(crate) loading: tokio::sync::Mutex<()>,
@@ -62,7 +63,7 @@ impl Inner {
             function,
             bounds: b.bounds.clone(),
             retry: b.retry,
-            tell: b.tell.clone(),
+            progress: b.progress.clone(),
             lease: Mutex::default(),
             loading: tokio::sync::Mutex::default(),
             unloading: Notify::new(),

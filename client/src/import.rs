@@ -33,7 +33,8 @@ impl ImportBuilder {
         ImportBuilder(self.0.artifact_root(path))
     }
 
-    /// Called while the model's files are read.
+    /// Called while the model's files are read, on the thread that awaits that.
+    #[track_caller]
     pub fn on_progress(self, tell: impl Fn(Phase) + Send + Sync + 'static) -> Self {
         ImportBuilder(self.0.on_progress(tell))
     }
@@ -46,8 +47,9 @@ impl IntoFuture for ImportBuilder {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
             let cluster = self.0.cluster.clone();
+            let progress = self.0.progress.clone();
             let read = cluster.net.run(async move { self.0.read().await });
-            let (graph, sources) = read.await?;
+            let (graph, sources) = progress.awaiting(&cluster.net, read).await?;
             let model = Arc::new(Files { graph, sources });
             Ok(Imported { model, cluster })
         })

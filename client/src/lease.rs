@@ -20,7 +20,8 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use crate::attempts::{Attempts, Failed};
-use crate::builder::{OnPhase, Phase};
+use crate::builder::Phase;
+use crate::callbacks::Progress;
 use crate::coordinator::is_away;
 use crate::eager::direct::Line;
 use crate::function::Inner;
@@ -239,7 +240,7 @@ impl Inner {
         avoid: Vec<Named>,
         deadline: Option<Instant>,
     ) -> Result<Planned> {
-        (self.tell)(Phase::Planning);
+        self.progress.note(Phase::Planning);
         let mut options = self.options.clone();
         let bounds = self.bounds_for(bindings).into_iter();
         options.axes.bounds = bounds.map(|(s, b)| (s.into(), b)).collect();
@@ -288,7 +289,7 @@ impl Inner {
             planned: planned.clone(),
             session: self.session.clone(),
             net: self.net.clone(),
-            tell: self.tell.clone(),
+            progress: self.progress.clone(),
         };
         let (mut hand_over, taken) = oneshot::channel();
         let task = async move {
@@ -317,7 +318,7 @@ impl Inner {
         };
         if let Some(rerun) = attempts.rerun(|| held.lease.workers()) {
             tracing::warn!(target: "convoke::rerun", "{rerun}");
-            (self.tell)(Phase::Rerun(rerun));
+            self.progress.note(Phase::Rerun(rerun));
         }
         Ok(held)
     }
@@ -356,7 +357,7 @@ struct Install {
     planned: Planned,
     session: Arc<Session>,
     net: NetThread,
-    tell: OnPhase,
+    progress: Progress,
 }
 
 impl Install {
@@ -403,7 +404,7 @@ impl Install {
                 answer = &mut install => return rpc::answer("the coordinator", answer),
                 () = tokio::time::sleep(PROGRESS_PERIOD) => {
                     if let Ok(Ok(p)) = client.progress(call(), plan).await {
-                        (self.tell)(Phase::Loading { done: p.done, total: p.total });
+                        self.progress.note(Phase::Loading { done: p.done, total: p.total });
                     }
                 }
             }

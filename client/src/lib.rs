@@ -18,6 +18,7 @@
 mod attempts;
 mod axes;
 mod builder;
+mod callbacks;
 mod cluster;
 mod control;
 mod coordinator;

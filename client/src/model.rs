@@ -153,7 +153,9 @@ impl Model {
         let inner = self.inner.clone();
         // Boxed, so that it is not moved from hand to hand.
         let call = Box::pin(async move { inner.call(ordered, bindings, options).await });
-        self.cluster.compute(call).await
+        let called = self.cluster.compute(call);
+        let inner = &self.inner;
+        inner.progress.awaiting(&self.cluster.net, called).await
     }
 
     /// Makes sure that a plan for inputs of these types is installed, and explains it. The inputs themselves are not
@@ -172,6 +174,7 @@ impl Model {
             .cluster
             .net
             .run(async move { inner.ready(&bindings, &mut inner.load_attempts()).await });
+        let ready = self.inner.progress.awaiting(&self.cluster.net, ready);
         Ok(ready.await?.lease.planned.summary.clone())
     }
 

@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 /// How long connections that were closed may take to tell their peers.
@@ -134,6 +135,14 @@ impl NetThread {
             }
         }
         self.run(work).await
+    }
+
+    /// Runs `work` there until it ends or what this returns is dropped.
+    pub(crate) fn spawn_while(
+        &self,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) -> AbortOnDropHandle<()> {
+        AbortOnDropHandle::new(self.spawn(work))
     }
 
     /// Runs `work` there, whoever forgets it.

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::future::{Future, IntoFuture};
-use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use convoke_common::{DType, Dim, Tensor as HostTensor};
 use convoke_models::{StoredTensor, StoredTensors, stored_header, stored_tensors};
 
 use crate::builder::{ModelBuilder, Origin};
+use crate::callbacks;
 use crate::cluster::Cluster;
 use crate::device::Device;
 use crate::function::Inner;
@@ -28,7 +29,6 @@ use crate::model::CallOptions;
 use crate::step::{Call, Compiled};
 use crate::tensor::Tensor;
 use crate::trace::Traced;
-use crate::traced::panicked;
 
 /// Most bytes of a tensor that are fetched at once to be saved.
 const PIECE: usize = 8 << 20;
@@ -49,7 +49,8 @@ pub struct LoadTensors {
 
 impl Cluster {
     /// Loads tensors of a safetensors file onto devices: `place` says of each, by name and type, which; `None` leaves
-    /// it out. Options follow on the builder; awaiting it loads, and gives the tensors by name.
+    /// it out, on the thread that awaits the load. Options follow on the builder; awaiting it loads, and gives the tensors by
+    /// name.
     #[track_caller]
     pub fn load_tensors(
         &self,
@@ -90,26 +91,43 @@ impl LoadTensors {
     }
 
     async fn load(self) -> Result<BTreeMap<String, Tensor>> {
+        let net = self.cluster.net.clone();
         let (path, root) = (self.path.clone(), self.root.clone());
-        let (done, read) = tokio::sync::oneshot::channel();
-        let store = &self.cluster.session.world.store;
-        store.run_blocking(Box::new(move || {
-            // The receiver is gone when the load was given up.
-            drop(done.send(stored_tensors(&path, root.as_deref(), None)));
-        }));
-        let ended = |_| Error::internal("the reader ended without a result");
-        let file = read.await.map_err(ended)??;
-        let placed = file.tensors.iter().filter_map(|t| {
-            let device = (self.place)(&t.name, &t.ty)?;
-            Some((t, device))
+        let store = self.cluster.session.world.store.clone();
+        let file = net.run(async move {
+            let (done, read) = tokio::sync::oneshot::channel();
+            store.run_blocking(Box::new(move || {
+                // The receiver is gone when the load was given up.
+                drop(done.send(stored_tensors(&path, root.as_deref(), None)));
+            }));
+            let ended = |_| Error::internal("the reader ended without a result");
+            Ok(read.await.map_err(ended)??)
         });
-        // This is a task of the client's, which a panic would end without a word.
-        let placed = catch_unwind(AssertUnwindSafe(|| placed.collect()));
-        let placed: Vec<(&StoredTensor, Device)> =
-            placed.map_err(|p| panicked("the tensors' places", &*p))?;
+        let file = file.await?;
+        let (file_name, line) = (self.at.file(), self.at.line());
+        let what = format!("the closure that places tensors at {file_name}:{line}");
+        // On the thread that awaits the load.
+        let placed = callbacks::run(&net, &what, || {
+            let tensors = file.tensors.iter().enumerate();
+            let placed = tensors.filter_map(|(i, t)| Some((i, (self.place)(&t.name, &t.ty)?)));
+            placed.collect::<Vec<_>>()
+        })?;
+        net.run(async move { self.load_placed(&file, placed).await })
+            .await
+    }
+
+    /// Loads tensors, each by its number in the file, onto their devices.
+    async fn load_placed(
+        self,
+        file: &StoredTensors,
+        placed: Vec<(usize, Device)>,
+    ) -> Result<BTreeMap<String, Tensor>> {
+        let placed = placed.into_iter();
+        let placed = placed.filter_map(|(i, device)| Some((file.tensors.get(i)?, device)));
+        let placed: Vec<(&StoredTensor, Device)> = placed.collect();
         let mut loaded = BTreeMap::new();
         for group in placed.chunks(GROUP) {
-            let tensors = self.group(&file, group).await?;
+            let tensors = self.group(file, group).await?;
             let names = group.iter().map(|(t, _)| t.name.clone());
             loaded.extend(names.zip(tensors));
         }
@@ -156,8 +174,7 @@ impl IntoFuture for LoadTensors {
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let net = self.cluster.net.clone();
-        Box::pin(async move { net.run(async move { self.load().await }).await })
+        Box::pin(self.load())
     }
 }
 

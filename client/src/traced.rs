@@ -1,7 +1,6 @@
 //! Functions of tensors: traced, planned and leased once per signature of their operands, then called.
 
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use convoke_common::Dim;
@@ -13,6 +12,7 @@ use convoke_common::rpc::PlanSummary;
 
 use crate::axes::{self, DynamicAxis};
 use crate::builder::{ModelBuilder, Origin};
+use crate::callbacks;
 use crate::cluster::Cluster;
 use crate::device::unscoped;
 use crate::function::Inner;
@@ -70,6 +70,9 @@ impl Cluster {
     /// `f` is called with symbolic tensors, and what it issues is optimised, placed and partitioned as one. What it
     /// computes has the same bits as when it is issued op by op. Rust control flow unrolls; tensors of devices that
     /// `f` uses are read anew at each call; everything else of Rust in `f` happens when it is traced.
+    ///
+    /// `f` runs on the thread that calls the function, or awaits its call: one that takes long holds up that thread, which
+    /// is warned of after a second. A panic in it is the call's error.
     #[track_caller]
     pub fn function(
         &self,
@@ -79,15 +82,6 @@ impl Cluster {
         let name = format!("function at {}:{}", at.file(), at.line());
         Function::new(self.clone(), name, f)
     }
-}
-
-/// A closure of the program panicked.
-pub(crate) fn panicked(what: &str, payload: &(dyn Any + Send)) -> Error {
-    let text = payload.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-    let text = text.unwrap_or("without a message");
-    let msg = format!("the closure of {what} panicked: {text}");
-    Error::new(Code::InvalidArgument, msg)
 }
 
 impl Function {
@@ -178,11 +172,12 @@ impl Function {
             if let Some(made) = me.here(&operands, at) {
                 return Ok(made);
             }
+            // The trace runs the closure, and that on this thread.
+            let (compiled, axes) = me.compiled(&operands)?;
             let cluster = me.cluster.clone();
             // One that is boxed is not moved from hand to hand.
-            cluster
-                .compute(Box::pin(async move { me.run(&operands, at).await }))
-                .await
+            let run = Box::pin(async move { me.run(&compiled, &axes, &operands, at).await });
+            cluster.compute(run).await
         }
     }
 
@@ -260,11 +255,10 @@ impl Function {
         // Without the lock: the closure may use the function itself.
         let within = nesting::enter(&shared.name)?;
         let (donated, body) = (&shared.donated, &*shared.body);
-        // The trace is for all calls: whoever is the first to need it is in scopes of its own. And where that is a task
-        // of the client's, a panic would end it without a word.
+        // The trace is for all calls: whoever is the first to need it is in scopes of its own.
         let run = || Trace::run(&shared.name, operands, &types, donated, body);
-        let traced = catch_unwind(AssertUnwindSafe(|| unscoped(run)));
-        let mut traced = traced.unwrap_or_else(|p| Err(panicked(&shared.name, &*p)))?;
+        let what = format!("the closure of {}", shared.name);
+        let mut traced = callbacks::run(&self.cluster.net, &what, || unscoped(run))??;
         drop(within);
         let function = Arc::new(std::mem::take(&mut traced.function));
         let verified = function.verify();
@@ -289,14 +283,15 @@ impl Function {
 
     async fn run(
         &self,
+        compiled: &Compiled,
+        axes: &Bindings,
         operands: &[Tensor],
         at: &'static Location<'static>,
     ) -> Result<Vec<Tensor>> {
-        let (compiled, axes) = self.compiled(operands)?;
         let call = Call {
             options: &self.shared.options,
             retained: &self.shared.retained,
-            axes: &axes,
+            axes,
             at,
         };
         compiled.call(&self.cluster, operands, call).await

@@ -3,11 +3,12 @@
 #![allow(clippy::unwrap_used)]
 
 use std::path::PathBuf;
-use std::sync::{Mutex, mpsc};
-use std::time::Duration;
+use std::sync::Mutex;
 
+use convoke::graph::{Function, Literal, Node, Part, ValueId};
 use convoke::{
-    Cluster, Code, DType, Embedded, HostTensor as Tensor, Model, Outputs, Phase, Result,
+    Attrs, Cluster, Code, DType, Dim, Embedded, HostTensor as Tensor, Model, Outputs, Phase,
+    Result, TensorType,
 };
 
 type Call = tokio::task::JoinHandle<Result<Outputs>>;
@@ -92,35 +93,66 @@ async fn larger_inputs_plan_anew() {
     cluster.shutdown().await;
 }
 
-/// A call for which the model is being planned: the network's thread waits in the callback meanwhile.
-async fn planning(cluster: &Cluster) -> (Model, Call, mpsc::SyncSender<()>) {
+/// A function that computes for long what does not depend on its parameter, before its first step.
+fn slow_to_load() -> Function {
+    const SIZE: usize = 128;
+    let mut f = Function::default();
+    let dims = |shape: &[usize]| shape.iter().map(|d| Dim::Const(*d as i64)).collect();
+    let square = TensorType::new(DType::F32, dims(&[SIZE, SIZE]));
+    let constant = f.add_value("constant", square.clone());
+    let zeros = Tensor::zeros(DType::F32, &[SIZE, SIZE]).unwrap();
+    f.literals.push((constant, Literal::Inline(zeros)));
+    let node = |f: &mut Function, op: &str, inputs: [ValueId; 2], ty: &TensorType| {
+        let name = format!("n{}", f.nodes.len());
+        let made = f.add_value(&*name, ty.clone());
+        f.nodes.push(Node {
+            name: name.into(),
+            op: op.into(),
+            attrs: Attrs::default(),
+            inputs: inputs.map(Some).to_vec(),
+            outputs: vec![made],
+            part: Part::Step,
+        });
+        made
+    };
+    let mut product = constant;
+    for _ in 0..2000 {
+        product = node(&mut f, "MatMul", [product, constant], &square);
+    }
+    // Its size is unbounded, so that nothing is planned before the call.
+    let rows = TensorType::new(DType::F32, vec![Dim::sym("rows"), Dim::Const(SIZE as i64)]);
+    let x = f.add_value("x", rows.clone());
+    f.params.push(x);
+    let y = node(&mut f, "MatMul", [x, product], &rows);
+    f.results.push(("y".into(), y));
+    f
+}
+
+/// A call for which the model is being loaded.
+async fn loading(cluster: &Cluster) -> (Model, Call) {
     let (begun, planning) = tokio::sync::oneshot::channel();
-    let (go_on, wait) = mpsc::sync_channel(1);
-    let once = Mutex::new(Some((begun, wait)));
+    let once = Mutex::new(Some(begun));
     let tell = move |phase: Phase| {
         if phase == Phase::Planning
-            && let Some((begun, wait)) = once.lock().unwrap().take()
+            && let Some(begun) = once.lock().unwrap().take()
         {
             begun.send(()).unwrap();
-            // Ends where the test has given up.
-            let _ = wait.recv_timeout(Duration::from_secs(10));
         }
     };
-    // Its batch is unbounded, so that nothing is planned before the call.
-    let load = cluster.load(fixture("digits/model.onnx")).on_progress(tell);
-    let model = load.await.unwrap();
+    let load = cluster.load_function(slow_to_load(), vec![]);
+    let model = load.on_progress(tell).await.unwrap();
     let called = model.clone();
-    let call = tokio::spawn(async move { called.call([("image", images(1))]).await });
+    let x = Tensor::zeros(DType::F32, &[1, 128]).unwrap();
+    let call = tokio::spawn(async move { called.call([("x", x)]).await });
     planning.await.unwrap();
-    (model, call, go_on)
+    (model, call)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_asks_for_the_plan_does_not_wait_for_one() {
     let cluster = Embedded::new(1).start().await.unwrap();
-    let (model, call, go_on) = planning(&cluster).await;
+    let (model, call) = loading(&cluster).await;
     assert!(model.plan().await.is_none());
-    go_on.send(()).unwrap();
     call.await.unwrap().unwrap();
     assert!(model.plan().await.is_some());
     cluster.shutdown().await;
@@ -129,15 +161,10 @@ async fn whoever_asks_for_the_plan_does_not_wait_for_one() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_model_that_is_unloaded_is_not_loaded_on() {
     let cluster = Embedded::new(1).start().await.unwrap();
-    let (model, call, go_on) = planning(&cluster).await;
-    let unload = model.unload();
-    tokio::pin!(unload);
-    // Asked for once it was polled; the network's thread hears of it when it goes on.
-    assert!(futures::poll!(&mut unload).is_pending());
-    go_on.send(()).unwrap();
+    let (model, call) = loading(&cluster).await;
+    model.unload().await.unwrap();
     let error = call.await.unwrap().unwrap_err();
     assert_eq!(error.code, Code::Cancelled, "{error}");
-    unload.await.unwrap();
     let status = cluster.status().await.unwrap();
     assert!(status.leases.is_empty(), "{:?}", status.leases);
     cluster.shutdown().await;

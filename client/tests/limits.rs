@@ -72,6 +72,16 @@ async fn rig() -> Rig {
     }
 }
 
+/// The other end closes the connection, with this code.
+async fn check_closed(connection: &Connection, code: u32) {
+    let why = tokio::time::timeout(BOUND, connection.closed()).await;
+    let why = why.unwrap();
+    assert!(
+        matches!(&why, ConnectionError::ApplicationClosed(c) if c.error_code == code.into()),
+        "{why}"
+    );
+}
+
 impl Rig {
     fn address(&self) -> String {
         self.coordinator.addr().to_string()
@@ -276,10 +286,17 @@ async fn a_revoked_token_ends_connections_without_a_lane_too() {
     let mallory = rig.hostile().await;
     let idle = rig.dial(&mallory, rig.worker.addr(), Role::Worker).await;
     rig.coordinator.revoke_token(&rig.token.id).await.unwrap();
-    let why = tokio::time::timeout(BOUND, idle.closed()).await.unwrap();
-    let revoked = close::REVOKED.into();
-    assert!(
-        matches!(&why, ConnectionError::ApplicationClosed(c) if c.error_code == revoked),
-        "{why}"
-    );
+    check_closed(&idle, close::REVOKED).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_membership_that_is_over_ends_at_workers_too() {
+    let rig = rig().await;
+    // Time enough to join and to dial.
+    let stay = Duration::from_secs(3);
+    let bounded = rig.coordinator.bound_membership(&rig.token.id, stay);
+    bounded.await.unwrap();
+    let guest = rig.hostile().await;
+    let idle = rig.dial(&guest, rig.worker.addr(), Role::Worker).await;
+    check_closed(&idle, close::MEMBERSHIP_OVER).await;
 }

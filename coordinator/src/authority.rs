@@ -277,11 +277,16 @@ impl Authority {
     ) -> Result<(Joined, Fingerprint)> {
         let ca = self.ca();
         let now = self.world.wall.unix_seconds();
-        let life = match (self.member_ttl(&token_id).await, until) {
+        let ttl = self.member_ttl(&token_id).await;
+        let life = match (ttl, until) {
             (None, _) => CERTIFICATE_LIFE,
             // No certificate is good for longer than its authority.
             (Some(ttl), None) => Duration::from_secs(ttl).min(CA_LIFE),
             (Some(_), Some(until)) => Duration::from_secs(until.saturating_sub(now)),
+        };
+        let budget = Budget {
+            until: ttl.map(|_| now.saturating_add(life.as_secs())),
+            ..budget
         };
         let grant = Grant {
             role,

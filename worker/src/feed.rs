@@ -199,9 +199,7 @@ async fn feed(
         let Some(meta) = metas.get(first.artifact as usize) else {
             return;
         };
-        let Ok(shared) = loader.shared(meta).await else {
-            return;
-        };
+        let shared = loader.shared(meta).await;
         let source = loader.source(shared.as_ref(), meta, first.index);
         let mut piece = vec![first];
         while let Some(last) = piece.last().filter(|_| piece.len() < PIECE as usize)

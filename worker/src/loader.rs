@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use convoke_common::Tensor;
 use convoke_common::admission::chain;
@@ -31,6 +32,9 @@ use crate::window::{Buffer, Buffers, Chunk, Held, Slots, Window};
 
 /// Jobs of one load that read files at once: enough to keep a disk busy, few beside the threads that compute.
 const READERS: usize = 4;
+
+/// How long a job of the store's threads may take: far longer than a disk that works needs for the few MiB of one.
+const STORE_BOUND: Duration = Duration::from_secs(60);
 
 /// Where a client's artifacts are read from when no shared path has them.
 #[derive(Clone)]
@@ -132,7 +136,7 @@ impl Loader {
         }
     }
 
-    /// Runs `work` on one of the store's threads.
+    /// Runs `work` on one of the store's threads, and waits for it for at most [`STORE_BOUND`].
     pub async fn off_thread<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -142,8 +146,13 @@ impl Loader {
             // The receiver is gone when the install was given up.
             drop(done.send(work()));
         }));
+        let result = tokio::time::timeout(STORE_BOUND, result).await;
+        let silent = |_| {
+            let msg = format!("a loading thread or its disk has not answered for {STORE_BOUND:?}");
+            Error::new(Code::Io, msg).advise("check the disk that holds the model")
+        };
         let ended = |_| Error::internal("a loading thread ended without a result");
-        result.await.map_err(ended)
+        result.map_err(silent)?.map_err(ended)
     }
 
     /// Where chunk `index` is to be taken from; `shared` is what [`Loader::shared`] found.
@@ -164,21 +173,22 @@ impl Loader {
     }
 
     /// The shared file, where this worker sees one whose first chunk is the artifact's.
-    pub async fn shared(
-        self: &Arc<Self>,
-        meta: &Arc<ArtifactMeta>,
-    ) -> Result<Option<Arc<dyn StoreFile>>> {
+    pub async fn shared(self: &Arc<Self>, meta: &Arc<ArtifactMeta>) -> Option<Arc<dyn StoreFile>> {
         let Some(root) = self.root.clone().filter(|_| !meta.path.is_empty()) else {
-            return Ok(None);
+            return None;
         };
         let known = self.files().get(&meta.id).cloned();
         if let Some(known) = known {
-            return Ok(known);
+            return known;
         }
         let (me, m) = (self.clone(), meta.clone());
-        let found = self.off_thread(move || me.open(&root, &m)).await?;
+        let found = self.off_thread(move || me.open(&root, &m)).await;
+        let found = found.unwrap_or_else(|e| {
+            tracing::warn!(path = meta.path, "the shared file is not used: {e}");
+            None
+        });
         self.files().insert(meta.id, found.clone());
-        Ok(found)
+        found
     }
 
     fn files(&self) -> MutexGuard<'_, Files> {
@@ -328,10 +338,13 @@ impl Loader {
         }
     }
 
-    /// Returns once what was loaded is in the cache, as far as it has room.
+    /// Returns once what was loaded is in the cache, as far as it has room and its disk answers.
     pub async fn written(&self) {
         if let Some(keeper) = &self.keeper {
-            keeper.written().await;
+            let written = tokio::time::timeout(STORE_BOUND, keeper.written()).await;
+            if written.is_err() {
+                tracing::warn!("the cache has not taken its chunks within {STORE_BOUND:?}");
+            }
         }
     }
 }

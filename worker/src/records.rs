@@ -40,9 +40,11 @@ pub fn account_of(ledger: &Ledger, link: Option<&Arc<Link>>) -> Ledger {
 /// Who pays for the compute of a client's lease or session: the token that it came with, or itself where it is of this
 /// process.
 pub fn share_of(link: Option<&Arc<Link>>, client: &str, lease: LeaseId) -> Share {
-    let token = link.and_then(|link| link.identity());
-    let account = token.map_or(client, |identity| identity.token_id.as_str());
-    Share::of_member(AccountId::named(account), client, lease)
+    let identity = link.and_then(|link| link.identity());
+    let account = identity.map_or(client, |identity| identity.token_id.as_str());
+    let weight = identity.and_then(|identity| identity.budget.weight);
+    let account = AccountId::named(account);
+    Share::of_member(account, client, weight.unwrap_or_default(), lease)
 }
 
 /// `part` of what `limit` is of `all`.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use convoke_common::detection::Watched;
 use convoke_common::error::Result;
-use convoke_common::identity::{Role, TokenId};
+use convoke_common::identity::{MEMBERSHIP_OVER, Role, TokenId, membership_over, peer_identity};
 use convoke_common::ids::{LeaseId, PlanId};
 use convoke_common::members::Entered;
 use convoke_common::mutant;
@@ -16,7 +16,7 @@ use convoke_common::rpc_transport::{MAX_FRAME, serve_stream};
 use convoke_common::world::quic::{RecvStream, SendStream};
 use convoke_rendezvous::{probe, remote};
 use tarpc::context::Context;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::accept::Standing;
 use crate::node::Node;
@@ -51,32 +51,55 @@ pub fn serve_connection(
     let standing = Standing::enter(&node, peer.watched.connection());
     world.spawn(async move {
         let (_connected, _standing) = (connected, standing);
-        while let Ok(place) = places.clone().acquire_owned().await {
-            let Ok((mut send, mut recv)) = peer.watched.connection().accept_bi().await else {
-                return;
-            };
-            let (node, peer) = (node.clone(), peer.clone());
-            // It ends with the stream, and so with the connection.
-            node.world.clone().spawn(async move {
-                let _place = place;
-                let refused = match peer.kind(&mut recv).await {
-                    Ok(kind) => {
-                        serve_one(node, &peer, kind, send, recv).await;
-                        if mutant!("served-stream-stays") {
-                            std::future::pending::<()>().await;
-                        }
-                        return;
-                    }
-                    Err(refused) => refused,
+        let connection = peer.watched.connection();
+        let identity = peer_identity(connection);
+        let over = async {
+            match &identity {
+                Some(identity) => membership_over(node.world.wall.as_ref(), identity).await,
+                None => std::future::pending().await,
+            }
+        };
+        let served = async {
+            while let Ok(place) = places.clone().acquire_owned().await {
+                let Ok((send, recv)) = connection.accept_bi().await else {
+                    return;
                 };
-                tracing::debug!(peer = peer.name, "{refused}");
-                node.refused.count(refused);
-                // Both fail only where the peer has ended the stream itself.
-                let _ = send.reset(close::REFUSED.into());
-                let _ = recv.stop(close::REFUSED.into());
-            });
+                // It ends with the stream, and so with the connection.
+                let stream = serve_stream_of(node.clone(), peer.clone(), place, send, recv);
+                node.world.spawn(stream);
+            }
+        };
+        tokio::select! {
+            biased;
+            () = over => connection.close(close::MEMBERSHIP_OVER.into(), MEMBERSHIP_OVER),
+            () = served => {}
         }
     });
+}
+
+/// Serves a stream that a peer opened, if it may open such a one.
+async fn serve_stream_of(
+    node: Arc<Node>,
+    peer: Arc<Served>,
+    _place: OwnedSemaphorePermit,
+    mut send: SendStream,
+    mut recv: RecvStream,
+) {
+    let refused = match peer.kind(&mut recv).await {
+        Ok(kind) => {
+            serve_one(node, &peer, kind, send, recv).await;
+            if mutant!("served-stream-stays") {
+                std::future::pending::<()>().await;
+            }
+            return;
+        }
+        Err(refused) => refused,
+    };
+    tracing::debug!(peer = peer.name, "{refused}");
+    node.refused.count(refused);
+    // Both fail only where the peer has ended the stream itself.
+    let _ = send.reset(close::REFUSED.into());
+    let _ = recv.stop(close::REFUSED.into());
 }
 
 /// A peer whose streams are served.

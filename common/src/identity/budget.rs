@@ -48,6 +48,51 @@ pub struct Budget {
     pub sessions: Option<u32>,
     /// Joins in a minute.
     pub joins: Option<u32>,
+    /// Compute of each worker, compared with the holders of other tokens that want to compute at the same time.
+    pub weight: Option<Weight>,
+    /// When membership ends, in seconds since 1970, where the token bounds it. Only certificates have this: until they are
+    /// issued nobody knows when that is.
+    pub until: Option<u64>,
+}
+
+/// How many times as much compute as those of weight 1, 1 to 1000.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u32", into = "u32")]
+pub struct Weight(u32);
+
+impl Weight {
+    /// The largest.
+    pub const MOST: u32 = 1000;
+
+    /// This many times, where that is a weight.
+    pub fn new(times: u32) -> Option<Weight> {
+        (1..=Weight::MOST).contains(&times).then_some(Weight(times))
+    }
+
+    /// How many times.
+    pub fn times(self) -> u32 {
+        self.0
+    }
+}
+
+impl Default for Weight {
+    fn default() -> Weight {
+        Weight(1)
+    }
+}
+
+impl TryFrom<u32> for Weight {
+    type Error = BadSubject;
+
+    fn try_from(times: u32) -> Result<Weight, BadSubject> {
+        Weight::new(times).ok_or(BadSubject::Budget)
+    }
+}
+
+impl From<Weight> for u32 {
+    fn from(weight: Weight) -> u32 {
+        weight.0
+    }
 }
 
 impl Budget {
@@ -65,7 +110,7 @@ impl Budget {
         *self == Budget::default()
     }
 
-    fn fields(&self) -> [(char, Option<u64>); 7] {
+    fn fields(&self) -> [(char, Option<u64>); 9] {
         let amount = |amount: Option<Amount>| match amount {
             Some(Amount::Bytes(bytes)) => (Some(bytes), None),
             Some(Amount::Percent(percent)) => (None, Some(u64::from(percent))),
@@ -80,6 +125,8 @@ impl Budget {
             ('c', self.connections.map(u64::from)),
             ('s', self.sessions.map(u64::from)),
             ('j', self.joins.map(u64::from)),
+            ('w', self.weight.map(|w| w.0.into())),
+            ('u', self.until),
         ]
     }
 }
@@ -97,8 +144,8 @@ impl FromStr for Budget {
     type Err = BadSubject;
 
     fn from_str(text: &str) -> Result<Budget, BadSubject> {
-        // The longest has seven numbers of at most twenty digits.
-        if text.len() > 7 * 21 {
+        // The longest has nine numbers of at most twenty digits.
+        if text.len() > 9 * 21 {
             return Err(BadSubject::Budget);
         }
         let mut budget = Budget::default();
@@ -121,6 +168,8 @@ impl FromStr for Budget {
                 'c' => budget.connections = Some(count()?),
                 's' => budget.sessions = Some(count()?),
                 'j' => budget.joins = Some(count()?),
+                'u' => budget.until = Some(value),
+                'w' => budget.weight = Some(count()?.try_into()?),
                 _ => return Err(BadSubject::Budget),
             }
             rest = after;
@@ -141,6 +190,8 @@ mod tests {
             connections: Some(3),
             sessions: Some(0),
             joins: Some(u32::MAX),
+            weight: Weight::new(1000),
+            until: Some(1_800_000_000),
         };
         assert_eq!(all.to_string().parse(), Ok(all));
         assert_eq!("".parse(), Ok(Budget::default()));
@@ -150,7 +201,18 @@ mod tests {
             ..Budget::default()
         };
         assert_eq!(("m512", Ok(some)), (&*some.to_string(), "m512".parse()));
-        for bad in ["m", "512", "p0", "p101", "x1", "c4294967296", "m-1", "m1é"] {
+        for bad in [
+            "m",
+            "512",
+            "p0",
+            "p101",
+            "x1",
+            "c4294967296",
+            "w0",
+            "w1001",
+            "m-1",
+            "m1é",
+        ] {
             assert_eq!(bad.parse::<Budget>(), Err(BadSubject::Budget), "{bad}");
         }
     }

@@ -26,6 +26,7 @@ mod files;
 mod former;
 pub(crate) mod fuzzing;
 mod handshakes;
+mod membership;
 mod revocation;
 mod subject;
 #[cfg(test)]
@@ -35,7 +36,7 @@ mod token;
 mod token_store;
 mod verify;
 
-pub use budget::{Amount, Budget};
+pub use budget::{Amount, Budget, Weight};
 pub use ca::{CA_LIFE, CERTIFICATE_LIFE, ClusterCa, Grant, IdentityError};
 pub use csr::OwnKey;
 pub use dial::{
@@ -45,6 +46,7 @@ pub use dial::{
 pub use files::{IdentityFiles, OwnIdentity};
 pub use former::former_holder;
 pub use handshakes::{Handshake, Handshakes};
+pub use membership::{MEMBERSHIP_OVER, membership_over};
 pub use revocation::RevocationList;
 pub use subject::{
     BadSubject, CaHash, PeerIdentity, PeerName, Role, Serial, TokenId, certified_until, peer_ca,

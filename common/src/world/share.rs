@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::identity::Weight;
 use crate::ids::LeaseId;
 
 /// Who is charged for work: a client, or the token that several clients came with.
@@ -37,32 +38,24 @@ pub struct Share(Arc<Inner>);
 struct Inner {
     account: AccountId,
     member: Arc<str>,
-    weight: u32,
+    weight: Weight,
     lease: LeaseId,
 }
 
 impl Share {
-    /// Work of `lease`, for an account that gets as much of compute as any other.
+    /// Work of `lease`, for an account that has one member, and weight 1.
     pub fn new(account: AccountId, lease: LeaseId) -> Share {
-        Share::weighted(account, 1, lease)
+        let member = account.0.clone();
+        Share::of_member(account, &member, Weight::default(), lease)
     }
 
-    /// As [`Share::new`], for one of several members that share the account.
-    pub fn of_member(account: AccountId, member: &str, lease: LeaseId) -> Share {
+    /// As [`Share::new`], for one of several members that share the account, which gets `weight` times as much compute as an
+    /// account of weight 1.
+    pub fn of_member(account: AccountId, member: &str, weight: Weight, lease: LeaseId) -> Share {
         Share(Arc::new(Inner {
             account,
             member: member.into(),
-            weight: 1,
-            lease,
-        }))
-    }
-
-    /// As [`Share::new`], for an account that gets `weight` times as much as one of weight 1, at least once as much.
-    pub fn weighted(account: AccountId, weight: u32, lease: LeaseId) -> Share {
-        Share(Arc::new(Inner {
-            member: account.0.clone(),
-            account,
-            weight: weight.max(1),
+            weight,
             lease,
         }))
     }
@@ -79,7 +72,7 @@ impl Share {
 
     /// How much the account gets, compared with others.
     pub fn weight(&self) -> u32 {
-        self.0.weight
+        self.0.weight.times()
     }
 
     /// The lease, or the session.

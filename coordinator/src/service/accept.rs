@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::detection::CLOSE_LOST;
-use convoke_common::identity::{Handshakes, PeerIdentity, Role, certified_until};
+use convoke_common::identity::{Handshakes, MEMBERSHIP_OVER, PeerIdentity, Role, membership_over};
 use convoke_common::memory::Ledger;
 use convoke_common::places::Places;
 use convoke_common::rpc::{Coordinator, Joining, StreamKind, close};
@@ -40,9 +40,6 @@ const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Streams of one peer served at once; further ones wait.
 const STREAMS: usize = 16;
-
-/// How often it is asked whether the time of a member is over.
-const CALENDAR_CHECK: Duration = Duration::from_secs(60);
 
 /// A token, a name and a signing request.
 const JOIN_FRAME: usize = 16 << 10;
@@ -167,7 +164,7 @@ async fn attend(service: Arc<Service>, connection: Connection, identity: PeerIde
         connection.close(close::REVOKED.into(), b"the token was revoked");
         return;
     }
-    let ended = membership_end(service.clone(), &connection, &caller).await;
+    let ended = membership_over(service.world.wall.as_ref(), &caller.identity);
     let places = Arc::new(Semaphore::new(STREAMS));
     let served = async {
         while let Ok(place) = places.clone().acquire_owned().await {
@@ -186,8 +183,7 @@ async fn attend(service: Arc<Service>, connection: Connection, identity: PeerIde
     tokio::select! {
         biased;
         () = ended => {
-            let why = b"the time for which its token let it stay is over";
-            connection.close(close::MEMBERSHIP_OVER.into(), why);
+            connection.close(close::MEMBERSHIP_OVER.into(), MEMBERSHIP_OVER);
         }
         () = served => {}
     }
@@ -233,29 +229,6 @@ fn refuse(
     // Both fail only where the peer has ended the stream itself.
     let _ = send.reset(close::REFUSED.into());
     let _ = recv.stop(close::REFUSED.into());
-}
-
-/// Ends with the member's time, where its token bounds that.
-async fn membership_end(
-    service: Arc<Service>,
-    connection: &Connection,
-    caller: &Caller,
-) -> impl Future<Output = ()> + use<> {
-    let bounded = service.authority.member_ttl(&caller.identity.token_id);
-    let end = bounded.await.and_then(|_| certified_until(connection));
-    async move {
-        let Some(end) = end else {
-            return std::future::pending().await;
-        };
-        loop {
-            let left = end.saturating_sub(service.world.wall.unix_seconds());
-            if left == 0 {
-                return;
-            }
-            // One timer until the end would miss a calendar that is set, and a machine that slept.
-            tokio::time::sleep(Duration::from_secs(left).min(CALENDAR_CHECK)).await;
-        }
-    }
 }
 
 /// Serves one stream, if the member may open such a one.

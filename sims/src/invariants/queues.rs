@@ -1,4 +1,5 @@
-//! What waits to be sent to a peer stays under its bound: the windows of the leases that both ends share.
+//! What waits to be sent to a peer stays under its bound: the windows of the leases that both ends share, and what a client
+//! puts over a new connection until its peer lets it send.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,6 +18,12 @@ const FRAMES: u64 = 16 << 10;
 /// How long a link may hold tensors of a lease that both ends have dropped, or whose other end is gone.
 const LINGER: Duration = Duration::from_secs(15);
 
+/// Bytes that a client may put before they have left it.
+const PUTS: u64 = 256 << 20;
+
+/// How long a new connection may carry next to nothing: its peer lets it send more once it knows who dials.
+const OPENING: Duration = Duration::from_secs(2);
+
 /// What a lease lets one end send to another.
 struct Window {
     bytes: u64,
@@ -24,9 +31,13 @@ struct Window {
     seen: Duration,
 }
 
-/// By who sends, who receives, and the lease.
 #[derive(Default)]
-pub(super) struct Queues(BTreeMap<(String, String, u64), Window>);
+pub(super) struct Queues {
+    /// By who sends, who receives, and the lease.
+    windows: BTreeMap<(String, String, u64), Window>,
+    /// When a client's connection was seen first; by its host and number.
+    opened: BTreeMap<(Host, usize), Duration>,
+}
 
 impl Invariant for Queues {
     fn name(&self) -> &'static str {
@@ -41,7 +52,8 @@ impl Invariant for Queues {
         for (_, hub) in &hubs {
             hub.leases().iter().for_each(|l| self.note(l, view.now));
         }
-        self.0.retain(|_, w| w.seen + LINGER >= view.now);
+        self.windows.retain(|_, w| w.seen + LINGER >= view.now);
+        let mut opened = BTreeMap::new();
         for (host, hub) in hubs {
             // One that forges sends more than its part.
             let since = view.now.saturating_sub(LINGER);
@@ -53,7 +65,15 @@ impl Invariant for Queues {
             }
             for link in hub.links() {
                 let (peer, waits) = (&link.peer().name, link.status().queued_bytes);
-                let bound = self.bound(&hub.me.name, peer);
+                let mut bound = self.bound(&hub.me.name, peer);
+                if let (Host::Client(_), Some(connection)) = (host, link.connection()) {
+                    let connection = (host, connection.stable_id());
+                    let first = self.opened.get(&connection).copied().unwrap_or(view.now);
+                    if first + OPENING > view.now {
+                        bound += PUTS;
+                    }
+                    opened.insert(connection, first);
+                }
                 if waits > bound {
                     found.say(format!(
                         "{host}: {waits} bytes wait for {peer}, above {bound}"
@@ -61,6 +81,7 @@ impl Invariant for Queues {
                 }
             }
         }
+        self.opened = opened;
     }
 }
 
@@ -71,11 +92,11 @@ impl Queues {
         let bounds = lease.axes.at_bounds();
         for (ix, p) in lease.participants.iter().enumerate() {
             let there = (me.to_owned(), p.name.clone(), lease.id.0);
-            if let Some(window) = self.0.get_mut(&there) {
+            if let Some(window) = self.windows.get_mut(&there) {
                 window.seen = now;
             }
             let here = (p.name.clone(), me.to_owned(), lease.id.0);
-            let window = self.0.entry(here).or_insert_with(|| {
+            let window = self.windows.entry(here).or_insert_with(|| {
                 let edges = lease.recvs().iter().filter(|r| usize::from(r.from) == ix);
                 let bytes: u64 = edges.filter_map(|r| bytes_under(&r.ty, &bounds)).sum();
                 let bytes = bytes * lease.table.in_flight();
@@ -86,7 +107,8 @@ impl Queues {
     }
 
     fn bound(&self, from: &str, to: &str) -> u64 {
-        let both = self.0.iter().filter(|((a, b, _), _)| a == from && b == to);
+        let all = self.windows.iter();
+        let both = all.filter(|((a, b, _), _)| a == from && b == to);
         both.map(|(_, w)| w.bytes).sum::<u64>() + FRAMES
     }
 }

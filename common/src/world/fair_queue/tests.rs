@@ -1,4 +1,5 @@
 use super::*;
+use crate::identity::Weight;
 
 fn share(account: &str, lease: u64) -> Share {
     Share::new(AccountId::named(account), LeaseId(lease))
@@ -70,7 +71,12 @@ fn leases_of_an_account_have_equal_parts_and_priorities_count_within_one() {
 #[test]
 fn weights_count() {
     let mut queue = FairQueue::default();
-    let heavy = Share::weighted(AccountId::named("heavy"), 3, LeaseId(1));
+    let heavy = Share::of_member(
+        AccountId::named("heavy"),
+        "member",
+        Weight::new(3).unwrap(),
+        LeaseId(1),
+    );
     for _ in 0..100 {
         queue.push(&heavy, 0, "heavy").unwrap();
         queue.push(&share("light", 2), 0, "light").unwrap();

@@ -1,0 +1,26 @@
+//! The end of a membership that a token bounds.
+
+use std::time::Duration;
+
+use super::subject::PeerIdentity;
+use crate::world::WallClock;
+
+/// How often the calendar is looked at. One timer until the end would miss a calendar that is set, and a machine that slept.
+const CALENDAR_CHECK: Duration = Duration::from_secs(60);
+
+/// What the connection of a member is closed with whose time is over.
+pub const MEMBERSHIP_OVER: &[u8] = b"the time for which its token let it stay is over";
+
+/// Returns when the membership of this peer is over: never where its token does not bound that.
+pub async fn membership_over(wall: &dyn WallClock, identity: &PeerIdentity) {
+    let Some(end) = identity.budget.until else {
+        return std::future::pending().await;
+    };
+    loop {
+        let left = end.saturating_sub(wall.unix_seconds());
+        if left == 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_secs(left).min(CALENDAR_CHECK)).await;
+    }
+}
