@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use common::clients::{client, told_cluster, told_worker};
 use common::cluster::{ANYWHERE, Processes};
 use common::usage::Usage;
-use common::waits::await_status;
+use common::waits::{await_status, await_that};
 use common::{BOUND, finish, run};
 use convoke::{
     Attr, Attrs, Cluster, ClusterStatus, Code, Device, Error, Function, HostTensor, Operand, Tensor,
@@ -229,32 +229,32 @@ async fn count_up(a: &Device, count: usize) -> f32 {
     let one = a.put(1f32).unwrap();
     let mut x = a.put(0f32).unwrap();
     for _ in 0..count {
-        x = match op("Add", &[&x, &one]) {
-            Ok(x) => x,
-            Err(e) => {
-                assert_eq!(e.code, Code::WouldBlock, "{e}");
-                a.ready().await.unwrap();
-                op("Add", &[&x, &one]).unwrap()
-            }
-        };
+        x = op("Add", &[&x, &one]).unwrap();
     }
     x.fetch().await.unwrap()
 }
 
 /// Issues as many ops as may wait, behind one that takes long: what comes later needs no more memory.
-async fn fill_window(a: &Device) {
+async fn fill_window(cluster: &Cluster, a: &Device) {
     let x = a.put(square()).unwrap();
     let last = products(&x, 100).unwrap();
     let scalar = Attrs::default().with("keepdims", Attr::Int(0));
     let sum = convoke::issue("ReduceSum", scalar, &[Operand::Tensor(&last)], 1);
     let mut waiting = sum.unwrap();
+    cluster.fail_when_full(true);
     let refused = loop {
         match op("Neg", &[&waiting[waiting.len() - 1]]) {
             Ok(y) => waiting.push(y),
             Err(e) => break e,
         }
     };
+    cluster.fail_when_full(false);
     assert_eq!(refused.code, Code::WouldBlock, "{refused}");
+    let (op, ops) = ("Neg at cli/tests/eager.rs:", "ops are on their way to w0");
+    assert!(
+        refused.message.starts_with(op) && refused.message.ends_with(ops),
+        "{refused}"
+    );
     assert!(waiting.len() > 60_000, "{}", waiting.len());
     drop(waiting);
     a.synchronize().await.unwrap();
@@ -272,7 +272,7 @@ const GROWTH: u64 = 4 << 20;
 /// Counts, and says what that takes.
 async fn count_and_measure(cluster: Cluster) {
     let a = cluster.device("w0").unwrap();
-    fill_window(&a).await;
+    fill_window(&cluster, &a).await;
     assert_eq!(count_up(&a, 1000).await, 1000.);
     let pids = [std::process::id(), told_worker()];
     let before = pids.map(Usage::of);
@@ -485,19 +485,70 @@ async fn a_value_that_does_not_fit_is_a_failure_of_its_device() {
     // Small ones count as well, of which each travels with its command.
     let mut small = Vec::new();
     while small.len() < 12_000 {
-        match a.put(vec![1f32; 6000]) {
-            Ok(x) => small.push(x),
-            Err(e) => {
-                assert_eq!(e.code, Code::WouldBlock, "{e}");
-                a.ready().await.unwrap();
-            }
-        }
+        small.push(a.put(vec![1f32; 6000]).unwrap());
     }
     let e = a.synchronize().await.unwrap_err();
     assert_eq!(e.code, Code::OutOfMemory, "{e}");
     check_full(&small[small.len() - 1]).await;
     drop(small);
     assert_eq!(a.put(1f32).unwrap().fetch::<f32>().await.unwrap(), 1.);
+    cluster.shutdown().await;
+}
+
+/// Loops that issue faster than workers compute and links carry.
+#[tokio::test]
+async fn loops_wait_for_room() {
+    let processes = Processes::start("eager-room", 2, "256MiB");
+    let cluster = processes.connect().await;
+    let [a, b] = devices(&cluster).await;
+    let mut x = a.put([1f32, 2.]).unwrap();
+    for _ in 0..3000 {
+        x = x.to(&b).unwrap().to(&a).unwrap();
+    }
+    assert_eq!(x.fetch::<Vec<f32>>().await.unwrap(), [1., 2.]);
+    // More than may be on its way, a little at a time.
+    let large = vec![1f32; 4 << 20];
+    for _ in 0..40 {
+        drop(a.put(large.clone()).unwrap());
+    }
+    drop(x);
+    let mut x = a.put(vec![1f32; 1 << 12]).unwrap();
+    for _ in 0..100_000 {
+        x = op("Neg", &[&x]).unwrap();
+    }
+    assert_eq!(x.fetch::<Vec<f32>>().await.unwrap()[0], 1.);
+    drop(x);
+    assert_eq!(cluster.memory().await.unwrap(), []);
+    cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_for_room_hears_of_the_loss() {
+    let mut processes = Processes::start("eager-lost-room", 1, "256MiB");
+    let cluster = processes.connect().await;
+    let a = cluster.device("w0").unwrap();
+    let slow = products(&a.put(square()).unwrap(), 400).unwrap();
+    let issuing = tokio::task::spawn_blocking(move || {
+        let mut x = slow;
+        loop {
+            match op("Neg", &[&x]) {
+                Ok(y) => x = y,
+                Err(e) => return e,
+            }
+        }
+    });
+    let full = |tables: Vec<(&str, usize)>| {
+        let mut tables = tables.into_iter();
+        tables.any(|(name, n)| name == "unresolved ops" && n >= 1 << 16)
+    };
+    await_that("as much waits as may", || {
+        std::future::ready(full(cluster.tables()))
+    })
+    .await;
+    processes.kill_worker(0);
+    let lost = tokio::time::timeout(BOUND, issuing).await.unwrap().unwrap();
+    assert_ne!(lost.code, Code::WouldBlock, "{lost}");
+    assert!(lost.to_string().contains("w0"), "{lost}");
     cluster.shutdown().await;
 }
 

@@ -133,6 +133,13 @@ impl Cluster {
         ModelBuilder::new(self.clone(), Origin::Function(function.into(), sources))
     }
 
+    /// Whether issuing an op, a move or a put fails at once, with `WouldBlock`, where its worker has as much on its way as it
+    /// may. By default it waits for room, which there is at the latest when the worker is lost. Holds for all clones of this
+    /// connection.
+    pub fn fail_when_full(&self, fails: bool) {
+        self.eager.fail_when_full(fails);
+    }
+
     /// This client's end of the rendezvous: its leases, its links, and what it refused.
     pub fn hub(&self) -> &Arc<Hub> {
         &self.session.hub

@@ -113,7 +113,7 @@ impl Device {
         &self.0.peer.name
     }
 
-    /// Copies a value there; returns at once. Fails with `WouldBlock` while too much waits to be sent.
+    /// Copies a value there; returns at once, or as soon as less than 256 MiB wait to be sent ([`Cluster::fail_when_full`]).
     #[track_caller]
     pub fn put(&self, value: impl ToHost) -> Result<Tensor> {
         let tensor = value.to_host()?;

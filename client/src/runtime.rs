@@ -86,6 +86,14 @@ impl NetThread {
         }))
     }
 
+    /// Whether the calling thread may wait for what happens there.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        match &self.0.own {
+            Some(own) => own.thread.thread().id() != std::thread::current().id(),
+            None => Handle::try_current().map_or(true, |here| here.id() != self.0.handle.id()),
+        }
+    }
+
     /// A thread of its own lets the connections of this endpoint say goodbye before it ends.
     pub(crate) fn serves(&self, endpoint: &Endpoint) {
         if let Some(own) = &self.0.own {

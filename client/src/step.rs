@@ -11,6 +11,7 @@ use convoke_common::program::FetchFrom;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use smallvec::SmallVec;
+use tokio::time::Instant;
 
 use crate::attempts::{Attempts, Failed};
 use crate::cluster::Cluster;
@@ -109,7 +110,8 @@ impl Compiled {
                 }
                 held = self.inner.ready(call.axes, &mut attempts) => held?,
             };
-            let results = match self.reserve(cluster, &held.lease, &call) {
+            let deadline = attempts.deadline();
+            let results = match self.reserve(cluster, &held.lease, &call, deadline).await {
                 Ok(results) => results,
                 Err(failed) => {
                     attempts.failed(failed)?;
@@ -121,7 +123,6 @@ impl Compiled {
             let inputs: Vec<_> = numbers
                 .map(|n| n.map(HostTensor::scalar))
                 .collect::<Result<_>>()?;
-            let deadline = attempts.deadline();
             // From here on the step may have taken them, and cannot run again without them.
             given.iter().for_each(|p| p.give(call.at));
             if !given.is_empty() {
@@ -154,11 +155,12 @@ impl Compiled {
     }
 
     /// Handles for the results, where the plan has them made.
-    fn reserve(
+    async fn reserve(
         &self,
         cluster: &Cluster,
         lease: &Lease,
         call: &Call<'_>,
+        deadline: Option<Instant>,
     ) -> Result<Vec<Reserved>, Failed> {
         let planned = &lease.planned;
         let mut reserved = Vec::new();
@@ -169,7 +171,24 @@ impl Compiled {
             };
             let worker = worker.ok_or_else(|| Error::internal("a result without a worker"))?;
             let session = cluster.eager.at(worker);
-            let id = session.reserve(call.at);
+            let mut id = session.reserve(call.at);
+            while id.as_ref().is_err_and(|e| e.code == Code::WouldBlock) {
+                let room = session.room(WorkerSession::HALF);
+                let room = match deadline {
+                    None => room.await,
+                    Some(deadline) => match tokio::time::timeout_at(deadline, room).await {
+                        Ok(room) => room,
+                        Err(_) => {
+                            let worker = &worker.name;
+                            let msg = format!(
+                                "the deadline passed while the call waited for room at {worker}"
+                            );
+                            return Err(Error::new(Code::DeadlineExceeded, msg).into());
+                        }
+                    },
+                };
+                id = room.and_then(|()| session.reserve(call.at));
+            }
             let id = id.map_err(|e| Failed::of_step(e, vec![named(worker)]))?;
             let dims = ty.shape.iter().map(|d| d.substitute(call.axes));
             let ty = TensorType::new(ty.dtype, dims.collect());

@@ -1,7 +1,8 @@
 //! Eager work as the client has it: a session at each worker that it uses, and the tensors that it fetches.
 //!
 //! Invariants
-//! 1. Issuing needs no round trip and blocks on nothing: commands wait in their session's batch until the lane asks.
+//! 1. Issuing needs no round trip: commands wait in their session's batch until the lane asks. It waits only where that and
+//!    what is on its way have reached their bounds.
 //! 2. A fetch ends: with its tensor, or with why it does not come.
 //! 3. A move is known here until its destination has taken it, so that either end's loss ends it at the other.
 
@@ -10,6 +11,7 @@ mod prepared;
 mod session;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use convoke_common::Tensor as HostTensor;
@@ -77,6 +79,7 @@ pub(crate) struct Sessions {
     /// Who was there when it was last asked.
     members: RwLock<Vec<Member>>,
     fetches: Mutex<Fetches>,
+    fails_when_full: AtomicBool,
 }
 
 impl Sessions {
@@ -87,6 +90,7 @@ impl Sessions {
             workers: Mutex::default(),
             members: RwLock::default(),
             fetches: Mutex::default(),
+            fails_when_full: AtomicBool::new(false),
         });
         let served: Arc<dyn Eager> = sessions.clone();
         sessions.session.hub.serve_eager(Arc::downgrade(&served));
@@ -99,6 +103,16 @@ impl Sessions {
 
     fn fetches(&self) -> MutexGuard<'_, Fetches> {
         self.fetches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the calling thread is to wait where a worker has as much on its way as it may.
+    fn waits_for_room(&self) -> bool {
+        !self.fails_when_full.load(Ordering::Relaxed) && self.net.is_elsewhere()
+    }
+
+    /// Whether issuing fails at once where there is no room.
+    pub fn fail_when_full(&self, fails: bool) {
+        self.fails_when_full.store(fails, Ordering::Relaxed);
     }
 
     /// Ends all: what waits for them ends as well.

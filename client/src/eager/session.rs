@@ -6,16 +6,18 @@
 //!
 //! Invariants
 //! 1. What is issued is written to the batch in the order of its numbers; the worker numbers it by the same order.
-//! 2. At most [`WINDOW`] ops, [`MOVES`] moves and [`PUTTING`] bytes are on their way; beyond that issuing fails, which
-//!    changes nothing.
+//! 2. At most [`WINDOW`] ops, [`MOVES`] moves and [`PUTTING`] bytes are on their way; beyond that issuing waits until an
+//!    eighth of that is free or the session is lost. It fails at once, which changes nothing, where the program wants that,
+//!    and on the thread that everybody's room depends on.
 //! 3. Once the session is lost, everything issued fails at once, with the reason.
 
 mod state;
 mod transfers;
 
+use std::fmt;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::Role;
@@ -54,8 +56,9 @@ pub(crate) struct WorkerSession {
     sessions: Weak<Sessions>,
     state: Mutex<State>,
     putting: Arc<AtomicU64>,
-    /// Told when something resolved, or left.
-    room: Arc<Notify>,
+    /// Told when something resolved, or left: tasks, and threads.
+    room: Notify,
+    freed: Condvar,
     /// Tensors on their way out end with the session.
     sending: CancellationToken,
     /// Where the worker is in this process, once it is linked.
@@ -78,9 +81,28 @@ pub(crate) fn stranger() -> Error {
     Error::new(Code::InvalidArgument, msg).advise("fetch the one, and put it with the other's")
 }
 
-fn would_block(what: String) -> Error {
-    Error::new(Code::WouldBlock, what)
-        .advise("await `device.ready()` before issuing more, or fetch something")
+/// What is issued, and needs room.
+#[derive(Clone, Copy)]
+enum Need<'a> {
+    Op(&'a Key),
+    /// What a call returns.
+    Result(&'static Location<'static>),
+    /// A tensor from another worker.
+    Move(&'static Location<'static>),
+    /// So many bytes from this client.
+    Put(u64, &'static Location<'static>),
+}
+
+impl fmt::Display for Need<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, at) = match self {
+            Need::Op(key) => (key.op.name, key.origin),
+            Need::Result(at) => ("the result of a call", *at),
+            Need::Move(at) => ("a move", *at),
+            Need::Put(_, at) => ("a put", *at),
+        };
+        write!(f, "{what} at {}:{}", at.file(), at.line())
+    }
 }
 
 /// Most bytes that an operand may take in a command: numbers of ten bytes, which integers of eight are written as.
@@ -116,7 +138,8 @@ impl WorkerSession {
             sessions,
             state: Mutex::new(State::new(batch, transfers, first)),
             putting: Arc::default(),
-            room: Arc::default(),
+            room: Notify::new(),
+            freed: Condvar::new(),
             sending: CancellationToken::new(),
             line: OnceLock::new(),
         })
@@ -182,20 +205,54 @@ impl WorkerSession {
         }
     }
 
-    /// As [`Self::usable`], where there is room for one more.
-    fn open(&self) -> Result<MutexGuard<'_, State>> {
-        let state = self.usable()?;
-        if state.unresolved >= WINDOW {
-            let msg = format!("{} ops wait for {}", state.unresolved, self.peer.name);
-            return Err(would_block(msg));
+    /// Of what too much is on its way for one more, or for some more.
+    fn full(&self, state: &State, need: Need<'_>, some: bool) -> Option<String> {
+        let most = |most: u64| if some { most - most / 8 } else { most };
+        let (ops, waiting) = (state.unresolved, state.batch.len());
+        let (moves, putting) = (state.moves.len(), self.putting.load(Ordering::Relaxed));
+        if ops >= most(WINDOW) {
+            return Some(format!("{ops} ops"));
         }
-        if state.batch.len() >= WAITING {
-            let msg = format!(
-                "{} MiB of ops wait to be sent to {}",
-                WAITING >> 20,
-                self.peer.name
-            );
-            return Err(would_block(msg));
+        if waiting as u64 >= most(WAITING as u64) {
+            return Some(format!("{} MiB of commands", waiting >> 20));
+        }
+        match need {
+            Need::Move(_) if moves as u64 >= most(MOVES as u64) => Some(format!("{moves} moves")),
+            Need::Put(bytes, _) if putting > 0 && putting + bytes > PUTTING => {
+                Some(format!("{} MiB of values", putting >> 20))
+            }
+            _ => None,
+        }
+    }
+
+    /// As [`Self::usable`], where there is room: waits for it.
+    fn open(&self, need: Need<'_>) -> Result<MutexGuard<'_, State>> {
+        loop {
+            let state = self.open_now(need);
+            let full = |e: &Error| e.code == Code::WouldBlock;
+            if !state.as_ref().is_err_and(full) || !self.sessions()?.waits_for_room() {
+                return state;
+            }
+            drop(state);
+            let mut state = self.usable()?;
+            while self.full(&state, need, true).is_some() {
+                let woken = self.freed.wait(state);
+                state = woken.unwrap_or_else(PoisonError::into_inner);
+                if let Way::Lost(error) = &state.way {
+                    return Err(error.clone());
+                }
+            }
+        }
+    }
+
+    /// As [`Self::open`], but fails where there is no room.
+    fn open_now(&self, need: Need<'_>) -> Result<MutexGuard<'_, State>> {
+        let state = self.usable()?;
+        if let Some(what) = self.full(&state, need, false) {
+            let worker = &self.peer.name;
+            let msg = format!("{need} cannot be issued yet: {what} are on their way to {worker}");
+            return Err(Error::new(Code::WouldBlock, msg)
+                .advise("await `device.ready()` before issuing more, or fetch something"));
         }
         // An op has up to 255 outputs.
         if state.live + 255 > MOST_HANDLES {
@@ -229,7 +286,7 @@ impl WorkerSession {
             return Err(Error::new(Code::InvalidArgument, msg)
                 .advise("put them on the device, and use the tensors"));
         }
-        let mut guard = self.open()?;
+        let mut guard = self.open(Need::Op(issue.key))?;
         let state = &mut *guard;
         let index = state.prepare(issue.key, issue.slot)?;
         let first = state.next;
@@ -257,9 +314,9 @@ impl WorkerSession {
         }
     }
 
-    /// A handle that a step is to fill.
+    /// A handle that a step is to fill. Fails at once where there is no room.
     pub fn reserve(&self, origin: &'static Location<'static>) -> Result<u64> {
-        let mut guard = self.open()?;
+        let mut guard = self.open_now(Need::Result(origin))?;
         let state = &mut *guard;
         let origin = state.origin(origin)?;
         state.command(&Command::Reserve { origin })?;
@@ -346,6 +403,12 @@ impl WorkerSession {
         Ok(few && state.moves.len() <= MOVES / 2 && putting <= PUTTING / 2)
     }
 
+    /// There may be room now.
+    fn tell_room(&self) {
+        self.room.notify_waiters();
+        self.freed.notify_all();
+    }
+
     /// Half of the window: enough for bulk issue to go on while it fills.
     pub const HALF: u64 = WINDOW / 2;
 
@@ -405,7 +468,7 @@ impl WorkerSession {
         self.line().into_iter().for_each(Line::end);
         // What waits for a link does not come.
         drop(way);
-        self.room.notify_waiters();
+        self.tell_room();
         if let Ok(sessions) = self.sessions() {
             sessions.ended(&self.peer, error);
         }
@@ -425,7 +488,7 @@ impl WorkerSession {
             Report::Resolved(count) => {
                 state.unresolved = state.unresolved.saturating_sub(count);
                 drop(state);
-                self.room.notify_waiters();
+                self.tell_room();
             }
             Report::Failed { error, .. } => {
                 tracing::warn!(target: "convoke::eager", "{error}");
@@ -442,7 +505,7 @@ impl WorkerSession {
             Report::Took { transfer } => {
                 state.moves.remove(&transfer);
                 drop(state);
-                self.room.notify_waiters();
+                self.tell_room();
             }
             Report::Accounted { request, held } => {
                 if let Some(reply) = state.accounts.remove(&request) {
@@ -460,6 +523,8 @@ impl Batches for WorkerSession {
         let mut state = self.state();
         state.told = false;
         state.batch.take(out);
+        drop(state);
+        self.tell_room();
     }
 }
 

@@ -12,7 +12,7 @@ use convoke_rendezvous::{Outgoing, Peer};
 
 use super::super::Fetching;
 use super::state::Way;
-use super::{Late, WorkerSession, would_block};
+use super::{Late, Need, WorkerSession};
 use crate::tensor::Tensor;
 
 /// Most tensors on their way to the worker from others.
@@ -24,14 +24,9 @@ impl WorkerSession {
     /// Puts a tensor there; gives its number.
     pub fn put(&self, tensor: &HostTensor, origin: &'static Location<'static>) -> Result<u64> {
         let owner = self.sessions()?.session.hub.me.incarnation;
-        let mut guard = self.open()?;
-        let state = &mut *guard;
         let bytes = tensor.byte_len() as u64;
-        let before = self.putting.load(Ordering::Relaxed);
-        if before > 0 && before + bytes > PUTTING {
-            let msg = format!("{} MiB wait to be sent to {}", before >> 20, self.peer.name);
-            return Err(would_block(msg));
-        }
+        let mut guard = self.open(Need::Put(bytes, origin))?;
+        let state = &mut *guard;
         let origin = state.origin(origin)?;
         let id = state.next;
         if tensor.byte_len() <= INLINE {
@@ -44,7 +39,7 @@ impl WorkerSession {
                 lease: LeaseId::of_session(owner),
                 n: transfer,
             };
-            let (putting, room) = (self.putting.clone(), self.room.clone());
+            let (putting, me) = (self.putting.clone(), self.me.clone());
             let out = Outgoing {
                 key,
                 slot: 0,
@@ -53,7 +48,11 @@ impl WorkerSession {
                 cancel: self.sending.clone(),
                 sent: Box::new(move || {
                     putting.fetch_sub(bytes, Ordering::Relaxed);
-                    room.notify_waiters();
+                    if let Some(me) = me.upgrade() {
+                        // Whoever looked before that waits by now, and hears of it.
+                        drop(me.state());
+                        me.tell_room();
+                    }
                 }),
             };
             state.next += 1;
@@ -86,12 +85,8 @@ impl WorkerSession {
         late: Option<&Late>,
         origin: &'static Location<'static>,
     ) -> Result<(u64, u64)> {
-        let mut guard = self.open()?;
+        let mut guard = self.open(Need::Move(origin))?;
         let state = &mut *guard;
-        if state.moves.len() >= MOVES {
-            let msg = format!("{MOVES} tensors are on their way to {}", self.peer.name);
-            return Err(would_block(msg));
-        }
         let origin = state.origin(origin)?;
         let peer = state.name(&from.participant)?;
         let transfer = state.take(peer, dtype, shape, origin)?;
