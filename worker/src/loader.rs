@@ -136,7 +136,7 @@ impl Loader {
         }
     }
 
-    /// Runs `work` on one of the store's threads, and waits for it for at most [`STORE_BOUND`].
+    /// Runs `work` on one of the store's threads, and waits for it for at most a minute.
     pub async fn off_thread<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -174,9 +174,7 @@ impl Loader {
 
     /// The shared file, where this worker sees one whose first chunk is the artifact's.
     pub async fn shared(self: &Arc<Self>, meta: &Arc<ArtifactMeta>) -> Option<Arc<dyn StoreFile>> {
-        let Some(root) = self.root.clone().filter(|_| !meta.path.is_empty()) else {
-            return None;
-        };
+        let root = self.root.clone().filter(|_| !meta.path.is_empty())?;
         let known = self.files().get(&meta.id).cloned();
         if let Some(known) = known {
             return known;
