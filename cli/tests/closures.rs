@@ -100,7 +100,7 @@ async fn functions(cluster: &Cluster) {
         std::thread::sleep(LONG);
         Ok(vec![negated(&t[0])?])
     });
-    let made = slow.call(&[x.clone()]).await.unwrap().remove(0);
+    let made = slow.call(std::slice::from_ref(&x)).await.unwrap().remove(0);
     assert_eq!(made.fetch::<Vec<f32>>().await.unwrap(), [-1., -2.]);
     let (inner, operand) = (cluster.function(|t| Ok(vec![negated(&t[0])?])), x.clone());
     let nested = cluster.function(move |t| {
@@ -111,7 +111,11 @@ async fn functions(cluster: &Cluster) {
         assert_eq!(known?, [-1., -2.]);
         Ok(vec![negated(&t[0])?])
     });
-    let made = nested.call(&[x.clone()]).await.unwrap().remove(0);
+    let made = nested
+        .call(std::slice::from_ref(&x))
+        .await
+        .unwrap()
+        .remove(0);
     assert_eq!(made.fetch::<Vec<f32>>().await.unwrap(), [-1., -2.]);
     let broken = cluster.function(|_| panic!("on purpose"));
     check_panic(broken.call(&[x]).await, "the closure of function at");
