@@ -56,6 +56,7 @@ async fn open(args: &ClusterArgs) -> Result<Cluster, Failure> {
         Some(bytes) => bytes,
         None => machine::default_memory() / u64::from(workers),
     };
+    machine::warn_beyond(memory.saturating_mul(workers.into()));
     let embedded = Embedded::new(workers as usize)
         .threads(threads)
         .memory(memory);

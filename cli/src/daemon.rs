@@ -130,6 +130,10 @@ pub async fn worker(args: WorkerArgs, json: bool) -> Result<(), Failure> {
         .map_err(|e| Failure::io("cannot start compute threads", &e))?;
     let world = World::real(Arc::new(pool.clone()));
     let memory = args.memory.unwrap_or_else(machine::default_memory);
+    machine::warn_beyond(memory);
+    if let Some(root) = &args.artifact_root {
+        machine::readable_folder("--artifact-root", root)?;
+    }
     // Before the identity in the folder is used: two processes must not share it.
     let health = Health::claim(&state_dir).await?;
     let state = match &args.state_pool {

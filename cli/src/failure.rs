@@ -91,8 +91,10 @@ fn tell(e: &Error, json: bool) {
 pub fn usage(e: &clap::Error, json: bool) -> ExitCode {
     if e.use_stderr() && json {
         let text = e.to_string();
-        let first = text.lines().next().unwrap_or_default();
-        let message = first.strip_prefix("error: ").unwrap_or(first);
+        // What is missing is listed below the first line.
+        let lines = text.lines().take_while(|l| !l.trim().is_empty());
+        let message = lines.map(str::trim).collect::<Vec<_>>().join(" ");
+        let message = message.strip_prefix("error: ").unwrap_or(&message);
         let error = Error::new(Code::InvalidArgument, message).advise("for more, try '--help'");
         let _ = output::json(&Json { error: &error });
     }

@@ -3,9 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use convoke_common::Printable;
 use convoke_common::admission::chain;
 use convoke_common::error::{Code, Error};
 use convoke_common::world::{Disk, Store, SystemRng};
+
+use crate::failure::Failure;
+use crate::output;
+use crate::values::bytes;
 
 /// Of the memory there is, the part that is offered unless asked otherwise: the rest is the system's.
 const OFFERED: f64 = 0.8;
@@ -38,6 +43,31 @@ pub fn memory() -> u64 {
 /// Bytes that a worker offers by default: 80 % of the machine's memory, or of the container's where that is less.
 pub fn default_memory() -> u64 {
     (memory() as f64 * OFFERED) as u64
+}
+
+/// Says so where workers of this machine would offer more memory than it has.
+pub fn warn_beyond(offered: u64) {
+    let there = memory();
+    if offered > there {
+        let (offered, there) = (bytes(offered), bytes(there));
+        output::note(&format!(
+            "warning: {offered} are offered, and this machine has {there}: what does not fit is killed by the system"
+        ));
+    }
+}
+
+/// A folder whose files are to be read.
+pub fn readable_folder(flag: &str, path: &Path) -> Result<(), Failure> {
+    match std::fs::read_dir(path) {
+        Ok(_) => Ok(()),
+        Err(e) => {
+            let path = Printable(&path.display().to_string()).to_string();
+            let error = Error::new(Code::InvalidArgument, format!("{flag} {path}: {e}"));
+            Err(error
+                .advise("name a folder that is there and can be read")
+                .into())
+        }
+    }
 }
 
 fn mem_total(meminfo: &str) -> Option<u64> {

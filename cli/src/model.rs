@@ -8,6 +8,8 @@ use convoke_common::Printable;
 
 use crate::args::ModelArgs;
 use crate::failure::Failure;
+use crate::machine;
+use crate::values::Bound;
 
 /// Arrays of this prefix are expected outputs, not inputs.
 const EXPECTED: &str = "expected/";
@@ -98,7 +100,7 @@ pub enum Expected {
 }
 
 /// How the model is to be loaded; on how many workers is left open.
-pub fn builder(cluster: &Cluster, args: &ModelArgs) -> ModelBuilder {
+pub fn builder(cluster: &Cluster, args: &ModelArgs) -> Result<ModelBuilder, Failure> {
     let mut b = cluster
         .load(&args.model)
         .exact(args.exact)
@@ -107,12 +109,13 @@ pub fn builder(cluster: &Cluster, args: &ModelArgs) -> ModelBuilder {
         b = b.weights(w);
     }
     if let Some(root) = &args.artifact_root {
+        machine::readable_folder("--artifact-root", root)?;
         b = b.artifact_root(root);
     }
     for d in &args.dim {
         b = b.dim(&d.symbol, d.most);
     }
-    b
+    Ok(b)
 }
 
 /// Adds the pins.
@@ -121,6 +124,37 @@ pub fn pinned(mut b: ModelBuilder, args: &ModelArgs) -> ModelBuilder {
         b = b.pin(&p.pattern, &p.worker);
     }
     b
+}
+
+/// Fails where an input is larger than a bound that was asked for.
+pub fn check_bounds(
+    bounds: &[Bound],
+    inputs: &[(String, ArrayType)],
+    wanted: &[Signature],
+) -> Result<(), Failure> {
+    for (name, given) in inputs {
+        let Some(signature) = wanted.iter().find(|s| s.name == *name) else {
+            continue;
+        };
+        for (dim, size) in signature.ty.shape.iter().zip(given.shape.iter()) {
+            let bound = bounds
+                .iter()
+                .find(|b| dim.as_symbol().is_some_and(|s| **s == *b.symbol));
+            if let Some(bound) = bound
+                && i64::try_from(*size).is_ok_and(|size| size > bound.most)
+            {
+                let (name, symbol) = (Printable(name), Printable(&bound.symbol));
+                let most = bound.most;
+                let msg = format!(
+                    "--dim {symbol}={most} is less than the {size} of input '{name}', which is {given}"
+                );
+                let error = Error::new(Code::InvalidArgument, msg);
+                let advice = format!("write --dim {symbol}={size} or more, or leave it out");
+                return Err(error.advise(advice).into());
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Fails, listing what the model needs, where nothing at all is given.

@@ -37,7 +37,7 @@ pub async fn plan(args: PlanArgs, json: bool) -> Result<(), Failure> {
     let summary = with_cluster(&args.cluster, async |cluster| {
         let progress = Progress::new();
         let told = progress.clone();
-        let mut b = pinned(builder(cluster, &args.model), &args.model);
+        let mut b = pinned(builder(cluster, &args.model)?, &args.model);
         if let Some(n) = exactly(&args.cluster) {
             b = b.workers(n);
         }

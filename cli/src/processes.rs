@@ -86,6 +86,10 @@ pub async fn start(
     let memory = args
         .memory
         .unwrap_or_else(|| machine::default_memory() / u64::from(args.workers));
+    if args.workers > 1 {
+        // A single one says so itself.
+        machine::warn_beyond(memory.saturating_mul(args.workers.into()));
+    }
     let connect = reachable(&coordinator.listen);
     let mut workers = Vec::new();
     for i in 0..args.workers {

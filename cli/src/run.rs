@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::args::{ModelArgs, RetryWhen, RunArgs};
 use crate::cluster::{exactly, with_cluster};
 use crate::failure::Failure;
-use crate::model::{Arrays, builder, check_given, pinned};
+use crate::model::{Arrays, builder, check_bounds, check_given, pinned};
 use crate::progress::Progress;
 use crate::values::{bytes, millis};
 use crate::verify::{Verdict, comparable, compare, differing, preview};
@@ -183,12 +183,12 @@ async fn run_split(
     arrays: &mut Arrays,
 ) -> Result<(Done, Vec<(String, Tensor)>), Failure> {
     let progress = Progress::new();
-    let mut b = pinned(builder(cluster, &args.model), &args.model).retry(args.retry());
+    let mut b = pinned(builder(cluster, &args.model)?, &args.model).retry(args.retry());
     if let Some(n) = exactly(&args.cluster) {
         b = b.workers(n);
     }
     let (start, reruns) = (Instant::now(), Reruns::default());
-    let loading = load(b, arrays.inputs(), &progress, &reruns);
+    let loading = load(b, &args.model, arrays.inputs(), &progress, &reruns);
     let (model, summary) = match args.timeout {
         None => loading.await?,
         // Dropping it gives up what was planned and installed.
@@ -200,6 +200,8 @@ async fn run_split(
     // Only now: they are of the model's dtypes and shapes.
     let inputs = arrays.read_inputs()?;
     let (outputs, times) = steps(&model, args, &inputs, &progress).await?;
+    // Where a worker was lost, another than the first one.
+    let summary = model.plan().await.unwrap_or(summary);
     model.unload().await?;
     let done = Done {
         outputs,
@@ -213,6 +215,7 @@ async fn run_split(
 
 async fn load(
     b: convoke::ModelBuilder,
+    args: &ModelArgs,
     inputs: Vec<(String, ArrayType)>,
     progress: &Progress,
     reruns: &Reruns,
@@ -226,6 +229,7 @@ async fn load(
     };
     let model = b.on_progress(tell).await?;
     check_given(&inputs, &model.inputs())?;
+    check_bounds(&args.dim, &inputs, &model.inputs())?;
     let summary = model.prepare(inputs).await?;
     for w in &summary.warnings {
         progress.note(&format!("warning: {w}"));
@@ -297,7 +301,7 @@ async fn run_single(
 ) -> Result<Outputs, Failure> {
     let progress = Progress::new();
     let told = progress.clone();
-    let b = builder(cluster, args).workers(1);
+    let b = builder(cluster, args)?.workers(1);
     let model = b.on_progress(move |phase| told.phase(phase)).await?;
     // The deadline is a step's.
     model.prepare(inputs.iter().cloned()).await?;

@@ -3,12 +3,13 @@
 use std::{fmt, io};
 
 use convoke_common::error::{Code, Error};
-use convoke_common::printable::Message;
+use convoke_common::printable::{Message, Printable};
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use tracing::field::Field;
 use tracing_subscriber::field::MakeExt;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use tracing_subscriber::layer::SubscriberExt;
@@ -26,6 +27,16 @@ const SERVICE: &str = "OTEL_SERVICE_NAME";
 /// Not logged unless it is named: tarpc warns of every connection that ends, which our own lines say better, and `run`
 /// says itself that a step runs again.
 const QUIET: &str = "tarpc=off,convoke::rerun=off";
+/// Crates that log, by how their names begin.
+const CRATES: [&str; 7] = [
+    "convoke",
+    "quinn",
+    "rustls",
+    "tarpc",
+    "opentelemetry",
+    "h2",
+    "hyper",
+];
 /// What is traced whatever is logged.
 const TRACED: &str = "info,convoke=debug,convoke_common=debug,convoke_rendezvous=debug,convoke_worker=debug,\
                       convoke_coordinator=debug,h2=off,hyper=off,tonic=off,tower=off,quinn=off,rustls=off";
@@ -43,15 +54,11 @@ struct Exporter {
 pub fn start(args: &LogArgs, command: &Command) -> Result<Telemetry, Failure> {
     let default = if command.is_daemon() { "info" } else { "warn" };
     let wanted = args.log.as_deref().unwrap_or(default);
-    let filter = EnvFilter::try_new(format!("{QUIET},{wanted}"))
-        .map_err(|e| Failure::Usage(format!("--log '{wanted}' is no filter: {e}")))?;
+    let filter = filter(wanted)?;
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
     let lines = match args.log_format {
         LogFormat::Json => lines.json().boxed(),
-        LogFormat::Text => lines
-            .fmt_fields(fields())
-            .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
-            .boxed(),
+        LogFormat::Text => lines.fmt_fields(fields()).with_ansi(colours()).boxed(),
     };
     let exporter = match std::env::var_os(ENDPOINT).is_some_and(|v| !v.is_empty()) {
         true => Some(exporter(command)?),
@@ -72,6 +79,37 @@ pub fn start(args: &LogArgs, command: &Command) -> Result<Telemetry, Failure> {
         .try_init();
     started.map_err(|e| Failure::io("cannot start to log", &e))?;
     Ok(Telemetry(exporter))
+}
+
+/// Whether stderr is a terminal of somebody who wants colours: <https://no-color.org>.
+fn colours() -> bool {
+    let refused = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
+    io::IsTerminal::is_terminal(&io::stderr()) && !refused
+}
+
+/// What `--log` asks for. A filter of a single word is a level, or the name of a crate that logs: any other word would be
+/// taken for a crate that never says anything.
+fn filter(wanted: &str) -> Result<EnvFilter, Failure> {
+    let wrong = |why: &str| {
+        Failure::Usage(format!(
+            "--log '{}' is no filter: {why}; write off, error, warn, info, debug or trace, or for one crate, as \
+             convoke_worker=debug",
+            Printable(wanted)
+        ))
+    };
+    for word in wanted.split(',').map(str::trim) {
+        let plain = word
+            .chars()
+            .all(|c| c.is_alphanumeric() || c == '_' || c == '-');
+        let level = word.parse::<LevelFilter>().is_ok();
+        if plain && !level && !CRATES.iter().any(|c| word.starts_with(c)) {
+            return Err(wrong(&format!(
+                "'{}' is neither a level nor a crate that logs",
+                Printable(word)
+            )));
+        }
+    }
+    EnvFilter::try_new(format!("{QUIET},{wanted}")).map_err(|e| wrong(&e.to_string()))
 }
 
 /// How the fields of an event or span are written for people. Their values may be names that others chose, or errors that a
@@ -152,6 +190,22 @@ mod tests {
 
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
+        }
+    }
+
+    #[test]
+    fn a_filter_is_a_level_or_of_a_crate() {
+        for good in [
+            "off",
+            "WARN",
+            "debug,quinn=info",
+            "convoke_worker",
+            "convoke_rendezvous::remote=trace",
+        ] {
+            assert!(filter(good).is_ok(), "{good}");
+        }
+        for bad in ["loud", "info,loud", "convoke=loud"] {
+            assert!(matches!(filter(bad), Err(Failure::Usage(_))), "{bad}");
         }
     }
 

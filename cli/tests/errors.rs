@@ -112,6 +112,33 @@ fn inputs_that_do_not_fit() {
         &["plan", &model, "--local", "1", "--dim", "seq=5"],
         "error: the model has no dynamic axis 'seq'; it has: batch",
     );
+    let inputs = text(&fixture("digits/test.npz"));
+    fails(
+        &[
+            "run", &model, "--inputs", &inputs, "--local", "1", "--dim", "batch=2",
+        ],
+        "error: --dim batch=2 is less than the 360 of input 'image', which is f32[360, 1, 8, 8]\n  \
+         write --dim batch=360 or more, or leave it out",
+    );
+    fails(
+        &[
+            "run",
+            &model,
+            "--inputs",
+            &inputs,
+            "--local",
+            "1",
+            "--artifact-root",
+            "/nope",
+        ],
+        "error: --artifact-root /nope: No such file or directory (os error 2)\n  \
+         name a folder that is there and can be read",
+    );
+    let rich = run([
+        "run", &model, "--inputs", &inputs, "--local", "1", "--memory", "500TiB",
+    ]);
+    let warning = "warning: 500 TiB are offered, and this machine has ";
+    assert!(rich.expect(0).stderr.starts_with(warning));
     let absent = text(&scratch.path("absent.npz"));
     let done = fails(
         &["run", &model, "--inputs", &absent],
@@ -360,6 +387,10 @@ fn wrong_usage_exits_with_two() {
     usage(
         &["run", "m.onnx", "--log", "a=b=c"],
         "error: --log 'a=b=c' is no filter: ",
+    );
+    usage(
+        &["run", "m.onnx", "--log", "loud"],
+        "error: --log 'loud' is no filter: 'loud' is neither a level nor a crate that logs; write off",
     );
     usage(
         &["run", "m.onnx", "--retry", "never"],

@@ -6,24 +6,28 @@ use crate::common::partitions::{Cut, Rig};
 
 const CUTS_MS: [u64; 5] = [1000, 2500, 4000, 10_000, 60_000];
 
-/// So many cuts of each length and kind; whether no step failed.
+/// So many cuts of each length and kind, the kinds at once on clusters of their own; whether no step failed.
 pub async fn run(rounds: u32) -> bool {
+    let kinds = Cut::ALL.map(|cut| run_kind(cut, rounds));
+    let kept = futures::future::join_all(kinds).await;
+    kept.into_iter().all(|kept| kept)
+}
+
+async fn run_kind(cut: Cut, rounds: u32) -> bool {
     let mut kept = true;
-    for cut in Cut::ALL {
-        let mut rig = Rig::start(&format!("partitions-{cut:?}")).await;
-        for ms in CUTS_MS {
-            let (mut steps, mut failed) = (0, 0);
-            for _ in 0..rounds {
-                let round = rig.round(cut, Duration::from_millis(ms)).await;
-                round.failed.iter().for_each(|f| println!("  {f}"));
-                steps += round.steps;
-                failed += round.failed.len();
-                // Where no step ran, none could fail.
-                kept &= round.failed.is_empty() && round.steps > 0;
-            }
-            println!("{cut:?}, {ms} ms, {rounds} times: {steps} steps, {failed} failed");
+    let mut rig = Rig::start(&format!("partitions-{cut:?}")).await;
+    for ms in CUTS_MS {
+        let (mut steps, mut failed) = (0, 0);
+        for _ in 0..rounds {
+            let round = rig.round(cut, Duration::from_millis(ms)).await;
+            round.failed.iter().for_each(|f| println!("  {f}"));
+            steps += round.steps;
+            failed += round.failed.len();
+            // Where no step ran, none could fail.
+            kept &= round.failed.is_empty() && round.steps > 0;
         }
-        rig.end().await;
+        println!("{cut:?}, {ms} ms, {rounds} times: {steps} steps, {failed} failed");
     }
+    rig.end().await;
     kept
 }

@@ -15,6 +15,21 @@ pub trait Turn: Sync {
 
     /// Lets others run where it is their turn, and returns when the kernel has its next one, or is cancelled.
     fn give_way(&self, cancel: &AtomicBool);
+
+    /// Set while the kernel may stand still for as long as it likes.
+    fn excused(&self) -> &AtomicBool;
+}
+
+/// While it lives, a kernel may stand still for as long as it likes: what it waits for is not known here.
+pub struct Excused<'a>(Option<&'a AtomicBool>);
+
+impl Drop for Excused<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(excused) = self.0 {
+            excused.store(false, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Threads and cancellation flag of one kernel call.
@@ -58,6 +73,16 @@ impl<'a> Exec<'a> {
             turn: Some(turn),
             ..self
         }
+    }
+
+    /// Excuses a kernel that may wait for what nobody here knows, until what this returns is dropped.
+    #[inline]
+    pub fn excused(&self) -> Excused<'a> {
+        let excused = self.turn.map(Turn::excused);
+        if let Some(excused) = excused {
+            excused.store(true, Ordering::Relaxed);
+        }
+        Excused(excused)
     }
 
     /// Number of threads that [`Exec::tiles`] may use.

@@ -1,7 +1,7 @@
 //! A lane: threads that have one job at a time, and sleep at their check points while others have the turn.
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -43,8 +43,8 @@ pub(crate) struct Lane {
     /// When they do, in microseconds of [`Shared::epoch`].
     next_look: AtomicU64,
     woken: Condvar,
-    /// Kernels that may stand still for as long as they like.
-    excused: AtomicU32,
+    /// Whether its kernel may stand still for as long as it likes.
+    excused: AtomicBool,
 }
 
 impl Lane {
@@ -74,7 +74,7 @@ impl Lane {
             contested: AtomicBool::new(false),
             next_look: AtomicU64::new(0),
             woken: Condvar::new(),
-            excused: AtomicU32::new(0),
+            excused: AtomicBool::new(false),
         }))
     }
 
@@ -90,14 +90,6 @@ impl Lane {
     /// How kernels of its job run: on its threads, and in turns.
     pub(crate) fn exec<'a>(&'a self, cancel: &'a AtomicBool) -> Exec<'a> {
         Exec::pooled(&self.pool, cancel).in_turns(self)
-    }
-
-    /// A check point between two kernels.
-    #[inline]
-    pub(crate) fn let_others_run(&self, cancel: &AtomicBool) {
-        if self.is_contested() {
-            self.give_way(cancel);
-        }
     }
 
     pub(super) fn pool(&self) -> &rayon::ThreadPool {
@@ -119,7 +111,7 @@ impl Lane {
 
     /// Whether its job may stand still.
     pub(super) fn is_excused(&self) -> bool {
-        self.excused.load(Ordering::Relaxed) > 0
+        self.excused.load(Ordering::Relaxed)
     }
 
     fn set(&self, mode: u8, contested: bool) {
@@ -166,6 +158,11 @@ impl Turn for Lane {
         self.contested.load(Ordering::Relaxed)
     }
 
+    #[inline]
+    fn excused(&self) -> &AtomicBool {
+        &self.excused
+    }
+
     #[cold]
     fn give_way(&self, cancel: &AtomicBool) {
         let shared = self.shared.get().and_then(Weak::upgrade);
@@ -190,27 +187,5 @@ impl Turn for Lane {
             let slept = self.woken.wait_timeout(s, POLL);
             s = slept.unwrap_or_else(PoisonError::into_inner).0;
         }
-    }
-}
-
-/// While it lives, the job of the calling thread's lane may stand still for as long as it likes: what a user's own kernel
-/// waits for is not known here.
-pub(crate) struct Excused(Option<Arc<Lane>>);
-
-impl Excused {
-    pub(crate) fn begin() -> Excused {
-        let lane = Lane::current();
-        lane.iter().for_each(|l| {
-            l.excused.fetch_add(1, Ordering::Relaxed);
-        });
-        Excused(lane)
-    }
-}
-
-impl Drop for Excused {
-    fn drop(&mut self) {
-        self.0.iter().for_each(|l| {
-            l.excused.fetch_sub(1, Ordering::Relaxed);
-        });
     }
 }

@@ -30,7 +30,7 @@ use convoke_common::world::{
 };
 use tokio::time::Instant;
 
-pub(crate) use self::lane::{Excused, Lane};
+pub(crate) use self::lane::Lane;
 use self::stuck::Watch;
 use crate::measure::measure;
 

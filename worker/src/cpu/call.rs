@@ -6,7 +6,6 @@ use convoke_common::{DType, Element, Error, Tensor};
 use convoke_kernels::shape::Operand;
 
 use super::{KernelFailure, Launch, Outputs};
-use crate::compute::Excused;
 use crate::ops::Custom;
 
 /// An implementation: everything that does not depend on shapes and values is captured.
@@ -23,7 +22,7 @@ impl Body {
         match self {
             Body::Own(run) => run(call),
             Body::Custom(custom) => {
-                let _excused = Excused::begin();
+                let _excused = call.launch.exec.excused();
                 custom.run(call)
             }
         }

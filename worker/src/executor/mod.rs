@@ -491,10 +491,6 @@ impl Executor {
             let code = &x.code;
             let Some(i) = flow.next(code) else { continue };
             slice = slice.saturating_sub(1);
-            // Others may have their turn between kernels that have no check points of their own.
-            if let Some(lane) = &lane {
-                lane.let_others_run(&flag);
-            }
             let instr = code.instr(i);
             entry.node.store(instr.node, Ordering::Relaxed);
             let launched = match instr.kind {
