@@ -90,9 +90,9 @@ pub enum Harm {
     Revoke,
     /// All calendars go on by this many days, some at a time, and stay there.
     Days(u16),
-    /// This client takes all the memory of the worker that its budget allows.
+    /// This client takes all the memory of the worker that its budget allows. Nothing where it has no token for itself.
     Hoard { by: u16 },
-    /// This client keeps the worker busy, with many calls at a time.
+    /// This client keeps the worker busy, with many calls at a time. Nothing where it has no token for itself.
     Flood { by: u16 },
 }
 

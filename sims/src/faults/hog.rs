@@ -12,7 +12,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cluster::{Cluster, Host, Task};
 use crate::workload::{ModelSpec, inputs};
-use crate::world::SimTime;
 
 /// Elements of a tensor that is put, and of one that is made at the worker.
 const PUT: usize = 8 << 10;
@@ -61,7 +60,7 @@ pub struct Hog {
     pub client: Host,
     pub worker: Host,
     bytes: Arc<AtomicU64>,
-    refused: Arc<Mutex<Vec<(Duration, Error)>>>,
+    refused: Arc<Mutex<Vec<Error>>>,
     stop: CancellationToken,
     task: Task<()>,
 }
@@ -92,7 +91,7 @@ impl Hog {
             Host::Client(i) => i,
             Host::Coordinator | Host::Worker(_) => 0,
         };
-        let (noted, clock, stopped) = (refused.clone(), cluster.clock(), stop.clone());
+        let (noted, stopped) = (refused.clone(), stop.clone());
         let kept = bytes.clone();
         let task = cluster.on_client(number, move |cluster| {
             work(Work {
@@ -100,7 +99,6 @@ impl Hog {
                 worker: worker.name(),
                 kept,
                 refused: noted,
-                clock,
                 stop: stopped,
             })
         });
@@ -119,8 +117,8 @@ impl Hog {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// What it was refused since this was asked last, and when.
-    pub fn refused(&self) -> Vec<(Duration, Error)> {
+    /// What it was told in place of what it asked for, since this was called last.
+    pub fn refused(&self) -> Vec<Error> {
         std::mem::take(&mut *self.refused.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -136,15 +134,14 @@ struct Work {
     cluster: convoke::Cluster,
     worker: String,
     kept: Arc<AtomicU64>,
-    refused: Arc<Mutex<Vec<(Duration, Error)>>>,
-    clock: SimTime,
+    refused: Arc<Mutex<Vec<Error>>>,
     stop: CancellationToken,
 }
 
 impl Work {
     fn refuses(&self, error: Error) {
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        refused.push((self.clock.now(), error));
+        refused.push(error);
     }
 
     async fn device(&self) -> Result<Device> {

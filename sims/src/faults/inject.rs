@@ -261,6 +261,7 @@ impl Injector {
             Harm::Days(days) => Ongoing::Days(days, cluster.elapsed()),
             Harm::Hoard { .. } | Harm::Flood { .. } => {
                 let client = self.other(harm)?;
+                cluster.own_token(client)?;
                 let hog = match harm {
                     Harm::Hoard { .. } => Hog::hoards(cluster, client, host),
                     _ => Hog::floods(cluster, client, host),

@@ -11,7 +11,7 @@ use convoke_common::memory::{Account, Holding};
 
 use super::{Found, Invariant, View};
 use crate::cluster::Host;
-use crate::faults::{Harm, Hog};
+use crate::faults::{Harm, Hog, Injured};
 
 /// How long a fault between two has effects at either end: a lost peer is noticed, its session freed, and a new one begun.
 const LINGER: Duration = Duration::from_secs(15);
@@ -47,7 +47,7 @@ impl Invariant for Budgets {
                     found.say(format!("{host}: token {token} has {has} bytes, of {limit}"));
                 }
             }
-            let taken = |i: &&crate::faults::Injured| i.host == host && i.harm == Harm::Memory;
+            let taken = |i: &&Injured| i.host == host && i.harm == Harm::Memory;
             let used = ledger.used();
             for account in CHARGED {
                 let of = |h: &Holding| h.used.get(&account).copied().unwrap_or(0);
@@ -81,7 +81,10 @@ impl Budgets {
     fn look(&mut self, view: &View<'_>, hog: &Hog, holdings: &[Holding], found: &mut Found) {
         let from = view.now.saturating_sub(LINGER);
         let ours = |host: Host| host == hog.client || host == hog.worker;
-        let hurt = |i: &crate::faults::Injured| i.harm.separates() || i.harm == Harm::Memory;
+        let hurt = |i: &Injured| {
+            let kernels = matches!(i.harm, Harm::Panic(_) | Harm::Refuse | Harm::Memory);
+            i.harm.separates() || kernels
+        };
         let hurt = view
             .injuries(from, view.now)
             .any(|i| hurt(i) && (ours(i.host) || i.other.is_some_and(ours)))
@@ -101,7 +104,7 @@ impl Budgets {
                 "{worker}: {client} has {has} bytes, and is charged for {charged}"
             ));
         }
-        for (_, e) in refused {
+        for e in refused {
             if e.code != Code::OutOfMemory && self.0.insert((hog.worker, Some(hog.client))) {
                 let (client, worker) = (hog.client, hog.worker);
                 found.say(format!("{client} wants more of {worker} and is told {e}"));
