@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::identity::{
     IdentityFiles, JoinToken, OwnIdentity, OwnKey, RevocationList, Role, TlsConfigs,
 };
+use crate::mutant;
 use crate::rpc::{CoordinatorClient, answer};
 use crate::world::World;
 
@@ -110,7 +111,8 @@ impl Credentials {
     /// Gets a fresh certificate over a connection to the coordinator, where that is due. A failure is logged and tried
     /// again later.
     pub async fn renew_if_due(&mut self, client: &CoordinatorClient) {
-        let is_due = self.identity.needs_renewal(self.world.wall.unix_seconds());
+        let is_due = self.identity.needs_renewal(self.world.wall.unix_seconds())
+            && !mutant!("renewal-skipped");
         let now = Instant::now();
         if !(is_due || self.has_former_key) || self.pause_until.is_some_and(|until| now < until) {
             return;

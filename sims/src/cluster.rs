@@ -22,22 +22,25 @@
 pub mod faults;
 mod process;
 mod task;
+mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
+use convoke_common::identity::Budget;
 use convoke_rendezvous::Hub;
 use tracing::{Dispatch, Level};
 
 use crate::trace::{Recorder, Trace};
-use crate::world::{Common, EPOCH, Knobs, Machine, SimTime, Wires, unexpected, watch};
+use crate::world::{Common, EPOCH, Knobs, Machine, SimTime, Turn, Wires, unexpected, watch};
 
 pub use crate::world::Host;
 pub use task::Task;
 
 use process::{Process, Site};
+use tokens::Tokens;
 
 /// The step of virtual time.
 pub const TICK: Duration = Duration::from_millis(1);
@@ -63,6 +66,8 @@ pub struct Setup {
     pub memories: Vec<u64>,
     /// Bytes of each worker's chunk cache; none at 0.
     pub cache: u64,
+    /// Hosts that have a token of their own, and what that lets them have.
+    pub own: BTreeMap<Host, Budget>,
     /// Prints the log of all processes to stderr, up to this level.
     pub print: Option<Level>,
 }
@@ -76,6 +81,7 @@ impl Default for Setup {
             memory: 64 << 20,
             memories: Vec::new(),
             cache: 4 << 20,
+            own: BTreeMap::new(),
             print: None,
         }
     }
@@ -100,6 +106,7 @@ pub struct Cluster {
     trace: Trace,
     wires: Arc<Wires>,
     names: Arc<BTreeMap<String, IpAddr>>,
+    tokens: Tokens,
     dispatch: Dispatch,
     coordinator: Site<process::CoordinatorHandle>,
     workers: Vec<Site<process::WorkerHandle>>,
@@ -147,7 +154,7 @@ impl Cluster {
             names: names.clone(),
         };
         let machine = |host| Arc::new(Machine::new(host, setup.seed, common.clone()));
-        let tokens = process::Tokens::default();
+        let tokens = Tokens::default();
         let coordinator = Site::new(machine(Host::Coordinator));
         let workers: Vec<_> = (0..setup.workers)
             .map(|i| Site::new(machine(Host::Worker(i))))
@@ -156,8 +163,8 @@ impl Cluster {
             .map(|i| Site::new(machine(Host::Client(i))))
             .collect();
         coordinator.install(&mut sim, {
-            let tokens = tokens.clone();
-            move |p| process::coordinator(p, tokens.clone())
+            let (tokens, own) = (tokens.clone(), setup.own.clone());
+            move |p| process::coordinator(p, tokens.clone(), own.clone())
         });
         for (i, site) in workers.iter().enumerate() {
             let (tokens, cache) = (tokens.clone(), setup.cache);
@@ -176,6 +183,7 @@ impl Cluster {
             time,
             wires,
             names,
+            tokens,
             dispatch: Dispatch::new(recorder),
             coordinator,
             workers,
@@ -296,6 +304,11 @@ impl Cluster {
     /// Tasks of a host that have not ended, but for the transport's.
     pub fn tasks(&self, host: Host) -> usize {
         self.machine(host).map_or(0, |m| m.gate.tasks())
+    }
+
+    /// The jobs that ran at a host since this was asked last.
+    pub fn turns(&self, host: Host) -> Vec<Turn> {
+        self.machine(host).map_or(vec![], |m| m.turns.take())
     }
 
     /// What a host's compute, disk and calendar do.

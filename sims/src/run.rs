@@ -17,7 +17,7 @@ use crate::draw::Draw;
 use crate::faults::{Air, Cells, Injector};
 use crate::invariants::{
     CALL_BOUND, Canary, Found, Invariants, REST_BOUND, SETTLE_BOUND, Stage, View, Violation,
-    deserted, left_over, of_coordinator,
+    deserted, keeps, left_over, of_coordinator,
 };
 use crate::oracle::{Expected, expect};
 use crate::scenario::Scenario;
@@ -87,6 +87,8 @@ struct Run<'a> {
     /// Workers that are still to join.
     absent: BTreeSet<usize>,
     left: BTreeMap<Host, Duration>,
+    /// What the coordinator said when it was told something, once everything was mended.
+    kept: Option<Result<(), String>>,
     ends: usize,
     zero: Duration,
 }
@@ -119,6 +121,7 @@ impl<'a> Run<'a> {
                 .iter()
                 .map(|w| u64::from(w.memory_mib) << 20)
                 .collect(),
+            own: scenario.own(),
             print,
             ..Setup::default()
         });
@@ -163,6 +166,7 @@ impl<'a> Run<'a> {
             expected,
             absent,
             left: BTreeMap::new(),
+            kept: None,
             ends: 0,
             zero: Duration::ZERO,
         }
@@ -213,10 +217,12 @@ impl<'a> Run<'a> {
             steps: &self.steps,
             events: &self.events,
             injured: &self.injector.injured,
+            hogs: &self.injector.hogs,
             left: &self.left,
             records: &self.records,
             expected: &self.expected,
             coordinators: &[],
+            kept: None,
             canaries: &[],
             absent: &self.absent,
         };
@@ -322,6 +328,9 @@ impl<'a> Run<'a> {
             return;
         }
         let canaries = self.canaries();
+        let keeps = keeps(&self.cluster);
+        self.wait(ANSWER_BOUND, |_| keeps.is_over());
+        self.kept = Some(keeps.take().unwrap_or_else(|| Err("no answer".to_owned())));
         // Models of clients that were cut short are freed when the coordinator has noticed.
         self.wait(REST_BOUND, |r| {
             left_over(&r.cluster).is_empty() && r.steps.live().next().is_none()
@@ -341,10 +350,12 @@ impl<'a> Run<'a> {
             steps: &self.steps,
             events: &[],
             injured: &self.injector.injured,
+            hogs: &self.injector.hogs,
             left: &self.left,
             records: &records,
             expected: &self.expected,
             coordinators,
+            kept: self.kept.as_ref(),
             canaries,
             absent: &self.absent,
         };

@@ -1,72 +1,18 @@
 //! Steps do not need the coordinator: a client that calls a model all the time notices nothing of it while drivers and
 //! workers reach each other, whoever of them is cut off from the coordinator, and for however long.
 
+mod away;
+
 use std::time::Duration;
 
 use convoke::CallOptions;
 use convoke_common::error::{Code, Result};
 use convoke_sims::cluster::{Cluster, Host, Setup, Task};
-use convoke_sims::faults::{Fault, Harm, Target, When};
+use convoke_sims::faults::{Harm, Target};
 use convoke_sims::run::{Report, run};
-use convoke_sims::scenario::{CallSpec, ClientSpec, ModelUse, Scenario, WorkerSpec};
-use convoke_sims::workload::{ModelSpec, inputs};
+use convoke_sims::workload::inputs;
 
-/// Milliseconds between two calls.
-const PAUSE: u32 = 250;
-
-fn spec(dynamic: bool) -> ModelSpec {
-    ModelSpec {
-        seed: 5,
-        nodes: 16,
-        wide: false,
-        dynamic,
-        trap: None,
-    }
-}
-
-/// Three workers, and a client that loads a model over all of them and calls it until well after the fault, each call
-/// run once.
-fn scenario(target: Target, harm: Harm, at: u32, lasts: u32) -> Scenario {
-    let worker = WorkerSpec {
-        memory_mib: 96,
-        kernel_ms: 8,
-        joins: 0,
-        leaves: None,
-    };
-    let model = ModelUse {
-        spec: spec(false),
-        at: 0,
-        workers: Some(3),
-        pin: None,
-        in_flight: 1,
-    };
-    let call = |at: u32| CallSpec {
-        at,
-        model: 0,
-        inputs: 1,
-        axis: 2,
-        sprung: false,
-        deadline: None,
-        cancel: None,
-        retry: false,
-        eager: None,
-    };
-    let calls = (0..(at + lasts + 6_000) / PAUSE).map(|i| call(i * PAUSE));
-    Scenario {
-        seed: 424_242,
-        workers: vec![worker; 3],
-        clients: vec![ClientSpec {
-            models: vec![model],
-            calls: calls.collect(),
-        }],
-        faults: vec![Fault {
-            target,
-            harm,
-            when: When::At(at),
-            lasts,
-        }],
-    }
-}
+use away::{scenario, spec};
 
 #[track_caller]
 fn check(target: Target, harm: Harm, at: u32, lasts: &[u32]) {

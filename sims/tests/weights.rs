@@ -1,5 +1,5 @@
 //! Weights in simulation: they stream from the client, are kept in the worker's cache, and what a power cut left of
-//! the cache is used or fetched again, never trusted.
+//! the cache is used or fetched again, never trusted. A disk that takes nothing, or does not work, costs time only.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,6 +10,10 @@ use convoke_common::graph::{Attrs, Function, Literal, Node, Part, TensorType};
 use convoke_common::{DType, Tensor};
 use convoke_models::{ArtifactIndex, Source};
 use convoke_sims::cluster::{Cluster, Host, Setup};
+use convoke_sims::world::Knobs;
+
+/// What is done to a worker's disk, or undone.
+type Harm = fn(&Knobs, bool);
 
 const BOUND: Duration = Duration::from_secs(60);
 /// Elements of the weight: one chunk and a quarter.
@@ -23,8 +27,8 @@ fn weight() -> Vec<f32> {
 struct File(PathBuf);
 
 impl File {
-    fn new() -> File {
-        let name = format!("convoke-sims-weights-{}", std::process::id());
+    fn new(name: &str) -> File {
+        let name = format!("convoke-sims-weights-{name}-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
         let bytes: Vec<u8> = weight().iter().flat_map(|w| w.to_le_bytes()).collect();
         std::fs::write(&path, bytes).expect("written");
@@ -89,21 +93,66 @@ fn check(cluster: &mut Cluster, source: &Source) -> [u64; 3] {
     [0, 1, 2].map(|i| after[i] - before[i])
 }
 
-#[test]
-fn a_power_cut_costs_time_and_no_bit() {
-    let file = File::new();
+/// A cluster of one worker.
+fn settled(seed: u64) -> Cluster {
+    let mut cluster = Cluster::new(Setup {
+        seed,
+        workers: 1,
+        ..Setup::default()
+    });
+    assert!(cluster.settle(BOUND), "{:?}", cluster.ends());
+    cluster
+}
+
+/// The weight as clients give it.
+fn hashed(file: &File) -> Source {
     let index = ArtifactIndex::new(None, None);
     let sources = index.sources(std::slice::from_ref(&file.0), None);
-    let source = sources.expect("hashed").remove(0);
+    sources.expect("hashed").remove(0)
+}
+
+#[test]
+fn a_cache_whose_disk_is_full_or_fails_costs_time_and_no_bit() {
+    let file = File::new("disks");
+    let source = hashed(&file);
+    let all = 4 * ELEMENTS as u64;
+    let (full, fails): (Harm, Harm) = (Knobs::set_disk_full, Knobs::set_disk_fails);
+    for (seed, harm) in [(10, full), (11, fails)] {
+        let mut cluster = settled(seed);
+        let knobs = cluster.knobs(Host::Worker(0));
+        harm(&knobs, true);
+        assert_eq!(check(&mut cluster, &source), [0, 0, all], "seed {seed}");
+        assert_eq!(
+            check(&mut cluster, &source),
+            [0, 0, all],
+            "nothing was kept"
+        );
+        harm(&knobs, false);
+        assert_eq!(check(&mut cluster, &source), [0, 0, all], "seed {seed}");
+        assert_eq!(
+            check(&mut cluster, &source),
+            [0, all, 0],
+            "it is kept again"
+        );
+        fails(&knobs, true);
+        assert_eq!(
+            check(&mut cluster, &source),
+            [0, 0, all],
+            "what cannot be read is fetched"
+        );
+        assert!(cluster.ends().is_empty(), "{:?}", cluster.ends());
+        assert!(cluster.panics().is_empty(), "{:?}", cluster.panics());
+    }
+}
+
+#[test]
+fn a_power_cut_costs_time_and_no_bit() {
+    let file = File::new("power");
+    let source = hashed(&file);
     let all = 4 * ELEMENTS as u64;
     let mut kept = Vec::new();
     for seed in 0..4 {
-        let mut cluster = Cluster::new(Setup {
-            seed,
-            workers: 1,
-            ..Setup::default()
-        });
-        assert!(cluster.settle(BOUND), "{:?}", cluster.ends());
+        let mut cluster = settled(seed);
         assert_eq!(check(&mut cluster, &source), [0, 0, all], "seed {seed}");
         assert_eq!(check(&mut cluster, &source), [0, all, 0], "seed {seed}");
         cluster.power_off(Host::Worker(0));

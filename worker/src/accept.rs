@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use convoke_common::identity::{Handshakes, RevocationList, Role, TokenId, peer_identity};
 use convoke_common::members::{Bounds, Windows};
+use convoke_common::mutant;
 use convoke_common::rpc::close;
 use convoke_common::world::EndpointOptions;
 use convoke_common::world::quic::Connection;
@@ -63,7 +64,7 @@ impl Served {
     /// Ends those whose token is revoked.
     pub fn end(&self, revoked: &RevocationList) {
         for (token, connection) in self.all().values() {
-            if revoked.contains(token) {
+            if revoked.contains(token) && !mutant!("revoked-stay") {
                 connection.close(close::REVOKED.into(), b"its token was revoked");
             }
         }

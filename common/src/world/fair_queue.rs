@@ -21,6 +21,7 @@ use std::time::Duration;
 use super::job_queue::JobQueue;
 use super::share::{AccountId, Share};
 use crate::ids::LeaseId;
+use crate::mutant;
 
 /// Jobs that may wait: far above steps in flight of all leases together.
 const MOST: usize = 1 << 16;
@@ -191,6 +192,9 @@ impl<T> FairQueue<T> {
 
     /// Adds a job, or returns it where the queue is full.
     pub fn push(&mut self, share: &Share, priority: i64, job: T) -> Result<(), T> {
+        let anybody = mutant!("served-by-arrival");
+        let anybody = anybody.then(|| Share::new(AccountId::named("anybody"), LeaseId(0)));
+        let share = anybody.as_ref().unwrap_or(share);
         let account = self.accounts.all.get(share.account());
         let of_account = account.map_or(0, |a| a.fresh);
         if self.waiting >= MOST || of_account >= MOST_OF_ACCOUNT {

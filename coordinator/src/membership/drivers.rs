@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use convoke_common::ids::{Incarnation, LeaseId};
+use convoke_common::mutant;
 use convoke_common::rpc::RETURN_BOUND;
 use tokio::time::Instant;
 
@@ -136,6 +137,10 @@ impl Membership {
     /// A connection broke: the client on it may return.
     pub(super) fn driver_away(&mut self, now: Instant, connection: ConnectionId) {
         let driver = self.drivers.on(connection).cloned();
+        if let Some(driver) = driver.as_ref().filter(|_| mutant!("away-is-gone")) {
+            let leases = self.leases.of_driver(driver);
+            leases.into_iter().for_each(|lease| self.end_lease(lease));
+        }
         let presence = driver.and_then(|d| self.drivers.0.get_mut(&d));
         if let Some(presence) = presence {
             *presence = Presence::Away {

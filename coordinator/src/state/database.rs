@@ -8,6 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use convoke_common::mutant;
 use convoke_common::world::{FileMode, Store, StoreError, StoreFile};
 use redb::{Database, StorageBackend};
 
@@ -136,6 +137,7 @@ impl Reopened {
         let mut inner = self.inner();
         let used = match inner.database.take() {
             Some(database) => Ok(database),
+            None if mutant!("store-stays-closed") => Err(redb::Error::PreviousIo),
             None => open(&self.file),
         };
         let used = used.and_then(|database| work(&database).map(|value| (database, value)));

@@ -5,21 +5,24 @@
 //!                                                                         └──> ends by itself: the supervisor's turn
 //! ```
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use convoke_common::identity::{JoinToken, Role};
+use convoke_common::admission::chain;
+use convoke_common::identity::{Budget, JoinToken, Role};
 use convoke_common::world::{BoxFuture, FileMode};
 use convoke_coordinator::{Coordinator, CoordinatorConfig, token_file};
 use convoke_worker::{END_BOUND, Worker, WorkerConfig};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::task::Task;
-use crate::world::{Machine, Sockets};
+use super::tokens::Tokens;
+use crate::world::{Host, Machine, Sockets};
 
 /// A coordinator that runs.
 pub type CoordinatorHandle = Arc<convoke_coordinator::Running>;
@@ -42,24 +45,6 @@ const LAST_MOMENT: Duration = Duration::from_millis(1);
 
 /// A client's pause between attempts to connect.
 const RECONNECT: Duration = Duration::from_millis(200);
-
-/// Join tokens, handed from the coordinator's owner to those of workers and clients.
-#[derive(Clone)]
-pub(super) struct Tokens(Arc<watch::Sender<Option<(JoinToken, JoinToken)>>>);
-
-impl Default for Tokens {
-    fn default() -> Tokens {
-        Tokens(Arc::new(watch::Sender::new(None)))
-    }
-}
-
-impl Tokens {
-    /// That of workers and that of clients, once there are any.
-    async fn wait(&self) -> Option<(JoinToken, JoinToken)> {
-        let mut seen = self.0.subscribe();
-        seen.wait_for(Option::is_some).await.ok()?.clone()
-    }
-}
 
 /// How a process ended by itself.
 pub(super) struct End {
@@ -287,8 +272,12 @@ impl<H: Clone + Send + 'static> Inner<H> {
     }
 }
 
-/// The coordinator's process.
-pub(super) async fn coordinator(mut p: Inner<CoordinatorHandle>, tokens: Tokens) {
+/// The coordinator's process, whose owner makes tokens of their own for these hosts.
+pub(super) async fn coordinator(
+    mut p: Inner<CoordinatorHandle>,
+    tokens: Tokens,
+    own: BTreeMap<Host, Budget>,
+) {
     let world = p.process.machine.boot();
     let token_dir = PathBuf::from("/tokens");
     let config = CoordinatorConfig {
@@ -301,15 +290,23 @@ pub(super) async fn coordinator(mut p: Inner<CoordinatorHandle>, tokens: Tokens)
     let root = world.store.create_dir(&token_dir, FileMode::Shared);
     let started = match root {
         Ok(()) => Coordinator::start(world.clone(), config).await,
-        Err(e) => return p.process.end(e.to_string(), false),
+        Err(e) => return p.process.end(chain(&e), false),
     };
     let running = match started {
         Ok(running) => Arc::new(running),
         Err(e) => return p.process.end(e.to_string(), false),
     };
     let left = |role| JoinToken::from_file(world.store.as_ref(), &token_file(&token_dir, role));
+    for (host, budget) in own {
+        if tokens.own(host).is_some() {
+            continue;
+        }
+        if let Err(e) = tokens.make(&running, host, budget).await {
+            return p.process.end(e.to_string(), false);
+        }
+    }
     match (left(Role::Worker), left(Role::Client)) {
-        (Ok(worker), Ok(client)) => drop(tokens.0.send_replace(Some((worker, client)))),
+        (Ok(worker), Ok(client)) => tokens.give(worker, client),
         (Err(e), _) | (_, Err(e)) => return p.process.end(e.to_string(), false),
     }
     p.serve(running.clone(), std::future::pending::<()>()).await;
@@ -323,7 +320,7 @@ pub(super) async fn coordinator(mut p: Inner<CoordinatorHandle>, tokens: Tokens)
 pub(super) async fn worker(mut p: Inner<WorkerHandle>, tokens: Tokens, memory: u64, cache: u64) {
     let machine = p.process.machine.clone();
     let world = machine.boot();
-    let Some((token, _)) = tokens.wait().await else {
+    let Some(token) = tokens.wait(machine.host).await else {
         return;
     };
     let name = machine.host.name();
@@ -373,7 +370,7 @@ pub(super) async fn worker(mut p: Inner<WorkerHandle>, tokens: Tokens, memory: u
 /// A client's process.
 pub(super) async fn client(mut p: Inner<ClientHandle>, tokens: Tokens) {
     let world = p.process.machine.boot();
-    let Some((_, token)) = tokens.wait().await else {
+    let Some(token) = tokens.wait(p.process.machine.host).await else {
         return;
     };
     let cluster = loop {

@@ -26,11 +26,17 @@ pub enum Row {
     Hang,
     Clock,
     Forge,
+    DiskFull,
+    DiskFails,
+    Revoke,
+    Days,
+    Hoard,
+    Flood,
 }
 
 impl Row {
     /// Every row, in order.
-    pub const ALL: [Row; 19] = [
+    pub const ALL: [Row; 25] = [
         Row::Loss,
         Row::Delay,
         Row::Reorder,
@@ -50,6 +56,12 @@ impl Row {
         Row::Hang,
         Row::Clock,
         Row::Forge,
+        Row::DiskFull,
+        Row::DiskFails,
+        Row::Revoke,
+        Row::Days,
+        Row::Hoard,
+        Row::Flood,
     ];
 
     /// Its name in the table.
@@ -74,6 +86,12 @@ impl Row {
             Row::Hang => "kernel hangs",
             Row::Clock => "calendar jumps",
             Row::Forge => "frames forged",
+            Row::DiskFull => "disk full",
+            Row::DiskFails => "disk fails",
+            Row::Revoke => "token revoked",
+            Row::Days => "weeks pass",
+            Row::Hoard => "memory hoarded",
+            Row::Flood => "compute flooded",
         }
     }
 }
@@ -191,8 +209,8 @@ mod tests {
         let mut sum = cells.clone();
         sum.add(&cells);
         assert_eq!(sum.get(Row::Hang, StepState::Abort), 2);
-        assert_eq!(sum.empty().len(), 19 * 6 - 1);
-        assert_eq!(sum.empty_rows().len(), 19 - 1);
+        assert_eq!(sum.empty().len(), 25 * 6 - 1);
+        assert_eq!(sum.empty_rows().len(), 25 - 1);
         assert!(sum.to_string().contains(
             "| kernel hangs         |        0 |        0 |        0 |        0 |        2 |"
         ));

@@ -7,9 +7,21 @@ use crate::world::Host;
 
 use super::Row;
 
-/// The rows whose faults are drawn; a kernel's own error comes with the workload.
+/// Rows whose faults are drawn for one seed in some, beside all others: they need a member with a token of its own, or
+/// concern the disks and calendars that the others do not touch.
+pub const BESIDE: [Row; 6] = [
+    Row::DiskFull,
+    Row::DiskFails,
+    Row::Revoke,
+    Row::Days,
+    Row::Hoard,
+    Row::Flood,
+];
+
+/// The rows whose faults are drawn for any seed; a kernel's own error comes with the workload.
 pub fn drawn() -> Vec<Row> {
-    let drawn = Row::ALL.into_iter().filter(|r| *r != Row::KernelError);
+    let drawn = Row::ALL.into_iter();
+    let drawn = drawn.filter(|r| *r != Row::KernelError && !BESIDE.contains(r));
     drawn.collect()
 }
 
@@ -70,6 +82,18 @@ pub enum Harm {
     Clock(i64),
     /// It sends frames that it may not send.
     Forge,
+    /// Its disk takes nothing more.
+    DiskFull,
+    /// Its disk neither reads nor writes.
+    DiskFails,
+    /// The token that it has for itself is revoked; when that is over it is given another. Nothing where it has none.
+    Revoke,
+    /// All calendars go on by this many days, some at a time, and stay there.
+    Days(u16),
+    /// This client takes all the memory of the worker that its budget allows. Nothing where it has no token for itself.
+    Hoard { by: u16 },
+    /// This client keeps the worker busy, with many calls at a time. Nothing where it has no token for itself.
+    Flood { by: u16 },
 }
 
 impl Harm {
@@ -103,6 +127,12 @@ impl Harm {
             (Harm::Hang, _) => Row::Hang,
             (Harm::Clock(_), _) => Row::Clock,
             (Harm::Forge, _) => Row::Forge,
+            (Harm::DiskFull, _) => Row::DiskFull,
+            (Harm::DiskFails, _) => Row::DiskFails,
+            (Harm::Revoke, _) => Row::Revoke,
+            (Harm::Days(_), _) => Row::Days,
+            (Harm::Hoard { .. }, _) => Row::Hoard,
+            (Harm::Flood { .. }, _) => Row::Flood,
         }
     }
 
@@ -115,17 +145,31 @@ impl Harm {
             Harm::Crash | Harm::PowerCut | Harm::Clock(_) => true,
             Harm::Duplicate(_) | Harm::Slow(_) | Harm::Memory | Harm::Refuse => false,
             Harm::Panic(_) | Harm::Forge => false,
+            Harm::DiskFull | Harm::DiskFails | Harm::Days(_) => false,
+            Harm::Hoard { .. } | Harm::Flood { .. } => false,
+            // Its connections end.
+            Harm::Revoke => true,
             // A worker that hangs is wedged, exits and comes back.
             Harm::Hang => true,
         }
     }
 }
 
+/// Days that pass at once, less than a certificate lives after its renewal is due, and milliseconds until the next do: members
+/// look at the calendar each second.
+pub const AT_ONCE: (u16, u32) = (2, 1500);
+
+/// Milliseconds in which so many days pass.
+fn days_last(days: u16) -> u32 {
+    let (at_once, pause) = AT_ONCE;
+    u32::from(days.div_ceil(at_once)) * pause
+}
+
 /// Packets in a million that may be lost without anybody noticing but by the delay. Of a tenth, each way, four echoes in a
 /// row are lost now and then, which is what a peer that is gone looks like.
 const MENDED: u32 = 50_000;
 
-/// A random fault of one of the [`drawn`] rows: target, harm and how long it lasts.
+/// A random fault of one of the [`drawn`] rows, or of one [`BESIDE`] them: target, harm and how long it lasts.
 pub fn draw(row: Row, d: &mut Draw) -> (Target, Harm, u32) {
     let worker = Target::Worker(d.below(8) as u16);
     let client = Target::Client(d.below(4) as u16);
@@ -170,6 +214,32 @@ pub fn draw(row: Row, d: &mut Draw) -> (Target, Harm, u32) {
             (anyone, Harm::Clock(seconds), long)
         }
         Row::Forge => (worker, Harm::Forge, brief),
+        Row::DiskFull | Row::DiskFails => {
+            let harm = match row {
+                Row::DiskFull => Harm::DiskFull,
+                _ => Harm::DiskFails,
+            };
+            (d.pick(&[Target::Coordinator, worker]), harm, long)
+        }
+        Row::Revoke => (d.pick(&[client, worker]), Harm::Revoke, long),
+        Row::Days => {
+            let days = d.pick(&[8, 14, 30]);
+            (Target::Coordinator, Harm::Days(days), days_last(days))
+        }
+        Row::Hoard => (
+            worker,
+            Harm::Hoard {
+                by: d.below(4) as u16,
+            },
+            long,
+        ),
+        Row::Flood => (
+            worker,
+            Harm::Flood {
+                by: d.below(4) as u16,
+            },
+            long,
+        ),
         // A kernel error is the workload's: a sprung trap.
         Row::Panic | Row::KernelError => (worker, Harm::Panic(d.range(1, 2) as u32), brief),
     }

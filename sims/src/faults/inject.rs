@@ -6,7 +6,10 @@ use std::time::Duration;
 use convoke_common::memory::{Account, Reservation};
 
 use super::forge::forge;
-use super::{Cells, Fault, Harm, Row, StepState, When};
+use super::harm::AT_ONCE;
+use super::hog::Hog;
+use super::revoke::Revoking;
+use super::{Cells, Fault, Harm, Row, StepState, Target, When};
 use crate::cluster::{Cluster, Host, State};
 use crate::draw::Draw;
 use crate::steps::{Key, Steps};
@@ -18,6 +21,9 @@ const LATEST: u32 = 6000;
 
 /// Milliseconds between bursts of forged frames.
 const FORGE_EVERY: u128 = 4;
+
+/// Seconds of a day.
+const DAY: i64 = 86_400;
 
 /// What every packet suffers in any run.
 #[derive(Debug, Clone, Copy)]
@@ -34,6 +40,22 @@ pub struct Injured {
     pub at: Duration,
     /// When it was undone.
     pub until: Option<Duration>,
+    /// When the coordinator had answered, where it was told to do it.
+    pub answered: Option<Duration>,
+}
+
+/// What goes on while a fault is active.
+enum Ongoing {
+    Nothing,
+    /// Memory is kept from the worker.
+    Memory {
+        _taken: Option<Reservation>,
+    },
+    /// Index into [`Injector::hogs`].
+    Hog(usize),
+    Revoke(Revoking),
+    /// Days that are left, and when the next of them pass.
+    Days(u16, Duration),
 }
 
 enum Stage {
@@ -44,7 +66,12 @@ enum Stage {
         met: BTreeSet<(Key, StepState)>,
         /// Index into [`Injector::injured`].
         injury: usize,
-        _memory: Option<Reservation>,
+        ongoing: Ongoing,
+    },
+    /// It is over once what goes on has ended.
+    Ending {
+        injury: usize,
+        ongoing: Ongoing,
     },
     Over,
 }
@@ -62,6 +89,10 @@ pub struct Injector {
     pub left: BTreeSet<Host>,
     pub cells: Cells,
     pub injured: Vec<Injured>,
+    /// Clients that took, or take, all they could get.
+    pub hogs: Vec<Hog>,
+    /// Days that have passed for everybody.
+    days: u16,
 }
 
 impl Injector {
@@ -78,6 +109,8 @@ impl Injector {
             left: BTreeSet::new(),
             cells: Cells::default(),
             injured: Vec::new(),
+            hogs: Vec::new(),
+            days: 0,
         }
     }
 
@@ -129,6 +162,7 @@ impl Injector {
                     }
                 }
                 (_, Stage::Active { until, .. }) if *until <= now => self.undo(i, host, cluster),
+                (_, Stage::Ending { .. }) => self.end(i, host, cluster, steps),
                 (fault, Stage::Active { met, .. }) => {
                     let row = fault.harm.row(fault.target);
                     if fault.harm == Harm::Forge && now.as_millis().is_multiple_of(FORGE_EVERY) {
@@ -139,6 +173,7 @@ impl Injector {
                             self.cells.hit(row, hit.1);
                         }
                     }
+                    self.goes_on(i, cluster);
                 }
                 (_, Stage::Over) => {}
             }
@@ -154,6 +189,9 @@ impl Injector {
             }
             self.faults[i].1 = Stage::Over;
         }
+        for hog in &self.hogs {
+            hog.stop();
+        }
     }
 
     fn host(&self, i: usize) -> Host {
@@ -165,16 +203,23 @@ impl Injector {
             Harm::Cut { from: end } | Harm::OneWay { to: end } => {
                 Some(end.host(self.workers, self.clients))
             }
+            Harm::Hoard { by } | Harm::Flood { by } => {
+                Some(Target::Client(by).host(self.workers, self.clients))
+            }
             _ => None,
         }
     }
 
     fn strike(&mut self, i: usize, host: Host, cluster: &mut Cluster, steps: &mut Steps) {
         let fault = self.faults[i].0.clone();
-        if self.left.contains(&host) {
+        let begun = match self.left.contains(&host) {
+            true => None,
+            false => self.set_off(fault.harm, host, cluster),
+        };
+        let Some(ongoing) = begun else {
             self.faults[i].1 = Stage::Over;
             return;
-        }
+        };
         let row = fault.harm.row(fault.target);
         let states = steps.states(host);
         states.iter().for_each(|(_, s)| self.cells.hit(row, *s));
@@ -186,16 +231,13 @@ impl Injector {
             other: self.other(fault.harm),
             at: now,
             until: None,
+            answered: None,
         });
-        let _memory = match fault.harm {
-            Harm::Memory => take_memory(cluster, host),
-            _ => None,
-        };
         self.faults[i].1 = Stage::Active {
             until: now + Duration::from_millis(u64::from(fault.lasts)),
             met: states.into_iter().collect(),
             injury: self.injured.len() - 1,
-            _memory,
+            ongoing,
         };
         match fault.harm {
             Harm::Crash => cluster.kill(host),
@@ -209,11 +251,98 @@ impl Injector {
         self.apply(host, cluster);
     }
 
-    fn undo(&mut self, i: usize, host: Host, cluster: &mut Cluster) {
-        if let Stage::Active { injury, .. } = &self.faults[i].1 {
-            self.injured[*injury].until = Some(cluster.elapsed());
+    /// What a fault begins that goes on; none where it cannot strike at all.
+    fn set_off(&mut self, harm: Harm, host: Host, cluster: &Cluster) -> Option<Ongoing> {
+        Some(match harm {
+            Harm::Memory => Ongoing::Memory {
+                _taken: take_memory(cluster, host),
+            },
+            Harm::Revoke => Ongoing::Revoke(Revoking::begin(cluster, host)?),
+            Harm::Days(days) => Ongoing::Days(days, cluster.elapsed()),
+            Harm::Hoard { .. } | Harm::Flood { .. } => {
+                let client = self.other(harm)?;
+                cluster.own_token(client)?;
+                let hog = match harm {
+                    Harm::Hoard { .. } => Hog::hoards(cluster, client, host),
+                    _ => Hog::floods(cluster, client, host),
+                };
+                self.hogs.push(hog);
+                Ongoing::Hog(self.hogs.len() - 1)
+            }
+            _ => Ongoing::Nothing,
+        })
+    }
+
+    /// What an active fault does as time passes.
+    fn goes_on(&mut self, i: usize, cluster: &mut Cluster) {
+        let now = cluster.elapsed();
+        let Stage::Active {
+            injury, ongoing, ..
+        } = &mut self.faults[i].1
+        else {
+            return;
+        };
+        let answered = match ongoing {
+            Ongoing::Revoke(revoking) => revoking.look(cluster),
+            _ => false,
+        };
+        if answered {
+            self.injured[*injury].answered = Some(now);
         }
-        self.faults[i].1 = Stage::Over;
+        if let Ongoing::Days(left, at) = ongoing
+            && *left > 0
+            && *at <= now
+        {
+            let (most, pause) = AT_ONCE;
+            let days = most.min(*left);
+            *left -= days;
+            *at = now + Duration::from_millis(pause.into());
+            self.days += days;
+            for host in cluster.hosts() {
+                self.set_calendar(host, cluster);
+            }
+        }
+    }
+
+    /// Ends what goes on, which takes its time.
+    fn end(&mut self, i: usize, host: Host, cluster: &mut Cluster, steps: &mut Steps) {
+        let now = cluster.elapsed();
+        let Stage::Ending { injury, ongoing } = &mut self.faults[i].1 else {
+            return;
+        };
+        let ended = match ongoing {
+            Ongoing::Revoke(revoking) => {
+                let ended = self.left.contains(&host) || revoking.end(cluster);
+                if ended {
+                    steps.gone(host, now);
+                }
+                ended
+            }
+            Ongoing::Hog(hog) => self.hogs[*hog].stop(),
+            Ongoing::Nothing | Ongoing::Memory { .. } | Ongoing::Days(..) => true,
+        };
+        if ended {
+            self.injured[*injury].until = Some(now);
+            self.faults[i].1 = Stage::Over;
+            self.apply(host, cluster);
+        }
+    }
+
+    fn undo(&mut self, i: usize, host: Host, cluster: &mut Cluster) {
+        match std::mem::replace(&mut self.faults[i].1, Stage::Over) {
+            Stage::Active {
+                injury,
+                ongoing: ongoing @ (Ongoing::Hog(_) | Ongoing::Revoke(_)),
+                ..
+            } => {
+                self.faults[i].1 = Stage::Ending { injury, ongoing };
+                return;
+            }
+            Stage::Active { injury, .. } => {
+                self.injured[injury].until = Some(cluster.elapsed());
+            }
+            Stage::Armed(_) | Stage::Ending { .. } | Stage::Over => {}
+        }
         match self.faults[i].0.harm {
             Harm::Crash | Harm::PowerCut if !self.left.contains(&host) => cluster.start(host),
             Harm::Panic(_) => cluster.knobs(host).calm(),
@@ -248,11 +377,9 @@ impl Injector {
             knobs.set_hang(hang);
         }
         knobs.set_refuse(on_host(|h| (h == Harm::Refuse).then_some(1)).is_some());
-        let clock = on_host(|h| match h {
-            Harm::Clock(seconds) => Some(seconds),
-            _ => None,
-        });
-        knobs.set_clock_off(clock.unwrap_or(0));
+        knobs.set_disk_full(on_host(|h| (h == Harm::DiskFull).then_some(1)).is_some());
+        knobs.set_disk_fails(on_host(|h| (h == Harm::DiskFails).then_some(1)).is_some());
+        self.set_calendar(host, cluster);
         let paused = on_host(|h| (h == Harm::Pause).then_some(1)).is_some();
         match (
             paused,
@@ -271,6 +398,18 @@ impl Injector {
             }
         }
         self.sever(cluster);
+    }
+
+    /// Brings a host's calendar in line with the days that have passed, and with the faults that are active.
+    fn set_calendar(&self, host: Host, cluster: &Cluster) {
+        let active = self.active().filter(|(h, _)| *h == host);
+        let off = active.filter_map(|(_, harm)| match harm {
+            Harm::Clock(seconds) => Some(seconds),
+            _ => None,
+        });
+        let days = i64::from(self.days) * DAY;
+        let off = off.max().unwrap_or(0);
+        cluster.knobs(host).set_clock_off(days + off);
     }
 
     /// What happens to packets between two hosts: the worst of everything that is active at either end.
@@ -292,7 +431,9 @@ impl Injector {
     /// Brings all cuts in line with the faults that are active.
     fn sever(&self, cluster: &mut Cluster) {
         let mut wanted = BTreeSet::new();
-        for (host, harm) in self.active() {
+        let cuts = self.active();
+        let cuts = cuts.filter(|(_, h)| matches!(h, Harm::Cut { .. } | Harm::OneWay { .. }));
+        for (host, harm) in cuts {
             let Some(other) = self.other(harm) else {
                 continue;
             };

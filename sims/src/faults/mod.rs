@@ -3,12 +3,15 @@
 mod cells;
 mod forge;
 mod harm;
+mod hog;
 mod inject;
+mod revoke;
 
 use serde::{Deserialize, Serialize};
 
 pub use cells::{Cells, Row, StepState};
-pub use harm::{Harm, Target, draw as draw_harm, drawn};
+pub use harm::{BESIDE, Harm, Target, draw as draw_harm, drawn};
+pub use hog::Hog;
 pub use inject::{Air, Injector, Injured};
 
 /// One fault.

@@ -21,6 +21,10 @@ pub fn left_over(cluster: &Cluster) -> Vec<String> {
             && let Some(worker) = cluster.worker(i)
         {
             of_worker(host, &worker.status(), &mut left);
+            for holding in worker.ledger().holdings() {
+                let (token, has) = (&holding.token, holding.total());
+                left.push(format!("{host}: {has} bytes of token {token}"));
+            }
             of_tables(host, worker.tables(), &["sessions"], &mut left);
         }
         if let Host::Client(i) = host

@@ -7,6 +7,7 @@ use convoke_common::error::Code;
 use super::{Found, Invariant, View};
 use crate::cluster::Host;
 use crate::eager::How;
+use crate::faults::{Harm, Injured};
 use crate::script::{Ended, Record};
 use crate::steps::Key;
 use crate::trace::Kind;
@@ -61,8 +62,14 @@ impl Invariant for GivenUp {
 }
 
 impl Success {
-    /// Whether a call ended when the step did. The step of a canary, which no script calls, is nobody's to give up.
+    /// Whether a call ended when the step did. The step of a canary, which no script calls, is nobody's to give up; nor is that
+    /// of a client who floods a worker.
     fn is_wanted(&self, view: &View<'_>) -> bool {
+        let me = Some(Host::Client(self.client));
+        let floods = |i: &Injured| matches!(i.harm, Harm::Flood { .. }) && i.other == me;
+        if view.injuries(self.begun, self.at).any(floods) {
+            return true;
+        }
         let calls = &view.scenario.clients[usize::from(self.client)].calls;
         let how = |r: &Record| r.call.map(|c| calls[c].eager.map(|(how, _)| how));
         let mine = |r: &&Record| r.client == usize::from(self.client);

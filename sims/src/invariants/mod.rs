@@ -5,17 +5,21 @@
 mod agreement;
 mod at_rest;
 mod back;
+mod budgets;
 mod canary;
 mod deadlines;
 mod delivery;
 mod detection;
+mod fairness;
 mod given_up;
+mod keeping;
 mod one_life;
 mod processes;
 mod progress;
 mod queues;
 mod ready;
 mod results;
+mod revocation;
 mod root_cause;
 mod stopping;
 mod stops;
@@ -27,7 +31,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Cluster, Host};
-use crate::faults::{Harm, Injured};
+use crate::faults::{Harm, Hog, Injured};
 use crate::oracle::Expected;
 use crate::scenario::Scenario;
 use crate::script::Record;
@@ -36,6 +40,7 @@ use crate::trace::Event;
 
 pub use at_rest::{deserted, left_over, of_coordinator};
 pub use canary::Canary;
+pub use keeping::keeps;
 pub use progress::{CALL_BOUND, REST_BOUND, SETTLE_BOUND};
 
 /// Something that must not be.
@@ -59,6 +64,8 @@ pub struct View<'a> {
     /// What happened in the last tick.
     pub events: &'a [Event],
     pub injured: &'a [Injured],
+    /// Clients that take all they can get.
+    pub hogs: &'a [Hog],
     /// Workers that left for good, and when they were told to.
     pub left: &'a BTreeMap<Host, Duration>,
     /// Workers that are still to join.
@@ -69,6 +76,8 @@ pub struct View<'a> {
     pub expected: &'a BTreeMap<(usize, usize), Expected>,
     /// What the coordinator holds at rest, as text; nothing before.
     pub coordinators: &'a [String],
+    /// Whether the coordinator keeps what it is told once everything is mended, or why not; nothing before.
+    pub kept: Option<&'a Result<(), String>>,
     /// What the clients' last steps gave; nothing before.
     pub canaries: &'a [Canary],
 }
@@ -147,11 +156,15 @@ impl Default for Invariants {
             Box::<detection::Detection>::default(),
             Box::new(undisturbed::Undisturbed),
             Box::<results::Results>::default(),
+            Box::<fairness::Fairness>::default(),
+            Box::<budgets::Budgets>::default(),
+            Box::<revocation::Revocation>::default(),
             Box::<root_cause::RootCause>::default(),
             Box::<processes::Processes>::default(),
             Box::new(ready::Ready),
             Box::new(back::Back),
             Box::new(canary::Canaries),
+            Box::new(keeping::Keeping),
             Box::new(at_rest::AtRest),
             Box::new(stops::Stops),
         ])
@@ -238,6 +251,10 @@ impl View<'_> {
             _ => None,
         });
         let most = self.scenario.workers.iter().map(|w| w.kernel_ms).max();
-        Duration::from_millis(u64::from(slow.max().unwrap_or(1) * most.unwrap_or(0)))
+        // Every other turn is that of who floods the worker.
+        let mut flooded = self.injuries(from, to);
+        let turns = 1 + u32::from(flooded.any(|i| matches!(i.harm, Harm::Flood { .. })));
+        let most = turns * slow.max().unwrap_or(1) * most.unwrap_or(0);
+        Duration::from_millis(u64::from(most))
     }
 }

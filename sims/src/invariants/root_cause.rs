@@ -94,14 +94,17 @@ impl Case<'_> {
             // A handle went with its worker.
             Code::StateLost => self.is_eager() && self.lost_somebody(),
             Code::KernelPanicked => self.struck(Row::Panic),
-            Code::OutOfMemory => self.struck(Row::OutOfMemory),
+            Code::OutOfMemory => self.struck(Row::OutOfMemory) || self.is_at_its_limit(),
             Code::Busy => self.struck(Row::Refuse),
             Code::Wedged => self.struck(Row::Hang),
-            Code::WorkerLeaving => !self.view.left.is_empty() || self.struck(Row::Hang),
+            Code::WorkerLeaving => {
+                let left = !self.view.left.is_empty();
+                left || self.struck(Row::Hang) || self.was(Row::Revoke)
+            }
             Code::NoWorkers | Code::ClusterTooSmall => self.lacks_workers(),
             Code::InvalidArgument => self.model().pin.is_some() || self.lacks_workers(),
             Code::Quarantined => self.deaths() >= 2,
-            Code::Unauthorized => self.was(Row::Clock),
+            Code::Unauthorized => self.was(Row::Clock) || self.is_revoked(),
             // What a participant may send, of the wrong type.
             Code::ProtocolViolation => self.was(Row::Forge),
             _ => false,
@@ -241,7 +244,23 @@ impl Case<'_> {
         let joined = |ms: u32| self.view.zero + Duration::from_millis(ms.into()) + JOINING;
         let late = |w: &WorkerSpec| w.joins > 0 && self.from <= joined(w.joins);
         let fewer = s.workers.iter().any(late) || !self.view.left.is_empty();
-        fewer || self.lost_somebody() || self.was(Row::OutOfMemory) || wants > s.workers.len()
+        let disk = self.was(Row::DiskFull) || self.was(Row::DiskFails);
+        let lost = self.lost_somebody() || self.was(Row::OutOfMemory) || disk;
+        fewer || lost || wants > s.workers.len()
+    }
+
+    /// Whether this client takes all memory that its budget allows, and the error says so.
+    fn is_at_its_limit(&self) -> bool {
+        let hoards =
+            |i: &Injured| matches!(i.harm, Harm::Hoard { .. }) && i.other == Some(self.me());
+        self.error.message.starts_with("token ") && self.injuries().any(hoards)
+    }
+
+    /// Whether this client's token was revoked, or that of the worker which the error names.
+    fn is_revoked(&self) -> bool {
+        let ours = |host: Host| host == self.me() || self.named() == Some(host);
+        self.injuries()
+            .any(|i| i.harm == Harm::Revoke && ours(i.host))
     }
 
     fn deaths(&self) -> usize {

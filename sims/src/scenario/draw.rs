@@ -3,7 +3,7 @@
 use super::{CallSpec, ClientSpec, ModelUse, Scenario, WorkerSpec};
 use crate::draw::Draw;
 use crate::eager::How;
-use crate::faults::{Fault, StepState, When, draw_harm, drawn};
+use crate::faults::{BESIDE, Fault, Harm, StepState, Target, When, draw_harm, drawn};
 use crate::workload::{AXIS_BOUND, ModelSpec};
 
 /// Milliseconds within which calls begin and faults strike.
@@ -22,7 +22,7 @@ pub(super) fn scenario(seed: u64) -> Scenario {
         _ => d.range(3, 5) as usize,
     };
     let rest = workers as u64;
-    Scenario {
+    let mut scenario = Scenario {
         seed,
         workers: draw_workers(&mut root.fork("workers"), workers),
         clients: (0..clients)
@@ -31,7 +31,67 @@ pub(super) fn scenario(seed: u64) -> Scenario {
         faults: (0..faults)
             .map(|i| fault(&mut root.fork(&format!("fault {i}"))))
             .collect(),
+    };
+    if faults > 0 {
+        beside(&root, &mut scenario);
     }
+    scenario
+}
+
+/// For one seed in some: a fault of those that are drawn beside the others, in place of these or with them; and whom it needs.
+fn beside(root: &Draw, s: &mut Scenario) {
+    let mut d = root.fork("beside");
+    if !d.chance(35) {
+        return;
+    }
+    if d.chance(60) {
+        s.faults.clear();
+    }
+    let row = d.pick(&BESIDE);
+    let (mut target, mut harm, lasts) = draw_harm(row, &mut d);
+    // Early, while there are steps: most of these last.
+    let after = d.below(u64::from(BUSY) / 2) as u32;
+    let when = match d.chance(50) {
+        true => When::On {
+            state: d.pick(&StepState::ALL),
+            nth: 1,
+            after,
+        },
+        false => When::At(after),
+    };
+    let workers = s.workers.len() as u64;
+    let guest = s.clients.len() as u16;
+    match (&mut target, &mut harm) {
+        (Target::Worker(i), Harm::Revoke) => {
+            s.workers[usize::from(*i) % workers as usize].own = true;
+        }
+        (Target::Client(by), Harm::Revoke) | (_, Harm::Hoard { by } | Harm::Flood { by }) => {
+            *by = guest;
+            let own = Some(d.range(10, 30) as u8);
+            let spec = client(&mut root.fork("guest"), workers);
+            s.clients.push(ClientSpec { own, ..spec });
+        }
+        (_, Harm::Days(_)) if d.chance(50) => {
+            // Somebody is away for longer than certificates live.
+            let worker = Target::Worker(d.below(workers) as u16);
+            let away = d.pick(&[worker, Target::Client(0)]);
+            s.faults.push(Fault {
+                target: away,
+                harm: Harm::Cut {
+                    from: Target::Coordinator,
+                },
+                when: When::At(0),
+                lasts: lasts + d.range(BUSY.into(), 2 * u64::from(BUSY)) as u32,
+            });
+        }
+        _ => {}
+    }
+    s.faults.push(Fault {
+        target,
+        harm,
+        when,
+        lasts,
+    });
 }
 
 fn draw_workers(d: &mut Draw, count: usize) -> Vec<WorkerSpec> {
@@ -41,6 +101,7 @@ fn draw_workers(d: &mut Draw, count: usize) -> Vec<WorkerSpec> {
             kernel_ms: d.weighted(&[(4, 2), (3, 8), (1, 40)]),
             joins: 0,
             leaves: None,
+            own: false,
         })
         .collect();
     if d.chance(25) {
@@ -79,7 +140,11 @@ fn client(d: &mut Draw, workers: u64) -> ClientSpec {
         c.sprung &= models[c.model].spec.trap.is_some();
     }
     calls.sort_by_key(|c| c.at);
-    ClientSpec { models, calls }
+    ClientSpec {
+        models,
+        calls,
+        own: None,
+    }
 }
 
 fn call(d: &mut Draw, models: u64) -> CallSpec {

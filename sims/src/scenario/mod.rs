@@ -6,8 +6,12 @@
 mod draw;
 mod shrink;
 
+use std::collections::BTreeMap;
+
+use convoke_common::identity::{Amount, Budget};
 use serde::{Deserialize, Serialize};
 
+use crate::cluster::Host;
 use crate::eager::How;
 use crate::faults::Fault;
 use crate::workload::ModelSpec;
@@ -33,6 +37,9 @@ pub struct WorkerSpec {
     pub joins: u32,
     /// When it leaves for good, as after SIGTERM.
     pub leaves: Option<u32>,
+    /// It has a token of its own.
+    #[serde(default)]
+    pub own: bool,
 }
 
 /// A client: its models, and the calls it makes of them.
@@ -40,6 +47,9 @@ pub struct WorkerSpec {
 pub struct ClientSpec {
     pub models: Vec<ModelUse>,
     pub calls: Vec<CallSpec>,
+    /// It has a token of its own, which lets it have this many hundredths of each worker's memory.
+    #[serde(default)]
+    pub own: Option<u8>,
 }
 
 /// How a client loads a model.
@@ -81,6 +91,23 @@ impl Scenario {
     /// The scenario of `seed`.
     pub fn draw(seed: u64) -> Scenario {
         draw::scenario(seed)
+    }
+
+    /// Hosts that have tokens of their own, and what these let them have.
+    pub fn own(&self) -> BTreeMap<Host, Budget> {
+        let workers = self.workers.iter().enumerate();
+        let workers = workers.filter(|(_, w)| w.own);
+        let workers = workers.map(|(i, _)| (Host::Worker(i as u16), Budget::default()));
+        let clients = self.clients.iter().enumerate();
+        let clients = clients.filter_map(|(i, c)| {
+            let memory = Some(Amount::Percent(c.own?));
+            let budget = Budget {
+                memory,
+                ..Budget::default()
+            };
+            Some((Host::Client(i as u16), budget))
+        });
+        workers.chain(clients).collect()
     }
 
     /// All calls.

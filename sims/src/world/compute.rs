@@ -12,13 +12,15 @@ use convoke_common::world::{Compute, FairQueue, Job, Refusal, RefusedJob, Share}
 use super::gate::Gate;
 use super::knobs::Knobs;
 use super::panics::injected;
+use super::turns::Turns;
 use crate::draw::Draw;
 
 /// What a simulated worker says that it computes per second, and copies.
 const SPEED: (f64, f64) = (1e9, 1e10);
 
-/// A job, and what runs when its turn has come.
+/// A job, on whose behalf it is, and what runs when its turn has come.
 struct Waiting {
+    share: Share,
     begin: Option<Job>,
     job: Job,
 }
@@ -33,6 +35,7 @@ struct State {
 pub(super) struct SimCompute {
     gate: Arc<Gate>,
     knobs: Arc<Knobs>,
+    turns: Arc<Turns>,
     state: Arc<Mutex<State>>,
 }
 
@@ -41,10 +44,17 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 impl SimCompute {
-    pub(super) fn new(gate: Arc<Gate>, knobs: Arc<Knobs>, draw: Draw) -> SimCompute {
+    pub(super) fn new(
+        gate: Arc<Gate>,
+        knobs: Arc<Knobs>,
+        turns: Arc<Turns>,
+        draw: Draw,
+    ) -> SimCompute {
+        turns.restart();
         SimCompute {
             gate,
             knobs,
+            turns,
             state: Arc::new(Mutex::new(State {
                 waiting: FairQueue::default(),
                 active: false,
@@ -68,18 +78,24 @@ impl SimCompute {
         if self.knobs.refuses() {
             return Err(full(job));
         }
-        let pushed = s.waiting.push(share, priority, Waiting { begin, job });
+        let waiting = Waiting {
+            share: share.clone(),
+            begin,
+            job,
+        };
+        let pushed = s.waiting.push(share, priority, waiting);
         pushed.map_err(|refused| full(refused.job))?;
+        self.turns.waits(share);
         if !std::mem::replace(&mut s.active, true) {
             drop(s);
-            let drain = drain(self.state.clone(), self.knobs.clone());
+            let drain = drain(self.state.clone(), self.knobs.clone(), self.turns.clone());
             drop(self.gate.spawn(Box::pin(drain)));
         }
         Ok(())
     }
 }
 
-async fn drain(state: Arc<Mutex<State>>, knobs: Arc<Knobs>) {
+async fn drain(state: Arc<Mutex<State>>, knobs: Arc<Knobs>, turns: Arc<Turns>) {
     loop {
         let (least, most) = knobs.job_ms();
         let (share, next, took) = {
@@ -90,6 +106,7 @@ async fn drain(state: Arc<Mutex<State>>, knobs: Arc<Knobs>) {
             };
             (share, next, s.draw.range(least, most))
         };
+        let waited = turns.begins(&next.share);
         if let Some(begin) = next.begin {
             begin();
         }
@@ -99,6 +116,7 @@ async fn drain(state: Arc<Mutex<State>>, knobs: Arc<Knobs>) {
         knobs.while_hung().await;
         // A job reports its own panics; one that escapes must not end the loop.
         let _ = catch_unwind(AssertUnwindSafe(next.job));
+        turns.ended(&next.share, Duration::from_millis(took), waited);
         let mut s = lock(&state);
         s.waiting.charge(&share, Duration::from_millis(took));
         s.waiting.ended(&share);

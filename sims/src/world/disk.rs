@@ -15,6 +15,9 @@ use crate::draw::Draw;
 /// The only device there is.
 const DEVICE: u64 = 1;
 
+/// What the system says of a disk that fails.
+const EIO: i32 = 5;
+
 enum Change {
     Write { offset: u64, bytes: Vec<u8> },
     Length(u64),
@@ -160,20 +163,28 @@ impl Disk {
             .collect()
     }
 
-    fn powered(&self, operation: &'static str, path: &Path) -> Result<(), StoreError> {
-        match self.is_dark() {
-            true => Err(io(operation, path, std::io::ErrorKind::Other)),
+    /// Before each use: the disk has power, and does not fail.
+    fn works(&self, operation: &'static str, path: &Path) -> Result<(), StoreError> {
+        if self.is_dark() {
+            return Err(io(operation, path, std::io::ErrorKind::Other));
+        }
+        match self.knobs.disk_fails() {
+            true => Err(StoreError::io(
+                operation,
+                path,
+                std::io::Error::from_raw_os_error(EIO),
+            )),
             false => Ok(()),
         }
     }
 
     /// Before each change of anything: the power may fail in it.
     fn may_change(&self, operation: &'static str, path: &Path) -> Result<(), StoreError> {
-        self.powered(operation, path)?;
+        self.works(operation, path)?;
         if self.knobs.cuts_power() {
             self.cut();
         }
-        self.powered(operation, path)?;
+        self.works(operation, path)?;
         match self.knobs.disk_is_full() {
             true => Err(io(operation, path, std::io::ErrorKind::StorageFull)),
             false => Ok(()),
@@ -181,7 +192,7 @@ impl Disk {
     }
 
     pub(super) fn find(&self, operation: &'static str, path: &Path) -> Result<File, StoreError> {
-        self.powered(operation, path)?;
+        self.works(operation, path)?;
         let tree = self.tree();
         if let Some(file) = tree.files.get(path) {
             return Ok(file.clone());
@@ -248,7 +259,7 @@ impl Disk {
         offset: u64,
         out: &mut [u8],
     ) -> Result<usize, StoreError> {
-        self.powered("read", path)?;
+        self.works("read", path)?;
         let f = inode(file);
         let start = f.content.len().min(offset as usize);
         let got = out.len().min(f.content.len() - start);
@@ -290,7 +301,7 @@ impl Disk {
     }
 
     pub(super) fn sync(&self, file: &File, path: &Path) -> Result<(), StoreError> {
-        self.powered("sync", path)?;
+        self.works("sync", path)?;
         inode(file).sync();
         Ok(())
     }
@@ -336,7 +347,7 @@ impl Disk {
         &self,
         folder: &Path,
     ) -> Result<Vec<(PathBuf, EntryKind, u64, u64)>, StoreError> {
-        self.powered("list", folder)?;
+        self.works("list", folder)?;
         let tree = self.tree();
         if !tree.folders.contains(folder) {
             return Err(StoreError::NotFound {

@@ -28,6 +28,7 @@ pub struct Knobs {
     clock_off: AtomicI64,
     cut_after: AtomicI64,
     disk_full: AtomicBool,
+    disk_fails: AtomicBool,
 }
 
 impl Default for Knobs {
@@ -42,6 +43,7 @@ impl Default for Knobs {
             clock_off: AtomicI64::new(0),
             cut_after: AtomicI64::new(-1),
             disk_full: AtomicBool::new(false),
+            disk_fails: AtomicBool::new(false),
         }
     }
 }
@@ -139,6 +141,15 @@ impl Knobs {
 
     pub(super) fn disk_is_full(&self) -> bool {
         self.disk_full.load(Ordering::Relaxed)
+    }
+
+    /// Whether the disk neither reads nor writes.
+    pub fn set_disk_fails(&self, fails: bool) {
+        self.disk_fails.store(fails, Ordering::Relaxed);
+    }
+
+    pub(super) fn disk_fails(&self) -> bool {
+        self.disk_fails.load(Ordering::Relaxed)
     }
 
     /// The host's power fails in the `n`th write from now, 0 for the next.

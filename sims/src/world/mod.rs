@@ -24,6 +24,7 @@ mod net;
 mod panics;
 mod rng;
 mod store;
+mod turns;
 mod udp;
 mod wire;
 
@@ -43,6 +44,7 @@ pub use gate::{Gate, Inside, current_host};
 pub use host::Host;
 pub use knobs::{Knobs, Surviving};
 pub use panics::{unexpected, watch};
+pub use turns::{Party, Turn, Turns};
 pub use udp::Sockets;
 pub use wire::{Wire, Wires};
 
@@ -71,6 +73,8 @@ pub struct Machine {
     pub disk: Arc<Disk>,
     /// Its sockets.
     pub sockets: Arc<Sockets>,
+    /// Who had its compute.
+    pub turns: Arc<Turns>,
     common: Common,
     draw: Draw,
     boots: AtomicU64,
@@ -85,6 +89,7 @@ impl Machine {
             gate: Gate::new(host),
             disk: Arc::new(Disk::new(draw.fork("disk"), knobs.clone())),
             sockets: Arc::default(),
+            turns: Arc::default(),
             knobs,
             host,
             common,
@@ -115,6 +120,7 @@ impl Machine {
             compute: Arc::new(compute::SimCompute::new(
                 self.gate.clone(),
                 self.knobs.clone(),
+                self.turns.clone(),
                 draw.fork("compute"),
             )),
             store: Arc::new(store::SimStore::new(

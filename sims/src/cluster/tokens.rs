@@ -1,0 +1,93 @@
+//! Join tokens, handed from the coordinator's owner to those of workers and clients: one for each role, and one of their
+//! own for some hosts.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use convoke_common::error::Result;
+use convoke_common::identity::{Budget, JoinToken, Role, TokenId};
+use tokio::sync::watch;
+
+use super::process::CoordinatorHandle;
+use super::{Cluster, Task};
+use crate::world::Host;
+
+#[derive(Default)]
+struct Given {
+    /// That of workers, and that of clients.
+    of_roles: Option<(JoinToken, JoinToken)>,
+    own: BTreeMap<Host, JoinToken>,
+}
+
+/// See the module.
+#[derive(Clone)]
+pub(super) struct Tokens(Arc<watch::Sender<Given>>);
+
+impl Default for Tokens {
+    fn default() -> Tokens {
+        Tokens(Arc::new(watch::Sender::new(Given::default())))
+    }
+}
+
+impl Tokens {
+    /// What the coordinator left for each role.
+    pub fn give(&self, worker: JoinToken, client: JoinToken) {
+        self.0
+            .send_modify(|given| given.of_roles = Some((worker, client)));
+    }
+
+    /// The token that a host starts with, once there is one.
+    pub async fn wait(&self, host: Host) -> Option<JoinToken> {
+        let mut seen = self.0.subscribe();
+        let given = seen.wait_for(|given| given.of_roles.is_some()).await.ok()?;
+        let (worker, client) = given.of_roles.as_ref()?;
+        let of_role = match host {
+            Host::Client(_) => client,
+            Host::Worker(_) | Host::Coordinator => worker,
+        };
+        Some(given.own.get(&host).unwrap_or(of_role).clone())
+    }
+
+    /// Has a token made for this host, in place of any that it has.
+    pub async fn make(
+        &self,
+        coordinator: &convoke_coordinator::Running,
+        host: Host,
+        budget: Budget,
+    ) -> Result<()> {
+        let role = match host {
+            Host::Client(_) => Role::Client,
+            Host::Worker(_) | Host::Coordinator => Role::Worker,
+        };
+        let token = coordinator.create_token_with(role, None, budget).await?;
+        self.0
+            .send_modify(|given| drop(given.own.insert(host, token)));
+        Ok(())
+    }
+
+    /// The token that a host has for itself.
+    pub fn own(&self, host: Host) -> Option<TokenId> {
+        self.0.borrow().own.get(&host).map(|token| token.id.clone())
+    }
+}
+
+impl Cluster {
+    /// The token that a host has for itself, where it has one.
+    pub fn own_token(&self, host: Host) -> Option<TokenId> {
+        self.tokens.own(host)
+    }
+
+    /// Has the coordinator revoke a token.
+    pub fn revoke(&self, token: TokenId) -> Task<Result<()>> {
+        self.on_coordinator(|c: CoordinatorHandle| async move { c.revoke_token(&token).await })
+    }
+
+    /// Has the coordinator make another token for a host that has one for itself: its next process starts with it.
+    pub fn renew_token(&self, host: Host) -> Task<Result<()>> {
+        let tokens = self.tokens.clone();
+        let budget = self.setup.own.get(&host).copied().unwrap_or_default();
+        self.on_coordinator(move |c: CoordinatorHandle| async move {
+            tokens.make(&c, host, budget).await
+        })
+    }
+}

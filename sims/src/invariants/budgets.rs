@@ -1,0 +1,114 @@
+//! Budgets are kept: at no time has a token more of a worker's memory than it may have, everything that is reserved for
+//! somebody's work is charged to somebody, and what a client has is charged to it. Who asks for more is told so, and nothing
+//! else is said to it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use convoke_common::error::Code;
+use convoke_common::identity::Budget;
+use convoke_common::memory::{Account, Holding};
+
+use super::{Found, Invariant, View};
+use crate::cluster::Host;
+use crate::faults::{Harm, Hog, Injured};
+
+/// How long a fault between two has effects at either end: a lost peer is noticed, its session freed, and a new one begun.
+const LINGER: Duration = Duration::from_secs(15);
+
+/// Accounts of which every byte is somebody's.
+const CHARGED: [Account; 3] = [Account::Weights, Account::Leases, Account::Handles];
+
+/// Workers and hogs that were complained of.
+#[derive(Default)]
+pub(super) struct Budgets(BTreeSet<(Host, Option<Host>)>);
+
+impl Invariant for Budgets {
+    fn name(&self) -> &'static str {
+        "budgets are kept"
+    }
+
+    fn tick(&mut self, view: &View<'_>, found: &mut Found) {
+        // Nothing is reserved or freed without an event but by hogs, and what stays is seen with the next one.
+        if view.events.is_empty() && view.hogs.is_empty() {
+            return;
+        }
+        for host in view.cluster.hosts() {
+            let Host::Worker(i) = host else { continue };
+            let Some(worker) = view.cluster.worker(i) else {
+                continue;
+            };
+            let ledger = worker.ledger();
+            let holdings = ledger.holdings();
+            for holding in &holdings {
+                let limit = limit(view, holding, ledger.budget());
+                if holding.total() > limit && self.0.insert((host, None)) {
+                    let (token, has) = (&holding.token, holding.total());
+                    found.say(format!("{host}: token {token} has {has} bytes, of {limit}"));
+                }
+            }
+            let taken = |i: &&Injured| i.host == host && i.harm == Harm::Memory;
+            let used = ledger.used();
+            for account in CHARGED {
+                let of = |h: &Holding| h.used.get(&account).copied().unwrap_or(0);
+                let charged: u64 = holdings.iter().map(of).sum();
+                let used = used.get(&account).copied().unwrap_or(0);
+                let whole = view.injuries(view.now, view.now).any(|i| taken(&i));
+                if charged != used && !whole && self.0.insert((host, None)) {
+                    let account = account.as_str();
+                    found.say(format!(
+                        "{host}: {used} bytes of {account}, {charged} of them charged"
+                    ));
+                }
+            }
+            for hog in view.hogs.iter().filter(|hog| hog.worker == host) {
+                self.look(view, hog, &holdings, found);
+            }
+        }
+    }
+}
+
+/// What a token may have at a worker that has `all`.
+fn limit(view: &View<'_>, holding: &Holding, all: u64) -> u64 {
+    let own = view.cluster.setup().own.iter();
+    let own =
+        own.filter(|(host, _)| view.cluster.own_token(**host).as_ref() == Some(&holding.token));
+    let memory = own.map(|(_, budget)| budget.memory).next().flatten();
+    memory.unwrap_or(Budget::MEMORY).of(all)
+}
+
+impl Budgets {
+    fn look(&mut self, view: &View<'_>, hog: &Hog, holdings: &[Holding], found: &mut Found) {
+        let from = view.now.saturating_sub(LINGER);
+        let ours = |host: Host| host == hog.client || host == hog.worker;
+        let hurt = |i: &Injured| {
+            let kernels = matches!(i.harm, Harm::Panic(_) | Harm::Refuse | Harm::Memory);
+            i.harm.separates() || kernels
+        };
+        let hurt = view
+            .injuries(from, view.now)
+            .any(|i| hurt(i) && (ours(i.host) || i.other.is_some_and(ours)))
+            || [hog.client, hog.worker].map(|h| view.moves(h, from, view.now)) != [false; 2];
+        let refused = hog.refused();
+        if hurt {
+            return;
+        }
+        let token = view.cluster.own_token(hog.client);
+        let of = |h: &&Holding| Some(&h.token) == token.as_ref();
+        let charged = holdings.iter().find(of);
+        let charged = charged.and_then(|h| h.used.get(&Account::Handles)).copied();
+        let (has, charged) = (hog.bytes(), charged.unwrap_or(0));
+        if has > charged && self.0.insert((hog.worker, Some(hog.client))) {
+            let (client, worker) = (hog.client, hog.worker);
+            found.say(format!(
+                "{worker}: {client} has {has} bytes, and is charged for {charged}"
+            ));
+        }
+        for e in refused {
+            if e.code != Code::OutOfMemory && self.0.insert((hog.worker, Some(hog.client))) {
+                let (client, worker) = (hog.client, hog.worker);
+                found.say(format!("{client} wants more of {worker} and is told {e}"));
+            }
+        }
+    }
+}

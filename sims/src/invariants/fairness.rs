@@ -1,0 +1,99 @@
+//! Compute is shared: of two who both want to run, none has more of a worker's time than the other, but for a few jobs. This
+//! holds between accounts, and between the leases and sessions of one account.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use convoke_common::world::{AccountId, CREDIT};
+
+use super::{Found, Invariant, View};
+use crate::cluster::Host;
+use crate::world::{Party, Turn};
+
+/// How much time each of two had beyond what the other had, while both wanted to run.
+type Ahead<K> = BTreeMap<(K, K), Duration>;
+
+/// What is known of one worker.
+#[derive(Default)]
+struct Shared {
+    accounts: Ahead<AccountId>,
+    leases: Ahead<Party>,
+    /// The longest job.
+    longest: Duration,
+}
+
+#[derive(Default)]
+pub(super) struct Fairness(BTreeMap<Host, Shared>);
+
+impl Invariant for Fairness {
+    fn name(&self) -> &'static str {
+        "compute is shared"
+    }
+
+    fn tick(&mut self, view: &View<'_>, found: &mut Found) {
+        for host in view.cluster.hosts() {
+            for turn in view.cluster.turns(host) {
+                let shared = self.0.entry(host).or_default();
+                for (ahead, behind) in shared.note(&turn) {
+                    found.say(format!(
+                        "{host}: {ahead} had more than its part while {behind} waited"
+                    ));
+                }
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Takes a turn in; who is too far ahead of whom.
+    fn note(&mut self, turn: &Turn) -> Vec<(String, String)> {
+        self.longest = self.longest.max(turn.took);
+        // Who was idle begins a credit behind the clock, which others are up to two jobs ahead of: it moves when a job ends. A
+        // third one runs on when its part is over.
+        let bound = CREDIT + 3 * self.longest;
+        let (account, lease) = &turn.of;
+        let others = turn.waited.iter();
+        let accounts = others.clone().map(|(a, _)| a).filter(|a| *a != account);
+        let accounts = accounts.cloned().collect();
+        let of = account.clone();
+        let mut found: Vec<(String, String)> =
+            advance(&mut self.accounts, of, accounts, turn.took, bound)
+                .into_iter()
+                .map(|(a, b)| (a.to_string(), b.to_string()))
+                .collect();
+        let leases = others.filter(|(a, l)| a == account && l != lease);
+        let leases = leases.cloned().collect();
+        let of = turn.of.clone();
+        let between = advance(&mut self.leases, of, leases, turn.took, bound);
+        let text = |(a, l): Party| format!("{l} of {a}");
+        found.extend(between.into_iter().map(|(a, b)| (text(a), text(b))));
+        found
+    }
+}
+
+/// `of` was served while `waited` wanted to be. Whoever did not want to has nothing to complain of.
+fn advance<K: Ord + Clone>(
+    ahead: &mut Ahead<K>,
+    of: K,
+    waited: BTreeSet<K>,
+    took: Duration,
+    bound: Duration,
+) -> Vec<(K, K)> {
+    let mut found = Vec::new();
+    ahead.retain(|(a, b), _| (*a != of || waited.contains(b)) && (*b != of || waited.contains(a)));
+    for other in waited {
+        let behind = ahead.get_mut(&(other.clone(), of.clone()));
+        let repaid = behind.map_or(Duration::ZERO, |behind| {
+            let repaid = took.min(*behind);
+            *behind -= repaid;
+            repaid
+        });
+        let pair = (of.clone(), other);
+        let by = ahead.entry(pair.clone()).or_default();
+        *by += took - repaid;
+        if *by > bound {
+            found.push(pair);
+        }
+    }
+    found
+}

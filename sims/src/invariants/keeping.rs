@@ -1,0 +1,31 @@
+//! After faults heal the coordinator keeps what it is told: a token is made and revoked, and its state is well.
+
+use convoke_common::identity::Role;
+
+use super::{Found, Invariant, Stage, View};
+use crate::cluster::{Cluster, Task};
+
+/// Tells the coordinator something that it has to keep.
+pub fn keeps(cluster: &Cluster) -> Task<Result<(), String>> {
+    cluster.on_coordinator(|c| async move {
+        let kept = async {
+            let token = c.create_token(Role::Client, None).await?;
+            c.revoke_token(&token.id).await?;
+            c.health().await
+        };
+        kept.await.map_err(|e| e.to_string())
+    })
+}
+pub(super) struct Keeping;
+
+impl Invariant for Keeping {
+    fn name(&self) -> &'static str {
+        "the coordinator keeps what it is told"
+    }
+
+    fn at(&mut self, stage: Stage, view: &View<'_>, found: &mut Found) {
+        if let (Stage::Rest, Some(Err(why))) = (stage, view.kept) {
+            found.say(why);
+        }
+    }
+}

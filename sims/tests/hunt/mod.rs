@@ -1,0 +1,173 @@
+//! Hunting mutants: the simulator, run with a defect built in and without.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use convoke_sims::invariants::Violation;
+use convoke_sims::run::Report;
+use convoke_sims::scenario::Scenario;
+
+/// Seeds tried for a mutant.
+const TRIES: usize = 60;
+
+/// Where a mutant is looked for.
+#[derive(Clone, Copy)]
+pub enum Shows {
+    /// In seeds that draw such a scenario.
+    Seeds(fn(&Scenario) -> bool),
+    /// In this scenario: few seeds draw one like it.
+    In(&'static str, fn() -> Scenario),
+}
+
+/// A defect, what it does, the checkers that are to catch it, and the scenarios in which it shows.
+pub struct Mutant {
+    pub name: &'static str,
+    pub defect: &'static str,
+    pub caught_by: &'static [&'static str],
+    pub shows: Shows,
+}
+
+pub const fn mutant(
+    name: &'static str,
+    defect: &'static str,
+    caught_by: &'static [&'static str],
+    shows: fn(&Scenario) -> bool,
+) -> Mutant {
+    mutant_in(name, defect, caught_by, Shows::Seeds(shows))
+}
+
+pub const fn mutant_in(
+    name: &'static str,
+    defect: &'static str,
+    caught_by: &'static [&'static str],
+    shows: Shows,
+) -> Mutant {
+    Mutant {
+        name,
+        defect,
+        caught_by,
+        shows,
+    }
+}
+
+/// The simulator's output, with a mutant or without.
+fn output(mutant: Option<&str>, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_convoke-sims"));
+    command.args(args);
+    command.env_remove("CONVOKE_MUTANT");
+    command.envs(mutant.map(|name| ("CONVOKE_MUTANT", name)));
+    command.output().expect("started")
+}
+
+/// The simulator's report of a seed.
+fn report(mutant: Option<&str>, seed: u64) -> Report {
+    let (from, to) = (seed.to_string(), (seed + 1).to_string());
+    let output = output(mutant, &["batch", &from, &to]);
+    assert!(
+        output.status.success(),
+        "{mutant:?}, seed {seed}: {output:?}"
+    );
+    serde_json::from_slice(&output.stdout).expect("a report")
+}
+
+/// A scenario in a file that the simulator can read, for as long as this is there.
+pub struct Written(PathBuf);
+
+impl Written {
+    pub fn new(name: &str, scenario: &str) -> Written {
+        let name = format!("convoke-{name}-{}.json", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, scenario).expect("written");
+        Written(path)
+    }
+
+    /// How to replay it.
+    pub fn replay(&self) -> [&str; 3] {
+        ["replay", "--scenario", self.0.to_str().expect("text")]
+    }
+}
+
+impl Drop for Written {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// The simulator's report of a scenario, which it prints behind the scenario itself.
+fn report_of(mutant: Option<&str>, written: &Written) -> Report {
+    let output = output(mutant, &written.replay());
+    let documents = serde_json::Deserializer::from_slice(&output.stdout);
+    let mut documents = documents.into_iter::<serde_json::Value>();
+    let report = documents.nth(1).expect("a report").expect("JSON");
+    serde_json::from_value(report).expect("a report")
+}
+
+impl Mutant {
+    /// Tries seeds until one kills it, or its scenario; the line of the table, or why there is none.
+    pub fn hunt(&self) -> Result<String, String> {
+        let shows = match self.shows {
+            Shows::Seeds(shows) => shows,
+            Shows::In(name, scenario) => {
+                let scenario = serde_json::to_string(&scenario()).expect("JSON");
+                let written = Written::new(self.name, &scenario);
+                let runs = |mutant: Option<&str>| report_of(mutant, &written);
+                let caught = self.catches(&runs(Some(self.name)));
+                return self.killed(name, 1, &caught?, &runs(None));
+            }
+        };
+        let seeds = (0..).filter(|seed| shows(&Scenario::draw(*seed)));
+        let mut others = BTreeSet::new();
+        for (tried, seed) in seeds.take(TRIES).enumerate() {
+            match self.catches(&report(Some(self.name), seed)) {
+                Ok(caught) => {
+                    let (name, without) = (seed.to_string(), report(None, seed));
+                    return self.killed(&name, tried + 1, &caught, &without);
+                }
+                Err(other) => others.insert(other),
+            };
+        }
+        Err(others.into_iter().collect::<Vec<_>>().join("\n"))
+    }
+
+    /// The checker that catches it, of those that are to.
+    fn catches(&self, report: &Report) -> Result<String, String> {
+        let meant = |v: &&Violation| self.caught_by.contains(&v.invariant.as_str());
+        let others = || {
+            let others = report.violations.iter().map(|v| v.invariant.as_str());
+            let others: BTreeSet<&str> = others.collect();
+            format!("{} lives; others catch it: {others:?}", self.name)
+        };
+        let caught = report.violations.iter().find(meant);
+        caught.map(|v| v.invariant.clone()).ok_or_else(others)
+    }
+
+    /// A scenario kills it: the line of the table, where the scenario passes without it.
+    fn killed(
+        &self,
+        scenario: &str,
+        tried: usize,
+        invariant: &str,
+        without: &Report,
+    ) -> Result<String, String> {
+        match without.violations.is_empty() {
+            true => Ok(format!(
+                "| {} | {} | {invariant} | {scenario} | {tried} |",
+                self.name, self.defect
+            )),
+            false => Err(format!(
+                "{}: {scenario} fails without it as well: {:?}",
+                self.name, without.violations
+            )),
+        }
+    }
+}
+
+/// What `convoke-sims` prints and ends with, with a mutant.
+pub fn simulator(mutant: &str, args: &[&str]) -> (Option<i32>, String) {
+    let output = output(Some(mutant), args);
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+    )
+}
