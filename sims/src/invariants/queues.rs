@@ -1,5 +1,5 @@
-//! What waits to be sent to a peer stays under its bound: the windows of the leases that both ends share, and what a client
-//! puts over a new connection until its peer lets it send.
+//! What waits to be sent to a peer stays under its bound: the windows of the leases that both ends share, and what is
+//! put or moved over a new connection until its peer lets it be sent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const FRAMES: u64 = 16 << 10;
 /// How long a link may hold tensors of a lease that both ends have dropped, or whose other end is gone.
 const LINGER: Duration = Duration::from_secs(15);
 
-/// Bytes that a client may put before they have left it.
+/// Bytes that a client may put, or move, before they have left.
 const PUTS: u64 = 256 << 20;
 
 /// How long a new connection may carry next to nothing: its peer lets it send more once it knows who dials.
@@ -35,7 +35,7 @@ struct Window {
 pub(super) struct Queues {
     /// By who sends, who receives, and the lease.
     windows: BTreeMap<(String, String, u64), Window>,
-    /// When a client's connection was seen first; by its host and number.
+    /// When a connection was seen first; by its host and number.
     opened: BTreeMap<(Host, usize), Duration>,
 }
 
@@ -66,7 +66,7 @@ impl Invariant for Queues {
             for link in hub.links() {
                 let (peer, waits) = (&link.peer().name, link.status().queued_bytes);
                 let mut bound = self.bound(&hub.me.name, peer);
-                if let (Host::Client(_), Some(connection)) = (host, link.connection()) {
+                if let Some(connection) = link.connection() {
                     let connection = (host, connection.stable_id());
                     let first = self.opened.get(&connection).copied().unwrap_or(view.now);
                     if first + OPENING > view.now {
