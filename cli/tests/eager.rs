@@ -511,6 +511,8 @@ async fn loops_wait_for_room() {
     for _ in 0..40 {
         drop(a.put(large.clone()).unwrap());
     }
+    // What was dropped on its way is there until it has come.
+    a.synchronize().await.unwrap();
     drop(x);
     let mut x = a.put(vec![1f32; 1 << 12]).unwrap();
     for _ in 0..100_000 {

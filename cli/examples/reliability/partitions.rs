@@ -4,22 +4,24 @@ use std::time::Duration;
 
 use crate::common::partitions::{Cut, Rig};
 
-const CUTS_MS: [u64; 5] = [1000, 2500, 4000, 10_000, 60_000];
+/// Milliseconds of the cuts, those of a row one after the other.
+const CUTS_MS: [&[u64]; 2] = [&[1000, 2500, 4000, 10_000], &[60_000]];
 
-/// So many cuts of each length and kind, the kinds at once on clusters of their own; whether no step failed.
+/// So many cuts of each length and kind, on eight clusters at once; whether no step failed.
 pub async fn run(rounds: u32) -> bool {
-    let kinds = Cut::ALL.map(|cut| run_kind(cut, rounds));
+    let rows = CUTS_MS.into_iter();
+    let kinds = rows.flat_map(|row| Cut::ALL.map(|cut| run_kind(cut, row, rounds)));
     let kept = futures::future::join_all(kinds).await;
     kept.into_iter().all(|kept| kept)
 }
 
-async fn run_kind(cut: Cut, rounds: u32) -> bool {
+async fn run_kind(cut: Cut, lengths: &[u64], rounds: u32) -> bool {
     let mut kept = true;
-    let mut rig = Rig::start(&format!("partitions-{cut:?}")).await;
-    for ms in CUTS_MS {
+    let mut rig = Rig::start(&format!("partitions-{cut:?}-{}", lengths[0])).await;
+    for ms in lengths {
         let (mut steps, mut failed) = (0, 0);
         for _ in 0..rounds {
-            let round = rig.round(cut, Duration::from_millis(ms)).await;
+            let round = rig.round(cut, Duration::from_millis(*ms)).await;
             round.failed.iter().for_each(|f| println!("  {f}"));
             steps += round.steps;
             failed += round.failed.len();
