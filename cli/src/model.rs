@@ -93,9 +93,9 @@ impl Arrays {
 
 /// An output as it should be.
 pub enum Expected {
-    /// Of these values.
+    /// The output has these values.
     Values(Tensor),
-    /// Of another dtype or shape than the output is, so that its values are of no use.
+    /// The expected output has another dtype or shape than the output, so its values are not compared.
     Type(ArrayType),
 }
 

@@ -305,7 +305,7 @@ fn ago(ms: u64) -> String {
     }
 }
 
-/// Whose jobs a worker runs, and who waits behind whom.
+/// Lists the clients whose jobs a worker runs, and those that wait, in the order in which they wait.
 fn turns(s: &ClusterStatus, m: &MemberStatus) -> Vec<Vec<String>> {
     let all = m.status.as_ref().map_or(&[][..], |w| &w.compute);
     let running = all.iter().find(|u| u.runs);

@@ -50,7 +50,7 @@ async fn call(model: &Model, side: usize, deadline: Option<Duration>) -> convoke
     model.call_with([("x", x)], options).await.map(drop)
 }
 
-/// Whose jobs a worker runs, and whose wait.
+/// Counts the clients whose jobs a worker runs, or keeps waiting.
 fn turns(m: &MemberStatus) -> usize {
     m.status.as_ref().map_or(0, |w| w.compute.len())
 }

@@ -205,7 +205,7 @@ impl WorkerSession {
         }
     }
 
-    /// Of what too much is on its way for one more, or for some more.
+    /// Names what has reached its bound, so that `need` cannot be met; with `some`, room for an eighth of the bound is wanted.
     fn full(&self, state: &State, need: Need<'_>, some: bool) -> Option<String> {
         let most = |most: u64| if some { most - most / 8 } else { most };
         let (ops, waiting) = (state.unresolved, state.batch.len());

@@ -131,7 +131,7 @@ impl Budget {
     }
 }
 
-/// As it is written in certificates: a letter and a number for each limit that is set.
+/// Writes the budget as it stands in certificates: a letter and a number for each limit that is set.
 impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let set = self.fields().into_iter();

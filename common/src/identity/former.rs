@@ -14,7 +14,8 @@ use super::verify::verify_leaf;
 /// A certificate of a member has about 600 bytes.
 const LARGEST_CERTIFICATE: usize = 4096;
 
-/// Whose `certificate` is: one that this CA signed, expired or not, where `request` was made with the certificate's key.
+/// Names the holder of `certificate`, which this CA must have signed and which may have expired, if `request` was made with
+/// the certificate's key.
 /// Whether its token still counts is for the caller to judge.
 pub fn former_holder(
     ca: &CertificateDer<'_>,

@@ -77,7 +77,7 @@ pub struct TokenInfo {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct TokenStore {
     tokens: BTreeMap<TokenId, Record>,
-    /// Of those tokens that have one; kept by themselves, see [`TokenStore::budgets`].
+    /// The budgets of the tokens that have one. They are stored apart from the tokens, see [`TokenStore::budgets`].
     #[serde(skip)]
     budgets: BTreeMap<TokenId, Budget>,
     /// Of those tokens that bound membership; kept by themselves, see [`TokenStore::member_ttls`].
