@@ -65,8 +65,20 @@ impl Releasing {
     /// Tells a worker that the lease ended, until it confirms that it dropped it or its connection ends. One whose
     /// connection ended is told when it returns.
     pub async fn tell(self, connection: ConnectionId) {
+        let Some(peer) = self.service.connections.get(connection) else {
+            return;
+        };
+        tokio::select! {
+            biased;
+            // A worker that is gone holds nothing up: neither the call under way nor the pause before the next one.
+            _ = peer.connection.closed() => {}
+            () = self.until_told(connection) => {}
+        }
+    }
+
+    async fn until_told(&self, connection: ConnectionId) {
         let (service, lease) = (&self.service, self.lease);
-        while service.connections.get(connection).is_some() {
+        loop {
             let told: Result<()> = async {
                 let name = service.name_of(connection);
                 let worker = service.worker(&name, connection).await?;

@@ -297,6 +297,28 @@ async fn a_release_is_over_once_the_workers_have_freed_the_lease() {
 }
 
 #[tokio::test]
+async fn a_release_does_not_wait_for_a_worker_that_ends_while_it_is_told() {
+    let rig = rig().await;
+    let hangs = Script {
+        frees: Some(Arc::new(Semaphore::new(0))),
+        ..Script::default()
+    };
+    let a = rig.worker("a", hangs).await;
+    let client = rig.member(Role::Client, "").await;
+    let planned = client.plan(options(&model(), WorkerCount::Exactly(1)));
+    let planned = planned.await.unwrap();
+    let lease = client.install(&planned).await.unwrap().lease;
+    let begun = Instant::now();
+    let release = async {
+        a.saw(&Call::Release(lease)).await;
+        a.connection.close(CLOSE_LOST, b"killed");
+    };
+    let (released, ()) = futures::join!(client.client.release(call(), lease), release);
+    answer("", released).unwrap();
+    assert!(begun.elapsed() < RETURN_BOUND, "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
 async fn a_driver_that_lost_its_connection_returns_to_its_leases() {
     let rig = rig().await;
     let worker = rig.worker("a", Script::default()).await;
