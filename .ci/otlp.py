@@ -1,7 +1,7 @@
 """Runs the digits model on three workers, embedded and on a cluster of processes, and receives the traces.
 
 Each run is one trace from the command through the client library, the coordinator and every worker; no span lacks its
-parent; calls and steps carry the step key. Usage: otlp.py CONVOKE
+parent; calls and steps carry the step key; a step that fails says so. Usage: otlp.py CONVOKE
 """
 
 import json
@@ -9,6 +9,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import zipfile
 from concurrent import futures
 
 import grpc
@@ -36,10 +38,14 @@ class Collector(rpc.TraceServiceServicer):
 
     def Export(self, request, context):
         for resource in request.resource_spans:
-            name = plain(resource.resource.attributes)["service.name"]
+            process = plain(resource.resource.attributes)
             for span in (s for scope in resource.scope_spans for s in scope.spans):
                 self.spans.append({
-                    "service": name,
+                    "service": process["service.name"],
+                    "host": process["host.name"],
+                    "instance": process["service.instance.id"],
+                    "status": span.status.code,
+                    "description": span.status.message,
                     "name": span.name,
                     "trace": span.trace_id,
                     "id": span.span_id,
@@ -61,7 +67,7 @@ def check(what, truth, spans):
         sys.exit(f"otlp: not so: {what}")
 
 
-def one_trace(spans, coordinator, worker):
+def one_trace(spans, coordinator, worker, processes):
     """The run's trace, whose other parts come from the services of these names."""
     roots = named(spans, name="run", parent=b"")
     check("the command has one span", len(roots) == 1, spans)
@@ -84,19 +90,49 @@ def one_trace(spans, coordinator, worker):
     steps = named(trace, name="step", service=worker, key=calls[0]["key"], parent=calls[0]["id"])
     workers = {s["worker"] for s in steps}
     check("it has a step on each of three workers", len(steps) == len(workers) == 3, trace)
+    hosts, instances = {s["host"] for s in trace}, {s["instance"] for s in trace}
+    check("all processes of this machine say its name", len(hosts) == 1, trace)
+    check("each process has an instance", len(instances) == processes, trace)
+    check("calls are named SERVICE.METHOD", all("." in s["name"] for s in trace if s["kind"] in (2, 3)), trace)
     print(f"{len(trace)} spans in one trace, step {calls[0]['key']} on {', '.join(sorted(workers))}")
 
 
+def out_of_range(folder):
+    """The inputs of the small transformer, with a word that its vocabulary does not have."""
+    bad = os.path.join(folder, "bad.npz")
+    with zipfile.ZipFile("fixtures/mini_transformer/test.npz") as good, zipfile.ZipFile(bad, "w") as to:
+        for name in ("input_ids.npy", "attention_mask.npy"):
+            array = good.read(name)
+            if name == "input_ids.npy":
+                array = array[:-8] + (1 << 40).to_bytes(8, "little")
+            to.writestr(name, array)
+    return bad
+
+
+def failed_step(spans):
+    """The step that found the error says so, and why."""
+    failed = named(spans, name="step", status=2)
+    check("a failed step is marked as one", failed, spans)
+    check("it says why", all("out of range" in s["description"] for s in failed), failed)
+    print(f"a failed step: {failed[0]['description'][:100]}")
+
+
 def main(convoke):
-    def run(*args):
-        done = subprocess.run([convoke, "run", *MODEL, *args], env=env, stdout=subprocess.DEVNULL, timeout=BOUND)
-        if done.returncode != 0:
+    def run(*args, model=MODEL, rc=0):
+        done = subprocess.run([convoke, "run", *model, *args], env=env, stdout=subprocess.DEVNULL, timeout=BOUND)
+        if done.returncode != rc:
             sys.exit(f"otlp: convoke run ended with {done.returncode}")
 
     collector = Collector()
     env = dict(os.environ, OTEL_EXPORTER_OTLP_ENDPOINT=collector.endpoint)
     run("--local", "3")
-    one_trace(collector.spans, "convoke-run", "convoke-run")
+    one_trace(collector.spans, "convoke-run", "convoke-run", 1)
+
+    collector = Collector()
+    env["OTEL_EXPORTER_OTLP_ENDPOINT"] = collector.endpoint
+    with tempfile.TemporaryDirectory() as folder:
+        run("--local", "2", model=["fixtures/mini_transformer/model.onnx", "--inputs", out_of_range(folder)], rc=1)
+    failed_step(collector.spans)
 
     collector = Collector()
     env["OTEL_EXPORTER_OTLP_ENDPOINT"] = collector.endpoint
@@ -108,7 +144,7 @@ def main(convoke):
         # What they have not exported yet they export before they end.
         up.send_signal(signal.SIGINT)
         up.wait(BOUND)
-    one_trace(collector.spans, "convoke-coordinator", "convoke-worker")
+    one_trace(collector.spans, "convoke-coordinator", "convoke-worker", 5)
 
 
 main(sys.argv[1])

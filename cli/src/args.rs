@@ -13,7 +13,8 @@ use crate::bench::args::{BenchArgs, FloorArgs};
 use crate::budget::BudgetArgs;
 use crate::failure::Failure;
 use crate::values::{
-    Bound, Pin, Ttl, parse_bound, parse_duration, parse_named, parse_pin, parse_size, parse_ttl,
+    Bound, Pin, Ttl, parse_bound, parse_duration, parse_named, parse_period, parse_pin, parse_size,
+    parse_ttl,
 };
 
 const EXAMPLES: &str = "\
@@ -263,9 +264,9 @@ pub struct ModelArgs {
     /// Largest size of a dynamic axis, as seq=512 or seq=1..512; several with commas between, or repeated [default: twice what the inputs need]
     #[arg(long, value_name = "AXIS=SIZE", env = "CONVOKE_DIM", value_delimiter = ',', value_parser = parse_bound)]
     pub dim: Vec<Bound>,
-    /// Run the nodes whose names match (* matches anything) on this worker; may be repeated, the first match counts; the
-    /// variable holds one
-    #[arg(long, value_name = "PATTERN=WORKER", env = "CONVOKE_PIN", value_parser = parse_pin)]
+    /// Run the nodes whose names match (* matches anything) on these devices: w0, w*, cpu, w0/cpu:0; of several the plan
+    /// chooses; may be repeated, the first match counts; the variable holds one
+    #[arg(long, value_name = "PATTERN=DEVICES", env = "CONVOKE_PIN", value_parser = parse_pin)]
     pub pin: Vec<Pin>,
     /// Leave out passes that change values in the last bits (batch-norm folding)
     #[arg(long, env = "CONVOKE_EXACT", value_parser = FalseyValueParser::new())]
@@ -294,6 +295,9 @@ pub struct RunArgs {
     /// When a worker is lost while the model loads or a step runs: do that again, twice at most, or fail
     #[arg(long, value_enum, value_name = "WHEN", env = "CONVOKE_RETRY", default_value_t = RetryWhen::On)]
     pub retry: RetryWhen,
+    /// Where a node fails, write the outputs that do not depend on it, and say why the others failed; the exit code is 1 then
+    #[arg(long, env = "CONVOKE_PARTIAL", value_parser = FalseyValueParser::new())]
+    pub partial: bool,
     #[command(flatten)]
     pub cluster: ClusterArgs,
 }
@@ -323,16 +327,20 @@ pub struct StatusArgs {
     /// File with a client token
     #[arg(long, value_name = "FILE", env = "CONVOKE_TOKEN_FILE")]
     pub token_file: Option<PathBuf>,
-    /// Say only by the exit code, and with --json as {"healthy": BOOL}, whether all is well: with --state-dir of the coordinator or worker process of this
-    /// machine that has this folder, else of the cluster
+    /// Say only by the exit code, and with --json as {"healthy": BOOL}, whether all is well: with --state-dir of the coordinator
+    /// or worker process of this machine that has this folder, else of the cluster, where no worker may be lost
     #[arg(long, env = "CONVOKE_HEALTH", value_parser = FalseyValueParser::new())]
     pub health: bool,
-    /// For --health: the state folder of a coordinator or worker on this machine
+    /// State folder of a coordinator on this machine, which is asked without a token; for --health of a worker, too
     #[arg(long, value_name = "DIR", env = "CONVOKE_STATE_DIR")]
     pub state_dir: Option<PathBuf>,
-    /// For --health of a cluster: this worker must be there
+    /// For --health of a cluster: look at this worker alone, which must be there
     #[arg(long, value_name = "NAME", env = "CONVOKE_MEMBER")]
     pub member: Option<String>,
+    /// Show it again every 2 s, or as often as this says, until Ctrl-C
+    #[arg(long, value_name = "PERIOD", env = "CONVOKE_WATCH", num_args = 0..=1, default_missing_value = "2s", require_equals = true,
+          value_parser = parse_period, conflicts_with = "health")]
+    pub watch: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Args)]

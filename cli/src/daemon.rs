@@ -12,6 +12,7 @@ use convoke_coordinator::{Coordinator, CoordinatorConfig};
 use convoke_worker::{BlackBox, END_BOUND, Threads, Worker, WorkerConfig};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout};
 
 use crate::args::{CoordinatorArgs, WorkerArgs};
 use crate::failure::Failure;
@@ -112,6 +113,43 @@ fn token(world: &World, file: &std::path::Path) -> Result<JoinToken, Failure> {
     Ok(token)
 }
 
+/// A worker's wait for a coordinator that is not there yet.
+#[derive(Default)]
+struct Wait {
+    tries: u32,
+    /// Why the last try failed.
+    why: Option<Error>,
+    /// When that was said last.
+    said: Option<Instant>,
+}
+
+impl Wait {
+    /// Before the second try, and before each of many.
+    const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+    const SAY_AGAIN: Duration = Duration::from_secs(300);
+
+    /// Says at once, and then seldom, that a try failed.
+    fn tell(&mut self, join: &str, why: Error) {
+        self.tries += 1;
+        let now = Instant::now();
+        let due = |at| now.duration_since(at) >= Self::SAY_AGAIN;
+        if self.said.is_none_or(due) {
+            self.said = Some(now);
+            tracing::warn!("waits for the coordinator at {join}: {why}");
+        }
+        self.why = Some(why);
+    }
+
+    fn reason(&self) -> Error {
+        let joining = || Error::new(Code::Unreachable, "the worker has not joined yet");
+        self.why.clone().unwrap_or_else(joining)
+    }
+
+    fn pause(&self) -> Duration {
+        (Self::PAUSE.0 * (1 << self.tries.min(8))).min(Self::PAUSE.1)
+    }
+}
+
 /// Runs a worker until it is stopped.
 pub async fn worker(args: WorkerArgs, json: bool) -> Result<(), Failure> {
     let mut signals = Signals::hear()?;
@@ -140,25 +178,49 @@ pub async fn worker(args: WorkerArgs, json: bool) -> Result<(), Failure> {
         Some(pool) => StateFolder::of_pool(world.store.as_ref(), pool)?,
         None => StateFolder::of_its_own(&state_dir),
     };
-    let config = WorkerConfig {
-        name: args.name,
-        join: args.join.clone(),
-        token: token(&world, &args.token_file)?,
-        state_dir: Some(state.path.clone()),
-        run_dir: Some(state_dir),
-        cache_dir,
-        cache_bytes: args.cache,
-        artifact_root: args.artifact_root,
-        memory,
-        sharers: 1,
-        listen: args.listen,
-        advertise: args.advertise,
-        host: machine::hostname(),
-        black_box: Some(BlackBox::open(&state.path)),
+    let attached = args.attached;
+    let config = || {
+        Ok::<_, Failure>(WorkerConfig {
+            name: args.name.clone(),
+            join: args.join.clone(),
+            token: token(&world, &args.token_file)?,
+            state_dir: Some(state.path.clone()),
+            run_dir: Some(state_dir.clone()),
+            cache_dir: cache_dir.clone(),
+            cache_bytes: args.cache,
+            artifact_root: args.artifact_root.clone(),
+            memory,
+            sharers: 1,
+            listen: args.listen,
+            advertise: args.advertise.clone(),
+            host: machine::hostname(),
+            black_box: Some(BlackBox::open(&state.path)),
+        })
     };
-    let running = signals
-        .or(async { Ok(Worker::start(world, config, Some(&pool)).await?) })
-        .await?;
+    let mut wait = Wait::default();
+    let running = loop {
+        let start = async { Ok(Worker::start(world.clone(), config()?, Some(&pool)).await?) };
+        let answering = async {
+            tokio::select! {
+                biased;
+                started = start => started,
+                never = health.answer(|| Some(wait.reason())) => match never {},
+            }
+        };
+        match signals.or(answering).await {
+            Err(Failure::Error(e)) if e.code == Code::Unreachable && !attached => {
+                wait.tell(&args.join, e);
+                let answering = health.answer(|| Some(wait.reason()));
+                // It answers until the time is over.
+                let pause = async {
+                    let _ = timeout(wait.pause(), answering).await;
+                    Ok(())
+                };
+                signals.or(pause).await?;
+            }
+            started => break started?,
+        }
+    };
     let (name, listen) = (running.name().to_owned(), running.addr().to_string());
     if json {
         output::json(&Ready { name, listen })?;
@@ -172,10 +234,10 @@ pub async fn worker(args: WorkerArgs, json: bool) -> Result<(), Failure> {
     let watchdog = watchdog::start()?;
     let ended = tokio::select! {
         biased;
-        done = stopped(&mut signals, args.attached) => done.map(|()| None)?,
+        done = stopped(&mut signals, attached) => done.map(|()| None)?,
         () = running.told_to_leave() => None,
         () = watchdog => None,
-        () = health.answer(|| running.coordinator_lost()) => None,
+        never = health.answer(|| running.coordinator_lost()) => match never {},
         e = running.wedged() => Some(e),
         e = running.expelled() => Some(e),
     };
@@ -194,7 +256,7 @@ pub async fn worker(args: WorkerArgs, json: bool) -> Result<(), Failure> {
         tokio::select! {
             biased;
             unfinished = end => unfinished,
-            () = health.answer(|| None) => None,
+            never = health.answer(|| None) => match never {},
         }
     };
     let unfinished = signals.or_exit(answering).await;

@@ -3,6 +3,7 @@
 //! Each connection gets one line, `ok` or what is wrong, and is closed. The socket also guards the folder: a second
 //! worker that finds it answering leaves the folder alone.
 
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -64,7 +65,7 @@ impl Health {
     }
 
     /// Answers for ever, with what `wrong` says at the time.
-    pub async fn answer(&self, wrong: impl Fn() -> Option<Error>) {
+    pub async fn answer(&self, wrong: impl Fn() -> Option<Error>) -> Infallible {
         loop {
             let Ok((mut stream, _)) = self.socket.accept().await else {
                 // For want of file descriptors, for example.
@@ -121,13 +122,13 @@ mod tests {
         tokio::select! {
             biased;
             r = ask(&dir) => assert_eq!(r, Ok(())),
-            () = health.answer(|| None) => {}
+            never = health.answer(|| None) => match never {},
         }
         let lost = || Some(Error::new(Code::Unreachable, "nobody at 10.0.0.1"));
         let r = tokio::select! {
             biased;
             r = ask(&dir) => r,
-            () = health.answer(lost) => Ok(()),
+            never = health.answer(lost) => match never {},
         };
         let text = r.unwrap_err().message;
         assert!(

@@ -121,7 +121,7 @@ pub fn builder(cluster: &Cluster, args: &ModelArgs) -> Result<ModelBuilder, Fail
 /// Adds the pins.
 pub fn pinned(mut b: ModelBuilder, args: &ModelArgs) -> ModelBuilder {
     for p in &args.pin {
-        b = b.pin(&p.pattern, &p.worker);
+        b = b.pin(&p.pattern, p.devices.to_string());
     }
     b
 }

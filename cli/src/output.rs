@@ -37,8 +37,42 @@ pub fn json(value: &impl Serialize) -> Result<(), Failure> {
     }
 }
 
+/// A sequence that a terminal obeys.
+pub fn control(sequence: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    let written = out.write_all(sequence.as_bytes());
+    written.map_err(|e| Failure::io("cannot write to stdout", &e))
+}
+
+/// Columns of the narrowest terminal that tables are made for.
+const WIDTH: usize = 80;
+
+/// Lines of text, of which those that are too long for a terminal go on, indented, on further ones. Rows of tables, which
+/// begin with two spaces, stay as they are.
+pub fn folded(text: &str) -> String {
+    let mut folded = String::with_capacity(text.len());
+    for line in text.lines() {
+        let (mut at, is_row) = (0, line.starts_with("  "));
+        for (i, word) in line.split(' ').enumerate() {
+            let wide = word.chars().count();
+            if i > 0 && at + 1 + wide > WIDTH && !is_row {
+                folded.push_str("\n    ");
+                at = 4;
+            } else if i > 0 {
+                folded.push(' ');
+                at += 1;
+            }
+            folded.push_str(word);
+            at += wide;
+        }
+        folded.push('\n');
+    }
+    folded
+}
+
 /// A table with aligned columns; the columns named in `right` are numbers. Cells are [`Printable`]: many are names that
-/// others chose.
+/// others chose. Columns that do not fit beside the others follow in a further part of it, which begins with the first column
+/// again.
 pub fn table(head: &[&str], right: &[usize], rows: &[Vec<String>]) -> String {
     let row = |r: &Vec<String>| r.iter().map(|c| Printable(c).to_string()).collect();
     let rows: Vec<Vec<String>> = rows.iter().map(row).collect();
@@ -48,24 +82,33 @@ pub fn table(head: &[&str], right: &[usize], rows: &[Vec<String>]) -> String {
         widest.max(head[column].chars().count())
     };
     let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    let mut text = String::new();
     let head: Vec<String> = head.iter().map(|h| (*h).to_owned()).collect();
-    for row in std::iter::once(&head).chain(&rows) {
-        let mut line = String::from(" ");
-        for (i, cell) in row.iter().enumerate() {
-            let w = widths.get(i).copied().unwrap_or(0);
-            line.push(' ');
-            if right.contains(&i) {
-                line.push_str(&format!("{cell:>w$}"));
-            } else {
-                line.push_str(&format!("{cell:<w$}"));
-            }
-            line.push(' ');
+    let mut text = String::new();
+    let mut from = 1;
+    loop {
+        let mut columns = vec![0];
+        let mut taken = 3 + widths[0];
+        while from < head.len() && (columns.len() == 1 || taken + 2 + widths[from] <= WIDTH) {
+            taken += 2 + widths[from];
+            columns.push(from);
+            from += 1;
         }
-        text.push_str(line.trim_end());
-        text.push('\n');
+        for row in std::iter::once(&head).chain(&rows) {
+            let mut line = String::from(" ");
+            for i in &columns {
+                let (cell, w) = (row.get(*i).map_or("", |c| c), widths[*i]);
+                line.push_str(&match right.contains(i) {
+                    true => format!(" {cell:>w$} "),
+                    false => format!(" {cell:<w$} "),
+                });
+            }
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        if from >= head.len() {
+            return text;
+        }
     }
-    text
 }
 
 #[cfg(test)]
@@ -77,6 +120,29 @@ mod tests {
             super::table(&["NAME", "NODES"], &[1], &rows),
             "  NAME           NODES\n  w\\u{1b}[2J\\nx      1\n"
         );
+    }
+
+    #[test]
+    fn long_lines_go_on_below() {
+        let words = "word ".repeat(20);
+        let text = super::folded(&format!("{}\n  row {words}\n", words.trim_end()));
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3, "{text}");
+        assert!(
+            lines[0].len() <= super::WIDTH && lines[1].starts_with("    word"),
+            "{text}"
+        );
+        assert_eq!(lines[2].len(), 106);
+    }
+
+    #[test]
+    fn columns_that_do_not_fit_follow_below() {
+        let rows = [vec!["w0".into(), "x".repeat(70), "y".repeat(20)]];
+        let text = super::table(&["NAME", "LONG", "MORE"], &[], &rows);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[2], "  NAME  MORE");
+        assert_eq!(lines[3], format!("  w0    {}", "y".repeat(20)));
+        assert!(lines.iter().all(|l| l.len() <= super::WIDTH), "{text}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `convoke plan`.
 
-use convoke::{PartSummary, PlanSummary};
+use convoke::{PartSummary, PinSummary, PlanSummary};
 use serde::Serialize;
 
 use crate::args::PlanArgs;
@@ -69,6 +69,20 @@ fn short(name: &str) -> String {
     format!("{}…{}", String::from_iter(start), String::from_iter(end))
 }
 
+/// What became of a pin.
+fn of_pin(pin: &PinSummary) -> String {
+    let parts = pin.parts.iter().map(|p| match p.nodes {
+        1 => format!("1 node on {}", p.worker),
+        n => format!("{n} nodes on {}", p.worker),
+    });
+    let parts: Vec<String> = parts.collect();
+    let parts = match parts.is_empty() {
+        true => "no node that runs in a step".to_owned(),
+        false => parts.join(", "),
+    };
+    format!("{} on {}: {parts}", short(&pin.pattern), pin.devices)
+}
+
 fn text(model: &str, s: &PlanSummary) -> String {
     let mut text = format!("{model}\n");
     let row = |p: &PartSummary| {
@@ -116,6 +130,18 @@ fn text(model: &str, s: &PlanSummary) -> String {
     text.push_str(&format!(
         "predicted step: {step}; on the fastest worker alone: {single}\n"
     ));
+    let n = s.parts.len();
+    if n > 1 && s.single_ns.is_some_and(|single| single < s.step_ns) {
+        text.push_str(&format!(
+            "warning: a step on {n} workers is predicted to be slower than on one\n"
+        ));
+    }
+    for pin in s.pins.iter().take(LISTED) {
+        text.push_str(&format!("pin: {}\n", of_pin(pin)));
+    }
+    if s.pins.len() > LISTED {
+        text.push_str(&format!("  and {} more pins\n", s.pins.len() - LISTED));
+    }
     for p in &s.passes {
         text.push_str(&format!("pass: {p}\n"));
     }

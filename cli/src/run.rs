@@ -8,7 +8,7 @@ use convoke::{
     ArrayType, CallOptions, Cluster, Code, Error, HostTensor as Tensor, Model, Outputs, Phase,
     PlanSummary, Rerun, Retry,
 };
-use convoke_common::Printable;
+use convoke_common::{Printable, printable};
 use futures::StreamExt;
 use serde::Serialize;
 use tokio::time::Instant;
@@ -34,6 +34,9 @@ struct Report {
     cut_bytes: u64,
     warnings: Vec<String>,
     outputs: Vec<Output>,
+    /// With `--partial`: the other outputs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failed: Option<Vec<Failed>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     verify: Option<Verdict>,
     load_ms: f64,
@@ -82,6 +85,13 @@ struct Output {
     digest: String,
 }
 
+/// An output that is not there, and why.
+#[derive(Serialize)]
+struct Failed {
+    name: String,
+    error: Error,
+}
+
 #[derive(Serialize)]
 struct Quantiles {
     p50: f64,
@@ -104,9 +114,16 @@ impl Quantiles {
     }
 }
 
+/// What a step gave.
+struct Given {
+    outputs: Outputs,
+    /// With `--partial`, the outputs that failed.
+    failed: Vec<Failed>,
+}
+
 /// A finished run.
 struct Done {
-    outputs: Outputs,
+    given: Given,
     summary: PlanSummary,
     load: Duration,
     times: Vec<Duration>,
@@ -149,20 +166,23 @@ pub async fn run(args: RunArgs, json: bool) -> Result<(), Failure> {
     let (done, verdict) = with_cluster(&args.cluster, async |cluster| {
         let (done, inputs) = run_split(cluster, &args, &mut arrays).await?;
         let verdict = match args.verify {
-            true => Some(verify(cluster, &args, &inputs, &done.outputs).await?),
+            true => Some(verify(cluster, &args, &inputs, &done.given.outputs).await?),
             false => None,
         };
         Ok((done, verdict))
     })
     .await?;
     if let Some(path) = &args.outputs {
-        write_npz(path, &done.outputs.0)?;
+        write_npz(path, &done.given.outputs.0)?;
     }
     let verdict = match verdict {
         Some(v) => {
-            let expected =
-                arrays.read_expected(|name, want| comparable(&done.outputs, name, want))?;
-            let expected = compare(&done.outputs, &expected);
+            let Given { outputs, failed } = &done.given;
+            let mut expected =
+                arrays.read_expected(|name, want| comparable(outputs, name, want))?;
+            // Why those are not there is said elsewhere.
+            expected.retain(|(name, _)| !failed.iter().any(|f| f.name == *name));
+            let expected = compare(outputs, &expected);
             Some(Verdict { expected, ..v })
         }
         None => None,
@@ -199,12 +219,12 @@ async fn run_split(
     let load = start.elapsed();
     // Only now: they are of the model's dtypes and shapes.
     let inputs = arrays.read_inputs()?;
-    let (outputs, times) = steps(&model, args, &inputs, &progress).await?;
+    let (given, times) = steps(&model, args, &inputs, &progress).await?;
     // Where a worker was lost, another than the first one.
     let summary = model.plan().await.unwrap_or(summary);
     model.unload().await?;
     let done = Done {
-        outputs,
+        given,
         summary,
         load,
         times,
@@ -237,17 +257,39 @@ async fn load(
     Ok((model, summary))
 }
 
+/// Runs one step.
+async fn call(
+    model: &Model,
+    args: &RunArgs,
+    inputs: &[(String, Tensor)],
+) -> convoke::Result<Given> {
+    let inputs = inputs.iter().cloned();
+    let mut failed = vec![];
+    if !args.partial {
+        let outputs = model.call_with(inputs, args.call()).await?;
+        return Ok(Given { outputs, failed });
+    }
+    let mut outputs = Outputs(vec![]);
+    for (name, result) in model.partial().call_with(inputs, args.call()).await?.0 {
+        match result {
+            Ok(tensor) => outputs.0.push((name, tensor)),
+            Err(error) => failed.push(Failed { name, error }),
+        }
+    }
+    Ok(Given { outputs, failed })
+}
+
 /// Runs all steps, as many at once as may be; the outputs are those of the first.
 async fn steps(
     model: &Model,
     args: &RunArgs,
     inputs: &[(String, Tensor)],
     progress: &Progress,
-) -> Result<(Outputs, Vec<Duration>), Failure> {
+) -> Result<(Given, Vec<Duration>), Failure> {
     let step = async |_: u64| {
         let start = Instant::now();
-        let outputs = model.call_with(inputs.iter().cloned(), args.call()).await?;
-        Ok::<_, Error>((outputs, start.elapsed()))
+        let given = call(model, args, inputs).await?;
+        Ok::<_, Error>((given, start.elapsed()))
     };
     progress.steps(0, args.steps);
     let (first, time) = step(0).await?;
@@ -256,8 +298,8 @@ async fn steps(
         .map(step)
         .buffer_unordered(args.model.in_flight as usize);
     while let Some(done) = rest.next().await {
-        let (outputs, time) = done?;
-        if outputs != first {
+        let (given, time) = done?;
+        if given.outputs != first.outputs {
             let msg = format!("step {} gave other bits than the first", times.len());
             return Err(Error::internal(msg).into());
         }
@@ -280,7 +322,7 @@ async fn verify(
         differing: vec![],
         not_compared: None,
     };
-    match run_single(cluster, &args.model, args.call(), inputs).await {
+    match run_single(cluster, args, inputs).await {
         Ok(single) => {
             verdict.differing = differing(outputs, &single);
             verdict.bits_equal = Some(verdict.differing.is_empty());
@@ -295,26 +337,38 @@ async fn verify(
 
 async fn run_single(
     cluster: &Cluster,
-    args: &ModelArgs,
-    options: CallOptions,
+    args: &RunArgs,
     inputs: &[(String, Tensor)],
 ) -> Result<Outputs, Failure> {
     let progress = Progress::new();
     let told = progress.clone();
-    let b = builder(cluster, args)?.workers(1);
+    let b = builder(cluster, &args.model)?.workers(1);
     let model = b.on_progress(move |phase| told.phase(phase)).await?;
     // The deadline is a step's.
     model.prepare(inputs.iter().cloned()).await?;
-    let outputs = model.call_with(inputs.iter().cloned(), options).await?;
+    let given = call(&model, args, inputs).await?;
     model.unload().await?;
-    Ok(outputs)
+    Ok(given.outputs)
+}
+
+/// That outputs failed, of which each says why.
+fn incomplete(given: &Given) -> Option<Error> {
+    let first = given.failed.first()?;
+    let (failed, all) = (
+        given.failed.len(),
+        given.outputs.0.len() + given.failed.len(),
+    );
+    let names = printable::list(given.failed.iter().map(|f| f.name.as_str()));
+    let msg = format!("{failed} of {all} outputs failed: {names}");
+    Some(Error::new(first.error.code, msg))
 }
 
 fn report(args: &RunArgs, done: Done, verdict: Option<Verdict>, json: bool) -> Result<(), Failure> {
-    let error = verdict
-        .as_ref()
-        .and_then(Verdict::problem)
-        .map(|p| Error::new(Code::VerifyFailed, p));
+    let problem = verdict.as_ref().and_then(Verdict::problem);
+    let error = problem
+        .map(|p| Error::new(Code::VerifyFailed, p))
+        .or_else(|| incomplete(&done.given));
+    let Given { outputs, failed } = done.given;
     let steps = done.times.len() as u64;
     let output = |(name, t): &(String, Tensor)| Output {
         name: name.clone(),
@@ -335,7 +389,8 @@ fn report(args: &RunArgs, done: Done, verdict: Option<Verdict>, json: bool) -> R
         cut_edges: done.summary.cut_edges.len(),
         cut_bytes: plan::cut_bytes(&done.summary),
         warnings: done.summary.warnings,
-        outputs: done.outputs.0.iter().map(output).collect(),
+        outputs: outputs.0.iter().map(output).collect(),
+        failed: args.partial.then_some(failed),
         verify: verdict,
         load_ms: done.load.as_secs_f64() * 1e3,
         steps,
@@ -345,7 +400,7 @@ fn report(args: &RunArgs, done: Done, verdict: Option<Verdict>, json: bool) -> R
     };
     let told = match json {
         true => output::json(&report),
-        false => output::print(&text(&report, &done.outputs)),
+        false => output::print(&text(&report, &outputs)),
     };
     // Whether or not anybody could be told, a result that is not as it should be is the failure.
     match report.error {
@@ -377,6 +432,13 @@ fn text(r: &Report, outputs: &Outputs) -> String {
         let (signature, values) = (t.signature(), preview(t, SHOWN));
         let name = Printable(name);
         text.push_str(&format!("  {name}: {signature}  {values}\n"));
+    }
+    let failed = r.failed.as_deref().unwrap_or_default();
+    if !failed.is_empty() {
+        text.push_str("failed\n");
+    }
+    for Failed { name, error } in failed {
+        text.push_str(&format!("  {}: {error}\n", Printable(name)));
     }
     if let Some(v) = &r.verify {
         text.push_str(&v.text());

@@ -4,6 +4,7 @@ use std::{fmt, io};
 
 use convoke_common::error::{Code, Error};
 use convoke_common::printable::{Message, Printable};
+use opentelemetry::KeyValue;
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SdkTracerProvider;
@@ -18,7 +19,7 @@ use tracing_subscriber::{EnvFilter, Layer};
 
 use crate::args::{Command, LogArgs, LogFormat};
 use crate::failure::Failure;
-use crate::output;
+use crate::{machine, output};
 
 /// Where traces go; OpenTelemetry's own variable.
 const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
@@ -27,6 +28,8 @@ const SERVICE: &str = "OTEL_SERVICE_NAME";
 /// Not logged unless it is named: tarpc warns of every connection that ends, which our own lines say better, and `run`
 /// says itself that a step runs again.
 const QUIET: &str = "tarpc=off,convoke::rerun=off";
+/// Not logged by commands that end, besides: the caller of a step that fails gets its error.
+const QUIET_COMMAND: &str = "convoke::steps=off";
 /// Crates that log, by how their names begin.
 const CRATES: [&str; 7] = [
     "convoke",
@@ -54,7 +57,7 @@ struct Exporter {
 pub fn start(args: &LogArgs, command: &Command) -> Result<Telemetry, Failure> {
     let default = if command.is_daemon() { "info" } else { "warn" };
     let wanted = args.log.as_deref().unwrap_or(default);
-    let filter = filter(wanted)?;
+    let filter = filter(wanted, command.is_daemon())?;
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
     let lines = match args.log_format {
         LogFormat::Json => lines.json().boxed(),
@@ -89,7 +92,7 @@ fn colours() -> bool {
 
 /// What `--log` asks for. A filter of a single word is a level, or the name of a crate that logs: any other word would be
 /// taken for a crate that never says anything.
-fn filter(wanted: &str) -> Result<EnvFilter, Failure> {
+fn filter(wanted: &str, daemon: bool) -> Result<EnvFilter, Failure> {
     let wrong = |why: &str| {
         Failure::Usage(format!(
             "--log '{}' is no filter: {why}; write off, error, warn, info, debug or trace, or for one crate, as \
@@ -109,7 +112,12 @@ fn filter(wanted: &str) -> Result<EnvFilter, Failure> {
             )));
         }
     }
-    EnvFilter::try_new(format!("{QUIET},{wanted}")).map_err(|e| wrong(&e.to_string()))
+    let quiet = if daemon {
+        QUIET.to_owned()
+    } else {
+        format!("{QUIET},{QUIET_COMMAND}")
+    };
+    EnvFilter::try_new(format!("{quiet},{wanted}")).map_err(|e| wrong(&e.to_string()))
 }
 
 /// How the fields of an event or span are written for people. Their values may be names that others chose, or errors that a
@@ -151,8 +159,13 @@ fn exporter(command: &Command) -> Result<Exporter, Failure> {
         .build()
         .map_err(|e| failed(&e))?;
     drop(entered);
-    // With what OTEL_RESOURCE_ATTRIBUTES says.
-    let mut resource = Resource::builder();
+    // Which process of which machine it is, besides what OTEL_RESOURCE_ATTRIBUTES says.
+    let host = machine::hostname();
+    let instance = format!("{host}:{}", std::process::id());
+    let mut resource = Resource::builder().with_attributes([
+        KeyValue::new("host.name", host),
+        KeyValue::new("service.instance.id", instance),
+    ]);
     if std::env::var_os(SERVICE).is_none() {
         resource = resource.with_service_name(format!("convoke-{}", command.name()));
     }
@@ -202,10 +215,10 @@ mod tests {
             "convoke_worker",
             "convoke_rendezvous::remote=trace",
         ] {
-            assert!(filter(good).is_ok(), "{good}");
+            assert!(filter(good, true).is_ok(), "{good}");
         }
         for bad in ["loud", "info,loud", "convoke=loud"] {
-            assert!(matches!(filter(bad), Err(Failure::Usage(_))), "{bad}");
+            assert!(matches!(filter(bad, true), Err(Failure::Usage(_))), "{bad}");
         }
     }
 

@@ -59,15 +59,18 @@ struct Listed {
     tokens: Vec<Listing>,
 }
 
-/// A token in JSON; times in seconds since 1970.
+/// A token in JSON.
 #[derive(Serialize)]
 struct Listing {
     id: String,
     role: String,
+    #[serde(rename = "created_unix_seconds")]
     created: u64,
+    #[serde(rename = "expires_unix_seconds")]
     expires: Option<u64>,
     revoked: bool,
     /// Seconds for which whoever joins may stay.
+    #[serde(rename = "member_ttl_seconds")]
     member_ttl: Option<u64>,
     /// What its holders may have together, where that is not the default.
     #[serde(skip_serializing_if = "Budget::is_default")]

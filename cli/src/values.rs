@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use convoke_common::device_spec::DeviceSpec;
+
 /// Bytes: `512MiB`, `1.5GiB`, `2g`, `1000000`. `k m g t` alone and `KiB` are powers of 1024, `KB` of 1000.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let text = text.trim();
@@ -54,6 +56,16 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
+/// As [`parse_duration`], of what is done again and again.
+pub fn parse_period(text: &str) -> Result<Duration, String> {
+    const LEAST: Duration = Duration::from_millis(100);
+    let period = parse_duration(text)?;
+    match period >= LEAST {
+        true => Ok(period),
+        false => Err(format!("at least {LEAST:?}")),
+    }
+}
+
 /// How long a token is good; `None` for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ttl(pub Option<Duration>);
@@ -94,23 +106,27 @@ pub fn parse_bound(text: &str) -> Result<Bound, String> {
     Ok(Bound { symbol, most })
 }
 
-/// Nodes that one worker runs.
+/// The devices that may run some nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pin {
     /// Node names; `*` matches anything.
     pub pattern: String,
-    /// The worker.
-    pub worker: String,
+    /// The devices.
+    pub devices: DeviceSpec,
 }
 
-/// `PATTERN=WORKER`; node names may have `=` in them, workers' names not.
+/// `PATTERN=DEVICES`; node names may have `=` in them, specifications of devices not.
 pub fn parse_pin(text: &str) -> Result<Pin, String> {
     match text.rsplit_once('=') {
-        Some((pattern, worker)) if !pattern.is_empty() && !worker.is_empty() => Ok(Pin {
+        Some((pattern, devices)) if !pattern.is_empty() && !devices.is_empty() => Ok(Pin {
             pattern: pattern.into(),
-            worker: worker.into(),
+            devices: devices
+                .parse()
+                .map_err(|e: convoke::Error| format!("{}; {}", e.message, e.advice))?,
         }),
-        _ => Err(format!("'{text}' is no pin; write '/encoder/*=w0'")),
+        _ => Err(format!(
+            "'{text}' is no pin; write '/encoder/*=w0' or '/encoder/*=w*/cpu'"
+        )),
     }
 }
 
@@ -206,10 +222,18 @@ mod tests {
             assert!(parse_bound(text).is_err(), "{text}");
         }
         let pin = parse_pin("/layer=1/*=w0").unwrap();
-        assert_eq!((&*pin.pattern, &*pin.worker), ("/layer=1/*", "w0"));
+        assert_eq!(
+            (&*pin.pattern, &*pin.devices.to_string()),
+            ("/layer=1/*", "w0")
+        );
+        assert!(
+            parse_pin("/*=w1/gpu")
+                .unwrap_err()
+                .contains("the kinds of devices are cpu")
+        );
         assert_eq!(
             parse_pin("w0").unwrap_err(),
-            "'w0' is no pin; write '/encoder/*=w0'"
+            "'w0' is no pin; write '/encoder/*=w0' or '/encoder/*=w*/cpu'"
         );
         assert!(parse_named("x=").is_err());
         let (name, file) = parse_named("x=a=b.npy").unwrap();

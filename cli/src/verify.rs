@@ -99,10 +99,12 @@ impl Verdict {
     }
 }
 
-/// Names of outputs that are not the same in every bit.
+/// Names of outputs that are not the same in every bit, or there once only.
 pub fn differing(a: &Outputs, b: &Outputs) -> Vec<String> {
     let differs = |(name, t): &&(String, Tensor)| b.get(name) != Some(t);
-    a.0.iter().filter(differs).map(|(n, _)| n.clone()).collect()
+    let alone = |(name, _): &&(String, Tensor)| a.get(name).is_none();
+    let all = a.0.iter().filter(differs).chain(b.0.iter().filter(alone));
+    all.map(|(n, _)| n.clone()).collect()
 }
 
 /// Whether the values of an output can be compared with those of an expected array.

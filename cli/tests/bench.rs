@@ -173,6 +173,29 @@ fn one_that_is_interrupted_leaves_nothing() {
     bench.finish().expect(130);
 }
 
+/// Seconds of processor time that a process has used.
+fn busy(pid: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+    let ticks: f64 = fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap();
+    ticks / 100.
+}
+
+/// A measurement that never leaves its thread to others does not hear the signal itself.
+#[test]
+fn one_that_keeps_its_thread_busy_is_interrupted_too() {
+    let args = ["--only", "compile_1m", "--rounds", "100000"];
+    let bench = Bench::start("bench-busy", &args);
+    let end = Instant::now() + common::BOUND;
+    while busy(bench.child.id()) < 0.5 {
+        assert!(Instant::now() < end, "it does not begin");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let pid = rustix::process::Pid::from_raw(bench.child.id() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    bench.finish().expect(130);
+}
+
 #[test]
 fn an_unknown_name_is_refused_with_all_names() {
     let done = Bench::start("bench-unknown", &["--only", "speed", "--json"]);

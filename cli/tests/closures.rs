@@ -18,8 +18,11 @@ use common::{Scratch, fixture};
 use convoke::{Attrs, Cluster, Code, Embedded, Error, HostTensor, Operand, Result, Tensor};
 use futures::executor::block_on;
 
-/// Longer than it takes to give up a peer that says nothing.
-const LONG: Duration = Duration::from_secs(5);
+/// Longer than it takes to give up a peer that says nothing; `.ci/long closures` has it last longer still.
+fn long() -> Duration {
+    let asked = std::env::var("CONVOKE_TEST_CLOSURE_SECONDS");
+    Duration::from_secs(asked.map_or(5, |s| s.parse().unwrap()))
+}
 
 /// What was logged.
 #[derive(Clone, Default)]
@@ -97,7 +100,7 @@ async fn functions(cluster: &Cluster) {
     let device = cluster.devices().await.unwrap().remove(0);
     let x = device.put([1f32, 2.]).unwrap();
     let slow = cluster.function(|t| {
-        std::thread::sleep(LONG);
+        std::thread::sleep(long());
         Ok(vec![negated(&t[0])?])
     });
     let made = slow.call(std::slice::from_ref(&x)).await.unwrap().remove(0);
@@ -133,7 +136,7 @@ async fn progress(cluster: &Cluster) {
     let load = cluster.load(fixture("digits/model.onnx")).dim("batch", 1);
     let load = load.on_progress(move |_| {
         once.call_once(|| {
-            std::thread::sleep(LONG);
+            std::thread::sleep(long());
             let status = apart(async || again.status().await);
             assert!(!status.unwrap().members.is_empty());
         });
@@ -152,7 +155,7 @@ async fn places(cluster: &Cluster, name: String) {
     cluster.save_tensors(&path, &[("x", &x)]).await.unwrap();
     let again = cluster.clone();
     let load = cluster.load_tensors(&path, move |_, _| {
-        std::thread::sleep(LONG);
+        std::thread::sleep(long());
         let devices = apart(async || again.devices().await);
         Some(devices.unwrap().remove(0))
     });

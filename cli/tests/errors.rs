@@ -381,8 +381,8 @@ fn wrong_usage_exits_with_two() {
         "error: --workers 3 needs --local 3 or more",
     );
     usage(
-        &["status"],
-        "error: status needs --connect HOST:PORT and --token-file FILE",
+        &["status", "--state-dir", "/none"],
+        "error: no coordinator of this user runs here with the state folder /none: give --connect HOST:PORT and",
     );
     usage(
         &["run", "m.onnx", "--log", "a=b=c"],

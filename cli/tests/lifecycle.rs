@@ -386,6 +386,19 @@ async fn who_is_told_to_end_lets_steps_finish_for_a_bound() {
     }
 }
 
+/// A worker that has no step to finish and no peer to take leave of ends at once, and not before the coordinator knows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_worker_that_is_told_to_end_is_not_lost() {
+    let mut processes = Processes::start("idle", 1, "256MiB");
+    let cluster = processes.connect().await;
+    let told = Instant::now();
+    processes.worker(0).signal(Signal::TERM);
+    check_ended(&mut processes, told, Duration::ZERO);
+    let ended = |s: &ClusterStatus| s.members.iter().all(|m| m.state == MemberState::Lost);
+    let status = await_status(&cluster, "its connection ended", ended).await;
+    assert!(status.members.is_empty(), "{:?}", status.members);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn steps_go_on_while_a_coordinator_stops() {
     let mut processes = Processes::start("stops", 1, "1GiB");

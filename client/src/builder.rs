@@ -115,9 +115,10 @@ impl ModelBuilder {
         self
     }
 
-    /// Runs the nodes whose names match `pattern` (`*` matches anything) on `worker`.
-    pub fn pin(mut self, pattern: impl Into<String>, worker: impl Into<String>) -> Self {
-        self.pins.push((pattern.into(), worker.into()));
+    /// Runs the nodes whose names match `pattern` (`*` matches anything) on `devices`: one as `w0/cpu:0`, or several of which
+    /// the plan chooses, as `w0`, `w*`, `cpu` or `w*/cpu`. Of several pins that match a node the first counts.
+    pub fn pin(mut self, pattern: impl Into<String>, devices: impl Into<String>) -> Self {
+        self.pins.push((pattern.into(), devices.into()));
         self
     }
 

@@ -54,7 +54,8 @@ impl std::str::FromStr for Token {
     }
 }
 
-/// A connection to a cluster. Clones share it; the last one dropped closes it.
+/// A connection to a cluster. Clones share it, and so do the tensors, devices and models that are of it; the last one dropped
+/// closes it.
 #[derive(Clone)]
 pub struct Cluster {
     // Declared before the thread that its tasks run on, so that it is dropped first.
@@ -95,7 +96,7 @@ async fn join(
     let session = session.await?;
     net.serves(&session.endpoint);
     let cluster = Cluster {
-        eager: Sessions::new(session.clone(), &net),
+        eager: Sessions::new(session.clone(), None, &net),
         session,
         #[cfg(feature = "embedded")]
         embedded: None,
@@ -193,7 +194,8 @@ impl Cluster {
         reports.awaiting(waiting, tell).await
     }
 
-    /// Leaves: closes all connections and, of an embedded cluster, ends it.
+    /// Leaves: closes all connections and, of an embedded cluster, ends it. Whatever still needs one of its tensors or devices
+    /// then fails with `cancelled`.
     pub async fn shutdown(self) {
         self.session.close();
         self.eager.close();

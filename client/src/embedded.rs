@@ -51,7 +51,8 @@ impl Embedded {
         self
     }
 
-    /// Bytes that each worker may use: its programs and an equal share of what the process takes without any.
+    /// Bytes that each worker may use: its programs, the tensors that are put on it or computed there, and an equal share of
+    /// what the process takes without any.
     pub fn memory(mut self, bytes: u64) -> Embedded {
         self.memory = bytes;
         self
@@ -64,10 +65,11 @@ impl Embedded {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = self.threads.unwrap_or((cores / self.workers).max(1));
         let (session, parts) = net.run(start(world, self, threads)).await?;
+        let parts = Arc::new(parts);
         let cluster = Cluster {
-            eager: Sessions::new(session.clone(), &net),
+            eager: Sessions::new(session.clone(), Some(parts.clone()), &net),
             session,
-            embedded: Some(Arc::new(parts)),
+            embedded: Some(parts),
             net,
         };
         cluster.eager.note_members(&cluster.status().await?);

@@ -16,7 +16,8 @@ use crate::attempts::Attempts;
 use crate::builder::ModelBuilder;
 use crate::callbacks::Progress;
 use crate::lease::Lease;
-use crate::model::{ArrayType, CallOptions, Outputs, Retry};
+use crate::model::{ArrayType, CallOptions, Retry};
+use crate::partial::Given;
 use crate::runtime::NetThread;
 use crate::session::Session;
 use crate::sources::Served;
@@ -190,12 +191,12 @@ impl Inner {
     }
 
     /// Runs one step, and again where a worker is lost over it.
-    pub(crate) async fn call(
+    pub(crate) async fn call<R: Given>(
         &self,
         inputs: Vec<Tensor>,
         bindings: Bindings,
         options: CallOptions,
-    ) -> Result<Outputs> {
+    ) -> Result<Vec<(String, R)>> {
         let mut attempts = Attempts::new(&options);
         loop {
             let held = self.ready(&bindings, &mut attempts).await?;
@@ -205,7 +206,7 @@ impl Inner {
             match step.await {
                 Ok(results) => {
                     let names = self.function.results.iter().map(|(n, _)| n.clone());
-                    return Ok(Outputs(names.zip(results).collect()));
+                    return Ok(names.zip(results).collect());
                 }
                 Err(failed) => attempts.failed(failed)?,
             }

@@ -25,6 +25,7 @@ use crate::callbacks::Progress;
 use crate::coordinator::is_away;
 use crate::eager::direct::Line;
 use crate::function::Inner;
+use crate::partial::Given;
 use crate::runtime::NetThread;
 use crate::session::Session;
 
@@ -82,16 +83,16 @@ fn workers(planned: &Planned) -> &[Participant] {
 
 impl Lease {
     /// Runs one step.
-    pub(crate) async fn step(
+    pub(crate) async fn step<R: Given>(
         &self,
         inputs: Vec<Tensor>,
         bindings: &Bindings,
         deadline: Option<Instant>,
-    ) -> Result<Vec<Tensor>, Failed> {
+    ) -> Result<Vec<R>, Failed> {
         let axes = self.planned.axes.bounds.iter();
         let sizes = axes.map(|(s, _)| bindings.get(s).copied().unwrap_or(1));
         let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
-        let done = self.driver.call(inputs, sizes.collect(), left).await;
+        let done = R::step(&self.driver, inputs, sizes.collect(), left).await;
         done.map_err(|error| match self.unloaded.load(Ordering::Relaxed) {
             true if error.code == Code::LeaseRetired => {
                 Error::new(Code::Cancelled, error.message).into()

@@ -11,7 +11,8 @@
 //! ```
 //!
 //! A model is split over workers; the result has the same bits as on one. An error anywhere ends the call with
-//! its root cause: worker, node, op, shapes. Futures may be awaited on any executor.
+//! its root cause: worker, node, op, shapes; or, where the program wants that, the results that depend on what failed
+//! ([`Model::partial`]). Futures may be awaited on any executor.
 
 #![deny(missing_docs)]
 
@@ -36,6 +37,7 @@ mod lease;
 mod model;
 mod nesting;
 pub mod numpy;
+mod partial;
 mod prepare;
 mod runtime;
 mod safetensors;
@@ -51,15 +53,18 @@ pub use builder::{ModelBuilder, Phase};
 pub use cluster::{Cluster, Token, connect, connect_in};
 pub use control::{Count, cond, for_loop, scan, while_loop};
 pub use convoke_common::graph::{Attr, Attrs, TensorType};
-pub use convoke_common::rpc::{ClusterStatus, CutEdge, PartSummary, PlanSummary};
+pub use convoke_common::rpc::{
+    ClusterStatus, CutEdge, PartSummary, PinPart, PinSummary, PlanSummary,
+};
 pub use convoke_common::{Code, DType, Dim, Element, Error, Result, Site, Tensor as HostTensor};
 pub use convoke_models::Source;
-pub use device::{CacheStats, Device, Held, Scoped, with_device};
+pub use device::{CacheStats, Device, DeviceSet, Held, Scoped, with_device};
 #[cfg(feature = "embedded")]
 pub use embedded::{Embedded, embedded};
 pub use host::{FromHost, ToHost};
 pub use import::{ImportBuilder, Imported};
 pub use model::{ArrayType, CallOptions, Model, Outputs, Retry, Signature};
+pub use partial::{Partial, PartialOutputs};
 pub use prepare::PreparedOp;
 pub use safetensors::LoadTensors;
 pub use tensor::{

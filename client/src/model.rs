@@ -11,6 +11,7 @@ use convoke_common::{DType, Shape, Tensor};
 
 use crate::cluster::Cluster;
 use crate::function::Inner;
+use crate::partial::Given;
 
 /// A loaded model. Dropping the last clone unloads it.
 #[derive(Clone)]
@@ -148,6 +149,15 @@ impl Model {
         inputs: impl IntoIterator<Item = (N, Tensor)>,
         options: CallOptions,
     ) -> Result<Outputs> {
+        self.run(inputs, options).await.map(Outputs)
+    }
+
+    /// Results by name, each as the kind of call gives it.
+    pub(crate) async fn run<N: Into<String>, R: Given>(
+        &self,
+        inputs: impl IntoIterator<Item = (N, Tensor)>,
+        options: CallOptions,
+    ) -> Result<Vec<(String, R)>> {
         let given: Vec<(String, Tensor)> = inputs.into_iter().map(|(n, t)| (n.into(), t)).collect();
         let (ordered, bindings) = self.inner.arrange(given, |t| ArrayType::from(t))?;
         let inner = self.inner.clone();

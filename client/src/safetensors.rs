@@ -13,6 +13,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use convoke_common::device_spec::device_name;
 use convoke_common::dim::Bindings;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::graph::{Attrs, Function as Graph, Literal, Node, Part, TensorType};
@@ -148,7 +149,7 @@ impl LoadTensors {
         let mut workers: Vec<&str> = group.iter().map(|(_, device)| device.worker()).collect();
         workers.sort_unstable();
         workers.dedup();
-        let pins = workers.iter().map(|w| (node(w, "*"), (*w).to_owned()));
+        let pins = workers.iter().map(|w| (node(w, "*"), device_name(w)));
         builder.pins = pins.collect();
         let session = self.cluster.session.clone();
         let served = session.sources.serve(vec![file.source.clone()]);
@@ -165,7 +166,8 @@ impl LoadTensors {
             axes: &Bindings::new(),
             at: self.at,
         };
-        loading.call(&self.cluster, &[], call).await
+        let given = loading.call::<HostTensor>(&self.cluster, &[], call);
+        given.await
     }
 }
 

@@ -14,7 +14,7 @@ use convoke_common::identity::{JoinToken, Role};
 use convoke_common::ids::Incarnation;
 use convoke_common::memory::Ledger;
 use convoke_common::program::Participant;
-use convoke_common::rpc::{self, StreamKind};
+use convoke_common::rpc::{self, StreamKind, close};
 use convoke_common::rpc_transport::call_context;
 use convoke_common::world::quic::Connection;
 use convoke_common::world::{Endpoint, EndpointOptions, World};
@@ -225,7 +225,8 @@ impl Session {
     /// Closes every connection; see [`Session::wait_closed`].
     pub(crate) fn close(&self) {
         self.coordinator.close();
-        self.endpoint.close(0u32.into(), b"client leaving");
+        self.endpoint
+            .close(0u32.into(), close::CLIENT_LEAVING.as_bytes());
     }
 
     /// Waits until closed connections have told their peers. Those that do not hear it learn by their idle timeout.

@@ -15,10 +15,11 @@ use tokio::time::Instant;
 
 use crate::attempts::{Attempts, Failed};
 use crate::cluster::Cluster;
-use crate::eager::{Late, WorkerSession, stranger};
+use crate::eager::{Late, SessionHandle, WorkerSession, stranger};
 use crate::function::Inner;
 use crate::lease::{Lease, named};
 use crate::model::CallOptions;
+use crate::partial::Given;
 use crate::tensor::{Near, Placed, Promised, Tensor};
 use crate::trace::Traced;
 
@@ -31,7 +32,7 @@ pub(crate) struct Compiled {
 /// How a function is called.
 pub(crate) struct Call<'a> {
     pub options: &'a CallOptions,
-    /// Operands that are given up once the call has succeeded.
+    /// Operands that are given up once the call has succeeded, with all results.
     pub retained: &'a [usize],
     /// Sizes of the dynamic axes.
     pub axes: &'a Bindings,
@@ -66,12 +67,12 @@ impl Compiled {
     }
 
     /// Runs a step, and again where a worker is lost over it.
-    pub async fn call(
+    pub async fn call<R: Given>(
         &self,
         cluster: &Cluster,
         operands: &[Tensor],
         call: Call<'_>,
-    ) -> Result<Vec<Tensor>> {
+    ) -> Result<Vec<R::Handle>> {
         let traced = &self.traced;
         let all: Vec<&Tensor> = operands.iter().chain(&traced.captured).collect();
         all.iter().try_for_each(|t| t.usable())?;
@@ -128,7 +129,7 @@ impl Compiled {
             if !given.is_empty() {
                 attempts.end_with_this();
             }
-            let step = held.lease.step(inputs, call.axes, deadline);
+            let step = held.lease.step::<R>(inputs, call.axes, deadline);
             let outcome = tokio::select! {
                 biased;
                 outcome = step => outcome,
@@ -138,9 +139,12 @@ impl Compiled {
                 }
             };
             match outcome {
-                Ok(_) => {
-                    promised.into_iter().for_each(|p| p.keep(call.at));
-                    return Ok(results.into_iter().map(|r| r.keep(call.at)).collect());
+                Ok(given) => {
+                    if given.iter().all(R::is_there) {
+                        promised.into_iter().for_each(|p| p.keep(call.at));
+                    }
+                    let handle = |(reserved, r): (Reserved, R)| r.handle(|| reserved.keep(call.at));
+                    return Ok(results.into_iter().zip(given).map(handle).collect());
                 }
                 Err(failed) => {
                     drop(results);
@@ -208,7 +212,7 @@ impl Compiled {
 
 /// Returns once the session of an operand is lost. The worker may not have noticed, and wait for the operand.
 async fn gone(operands: &[&Tensor]) {
-    let mut sessions: Vec<&Arc<WorkerSession>> = Vec::new();
+    let mut sessions: Vec<&Arc<SessionHandle>> = Vec::new();
     for session in operands.iter().filter_map(|t| t.worker()) {
         if !sessions.iter().any(|s| Arc::ptr_eq(s, session)) {
             sessions.push(session);
@@ -235,7 +239,7 @@ fn lives(operands: &[&Tensor]) -> Result<()> {
 
 /// A handle that a step is to fill. Dropped before it is kept, it is given up.
 struct Reserved {
-    session: Arc<WorkerSession>,
+    session: Arc<SessionHandle>,
     id: u64,
     ty: TensorType,
     late: Option<Late>,

@@ -21,7 +21,7 @@ use convoke_common::ops::{HostValue, Inferred, OpDef};
 use convoke_common::{DType, Dim, Tensor as HostTensor};
 use convoke_models::Source;
 
-use crate::device::Device;
+use crate::device::{Device, DeviceSet};
 use crate::tensor::{Operand, Tensor};
 
 /// A function under construction. The tensors of a trace share it.
@@ -70,7 +70,7 @@ pub(crate) struct Symbolic {
 #[derive(Default)]
 pub(crate) struct Traced {
     pub function: Function,
-    /// Which workers the nodes run on that say so.
+    /// Node names, and which devices may run the node, as specifications.
     pub pins: Vec<(String, String)>,
     /// The handles that the closure uses besides those it is called with.
     pub captured: Vec<Tensor>,
@@ -258,7 +258,7 @@ impl Trace {
             .function
             .add_value(format!("operand{index}"), ty.clone());
         let name = format!("operand {index}");
-        state.pins.push((name.clone(), device.worker().to_owned()));
+        state.pins.push((name.clone(), device.name()));
         let dims = ty.shape.iter().map(|d| d.to_string().into()).collect();
         let mut attrs = Attrs::default()
             .with("dtype", Attr::DType(ty.dtype))
@@ -318,8 +318,8 @@ impl Trace {
         // A body runs where its op does.
         let scope = scope.filter(|_| !state.body);
         let name = state.name(&format!("{} at {}:{}", def.name, at.file(), at.line()));
-        if let Some(device) = scope {
-            state.pins.push((name.clone(), device.worker().to_owned()));
+        if let Some(devices) = scope {
+            state.pins.push((name.clone(), devices.spec()));
         }
         let outputs: Vec<ValueId> = inferred
             .iter()
@@ -380,8 +380,8 @@ impl Trace {
         Ok(value)
     }
 
-    /// The node that makes a value runs on this device's worker.
-    pub fn pin(&self, value: ValueId, device: &Device) -> Result<()> {
+    /// The node that makes a value runs on one of these devices.
+    pub fn pin(&self, value: ValueId, devices: &DeviceSet) -> Result<()> {
         let mut guard = self.state();
         let state = &mut *guard;
         if state.body {
@@ -398,7 +398,7 @@ impl Trace {
                     "call `on` on what is computed of it, or move it with `to` before the call",
                 ));
             }
-            let pin = (node.name.to_string(), device.worker().to_owned());
+            let pin = (node.name.to_string(), devices.spec());
             // The innermost word counts, which is the last.
             state.pins.retain(|(name, _)| *name != pin.0);
             state.pins.push(pin);
@@ -412,19 +412,19 @@ impl Trace {
         let mut guard = self.state();
         let state = &mut *guard;
         let mut types = Vec::new();
-        let pins: HashMap<&str, &str> = state.pins.iter().map(|(n, w)| (&**n, &**w)).collect();
+        let pins: HashMap<&str, &str> = state.pins.iter().map(|(n, d)| (&**n, &**d)).collect();
         // A result is where its node was said to run, also where that is a constant and runs nowhere.
         let mut homes = HashMap::new();
         for node in &state.function.nodes {
-            if let Some(worker) = pins.get(&*node.name) {
-                homes.extend(node.outputs.iter().map(|v| (*v, worker.to_string())));
+            if let Some(devices) = pins.get(&*node.name) {
+                homes.extend(node.outputs.iter().map(|v| (*v, devices.to_string())));
             }
         }
         for (i, value) in values.into_iter().enumerate() {
             types.push(state.function.ty(value).clone());
             let name = format!("result {i} of {}", state.function.name);
-            if let Some(worker) = homes.get(&value) {
-                state.pins.push((name.clone(), worker.clone()));
+            if let Some(devices) = homes.get(&value) {
+                state.pins.push((name.clone(), devices.clone()));
             }
             let number = state
                 .function

@@ -3,12 +3,12 @@
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use convoke_common::Dim;
 use convoke_common::dim::Bindings;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::graph::TensorType;
 use convoke_common::program::Participant;
 use convoke_common::rpc::PlanSummary;
+use convoke_common::{Dim, Tensor as HostTensor};
 
 use crate::axes::{self, DynamicAxis};
 use crate::builder::{ModelBuilder, Origin};
@@ -18,6 +18,7 @@ use crate::device::unscoped;
 use crate::function::Inner;
 use crate::model::CallOptions;
 use crate::nesting;
+use crate::partial::Given;
 use crate::step::{Call, Compiled};
 use crate::tensor::Tensor;
 use crate::trace::Trace;
@@ -166,17 +167,25 @@ impl Function {
     /// Returns once all are there. Dropping the future cancels the step everywhere.
     #[track_caller]
     pub fn call(&self, operands: &[Tensor]) -> impl Future<Output = Result<Vec<Tensor>>> + use<> {
-        let at = Location::caller();
+        self.start::<HostTensor>(operands, Location::caller())
+    }
+
+    /// A call; results as the kind of call gives them.
+    pub(crate) fn start<R: Given>(
+        &self,
+        operands: &[Tensor],
+        at: &'static Location<'static>,
+    ) -> impl Future<Output = Result<Vec<R::Handle>>> + use<R> {
         let (me, operands) = (self.clone(), operands.to_vec());
         async move {
             if let Some(made) = me.here(&operands, at) {
-                return Ok(made);
+                return Ok(R::handles(made));
             }
             // The trace runs the closure, and that on this thread.
             let (compiled, axes) = me.compiled(&operands)?;
             let cluster = me.cluster.clone();
             // One that is boxed is not moved from hand to hand.
-            let run = Box::pin(async move { me.run(&compiled, &axes, &operands, at).await });
+            let run = Box::pin(async move { me.run::<R>(&compiled, &axes, &operands, at).await });
             cluster.compute(run).await
         }
     }
@@ -281,19 +290,19 @@ impl Function {
         Ok((compiled, sizes))
     }
 
-    async fn run(
+    async fn run<R: Given>(
         &self,
         compiled: &Compiled,
         axes: &Bindings,
         operands: &[Tensor],
         at: &'static Location<'static>,
-    ) -> Result<Vec<Tensor>> {
+    ) -> Result<Vec<R::Handle>> {
         let call = Call {
             options: &self.shared.options,
             retained: &self.shared.retained,
             axes,
             at,
         };
-        compiled.call(&self.cluster, operands, call).await
+        compiled.call::<R>(&self.cluster, operands, call).await
     }
 }

@@ -233,7 +233,7 @@ async fn what_cannot_be_prepared_says_so() {
 }
 
 #[tokio::test]
-async fn nothing_waits_for_a_cluster_that_is_gone() {
+async fn nothing_waits_for_a_cluster_that_was_shut_down() {
     let cluster = cluster(1).await;
     let a = cluster.device("w0").unwrap();
     let mut slow = a.put(vec![0.5f32; 1 << 20]).unwrap();
@@ -244,7 +244,7 @@ async fn nothing_waits_for_a_cluster_that_is_gone() {
         let a = a.clone();
         async move { a.synchronize().await }
     });
-    drop(cluster);
+    cluster.shutdown().await;
     let bound = std::time::Duration::from_secs(30);
     let ended = tokio::time::timeout(bound, waits).await.expect("it ends");
     // It may have been done before.
@@ -344,4 +344,80 @@ async fn one_line_may_make_small_tensors_and_large_ones() {
         );
     }
     cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_set_of_devices_leaves_a_choice() {
+    let cluster = cluster(3).await;
+    let all = cluster.devices().await.unwrap();
+    let set = cluster.device_set("w*").unwrap();
+    assert_eq!(set.devices(), all);
+    assert_eq!(cluster.device_set("cpu").unwrap().devices(), all);
+    assert_eq!(
+        cluster.device_set("w1").unwrap().devices(),
+        [all[1].clone()]
+    );
+    let e = cluster.device("w*").unwrap_err();
+    assert_eq!(e.code, Code::InvalidArgument);
+    assert!(
+        e.message
+            .contains("fits several devices: w0/cpu:0, w1/cpu:0, w2/cpu:0"),
+        "{e}"
+    );
+    assert_eq!(cluster.device_set("x*").unwrap_err().code, Code::NotFound);
+    assert_eq!(
+        cluster.device_set("w1/gpu").unwrap_err().code,
+        Code::InvalidArgument
+    );
+
+    // An op runs where most bytes of its operands are; what is in the set already stays.
+    let large = all[2].put(vec![1f32; 64]).unwrap();
+    let small = all[1].put(1f32).unwrap();
+    let sum = with_device(&set, || op("Add", &[&large, &small])).unwrap();
+    assert_eq!(sum.device().as_ref(), Some(&all[2]));
+    assert!(
+        sum.explain().contains("256 of 260 operand bytes"),
+        "{}",
+        sum.explain()
+    );
+    assert_eq!(sum.on(&set).unwrap().device().as_ref(), Some(&all[2]));
+    assert_eq!(sum.on(&all[0]).unwrap().device().as_ref(), Some(&all[0]));
+    assert_eq!(sum.fetch::<Vec<f32>>().await.unwrap(), [2f32; 64]);
+
+    // Operands outside the set come to its fastest.
+    let set = cluster.device_set("w1/*").unwrap();
+    let sum = with_device(&set, || op("Add", &[&large, &small])).unwrap();
+    assert_eq!(sum.device().as_ref(), Some(&all[1]));
+    assert_eq!(sum.fetch::<Vec<f32>>().await.unwrap(), [2f32; 64]);
+
+    // In a function the plan chooses among them, and says which it took.
+    let among = cluster.device_set("w*").unwrap();
+    let double = cluster.function(move |t| Ok(vec![op("Add", &[&t[0], &t[0]])?.on(&among)?]));
+    let plan = double.plan(std::slice::from_ref(&large)).await.unwrap();
+    let pin = plan.pins.iter().find(|pin| pin.devices == "w*").unwrap();
+    let part = (&*pin.parts[0].worker, pin.parts[0].nodes);
+    assert_eq!((part, pin.parts.len()), (("w2", 1), 1), "{plan:?}");
+    let doubled = double.call(&[large]).await.unwrap();
+    assert_eq!(doubled[0].fetch::<Vec<f32>>().await.unwrap(), [2f32; 64]);
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn what_outlives_a_shutdown_says_so() {
+    let cluster = cluster(2).await;
+    let (a, b) = (cluster.device("w0").unwrap(), cluster.device("w1").unwrap());
+    let (here, there) = (a.put(1f32).unwrap(), a.put(vec![0f32; 100_000]).unwrap());
+    let connection = cluster.clone();
+    cluster.shutdown().await;
+    let ended = |result: convoke::Result<f32>| {
+        let e = result.unwrap_err();
+        let wanted = (Code::Cancelled, "the cluster was shut down");
+        assert_eq!((e.code, &*e.message), wanted);
+    };
+    ended(here.fetch().await);
+    ended(there.fetch().await);
+    ended(here.add(&there).map(|_| 0.));
+    ended(there.to(&b).map(|_| 0.));
+    ended(a.put(1f32).map(|_| 0.));
+    ended(connection.device("w0").unwrap().put(1f32).map(|_| 0.));
 }

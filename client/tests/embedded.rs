@@ -10,6 +10,7 @@ use convoke::{
     Attrs, Cluster, Code, DType, Dim, Embedded, HostTensor as Tensor, Model, Outputs, Phase,
     Result, TensorType,
 };
+use convoke_common::memory::Account;
 
 type Call = tokio::task::JoinHandle<Result<Outputs>>;
 
@@ -167,5 +168,52 @@ async fn a_model_that_is_unloaded_is_not_loaded_on() {
     assert_eq!(error.code, Code::Cancelled, "{error}");
     let status = cluster.status().await.unwrap();
     assert!(status.leases.is_empty(), "{:?}", status.leases);
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn what_is_put_is_bounded_by_the_workers_memory() {
+    const MEMORY: u64 = 1 << 30;
+    const PART: u64 = 48 << 20;
+    let cluster = Embedded::new(1).threads(1).memory(MEMORY);
+    let cluster = cluster.start().await.unwrap();
+    let device = cluster.device("w0").unwrap();
+    let held = || async {
+        let status = cluster.status().await.unwrap();
+        let used = &status.members[0].status.as_ref().unwrap().memory_used;
+        used.get(&Account::Handles).copied().unwrap_or(0)
+    };
+    // Memory that nobody touches, shared by all of them.
+    let part = Tensor::zeros(DType::U8, &[PART as usize]).unwrap();
+    let put: Vec<_> = (0..2 * MEMORY / PART).map(|_| device.put(&part)).collect();
+    let mut fit = Vec::new();
+    for t in put.into_iter().map(Result::unwrap) {
+        match t.ready().await {
+            Ok(()) => fit.push(t),
+            Err(e) => {
+                assert_eq!(e.code, Code::OutOfMemory, "{e}");
+                let needed = "MiB free; 48.0 more MiB are needed";
+                assert!(e.message.starts_with("worker w0 has "), "{e}");
+                assert!(e.message.ends_with(needed), "{e}");
+                let site = e.site.unwrap();
+                assert_eq!(site.op.as_deref(), Some("put"));
+                assert!(site.origin.unwrap().contains("embedded.rs"));
+            }
+        }
+    }
+    assert!(!fit.is_empty());
+    let bytes = fit.len() as u64 * PART;
+    assert!(bytes < MEMORY, "{bytes}");
+    assert_eq!(held().await, bytes);
+    // What is fetched is the same memory: brought back, it is not counted again.
+    let back: Tensor = fit[0].fetch().await.unwrap();
+    let again = device.put(&back).unwrap();
+    again.ready().await.unwrap();
+    drop((fit, back));
+    assert_eq!(held().await, PART);
+    drop(again);
+    assert_eq!(held().await, 0);
+    let more = device.put(&part).unwrap();
+    more.ready().await.unwrap();
     cluster.shutdown().await;
 }

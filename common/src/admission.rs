@@ -106,7 +106,7 @@ pub async fn reach(
     for addr in lookup(world, host_port).await? {
         match dial(endpoint, addr, expected, DIAL_BOUND).await {
             Ok(d) => return Ok(d),
-            Err(e) => last = Some(e),
+            Err(e) => last = Some(DialError::telling(last, e)),
         }
     }
     let Some(last) = last else {
@@ -116,6 +116,43 @@ pub async fn reach(
         ));
     };
     Err(last.into())
+}
+
+/// Whether `HOST:PORT` is reached from its own machine only.
+fn is_loopback(host_port: &str) -> bool {
+    let host = host_port
+        .rsplit_once(':')
+        .map_or(host_port, |(host, _)| host);
+    let ip = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    ip.map_or(host == "localhost", |ip| ip.is_loopback())
+}
+
+/// Warns of two workers of which one is at a loopback address and the other is not: those of other machines cannot
+/// reach it. Each is a name and `HOST:PORT`.
+pub fn warn_of_loopback<'a>(
+    worker: (&'a str, &'a str),
+    others: impl Iterator<Item = (&'a str, &'a str)>,
+) {
+    let own = is_loopback(worker.1);
+    for other in others {
+        if is_loopback(other.1) == own {
+            continue;
+        }
+        let (hidden, seen) = if own {
+            (worker, other)
+        } else {
+            (other, worker)
+        };
+        tracing::warn!(
+            "worker {} is at {}, which workers of other machines, as {} at {}, cannot reach: have it join by an address of \
+             its network, or give it --advertise HOST:PORT",
+            hidden.0,
+            hidden.1,
+            seen.0,
+            seen.1
+        );
+        return;
+    }
 }
 
 /// Joins the cluster that `token` names as a `role`, through the coordinator at `HOST:PORT`. An empty `name` lets
@@ -207,4 +244,19 @@ pub async fn try_join(
     .await;
     endpoint.close(0u32.into(), b"joined");
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_addresses_are_known() {
+        for own in ["127.0.0.1:7", "127.8.0.1:7", "[::1]:7", "localhost:7"] {
+            assert!(is_loopback(own), "{own}");
+        }
+        for other in ["10.0.0.1:7", "[fe80::1]:7", "host:7", "localhosts:7"] {
+            assert!(!is_loopback(other), "{other}");
+        }
+    }
 }

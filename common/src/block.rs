@@ -29,7 +29,7 @@ pub struct Block {
     ptr: NonNull<u8>,
     len: usize,
     home: Home,
-    /// Let go of after the memory; never looked at.
+    /// Let go of after the memory.
     cover: Option<Cover>,
 }
 
@@ -85,6 +85,11 @@ impl Block {
         let mut block = Self::zeroed(len)?;
         block.cover = Some(cover);
         Ok(block)
+    }
+
+    /// What accounts for it, where it is not cut from a region.
+    pub fn cover(&self) -> Option<&(dyn Any + Send + Sync)> {
+        self.cover.as_deref()
     }
 
     /// `len` zero bytes that peers on this host can read, where the system has such memory.

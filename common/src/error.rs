@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::printable::{self, Message, Printable};
 
 /// What kind of thing went wrong. The names in `--json` never change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
     /// A model file is missing, truncated, or not what it claims to be.
@@ -106,8 +106,9 @@ pub struct Site {
     pub origin: Option<String>,
 }
 
-/// An error with its cause, place and remedy.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// An error with its cause, place and remedy. Its `Debug` is what people read as well, since that is how a program's `main`
+/// reports the error that it returns: what `Display` writes, and a line for each further error.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Error {
     pub code: Code,
     pub message: String,
@@ -233,6 +234,16 @@ impl fmt::Display for Error {
     }
 }
 
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")?;
+        for more in &self.attached {
+            write!(f, "\n  also: {more:?}")?;
+        }
+        Ok(())
+    }
+}
+
 impl std::error::Error for Error {}
 
 impl From<crate::tensor::TensorError> for Error {
@@ -273,6 +284,22 @@ mod tests {
     }
 
     #[test]
+    fn debug_reads_as_display_and_lists_the_further_errors() {
+        let mut e = Error::new(Code::OutOfMemory, "worker w0 has 1 MiB free").advise("add workers");
+        assert_eq!(format!("{e:?}"), e.to_string());
+        let mut nested = Error::lost("w1", "no answer for 2s");
+        nested.attached.push(Error::new(Code::Io, "disk\nfull"));
+        e.attached = vec![nested, Error::new(Code::Busy, "queue full").advise("wait")];
+        assert_eq!(
+            format!("{e:?}"),
+            "worker w0 has 1 MiB free; 2 further errors\n  add workers\n  \
+             also: lost contact with w1: no answer for 2s [worker w1]; 1 further error\n  \
+             also: disk\n  full\n  \
+             also: queue full\n  wait"
+        );
+    }
+
+    #[test]
     fn names_from_outside_do_nothing_to_the_terminal() {
         let e = Error::new(Code::InvalidInput, "no input '\u{1b}[31mx'").at(Site {
             worker: Some("w\u{202e}1".into()),
@@ -286,5 +313,56 @@ mod tests {
         // Programs get what was there.
         let json = serde_json::to_value(&e).unwrap();
         assert_eq!(json["site"]["node"], "a\nerror: b");
+    }
+
+    /// Compiles only where it names every code.
+    fn all() -> Vec<Code> {
+        use Code::*;
+        let after = |code: Code| match code {
+            InvalidModel => Some(UnsupportedOp),
+            UnsupportedOp => Some(InvalidGraph),
+            InvalidGraph => Some(InvalidInput),
+            InvalidInput => Some(InvalidArgument),
+            InvalidArgument => Some(Io),
+            Io => Some(NoWorkers),
+            NoWorkers => Some(ClusterTooSmall),
+            ClusterTooSmall => Some(OutOfMemory),
+            OutOfMemory => Some(Unauthorized),
+            Unauthorized => Some(Unreachable),
+            Unreachable => Some(VersionMismatch),
+            VersionMismatch => Some(AddressInUse),
+            AddressInUse => Some(KernelFailed),
+            KernelFailed => Some(KernelPanicked),
+            KernelPanicked => Some(PeerLost),
+            PeerLost => Some(StateLost),
+            StateLost => Some(Cancelled),
+            Cancelled => Some(DeadlineExceeded),
+            DeadlineExceeded => Some(WorkerLeaving),
+            WorkerLeaving => Some(Wedged),
+            Wedged => Some(Quarantined),
+            Quarantined => Some(LeaseRetired),
+            LeaseRetired => Some(Busy),
+            Busy => Some(WouldBlock),
+            WouldBlock => Some(NotFound),
+            NotFound => Some(ProtocolViolation),
+            ProtocolViolation => Some(CorruptArtifact),
+            CorruptArtifact => Some(VerifyFailed),
+            VerifyFailed => Some(Internal),
+            Internal => None,
+        };
+        std::iter::successors(Some(InvalidModel), |code| after(*code)).collect()
+    }
+
+    #[test]
+    fn the_manual_and_the_schema_have_every_code() {
+        let manual = include_str!("../../docs/errors.md");
+        let rows = manual.lines().filter_map(|l| l.strip_prefix("| `"));
+        let listed: Vec<&str> = rows.filter_map(|l| Some(l.split_once('`')?.0)).collect();
+        let names: Vec<String> = all().into_iter().map(Code::name).collect();
+        assert_eq!(listed, names);
+        let schema: serde_json::Value =
+            serde_json::from_str(include_str!("../../docs/schema.json")).unwrap();
+        let codes = &schema["$defs"]["code"]["enum"];
+        assert_eq!(*codes, serde_json::json!(names));
     }
 }

@@ -17,6 +17,7 @@ pub mod block;
 pub mod counters;
 pub mod credentials;
 pub mod detection;
+pub mod device_spec;
 pub mod dim;
 pub mod dtype;
 pub mod error;

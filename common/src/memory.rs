@@ -22,12 +22,14 @@ use crate::tensor::{Tensor, TensorError};
 
 /// What memory is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Account {
     /// The process itself, before any work.
     Base,
     /// Weights in the form that kernels use.
     Weights,
     /// Tensors of steps.
+    #[serde(rename = "steps")]
     Leases,
     /// Tensors of eager handles.
     Handles,
@@ -75,8 +77,10 @@ pub struct Holding {
     /// The member that reserved last.
     pub member: String,
     /// Bytes that they may have together.
+    #[serde(rename = "limit_bytes")]
     pub limit: u64,
     /// Bytes that they have, by account.
+    #[serde(rename = "used_bytes")]
     pub used: BTreeMap<Account, u64>,
 }
 
@@ -398,7 +402,7 @@ impl Small {
     }
 }
 
-/// Covers one tensor beyond the base.
+/// Covers one tensor beyond the base, or one that lies elsewhere.
 struct Beyond {
     reservation: Reservation,
     sum: Arc<AtomicU64>,
@@ -504,11 +508,26 @@ impl Pool {
     }
 
     fn made(&self, len: usize) -> Result<Block> {
+        Ok(Block::covered(len, Box::new(self.reserved(len)?))?)
+    }
+
+    fn reserved(&self, len: usize) -> Result<Beyond> {
         let reservation = self.0.ledger.reserve(self.0.account, len as u64)?;
         let sum = self.0.beyond.clone();
         sum.fetch_add(len as u64, Ordering::Relaxed);
-        let cover = Beyond { reservation, sum };
-        Ok(Block::covered(len, Box::new(cover))?)
+        Ok(Beyond { reservation, sum })
+    }
+
+    /// A tensor of somebody else's as one of the pool: it stays where it lies, and its bytes are reserved as long as what
+    /// this returns, or anything made of it, lives. One whose memory a pool of the same ledger has reserved is returned as
+    /// it is.
+    pub fn adopt(&self, tensor: Tensor) -> Result<Tensor> {
+        let counted = tensor.cover().and_then(|c| c.downcast_ref::<Beyond>());
+        let books = counted.map(|beyond| &beyond.reservation.ledger.books);
+        if books.is_some_and(|books| Arc::ptr_eq(books, &self.0.ledger.books)) {
+            return Ok(tensor);
+        }
+        Ok(tensor.covered(Box::new(self.reserved(tensor.byte_len())?)))
     }
 
     /// Bytes of living tensors.
@@ -603,6 +622,34 @@ mod tests {
         assert_eq!(l.total_and_peak().0, 1024);
         drop(b);
         assert_eq!(l.total_and_peak().0, 0);
+    }
+
+    #[test]
+    fn what_is_adopted_is_counted_once_while_anything_made_of_it_lives() {
+        let len = SMALL as u64 + 1;
+        let (l, other) = (Ledger::new("w0", 3 * len - 1), Ledger::new("w1", 10 * len));
+        let p = Pool::new(&l, Account::Handles, 0).unwrap();
+        let theirs = Tensor::zeros(DType::U8, &[len as usize]).unwrap();
+        let mine = p.adopt(theirs.clone()).unwrap();
+        assert_eq!(mine.bytes().as_ptr(), theirs.bytes().as_ptr());
+        assert_eq!((l.total_and_peak().0, p.live_bytes()), (len, len));
+        // What came back is known already, as is what was made here.
+        let made = p.tensor(DType::U8, &[len as usize]).unwrap();
+        let again =
+            [&mine, &made].map(|t| p.adopt(t.reshape(&[1, len as usize]).unwrap()).unwrap());
+        assert_eq!(l.total_and_peak().0, 2 * len);
+        let e = p.adopt(theirs).unwrap_err();
+        assert_eq!(e.code, Code::OutOfMemory, "{e}");
+        drop((mine, made));
+        assert_eq!(l.total_and_peak().0, 2 * len);
+        // Another ledger has counted nothing of it.
+        let elsewhere = Pool::new(&other, Account::Handles, 0).unwrap();
+        let moved = elsewhere.adopt(again[0].clone()).unwrap();
+        drop(again);
+        assert_eq!((l.total_and_peak().0, p.live_bytes()), (0, 0));
+        assert_eq!(other.total_and_peak().0, len);
+        drop(moved);
+        assert_eq!(other.total_and_peak().0, 0);
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crate::world::World;
 pub use services::{Coordinator, Joining, Worker};
 pub use status::{
     ClusterStatus, ComputeUse, DeathStatus, LeaseStatus, LinkStatus, MeasuredLink, MemberState,
-    MemberStatus, ProgramStatus, QuarantineStatus, WorkerStatus,
+    MemberStatus, ProgramStatus, QuarantineStatus, STEPS, Sources, StepFailure, WorkerStatus,
 };
 
 /// What a bidirectional stream carries, its first byte.
@@ -191,8 +191,8 @@ pub enum WorkerCount {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PlanOptions {
     pub workers: WorkerCount,
-    /// Node-name pattern (`*` matches anything) and the worker that runs the nodes it matches; the first
-    /// match counts.
+    /// Node-name pattern (`*` matches anything) and, as a [device specification](crate::device_spec), the devices that may
+    /// run the nodes it matches; the first match counts.
     pub pins: Vec<(String, String)>,
     /// Bounds of the dynamic axes: memory is planned for them.
     pub axes: Axes,
@@ -231,6 +231,7 @@ pub struct PartSummary {
     /// flight at the axes' bounds.
     pub needed_bytes: u64,
     /// What the worker offers.
+    #[serde(rename = "memory_bytes")]
     pub memory: u64,
     /// Predicted peak of a worker process that holds this program alone, above its base footprint, with the axes as
     /// expected and all steps in flight: weights on their way included, and of the memory for steps what they touch.
@@ -251,11 +252,31 @@ pub struct CutEdge {
     pub bytes: u64,
 }
 
+/// What became of a pin.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PinSummary {
+    /// The pattern of node names, as it was given.
+    pub pattern: String,
+    /// The device specification, as it was given.
+    pub devices: String,
+    /// The workers that run nodes of this pin.
+    pub parts: Vec<PinPart>,
+}
+
+/// The nodes of a pin that one worker runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PinPart {
+    pub worker: String,
+    pub nodes: u32,
+}
+
 /// A plan, explained.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PlanSummary {
     pub parts: Vec<PartSummary>,
     pub cut_edges: Vec<CutEdge>,
+    /// The pins in the order in which they were given.
+    pub pins: Vec<PinSummary>,
     /// Predicted nanoseconds of a step as planned, and on the fastest single worker (`None`: fits none), with the
     /// axes as expected.
     pub step_ns: u64,
@@ -334,6 +355,8 @@ pub mod close {
     pub const REFUSED: u32 = 0x24;
     /// The time for which the member's token let it stay is over: stop, and join anew.
     pub const MEMBERSHIP_OVER: u32 = 0x25;
+    /// The reason that a client gives which ends in order: nothing of it failed.
+    pub const CLIENT_LEAVING: &str = "client leaving";
 }
 
 /// Longest wait for the answer to a control call that does no work of its own.

@@ -1,12 +1,15 @@
-//! Trace context across hops.
+//! What the outside sees of a process: trace context across hops, and lines of the log that a flood does not multiply.
 //!
 //! Spans are `tracing`'s. A binary that exports them calls [`enable`] once; until then nothing here costs
 //! more than one relaxed load. Over tarpc the context travels in tarpc's own request context; on step lanes
 //! it travels in `Start`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState};
+use tokio::time::Instant;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
@@ -44,4 +47,80 @@ pub fn set_parent(span: &tracing::Span, parent: TraceIds) {
     );
     // Fails only for a span that no subscriber records.
     let _ = span.set_parent(opentelemetry::Context::new().with_remote_span_context(remote));
+}
+
+/// Gives the span that the current code runs in another name, where spans are exported.
+pub fn name_current_span(name: &str) {
+    if ENABLED.load(Ordering::Relaxed) {
+        let context = tracing::Span::current().context();
+        context.span().update_name(name.to_owned());
+    }
+}
+
+/// Lets a few lines about one kind of event into the log within a period, and counts the others.
+#[derive(Debug)]
+pub struct LineLimit {
+    lines: u32,
+    period: Duration,
+    past: Mutex<Lines>,
+}
+
+#[derive(Debug, Default)]
+struct Lines {
+    /// When the period began, and how many lines were written in it.
+    period: Option<(Instant, u32)>,
+    /// Events without a line since the last line.
+    left_out: u64,
+}
+
+impl Default for LineLimit {
+    fn default() -> LineLimit {
+        LineLimit::new(Self::LINES, Self::PERIOD)
+    }
+}
+
+impl LineLimit {
+    /// How many lines are written within a period, unless said otherwise.
+    pub const LINES: u32 = 10;
+    /// The period.
+    pub const PERIOD: Duration = Duration::from_secs(10);
+
+    /// So many lines within each period.
+    pub fn new(lines: u32, period: Duration) -> LineLimit {
+        LineLimit {
+            lines,
+            period,
+            past: Mutex::default(),
+        }
+    }
+
+    /// Counts an event. Where a line about it may be written, answers how many events had none since the last line.
+    pub fn admit(&self, now: Instant) -> Option<u64> {
+        let lines = &mut *self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        let current = lines
+            .period
+            .filter(|(since, _)| now.duration_since(*since) < self.period);
+        let (since, written) = current.unwrap_or((now, 0));
+        if written >= self.lines {
+            lines.left_out += 1;
+            return None;
+        }
+        lines.period = Some((since, written + 1));
+        Some(std::mem::take(&mut lines.left_out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_events_writes_a_few_lines() {
+        let (limit, start) = (LineLimit::default(), Instant::now());
+        let lines = (0..1000).filter_map(|_| limit.admit(start)).count();
+        assert_eq!(lines, LineLimit::LINES as usize);
+        let later = limit.admit(start + LineLimit::PERIOD);
+        assert_eq!(later, Some(1000 - u64::from(LineLimit::LINES)));
+        assert_eq!(limit.admit(start + LineLimit::PERIOD), Some(0));
+    }
 }

@@ -7,6 +7,7 @@
 //! 3. Bytes are mutable only through the one owner of the buffer ([`Tensor::bytes_mut`]).
 //! 4. Up to [`INLINE`] bytes lie in the tensor itself, which no memory budget counts: their number is bounded otherwise.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use smallvec::SmallVec;
 // Nobody holds one weakly, which would cost every tensor two atomic operations more.
 use triomphe::Arc as Shared;
 
-use crate::block::Block;
+use crate::block::{Block, Cover};
 use crate::dtype::{DType, Element};
 use crate::segment::{Lent, Segment};
 
@@ -91,18 +92,11 @@ enum Buffer {
     Lent(Lent),
     /// In the buffer of a tensor that is no view, from an offset on.
     View(Shared<Inner>, usize),
+    /// In the buffer of a tensor that is neither a view nor such a one, from an offset on, and accounted for besides.
+    Covered(Shared<Inner>, usize, Cover),
 }
 
 impl Inner {
-    /// Whose block or loan it is, and the bytes before it there.
-    #[inline]
-    fn root(&self) -> (&Inner, usize) {
-        match &self.buffer {
-            Buffer::Own(_) | Buffer::Inline(_) | Buffer::Lent(_) => (self, 0),
-            Buffer::View(of, offset) => (of, *offset),
-        }
-    }
-
     /// The bytes of the tensor's buffer from its first one on.
     #[inline]
     fn bytes(&self) -> &[u8] {
@@ -110,7 +104,9 @@ impl Inner {
             Buffer::Own(block) => block.bytes(),
             Buffer::Inline(words) => bytemuck::bytes_of(words),
             Buffer::Lent(lent) => lent.bytes(),
-            Buffer::View(of, offset) => of.bytes().get(*offset..).unwrap_or_default(),
+            Buffer::View(of, offset) | Buffer::Covered(of, offset, _) => {
+                of.bytes().get(*offset..).unwrap_or_default()
+            }
         }
     }
 }
@@ -175,6 +171,42 @@ impl Tensor {
             shape: Shape::from_slice(shape),
             buffer: Buffer::Lent(lent),
         }))
+    }
+
+    /// The same bytes, which `cover` accounts for as long as this tensor, or one that was made of it, lives; no copy.
+    pub fn covered(&self, cover: Cover) -> Tensor {
+        let (of, before) = self.root();
+        Tensor(Shared::new(Inner {
+            dtype: self.0.dtype,
+            shape: self.0.shape.clone(),
+            buffer: Buffer::Covered(of.clone(), before, cover),
+        }))
+    }
+
+    /// What accounts for the buffer: the last that was said to.
+    pub fn cover(&self) -> Option<&(dyn Any + Send + Sync)> {
+        let of = match &self.0.buffer {
+            Buffer::View(of, _) => of,
+            _ => &self.0,
+        };
+        match &of.buffer {
+            Buffer::Own(block) => block.cover(),
+            Buffer::Covered(_, _, cover) => Some(&**cover),
+            Buffer::Inline(_) | Buffer::Lent(_) | Buffer::View(..) => None,
+        }
+    }
+
+    /// Whose block or loan it is, and the bytes before it there.
+    #[inline]
+    fn root(&self) -> (&Shared<Inner>, usize) {
+        match &self.0.buffer {
+            Buffer::Own(_) | Buffer::Inline(_) | Buffer::Lent(_) => (&self.0, 0),
+            Buffer::Covered(of, offset, _) => (of, *offset),
+            Buffer::View(of, offset) => match &of.buffer {
+                Buffer::Covered(root, before, _) => (root, before + offset),
+                _ => (of, *offset),
+            },
+        }
     }
 
     /// Copies little-endian bytes.
@@ -259,11 +291,13 @@ impl Tensor {
         let bytes = match &mut Shared::get_mut(&mut self.0)?.buffer {
             Buffer::Own(block) => block.bytes_mut(),
             Buffer::Inline(words) => bytemuck::bytes_of_mut(words),
-            Buffer::View(of, offset) => match &mut Shared::get_mut(of)?.buffer {
-                Buffer::Own(block) => block.bytes_mut().get_mut(*offset..)?,
-                Buffer::Inline(words) => bytemuck::bytes_of_mut(words).get_mut(*offset..)?,
-                Buffer::Lent(_) | Buffer::View(..) => return None,
-            },
+            Buffer::View(of, offset) | Buffer::Covered(of, offset, _) => {
+                match &mut Shared::get_mut(of)?.buffer {
+                    Buffer::Own(block) => block.bytes_mut().get_mut(*offset..)?,
+                    Buffer::Inline(words) => bytemuck::bytes_of_mut(words).get_mut(*offset..)?,
+                    Buffer::Lent(_) | Buffer::View(..) | Buffer::Covered(..) => return None,
+                }
+            }
             Buffer::Lent(_) => return None,
         };
         bytes.get_mut(..len)
@@ -276,7 +310,7 @@ impl Tensor {
             && match &self.0.buffer {
                 Buffer::Own(_) | Buffer::Inline(_) => true,
                 Buffer::Lent(_) => false,
-                Buffer::View(of, _) => {
+                Buffer::View(of, _) | Buffer::Covered(of, ..) => {
                     Shared::strong_count(of) == 1
                         && matches!(of.buffer, Buffer::Own(_) | Buffer::Inline(_))
                 }
@@ -286,22 +320,22 @@ impl Tensor {
     /// Whether its memory is somebody else's who wants it back: cut from a region, or lent by a peer.
     #[inline]
     pub fn is_borrowed(&self) -> bool {
-        match &self.0.root().0.buffer {
+        match &self.root().0.buffer {
             Buffer::Own(block) => block.is_of_region(),
             Buffer::Inline(_) => false,
-            Buffer::Lent(_) | Buffer::View(..) => true,
+            Buffer::Lent(_) | Buffer::View(..) | Buffer::Covered(..) => true,
         }
     }
 
     /// The segment that its bytes lie in and where, where peers on this host can read them.
     pub fn segment(&self) -> Option<(&Arc<Segment>, u64)> {
-        let (root, before) = self.0.root();
+        let (root, before) = self.root();
         match &root.buffer {
             Buffer::Own(block) => {
                 let (segment, at) = block.segment()?;
                 Some((segment, at + before as u64))
             }
-            Buffer::Inline(_) | Buffer::Lent(_) | Buffer::View(..) => None,
+            Buffer::Inline(_) | Buffer::Lent(_) | Buffer::View(..) | Buffer::Covered(..) => None,
         }
     }
 
@@ -331,8 +365,8 @@ impl Tensor {
     /// Bytes of the buffer from `offset` on under another shape.
     fn view(&self, shape: Shape, offset: usize) -> Tensor {
         let (of, before) = match &self.0.buffer {
-            Buffer::Own(_) | Buffer::Inline(_) | Buffer::Lent(_) => (&self.0, 0),
             Buffer::View(of, before) => (of, *before),
+            _ => (&self.0, 0),
         };
         Tensor(Shared::new(Inner {
             dtype: self.0.dtype,
@@ -488,6 +522,34 @@ mod tests {
         assert_eq!(both.into_shape(&[1, 3]).unwrap().shape(), [1, 3]);
         assert_eq!(view.shape(), [3]);
         assert!(view.into_shape(&[4]).is_none());
+    }
+
+    #[test]
+    fn covers_last_as_long_as_what_is_made_of_their_tensors() {
+        let [first, second] = [(); 2].map(|()| Arc::new(()));
+        let alive = || [&first, &second].map(|cover| Arc::strong_count(cover) > 1);
+        let plain = Tensor::from_slice(&[2, 3], &[1i64, 2, 3, 4, 5, 6]).unwrap();
+        assert!(plain.cover().is_none());
+        let row = plain.outer_range(1, 2).unwrap();
+        let covered = row.covered(Box::new(first.clone()));
+        drop((plain, row));
+        assert_eq!(covered.as_slice::<i64>().unwrap(), [4, 5, 6]);
+        assert!(covered.cover().is_some() && !covered.is_borrowed());
+        let view = covered.reshape(&[3]).unwrap().outer_range(1, 3).unwrap();
+        drop(covered);
+        assert_eq!(view.as_slice::<i64>().unwrap(), [5, 6]);
+        assert!(view.cover().is_some() && view.segment().is_none());
+        // A cover in the place of another, which is not needed for it.
+        let mut again = view.covered(Box::new(second.clone()));
+        assert_eq!(alive(), [true, true]);
+        assert!(!again.is_unique() && again.bytes_mut().is_none());
+        drop(view);
+        assert_eq!(alive(), [false, true]);
+        assert!(again.is_unique());
+        again.as_mut_slice::<i64>().unwrap()[0] = 7;
+        assert_eq!(again.as_slice::<i64>().unwrap(), [7, 6]);
+        drop(again);
+        assert_eq!(alive(), [false, false]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Invariants
 //! 1. What a caller is told has been kept: a token exists, and a revocation holds, after a crash too.
 //! 2. A certificate is made only for the bearer of a valid token, or for a member that renews its own.
+//! 3. Every change of tokens and of the authority is in the audit log once it is kept.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use convoke_common::{Code, Error, Result};
 use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
 
+use crate::audit::{Audit, Entry, Event};
 use crate::membership::Fingerprint;
 use crate::state::State;
 use crate::state_dir;
@@ -39,6 +41,7 @@ pub struct Authority {
     revoked: Arc<RevocationList>,
     book: Mutex<TokenStore>,
     state: Option<Arc<State>>,
+    audit: Audit,
 }
 
 /// A role's folder beneath the token folder: its own, so that it can be mounted where that role runs and nowhere else.
@@ -66,6 +69,7 @@ impl Authority {
         ca: ClusterCa,
         book: TokenStore,
         state: Option<Arc<State>>,
+        audit: Audit,
     ) -> Authority {
         let revoked = Arc::new(RevocationList::new(book.revoked()));
         let shown = watch::Sender::new(ca.hashes());
@@ -76,6 +80,7 @@ impl Authority {
             revoked,
             book: Mutex::new(book),
             state,
+            audit,
         }
     }
 
@@ -128,6 +133,7 @@ impl Authority {
             })
         });
         rotated.await?;
+        self.audit.record(Entry::of(Event::CaRotated));
         Ok(self.ca_hash())
     }
 
@@ -150,7 +156,9 @@ impl Authority {
             }
             Ok(ca.without_former()?)
         })
-        .await
+        .await?;
+        self.audit.record(Entry::of(Event::CaRetired));
+        Ok(())
     }
 
     /// What tokens name this cluster by.
@@ -188,7 +196,7 @@ impl Authority {
             return Err(e.advise("give --role worker or --role client"));
         }
         let now = self.world.wall.unix_seconds();
-        self.change(|book| {
+        let create = |book: &mut TokenStore| {
             if book.list().len() >= TOKENS {
                 let e = Error::new(
                     Code::Busy,
@@ -201,8 +209,11 @@ impl Authority {
             let token = book.create(self.world.rng.as_ref(), self.ca().hash(), role, ttl, now);
             book.set_budget(&token.id, budget);
             Ok(token)
-        })
-        .await
+        };
+        let token = self.change(create).await?;
+        self.audit
+            .record(Entry::of(Event::TokenCreated).role(role).token(&token.id));
+        Ok(token)
     }
 
     /// Bounds how long whoever joins with a token may stay.
@@ -234,6 +245,7 @@ impl Authority {
         })
         .await?;
         self.revoked.extend([id.clone()]);
+        self.audit.record(Entry::of(Event::TokenRevoked).token(id));
         Ok(())
     }
 
@@ -351,7 +363,13 @@ mod tests {
     async fn membership_ends_where_the_token_says_and_no_renewal_moves_that() {
         let world = World::real(Arc::new(NoCompute));
         let ca = ClusterCa::create(&world).unwrap();
-        let authority = Authority::new(world.clone(), ca, TokenStore::default(), None);
+        let authority = Authority::new(
+            world.clone(),
+            ca,
+            TokenStore::default(),
+            None,
+            Audit::default(),
+        );
         let bounded = authority
             .create(Role::Client, None, Budget::default())
             .await

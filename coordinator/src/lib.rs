@@ -5,13 +5,18 @@
 //!
 //! peers -- service (QUIC, roles, bounds) -- membership (who is there, plans, leases; a pure core)
 //! owner -- admin (Unix socket)           -- authority (tokens, certificates) -- state (disk)
+//!                                                                           -- audit (disk)
 //! ```
 //!
 //! Planning and membership are pure and synchronous; nothing in them does I/O or waits, and nothing here reads a
 //! weight. Once a lease is granted the coordinator is not on the path of a step.
 
 pub mod admin;
+mod audit;
 mod authority;
+mod calendar;
+#[cfg(test)]
+mod filling;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod membership;

@@ -17,6 +17,7 @@ use convoke_common::{Code, Error, Result};
 use tokio::time::timeout;
 
 use crate::admin::{Listener, socket_in};
+use crate::audit::{Audit, Entry, Event};
 use crate::authority::Authority;
 use crate::service::Service;
 use crate::state::{Kept, State};
@@ -100,8 +101,13 @@ impl Coordinator {
             state,
             mut kept,
         } = blocking(&world, move || open(&inside, &settings)).await??;
+        let tasks = Tasks::new(world.clone());
+        let audit = match &config.state_dir {
+            Some(folder) => Audit::start(&world, &tasks, folder),
+            None => Audit::default(),
+        };
         let tokens = std::mem::take(&mut kept.tokens);
-        let authority = Authority::new(world.clone(), ca, tokens, state.clone());
+        let authority = Authority::new(world.clone(), ca, tokens, state.clone(), audit.clone());
         let own = own_identity(&world, &authority.ca())?;
         let tls = TlsConfigs::cluster(&own, authority.revoked().clone(), world.wall.clone())
             .map_err(unusable)?;
@@ -112,10 +118,10 @@ impl Coordinator {
         let options = EndpointOptions::default();
         let (endpoint, detector, listen) =
             Detector::listening(&world, config.listen, &tls, &options).await?;
+        audit.record(Entry::of(Event::Started));
         if let Some(folder) = &config.token_dir {
             authority.leave_tokens(folder).await?;
         }
-        let tasks = Tasks::new(world.clone());
         let service = Service::start(
             world,
             authority,
@@ -124,6 +130,7 @@ impl Coordinator {
             detector,
             state,
             kept,
+            audit,
         );
         tasks.spawn(listen);
         if let Some(admin) = admin {

@@ -7,7 +7,7 @@
 //!    taken up by the next.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use convoke_common::admission::chain;
 use convoke_common::identity::{Budget, ClusterCa, IdentityError, TokenId, TokenStore};
@@ -75,26 +75,22 @@ pub fn put_authority(world: &World, state: &State, ca: &ClusterCa) -> Result<()>
 }
 
 fn without_state(folder: &Path) -> Error {
-    let msg = format!(
-        "{} is missing, although the cluster's authority is there: without it revoked tokens would count again",
-        State::path_in(folder).display()
-    );
-    Error::new(Code::Io, msg).advise(format!(
-        "move {} away and restore both with `convoke restore BACKUP`; without a backup, remove it to start a new cluster, \
-         which every member then joins with a new token",
-        ClusterCa::path(folder).display()
-    ))
+    let lost = "state is missing, although its authority is there: without it revoked tokens would count again";
+    half_missing(State::path_in(folder), lost, ClusterCa::path(folder))
 }
 
 fn without_authority(folder: &Path) -> Error {
-    let msg = format!(
-        "{} is missing, although the cluster's state is there: no member's certificate would be good any more",
-        ClusterCa::path(folder).display()
-    );
+    let lost = "authority is missing, although its state is there: no member's certificate would be good any more";
+    half_missing(ClusterCa::path(folder), lost, State::path_in(folder))
+}
+
+/// Of the two files that make a cluster one is missing and the other is left.
+fn half_missing(missing: PathBuf, what: &str, left: PathBuf) -> Error {
+    let msg = format!("{}: the cluster's {what}", missing.display());
     Error::new(Code::Io, msg).advise(format!(
         "move {} away and restore both with `convoke restore BACKUP`; without a backup, remove it to start a new cluster, \
          which every member then joins with a new token",
-        State::path_in(folder).display()
+        left.display()
     ))
 }
 

@@ -38,6 +38,15 @@ impl Tasks {
         self.world.spawn(self.tracker.track_future(task));
     }
 
+    /// Runs a task that ends by itself, soon after the token that it is given is cancelled: when all tasks are stopped.
+    pub fn spawn_to_end<F: Future<Output = ()> + Send + 'static>(
+        &self,
+        task: impl FnOnce(CancellationToken) -> F,
+    ) {
+        let task = task(self.stop.clone());
+        self.world.spawn(self.tracker.track_future(task));
+    }
+
     /// Stops all tasks and returns once they are gone.
     pub async fn stop(&self) {
         self.stop.cancel();

@@ -67,7 +67,7 @@ fn register(end: &End, lease: &Lease, n: u64) {
 }
 
 impl StepHandler for End {
-    fn start(&self, _: u64, _: Vec<i64>, _: ([u8; 16], [u8; 8])) -> bool {
+    fn start(&self, _: u64, _: Vec<i64>, _: ([u8; 16], [u8; 8]), _: bool) -> bool {
         true
     }
     fn arrived(&self, n: u64, _: u32) {

@@ -3,10 +3,13 @@
 //! ```text
 //! frame  = kind u8 | 3 zero bytes | body length u32 | body
 //! tensor = lease u64 | step u64 | slot u32 | dtype u8 | rank u8 | u16 zero | dims u64 × rank | length u64 | payload
+//! failed = lease u64 | step u64 | count u16 | slots u32 × count | error
 //! ```
 //! All integers little-endian. A tensor of up to [`LANE_LIMIT`] bytes travels inside its frame; a larger
 //! one has its own stream: the same header, then the payload; or it lies in memory that both share, or passes through
 //! that, and frames say where.
+
+use std::sync::Arc;
 
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::ids::{LeaseId, StepKey};
@@ -23,6 +26,10 @@ pub const MAX_BODY: usize = 128 << 10;
 pub const HEAD: usize = 8;
 /// Most dynamic axes of a lease.
 const MAX_AXES: usize = 256;
+/// Most slots that one frame says will stay empty.
+pub const MAX_FAILED: usize = 4096;
+/// Most bytes of the error that it says so with: many such frames may belong to one step.
+const FAILED_ERROR: usize = 16 << 10;
 
 /// What a lane frame is.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,6 +41,15 @@ pub enum Frame {
         axes: Vec<i64>,
         /// W3C trace id and span id of the caller; zeros when not traced.
         trace: ([u8; 16], [u8; 8]),
+        /// Whether what fails in it ends only what depends on it, rather than the step.
+        partial: bool,
+    },
+    /// Of a partial step: the tensors for these recv slots do not come, since this failed on the way to them.
+    Failed {
+        key: StepKey,
+        /// At the destination; [`MAX_FAILED`] at most.
+        slots: Vec<u32>,
+        error: Arc<Error>,
     },
     /// Somebody ends a step with an error.
     Abort { key: StepKey, error: Box<Error> },
@@ -113,6 +129,9 @@ const LATER: u8 = 14;
 const AGAIN: u8 = 15;
 const UNWANTED: u8 = 16;
 const RELEASE: u8 = 17;
+/// As [`START`], of a partial step.
+const START_PARTIAL: u8 = 18;
+const FAILED: u8 = 19;
 /// Longest address of a socket, in bytes.
 const MAX_ADDRESS: usize = 108;
 
@@ -225,13 +244,25 @@ impl Frame {
         let at = out.len();
         out.extend([0; HEAD]);
         let (kind, payload) = match self {
-            Frame::Start { key, axes, trace } => {
+            Frame::Start {
+                key,
+                axes,
+                trace,
+                partial,
+            } => {
                 put_key(out, *key);
                 out.extend(trace.0);
                 out.extend(trace.1);
                 out.extend((axes.len() as u16).to_le_bytes());
                 axes.iter().for_each(|a| out.extend(a.to_le_bytes()));
-                (START, 0)
+                (if *partial { START_PARTIAL } else { START }, 0)
+            }
+            Frame::Failed { key, slots, error } => {
+                put_key(out, *key);
+                out.extend((slots.len() as u16).to_le_bytes());
+                slots.iter().for_each(|s| out.extend(s.to_le_bytes()));
+                out.extend(encode_error(error, FAILED_ERROR));
+                (FAILED, 0)
             }
             Frame::Abort { key, error } => {
                 put_key(out, *key);
@@ -270,7 +301,7 @@ impl Frame {
     pub fn decode(kind: u8, body: &[u8]) -> Result<(Frame, &[u8])> {
         let mut r = Reader(body);
         let frame = match kind {
-            START => {
+            START | START_PARTIAL => {
                 let key = r.key()?;
                 let trace = (r.array()?, r.array()?);
                 let count = usize::from(r.u16()?);
@@ -282,7 +313,23 @@ impl Frame {
                     key,
                     axes: axes?,
                     trace,
+                    partial: kind == START_PARTIAL,
                 }
+            }
+            FAILED => {
+                let key = r.key()?;
+                let count = usize::from(r.u16()?);
+                if count > MAX_FAILED {
+                    return Err(bad("too many slots"));
+                }
+                let slots: Result<Vec<u32>> = (0..count).map(|_| r.u32()).collect();
+                let (slots, rest) = (slots?, r.take(r.0.len())?);
+                if rest.len() > FAILED_ERROR {
+                    return Err(bad("error above the limit"));
+                }
+                let error: Error = codec::decode(rest).map_err(|_| bad("error"))?;
+                let error = Arc::new(error);
+                Frame::Failed { key, slots, error }
             }
             ABORT => {
                 let key = r.key()?;
@@ -474,14 +521,24 @@ mod tests {
     fn frames_round_trip_and_reject_every_truncation() {
         check_round_trip(Frame::Done { key: key() }, &[]);
         let trace = ([1; 16], [2; 8]);
-        check_round_trip(
-            Frame::Start {
-                key: key(),
-                axes: vec![1, -2],
-                trace,
-            },
-            &[],
-        );
+        for partial in [false, true] {
+            let axes = vec![1, -2];
+            let (key, trace) = (key(), trace);
+            check_round_trip(
+                Frame::Start {
+                    key,
+                    axes,
+                    trace,
+                    partial,
+                },
+                &[],
+            );
+        }
+        for slots in [vec![], vec![0, u32::MAX]] {
+            let error = Arc::new(Error::new(Code::KernelFailed, "x"));
+            let key = key();
+            check_round_trip(Frame::Failed { key, slots, error }, &[]);
+        }
         let error = Box::new(Error::new(Code::KernelFailed, "x"));
         check_round_trip(Frame::Abort { key: key(), error }, &[]);
         let t = Tensor::from_slice(&[2], &[1f32, 2.]).unwrap();
@@ -562,5 +619,19 @@ mod tests {
         assert!(out.len() < MAX_BODY);
         let (f, _) = Frame::decode(2, &out[HEAD..]).unwrap();
         assert!(matches!(f, Frame::Abort { error, .. } if error.message.len() == 2000));
+
+        let error = Arc::new(Error::new(Code::KernelFailed, "é".repeat(1 << 20)));
+        let (key, slots) = (key(), vec![7; MAX_FAILED]);
+        let mut out = Vec::new();
+        Frame::Failed { key, slots, error }.encode(&mut out);
+        assert!(out.len() < MAX_BODY);
+        let (f, _) = Frame::decode(FAILED, &out[HEAD..]).unwrap();
+        let Frame::Failed { slots, error, .. } = f else {
+            panic!("{f:?}");
+        };
+        assert_eq!(
+            (slots.len(), error.message.chars().count()),
+            (MAX_FAILED, 2000)
+        );
     }
 }

@@ -26,8 +26,8 @@ use crate::frame::{Frame, TensorHeader};
 use crate::lease::{Lease, Peer};
 use crate::link::Link;
 use crate::remote::STALL_BOUND;
-use crate::slot::{Published, Unfillable};
-use crate::table::Fenced;
+use crate::slot::{Published, Slot, Unfillable};
+use crate::table::{Delivered, Fenced};
 use crate::{step_event, trace};
 
 /// Why a frame was refused.
@@ -321,7 +321,12 @@ impl Hub {
 
     fn try_frame(&self, from: &Peer, frame: Frame) -> Result<(), Refused> {
         match frame {
-            Frame::Start { key, axes, trace } => {
+            Frame::Start {
+                key,
+                axes,
+                trace,
+                partial,
+            } => {
                 let (lease, ix) = match self.find(from, key.lease) {
                     Err(Refused::UnknownLease) => {
                         self.deny(from, key);
@@ -333,7 +338,7 @@ impl Hub {
                     return Err(Refused::NotDriver);
                 }
                 lease.table.admit(key.n)?;
-                if !lease.handler.start(key.n, axes, trace) {
+                if !lease.handler.start(key.n, axes, trace, partial) {
                     return Err(Refused::Duplicate);
                 }
             }
@@ -348,6 +353,14 @@ impl Hub {
                 }
                 lease.table.admit(key.n)?;
                 lease.handler.abort(key.n, *error, ix);
+            }
+            Frame::Failed { key, slots, error } => {
+                let (lease, ix) = self.find(from, key.lease)?;
+                for slot in slots {
+                    if let Err(why) = fail_edge(&lease, ix, key.n, slot, &error) {
+                        self.count(why);
+                    }
+                }
             }
             Frame::Done { key } => {
                 let (lease, ix) = self.find(from, key.lease)?;
@@ -386,18 +399,7 @@ impl Hub {
     /// Checks a tensor's header, claims its slot and allocates its buffer.
     pub fn begin(&self, from: &Peer, h: &TensorHeader) -> Result<Incoming, Refused> {
         if h.key.lease.is_session() {
-            let to = self.expected(from, h)?;
-            return match self.eager().map(|eager| eager.buffer(h)) {
-                Some(Ok(t)) => Ok(Incoming {
-                    to,
-                    tensor: Some(t),
-                }),
-                Some(Err(e)) => {
-                    to.fail(e);
-                    Err(Refused::OverBudget)
-                }
-                None => Err(Refused::UnknownLease),
-            };
+            return self.transfer(from, h, |eager| eager.buffer(h));
         }
         let (lease, _) = self.claim(from, h)?;
         let (n, slot) = (h.key.n, h.slot);
@@ -417,21 +419,33 @@ impl Hub {
         }
     }
 
-    /// Where a tensor of an eager session goes.
-    fn expected(&self, from: &Peer, h: &TensorHeader) -> Result<Destination, Refused> {
+    /// A tensor of an eager session, in the memory that `take` gets for it there.
+    fn transfer(
+        &self,
+        from: &Peer,
+        h: &TensorHeader,
+        take: impl FnOnce(&dyn Eager) -> Result<Tensor>,
+    ) -> Result<Incoming, Refused> {
         let eager = self.eager().ok_or(Refused::UnknownLease)?;
         eager.claim(from, h)?;
+        let taken = take(&*eager);
         let (from, key) = (from.clone(), h.key);
-        Ok(Destination::Session { eager, from, key })
+        let to = Destination::Session { eager, from, key };
+        match taken {
+            Ok(tensor) => {
+                let tensor = Some(tensor);
+                Ok(Incoming { to, tensor })
+            }
+            Err(e) => {
+                to.fail(e);
+                Err(Refused::OverBudget)
+            }
+        }
     }
 
     fn claim(&self, from: &Peer, h: &TensorHeader) -> Result<(Arc<Lease>, ParticipantIx), Refused> {
         let (lease, ix) = self.find(from, h.key.lease)?;
-        let slot = lease.table.slot(h.key.n, h.slot)?;
-        let spec = lease.recvs().get(h.slot as usize);
-        if spec.is_none_or(|s| s.from != ix) {
-            return Err(Refused::WrongSource);
-        }
+        let slot = edge(&lease, ix, h.key.n, h.slot)?;
         if let Err(e) = lease.check(h) {
             tracing::warn!(key = %h.key, peer = from.name, "{e}");
             // Its source sends it once: without it the step would wait for ever.
@@ -445,15 +459,16 @@ impl Hub {
     /// Takes a tensor by reference, over a local link.
     pub fn deliver(&self, from: &Peer, h: &TensorHeader, tensor: Tensor) {
         let (n, slot) = (h.key.n, h.slot);
-        let to = match h.key.lease.is_session() {
-            true => self.expected(from, h),
-            false => self
-                .claim(from, h)
-                .map(|(lease, _)| Destination::Slot { lease, n, slot }),
+        let incoming = match h.key.lease.is_session() {
+            true => self.transfer(from, h, |eager| eager.adopt(h, tensor)),
+            false => self.claim(from, h).map(|(lease, _)| {
+                let to = Destination::Slot { lease, n, slot };
+                let tensor = Some(tensor);
+                Incoming { to, tensor }
+            }),
         };
-        let tensor = Some(tensor);
-        match to {
-            Ok(to) => Incoming { to, tensor }.publish(),
+        match incoming {
+            Ok(incoming) => incoming.publish(),
             Err(why) => self.count(why),
         }
     }
@@ -470,6 +485,40 @@ impl Hub {
             self.count(why);
         }
     }
+}
+
+/// The slot of an edge that is this participant's to fill.
+fn edge(
+    lease: &Lease,
+    from: ParticipantIx,
+    n: u64,
+    slot: u32,
+) -> Result<&Slot<Delivered>, Refused> {
+    let found = lease.table.slot(n, slot)?;
+    let spec = lease.recvs().get(slot as usize);
+    match spec.is_some_and(|s| s.from == from) {
+        true => Ok(found),
+        false => Err(Refused::WrongSource),
+    }
+}
+
+/// Nothing but an error comes over an edge. A driver has what it feeds.
+fn fail_edge(
+    lease: &Lease,
+    from: ParticipantIx,
+    n: u64,
+    slot: u32,
+    error: &Arc<Error>,
+) -> Result<(), Refused> {
+    let found = edge(lease, from, n, slot)?;
+    if from == lease.driver() {
+        return Err(Refused::WrongTensor);
+    }
+    found.claim(n)?;
+    if found.publish(n, Err(error.clone())) == Published::Awaited {
+        lease.handler.arrived(n, slot);
+    }
+    Ok(())
 }
 
 impl Destination {
@@ -524,7 +573,7 @@ impl Incoming {
             return;
         };
         let sum = trace::listening().then(|| trace::checksum(&tensor));
-        let published = cell.publish(n, tensor);
+        let published = cell.publish(n, Ok(tensor));
         if let Some(sum) = sum
             && !matches!(published, Published::Refused(_))
         {

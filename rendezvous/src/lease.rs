@@ -38,8 +38,9 @@ impl Peer {
 ///
 /// Calls come from network tasks and, over local links, from the sender's thread; none may block.
 pub trait StepHandler: Send + Sync {
-    /// The driver starts step `n`. `false`: it did already.
-    fn start(&self, n: u64, axes: Vec<i64>, trace: TraceIds) -> bool;
+    /// The driver starts step `n`, in which, where it is partial, errors end only what depends on what failed. `false`: it
+    /// did already.
+    fn start(&self, n: u64, axes: Vec<i64>, trace: TraceIds, partial: bool) -> bool;
     /// A slot that somebody waits for is full.
     fn arrived(&self, n: u64, slot: u32);
     /// A participant ended step `n` with an error.

@@ -7,7 +7,7 @@
 //!
 //! Invariants
 //! 1. A tensor is delivered at most once, to the step, edge and incarnation it was sent for.
-//! 2. A recv resolves: with its value, or by the abort of its step.
+//! 2. A recv resolves: with its value, in a partial step with the error in its place, or by the abort of its step.
 //! 3. Only this crate and `common::world` know QUIC.
 
 pub mod artifacts;
@@ -30,3 +30,4 @@ pub mod trace;
 pub use hub::Hub;
 pub use lease::{Lease, Peer, RecvSpec, StepHandler};
 pub use link::{Link, Outgoing};
+pub use table::Delivered;

@@ -268,7 +268,8 @@ impl Link {
                 tripwire: false,
                 sent: 0,
                 received: 0,
-                datagrams: [0; 2],
+                sent_datagrams: 0,
+                received_datagrams: 0,
                 queued_bytes: 0,
             },
             Link::Remote(r) => {
@@ -285,7 +286,8 @@ impl Link {
                     tripwire: r.watched().tripwire(),
                     sent: s.udp_tx.bytes,
                     received: s.udp_rx.bytes,
-                    datagrams: [s.udp_tx.datagrams, s.udp_rx.datagrams],
+                    sent_datagrams: s.udp_tx.datagrams,
+                    received_datagrams: s.udp_rx.datagrams,
                     queued_bytes: r.queued_bytes(),
                 }
             }

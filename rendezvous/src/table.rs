@@ -5,18 +5,23 @@
 //! 2. A frame below the window is dead, above it a protocol error; neither touches a slot.
 //! 3. Retiring drops every value that the step still holds.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use convoke_common::error::Error;
 use convoke_common::{Tensor, mutant};
 
 use crate::slot::{MAX_STEP, Slot};
 
 const OPEN: u64 = 1;
 
+/// What comes over an edge: its tensor, or, in a partial step, why there is none.
+pub type Delivered = Result<Tensor, Arc<Error>>;
+
 struct Entry {
     /// Step number << 1 | open. Closed means: this number may be opened next.
     word: AtomicU64,
-    slots: Box<[Slot<Tensor>]>,
+    slots: Box<[Slot<Delivered>]>,
 }
 
 /// The slots of the steps in flight of one lease at one participant.
@@ -86,7 +91,7 @@ impl StepTable {
     }
 
     /// The slot of an admitted step.
-    pub fn slot(&self, n: u64, slot: u32) -> Result<&Slot<Tensor>, Fenced> {
+    pub fn slot(&self, n: u64, slot: u32) -> Result<&Slot<Delivered>, Fenced> {
         self.admit(n)?;
         self.entry(n)
             .slots
@@ -136,7 +141,7 @@ mod tests {
         t.admit(1).unwrap();
         let s = t.slot(0, 0).unwrap();
         s.claim(0).unwrap();
-        assert_eq!(s.publish(0, Tensor::scalar(1f32)), Published::Stored);
+        assert_eq!(s.publish(0, Ok(Tensor::scalar(1f32))), Published::Stored);
         assert!(t.retire(0));
         assert!(!t.retire(0));
         assert_eq!(t.admit(0), Err(Fenced::Stale));

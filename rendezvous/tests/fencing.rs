@@ -33,7 +33,7 @@ impl Log {
 }
 
 impl StepHandler for Log {
-    fn start(&self, n: u64, _: Vec<i64>, _: TraceIds) -> bool {
+    fn start(&self, n: u64, _: Vec<i64>, _: TraceIds, _: bool) -> bool {
         let what = format!("start {n}");
         let first = !self.0.lock().unwrap().contains(&what);
         if first {
@@ -125,6 +125,16 @@ fn start(n: u64) -> Frame {
         key: key(n),
         axes: vec![3],
         trace: Default::default(),
+        partial: true,
+    }
+}
+
+/// The tensors for these slots do not come.
+fn failed(n: u64, slots: &[u32]) -> Frame {
+    Frame::Failed {
+        key: key(n),
+        slots: slots.into(),
+        error: Arc::new(Error::new(Code::KernelFailed, "boom")),
     }
 }
 
@@ -229,6 +239,26 @@ fn strangers_and_others_than_the_source_fill_no_edge() {
             "no_such_edge",
         ),
         (
+            "a failure of the driver's edge, told by the other",
+            F(other.clone(), failed(0, &[1])),
+            "wrong_source",
+        ),
+        (
+            "a failure of an edge that is not there",
+            F(other.clone(), failed(0, &[9])),
+            "no_such_edge",
+        ),
+        (
+            "a failure told by a stranger",
+            F(peer("eve", 2), failed(0, &[0])),
+            "stranger",
+        ),
+        (
+            "a failure of what the driver feeds",
+            F(driver.clone(), failed(0, &[1])),
+            "wrong_tensor",
+        ),
+        (
             "another lease",
             T(
                 other.clone(),
@@ -293,6 +323,7 @@ fn frames_below_and_above_the_window_change_nothing() {
         r.check(case, T(other.clone(), key(n), 0, pair()), name, &[]);
         r.check(case, F(driver.clone(), start(n)), name, &[]);
         r.check(case, F(other.clone(), abort(n)), name, &[]);
+        r.check(case, F(other.clone(), failed(n, &[0])), name, &[]);
     }
     // Inside the window all is well, also before the start.
     r.comes(T(other, key(1), 0, pair()));
@@ -327,7 +358,19 @@ fn a_step_takes_each_thing_once_and_nothing_after_its_end() {
         "duplicate",
         &[],
     );
+    r.check(
+        "failed after it was sent",
+        F(other.clone(), failed(0, &[0])),
+        "duplicate",
+        &[],
+    );
     r.lease.table.abort(0);
+    r.check(
+        "failed after the abort",
+        F(other.clone(), failed(0, &[0])),
+        "aborted_step",
+        &[],
+    );
     r.check(
         "after the abort",
         T(driver.clone(), key(0), 1, ids(3)),
@@ -358,6 +401,37 @@ fn a_step_takes_each_thing_once_and_nothing_after_its_end() {
         "stale_step",
         &[],
     );
+}
+
+#[test]
+fn an_error_in_the_place_of_a_tensor_meets_its_recv_once() {
+    let r = rig(0);
+    let other = peer("other", 2);
+    let slot = r.lease.table.slot(0, 0).unwrap();
+    // Before its recv is registered, and after.
+    r.comes(F(other.clone(), failed(0, &[0])));
+    let Registered::Ready(Err(error)) = slot.register(0) else {
+        panic!("nothing came");
+    };
+    assert_eq!(error.message, "boom");
+    let later = r.lease.table.slot(1, 0).unwrap();
+    assert_eq!(later.register(1), Registered::Waiting);
+    r.comes(F(other.clone(), failed(1, &[0])));
+    assert_eq!(*r.log.0.lock().unwrap(), ["arrived 1/0"]);
+    assert!(matches!(later.take(1), Some(Err(_))));
+    for n in [0, 1] {
+        r.check(
+            "sent after it failed",
+            T(other.clone(), key(n), 0, pair()),
+            "duplicate",
+            &[],
+        );
+    }
+    // What nobody took goes with its step.
+    r.lease.table.retire(0);
+    r.comes(F(other, failed(K, &[0])));
+    assert!(r.lease.table.retire(K) && r.lease.table.retire(1));
+    assert_eq!(r.lease.table.open_steps(), 0);
 }
 
 #[test]

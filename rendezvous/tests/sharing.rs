@@ -76,6 +76,9 @@ impl Eager for Inbox {
     fn buffer(&self, h: &TensorHeader) -> Result<Tensor> {
         self.pool.tensor(h.dtype, &h.shape)
     }
+    fn adopt(&self, _: &TensorHeader, tensor: Tensor) -> Result<Tensor> {
+        self.pool.adopt(tensor)
+    }
     fn foreseen(&self, _: &Peer, h: &TensorHeader) -> Option<oneshot::Receiver<()>> {
         let mut unannounced = self.unannounced.lock().unwrap();
         let waits = unannounced.get_mut(&h.key.n)?;

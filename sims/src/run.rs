@@ -380,14 +380,7 @@ impl<'a> Run<'a> {
 
     /// A step of each client.
     fn canaries(&mut self) -> Vec<Canary> {
-        let model = ModelSpec {
-            seed: 7,
-            nodes: 12,
-            wide: false,
-            dynamic: false,
-            trap: None,
-        }
-        .build();
+        let model = ModelSpec::narrow(7, 12).build();
         let Expected::Results(want) = expect(&model, &inputs(&model, 1, 2, false)) else {
             return vec![];
         };

@@ -2,17 +2,19 @@
 //! workers reach each other, whoever of them is cut off from the coordinator, and for however long.
 
 mod away;
+mod settled;
 
 use std::time::Duration;
 
 use convoke::CallOptions;
 use convoke_common::error::{Code, Result};
-use convoke_sims::cluster::{Cluster, Host, Setup, Task};
+use convoke_sims::cluster::{Cluster, Host};
 use convoke_sims::faults::{Harm, Target};
 use convoke_sims::run::{Report, run};
 use convoke_sims::workload::inputs;
 
 use away::{scenario, spec};
+use settled::{end, settled};
 
 #[track_caller]
 fn check(target: Target, harm: Harm, at: u32, lasts: &[u32]) {
@@ -68,27 +70,6 @@ fn a_client_is_cut_off_from_the_coordinator() {
 
 const CLIENT: Host = Host::Client(0);
 
-fn settled() -> Cluster {
-    let mut cluster = Cluster::new(Setup {
-        seed: 22,
-        workers: 3,
-        ..Setup::default()
-    });
-    assert!(
-        cluster.settle(Duration::from_secs(20)),
-        "{:?}",
-        cluster.ends()
-    );
-    cluster
-}
-
-/// Takes a task's result, which is there within a minute.
-fn end<T>(cluster: &mut Cluster, task: &Task<T>) -> T {
-    let over = cluster.run_until(Duration::from_secs(60), |_| task.is_over());
-    assert!(over, "it hangs");
-    task.take().expect("the client lives")
-}
-
 fn load(cluster: &mut Cluster, dynamic: bool) -> convoke::Model {
     let function = spec(dynamic).build().function;
     let loading = cluster.on_client(0, move |c| async move {
@@ -101,7 +82,7 @@ fn load(cluster: &mut Cluster, dynamic: bool) -> convoke::Model {
 #[test]
 fn a_lease_that_is_released_is_freed_where_the_coordinator_does_not_reach() {
     for cut_off in [Host::Worker(0), CLIENT] {
-        let mut cluster = settled();
+        let mut cluster = settled(22, 3);
         let model = load(&mut cluster, false);
         cluster.partition(cut_off, Host::Coordinator);
         cluster.run_for(Duration::from_secs(5));
@@ -125,7 +106,7 @@ fn a_lease_that_is_released_is_freed_where_the_coordinator_does_not_reach() {
 
 /// The first call of a model, which is planned only then, while the coordinator is stopped for six seconds.
 fn first_call(deadline: Option<Duration>) -> Result<()> {
-    let mut cluster = settled();
+    let mut cluster = settled(22, 3);
     let model = load(&mut cluster, true);
     let feed = inputs(&spec(true).build(), 1, 4, false);
     cluster.pause(Host::Coordinator);

@@ -1,18 +1,16 @@
 //! A load recovers as a call does: from a worker that is restarted meanwhile, and from one that cannot be reached.
 
+mod settled;
+
 use std::time::Duration;
 
 use convoke::Retry;
 use convoke_common::error::{Code, Result};
-use convoke_sims::cluster::{Cluster, Host, Setup, Task};
+use convoke_sims::cluster::{Cluster, Host, Task};
 use convoke_sims::run::run;
 use convoke_sims::scenario::Scenario;
 use convoke_sims::workload::{Model, ModelSpec, inputs};
-
-const SETTLE: Duration = Duration::from_secs(20);
-
-/// Longer than anything here may take.
-const NEVER: Duration = Duration::from_secs(60);
+use settled::{SETTLE, end, settled};
 
 /// From the death of a worker to the start of its next process. A supervisor takes 100 ms by default.
 const PAUSES_MS: [u64; 5] = [0, 50, 100, 250, 500];
@@ -23,25 +21,8 @@ const STRUCK_MS: [u64; 6] = [0, 1, 2, 4, 8, 16];
 const LOSER: Host = Host::Worker(0);
 const CLIENT: Host = Host::Client(0);
 
-fn settled(workers: u16) -> Cluster {
-    let mut cluster = Cluster::new(Setup {
-        seed: 18,
-        workers,
-        ..Setup::default()
-    });
-    assert!(cluster.settle(SETTLE), "{:?}", cluster.ends());
-    cluster
-}
-
 fn model() -> Model {
-    ModelSpec {
-        seed: 5,
-        nodes: 16,
-        wide: false,
-        dynamic: false,
-        trap: None,
-    }
-    .build()
+    ModelSpec::narrow(5, 16).build()
 }
 
 /// Loads the model over so many workers, with a node pinned to the one that is struck, and calls it.
@@ -59,12 +40,6 @@ fn load(cluster: &Cluster, workers: u16, retry: Retry) -> Task<Result<()>> {
     })
 }
 
-/// Takes a task's result, once there is one.
-fn end<T>(cluster: &mut Cluster, task: &Task<T>) -> T {
-    assert!(cluster.run_until(NEVER, |_| task.is_over()), "it hangs");
-    task.take().expect("the client lives")
-}
-
 #[test]
 fn a_load_outlives_a_restart_of_a_worker_that_it_needs() {
     let strikes: [(&str, fn(&mut Cluster)); 2] = [
@@ -73,7 +48,7 @@ fn a_load_outlives_a_restart_of_a_worker_that_it_needs() {
     ];
     for (what, strike) in strikes {
         for workers in [1, 3] {
-            let mut cluster = settled(workers);
+            let mut cluster = settled(18, workers);
             for (struck, pause) in STRUCK_MS
                 .into_iter()
                 .flat_map(|struck| PAUSES_MS.map(|pause| (struck, pause)))
@@ -96,7 +71,7 @@ fn a_load_outlives_a_restart_of_a_worker_that_it_needs() {
 
 #[test]
 fn without_retries_a_load_fails_with_the_loss() {
-    let mut cluster = settled(1);
+    let mut cluster = settled(18, 1);
     let loading = load(&cluster, 1, Retry::Off);
     cluster.run_for(Duration::from_millis(2));
     cluster.kill(LOSER);
@@ -111,7 +86,7 @@ fn without_retries_a_load_fails_with_the_loss() {
 
 #[test]
 fn a_load_does_without_a_worker_that_the_client_cannot_reach() {
-    let mut cluster = settled(3);
+    let mut cluster = settled(18, 3);
     cluster.partition(LOSER, CLIENT);
     let function = model().function;
     let loading = cluster.on_client(0, move |c| async move {

@@ -1,18 +1,16 @@
 //! Whoever waits for somebody that is lost has its answer within the bounds that are promised, whatever it waits for.
 
+mod settled;
+
 use std::time::Duration;
 
 use convoke::{CallOptions, Device, Operand, Retry, Tensor, issue, with_device};
 use convoke_common::detection::bounds::{LOST, PROCESS_KILLED};
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::rpc::RETURN_BOUND;
-use convoke_sims::cluster::{Cluster, Host, Setup, State, Task};
+use convoke_sims::cluster::{Cluster, Host, State, Task};
 use convoke_sims::workload::{Model, ModelSpec, inputs};
-
-const SETTLE: Duration = Duration::from_secs(20);
-
-/// Longer than anything here may take.
-const NEVER: Duration = Duration::from_secs(60);
+use settled::{NEVER, end, settled};
 
 /// What is told of a loss is on its way a little longer, and time passes by the millisecond.
 const SLACK: Duration = Duration::from_millis(100);
@@ -21,25 +19,8 @@ const SLACK: Duration = Duration::from_millis(100);
 const LOSER: Host = Host::Worker(1);
 const CLIENT: Host = Host::Client(0);
 
-fn settled() -> Cluster {
-    let mut cluster = Cluster::new(Setup {
-        seed: 21,
-        workers: 3,
-        ..Setup::default()
-    });
-    assert!(cluster.settle(SETTLE), "{:?}", cluster.ends());
-    cluster
-}
-
 fn model() -> Model {
-    ModelSpec {
-        seed: 5,
-        nodes: 16,
-        wide: false,
-        dynamic: false,
-        trap: None,
-    }
-    .build()
+    ModelSpec::narrow(5, 16).build()
 }
 
 /// From now on kernels take forever.
@@ -48,12 +29,6 @@ fn stall(cluster: &Cluster) {
         let ms = NEVER.as_millis() as u64;
         cluster.knobs(Host::Worker(i)).set_job_ms(ms, ms);
     }
-}
-
-/// Takes a task's result, once there is one.
-fn end<T>(cluster: &mut Cluster, task: &Task<T>) -> T {
-    assert!(cluster.run_until(NEVER, |_| task.is_over()), "it hangs");
-    task.take().expect("the client lives")
 }
 
 /// A model that is installed on three workers.
@@ -100,7 +75,7 @@ type Strike = fn(&mut Cluster);
 
 /// All that waits ends with a loss that names one of `workers`, within `bound` of the strike.
 fn check(what: &str, waiting: &[Begin], strike: Strike, bound: Duration, workers: &[&str]) {
-    let mut cluster = settled();
+    let mut cluster = settled(21, 3);
     let waiting: Vec<_> = waiting.iter().map(|begin| begin(&mut cluster)).collect();
     // Longer than it takes to watch a link in every way.
     cluster.run_for(Duration::from_millis(1500));
@@ -186,7 +161,7 @@ fn workers_let_go_in_time_of_a_client_that_is_lost() {
         ),
     ];
     for (what, strike, bound) in strikes {
-        let mut cluster = settled();
+        let mut cluster = settled(21, 3);
         let waits = call(&mut cluster);
         cluster.run_for(Duration::from_millis(1500));
         assert!(!waits.is_over(), "{what}: it does not wait");
@@ -210,7 +185,7 @@ fn what_needs_an_absent_coordinator_fails_after_one_bound() {
         ("not heard", |c| c.cut(Host::Coordinator, CLIENT), LOST),
     ];
     for (what, strike, noticed) in strikes {
-        let mut cluster = settled();
+        let mut cluster = settled(21, 3);
         cluster.run_for(Duration::from_millis(1500));
         strike(&mut cluster);
         let struck = cluster.elapsed();
@@ -224,7 +199,7 @@ fn what_needs_an_absent_coordinator_fails_after_one_bound() {
 
 #[test]
 fn a_worker_whose_kernel_hangs_while_it_leaves_ends_with_its_wedge() {
-    let mut cluster = settled();
+    let mut cluster = settled(21, 3);
     let waiting = call(&mut cluster);
     cluster.run_for(Duration::from_millis(500));
     // Its kernel does not return. The caller ends, and a second later the worker is told to.

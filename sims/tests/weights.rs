@@ -90,7 +90,11 @@ fn check(cluster: &mut Cluster, source: &Source) -> [u64; 3] {
     let want: Vec<f32> = weight().iter().map(|w| 1. + w).collect();
     assert!(got.as_slice::<f32>().expect("f32") == want);
     let after = cluster.worker(0).expect("there").status().loaded;
-    [0, 1, 2].map(|i| after[i] - before[i])
+    [
+        after.shared_path - before.shared_path,
+        after.cache - before.cache,
+        after.clients - before.clients,
+    ]
 }
 
 /// A cluster of one worker.

@@ -21,6 +21,7 @@ use convoke_common::admission::chain;
 use convoke_common::artifact::{ArtifactId, ArtifactMeta, CHUNK};
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::memory::Pool;
+use convoke_common::rpc::Sources;
 use convoke_common::world::quic::Connection;
 use convoke_common::world::{StoreFile, World};
 use convoke_rendezvous::artifacts::{self, ArtifactSource};
@@ -51,8 +52,13 @@ pub struct Loaded([AtomicU64; 3]);
 
 impl Loaded {
     /// The counts.
-    pub fn get(&self) -> [u64; 3] {
-        [0, 1, 2].map(|i| self.0[i].load(Ordering::Relaxed))
+    pub fn get(&self) -> Sources {
+        let [shared_path, cache, clients] = [0, 1, 2].map(|i| self.0[i].load(Ordering::Relaxed));
+        Sources {
+            shared_path,
+            cache,
+            clients,
+        }
     }
     fn add(&self, source: usize, bytes: usize) {
         self.0[source].fetch_add(bytes as u64, Ordering::Relaxed);

@@ -593,6 +593,7 @@ impl Node {
             programs,
             live_steps,
             steps_done: self.engine.steps_done.load(Ordering::Relaxed),
+            steps_failed: self.engine.failures.counted(),
             live_handles,
             handle_bytes,
             links: self.hub.links().iter().map(|l| l.status()).collect(),

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use convoke_common::admission::{JoinFailure, call, reach};
+use convoke_common::admission::{JoinFailure, call, reach, warn_of_loopback};
 use convoke_common::credentials::{Credentials, RENEWAL_CHECK};
 use convoke_common::detection::{CLOSE_LOST, Watched};
 use convoke_common::error::{Code, Error, Result};
@@ -14,7 +14,7 @@ use convoke_common::rpc::{self, CoordinatorClient, Register, close};
 use convoke_common::world::quic::ConnectionError;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::drain::Standing;
 use crate::node::Node;
@@ -25,6 +25,9 @@ const REDIAL: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 
 /// After what time the coordinator is told again where the worker stands, where that failed.
 const TELL_AGAIN: Duration = Duration::from_millis(500);
+
+/// After what time a worker that cannot return says so again.
+const SAY_AGAIN: Duration = Duration::from_secs(300);
 
 /// The coordinator's reason to end a connection, where dialling again cannot mend it.
 fn expulsion(me: &str, why: &ConnectionError) -> Option<Error> {
@@ -64,6 +67,32 @@ pub struct Session {
     pub join: String,
     pub register: Register,
     pub credentials: Credentials,
+    pub away: Away,
+}
+
+/// A worker that does not reach its coordinator, or is not taken back by it.
+#[derive(Default)]
+pub struct Away {
+    /// When that was said last.
+    said: Option<Instant>,
+}
+
+impl Away {
+    /// Says it at once, and then seldom.
+    fn tell(&mut self, why: &Error) {
+        let now = Instant::now();
+        if self
+            .said
+            .is_some_and(|at| now.duration_since(at) < SAY_AGAIN)
+        {
+            return;
+        }
+        self.said = Some(now);
+        tracing::warn!(
+            "this worker cannot return to its cluster, and tries again: {why}; next line in {} min",
+            SAY_AGAIN.as_secs() / 60
+        );
+    }
 }
 
 /// Why the worker is not registered.
@@ -98,7 +127,7 @@ pub struct Told {
     pub lost: watch::Sender<Option<Error>>,
     /// Why it has ended the membership for good.
     pub expelled: watch::Sender<Option<Error>>,
-    /// Whether it knows where the worker stands.
+    /// Whether it knows that the worker takes no new work any more.
     pub informed: watch::Sender<bool>,
 }
 
@@ -119,6 +148,7 @@ impl Session {
                 }
                 Ok((watched, client, carrier)) => {
                     pause = REDIAL.0;
+                    self.away = Away::default();
                     told.lost.send_replace(None);
                     if let Some(tell) = told.registered.take() {
                         drop(tell.send(Ok(())));
@@ -151,7 +181,7 @@ impl Session {
                         drop(tell.send(Err(e)));
                         return;
                     }
-                    tracing::debug!("cannot reach the coordinator: {e}");
+                    self.away.tell(&e);
                     told.lost.send_replace(Some(e));
                 }
             }
@@ -195,6 +225,8 @@ impl Session {
                 None => Refusal::ForNow(error),
             }
         })?;
+        let peers = registered.peers.iter().map(|p| (&*p.name, &*p.address));
+        warn_of_loopback((&registered.name, &registered.address), peers);
         node.revoke(registered.revoked);
         if registered.drained {
             tracing::warn!(
@@ -231,10 +263,11 @@ impl Session {
                 }
                 Ok(()) = standing.changed() => {
                     let stands = standing.borrow_and_update().clone();
+                    let serves = stands == Standing::Serving;
                     let informed = inform(client, stands).await;
                     untold = informed.is_err();
                     match informed {
-                        Ok(()) => drop(told.informed.send_replace(true)),
+                        Ok(()) => drop(told.informed.send_replace(!serves)),
                         Err(e) => tracing::warn!("cannot tell the coordinator: {e}"),
                     }
                 }
@@ -245,6 +278,19 @@ impl Session {
                     if let Err(e) = rpc::answer("the coordinator", answer) {
                         // The next registration says what is held.
                         tracing::debug!("cannot tell the coordinator of dropped leases: {e}");
+                        watched.connection().close(CLOSE_LOST, b"no calls pass");
+                    }
+                }
+                () = self.node.engine.failures.more() => {
+                    let failures = &self.node.engine.failures;
+                    let failed = failures.take();
+                    if failed.is_empty() {
+                        continue;
+                    }
+                    let answer = client.failed(call(), failed.clone()).await;
+                    if let Err(e) = rpc::answer("the coordinator", answer) {
+                        tracing::debug!("cannot tell the coordinator of failed steps: {e}");
+                        failures.put_back(failed);
                         watched.connection().close(CLOSE_LOST, b"no calls pass");
                     }
                 }

@@ -33,7 +33,7 @@ use crate::compute::Threads;
 use crate::drain::Standing;
 use crate::executor::Engine;
 use crate::node::{self, Node};
-use crate::session::{Session, Told};
+use crate::session::{Away, Session, Told};
 use crate::window::Window;
 
 /// What a process takes on top of what it has when its worker registers, however little runs: code that links and
@@ -180,6 +180,7 @@ impl Worker {
             join: config.join,
             register,
             credentials,
+            away: Away::default(),
         };
         let stopped = stop.clone();
         world.spawn(tasks.track_future(async move {

@@ -325,7 +325,7 @@ async fn a_link_that_is_finished_delivers_all_that_was_sent() {
     let arrived = async {
         loop {
             match c.leases[1].table.slot(0, 0).unwrap().take(0) {
-                Some(t) => return t,
+                Some(t) => return t.unwrap(),
                 None => tokio::time::sleep(Duration::from_millis(5)).await,
             }
         }

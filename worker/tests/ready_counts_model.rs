@@ -8,7 +8,7 @@ mod code {
 }
 
 mod cpu {
-    pub use convoke_worker::cpu::{Outputs, Register};
+    pub use convoke_worker::cpu::{Outputs, Place, Register};
 }
 
 mod installed {
@@ -78,9 +78,37 @@ fn program() -> Program {
 struct Record {
     launched: Vec<u32>,
     sent: Vec<u32>,
+    /// Sends whose peers were told that nothing comes.
+    told: Vec<u32>,
     retired: u32,
     /// Instructions whose kernels had been launched before the abort: those launched later see the flag and do nothing.
     before_abort: Option<usize>,
+}
+
+/// What fails of a step, which is partial then.
+#[derive(Clone, Copy, PartialEq)]
+enum Fault {
+    None,
+    Instr(u32),
+    /// A value does not arrive.
+    Arrival(u32),
+}
+
+impl Fault {
+    /// Instructions that are launched, and sends that are made.
+    fn expected(self) -> (&'static [u32], &'static [u32]) {
+        match self {
+            Fault::None => (&[0, 1, 2], &[0, 1]),
+            Fault::Arrival(0) => (&[], &[]),
+            Fault::Instr(0) | Fault::Arrival(_) => (&[0], &[]),
+            Fault::Instr(1) => (&[0, 1], &[]),
+            Fault::Instr(_) => (&[0, 1, 2], &[0]),
+        }
+    }
+}
+
+fn failed() -> Arc<Error> {
+    Arc::new(Error::new(Code::KernelFailed, "model"))
 }
 
 /// A step under the checker's lock, and what is noted of it.
@@ -90,6 +118,7 @@ struct Step {
     stirred: AtomicBool,
     /// Whether runners are threads, else they run where the operands arrive.
     threads: bool,
+    fault: Fault,
     runners: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -98,9 +127,9 @@ fn tensor() -> Tensor {
 }
 
 impl Step {
-    fn started(installed: Arc<Installed>, threads: bool) -> Arc<Step> {
+    fn started(installed: Arc<Installed>, threads: bool, fault: Fault) -> Arc<Step> {
         let mut run = Run::new(0);
-        run.phase = Phase::Running;
+        (run.phase, run.partial) = (Phase::Running, fault != Fault::None);
         let mut after = After::default();
         run.start(&installed, &mut after);
         assert!(!after.start_runner, "nothing is ready before it arrives");
@@ -109,6 +138,7 @@ impl Step {
             state: Mutex::new((run, Record::default())),
             stirred: AtomicBool::new(false),
             threads,
+            fault,
             runners: Mutex::new(vec![]),
         })
     }
@@ -120,8 +150,11 @@ impl Step {
             if run.n != 0 || run.error.is_some() {
                 return;
             }
-            let (x, value) = (&self.installed, Some(value));
-            if run.came(x, value, tensor(), &mut after) {
+            let delivered = match self.fault == Fault::Arrival(value) {
+                true => Err(failed()),
+                false => Ok(tensor()),
+            };
+            if run.came(&self.installed, Some(value), delivered, &mut after) {
                 self.stirred.store(true, Ordering::Release);
             }
             run.settle(&mut after);
@@ -151,6 +184,17 @@ impl Step {
                 let (run, record) = &mut *self.state.lock().unwrap();
                 record.sent.push(send);
                 run.sending -= 1;
+                run.settle(&mut after);
+            }
+            self.finish(after);
+        }
+        if !after.untold.is_empty() {
+            let (count, untold) = (after.untold.len(), after.untold.into_iter());
+            let mut after = After::default();
+            {
+                let (run, record) = &mut *self.state.lock().unwrap();
+                record.told.extend(untold.map(|(send, _)| send));
+                run.sending -= count;
                 run.settle(&mut after);
             }
             self.finish(after);
@@ -193,7 +237,7 @@ impl Step {
                     let (run, _) = &mut *self.state.lock().unwrap();
                     self.stirred.store(false, Ordering::Relaxed);
                     let goes_on = run.look(&self.installed, &mut flow, &mut after);
-                    run.sending += after.sends.len();
+                    run.sending += after.outgoing();
                     let goes_on = goes_on && !flow.is_idle();
                     if !goes_on {
                         run.rest(std::mem::take(&mut flow), Runner::None);
@@ -218,6 +262,11 @@ impl Step {
                     continue;
                 }
                 record.launched.push(i);
+            }
+            if self.fault == Fault::Instr(i) {
+                flow.lose(code, i, &failed());
+                self.stirred.store(true, Ordering::Relaxed);
+                continue;
             }
             let made = tensor().into();
             flow.ended(code, i, made, &mut after);
@@ -244,14 +293,16 @@ impl Step {
         match record.before_abort {
             // An abort that came too late changed nothing.
             None => {
-                assert_eq!(
-                    record.launched,
-                    [0, 1, 2],
-                    "each instruction once, in order"
-                );
-                let mut sent = record.sent.clone();
-                sent.sort_unstable();
-                assert_eq!(sent, [0, 1], "each send once");
+                let (launched, made) = self.fault.expected();
+                assert_eq!(record.launched, launched, "each once, in order");
+                let sorted = |sends: &Vec<u32>| {
+                    let mut sends = sends.clone();
+                    sends.sort_unstable();
+                    sends
+                };
+                assert_eq!(sorted(&record.sent), made, "each send once");
+                let lost: Vec<u32> = (0..2).filter(|s| !made.contains(s)).collect();
+                assert_eq!(sorted(&record.told), lost, "each loss is told of once");
             }
             Some(before) => assert_eq!(record.launched.len(), before, "a launch after the abort"),
         }
@@ -260,13 +311,17 @@ impl Step {
 
 /// Runs a step in which `x` and `y` arrive at once, and which `abort` ends meanwhile.
 fn check(threads: bool, abort: bool) {
+    check_with(threads, abort, Fault::None);
+}
+
+fn check_with(threads: bool, abort: bool, fault: Fault) {
     let program = Arc::new(program());
     let constants = vec![None; program.values.len()];
     let installed = Arc::new(Installed::new(program, constants).unwrap());
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
     builder.check(move || {
-        let step = Step::started(installed.clone(), threads);
+        let step = Step::started(installed.clone(), threads, fault);
         let other = step.clone();
         let arrival = thread::spawn(move || other.arrived(1));
         let end = step.clone();
@@ -305,4 +360,26 @@ fn arrivals_an_inline_runner_and_an_abort() {
 #[test]
 fn arrivals_runners_on_threads_and_an_abort() {
     check(true, true);
+}
+
+#[test]
+fn instructions_that_fail_in_a_partial_step() {
+    for fault in (0..3).map(Fault::Instr) {
+        check_with(false, false, fault);
+        check_with(true, false, fault);
+    }
+}
+
+#[test]
+fn arrivals_that_are_lost_in_a_partial_step() {
+    for fault in (0..2).map(Fault::Arrival) {
+        check_with(false, false, fault);
+        check_with(true, false, fault);
+    }
+}
+
+#[test]
+fn losses_and_an_abort() {
+    check_with(false, true, Fault::Instr(1));
+    check_with(true, true, Fault::Arrival(1));
 }

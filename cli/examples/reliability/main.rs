@@ -6,6 +6,7 @@
 //! reliability false-alarm [MINUTES]    that nobody is given up on a machine that is busy
 //! reliability partitions [ROUNDS]      that no step fails while the coordinator is cut off or stopped
 //! reliability restarts [ROUNDS]        that loads succeed while workers are killed and started again
+//! reliability loops [ITERATIONS]       that loops which only issue run on, as fast and as lean as they began
 //! reliability soak [MINUTES]           a mixed load, while processes are killed
 //! ```
 //! The binary beside it is what runs. Exit code 1 where something is not as promised. The processes that it starts hold
@@ -24,6 +25,7 @@ mod common;
 mod false_alarm;
 mod faults;
 mod load;
+mod loops;
 mod partitions;
 mod restarts;
 mod rows;
@@ -52,14 +54,21 @@ async fn main() -> ExitCode {
         (Some("false-alarm"), _, Some(time)) => false_alarm::run(time).await,
         (Some("partitions"), Some(rounds), _) => partitions::run(rounds as u32).await,
         (Some("restarts"), Some(rounds), _) => restarts::run(rounds as u32).await,
+        (Some("loops"), ..) => match number(1_000_000) {
+            Some(iterations) => loops::run(iterations).await,
+            None => return usage(),
+        },
         (Some("soak"), _, Some(time)) => soak::run(time).await,
         (Some(false_alarm::BURN), ..) => false_alarm::burn(),
-        _ => {
-            eprintln!(
-                "timings [ROUNDS [TEXT]], rows, partitions [ROUNDS], restarts [ROUNDS], false-alarm [MINUTES] or soak [MINUTES]"
-            );
-            return ExitCode::from(2);
-        }
+        _ => return usage(),
     };
     ExitCode::from(u8::from(!kept))
+}
+
+fn usage() -> ExitCode {
+    eprintln!(
+        "timings [ROUNDS [TEXT]], rows, partitions [ROUNDS], restarts [ROUNDS], loops [ITERATIONS], false-alarm [MINUTES] or \
+         soak [MINUTES]"
+    );
+    ExitCode::from(2)
 }

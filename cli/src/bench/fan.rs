@@ -98,8 +98,12 @@ async fn crossed(cluster: &Cluster, workers: &[Device]) -> Result<u64> {
     let is_worker = |name: &str| workers.iter().any(|w| w.worker() == name);
     let accounts = status.members.iter().filter_map(|m| m.status.as_ref());
     let each = accounts.flat_map(|w| &w.links).map(|l| {
-        let [sent, received] = l.datagrams;
-        received + if is_worker(&l.peer) { 0 } else { sent }
+        let sent = if is_worker(&l.peer) {
+            0
+        } else {
+            l.sent_datagrams
+        };
+        l.received_datagrams + sent
     });
     Ok(each.sum())
 }

@@ -47,7 +47,7 @@ use crate::cluster::{connect, leave};
 use crate::failure::Failure;
 use crate::processes::{RunDir, STOP_BOUND, start};
 use crate::progress::Progress;
-use crate::signals::Signals;
+use crate::signals::{Signals, end_anyway};
 use crate::{machine, output};
 
 pub use self::floor::run_part;
@@ -129,6 +129,7 @@ impl Run {
     async fn here(&mut self, signals: &mut Signals) -> Result<(), Failure> {
         let folder = RunDir::make(None, "bench")
             .map_err(|e| e.advise("set XDG_RUNTIME_DIR to a folder of this user's"))?;
+        end_anyway(folder.0.clone())?;
         signals.or(self.alone(&folder.0)).await?;
         if !self.at(Place::Embedded).is_empty() {
             exec::register()?;
@@ -165,7 +166,7 @@ impl Run {
     }
 
     async fn embedded(&mut self, cluster: &Cluster) -> Result<(), Failure> {
-        let device = cluster.device("")?;
+        let device = cluster.device("w0")?;
         // Once a value has come back, the worker is linked, which decides the way of what follows.
         bounded(device.put(0f32)?.fetch::<f32>()).await?;
         let x = device.put(1f32)?;

@@ -75,7 +75,9 @@ impl Rig {
     async fn received(&self) -> Vec<u64> {
         let status = self.cluster.status().await.unwrap();
         let accounts = status.members.iter().map(|m| m.status.as_ref());
-        accounts.map(|s| s.map_or(0, |s| s.loaded[2])).collect()
+        accounts
+            .map(|s| s.map_or(0, |s| s.loaded.clients))
+            .collect()
     }
 
     /// Loads the model, kills the first worker that receives weights, starts it again `pause` later, and calls the model.

@@ -5,19 +5,23 @@
 //!    what is on its way have reached their bounds.
 //! 2. A fetch ends: with its tensor, or with why it does not come.
 //! 3. A move is known here until its destination has taken it, so that either end's loss ends it at the other.
+//! 4. Tensors and devices own the sessions, by a [`SessionHandle`]; nothing that the sessions own has one for longer than a
+//!    worker is dialled.
 
 pub(crate) mod direct;
 mod prepared;
 mod session;
 
+use std::any::Any;
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use convoke_common::Tensor as HostTensor;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::ids::{Incarnation, LeaseId, StepKey};
-use convoke_common::ops::{CustomOp, OpDef};
+use convoke_common::ops::{self, CustomOp, OpDef};
 use convoke_common::program::Participant;
 use convoke_common::rpc::{ClusterStatus, MemberState};
 use convoke_rendezvous::Peer;
@@ -30,6 +34,7 @@ use tokio::sync::oneshot;
 pub(crate) use self::prepared::{Key, Slot};
 pub(crate) use self::session::{Issue, Late, WorkerSession, stranger};
 
+use crate::device::{Device, DeviceSet};
 use crate::runtime::NetThread;
 use crate::session::Session;
 
@@ -70,35 +75,103 @@ struct Member {
     flops: f64,
 }
 
+/// A session as tensors and devices have it: with the connection to the cluster, and the cluster itself where it is in this
+/// process, both of which live as long as any of them.
+pub(crate) struct SessionHandle {
+    session: Arc<WorkerSession>,
+    _sessions: Arc<Sessions>,
+}
+
+impl SessionHandle {
+    /// The session without what keeps it usable.
+    pub fn session(&self) -> &Arc<WorkerSession> {
+        &self.session
+    }
+}
+
+impl Deref for SessionHandle {
+    type Target = WorkerSession;
+
+    #[inline]
+    fn deref(&self) -> &WorkerSession {
+        &self.session
+    }
+}
+
+/// A session that is known, and the one handle that its tensors and devices share, as long as there are any.
+struct Known {
+    session: Arc<WorkerSession>,
+    handle: Weak<SessionHandle>,
+}
+
+impl Known {
+    fn handle(&mut self, sessions: &Arc<Sessions>) -> Arc<SessionHandle> {
+        if let Some(handle) = self.handle.upgrade() {
+            return handle;
+        }
+        let handle = Arc::new(SessionHandle {
+            session: self.session.clone(),
+            _sessions: sessions.clone(),
+        });
+        self.handle = Arc::downgrade(&handle);
+        handle
+    }
+}
+
+type Workers = BTreeMap<(String, Incarnation), Known>;
+
 /// The sessions of a client.
 pub(crate) struct Sessions {
     pub session: Arc<Session>,
-    net: NetThread,
     /// By the worker's process.
-    workers: Mutex<BTreeMap<(String, Incarnation), Arc<WorkerSession>>>,
+    workers: Mutex<Workers>,
     /// Who was there when it was last asked.
     members: RwLock<Vec<Member>>,
     fetches: Mutex<Fetches>,
     fails_when_full: AtomicBool,
+    closed: AtomicBool,
+    /// What else the workers need.
+    _keeps: Option<Arc<dyn Any + Send + Sync>>,
+    // Last, so that it is dropped after what runs on it.
+    net: NetThread,
+}
+
+/// The error of whatever needs a connection that the program has closed.
+pub(crate) fn shut() -> Error {
+    Error::new(Code::Cancelled, "the cluster was shut down")
+        .advise("fetch what is needed before `Cluster::shutdown`")
 }
 
 impl Sessions {
-    pub fn new(session: Arc<Session>, net: &NetThread) -> Arc<Sessions> {
+    /// None yet. `keeps` lives as long as they do.
+    pub fn new(
+        session: Arc<Session>,
+        keeps: Option<Arc<dyn Any + Send + Sync>>,
+        net: &NetThread,
+    ) -> Arc<Sessions> {
         let sessions = Arc::new(Sessions {
             session,
-            net: net.clone(),
             workers: Mutex::default(),
             members: RwLock::default(),
             fetches: Mutex::default(),
             fails_when_full: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            _keeps: keeps,
+            net: net.clone(),
         });
         let served: Arc<dyn Eager> = sessions.clone();
         sessions.session.hub.serve_eager(Arc::downgrade(&served));
         sessions
     }
 
-    fn workers(&self) -> MutexGuard<'_, BTreeMap<(String, Incarnation), Arc<WorkerSession>>> {
+    fn workers(&self) -> MutexGuard<'_, Workers> {
         self.workers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The session at a worker, where there is one.
+    fn of(&self, worker: &Peer) -> Option<Arc<WorkerSession>> {
+        let key = (worker.name.clone(), worker.incarnation);
+        self.workers().get(&key).map(|known| known.session.clone())
     }
 
     fn fetches(&self) -> MutexGuard<'_, Fetches> {
@@ -115,10 +188,11 @@ impl Sessions {
         self.fails_when_full.store(fails, Ordering::Relaxed);
     }
 
-    /// Ends all: what waits for them ends as well.
+    /// Ends all, and begins no others: what waits for them ends as well.
     pub fn close(&self) {
-        let error = Error::new(Code::Cancelled, "the cluster's connection was closed");
-        self.all().iter().for_each(|s| s.lost(&error));
+        // Before they are listed: whoever begins one meanwhile, under the list's lock, sees it.
+        self.closed.store(true, Ordering::SeqCst);
+        self.all().iter().for_each(|s| s.lost(&shut()));
     }
 
     /// How much they hold, by table.
@@ -132,7 +206,8 @@ impl Sessions {
 
     /// Every session.
     pub fn all(&self) -> Vec<Arc<WorkerSession>> {
-        self.workers().values().cloned().collect()
+        let workers = self.workers();
+        workers.values().map(|k| k.session.clone()).collect()
     }
 
     /// Notes who is there.
@@ -157,7 +232,7 @@ impl Sessions {
             members.iter().any(|m| is(&m.worker))
         };
         self.workers()
-            .retain(|key, session| there(key) || session.lost_because().is_none());
+            .retain(|key, known| there(key) || known.session.lost_because().is_none());
         *self.members.write().unwrap_or_else(PoisonError::into_inner) = members;
     }
 
@@ -197,7 +272,7 @@ impl Sessions {
     }
 
     /// The session at the fastest worker, as measured, that has a kernel of a custom op as it is defined here.
-    pub fn fastest_with(self: &Arc<Self>, def: &OpDef) -> Option<Arc<WorkerSession>> {
+    pub fn fastest_with(self: &Arc<Self>, def: &OpDef) -> Option<Arc<SessionHandle>> {
         let wanted = CustomOp::of(def);
         let fastest = {
             let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
@@ -209,22 +284,50 @@ impl Sessions {
         Some(self.at(&fastest))
     }
 
+    /// The fastest of these devices, as measured, that has a kernel of an op. Whoever is not a member any more counts as the
+    /// slowest: what is issued there says why.
+    pub fn fastest_of(&self, devices: &DeviceSet, def: Option<&OpDef>) -> Option<Device> {
+        let custom = def.filter(|def| ops::is_custom(def.name));
+        let able = devices.devices().iter();
+        let able = able.filter(|d| custom.is_none_or(|def| d.0.has_op(def).is_ok()));
+        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        let flops = |d: &Device| {
+            let mut members = members.iter();
+            let member = members.find(|m| m.worker.name == d.worker());
+            member.map_or(0.0, |m| m.flops)
+        };
+        // Of equals the first by name.
+        let fastest = able.rev().max_by(|a, b| flops(a).total_cmp(&flops(b)));
+        fastest.cloned()
+    }
+
     /// The session at a worker; the first that asks has it dialled. One that was lost is followed by another, with
-    /// transfers and handles of other numbers: what is still on its way for the first is refused.
-    pub fn at(self: &Arc<Self>, worker: &Participant) -> Arc<WorkerSession> {
+    /// transfers and handles of other numbers: what is still on its way for the first is refused. Once all are closed it is
+    /// lost from the beginning.
+    pub fn at(self: &Arc<Self>, worker: &Participant) -> Arc<SessionHandle> {
         let key = (worker.name.clone(), worker.incarnation);
         let mut workers = self.workers();
-        let first = match workers.get(&key) {
-            Some(known) => match known.lost_because() {
-                None => return known.clone(),
-                Some(_) => known.numbers(),
+        let first = match workers.get_mut(&key) {
+            Some(known) => match known.session.lost_because() {
+                None => return known.handle(self),
+                Some(_) => known.session.numbers(),
             },
             None => (0, 0),
         };
         let session = WorkerSession::new(worker.clone(), Arc::downgrade(self), first);
-        workers.insert(key, session.clone());
+        let mut known = Known {
+            session: session.clone(),
+            handle: Weak::new(),
+        };
+        let handle = known.handle(self);
+        workers.insert(key, known);
+        let closed = self.closed.load(Ordering::SeqCst);
         drop(workers);
-        let (client, to) = (self.session.clone(), session.clone());
+        if closed {
+            session.lost(&shut());
+            return handle;
+        }
+        let (client, to) = (self.session.clone(), session);
         self.net.detach(async move {
             let links = client.links(std::slice::from_ref(&to.participant)).await;
             to.linked(links.and_then(|l| {
@@ -232,7 +335,7 @@ impl Sessions {
                 l.into_iter().next().ok_or_else(none)
             }));
         });
-        session
+        handle
     }
 
     /// Asks for a tensor's coming; the transfer is to be told to its worker.
@@ -281,9 +384,7 @@ impl Sessions {
 
     /// A move's source cannot send it, or is gone: the destination is told.
     fn undelivered(&self, to: &Peer, transfer: u64, error: Error) {
-        let key = (to.name.clone(), to.incarnation);
-        let session = self.workers().get(&key).cloned();
-        if let Some(session) = session {
+        if let Some(session) = self.of(to) {
             session.fail_move(transfer, error);
         }
     }
@@ -310,10 +411,8 @@ impl Drop for Sessions {
 
 impl Eager for Sessions {
     fn batch(&self, from: &Peer, batch: &[u8]) -> Result<()> {
-        let key = (from.name.clone(), from.incarnation);
-        let session = self.workers().get(&key).cloned();
         let none = || Error::new(Code::ProtocolViolation, "a report of no session");
-        let session = session.ok_or_else(none)?;
+        let session = self.of(from).ok_or_else(none)?;
         let mut reader = Reader::new(batch);
         let mut undelivered = Vec::new();
         while !reader.is_empty() {
@@ -351,6 +450,11 @@ impl Eager for Sessions {
         Ok(HostTensor::zeros(h.dtype, &h.shape)?)
     }
 
+    fn adopt(&self, _: &TensorHeader, tensor: HostTensor) -> Result<HostTensor> {
+        // A client's memory is its owner's business.
+        Ok(tensor)
+    }
+
     fn foreseen(&self, _: &Peer, _: &TensorHeader) -> Option<oneshot::Receiver<()>> {
         // A fetch is known before its worker is told.
         None
@@ -369,9 +473,7 @@ impl Eager for Sessions {
     }
 
     fn lost(&self, peer: &Peer, error: &Error) {
-        let key = (peer.name.clone(), peer.incarnation);
-        let session = self.workers().get(&key).cloned();
-        if let Some(session) = session {
+        if let Some(session) = self.of(peer) {
             session.lost(error);
         }
     }

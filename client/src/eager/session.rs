@@ -34,9 +34,9 @@ use tokio_util::sync::CancellationToken;
 
 use self::state::{State, Way};
 use self::transfers::{MOVES, PUTTING};
-use super::Sessions;
 use super::direct::Line;
 use super::prepared::{Key, Slot};
+use super::{Sessions, shut};
 
 /// Most ops that may be issued and not resolved.
 const WINDOW: u64 = 64 << 10;
@@ -192,7 +192,6 @@ impl WorkerSession {
     }
 
     pub(crate) fn sessions(&self) -> Result<Arc<Sessions>> {
-        let shut = || Error::new(Code::Cancelled, "the cluster's connection was closed");
         self.sessions.upgrade().ok_or_else(shut)
     }
 

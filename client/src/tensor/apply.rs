@@ -12,8 +12,8 @@ use convoke_rendezvous::eager::wire::{self, INLINE};
 use smallvec::SmallVec;
 
 use super::{Placed, Tensor, quick};
-use crate::device::{Device, scope};
-use crate::eager::{Issue, Key, Late, WorkerSession};
+use crate::device::{Device, DeviceSet, scope};
+use crate::eager::{Issue, Key, Late, SessionHandle, WorkerSession};
 use crate::trace::Trace;
 
 /// An operand of an op.
@@ -35,7 +35,12 @@ fn rejected(op: &str, operands: &[Operand<'_>], why: &OpError, at: &Location<'_>
         OpError::Attr { .. } => Code::InvalidArgument,
         _ => Code::InvalidInput,
     };
-    Error::new(code, why.to_string()).at(site(op, operands, at))
+    let error = Error::new(code, why.to_string()).at(site(op, operands, at));
+    match why {
+        OpError::DType { .. } => error.advise("cast it to one of these with `cast`"),
+        OpError::DTypeMismatch { .. } => error.advise("bring them to one dtype with `cast`"),
+        _ => error,
+    }
 }
 
 /// Where an op is issued.
@@ -117,8 +122,8 @@ pub(crate) fn apply(
     if let Some(trace) = trace {
         let inferred =
             infer_general(def, &attrs, operands, outputs, Some(&trace)).map_err(reject)?;
-        if let Some(device) = scope() {
-            has_kernel(&device.0, def).map_err(|e| e.at(site(op, operands, at)))?;
+        if let Some(devices) = scope() {
+            able(&devices, def).map_err(|e| e.at(site(op, operands, at)))?;
         }
         let made = trace.node(def, attrs, operands, inferred, at)?;
         return Ok(made.into());
@@ -304,14 +309,25 @@ fn has_kernel(worker: &WorkerSession, def: &OpDef) -> Result<()> {
     }
 }
 
-/// Where an op runs: the task's device scope, else where most bytes of its operands are of the devices that have a
-/// kernel, else the fastest device that has one. `None` where there is neither scope nor operand.
-fn place(def: &OpDef, operands: &[Operand<'_>]) -> Result<Option<(Arc<WorkerSession>, Placed)>> {
-    if let Some(device) = scope() {
-        has_kernel(&device.0, def)?;
-        return Ok(Some((device.0, Placed::Scope)));
+/// Fails where none of the devices has a kernel of an op.
+fn able(devices: &DeviceSet, def: &OpDef) -> Result<()> {
+    let mut refusals = devices.devices().iter().map(|d| has_kernel(&d.0, def));
+    match refusals.next() {
+        Some(Err(e)) => refusals.find(Result::is_ok).unwrap_or(Err(e)),
+        _ => Ok(()),
     }
-    let mut there: SmallVec<[(&Arc<WorkerSession>, u64); 4]> = SmallVec::new();
+}
+
+/// Where an op runs. Of the devices of the task's scope, or of those of its operands where there is no scope: where most bytes
+/// of its operands are, of those that have a kernel; else on the fastest that has one. `None` where there is neither scope nor
+/// operand.
+fn place(def: &OpDef, operands: &[Operand<'_>]) -> Result<Option<(Arc<SessionHandle>, Placed)>> {
+    let scope = scope();
+    if let Some(device) = scope.as_ref().and_then(DeviceSet::only) {
+        has_kernel(&device.0, def)?;
+        return Ok(Some((device.0.clone(), Placed::Scope)));
+    }
+    let mut there: SmallVec<[(&Arc<SessionHandle>, u64); 4]> = SmallVec::new();
     for operand in operands {
         let Operand::Tensor(t) = operand else {
             continue;
@@ -327,11 +343,28 @@ fn place(def: &OpDef, operands: &[Operand<'_>]) -> Result<Option<(Arc<WorkerSess
         }
     }
     let all = there.iter().map(|(_, bytes)| bytes).sum();
+    let in_scope = |worker: &Arc<SessionHandle>| match &scope {
+        Some(devices) => devices.at(worker).is_some(),
+        None => true,
+    };
     // Of equals the first operand's.
     let able = there.iter().rev();
-    let able = able.filter(|(worker, _)| has_kernel(worker, def).is_ok());
+    let able = able.filter(|(worker, _)| in_scope(worker) && has_kernel(worker, def).is_ok());
     if let Some((worker, bytes)) = able.max_by_key(|(_, bytes)| *bytes) {
-        return Ok(Some(((*worker).clone(), Placed::Operands(*bytes, all))));
+        let placed = match scope.is_some() {
+            true => Placed::ScopeOperands(*bytes, all),
+            false => Placed::Operands(*bytes, all),
+        };
+        return Ok(Some(((*worker).clone(), placed)));
+    }
+    if let Some(devices) = &scope {
+        let Some(first) = devices.devices().first() else {
+            return Ok(None);
+        };
+        return match first.0.sessions()?.fastest_of(devices, Some(def)) {
+            Some(device) => Ok(Some((device.0, Placed::ScopeFastest))),
+            None => has_kernel(&first.0, def).map(|()| None),
+        };
     }
     let Some((worker, _)) = there.first() else {
         return Ok(None);

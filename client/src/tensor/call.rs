@@ -100,6 +100,13 @@ fn located(error: Error, op: &str, operands: &[Given<'_>], at: &Location<'_>) ->
     })
 }
 
+/// The error of a call that makes no op.
+#[track_caller]
+pub(super) fn refused<T>(op: &str, why: &str, operands: &[Given<'_>]) -> Result<T> {
+    let error = Error::new(Code::InvalidArgument, why);
+    Err(located(error, op, operands, Location::caller()))
+}
+
 /// Issues an op.
 #[track_caller]
 pub(super) fn several(

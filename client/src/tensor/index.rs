@@ -267,6 +267,10 @@ impl Tensor {
                     let why = format!("an index of bools has rank 1, not {rank}");
                     return Err(refuse(why));
                 }
+                // Indices of these dtypes are no operand of `Gather`.
+                (DType::I8 | DType::I16 | DType::U8 | DType::U16 | DType::U32 | DType::U64, _) => {
+                    out.gather(&indices.cast(DType::I64)?, axis)?
+                }
                 _ => out.gather(indices, axis)?,
             };
         }

@@ -32,9 +32,9 @@ pub use display::display;
 pub use index::{Index, Indices};
 pub use ops::options;
 
-use crate::device::{Device, enter};
+use crate::device::{Device, DeviceSet, enter};
 use crate::eager::direct::Here;
-use crate::eager::{Fetching, Late, WorkerSession};
+use crate::eager::{Fetching, Late, SessionHandle, shut};
 use crate::host::FromHost;
 use crate::trace::Symbolic;
 
@@ -43,8 +43,12 @@ use crate::trace::Symbolic;
 pub(crate) enum Placed {
     /// The program named the device.
     Explicit,
-    /// A device scope of the task.
+    /// A device scope of the task, which names one device.
     Scope,
+    /// A device scope of the task names several; so many bytes of the operands were on this one, of so many in all.
+    ScopeOperands(u64, u64),
+    /// A device scope of the task names several, none of which has an operand; this is the fastest.
+    ScopeFastest,
     /// So many bytes of the operands were there, of so many in all.
     Operands(u64, u64),
     /// No operand's device has a kernel of the op, and of those that have this one is the fastest.
@@ -55,7 +59,8 @@ pub(crate) enum Placed {
     Planned,
 }
 
-/// A tensor on a device. Cloning shares it; dropping the last clone frees it there.
+/// A tensor on a device. Cloning shares it; dropping the last clone frees it there. It keeps its connection to the cluster,
+/// and with it an embedded cluster, until [`Cluster::shutdown`](crate::Cluster::shutdown).
 ///
 /// Inside a function's trace it is a value of the function instead, of the same type in Rust.
 #[derive(Clone)]
@@ -68,7 +73,7 @@ enum Repr {
 }
 
 struct Handle {
-    worker: Arc<WorkerSession>,
+    worker: Arc<SessionHandle>,
     value: Value,
     placed: Placed,
     origin: &'static Location<'static>,
@@ -211,7 +216,7 @@ impl Drop for Handle {
 impl Tensor {
     /// A handle of known shape.
     pub(crate) fn remote(
-        worker: &Arc<WorkerSession>,
+        worker: &Arc<SessionHandle>,
         id: u64,
         (dtype, shape): (DType, Shape),
         placed: Placed,
@@ -224,7 +229,7 @@ impl Tensor {
 
     /// A handle whose shape only data decides; `shape` is set once it is known.
     pub(crate) fn late(
-        worker: &Arc<WorkerSession>,
+        worker: &Arc<SessionHandle>,
         id: u64,
         declared: TensorType,
         shape: Late,
@@ -240,7 +245,7 @@ impl Tensor {
     /// A handle whose value is in this process.
     #[inline]
     pub(crate) fn made_here(
-        worker: &Arc<WorkerSession>,
+        worker: &Arc<SessionHandle>,
         here: Here,
         placed: Placed,
         origin: &'static Location<'static>,
@@ -250,7 +255,7 @@ impl Tensor {
 
     #[inline]
     fn handle_of(
-        worker: &Arc<WorkerSession>,
+        worker: &Arc<SessionHandle>,
         value: Value,
         placed: Placed,
         origin: &'static Location<'static>,
@@ -337,7 +342,7 @@ impl Tensor {
         }
     }
 
-    pub(crate) fn worker(&self) -> Option<&Arc<WorkerSession>> {
+    pub(crate) fn worker(&self) -> Option<&Arc<SessionHandle>> {
         self.handle().map(|h| &h.worker)
     }
 
@@ -348,7 +353,7 @@ impl Tensor {
     }
 
     /// Its value, where it is of this worker, in this process, and there.
-    pub(crate) fn here_on(&self, worker: &Arc<WorkerSession>) -> Option<Near<'_>> {
+    pub(crate) fn here_on(&self, worker: &Arc<SessionHandle>) -> Option<Near<'_>> {
         let of = |h: &&Handle| Arc::ptr_eq(&h.worker, worker) && h.donated.get().is_none();
         let h = self.handle().filter(of)?;
         match &h.value {
@@ -402,17 +407,23 @@ impl Tensor {
         self.worker().map(|w| Device(w.clone()))
     }
 
-    /// Inside a function's trace: the op that makes it runs on this device; an operand of the function is where it was
-    /// put, and cannot be. Elsewhere as [`Tensor::to`].
+    /// Inside a function's trace: the op that makes it runs on one of these devices, which the plan chooses; an operand of
+    /// the function is where it was put, and cannot be. Elsewhere: the tensor itself where it is on one of them, else moved to
+    /// the fastest, as [`Tensor::to`] does.
     #[track_caller]
-    pub fn on(&self, device: &Device) -> Result<Tensor> {
-        match self.traced() {
-            Some(symbolic) => {
-                symbolic.trace.pin(symbolic.value, device)?;
-                Ok(self.clone())
-            }
-            None => self.moved(device, Location::caller()),
+    pub fn on(&self, devices: impl Into<DeviceSet>) -> Result<Tensor> {
+        let (devices, at) = (devices.into(), Location::caller());
+        if let Some(symbolic) = self.traced() {
+            symbolic.trace.pin(symbolic.value, &devices)?;
+            return Ok(self.clone());
         }
+        let h = self.remote_for("moved")?;
+        if devices.at(&h.worker).is_some() {
+            return Ok(self.clone());
+        }
+        let none = || Error::internal("a set of devices without a device");
+        let fastest = h.worker.sessions()?.fastest_of(&devices, None);
+        self.moved(&fastest.ok_or_else(none)?, at)
     }
 
     /// Why it lives there, in words.
@@ -423,6 +434,12 @@ impl Tensor {
         let why = match h.placed {
             Placed::Explicit => "the program names the device".to_owned(),
             Placed::Scope => "the task's device scope names it".to_owned(),
+            Placed::ScopeOperands(there, all) => {
+                format!("of the devices that the task's device scope names, {there} of {all} operand bytes were on this one")
+            }
+            Placed::ScopeFastest => {
+                "it is the fastest that the task's device scope names, and none of those has an operand".to_owned()
+            }
             Placed::Operands(there, all) => {
                 format!("{there} of {all} operand bytes were there")
             }
@@ -465,7 +482,7 @@ impl Tensor {
         let late = h.late().map(|(_, late)| late);
         let late = late.filter(|_| known.is_none());
         let (id, transfer) = to.take(from, h.dtype(), known.clone(), late, at)?;
-        from.give(self, to, transfer);
+        from.session().give(self, to.session(), transfer);
         let ty = (h.dtype(), known.unwrap_or_default());
         Ok(match late {
             None => Tensor::remote(to, id, ty, Placed::Moved, at),
@@ -502,7 +519,6 @@ impl Tensor {
             Asked::Coming(fetching) => fetching,
         };
         let answer = (&mut fetching.answer).await;
-        let shut = || Error::new(Code::Cancelled, "the cluster's connection was closed");
         let tensor = answer.unwrap_or_else(|_| Err(shut()))?;
         if let Some((_, shape)) = self.handle().and_then(Handle::late) {
             // It is the first to say.

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::apply::{Made, Operand};
 use super::{Near, Placed, Tensor};
-use crate::device::scope;
+use crate::device::{DeviceSet, scope};
 use crate::eager::direct::Issued;
 
 /// Most bytes of a value among the operands: a view of it would not be counted.
@@ -30,7 +30,11 @@ pub(super) fn run(
             _ => None,
         })
     };
-    let worker = scope.as_ref().map(|device| &device.0).or_else(first)?;
+    let only = scope.as_ref().and_then(DeviceSet::only);
+    let worker = only.map(|device| &device.0).or_else(first)?;
+    if let Some(devices) = &scope {
+        devices.at(worker)?;
+    }
     let line = worker.line()?;
     let mut bytes = 0;
     let mut near: SmallVec<[Option<Near<'_>>; 2]> = SmallVec::new();
@@ -61,9 +65,10 @@ pub(super) fn run(
     };
     let known = line.find(&issued, &dtypes)?;
     let made = line.run(&known, &inputs)?;
-    let placed = match scope.is_some() {
-        true => Placed::Scope,
-        false => Placed::Operands(bytes, bytes),
+    let placed = match (&scope, only) {
+        (None, _) => Placed::Operands(bytes, bytes),
+        (_, Some(_)) => Placed::Scope,
+        (_, None) => Placed::ScopeOperands(bytes, bytes),
     };
     let made = made.into_iter().take(outputs);
     let handle = |t| Tensor::made_here(worker, line.keep(&known, t), placed, origin);

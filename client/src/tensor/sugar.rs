@@ -25,31 +25,36 @@ fn averaged(dtype: DType) -> DType {
 
 /// By numpy's names.
 impl Tensor {
-    /// The sum over axes, or of all elements; these axes are gone. Integers narrower than 64 bits are summed in 64.
+    /// The sum over axes, or of all elements; these axes are gone. Integers narrower than 64 bits are summed in 64. Of no
+    /// elements it is 0.
     #[track_caller]
     pub fn sum(&self, axes: impl Into<Axes>) -> Result<Tensor> {
         self.reduced("ReduceSum", summed(self.dtype()), axes.into())
     }
 
-    /// The product over axes, or of all elements; these axes are gone. Integers as in [`Tensor::sum`].
+    /// The product over axes, or of all elements; these axes are gone. Integers as in [`Tensor::sum`]. Of no
+    /// elements it is 1.
     #[track_caller]
     pub fn prod(&self, axes: impl Into<Axes>) -> Result<Tensor> {
         self.reduced("ReduceProd", summed(self.dtype()), axes.into())
     }
 
-    /// The mean over axes, or of all elements; these axes are gone. Integers are averaged in f64.
+    /// The mean over axes, or of all elements; these axes are gone. Integers are averaged in f64. Of no
+    /// elements it is NaN.
     #[track_caller]
     pub fn mean(&self, axes: impl Into<Axes>) -> Result<Tensor> {
         self.reduced("ReduceMean", averaged(self.dtype()), axes.into())
     }
 
-    /// The greatest element along axes, or of all; these axes are gone.
+    /// The greatest element along axes, or of all; these axes are gone. Fails where one of the axes is empty: no elements
+    /// have no greatest. [`Tensor::reduce_max`] gives the least value of the dtype there, as ONNX has it.
     #[track_caller]
     pub fn max(&self, axes: impl Into<Axes>) -> Result<Tensor> {
         self.reduced("ReduceMax", self.dtype(), axes.into())
     }
 
-    /// The least element along axes, or of all; these axes are gone.
+    /// The least element along axes, or of all; these axes are gone. Fails where one of the axes is empty, as
+    /// [`Tensor::max`].
     #[track_caller]
     pub fn min(&self, axes: impl Into<Axes>) -> Result<Tensor> {
         self.reduced("ReduceMin", self.dtype(), axes.into())
@@ -59,10 +64,12 @@ impl Tensor {
     fn reduced(&self, op: &str, dtype: DType, axes: Axes) -> Result<Tensor> {
         // An empty list is no axis, not every one.
         let none = axes.0.as_ref().is_some_and(Vec::is_empty);
+        let extremum = matches!(op, "ReduceMax" | "ReduceMin");
         let of = self.cast_to(dtype)?;
         let attrs = call::attrs([
             ("keepdims", call::flag(false)),
             ("noop_with_empty_axes", call::flag(none)),
+            ("refuse_empty", call::flag(extremum.then_some(true))),
         ]);
         call::one(op, attrs, &[call::strict(&of), call::optional_host(axes)?])
     }
@@ -77,7 +84,7 @@ impl Tensor {
     }
 
     /// The index of the first greatest element along an axis, which is gone, or with `None` among all elements in
-    /// row-major order: i64.
+    /// row-major order: i64. Fails where the axis is empty.
     #[track_caller]
     pub fn argmax(&self, axis: impl Into<Option<i64>>) -> Result<Tensor> {
         self.extremum("ArgMax", axis.into())
@@ -184,10 +191,33 @@ impl Tensor {
         call::one("OneHot", call::attrs([]), &operands)
     }
 
-    /// Cut along an axis into parts of one length; the last may be shorter.
+    /// Cut along an axis of `n` elements into parts of `n / parts` elements each, rounded up, of which the last may be
+    /// shorter: as torch does, in fewer parts than asked for where so many are not needed. 5 elements in 4 parts are 2, 2
+    /// and 1. Of an axis of no elements every part is empty.
+    ///
+    /// Where the length of the axis is not known yet there are always `parts` parts: the last may turn out to be empty, and
+    /// a length that would leave more of them empty is an error.
     #[track_caller]
     pub fn chunk(&self, parts: usize, axis: i64) -> Result<Vec<Tensor>> {
-        self.split(None, axis, parts)
+        if parts == 0 {
+            return call::refused(
+                "Split",
+                "nothing is cut into 0 parts",
+                &[call::strict(self)],
+            );
+        }
+        let at = usize::try_from(if axis < 0 {
+            axis + self.rank() as i64
+        } else {
+            axis
+        });
+        let dims = self.ty().shape;
+        let length = at.ok().and_then(|at| dims.get(at)?.as_const());
+        let length = length
+            .and_then(|n| usize::try_from(n).ok())
+            .filter(|n| *n > 0);
+        let needed = length.map_or(parts, |n| n.div_ceil(n.div_ceil(parts)));
+        self.split(None, axis, needed)
     }
 
     /// Tensors of one shape along a new axis. Their dtypes are brought together, see [`Arg`].

@@ -63,8 +63,8 @@ impl Trace {
             let name = state.name(&node.name);
             let inferred = infer(graph, node, &name, &known);
             let inferred = inferred.map_err(|e| located(e, node, at))?;
-            if let Some(device) = &scope {
-                state.pins.push((name.clone(), device.worker().to_owned()));
+            if let Some(devices) = &scope {
+                state.pins.push((name.clone(), devices.spec()));
             }
             let inputs = node.inputs.iter().map(|v| match v {
                 None => Ok(None),

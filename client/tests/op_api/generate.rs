@@ -48,10 +48,13 @@ fn receiver(op: &OpDef) -> Receiver {
 
 /// The attributes that can be given: those that must be, those that may be.
 fn attributes(op: &OpDef) -> (Vec<&AttrDef>, Vec<&AttrDef>) {
-    let with_effect = |a: &&AttrDef| !WITHOUT_EFFECT.contains(&(op.name, a.name));
+    let left_out = |a: &AttrDef| {
+        let mut left_out = WITHOUT_EFFECT.iter().chain(BY_NUMPYS_NAMES);
+        left_out.any(|of| *of == (op.name, a.name))
+    };
     op.attrs
         .iter()
-        .filter(with_effect)
+        .filter(|a| !left_out(a))
         .partition(|a| a.required)
 }
 

@@ -59,6 +59,10 @@ pub const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("TopK", "sorted"),
 ];
 
+/// Attributes that the methods by numpy's names set, as `max` does.
+pub const BY_NUMPYS_NAMES: &[(&str, &str)] =
+    &[("ReduceMax", "refuse_empty"), ("ReduceMin", "refuse_empty")];
+
 /// Elementwise ops and their like: the dtypes of the operands are brought together, numbers of the program are taken.
 /// With the first operand that takes part.
 pub const JOINT: &[(&str, usize)] = &[

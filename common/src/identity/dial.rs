@@ -207,6 +207,15 @@ impl DialError {
 }
 
 impl DialError {
+    /// Of what came of dialling two addresses of one host, what says more of the host. That this endpoint cannot dial the later
+    /// one, which is of the other family, says nothing.
+    pub fn telling(before: Option<DialError>, later: DialError) -> DialError {
+        match (before, later) {
+            (Some(before), DialError::Local { .. }) => before,
+            (_, later) => later,
+        }
+    }
+
     /// Whether the peer does not know the cluster that it was asked for.
     fn knows_another_cluster(&self) -> bool {
         let (peer, other) = (Side::Peer, TlsCause::OtherCluster);

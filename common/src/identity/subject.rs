@@ -12,6 +12,7 @@ use super::files::validity;
 
 /// What a peer may do. Which calls a role may make is the services' business.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Role {
     /// Owns membership, placement and tokens.
     Coordinator,

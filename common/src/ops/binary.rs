@@ -222,17 +222,17 @@ pub(super) const OPS: &[OpDef] = &[
     same_type(
         "Pow",
         "X to the power Y, broadcast, of X's dtype.",
-        &[
-            operand("X", &[F32, F64, F16, BF16, I32, I64]),
-            operand("Y", NUMBERS),
-        ],
+        &[operand("X", NUMBERS), operand("Y", NUMBERS)],
         power,
     )
     .cost(per_element::<10>),
     same_type(
         "PRelu",
         "x, or slope * x below zero; the slope broadcasts to X.",
-        &[operand("X", WIDE).class(1), operand("slope", WIDE).class(1)],
+        &[
+            operand("X", NUMBERS).class(1),
+            operand("slope", NUMBERS).class(1),
+        ],
         prelu,
     ),
     same_type(
@@ -250,7 +250,7 @@ pub(super) const OPS: &[OpDef] = &[
     same_type(
         "Sum",
         "The sum of the operands, broadcast.",
-        MANY_FLOAT,
+        MANY_NUMBER,
         |i| many(i, None),
     ),
     same_type(

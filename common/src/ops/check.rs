@@ -95,10 +95,10 @@ pub(super) fn check_outputs(op: &OpDef, declared: usize) -> Result<(), OpError> 
     if (least..=most).contains(&declared) {
         return Ok(());
     }
-    let range = if least == most {
-        least.to_string()
-    } else {
-        format!("{least} to {most}")
+    let range = match most {
+        usize::MAX => format!("{least} or more"),
+        _ if least == most => least.to_string(),
+        _ => format!("{least} to {most}"),
     };
     Err(OpError::shape(format!(
         "has {range} outputs, {declared} declared"

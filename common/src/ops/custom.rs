@@ -28,6 +28,7 @@ static CUSTOM: RwLock<BTreeMap<&'static str, &'static OpDef>> = RwLock::new(BTre
 pub struct CustomOp {
     pub name: String,
     /// Of its definition, see [`OpDef::fingerprint`].
+    #[serde(with = "crate::ids::digits")]
     pub fingerprint: u64,
 }
 

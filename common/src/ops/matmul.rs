@@ -84,7 +84,10 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef::new(
         "MatMul",
         "A [.., M, K] times B [.., K, N], batches broadcast: [.., M, N].",
-        &[operand("A", WIDE).class(1), operand("B", WIDE).class(1)],
+        &[
+            operand("A", NUMBERS).class(1),
+            operand("B", NUMBERS).class(1),
+        ],
         matmul,
     )
     .cost(matmul_cost),
@@ -92,9 +95,9 @@ pub(super) const OPS: &[OpDef] = &[
         "Gemm",
         "alpha * A [M, K] times B [K, N], either transposed on demand, plus beta * C: [M, N].",
         &[
-            operand("A", WIDE).class(1),
-            operand("B", WIDE).class(1),
-            operand("C", WIDE).class(1).optional(),
+            operand("A", NUMBERS).class(1),
+            operand("B", NUMBERS).class(1),
+            operand("C", NUMBERS).class(1).optional(),
         ],
         gemm,
     )

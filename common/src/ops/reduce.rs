@@ -1,20 +1,25 @@
 //! Reductions over axes.
 
-use super::attrs::{ReduceAttrs, axis};
+use super::attrs::{ReduceAttrs, axis, flag};
 use super::cost::per_input_element;
 use super::def::*;
 use super::host::{self, Arith};
 use super::shapes::*;
 use crate::{DType, Dim};
 
-/// Most dtypes of the arithmetic reductions.
-const REDUCIBLE: &[DType] = WIDE;
-/// `ReduceMax` and `ReduceMin` also order bytes and bools.
-const ORDERED: &[DType] = &[F32, F64, F16, BF16, I32, I64, U32, U64, I8, U8, Bool];
+/// A mean of narrower integers would divide a sum that wrapped.
+const MEANS: &[DType] = &[F32, F64, F16, BF16, I32, I64, U32, U64];
 const AXES: OperandDef = operand("axes", LONG).host().optional();
 const REDUCE_ATTRS: &[AttrDef] = &[
     attr("keepdims", AttrKind::Int),
     attr("noop_with_empty_axes", AttrKind::Int),
+];
+/// `refuse_empty` is not ONNX's: an axis without elements is refused, as numpy does, instead of reduced to the
+/// identity.
+const EXTREMUM_ATTRS: &[AttrDef] = &[
+    attr("keepdims", AttrKind::Int),
+    attr("noop_with_empty_axes", AttrKind::Int),
+    attr("refuse_empty", AttrKind::Int),
 ];
 const ARG_ATTRS: &[AttrDef] = &[
     attr("axis", AttrKind::Int),
@@ -22,8 +27,9 @@ const ARG_ATTRS: &[AttrDef] = &[
     attr("select_last_index", AttrKind::Int),
 ];
 const ARG_DATA: &[OperandDef] = &[operand("data", NUMBERS)];
-const DATA: &[OperandDef] = &[operand("data", REDUCIBLE), AXES];
-const DATA_ORDERED: &[OperandDef] = &[operand("data", ORDERED), AXES];
+const DATA: &[OperandDef] = &[operand("data", NUMBERS), AXES];
+const DATA_ORDERED: &[OperandDef] = &[operand("data", ANY), AXES];
+const DATA_MEAN: &[OperandDef] = &[operand("data", MEANS), AXES];
 
 /// `shape` with `axes` reduced.
 fn reduced(shape: &[Dim], axes: &[usize], keep: bool) -> Vec<Dim> {
@@ -38,8 +44,9 @@ fn reduced(shape: &[Dim], axes: &[usize], keep: bool) -> Vec<Dim> {
     out
 }
 
-/// `follow` folds the elements where all of them are reduced into one.
-fn reduce(i: &Infer<'_>, follow: Option<Arith>) -> Rule {
+/// `follow` folds the elements where all of them are reduced into one. `none` says why no elements have no result, where
+/// they have none.
+fn reduce(i: &Infer<'_>, follow: Option<Arith>, none: Option<&str>) -> Rule {
     let attrs = ReduceAttrs::new(i.attrs);
     let shape = i.shape(0)?;
     let given = match i.opt(1) {
@@ -55,6 +62,9 @@ fn reduce(i: &Infer<'_>, follow: Option<Arith>) -> Rule {
         },
     };
     let axes = attrs.axes(&given, shape.len())?;
+    if let (Some(why), Some(axis)) = (none, axes.iter().find(|a| shape[**a].is(0))) {
+        return Err(OpError::shape(format!("axis {axis} is empty: {why}")));
+    }
     let dtype = i.dtype(0)?;
     let mut out = Inferred::of(dtype, reduced(shape, &axes, attrs.keep_dims));
     if let (Some(f), Some(v)) = (follow, i.opt(0).and_then(|o| o.value)) {
@@ -74,7 +84,18 @@ fn reduce(i: &Infer<'_>, follow: Option<Arith>) -> Rule {
 }
 
 fn plain(i: &Infer<'_>) -> Rule {
-    reduce(i, None)
+    reduce(i, None, None)
+}
+
+fn extreme(i: &Infer<'_>, follow: Arith, none: &str) -> Rule {
+    let refused = flag(i.attrs, "refuse_empty", false);
+    reduce(i, Some(follow), refused.then_some(none))
+}
+
+/// NaN, the mean of no elements, is no integer.
+fn mean(i: &Infer<'_>) -> Rule {
+    let none = "the mean of no elements is no integer; cast to a float";
+    reduce(i, None, i.dtype(0)?.is_int().then_some(none))
 }
 
 fn arg(i: &Infer<'_>) -> Rule {
@@ -82,7 +103,7 @@ fn arg(i: &Infer<'_>) -> Rule {
     let axis = axis(i.attrs, 0, shape.len())?;
     if shape[axis].is(0) {
         return Err(OpError::shape(format!(
-            "axis {axis} is empty and has no extremum"
+            "axis {axis} is empty: no elements have no extremum"
         )));
     }
     one(
@@ -111,18 +132,20 @@ const fn extremum(name: &'static str, doc: &'static str) -> OpDef {
 /// Definitions of this family.
 pub(super) const OPS: &[OpDef] = &[
     reduction("ReduceSum", "Sum over axes.", DATA, |i| {
-        reduce(i, Some(host::add))
+        reduce(i, Some(host::add), None)
     }),
     reduction("ReduceProd", "Product over axes.", DATA, |i| {
-        reduce(i, Some(host::mul))
+        reduce(i, Some(host::mul), None)
     }),
     reduction("ReduceMax", "Maximum over axes.", DATA_ORDERED, |i| {
-        reduce(i, Some(host::max))
-    }),
+        extreme(i, host::max, "no elements have no maximum")
+    })
+    .attrs(EXTREMUM_ATTRS),
     reduction("ReduceMin", "Minimum over axes.", DATA_ORDERED, |i| {
-        reduce(i, Some(host::min))
-    }),
-    reduction("ReduceMean", "Mean over axes.", DATA, plain),
+        extreme(i, host::min, "no elements have no minimum")
+    })
+    .attrs(EXTREMUM_ATTRS),
+    reduction("ReduceMean", "Mean over axes.", DATA_MEAN, mean),
     reduction("ReduceL1", "Sum of magnitudes over axes.", DATA, plain).cost(per_input_element::<2>),
     reduction(
         "ReduceL2",

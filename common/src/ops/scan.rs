@@ -39,7 +39,7 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef::new(
         "CumSum",
         "Running sum along an axis, same shape.",
-        &[operand("x", WIDE), operand("axis", INDEX).host()],
+        &[operand("x", NUMBERS), operand("axis", INDEX).host()],
         cumsum,
     )
     .attrs(&[

@@ -5,7 +5,7 @@ use super::cost::{free, per_element};
 use super::def::*;
 use super::host;
 use super::shapes::*;
-use crate::{DType, Dim};
+use crate::Dim;
 
 /// `shape` of dtype `dtype`, its elements those of operand 0.
 fn relabelled(i: &Infer<'_>, shape: Vec<Dim>) -> Rule {
@@ -251,7 +251,6 @@ fn constant(i: &Infer<'_>) -> Rule {
     }])
 }
 
-const RANGES: &[DType] = &[F32, F64, F16, BF16, I16, I32, I64];
 const DATA: OperandDef = operand("data", ANY);
 
 /// Definitions of this family.
@@ -323,9 +322,9 @@ pub(super) const OPS: &[OpDef] = &[
         "Range",
         "start, start + delta, .. before limit.",
         &[
-            operand("start", RANGES).class(1).host(),
-            operand("limit", RANGES).class(1).host(),
-            operand("delta", RANGES).class(1).host(),
+            operand("start", NUMBERS).class(1).host(),
+            operand("limit", NUMBERS).class(1).host(),
+            operand("delta", NUMBERS).class(1).host(),
         ],
         range,
     )

@@ -12,10 +12,7 @@ pub(super) use DType::*;
 pub(super) const ANY: &[DType] = &DType::ALL;
 pub(super) const FLOATS: &[DType] = &[F32, F64, F16, BF16];
 pub(super) const NUMBERS: &[DType] = &[F32, F64, F16, BF16, I8, I16, I32, I64, U8, U16, U32, U64];
-pub(super) const SIGNED: &[DType] = &[F32, F64, F16, BF16, I8, I16, I32, I64];
 pub(super) const INTS: &[DType] = &[I8, I16, I32, I64, U8, U16, U32, U64];
-/// What products and sums of products are defined on.
-pub(super) const WIDE: &[DType] = &[F32, F64, F16, BF16, I32, I64, U32, U64];
 pub(super) const BOOL: &[DType] = &[Bool];
 pub(super) const INDEX: &[DType] = &[I32, I64];
 pub(super) const LONG: &[DType] = &[I64];

@@ -140,8 +140,15 @@ fn split(i: &Infer<'_>) -> Rule {
         }
         let chunk = x[axis].ceil_div(&Dim::from(n));
         let chunk = x[axis].exact_div(&Dim::from(n)).unwrap_or(chunk);
-        sizes.resize(n.saturating_sub(1), chunk.clone());
-        sizes.push(&x[axis] - &(&chunk * &Dim::from(n.saturating_sub(1))));
+        let last = &x[axis] - &(&chunk * &Dim::from(n.saturating_sub(1)));
+        if last.as_const().is_some_and(|n| n < 0) {
+            return Err(OpError::shape(format!(
+                "{} elements of axis {axis} are no {n} parts of {chunk}, of which the last may be shorter",
+                x[axis]
+            )));
+        }
+        sizes.resize(n.saturating_sub(1), chunk);
+        sizes.push(last);
     }
     let dtype = i.dtype(0)?;
     // Only vectors are followed: there a part is a range.

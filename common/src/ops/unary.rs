@@ -16,7 +16,6 @@ const fn x(dtypes: &'static [DType]) -> OperandDef {
 
 const X_FLOAT: &[OperandDef] = &[x(FLOATS)];
 const X_NUMBER: &[OperandDef] = &[x(NUMBERS)];
-const X_SIGNED: &[OperandDef] = &[x(SIGNED)];
 const X_INT: &[OperandDef] = &[x(INTS)];
 const X_BOOL: &[OperandDef] = &[x(BOOL)];
 const X_ANY: &[OperandDef] = &[x(ANY)];
@@ -188,16 +187,19 @@ pub(super) const OPS: &[OpDef] = &[
     integral("Abs", "|x| of X, any shape.", X_NUMBER, |i| {
         followed(i, absolute)
     }),
-    integral("Neg", "-x of X, any shape.", X_SIGNED, |i| {
-        followed(i, negate)
-    }),
+    integral(
+        "Neg",
+        "-x of X, any shape; unsigned integers wrap.",
+        X_NUMBER,
+        |i| followed(i, negate),
+    ),
     integral(
         "Sign",
         "-1, 0 or 1 by the sign of x, any shape.",
         X_NUMBER,
         |i| followed(i, sign),
     ),
-    integral("Relu", "max(x, 0) of X, any shape.", X_SIGNED, |i| {
+    integral("Relu", "max(x, 0) of X, any shape.", X_NUMBER, |i| {
         followed(i, relu)
     }),
     integral("Not", "Logical not of X, any shape.", X_BOOL, |i| {

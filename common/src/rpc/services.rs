@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     ClusterStatus, JoinRequest, Joined, Leased, LinkReport, PlanOptions, Planned, Progress,
-    Register, Registered, WorkerStatus,
+    Register, Registered, StepFailure, WorkerStatus,
 };
 use crate::error::{Error, Result};
 use crate::graph::Function;
@@ -30,6 +30,8 @@ pub trait Coordinator {
     async fn wedged(why: Error) -> Result<()>;
     /// A worker has dropped these leases: it lost their driver, or the driver told it to.
     async fn dropped(leases: Vec<LeaseId>) -> Result<()>;
+    /// Steps failed at a worker, by its own fault or because of what it saw.
+    async fn failed(steps: Vec<StepFailure>) -> Result<()>;
     /// A worker reports what it measured of its links.
     async fn report_links(links: Vec<LinkReport>) -> Result<()>;
     /// A fresh certificate for the caller's own name.

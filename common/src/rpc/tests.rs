@@ -37,6 +37,7 @@ fn planned() -> Planned {
         summary: PlanSummary {
             parts: vec![],
             cut_edges: vec![],
+            pins: vec![],
             step_ns: 0,
             single_ns: None,
             passes: vec![],

@@ -29,6 +29,7 @@ use tokio_util::codec::{Decoder, Encoder, Framed};
 use super::{Arriving, BiStream, codec, invalid};
 use crate::error::{Error, Result};
 use crate::memory::{Account, Ledger, Reservation};
+use crate::telemetry;
 
 /// Bytes of a frame's length.
 const LENGTH: usize = 4;
@@ -87,6 +88,7 @@ impl<S: Serve> Serve for Charging<S> {
         context: Context,
         request: Charged<S::Req>,
     ) -> std::result::Result<Charged<S::Resp>, ServerError> {
+        telemetry::name_current_span(request.name());
         let charge = request.charge.clone();
         let served = CHARGE.scope(request.charge, self.0.serve(context, request.value));
         let value = served.await?;

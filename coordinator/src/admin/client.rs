@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use convoke_common::identity::{Budget, Role, TokenInfo};
+use convoke_common::rpc::ClusterStatus;
 use convoke_common::{Code, Error, Result};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
@@ -134,6 +135,14 @@ impl Client {
         }
     }
 
+    /// The whole cluster.
+    pub async fn status(&self) -> Result<ClusterStatus> {
+        match self.ask(&Request::Status).await? {
+            Answer::Status(status) => Ok(*status),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     async fn ask(&self, request: &Request) -> Result<Answer> {
         let exchange = async {
             let stream = UnixStream::connect(&self.socket).await?;
@@ -174,6 +183,7 @@ fn unexpected(answer: &Answer) -> Error {
         Answer::There(_) => "where a worker is",
         Answer::Lifted(_) => "a number of functions",
         Answer::Backup(_) => "a backup",
+        Answer::Status(_) => "a status",
         Answer::Done => "nothing",
         Answer::Failed(_) => "an error",
     };

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use convoke_common::Error;
 use convoke_common::identity::{Budget, Role, TokenInfo};
+use convoke_common::rpc::ClusterStatus;
 use serde::{Deserialize, Serialize};
 
 pub use client::Client;
@@ -58,6 +59,7 @@ enum Request {
     },
     Backup,
     Health,
+    Status,
     RotateCa,
     RetireCa {
         at_once: bool,
@@ -76,6 +78,7 @@ enum Answer {
     Lifted(u32),
     /// The text of a backup.
     Backup(String),
+    Status(Box<ClusterStatus>),
     Done,
     Failed(Error),
 }

@@ -152,6 +152,7 @@ async fn perform(service: &Arc<Service>, request: Request) -> Result<Answer> {
         }
         Request::Backup => Ok(Answer::Backup(service.backup().await?)),
         Request::Health => service.health().await.map(|()| Answer::Done),
+        Request::Status => Ok(Answer::Status(Box::new(service.status().await?))),
         Request::LiftQuarantine { node } => Ok(Answer::Lifted(service.lift(node).await?)),
     }
 }

@@ -51,7 +51,7 @@ fn records() -> Vec<Seed> {
 
 fn admin() -> Vec<Seed> {
     let requests = [
-        r#"{"create_token":{"role":"Worker","ttl_seconds":60}}"#,
+        r#"{"create_token":{"role":"worker","ttl_seconds":60}}"#,
         r#""list_tokens""#,
         r#"{"revoke_token":{"id":"abc234"}}"#,
         r#"{"drain":{"name":"w0"}}"#,
@@ -59,7 +59,7 @@ fn admin() -> Vec<Seed> {
     ];
     let answers = [
         r#"{"token":"convoke1-w-aebagbaf"}"#,
-        r#"{"tokens":[{"id":"abc234","role":"Worker","created":5,"expires":65,"revoked":false}]}"#,
+        r#"{"tokens":[{"id":"abc234","role":"worker","created":5,"expires":65,"revoked":false}]}"#,
         r#"{"there":true}"#,
         r#""done""#,
         r#"{"failed":{"code":"not_found","message":"none","advice":"look","site":null,"stopped":[],"attached":[]}}"#,

@@ -1,6 +1,6 @@
 //! A plan, explained.
 
-use convoke_common::rpc::{CutEdge, PartSummary, PlanSummary};
+use convoke_common::rpc::{CutEdge, PartSummary, PinPart, PinSummary, PlanSummary};
 
 use super::Partitioned;
 use crate::place::Placed;
@@ -21,6 +21,7 @@ pub fn summarise(placed: &Placed, parts: &Partitioned, passes: Vec<String>) -> P
         cut_edges: cuts.collect(),
         step_ns: placed.schedule.step_ns,
         single_ns: placed.single_ns,
+        pins: pins(placed),
         passes,
         warnings: warnings(placed),
     }
@@ -55,22 +56,31 @@ fn part(placed: &Placed, parts: &Partitioned, m: usize) -> PartSummary {
     }
 }
 
-fn warnings(placed: &Placed) -> Vec<String> {
-    let (n, step) = (placed.team.size(), placed.schedule.step_ns);
-    let mut warnings = Vec::new();
-    if let Some(single) = placed.single_ns.filter(|single| n > 1 && step > *single) {
-        warnings.push(format!(
-            "splitting over {n} workers is predicted to be slower than one worker: {} per step instead of {}",
-            millis(step),
-            millis(single)
-        ));
-    }
-    let idle =
-        |p: &String| format!("the pin '{p}' has no effect: what it names does not run in a step");
-    warnings.extend(placed.idle_pins.iter().map(idle));
-    warnings
+/// Where the nodes of each pin run.
+fn pins(placed: &Placed) -> Vec<PinSummary> {
+    let each = placed.pins.each().map(|(pin, positions)| {
+        let mut nodes = vec![0u32; placed.team.size()];
+        for p in positions {
+            nodes[usize::from(placed.member[p])] += 1;
+        }
+        let workers = placed.team.workers.iter().zip(nodes);
+        let used = workers.filter(|(_, nodes)| *nodes > 0);
+        PinSummary {
+            pattern: pin.pattern.clone(),
+            devices: pin.devices.to_string(),
+            parts: used
+                .map(|(w, nodes)| PinPart {
+                    worker: w.name.clone(),
+                    nodes,
+                })
+                .collect(),
+        }
+    });
+    each.collect()
 }
 
-fn millis(ns: u64) -> String {
-    format!("{:.3} ms", ns as f64 / 1e6)
+fn warnings(placed: &Placed) -> Vec<String> {
+    let idle =
+        |p: &str| format!("the pin '{p}' has no effect: what it names does not run in a step");
+    placed.pins.without_effect().map(idle).collect()
 }

@@ -1,6 +1,7 @@
-//! Which workers can run which nodes: those of custom ops only where there is a kernel.
+//! Which workers may run which nodes: those of custom ops only where there is a kernel, pinned ones only where the pin says.
 //!
-//! Ops that every worker has constrain nothing, and ops of the registry are such.
+//! Ops that every worker has constrain nothing, and ops of the registry are such. A pin that names one worker is no
+//! constraint here: it decides.
 
 use std::collections::BTreeMap;
 
@@ -9,6 +10,7 @@ use convoke_common::ops::{self, CustomOp};
 use convoke_common::{Code, Error, Result};
 
 use super::cluster::{ClusterModel, WorkerModel};
+use super::pins::Pins;
 use super::segment::UNPINNED;
 use super::work::Work;
 
@@ -18,11 +20,13 @@ const LISTED: usize = 8;
 /// No constraint.
 const ANY: u16 = u16::MAX;
 
-/// See the module.
+/// The constraints on where positions may run.
 #[derive(Debug, Default)]
 pub struct Able {
     /// By constraint, which workers keep it.
     sets: Vec<Vec<bool>>,
+    /// By worker, whether it has a kernel for every node.
+    equipped: Vec<bool>,
     /// The constraint of each position; empty where there is none.
     of: Vec<u16>,
 }
@@ -67,35 +71,42 @@ fn custom(node: &Node) -> Option<&str> {
 }
 
 impl Able {
-    /// What `f`, whose pins are `pinned`, asks of the workers; `defined` are custom ops as the caller defines them.
-    /// Fails where no worker has an op, or a pin names one that has not.
+    /// What `f` and its pins ask of the workers; `defined` are custom ops as the caller defines them. Fails where no worker
+    /// has an op, or none of those that a pin names.
     pub fn new(
         f: &Function,
         work: &Work,
         cluster: &ClusterModel,
-        pinned: &[u16],
+        pins: &Pins,
         defined: &[CustomOp],
     ) -> Result<Able> {
-        let mut able = Able::default();
-        // By op, its constraint.
-        let mut known: BTreeMap<&str, u16> = BTreeMap::new();
+        let mut able = Able {
+            equipped: vec![true; cluster.workers.len()],
+            ..Able::default()
+        };
         let mut of = vec![ANY; work.positions()];
+        for (p, set) in of.iter_mut().enumerate() {
+            if let Some(choice) = pins.choice(p) {
+                *set = able.constraint(choice.to_vec())?;
+            }
+        }
+        // By op, which workers have it; nothing where all do.
+        let mut known: BTreeMap<&str, Option<Vec<bool>>> = BTreeMap::new();
         let steps = work.steps.iter().enumerate();
         let steps = steps.map(|(p, i)| (Some(p), *i));
         for (position, i) in steps.chain(work.inits.iter().map(|i| (None, *i))) {
             let node = &f.nodes[i as usize];
             let Some(op) = custom(node) else { continue };
-            let set = match known.get(op) {
-                Some(set) => *set,
-                None => {
-                    let set = able.constraint(f, cluster, op, defined)?;
-                    known.insert(op, set);
-                    set
-                }
-            };
-            if set == ANY {
-                continue;
+            if !known.contains_key(op) {
+                known.insert(op, workers_with(f, cluster, op, defined)?);
             }
+            let Some(Some(have)) = known.get(op) else {
+                continue;
+            };
+            able.equipped
+                .iter_mut()
+                .zip(have)
+                .for_each(|(all, one)| *all &= one);
             let Some(p) = position else {
                 let msg = format!(
                     "node '{}' runs at install, wherever its result is read, and not all workers have its op '{op}'",
@@ -103,19 +114,27 @@ impl Able {
                 );
                 return Err(Error::new(Code::UnsupportedOp, msg));
             };
-            of[p] = set;
-            let pin = usize::from(pinned[p]);
-            if pinned[p] != UNPINNED && !able.sets[usize::from(set)][pin] {
-                let worker = &cluster.workers[pin].name;
-                let msg = format!(
-                    "node '{}' is to run on worker {worker}, which has no kernel of its op '{op}'",
-                    node.name
-                );
-                let set = &able.sets[usize::from(set)];
-                let there = cluster.workers.iter().zip(set).filter(|(_, able)| **able);
-                let there = listed(there.map(|(w, _)| w.name.clone()));
-                return Err(Error::new(Code::UnsupportedOp, msg).advise(format!("{there} have it")));
+            let fixed = usize::from(pins.fixed[p]);
+            if let Some(worker) = cluster.workers.get(fixed) {
+                if !have[fixed] {
+                    let who = format!("worker {}, which has no", worker.name);
+                    return Err(not_equipped(node, &who, cluster, have));
+                }
+                continue;
             }
+            let set: Vec<bool> = match pins.choice(p) {
+                None => have.clone(),
+                Some(choice) => choice.iter().zip(have).map(|(a, b)| *a && *b).collect(),
+            };
+            if !set.contains(&true) {
+                return Err(not_equipped(
+                    node,
+                    "workers of which none has a",
+                    cluster,
+                    have,
+                ));
+            }
+            of[p] = able.constraint(set)?;
         }
         if !able.sets.is_empty() {
             able.of = of;
@@ -123,36 +142,20 @@ impl Able {
         Ok(able)
     }
 
-    /// The index of the constraint of an op.
-    fn constraint(
-        &mut self,
-        f: &Function,
-        cluster: &ClusterModel,
-        op: &str,
-        defined: &[CustomOp],
-    ) -> Result<u16> {
-        let wanted = defined.iter().find(|d| d.name == op);
-        let has = |w: &WorkerModel| match wanted {
-            Some(d) => w.ops.contains(d),
-            None => w.ops.iter().any(|o| o.name == op),
-        };
-        let set: Vec<bool> = cluster.workers.iter().map(has).collect();
-        if set.iter().all(|able| *able) {
-            return Ok(ANY);
-        }
-        if !set.contains(&true) {
-            return Err(nobody(f, cluster, op));
-        }
+    /// The index of the constraint to these workers, of whom there is one at least.
+    fn constraint(&mut self, set: Vec<bool>) -> Result<u16> {
         let same = self.sets.iter().position(|s| *s == set);
         let at = same.unwrap_or(self.sets.len());
         if same.is_none() {
             self.sets.push(set);
         }
-        // More kinds than can be numbered are more than there are ops.
         u16::try_from(at)
             .ok()
             .filter(|at| *at != ANY)
-            .ok_or_else(|| Error::new(Code::InvalidGraph, "more custom ops than a plan can number"))
+            .ok_or_else(|| {
+                let msg = "more pins and custom ops than a plan can number";
+                Error::new(Code::InvalidGraph, msg)
+            })
     }
 
     /// How many constraints a worker keeps.
@@ -160,9 +163,14 @@ impl Able {
         self.sets.iter().filter(|set| set[worker]).count()
     }
 
-    /// Whether a worker can run everything.
+    /// Whether a worker may run everything.
     pub fn all(&self, worker: usize) -> bool {
         self.count(worker) == self.sets.len()
+    }
+
+    /// Whether a worker has a kernel for everything, pins aside.
+    pub fn equipped(&self, worker: usize) -> bool {
+        self.equipped[worker]
     }
 
     /// The constraints for a team of these workers; `None` where none of them can run a node.
@@ -188,6 +196,34 @@ impl Able {
             }
         }
     }
+}
+
+/// Which workers have a custom op; nothing where all do. Fails where none does.
+fn workers_with(
+    f: &Function,
+    cluster: &ClusterModel,
+    op: &str,
+    defined: &[CustomOp],
+) -> Result<Option<Vec<bool>>> {
+    let wanted = defined.iter().find(|d| d.name == op);
+    let has = |w: &WorkerModel| match wanted {
+        Some(d) => w.ops.contains(d),
+        None => w.ops.iter().any(|o| o.name == op),
+    };
+    let set: Vec<bool> = cluster.workers.iter().map(has).collect();
+    match set.contains(&true) {
+        false => Err(nobody(f, cluster, op)),
+        true => Ok(Some(set).filter(|set| set.contains(&false))),
+    }
+}
+
+/// A pin asks for workers that have no kernel of a node's op; `have` says who has one.
+fn not_equipped(node: &Node, who: &str, cluster: &ClusterModel, have: &[bool]) -> Error {
+    let (name, op) = (&node.name, &node.op);
+    let msg = format!("node '{name}' is to run on {who} kernel of its op '{op}'");
+    let there = cluster.workers.iter().zip(have).filter(|(_, has)| **has);
+    let there = listed(there.map(|(w, _)| w.name.clone()));
+    Error::new(Code::UnsupportedOp, msg).advise(format!("{there} have it"))
 }
 
 /// No worker has an op.

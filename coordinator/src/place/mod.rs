@@ -10,7 +10,7 @@
 //!    read them.
 //! 2. Nothing is placed whose predicted peak exceeds a worker's memory.
 //! 3. Nodes are assigned whole and none is changed: values do not depend on placement.
-//! 4. A node of a custom op runs on a worker that has its kernel.
+//! 4. A node of a custom op runs on a worker that has its kernel, and a pinned one on a worker of the pin's set.
 //! 5. Pure and deterministic: equal inputs give equal placements.
 
 mod able;
@@ -33,7 +33,7 @@ use convoke_common::{Code, Error, Result};
 
 pub use cluster::{ASSUMED_LINK, ClusterModel, Link, Team, WorkerModel};
 pub use memory::{Needed, Usage, needed};
-pub use pins::check as check_pins;
+pub use pins::{Pins, check as check_pins};
 pub use schedule::Schedule;
 pub use too_small::human;
 pub use work::{NONE, Rows, Work};
@@ -58,8 +58,7 @@ pub struct Placed {
     pub peaks: Vec<u64>,
     /// Predicted step on the fastest single worker that holds everything.
     pub single_ns: Option<u64>,
-    /// Patterns of pins that match no node that runs in a step.
-    pub idle_pins: Vec<String>,
+    pub pins: Pins,
 }
 
 /// Places `function`, which was verified, on workers of `cluster`.
@@ -83,9 +82,9 @@ pub fn place(function: Function, cluster: &ClusterModel, options: &PlanOptions) 
         }
     }
     let work = Work::new(&function, &bounds, &expected);
-    let (pinned, idle_pins) = pins::resolve(&function, &work, cluster, &options.pins)?;
-    let able = Able::new(&function, &work, cluster, &pinned, &options.ops)?;
-    let search = Search::new(&work, cluster, &pinned, &able, options.in_flight);
+    let pins = Pins::resolve(&function, &work, cluster, &options.pins)?;
+    let able = Able::new(&function, &work, cluster, &pins, &options.ops)?;
+    let search = Search::new(&work, cluster, &pins.fixed, &able, options.in_flight);
     let single = search.single();
     let single_ns = single.as_ref().map(|c| c.schedule.step_ns);
     let chosen = match options.workers {
@@ -117,7 +116,7 @@ pub fn place(function: Function, cluster: &ClusterModel, options: &PlanOptions) 
         usage,
         peaks,
         single_ns,
-        idle_pins,
+        pins,
     })
 }
 

@@ -1,11 +1,52 @@
-//! Pins: node-name patterns and the workers that run what they match.
+//! Pins: node-name patterns, and the sets of devices that may run what they match.
+//!
+//! A pin whose set holds one worker decides where its nodes run. One whose set holds several leaves the choice among them
+//! to the search; one whose set holds all only keeps later pins from its nodes.
 
+use convoke_common::device_spec::{DeviceSpec, matches_pattern};
 use convoke_common::graph::Function;
+use convoke_common::printable;
 use convoke_common::{Code, Error, Result};
 
 use super::cluster::ClusterModel;
 use super::segment::UNPINNED;
-use super::work::Work;
+use super::work::{NONE, Work};
+
+/// Pins, resolved for the workers of a cluster.
+#[derive(Debug, Clone)]
+pub struct Pins {
+    pins: Vec<Pin>,
+    /// The pin that each position obeys, or [`UNPINNED`].
+    of: Vec<u16>,
+    /// The worker that each position is pinned to, or `UNPINNED`.
+    pub fixed: Vec<u16>,
+    /// By position, the pin that leaves a choice among some of the workers, or [`UNPINNED`].
+    choices: Vec<u16>,
+}
+
+/// A pin, resolved.
+#[derive(Debug, Clone)]
+pub struct Pin {
+    pub pattern: String,
+    pub devices: DeviceSpec,
+    /// By worker, whether its device is in the set.
+    workers: Vec<bool>,
+    /// Whether a node that runs in a step matches the pattern.
+    matched: bool,
+}
+
+impl Pin {
+    /// The worker that the pin leaves no choice but.
+    fn only(&self) -> Option<u16> {
+        let mut workers = self.workers.iter().enumerate().filter(|(_, is)| **is);
+        let first = workers.next().map(|(i, _)| i as u16);
+        first.filter(|_| workers.next().is_none())
+    }
+
+    fn leaves_all(&self) -> bool {
+        self.workers.iter().all(|is| *is)
+    }
+}
 
 /// Fails where a pattern matches no node of the function as it was given.
 pub fn check(f: &Function, pins: &[(String, String)]) -> Result<()> {
@@ -20,74 +61,130 @@ pub fn check(f: &Function, pins: &[(String, String)]) -> Result<()> {
     }
 }
 
-/// The worker that each position is pinned to, or [`UNPINNED`]; the first pattern that matches counts. And the patterns
-/// that match none: their nodes were removed, merged with others, or run at install.
-pub fn resolve(
-    f: &Function,
-    work: &Work,
-    cluster: &ClusterModel,
-    pins: &[(String, String)],
-) -> Result<(Vec<u16>, Vec<String>)> {
-    let mut pinned = vec![UNPINNED; work.positions()];
-    if pins.is_empty() {
-        return Ok((pinned, vec![]));
-    }
-    let workers: Result<Vec<u16>> = pins.iter().map(|(_, name)| worker(cluster, name)).collect();
-    let workers = workers?;
-    let mut hits = vec![false; pins.len()];
-    for (p, node) in work.steps.iter().enumerate() {
-        let name = &f.nodes[*node as usize].name;
-        for (i, (pattern, _)) in pins.iter().enumerate() {
-            if matches_node(pattern, name) {
-                hits[i] = true;
-                if pinned[p] == UNPINNED {
-                    pinned[p] = workers[i];
+impl Pins {
+    /// Pins for the positions of `work`; the first pattern that matches a node counts. Fails where no device of the cluster
+    /// is in a pin's set.
+    pub fn resolve(
+        f: &Function,
+        work: &Work,
+        cluster: &ClusterModel,
+        pins: &[(String, String)],
+    ) -> Result<Pins> {
+        let none = || vec![UNPINNED; work.positions()];
+        let pins: Result<Vec<Pin>> = pins
+            .iter()
+            .map(|(p, d)| Pin::resolve(p, d, cluster))
+            .collect();
+        let mut all = Pins {
+            pins: pins?,
+            of: none(),
+            fixed: none(),
+            choices: none(),
+        };
+        if all.pins.is_empty() {
+            return Ok(all);
+        }
+        for (p, node) in work.steps.iter().enumerate() {
+            let name = &f.nodes[*node as usize].name;
+            for (i, pin) in all.pins.iter_mut().enumerate() {
+                if matches_node(&pin.pattern, name) {
+                    pin.matched = true;
+                    if all.of[p] == UNPINNED {
+                        all.of[p] = i as u16;
+                    }
                 }
             }
         }
+        work.join(&mut all.of);
+        for p in 0..work.positions() {
+            let Some(pin) = all.pins.get(usize::from(all.of[p])) else {
+                continue;
+            };
+            match pin.only() {
+                Some(worker) => all.fixed[p] = worker,
+                None if pin.leaves_all() => {}
+                None => all.choices[p] = all.of[p],
+            }
+        }
+        all.settle_companions(work);
+        Ok(all)
     }
-    work.join(&mut pinned);
-    let idle = pins.iter().zip(&hits).filter(|(_, hit)| !**hit);
-    let idle = idle.map(|((pattern, _), _)| pattern.clone());
-    Ok((pinned, idle.collect()))
+
+    /// A position that runs beside another goes where that one does. Where each has a choice of its own, the first chooses
+    /// among what suits both; where nothing does, the companion takes the first worker of its own set.
+    fn settle_companions(&mut self, work: &Work) {
+        for p in 0..work.positions() {
+            let head = work.beside[p];
+            if head == NONE || self.choices[p] == UNPINNED {
+                continue;
+            }
+            let own = &self.pins[usize::from(self.choices[p])].workers;
+            let head = head as usize;
+            let suits = match (self.fixed[head], self.choices[head]) {
+                (UNPINNED, UNPINNED) => {
+                    self.choices[head] = self.choices[p];
+                    true
+                }
+                (UNPINNED, choice) => choice == self.choices[p],
+                (worker, _) => own[usize::from(worker)],
+            };
+            if !suits {
+                let first = own.iter().position(|is| *is);
+                self.fixed[p] = first.map_or(UNPINNED, |w| w as u16);
+            }
+            self.choices[p] = UNPINNED;
+        }
+    }
+
+    /// Which workers a position may run on, where its pin leaves a choice among some of them.
+    pub fn choice(&self, position: usize) -> Option<&[bool]> {
+        let pin = self.pins.get(usize::from(*self.choices.get(position)?))?;
+        Some(&pin.workers)
+    }
+
+    /// The pins in the order in which they were given, each with the positions that obey it.
+    pub fn each(&self) -> impl Iterator<Item = (&Pin, impl Iterator<Item = usize>)> {
+        self.pins.iter().enumerate().map(|(i, pin)| {
+            let of = self.of.iter().enumerate();
+            let of = of.filter(move |(_, pin)| usize::from(**pin) == i);
+            (pin, of.map(|(p, _)| p))
+        })
+    }
+
+    /// The patterns that match no node that runs in a step: such nodes were removed, merged with others, or run at install.
+    pub fn without_effect(&self) -> impl Iterator<Item = &str> {
+        let idle = self.pins.iter().filter(|pin| !pin.matched);
+        idle.map(|pin| pin.pattern.as_str())
+    }
 }
 
-fn worker(cluster: &ClusterModel, name: &str) -> Result<u16> {
-    let found = cluster.workers.iter().position(|w| w.name == name);
-    found.and_then(|i| u16::try_from(i).ok()).ok_or_else(|| {
-        let names: Vec<&str> = cluster.workers.iter().map(|w| &*w.name).collect();
-        let msg = format!("a pin names worker '{name}', which is not there");
-        Error::new(Code::InvalidArgument, msg)
-            .advise(format!("the workers are {}", names.join(", ")))
-    })
+impl Pin {
+    fn resolve(pattern: &str, devices: &str, cluster: &ClusterModel) -> Result<Pin> {
+        let devices: DeviceSpec = devices.parse()?;
+        let workers = cluster.workers.iter().map(|w| devices.contains(&w.name));
+        let workers: Vec<bool> = workers.collect();
+        if !workers.contains(&true) {
+            let names = printable::list(cluster.workers.iter().map(|w| &*w.name));
+            let msg = format!(
+                "the pin '{pattern}' asks for '{devices}', and no device that is there fits that"
+            );
+            let advice =
+                format!("the workers are {names}; patterns as w* and kinds as cpu are understood");
+            return Err(Error::new(Code::InvalidArgument, msg).advise(advice));
+        }
+        Ok(Pin {
+            pattern: pattern.to_owned(),
+            devices,
+            workers,
+            matched: false,
+        })
+    }
 }
 
 /// Whether `pattern` matches the name, or one of the names that a fused node lists.
 fn matches_node(pattern: &str, name: &str) -> bool {
-    glob(pattern, name) || (name.contains('+') && name.split('+').any(|part| glob(pattern, part)))
-}
-
-/// Whether `pattern`, in which `*` matches anything, matches all of `text`.
-fn glob(pattern: &str, text: &str) -> bool {
-    let mut parts = pattern.split('*');
-    let Some(rest) = parts.next().and_then(|first| text.strip_prefix(first)) else {
-        return false;
-    };
-    let mut rest = rest;
-    let mut parts = parts.peekable();
-    if parts.peek().is_none() {
-        return rest.is_empty();
-    }
-    while let Some(part) = parts.next() {
-        if parts.peek().is_none() {
-            return rest.ends_with(part);
-        }
-        match rest.find(part) {
-            Some(at) => rest = &rest[at + part.len()..],
-            None => return false,
-        }
-    }
-    true
+    matches_pattern(pattern, name)
+        || (name.contains('+') && name.split('+').any(|part| matches_pattern(pattern, part)))
 }
 
 #[cfg(test)]
@@ -95,24 +192,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn globs() {
-        let yes = [
-            ("*", ""),
-            ("a*", "abc"),
-            ("*c", "abc"),
-            ("a*c", "ac"),
-            ("*b*", "abc"),
-            ("abc", "abc"),
-        ];
-        let no = [
-            ("a", "ab"),
-            ("a*b", "abc"),
-            ("*x*", "abc"),
-            ("ab*ba", "aba"),
-            ("", "a"),
-        ];
-        assert!(yes.iter().all(|(p, t)| glob(p, t)));
-        assert!(!no.iter().any(|(p, t)| glob(p, t)));
+    fn a_pattern_matches_a_part_of_a_fused_node() {
         assert!(matches_node("/head/*", "/body/Conv+/head/Relu"));
+        assert!(!matches_node("/head", "/body/Conv+/head/Relu"));
     }
 }

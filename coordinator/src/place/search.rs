@@ -119,16 +119,18 @@ impl<'a> Search<'a> {
 
     /// The fastest worker that holds everything, pins aside.
     pub fn single(&self) -> Option<Candidate> {
+        self.fastest(|worker| self.able.equipped(worker))
+    }
+
+    /// The fastest of the workers that `may` run everything, if it holds everything.
+    fn fastest(&self, may: impl Fn(usize) -> bool) -> Option<Candidate> {
         let weights = self.weights();
         let mut kinds: Vec<(u64, u64, u64)> = Vec::new();
         let mut best: Option<Candidate> = None;
         for i in &self.by_speed {
             let w = &self.cluster.workers[*i];
             let kind = (w.memory, w.flops.to_bits(), w.memory_bandwidth.to_bits());
-            if !self.able.all(*i)
-                || w.memory < weights
-                || kinds.contains(&kind)
-                || kinds.len() >= MOST_KINDS
+            if !may(*i) || w.memory < weights || kinds.contains(&kind) || kinds.len() >= MOST_KINDS
             {
                 continue;
             }
@@ -211,7 +213,8 @@ impl<'a> Search<'a> {
     fn one(&self, single: Option<Candidate>) -> Option<Candidate> {
         match (self.named, self.needed.first()) {
             (1, Some(w)) => Some(self.alone(*w)).filter(Candidate::fits),
-            _ => single,
+            (_, Some(_)) => self.fastest(|worker| self.able.all(worker)),
+            (_, None) => single,
         }
     }
 

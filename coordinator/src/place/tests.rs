@@ -171,7 +171,7 @@ fn pins_hold_and_must_match() {
         "w1"
     );
     let o = pinned(&[("x1", "w2"), ("nothing*", "w1")], WorkerCount::Auto);
-    assert_eq!(check(&f, &c, &o).idle_pins, ["nothing*"]);
+    assert!(check(&f, &c, &o).pins.without_effect().eq(["nothing*"]));
     let e = super::check_pins(&f, &o.pins).unwrap_err();
     assert!(e.message.contains("'nothing*' matches no node"), "{e}");
     let e = failure(&f, &c, &pinned(&[("x1", "w9")], WorkerCount::Auto));
@@ -425,6 +425,67 @@ fn custom_ops_run_where_their_kernel_is() {
     assert_eq!((team.len(), team[1]), (2, 2));
 }
 
+/// Places a chain of eight nodes under these pins and says which worker each node is on.
+fn workers_of(c: &ClusterModel, pins: &[(&str, &str)], workers: WorkerCount) -> Vec<String> {
+    let f = chain(8, 64);
+    let pins = pins.iter().map(|(p, d)| (p.to_string(), d.to_string()));
+    let o = PlanOptions {
+        pins: pins.collect(),
+        ..options(&f, workers)
+    };
+    let placed = check(&f, c, &o);
+    let of = |m: &u16| placed.team.workers[usize::from(*m)].name.clone();
+    placed.member.iter().map(of).collect()
+}
+
+#[test]
+fn a_pin_to_several_workers_leaves_a_choice_among_them() {
+    let mut c = cluster(4, 100 * MIB);
+    // Alone, the plan would choose the fastest, which the pins leave out.
+    for (worker, times) in [(0, 8.0), (2, 4.0)] {
+        c.workers[worker].flops *= times;
+        c.workers[worker].memory_bandwidth *= times;
+    }
+    let auto = WorkerCount::Auto;
+    assert_eq!(workers_of(&c, &[], auto), ["w0"; 8]);
+    for all in ["*", "cpu", "w*", "w*/cpu:0", "kind:cpu"] {
+        assert_eq!(workers_of(&c, &[("*", all)], auto), ["w0"; 8], "{all}");
+    }
+    c.workers[1].name = "big1".into();
+    c.workers[2].name = "big2".into();
+    assert_eq!(workers_of(&c, &[("*", "big*")], auto), ["big2"; 8]);
+    assert_eq!(workers_of(&c, &[("x4", "big*")], auto), ["big2"; 8]);
+    // A pin that fits all keeps those after it from its nodes.
+    let on = workers_of(&c, &[("x4", "cpu"), ("x*", "w3")], auto);
+    assert!(
+        on.iter().enumerate().all(|(i, w)| i == 3 || w == "w3"),
+        "{on:?}"
+    );
+    // Two sets without a common worker need two.
+    let on = workers_of(&c, &[("x1", "big*"), ("x8", "w*")], auto);
+    assert!(on[0].starts_with("big") && on[7].starts_with('w'), "{on:?}");
+    let on = workers_of(&c, &[("x1", "big*")], WorkerCount::Exactly(4));
+    assert!(on[0].starts_with("big"), "{on:?}");
+}
+
+#[test]
+fn a_pin_says_where_its_nodes_run() {
+    let f = chain(8, 64);
+    let c = cluster(3, 100 * MIB);
+    let pins = [("x1", "w*"), ("x8", "w2/cpu:0")];
+    let o = PlanOptions {
+        pins: pins.map(|(p, d)| (p.to_string(), d.to_string())).to_vec(),
+        ..options(&f, WorkerCount::Auto)
+    };
+    let placed = check(&f, &c, &o);
+    let each = placed
+        .pins
+        .each()
+        .map(|(pin, at)| (pin.devices.to_string(), at.collect()));
+    let each: Vec<(String, Vec<usize>)> = each.collect();
+    assert_eq!(each, [("w*".into(), vec![0]), ("w2/cpu:0".into(), vec![7])]);
+}
+
 #[test]
 fn a_custom_op_that_no_worker_has_is_named() {
     let f = custom_chain(4, 64, &[1, 2]);
@@ -437,11 +498,8 @@ fn a_custom_op_that_no_worker_has_is_named() {
         };
         let e = failure(&f, c, &o);
         assert_eq!(e.code, Code::UnsupportedOp);
-        assert!(
-            format!("{e}; {}", e.advice).contains(want),
-            "{e}; {}",
-            e.advice
-        );
+        let text = format!("{}; {}", e.message, e.advice);
+        assert!(text.contains(want), "{text}");
     };
     check(
         &cluster(2, 100 * MIB),
@@ -461,6 +519,22 @@ fn a_custom_op_that_no_worker_has_is_named() {
         &[product(1)],
         &[("x3", "w0")],
         "node 'x3' is to run on worker w0, which has no kernel of its op 'test.Product'",
+    );
+    let c3 = able(3, 100 * MIB, &[1]);
+    check(
+        &c3,
+        &[product(1)],
+        &[("x3", "w0"), ("x2", "w*")],
+        "node 'x3' is to run on worker w0, which has no kernel of its op 'test.Product'",
+    );
+    let mut named = c3.clone();
+    named.workers[0].name = "a0".into();
+    named.workers[2].name = "a2".into();
+    check(
+        &named,
+        &[product(1)],
+        &[("x3", "a*")],
+        "node 'x3' is to run on workers of which none has a kernel of its op 'test.Product'; w1 have it",
     );
     // Whoever does not say how it defines the op takes any.
     let placed = place(f.clone(), &c, &options(&f, WorkerCount::Auto)).unwrap();

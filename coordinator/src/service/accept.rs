@@ -1,5 +1,6 @@
 //! Who dials: the handshake, then its streams.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,13 +12,15 @@ use convoke_common::rpc::{Coordinator, Joining, StreamKind, close};
 use convoke_common::rpc_transport::{MAX_FRAME, serve_charged, serve_stream};
 use convoke_common::world::Endpoint;
 use convoke_common::world::quic::{Connection, ConnectionError, RecvStream, SendStream};
+use convoke_common::{Code, Error};
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::Service;
 use super::connections::Peer;
 use super::joining::Newcomer;
 use super::members::{Caller, Member};
+use crate::audit::{Entry, Event};
 use crate::membership::ConnectionId;
 
 /// Handshakes at once; each costs a signature and a little memory.
@@ -64,7 +67,10 @@ pub async fn run(service: Arc<Service>, endpoint: Endpoint) {
             match greeted.identity {
                 Some(identity) if identity.role == Role::Coordinator => {
                     inside.refused.count("connection_wrong_role");
-                    connection.close(close::REFUSED.into(), b"this is the coordinator");
+                    let why = "this is the coordinator";
+                    let error = Error::new(Code::Unauthorized, why);
+                    inside.connection_refused(&identity, seen(&connection), error);
+                    connection.close(close::REFUSED.into(), why.as_bytes());
                 }
                 Some(identity) => attend(inside, connection, identity).await,
                 None => {
@@ -79,6 +85,22 @@ pub async fn run(service: Arc<Service>, endpoint: Endpoint) {
                 }
             }
         });
+    }
+}
+
+/// Where we see a peer.
+fn seen(connection: &Connection) -> SocketAddr {
+    let remote = connection.remote_address();
+    SocketAddr::new(remote.ip().to_canonical(), remote.port())
+}
+
+impl Service {
+    /// Notes that a member's connection was refused.
+    fn connection_refused(&self, identity: &PeerIdentity, remote: SocketAddr, error: Error) {
+        if let Some(others) = self.refused_connections.admit(Instant::now()) {
+            let entry = Entry::of(Event::ConnectionRefused).member(identity, remote);
+            self.audit.record(entry.refused(&error, others));
+        }
     }
 }
 
@@ -105,7 +127,7 @@ async fn attend_newcomer(service: Arc<Service>, connection: Connection) {
         service: service.clone(),
         id: service.connections.enter(peer),
     };
-    let newcomer = Newcomer::new(service.clone());
+    let newcomer = Newcomer::new(service.clone(), seen(&connection));
     let answered = newcomer.answered();
     let served = async {
         while let Ok((mut send, mut recv)) = connection.accept_bi().await {
@@ -135,6 +157,8 @@ async fn attend(service: Arc<Service>, connection: Connection, identity: PeerIde
         Ok(place) => place,
         Err(why) => {
             service.refused.count("connection_too_many");
+            let error = Error::new(Code::Busy, why.to_string());
+            service.connection_refused(&identity, seen(&connection), error);
             connection.close(close::REFUSED.into(), why.to_string().as_bytes());
             return;
         }
@@ -152,7 +176,7 @@ async fn attend(service: Arc<Service>, connection: Connection, identity: PeerIde
         id,
     };
     let account = service.account_of(&identity);
-    let remote = connection.remote_address().ip().to_canonical();
+    let remote = seen(&connection);
     let caller = Arc::new(Caller {
         id,
         identity,
@@ -161,7 +185,10 @@ async fn attend(service: Arc<Service>, connection: Connection, identity: PeerIde
     // The token may have been revoked between the handshake and the entry above, which is what revocation closes.
     let revoked = service.authority.revoked();
     if revoked.contains(&caller.identity.token_id) {
-        connection.close(close::REVOKED.into(), b"the token was revoked");
+        let why = "the token was revoked";
+        let error = Error::new(Code::Unauthorized, why);
+        service.connection_refused(&caller.identity, remote, error);
+        connection.close(close::REVOKED.into(), why.as_bytes());
         return;
     }
     let ended = membership_over(service.world.wall.as_ref(), &caller.identity);
@@ -183,6 +210,8 @@ async fn attend(service: Arc<Service>, connection: Connection, identity: PeerIde
     tokio::select! {
         biased;
         () = ended => {
+            let entry = Entry::of(Event::MembershipEnded).member(&caller.identity, remote);
+            service.audit.record_of(&caller.identity, entry);
             connection.close(close::MEMBERSHIP_OVER.into(), MEMBERSHIP_OVER);
         }
         () = served => {}

@@ -8,6 +8,8 @@ use convoke_common::{Error, Result};
 use tokio::sync::oneshot;
 
 use super::Service;
+use super::keeping::of_worker;
+use crate::audit::{Entry, Event};
 use crate::membership::{ConnectionId, Membership};
 use crate::state::State;
 use crate::tasks::blocking;
@@ -17,6 +19,7 @@ impl Service {
     pub async fn drain(self: &Arc<Self>, name: &str) -> Result<bool> {
         let there = self.change(name, true).await?;
         tracing::info!(worker = name, there, "out of service");
+        self.audit.record(of_worker(Event::Drained, name));
         Ok(there)
     }
 
@@ -24,6 +27,7 @@ impl Service {
     pub async fn undrain(self: &Arc<Self>, name: &str) -> Result<bool> {
         let serves = self.change(name, false).await?;
         tracing::info!(worker = name, serves, "back in service");
+        self.audit.record(of_worker(Event::Undrained, name));
         Ok(serves)
     }
 
@@ -67,6 +71,8 @@ impl Service {
         let asked = node.clone();
         let lifted = self.core.call(move |core, _| core.lift(&asked)).await??;
         tracing::info!(node, functions = lifted, "quarantine lifted");
+        self.audit
+            .record(Entry::of(Event::QuarantineLifted).name(&node));
         Ok(lifted)
     }
 

@@ -6,6 +6,7 @@
 //! 3. A token lets in so many in a minute.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Service;
 use super::members::same_release;
+use crate::audit::{Entry, Event};
 use crate::membership::{Fingerprint, Membership};
 
 /// How the names of clients begin, and of nobody else.
@@ -28,10 +30,6 @@ const CLIENTS: &str = "client-";
 /// Characters of a name that was asked for, in the log.
 const SHOWN: usize = 64;
 
-/// Lines about refused joins within [`LINES_PERIOD`]; further ones are counted.
-const LINES: u32 = 10;
-const LINES_PERIOD: Duration = Duration::from_secs(10);
-
 /// For which joins of a token are counted.
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -39,15 +37,18 @@ const MINUTE: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub struct Newcomer {
     service: Arc<Service>,
+    /// Where we see it.
+    remote: SocketAddr,
     asked: Arc<AtomicBool>,
     answered: CancellationToken,
 }
 
 impl Newcomer {
     /// One that has asked nothing yet.
-    pub fn new(service: Arc<Service>) -> Newcomer {
+    pub fn new(service: Arc<Service>, remote: SocketAddr) -> Newcomer {
         Newcomer {
             service,
+            remote,
             asked: Arc::default(),
             answered: CancellationToken::new(),
         }
@@ -68,13 +69,30 @@ impl Joining for Newcomer {
         // Also where the caller no longer waits.
         let _answered = self.answered.drop_guard();
         let (role, asked) = (request.role, shown(&request.name));
+        // Bounded in length and characters, whoever claims it.
+        let (token, address) = (request.token_id.clone(), self.remote);
+        let entry = |event| Entry::of(event).role(role).address(address).token(&token);
         let joined = self.service.join(request).await;
+        let Service {
+            audit,
+            refused,
+            refused_joins,
+            ..
+        } = &*self.service;
         match &joined {
-            Ok(joined) => tracing::info!(name = joined.name, %role, "joined"),
+            Ok(Joined { name, .. }) => {
+                tracing::info!(name, %role, %address, %token, "joined");
+                audit.record(entry(Event::Joined).name(name));
+            }
             Err(error) => {
-                self.service.refused.count("join_refused");
-                if let Some(others) = self.service.joins.line(Instant::now()) {
-                    tracing::warn!(name = asked, %role, %error, others, "a join was refused");
+                refused.count("join_refused");
+                if let Some(others) = refused_joins.admit(Instant::now()) {
+                    tracing::warn!(
+                        name = asked, %role, %address, %token, %error, others,
+                        "a join was refused"
+                    );
+                    let entry = entry(Event::JoinRefused).name(&asked);
+                    audit.record(entry.refused(error, others));
                 }
             }
         }
@@ -95,27 +113,19 @@ fn shown(name: &str) -> String {
     shown
 }
 
-/// How many joined or were refused of late.
+/// Since when joins with a token are counted, and how many there were: of tokens that somebody joined with in the last
+/// minute.
 #[derive(Debug, Default)]
-pub struct Joins(Mutex<Counts>);
-
-#[derive(Debug, Default)]
-struct Counts {
-    /// Of tokens that somebody joined with in the last minute: since when, and how many.
-    tokens: BTreeMap<TokenId, (Instant, u32)>,
-    /// Since when lines are counted, how many there were, and how many were left out.
-    lines: Option<(Instant, u32)>,
-    left_out: u64,
-}
+pub struct Joins(Mutex<BTreeMap<TokenId, (Instant, u32)>>);
 
 impl Joins {
-    fn counts(&self) -> MutexGuard<'_, Counts> {
+    fn tokens(&self) -> MutexGuard<'_, BTreeMap<TokenId, (Instant, u32)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a join with a token that is good, or refuses it.
     fn enter(&self, now: Instant, token: &TokenId, most: u32) -> Result<()> {
-        let tokens = &mut self.counts().tokens;
+        let mut tokens = self.tokens();
         tokens.retain(|_, (since, _)| now.duration_since(*since) < MINUTE);
         let (_, count) = tokens.entry(token.clone()).or_insert((now, 0));
         if *count >= most {
@@ -126,21 +136,6 @@ impl Joins {
         }
         *count += 1;
         Ok(())
-    }
-
-    /// Whether a line about a refused join may be written; then how many were left out before.
-    fn line(&self, now: Instant) -> Option<u64> {
-        let counts = &mut *self.counts();
-        let recent = counts
-            .lines
-            .filter(|(since, _)| now.duration_since(*since) < LINES_PERIOD);
-        let (since, written) = recent.unwrap_or((now, 0));
-        if written >= LINES {
-            counts.left_out += 1;
-            return None;
-        }
-        counts.lines = Some((since, written + 1));
-        Some(std::mem::take(&mut counts.left_out))
     }
 }
 
@@ -238,16 +233,6 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_refusals_writes_a_few_lines() {
-        let (joins, start) = (Joins::default(), Instant::now());
-        let lines = (0..1000).filter_map(|_| joins.line(start)).count();
-        assert_eq!(lines, LINES as usize);
-        let later = joins.line(start + LINES_PERIOD);
-        assert_eq!(later, Some(1000 - u64::from(LINES)));
-        assert_eq!(joins.line(start + LINES_PERIOD), Some(0));
-    }
-
-    #[test]
     fn a_token_lets_in_so_many_in_a_minute() {
         let (joins, start) = (Joins::default(), Instant::now());
         let [a, b] = ["aaaa", "bbbb"].map(|t| t.parse::<TokenId>().unwrap());
@@ -255,6 +240,6 @@ mod tests {
         assert_eq!(joins.enter(start, &a, 3).unwrap_err().code, Code::Busy);
         assert!(joins.enter(start, &b, 3).is_ok());
         assert!(joins.enter(start + MINUTE, &a, 3).is_ok());
-        assert_eq!(joins.counts().tokens.len(), 1);
+        assert_eq!(joins.tokens().len(), 1);
     }
 }

@@ -3,15 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use convoke_common::identity::Role;
 use convoke_common::{Error, Result};
 
 use super::Service;
+use crate::audit::{Entry, Event};
 use crate::state::State;
 use crate::state_dir;
 use crate::tasks::blocking;
 
 /// How often a disk that failed is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
+
+/// What the owner did with a worker.
+pub(super) fn of_worker(event: Event, name: &str) -> Entry {
+    Entry::of(event).role(Role::Worker).name(name)
+}
 
 impl Service {
     /// Uses the state where it may block; nothing where none is kept.
@@ -30,6 +37,9 @@ impl Service {
         let checked = self.with_state(|state| Ok(state.check()?)).await;
         checked.map(drop).map_err(|e| {
             e.advise("make room on the disk of --state-dir: until then nothing that must be kept is changed")
+        })?;
+        self.audit.check().await.map_err(|e| {
+            e.advise("make room on the disk of --state-dir: until then joins and revocations are not recorded")
         })
     }
 
@@ -37,12 +47,14 @@ impl Service {
     pub async fn backup(&self) -> Result<String> {
         let world = self.world.clone();
         let copied = self.with_state(move |state| state_dir::backup(&world, state));
-        copied.await?.ok_or_else(|| {
+        let copy = copied.await?.ok_or_else(|| {
             Error::new(
                 convoke_common::Code::InvalidArgument,
                 "this coordinator keeps no state",
             )
-        })
+        })?;
+        self.audit.record(Entry::of(Event::BackedUp));
+        Ok(copy)
     }
 
     /// Forgets a worker that is gone, which is answered once it is kept.
@@ -52,6 +64,7 @@ impl Service {
             .call(move |core, _| core.forget_gone(&forgotten))
             .await??;
         tracing::info!(worker = name, "forgotten");
+        self.audit.record(of_worker(Event::Forgotten, &name));
         self.with_state(move |state| Ok(state.remove_member(&name)?))
             .await
             .map(drop)

@@ -1,20 +1,23 @@
 //! The coordinator service, as members see it: who may call what.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use convoke_common::admission::warn_of_loopback;
 use convoke_common::graph::Function;
 use convoke_common::identity::{PeerIdentity, Role, certified_until};
 use convoke_common::ids::{Incarnation, LeaseId, PlanId};
 use convoke_common::rpc::{
     ClusterStatus, Coordinator, Joined, Leased, LinkReport, PlanOptions, Planned, Progress,
-    Register, Registered,
+    Register, Registered, StepFailure,
 };
 use convoke_common::{Code, Error, Result, VERSION};
 use tarpc::context::Context;
+use tokio::time::Instant;
 
 use super::Service;
+use crate::audit::{Entry, Event};
 use crate::membership::{ConnectionId, Driver, Membership, Newcomer};
 
 /// Characters of a peer's own text that a message repeats.
@@ -29,7 +32,7 @@ pub struct Caller {
     pub id: ConnectionId,
     pub identity: PeerIdentity,
     /// Where we see it.
-    pub remote: IpAddr,
+    pub remote: SocketAddr,
 }
 
 impl Caller {
@@ -37,6 +40,10 @@ impl Caller {
     pub fn driver(&self, incarnation: Incarnation) -> Driver {
         let name = self.identity.name.to_string();
         Driver { name, incarnation }
+    }
+
+    fn entry(&self, event: Event) -> Entry {
+        Entry::of(event).member(&self.identity, self.remote)
     }
 
     fn must_be(&self, role: Role, what: &str) -> Result<()> {
@@ -59,8 +66,16 @@ pub struct Member {
 
 impl Coordinator for Member {
     async fn register(self, _: Context, request: Register) -> Result<Registered> {
-        self.caller.must_be(Role::Worker, "register")?;
-        self.service.register(&self.caller, request).await
+        let caller = &*self.caller;
+        let registered = async {
+            caller.must_be(Role::Worker, "register")?;
+            self.service.register(caller, request).await
+        };
+        let registered = registered.await;
+        if let Err(error) = &registered {
+            self.service.registration_refused(caller, error);
+        }
+        registered
     }
 
     async fn leave(self, _: Context) -> Result<()> {
@@ -86,6 +101,17 @@ impl Coordinator for Member {
             .core
             .call(move |core, _| core.dropped(id, &leases))
             .await
+    }
+
+    async fn failed(self, _: Context, steps: Vec<StepFailure>) -> Result<()> {
+        self.caller.must_be(Role::Worker, "tell of failed steps")?;
+        let worker = self.caller.identity.name.as_str();
+        for failure in &steps {
+            if let Some(others) = self.service.failed_steps.admit(Instant::now()) {
+                failure.log(worker, others.saturating_add(failure.others));
+            }
+        }
+        Ok(())
     }
 
     async fn report_links(self, _: Context, links: Vec<LinkReport>) -> Result<()> {
@@ -128,6 +154,8 @@ impl Coordinator for Member {
                 .await?;
         }
         tracing::info!(%name, %role, "certificate renewed");
+        let entry = caller.entry(Event::Renewed);
+        service.audit.record_of(&caller.identity, entry);
         Ok(joined)
     }
 
@@ -219,35 +247,49 @@ fn brief(text: &str) -> String {
 impl Service {
     async fn register(&self, caller: &Caller, register: Register) -> Result<Registered> {
         let name = caller.identity.name.to_string();
-        same_release(Role::Worker, &name, &register.version).inspect_err(|error| {
-            tracing::warn!(name, %error, "a worker was not registered");
-        })?;
-        let address = reachable(&register.advertise, caller.remote)?;
+        same_release(Role::Worker, &name, &register.version)?;
+        let advertised = reachable(&register.advertise, caller.remote.ip())?;
         let newcomer = Newcomer {
             connection: caller.id,
             name: name.clone(),
             fingerprint: caller.identity.fingerprint,
-            address: address.clone(),
+            address: advertised.clone(),
             register,
             at: self.world.wall.unix_seconds(),
         };
         let offer = &newcomer.register;
         let (incarnation, threads, memory) = (offer.incarnation, offer.threads, offer.memory);
         let register = move |core: &mut Membership, now| core.register(now, newcomer.clone());
-        let peers = self.once_free(register).await?.inspect_err(|error| {
-            tracing::warn!(name, %error, "a worker was not registered");
-        })?;
+        let peers = self.once_free(register).await??;
+        let others = peers.iter().map(|p| (&*p.name, &*p.address));
+        warn_of_loopback((&name, &advertised), others);
         let asked = name.clone();
         let is_drained = move |core: &mut Membership, _| core.is_drained(&asked);
         let drained = self.core.call(is_drained).await?;
-        tracing::info!(name, %incarnation, address, threads, memory, drained, "worker registered");
+        let (address, token) = (caller.remote, &caller.identity.token_id);
+        tracing::info!(
+            name, %incarnation, %address, %token, advertised, threads, memory, drained,
+            "worker registered"
+        );
+        self.audit
+            .record_of(&caller.identity, caller.entry(Event::Registered));
         Ok(Registered {
             name,
-            address,
+            address: advertised,
             revoked: self.authority.revoked().list(),
             peers,
             drained,
         })
+    }
+
+    fn registration_refused(&self, caller: &Caller, error: &Error) {
+        if let Some(others) = self.refused_registrations.admit(Instant::now()) {
+            let PeerIdentity { name, token_id, .. } = &caller.identity;
+            let (address, token) = (caller.remote, token_id);
+            tracing::warn!(%name, %address, %token, %error, others, "a worker was not registered");
+            let entry = caller.entry(Event::RegistrationRefused);
+            self.audit.record(entry.refused(error, others));
+        }
     }
 }
 

@@ -40,11 +40,13 @@ use convoke_common::members::Members;
 use convoke_common::memory::{Ledger, Owner};
 use convoke_common::program::NUMERICS_PROFILE;
 use convoke_common::rpc::close;
+use convoke_common::telemetry::LineLimit;
 use convoke_common::world::{Endpoint, World};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use self::core::Core;
+use crate::audit::Audit;
 use crate::authority::Authority;
 use crate::membership::{Command, Membership};
 use crate::state::{Kept, State};
@@ -70,6 +72,11 @@ pub struct Service {
     /// What requests take while they are served, and plans that are kept, by token.
     ledger: Ledger,
     joins: Joins,
+    /// Lines about what was refused, and about steps that failed.
+    refused_joins: LineLimit,
+    refused_registrations: LineLimit,
+    refused_connections: LineLimit,
+    failed_steps: LineLimit,
     /// How many workers take new work.
     population: watch::Sender<u32>,
     planning: Planning,
@@ -79,6 +86,7 @@ pub struct Service {
     /// Held while a name is taken out of service, or back.
     draining: tokio::sync::Mutex<()>,
     state: Option<Arc<State>>,
+    audit: Audit,
     /// What was refused, by reason.
     refused: Arc<Counters>,
 }
@@ -93,6 +101,7 @@ impl Service {
         detector: Detector,
         state: Option<Arc<State>>,
         kept: Kept,
+        audit: Audit,
     ) -> Arc<Service> {
         let (handle, mailbox) = Core::new();
         let service = Arc::new(Service {
@@ -105,12 +114,17 @@ impl Service {
             members: Members::new(connections::BOUNDS),
             ledger: Ledger::new("the coordinator", REQUESTS),
             joins: Joins::default(),
+            refused_joins: LineLimit::default(),
+            refused_registrations: LineLimit::default(),
+            refused_connections: LineLimit::default(),
+            failed_steps: LineLimit::default(),
             population: watch::Sender::new(0),
             planning: Planning::default(),
             releases: Releases::default(),
             changed: tokio::sync::Notify::new(),
             draining: tokio::sync::Mutex::default(),
             state,
+            audit,
             refused: Arc::default(),
         });
         let mut membership = Membership::new(NUMERICS_PROFILE);

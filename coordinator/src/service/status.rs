@@ -30,7 +30,7 @@ impl Service {
     }
 
     /// The whole cluster, now.
-    pub(super) async fn status(&self) -> Result<ClusterStatus> {
+    pub async fn status(&self) -> Result<ClusterStatus> {
         let workers = self.core.call(|core, _| core.connections()).await?;
         let armed: BTreeSet<String> = workers
             .iter()
@@ -69,6 +69,7 @@ impl Service {
         Ok(ClusterStatus {
             version: convoke_common::VERSION.to_owned(),
             profile: NUMERICS_PROFILE.to_owned(),
+            state_failure: self.health().await.err().map(|e| e.to_string()),
             members,
             links,
             leases,

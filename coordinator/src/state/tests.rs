@@ -1,12 +1,12 @@
-use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use convoke_common::identity::{CaHash, Role};
-use convoke_common::world::{Disk, FileIdentity, FileMode, StoreFile, SystemRng};
+use convoke_common::world::{Disk, SystemRng};
 
 use super::*;
+use crate::filling::Filling;
 use crate::service::testing::Scratch;
 
 const NOW: u64 = 1_800_000_000;
@@ -84,124 +84,11 @@ fn what_was_kept_comes_back_and_nobody_else_may_read_it() {
     assert_eq!(mode & 0o777, 0o600);
 }
 
-/// A disk that can be full: nothing more is written to it then.
-struct Filling {
-    disk: Disk,
-    is_full: Arc<AtomicBool>,
-}
-
-struct FillingFile {
-    file: Arc<dyn StoreFile>,
-    is_full: Arc<AtomicBool>,
-}
-
-impl FillingFile {
-    fn room(&self) -> Result<(), StoreError> {
-        match self.is_full.load(Ordering::Relaxed) {
-            false => Ok(()),
-            true => Err(StoreError::Io {
-                operation: "write",
-                path: self.file.path().to_owned(),
-                source: io::ErrorKind::StorageFull.into(),
-            }),
-        }
-    }
-}
-
-impl StoreFile for FillingFile {
-    fn path(&self) -> &Path {
-        self.file.path()
-    }
-    fn identity(&self) -> Result<FileIdentity, StoreError> {
-        self.file.identity()
-    }
-    fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize, StoreError> {
-        self.file.read_at(offset, out)
-    }
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
-        self.room()?;
-        self.file.write_at(offset, bytes)
-    }
-    fn set_length(&self, length: u64) -> Result<(), StoreError> {
-        self.room()?;
-        self.file.set_length(length)
-    }
-    fn sync(&self) -> Result<(), StoreError> {
-        self.room()?;
-        self.file.sync()
-    }
-}
-
-impl Filling {
-    fn file(&self, file: Arc<dyn StoreFile>) -> Arc<dyn StoreFile> {
-        let is_full = self.is_full.clone();
-        Arc::new(FillingFile { file, is_full })
-    }
-}
-
-impl Store for Filling {
-    fn read(&self, path: &Path, limit: u64) -> Result<Vec<u8>, StoreError> {
-        self.disk.read(path, limit)
-    }
-    fn write_atomic(&self, path: &Path, bytes: &[u8], mode: FileMode) -> Result<(), StoreError> {
-        self.disk.write_atomic(path, bytes, mode)
-    }
-    fn open(&self, path: &Path) -> Result<Arc<dyn StoreFile>, StoreError> {
-        self.disk.open(path)
-    }
-    fn open_beneath(&self, root: &Path, relative: &Path) -> Result<Arc<dyn StoreFile>, StoreError> {
-        self.disk.open_beneath(root, relative)
-    }
-    fn create(&self, path: &Path, mode: FileMode) -> Result<Arc<dyn StoreFile>, StoreError> {
-        self.disk.create(path, mode)
-    }
-    fn open_exclusive(
-        &self,
-        path: &Path,
-        mode: FileMode,
-    ) -> Result<Arc<dyn StoreFile>, StoreError> {
-        Ok(self.file(self.disk.open_exclusive(path, mode)?))
-    }
-    fn lock(&self, path: &Path, mode: FileMode) -> Result<Arc<dyn StoreFile>, StoreError> {
-        self.disk.lock(path, mode)
-    }
-    fn replace(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
-        self.disk.replace(from, to)
-    }
-    fn touch(&self, path: &Path) -> Result<(), StoreError> {
-        self.disk.touch(path)
-    }
-    fn check_private(&self, path: &Path) -> Result<(), StoreError> {
-        self.disk.check_private(path)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
-        self.disk.rename(from, to)
-    }
-    fn list(&self, folder: &Path) -> Result<Vec<convoke_common::world::DirEntry>, StoreError> {
-        self.disk.list(folder)
-    }
-    fn remove(&self, path: &Path) -> Result<(), StoreError> {
-        self.disk.remove(path)
-    }
-    fn create_dir(&self, path: &Path, mode: FileMode) -> Result<(), StoreError> {
-        self.disk.create_dir(path, mode)
-    }
-    fn disk_space(&self, path: &Path) -> Result<convoke_common::world::DiskSpace, StoreError> {
-        self.disk.disk_space(path)
-    }
-    fn run_blocking(&self, job: convoke_common::world::Job) {
-        self.disk.run_blocking(job);
-    }
-}
-
 #[test]
 fn a_disk_that_was_full_is_used_again_once_it_has_room() {
     let scratch = Scratch::new();
-    let is_full = Arc::new(AtomicBool::new(false));
-    let store = Filling {
-        disk: Disk::new(Arc::new(SystemRng::default())),
-        is_full: is_full.clone(),
-    };
+    let store = Filling::new();
+    let is_full = store.is_full.clone();
     let (state, _) = State::open(&store, scratch.path(), NOW).unwrap();
     state.put_member("w0", &[[1; 32]]).unwrap();
     is_full.store(true, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! The step driver: the caller's end of a lease.
 //!
 //! [`Driver::call`] starts a step, feeds its inputs, awaits its results, and resolves with them or with the
-//! root cause. Decisions are the [`core`]'s; its shell owns slots, links and time, the driver the window.
+//! root cause; [`Driver::call_partial`] resolves with the results that there are, and with why there are no others. Decisions are the [`core`]'s; its shell owns slots, links and time, the driver the window.
 //!
 //! Invariants
 //! 1. Steps are numbered in the order they start; step `n` starts after step `n - K` has retired.
@@ -36,6 +36,7 @@ use crate::lease::{Lease, RecvSpec, StepHandler};
 use crate::link::{Link, Outgoing};
 use crate::slot::Registered;
 use crate::step_event;
+use crate::table::Delivered;
 use crate::trace::checksum;
 
 /// Drives the steps of one lease.
@@ -134,11 +135,35 @@ impl Driver {
         axes: Vec<i64>,
         deadline: Option<Duration>,
     ) -> Result<Vec<Tensor>> {
+        let arrived = self.step(&inputs, axes, deadline, false).await?;
+        self.results(&inputs, arrived, |r| r.map_err(Arc::unwrap_or_clone))
+    }
+
+    /// As [`Driver::call`], but what fails in a node ends only the results that depend on it, which are its error. An error of
+    /// the whole call is one of the step: a participant is lost, a deadline passed, the caller cancelled.
+    pub async fn call_partial(
+        &self,
+        inputs: Vec<Tensor>,
+        axes: Vec<i64>,
+        deadline: Option<Duration>,
+    ) -> Result<Vec<Result<Tensor>>> {
+        let arrived = self.step(&inputs, axes, deadline, true).await?;
+        self.results(&inputs, arrived, |r| Ok(r.map_err(Arc::unwrap_or_clone)))
+    }
+
+    /// Runs a step; what came in the recv slots.
+    async fn step(
+        &self,
+        inputs: &[Tensor],
+        axes: Vec<i64>,
+        deadline: Option<Duration>,
+        partial: bool,
+    ) -> Arrived {
         // One beyond all time is none.
         let deadline = deadline.and_then(|d| Instant::now().checked_add(d));
         // From the wait for the window to the outcome, which the caller sees.
         let span = tracing::debug_span!("call", key = tracing::field::Empty);
-        let begun = self.begin(&inputs, axes, &span);
+        let begun = self.begin(inputs, axes, partial, &span);
         let (outcome, n) = match deadline {
             None => begun.await?,
             Some(at) => match timeout_at(at, begun).await {
@@ -161,8 +186,17 @@ impl Driver {
             },
         };
         guard.disarm();
-        let mut results = outcome?;
-        let mut uses: Vec<usize> = vec![0; results.len()];
+        outcome
+    }
+
+    /// What came in the order of the fetches, each as `one` says.
+    fn results<T>(
+        &self,
+        inputs: &[Tensor],
+        mut arrived: Vec<Option<Delivered>>,
+        one: impl Fn(Delivered) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        let mut uses: Vec<usize> = vec![0; arrived.len()];
         for f in &self.program.fetches {
             if let FetchFrom::Worker { slot, .. } = f.from {
                 uses[slot as usize] += 1;
@@ -172,18 +206,18 @@ impl Driver {
             .fetches
             .iter()
             .map(|f| match f.from {
-                FetchFrom::Param(i) => inputs.get(i as usize).cloned(),
+                FetchFrom::Param(i) => inputs.get(i as usize).cloned().map(Ok),
                 FetchFrom::Worker { slot, .. } => {
                     let slot = slot as usize;
                     uses[slot] -= 1;
                     if uses[slot] == 0 {
-                        results[slot].take()
+                        arrived[slot].take()
                     } else {
-                        results[slot].clone()
+                        arrived[slot].clone()
                     }
                 }
             })
-            .map(|t| t.ok_or_else(|| Error::internal("a result is missing")))
+            .map(|t| one(t.ok_or_else(|| Error::internal("a result is missing"))?))
             .collect()
     }
 
@@ -192,6 +226,7 @@ impl Driver {
         &self,
         inputs: &[Tensor],
         axes: Vec<i64>,
+        partial: bool,
         span: &tracing::Span,
     ) -> Result<(Arc<Outcome>, u64)> {
         let feeds = self.program.feeds.len();
@@ -221,7 +256,13 @@ impl Driver {
         let outcome = Arc::<Outcome>::default();
         self.shell.enter(InFlight {
             n,
-            start: Frame::Start { key, axes, trace },
+            start: Frame::Start {
+                key,
+                axes,
+                trace,
+                partial,
+            },
+            partial,
             results: vec![None; slots],
             outcome: outcome.clone(),
             cancel: cancel.clone(),
@@ -232,15 +273,17 @@ impl Driver {
         let mut early = Vec::new();
         for slot in 0..slots as u32 {
             if let Ok(s) = self.lease.table.slot(n, slot)
-                && let Registered::Ready(t) = s.register(n)
+                && let Registered::Ready(delivered) = s.register(n)
             {
-                step_event!("taken", key, slot = slot);
-                early.push((slot, t));
+                if delivered.is_ok() {
+                    step_event!("taken", key, slot = slot);
+                }
+                early.push((slot, delivered));
             }
         }
         self.shell.drive(Event::Begin { n, results: slots });
-        for (slot, t) in early {
-            self.shell.store(n, slot, t);
+        for (slot, delivered) in early {
+            self.shell.store(n, slot, delivered);
         }
         for (feed, tensor) in self.program.feeds.iter().zip(inputs) {
             for (to, slot) in &feed.to {

@@ -4,12 +4,13 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use convoke_common::Tensor;
 use convoke_common::error::{Error, Result};
 use tokio::sync::Notify;
 
-/// The tensors of the recv slots, by slot.
-pub(super) type Arrived = Result<Vec<Option<Tensor>>>;
+use crate::table::Delivered;
+
+/// What came in the recv slots, by slot.
+pub(super) type Arrived = Result<Vec<Option<Delivered>>>;
 
 /// See the module.
 #[derive(Default)]

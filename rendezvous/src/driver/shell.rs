@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use convoke_common::Tensor;
 use convoke_common::error::Error;
 use convoke_common::ids::{ParticipantIx, StepKey};
 use convoke_common::mutant;
@@ -18,6 +17,7 @@ use crate::frame::Frame;
 use crate::lease::{Lease, StepHandler};
 use crate::link::Link;
 use crate::step_event;
+use crate::table::Delivered;
 
 /// See the module.
 pub(super) struct Shell {
@@ -40,7 +40,9 @@ pub(super) struct Shell {
 pub(super) struct InFlight {
     pub(super) n: u64,
     pub(super) start: Frame,
-    pub(super) results: Vec<Option<Tensor>>,
+    /// Whether it takes results that are errors.
+    pub(super) partial: bool,
+    pub(super) results: Vec<Option<Delivered>>,
     pub(super) outcome: Arc<Outcome>,
     pub(super) cancel: CancellationToken,
     /// Held until retirement: it is the entry's only one.
@@ -85,16 +87,24 @@ impl Shell {
         *entry = Some(call);
     }
 
-    /// A result is there.
-    pub(super) fn store(&self, n: u64, slot: u32, tensor: Tensor) {
+    /// A result is there, or will not be. In a step that is not partial the latter ends it: its sender takes it for another.
+    pub(super) fn store(&self, n: u64, slot: u32, delivered: Delivered) {
         // The results of a step that failed meanwhile are gone.
-        let stored = self.with_call(n, |c| {
+        let event = self.with_call(n, |c| {
             let result = c.results.get_mut(slot as usize)?;
-            result.replace(tensor);
-            Some(())
+            if let (Err(error), false) = (&delivered, c.partial) {
+                return Some(Event::Failed {
+                    n,
+                    // Its sender has not ended the step.
+                    from: Some(self.lease()?.me),
+                    error: Error::clone(error),
+                });
+            }
+            result.replace(delivered);
+            Some(Event::Arrived { n })
         });
-        if stored.flatten().is_some() {
-            self.drive(Event::Arrived { n });
+        if let Some(event) = event.flatten() {
+            self.drive(event);
         }
     }
 
@@ -209,7 +219,7 @@ pub(super) async fn keep_time(shell: Weak<Shell>, mut due: watch::Receiver<Optio
 }
 
 impl StepHandler for Shell {
-    fn start(&self, n: u64, _: Vec<i64>, _: TraceIds) -> bool {
+    fn start(&self, n: u64, _: Vec<i64>, _: TraceIds, _: bool) -> bool {
         tracing::warn!(n, "a driver was told to start a step");
         false
     }
@@ -217,10 +227,12 @@ impl StepHandler for Shell {
     fn arrived(&self, n: u64, slot: u32) {
         let Some(lease) = self.lease() else { return };
         if let Ok(s) = lease.table.slot(n, slot)
-            && let Some(t) = s.take(n)
+            && let Some(delivered) = s.take(n)
         {
-            step_event!("taken", StepKey { lease: lease.id, n }, slot = slot);
-            self.store(n, slot, t);
+            if delivered.is_ok() {
+                step_event!("taken", StepKey { lease: lease.id, n }, slot = slot);
+            }
+            self.store(n, slot, delivered);
         }
     }
 

@@ -37,6 +37,8 @@ pub trait Eager: Send + Sync {
     fn claim(&self, from: &Peer, h: &TensorHeader) -> Result<(), Refused>;
     /// Where the bytes of a claimed transfer go.
     fn buffer(&self, h: &TensorHeader) -> Result<Tensor>;
+    /// Takes over a claimed transfer that comes by reference, over a local link: its memory is counted here from now on.
+    fn adopt(&self, h: &TensorHeader, tensor: Tensor) -> Result<Tensor>;
     /// Answered once [`Eager::claim`] can say of a transfer whether it is expected; dropped where it never will.
     fn foreseen(&self, from: &Peer, h: &TensorHeader) -> Option<oneshot::Receiver<()>>;
     /// A transfer has arrived.

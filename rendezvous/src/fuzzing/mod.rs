@@ -81,8 +81,8 @@ pub(crate) const LEASE: LeaseId = LeaseId(5);
 struct Idle;
 
 impl StepHandler for Idle {
-    fn start(&self, n: u64, axes: Vec<i64>, _: TraceIds) -> bool {
-        std::hint::black_box((n, axes));
+    fn start(&self, n: u64, axes: Vec<i64>, _: TraceIds, partial: bool) -> bool {
+        std::hint::black_box((n, axes, partial));
         true
     }
     fn arrived(&self, _: u64, _: u32) {}

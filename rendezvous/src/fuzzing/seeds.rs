@@ -23,6 +23,16 @@ fn start(n: u64) -> Frame {
         key: key(n),
         axes: vec![3],
         trace: ([1; 16], [2; 8]),
+        partial: n % 2 == 1,
+    }
+}
+
+/// The tensor for this slot does not come.
+fn failed(n: u64, slot: u32) -> Frame {
+    Frame::Failed {
+        key: key(n),
+        slots: vec![slot],
+        error: Arc::new(Error::new(Code::KernelFailed, "index 9 is out of range")),
     }
 }
 
@@ -97,28 +107,40 @@ fn sharing() -> Vec<u8> {
     out
 }
 
-/// Turns of two steps: the first succeeds, the other fails where the second worker is lost.
+/// Turns of three steps: the first succeeds, of the second one result fails, and the third fails where the second worker is
+/// lost.
 fn driven() -> Vec<u8> {
-    let [(mut floats, first), (mut ids, second), _] = tensors(0);
-    (floats.slot, ids.slot) = (0, 1);
-    let failed = Frame::Abort {
-        key: key(1),
+    let result = |n, worker: u8| {
+        let [(mut floats, first), (mut ids, second), _] = tensors(n);
+        (floats.slot, ids.slot) = (0, 1);
+        match worker {
+            0 => (0, Frame::Tensor(floats), first),
+            _ => (1, Frame::Tensor(ids), second),
+        }
+    };
+    let none = || Tensor::zeros(convoke_common::DType::U8, &[0]).unwrap();
+    let lost = Frame::Abort {
+        key: key(2),
         error: Box::new(Error::lost("other", "no answer")),
     };
-    let done = |n| Frame::Done { key: key(n) };
+    let done = |worker, n| (worker, Frame::Done { key: key(n) }, none());
     let turns = [
-        (0, Frame::Tensor(floats), first.bytes()),
-        (1, Frame::Tensor(ids), second.bytes()),
-        (0, done(0), &[]),
-        (1, done(0), &[]),
-        (0, failed, &[]),
-        (0, done(1), &[]),
+        result(0, 0),
+        result(0, 1),
+        done(0, 0),
+        done(1, 0),
+        result(1, 0),
+        (1, failed(1, 1), none()),
+        done(0, 1),
+        done(1, 1),
+        (0, lost, none()),
+        done(0, 2),
     ];
     let mut out = vec![];
     for (worker, frame, payload) in turns {
         out.push(worker);
         frame.encode(&mut out);
-        out.extend(payload);
+        out.extend(payload.bytes());
     }
     out.push(3);
     out
@@ -269,6 +291,8 @@ fn seeds() -> Vec<Seed> {
     let tensor = |n, slot: usize| Frame::Tensor(tensors(n)[slot].0.clone());
     let lanes = [
         ("start", lane(1, &[start(0)])),
+        ("partial", lane(1, &[start(0), start(1)])),
+        ("failed", lane(0, &[failed(1, 0)])),
         ("abort", lane(0, &[abort(1)])),
         ("done", lane(0, &[Frame::Done { key: key(0) }])),
         (

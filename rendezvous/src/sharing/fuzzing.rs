@@ -60,7 +60,7 @@ fn read(hub: &Hub) {
     };
     for n in 0..lease.table.in_flight() {
         if let Ok(slot) = lease.table.slot(n, 0)
-            && let Registered::Ready(tensor) = slot.register(n)
+            && let Registered::Ready(Ok(tensor)) = slot.register(n)
         {
             std::hint::black_box(tensor.bytes().to_vec());
         }

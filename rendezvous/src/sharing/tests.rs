@@ -194,7 +194,7 @@ async fn parts_are_put_together_and_each_is_returned() {
     pair.block.bytes_mut().fill(1);
     let lease = pair.hub.lease(LEASE).unwrap();
     let slot = lease.table.slot(0, 1).unwrap();
-    let Registered::Ready(tensor) = slot.register(0) else {
+    let Registered::Ready(Ok(tensor)) = slot.register(0) else {
         panic!("nothing arrived");
     };
     assert_eq!(tensor.bytes(), numbers);

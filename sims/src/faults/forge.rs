@@ -112,6 +112,7 @@ fn forgery(steps: &Steps, host: Host, d: &mut Draw) -> Option<Forgery> {
             key,
             axes: vec![1],
             trace: Default::default(),
+            partial: false,
         }),
         1 if !takes_part => Forgery::Frame(Frame::Done { key }),
         // A stranger ends nothing, and nobody ends what is over.

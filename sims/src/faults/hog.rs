@@ -188,14 +188,7 @@ async fn take(work: &Work, n: usize) -> Result<(Tensor, u64)> {
 }
 
 async fn flood(work: Work) {
-    let model = ModelSpec {
-        seed: 7,
-        nodes: 12,
-        wide: false,
-        dynamic: false,
-        trap: None,
-    }
-    .build();
+    let model = ModelSpec::narrow(7, 12).build();
     while !work.stop.is_cancelled() {
         let load = work
             .cluster

@@ -69,6 +69,17 @@ pub struct Model {
 }
 
 impl ModelSpec {
+    /// A model of small tensors and fixed shapes that nothing goes wrong in.
+    pub fn narrow(seed: u64, nodes: u16) -> ModelSpec {
+        ModelSpec {
+            seed,
+            nodes,
+            wide: false,
+            dynamic: false,
+            trap: None,
+        }
+    }
+
     /// A random model.
     pub fn draw(d: &mut Draw) -> ModelSpec {
         let wide = d.chance(25);

@@ -9,11 +9,8 @@ const PAUSE: u32 = 250;
 
 pub fn spec(dynamic: bool) -> ModelSpec {
     ModelSpec {
-        seed: 5,
-        nodes: 16,
-        wide: false,
         dynamic,
-        trap: None,
+        ..ModelSpec::narrow(5, 16)
     }
 }
 

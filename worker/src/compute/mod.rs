@@ -417,7 +417,8 @@ impl Compute for Threads {
             member: share.member().to_owned(),
             lease: share.lease(),
             runs,
-            waiting: [0; 2],
+            waiting: 0,
+            paused: 0,
             since_ms: 0,
         };
         if let Some(r) = &s.running {
@@ -428,7 +429,10 @@ impl Compute for Threads {
         for (share, begun, entry) in s.queue.waiting() {
             let key = (share.account(), share.lease());
             let one = all.entry(key).or_insert_with(|| runs(share, false));
-            one.waiting[usize::from(begun)] += 1;
+            match begun {
+                true => one.paused += 1,
+                false => one.waiting += 1,
+            }
             let longest = waits.entry(key).or_default();
             *longest = (*longest).max(ms(entry.since));
             one.since_ms = *longest;

@@ -128,7 +128,11 @@ fn loops_share_the_thread_and_a_cancelled_one_ends_at_once() {
     assert_eq!(turns.len(), 3, "{turns:?}");
     assert!(turns.iter().filter(|u| u.runs).count() <= 1);
     assert!(
-        turns.iter().filter(|u| u.waiting == [0, 1]).count() >= 2,
+        turns
+            .iter()
+            .filter(|u| (u.waiting, u.paused) == (0, 1))
+            .count()
+            >= 2,
         "{turns:?}"
     );
     // Whether it sleeps or runs at that time.

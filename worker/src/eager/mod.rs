@@ -169,6 +169,10 @@ impl Sessions {
     }
 }
 
+fn gone() -> Error {
+    Error::new(Code::LeaseRetired, "the session ended")
+}
+
 impl Eager for Sessions {
     fn batch(&self, from: &Peer, batch: &[u8]) -> Result<()> {
         let id = LeaseId::of_session(from.incarnation);
@@ -182,8 +186,11 @@ impl Eager for Sessions {
     }
 
     fn buffer(&self, h: &TensorHeader) -> Result<Tensor> {
-        let gone = || Error::new(Code::LeaseRetired, "the session ended");
         self.get(h.key.lease).ok_or_else(gone)?.buffer(h)
+    }
+
+    fn adopt(&self, h: &TensorHeader, tensor: Tensor) -> Result<Tensor> {
+        self.get(h.key.lease).ok_or_else(gone)?.adopt(tensor)
     }
 
     fn foreseen(&self, from: &Peer, h: &TensorHeader) -> Option<oneshot::Receiver<()>> {

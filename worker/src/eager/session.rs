@@ -544,6 +544,12 @@ impl Session {
         tensor.map_err(|e| e.at(self.engine.place()))
     }
 
+    /// A tensor of the client's, which is in this process: where it lies, and counted as one of the session's.
+    pub fn adopt(&self, tensor: convoke_common::Tensor) -> Result<convoke_common::Tensor> {
+        let adopted = self.pool.adopt(tensor);
+        adopted.map_err(|e| e.at(self.engine.place()))
+    }
+
     /// See [`convoke_rendezvous::eager::Eager::foreseen`].
     pub fn foreseen(&self, from: &Peer, n: u64) -> Option<tokio::sync::oneshot::Receiver<()>> {
         self.state().core.foreseen(from, n)

@@ -12,6 +12,7 @@ use convoke_common::{DType, program::ProgramNode};
 use convoke_rendezvous::Peer;
 
 use super::Executor;
+use super::partial::is_of_node;
 use super::run::{After, Phase};
 use crate::cpu::Operands;
 use crate::eager::{Session, Settled};
@@ -114,10 +115,14 @@ impl Executor {
             if run.n != n || run.phase != Phase::Running {
                 return;
             }
-            match settled {
-                Ok(t) if run.error.is_none() => {
+            let delivered = match settled {
+                Err(error) if !run.partial || !is_of_node(&error) => Err(error),
+                settled => Ok(settled),
+            };
+            match delivered {
+                Ok(delivered) if run.error.is_none() => {
                     let value = launched.outputs.first().copied();
-                    if run.came(&self.installed, value, t, &mut after) {
+                    if run.came(&self.installed, value, delivered, &mut after) {
                         self.entry(n).stirred.store(true, Ordering::Release);
                     }
                     run.settle(&mut after);

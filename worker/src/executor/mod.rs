@@ -20,12 +20,15 @@
 //!    lease is released meanwhile.
 //! 5. A step that ended waits for no thread: a job that has none yet is let go of, and finds nothing to do later.
 //! 6. A step that ended and has not quiesced is watched, until it has.
+//! 7. In a partial step what fails in a node ends only what depends on it (`partial`).
 
 mod direct;
 mod ended;
+mod failures;
 mod handles;
 mod launch;
 mod pace;
+mod partial;
 mod run;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -45,6 +48,7 @@ use convoke_rendezvous::slot::Registered;
 use convoke_rendezvous::trace::checksum;
 use convoke_rendezvous::{Lease, Link, Outgoing, StepHandler, step_event};
 
+pub use self::failures::Failures;
 pub use self::handles::HandleOp;
 use self::pace::{Pace, Stopwatch};
 use self::run::{After, Flow, Phase, Run, Runner};
@@ -63,6 +67,7 @@ pub struct Engine {
     pub host: String,
     pub compute: Arc<dyn Compute>,
     pub steps_done: AtomicU64,
+    pub failures: Failures,
     /// Whether new work is taken.
     pub gate: Gate,
     /// Over work that ended and still runs.
@@ -87,6 +92,7 @@ impl Engine {
             hears_launches: compute.hears_launches(),
             compute,
             steps_done: AtomicU64::new(0),
+            failures: Failures::default(),
             gate: Gate::default(),
             watch: Watch::default(),
             black_box,
@@ -204,8 +210,9 @@ impl Executor {
         self.entry(n).lock()
     }
 
-    /// Ends a step, under its lock; what interprets it is to hear of it.
-    fn stop(&self, run: &mut Run, error: Error) {
+    /// Ends a step because of what the participant `from` found, under its lock; what interprets it is to hear of it.
+    fn stop(&self, lease: &Lease, run: &mut Run, error: Error, from: ParticipantIx) {
+        self.tell_failure(lease, run, &error, from);
         run.stop(error);
         self.entry(run.n).stirred.store(true, Ordering::Release);
     }
@@ -228,6 +235,7 @@ impl Executor {
 
     /// This worker's own error: everybody is told.
     fn fail(&self, n: u64, error: Error) {
+        let Some(lease) = self.lease() else { return };
         let mut after = After::default();
         {
             let mut run = self.run(n);
@@ -235,7 +243,7 @@ impl Executor {
             if run.n != n || run.error.is_some() {
                 return;
             }
-            self.stop(&mut run, error.clone());
+            self.stop(&lease, &mut run, error.clone(), lease.me);
             after.tell = Some(error);
             run.settle(&mut after);
             self.watch(&mut run, &after);
@@ -260,6 +268,9 @@ impl Executor {
         }
         for (slot, tensor) in after.sends {
             self.send(&lease, n, slot, tensor);
+        }
+        if !after.untold.is_empty() {
+            self.tell_losses(&lease, n, after.untold);
         }
         if after.start_runner {
             self.start_runner(n);
@@ -339,7 +350,7 @@ impl Executor {
                 let key = StepKey { lease: lease.id, n };
                 self.engine.watch.quiesced(Work::Step(key));
             }
-            if run.error.is_none() && self.pace.listens(n) {
+            if run.error.is_none() && !run.flow.has_losses() && self.pace.listens(n) {
                 self.pace.took(run.spent);
             }
             run.follow(n + self.runs.len() as u64);
@@ -442,7 +453,7 @@ impl Executor {
         };
         let mut time = self.pace.listens(n).then(Stopwatch::start);
         let (entry, x) = (self.entry(n), &*self.installed);
-        let (span, flag, mut flow) = {
+        let (span, flag, partial, mut flow) = {
             let mut run = entry.lock();
             if run.n != n || run.runner != Runner::Active {
                 // The step ended before a thread had the job.
@@ -451,7 +462,7 @@ impl Executor {
             // Looked at below, whatever it was set for.
             entry.stirred.store(true, Ordering::Relaxed);
             let flow = std::mem::take(&mut run.flow);
-            (run.span.clone(), run.flag.clone(), flow)
+            (run.span.clone(), run.flag.clone(), run.partial, flow)
         };
         let _entered = span.enter();
         // A brief step may run within the job of another worker of this process, or under a lock: not in turns.
@@ -466,7 +477,7 @@ impl Executor {
                 let mut run = entry.lock();
                 entry.stirred.store(false, Ordering::Relaxed);
                 let goes_on = run.look(x, &mut flow, &mut after);
-                run.sending += after.sends.len();
+                run.sending += after.outgoing();
                 if !goes_on || flow.is_idle() {
                     run.spent += time.map_or(Duration::ZERO, |t| t.read());
                     run.rest(flow, Runner::None);
@@ -523,6 +534,14 @@ impl Executor {
                     drop(run);
                     self.finish_within(n, &mut after, &mut time);
                 }
+                Err(Some(error)) if partial && partial::is_of_node(&error) => {
+                    if !flow.has_losses() {
+                        self.note_loss(n, &error);
+                    }
+                    flow.lose(code, i, &Arc::new(*error));
+                    // Who waits for it elsewhere is told next.
+                    entry.stirred.store(true, Ordering::Relaxed);
+                }
                 Err(Some(error)) => self.fail(n, *error),
                 // Its step has ended, which it hears of next.
                 Err(None) => entry.stirred.store(true, Ordering::Relaxed),
@@ -532,11 +551,11 @@ impl Executor {
 }
 
 impl StepHandler for Executor {
-    fn start(&self, n: u64, axes: Vec<i64>, trace: TraceIds) -> bool {
+    fn start(&self, n: u64, axes: Vec<i64>, trace: TraceIds, partial: bool) -> bool {
         let Some(lease) = self.lease() else {
             return true;
         };
-        let mut after = After::default();
+        let (mut after, mut unexpected) = (After::default(), None);
         {
             let mut run = self.run(n);
             if run.n != n || run.phase != Phase::Waiting {
@@ -544,19 +563,26 @@ impl StepHandler for Executor {
             }
             let x = &self.installed;
             let key = StepKey { lease: lease.id, n };
-            let span = tracing::debug_span!("step", %key, worker = %self.engine.worker);
+            let span = tracing::debug_span!(
+                "step",
+                %key,
+                worker = %self.engine.worker,
+                otel.status_code = tracing::field::Empty,
+                otel.status_description = tracing::field::Empty,
+            );
             telemetry::set_parent(&span, trace);
             run.span = span;
             step_event!("start", key);
-            run.phase = Phase::Running;
+            (run.phase, run.partial) = (Phase::Running, partial);
             run.unsent = vec![0; self.links.len()];
             self.engine.gate.started();
             if run.error.is_some() {
                 // Aborted by a peer before the driver's word arrived.
                 run.settle(&mut after);
             } else if let Err(e) = self.usable().and_then(|()| lease.bind(n, &axes)) {
-                run.stop(e.clone());
-                after.tell = Some(e.at(self.place()));
+                let e = e.at(self.place());
+                self.stop(&lease, &mut run, e.clone(), lease.me);
+                after.tell = Some(e);
                 run.settle(&mut after);
             } else {
                 run.start(x, &mut after);
@@ -564,16 +590,26 @@ impl StepHandler for Executor {
                 after.sends.extend_from_slice(&x.constant_sends);
                 for (slot, recv) in x.program.recvs.iter().enumerate() {
                     if let Ok(s) = lease.table.slot(n, slot as u32)
-                        && let Registered::Ready(t) = s.register(n)
+                        && let Registered::Ready(delivered) = s.register(n)
                     {
-                        step_event!("taken", key, slot = slot as u32);
-                        run.came(x, Some(recv.value), t, &mut after);
+                        match delivered {
+                            Err(error) if !partial => unexpected = Some(error),
+                            delivered => {
+                                if delivered.is_ok() {
+                                    step_event!("taken", key, slot = slot as u32);
+                                }
+                                run.came(x, Some(recv.value), delivered, &mut after);
+                            }
+                        }
                     }
                 }
                 run.settle(&mut after);
             }
         }
         self.finish(n, after);
+        if let Some(error) = unexpected {
+            self.fail(n, Arc::unwrap_or_clone(error));
+        }
         true
     }
 
@@ -585,12 +621,21 @@ impl StepHandler for Executor {
             if run.n != n || run.phase != Phase::Running || run.error.is_some() {
                 return;
             }
-            let Some(t) = lease.table.slot(n, slot).ok().and_then(|s| s.take(n)) else {
-                return;
+            let taken = lease.table.slot(n, slot).ok().and_then(|s| s.take(n));
+            let delivered = match taken {
+                None => return,
+                Some(Err(error)) if !run.partial => {
+                    // Its sender takes the step for another: the tensor does not come.
+                    drop(run);
+                    return self.fail(n, Arc::unwrap_or_clone(error));
+                }
+                Some(delivered) => delivered,
             };
-            step_event!("taken", StepKey { lease: lease.id, n }, slot = slot);
+            if delivered.is_ok() {
+                step_event!("taken", StepKey { lease: lease.id, n }, slot = slot);
+            }
             let value = Some(self.installed.program.recvs[slot as usize].value);
-            if run.came(&self.installed, value, t, &mut after) {
+            if run.came(&self.installed, value, delivered, &mut after) {
                 self.entry(n).stirred.store(true, Ordering::Release);
             }
             run.settle(&mut after);
@@ -615,7 +660,7 @@ impl StepHandler for Executor {
                 code = error.code.name()
             );
             self.waited(&run, &error);
-            self.stop(&mut run, error);
+            self.stop(&lease, &mut run, error, from);
             lease.table.abort(n);
             run.settle(&mut after);
             self.watch(&mut run, &after);

@@ -9,10 +9,14 @@
 //! and is more urgent than what comes next interrupts it. What comes meanwhile, tensors from peers and
 //! from handles, is mail, which it looks for when it is told that there is some, and before it ends.
 //!
+//! In a *partial* step an instruction that fails takes along what depends on it, and nothing else. A value that is lost has
+//! an empty register; from the first loss on each instruction is looked at before it runs, and left out where it lacks an
+//! operand. Without a loss nothing is looked at.
+//!
 //! Plain state: nothing here sends or runs anything. [`After`] says what to do once the lock is released.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -20,10 +24,11 @@ use std::time::Duration;
 use convoke_common::Tensor;
 use convoke_common::error::Error;
 use convoke_common::mutant;
+use convoke_rendezvous::Delivered;
 use tokio_util::sync::CancellationToken;
 
 use crate::code::{Lowered, NONE};
-use crate::cpu::{Outputs, Register};
+use crate::cpu::{Outputs, Place, Register};
 use crate::installed::Installed;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -60,26 +65,42 @@ pub(super) struct Flow {
     region: u32,
     at: u32,
     end: u32,
-    /// Whether a region became ready that may be more urgent.
+    /// Whether a region became ready that may be more urgent, or the next instruction may lack an operand.
     woken: bool,
     /// Instructions and arrivals that have yet to end.
     left: usize,
+    /// Of a partial step in which something has failed.
+    losses: Option<Box<Losses>>,
 }
+
+/// What a partial step has lost.
+#[derive(Default)]
+struct Losses {
+    /// Why a register is empty; of one that is not it says nothing any more.
+    because: BTreeMap<u32, Arc<Error>>,
+    /// Send slots whose values are lost, until their peers are told.
+    untold: Vec<Untold>,
+}
+
+/// A send slot whose value is lost, and why.
+pub(super) type Untold = (u32, Arc<Error>);
 
 /// A value that came while the step was interpreted.
 pub(super) struct Mail {
     /// None where nothing needs it.
     value: Option<u32>,
-    tensor: Tensor,
+    delivered: Delivered,
 }
 
 /// One window entry.
 pub(super) struct Run {
     pub(super) n: u64,
     pub(super) phase: Phase,
+    /// Whether what fails ends only what depends on it.
+    pub(super) partial: bool,
     pub(super) flow: Flow,
     mail: Vec<Mail>,
-    /// Tensors that links still hold, and how many of them by participant.
+    /// Tensors that links still hold, and losses that peers are about to be told of; and how many of the tensors by participant.
     pub(super) sending: usize,
     pub(super) unsent: Vec<u32>,
     pub(super) runner: Runner,
@@ -97,9 +118,17 @@ pub(super) struct Run {
 #[derive(Default)]
 pub(super) struct After {
     pub(super) sends: Vec<(u32, Tensor)>,
+    pub(super) untold: Vec<Untold>,
     pub(super) start_runner: bool,
     pub(super) retire: bool,
     pub(super) tell: Option<Error>,
+}
+
+impl After {
+    /// What links are to take of it.
+    pub(super) fn outgoing(&self) -> usize {
+        self.sends.len() + self.untold.len()
+    }
 }
 
 impl Flow {
@@ -123,6 +152,7 @@ impl Flow {
         self.missing.clear();
         self.counts.clear();
         self.next.clear();
+        self.losses = None;
         self.stop();
     }
 
@@ -168,9 +198,28 @@ impl Flow {
         Some(self.at - 1)
     }
 
-    /// Goes on with the region that is most urgent.
+    /// Goes on with the region that is most urgent, behind what lacks an operand.
     #[cold]
     fn choose(&mut self, code: &Lowered) {
+        self.advance(code);
+        if self.losses.is_some() {
+            self.skip_lost(code);
+        }
+    }
+
+    /// Leaves out the instructions that lack an operand.
+    fn skip_lost(&mut self, code: &Lowered) {
+        while let Some(error) = self.lacking(code) {
+            self.at += 1;
+            self.lose(code, self.at - 1, &error);
+            self.advance(code);
+        }
+        // Whatever comes next is to be looked at as well.
+        self.woken = true;
+    }
+
+    #[inline(always)]
+    fn advance(&mut self, code: &Lowered) {
         self.woken = false;
         if self.at < self.end {
             let going = code.priority(self.at);
@@ -187,9 +236,50 @@ impl Flow {
         }
     }
 
-    /// An instruction has ended, and made its results, in their order.
-    #[inline]
-    pub(super) fn ended(&mut self, code: &Lowered, i: u32, mut made: Outputs, after: &mut After) {
+    /// Why an operand of the next instruction is not there, where one was lost: the first.
+    fn lacking(&self, code: &Lowered) -> Option<Arc<Error>> {
+        let losses = self.losses.as_ref().filter(|_| self.at < self.end)?;
+        let lost = |register: u32| match self.registers.get(register as usize) {
+            Some(None) => losses.because.get(&register).cloned(),
+            _ => None,
+        };
+        let mut operands = code.operands(self.at).iter();
+        operands.find_map(|slot| match slot.place() {
+            Place::Read(register) | Place::Last(register) => lost(register),
+            Place::Nothing | Place::Constant(_) => None,
+        })
+    }
+
+    /// An instruction gives no results, in a partial step.
+    #[cold]
+    pub(super) fn lose(&mut self, code: &Lowered, i: u32, error: &Arc<Error>) {
+        self.free(code, i);
+        for result in code.results(i) {
+            self.lost(code, result.value, result.register, error);
+        }
+    }
+
+    /// A value is not there and will not be: others may go on without it, and who waits for it elsewhere is to be told.
+    #[cold]
+    fn lost(&mut self, code: &Lowered, value: u32, register: u32, error: &Arc<Error>) {
+        self.wake(code, value);
+        let losses = self.losses.get_or_insert_default();
+        let sends = code.sends.row(value).iter();
+        losses.untold.extend(sends.map(|s| (*s, error.clone())));
+        if register != NONE {
+            losses.because.insert(register, error.clone());
+        }
+        self.woken = true;
+    }
+
+    /// Whether anything was lost.
+    pub(super) fn has_losses(&self) -> bool {
+        self.losses.is_some()
+    }
+
+    /// An instruction is over: it reads nothing any more.
+    #[inline(always)]
+    fn free(&mut self, code: &Lowered, i: u32) {
         self.left -= 1;
         for end in code.ends(i) {
             if end.count != NONE {
@@ -201,6 +291,12 @@ impl Flow {
             }
             self.registers[end.register as usize] = None;
         }
+    }
+
+    /// An instruction has ended, and made its results, in their order.
+    #[inline]
+    pub(super) fn ended(&mut self, code: &Lowered, i: u32, mut made: Outputs, after: &mut After) {
+        self.free(code, i);
         let crosses = code.instr(i).crosses;
         let results = code.results(i);
         if let ([result], false) = (results, crosses)
@@ -226,16 +322,22 @@ impl Flow {
 
     /// A value is there: others may run now, and it is sent.
     fn tell(&mut self, code: &Lowered, value: u32, tensor: &Tensor, after: &mut After) {
+        self.wake(code, value);
+        let most = [usize::MAX, 1][usize::from(mutant!("fan-out-once"))];
+        for send in code.sends.row(value).iter().take(most) {
+            after.sends.push((*send, tensor.clone()));
+        }
+    }
+
+    /// Who waits for a value may go on.
+    #[inline(always)]
+    fn wake(&mut self, code: &Lowered, value: u32) {
         for region in code.waits.row(value) {
             let missing = &mut self.missing[*region as usize];
             *missing -= 1;
             if *missing == 0 {
                 self.make_ready(code, *region);
             }
-        }
-        let most = [usize::MAX, 1][usize::from(mutant!("fan-out-once"))];
-        for send in code.sends.row(value).iter().take(most) {
-            after.sends.push((*send, tensor.clone()));
         }
     }
 
@@ -256,6 +358,32 @@ impl Flow {
         }
     }
 
+    /// [`Flow::arrive`], or in a partial step what came in place of a value.
+    fn take(
+        &mut self,
+        code: &Lowered,
+        value: Option<u32>,
+        delivered: Delivered,
+        after: &mut After,
+    ) {
+        match delivered {
+            Ok(tensor) => self.arrive(code, value, tensor, after),
+            Err(error) => {
+                self.left -= 1;
+                if let Some(value) = value {
+                    self.lost(code, value, code.home(value).unwrap_or(NONE), &error);
+                }
+            }
+        }
+    }
+
+    /// Whoever waits elsewhere for what was lost is to be told now.
+    fn report(&mut self, after: &mut After) {
+        if let Some(losses) = &mut self.losses {
+            after.untold.append(&mut losses.untold);
+        }
+    }
+
     /// Whether everything has ended.
     pub(super) fn is_over(&self) -> bool {
         self.left == 0
@@ -267,6 +395,7 @@ impl Run {
         Run {
             n,
             phase: Phase::Waiting,
+            partial: false,
             flow: Flow::default(),
             mail: vec![],
             sending: 0,
@@ -310,21 +439,23 @@ impl Run {
         }
     }
 
-    /// A value came from outside. True where a thread interprets the step, which is to look for its mail.
+    /// A value came from outside, or in a partial step why there is none. True where a thread interprets the step, which is
+    /// to look for its mail.
     pub(super) fn came(
         &mut self,
         installed: &Installed,
         value: Option<u32>,
-        tensor: Tensor,
+        delivered: Delivered,
         after: &mut After,
     ) -> bool {
         if self.runner == Runner::Active {
-            self.mail.push(Mail { value, tensor });
+            self.mail.push(Mail { value, delivered });
             return true;
         }
-        let before = after.sends.len();
-        self.flow.arrive(&installed.code, value, tensor, after);
-        self.sending += after.sends.len() - before;
+        let before = after.outgoing();
+        self.flow.take(&installed.code, value, delivered, after);
+        self.flow.report(after);
+        self.sending += after.outgoing() - before;
         self.wake(after);
         false
     }
@@ -348,8 +479,9 @@ impl Run {
             return false;
         }
         for each in mail {
-            flow.arrive(&installed.code, each.value, each.tensor, after);
+            flow.take(&installed.code, each.value, each.delivered, after);
         }
+        flow.report(after);
         true
     }
 
@@ -367,7 +499,7 @@ impl Run {
         let quiet =
             self.phase == Phase::Running && self.runner == Runner::None && self.sending == 0;
         let complete = self.flow.is_over();
-        if quiet && after.sends.is_empty() && (self.error.is_some() || complete) {
+        if quiet && after.outgoing() == 0 && (self.error.is_some() || complete) {
             after.retire = true;
         }
     }
@@ -386,7 +518,8 @@ mod tests {
         run.sending = 1;
         run.flow.registers = vec![Some(tensor.clone())];
         let (value, tensor) = (Some(0), tensor.clone());
-        run.mail = vec![Mail { value, tensor }];
+        let delivered = Ok(tensor);
+        run.mail = vec![Mail { value, delivered }];
         run
     }
 

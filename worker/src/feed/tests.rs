@@ -235,7 +235,7 @@ async fn a_client_is_asked_for_each_chunk_once_where_it_can_be() {
     let mut expected: Vec<u64> = (0..20).chain([3, 13]).collect();
     expected.sort_unstable();
     assert_eq!(asked, expected);
-    assert_eq!(rig.loaded.get(), [0, 0, 21 * MIB + 17]);
+    assert_eq!(rig.loaded.get().clients, 21 * MIB + 17);
 }
 
 #[tokio::test]
@@ -264,8 +264,8 @@ async fn a_shared_file_needs_no_client() {
         ..Rig::new(meta(&file, "weights"), &RANGES)
     };
     rig.check(&file).await;
-    let [shared, cached, streamed] = rig.loaded.get();
-    assert!(shared > 19 * MIB && cached == 0 && streamed == 0);
+    let from = rig.loaded.get();
+    assert!(from.shared_path > 19 * MIB && from.cache == 0 && from.clients == 0);
     let mut changed = file.clone();
     changed[6 << 20] ^= 1;
     std::fs::write(folder.0.join("weights"), &changed).unwrap();

@@ -29,14 +29,14 @@ pub const LEASE: LeaseId = LeaseId(1);
 /// What a worker's steps have of memory, for one that reads it in place as well.
 const BASE: u64 = 4 << 20;
 
-fn value(name: &str, dtype: DType, shape: &[Dim]) -> Value {
+pub fn value(name: &str, dtype: DType, shape: &[Dim]) -> Value {
     Value {
         name: name.into(),
         ty: TensorType::new(dtype, shape.to_vec()),
     }
 }
 
-fn node(name: &str, op: &str, inputs: &[u32], output: u32) -> ProgramNode {
+pub fn node(name: &str, op: &str, inputs: &[u32], output: u32) -> ProgramNode {
     ProgramNode {
         name: name.into(),
         op: op.into(),
@@ -48,7 +48,7 @@ fn node(name: &str, op: &str, inputs: &[u32], output: u32) -> ProgramNode {
     }
 }
 
-fn program(values: Vec<Value>, nodes: Vec<ProgramNode>) -> Program {
+pub fn program(values: Vec<Value>, nodes: Vec<ProgramNode>) -> Program {
     Program {
         name: "test".into(),
         function: FunctionId([7; 32]),
@@ -138,11 +138,16 @@ pub fn of_nobody() -> Share {
 
 /// A cluster linked inside the process.
 pub fn cluster(in_flight: u32) -> Cluster {
+    over(joined(), in_flight)
+}
+
+/// [`hubs`], linked inside the process.
+pub fn joined() -> Vec<Arc<Hub>> {
     let hubs = hubs();
     for (a, b) in [(0, 1), (0, 2), (1, 2)] {
         Link::join_local(&hubs[a], &hubs[b]);
     }
-    over(hubs, in_flight)
+    hubs
 }
 
 /// w0: s = x + x; w1: y = 24 / s, back to the driver. `x` is i64 of shape [n]; 0 fails.
@@ -174,7 +179,33 @@ pub fn over(hubs: Vec<Arc<Hub>>, in_flight: u32) -> Cluster {
         slot: 0,
         priority: 1,
     }];
+    let ty = |v: &Value| v.ty.clone();
+    let driver = DriverProgram {
+        feeds: vec![Feed {
+            name: "x".into(),
+            ty: ty(&i64s("x")),
+            to: vec![(0, 0)],
+        }],
+        fetches: vec![Fetch {
+            name: "y".into(),
+            ty: ty(&y),
+            from: FetchFrom::Worker { from: 1, slot: 0 },
+        }],
+        slots: vec![DriverSlot {
+            from: 1,
+            ty: ty(&y),
+        }],
+    };
+    of_programs(hubs, in_flight, [first, second], driver)
+}
 
+/// The programs of w0, w1 and the driver, with the dynamic axis `n`.
+pub fn of_programs(
+    hubs: Vec<Arc<Hub>>,
+    in_flight: u32,
+    programs: [Program; 2],
+    driver: DriverProgram,
+) -> Cluster {
     let participants: Vec<Participant> = hubs
         .iter()
         .map(|h| Participant {
@@ -189,7 +220,7 @@ pub fn over(hubs: Vec<Arc<Hub>>, in_flight: u32) -> Cluster {
     let ledger = Ledger::new("both", 64 << 20);
     let (mut executors, mut leases, mut pools) = (vec![], vec![], vec![]);
     let (mut engines, mut holds) = (vec![], vec![]);
-    for (me, program) in [first, second].into_iter().enumerate() {
+    for (me, program) in programs.into_iter().enumerate() {
         program.check().unwrap();
         let threads = Threads::start("t", 1).unwrap();
         let compute = Arc::new(threads.clone());
@@ -197,8 +228,10 @@ pub fn over(hubs: Vec<Arc<Hub>>, in_flight: u32) -> Cluster {
         engines.push(engine.clone());
         pools.push(threads);
         let mut constants = vec![None; program.values.len()];
-        if me == 1 {
-            constants[1] = Some(ids(&[24]));
+        for (value, literal) in &program.literals {
+            if let Literal::Inline(tensor) = literal {
+                constants[*value as usize] = Some(tensor.clone());
+            }
         }
         let program = Arc::new(program);
         let recvs = program.recvs.iter();
@@ -249,30 +282,13 @@ pub fn over(hubs: Vec<Arc<Hub>>, in_flight: u32) -> Cluster {
     let links = [0, 1]
         .map(|i: usize| hubs[2].link(&hubs[i].me).unwrap())
         .into();
-    let ty = |v: &Value| v.ty.clone();
-    let program = DriverProgram {
-        feeds: vec![Feed {
-            name: "x".into(),
-            ty: ty(&i64s("x")),
-            to: vec![(0, 0)],
-        }],
-        fetches: vec![Fetch {
-            name: "y".into(),
-            ty: ty(&y),
-            from: FetchFrom::Worker { from: 1, slot: 0 },
-        }],
-        slots: vec![DriverSlot {
-            from: 1,
-            ty: ty(&y),
-        }],
-    };
     let pool = Pool::new(&ledger, Account::Leases, 0).unwrap();
     let driver = Driver::new(
         &World::real(Arc::new(NoCompute)),
         hubs[2].clone(),
         LEASE,
         participants,
-        program,
+        driver,
         axes,
         in_flight,
         links,

@@ -245,8 +245,8 @@ impl Tensor {
 
     /// x, or slope * x below zero; the slope broadcasts to X.
     ///
-    /// - `self`: operand X, floats, i32, i64, u32, u64
-    /// - `slope`: operand slope, floats, i32, i64, u32, u64
+    /// - `self`: operand X, numbers
+    /// - `slope`: operand slope, numbers
     ///
     /// Operands are brought to one dtype, see [`Arg`](crate::Arg).
     #[track_caller]
@@ -258,7 +258,7 @@ impl Tensor {
 
     /// X to the power Y, broadcast, of X's dtype.
     ///
-    /// - `self`: operand X, floats, i32, i64
+    /// - `self`: operand X, numbers
     /// - `y`: operand Y, numbers
     ///
     /// Operands are brought to one dtype, see [`Arg`](crate::Arg).
@@ -284,7 +284,7 @@ impl Tensor {
 
     /// The sum of the operands, broadcast.
     ///
-    /// - `data`: operand data, floats
+    /// - `data`: operand data, numbers
     ///
     /// Operands are brought to one dtype, see [`Arg`](crate::Arg).
     #[track_caller]

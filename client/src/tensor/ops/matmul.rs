@@ -12,9 +12,9 @@ use crate::tensor::{Tensor, call};
 impl Tensor {
     /// alpha * A \[M, K\] times B \[K, N\], either transposed on demand, plus beta * C: \[M, N\].
     ///
-    /// - `self`: operand A, floats, i32, i64, u32, u64
-    /// - `b`: operand B, floats, i32, i64, u32, u64
-    /// - `c`: operand C, floats, i32, i64, u32, u64, may be left out
+    /// - `self`: operand A, numbers
+    /// - `b`: operand B, numbers
+    /// - `c`: operand C, numbers, may be left out
     /// - `with`: further attributes
     #[track_caller]
     pub fn gemm(
@@ -36,8 +36,8 @@ impl Tensor {
 
     /// A \[.., M, K\] times B \[.., K, N\], batches broadcast: \[.., M, N\].
     ///
-    /// - `self`: operand A, floats, i32, i64, u32, u64
-    /// - `b`: operand B, floats, i32, i64, u32, u64
+    /// - `self`: operand A, numbers
+    /// - `b`: operand B, numbers
     #[track_caller]
     pub fn matmul(&self, b: &Tensor) -> Result<Tensor> {
         let attrs = call::attrs([]);

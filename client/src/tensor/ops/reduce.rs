@@ -45,7 +45,7 @@ impl Tensor {
 
     /// Sum of magnitudes over axes.
     ///
-    /// - `self`: operand data, floats, i32, i64, u32, u64
+    /// - `self`: operand data, numbers
     /// - `axes`: operand axes, i64, may be left out
     /// - `keepdims`: reduced axes stay, with length 1; by default true
     /// - `noop_with_empty_axes`: no axes means nothing is reduced; by default false
@@ -66,7 +66,7 @@ impl Tensor {
 
     /// Root of the sum of squares over axes.
     ///
-    /// - `self`: operand data, floats, i32, i64, u32, u64
+    /// - `self`: operand data, numbers
     /// - `axes`: operand axes, i64, may be left out
     /// - `keepdims`: reduced axes stay, with length 1; by default true
     /// - `noop_with_empty_axes`: no axes means nothing is reduced; by default false
@@ -87,7 +87,7 @@ impl Tensor {
 
     /// Logarithm of the sum over axes.
     ///
-    /// - `self`: operand data, floats, i32, i64, u32, u64
+    /// - `self`: operand data, numbers
     /// - `axes`: operand axes, i64, may be left out
     /// - `keepdims`: reduced axes stay, with length 1; by default true
     /// - `noop_with_empty_axes`: no axes means nothing is reduced; by default false
@@ -108,7 +108,7 @@ impl Tensor {
 
     /// Logarithm of the sum of e^x over axes.
     ///
-    /// - `self`: operand data, floats, i32, i64, u32, u64
+    /// - `self`: operand data, numbers
     /// - `axes`: operand axes, i64, may be left out
     /// - `keepdims`: reduced axes stay, with length 1; by default true
     /// - `noop_with_empty_axes`: no axes means nothing is reduced; by default false
@@ -129,7 +129,7 @@ impl Tensor {
 
     /// Maximum over axes.
     ///
-    /// - `self`: operand data, floats, i32, i64, u32, u64, i8, u8, bool
+    /// - `self`: operand data, any dtype
     /// - `axes`: operand axes, i64, may be left out
     /// - `keepdims`: reduced axes stay, with length 1; by default true
     /// - `noop_with_empty_axes`: no axes means nothing is reduced; by default false
@@ -171,7 +171,7 @@ impl Tensor {
 
     /// Minimum over axes.
     ///
-    /// - `self`: operand data, floats, i32, i64, u32, u64, i8, u8, bool
+    /// - `self`: operand data, any dtype
     /// - `axes`: operand axes, i64, may be left out
     /// - `keepdims`: reduced axes stay, with length 1; by default true
     /// - `noop_with_empty_axes`: no axes means nothing is reduced; by default false
@@ -192,7 +192,7 @@ impl Tensor {
 
     /// Product over axes.
     ///
-    /// - `self`: operand data, floats, i32, i64, u32, u64
+    /// - `self`: operand data, numbers
     /// - `axes`: operand axes, i64, may be left out
     /// - `keepdims`: reduced axes stay, with length 1; by default true
     /// - `noop_with_empty_axes`: no axes means nothing is reduced; by default false
@@ -213,7 +213,7 @@ impl Tensor {
 
     /// Sum over axes.
     ///
-    /// - `self`: operand data, floats, i32, i64, u32, u64
+    /// - `self`: operand data, numbers
     /// - `axes`: operand axes, i64, may be left out
     /// - `keepdims`: reduced axes stay, with length 1; by default true
     /// - `noop_with_empty_axes`: no axes means nothing is reduced; by default false
@@ -234,7 +234,7 @@ impl Tensor {
 
     /// Sum of squares over axes.
     ///
-    /// - `self`: operand data, floats, i32, i64, u32, u64
+    /// - `self`: operand data, numbers
     /// - `axes`: operand axes, i64, may be left out
     /// - `keepdims`: reduced axes stay, with length 1; by default true
     /// - `noop_with_empty_axes`: no axes means nothing is reduced; by default false

@@ -12,7 +12,7 @@ use crate::tensor::{Tensor, call};
 impl Tensor {
     /// Running sum along an axis, same shape.
     ///
-    /// - `self`: operand x, floats, i32, i64, u32, u64
+    /// - `self`: operand x, numbers
     /// - `axis`: operand axis, i32, i64
     /// - `exclusive`: an element does not count in its own sum; by default false
     /// - `reverse`: sums run from the end; by default false

@@ -133,9 +133,9 @@ impl Device {
 
     /// start, start + delta, .. before limit.
     ///
-    /// - `start`: operand start, floats, i16, i32, i64
-    /// - `limit`: operand limit, floats, i16, i32, i64
-    /// - `delta`: operand delta, floats, i16, i32, i64
+    /// - `start`: operand start, numbers
+    /// - `limit`: operand limit, numbers
+    /// - `delta`: operand delta, numbers
     #[track_caller]
     pub fn range<'a>(
         &self,

@@ -365,9 +365,9 @@ impl Tensor {
         call::one("Mish", attrs, &operands)
     }
 
-    /// -x of X, any shape.
+    /// -x of X, any shape; unsigned integers wrap.
     ///
-    /// - `self`: operand X, floats, i8, i16, i32, i64
+    /// - `self`: operand X, numbers
     #[track_caller]
     pub fn neg(&self) -> Result<Tensor> {
         let attrs = call::attrs([]);
@@ -397,7 +397,7 @@ impl Tensor {
 
     /// max(x, 0) of X, any shape.
     ///
-    /// - `self`: operand X, floats, i8, i16, i32, i64
+    /// - `self`: operand X, numbers
     #[track_caller]
     pub fn relu(&self) -> Result<Tensor> {
         let attrs = call::attrs([]);

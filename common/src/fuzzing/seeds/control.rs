@@ -10,7 +10,7 @@ use super::{Seed, chosen, graph};
 use crate::error::{Code, Error, Site};
 use crate::identity::fuzzing::world;
 use crate::identity::{Role, TokenStore};
-use crate::ids::{FunctionId, Incarnation, LeaseId, PlanId};
+use crate::ids::{FunctionId, Incarnation, LeaseId, PlanId, StepKey};
 use crate::members::OpenConnections;
 use crate::memory::{Account, Holding};
 use crate::ops::CustomOp;
@@ -20,11 +20,12 @@ use crate::rpc::services::{
 };
 use crate::rpc::{
     ClusterStatus, CutEdge, Death, DeathStatus, HeldLease, JoinRequest, Joined, LeaseStatus,
-    Leased, LinkReport, LinkStatus, MeasuredLink, MemberState, MemberStatus, PartSummary,
-    PlanOptions, PlanSummary, Planned, ProgramStatus, Progress, QuarantineStatus, Register,
-    Registered, WorkerCount, WorkerStatus,
+    Leased, LinkReport, LinkStatus, MeasuredLink, MemberState, MemberStatus, PartSummary, PinPart,
+    PinSummary, PlanOptions, PlanSummary, Planned, ProgramStatus, Progress, QuarantineStatus,
+    Register, Registered, Sources, StepFailure, WorkerCount, WorkerStatus,
 };
 use crate::rpc_transport::codec;
+use crate::world::AccountId;
 
 const LEASE: LeaseId = LeaseId(5);
 const PLAN: PlanId = PlanId(6);
@@ -169,6 +170,14 @@ fn planned() -> Planned {
         summary: PlanSummary {
             parts: vec![part],
             cut_edges: vec![edge],
+            pins: vec![PinSummary {
+                pattern: "/head/*".into(),
+                devices: "w*".into(),
+                parts: vec![PinPart {
+                    worker: "w0".into(),
+                    nodes: 1,
+                }],
+            }],
             step_ns: 1000,
             single_ns: Some(900),
             passes: vec!["fused 1".into()],
@@ -196,6 +205,7 @@ fn worker_status() -> WorkerStatus {
         live_handles: 0,
         handle_bytes: 0,
         steps_done: 2,
+        steps_failed: [("invalid_argument".into(), 1)].into(),
         links: vec![LinkStatus {
             peer: "w1".into(),
             address: "10.0.0.2:7000".into(),
@@ -204,12 +214,17 @@ fn worker_status() -> WorkerStatus {
             tripwire: true,
             sent: 1,
             received: 2,
-            datagrams: [1, 1],
+            sent_datagrams: 1,
+            received_datagrams: 1,
             queued_bytes: 3,
         }],
         refused: [("stale_step".into(), 1)].into(),
         cache_bytes: 6,
-        loaded: [1, 2, 3],
+        loaded: Sources {
+            shared_path: 1,
+            cache: 2,
+            clients: 3,
+        },
         holdings: vec![Holding {
             token: "token234".parse().expect("a token id"),
             member: "client-1".into(),
@@ -246,6 +261,7 @@ fn cluster_status() -> ClusterStatus {
     ClusterStatus {
         version: "0.1.0".into(),
         profile: crate::program::NUMERICS_PROFILE.into(),
+        state_failure: Some("no space left".into()),
         members: vec![member],
         links: vec![MeasuredLink {
             from: "w0".into(),
@@ -293,6 +309,19 @@ fn asked() -> Vec<(&'static str, Ask)> {
         ("register", register()),
         ("leave", Ask::Leave {}),
         ("wedged", Ask::Wedged { why: error() }),
+        (
+            "steps-failed",
+            Ask::Failed {
+                steps: vec![StepFailure {
+                    step: StepKey { lease: LEASE, n: 7 },
+                    function: "test".into(),
+                    error: error(),
+                    client: "client".into(),
+                    token: AccountId::named("token234"),
+                    others: 3,
+                }],
+            },
+        ),
         (
             "report-links",
             Ask::ReportLinks {

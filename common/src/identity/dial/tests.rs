@@ -328,3 +328,24 @@ async fn a_taken_port_is_named() {
     let elsewhere = rig.bind("203.0.113.7:0", &tls).await.expect_err("not ours");
     assert!(matches!(elsewhere, NetError::Bind { .. }));
 }
+
+#[test]
+fn an_address_of_the_other_family_does_not_hide_why_a_host_was_not_reached() {
+    let addr = |text: &str| text.parse::<SocketAddr>().expect("address");
+    let (v4, v6) = (addr("127.0.0.1:7070"), addr("[::1]:7070"));
+    let unreachable = || DialError::Unreachable { addr: v4 };
+    let local = || DialError::Local {
+        addr: v6,
+        source: quinn::ConnectError::InvalidRemoteAddress(v6),
+    };
+    let said = |before, later| DialError::telling(before, later).to_string();
+    assert_eq!(
+        said(Some(unreachable()), local()),
+        unreachable().to_string()
+    );
+    assert_eq!(
+        said(Some(local()), unreachable()),
+        unreachable().to_string()
+    );
+    assert_eq!(said(None, local()), local().to_string());
+}

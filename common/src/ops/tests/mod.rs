@@ -222,7 +222,7 @@ fn products_convolutions_and_pools() {
     for (op, list, inputs) in [
         ("MatMul", &[][..], "f32[2, 3]; f32[4, 5]"),
         ("MatMul", &[], "f32[]; f32[4]"),
-        ("MatMul", &[], "i8[2, 2]; i8[2, 2]"),
+        ("MatMul", &[], "bool[2, 2]; bool[2, 2]"),
         ("MatMul", &[], "f32[2, 3, 4]; f32[5, 4, 3]"),
         ("Gemm", &[], "f32[2, 3]; f32[3, 4]; f32[3]"),
         ("Gemm", &[], "f32[2]; f32[2, 4]"),
@@ -277,6 +277,8 @@ fn normalisations_and_reductions() {
         ("ReduceMean", "f32[b, s, 8]; =-1", "f32[b, s, 1]"),
         ("ReduceSum", "f32[b, s]", "f32[1, 1]"),
         ("ReduceMax", "bool[b, s]; i64[1]", "bool[new00, new01]"),
+        ("ReduceMax", "i16[0, s]; =0", "i16[1, s]"),
+        ("ReduceMean", "f32[0]", "f32[1]"),
         ("ArgMax", "f32[b, s]", "i64[1, s]"),
         ("CumSum", "f32[b, s]; =1.", "f32[b, s]"),
         ("TopK", "f32[b, 9]; =4", "f32[b, 4]; i64[b, 4]"),
@@ -290,6 +292,13 @@ fn normalisations_and_reductions() {
         std::slice::from_ref(&drop),
         "f32[b, s, 8]; =1",
         "f32[b, 8]",
+    );
+    // An axis that may turn out empty is refused when it does.
+    check(
+        "ReduceMin",
+        &[("refuse_empty", int(1))],
+        "u8[b, 0]; =0",
+        "u8[1, 0]",
     );
     check(
         "ReduceSum",
@@ -347,6 +356,10 @@ fn normalisations_and_reductions() {
         ("LRN", &[("size", int(0))], "f32[n, 4, h]"),
         ("TopK", &[], "f32[3]; =4"),
         ("ArgMax", &[], "f32[0, 3]"),
+        ("ReduceMax", &[("refuse_empty", int(1))], "f32[0, 3]; =-2"),
+        ("ReduceMin", &[("refuse_empty", int(1))], "u8[b, 0]"),
+        ("ReduceMean", &[], "i64[0]"),
+        ("ReduceMean", &[], "i8[4]"),
     ] {
         check_err(op, list, inputs);
     }

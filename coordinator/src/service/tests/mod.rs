@@ -1,3 +1,4 @@
+mod audit;
 mod draining;
 mod joining;
 mod leases;

@@ -2,7 +2,7 @@
 
 use convoke_common::ops::OpError;
 use convoke_common::ops::attrs::flag;
-use convoke_common::{DType, Element};
+use convoke_common::{DType, Element, Tensor};
 use convoke_kernels::binary::{
     Arith, Bitwise, Compare, Logic, arith, arith_inplace, bitwise, compare, logic, pow_mixed,
     select,
@@ -104,20 +104,27 @@ fn pow(spec: &Spec<'_>) -> Result<Body, OpError> {
     if base == exponent {
         return pair(spec, Arith::Pow);
     }
-    let found = by_dtype!([F32 f32, F64 f64, F16 half::f16, BF16 half::bf16, I32 i32, I64 i64] base, A => {
-        by_dtype!(number exponent, B => body(pow_of::<A, B>)?)
-    });
-    found.flatten().ok_or_else(|| spec.no_dtype(base))
+    let widened = by_dtype!(number exponent, B => widened::<B> as Widened);
+    let widened = widened.ok_or_else(|| spec.no_dtype(exponent))?;
+    let found = by_dtype!(number base, A => body(move |call| pow_of::<A>(call, widened))?);
+    found.ok_or_else(|| spec.no_dtype(base))
 }
 
-/// The exponent in f64, whatever it is.
-fn pow_of<A: Element + Number, B: Element + CastTo<f64>>(
+/// The elements of operand 1 in f64, whatever its dtype.
+type Widened = fn(&Call<'_, '_>) -> Result<Tensor, KernelFailure>;
+
+fn widened<B: Element + CastTo<f64>>(call: &Call<'_, '_>) -> Result<Tensor, KernelFailure> {
+    let mut wide = call.scratch::<f64>(call.input(1)?.elements())?;
+    cast::<B, f64>(&call.launch.exec, call.slice(1)?, write(&mut wide)?)?;
+    Ok(wide)
+}
+
+fn pow_of<A: Element + Number>(
     call: Call<'_, '_>,
+    widened: Widened,
 ) -> Result<Outputs, KernelFailure> {
-    let exponent = call.input(1)?;
-    let mut wide = call.scratch::<f64>(exponent.elements())?;
-    cast::<B, f64>(&call.launch.exec, exponent.as_slice()?, write(&mut wide)?)?;
-    let exponent = Operand::new(wide.as_slice()?, exponent.shape());
+    let wide = widened(&call)?;
+    let exponent = Operand::new(wide.as_slice()?, call.shape(1)?);
     let mut y = call.output(0)?;
     pow_mixed::<A>(
         &call.launch.exec,
@@ -293,6 +300,8 @@ mod tests {
     fn powers_may_differ_in_dtype() {
         let y = one("Pow", none(), &[&vec1(&[2f32, 3.0]), &vec1(&[3i64, 2])]).unwrap();
         assert_eq!(y, vec1(&[8f32, 9.0]));
+        let y = one("Pow", none(), &[&vec1(&[2u8, 3]), &vec1(&[3f32, 6.0])]).unwrap();
+        assert_eq!(y, vec1(&[8u8, 217]));
     }
 
     #[test]

@@ -223,7 +223,7 @@ fn gemm(spec: &Spec<'_>) -> Result<Body, OpError> {
     if in_f32(dtype) {
         return body(move |call| gemm_f32(call, attrs));
     }
-    let found = by_dtype!([F64 f64, I32 i32, I64 i64, U32 u32, U64 u64]
+    let found = by_dtype!([F64 f64, I8 i8, I16 i16, I32 i32, I64 i64, U8 u8, U16 u16, U32 u32, U64 u64]
         dtype, T => body(move |call| gemm_of::<T>(call, attrs))?);
     found.ok_or_else(|| spec.no_dtype(dtype))
 }

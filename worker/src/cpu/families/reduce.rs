@@ -42,7 +42,7 @@ pub(super) fn find(spec: &Spec<'_>) -> Found {
     let attrs = ReduceAttrs::new(spec.attrs);
     let dtype = spec.dtype(0)?;
     let found = match dtype {
-        DType::Bool => Some(body(move |call| reduce_ints::<u8>(call, op, attrs))?),
+        DType::Bool => Some(body(move |call| reduce_bools(call, op, attrs))?),
         d if d.is_float() => {
             by_dtype!(float d, T => body(move |call| reduce_floats::<T>(call, op, attrs))?)
         }
@@ -104,6 +104,20 @@ fn reduce_ints<T: Element + Integer>(
         &axes,
         write(&mut y)?,
     )?;
+    one(y)
+}
+
+/// The greatest or the least, as bytes; of none, what bytes have as identity is no bool.
+fn reduce_bools(
+    call: Call<'_, '_>,
+    op: Reduce,
+    attrs: ReduceAttrs,
+) -> Result<Outputs, KernelFailure> {
+    if call.input(0)?.elements() > 0 {
+        return reduce_ints::<u8>(call, op, attrs);
+    }
+    let mut y = call.output(0)?;
+    write::<u8>(&mut y)?.fill(u8::from(op == Reduce::Min));
     one(y)
 }
 
@@ -217,6 +231,9 @@ mod tests {
         assert_eq!(sum, Tensor::zeros(DType::F32, &[1, 2, 3]).unwrap());
         let least = one("ReduceMax", Attrs::default(), &[&x, &vec1(&[0i64, 2])]).unwrap();
         assert_eq!(least.as_slice::<f32>().unwrap(), [f32::NEG_INFINITY; 2]);
+        let none = Tensor::zeros(DType::Bool, &[0]).unwrap();
+        let all = one("ReduceMin", Attrs::default(), &[&none]).unwrap();
+        assert_eq!(all, Tensor::from_bools(&[1], &[true]).unwrap());
     }
 
     #[test]

@@ -1,112 +1,17 @@
-//! `convoke status`.
+//! The status of a cluster for people.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
-use convoke::{Cluster, ClusterStatus, Code, Error};
+use convoke::ClusterStatus;
 use convoke_common::rpc::{
-    ComputeUse, LinkStatus, MemberState, MemberStatus, QuarantineStatus, WorkerStatus,
+    ComputeUse, LeaseStatus, LinkStatus, MemberState, MemberStatus, QuarantineStatus, WorkerStatus,
 };
-use convoke_coordinator::admin::{Client, socket_in};
-use serde::Serialize;
 
-use crate::args::StatusArgs;
-use crate::failure::Failure;
-use crate::signals::Signals;
 use crate::values::{bytes, nanos};
-use crate::{budget, cluster, health, output};
+use crate::{budget, output};
 
-/// Shows the cluster, or says whether all is well.
-pub async fn status(args: StatusArgs, json: bool) -> Result<(), Failure> {
-    let mut signals = Signals::hear()?;
-    if args.health {
-        let error = match signals.or(healthy(&args)).await {
-            Ok(()) => None,
-            Err(Failure::Error(e)) => Some(e),
-            Err(other) => return Err(other),
-        };
-        return tell(error, json);
-    }
-    let Some(address) = &args.connect else {
-        let msg = "status needs --connect HOST:PORT and --token-file FILE";
-        return Err(Failure::Usage(msg.into()));
-    };
-    let status = signals.or(ask(address, args.token_file.as_deref())).await?;
-    match json {
-        true => output::json(&status),
-        false => output::print(&text(&status)),
-    }
-}
-
-/// How it is, as `--json` has it.
-#[derive(Serialize)]
-struct Health {
-    healthy: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<Error>,
-}
-
-/// The exit code is the answer; the rest is for whoever looks why.
-fn tell(error: Option<Error>, json: bool) -> Result<(), Failure> {
-    if let Some(e) = &error {
-        output::note(&format!("unhealthy: {e}"));
-    }
-    let healthy = error.is_none();
-    let told = match json {
-        true => output::json(&Health { healthy, error }),
-        false => Ok(()),
-    };
-    match healthy {
-        true => told,
-        false => Err(Failure::Silent),
-    }
-}
-
-async fn ask(address: &str, token_file: Option<&Path>) -> Result<ClusterStatus, Failure> {
-    let cluster: Cluster = cluster::connect(address, token_file).await?;
-    let status = cluster.status().await;
-    cluster.shutdown().await;
-    Ok(status?)
-}
-
-async fn healthy(args: &StatusArgs) -> Result<(), Failure> {
-    if let Some(dir) = &args.state_dir {
-        if health::is_worker(dir) {
-            return Ok(health::ask(dir).await?);
-        }
-        let socket = socket_in(dir);
-        if !socket.exists() {
-            let msg = format!(
-                "no coordinator and no worker runs with the state folder {}",
-                dir.display()
-            );
-            return Err(Error::new(Code::NotFound, msg).into());
-        }
-        Client::new(&socket).health().await?;
-        return Ok(());
-    }
-    let Some(address) = &args.connect else {
-        let msg =
-            "status --health needs --state-dir DIR, or --connect HOST:PORT and --token-file FILE";
-        return Err(Failure::Usage(msg.into()));
-    };
-    let status = ask(address, args.token_file.as_deref()).await?;
-    let Some(wanted) = &args.member else {
-        return Ok(());
-    };
-    let found = status.members.iter().find(|m| m.name == *wanted);
-    match found {
-        Some(m) if m.state == MemberState::Alive && m.status.is_some() => Ok(()),
-        Some(m) => {
-            let seen = ago(m.last_seen_ms);
-            let msg = format!("worker {wanted} is {}, last seen {seen}", state(m));
-            Err(Error::new(Code::PeerLost, msg).into())
-        }
-        None => Err(Error::new(Code::NotFound, format!("there is no worker {wanted}")).into()),
-    }
-}
-
-fn text(s: &ClusterStatus) -> String {
+/// Tables and lines.
+pub fn text(s: &ClusterStatus) -> String {
     let serving = |m: &&MemberStatus| m.state == MemberState::Alive;
     let alive = s.members.iter().filter(serving).count();
     let mut text = format!(
@@ -122,37 +27,31 @@ fn text(s: &ClusterStatus) -> String {
             "WORKER",
             "STATE",
             "LAST SEEN",
+            "THREADS",
+            "LIVE STEPS",
+            "DONE",
+            "HANDLES",
             "HOST",
             "ADDRESS",
-            "THREADS",
             "MEMORY",
+            "OF",
             "PEAK",
             "RESIDENT",
             "PEAK RSS",
-            "STEPS",
-            "HANDLES",
             "INCARNATION",
         ];
-        text.push_str(&output::table(&head, &[5, 6, 7, 8, 9, 10, 11], &rows));
+        let right = [3, 4, 5, 6, 9, 10, 11, 12, 13];
+        text.push_str(&output::table(&head, &right, &rows));
     }
     if !s.leases.is_empty() {
         text.push_str("programs\n");
-        let row = |l: &convoke_common::rpc::LeaseStatus| {
-            let nodes = |w: &String| nodes_at(s, w, l.lease);
-            let parts: Vec<String> = l.workers.iter().map(nodes).collect();
-            vec![
-                l.lease.to_string(),
-                l.model.clone(),
-                l.driver.clone(),
-                parts.join(", "),
-            ]
-        };
+        let row = |l: &LeaseStatus| vec![l.lease.to_string(), l.model.clone(), l.driver.clone()];
         let rows: Vec<Vec<String>> = s.leases.iter().map(row).collect();
-        text.push_str(&output::table(
-            &["LEASE", "MODEL", "DRIVER", "WORKERS"],
-            &[],
-            &rows,
-        ));
+        text.push_str(&output::table(&["LEASE", "MODEL", "DRIVER"], &[], &rows));
+        text.push_str("their parts\n");
+        let rows: Vec<Vec<String>> = s.leases.iter().flat_map(|l| parts(s, l)).collect();
+        let head = ["LEASE", "WORKER", "NODES", "WEIGHTS"];
+        text.push_str(&output::table(&head, &[2, 3], &rows));
     }
     let links: Vec<Vec<String>> = s.members.iter().flat_map(|m| links(s, m)).collect();
     if !links.is_empty() {
@@ -161,14 +60,14 @@ fn text(s: &ClusterStatus) -> String {
             "WORKER",
             "PEER",
             "PATH",
-            "ADDRESS",
             "ROUND TRIP",
             "BANDWIDTH",
             "SENT",
             "RECEIVED",
             "QUEUED",
+            "ADDRESS",
         ];
-        text.push_str(&output::table(&head, &[4, 5, 6, 7, 8], &links));
+        text.push_str(&output::table(&head, &[3, 4, 5, 6, 7], &links));
     }
     let workers = s.members.iter().filter_map(|m| {
         let w = m.status.as_ref()?;
@@ -197,19 +96,26 @@ fn text(s: &ClusterStatus) -> String {
     for m in s.members.iter().filter(|m| !m.remark.is_empty()) {
         text.push_str(&format!("{}: {}\n", m.name, m.remark));
     }
+    if let Some(why) = &s.state_failure {
+        text.push_str(&format!("the coordinator cannot write its state: {why}\n"));
+    }
     text.push_str(&refused("the coordinator", &s.refused));
     for m in &s.members {
         let Some(w) = &m.status else { continue };
         text.push_str(&refused(&m.name, &w.refused));
-        let [path, cache, client] = w.loaded;
-        if path + cache + client > 0 {
-            text.push_str(&format!(
-                "weights loaded by {}: {} from a shared path, {} from its cache, {} from clients\n",
-                m.name,
-                bytes(path),
-                bytes(cache),
-                bytes(client)
-            ));
+        text.push_str(&failed(&m.name, &w.steps_failed));
+        let from = [
+            (w.loaded.shared_path, "a shared path"),
+            (w.loaded.cache, "its cache"),
+            (w.loaded.clients, "clients"),
+        ];
+        let from = from.iter().filter(|(size, _)| *size > 0);
+        let from: Vec<String> = from
+            .map(|(size, place)| format!("{} from {place}", bytes(*size)))
+            .collect();
+        if !from.is_empty() {
+            let from = from.join(", ");
+            text.push_str(&format!("weights loaded by {}: {from}\n", m.name));
         }
     }
     text.push_str(&format!(
@@ -218,7 +124,7 @@ fn text(s: &ClusterStatus) -> String {
         bytes(s.bytes_sent),
         bytes(s.weight_bytes_relayed)
     ));
-    text
+    output::folded(&text)
 }
 
 fn refused(by: &str, reasons: &BTreeMap<String, u64>) -> String {
@@ -229,14 +135,27 @@ fn refused(by: &str, reasons: &BTreeMap<String, u64>) -> String {
     format!("refused by {by}: {}\n", reasons.join(", "))
 }
 
-fn nodes_at(s: &ClusterStatus, worker: &str, lease: convoke_common::ids::LeaseId) -> String {
-    let account = s.members.iter().find(|m| m.name == worker);
-    let account = account.and_then(|m| m.status.as_ref());
-    let program = account.and_then(|w| w.programs.iter().find(|p| p.lease == lease));
-    match program {
-        Some(p) => format!("{worker} ({} nodes, {})", p.nodes, bytes(p.weights_bytes)),
-        None => worker.to_owned(),
+fn failed(at: &str, codes: &BTreeMap<String, u64>) -> String {
+    if codes.is_empty() {
+        return String::new();
     }
+    let codes: Vec<String> = codes.iter().map(|(c, n)| format!("{n} {c}")).collect();
+    format!("steps failed at {at}: {}\n", codes.join(", "))
+}
+
+/// What each worker runs of a program.
+fn parts(s: &ClusterStatus, l: &LeaseStatus) -> Vec<Vec<String>> {
+    let row = |worker: &String| {
+        let account = s.members.iter().find(|m| m.name == *worker);
+        let account = account.and_then(|m| m.status.as_ref());
+        let program = account.and_then(|w| w.programs.iter().find(|p| p.lease == l.lease));
+        let (nodes, weights) = match program {
+            Some(p) => (p.nodes.to_string(), bytes(p.weights_bytes)),
+            None => ("-".into(), "-".into()),
+        };
+        vec![l.lease.to_string(), worker.clone(), nodes, weights]
+    };
+    l.workers.iter().map(row).collect()
 }
 
 fn member(m: &MemberStatus) -> Vec<String> {
@@ -250,24 +169,23 @@ fn member(m: &MemberStatus) -> Vec<String> {
         m.name.clone(),
         state(m).into(),
         ago(m.last_seen_ms),
+        m.threads.to_string(),
+        of(&|w| w.live_steps.to_string()),
+        of(&|w| w.steps_done.to_string()),
+        of(&|w| format!("{}, {}", w.live_handles, bytes(w.handle_bytes))),
         m.host.clone(),
         m.address.clone(),
-        m.threads.to_string(),
-        match &m.status {
-            Some(w) => format!("{} of {}", bytes(used(w)), bytes(w.memory_budget)),
-            None => bytes(m.memory),
-        },
+        of(&|w| bytes(used(w))),
+        bytes(m.status.as_ref().map_or(m.memory, |w| w.memory_budget)),
         of(&|w| bytes(w.memory_peak)),
         of(&|w| bytes(w.resident)),
         of(&|w| bytes(w.resident_peak)),
-        of(&|w| format!("{} live, {} done", w.live_steps, w.steps_done)),
-        of(&|w| format!("{}, {}", w.live_handles, bytes(w.handle_bytes))),
         m.incarnation.to_string(),
     ]
 }
 
 /// Where it is in its life.
-fn state(m: &MemberStatus) -> &'static str {
+pub fn state(m: &MemberStatus) -> &'static str {
     match (m.state, &m.status) {
         (MemberState::Alive, Some(_)) if m.tripwire => "alive",
         (MemberState::Alive, Some(_)) => "alive, tcp blocked",
@@ -298,7 +216,7 @@ fn quarantined(q: &QuarantineStatus) -> Vec<String> {
     ]
 }
 
-fn ago(ms: u64) -> String {
+pub fn ago(ms: u64) -> String {
     match ms / 1000 {
         s @ 0..=119 => format!("{s} s ago"),
         s => format!("{} min ago", s / 60),
@@ -311,7 +229,7 @@ fn turns(s: &ClusterStatus, m: &MemberStatus) -> Vec<Vec<String>> {
     let running = all.iter().find(|u| u.runs);
     let row = |u: &ComputeUse| {
         let model = s.leases.iter().find(|l| l.lease == u.lease);
-        let [fresh, paused] = u.waiting;
+        let (fresh, paused) = (u.waiting, u.paused);
         let since = format!("{:.1} s", u.since_ms as f64 / 1e3);
         let turn = match (u.runs, fresh + paused) {
             (true, 0) => format!("runs for {since}"),
@@ -359,12 +277,12 @@ fn links(s: &ClusterStatus, m: &MemberStatus) -> Vec<Vec<String>> {
             m.name.clone(),
             l.peer.clone(),
             path(l),
-            l.address.clone(),
             nanos(l.round_trip),
             bandwidth(s, &m.name, &l.peer),
             bytes(l.sent),
             bytes(l.received),
             bytes(l.queued_bytes),
+            l.address.clone(),
         ]
     };
     links.map(row).collect()

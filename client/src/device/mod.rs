@@ -1,5 +1,7 @@
 //! Devices: where eager tensors live and eager ops run.
 
+mod set;
+
 use std::cell::RefCell;
 use std::fmt;
 use std::future::Future;
@@ -8,20 +10,24 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use convoke_common::error::{Code, Error, Result};
+use convoke_common::device_spec::device_name;
+use convoke_common::error::{Error, Result};
 use convoke_common::graph::Attrs;
 use convoke_common::program::Participant;
 use convoke_rendezvous::eager::wire::INLINE;
 
 use crate::cluster::Cluster;
-use crate::eager::WorkerSession;
 use crate::eager::direct::Line;
+use crate::eager::{SessionHandle, WorkerSession};
 use crate::host::ToHost;
 use crate::tensor::{Operand, Placed, Tensor, apply};
 
-/// A device of a worker, as `w0/cpu:0`. Cloning shares it.
+pub use set::DeviceSet;
+
+/// A device of a worker, as `w0/cpu:0`. Cloning shares it. It keeps its connection to the cluster, and with it an embedded
+/// cluster, until [`Cluster::shutdown`].
 #[derive(Clone)]
-pub struct Device(pub(crate) Arc<WorkerSession>);
+pub struct Device(pub(crate) Arc<SessionHandle>);
 
 /// What lives on a device and was issued at one line of the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,32 +52,34 @@ pub struct CacheStats {
 }
 
 thread_local! {
-    static SCOPES: RefCell<Vec<Device>> = const { RefCell::new(Vec::new()) };
+    static SCOPES: RefCell<Vec<DeviceSet>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The innermost device scope of the task that runs.
-pub(crate) fn scope() -> Option<Device> {
+pub(crate) fn scope() -> Option<DeviceSet> {
     SCOPES.with(|s| s.borrow().last().cloned())
 }
 
 /// A device scope of the task that runs, until it is dropped.
 pub(crate) struct Entered;
 
-pub(crate) fn enter(device: &Device) -> Entered {
-    SCOPES.with(|s| s.borrow_mut().push(device.clone()));
+pub(crate) fn enter(devices: impl Into<DeviceSet>) -> Entered {
+    SCOPES.with(|s| s.borrow_mut().push(devices.into()));
     Entered
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        SCOPES.with(|s| drop(s.borrow_mut().pop()));
+        // It may be the last that the program has of its cluster.
+        let left = SCOPES.with(|s| s.borrow_mut().pop());
+        drop(left);
     }
 }
 
 /// Runs `f` outside of all device scopes.
 pub(crate) fn unscoped<T>(f: impl FnOnce() -> T) -> T {
     /// Back into them, also where `f` panics.
-    struct Back(Vec<Device>);
+    struct Back(Vec<DeviceSet>);
     impl Drop for Back {
         fn drop(&mut self) {
             SCOPES.set(std::mem::take(&mut self.0));
@@ -81,15 +89,17 @@ pub(crate) fn unscoped<T>(f: impl FnOnce() -> T) -> T {
     f()
 }
 
-/// Runs `f` with ops that no other rule places on `device`. Scopes nest; they belong to the calling task.
-pub fn with_device<T>(device: &Device, f: impl FnOnce() -> T) -> T {
-    let _entered = enter(device);
+/// Runs `f`, in which ops run on `devices`, wherever their operands are: these are moved there. Of several devices an op runs
+/// where most bytes of its operands are, and on the fastest where none are. In the trace of a function the plan decides among
+/// them instead. Scopes nest, and the innermost counts; a scope belongs to the calling task.
+pub fn with_device<T>(devices: impl Into<DeviceSet>, f: impl FnOnce() -> T) -> T {
+    let _entered = enter(devices);
     f()
 }
 
 /// A future under a device scope, see [`Device::scope`].
 pub struct Scoped<F> {
-    device: Device,
+    devices: DeviceSet,
     future: Pin<Box<F>>,
 }
 
@@ -97,15 +107,41 @@ impl<F: Future> Future for Scoped<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let _entered = enter(&self.device);
+        let _entered = enter(&self.devices);
         self.future.as_mut().poll(cx)
     }
+}
+
+/// What this client holds at a worker, by the line that issued it; the largest first.
+async fn held_at(session: &WorkerSession) -> Result<Vec<Held>> {
+    let answer = session.account()?.await;
+    let worker = &session.peer.name;
+    let mut all = answer.map_err(|_| Error::lost(worker, "the session ended"))?;
+    // What the worker knows nothing of is counted here.
+    for here in session.line().map(Line::account).unwrap_or_default() {
+        match all.iter_mut().find(|h| h.origin == here.origin) {
+            Some(there) => {
+                there.handles += here.handles;
+                there.bytes += here.bytes;
+            }
+            None => all.push(here),
+        }
+    }
+    all.sort_by_key(|h| std::cmp::Reverse(h.bytes));
+    let device = device_name(worker);
+    let held = all.into_iter().map(|h| Held {
+        device: device.clone(),
+        origin: h.origin,
+        handles: h.handles,
+        bytes: h.bytes,
+    });
+    Ok(held.collect())
 }
 
 impl Device {
     /// Its name: worker, kind and number.
     pub fn name(&self) -> String {
-        format!("{}/cpu:0", self.0.peer.name)
+        device_name(&self.0.peer.name)
     }
 
     /// The worker that it belongs to.
@@ -157,28 +193,7 @@ impl Device {
 
     /// What this client holds there, by the line that issued it; the largest first.
     pub async fn memory(&self) -> Result<Vec<Held>> {
-        let answer = self.0.account()?.await;
-        let lost = || Error::lost(self.worker(), "the session ended");
-        let mut all = answer.map_err(|_| lost())?;
-        // What the worker knows nothing of is counted here.
-        for here in self.0.line().map(Line::account).unwrap_or_default() {
-            match all.iter_mut().find(|h| h.origin == here.origin) {
-                Some(there) => {
-                    there.handles += here.handles;
-                    there.bytes += here.bytes;
-                }
-                None => all.push(here),
-            }
-        }
-        all.sort_by_key(|h| std::cmp::Reverse(h.bytes));
-        let device = self.name();
-        let held = all.into_iter().map(|h| Held {
-            device: device.clone(),
-            origin: h.origin,
-            handles: h.handles,
-            bytes: h.bytes,
-        });
-        Ok(held.collect())
+        held_at(&self.0).await
     }
 
     /// How often an op was ready there already.
@@ -187,12 +202,9 @@ impl Device {
         CacheStats { hits, misses }
     }
 
-    /// Runs `future` with ops that no other rule places on this device, as [`with_device`] does.
+    /// Runs `future`, in which ops run on this device, as [`with_device`] does.
     pub fn scope<F: Future>(&self, future: F) -> Scoped<F> {
-        Scoped {
-            device: self.clone(),
-            future: Box::pin(future),
-        }
+        DeviceSet::from(self).scope(future)
     }
 }
 
@@ -216,37 +228,17 @@ impl fmt::Debug for Device {
     }
 }
 
-/// Whether a specification, which may leave parts out, is of the device of this worker.
-fn matches(spec: &str, worker: &str) -> bool {
-    let kind = |s: &str| matches!(s, "cpu" | "cpu:0");
-    match spec.split_once('/') {
-        Some((name, device)) => name == worker && (device.is_empty() || kind(device)),
-        None => spec.is_empty() || spec == worker || kind(spec),
+impl DeviceSet {
+    /// Runs `future`, in which ops run on these devices, as [`with_device`] does.
+    pub fn scope<F: Future>(&self, future: F) -> Scoped<F> {
+        Scoped {
+            devices: self.clone(),
+            future: Box::pin(future),
+        }
     }
 }
 
 impl Cluster {
-    /// The first device that fits a specification, in order of the workers' names: `w0/cpu:0`, or a part of it, as `w1`
-    /// or `cpu`. Looks at the workers that were there when the cluster was connected to, or when
-    /// [`Cluster::devices`] was last awaited.
-    pub fn device(&self, spec: &str) -> Result<Device> {
-        let members = self.eager.members();
-        let found = members.iter().find(|m| matches(spec, &m.name));
-        let found = found.map(|m| self.device_of(m));
-        found.ok_or_else(|| {
-            let names: Vec<_> = members
-                .iter()
-                .map(|m| format!("{}/cpu:0", m.name))
-                .collect();
-            let known = match names.is_empty() {
-                true => "there is none".into(),
-                false => format!("there are: {}", names.join(", ")),
-            };
-            Error::new(Code::NotFound, format!("no device is '{spec}'; {known}"))
-                .advise("await `cluster.devices()` where a worker has joined since")
-        })
-    }
-
     fn device_of(&self, worker: &Participant) -> Device {
         Device(self.eager.at(worker))
     }
@@ -265,27 +257,12 @@ impl Cluster {
         // What was on a worker that is lost is not there any more.
         let all = self.eager.all().into_iter();
         for session in all.filter(|s| s.lost_because().is_none()) {
-            match Device(session.clone()).memory().await {
+            match held_at(&session).await {
                 Ok(there) => held.extend(there),
                 Err(_) if session.lost_because().is_some() => {}
                 Err(e) => return Err(e),
             }
         }
         Ok(held)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_specification_may_be_partial() {
-        for spec in ["w1/cpu:0", "w1/cpu", "w1/", "w1", "cpu", "cpu:0", ""] {
-            assert!(matches(spec, "w1"), "{spec}");
-        }
-        for spec in ["w2", "w2/cpu:0", "gpu:0", "w1/gpu:0", "cpu:1", "w"] {
-            assert!(!matches(spec, "w1"), "{spec}");
-        }
     }
 }

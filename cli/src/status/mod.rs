@@ -1,0 +1,204 @@
+//! `convoke status`.
+
+mod text;
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::time::Duration;
+
+use convoke::{Cluster, ClusterStatus, Code, Error};
+use convoke_common::rpc::{MemberState, MemberStatus};
+use convoke_coordinator::admin::{Client, socket_in};
+use serde::Serialize;
+
+use crate::args::StatusArgs;
+use crate::failure::Failure;
+use crate::signals::Signals;
+use crate::token::coordinator_dir;
+use crate::{cluster, health, machine, output};
+use text::{ago, state, text};
+
+/// Moves the cursor of a terminal to its first line, and clears it from there on.
+const CLEAR: &str = "\u{1b}[H\u{1b}[J";
+
+/// How long an answer may take: somebody waits for it.
+const BOUND: Duration = Duration::from_secs(10);
+
+/// Shows the cluster, or says whether all is well.
+pub async fn status(args: StatusArgs, json: bool) -> Result<(), Failure> {
+    let mut signals = Signals::hear()?;
+    if args.health {
+        let error = match signals.or(healthy(&args)).await {
+            Ok(()) => None,
+            Err(Failure::Error(e)) => Some(e),
+            Err(other) => return Err(other),
+        };
+        return tell(error, json);
+    }
+    let source = signals.or(Source::of(&args)).await?;
+    let shown = match args.watch {
+        None => match signals.or(source.ask()).await {
+            Ok(status) => show(&status, json),
+            Err(e) => Err(e),
+        },
+        Some(period) => match signals.or(watch(&source, period, json)).await {
+            // That is how it ends.
+            Err(Failure::Interrupted) => Ok(()),
+            ended => ended,
+        },
+    };
+    source.end().await;
+    shown
+}
+
+fn show(status: &ClusterStatus, json: bool) -> Result<(), Failure> {
+    match json {
+        true => output::json(status),
+        false => output::print(&text(status)),
+    }
+}
+
+/// Shows the cluster again and again; what cannot be had is said, and asked for again.
+async fn watch(source: &Source, period: Duration, json: bool) -> Result<(), Failure> {
+    let clear = !json && std::io::stdout().is_terminal();
+    let mut ticks = tokio::time::interval(period);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let status = source.ask().await;
+        if clear {
+            output::control(CLEAR)?;
+        }
+        match status {
+            Ok(status) => show(&status, json)?,
+            Err(Failure::Error(e)) if !json => output::print(&format!("no status: {e}"))?,
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// How it is, as `--json` has it.
+#[derive(Serialize)]
+struct Health {
+    healthy: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Error>,
+}
+
+/// The exit code is the answer; the rest is for whoever looks why.
+fn tell(error: Option<Error>, json: bool) -> Result<(), Failure> {
+    if let Some(e) = &error {
+        output::note(&format!("unhealthy: {e}"));
+    }
+    let healthy = error.is_none();
+    let told = match json {
+        true => output::json(&Health { healthy, error }),
+        false => Ok(()),
+    };
+    match healthy {
+        true => told,
+        false => Err(Failure::Silent),
+    }
+}
+
+/// Whom the status is asked.
+enum Source {
+    /// A coordinator, over the network.
+    Network(Cluster),
+    /// The coordinator of this machine, by its own socket: its user needs no token.
+    Socket(Client),
+}
+
+impl Source {
+    async fn of(args: &StatusArgs) -> Result<Source, Failure> {
+        if let Some(address) = &args.connect {
+            let cluster = cluster::connect(address, args.token_file.as_deref()).await?;
+            return Ok(Source::Network(cluster));
+        }
+        let dir = coordinator_dir(args.state_dir.clone())?;
+        let socket = socket_in(&dir);
+        if !socket.exists() {
+            let msg = format!(
+                "no coordinator of this user runs here with the state folder {}: give --connect HOST:PORT and \
+                 --token-file FILE, or its --state-dir",
+                dir.display()
+            );
+            return Err(Failure::Usage(msg));
+        }
+        machine::check_private(&dir)?;
+        Ok(Source::Socket(Client::new(&socket)))
+    }
+
+    async fn ask(&self) -> Result<ClusterStatus, Failure> {
+        match self {
+            Source::Socket(client) => Ok(client.status().await?),
+            Source::Network(cluster) => match tokio::time::timeout(BOUND, cluster.status()).await {
+                Ok(status) => Ok(status?),
+                Err(_) => {
+                    let msg = format!("the coordinator did not answer within {BOUND:?}");
+                    Err(Error::new(Code::Unreachable, msg).into())
+                }
+            },
+        }
+    }
+
+    async fn end(self) {
+        if let Source::Network(cluster) = self {
+            cluster.shutdown().await;
+        }
+    }
+}
+
+async fn healthy(args: &StatusArgs) -> Result<(), Failure> {
+    if let (Some(dir), None) = (&args.state_dir, &args.connect) {
+        return process(dir).await;
+    }
+    let source = Source::of(args).await?;
+    let status = source.ask().await;
+    source.end().await;
+    let status = status?;
+    if let Some(why) = &status.state_failure {
+        let msg = format!("the coordinator cannot write its state: {why}");
+        return Err(Error::new(Code::Io, msg).into());
+    }
+    let is_wanted = |m: &&MemberStatus| args.member.as_ref().is_none_or(|name| m.name == *name);
+    let mut wanted = status.members.iter().filter(is_wanted).peekable();
+    if let (None, Some(name)) = (wanted.peek(), &args.member) {
+        return Err(Error::new(Code::NotFound, format!("there is no worker {name}")).into());
+    }
+    let well = |m: &MemberStatus| match m.state {
+        MemberState::Alive => m.status.is_some(),
+        // Taken out of service on purpose: that is no fault of the cluster's.
+        MemberState::Drained | MemberState::Leaving => args.member.is_none(),
+        MemberState::Wedged | MemberState::Lost => false,
+    };
+    match wanted.find(|m| !well(m)) {
+        None => Ok(()),
+        Some(m) => {
+            let (state, seen) = (state(m), ago(m.last_seen_ms));
+            let msg = format!("worker {} is {state}, last seen {seen}", m.name);
+            let e = Error::new(Code::PeerLost, msg);
+            Err(e
+                .advise(
+                    "`convoke status` shows all; `convoke forget NAME` where it will not return",
+                )
+                .into())
+        }
+    }
+}
+
+/// Whether the process of this machine with this state folder is well.
+async fn process(dir: &Path) -> Result<(), Failure> {
+    if health::is_worker(dir) {
+        return Ok(health::ask(dir).await?);
+    }
+    let socket = socket_in(dir);
+    if !socket.exists() {
+        let msg = format!(
+            "no coordinator and no worker runs with the state folder {}",
+            dir.display()
+        );
+        return Err(Error::new(Code::NotFound, msg).into());
+    }
+    Ok(Client::new(&socket).health().await?)
+}

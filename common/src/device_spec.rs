@@ -1,0 +1,220 @@
+//! Device specifications: the sets of devices that people and programs write as text.
+//!
+//! ```text
+//! w0/cpu:0     one device: kind cpu, number 0, of worker w0
+//! w0           all devices of worker w0
+//! w*           all devices of the workers whose names match the pattern; `*` stands for any characters
+//! cpu, cpu:0   all devices of this kind, and with this number, of any worker
+//! kind:cpu     the same as cpu
+//! w*/cpu       the devices of this kind of the workers that match
+//! *            all devices
+//! ```
+//!
+//! A worker whose name is that of a kind of device is written with a slash: `cpu/` or `cpu/*`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Code, Error, Result};
+use crate::printable::Printable;
+
+/// The kinds of devices that there are.
+pub const KINDS: [&str; 1] = ["cpu"];
+
+/// The device that every worker has.
+const CPU: (&str, u32) = ("cpu", 0);
+
+/// The most bytes of a specification.
+const MOST_TEXT: usize = 512;
+
+/// A set of devices, by pattern. Which devices are in it depends on the members of the cluster at the time of the question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceSpec {
+    text: String,
+    /// A pattern for the worker's name.
+    worker: String,
+    kind: Option<String>,
+    number: Option<u32>,
+}
+
+impl DeviceSpec {
+    /// Whether the device of a worker is in the set.
+    pub fn contains(&self, worker: &str) -> bool {
+        let (kind, number) = CPU;
+        self.kind.as_deref().is_none_or(|k| k == kind)
+            && self.number.is_none_or(|n| n == number)
+            && matches_pattern(&self.worker, worker)
+    }
+}
+
+impl FromStr for DeviceSpec {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<DeviceSpec> {
+        let refused = |why: &str| {
+            let msg = format!("'{}' is no device specification: {why}", Printable(text));
+            Error::new(Code::InvalidArgument, msg)
+                .advise("write a worker's name as w0, a pattern as w*, a kind of device as cpu, or both as w0/cpu:0")
+        };
+        if text.len() > MOST_TEXT {
+            return Err(refused("it is too long"));
+        }
+        let (worker, device) = match text.split_once('/') {
+            Some((worker, device)) => (worker, Some(device)),
+            None if is_kind(text) => ("*", Some(text)),
+            None => (text, None),
+        };
+        if worker.is_empty() {
+            return Err(refused("it names no worker"));
+        }
+        let device = device.filter(|d| !matches!(*d, "" | "*"));
+        let (kind, number) = match device {
+            None => (None, None),
+            Some(device) if is_kind(device) => {
+                let device = device.strip_prefix("kind:").unwrap_or(device);
+                match device.split_once(':') {
+                    None | Some((_, "*")) => (device.split(':').next(), None),
+                    Some((kind, number)) => {
+                        let number = number.parse();
+                        let number = number.map_err(|_| {
+                            refused("a device's number is expected after the colon")
+                        })?;
+                        (Some(kind), Some(number))
+                    }
+                }
+            }
+            Some(_) => {
+                let kinds = KINDS.join(", ");
+                return Err(refused(&format!("the kinds of devices are {kinds}")));
+            }
+        };
+        if worker.contains(':') {
+            return Err(refused(&format!(
+                "the kinds of devices are {}",
+                KINDS.join(", ")
+            )));
+        }
+        Ok(DeviceSpec {
+            text: text.to_owned(),
+            worker: worker.to_owned(),
+            kind: kind.map(str::to_owned),
+            number,
+        })
+    }
+}
+
+impl fmt::Display for DeviceSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// The name of the device of a worker, as `w0/cpu:0`, which is also the specification of exactly this device.
+pub fn device_name(worker: &str) -> String {
+    let (kind, number) = CPU;
+    format!("{worker}/{kind}:{number}")
+}
+
+/// Whether the text, up to a colon, is a kind of device.
+fn is_kind(text: &str) -> bool {
+    let text = text.strip_prefix("kind:").unwrap_or(text);
+    text.split(':')
+        .next()
+        .is_some_and(|kind| KINDS.contains(&kind))
+}
+
+/// Whether `pattern`, in which `*` stands for any characters, matches all of `text`.
+pub fn matches_pattern(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else {
+        return false;
+    };
+    let mut parts = parts.peekable();
+    if parts.peek().is_none() {
+        return rest.is_empty();
+    }
+    while let Some(part) = parts.next() {
+        if parts.peek().is_none() {
+            return rest.ends_with(part);
+        }
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        let yes = [
+            ("*", ""),
+            ("a*", "abc"),
+            ("*c", "abc"),
+            ("a*c", "ac"),
+            ("*b*", "abc"),
+            ("abc", "abc"),
+        ];
+        let no = [
+            ("a", "ab"),
+            ("a*b", "abc"),
+            ("*x*", "abc"),
+            ("ab*ba", "aba"),
+            ("", "a"),
+        ];
+        assert!(yes.iter().all(|(p, t)| matches_pattern(p, t)));
+        assert!(!no.iter().any(|(p, t)| matches_pattern(p, t)));
+    }
+
+    #[test]
+    fn a_specification_may_leave_parts_out() {
+        let of = |spec: &str, worker: &str| spec.parse::<DeviceSpec>().unwrap().contains(worker);
+        for spec in [
+            "w1/cpu:0",
+            "w1/cpu",
+            "w1/cpu:*",
+            "w1/",
+            "w1/*",
+            "w1",
+            "w*",
+            "*1",
+            "*",
+            "*/cpu",
+            "cpu",
+            "cpu:0",
+            "cpu:*",
+            "kind:cpu",
+            "kind:cpu:0",
+            "w1/kind:cpu",
+        ] {
+            assert!(of(spec, "w1"), "{spec}");
+            assert_eq!(spec.parse::<DeviceSpec>().unwrap().to_string(), spec);
+        }
+        for spec in ["w2", "w2/cpu:0", "cpu:1", "w", "x*", "w1/cpu:7"] {
+            assert!(!of(spec, "w1"), "{spec}");
+        }
+        assert!(of(&device_name("cpu"), "cpu"));
+        assert!(of("cpu/", "cpu") && !of("cpu/", "w1"));
+    }
+
+    #[track_caller]
+    fn check_refused(spec: &str, why: &str) {
+        let e = spec.parse::<DeviceSpec>().unwrap_err();
+        assert_eq!(e.code, Code::InvalidArgument, "{spec}");
+        assert!(e.message.contains(why), "{spec}: {e}");
+    }
+
+    #[test]
+    fn what_is_no_specification_is_refused() {
+        check_refused("", "it names no worker");
+        check_refused("/cpu:0", "it names no worker");
+        check_refused("w1/gpu:0", "the kinds of devices are cpu");
+        check_refused("kind:tpu", "the kinds of devices are cpu");
+        check_refused("w1/cpu:x", "number");
+        check_refused(&"w".repeat(10_000), "too long");
+    }
+}

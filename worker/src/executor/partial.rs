@@ -1,0 +1,77 @@
+//! Partial steps: what fails in a node ends only what depends on it, and everything else goes on.
+//!
+//! ```text
+//! node fails ──> its results are lost ──> instructions that read them are left out ──> their results are lost ...
+//!                      └──> sends of them: Failed ── lane ──> recv of a peer, or of the driver, is lost as well
+//! ```
+//! A lost value carries the error of the node that failed. What is not of a node ends the step, as one that is not partial: a
+//! participant that is lost, a deadline, memory that is refused to a tensor on its way, a cancelled call.
+
+use std::sync::Arc;
+
+use convoke_common::error::Error;
+use convoke_common::ids::StepKey;
+use convoke_rendezvous::Lease;
+use convoke_rendezvous::frame::{Frame, MAX_FAILED};
+
+use super::Executor;
+use super::run::{After, Untold};
+
+/// Whether an error is a node's own: what says that a participant, or its lease, is gone is not.
+pub(super) fn is_of_node(error: &Error) -> bool {
+    !error.code.is_secondary()
+}
+
+impl Executor {
+    /// Something failed here, before anything else that this worker knows of: the step is told of as one that failed.
+    pub(super) fn note_loss(&self, n: u64, error: &Error) {
+        let Some(lease) = self.lease() else { return };
+        let run = self.run(n);
+        if run.n == n && run.error.is_none() {
+            self.tell_failure(&lease, &run, error, lease.me);
+        }
+    }
+
+    /// Tells peers and the driver which tensors do not come, and why.
+    pub(super) fn tell_losses(&self, lease: &Lease, n: u64, untold: Vec<Untold>) {
+        let (count, key) = (untold.len(), StepKey { lease: lease.id, n });
+        let mut by_peer: Vec<Option<(Arc<Error>, Vec<u32>)>> = vec![None; self.links.len()];
+        let tell = |to: usize, (error, slots): (Arc<Error>, Vec<u32>)| {
+            if let Some(Some(link)) = self.links.get(to) {
+                link.send(Frame::Failed { key, slots, error });
+            }
+        };
+        for (send, error) in untold {
+            let send = &self.installed.program.sends[send as usize];
+            let to = usize::from(send.to);
+            let Some(waiting) = by_peer.get_mut(to) else {
+                continue;
+            };
+            match waiting {
+                // What failed because of one error goes together.
+                Some((because, slots))
+                    if Arc::ptr_eq(because, &error) && slots.len() < MAX_FAILED =>
+                {
+                    slots.push(send.slot);
+                }
+                _ => {
+                    let before = waiting.replace((error, vec![send.slot]));
+                    before.into_iter().for_each(|before| tell(to, before));
+                }
+            }
+        }
+        for (to, waiting) in by_peer.into_iter().enumerate() {
+            waiting.into_iter().for_each(|waiting| tell(to, waiting));
+        }
+        let mut after = After::default();
+        {
+            let mut run = self.run(n);
+            if run.n != n {
+                return;
+            }
+            run.sending -= count;
+            run.settle(&mut after);
+        }
+        self.finish(n, after);
+    }
+}
