@@ -15,19 +15,20 @@ use std::time::{Duration, Instant};
 
 use common::cluster::Processes;
 use common::usage::Usage;
-use convoke::{Attr, Attrs, HostTensor};
+use convoke::{Attr, Attrs, Code, HostTensor, Token};
 use convoke_common::DType;
 use convoke_common::admission::{call, join};
 use convoke_common::detection::Detector;
 use convoke_common::identity::{
     JoinToken, OwnIdentity, OwnKey, RevocationList, Role, TlsConfigs, TokenSecret, dial,
 };
-use convoke_common::ids::Incarnation;
+use convoke_common::ids::{Incarnation, LeaseId, StepKey};
 use convoke_common::rpc::{JoinRequest, MemberState, StreamKind, connect_joining};
 use convoke_common::world::quic::Connection;
 use convoke_common::world::{Endpoint, EndpointOptions, NoCompute, World, hello};
 use convoke_rendezvous::eager::wire::{Command, Definition, MOST_PREPARED};
 use convoke_rendezvous::eager::{Batch, Batches};
+use convoke_rendezvous::frame::TensorHeader;
 use convoke_rendezvous::{Hub, Peer, remote};
 
 const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -86,6 +87,14 @@ async fn joined(cluster: &Processes, token: JoinToken) -> OwnIdentity {
     let world = world();
     let joined = join(&world, &cluster.address, &token, Role::Client, "");
     joined.await.unwrap()
+}
+
+/// A client token with a budget, as text.
+fn token_of(cluster: &Processes, budget: &[&str]) -> String {
+    let state = cluster.path("coordinator");
+    let create = ["token", "create", "--role", "client", "--state-dir", &state];
+    let made = common::run(create.iter().chain(budget));
+    made.expect(0).stdout.trim().to_owned()
 }
 
 async fn endpoint(world: &World, identity: &OwnIdentity) -> Endpoint {
@@ -363,19 +372,8 @@ async fn refused_joins_write_next_to_nothing_and_end_their_connection() {
 async fn connections_of_one_token_leave_places_to_others() {
     let cluster = Processes::start("places", 1, "700MiB");
     let (world, state) = (world(), cluster.path("coordinator"));
-    let made = common::run([
-        "token",
-        "create",
-        "--role",
-        "client",
-        "--connections",
-        "8",
-        "--memory",
-        "64MiB",
-        "--state-dir",
-        &state,
-    ]);
-    let token: JoinToken = made.expect(0).stdout.trim().parse().unwrap();
+    let token = token_of(&cluster, &["--connections", "8", "--memory", "64MiB"]);
+    let token: JoinToken = token.parse().unwrap();
     let mut standing = vec![];
     for (role, address) in [
         (Role::Coordinator, cluster.address.clone()),
@@ -472,4 +470,128 @@ async fn a_crowd_of_connections_loses_nobody() {
         "{open} open, {} MiB",
         mib(grown)
     );
+}
+
+/// Bytes on many connections that no reader wants yet: on streams that wait to be served, and in tensors that nobody
+/// announces.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_connections_send_ahead_stays_within_the_budget_of_their_token() {
+    let cluster = Processes::start("ahead", 1, "700MiB");
+    let budget = 64u64 << 20;
+    let token: JoinToken = token_of(&cluster, &["--memory", "64MiB"]).parse().unwrap();
+    let watch = Watch::begin(cluster.worker(0).pid());
+    let (world, address) = (world(), cluster.listens(0).parse().unwrap());
+    let tensor = HostTensor::from_slice(&[4 << 20], &vec![0f32; 4 << 20]).unwrap();
+    let (mut links, mut refused, mut attacks) = (vec![], 0, tokio::task::JoinSet::new());
+    for _ in 0..24 {
+        let identity = joined(&cluster, token.clone()).await;
+        let from = endpoint(&world, &identity).await;
+        for carries in [true, false, false, false] {
+            let Ok(dialled) = dial(&from, address, Role::Worker, BOUND).await else {
+                refused += 1;
+                continue;
+            };
+            let watched = Detector::dialling(world.clone()).watch(dialled.connection);
+            let connection = watched.connection().clone();
+            if carries {
+                let incarnation = Incarnation(u64::from_le_bytes(world.rng.bytes()));
+                let hub = Hub::new(Peer {
+                    role: Role::Client,
+                    name: identity.peer().name.to_string(),
+                    incarnation,
+                });
+                match remote::dial_lane(&world, &hub, watched, "w0".into()).await {
+                    Ok(link) => links.push((hub, link)),
+                    Err(_) => refused += 1,
+                }
+                let lease = LeaseId::of_session(incarnation);
+                attacks.spawn(unannounced(connection, lease, tensor.clone()));
+            } else {
+                attacks.spawn(async move {
+                    // Without the byte that says what it is for, a stream is waited for.
+                    flood(&connection, 1024, vec![], usize::MAX).await;
+                    drop(watched);
+                });
+            }
+        }
+    }
+    attacks.join_all().await;
+    let grown = watch.grown();
+    println!(
+        "grown: {} MiB by {} links, {refused} connections refused",
+        mib(grown),
+        links.len()
+    );
+    assert!(grown <= budget + budget / 10, "{} MiB", mib(grown));
+    assert!(refused > 0, "the budget holds for everything");
+    // Others are served.
+    let others = cluster.connect().await;
+    let device = others.devices().await.unwrap().remove(0);
+    let x: HostTensor = device.put(tensor.clone()).unwrap().fetch().await.unwrap();
+    assert_eq!(x, tensor);
+}
+
+/// Sends a tensor on each of as many streams as there may be, to a session that was told of none.
+async fn unannounced(connection: Connection, lease: LeaseId, tensor: HostTensor) {
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..256 {
+        let (connection, tensor) = (connection.clone(), tensor.clone());
+        tasks.spawn(async move {
+            let Ok(mut stream) = connection.open_uni().await else {
+                return;
+            };
+            let mut header = vec![];
+            TensorHeader::of(StepKey { lease, n }, 0, &tensor).encode(&mut header);
+            if stream.write_all(&header).await.is_ok() {
+                let _ = stream.write_all(tensor.bytes()).await;
+            }
+            std::future::pending::<()>().await;
+        });
+    }
+    tokio::time::sleep(ATTACK).await;
+}
+
+/// Puts and sessions, as many as are taken.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_client_puts_stays_within_the_budget_of_its_token() {
+    let cluster = Processes::start("puts", 1, "700MiB");
+    let budget = 64u64 << 20;
+    let text = token_of(&cluster, &["--memory", "64MiB", "--sessions", "1"]);
+    let token: JoinToken = text.parse().unwrap();
+    let watch = Watch::begin(cluster.worker(0).pid());
+    let connect = || convoke::connect(&cluster.address, text.parse::<Token>().unwrap());
+    let (first, second) = (connect().await.unwrap(), connect().await.unwrap());
+    let device = first.devices().await.unwrap().remove(0);
+    let mut held = vec![];
+    let refused = loop {
+        let mut bytes = vec![0u8; 4 << 20];
+        bytes[0] = held.len() as u8;
+        let x = HostTensor::from_slice(&[bytes.len()], &bytes).unwrap();
+        let x = device.put(x).unwrap();
+        match x.i(0).unwrap().fetch::<u8>().await {
+            Ok(_) => held.push(x),
+            Err(error) => break error,
+        }
+    };
+    let grown = watch.grown();
+    println!(
+        "grown: {} MiB by {} puts: {refused}",
+        mib(grown),
+        held.len()
+    );
+    assert!(grown <= budget + budget / 10, "{} MiB", mib(grown));
+    let who = format!("token {} (", token.id);
+    assert!(refused.message.contains(&who), "{refused}");
+    assert!(held.len() >= 8, "{}", held.len());
+    // What its token has is used up, so that another client of it cannot even connect to the worker.
+    let full = second.devices().await.unwrap().remove(0);
+    let error = full.put(1f32).unwrap().fetch::<f32>().await.unwrap_err();
+    assert_eq!(error.code, Code::OutOfMemory, "{error}");
+    assert!(error.message.contains(&who), "{error}");
+    drop(held);
+    // The token has one session, and this would be another.
+    let device = second.devices().await.unwrap().remove(0);
+    let error = device.put(1f32).unwrap().fetch::<f32>().await.unwrap_err();
+    let who = format!("the holders of token {} have 1 sessions", token.id);
+    assert!(error.message.contains(&who), "{error}");
 }

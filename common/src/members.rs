@@ -7,33 +7,44 @@
 //! Invariants
 //! 1. Entering and leaving look at the member's and the token's own entries alone, however many others there are.
 //! 2. Clients never fill the process: some places are for workers only.
-//! 3. What the connections of one token may send ahead of their readers is bounded in sum: they share it equally.
+//! 3. What the connections of one token may send ahead of their readers is bounded in sum. They share a part that is free
+//!    equally; what they need beyond it is reserved in the token's account, or refused.
+//! 4. A connection that has not said yet what it is for may send next to nothing ahead.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::error::Result;
+use crate::memory::{Account, Ledger, Reservation};
 use crate::world::quic::{Connection, VarInt};
+use crate::world::{FIRST_WINDOW, admit_all_streams};
 use serde::{Deserialize, Serialize};
 
 use crate::identity::{PeerIdentity, PeerName, Role, TokenId};
 
+/// The part of a token's memory that its connections may send ahead of their readers without being charged for it.
+const FREE_PART: u64 = 10;
+
+/// What QUIC keeps of a connection besides what its peer sends ahead, as measured of a debug build: 160 KiB.
+const OF_CONNECTION: u64 = 192 << 10;
+
 /// How much the connections of one token may send ahead of their readers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Windows {
-    /// Of all connections of one token.
+    /// The bytes that all connections of one token share and are not charged for.
     pub of_token: u32,
-    /// Of one connection, where there are few.
+    /// The bytes of one connection, where there are few.
     pub most: u32,
-    /// Of one connection, where there are many.
+    /// The bytes of one connection, where there are many.
     pub least: u32,
 }
 
 impl Windows {
-    /// The share of one connection of so many: a power of two, so that it rarely changes.
-    fn share(&self, connections: usize) -> u32 {
-        let connections = u32::try_from(connections).unwrap_or(u32::MAX).max(1);
-        let equal = (self.of_token / connections).max(1);
-        let power = 1u32 << equal.ilog2();
+    /// The bytes of one of `connections` that share `free` bytes: a power of two, so that it rarely changes.
+    fn share(&self, free: u64, connections: usize) -> u32 {
+        let equal = (free / (connections as u64).max(1)).max(1);
+        let power = 1u64 << equal.ilog2();
+        let power = u32::try_from(power).unwrap_or(u32::MAX);
         power.min(self.most).max(self.least)
     }
 }
@@ -87,12 +98,24 @@ pub struct OpenConnections {
     pub limit: u32,
 }
 
+/// A connection that has a place.
+#[derive(Debug)]
+struct Open {
+    connection: Connection,
+    /// Whether it has a share of its token's windows; until then it may send [`FIRST_WINDOW`] ahead.
+    carries: bool,
+}
+
 #[derive(Debug)]
 struct OfToken {
     role: Role,
     limit: usize,
+    /// The account that is charged for windows, where one is.
+    ledger: Option<Ledger>,
+    charge: Option<Reservation>,
+    /// The window that each carrying connection has.
     window: u32,
-    connections: BTreeMap<u64, Connection>,
+    connections: BTreeMap<u64, Open>,
 }
 
 #[derive(Debug, Default)]
@@ -134,6 +157,9 @@ pub enum NoPlace {
     /// Of all.
     #[error("too many connections: all {0} places are taken")]
     All(usize),
+    /// The token has no memory left for what the connection may send ahead.
+    #[error("{0}")]
+    Memory(String),
 }
 
 impl Members {
@@ -149,23 +175,31 @@ impl Members {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters a connection of this member, or says who has too many.
+    /// Enters a connection of this member, or says who has too many. It may send [`FIRST_WINDOW`] bytes ahead until
+    /// [`Entered::carry`]. Windows beyond a tenth of the token's memory are reserved in `ledger`, where there is one.
     pub fn enter(
         &self,
         identity: &PeerIdentity,
         connection: &Connection,
+        ledger: Option<Ledger>,
     ) -> Result<Entered, NoPlace> {
         let mut book = self.book();
         let entered = self.admit(&mut book, identity)?;
-        let of_token = book.of_token.get_mut(&identity.token_id);
-        if let Some(of_token) = of_token {
-            let open = &mut of_token.connections;
-            open.insert(entered.number, connection.clone());
-            let share = self.bounds.windows(of_token.role).share(open.len());
-            set_window(connection, share);
-            of_token.rebalance(share);
+        let mut paid = Ok(());
+        if let Some(of_token) = book.of_token.get_mut(&identity.token_id) {
+            of_token.ledger = ledger;
+            let open = Open {
+                connection: connection.clone(),
+                carries: false,
+            };
+            of_token.connections.insert(entered.number, open);
+            paid = of_token.settle(self.bounds.windows(of_token.role));
         }
-        Ok(entered)
+        drop(book);
+        match paid {
+            Ok(()) => Ok(entered),
+            Err(error) => Err(NoPlace::Memory(error.message)),
+        }
     }
 
     fn admit(&self, book: &mut Book, identity: &PeerIdentity) -> Result<Entered, NoPlace> {
@@ -193,6 +227,8 @@ impl Members {
         let new = || OfToken {
             role: identity.role,
             limit,
+            ledger: None,
+            charge: None,
             window: 0,
             connections: BTreeMap::new(),
         };
@@ -221,15 +257,60 @@ impl Members {
 }
 
 impl OfToken {
-    /// Gives each connection its share, where that has changed.
-    fn rebalance(&mut self, share: u32) {
-        if self.window == share {
-            return;
+    /// Reserves what the connections need beyond the free part, and gives each that carries something its share.
+    fn settle(&mut self, windows: &Windows) -> Result<()> {
+        let carriers = self.connections.values().filter(|c| c.carries).count();
+        let others = (self.connections.len() - carriers) as u64 * u64::from(FIRST_WINDOW)
+            + self.connections.len() as u64 * OF_CONNECTION;
+        let least = carriers as u64 * u64::from(windows.least) + others;
+        let owner = self.ledger.as_ref().and_then(Ledger::owner);
+        let part = owner.map_or(u64::MAX, |owner| owner.limit / FREE_PART);
+        let free = part.min(u64::from(windows.of_token));
+        if let Some(ledger) = &self.ledger {
+            let beyond = least.saturating_sub(free);
+            match &mut self.charge {
+                Some(charge) if charge.bytes() >= beyond => charge.shrink(beyond),
+                Some(charge) => charge.grow(beyond - charge.bytes())?,
+                None => self.charge = Some(ledger.reserve(Account::Windows, beyond)?),
+            }
         }
-        self.window = share;
-        for connection in self.connections.values() {
-            set_window(connection, share);
+        let share = windows.share(free.saturating_sub(others), carriers);
+        if self.window != share {
+            self.window = share;
+            let carrying = self.connections.values().filter(|c| c.carries);
+            carrying.for_each(|c| set_window(&c.connection, share));
         }
+        Ok(())
+    }
+}
+
+impl Entered {
+    /// Gives the connection its share of its token's windows, and all the streams of a member, since it is known now what
+    /// it carries. Fails where the token has no memory left for that.
+    pub fn carry(&self) -> Result<()> {
+        let mut book = self.members.book();
+        let Some(of_token) = book.of_token.get_mut(&self.token) else {
+            return Ok(());
+        };
+        let windows = self.members.bounds.windows(of_token.role);
+        let Some(open) = of_token.connections.get_mut(&self.number) else {
+            return Ok(());
+        };
+        open.carries = true;
+        let connection = open.connection.clone();
+        let settled = of_token.settle(windows);
+        match settled {
+            Ok(()) => {
+                set_window(&connection, of_token.window);
+                admit_all_streams(&connection);
+            }
+            Err(_) => {
+                if let Some(open) = of_token.connections.get_mut(&self.number) {
+                    open.carries = false;
+                }
+            }
+        }
+        settled
     }
 }
 
@@ -254,9 +335,9 @@ impl Drop for Entered {
             of_token.connections.remove(&self.number);
             match of_token.connections.len() {
                 0 => drop(book.of_token.remove(&self.token)),
-                left => {
-                    let share = self.members.bounds.windows(of_token.role).share(left);
-                    of_token.rebalance(share);
+                _ => {
+                    // With one connection less nothing more is asked for, so this cannot fail.
+                    let _ = of_token.settle(self.members.bounds.windows(of_token.role));
                 }
             }
         }
@@ -291,7 +372,8 @@ mod tests {
     #[test]
     fn connections_share_a_window() {
         let windows = bounds().clients;
-        let shares = [1, 2, 3, 4, 5, 100, 1000].map(|n| windows.share(n) / MIB);
+        let free = u64::from(windows.of_token);
+        let shares = [1, 2, 3, 4, 5, 100, 1000].map(|n| windows.share(free, n) / MIB);
         assert_eq!(shares, [64, 64, 32, 32, 16, 1, 1]);
     }
 
@@ -318,8 +400,9 @@ mod tests {
             rig.identity_of(role, name, token).peer().clone()
         };
         let members = Members::new(bounds());
-        let enter =
-            |role, name: &str, token: &str| members.enter(&who(role, name, token), &connection);
+        let enter = |role, name: &str, token: &str| {
+            members.enter(&who(role, name, token), &connection, None)
+        };
         let mut open = vec![];
         for _ in 0..4 {
             open.push(enter(Role::Client, "a", "aaaa").expect("a place"));
@@ -334,7 +417,7 @@ mod tests {
         // A budget of its own counts for more, and for less.
         let mut rich = who(Role::Client, "d", "aaaa");
         rich.budget.connections = Some(7);
-        drop(members.enter(&rich, &connection).expect("a place"));
+        drop(members.enter(&rich, &connection, None).expect("a place"));
         for n in 0..6 {
             open.push(enter(Role::Client, &format!("n{n}"), "bbbb").expect("a place"));
         }

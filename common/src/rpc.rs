@@ -341,7 +341,7 @@ pub struct Progress {
     pub total: u64,
 }
 
-/// Codes with which the coordinator closes a member's connection, so that the member knows what to do.
+/// Codes with which a process closes a member's connection, so that the member knows what to do.
 pub mod close {
     /// The coordinator stops: dial again until it is back.
     pub const STOPPING: u32 = 0x20;
@@ -355,6 +355,8 @@ pub mod close {
     pub const REFUSED: u32 = 0x24;
     /// The time for which the member's token let it stay is over: stop, and join anew.
     pub const MEMBERSHIP_OVER: u32 = 0x25;
+    /// The member's token has no memory left for what its connection may make this process hold.
+    pub const NO_MEMORY: u32 = 0x26;
     /// The reason that a client gives which ends in order: nothing of it failed.
     pub const CLIENT_LEAVING: &str = "client leaving";
 }

@@ -297,7 +297,7 @@ impl Hub {
         });
         let error = Error::lost(&peer.name, why);
         if let Some(eager) = self.eager() {
-            eager.lost(peer, &error);
+            eager.lost(peer, &link.refusal().unwrap_or_else(|| error.clone()));
         }
         for lease in self.leases() {
             if let Some(ix) = lease.index_of(peer) {

@@ -20,7 +20,7 @@ use crate::eager::{Batches, Direct, bodies};
 use crate::frame::{Frame, TensorHeader};
 use crate::hub::Hub;
 use crate::lease::Peer;
-use crate::remote::Remote;
+use crate::remote::{self, Remote};
 use crate::sharing::Shared;
 
 /// Called when the link has let go of a tensor.
@@ -229,6 +229,14 @@ impl Link {
         };
         let why = ended.unwrap_or_else(|| "the connection ended".to_owned());
         Error::lost(&self.peer().name, why)
+    }
+
+    /// Why it ended, where the peer refused what was asked of it.
+    pub(crate) fn refusal(&self) -> Option<Error> {
+        match self {
+            Link::Local { .. } => None,
+            Link::Remote(r) => remote::refusal(r.watched(), &self.peer().name),
+        }
     }
 
     /// Ends it once the peer has all that was sent; returns then. The caller bounds the wait.

@@ -30,8 +30,9 @@ use convoke_common::detection::Watched;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::{PeerIdentity, Role, peer_identity};
 use convoke_common::mutant;
+use convoke_common::rpc::close;
 use convoke_common::world::World;
-use quinn::{Connection, ReadExactError, RecvStream, SendStream, VarInt};
+use quinn::{Connection, ConnectionError, ReadExactError, RecvStream, SendStream, VarInt};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -290,7 +291,7 @@ async fn supervise(
     let why = remote.watched.ended().unwrap_or(why);
     remote
         .connection()
-        .close(VarInt::from_u32(0), b"link ended");
+        .close(VarInt::from_u32(0), why.as_bytes());
     for out in left {
         if let Out::Tensor(t) = out {
             (t.sent)();
@@ -334,6 +335,7 @@ async fn read_lane(
             None => Ok(()),
         });
         if let Err(e) = taken {
+            refuse(remote, &e);
             return malformed(hub, &e);
         }
         if kind == EAGER {
@@ -367,6 +369,32 @@ pub(crate) fn take_frame(hub: &Hub, from: &Peer, kind: u8, body: &[u8]) -> Resul
 fn malformed(hub: &Hub, e: &Error) -> String {
     hub.count(Refused::Malformed);
     e.to_string()
+}
+
+/// Closes the connection for what the peer may not have here, in words that the peer shows.
+fn refuse(remote: &Remote, e: &Error) {
+    let code = match e.code {
+        Code::OutOfMemory => close::NO_MEMORY,
+        Code::Busy => close::REFUSED,
+        _ => return,
+    };
+    remote.connection().close(code.into(), e.message.as_bytes());
+}
+
+/// Why the peer closed the connection, where it refused what was asked of it.
+pub(crate) fn refusal(watched: &Watched, name: &str) -> Option<Error> {
+    let why = watched.connection().close_reason()?;
+    let ConnectionError::ApplicationClosed(closed) = &why else {
+        return None;
+    };
+    let code = match u32::try_from(closed.error_code.into_inner()).ok()? {
+        close::NO_MEMORY => Code::OutOfMemory,
+        close::REFUSED => Code::Busy,
+        _ => return None,
+    };
+    let msg = format!("{name} refused the connection: {}", watched.ended()?);
+    let error = Error::new(code, msg).about(name);
+    Some(error.advise("`convoke status` says what each token has"))
 }
 
 fn finish(hub: &Hub, incoming: crate::hub::Incoming) {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use convoke_common::identity::{Handshakes, RevocationList, Role, TokenId, peer_identity};
-use convoke_common::members::{Bounds, Windows};
+use convoke_common::members::{Bounds, NoPlace, Windows};
 use convoke_common::mutant;
 use convoke_common::rpc::close;
 use convoke_common::world::EndpointOptions;
@@ -13,28 +13,45 @@ use convoke_common::world::quic::Connection;
 use tokio_util::sync::CancellationToken;
 
 use crate::node::Node;
+use crate::records::account_of_member;
 use crate::service;
 
 /// Handshakes at once; each costs a signature and a little memory.
 const HANDSHAKES: usize = 128;
 /// How long one may take.
 const GREET_BOUND: Duration = Duration::from_secs(5);
-/// What the connections of a client's token may send ahead of their readers here: a sixteenth of the worker's memory, up to
-/// this much.
+/// What the connections of a client's token may send ahead of their readers here without being charged for it: a sixteenth
+/// of the worker's memory, up to this much, and no more than a tenth of the token's own.
 const CLIENT_WINDOWS: u64 = 128 << 20;
 /// As much for workers, of which one token lets in many: a quarter, up to this much.
 const WORKER_WINDOWS: u64 = 1 << 30;
 
-/// What one connection may send ahead in any case: more than a stream of its own may, so that a tensor which nobody reads
-/// yet does not keep the lane waiting that announces it.
-const LEAST_WINDOW: u32 = 20 << 20;
+/// What one stream may send ahead of its reader: this part of the worker's memory, and at least this much.
+const STREAM_PART: u64 = 512;
+const LEAST_STREAM: u64 = 1 << 20;
+
+/// What one connection that carries tensors may send ahead besides what a stream of its own may: so a tensor that nobody
+/// reads yet does not keep the lane waiting that announces it.
+const BESIDE_STREAM: u32 = 4 << 20;
+
+/// The transport of a worker that may use `memory`.
+pub fn endpoint_options(memory: u64) -> EndpointOptions {
+    let options = EndpointOptions::default();
+    let part = (memory / STREAM_PART).max(LEAST_STREAM);
+    let stream_window = u32::try_from(part).unwrap_or(u32::MAX);
+    EndpointOptions {
+        stream_window: stream_window.min(options.stream_window),
+        ..options
+    }
+}
 
 /// The bounds on connections of a worker that may use `memory`.
 pub fn bounds(memory: u64) -> Bounds {
+    let options = endpoint_options(memory);
     let windows = |of_token: u64| Windows {
         of_token: u32::try_from(of_token).unwrap_or(u32::MAX),
-        most: EndpointOptions::default().connection_window,
-        least: LEAST_WINDOW,
+        most: options.connection_window,
+        least: options.stream_window + BESIDE_STREAM,
     };
     Bounds {
         all: 1024,
@@ -110,11 +127,17 @@ pub async fn run(node: Arc<Node>, stop: CancellationToken) {
                 connection.close(close::REFUSED.into(), b"a certificate is needed");
                 return;
             };
-            let entered = match node.members.enter(&peer, &connection) {
+            let charged =
+                (peer.role == Role::Client).then(|| account_of_member(&node.ledger, &peer));
+            let entered = match node.members.enter(&peer, &connection, charged) {
                 Ok(entered) => entered,
                 Err(why) => {
                     node.refused.count("connection_too_many");
-                    connection.close(close::REFUSED.into(), why.to_string().as_bytes());
+                    let code = match why {
+                        NoPlace::Memory(_) => close::NO_MEMORY,
+                        _ => close::REFUSED,
+                    };
+                    connection.close(code.into(), why.to_string().as_bytes());
                     return;
                 }
             };

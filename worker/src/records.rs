@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use convoke_common::error::Result;
+use convoke_common::identity::PeerIdentity;
 use convoke_common::ids::LeaseId;
 use convoke_common::memory::{Account, Holding, Ledger, Owner, Reservation};
 use convoke_common::mutant;
@@ -31,12 +32,17 @@ pub fn account_of(ledger: &Ledger, link: Option<&Arc<Link>>) -> Ledger {
     let identity = link.and_then(|link| link.identity());
     match identity.filter(|_| !mutant!("nobody-charged")) {
         None => ledger.clone(),
-        Some(identity) => ledger.of(Owner {
-            token: identity.token_id.clone(),
-            member: identity.name.to_string(),
-            limit: identity.memory_of(ledger.budget()),
-        }),
+        Some(identity) => account_of_member(ledger, &identity),
     }
+}
+
+/// The account of the token that let this member in.
+pub fn account_of_member(ledger: &Ledger, member: &PeerIdentity) -> Ledger {
+    ledger.of(Owner {
+        token: member.token_id.clone(),
+        member: member.name.to_string(),
+        limit: member.memory_of(ledger.budget()),
+    })
 }
 
 /// Who pays for the compute of a client's lease or session: the token that it came with, or itself where it is of this

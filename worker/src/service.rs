@@ -28,13 +28,14 @@ const STREAMS: usize = 16;
 /// Streams of the coordinator served at once: installs take long, and must not hold up a release.
 const COORDINATOR_STREAMS: usize = 1024;
 
-/// Serves the streams that a peer of this role and name opens, until the connection ends. `connected` is dropped then.
+/// Serves the streams that a peer of this role and name opens, until the connection ends. `entered`, the place of a peer that
+/// dialled, is dropped then.
 pub fn serve_connection(
     node: &Arc<Node>,
     watched: Watched,
     role: Role,
     name: String,
-    connected: Option<Entered>,
+    entered: Option<Entered>,
 ) {
     let world = node.world.clone();
     let node = node.clone();
@@ -46,11 +47,12 @@ pub fn serve_connection(
         watched,
         role,
         name,
+        entered,
         has_lane: AtomicBool::new(false),
     });
     let standing = Standing::enter(&node, peer.watched.connection());
     world.spawn(async move {
-        let (_connected, _standing) = (connected, standing);
+        let _standing = standing;
         let connection = peer.watched.connection();
         let identity = peer_identity(connection);
         let over = async {
@@ -107,6 +109,8 @@ struct Served {
     watched: Watched,
     role: Role,
     name: String,
+    /// The place of the connection, where the peer dialled.
+    entered: Option<Entered>,
     /// A connection has one lane for its life: a link that ends closes it.
     has_lane: AtomicBool,
 }
@@ -146,6 +150,12 @@ async fn serve_one(
             serve_stream(send, recv, Service { node }.serve(), MAX_FRAME).await;
         }
         StreamKind::Lane => {
+            if let Some(Err(why)) = peer.entered.as_ref().map(Entered::carry) {
+                node.refused.count("lane_no_memory");
+                let connection = peer.watched.connection();
+                connection.close(close::NO_MEMORY.into(), why.message.as_bytes());
+                return;
+            }
             let watched = peer.watched.clone();
             let (world, role, name) = (node.world.clone(), peer.role, &*peer.name);
             let linked = remote::accept_lane(&world, &node.hub, watched, role, name, send, recv);

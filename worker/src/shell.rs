@@ -19,7 +19,7 @@ use convoke_common::memory::{Account, Ledger};
 use convoke_common::mutant;
 use convoke_common::program::NUMERICS_PROFILE;
 use convoke_common::rpc::Register;
-use convoke_common::world::{EndpointOptions, Share, World};
+use convoke_common::world::{Share, World};
 use convoke_rendezvous::artifacts::ArtifactSource;
 use convoke_rendezvous::{Hub, Peer};
 use tokio::sync::{oneshot, watch};
@@ -107,7 +107,7 @@ impl Worker {
             revoked.clone(),
         );
         let credentials = credentials.await?;
-        let options = EndpointOptions::default();
+        let options = accept::endpoint_options(config.memory);
         let (endpoint, detector, listen) =
             Detector::listening(&world, config.listen, credentials.tls(), &options).await?;
         let name = credentials.identity().peer().name.as_str().to_owned();

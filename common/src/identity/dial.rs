@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::subject::{PeerIdentity, Role, peer_identity};
 use crate::world::hello::{self, CLOSE_VERSION, HelloError};
-use crate::world::{Endpoint, Incoming, welcome};
+use crate::world::{Endpoint, Incoming, admit_all_streams, welcome};
 
 /// How long dialling may take in all: some lost packets on a slow path, and still an answer while somebody watches.
 pub const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -329,27 +329,29 @@ pub enum AcceptError {
 }
 
 /// Completes a peer's connection: TLS, then the greeting. Run one task for each: a slow peer must not hold up others.
-/// A peer with a certificate may then send as much ahead of its readers as the endpoint allows.
+/// A peer with a certificate may then send as much ahead of its readers as the endpoint allows, on all streams.
 pub async fn greet(incoming: Incoming, timeout: Duration) -> Result<Greeted, AcceptError> {
-    let window = incoming.member_window();
-    greet_within(incoming, timeout, window).await
+    let window = VarInt::from_u32(incoming.member_window());
+    let greeted = greet_first(incoming, timeout).await?;
+    if greeted.identity.is_some() {
+        greeted.connection.set_receive_window(window);
+        admit_all_streams(&greeted.connection);
+    }
+    Ok(greeted)
 }
 
-/// As [`greet`], with a window of this many bytes at most for a peer with a certificate.
-pub(super) async fn greet_within(
+/// As [`greet`], but a peer with a certificate has no more than it needs to say what its connection is for.
+pub(super) async fn greet_first(
     incoming: Incoming,
     timeout: Duration,
-    window: u32,
 ) -> Result<Greeted, AcceptError> {
-    let window = window.min(incoming.member_window());
-    greet_as(hello::PROTOCOL_VERSION, incoming, timeout, window).await
+    greet_as(hello::PROTOCOL_VERSION, incoming, timeout).await
 }
 
 async fn greet_as(
     version: u16,
     incoming: Incoming,
     timeout: Duration,
-    window: u32,
 ) -> Result<Greeted, AcceptError> {
     let deadline = Instant::now() + timeout;
     let addr = incoming.remote_address();
@@ -362,7 +364,7 @@ async fn greet_as(
     let identity = peer_identity(&connection);
     // Before the greeting is answered: what is granted arrives with the answer.
     if identity.is_some() {
-        welcome(&connection, window);
+        welcome(&connection);
     }
     if let Err(source) = hello::answer(&connection, version, deadline).await {
         connection.close(CLOSE_VERSION, b"no common greeting");

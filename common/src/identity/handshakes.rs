@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::dial::{AcceptError, Greeted, TlsCause, alert, greet_within};
+use super::dial::{AcceptError, Greeted, TlsCause, alert, greet_first};
 use crate::admission::chain;
 use crate::counters::Counters;
 use crate::places::{Place, Places};
@@ -20,9 +20,6 @@ use crate::world::quic::ConnectionError;
 
 /// Between two handshakes while half of the places are taken: no more than 500 in a second.
 pub const PACE: Duration = Duration::from_millis(2);
-
-/// What a member may send ahead of its readers until its share is known, see [`Members`](crate::members::Members).
-const FIRST_WINDOW: u32 = 256 << 10;
 
 /// The handshakes of one endpoint.
 #[derive(Debug)]
@@ -73,7 +70,7 @@ impl Handshakes {
 impl Handshake {
     /// Completes it, within `bound`. Run one task for each.
     pub async fn greet(self, bound: Duration) -> Option<Greeted> {
-        let greeting = greet_within(self.incoming, bound, FIRST_WINDOW);
+        let greeting = greet_first(self.incoming, bound);
         match self.place.hold(greeting).await? {
             Ok(greeted) => Some(greeted),
             Err(error) => {

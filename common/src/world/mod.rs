@@ -67,7 +67,7 @@ pub use store::{
     DirEntry, DiskSpace, EntryKind, FileIdentity, FileMode, Store, StoreError, StoreFile,
     off_thread,
 };
-pub use transport::{EndpointOptions, welcome};
+pub use transport::{EndpointOptions, FIRST_WINDOW, admit_all_streams, welcome};
 
 /// A boxed future, as the object-safe traits here return them.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

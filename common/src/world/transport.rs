@@ -45,6 +45,13 @@ const STRANGER_WINDOW: u32 = 64 << 10;
 /// The streams that such a peer may have open: its greeting, and its join.
 const STRANGER_STREAMS: u32 = 2;
 
+/// What a member may send ahead of its readers until it is known what its connection carries, see
+/// [`Members`](crate::members::Members).
+pub const FIRST_WINDOW: u32 = 256 << 10;
+
+/// The streams that a member may open until then: its lane, its tripwire, probes and calls.
+const FIRST_STREAMS: u32 = 16;
+
 /// What two deployments set differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EndpointOptions {
@@ -72,14 +79,19 @@ impl Default for EndpointOptions {
 pub(super) enum Side {
     /// A dialler has proof of who answers before it reads a byte.
     Dials,
-    /// A listener learns who dials at the end of the handshake, or never: it grants next to nothing before, and
-    /// [`welcome`] grants the rest.
+    /// A listener learns who dials at the end of the handshake, or never: it grants next to nothing before, and more by
+    /// [`welcome`] and [`Members`](crate::members::Members).
     Listens,
 }
 
-/// Grants a peer that is known the streams of a member, and lets it send `window` bytes ahead of the readers here.
-pub fn welcome(connection: &Connection, window: u32) {
-    connection.set_receive_window(VarInt::from_u32(window));
+/// Grants a peer that is known what a member needs to say what its connection is for.
+pub fn welcome(connection: &Connection) {
+    connection.set_receive_window(VarInt::from_u32(FIRST_WINDOW));
+    connection.set_max_concurrent_bi_streams(VarInt::from_u32(FIRST_STREAMS));
+}
+
+/// Grants a member all the streams that one may have.
+pub fn admit_all_streams(connection: &Connection) {
     connection.set_max_concurrent_bi_streams(VarInt::from_u32(MAX_BIDI_STREAMS));
     connection.set_max_concurrent_uni_streams(VarInt::from_u32(MAX_UNI_STREAMS));
 }

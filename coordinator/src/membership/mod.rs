@@ -223,15 +223,17 @@ impl Membership {
                         reason: "back on another connection",
                     });
                 }
+            } else if holder == connection {
+                // A process keeps its incarnation, so nobody has seen the former one end.
+                let what = "another incarnation on the same connection";
+                return Err(MembershipError::BadRegister { name, what });
             } else {
                 self.lose(now, &name);
-                if holder != connection {
-                    self.commands.push_back(Command::Close {
-                        connection: holder,
-                        code: close::REPLACED,
-                        reason: REPLACED,
-                    });
-                }
+                self.commands.push_back(Command::Close {
+                    connection: holder,
+                    code: close::REPLACED,
+                    reason: REPLACED,
+                });
             }
         }
         let member = self

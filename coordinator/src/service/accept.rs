@@ -152,9 +152,15 @@ async fn attend_newcomer(service: Arc<Service>, connection: Connection) {
 
 /// Serves one member's connection until it ends.
 async fn attend(service: Arc<Service>, connection: Connection, identity: PeerIdentity) {
-    // Given back at the end.
-    let _place = match service.members.enter(&identity, &connection) {
-        Ok(place) => place,
+    // Given back at the end. No account is charged for windows here, so that none is refused.
+    let entered = service.members.enter(&identity, &connection, None);
+    let entered = entered.map(|place| place.carry().map(|()| place));
+    let _place = match entered {
+        Ok(Ok(place)) => place,
+        Ok(Err(error)) => {
+            connection.close(close::REFUSED.into(), error.message.as_bytes());
+            return;
+        }
         Err(why) => {
             service.refused.count("connection_too_many");
             let error = Error::new(Code::Busy, why.to_string());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::detection::Watched;
-use convoke_common::error::{Code, Error, Result, Site};
+use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::Role;
 use convoke_common::ids::Incarnation;
 use convoke_common::rpc::StreamKind;
@@ -46,14 +46,13 @@ pub async fn dial_lane(
     match linked {
         Ok((send, recv, peer)) => run(world, hub, watched, peer, send, recv),
         Err(e) => {
+            let refused = super::refusal(&watched, &name);
             // Its monitor would keep it up for nobody.
             watched.connection().close(VarInt::from_u32(0), b"no lane");
-            Err(match e.code {
-                Code::PeerLost => Error::lost(name, e.message),
-                _ => e.at(Site {
-                    worker: Some(name),
-                    ..Site::default()
-                }),
+            Err(match (refused, e.code) {
+                (Some(refused), _) => refused,
+                (None, Code::PeerLost) => Error::lost(name, e.message),
+                (None, _) => e.about(&name),
             })
         }
     }

@@ -53,10 +53,19 @@ impl Loop {
 
 /// Runs a brief job and waits for its end.
 fn run(t: &Threads, account: &str) {
+    run_job(t, account, || {});
+}
+
+/// Runs a job and returns what it gives.
+fn run_job<R: Send + 'static>(
+    t: &Threads,
+    account: &str,
+    job: impl FnOnce() -> R + Send + 'static,
+) -> R {
     let (tell, told) = mpsc::channel();
-    let job = Box::new(move || tell.send(()).unwrap());
+    let job = Box::new(move || drop(tell.send(job())));
     assert!(t.submit(&share(account), 0, job).is_ok());
-    told.recv_timeout(BOUND).unwrap();
+    told.recv_timeout(BOUND).unwrap()
 }
 
 fn wait_until(what: &str, holds: impl Fn() -> bool) {
@@ -221,13 +230,20 @@ fn a_kernel_that_is_split_sleeps_and_goes_on_with_all_its_tiles() {
     });
     assert!(t.submit(&share("long"), 0, job).is_ok());
     wait_until("it runs", || done.load(Ordering::Relaxed) > 0);
-    let mut between = 0;
+    let (mut between, mut longest) = (0, 0);
     while told.try_recv().is_err() && between < 20 {
-        run(&t, "other");
+        let (before, count) = (done.load(Ordering::Relaxed), done.clone());
+        let begun = run_job(&t, "other", move || count.load(Ordering::Relaxed));
+        longest = longest.max(begun - before);
         between += 1;
     }
     wait_until("it ends", || done.load(Ordering::Relaxed) == 2000);
     assert!(between > 1, "others had no turn");
+    // Tiles of 50 µs: another job begins within one check interval, which is at most 10 ms.
+    assert!(
+        longest <= 200,
+        "{longest} tiles ran while another job waited"
+    );
     check_idle(&t);
 }
 

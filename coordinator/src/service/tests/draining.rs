@@ -54,8 +54,11 @@ fn states(status: &ClusterStatus) -> Vec<(&str, MemberState)> {
 async fn a_drained_worker_is_told_and_stays_out_over_a_restart() {
     let scratch = Scratch::new();
     let (rig, admin) = kept(&scratch).await;
-    let worker = rig.worker("a", Script::default()).await;
     let token = rig.token(Role::Worker).await;
+    let a = rig.join(&token, Role::Worker, "a").await.unwrap();
+    let worker = rig.connect(&a).await.unwrap();
+    worker.serve(&rig.world, Script::default());
+    worker.register(1).await.unwrap();
     let b = rig.join(&token, Role::Worker, "b").await.unwrap();
     rig.connect(&b).await.unwrap().register(2).await.unwrap();
     let error = admin.drain("nobody").await.unwrap_err();
@@ -70,7 +73,8 @@ async fn a_drained_worker_is_told_and_stays_out_over_a_restart() {
     let now = status(&client).await;
     assert_eq!(states(&now)[0], ("a", MemberState::Leaving));
     // The next process of it is out of service too, until it is asked back.
-    assert!(worker.register(3).await.unwrap().drained);
+    let next = rig.connect(&a).await.unwrap();
+    assert!(next.register(3).await.unwrap().drained);
     assert!(admin.undrain("a").await.unwrap());
     assert_eq!(states(&status(&client).await)[0], ("a", MemberState::Alive));
     admin.drain("b").await.unwrap();
@@ -129,21 +133,36 @@ async fn a_node_that_killed_two_processes_is_refused_until_it_is_lifted() {
     let scratch = Scratch::new();
     let (rig, _) = kept(&scratch).await;
     let f = function();
-    let a = rig.worker("a", Script::default()).await;
+    let token = rig.token(Role::Worker).await;
+    let identity = rig.join(&token, Role::Worker, "a").await.unwrap();
+    let process = async || {
+        let process = rig.connect(&identity).await.unwrap();
+        process.serve(&rig.world, Script::default());
+        process
+    };
     let client = rig.member(Role::Client, "").await;
-    // Its word alone counts for nothing: these processes never were, and this one was granted nothing.
-    for incarnation in [101, 102, 103] {
-        let claimed = [(100, &f), (101, &f), (102, &f)];
-        for died in claimed {
-            register(&a, incarnation, Some(died)).await.unwrap();
+    // A worker's word alone counts for nothing: these processes never were, and this one was granted nothing.
+    let mut a = process().await;
+    register(&a, 101, None).await.unwrap();
+    for incarnation in [102, 103] {
+        let next = process().await;
+        for died in [100, 101, 102] {
+            register(&next, incarnation, Some((died, &f)))
+                .await
+                .unwrap();
         }
+        a = next;
     }
     assert!(status(&client).await.quarantine.is_empty());
-    register(&a, 104, None).await.unwrap();
+    // Nor does a process that dies and lives on over the same connection.
     grant(&client, f.clone()).await.unwrap();
-    register(&a, 105, Some((104, &f))).await.unwrap();
+    let refused = register(&a, 104, Some((103, &f))).await.unwrap_err();
+    assert!(refused.message.contains("another incarnation"), "{refused}");
+    let second = process().await;
+    register(&second, 104, Some((103, &f))).await.unwrap();
     grant(&client, f.clone()).await.unwrap();
-    register(&a, 106, Some((105, &f))).await.unwrap();
+    let third = process().await;
+    register(&third, 105, Some((104, &f))).await.unwrap();
     let error = plan(&client, f.clone()).await.unwrap_err();
     assert_eq!(error.code, Code::Quarantined);
     let deaths = error.message.matches("worker 'a' (SIGSEGV, ").count();
