@@ -18,13 +18,14 @@ make_image() {
   "${compose[@]}" build coordinator >"$scratch/build" 2>&1 || { tail -n 40 "$scratch/build"; die "no image"; }
 }
 
-# up: starts a coordinator and three workers.
+# up [WORKERS]: starts a coordinator and three workers, or as many as that; workers beyond are stopped.
 up() {
   "${compose[@]}" config --quiet
-  "${compose[@]}" up -d --no-build --scale worker=3 >"$scratch/up" 2>&1 || { tail -n 20 "$scratch/up"; logs_and_die "up failed"; }
+  "${compose[@]}" up -d --no-build --scale worker="${1:-3}" >"$scratch/up" 2>&1 || { tail -n 20 "$scratch/up"; logs_and_die "up failed"; }
 }
 
-down() { "${compose[@]}" down --volumes --timeout 10 >"$scratch/down" 2>&1 || { cat "$scratch/down"; die "down failed"; }; }
+# down [FLAG...]: takes it down.
+down() { "${compose[@]}" down --timeout 10 "$@" >"$scratch/down" 2>&1 || { cat "$scratch/down"; die "down failed"; }; }
 
 # client COMMAND...: as a user of the client service would.
 client() { "${compose[@]}" run --rm -T client "$@"; }

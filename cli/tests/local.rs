@@ -168,3 +168,74 @@ fn single_arrays_count_more_than_the_archive() {
     .json();
     assert_eq!(r["outputs"][0]["shape"], serde_json::json!([2, 10]), "{r}");
 }
+
+/// The digits model with names that a terminal would obey. They are as long as those that they replace, so that all lengths in
+/// the file stay right.
+fn obeyed(replaced: &[(&str, &str)]) -> Vec<u8> {
+    let mut model = std::fs::read(fixture("digits/model.onnx")).unwrap();
+    for (plain, obeyed) in replaced {
+        let (plain, obeyed) = (plain.as_bytes(), obeyed.as_bytes());
+        assert_eq!(plain.len(), obeyed.len());
+        let starts = 0..=model.len() - plain.len();
+        let found: Vec<usize> = starts
+            .filter(|at| model[*at..].starts_with(plain))
+            .collect();
+        assert!(!found.is_empty());
+        for at in found {
+            model[at..at + plain.len()].copy_from_slice(obeyed);
+        }
+    }
+    model
+}
+
+#[test]
+fn names_in_a_model_do_nothing_to_the_terminal() {
+    let scratch = Scratch::new("escapes");
+    let (input, axis) = ("\u{1b}[31m", "\u{1b}[32m");
+    let names = [
+        ("/stem/Conv", "\u{1b}[2J\u{1b}[33mx"),
+        ("image", input),
+        ("batch", axis),
+        ("logits", "\u{1b}[34my"),
+    ];
+    let model = scratch.path("\u{1b}[2Jm.onnx");
+    std::fs::write(&model, obeyed(&names)).unwrap();
+    let unknown = scratch.path("\u{1b}[2Ju.onnx");
+    std::fs::write(&unknown, obeyed(&[("Relu", "\u{1b}[2J")])).unwrap();
+    let inputs = scratch.path("\u{1b}[2Ji.npz");
+    let x = Tensor::zeros(convoke::DType::F32, &[1, 1, 8, 8]).unwrap();
+    write_npz(&inputs, &[(input.to_owned(), x)]).unwrap();
+    let [model, unknown, inputs] = [&model, &unknown, &inputs].map(|p| p.to_str().unwrap());
+    let plain = digits()[2].clone();
+    let check = |code: i32, args: &[&str], shown: &[&str]| {
+        let done = run(args).expect(code);
+        let said = format!("{}{}", done.stdout, done.stderr);
+        assert!(!said.contains('\u{1b}'), "{done:#?}");
+        for name in shown {
+            assert!(said.contains(name), "no {name}: {done:#?}");
+        }
+    };
+    let bound = format!("{axis}=5");
+    check(
+        0,
+        &["plan", model, "--local", "1", "--dim", &bound],
+        &[r"\u{1b}[2J\u{1b}[33mx"],
+    );
+    check(1, &["plan", model, "--local", "1"], &[r"\u{1b}[32m"]);
+    check(
+        0,
+        &["run", model, "--inputs", inputs, "--local", "1"],
+        &[r"\u{1b}[34my"],
+    );
+    check(
+        1,
+        &["run", model, "--inputs", &plain, "--local", "1"],
+        &[r"'\u{1b}[31m'"],
+    );
+    check(
+        1,
+        &["run", unknown, "--inputs", &plain, "--local", "1"],
+        &[r"not supported: \u{1b}[2J (nodes /stem_relu/\u{1b}[2J,"],
+    );
+    check(1, &["run", inputs, "--local", "1"], &[r"\u{1b}[2Ji.npz"]);
+}

@@ -331,6 +331,7 @@ async fn a_loop_whose_body_does_nothing_ends_with_its_call() {
     let f = f.options(options).unwrap();
     let e = f.call(&[on]).await.unwrap_err();
     assert_eq!(e.code, Code::DeadlineExceeded, "{e}");
+    assert!(e.advice.contains("`convoke status`"), "{e}");
     // The worker is free for others.
     let two = a.put(1f32).unwrap().add(1.0).unwrap();
     let fetched = tokio::time::timeout(Duration::from_secs(30), two.fetch::<f32>());

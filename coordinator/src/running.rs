@@ -231,6 +231,11 @@ impl Running {
         self.service.revoke(id).await
     }
 
+    /// Takes a worker out of service until it is asked back. Answers whether it is there and told to end.
+    pub async fn drain(&self, name: &str) -> Result<bool> {
+        self.service.drain(name).await
+    }
+
     /// Whether the coordinator can keep what it is told: the error says why not.
     pub async fn health(&self) -> Result<()> {
         self.service.health().await

@@ -88,12 +88,7 @@ pub async fn until_planned(cluster: &Cluster) -> Result<Instant> {
         match planned.await {
             Ok(()) => return Ok(Instant::now()),
             // It was planned for a worker that was lost meanwhile, or while the coordinator was away.
-            Err(e)
-                if matches!(
-                    e.code,
-                    Code::PeerLost | Code::Unreachable | Code::LeaseRetired
-                ) =>
-            {
+            Err(e) if matches!(e.code, Code::PeerLost | Code::Unreachable) => {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             Err(e) => return Err(e),

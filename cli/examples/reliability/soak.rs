@@ -56,15 +56,14 @@ type Told = Arc<Mutex<Tally>>;
 /// Whether a call, or a load, may end so while machines come and go.
 fn is_fault(code: Code) -> bool {
     use Code::{
-        Cancelled, ClusterTooSmall, DeadlineExceeded, LeaseRetired, NoWorkers, PeerLost,
-        Unreachable, Wedged, WorkerLeaving,
+        Cancelled, ClusterTooSmall, DeadlineExceeded, NoWorkers, PeerLost, Unreachable, Wedged,
+        WorkerLeaving,
     };
     matches!(
         code,
         Cancelled
             | ClusterTooSmall
             | DeadlineExceeded
-            | LeaseRetired
             | NoWorkers
             | PeerLost
             | Unreachable

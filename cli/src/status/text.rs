@@ -39,6 +39,7 @@ pub fn text(s: &ClusterStatus) -> String {
             "RESIDENT",
             "PEAK RSS",
             "INCARNATION",
+            "VERSION",
         ];
         let right = [3, 4, 5, 6, 9, 10, 11, 12, 13];
         text.push_str(&output::table(&head, &right, &rows));
@@ -181,7 +182,16 @@ fn member(m: &MemberStatus) -> Vec<String> {
         of(&|w| bytes(w.resident)),
         of(&|w| bytes(w.resident_peak)),
         m.incarnation.to_string(),
+        version(m),
     ]
+}
+
+/// The release that a member runs; nothing is known of one that was not there since the coordinator was started.
+fn version(m: &MemberStatus) -> String {
+    match m.version.as_str() {
+        "" => "-".into(),
+        version => version.into(),
+    }
 }
 
 /// Where it is in its life.

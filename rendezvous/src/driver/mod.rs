@@ -313,17 +313,20 @@ impl Driver {
     async fn too_late(&self, n: u64, outcome: &Outcome) -> Arrived {
         let unfinished = self.shell.core().unfinished(n);
         let names: Vec<&str> = unfinished.iter().map(|w| self.lease.name_of(*w)).collect();
-        let msg = match names[..] {
-            [] => "the step did not end by its deadline".to_owned(),
-            _ => format!(
+        let late = |msg: String| Error::new(Code::DeadlineExceeded, msg);
+        let error = match names[..] {
+            [] => late("the step did not end by its deadline".to_owned()),
+            _ => late(format!(
                 "the step did not end by its deadline: {} still ran",
                 names.join(", ")
-            ),
+            ))
+            // Its kernels may have waited for their turn all the time.
+            .advise("allow more time; `convoke status` says who computes there and who waits"),
         };
         self.shell.drive(Event::Failed {
             n,
             from: None,
-            error: Error::new(Code::DeadlineExceeded, msg),
+            error,
         });
         outcome.take().await
     }

@@ -69,6 +69,14 @@ impl Cluster {
         self.states.insert(host, State::Up);
     }
 
+    /// A worker's next process on the host `to` has a copy of the state folder of the host `from`, and its name.
+    pub fn copy_identity(&mut self, from: Host, to: Host) {
+        self.note(format!("copy the identity of {from} to {to}"));
+        if let (Some(from), Some(to)) = (self.machine(from), self.machine(to)) {
+            to.take_identity(from);
+        }
+    }
+
     /// Nothing passes from one host to another; the other way it does.
     pub fn cut(&mut self, from: Host, to: Host) {
         self.note(format!("cut {from} -> {to}"));

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::task::Task;
 use super::tokens::Tokens;
-use crate::world::{Host, Machine, Sockets};
+use crate::world::{Host, Machine, STATE, Sockets};
 
 /// A coordinator that runs.
 pub type CoordinatorHandle = Arc<convoke_coordinator::Running>;
@@ -282,7 +282,7 @@ pub(super) async fn coordinator(
     let token_dir = PathBuf::from("/tokens");
     let config = CoordinatorConfig {
         listen: ([0, 0, 0, 0], 7070).into(),
-        state_dir: Some("/state".into()),
+        state_dir: Some(STATE.into()),
         run_dir: None,
         token_dir: Some(token_dir.clone()),
     };
@@ -323,12 +323,11 @@ pub(super) async fn worker(mut p: Inner<WorkerHandle>, tokens: Tokens, memory: u
     let Some(token) = tokens.wait(machine.host).await else {
         return;
     };
-    let name = machine.host.name();
     let config = WorkerConfig {
-        name: Some(name.clone()),
+        name: Some(machine.member_name()),
         join: ADDRESS.into(),
         token,
-        state_dir: Some("/state".into()),
+        state_dir: Some(STATE.into()),
         run_dir: None,
         cache_dir: (cache > 0).then(|| "/cache".into()),
         cache_bytes: cache,
@@ -337,7 +336,7 @@ pub(super) async fn worker(mut p: Inner<WorkerHandle>, tokens: Tokens, memory: u
         sharers: 1,
         listen: ([0, 0, 0, 0], 7071).into(),
         advertise: None,
-        host: name,
+        host: machine.host.name(),
         black_box: None,
     };
     let running = match Worker::start(world, config, None).await {
@@ -378,7 +377,7 @@ pub(super) async fn client(mut p: Inner<ClientHandle>, tokens: Tokens) {
             Ok(token) => token,
             Err(e) => return p.process.end(e.to_string(), false),
         };
-        match convoke::connect_in(world.clone(), ADDRESS, token, Some("/state".into())).await {
+        match convoke::connect_in(world.clone(), ADDRESS, token, Some(STATE.into())).await {
             Ok(cluster) => break cluster,
             Err(e) => tracing::debug!("cannot connect: {e}"),
         }

@@ -153,6 +153,31 @@ impl Disk {
         tree.files.values().for_each(|f| inode(f).exclusive = false);
     }
 
+    /// Takes over what another disk has in a folder, in place of its own.
+    pub fn copy_folder(&self, from: &Disk, folder: &Path) {
+        let theirs = from.tree();
+        let copied = theirs.files.iter().filter(|(p, _)| p.starts_with(folder));
+        let copied: Vec<(PathBuf, Vec<u8>)> = copied
+            .map(|(path, file)| (path.clone(), inode(file).content.clone()))
+            .collect();
+        let folders = theirs.folders.iter().filter(|p| p.starts_with(folder));
+        let folders: Vec<PathBuf> = folders.cloned().collect();
+        drop(theirs);
+        let mut tree = self.tree();
+        tree.files.retain(|path, _| !path.starts_with(folder));
+        tree.folders.extend(folders);
+        for (path, content) in copied {
+            tree.numbers += 1;
+            let mut file = Inode {
+                number: tree.numbers,
+                content,
+                ..Inode::default()
+            };
+            file.sync();
+            tree.files.insert(path, Arc::new(Mutex::new(file)));
+        }
+    }
+
     /// All files and their sizes.
     pub fn files(&self) -> Vec<(PathBuf, u64)> {
         let tree = self.tree();

@@ -30,8 +30,9 @@ mod wire;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use convoke_common::world::{Rng, WallClock, World};
 
@@ -47,6 +48,9 @@ pub use panics::{unexpected, watch};
 pub use turns::{Party, Turn, Turns};
 pub use udp::Sockets;
 pub use wire::{Wire, Wires};
+
+/// Where every process keeps its state.
+pub const STATE: &str = "/state";
 
 /// What all machines of a cluster share.
 #[derive(Clone)]
@@ -75,6 +79,8 @@ pub struct Machine {
     pub sockets: Arc<Sockets>,
     /// Who had its compute.
     pub turns: Arc<Turns>,
+    /// What its member asks to be called: as the host, unless it has the identity of another.
+    member: Mutex<String>,
     common: Common,
     draw: Draw,
     boots: AtomicU64,
@@ -90,6 +96,7 @@ impl Machine {
             disk: Arc::new(Disk::new(draw.fork("disk"), knobs.clone())),
             sockets: Arc::default(),
             turns: Arc::default(),
+            member: Mutex::new(host.name()),
             knobs,
             host,
             common,
@@ -132,6 +139,21 @@ impl Machine {
             rng,
             shared: None,
         }
+    }
+
+    /// What its member asks to be called.
+    pub fn member_name(&self) -> String {
+        self.member
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Its next process is the member that `other`'s was when its files were as they are now.
+    pub fn take_identity(&self, other: &Machine) {
+        self.disk.copy_folder(&other.disk, Path::new(STATE));
+        let name = other.member_name();
+        *self.member.lock().unwrap_or_else(PoisonError::into_inner) = name;
     }
 
     /// Processes that it ran, the present one included.

@@ -3,10 +3,14 @@
 use std::time::Duration;
 
 use convoke_common::Code;
-use convoke_common::admission::{JoinFailure, call, try_join};
-use convoke_common::identity::{JoinToken, OwnIdentity, Role};
+use convoke_common::admission::{DIAL_BOUND, JoinFailure, bind_towards, call, try_join};
+use convoke_common::identity::{JoinToken, OwnIdentity, OwnKey, Role, TlsConfigs, dial};
 use convoke_common::ids::{Incarnation, PlanId};
-use convoke_common::rpc::{MemberState, Register, StreamKind, answer, close, open_stream};
+use convoke_common::rpc::{
+    JoinRequest, Joined, MemberState, Register, StreamKind, answer, close, connect_joining,
+    open_stream,
+};
+use convoke_common::world::EndpointOptions;
 
 use crate::service::testing::*;
 
@@ -188,7 +192,7 @@ async fn revocation_reaches_workers_and_closes_connections() {
 async fn renewal_keeps_the_name_and_its_place() {
     let rig = rig().await;
     let worker = rig.worker("w", Script::default()).await;
-    let key = convoke_common::identity::OwnKey::generate(rig.world.rng.as_ref()).unwrap();
+    let key = OwnKey::generate(rig.world.rng.as_ref()).unwrap();
     let joined = answer("", worker.client.renew(call(), key.csr().unwrap()).await).unwrap();
     assert_eq!(joined.name, "w");
     let renewed = OwnIdentity::issued(key, joined.certificate, joined.authorities).unwrap();
@@ -258,9 +262,42 @@ async fn a_worker_that_does_not_answer_holds_up_no_revocation() {
     revoked.unwrap().unwrap();
 }
 
+/// Asks to join as a newcomer of this release does, with a good token.
+async fn join_of_release(rig: &Rig, version: &str) -> convoke_common::Result<Joined> {
+    let token = rig.token(Role::Worker).await;
+    let tls = TlsConfigs::joining(token.ca, rig.world.wall.clone())?;
+    let address = rig.running.addr();
+    let options = EndpointOptions::default();
+    let endpoint = rig
+        .world
+        .net
+        .endpoint(bind_towards(address), &tls, &options);
+    let endpoint = endpoint.await?;
+    let dialled = dial(&endpoint, address, Role::Coordinator, DIAL_BOUND).await?;
+    let client = connect_joining(&rig.world, &dialled.connection).await?;
+    let request = JoinRequest {
+        token_id: token.id,
+        secret: token.secret,
+        role: Role::Worker,
+        name: "newcomer".into(),
+        csr: OwnKey::generate(rig.world.rng.as_ref())?.csr()?,
+        former: vec![],
+        version: version.into(),
+    };
+    answer("the coordinator", client.join(call(), request).await)
+}
+
 #[tokio::test]
 async fn another_release_is_refused_by_name_and_shown() {
     let rig = rig().await;
+    let error = join_of_release(&rig, "99.1.0").await.unwrap_err();
+    check(
+        error,
+        Code::VersionMismatch,
+        "this worker runs convoke 99.1.0",
+    );
+    let joined = join_of_release(&rig, convoke_common::VERSION).await;
+    assert_eq!(joined.unwrap().name, "newcomer");
     let worker = rig.member(Role::Worker, "w").await;
     let other = Register {
         version: "99.1.0".into(),
