@@ -10,10 +10,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-import zipfile
 from concurrent import futures
 
 import grpc
+from inputs import out_of_range
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as service
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as rpc
 
@@ -95,18 +95,6 @@ def one_trace(spans, coordinator, worker, processes):
     check("each process has an instance", len(instances) == processes, trace)
     check("calls are named SERVICE.METHOD", all("." in s["name"] for s in trace if s["kind"] in (2, 3)), trace)
     print(f"{len(trace)} spans in one trace, step {calls[0]['key']} on {', '.join(sorted(workers))}")
-
-
-def out_of_range(folder):
-    """The inputs of the small transformer, with a word that its vocabulary does not have."""
-    bad = os.path.join(folder, "bad.npz")
-    with zipfile.ZipFile("fixtures/mini_transformer/test.npz") as good, zipfile.ZipFile(bad, "w") as to:
-        for name in ("input_ids.npy", "attention_mask.npy"):
-            array = good.read(name)
-            if name == "input_ids.npy":
-                array = array[:-8] + (1 << 40).to_bytes(8, "little")
-            to.writestr(name, array)
-    return bad
 
 
 def failed_step(spans):

@@ -6,6 +6,7 @@ use clap::Args;
 use convoke_common::identity::{Amount, Budget, Weight};
 use convoke_common::members::OpenConnections;
 use convoke_common::memory::Holding;
+use serde::Serialize;
 
 use crate::output;
 use crate::values::{bytes, parse_size};
@@ -44,6 +45,53 @@ impl From<BudgetArgs> for Budget {
             joins: args.joins,
             weight: args.weight,
             until: None,
+        }
+    }
+}
+
+/// A budget in JSON: what is set, each with its unit.
+#[derive(Debug, Default, Serialize)]
+pub struct Listing {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory_percent: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    requests_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    requests_percent: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    connections: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sessions: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    joins_per_minute: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    weight: Option<u32>,
+}
+
+/// An amount by its unit: bytes or percent.
+fn by_unit(amount: Option<Amount>) -> (Option<u64>, Option<u8>) {
+    match amount {
+        None => (None, None),
+        Some(Amount::Bytes(bytes)) => (Some(bytes), None),
+        Some(Amount::Percent(percent)) => (None, Some(percent)),
+    }
+}
+
+impl From<&Budget> for Listing {
+    fn from(budget: &Budget) -> Listing {
+        let (memory_bytes, memory_percent) = by_unit(budget.memory);
+        let (requests_bytes, requests_percent) = by_unit(budget.requests);
+        Listing {
+            memory_bytes,
+            memory_percent,
+            requests_bytes,
+            requests_percent,
+            connections: budget.connections,
+            sessions: budget.sessions,
+            joins_per_minute: budget.joins,
+            weight: budget.weight.map(Weight::times),
         }
     }
 }
@@ -142,6 +190,33 @@ mod tests {
         for bad in ["0", "1001", "-1", "much"] {
             assert!(parse_weight(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_budget_in_json_has_what_is_set_with_its_unit() {
+        let json = |budget: &Budget| serde_json::to_value(Listing::from(budget)).unwrap();
+        assert_eq!(json(&Budget::default()), serde_json::json!({}));
+        let budget = Budget {
+            memory: Some(Amount::Percent(50)),
+            requests: Some(Amount::Bytes(1 << 20)),
+            connections: Some(8),
+            sessions: Some(4),
+            joins: Some(60),
+            weight: Weight::new(3),
+            // Of certificates alone.
+            until: Some(1),
+        };
+        assert_eq!(
+            json(&budget),
+            serde_json::json!({
+                "memory_percent": 50,
+                "requests_bytes": 1 << 20,
+                "connections": 8,
+                "sessions": 4,
+                "joins_per_minute": 60,
+                "weight": 3,
+            })
+        );
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use convoke_common::admission::chain;
 use convoke_common::error::{Code, Error};
 use convoke_common::identity::{JoinToken, Role};
+use convoke_common::telemetry::LineLimit;
 use convoke_common::world::{NoCompute, World};
 use convoke_coordinator::{Coordinator, CoordinatorConfig};
 use convoke_worker::{BlackBox, END_BOUND, Threads, Worker, WorkerConfig};
@@ -114,13 +115,21 @@ fn token(world: &World, file: &std::path::Path) -> Result<JoinToken, Failure> {
 }
 
 /// A worker's wait for a coordinator that is not there yet.
-#[derive(Default)]
 struct Wait {
     tries: u32,
     /// Why the last try failed.
     why: Option<Error>,
-    /// When that was said last.
-    said: Option<Instant>,
+    lines: LineLimit,
+}
+
+impl Default for Wait {
+    fn default() -> Wait {
+        Wait {
+            tries: 0,
+            why: None,
+            lines: LineLimit::new(1, Self::SAY_AGAIN),
+        }
+    }
 }
 
 impl Wait {
@@ -129,12 +138,9 @@ impl Wait {
     const SAY_AGAIN: Duration = Duration::from_secs(300);
 
     /// Says at once, and then seldom, that a try failed.
-    fn tell(&mut self, join: &str, why: Error) {
+    fn tell(&mut self, join: &str, why: Error, now: Instant) {
         self.tries += 1;
-        let now = Instant::now();
-        let due = |at| now.duration_since(at) >= Self::SAY_AGAIN;
-        if self.said.is_none_or(due) {
-            self.said = Some(now);
+        if self.lines.admit(now).is_some() {
             tracing::warn!("waits for the coordinator at {join}: {why}");
         }
         self.why = Some(why);
@@ -209,7 +215,7 @@ pub async fn worker(args: WorkerArgs, json: bool) -> Result<(), Failure> {
         };
         match signals.or(answering).await {
             Err(Failure::Error(e)) if e.code == Code::Unreachable && !attached => {
-                wait.tell(&args.join, e);
+                wait.tell(&args.join, e, Instant::now());
                 let answering = health.answer(|| Some(wait.reason()));
                 // It answers until the time is over.
                 let pause = async {
@@ -263,5 +269,40 @@ pub async fn worker(args: WorkerArgs, json: bool) -> Result<(), Failure> {
     match ended.or(unfinished) {
         None => Ok(()),
         Some(e) => Err(e.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_worker_that_waits_says_so_at_once_and_then_seldom() {
+        let lines = Arc::<AtomicUsize>::default();
+        let written = lines.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || {
+            written.fetch_add(1, Ordering::Relaxed);
+            std::io::sink()
+        });
+        let _log = tracing::subscriber::set_default(subscriber.finish());
+        let (mut wait, start) = (Wait::default(), Instant::now());
+        let mut waited = Duration::ZERO;
+        while waited < Wait::SAY_AGAIN * 3 {
+            let why = Error::new(Code::Unreachable, format!("nobody after {waited:?}"));
+            wait.tell("10.0.0.1:7070", why.clone(), start + waited);
+            assert_eq!(wait.reason(), why);
+            // A line begins a period, and the next one comes with the first try after it.
+            let periods = waited.as_secs() / Wait::SAY_AGAIN.as_secs();
+            let late = waited.as_secs() % Wait::SAY_AGAIN.as_secs() < 10;
+            let said = lines.load(Ordering::Relaxed) as u64;
+            assert!(
+                said == periods + 1 || late && said == periods,
+                "{said} after {waited:?}"
+            );
+            waited += wait.pause();
+        }
+        assert!(wait.tries > 400 && wait.pause() == Wait::PAUSE.1);
     }
 }

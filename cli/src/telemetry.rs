@@ -1,5 +1,7 @@
 //! Logs to stderr, and traces over OTLP where `OTEL_EXPORTER_OTLP_ENDPOINT` is set.
 
+use std::ffi::OsStr;
+use std::io::IsTerminal;
 use std::{fmt, io};
 
 use convoke_common::error::{Code, Error};
@@ -59,9 +61,11 @@ pub fn start(args: &LogArgs, command: &Command) -> Result<Telemetry, Failure> {
     let wanted = args.log.as_deref().unwrap_or(default);
     let filter = filter(wanted, command.is_daemon())?;
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
+    let no_color = std::env::var_os("NO_COLOR");
+    let colours = colours(io::stderr().is_terminal(), no_color.as_deref());
     let lines = match args.log_format {
         LogFormat::Json => lines.json().boxed(),
-        LogFormat::Text => lines.fmt_fields(fields()).with_ansi(colours()).boxed(),
+        LogFormat::Text => lines.fmt_fields(fields()).with_ansi(colours).boxed(),
     };
     let exporter = match std::env::var_os(ENDPOINT).is_some_and(|v| !v.is_empty()) {
         true => Some(exporter(command)?),
@@ -84,10 +88,9 @@ pub fn start(args: &LogArgs, command: &Command) -> Result<Telemetry, Failure> {
     Ok(Telemetry(exporter))
 }
 
-/// Whether stderr is a terminal of somebody who wants colours: <https://no-color.org>.
-fn colours() -> bool {
-    let refused = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
-    io::IsTerminal::is_terminal(&io::stderr()) && !refused
+/// Whether lines have colours: on a terminal whose user does not refuse them by `NO_COLOR`, <https://no-color.org>.
+fn colours(terminal: bool, no_color: Option<&OsStr>) -> bool {
+    terminal && no_color.is_none_or(OsStr::is_empty)
 }
 
 /// What `--log` asks for. A filter of a single word is a level, or the name of a crate that logs: any other word would be
@@ -220,6 +223,17 @@ mod tests {
         for bad in ["loud", "info,loud", "convoke=loud"] {
             assert!(matches!(filter(bad, true), Err(Failure::Usage(_))), "{bad}");
         }
+    }
+
+    #[test]
+    fn colours_are_for_terminals_whose_users_want_them() {
+        assert!(colours(true, None));
+        // A variable that is empty says nothing.
+        assert!(colours(true, Some("".as_ref())));
+        for refused in ["1", "0", "no"] {
+            assert!(!colours(true, Some(refused.as_ref())), "{refused}");
+        }
+        assert!(!colours(false, None));
     }
 
     #[test]

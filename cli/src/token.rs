@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use convoke_common::admission::chain;
 use convoke_common::error::{Code, Error};
-use convoke_common::identity::{Budget, Role, TokenInfo};
+use convoke_common::identity::{Role, TokenInfo};
 use convoke_common::world::{Disk, FileMode, Store, SystemClock, SystemRng, WallClock};
 use convoke_coordinator::admin::{Client, socket_in};
 use serde::Serialize;
@@ -73,8 +73,8 @@ struct Listing {
     #[serde(rename = "member_ttl_seconds")]
     member_ttl: Option<u64>,
     /// What its holders may have together, where that is not the default.
-    #[serde(skip_serializing_if = "Budget::is_default")]
-    budget: Budget,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    budget: Option<budget::Listing>,
 }
 
 impl From<TokenInfo> for Listing {
@@ -86,7 +86,7 @@ impl From<TokenInfo> for Listing {
             expires: t.expires,
             revoked: t.revoked,
             member_ttl: t.member_ttl,
-            budget: t.budget,
+            budget: (!t.budget.is_default()).then(|| (&t.budget).into()),
         }
     }
 }
@@ -189,6 +189,7 @@ fn left(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use convoke_common::identity::{Amount, Budget};
 
     #[test]
     fn tokens_say_how_long_they_are_good() {
@@ -216,7 +217,7 @@ mod tests {
   dddddddd  worker  revoked        any time      100 s ago
 "
         );
-        tokens[0].budget.memory = Some(convoke_common::identity::Amount::Percent(50));
+        tokens[0].budget.memory = Some(Amount::Percent(50));
         assert!(list(&tokens, 1100).contains("memory 50%"));
     }
 }

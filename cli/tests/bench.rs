@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 use common::{Finished, Scratch, convoke, finish};
 use serde_json::Value;
 
+/// Most that one that is interrupted may take to be gone, with all that it started, on a loaded machine.
+const AT_ONCE: Duration = Duration::from_secs(10);
+
 /// A run whose files are in a folder of its own, so that what it leaves is known as its own.
 struct Bench {
     scratch: Scratch,
@@ -26,6 +29,16 @@ impl Bench {
         let mut command = convoke(["bench"].iter().chain(args));
         let child = command.env("XDG_RUNTIME_DIR", &scratch.0).spawn().unwrap();
         Bench { scratch, child }
+    }
+
+    /// Interrupts it as Ctrl-C does. It stops at once: whatever it measures would take far longer than this.
+    fn interrupt(self) {
+        let pid = rustix::process::Pid::from_raw(self.child.id() as i32).unwrap();
+        let since = Instant::now();
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        self.finish().expect(130);
+        let took = since.elapsed();
+        assert!(took < AT_ONCE, "{took:?}");
     }
 
     /// Waits for its end, after which there is neither a process of it nor a file.
@@ -168,9 +181,7 @@ fn one_that_is_interrupted_leaves_nothing() {
         assert!(Instant::now() < end, "{:?}", processes(&folder));
         std::thread::sleep(Duration::from_millis(5));
     }
-    let pid = rustix::process::Pid::from_raw(bench.child.id() as i32).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    bench.finish().expect(130);
+    bench.interrupt();
 }
 
 /// Seconds of processor time that a process has used.
@@ -191,9 +202,7 @@ fn one_that_keeps_its_thread_busy_is_interrupted_too() {
         assert!(Instant::now() < end, "it does not begin");
         std::thread::sleep(Duration::from_millis(5));
     }
-    let pid = rustix::process::Pid::from_raw(bench.child.id() as i32).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    bench.finish().expect(130);
+    bench.interrupt();
 }
 
 #[test]

@@ -17,7 +17,8 @@ use common::usage::Usage;
 use common::waits::{await_status, await_that};
 use common::{BOUND, finish, run};
 use convoke::{
-    Attr, Attrs, Cluster, ClusterStatus, Code, Device, Error, Function, HostTensor, Operand, Tensor,
+    Attr, Attrs, CallOptions, Cluster, ClusterStatus, Code, Device, Error, Function, HostTensor,
+    Operand, Tensor,
 };
 use convoke_common::detection::bounds::PROCESS_KILLED;
 use convoke_common::rpc::MemberState;
@@ -235,10 +236,10 @@ async fn count_up(a: &Device, count: usize) -> f32 {
     x.fetch().await.unwrap()
 }
 
-/// Issues as many ops as may wait, behind one that takes long: what comes later needs no more memory.
-async fn fill_window(cluster: &Cluster, a: &Device) {
+/// Issues as many ops as may wait, behind so many products; what was issued, and why it is not more.
+fn fill_behind(cluster: &Cluster, a: &Device, count: usize) -> (Vec<Tensor>, Error) {
     let x = a.put(square()).unwrap();
-    let last = products(&x, 100).unwrap();
+    let last = products(&x, count).unwrap();
     let scalar = Attrs::default().with("keepdims", Attr::Int(0));
     let sum = convoke::issue("ReduceSum", scalar, &[Operand::Tensor(&last)], 1);
     let mut waiting = sum.unwrap();
@@ -251,6 +252,12 @@ async fn fill_window(cluster: &Cluster, a: &Device) {
     };
     cluster.fail_when_full(false);
     assert_eq!(refused.code, Code::WouldBlock, "{refused}");
+    (waiting, refused)
+}
+
+/// Issues as many ops as may wait, behind some that take long: what comes later needs no more memory.
+async fn fill_window(cluster: &Cluster, a: &Device) {
+    let (waiting, refused) = fill_behind(cluster, a, 100);
     let (op, ops) = ("Neg at cli/tests/eager.rs:", "ops are on their way to w0");
     assert!(
         refused.message.starts_with(op) && refused.message.ends_with(ops),
@@ -556,6 +563,69 @@ async fn who_waits_for_room_hears_of_the_loss() {
     let lost = tokio::time::timeout(BOUND, issuing).await.unwrap().unwrap();
     assert_ne!(lost.code, Code::WouldBlock, "{lost}");
     assert!(lost.to_string().contains("w0"), "{lost}");
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_call_waits_for_room_until_its_deadline() {
+    let processes = Processes::start("eager-deadline", 1, "256MiB");
+    let cluster = processes.connect().await;
+    let a = cluster.device("w0").unwrap();
+    let x = a.put([1f32, 2.]).unwrap();
+    let deadline = Duration::from_millis(300);
+    let options = CallOptions {
+        deadline: Some(deadline),
+        ..CallOptions::default()
+    };
+    let f = cluster.function(|t| Ok(vec![op("Neg", &[&t[0]])?]));
+    let f = f.options(options).unwrap();
+    // Installed, so that the call has nothing else to wait for.
+    f.plan(std::slice::from_ref(&x)).await.unwrap();
+    let (waiting, _) = fill_behind(&cluster, &a, 2 * LONG);
+    let since = Instant::now();
+    let e = f.call(&[x]).await.unwrap_err();
+    assert!(since.elapsed() >= deadline, "{:?}", since.elapsed());
+    assert_eq!(e.code, Code::DeadlineExceeded, "{e}");
+    let said = "the deadline passed while the call waited for room at w0";
+    assert_eq!(e.message, said);
+    drop(waiting);
+    cluster.shutdown().await;
+}
+
+/// Issues until that is refused.
+fn refused(mut issue: impl FnMut() -> convoke::Result<Tensor>) -> Error {
+    let mut kept = vec![];
+    while kept.len() < 10_000 {
+        match issue() {
+            Ok(made) => kept.push(made),
+            Err(e) => return e,
+        }
+    }
+    panic!("there is always room");
+}
+
+#[tokio::test]
+async fn moves_and_puts_without_room_name_their_lines() {
+    let processes = Processes::start("eager-refused", 2, "1GiB");
+    let cluster = processes.connect().await;
+    let [a, b] = devices(&cluster).await;
+    // None of its moves is over before it is computed.
+    let slow = products(&a.put(square()).unwrap(), LONG).unwrap();
+    let large = HostTensor::zeros(convoke::DType::F32, &[16 << 20]).unwrap();
+    cluster.fail_when_full(true);
+    let line = line!() + 1;
+    let moved = refused(|| slow.to(&b));
+    let put = refused(|| b.put(large.clone()));
+    for (e, what, line, full) in [
+        (moved, "a move", line, "1000 moves"),
+        (put, "a put", line + 1, "256 MiB of values"),
+    ] {
+        assert_eq!(e.code, Code::WouldBlock, "{e}");
+        let said = format!(
+            "{what} at cli/tests/eager.rs:{line} cannot be issued yet: {full} are on their way to w1"
+        );
+        assert_eq!(e.message, said);
+    }
     cluster.shutdown().await;
 }
 

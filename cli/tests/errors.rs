@@ -402,7 +402,10 @@ fn wrong_usage_exits_with_two() {
         finish(c.spawn().unwrap()).expect(2)
     };
     for json in [run(["run", "--json"]).expect(2), by_variable("1")] {
-        assert_eq!(json.json()["error"]["code"], "invalid_argument");
+        let error = json.json()["error"].clone();
+        assert_eq!(error["code"], "invalid_argument");
+        let message = error["message"].as_str().unwrap();
+        assert!(message.contains("<MODEL.onnx>"), "{message}");
     }
     assert_eq!(by_variable("false").stdout, "");
 }

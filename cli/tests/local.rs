@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::collections::BTreeMap;
+
 use common::{Scratch, fixture, run};
 use convoke::HostTensor as Tensor;
 use convoke::numpy::{read_npz, write_npy, write_npz};
@@ -111,6 +113,47 @@ fn a_plan_explains_without_running() {
             && text.contains("warning: a step on 3 workers is predicted to be slower than on one"),
         "{text}"
     );
+}
+
+/// The nodes of each worker that the line of a pin names.
+fn pinned(text: &str, start: &str) -> BTreeMap<String, u64> {
+    let lines: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix(start)).collect();
+    let [parts] = lines[..] else {
+        panic!("not one line begins with '{start}': {text}");
+    };
+    let part = |part: &str| {
+        let (nodes, worker) = part.split_once(" on ").unwrap();
+        let (count, _) = nodes.split_once(" node").unwrap();
+        (worker.to_owned(), count.parse().unwrap())
+    };
+    parts.split(", ").map(part).collect()
+}
+
+#[test]
+fn a_plan_explains_where_the_nodes_of_pins_run() {
+    let d = digits();
+    let nodes = |pins: &[&str]| {
+        let args = with("plan", &d, &[&["--local", "3"], pins].concat());
+        let json = run(args.iter().chain(&["--json"])).expect(0).json();
+        let of = json["parts"].as_array().unwrap().iter().map(|p| {
+            let name = p["name"].as_str().unwrap().to_owned();
+            (name, p["nodes"].as_u64().unwrap())
+        });
+        (of.collect::<BTreeMap<_, _>>(), run(args).expect(0).stdout)
+    };
+    // All nodes are pinned to all devices: each part is of the pin.
+    let (parts, text) = nodes(&["--pin", "*=kind:cpu"]);
+    assert_eq!(parts.len(), 3, "{text}");
+    assert_eq!(pinned(&text, "pin: * on kind:cpu: "), parts, "{text}");
+    // Some nodes by a pattern of their names.
+    let (parts, text) = nodes(&["--pin", "/block1/*=cpu"]);
+    let some = pinned(&text, "pin: /block1/* on cpu: ");
+    let (some, all): (u64, u64) = (some.values().sum(), parts.values().sum());
+    assert!(0 < some && some < all, "{text}");
+    // A set with one device in it leaves the others nothing of them.
+    let (_, text) = nodes(&["--pin", "/block1/*=w1/cpu:0"]);
+    let there = pinned(&text, "pin: /block1/* on w1/cpu:0: ");
+    assert_eq!(there, [("w1".to_owned(), some)].into(), "{text}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ mod common;
 
 use common::cluster::Processes;
 use common::waits::await_that;
-use common::{Daemon, Finished, fixture, run};
+use common::{Daemon, Finished, convoke, finish, fixture, run};
 
 /// Asks the coordinator by its own socket.
 fn here(processes: &Processes, more: &[&str]) -> Finished {
@@ -100,6 +100,18 @@ async fn a_lost_worker_is_no_health_of_the_cluster() {
     .await;
     // The coordinator's process is, and so is the other worker.
     assert_eq!(here(&processes, &["--health"]).code, Some(0));
+    // Without a folder or an address it is the cluster again, of the coordinator in the folder that it has by default.
+    let states = processes.scratch.path("states");
+    let default = states.join("convoke/coordinator");
+    let health = || {
+        let mut command = convoke(["status", "--health"]);
+        finish(command.env("XDG_STATE_HOME", &states).spawn().unwrap())
+    };
+    health().expect(2);
+    std::fs::create_dir_all(default.parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink(processes.path("coordinator"), &default).unwrap();
+    let asked = health().expect(1);
+    assert!(asked.stderr.contains("worker w1 is lost"), "{asked:?}");
     assert_eq!(
         from_afar(&processes, &["--health", "--member", "w0"]).code,
         Some(0)

@@ -43,6 +43,19 @@ fn health(processes: &Processes) -> (bool, String) {
     (asked.code == Some(0), asked.stderr)
 }
 
+/// What a text says behind these words, up to the end of the line.
+fn cause<'a>(text: &'a str, words: &str) -> &'a str {
+    let (_, cause) = text.split_once(words).unwrap_or_else(|| panic!("{text}"));
+    cause.lines().next().unwrap()
+}
+
+/// Why the worker w0 cannot return, as its log says it.
+fn told(processes: &Processes) -> String {
+    let log = log(processes, "w0.log");
+    let line = cause(&log, "and tries again: ");
+    line.split("; next line in").next().unwrap().to_owned()
+}
+
 #[tokio::test]
 async fn a_worker_waits_for_its_coordinator() {
     let mut processes = Processes::prepare("waiting", "100MiB");
@@ -70,7 +83,12 @@ async fn a_worker_waits_for_its_coordinator() {
         log(&processes, "w0.log").contains("cannot return to its cluster")
     })
     .await;
-    await_that("its health says so", async || !health(&processes).0).await;
+    // The cause is the one that its health knows.
+    await_that("its health says why", async || {
+        let (well, why) = health(&processes);
+        !well && cause(&why, "no contact with the coordinator: ") == told(&processes)
+    })
+    .await;
     processes.start_coordinator();
     await_that("it is back", async || health(&processes).0).await;
     assert_eq!(

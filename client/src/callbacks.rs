@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use convoke_common::error::{Code, Error, Result};
+use futures::FutureExt;
 use tokio::sync::Notify;
 
 use crate::builder::Phase;
@@ -31,8 +32,15 @@ pub(crate) fn run<T>(net: &NetThread, what: &str, closure: impl FnOnce() -> T) -
         tokio::time::sleep(LONG).await;
         tracing::warn!("{name} has run for {LONG:?}, and holds up the thread that called it");
     });
-    let done = catch_unwind(AssertUnwindSafe(closure));
+    let done = unbudgeted(|| catch_unwind(AssertUnwindSafe(closure)))?;
     done.map_err(|payload| panicked(what, &*payload))
+}
+
+/// Runs `work`, for which tokio counts nothing of what its task has done. A task that has done much is told to wait until it
+/// has paused, which it cannot while an executor of another kind waits in `work`.
+fn unbudgeted<T>(work: impl FnOnce() -> T) -> Result<T> {
+    let done = tokio::task::unconstrained(async { work() }).now_or_never();
+    done.ok_or_else(|| Error::internal("work without a pause has paused"))
 }
 
 fn panicked(what: &str, payload: &(dyn Any + Send)) -> Error {

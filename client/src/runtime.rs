@@ -213,3 +213,38 @@ impl<T> Drop for Running<T> {
         self.task.abort();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use convoke_common::world::NoCompute;
+
+    use super::*;
+
+    fn world() -> World {
+        World::real(Arc::new(NoCompute))
+    }
+
+    #[tokio::test]
+    async fn only_its_own_thread_may_not_wait_for_it() {
+        let net = NetThread::start("test-net", world()).unwrap();
+        assert!(net.is_elsewhere());
+        let same = net.clone();
+        let there = net.run(async move { Ok(same.is_elsewhere()) });
+        assert_eq!(there.await, Ok(false));
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn no_thread_of_a_runtime_that_a_caller_brings_may_wait_for_it() {
+        let net = NetThread::current(world());
+        assert!(!net.is_elsewhere());
+        let same = net.clone();
+        // The test itself is on a thread of its own, and this on one of the two.
+        let there = net.run(async move { Ok(same.is_elsewhere()) });
+        assert_eq!(there.await, Ok(false));
+        let other = NetThread::start("test-net", world()).unwrap();
+        let there = other.run(async move { Ok(net.is_elsewhere()) });
+        assert_eq!(there.await, Ok(true));
+    }
+}

@@ -300,3 +300,48 @@ async fn a_membership_that_is_over_ends_at_workers_too() {
     let idle = rig.dial(&guest, rig.worker.addr(), Role::Worker).await;
     check_closed(&idle, close::MEMBERSHIP_OVER).await;
 }
+
+/// A client on a runtime of one thread issues more than may wait.
+async fn issue_too_much() {
+    let rig = rig().await;
+    let token: Token = rig.token.to_string().parse().unwrap();
+    let (world, address) = (rig.world.clone(), rig.address());
+    let cluster = convoke::connect_in(world, &address, token, None);
+    let cluster = cluster.await.unwrap();
+    let a = cluster.device("w").unwrap();
+    let (mut x, mut issued) = (a.put([1f32, 2.]).unwrap(), 0);
+    let refused = loop {
+        match x.neg() {
+            Ok(y) => x = y,
+            Err(e) => break e,
+        }
+        issued += 1;
+        assert!(issued < 1 << 20, "there is always room");
+    };
+    assert_eq!(refused.code, Code::WouldBlock, "{refused}");
+    let said = "Neg at client/tests/limits.rs:";
+    assert!(refused.message.starts_with(said), "{refused}");
+    // As the error advises.
+    a.ready().await.unwrap();
+    let last = x.neg().unwrap().fetch::<Vec<f32>>().await.unwrap();
+    let sign = if issued % 2 == 0 { -1. } else { 1. };
+    assert_eq!(last, [sign, 2. * sign]);
+    cluster.shutdown().await;
+}
+
+/// What would make room runs on the very thread that issues.
+#[test]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "one that waits for itself holds up no more than a thread"
+)]
+fn issuing_on_the_only_thread_of_the_clients_runtime_fails_where_it_would_wait() {
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build().unwrap();
+        runtime.block_on(issue_too_much());
+        tell.send(()).unwrap();
+    });
+    told.recv_timeout(BOUND).expect("it ends, and well");
+}

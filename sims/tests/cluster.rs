@@ -262,7 +262,14 @@ fn a_coordinator_whose_disk_was_full_keeps_what_it_is_told_once_there_is_room() 
         assert!(cluster.run_until(CALL, |_| health.is_over()));
         health.take().expect("lives")
     };
+    // As `convoke status --health` is told of it.
+    let state_failure = |cluster: &mut Cluster| {
+        let status = cluster.on_client(0, |c| async move { c.status().await });
+        assert!(cluster.run_until(CALL, |_| status.is_over()));
+        status.take().expect("lives").expect("told").state_failure
+    };
     assert!(health(&mut cluster).is_ok(), "nothing was to be kept yet");
+    assert_eq!(state_failure(&mut cluster), None);
     // A worker that comes while nothing can be kept is served all the same.
     cluster.kill(Host::Worker(0));
     cluster.run_for(Duration::from_secs(5));
@@ -270,12 +277,14 @@ fn a_coordinator_whose_disk_was_full_keeps_what_it_is_told_once_there_is_room() 
         let error = revoke(&mut cluster).expect_err("the disk is full");
         assert_eq!(error.code, Code::Io, "{error}");
         assert!(error.to_string().contains("full"), "{error}");
-        assert!(health(&mut cluster).is_err());
+        let wrong = health(&mut cluster).expect_err("the disk is full");
+        assert_eq!(state_failure(&mut cluster), Some(wrong.to_string()));
     }
     cluster.start(Host::Worker(0));
     cluster.knobs(Host::Coordinator).set_disk_full(false);
     cluster.run_for(Duration::from_secs(10));
     health(&mut cluster).expect("it found by itself that there is room");
+    assert_eq!(state_failure(&mut cluster), None);
     revoke(&mut cluster).expect("there is room");
     cluster.power_off(Host::Coordinator);
     cluster.run_for(Duration::from_secs(1));

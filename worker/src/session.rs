@@ -11,6 +11,7 @@ use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::Role;
 use convoke_common::mutant;
 use convoke_common::rpc::{self, CoordinatorClient, Register, close};
+use convoke_common::telemetry::LineLimit;
 use convoke_common::world::quic::ConnectionError;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
@@ -71,23 +72,20 @@ pub struct Session {
 }
 
 /// A worker that does not reach its coordinator, or is not taken back by it.
-#[derive(Default)]
-pub struct Away {
-    /// When that was said last.
-    said: Option<Instant>,
+pub struct Away(LineLimit);
+
+impl Default for Away {
+    fn default() -> Away {
+        Away(LineLimit::new(1, SAY_AGAIN))
+    }
 }
 
 impl Away {
     /// Says it at once, and then seldom.
-    fn tell(&mut self, why: &Error) {
-        let now = Instant::now();
-        if self
-            .said
-            .is_some_and(|at| now.duration_since(at) < SAY_AGAIN)
-        {
+    fn tell(&self, why: &Error) {
+        if self.0.admit(Instant::now()).is_none() {
             return;
         }
-        self.said = Some(now);
         tracing::warn!(
             "this worker cannot return to its cluster, and tries again: {why}; next line in {} min",
             SAY_AGAIN.as_secs() / 60
@@ -308,4 +306,35 @@ async fn inform(client: &CoordinatorClient, standing: Standing) -> Result<()> {
         Standing::Wedged(why) => client.wedged(call(), why).await,
     };
     rpc::answer("the coordinator", answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_that_is_away_says_so_at_once_and_then_seldom() {
+        let lines = Arc::<AtomicUsize>::default();
+        let written = lines.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || {
+            written.fetch_add(1, Ordering::Relaxed);
+            std::io::sink()
+        });
+        let _log = tracing::subscriber::set_default(subscriber.finish());
+        let (away, why) = (Away::default(), Error::new(Code::Unreachable, "nobody"));
+        let mut said = vec![];
+        // As often as it dials, for three times as long as it is silent.
+        for _ in 0..450 {
+            away.tell(&why);
+            said.push(lines.load(Ordering::Relaxed));
+            tokio::time::advance(REDIAL.1).await;
+        }
+        assert_eq!((said[0], said[149], said[150]), (1, 1, 2));
+        assert_eq!((said[299], said[300], said[449]), (2, 3, 3));
+        // Whoever was back meanwhile says anew that it is away.
+        Away::default().tell(&why);
+        assert_eq!(lines.load(Ordering::Relaxed), 4);
+    }
 }

@@ -1,13 +1,13 @@
 //! `convoke status`.
 
 mod text;
+mod verdict;
 
 use std::io::IsTerminal;
 use std::path::Path;
 use std::time::Duration;
 
 use convoke::{Cluster, ClusterStatus, Code, Error};
-use convoke_common::rpc::{MemberState, MemberStatus};
 use convoke_coordinator::admin::{Client, socket_in};
 use serde::Serialize;
 
@@ -16,7 +16,8 @@ use crate::failure::Failure;
 use crate::signals::Signals;
 use crate::token::coordinator_dir;
 use crate::{cluster, health, machine, output};
-use text::{ago, state, text};
+use text::text;
+use verdict::verdict;
 
 /// Moves the cursor of a terminal to its first line, and clears it from there on.
 const CLEAR: &str = "\u{1b}[H\u{1b}[J";
@@ -156,35 +157,7 @@ async fn healthy(args: &StatusArgs) -> Result<(), Failure> {
     let source = Source::of(args).await?;
     let status = source.ask().await;
     source.end().await;
-    let status = status?;
-    if let Some(why) = &status.state_failure {
-        let msg = format!("the coordinator cannot write its state: {why}");
-        return Err(Error::new(Code::Io, msg).into());
-    }
-    let is_wanted = |m: &&MemberStatus| args.member.as_ref().is_none_or(|name| m.name == *name);
-    let mut wanted = status.members.iter().filter(is_wanted).peekable();
-    if let (None, Some(name)) = (wanted.peek(), &args.member) {
-        return Err(Error::new(Code::NotFound, format!("there is no worker {name}")).into());
-    }
-    let well = |m: &MemberStatus| match m.state {
-        MemberState::Alive => m.status.is_some(),
-        // Taken out of service on purpose: that is no fault of the cluster's.
-        MemberState::Drained | MemberState::Leaving => args.member.is_none(),
-        MemberState::Wedged | MemberState::Lost => false,
-    };
-    match wanted.find(|m| !well(m)) {
-        None => Ok(()),
-        Some(m) => {
-            let (state, seen) = (state(m), ago(m.last_seen_ms));
-            let msg = format!("worker {} is {state}, last seen {seen}", m.name);
-            let e = Error::new(Code::PeerLost, msg);
-            Err(e
-                .advise(
-                    "`convoke status` shows all; `convoke forget NAME` where it will not return",
-                )
-                .into())
-        }
-    }
+    Ok(verdict(&status?, args.member.as_deref())?)
 }
 
 /// Whether the process of this machine with this state folder is well.
