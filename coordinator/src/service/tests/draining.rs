@@ -1,4 +1,4 @@
-//! Workers taken out of service, and nodes in quarantine, over the admin socket and a restart.
+//! Tests of workers out of service and of quarantined nodes, over the admin socket and a restart.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ async fn plan(client: &Session, function: Function) -> Result<()> {
     answer("", planned.await).map(drop)
 }
 
-/// A coordinator that keeps its state in `scratch`, and its admin.
+/// Starts a coordinator that keeps its state in `scratch`, with a client of its admin socket.
 async fn kept(scratch: &Scratch) -> (Rig, Client) {
     let dir = scratch.path().join("state");
     let config = CoordinatorConfig {
@@ -69,7 +69,7 @@ async fn a_drained_worker_is_told_and_stays_out_over_a_restart() {
     let client = rig.member(Role::Client, "").await;
     let now = status(&client).await;
     assert_eq!(states(&now)[0], ("a", MemberState::Leaving));
-    // The next process of it is out of service too, until it is asked back.
+    // The worker's next process is out of service too, until the name is put back.
     assert!(worker.register(3).await.unwrap().drained);
     assert!(admin.undrain("a").await.unwrap());
     assert_eq!(states(&status(&client).await)[0], ("a", MemberState::Alive));
@@ -78,7 +78,7 @@ async fn a_drained_worker_is_told_and_stays_out_over_a_restart() {
 
     let (rig, admin) = kept(&scratch).await;
     let client = rig.member(Role::Client, "").await;
-    // Of who is not back yet the name is known.
+    // Of a worker that has not returned yet the name is known.
     let lost = ("a", MemberState::Lost);
     assert_eq!(
         states(&status(&client).await),
@@ -96,7 +96,7 @@ async fn a_drained_worker_is_told_and_stays_out_over_a_restart() {
     );
 }
 
-/// Plans and installs.
+/// Plans a function and installs the plan.
 async fn grant(client: &Session, function: Function) -> Result<()> {
     let options = options(&function, WorkerCount::Auto);
     let planned = client
@@ -131,7 +131,7 @@ async fn a_node_that_killed_two_processes_is_refused_until_it_is_lifted() {
     let f = function();
     let a = rig.worker("a", Script::default()).await;
     let client = rig.member(Role::Client, "").await;
-    // Its word alone counts for nothing: these processes never were, and this one was granted nothing.
+    // A worker's report alone does not count: the processes that it names never existed or were granted nothing.
     for incarnation in [101, 102, 103] {
         let claimed = [(100, &f), (101, &f), (102, &f)];
         for died in claimed {
