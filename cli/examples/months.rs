@@ -1,11 +1,11 @@
 //! The client of `.ci/months`: it connects once, works for as long as it runs, and prints a line for each piece of work
-//! that was done. It ends where it could not go on, however long one waits.
+//! that was done. It ends at an error that waiting cannot mend.
 
 use std::time::Duration;
 
 use convoke::{Cluster, Code, Result, Token};
 
-/// Between two pieces of work.
+/// The pause between two pieces of work.
 const PAUSE: Duration = Duration::from_millis(200);
 
 async fn work(cluster: &Cluster) -> Result<f32> {
@@ -29,7 +29,7 @@ async fn main() -> Result<()> {
             Err(e) if matches!(e.code, Code::Unauthorized | Code::VersionMismatch) => {
                 return Err(e);
             }
-            // The coordinator is being restarted.
+            // The coordinator may be restarting; the next try follows.
             Err(e) => eprintln!("{e}"),
         }
         tokio::time::sleep(PAUSE).await;

@@ -1,11 +1,12 @@
-//! How the system's allocator keeps memory that was freed.
+//! Settings of the system's allocator.
 
-/// Has it return blocks of 128 KiB and more to the system when they are freed. By itself glibc starts so, and with each
-/// one that is freed keeps larger ones, for each thread that made them: a process that held a model or large tensors once
-/// would stay as large, and one whose threads hand tensors to each other would grow.
+/// Makes the allocator return blocks of 128 KiB and more to the system when they are freed. glibc starts with that
+/// threshold, but raises it with each large block that is freed, and keeps freed blocks for each thread that allocated
+/// them: a process that once held a model or large tensors would stay that large, and a process whose threads hand
+/// tensors to each other would grow.
 pub fn keep_nothing_large() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: takes two numbers; an allocator that does not know the setting says so and goes on.
+    // SAFETY: `mallopt` takes two numbers; an allocator that does not know the setting returns 0 and changes nothing.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10);
     }

@@ -1,4 +1,4 @@
-//! The command line. Each flag can be given as a variable too; the flag counts more.
+//! The command line. Each flag can also be given as an environment variable, which the flag overrides.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -45,15 +45,15 @@ Examples:
 
 Arrays named expected/NAME in the inputs file are not fed: --verify compares output NAME with them.";
 
-/// The variable of `--json`.
+/// The environment variable of `--json`.
 const JSON: &str = "CONVOKE_JSON";
 
 /// The devices of many machines as one: splits an ONNX model over workers, with the same bits as on one.
 #[derive(Debug, Parser)]
 #[command(name = "convoke", version, after_long_help = EXAMPLES, max_term_width = 110, propagate_version = false)]
 pub struct Cli {
-    /// Print one JSON value on stdout, errors included; coordinator, worker and up print one a line: when they are ready,
-    /// and the error that ends them
+    /// Print one JSON value on stdout, errors included; coordinator, worker and up print one per line: when they are
+    /// ready, and for the error that ends them
     #[arg(long, global = true, env = JSON, value_parser = FalseyValueParser::new())]
     pub json: bool,
     #[command(flatten)]
@@ -62,7 +62,7 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// Whether arguments that cannot be parsed, or the variable, ask for JSON.
+/// Whether `--json` is among the arguments, or its variable is set. Works for arguments that cannot be parsed.
 pub fn wants_json(arguments: &[OsString]) -> bool {
     let by_variable = |value: OsString| {
         let parsed = FalseyValueParser::new().parse_ref(&Cli::command(), None, &value);
@@ -71,7 +71,7 @@ pub fn wants_json(arguments: &[OsString]) -> bool {
     arguments.iter().any(|a| a == "--json") || std::env::var_os(JSON).is_some_and(by_variable)
 }
 
-/// What is logged, to stderr.
+/// Flags of the log on stderr.
 #[derive(Debug, Clone, Args)]
 pub struct LogArgs {
     /// What to log: off, error, warn, info, debug, trace, or a filter like convoke_worker=debug
@@ -83,7 +83,7 @@ pub struct LogArgs {
     pub log_format: LogFormat,
 }
 
-/// See [`LogArgs::log_format`].
+/// The form of the log, as `--log-format` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// Lines for people
@@ -101,7 +101,7 @@ pub enum Command {
     /// Run a model
     #[command(after_long_help = RUN_EXAMPLES)]
     Run(RunArgs),
-    /// Say who would get what, without loading anything
+    /// Show which worker would get which nodes, without loading anything
     Plan(PlanArgs),
     /// Show members, memory, links, programs and live steps
     Status(StatusArgs),
@@ -122,7 +122,7 @@ pub enum Command {
     /// Take a worker out of service: it finishes its steps and ends, and none is planned on it until `undrain`; on the
     /// coordinator's machine
     Drain(DrainArgs),
-    /// Ask a drained worker back; on the coordinator's machine
+    /// Let a drained worker serve again; on the coordinator's machine
     Undrain(DrainArgs),
     /// Nodes that killed workers; on the coordinator's machine
     #[command(subcommand)]
@@ -132,16 +132,16 @@ pub enum Command {
     Ca(crate::backup::CaCommand),
     /// Forget a worker that is gone: its name is free, and `status` does not show it; on the coordinator's machine
     Forget(DrainArgs),
-    /// Copy the coordinator's state and certificate authority into a file, while it runs or not; on its machine. The file
-    /// holds the authority's private key
+    /// Copy the coordinator's state and certificate authority into a file, whether it runs or not; on its machine. The
+    /// file holds the authority's private key
     Backup(crate::backup::BackupArgs),
-    /// Make a coordinator's state folder from a backup. Tokens that were revoked since the backup are good again: revoke
-    /// them anew
+    /// Make a coordinator's state folder from a backup. Tokens that were revoked since the backup are valid again:
+    /// revoke them once more
     Restore(crate::backup::BackupArgs),
 }
 
 impl Command {
-    /// The word that chooses it.
+    /// The subcommand's name on the command line.
     pub fn name(&self) -> &'static str {
         match self {
             Command::Run(_) => "run",
@@ -163,7 +163,7 @@ impl Command {
         }
     }
 
-    /// Whether it runs until it is stopped.
+    /// Whether the command runs until it is stopped.
     pub fn is_daemon(&self) -> bool {
         matches!(
             self,
@@ -171,7 +171,7 @@ impl Command {
         )
     }
 
-    /// Which cluster it uses, where it uses one.
+    /// The flags that choose the command's cluster, if it has them.
     pub fn cluster_mut(&mut self) -> Option<&mut ClusterArgs> {
         match self {
             Command::Run(a) => Some(&mut a.cluster),
@@ -181,7 +181,7 @@ impl Command {
     }
 }
 
-/// Which workers.
+/// Flags that choose the cluster and the workers.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Cluster")]
 pub struct ClusterArgs {
@@ -204,19 +204,19 @@ pub struct ClusterArgs {
     /// Memory of each worker in this process [default: an equal share of 80 % of what there is]
     #[arg(long, value_name = "SIZE", env = "CONVOKE_MEMORY", value_parser = parse_size)]
     pub memory: Option<u64>,
-    /// Whether --local and --connect stand on the command line itself.
+    /// Whether --local and --connect were given on the command line, not by a variable.
     #[arg(skip)]
     explicit: (bool, bool),
 }
 
 impl ClusterArgs {
-    /// Notes what was given as a flag and what as a variable.
+    /// Records which of --local and --connect were given as flags, not as variables.
     pub fn note_sources(&mut self, m: &ArgMatches) {
         let typed = |id| m.value_source(id) == Some(ValueSource::CommandLine);
         self.explicit = (typed("local"), typed("connect"));
     }
 
-    /// Of --local and --connect keeps one: a flag counts more than a variable.
+    /// Keeps one of --local and --connect, where a flag overrides a variable, and checks the flags of the cluster.
     pub fn settle(&mut self) -> Result<(), Failure> {
         match (self.local, &self.connect, self.explicit) {
             (Some(_), Some(_), (true, false)) => self.connect = None,
@@ -242,7 +242,7 @@ impl ClusterArgs {
     }
 }
 
-/// The model and how it is split.
+/// Flags that name the model and its inputs, and say how it is split.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
@@ -264,8 +264,8 @@ pub struct ModelArgs {
     /// Largest size of a dynamic axis, as seq=512 or seq=1..512; several with commas between, or repeated [default: twice what the inputs need]
     #[arg(long, value_name = "AXIS=SIZE", env = "CONVOKE_DIM", value_delimiter = ',', value_parser = parse_bound)]
     pub dim: Vec<Bound>,
-    /// Run the nodes whose names match (* matches anything) on these devices: w0, w*, cpu, w0/cpu:0; of several the plan
-    /// chooses; may be repeated, the first match counts; the variable holds one
+    /// Run the nodes whose names match (* matches anything) on these devices: w0, w*, cpu, w0/cpu:0; if these are
+    /// several, the plan chooses; may be repeated, the first match counts; the variable holds one
     #[arg(long, value_name = "PATTERN=DEVICES", env = "CONVOKE_PIN", value_parser = parse_pin)]
     pub pin: Vec<Pin>,
     /// Leave out passes that change values in the last bits (batch-norm folding)
@@ -302,7 +302,7 @@ pub struct RunArgs {
     pub cluster: ClusterArgs,
 }
 
-/// See [`RunArgs::retry`].
+/// Whether a load or step is run again after the loss of a worker, as `--retry` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum RetryWhen {
     /// Load or run again
@@ -327,8 +327,9 @@ pub struct StatusArgs {
     /// File with a client token
     #[arg(long, value_name = "FILE", env = "CONVOKE_TOKEN_FILE")]
     pub token_file: Option<PathBuf>,
-    /// Say only by the exit code, and with --json as {"healthy": BOOL}, whether all is well: with --state-dir of the coordinator
-    /// or worker process of this machine that has this folder, else of the cluster, where no worker may be lost
+    /// Tell by the exit code alone, and with --json as {"healthy": BOOL}, whether all is well: with --state-dir, in the
+    /// coordinator or worker process of this machine that has this folder; else in the cluster, where no worker may be
+    /// lost
     #[arg(long, env = "CONVOKE_HEALTH", value_parser = FalseyValueParser::new())]
     pub health: bool,
     /// State folder of a coordinator on this machine, which is asked without a token; for --health of a worker, too
@@ -440,7 +441,7 @@ pub struct WorkerArgs {
     /// Folder for weights that were loaded before, which workers of one user may share [default: ~/.cache/convoke/chunks]
     #[arg(long, value_name = "DIR", env = "CONVOKE_CACHE_DIR")]
     pub cache_dir: Option<PathBuf>,
-    /// Largest size of that folder; 0 for none
+    /// Largest size of the --cache-dir folder; 0 for no cache
     #[arg(long, value_name = "SIZE", env = "CONVOKE_CACHE", default_value = "4GiB", value_parser = parse_size)]
     pub cache: u64,
     /// How long running steps may go on once the worker is told to end; the rest takes at most 2 s more
@@ -455,14 +456,14 @@ pub struct WorkerArgs {
 pub enum TokenCommand {
     /// Make a join token and print it: one line, with which any number of members can join until it expires
     Create {
-        /// What it lets its bearer become
+        /// The role of members that join with it
         #[arg(long, value_enum, env = "CONVOKE_ROLE")]
         role: TokenRole,
         /// How long one can join with it (30m, 24h, 7d, never). Whoever has joined stays a member after that: bound that
         /// with --member-ttl, or end it with `token revoke`
         #[arg(long, value_name = "TIME", env = "CONVOKE_TTL", default_value = "24h", value_parser = parse_ttl)]
         ttl: Ttl,
-        /// How long whoever joins with it may stay a member, and must join anew then [default: never]
+        /// How long a member that joined with it may stay; it must join again after that [default: never]
         #[arg(long, value_name = "TIME", env = "CONVOKE_MEMBER_TTL", default_value = "never", hide_default_value = true, value_parser = parse_ttl)]
         member_ttl: Ttl,
         /// Write the token to this file, which only you can read (mode 0600), instead of printing it
@@ -478,7 +479,7 @@ pub enum TokenCommand {
         #[command(flatten)]
         at: AdminArgs,
     },
-    /// Revoke a token, and every certificate that it brought
+    /// Revoke a token, and the certificates of all members that joined with it
     Revoke {
         /// The token's id, as `token list` shows it
         id: String,
@@ -506,7 +507,7 @@ pub enum QuarantineCommand {
     },
 }
 
-/// Which coordinator.
+/// Flags that choose the coordinator.
 #[derive(Debug, Args)]
 pub struct AdminArgs {
     /// The coordinator's --state-dir [default: ~/.local/state/convoke/coordinator]
@@ -514,7 +515,7 @@ pub struct AdminArgs {
     pub state_dir: Option<PathBuf>,
 }
 
-/// Who can join by a token.
+/// The role in which a token lets members join.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum TokenRole {
     /// Offers its devices

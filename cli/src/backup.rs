@@ -1,4 +1,5 @@
-//! `convoke backup`, `restore` and `ca`: the coordinator's state and authority in one file, and a new authority.
+//! `convoke backup` and `restore` copy the coordinator's state and certificate authority to and from one file; `convoke
+//! ca` replaces the authority.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,13 +19,13 @@ use crate::token::{client, coordinator_dir};
 
 #[derive(Debug, Subcommand)]
 pub enum CaCommand {
-    /// Make a new authority. Members and tokens of the one before it stay good until `ca retire`; members get certificates
-    /// of the new one as they renew theirs, within three days
+    /// Make a new authority. Members and tokens of the former one stay valid until `ca retire`; members get
+    /// certificates of the new one as they renew theirs, within three days
     Rotate {
         #[command(flatten)]
         at: AdminArgs,
     },
-    /// Accept no longer what the authority before the present one signed: old tokens, and certificates that were not renewed
+    /// Accept no longer what the former authority signed: old tokens, and certificates that were not renewed
     Retire {
         /// Do so although members may not have renewed their certificates yet: those must join with a new token
         #[arg(long, env = "CONVOKE_NOW")]
@@ -48,7 +49,7 @@ struct Done<'a> {
     state_dir: &'a Path,
 }
 
-/// Copies the state of a coordinator that runs, or of one that does not, into a file that only this user may read.
+/// Copies the state of a coordinator, which may be running or not, into a file that only this user may read.
 pub async fn backup(args: BackupArgs, json: bool) -> Result<(), Failure> {
     let world = World::real(Arc::new(NoCompute));
     let (file, folder) = (args.file, coordinator_dir(args.at.state_dir)?);
@@ -78,7 +79,7 @@ struct Changed {
     changed: bool,
 }
 
-/// Replaces the certificate authority, or ends the one before it.
+/// Makes a new certificate authority, or retires the former one.
 pub async fn ca(command: CaCommand, json: bool) -> Result<(), Failure> {
     let text = match command {
         CaCommand::Rotate { at } => {

@@ -1,4 +1,4 @@
-//! Budgets of tokens: as they are given, and as they are shown.
+//! Budgets of tokens: the flags that set them, and the texts that show them.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::output;
 use crate::values::{bytes, parse_size};
 
-/// What all holders of a token may have together.
+/// What all members of a token may hold together.
 #[derive(Debug, Clone, Copy, Args)]
 #[command(next_help_heading = "Budget of all who join with it, together")]
 pub struct BudgetArgs {
@@ -30,7 +30,8 @@ pub struct BudgetArgs {
     /// Joins in a minute [default: 600]
     #[arg(long, value_name = "N", env = "CONVOKE_JOINS")]
     joins: Option<u32>,
-    /// Compute of each worker where others want it too: so many times as much as those of weight 1, up to 1000 [default: 1]
+    /// Compute at each worker while others want it too: N times as much as a token of weight 1 gets, up to 1000
+    /// [default: 1]
     #[arg(long, value_name = "N", env = "CONVOKE_WEIGHT", value_parser = parse_weight)]
     weight: Option<Weight>,
 }
@@ -115,7 +116,7 @@ fn parse_weight(text: &str) -> Result<Weight, String> {
     weight.ok_or_else(|| format!("'{text}' is no weight; write 1 to {}", Weight::MOST))
 }
 
-/// What is set, in words; empty where nothing is.
+/// Describes the limits that a budget sets; empty if it sets none.
 pub fn words(budget: &Budget) -> String {
     let amount = |amount: Amount| match amount {
         Amount::Bytes(n) => bytes(n),
@@ -133,7 +134,7 @@ pub fn words(budget: &Budget) -> String {
     parts.join(", ")
 }
 
-/// What the holders of tokens have, one row for each token and process.
+/// Formats what the members of tokens hold: one row for each token and process.
 pub fn table<'a>(
     processes: impl Iterator<Item = (&'a str, &'a [Holding], &'a [OpenConnections])>,
 ) -> String {

@@ -1,6 +1,7 @@
-//! Child processes: this same binary in other roles.
+//! Child processes, which run this same binary in other roles.
 //!
-//! They hold the other end of a pipe to this process, so that they end with it, however it ends.
+//! Each child reads from a pipe that this process holds open, so the child notices the end of this process, however it
+//! ends, and stops.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -19,28 +20,30 @@ use crate::signals::Signals;
 
 /// How long a child may take to say that it is ready.
 const START_BOUND: Duration = Duration::from_secs(30);
-/// First and longest pause before a child that ended is started again; one that lasted longer begins anew.
+/// The first and the longest pause before a failed child is restarted. A child that ran for longer than the longest
+/// pause starts with the first one again.
 const RESTART: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
-/// A child process, started again and again.
+/// A child process, which can be restarted.
 pub struct Process {
     what: String,
     recipe: Recipe,
     child: Option<Child>,
-    /// The pipe whose end tells it to stop. Kept out of `child`, which closes its own before it waits.
+    /// The pipe whose closing tells the child to stop. It is taken out of `child`, whose `wait` would close it.
     pipe: Option<ChildStdin>,
-    /// What it says after it is ready.
+    /// The child's stdout, after the line that says that it is ready.
     says: Option<BufReader<ChildStdout>>,
-    /// When it was ready.
+    /// When the child was last ready.
     ready: Instant,
-    /// Before it is started again.
+    /// The pause before the next restart.
     pause: Duration,
 }
 
-/// Makes the command that starts a child.
+/// A function that makes the command that starts a child.
 pub type Recipe = Arc<dyn Fn() -> Command + Send + Sync>;
 
-/// This binary; variables that are meant for this command do not reach it.
+/// Makes a command that runs this binary, without the `CONVOKE_` environment variables: they are meant for this
+/// process.
 pub fn own_binary() -> Command {
     let mut command = Command::new("/proc/self/exe");
     for (name, _) in std::env::vars_os() {
@@ -53,7 +56,7 @@ pub fn own_binary() -> Command {
     command
 }
 
-/// This binary in a role.
+/// Makes a command that runs this binary in a role, with stdin and stdout as pipes.
 pub fn child(role: &str, log: &LogArgs) -> Command {
     let mut command = own_binary();
     command.args([role, "--attached", "--json"]);
@@ -67,7 +70,8 @@ pub fn child(role: &str, log: &LogArgs) -> Command {
     command
 }
 
-/// Starts a child and waits until it says that it is ready. Among `processes` at once, it is stopped whatever happens.
+/// Starts a child and waits until it says that it is ready. The child is pushed to `processes` before it starts, so
+/// that the caller stops it whatever happens.
 pub async fn spawn(
     what: &str,
     recipe: Recipe,
@@ -86,7 +90,7 @@ pub async fn spawn(
 }
 
 impl Process {
-    /// Starts it, and waits until it says that it is ready.
+    /// Starts the child, and waits until it says that it is ready.
     async fn start(&mut self) -> Result<Ready, Failure> {
         let what = &self.what;
         let mut child = (self.recipe)()
@@ -124,17 +128,17 @@ impl Process {
         Ok(ready)
     }
 
-    /// Its process id, while it runs.
+    /// The child's process id, while it runs.
     pub fn pid(&self) -> Option<u32> {
         self.child.as_ref()?.id()
     }
 
-    /// What it is, for people.
+    /// Describes the child for people, such as "worker w0".
     pub fn what(&self) -> &str {
         &self.what
     }
 
-    /// Gives it a line, and waits for the line that it answers with.
+    /// Sends a line to the child, and waits at most `bound` for the line that it answers with.
     pub async fn ask(&mut self, line: &str, bound: Duration) -> Result<String, Error> {
         let (Some(pipe), Some(says)) = (&mut self.pipe, &mut self.says) else {
             return Err(Error::internal("a child is asked that was not started"));
@@ -155,7 +159,7 @@ impl Process {
         }
     }
 
-    /// Waits for its end: whether that was as it was told, and how it was.
+    /// Waits for the child's end. Returns whether it exited with success, and describes its exit status.
     pub async fn ended(&mut self) -> (bool, String) {
         let ended = match &mut self.child {
             Some(child) => child.wait().await,
@@ -170,12 +174,12 @@ impl Process {
 
     async fn kill(&mut self) {
         if let Some(child) = &mut self.child {
-            // It is gone already otherwise.
+            // An error means that the child is gone already.
             let _ = child.kill().await;
         }
     }
 
-    /// Starts it again until it is ready, after pauses that grow while it does not last.
+    /// Restarts the child until it is ready. The pauses between the tries double up to the longest of [`RESTART`].
     async fn restart(&mut self) {
         if self.ready.elapsed() > RESTART.1 {
             self.pause = RESTART.0;
@@ -194,7 +198,7 @@ impl Process {
         }
     }
 
-    /// Starts it again whenever it fails, as a service manager would, until it ends as it was told.
+    /// Restarts the child whenever it fails, as a service manager would, until it exits with success.
     pub async fn keep(&mut self) {
         loop {
             let (left, how) = self.ended().await;
@@ -208,7 +212,7 @@ impl Process {
         }
     }
 
-    /// Ends it; the end of the pipe is what tells it to.
+    /// Ends the child by closing its pipe, and kills it if it has not stopped after `bound`.
     async fn end(mut self, bound: Duration) {
         drop(self.pipe.take());
         if timeout(bound, self.ended()).await.is_err() {
@@ -218,13 +222,14 @@ impl Process {
     }
 }
 
-/// Ends them, the first one after the others, each within `bound`.
+/// Ends the processes, the first one after the others, each within `bound`. A signal meanwhile kills those that are
+/// left.
 pub async fn stop(processes: Vec<Process>, bound: Duration) {
     let mut signals = Signals::hear().ok();
     let mut processes = processes.into_iter();
     let first = processes.next();
     let all = async {
-        // A coordinator is the first: it still hears that workers leave.
+        // The first one is the coordinator, which must still be told that the workers leave.
         join_all(processes.map(|p| p.end(bound))).await;
         join_all(first.map(|p| p.end(bound))).await;
     };
@@ -232,7 +237,7 @@ pub async fn stop(processes: Vec<Process>, bound: Duration) {
         Some(s) => {
             tokio::select! {
                 biased;
-                // Asked twice: what is left is killed when its handle is dropped.
+                // The user asked twice: dropping the handles kills the processes that are left.
                 () = s.wait() => {}
                 () = all => {}
             }

@@ -1,4 +1,4 @@
-//! The cluster that a command uses: in this process, or somewhere else.
+//! The cluster that a command uses: embedded in this process, or remote.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use crate::failure::Failure;
 use crate::signals::Signals;
 use crate::{machine, output};
 
-/// How long the parts of a cluster may take to end.
+/// How long leaving or ending a cluster may take.
 const SHUTDOWN_BOUND: Duration = Duration::from_secs(10);
 
-/// Does `work` with the cluster, which is left, or ended, whatever comes of it.
+/// Does `work` with the cluster, and leaves or ends the cluster afterwards, also if the work failed.
 pub async fn with_cluster<T>(
     args: &ClusterArgs,
     work: impl AsyncFnOnce(&Cluster) -> Result<T, Failure>,
@@ -24,7 +24,7 @@ pub async fn with_cluster<T>(
     result
 }
 
-/// Leaves the cluster, or ends it where it is in this process.
+/// Leaves a remote cluster, or ends an embedded one.
 pub async fn leave(cluster: Cluster) {
     let left = tokio::time::timeout(SHUTDOWN_BOUND, cluster.shutdown());
     if left.await.is_err() {
@@ -32,7 +32,7 @@ pub async fn leave(cluster: Cluster) {
     }
 }
 
-/// Workers that the plan is to have exactly.
+/// The exact number of workers that the plan must use, if the flags give one.
 pub fn exactly(args: &ClusterArgs) -> Option<u32> {
     args.workers.or(args.local)
 }

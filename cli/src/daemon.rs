@@ -23,19 +23,19 @@ use crate::signals::Signals;
 use crate::values::bytes;
 use crate::{machine, output, watchdog};
 
-/// How long a coordinator may take to end.
+/// How long a coordinator may take to shut down.
 const SHUTDOWN_BOUND: Duration = Duration::from_secs(10);
 
-/// What a role says on stdout once others can reach it.
+/// The line that a coordinator or worker prints on stdout with `--json` once other processes can reach it.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Ready {
-    /// Its name in the cluster.
+    /// The member's name in the cluster.
     pub name: String,
-    /// Where it listens.
+    /// The address at which the process listens.
     pub listen: String,
 }
 
-/// Waits for Ctrl-C, SIGTERM, or, of a child, the end of its parent.
+/// Waits for Ctrl-C or SIGTERM; a child process (`attached`) also waits for the end of its parent.
 pub async fn stopped(signals: &mut Signals, attached: bool) -> Result<(), Failure> {
     if !attached {
         signals.wait().await;
@@ -43,10 +43,10 @@ pub async fn stopped(signals: &mut Signals, attached: bool) -> Result<(), Failur
     }
     let (tell, parent_gone) = oneshot::channel();
     let read = move || {
-        // Nothing is ever sent: this returns when the parent's end is closed, however it died.
+        // The parent sends nothing: the read returns when the parent's end of the pipe closes, however the parent died.
         let mut stdin = std::io::stdin();
         while matches!(stdin.read(&mut [0; 64]), Ok(n) if n > 0) {}
-        // Nobody waits any more after a signal.
+        // The receiver is gone if a signal came first.
         let _ = tell.send(());
     };
     #[allow(clippy::disallowed_methods, reason = "a binary provides threads")]
@@ -133,7 +133,7 @@ impl Default for Wait {
 }
 
 impl Wait {
-    /// Before the second try, and before each of many.
+    /// The pause before the second try, and the longest pause between later tries.
     const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
     const SAY_AGAIN: Duration = Duration::from_secs(300);
 
@@ -178,7 +178,7 @@ pub async fn worker(args: WorkerArgs, json: bool) -> Result<(), Failure> {
     if let Some(root) = &args.artifact_root {
         machine::readable_folder("--artifact-root", root)?;
     }
-    // Before the identity in the folder is used: two processes must not share it.
+    // The folder is claimed before the identity in it is used: two processes must not share an identity.
     let health = Health::claim(&state_dir).await?;
     let state = match &args.state_pool {
         Some(pool) => StateFolder::of_pool(world.store.as_ref(), pool)?,
@@ -217,7 +217,7 @@ pub async fn worker(args: WorkerArgs, json: bool) -> Result<(), Failure> {
             Err(Failure::Error(e)) if e.code == Code::Unreachable && !attached => {
                 wait.tell(&args.join, e, Instant::now());
                 let answering = health.answer(|| Some(wait.reason()));
-                // It answers until the time is over.
+                // Health queries are answered until the pause is over.
                 let pause = async {
                     let _ = timeout(wait.pause(), answering).await;
                     Ok(())
@@ -257,7 +257,7 @@ pub async fn worker(args: WorkerArgs, json: bool) -> Result<(), Failure> {
             }
         }
     };
-    // A worker that leaves is well.
+    // A worker that drains counts as healthy.
     let answering = async {
         tokio::select! {
             biased;

@@ -1,4 +1,4 @@
-//! `convoke drain`, `undrain`, `forget` and `quarantine`, through the coordinator's own socket.
+//! `convoke drain`, `undrain`, `forget` and `quarantine`: requests through the coordinator's Unix socket.
 
 use serde::Serialize;
 
@@ -10,7 +10,7 @@ use crate::token::client;
 #[derive(Serialize)]
 struct Drained {
     drained: String,
-    /// Whether it is there, and told to end.
+    /// Whether the worker is connected, and was told to end.
     there: bool,
 }
 
@@ -35,11 +35,11 @@ pub async fn drain(args: DrainArgs, json: bool) -> Result<(), Failure> {
 #[derive(Serialize)]
 struct Undrained {
     undrained: String,
-    /// Whether plans use it from now on.
+    /// Whether plans use the worker from now on; if not, it must be started first.
     serves: bool,
 }
 
-/// Asks a worker back.
+/// Puts a drained worker back into service.
 pub async fn undrain(args: DrainArgs, json: bool) -> Result<(), Failure> {
     let name = args.name;
     let serves = client(args.at)?.undrain(&name).await?;
@@ -58,7 +58,7 @@ struct Forgotten {
     forgotten: String,
 }
 
-/// Forgets a worker that is gone.
+/// Removes a lost worker's name from the coordinator.
 pub async fn forget(args: DrainArgs, json: bool) -> Result<(), Failure> {
     let name = args.name;
     client(args.at)?.forget(&name).await?;
@@ -74,7 +74,7 @@ struct Lifted {
     functions: u32,
 }
 
-/// Lets nodes run again.
+/// Lifts the quarantine of nodes, so that they may run again.
 pub async fn quarantine(command: QuarantineCommand, json: bool) -> Result<(), Failure> {
     let QuarantineCommand::Lift { node, at } = command;
     let functions = client(at)?.lift_quarantine(&node).await?;

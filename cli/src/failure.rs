@@ -1,4 +1,4 @@
-//! How a command fails, and what is said then.
+//! How a command fails, and how the failure is reported.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -9,20 +9,20 @@ use serde::Serialize;
 
 use crate::output;
 
-/// Why a command did not end well.
+/// Why a command did not succeed.
 #[derive(Debug)]
 pub enum Failure {
     /// The flags make no sense together.
     Usage(String),
-    /// It was tried and failed.
+    /// The command was tried and failed.
     Error(Error),
-    /// As `Error`; with `--json` its result, error included, was printed already.
+    /// The command failed, and with `--json` its result, which includes the error, was printed already.
     Reported(Error),
-    /// Ctrl-C.
+    /// The user pressed Ctrl-C.
     Interrupted,
-    /// Whoever read stdout has left.
+    /// The reader of stdout has closed it.
     Closed,
-    /// Only the exit code says so.
+    /// The command failed, and only the exit code reports it.
     Silent,
 }
 
@@ -44,12 +44,12 @@ struct Json<'a> {
 }
 
 impl Failure {
-    /// An error of the operating system.
+    /// Makes a failure of an error of the operating system, with its chain of causes.
     pub fn io(what: &str, e: &dyn std::error::Error) -> Failure {
         Failure::Error(Error::new(Code::Io, format!("{what}: {}", chain(e))))
     }
 
-    /// Tells it, and the exit code.
+    /// Reports the failure on stderr, with `json` also on stdout, and returns the exit code.
     pub fn report(self, json: bool) -> ExitCode {
         match self {
             Failure::Closed => ExitCode::SUCCESS,
@@ -82,23 +82,23 @@ fn tell(e: &Error, json: bool) {
         output::note(&format!("  also: {more}"));
     }
     if json {
-        // Whoever read stdout has left: the exit code still says it.
+        // If the reader of stdout has closed it, the exit code still reports the error.
         let _ = output::json(&Json { error: e });
     }
 }
 
-/// What clap refused, or its help.
+/// Prints the usage error of clap, or the help that the user asked for, and returns the exit code.
 pub fn usage(e: &clap::Error, json: bool) -> ExitCode {
     if e.use_stderr() && json {
         let text = e.to_string();
-        // What is missing is listed below the first line.
+        // clap lists missing arguments below the first line.
         let lines = text.lines().take_while(|l| !l.trim().is_empty());
         let message = lines.map(str::trim).collect::<Vec<_>>().join(" ");
         let message = message.strip_prefix("error: ").unwrap_or(&message);
         let error = Error::new(Code::InvalidArgument, message).advise("for more, try '--help'");
         let _ = output::json(&Json { error: &error });
     }
-    // Nobody may be reading.
+    // The reader may have closed the stream.
     let _ = e.print();
     let _ = std::io::stdout().flush();
     ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2))

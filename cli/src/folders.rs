@@ -1,4 +1,4 @@
-//! Where a worker process keeps what outlives it.
+//! The folder in which a worker process keeps its identity across restarts.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,19 +7,19 @@ use convoke_common::admission::chain;
 use convoke_common::error::{Code, Error};
 use convoke_common::world::{FileMode, Store, StoreError, StoreFile};
 
-/// The most workers that share a pool.
+/// The largest number of workers that share a pool.
 const MOST: u32 = 1000;
 
-/// A folder for the identity, which no other process uses.
+/// A folder for the worker's identity, which no other process uses.
 pub struct StateFolder {
-    /// The folder.
+    /// The folder's path.
     pub path: PathBuf,
-    /// Held as long as this process uses a folder of a pool.
+    /// The lock on a folder of a pool, held as long as this process uses the folder.
     _lock: Option<Arc<dyn StoreFile>>,
 }
 
 impl StateFolder {
-    /// The one that was named.
+    /// The folder that the user named for this worker alone; it takes no lock.
     pub fn of_its_own(path: &Path) -> StateFolder {
         StateFolder {
             path: path.to_owned(),
@@ -27,11 +27,12 @@ impl StateFolder {
         }
     }
 
-    /// The first of `pool/1`, `pool/2` and so on that no other process uses. It is free again when this process ends, however
-    /// it ends.
+    /// Locks the first of `pool/1`, `pool/2` and so on that no other process uses. The system releases the lock when
+    /// this process ends, however it ends.
     ///
     /// # Errors
-    /// Fails where a folder cannot be made or is not safe, and where a thousand are in use.
+    /// [`Code::Io`] if a folder cannot be made, or other users could change it; [`Code::Busy`] if [`MOST`] folders are
+    /// in use.
     pub fn of_pool(store: &dyn Store, pool: &Path) -> Result<StateFolder, Error> {
         let failed = |e: StoreError| Error::new(Code::Io, chain(&e));
         for n in 1..=MOST {

@@ -1,7 +1,7 @@
-//! How a worker process is: asked through a Unix socket in its state folder, by `convoke status --health`.
+//! The health of a worker process, which `convoke status --health` reads from a Unix socket in its state folder.
 //!
-//! Each connection gets one line, `ok` or what is wrong, and is closed. The socket also guards the folder: a second
-//! worker that finds it answering leaves the folder alone.
+//! The worker answers each connection with one line, `ok` or a problem, and closes it. The socket also guards the
+//! folder: a second worker that can connect to it refuses to use the folder.
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -17,14 +17,14 @@ use crate::machine;
 
 /// The socket's name in the state folder.
 const SOCKET: &str = "worker.sock";
-/// What a healthy worker says.
+/// The answer of a healthy worker.
 const OK: &str = "ok";
-/// Longest exchange.
+/// How long one exchange over the socket may take.
 const BOUND: Duration = Duration::from_secs(3);
-/// Longest answer.
+/// Most bytes of an answer that are read.
 const LONGEST: u64 = 4096;
 
-/// The answering side; the socket is removed with it.
+/// The worker's side of the socket. Dropping it removes the socket from the folder.
 pub struct Health {
     socket: UnixListener,
     path: PathBuf,
@@ -32,13 +32,16 @@ pub struct Health {
 
 impl Drop for Health {
     fn drop(&mut self) {
-        // Gone already where somebody else removed it.
+        // Another process may have removed the socket already.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
 impl Health {
-    /// Takes the state folder for this process.
+    /// Claims the state folder for this process, and makes the folder if it does not exist.
+    ///
+    /// # Errors
+    /// [`Code::AddressInUse`] if another worker uses the folder; [`Code::Io`] if the folder or socket cannot be made.
     pub async fn claim(state_dir: &Path) -> Result<Health, Error> {
         use std::os::unix::fs::DirBuilderExt;
         let path = state_dir.join(SOCKET);
@@ -64,11 +67,11 @@ impl Health {
         Ok(Health { socket, path })
     }
 
-    /// Answers for ever, with what `wrong` says at the time.
+    /// Answers connections for ever, each with the problem that `wrong` returns at that time, if any.
     pub async fn answer(&self, wrong: impl Fn() -> Option<Error>) -> Infallible {
         loop {
             let Ok((mut stream, _)) = self.socket.accept().await else {
-                // For want of file descriptors, for example.
+                // The process may be out of file descriptors, for example.
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             };
@@ -76,18 +79,18 @@ impl Health {
                 None => OK.to_owned(),
                 Some(e) => format!("no contact with the coordinator: {}", e.message),
             };
-            // One that does not read its line has its time, and is left.
+            // A peer that does not read its line within the bound is dropped.
             let _ = timeout(BOUND, stream.write_all(line.as_bytes())).await;
         }
     }
 }
 
-/// Whether a worker process has its socket in this folder.
+/// Whether this folder has a worker's socket; its process may have ended.
 pub fn is_worker(state_dir: &Path) -> bool {
     state_dir.join(SOCKET).exists()
 }
 
-/// Asks the worker process with this state folder; what is wrong is the error.
+/// Asks the worker process with this state folder how it is; the error says what is wrong.
 pub async fn ask(state_dir: &Path) -> Result<(), Error> {
     let path = state_dir.join(SOCKET);
     let exchange = async {
@@ -118,7 +121,7 @@ mod tests {
         let health = Health::claim(&dir).await.unwrap();
         let second = Health::claim(&dir).await.err().unwrap();
         assert_eq!(second.code, Code::AddressInUse);
-        // The second one's look is answered too.
+        // The connection that the second claim made is answered too.
         tokio::select! {
             biased;
             r = ask(&dir) => assert_eq!(r, Ok(())),

@@ -1,5 +1,5 @@
-//! `convoke`: run a model on many machines as if they were one. A library, so that a binary with ops of its own has the
-//! same commands.
+//! `convoke`: runs a model on many machines as if they were one. It is a library, so that a binary with custom ops can
+//! offer the same commands.
 //!
 //! ```text
 //! args ──> run, plan, status ──> convoke (client library) ──> embedded or remote cluster
@@ -10,10 +10,12 @@
 //!
 //! Invariants
 //! 1. Results go to stdout and everything else to stderr; with `--json` stdout holds exactly one JSON value. The
-//!    long-running roles and `up` print one a line: that they are ready, and the error that ends them.
+//!    long-running roles and `up` print one value per line: one when they are ready, and one for the error that ends
+//!    them.
 //! 2. Exit codes: 0, 1 failed, 2 usage, 130 interrupted.
 //! 3. No secret is taken from, or written to, an argument list or a log.
-//! 4. Every part runs its network I/O on the one thread of [`tokio`]'s current-thread runtime; kernels have their own.
+//! 4. Each process runs its network I/O on the one thread of [`tokio`]'s current-thread runtime; kernels run on other
+//!    threads.
 
 #[cfg(not(all(
     target_os = "linux",
@@ -21,7 +23,7 @@
 )))]
 compile_error!("Convoke runs on Linux on x86-64 and aarch64; other platforms are not supported.");
 
-// A product has no mutants.
+// The product binary must not be built with mutants.
 const _: () = assert!(!convoke_common::mutant::BUILT_IN);
 
 mod allocator;
@@ -61,13 +63,13 @@ use args::{Cli, Command};
 use failure::Failure;
 use tracing::Instrument;
 
-/// The command line of this process: a binary's `main`. Ops that were registered before are those of its workers, also of
-/// those that `up` starts.
+/// Runs the command line of this process; a binary's `main` calls it. Custom ops that were registered before the call
+/// are available in the workers of this process and in those that `up` starts.
 pub fn main() -> ExitCode {
     run_with(std::env::args_os().collect())
 }
 
-/// As [`main`], of a binary that is a worker and nothing else: it takes the flags of `convoke worker`.
+/// Like [`main`], for a binary that is only a worker: it takes the flags of `convoke worker`.
 pub fn worker_main() -> ExitCode {
     let mut arguments: Vec<OsString> = std::env::args_os().collect();
     arguments.insert(arguments.len().min(1), "worker".into());
@@ -138,7 +140,7 @@ fn work(cli: Cli) -> Result<(), Failure> {
         }
     };
     let result = runtime.block_on(work.instrument(span));
-    // A blocking read that hangs must not hold up the process.
+    // A blocking read that hangs must not keep the process from ending.
     runtime.shutdown_background();
     result
 }

@@ -1,4 +1,4 @@
-//! What this machine has, and where its files go.
+//! The resources of this machine, and the default folders for files.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use crate::failure::Failure;
 use crate::output;
 use crate::values::bytes;
 
-/// Of the memory there is, the part that is offered unless asked otherwise: the rest is the system's.
+/// The fraction of memory that a worker offers by default; the rest is left to the system.
 const OFFERED: f64 = 0.8;
-/// Without a readable /proc: enough to start, little enough to be there.
+/// Bytes of memory that are assumed if /proc cannot be read: enough to start, and so few that any machine has them.
 const UNKNOWN: u64 = 1 << 30;
 
-/// What its processor calls itself.
+/// The model name of this machine's processor.
 pub fn cpu() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let mut lines = text.lines().filter_map(|l| l.split_once(':'));
@@ -25,14 +25,14 @@ pub fn cpu() -> String {
     model.map_or("unknown".into(), |(_, name)| name.trim().to_owned())
 }
 
-/// Name and release of its system.
+/// Name and release of this machine's operating system.
 pub fn kernel() -> String {
     let name = rustix::system::uname();
     let (system, release) = (name.sysname(), name.release());
     format!("{} {}", system.to_string_lossy(), release.to_string_lossy())
 }
 
-/// Bytes of memory that there are: the machine's, or the container's where that is less.
+/// Bytes of memory of the machine, or of the container if its limit is lower.
 pub fn memory() -> u64 {
     let machine = std::fs::read_to_string("/proc/meminfo");
     let machine = machine.ok().and_then(|t| mem_total(&t));
@@ -40,12 +40,12 @@ pub fn memory() -> u64 {
     all.unwrap_or(UNKNOWN)
 }
 
-/// Bytes that a worker offers by default: 80 % of the machine's memory, or of the container's where that is less.
+/// Bytes that a worker offers by default: 80 % of [`memory`].
 pub fn default_memory() -> u64 {
     (memory() as f64 * OFFERED) as u64
 }
 
-/// Says so where workers of this machine would offer more memory than it has.
+/// Warns on stderr if the workers of this machine offer more memory than it has.
 pub fn warn_beyond(offered: u64) {
     let there = memory();
     if offered > there {
@@ -56,7 +56,7 @@ pub fn warn_beyond(offered: u64) {
     }
 }
 
-/// A folder whose files are to be read.
+/// Checks that the folder that `flag` names can be read.
 pub fn readable_folder(flag: &str, path: &Path) -> Result<(), Failure> {
     match std::fs::read_dir(path) {
         Ok(_) => Ok(()),
@@ -76,7 +76,7 @@ fn mem_total(meminfo: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// The least limit of this process' cgroup and those above it.
+/// The lowest memory limit of this process' cgroup and its ancestors, if any has one.
 fn cgroup_limit() -> Option<u64> {
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let mut limits: Vec<u64> = Vec::new();
@@ -93,7 +93,7 @@ fn cgroup_limit() -> Option<u64> {
             }
             _ => continue,
         };
-        // Inside a container the path may be the host's; the root is the container's own then.
+        // Inside a container the path may be that of the host; the root folder then holds the container's own limit.
         let folders = Path::new(path).ancestors();
         limits.extend(folders.filter_map(|folder| {
             let folder = folder.strip_prefix("/").unwrap_or(folder);
@@ -104,7 +104,7 @@ fn cgroup_limit() -> Option<u64> {
     limits.into_iter().min()
 }
 
-/// Cores that this process may use.
+/// The number of cores that this process may use.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
 }
@@ -115,19 +115,19 @@ pub fn hostname() -> String {
     name.nodename().to_string_lossy().into_owned()
 }
 
-/// `$XDG_STATE_HOME/convoke/WHAT`.
+/// The default state folder: `$XDG_STATE_HOME/convoke/WHAT`.
 pub fn state_dir(what: &str) -> Result<PathBuf, Error> {
     folder("XDG_STATE_HOME", ".local/state", what, "--state-dir")
 }
 
-/// Fails where another user of this host could change what is in a state folder, or put another in its place.
+/// Checks that no other user of this host can change the contents of a state folder, or replace the folder.
 pub fn check_private(dir: &Path) -> Result<(), Error> {
     let disk = Disk::new(Arc::new(SystemRng::default()));
     let checked = disk.check_private(dir);
     checked.map_err(|e| Error::new(Code::Io, chain(&e)))
 }
 
-/// `$XDG_CACHE_HOME/convoke/WHAT`.
+/// The default cache folder: `$XDG_CACHE_HOME/convoke/WHAT`.
 pub fn cache_dir(what: &str) -> Result<PathBuf, Error> {
     folder("XDG_CACHE_HOME", ".cache", what, "--cache-dir")
 }

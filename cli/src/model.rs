@@ -1,4 +1,4 @@
-//! The model that a command names: its inputs, and how it is to be split.
+//! The model that a command names: its input arrays, and how it is loaded and split.
 
 use std::path::PathBuf;
 
@@ -11,18 +11,18 @@ use crate::failure::Failure;
 use crate::machine;
 use crate::values::Bound;
 
-/// Arrays of this prefix are expected outputs, not inputs.
+/// The prefix of the names of arrays that are expected outputs, not inputs.
 const EXPECTED: &str = "expected/";
 
-/// The arrays that the flags name. Their dtypes and shapes are known; they themselves are read once these have been compared
-/// with the model's, since a small file may hold very large arrays.
+/// The arrays that the flags name. Opening them reads their dtypes and shapes only; the values are read after these
+/// were compared with the model's, since a small (compressed) file may hold very large arrays.
 pub struct Arrays {
     archive: Option<Npz>,
-    /// Inputs that have a file of their own, in which they are.
+    /// Inputs that have a file of their own: name and path.
     files: Vec<(String, PathBuf)>,
-    /// Inputs by name.
+    /// Name, dtype and shape of each input.
     inputs: Vec<(String, ArrayType)>,
-    /// Expected outputs by name.
+    /// Name, dtype and shape of each expected output.
     expected: Vec<(String, ArrayType)>,
 }
 
@@ -43,7 +43,7 @@ impl Arrays {
         }
         for (name, path) in &args.input {
             let array = npy_type(path)?;
-            // A single file counts more than the archive, and the last one more than those before.
+            // A single file overrides the archive, and a later file overrides an earlier one of the same name.
             all.inputs.retain(|(n, _)| n != name);
             all.files.retain(|(n, _)| n != name);
             all.inputs.push((name.clone(), array));
@@ -57,7 +57,7 @@ impl Arrays {
         self.inputs.clone()
     }
 
-    /// The inputs themselves.
+    /// Reads the values of the inputs.
     pub fn read_inputs(&mut self) -> Result<Vec<(String, Tensor)>, Failure> {
         let mut all = Vec::with_capacity(self.inputs.len());
         for (name, _) in &self.inputs {
@@ -72,7 +72,7 @@ impl Arrays {
         Ok(all)
     }
 
-    /// The expected outputs that an output can be compared with, read, and the names and types of the others.
+    /// Reads the expected outputs for which `comparable` holds; of the others, only name and type are returned.
     pub fn read_expected(
         &mut self,
         comparable: impl Fn(&str, &ArrayType) -> bool,
@@ -91,7 +91,7 @@ impl Arrays {
     }
 }
 
-/// An output as it should be.
+/// What an output of the model is compared with.
 pub enum Expected {
     /// The output has these values.
     Values(Tensor),
@@ -99,7 +99,7 @@ pub enum Expected {
     Type(ArrayType),
 }
 
-/// How the model is to be loaded; on how many workers is left open.
+/// Makes the builder that loads the model, without pins and a number of workers.
 pub fn builder(cluster: &Cluster, args: &ModelArgs) -> Result<ModelBuilder, Failure> {
     let mut b = cluster
         .load(&args.model)
@@ -118,7 +118,7 @@ pub fn builder(cluster: &Cluster, args: &ModelArgs) -> Result<ModelBuilder, Fail
     Ok(b)
 }
 
-/// Adds the pins.
+/// Adds the pins of the flags to a builder.
 pub fn pinned(mut b: ModelBuilder, args: &ModelArgs) -> ModelBuilder {
     for p in &args.pin {
         b = b.pin(&p.pattern, p.devices.to_string());
@@ -126,7 +126,7 @@ pub fn pinned(mut b: ModelBuilder, args: &ModelArgs) -> ModelBuilder {
     b
 }
 
-/// Fails where an input is larger than a bound that was asked for.
+/// Checks that no input is larger than the bound that `--dim` gives for its axis.
 pub fn check_bounds(
     bounds: &[Bound],
     inputs: &[(String, ArrayType)],
@@ -157,7 +157,7 @@ pub fn check_bounds(
     Ok(())
 }
 
-/// Fails, listing what the model needs, where nothing at all is given.
+/// Checks that any input is given if the model needs inputs; the error lists what it needs.
 pub fn check_given(inputs: &[(String, ArrayType)], wanted: &[Signature]) -> Result<(), Failure> {
     if !inputs.is_empty() || wanted.is_empty() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Results to stdout, notes to stderr. Neither panics when nobody reads.
+//! Writes results to stdout and notes to stderr. Neither panics when the reader has closed the stream.
 
 use std::io::{self, Write};
 
@@ -8,13 +8,13 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
-/// A line on stderr.
+/// Writes a line to stderr.
 pub fn note(line: &str) {
-    // Without a stderr there is nobody to tell.
+    // A closed stderr leaves no place for the note or for an error about it.
     let _ = writeln!(io::stderr().lock(), "{}", screen(line));
 }
 
-/// Lines on stdout, for people: whatever a terminal would obey is escaped.
+/// Writes lines for people to stdout; control sequences are escaped.
 pub fn print(text: &str) -> Result<(), Failure> {
     write_out(&screen(text))
 }
@@ -29,7 +29,7 @@ fn write_out(text: &str) -> Result<(), Failure> {
     })
 }
 
-/// One JSON value on stdout, on one line: exactly what there is, for programs.
+/// Writes a JSON value for programs to stdout, on one line and without the escapes of [`print()`].
 pub fn json(value: &impl Serialize) -> Result<(), Failure> {
     match serde_json::to_string(value) {
         Ok(text) => write_out(&text),
@@ -37,18 +37,18 @@ pub fn json(value: &impl Serialize) -> Result<(), Failure> {
     }
 }
 
-/// A sequence that a terminal obeys.
+/// Writes a terminal control sequence to stdout, unescaped.
 pub fn control(sequence: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     let written = out.write_all(sequence.as_bytes());
     written.map_err(|e| Failure::io("cannot write to stdout", &e))
 }
 
-/// Columns of the narrowest terminal that tables are made for.
+/// Width in columns of the narrowest terminal for which tables are laid out.
 const WIDTH: usize = 80;
 
-/// Lines of text, of which those that are too long for a terminal go on, indented, on further ones. Rows of tables, which
-/// begin with two spaces, stay as they are.
+/// Folds lines that are wider than a terminal: the rest follows, indented, on further lines. Rows of tables, which
+/// begin with two spaces, are not folded.
 pub fn folded(text: &str) -> String {
     let mut folded = String::with_capacity(text.len());
     for line in text.lines() {
@@ -70,9 +70,9 @@ pub fn folded(text: &str) -> String {
     folded
 }
 
-/// A table with aligned columns; the columns named in `right` are numbers. Cells are [`Printable`]: many are names that
-/// others chose. Columns that do not fit beside the others follow in a further part of it, which begins with the first column
-/// again.
+/// Formats a table with aligned columns; the columns listed in `right` are aligned to the right, as numbers are. Cells
+/// are escaped by [`Printable`], since many are names that other users chose. Columns that do not fit into the width
+/// follow in a further part of the table, which repeats the first column.
 pub fn table(head: &[&str], right: &[usize], rows: &[Vec<String>]) -> String {
     let row = |r: &Vec<String>| r.iter().map(|c| Printable(c).to_string()).collect();
     let rows: Vec<Vec<String>> = rows.iter().map(row).collect();

@@ -1,4 +1,4 @@
-//! `convoke plan`.
+//! `convoke plan`: shows how a model would be split over workers, without loading it.
 
 use convoke::{PartSummary, PinSummary, PlanSummary};
 use serde::Serialize;
@@ -11,13 +11,13 @@ use crate::output;
 use crate::progress::Progress;
 use crate::values::{bytes, nanos};
 
-/// Cut edges that are listed for people; `--json` has all.
+/// The largest number of cut edges, and of pins, that are listed for people; `--json` lists all.
 const LISTED: usize = 20;
 
-/// Longest name of a node in the table.
+/// The most characters of a node's name that the table shows.
 const NAME: usize = 32;
 
-/// Bytes that cross between workers in a step.
+/// The number of bytes that cross between workers in a step.
 pub fn cut_bytes(summary: &PlanSummary) -> u64 {
     let sizes = summary.cut_edges.iter().map(|e| e.bytes);
     sizes.fold(0, u64::saturating_add)
@@ -31,7 +31,7 @@ struct Report<'a> {
     cut_bytes: u64,
 }
 
-/// Plans, loads nothing, and explains.
+/// Plans the model without loading weights, and prints the plan.
 pub async fn plan(args: PlanArgs, json: bool) -> Result<(), Failure> {
     let inputs = Arrays::open(&args.model)?.inputs();
     let summary = with_cluster(&args.cluster, async |cluster| {
@@ -58,7 +58,7 @@ pub async fn plan(args: PlanArgs, json: bool) -> Result<(), Failure> {
     output::print(&text(&model, &summary))
 }
 
-/// A node's name, cut in the middle where it is long: fused nodes have the names of all.
+/// Shortens a long node name in the middle: a fused node's name is that of all nodes in it.
 fn short(name: &str) -> String {
     let chars: Vec<char> = name.chars().collect();
     if chars.len() <= NAME {
@@ -69,7 +69,7 @@ fn short(name: &str) -> String {
     format!("{}…{}", String::from_iter(start), String::from_iter(end))
 }
 
-/// What became of a pin.
+/// Describes where the nodes of a pin were placed.
 fn of_pin(pin: &PinSummary) -> String {
     let parts = pin.parts.iter().map(|p| match p.nodes {
         1 => format!("1 node on {}", p.worker),

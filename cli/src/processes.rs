@@ -1,4 +1,4 @@
-//! A cluster of processes on this machine: a coordinator and workers, in a folder that is gone with them.
+//! A cluster of processes on this machine: a coordinator and workers, in a folder that is removed when they end.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -15,14 +15,15 @@ use crate::children::{Process, Recipe, child, spawn};
 use crate::failure::Failure;
 use crate::machine;
 
-/// How long a process may take to stop beyond the time that its steps have; more than it gives itself.
+/// How long a process may take to stop, beyond the drain bound of its steps. It exceeds the bound that the process sets
+/// for itself.
 pub const STOP_BOUND: Duration = Duration::from_secs(12);
 
-/// The run folder, removed with everything in it.
+/// The run folder; dropping it removes the folder and everything in it.
 pub struct RunDir(pub PathBuf);
 
 impl RunDir {
-    /// The folder given, or a new one named after `command` and this process.
+    /// Makes the folder `given`, or one named after `command` and this process id. Fails if the folder exists.
     pub fn make(given: Option<PathBuf>, command: &str) -> Result<RunDir, Error> {
         use std::os::unix::fs::DirBuilderExt;
         let path = given.unwrap_or_else(|| {
@@ -31,7 +32,7 @@ impl RunDir {
             let base = base.unwrap_or_else(std::env::temp_dir);
             base.join(format!("convoke-{command}-{}", std::process::id()))
         });
-        // Not recursive: a folder that is there already is somebody's, and would be removed at the end.
+        // Not recursive: an existing folder belongs to somebody, and would be removed at the end.
         let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
         made.map_err(|e| {
             let msg = format!("cannot make the folder {}: {e}", path.display());
@@ -49,7 +50,7 @@ impl Drop for RunDir {
     }
 }
 
-/// How to use the cluster.
+/// What a user needs to use the cluster: addresses, token files and names.
 #[derive(Serialize)]
 pub struct Cluster {
     pub connect: String,
@@ -59,7 +60,8 @@ pub struct Cluster {
     pub workers: Vec<String>,
 }
 
-/// Starts it. Its processes are in `processes`, the coordinator first, whatever comes of it.
+/// Starts the cluster. Its processes are pushed to `processes`, the coordinator first, also if a later one fails to
+/// start.
 pub async fn start(
     args: &UpArgs,
     log: &LogArgs,
@@ -87,7 +89,7 @@ pub async fn start(
         .memory
         .unwrap_or_else(|| machine::default_memory() / u64::from(args.workers));
     if args.workers > 1 {
-        // A single one says so itself.
+        // A single worker logs this warning itself.
         machine::warn_beyond(memory.saturating_mul(args.workers.into()));
     }
     let connect = reachable(&coordinator.listen);
@@ -127,7 +129,7 @@ pub async fn start(
     })
 }
 
-/// An address of this machine for one that listens at all of them.
+/// Replaces an unspecified address, such as `0.0.0.0`, by the loopback address with the same port.
 fn reachable(listen: &str) -> String {
     match listen.parse::<SocketAddr>() {
         Ok(a) if a.ip().is_unspecified() => {

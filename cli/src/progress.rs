@@ -1,4 +1,4 @@
-//! Progress on stderr, where that is a terminal.
+//! Shows progress on stderr, if stderr is a terminal.
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const RUNNING: &str = "running";
 /// How often a spinner moves.
 const TICK: Duration = Duration::from_millis(100);
 
-/// One line that says what goes on; gone when it is dropped.
+/// One line that shows what the command is doing; it disappears when it is dropped.
 #[derive(Clone)]
 pub struct Progress(Arc<Line>);
 
@@ -30,7 +30,7 @@ impl Drop for Line {
 }
 
 impl Progress {
-    /// A line that says nothing yet.
+    /// Makes an empty line.
     pub fn new() -> Progress {
         let bar = ProgressBar::new_spinner();
         if !std::io::stderr().is_terminal() {
@@ -46,7 +46,7 @@ impl Progress {
         }
     }
 
-    /// Something of unknown length.
+    /// Shows a spinner beside `what`, for work of unknown length.
     pub fn busy(&self, what: impl Into<String>) {
         let bar = &self.0.0;
         self.style(BUSY);
@@ -56,7 +56,8 @@ impl Progress {
         }
     }
 
-    /// Where it is. Nothing moves until it is elsewhere, so that what is measured meanwhile is not disturbed.
+    /// Shows the stage of the work. The line does not move until the next call, so that drawing does not disturb what
+    /// is measured meanwhile.
     pub fn at(&self, what: impl Into<String>) {
         self.style(STAGE);
         self.0.0.set_message(what.into());
@@ -73,7 +74,7 @@ impl Progress {
         bar.set_position(done);
     }
 
-    /// A loading model's phase.
+    /// Shows the phase of a model that is loading.
     pub fn phase(&self, phase: Phase) {
         match phase {
             Phase::Hashing { done, total } => self.bytes("reading the model", done, total),
@@ -84,12 +85,12 @@ impl Progress {
         }
     }
 
-    /// A line on stderr that stays there.
+    /// Writes a line to stderr that stays there, above the progress line.
     pub fn note(&self, line: &str) {
         self.0.0.suspend(|| output::note(line));
     }
 
-    /// Steps of a run.
+    /// Shows how many steps of a run are done.
     pub fn steps(&self, done: u64, total: u64) {
         let bar = &self.0.0;
         if bar.message() != RUNNING {

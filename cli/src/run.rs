@@ -1,4 +1,4 @@
-//! `convoke run`.
+//! `convoke run`: loads a model, runs steps of it and prints the outputs.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -22,10 +22,10 @@ use crate::values::{bytes, millis};
 use crate::verify::{Verdict, comparable, compare, differing, preview};
 use crate::{output, plan};
 
-/// Values of an output that are shown.
+/// The most values that are shown of an output.
 const SHOWN: usize = 8;
 
-/// The result, as `--json` has it.
+/// The output of `run --json`.
 #[derive(Serialize)]
 struct Report {
     model: String,
@@ -34,7 +34,7 @@ struct Report {
     cut_bytes: u64,
     warnings: Vec<String>,
     outputs: Vec<Output>,
-    /// With `--partial`: the other outputs.
+    /// With `--partial`: the outputs that failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     failed: Option<Vec<Failed>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -42,7 +42,7 @@ struct Report {
     load_ms: f64,
     steps: u64,
     step_ms: Quantiles,
-    /// What was run again, and why.
+    /// Loads and steps that were run again, and why.
     attempts: Vec<Attempt>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<Error>,
@@ -53,7 +53,7 @@ struct Worker {
     name: String,
     nodes: u32,
     weights_bytes: u64,
-    /// As predicted.
+    /// Peak memory that the planner predicts, in bytes.
     peak_bytes: u64,
     threads: u32,
 }
@@ -85,7 +85,7 @@ struct Output {
     digest: String,
 }
 
-/// An output that is not there, and why.
+/// An output that failed, and why.
 #[derive(Serialize)]
 struct Failed {
     name: String,
@@ -101,7 +101,7 @@ struct Quantiles {
 impl Quantiles {
     fn of(mut times: Vec<Duration>) -> Quantiles {
         times.sort();
-        // The least time that so large a part of all steps does not exceed.
+        // The shortest time that this fraction of all steps does not exceed.
         let at = |part: f64| {
             let rank = (times.len() as f64 * part).ceil() as usize;
             let time = times.get(rank.max(1) - 1).copied().unwrap_or_default();
@@ -114,14 +114,14 @@ impl Quantiles {
     }
 }
 
-/// What a step gave.
+/// The results of a step.
 struct Given {
     outputs: Outputs,
     /// With `--partial`, the outputs that failed.
     failed: Vec<Failed>,
 }
 
-/// A finished run.
+/// The results of a finished run.
 struct Done {
     given: Given,
     summary: PlanSummary,
@@ -130,7 +130,7 @@ struct Done {
     reruns: Vec<Rerun>,
 }
 
-/// The steps of a model that were run again so far.
+/// The loads and steps that were run again so far.
 #[derive(Clone, Default)]
 struct Reruns(Arc<Mutex<Vec<Rerun>>>);
 
@@ -156,10 +156,10 @@ impl RunArgs {
     }
 }
 
-/// Runs a model and says what came out.
+/// Runs a model and reports the results.
 pub async fn run(args: RunArgs, json: bool) -> Result<(), Failure> {
     let mut arrays = Arrays::open(&args.model)?;
-    // What takes minutes to compute is not lost to a folder that may not be written.
+    // This is checked first, so that minutes of computing are not lost because the folder is not writable.
     if let Some(path) = &args.outputs {
         check_writable(path)?;
     }
@@ -180,7 +180,7 @@ pub async fn run(args: RunArgs, json: bool) -> Result<(), Failure> {
             let Given { outputs, failed } = &done.given;
             let mut expected =
                 arrays.read_expected(|name, want| comparable(outputs, name, want))?;
-            // Why those are not there is said elsewhere.
+            // The errors of failed outputs are reported apart from the comparison.
             expected.retain(|(name, _)| !failed.iter().any(|f| f.name == *name));
             let expected = compare(outputs, &expected);
             Some(Verdict { expected, ..v })
@@ -190,7 +190,7 @@ pub async fn run(args: RunArgs, json: bool) -> Result<(), Failure> {
     report(&args, done, verdict, json)
 }
 
-/// A model that was not loaded in time.
+/// The error of a model that was not loaded within `bound`.
 fn not_loaded(bound: Duration) -> Error {
     let msg = format!("the model was still planned and loaded after {bound:?}");
     Error::new(Code::DeadlineExceeded, msg)
@@ -211,16 +211,16 @@ async fn run_split(
     let loading = load(b, &args.model, arrays.inputs(), &progress, &reruns);
     let (model, summary) = match args.timeout {
         None => loading.await?,
-        // Dropping it gives up what was planned and installed.
+        // Dropping the future gives up what was planned and installed.
         Some(bound) => tokio::time::timeout(bound, loading)
             .await
             .unwrap_or_else(|_| Err(not_loaded(bound).into()))?,
     };
     let load = start.elapsed();
-    // Only now: they are of the model's dtypes and shapes.
+    // Values are read only after their dtypes and shapes were checked against the model.
     let inputs = arrays.read_inputs()?;
     let (given, times) = steps(&model, args, &inputs, &progress).await?;
-    // Where a worker was lost, another than the first one.
+    // If a worker was lost meanwhile, the plan in use is another than the first one.
     let summary = model.plan().await.unwrap_or(summary);
     model.unload().await?;
     let done = Done {
@@ -279,7 +279,7 @@ async fn call(
     Ok(Given { outputs, failed })
 }
 
-/// Runs all steps, as many at once as may be; the outputs are those of the first.
+/// Runs all steps, `--in-flight` at a time, and returns the results of the first. Fails if a step gives other bits.
 async fn steps(
     model: &Model,
     args: &RunArgs,
@@ -309,7 +309,8 @@ async fn steps(
     Ok((first, times))
 }
 
-/// The same on exactly one worker, whichever has room. Pins do not change values, and would name others.
+/// Runs the model on exactly one worker, whichever has room, and compares the bits. Pins are left out: they do not
+/// change values, and could name several workers.
 async fn verify(
     cluster: &Cluster,
     args: &RunArgs,
@@ -344,14 +345,14 @@ async fn run_single(
     let told = progress.clone();
     let b = builder(cluster, &args.model)?.workers(1);
     let model = b.on_progress(move |phase| told.phase(phase)).await?;
-    // The deadline is a step's.
+    // The model is prepared first, because the deadline of the call is meant for the step alone.
     model.prepare(inputs.iter().cloned()).await?;
     let given = call(&model, args, inputs).await?;
     model.unload().await?;
     Ok(given.outputs)
 }
 
-/// That outputs failed, of which each says why.
+/// The error that lists the failed outputs; `None` if none failed.
 fn incomplete(given: &Given) -> Option<Error> {
     let first = given.failed.first()?;
     let (failed, all) = (
@@ -402,7 +403,7 @@ fn report(args: &RunArgs, done: Done, verdict: Option<Verdict>, json: bool) -> R
         true => output::json(&report),
         false => output::print(&text(&report, &outputs)),
     };
-    // Whether or not anybody could be told, a result that is not as it should be is the failure.
+    // A wrong result is the failure that counts, also if the report could not be written.
     match report.error {
         Some(e) if json => Err(Failure::Reported(e)),
         Some(e) => Err(e.into()),

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM.
+//! Waits for Ctrl-C and SIGTERM.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -9,17 +9,17 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::Failure;
 
-/// How long work that looks for signals itself has to end before [`end_anyway`] ends the process.
+/// How long after a signal [`end_anyway`] waits for the process to end by itself.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Hears SIGINT and SIGTERM from the time it is made.
+/// Receives SIGINT and SIGTERM from the time at which it is made.
 pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
 }
 
 impl Signals {
-    /// Instead of ending the process, the signals are heard from now on.
+    /// Registers for the signals, which from now on no longer end the process.
     pub fn hear() -> Result<Signals, Failure> {
         let failed = |e: std::io::Error| Failure::io("cannot wait for signals", &e);
         Ok(Signals {
@@ -28,7 +28,7 @@ impl Signals {
         })
     }
 
-    /// Waits for one of them.
+    /// Waits for either signal.
     pub async fn wait(&mut self) {
         tokio::select! {
             biased;
@@ -37,7 +37,7 @@ impl Signals {
         }
     }
 
-    /// Does `work` unless a signal comes first, which drops it.
+    /// Does `work`; a signal that comes first drops it and returns [`Failure::Interrupted`].
     pub async fn or<T>(
         &mut self,
         work: impl Future<Output = Result<T, Failure>>,
@@ -49,7 +49,7 @@ impl Signals {
         }
     }
 
-    /// Does `work`; a signal ends the process at once, for those who ask twice.
+    /// Does `work` that ends the command; a signal meanwhile, often the second Ctrl-C, ends the process at once.
     pub async fn or_exit<T>(&mut self, work: impl Future<Output = T>) -> T {
         tokio::select! {
             biased;
@@ -59,11 +59,12 @@ impl Signals {
     }
 }
 
-/// Ends this process a second after a signal, however busy its other threads are: kills its children, removes `folder` and
-/// exits. For work that keeps a thread busy for longer than a person waits, and so hears no signal itself.
+/// Starts a thread that ends this process one second after a signal: it kills the process's children, removes `folder`
+/// and exits. Meant for work that keeps the network thread busy for longer than a person waits, so that the thread does
+/// not notice signals.
 pub fn end_anyway(folder: PathBuf) -> Result<(), Failure> {
     let failed = |e: std::io::Error| Failure::io("cannot wait for signals", &e);
-    // This runtime hears signals on a thread of its own.
+    // This runtime receives signals on a thread of its own.
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().build().map_err(failed)?;
     let mut signals = {
@@ -76,10 +77,10 @@ pub fn end_anyway(folder: PathBuf) -> Result<(), Failure> {
             tokio::time::sleep(GRACE).await;
         });
         for child in children() {
-            // It may have ended meanwhile.
+            // The child may have ended meanwhile.
             let _ = kill_process(child, Kind::KILL);
         }
-        // The folder may be gone, which is as well.
+        // The folder may have been removed already.
         let _ = std::fs::remove_dir_all(&folder);
         std::process::exit(130);
     };
@@ -99,7 +100,7 @@ fn children() -> impl Iterator<Item = Pid> {
     folders.filter_map(move |folder| {
         let pid = folder.file_name().to_str()?.parse().ok()?;
         let stat = std::fs::read_to_string(folder.path().join("stat")).ok()?;
-        // The name in brackets may hold anything; after it come the state and the parent.
+        // The process name, in parentheses, may contain any character; the state and the parent's id follow it.
         let parent = stat.rsplit_once(") ")?.1.split(' ').nth(1)?;
         Pid::from_raw(pid).filter(|_| parent == own)
     })

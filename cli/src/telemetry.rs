@@ -1,4 +1,4 @@
-//! Logs to stderr, and traces over OTLP where `OTEL_EXPORTER_OTLP_ENDPOINT` is set.
+//! Logs to stderr, and exports traces over OTLP if `OTEL_EXPORTER_OTLP_ENDPOINT` is set.
 
 use std::ffi::OsStr;
 use std::io::IsTerminal;
@@ -23,16 +23,16 @@ use crate::args::{Command, LogArgs, LogFormat};
 use crate::failure::Failure;
 use crate::{machine, output};
 
-/// Where traces go; OpenTelemetry's own variable.
+/// OpenTelemetry's environment variable for the address to which traces are exported.
 const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
-/// What traces are filed under; OpenTelemetry's own variable.
+/// OpenTelemetry's environment variable for the service name of traces.
 const SERVICE: &str = "OTEL_SERVICE_NAME";
-/// Not logged unless it is named: tarpc warns of every connection that ends, which our own lines say better, and `run`
-/// says itself that a step runs again.
+/// Filter for targets that are logged only if `--log` names them: tarpc warns of every connection that ends, which our
+/// own events describe better, and `run` reports itself that a step runs again.
 const QUIET: &str = "tarpc=off,convoke::rerun=off";
-/// Not logged by commands that end, besides: the caller of a step that fails gets its error.
+/// Further filter for commands that are not daemons: they report the error of a failed step themselves.
 const QUIET_COMMAND: &str = "convoke::steps=off";
-/// Crates that log, by how their names begin.
+/// Prefixes of the names of crates that log.
 const CRATES: [&str; 7] = [
     "convoke",
     "quinn",
@@ -42,20 +42,20 @@ const CRATES: [&str; 7] = [
     "h2",
     "hyper",
 ];
-/// What is traced whatever is logged.
+/// The filter of exported traces, which `--log` does not change.
 const TRACED: &str = "info,convoke=debug,convoke_common=debug,convoke_rendezvous=debug,convoke_worker=debug,\
                       convoke_coordinator=debug,h2=off,hyper=off,tonic=off,tower=off,quinn=off,rustls=off";
 
-/// Exports what is left when it finishes.
+/// The exporter of traces, if there is one. [`Telemetry::finish`] exports the remaining spans.
 pub struct Telemetry(Option<Exporter>);
 
 struct Exporter {
     provider: SdkTracerProvider,
-    /// The exporter's own thread: this process' network thread must not wait for it.
+    /// The runtime with the exporter's own thread: this process' network thread must not wait for exports.
     runtime: tokio::runtime::Runtime,
 }
 
-/// Starts to log and, where it is asked for, to export.
+/// Starts logging and, if the variable is set, the export of traces.
 pub fn start(args: &LogArgs, command: &Command) -> Result<Telemetry, Failure> {
     let default = if command.is_daemon() { "info" } else { "warn" };
     let wanted = args.log.as_deref().unwrap_or(default);
@@ -93,8 +93,8 @@ fn colours(terminal: bool, no_color: Option<&OsStr>) -> bool {
     terminal && no_color.is_none_or(OsStr::is_empty)
 }
 
-/// What `--log` asks for. A filter of a single word is a level, or the name of a crate that logs: any other word would be
-/// taken for a crate that never says anything.
+/// Parses the filter of `--log`. A directive of a single word must be a level or the name of a crate that logs: tracing
+/// would take any other word for a crate that never logs.
 fn filter(wanted: &str, daemon: bool) -> Result<EnvFilter, Failure> {
     let wrong = |why: &str| {
         Failure::Usage(format!(
@@ -123,8 +123,8 @@ fn filter(wanted: &str, daemon: bool) -> Result<EnvFilter, Failure> {
     EnvFilter::try_new(format!("{quiet},{wanted}")).map_err(|e| wrong(&e.to_string()))
 }
 
-/// How the fields of an event or span are written for people. Their values may be names that others chose, or errors that a
-/// peer sent: one event stays one line, and does nothing to the terminal that shows it.
+/// Writes the fields of an event or span for people. Values may be names that other users chose, or errors that a peer
+/// sent: they are escaped, so that an event cannot forge further events or control the terminal.
 fn fields() -> impl for<'w> FormatFields<'w> + 'static {
     let field = |to: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug| {
         let value = format!("{value:?}");
@@ -137,7 +137,7 @@ fn fields() -> impl for<'w> FormatFields<'w> + 'static {
     debug_fn(field).delimited(" ")
 }
 
-/// The root of all that a command does. A role that runs until it is stopped has none: its traces are its callers'.
+/// The root span of a command. A daemon has none: its spans belong to the traces of its callers.
 pub fn command_span(command: &Command) -> tracing::Span {
     match command.is_daemon() {
         true => tracing::Span::none(),
@@ -162,7 +162,7 @@ fn exporter(command: &Command) -> Result<Exporter, Failure> {
         .build()
         .map_err(|e| failed(&e))?;
     drop(entered);
-    // Which process of which machine it is, besides what OTEL_RESOURCE_ATTRIBUTES says.
+    // These attributes tell which process of which machine it is, beside those of OTEL_RESOURCE_ATTRIBUTES.
     let host = machine::hostname();
     let instance = format!("{host}:{}", std::process::id());
     let mut resource = Resource::builder().with_attributes([
@@ -180,7 +180,7 @@ fn exporter(command: &Command) -> Result<Exporter, Failure> {
 }
 
 impl Telemetry {
-    /// Exports what is left, for a few seconds at most.
+    /// Exports the remaining spans, for a few seconds at most.
     pub fn finish(self) {
         let Some(exporter) = self.0 else { return };
         if let Err(e) = exporter.provider.shutdown() {

@@ -1,4 +1,4 @@
-//! `convoke token`, through the coordinator's own socket.
+//! `convoke token`: makes, lists and revokes tokens through the coordinator's Unix socket.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::args::{AdminArgs, TokenCommand, TokenRole};
 use crate::failure::Failure;
 use crate::{budget, machine, output};
 
-/// The coordinator's state folder.
+/// The coordinator's state folder: the one that is given, or the default.
 pub fn coordinator_dir(given: Option<PathBuf>) -> Result<PathBuf, Failure> {
     match given {
         Some(dir) => Ok(dir),
@@ -22,11 +22,11 @@ pub fn coordinator_dir(given: Option<PathBuf>) -> Result<PathBuf, Failure> {
     }
 }
 
-/// The coordinator's own socket.
+/// Makes a client of the coordinator's Unix socket.
 pub fn client(at: AdminArgs) -> Result<Client, Failure> {
     let dir = coordinator_dir(at.state_dir)?;
-    // Another user's socket would be told what only the coordinator should know. Of a folder that is not there the client
-    // says so itself.
+    // A socket that another user put there would receive what only the coordinator may know. If the folder does not
+    // exist, the client's own error says so.
     if dir.exists() {
         machine::check_private(&dir)?;
     }
@@ -43,7 +43,7 @@ struct Written {
     token_file: String,
 }
 
-/// Writes a token to a file that nobody else can read.
+/// Writes a token to a file that only this user can read.
 fn write(file: &Path, token: &str) -> Result<(), Failure> {
     let disk = Disk::new(Arc::new(SystemRng::default()));
     let line = format!("{token}\n");
@@ -59,7 +59,7 @@ struct Listed {
     tokens: Vec<Listing>,
 }
 
-/// A token in JSON.
+/// The JSON form of a token.
 #[derive(Serialize)]
 struct Listing {
     id: String,
@@ -69,7 +69,7 @@ struct Listing {
     #[serde(rename = "expires_unix_seconds")]
     expires: Option<u64>,
     revoked: bool,
-    /// Seconds for which whoever joins may stay.
+    /// How long a member that joined with the token may stay, in seconds; `None` means for ever.
     #[serde(rename = "member_ttl_seconds")]
     member_ttl: Option<u64>,
     /// What its holders may have together, where that is not the default.
@@ -96,7 +96,7 @@ struct Revoked {
     revoked: String,
 }
 
-/// Makes, lists or revokes.
+/// Makes, lists or revokes tokens.
 pub async fn token(command: TokenCommand, json: bool) -> Result<(), Failure> {
     match command {
         TokenCommand::Create {
@@ -176,7 +176,7 @@ fn list(tokens: &[TokenInfo], now: u64) -> String {
     output::table(&head, &[], &rows)
 }
 
-/// A time in its largest unit.
+/// Formats a time in the largest suitable unit.
 fn left(seconds: u64) -> String {
     match seconds {
         0..=119 => format!("{seconds} s"),

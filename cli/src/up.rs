@@ -1,4 +1,4 @@
-//! `convoke up`: a cluster of processes on this machine, until it is told to end.
+//! `convoke up`: runs a cluster of processes on this machine until it is told to end.
 
 use convoke_common::error::{Code, Error};
 use futures::future::join_all;
@@ -10,7 +10,7 @@ use crate::output;
 use crate::processes::{Cluster, RunDir, STOP_BOUND, start};
 use crate::signals::Signals;
 
-/// Starts, tells how to connect, waits, stops.
+/// Starts the cluster, prints how to connect to it, waits for a signal and stops the processes.
 pub async fn up(args: UpArgs, log: LogArgs, json: bool) -> Result<(), Failure> {
     let mut signals = Signals::hear()?;
     let run_dir = RunDir::make(args.run_dir.clone(), "up")
@@ -46,15 +46,15 @@ fn tell(c: &Cluster, json: bool) -> Result<(), Failure> {
     ))
 }
 
-/// Waits for a signal, and keeps the workers meanwhile, each by itself. Without the coordinator there is nothing to go
-/// on with.
+/// Waits for a signal, and meanwhile restarts each worker that fails. The end of the coordinator is an error: without
+/// it there is no cluster.
 async fn watch(signals: &mut Signals, processes: &mut [Process]) -> Result<(), Failure> {
     let Some((coordinator, workers)) = processes.split_first_mut() else {
         return Err(Error::internal("a cluster without a coordinator").into());
     };
     let kept = async {
         join_all(workers.iter_mut().map(Process::keep)).await;
-        // All have left; others may join.
+        // All workers have left, but workers started elsewhere may join.
         std::future::pending().await
     };
     let (_, how) = tokio::select! {

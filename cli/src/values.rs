@@ -1,11 +1,12 @@
-//! Values as people write them: sizes, times, bounds, pins.
+//! Parses and prints values in the form in which people write them: sizes, times, bounds and pins.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use convoke_common::device_spec::DeviceSpec;
 
-/// Bytes: `512MiB`, `1.5GiB`, `2g`, `1000000`. `k m g t` alone and `KiB` are powers of 1024, `KB` of 1000.
+/// Parses a number of bytes: `512MiB`, `1.5GiB`, `2g`, `1000000`. `k`, `m`, `g`, `t` and `KiB` etc. are powers of 1024,
+/// `KB` etc. are powers of 1000.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let (number, unit) = split(text);
@@ -37,7 +38,7 @@ fn split(text: &str) -> (&str, &str) {
     (number, unit.trim_start())
 }
 
-/// `500ms`, `30s`, `5m`, `24h`, `7d`.
+/// Parses a time: `500ms`, `30s`, `5m`, `24h`, `7d`.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let bad = || format!("'{text}' is no time; write 500ms, 30s, 5m, 24h or 7d");
     let (number, unit) = split(text.trim());
@@ -56,7 +57,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// As [`parse_duration`], of what is done again and again.
+/// Parses the period of something that is repeated, as [`parse_duration`] does; it is at least 100 ms.
 pub fn parse_period(text: &str) -> Result<Duration, String> {
     const LEAST: Duration = Duration::from_millis(100);
     let period = parse_duration(text)?;
@@ -66,11 +67,11 @@ pub fn parse_period(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// How long a token is good; `None` for ever.
+/// How long a token is valid; `None` means that it does not expire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ttl(pub Option<Duration>);
 
-/// A time, or `never`.
+/// Parses a time of at least one second, or `never`.
 pub fn parse_ttl(text: &str) -> Result<Ttl, String> {
     if text.trim() == "never" {
         return Ok(Ttl(None));
@@ -87,11 +88,11 @@ pub fn parse_ttl(text: &str) -> Result<Ttl, String> {
 pub struct Bound {
     /// The axis' symbol.
     pub symbol: String,
-    /// Its largest size.
+    /// The axis' largest size.
     pub most: i64,
 }
 
-/// `seq=512`, or a range `seq=1..512` that includes its end.
+/// Parses `seq=512`, or a range `seq=1..512` that includes its end.
 pub fn parse_bound(text: &str) -> Result<Bound, String> {
     let bad = || format!("'{text}' is no bound; write seq=512 or seq=1..512");
     let (symbol, range) = text.split_once('=').ok_or_else(bad)?;
@@ -109,13 +110,14 @@ pub fn parse_bound(text: &str) -> Result<Bound, String> {
 /// The devices that may run some nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pin {
-    /// Node names; `*` matches anything.
+    /// The pattern of node names; `*` matches any text.
     pub pattern: String,
-    /// The devices.
+    /// The devices that may run these nodes.
     pub devices: DeviceSpec,
 }
 
-/// `PATTERN=DEVICES`; node names may have `=` in them, specifications of devices not.
+/// Parses `PATTERN=DEVICES`. The last `=` separates them, since node names may contain `=` and device specifications
+/// may not.
 pub fn parse_pin(text: &str) -> Result<Pin, String> {
     match text.rsplit_once('=') {
         Some((pattern, devices)) if !pattern.is_empty() && !devices.is_empty() => Ok(Pin {
@@ -130,7 +132,7 @@ pub fn parse_pin(text: &str) -> Result<Pin, String> {
     }
 }
 
-/// `NAME=FILE`.
+/// Parses `NAME=FILE`.
 pub fn parse_named(text: &str) -> Result<(String, PathBuf), String> {
     match text.split_once('=') {
         Some((name, file)) if !name.is_empty() && !file.is_empty() => {
@@ -140,7 +142,7 @@ pub fn parse_named(text: &str) -> Result<(String, PathBuf), String> {
     }
 }
 
-/// `1.5 GiB`, as people read it.
+/// Formats a number of bytes for people: `1.5 GiB`.
 pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let (mut value, mut unit) = (n as f64, 0);
@@ -155,12 +157,12 @@ pub fn bytes(n: u64) -> String {
     }
 }
 
-/// `1.25 ms`, from nanoseconds.
+/// Formats nanoseconds for people: `1.25 ms`.
 pub fn nanos(ns: u64) -> String {
     millis(ns as f64 / 1e6)
 }
 
-/// `1.25 ms`, from milliseconds.
+/// Formats milliseconds for people: `1.25 ms`.
 pub fn millis(ms: f64) -> String {
     match ms {
         _ if ms < 1. => format!("{:.0} µs", ms * 1000.),

@@ -1,4 +1,5 @@
-//! `--verify`: the bits of one worker, and the values that another runtime computed.
+//! `--verify`: compares outputs bit by bit with those of one worker, and by value with those that another runtime
+//! computed.
 
 use convoke::{ArrayType, DType, HostTensor as Tensor, Outputs};
 use convoke_common::{Element, Printable, printable};
@@ -7,44 +8,44 @@ use serde::Serialize;
 use crate::model::Expected;
 use crate::output;
 
-/// Largest error of f32 and f64 outputs, as a part of the largest expected value.
+/// Largest allowed error of f32 and f64 outputs, relative to the largest expected value.
 const TOLERANCE: f64 = 1e-4;
-/// The same of f16 and bf16 outputs.
+/// Largest allowed error of f16 and bf16 outputs, relative to the largest expected value.
 const TOLERANCE_HALF: f64 = 2e-2;
 
-/// What was found.
+/// The result of the comparisons.
 #[derive(Debug, Serialize)]
 pub struct Verdict {
-    /// Whether one worker gives the same bits; `None` where no one worker can hold the model.
+    /// Whether one worker gives the same bits; `None` if that could not be compared, see `not_compared`.
     pub bits_equal: Option<bool>,
-    /// Comparison with the arrays `expected/NAME`.
+    /// Comparisons with the arrays `expected/NAME`.
     pub expected: Vec<Compared>,
-    /// Outputs whose bits differ.
+    /// Names of outputs whose bits differ.
     #[serde(skip)]
     pub differing: Vec<String>,
-    /// Why bits were not compared.
+    /// Why bits were not compared, if they were not.
     #[serde(skip)]
     pub not_compared: Option<String>,
 }
 
-/// One output against its expected array.
+/// The comparison of one output with its expected array.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Compared {
-    /// The output.
+    /// The output's name.
     pub name: String,
     /// Largest absolute error.
     pub max_abs_err: f64,
     /// Largest absolute expected value.
     pub max_abs: f64,
-    /// Whether that is close enough.
+    /// Whether the output is close enough to the expected array.
     pub ok: bool,
-    /// What is wrong, where it is not a matter of error.
+    /// What is wrong, if it is not the size of the error: for example another shape.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
 impl Verdict {
-    /// What is wrong, in one line; `None` when all is well.
+    /// Describes in one line what is wrong; `None` if everything agrees.
     pub fn problem(&self) -> Option<String> {
         let mut problems = Vec::new();
         if self.bits_equal == Some(false) {
@@ -72,7 +73,7 @@ impl Verdict {
         (!problems.is_empty()).then(|| problems.join("; "))
     }
 
-    /// The table for people.
+    /// Formats the result as a table for people.
     pub fn text(&self) -> String {
         let mut text = String::from("verify\n");
         match (self.bits_equal, &self.not_compared) {
@@ -99,7 +100,7 @@ impl Verdict {
     }
 }
 
-/// Names of outputs that are not the same in every bit, or there once only.
+/// Names of outputs that differ in any bit, or are in only one of `a` and `b`.
 pub fn differing(a: &Outputs, b: &Outputs) -> Vec<String> {
     let differs = |(name, t): &&(String, Tensor)| b.get(name) != Some(t);
     let alone = |(name, _): &&(String, Tensor)| a.get(name).is_none();
@@ -145,7 +146,7 @@ fn compare_one(name: &str, got: Option<&Tensor>, want: &Expected) -> Compared {
     (c.max_abs_err, c.max_abs) = (0., 0.);
     let (got_values, want_values) = (values(got), values(want));
     for (g, w) in got_values.zip(want_values) {
-        // Equal infinities and two NaN are no error; one NaN alone is, and stays the largest.
+        // Equal infinities and two NaN are no error. One NaN against a number is an error, and stays the largest.
         let error = if g == w || (g.is_nan() && w.is_nan()) {
             0.
         } else {
@@ -179,13 +180,13 @@ fn equal_integers(a: &Tensor, b: &Tensor) -> bool {
     }
 }
 
-/// The elements as f64.
+/// The elements of a tensor, converted to f64.
 fn values(t: &Tensor) -> Box<dyn Iterator<Item = f64> + '_> {
     fn of<'a, T: Element>(
         t: &'a Tensor,
         f: impl Fn(T) -> f64 + 'a,
     ) -> Box<dyn Iterator<Item = f64> + 'a> {
-        // The dtype was matched by the caller.
+        // The caller matched the dtype, so the slice exists.
         Box::new(
             t.as_slice::<T>()
                 .unwrap_or_default()
@@ -209,7 +210,7 @@ fn values(t: &Tensor) -> Box<dyn Iterator<Item = f64> + '_> {
     }
 }
 
-/// The first `most` elements, as people read them.
+/// Formats the first `most` elements for people.
 pub fn preview(t: &Tensor, most: usize) -> String {
     let mut shown: Vec<String> = values(t)
         .take(most)

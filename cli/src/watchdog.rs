@@ -1,8 +1,8 @@
-//! A watch over the network's thread, by a thread that does nothing else.
+//! A watchdog over the network thread, which runs on a thread of its own.
 //!
-//! Kernels of programs that are predicted to be brief run on the network's thread. One that does not return takes all
-//! with it that would notice: the process neither answers nor ends. Its peers give it up within seconds; the watchdog
-//! ends it, so that its supervisor returns it as a new incarnation.
+//! Kernels of programs that are predicted to be brief run on the network thread. If one does not return, everything
+//! that would notice is blocked too: the process neither answers nor ends. Its peers give it up within seconds; the
+//! watchdog ends it, so that its supervisor restarts it as a new incarnation.
 
 use std::process::exit;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 use crate::failure::Failure;
 use crate::output;
 
-/// How long the thread may be away. Peers have given it up by then.
+/// How long the network thread may be blocked. By then, peers have given up the process.
 const BOUND: Duration = Duration::from_secs(10);
-/// How often either side shows that it is there.
+/// How often the network thread gives a sign of life, and how often the watchdog looks for one.
 const PERIOD: Duration = Duration::from_millis(500);
 
-/// Whether the thread has been away for too long. A process that was stopped finds the watch itself late, which says
-/// nothing of the thread: the watch starts anew.
+/// Decides whether the network thread has been blocked for too long. If the whole process was suspended, the watchdog
+/// itself comes late, which proves nothing about the network thread: the time then starts anew.
 struct Watch {
     seen: u64,
     since: Duration,
@@ -26,7 +26,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// Looks at the count of the thread's signs of life, at this time.
+    /// Takes the number of the thread's signs of life so far, at time `now`; returns whether the bound is exceeded.
     fn is_away(&mut self, signs: u64, now: Duration) -> bool {
         let late = now.saturating_sub(self.before) > 4 * PERIOD;
         self.before = now;
@@ -37,7 +37,7 @@ impl Watch {
     }
 }
 
-/// Watches over the thread that polls the future, until that is dropped.
+/// Starts a watchdog over the thread that polls the returned future, until the future is dropped.
 #[allow(clippy::disallowed_methods, reason = "a binary provides threads")]
 pub fn start() -> Result<impl Future<Output = ()>, Failure> {
     let signs = Arc::new(AtomicU64::new(0));
@@ -76,7 +76,8 @@ pub fn start() -> Result<impl Future<Output = ()>, Failure> {
 mod tests {
     use super::*;
 
-    /// Signs of life at times in seconds; when the thread counts as away.
+    /// Feeds (signs of life, time in seconds) to a watch, and checks the time at which the thread first counts as
+    /// blocked.
     fn check(signs: &[(u64, f64)], away_at: Option<f64>) {
         let mut watch = Watch {
             seen: 0,
@@ -95,7 +96,7 @@ mod tests {
         check(&lively, None);
         let away: Vec<_> = (0..100).map(|n| (n.min(20), half(n))).collect();
         check(&away, Some(20.5));
-        // The process was stopped for a minute, and goes on.
+        // The process is suspended for a minute, and continues.
         let gap = |n: u64| if n > 12 { 60.0 } else { 0.0 };
         let stopped: Vec<_> = (0..30)
             .map(|n| (n.min(10) + n / 15, half(n) + gap(n)))

@@ -1,4 +1,4 @@
-//! Who was let in, who was refused and what was revoked is in a file of the coordinator's.
+//! The coordinator's audit file says who was let in, who was refused and what was revoked.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 
@@ -21,7 +21,7 @@ fn file(processes: &Processes) -> PathBuf {
     processes.scratch.path("coordinator/audit.log")
 }
 
-/// The file, once what happened before is written.
+/// Reads the audit file, once all earlier events are written.
 fn read(processes: &Processes) -> String {
     let state = processes.path("coordinator");
     run(["status", "--health", "--state-dir", &state]).expect(0);

@@ -1,4 +1,4 @@
-//! `convoke bench`: the form of what it tells, and that nothing is left. Times are for people.
+//! `convoke bench`: the form of its report, and that no process or file is left. Times are not checked.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 #![allow(
@@ -45,7 +45,7 @@ impl Bench {
     fn finish(self) -> Finished {
         let folder = self.scratch.0.display().to_string();
         let done = finish(self.child);
-        // One that is killed is gone a moment later.
+        // A killed process disappears a moment later.
         let end = Instant::now() + common::BOUND;
         while !processes(&folder).is_empty() {
             assert!(Instant::now() < end, "{:?}", processes(&folder));
@@ -73,7 +73,7 @@ fn processes(text: &str) -> Vec<String> {
     lines.collect()
 }
 
-/// That a result has the documented form.
+/// Checks that a result has the documented form.
 #[track_caller]
 fn check(result: &Value, name: &str, unit: &str, floor: Option<&str>) {
     assert_eq!(
@@ -172,7 +172,7 @@ fn one_that_is_interrupted_leaves_nothing() {
     let args = ["--only", "step_two_workers", "--rounds", "100000"];
     let bench = Bench::start("bench-interrupted", &args);
     let folder = bench.scratch.0.display().to_string();
-    // Until the floor's last party runs.
+    // Wait until the floor's last party runs.
     let end = Instant::now() + common::BOUND;
     while !processes(&folder)
         .iter()
@@ -184,7 +184,7 @@ fn one_that_is_interrupted_leaves_nothing() {
     bench.interrupt();
 }
 
-/// Seconds of processor time that a process has used.
+/// The seconds of CPU time that a process has used.
 fn busy(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
@@ -192,7 +192,7 @@ fn busy(pid: u32) -> f64 {
     ticks / 100.
 }
 
-/// A measurement that never leaves its thread to others does not hear the signal itself.
+/// A measurement that keeps its thread busy does not notice the signal itself.
 #[test]
 fn one_that_keeps_its_thread_busy_is_interrupted_too() {
     let args = ["--only", "compile_1m", "--rounds", "100000"];

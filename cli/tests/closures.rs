@@ -1,5 +1,5 @@
-//! Closures of programs that take long, call again or panic: on an embedded cluster and on processes alike they hold up nobody
-//! but the thread that they run on.
+//! Closures of users that take long, call the cluster or panic: on an embedded cluster and on processes alike, they
+//! hold up only the thread on which they run.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 #![allow(
@@ -19,13 +19,13 @@ use common::{BOUND, Scratch, fixture};
 use convoke::{Attrs, Cluster, Code, Embedded, Error, HostTensor, Operand, Result, Tensor};
 use futures::executor::block_on;
 
-/// Longer than it takes to give up a peer that says nothing; `.ci/long closures` has it last longer still.
+/// A time longer than it takes to give up a silent peer; `.ci/long closures` sets a longer one.
 fn long() -> Duration {
     let asked = std::env::var("CONVOKE_TEST_CLOSURE_SECONDS");
     Duration::from_secs(asked.map_or(5, |s| s.parse().unwrap()))
 }
 
-/// What was logged.
+/// The log of this process.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -92,7 +92,7 @@ fn check_panic<T>(result: Result<T>, of: &str) {
     assert!(text.ends_with("panicked: on purpose"), "{text}");
 }
 
-/// Runs `work` on a thread of its own while others use the cluster, and sees that they are served all the while.
+/// Runs `work` on a thread of its own while others use the cluster, and checks that these are served all the while.
 async fn undisturbed(cluster: &Cluster, work: impl AsyncFnOnce(&Cluster) + Send + 'static) {
     let device = cluster.devices().await.unwrap().remove(0);
     let kept = device.put([1f32, 2.]).unwrap();

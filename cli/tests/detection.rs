@@ -1,5 +1,5 @@
-//! Real worker processes that are killed or stopped while steps run: what the caller is told, and how soon. Times are
-//! printed; what is asserted of them is ten times the bound.
+//! Real worker processes are killed or stopped while steps run: which error the caller gets, and how soon. Times are
+//! printed, and asserted to be within ten times the bound.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 #![allow(
@@ -21,16 +21,16 @@ use convoke_common::detection::bounds::{LOST, PROCESS_KILLED};
 use convoke_common::rpc::{LinkStatus, MemberStatus, WorkerStatus};
 use rustix::process::Signal;
 
-/// Elements of the tensor that steps pass on.
+/// The number of elements of the tensor that steps pass on.
 const SIZE: usize = 64;
 
-/// A chain of nodes, some on each worker.
+/// Loads a chain of nodes, some on each worker.
 async fn load(cluster: &Cluster) -> Model {
     let f = tanh_chain(&[SIZE], 12);
     cluster.load_function(f, vec![]).workers(3).await.unwrap()
 }
 
-/// Calls the model for ever: the first error, and when it came.
+/// Calls the model until a call fails; returns the error, and when it came.
 async fn until_error(model: &Model) -> (Error, Instant) {
     let x = Tensor::from_slice(&[SIZE], &[0.5f32; SIZE]).unwrap();
     loop {
@@ -44,13 +44,13 @@ async fn until_error(model: &Model) -> (Error, Instant) {
     }
 }
 
-/// Sends `signal` to w1 in the middle of many steps: what ends them, and how soon.
+/// Sends `signal` to w1 in the middle of many steps, and checks the error that ends them, and how soon it comes.
 async fn check(what: &str, signal: Signal, cause: &str, bound: Duration) {
     let processes = Processes::start(what, 3, "1GiB");
     let cluster = processes.connect().await;
     let model = load(&cluster).await;
     let calls = tokio::spawn(async move { until_error(&model).await });
-    // From w0, w2 and the driver.
+    // w1 has links with w0, w2 and the driver.
     let ready = |m: &MemberStatus| {
         let all = |s: &WorkerStatus| s.links.len() == 3 && s.links.iter().all(|l| l.tripwire);
         m.tripwire
@@ -66,7 +66,7 @@ async fn check(what: &str, signal: Signal, cause: &str, bound: Duration) {
     let took = at - from;
     println!("{what}: {e}, after {took:?}");
     assert_eq!(e.code, Code::PeerLost, "{e}");
-    // Whoever notices first, another worker or the coordinator for instance, says why.
+    // The member that notices first, which may be another worker or the coordinator, gives the cause.
     let why = format!("lost contact with w1: {cause}");
     assert!(e.message.ends_with(&why), "{e}");
     assert!(took < bound * 10, "{took:?}");

@@ -1,4 +1,4 @@
-//! Eager tensors and functions over real processes, of which some are killed.
+//! Eager tensors and functions over real processes, some of which are killed.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 #![allow(
@@ -25,9 +25,9 @@ use convoke_common::rpc::MemberState;
 
 /// Ten times the bound within which a loss is known everywhere.
 const DETECTION: Duration = PROCESS_KILLED.saturating_mul(10);
-/// Rows of a product that takes some milliseconds.
+/// Rows and columns of a product that takes some milliseconds.
 const SIZE: usize = 512;
-/// Products of a chain of some seconds.
+/// The number of products of a chain that takes some seconds.
 const LONG: usize = 600;
 
 #[track_caller]
@@ -42,7 +42,7 @@ fn square() -> HostTensor {
     HostTensor::from_slice(&[SIZE, SIZE], &values).unwrap()
 }
 
-/// A chain of products, of which each needs the one before.
+/// Issues a chain of products, each of which needs the one before.
 fn products(x: &Tensor, count: usize) -> convoke::Result<Tensor> {
     let mut y = op("MatMul", &[x, x])?;
     for _ in 1..count {
@@ -51,7 +51,7 @@ fn products(x: &Tensor, count: usize) -> convoke::Result<Tensor> {
     Ok(y)
 }
 
-/// The answers of these tensors' fetches, which all end in time.
+/// Fetches these tensors, and checks that all fetches end in time.
 async fn fetched(tensors: &[Tensor]) -> Vec<Result<Vec<f32>, Error>> {
     let fetches = tensors.iter().map(Tensor::fetch::<Vec<f32>>);
     let all = futures::future::join_all(fetches);
@@ -65,7 +65,7 @@ fn check_lost(answer: Result<Vec<f32>, Error>, worker: &str) {
     assert!(e.to_string().contains(worker), "{e}");
 }
 
-/// Live handles and their bytes, of all workers.
+/// The number of live handles of all workers, and their bytes.
 fn held(s: &ClusterStatus) -> (u64, u64) {
     let of = s.members.iter().filter_map(|m| m.status.as_ref());
     of.fold((0, 0), |(handles, bytes), w| {
@@ -87,7 +87,8 @@ async fn a_killed_worker_fails_its_handles_and_no_others() {
     let large = b.put(square()).unwrap();
     let moved = op("Add", &[&x, &y.to(&a).unwrap()]).unwrap();
     assert_eq!(moved.fetch::<Vec<f32>>().await.unwrap(), [4., 5.]);
-    // Far from done when the worker dies: there, on its way from there, and what depends on either.
+    // None of these is done when the worker dies: a value there, one on its way from there, and values that depend on
+    // them.
     let pending = products(&large, LONG).unwrap();
     let coming = pending.to(&a).unwrap();
     let after = op("Neg", &[&coming]).unwrap();
@@ -116,7 +117,7 @@ async fn a_killed_worker_fails_its_handles_and_no_others() {
     check_lost(y.fetch().await, "w1");
     let e = op("Neg", &[&y]).unwrap_err();
     assert_eq!(e.code, Code::PeerLost, "{e}");
-    // The other worker's are what they were.
+    // The handles at the other worker are unchanged.
     let held = cluster.memory().await.unwrap();
     assert!(
         !held.is_empty() && held.iter().all(|h| h.device == "w0/cpu:0"),
@@ -142,7 +143,7 @@ async fn a_killed_worker_fails_its_handles_and_no_others() {
     cluster.shutdown().await;
 }
 
-/// Queues more than the workers get done: products, tensors from there and to there, handles, values.
+/// Queues more than the workers can finish: products, transfers in both directions, handles and fetches.
 async fn queue_up(cluster: &Cluster) -> Vec<Tensor> {
     let [a, b] = devices(cluster).await;
     let mut kept = Vec::new();
@@ -175,7 +176,7 @@ async fn a_client_that_goes_leaves_nothing() {
         await_status(&observer, "much is held", |s| held(s).0 > 4000).await;
         match orderly {
             true => client.shutdown().await,
-            // Any that is left would keep the connection.
+            // Any tensor that is left would keep the connection.
             false => drop((client, std::mem::take(&mut kept))),
         }
         let took = await_freed(&observer).await;
@@ -217,7 +218,7 @@ async fn a_killed_client_leaves_nothing() {
     client.wait().unwrap();
     println!("a client was killed: all was free after {took:?}");
     assert!(took < DETECTION, "{took:?}");
-    // The workers go on with others' work.
+    // The workers go on with the work of other clients.
     let [a, b] = devices(&observer).await;
     let x = a.put([1f32; 9]).unwrap().to(&b).unwrap();
     assert_eq!(x.fetch::<Vec<f32>>().await.unwrap(), [1.; 9]);
@@ -226,7 +227,7 @@ async fn a_killed_client_leaves_nothing() {
     observer.shutdown().await;
 }
 
-/// Ops issued one after the other, each on the result of the one before and most freed at once.
+/// Issues `count` ops one after the other, each on the result of the one before; most results are freed at once.
 async fn count_up(a: &Device, count: usize) -> f32 {
     let one = a.put(1f32).unwrap();
     let mut x = a.put(0f32).unwrap();
@@ -268,16 +269,16 @@ async fn fill_window(cluster: &Cluster, a: &Device) {
     a.synchronize().await.unwrap();
 }
 
-/// A million ops where the build is optimised; a tenth of that otherwise, to end in seconds.
+/// A million ops in an optimised build; otherwise a tenth of that, so that the test ends in seconds.
 const OPS: usize = if cfg!(debug_assertions) {
     100_000
 } else {
     1_000_000
 };
-/// What a process may grow by meanwhile. Forty bytes of each op would be more.
+/// The bytes by which a process may grow meanwhile. Forty leaked bytes per op would exceed it.
 const GROWTH: u64 = 4 << 20;
 
-/// Counts, and says what that takes.
+/// Runs [`count_up`], and checks by how much the processes grow.
 async fn count_and_measure(cluster: Cluster) {
     let a = cluster.device("w0").unwrap();
     fill_window(&cluster, &a).await;
@@ -295,7 +296,7 @@ async fn count_and_measure(cluster: Cluster) {
     cluster.shutdown().await;
 }
 
-/// The client is a process of its own, since tests beside this one would count.
+/// The client is a process of its own, since other tests in this process would count too.
 #[tokio::test]
 async fn many_ops_leave_nothing_behind() {
     if let Some(cluster) = told_cluster().await {
@@ -310,7 +311,7 @@ async fn many_ops_leave_nothing_behind() {
     assert!(ended.stdout.contains("1 passed"), "{ended:?}");
 }
 
-/// Products side by side, more than one worker is good at.
+/// Independent chains of products, which are faster on several workers than on one.
 fn branches(t: &[Tensor]) -> convoke::Result<Vec<Tensor>> {
     let each = |first| products(&op(first, &[&t[0]])?, 100);
     ["Neg", "Abs", "Sqrt", "Tanh", "Floor", "Ceil"]
@@ -319,13 +320,13 @@ fn branches(t: &[Tensor]) -> convoke::Result<Vec<Tensor>> {
         .collect()
 }
 
-/// The worker that a function uses though it has no operand of it, of which `w0` has all.
+/// The worker other than `w0` that a function uses, although `w0` has all its operands.
 async fn bystander(f: &Function, operands: &[Tensor]) -> String {
     let parts = f.plan(operands).await.unwrap().parts;
     parts.iter().find(|p| p.name != "w0").unwrap().name.clone()
 }
 
-/// Calls [`branches`], and kills a worker while the step runs; what the call answers all the same.
+/// Calls [`branches`] and kills a worker while the step runs; returns the results of the call.
 async fn call_and_kill(
     f: &Function,
     operands: &[Tensor],
@@ -343,7 +344,7 @@ async fn call_and_kill(
     called.await.unwrap().unwrap()
 }
 
-/// The results of [`branches`], none of them on the worker that was killed.
+/// Checks the results of [`branches`], none of which may be on the killed worker.
 async fn check_branches(out: &[Tensor], killed: &str) {
     for (i, y) in out.iter().enumerate() {
         assert_ne!(y.device().unwrap().worker(), killed);
@@ -367,7 +368,7 @@ async fn a_function_runs_again_where_no_operand_was_lost() {
     check_branches(&out, &other).await;
     check_branches(&f.call(operands).await.unwrap(), &other).await;
     let killed: usize = other[1..].parse().unwrap();
-    // An operand that went with its worker is not to be had again.
+    // An operand that was lost with its worker cannot be recovered.
     let at = if killed == 1 { 2 } else { 1 };
     let y = devices[at].put(square()).unwrap();
     let g = cluster.function(|t| Ok(vec![op("Add", &[&t[0], &t[1]])?]));
@@ -396,7 +397,7 @@ async fn a_retained_operand_is_there_for_the_second_run() {
     let other = bystander(&f, &operands).await;
     let out = call_and_kill(&f, &operands, &cluster, &mut processes, &other).await;
     check_branches(&out, &other).await;
-    // The call has succeeded: only now it is gone.
+    // The call has succeeded, so the donated operand is gone only now.
     let e = op("Neg", &[&operands[0]]).unwrap_err();
     assert_eq!(e.code, Code::StateLost, "{e}");
     cluster.shutdown().await;
@@ -448,7 +449,7 @@ async fn tensors_of_a_file_that_workers_see_are_read_by_them() {
     cluster.shutdown().await;
 }
 
-/// Bytes on the wire of all links of workers.
+/// The bytes that all links of workers have sent or received over the network.
 async fn wired(cluster: &Cluster) -> u64 {
     let members = cluster.status().await.unwrap().members;
     let workers = members.iter().filter_map(|m| m.status.as_ref());
@@ -465,7 +466,7 @@ async fn on_one_host_large_values_pass_through_memory() {
     let [a, b] = devices(&cluster).await;
     let bytes: Vec<u8> = (0..(5 << 20) + 13).map(|i| (i % 251) as u8).collect();
     let value = HostTensor::from_slice(&[bytes.len()], &bytes).unwrap();
-    // There and back, over each kind of link, from when all know that they are on one host.
+    // Tensors pass over each kind of link, until all processes know that they are on one host.
     let pass = async {
         loop {
             let before = wired(&cluster).await;
@@ -494,7 +495,7 @@ async fn a_value_that_does_not_fit_is_a_failure_of_its_device() {
     let e = a.synchronize().await.unwrap_err();
     assert_eq!(e.code, Code::OutOfMemory, "{e}");
     check_full(&x).await;
-    // Small ones count as well, of which each travels with its command.
+    // Small tensors, each of which travels with its command, count as well.
     let mut small = Vec::new();
     while small.len() < 12_000 {
         small.push(a.put(vec![1f32; 6000]).unwrap());
@@ -507,7 +508,7 @@ async fn a_value_that_does_not_fit_is_a_failure_of_its_device() {
     cluster.shutdown().await;
 }
 
-/// Loops that issue faster than workers compute and links carry.
+/// Runs loops that issue faster than workers compute and links carry.
 #[tokio::test]
 async fn loops_wait_for_room() {
     let processes = Processes::start("eager-room", 2, "256MiB");
@@ -518,12 +519,12 @@ async fn loops_wait_for_room() {
         x = x.to(&b).unwrap().to(&a).unwrap();
     }
     assert_eq!(x.fetch::<Vec<f32>>().await.unwrap(), [1., 2.]);
-    // More than may be on its way, a little at a time.
+    // Together these are more than may be on its way at once.
     let large = vec![1f32; 4 << 20];
     for _ in 0..40 {
         drop(a.put(large.clone()).unwrap());
     }
-    // What was dropped on its way is there until it has come.
+    // A tensor that was dropped on its way is counted until it has arrived.
     a.synchronize().await.unwrap();
     drop(x);
     let mut x = a.put(vec![1f32; 1 << 12]).unwrap();

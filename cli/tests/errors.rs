@@ -1,5 +1,5 @@
-//! What goes wrong for people: one clear error, the exit code, nothing left running. The texts are part of the
-//! interface.
+//! Errors that users meet: each command prints one clear error, exits with the right code and leaves nothing running.
+//! The texts are part of the interface.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 
@@ -38,7 +38,7 @@ fn models_that_cannot_be_read() {
             std::fs::write(&path, bytes).unwrap();
         }
         let expected = expected.replace("PATH", &text(&path));
-        // That the workers end at once is nothing to tell.
+        // The end of the workers is not reported besides.
         let args = ["run", &text(&path), "--inputs", &inputs, "--local", "2"];
         let done = fails(&args, &expected);
         assert_eq!(done.stderr.trim_end(), expected);
@@ -186,7 +186,7 @@ fn clusters_that_cannot_be_reached() {
         ),
     );
 
-    // A real cluster, whose tokens are right; then it is gone.
+    // A real cluster makes valid tokens, and then ends.
     let tokens = text(&scratch.path("tokens"));
     let daemon = Daemon::start([
         "coordinator",
@@ -293,7 +293,7 @@ fn steps_that_fail() {
     ];
     write_npz(&path, &arrays).unwrap();
     let path = text(&path);
-    // Which worker is the fastest is measured.
+    // Which worker is the fastest is measured and may differ, so the test pins the node.
     let pin = "/embeddings/word_embeddings/Gather=w0";
     let split = [
         "run", &model, "--inputs", &path, "--local", "3", "--pin", pin,

@@ -1,7 +1,7 @@
-//! The client's examples over processes, as `-- HOST:PORT TOKEN_FILE` has them: each checks what it computes.
+//! Runs the client's examples over processes, as with `-- HOST:PORT TOKEN_FILE`; each checks its own results.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
-// Each example is a program of its own, with what they share.
+// Each example is a program of its own that includes the shared module.
 #![allow(clippy::duplicate_mod)]
 
 mod common;
@@ -9,7 +9,7 @@ mod common;
 use common::cluster::Processes;
 use convoke::{Cluster, Result};
 
-// What is dead here is `main`.
+// Only `main` is unused here.
 #[allow(dead_code)]
 #[path = "../../client/examples/decoder.rs"]
 mod decoder;

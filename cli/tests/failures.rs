@@ -1,4 +1,4 @@
-//! A step that fails is seen by whoever keeps the cluster, although its caller says nothing.
+//! The operator of a cluster sees failed steps, although their callers say nothing.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 

@@ -1,5 +1,5 @@
-//! Ten thousand steps over real processes: memory and file descriptors stay what they were after the first thousand,
-//! whether tensors share the lane or have streams of their own.
+//! Ten thousand steps over real processes: memory and file descriptors stay as they were after the first thousand
+//! steps, whether tensors share the lane or have streams of their own.
 //!
 //! The client is this process, so that this file has one test.
 
@@ -16,16 +16,17 @@ use convoke::{HostTensor as Tensor, Model};
 use convoke_common::rpc::WorkerStatus;
 use futures::StreamExt;
 
-/// Elements of the tensors that steps pass on, by one model each: what a step leaves behind of them would show a
-/// thousandfold. Of 4 KiB, which share the lane, and of 48 KiB, which have streams of their own.
+/// The number of elements of the tensors that the steps of each model pass on: 4 KiB, which share the lane, and 48 KiB,
+/// which have streams of their own. A leak in each step would show a thousandfold.
 const SIZES: [usize; 2] = [1 << 10, 12 << 10];
-/// Steps in flight at once.
+/// The number of steps in flight at once.
 const IN_FLIGHT: usize = 8;
-/// What a process may grow by between step 1,000 and step 10,000 of both models. One leaked tensor of 4 KiB in 18 steps of
-/// its model is more, and so are 120 bytes of each step; allocators round, and tables grow to their bounds.
+/// The bytes by which a process may grow between step 1,000 and step 10,000 of both models, as allocators round and
+/// tables grow to their bounds. One leaked tensor of 4 KiB in 18 steps of its model exceeds it, as do 120 bytes per
+/// step.
 const GROWTH: u64 = 2 << 20;
 
-/// Runs so many steps of each model, some at once.
+/// Runs `count` steps of each model, several at once.
 async fn steps(models: &[Model], count: usize) {
     for (model, size) in models.iter().zip(SIZES) {
         let x = Tensor::from_slice(&[size], &vec![0.5f32; size]).unwrap();
@@ -36,7 +37,7 @@ async fn steps(models: &[Model], count: usize) {
     }
 }
 
-/// All processes by name.
+/// The usage of each process, by name.
 fn usage(processes: &Processes) -> Vec<(String, Usage)> {
     let coordinator = processes.coordinator.as_ref().unwrap().pid();
     let own = ("client".to_owned(), Usage::of(std::process::id()));
@@ -62,7 +63,7 @@ async fn ten_thousand_steps_leave_nothing_behind() {
         let model = chain.workers(3).in_flight(IN_FLIGHT as u32).await;
         models.push(model.unwrap());
     }
-    // Connections of their own, which come a moment later than links.
+    // Tripwires are connections of their own, which are made a moment later than links.
     await_status(&cluster, "all tripwires", |s| {
         let armed = |w: &WorkerStatus| w.links.len() == 3 && w.links.iter().all(|l| l.tripwire);
         let members = &mut s.members.iter();

@@ -1,4 +1,4 @@
-//! What hostile peers can make real processes hold, write and refuse to others.
+//! Bounds on what hostile peers can make real processes hold, write, and refuse to others.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 #![allow(
@@ -32,9 +32,9 @@ use convoke_rendezvous::frame::TensorHeader;
 use convoke_rendezvous::{Hub, Peer, remote};
 
 const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-/// What peers that nobody knows may add to a process.
+/// The bytes that strangers together may add to a process.
 const STRANGERS: u64 = 64 << 20;
-/// What members of one token may add to the coordinator, unless the token says otherwise.
+/// The bytes that members of one token may add to the coordinator by default.
 const REQUESTS: u64 = 128 << 20;
 /// How long an attack lasts.
 const ATTACK: Duration = Duration::from_secs(4);
@@ -48,7 +48,7 @@ fn mib(bytes: u64) -> u64 {
     bytes >> 20
 }
 
-/// The most memory that a process had since this began.
+/// The largest memory of a process since the watch began.
 struct Watch {
     idle: u64,
     most: Arc<AtomicU64>,
@@ -69,14 +69,14 @@ impl Watch {
         Watch { idle, most, task }
     }
 
-    /// Bytes that were added at most.
+    /// The largest number of bytes by which the process grew.
     fn grown(self) -> u64 {
         self.task.abort();
         self.most.load(Ordering::Relaxed).saturating_sub(self.idle)
     }
 }
 
-/// A member that joined with the cluster's client token.
+/// Joins with the cluster's client token, and returns the new member's identity.
 async fn member(cluster: &Processes) -> OwnIdentity {
     let world = world();
     let token = JoinToken::from_file(world.store.as_ref(), cluster.client_token().as_ref());
@@ -104,10 +104,10 @@ async fn endpoint(world: &World, identity: &OwnIdentity) -> Endpoint {
     world.net.endpoint(ANY, &tls, &options).await.unwrap()
 }
 
-/// An endpoint that shows no certificate.
+/// Makes an endpoint that shows no certificate.
 async fn stranger(cluster: &Processes) -> Endpoint {
     let world = world();
-    // Its certificate only says which servers it accepts.
+    // The member's identity is used only to accept the cluster's servers.
     let identity = member(cluster).await;
     let revoked = Arc::<RevocationList>::default();
     let mut tls = TlsConfigs::cluster(&identity, revoked, world.wall.clone()).unwrap();
@@ -119,7 +119,7 @@ async fn stranger(cluster: &Processes) -> Endpoint {
     world.net.endpoint(ANY, &tls, &options).await.unwrap()
 }
 
-/// Opens as many streams as it may, up to `streams`, and sends zeros after `head` on each until the attack is over.
+/// Opens up to `streams` streams, as the peer allows, and sends zeros after `head` on each until the attack is over.
 async fn flood(connection: &Connection, streams: usize, head: Vec<u8>, most: usize) {
     let zeros = vec![0u8; 64 << 10];
     let (zeros, head) = (Arc::new(zeros), Arc::new(head));
@@ -139,7 +139,7 @@ async fn flood(connection: &Connection, streams: usize, head: Vec<u8>, most: usi
                 }
                 left -= part;
             }
-            // The stream stays, half sent.
+            // The stream stays open, half sent.
             std::future::pending::<()>().await;
             drop((send, recv));
         });
@@ -155,7 +155,7 @@ async fn strangers_flood(cluster: &Processes, pid: u32, address: &str) -> u64 {
         let (from, address) = (from.clone(), address.parse().unwrap());
         attacks.spawn(async move {
             let connection = from.connect(address).unwrap().await.unwrap();
-            // Half a greeting: the rest is waited for as long as the attack lasts.
+            // The peer waits for the other half of this greeting as long as the attack lasts.
             let mut greeting = connection.open_bi().await.unwrap();
             greeting.0.write_all(b"CNVK").await.unwrap();
             flood(&connection, 32, vec![], usize::MAX).await;
@@ -192,7 +192,7 @@ async fn who_shows_no_certificate_makes_nobody_hold_much() {
     );
 }
 
-/// Joins that are never finished are what a newcomer may begin.
+/// The attack begins joins and never finishes them, which is all that a newcomer can do.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn joins_that_are_half_sent_cost_next_to_nothing() {
     let cluster = Processes::start("joins", 0, "700MiB");
@@ -207,7 +207,8 @@ async fn joins_that_are_half_sent_cost_next_to_nothing() {
             hello::open(&connection, hello::PROTOCOL_VERSION, deadline)
                 .await
                 .unwrap();
-            // All but the last byte of a frame; streams beyond those that are served wait with what they brought.
+            // The frame is sent except for its last byte. Streams beyond those that are served wait with the bytes that
+            // they hold.
             let mut head = vec![StreamKind::Join as u8];
             head.extend((16u32 << 10).to_be_bytes());
             flood(&connection, 64, head, (16 << 10) - 1).await;
@@ -220,7 +221,7 @@ async fn joins_that_are_half_sent_cost_next_to_nothing() {
     assert!(grown <= STRANGERS, "{} MiB", mib(grown));
 }
 
-/// Frames that declare 60 MiB and never end.
+/// The attack sends frames that declare 60 MiB and never end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn plans_that_are_half_sent_stay_within_the_budget_of_their_token() {
     let cluster = Processes::start("plans", 0, "700MiB");
@@ -243,12 +244,12 @@ async fn plans_that_are_half_sent_stay_within_the_budget_of_their_token() {
     attacks.join_all().await;
     let grown = watch.grown();
     println!("grown: {} MiB", mib(grown));
-    // The default of a token at the coordinator, and a tenth.
+    // The bound is a token's default budget at the coordinator, and a tenth more.
     let budget = 128u64 << 20;
     assert!(grown <= budget + budget / 10, "{} MiB", mib(grown));
 }
 
-/// Definitions of 120 KiB each, as many as a session may have, from several sessions of one token.
+/// The attack sends definitions of 120 KiB each, as many as a session may have, in several sessions of one token.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn definitions_stay_within_the_budget_of_their_token() {
     struct Definitions(std::sync::Mutex<u32>);
@@ -311,11 +312,11 @@ async fn definitions_stay_within_the_budget_of_their_token() {
     println!("grown: {} MiB by {told} definitions", mib(grown));
     let budget = 200u64 << 20;
     assert!(grown <= budget + budget / 10, "{} MiB", mib(grown));
-    // The token is at its limit, and another client is served.
+    // The token is at its limit, yet another client is served.
     cluster.connect().await.status().await.unwrap();
 }
 
-/// Joins with names of 12 KiB and a wrong secret, as fast as they are answered.
+/// The attack sends joins with names of 12 KiB and a wrong secret, as fast as they are answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refused_joins_write_next_to_nothing_and_end_their_connection() {
     let mut cluster = Processes::prepare("refused", "700MiB");
@@ -367,7 +368,7 @@ async fn refused_joins_write_next_to_nothing_and_end_their_connection() {
     assert!(longest < Duration::from_millis(1900), "{longest:?}");
 }
 
-/// As many connections as one token's holders can make, to the coordinator and to a worker.
+/// The attack makes as many connections as one token's members can, to the coordinator and to a worker.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_of_one_token_leave_places_to_others() {
     let cluster = Processes::start("places", 1, "700MiB");
@@ -406,7 +407,7 @@ async fn connections_of_one_token_leave_places_to_others() {
         }
         assert_eq!((open, refused), (8, 4), "{role}");
     }
-    // Others are served, and told who has what.
+    // Other clients are served, and `status` tells them which token holds the connections.
     let others = cluster.connect().await;
     let status = others.status().await.unwrap();
     let worker = status.members[0].status.as_ref().unwrap();
@@ -423,7 +424,7 @@ async fn connections_of_one_token_leave_places_to_others() {
     );
 }
 
-/// One member after the other of one token dials the coordinator as often as it can; the connections stay.
+/// The members of one token, one after the other, dial the coordinator as often as they can, and keep the connections.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crowd_of_connections_loses_nobody() {
     let cluster = Processes::start("crowd", 1, "700MiB");
@@ -446,7 +447,7 @@ async fn a_crowd_of_connections_loses_nobody() {
                 Err(_) => refused += 1,
             }
         }
-        // Who was there goes on, at the worker and at the coordinator.
+        // Members that were connected before go on working with the worker and the coordinator.
         let x = HostTensor::from_slice(&[1], &[2f32]).unwrap();
         let x = device.put(x).unwrap();
         let y: HostTensor = x.fetch().await.unwrap();

@@ -1,4 +1,4 @@
-//! Real worker processes that leave, hang or die of a node: what their callers get, what `status` says, and what their
+//! Real worker processes that leave, hang or die of a node: what their callers get, what `status` shows, and what their
 //! supervisor does.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
@@ -25,7 +25,7 @@ use convoke_common::rpc::{ClusterStatus, MemberState, MemberStatus};
 use convoke_worker::END_BOUND;
 use rustix::process::Signal;
 
-/// `convoke up`, with one compute thread in each worker.
+/// A running `convoke up`, with one compute thread in each worker.
 struct Up {
     scratch: Scratch,
     daemon: Daemon,
@@ -74,13 +74,13 @@ impl Up {
         convoke::connect(self.text("connect"), token).await.unwrap()
     }
 
-    /// A command of the coordinator's owner.
+    /// Runs an admin command on the coordinator's socket.
     fn admin(&self, args: &[&str]) -> Finished {
         let state = ["--state-dir", self.text("state_dir")];
         run(args.iter().chain(&state))
     }
 
-    /// The worker's process, where it is there.
+    /// The process id of a worker, if it runs.
     fn pid(&self, worker: &str) -> Option<i32> {
         let folder = format!("{} ", self.folder(worker).display());
         let all = std::fs::read_dir("/proc").unwrap().flatten();
@@ -105,7 +105,7 @@ impl Up {
 
 type Call = tokio::task::JoinHandle<convoke::Result<Outputs>>;
 
-/// A call that is not run again.
+/// Begins a call that is not run again.
 fn call(model: &std::sync::Arc<Model>) -> Call {
     let model = model.clone();
     let x = Tensor::zeros(DType::F32, &[SQUARE, SQUARE]).unwrap();
@@ -138,7 +138,7 @@ async fn a_node_that_kills_two_workers_is_refused_by_name() {
         up.kill("w0", Signal::SEGV);
         let error = ended(dying).await.unwrap_err();
         assert_eq!(error.code, Code::PeerLost, "{error}");
-        // `up` starts it again, and it says what its former process died of.
+        // `up` restarts the worker, which reports what its former process died of.
         let back = |m: &MemberStatus| m.state == MemberState::Alive && m.incarnation != before;
         let status = await_member(&cluster, "w0", back).await;
         let remark = &status.members[0].remark;
@@ -170,7 +170,7 @@ async fn a_node_that_kills_two_workers_is_refused_by_name() {
         "{text}"
     );
 
-    // Killed from outside, which is nobody's fault.
+    // Now the worker is killed from outside, which must not be blamed on a node.
     up.admin(&["quarantine", "lift", "square"]).expect(0);
     let model = load(&cluster).await.unwrap();
     let killed = call(&model);
@@ -261,11 +261,11 @@ async fn a_drained_worker_finishes_ends_and_stays_away() {
     .await;
     await_that("it ends", || std::future::ready(up.pid("w1").is_none())).await;
     check_files(&up.folder("w1"));
-    // Plans use the other.
+    // Plans use the other worker.
     let other = load(&cluster).await.unwrap();
     assert_eq!(other.plan().await.unwrap().parts[0].name, "w0");
 
-    // Somebody starts it again all the same: it stays out of service until it is asked back.
+    // A drained worker that is started again stays out of service until `undrain`.
     let args = [
         "worker",
         "--join",
@@ -298,11 +298,11 @@ async fn a_drained_worker_finishes_ends_and_stays_away() {
     await_member(&cluster, "w1", |m| m.state == MemberState::Alive).await;
     let nobody = up.admin(&["drain", "w7", "--json"]).expect(1).json();
     assert_eq!(nobody["error"]["code"], "not_found", "{nobody}");
-    // Ctrl-C, and SIGTERM the same: it leaves, and is not lost.
+    // A worker that gets Ctrl-C, or SIGTERM, leaves and is not lost.
     assert_eq!(again.interrupt(), Some(0));
     let names = |s: &ClusterStatus| s.members.iter().map(|m| m.name.clone()).collect::<Vec<_>>();
     await_status(&cluster, "w1 is gone", |s| names(s) == ["w0"]).await;
-    // One that died is in the books until somebody says that it will not return.
+    // The coordinator remembers a worker that died until `forget` says that it will not return.
     let alive = up.admin(&["forget", "w0", "--json"]).expect(1).json();
     assert_eq!(alive["error"]["code"], "invalid_argument", "{alive}");
     let pid = up.pid("w0").unwrap();
@@ -315,7 +315,7 @@ async fn a_drained_worker_finishes_ends_and_stays_away() {
     assert_eq!(up.daemon.interrupt(), Some(0));
 }
 
-/// A worker that has ended leaves none of the files that only a running one has.
+/// Checks that a worker that has ended leaves none of the files that only a running one has.
 #[track_caller]
 fn check_files(folder: &Path) {
     for left in ["black-box", "worker.sock"] {
@@ -323,8 +323,8 @@ fn check_files(folder: &Path) {
     }
 }
 
-/// The one worker, told to end at that time, does so by itself and in time after its steps, which took it so long, and
-/// leaves nothing.
+/// Checks that the only worker, which was told to end at time `told`, ends by itself in time after its steps, which
+/// took `steps`, and leaves nothing.
 #[track_caller]
 fn check_ended(processes: &mut Processes, told: Instant, steps: Duration) {
     let worker = processes.workers[0].take().unwrap();
@@ -335,7 +335,7 @@ fn check_ended(processes: &mut Processes, told: Instant, steps: Duration) {
     check_files(&processes.scratch.path("w0"));
 }
 
-/// Ends a worker while a step runs that may go on for `bound`; what became of the step.
+/// Ends a worker while a step runs that may go on for `bound`; returns the outcome of the step.
 async fn check_leave(name: &str, bound: Duration) -> convoke::Result<Outputs> {
     let mut processes = Processes::prepare(name, "1GiB");
     processes.drain_bound(&format!("{bound:?}"));
@@ -352,7 +352,7 @@ async fn check_leave(name: &str, bound: Duration) -> convoke::Result<Outputs> {
     outcome
 }
 
-/// Ends a cluster while a step runs; what became of the step.
+/// Ends a cluster while a step runs that may go on for `bound`; returns the outcome of the step.
 async fn check_end(name: &str, bound: Duration) -> convoke::Result<Outputs> {
     let up = Up::start(name, 1, &format!("{bound:?}"));
     let cluster = up.connect().await;
@@ -386,7 +386,7 @@ async fn who_is_told_to_end_lets_steps_finish_for_a_bound() {
     }
 }
 
-/// A worker that has no step to finish and no peer to take leave of ends at once, and not before the coordinator knows.
+/// A worker without steps to finish and peers to tell ends at once, but not before the coordinator knows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_idle_worker_that_is_told_to_end_is_not_lost() {
     let mut processes = Processes::start("idle", 1, "256MiB");
@@ -411,7 +411,7 @@ async fn steps_go_on_while_a_coordinator_stops() {
     assert_eq!(coordinator.wait(), Some(0));
     println!("the coordinator stopped in {:?}", asked.elapsed());
     ended(running).await.unwrap();
-    // The lease goes on, and there is nobody whom the worker could tell that it leaves.
+    // The lease goes on, and no coordinator is there that the worker could tell.
     ended(call(&model)).await.unwrap();
     let told = Instant::now();
     processes.worker(0).signal(Signal::TERM);

@@ -1,4 +1,4 @@
-//! Real processes that are killed and started again while weights load: the load goes on, as a call does.
+//! Real processes that are killed and restarted while weights load: the load goes on, as a call does.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 #![allow(
@@ -13,10 +13,10 @@ use std::time::Duration;
 use common::restarts::Rig;
 use convoke::{Code, Retry};
 
-/// From the death of a worker to the start of its next process. A supervisor takes 100 ms by default.
+/// Milliseconds from the death of a worker to the start of its next process. systemd waits 100 ms by default.
 const PAUSES_MS: [u64; 5] = [0, 50, 100, 250, 500];
 
-/// Restarts a worker over one load for each pause; every load and call succeeds.
+/// Restarts a worker during one load for each pause, and checks that every load and call succeeds.
 async fn check(mut rig: Rig) {
     let mut failures = vec![];
     for ms in PAUSES_MS {

@@ -68,7 +68,7 @@ fn digits_on_three_workers_have_the_bits_of_one() {
         r["outputs"][0]["digest"].as_str().unwrap()
     );
 
-    // So many workers were asked for: that one would be faster is for `plan` to say.
+    // The user asked for this number of workers; only `plan` warns that one would be faster.
     assert_eq!(
         (&r["warnings"], &*done.stderr),
         (&serde_json::json!([]), "")

@@ -1,4 +1,4 @@
-//! The peaks that a plan predicts of worker processes, against those that the system then counted.
+//! Compares the memory peaks that a plan predicts for worker processes with those that the system counts.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 #![allow(
@@ -23,10 +23,10 @@ use convoke_models::ArtifactIndex;
 const SIDE: usize = 1024;
 /// Bytes of a weight.
 const WEIGHT: u64 = (SIDE * SIDE * 4) as u64;
-/// What a prediction may be off whatever its size: what the transport may hold, both ways, or not.
+/// The bytes by which any prediction may be wrong, in both directions: buffers that the transport may hold or not.
 const NOISE: u64 = 8 << 20;
 
-/// x(i+1) = tanh(x(i) · w(i)), `layers` times, over any number of rows.
+/// Makes the function x(i+1) = tanh(x(i) · w(i)), `layers` times, over any number of rows.
 fn layers(layers: usize, file: &Path) -> (Function, Vec<convoke::Source>) {
     let weights = std::fs::File::create(file).unwrap();
     weights.set_len(WEIGHT * layers as u64).unwrap();
@@ -94,7 +94,7 @@ async fn check(name: &str, count: usize, rows: usize, memory: &str) {
     let cluster: Cluster = convoke::connect(address, token).await.unwrap();
 
     let (f, sources) = layers(count, &scratch.path("weights"));
-    // The prediction counts every step that may be in flight, and here one is.
+    // The prediction counts every step that may be in flight; here there is only one.
     let model = cluster.load_function(f, sources).workers(2).in_flight(1);
     let model = model.await.unwrap();
     let x = Tensor::zeros(DType::F32, &[rows, SIDE]).unwrap();

@@ -1,5 +1,5 @@
-//! `convoke run --partial` on real processes: the outputs that do not depend on what failed are written, and it says why there
-//! are no others.
+//! `convoke run --partial` on real processes: it writes the outputs that do not depend on the failed node, and says why
+//! the others failed.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 
@@ -10,7 +10,7 @@ use common::run;
 use convoke::HostTensor as Tensor;
 use convoke::numpy::{read_npz, write_npz};
 
-/// A message of protobuf: fields of bytes or of a number.
+/// A protobuf message, whose fields are bytes or numbers.
 #[derive(Default)]
 struct Message(Vec<u8>);
 
@@ -43,7 +43,7 @@ impl AsRef<[u8]> for Message {
     }
 }
 
-/// An input or output of ONNX, with its element type.
+/// Makes an input or output of an ONNX graph, with its element type.
 fn value(name: &str, elements: u64, shape: &[u64]) -> Message {
     let dims = shape.iter().map(|d| Message::default().number(1, *d));
     let dims = dims.fold(Message::default(), |shape, dim| shape.bytes(1, dim));
@@ -57,8 +57,8 @@ fn node(name: &str, op: &str, inputs: &[&str]) -> Message {
     given.bytes(2, name).bytes(3, name).bytes(4, op)
 }
 
-/// `found = table[at]`, `near = -found`, `far = |near|`; beside them `minus = -table`, `size = |minus|`. `found` and `minus`
-/// are no outputs.
+/// Makes the model `found = table[at]`, `near = -found`, `far = |near|`, and beside these nodes `minus = -table`,
+/// `size = |minus|`. All values are outputs except `found` and `minus`.
 fn model() -> Message {
     const F32: u64 = 1;
     const I64: u64 = 7;
@@ -98,7 +98,7 @@ fn what_does_not_depend_on_a_failure_is_written() {
         let (model, inputs, token) = (path("lookup.onnx"), path(inputs), processes.client_token());
         let mut args = vec!["run", &model, "--inputs", &inputs, "--token-file", &token];
         args.extend(["--connect", &processes.address]);
-        // What fails is on one worker, and what depends on it also on the other.
+        // The node that fails is on one worker, and nodes that depend on it are on both.
         for pin in ["found=w0", "near=w0", "far=w1", "minus=w1", "size=w0"] {
             args.extend(["--pin", pin]);
         }
@@ -149,7 +149,7 @@ fn what_does_not_depend_on_a_failure_is_written() {
         assert_eq!(error["site"]["worker"], "w0");
     }
     assert_eq!(told["error"]["code"], "kernel_failed");
-    // Without it nothing arrives.
+    // Without `--partial`, no output is returned.
     let none = run("bad.npz", &["--json"]).expect(1).json();
     assert!(none.get("outputs").is_none(), "{none}");
 }

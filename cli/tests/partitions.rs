@@ -1,4 +1,4 @@
-//! A coordinator that is cut off, or does not run, ends no step: real processes, with `--retry off`.
+//! A coordinator that is cut off or stopped ends no step: real processes, without retries.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 #![allow(
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::partitions::{Cut, Rig};
 
-/// Cuts of each length. `.ci/long partitions` has longer ones, and more of each.
+/// The lengths of the cuts in milliseconds. `.ci/long partitions` makes longer cuts, and more of each length.
 const CUTS_MS: [u64; 4] = [1000, 2500, 4000, 10_000];
 
 async fn check(name: &str, cut: Cut) {

@@ -1,4 +1,4 @@
-//! Programs drawn at random have the same bits issued op by op, on whatever devices, and traced, however split: on the
+//! Programs drawn at random give the same bits issued op by op, on any devices, and traced, however split: on the
 //! embedded cluster and over processes.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
@@ -27,7 +27,7 @@ impl Rng {
     }
 }
 
-/// One op: which, on which values so far, and where.
+/// One op of a program: which op it is, the earlier values that it uses, and its device.
 #[derive(Clone, Copy)]
 struct Op {
     what: What,
@@ -38,7 +38,7 @@ struct Op {
 #[derive(Clone, Copy)]
 enum What {
     Method(&'static str, Apply),
-    /// Of the registry, with the attributes' defaults and as many operands as it must have.
+    /// An op of the registry, with default attributes and only its required operands.
     Registered(&'static ops::OpDef),
 }
 
@@ -117,7 +117,7 @@ const METHODS: &[(&str, Apply)] = &[
     }),
 ];
 
-/// Runs a program, each op where `place` has it.
+/// Runs a program, each op on the device that `place` chooses.
 fn run(
     ops: &[Op],
     given: &[Tensor],
@@ -159,7 +159,7 @@ async fn bits(values: &[Tensor]) -> Vec<(DType, Vec<usize>, Vec<u8>)> {
     all
 }
 
-/// What the programs start from, each drawn where `at` says.
+/// Draws the first values of a program, each on the device that `at` chooses.
 fn given(devices: &[Device], at: fn(usize) -> usize, rows: usize, seed: u64) -> Vec<Tensor> {
     let shapes = [[rows, 4], [rows, 4], [1, 4]];
     let draw = |(i, shape)| {
@@ -173,7 +173,7 @@ fn given(devices: &[Device], at: fn(usize) -> usize, rows: usize, seed: u64) -> 
 const ALONE: fn(usize) -> usize = |_| 0;
 const SPREAD: fn(usize) -> usize = |i| i;
 
-/// Draws a program and compares its ways to run; the names of the registry's ops that were in it.
+/// Draws a program and compares its ways to run; returns the names of the registry's ops in it.
 async fn check(cluster: &Cluster, devices: &[Device], seed: u64) -> Vec<&'static str> {
     let mut rng = Rng(seed * 2 + 1);
     let drawn: Vec<Op> = (0..20).map(|_| Op::draw(&mut rng, devices.len())).collect();
@@ -210,7 +210,7 @@ async fn check(cluster: &Cluster, devices: &[Device], seed: u64) -> Vec<&'static
     registered.collect()
 }
 
-/// Rows are a dynamic axis, and half of the program is a function within.
+/// Checks a program whose rows are a dynamic axis, and half of which is a function called within.
 async fn check_dynamic(cluster: &Cluster, devices: &[Device], seed: u64, ops: &[Op]) {
     let (first, then) = ops.split_at(ops.len() / 2);
     let (first, then) = (first.to_vec(), then.to_vec());
@@ -223,13 +223,13 @@ async fn check_dynamic(cluster: &Cluster, devices: &[Device], seed: u64, ops: &[
     let f = f.dynamic(0, 0, "rows").unwrap().dynamic(1, 0, "rows");
     let f = f.unwrap();
     for rows in [3, 5, 2] {
-        // Of another size an op may not fit.
+        // With another number of rows an op may not fit its operands.
         let Ok(eager) = run(ops, &given(devices, ALONE, rows, seed), &anywhere) else {
             continue;
         };
         let traced = match f.call(&given(devices, SPREAD, rows, seed)).await {
             Ok(traced) => traced,
-            // The rank of what some ops make is for a value to say that such an axis leaves open.
+            // The rank of some ops' results depends on a value that a dynamic axis leaves open.
             Err(e) if e.message.contains("must be known before the run") => return,
             Err(e) => panic!("{rows} rows, seed {seed}: {ops:?}: {e}"),
         };
@@ -246,7 +246,7 @@ async fn check_seeds(cluster: Cluster, seeds: std::ops::Range<u64>) {
         registered.extend(check(&cluster, &devices, seed).await);
     }
     println!("{} of the registry: {registered:?}", registered.len());
-    // Nothing is left of what was dropped.
+    // All dropped tensors are freed.
     assert_eq!(cluster.memory().await.unwrap(), []);
     cluster.shutdown().await;
 }

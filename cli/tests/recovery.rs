@@ -1,4 +1,4 @@
-//! Real processes that are killed while steps run: the step runs again with the same bits, or its error says why not.
+//! Real processes are killed while steps run: the step runs again with the same bits, or its error says why not.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 #![allow(
@@ -24,7 +24,7 @@ use convoke_common::detection::bounds::PROCESS_KILLED;
 use convoke_common::rpc::{MemberState, MemberStatus, RETURN_BOUND};
 
 const SIZE: usize = 256;
-/// Nodes of a step of some seconds.
+/// The number of nodes of a step that takes some seconds.
 const LONG: usize = 300;
 
 fn chain(nodes: usize) -> Function {
@@ -38,7 +38,7 @@ fn input() -> Tensor {
     Tensor::from_slice(&[SIZE, SIZE], &values).unwrap()
 }
 
-/// What was run again.
+/// The steps that were run again.
 #[derive(Clone, Default)]
 struct Reruns(Arc<Mutex<Vec<Rerun>>>);
 
@@ -71,7 +71,7 @@ fn inputs(f: &Function) -> Vec<(String, Tensor)> {
     names.map(|n| (n.clone(), value(&n))).collect()
 }
 
-/// Calls the model, and does `then` once its step runs on so many workers; told of the first of them.
+/// Calls the model, and does `then` once its step runs on that many workers; `then` is told the first of them.
 async fn call_and(
     cluster: &convoke::Cluster,
     model: &Model,
@@ -131,7 +131,7 @@ async fn a_step_whose_worker_is_killed_runs_again_with_the_same_bits() {
         reruns[0].to_string(),
         "lost contact with w1: its process ended; running again on w0, w2 (attempt 2 of 3)"
     );
-    // What is called next uses the same two, without another word.
+    // The next call uses the same two workers.
     assert!(model.call(inputs(&f)).await.unwrap() == whole);
     cluster.shutdown().await;
 }
@@ -154,7 +154,7 @@ async fn without_retries_the_loss_is_the_error() {
     assert!(site.host.is_some_and(|h| h.starts_with("127.0.0.1:")));
     assert_eq!(e.stopped, ["w0", "w2"]);
     assert!(reruns.all().is_empty());
-    // The next call is not a retry, and finds a plan of its own.
+    // The next call is no retry, and makes a plan of its own.
     model.call(inputs(&f)).await.unwrap();
     cluster.shutdown().await;
 }
@@ -199,7 +199,7 @@ async fn a_retry_waits_one_bound_for_an_absent_coordinator() {
     let e = failed.await.unwrap_err();
     let took = killed.elapsed();
     println!("worker and coordinator were killed: the error came after {took:?}");
-    // Ten times the bound, as for all that real machines are asked.
+    // Ten times the bound, as for all times of real machines.
     assert!(took < RETURN_BOUND * 10, "{took:?}");
     assert_eq!(e.code, Code::PeerLost, "{e}");
     let text = format!(
@@ -219,7 +219,7 @@ async fn steps_go_on_without_the_coordinator_and_plans_once_it_is_back() {
     let cluster = processes.connect().await;
     let (f, reruns) = (chain(LONG), Reruns::default());
     let model = load(&cluster, &f, &reruns).await;
-    // In the middle of a step, and for whole ones.
+    // The coordinator is killed in the middle of a step, and is away during whole steps.
     let whole = call_and(&cluster, &model, &f, Retry::On, 3, async |_| {
         processes.kill_coordinator()
     });
@@ -236,7 +236,7 @@ async fn steps_go_on_without_the_coordinator_and_plans_once_it_is_back() {
     .await;
     assert!(again.unwrap() == whole);
     assert_eq!(reruns.all()[0].workers, ["w1", "w2"]);
-    // The coordinator learned of the lease of before from those who held it, and had them free it.
+    // The coordinator learned of the former lease from its workers, and made them release it.
     let status = cluster.status().await.unwrap();
     assert_eq!(status.leases.len(), 1, "{:#?}", status.leases);
     let living = status.members.iter().filter_map(|m| m.status.as_ref());
@@ -267,7 +267,7 @@ async fn a_worker_started_again_at_its_address_at_once_is_another() {
         |m: &MemberStatus| m.state == MemberState::Alive && m.incarnation != before.incarnation;
     let status = await_member(&cluster, "w1", is_back).await;
     assert_eq!(status.members[1].address, before.address);
-    // What is planned next is for the new process, which has the same bits.
+    // The next plan uses the new process, which gives the same bits.
     let next = load(&cluster, &f, &Reruns::default()).await;
     assert!(next.call(inputs(&f)).await.unwrap() == whole);
     let planned = next.plan().await.unwrap().parts;
@@ -275,7 +275,7 @@ async fn a_worker_started_again_at_its_address_at_once_is_another() {
     cluster.shutdown().await;
 }
 
-/// The client of the test below: steps, each begun when the one before has ended.
+/// The client of the test below, which runs one step after the other.
 async fn step_on(cluster: convoke::Cluster, f: &Function) {
     let model = load(&cluster, f, &Reruns::default()).await;
     loop {
@@ -288,7 +288,7 @@ async fn a_client_killed_over_its_steps_leaves_nothing_and_stops_nobody() {
     if let Some(cluster) = told_cluster().await {
         return step_on(cluster, &chain(LONG)).await;
     }
-    // Its step outlasts some of the other client's.
+    // This client's step outlasts some of the other client's.
     let f = chain(3 * LONG);
     let processes = Processes::start("gone", 3, "1GiB");
     let cluster = processes.connect().await;
@@ -301,7 +301,7 @@ async fn a_client_killed_over_its_steps_leaves_nothing_and_stops_nobody() {
         let is = |m: &MemberStatus| is(m, programs(m));
         await_status(&cluster, what, |s| s.members.iter().all(is)).await
     };
-    // Its end would be noticed at once.
+    // With all tripwires standing, the client's end is noticed at once.
     let armed = |m: &MemberStatus, programs: usize| {
         let links = m.status.iter().flat_map(|s| &s.links);
         programs == 2 && links.clone().count() == 4 && links.clone().all(|l| l.tripwire)
@@ -323,7 +323,7 @@ async fn a_client_killed_over_its_steps_leaves_nothing_and_stops_nobody() {
     })
     .await;
     client.wait().unwrap();
-    // The other client's step, which ran meanwhile.
+    // The other client's step ran meanwhile, and succeeds.
     assert!(held.unwrap() == whole);
     assert!(model.call(inputs(&f)).await.unwrap() == whole);
     model.unload().await.unwrap();
@@ -332,7 +332,7 @@ async fn a_client_killed_over_its_steps_leaves_nothing_and_stops_nobody() {
     cluster.shutdown().await;
 }
 
-/// `convoke run` of many small steps, during which w1 is killed.
+/// Runs `convoke run` with many small steps, during which w1 is killed.
 fn run_and_kill(name: &str, retry: &str) -> common::Finished {
     let mut processes = Processes::start(name, 3, "1GiB");
     let (model, arrays) = (fixture("digits/model.onnx"), fixture("digits/test.npz"));

@@ -1,5 +1,5 @@
-//! One worker process with one compute thread, and two clients: none keeps the other from it, and a thread that stands still is
-//! noticed.
+//! Two clients share one worker process with one compute thread: neither keeps the other from it, and a thread that
+//! stands still is noticed.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 #![allow(
@@ -69,7 +69,7 @@ async fn a_loop_without_end_keeps_nobody_from_the_worker() {
     let running = tokio::spawn(async move { endless.call(&[x]).await.map(drop) });
     await_member(&other, "w0", |m| turns(m) == 1).await;
 
-    // Eager work of another, its load, and its calls.
+    // Another client's eager work, load and calls must be served meanwhile.
     let deadline = Some(Duration::from_secs(10));
     let start = Instant::now();
     let device = other.device("w0").unwrap();
@@ -88,7 +88,7 @@ async fn a_loop_without_end_keeps_nobody_from_the_worker() {
     println!("another client had its results after {:?}", start.elapsed());
     assert!(!running.is_finished());
 
-    // A long call, meanwhile: `status` says who waits behind whom.
+    // During a long call, `status` says who waits behind whom.
     let long = load(&other, (1024, 64)).await;
     let waiting = {
         let long = long.clone();
@@ -131,7 +131,7 @@ async fn one_call_is_served_beside_the_many_of_another() {
             })
         })
         .collect();
-    // All are in flight, at the worker or on their way.
+    // After this, all calls are in flight, at the worker or on their way.
     while done.load(Ordering::Relaxed) < 200 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -153,9 +153,9 @@ async fn one_call_is_served_beside_the_many_of_another() {
     assert!(between[25] <= 16, "{between:?}");
 }
 
-/// Stops the compute thread of a worker so long after two callers began to call it without a deadline, and again and again; both
-/// have their answer in time, with the cause. At rest (no delay) they are two clients; else one, as calls of two may run on
-/// another thread, which goes on.
+/// Stops the compute thread of a worker when two callers have called it without a deadline, again and again, for
+/// `delay`; both get an error with the cause in time. Without a delay the thread is at rest and the callers are two
+/// clients; else they are one, as calls of two may run on another thread, which goes on.
 async fn check_still(name: String, delay: Duration) {
     let processes = one_worker(&name);
     let (first, second) = (processes.connect().await, processes.connect().await);
@@ -182,7 +182,8 @@ async fn check_still(name: String, delay: Duration) {
     for call in calls {
         let error = tokio::time::timeout(BOUND, call).await.unwrap().unwrap();
         println!("{delay:?}: after {:?}: {error}", start.elapsed());
-        // Stopped while it held a lock that the network thread needs, it takes that along: the worker falls silent.
+        // If the stopped thread holds a lock that the network thread needs, that thread hangs too, and the worker falls
+        // silent.
         let told = match error.code {
             Code::Wedged => "worker w0 is wedged: compute thread convoke-compute-0 stands still",
             _ => "lost contact with w0: no answer for",
@@ -196,7 +197,7 @@ async fn check_still(name: String, delay: Duration) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_compute_thread_that_stands_still_wedges_its_worker() {
-    // At rest, and at whatever it does then.
+    // The thread is stopped at rest, and at some point of its work.
     let delays = [0, 20, 23, 31].map(Duration::from_millis);
     let checks = delays.iter().enumerate();
     let checks = checks.map(|(i, delay)| check_still(format!("still-{i}"), *delay));

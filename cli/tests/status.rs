@@ -1,4 +1,4 @@
-//! What `convoke status` tells on the coordinator's machine and from elsewhere.
+//! The output of `convoke status` on the coordinator's machine and from elsewhere.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 
@@ -8,13 +8,13 @@ use common::cluster::Processes;
 use common::waits::await_that;
 use common::{Daemon, Finished, convoke, finish, fixture, run};
 
-/// Asks the coordinator by its own socket.
+/// Asks the coordinator for its status through its Unix socket.
 fn here(processes: &Processes, more: &[&str]) -> Finished {
     let folder = processes.path("coordinator");
     run(["status", "--state-dir", &folder].iter().chain(more))
 }
 
-/// Asks it over the network, with a token.
+/// Asks the coordinator for its status over the network, with a token.
 fn from_afar(processes: &Processes, more: &[&str]) -> Finished {
     let token = processes.client_token();
     let args = [
@@ -30,7 +30,7 @@ fn from_afar(processes: &Processes, more: &[&str]) -> Finished {
 #[tokio::test]
 async fn the_coordinators_machine_needs_no_token() {
     let processes = Processes::start("status", 3, "200MiB");
-    // So that there are programs, links and budgets to tell of.
+    // A run makes programs, links and budgets that `status` can show.
     let (model, inputs) = (fixture("digits/model.onnx"), fixture("digits/test.npz"));
     let args = [
         "run",
@@ -98,7 +98,7 @@ async fn a_lost_worker_is_no_health_of_the_cluster() {
         asked.code == Some(1) && asked.stderr.contains("worker w1 is lost")
     })
     .await;
-    // The coordinator's process is, and so is the other worker.
+    // The coordinator's process and the other worker are healthy.
     assert_eq!(here(&processes, &["--health"]).code, Some(0));
     // Without a folder or an address it is the cluster again, of the coordinator in the folder that it has by default.
     let states = processes.scratch.path("states");

@@ -1,4 +1,4 @@
-//! A cluster of real processes: `up`, `run --connect`, `status`, and what is left after Ctrl-C.
+//! A cluster of real processes: `up`, `run --connect` and `status`; nothing is left after Ctrl-C.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 #![allow(
@@ -104,7 +104,7 @@ fn a_cluster_runs_tells_its_status_and_leaves_nothing() {
         }
     }
     check_memory(&r, &s);
-    // Who joins measures the links to those who are there, which takes its time.
+    // A worker that joins measures its links to the others, which takes some time.
     await_status(&ready, |s| {
         let links = s["links"].as_array().unwrap();
         let measured = |l: &serde_json::Value| l["bandwidth_bytes_per_second"].as_f64() > Some(0.);
@@ -223,10 +223,11 @@ fn a_cluster_that_cannot_start_leaves_nothing() {
     assert!(processes(dir).is_empty());
 }
 
-/// Each worker process that ran its part of a model and nothing else peaked as predicted, its base footprint apart.
+/// Checks that each worker process, which ran its part of a model and nothing else, peaked as predicted, apart from its
+/// base footprint.
 #[track_caller]
 fn check_memory(run: &serde_json::Value, status: &serde_json::Value) {
-    // What the transport may hold, both ways, or not: links are measured as well.
+    // Buffers that the transport may hold or not, in both directions; links are measured as well.
     const NOISE: f64 = (8 << 20) as f64;
     for part in run["workers"].as_array().unwrap() {
         let members = status["members"].as_array().unwrap();
@@ -244,7 +245,7 @@ fn check_memory(run: &serde_json::Value, status: &serde_json::Value) {
     }
 }
 
-/// A command that uses the cluster which `up` told of.
+/// Makes a command that uses the cluster that `up` has announced.
 fn using<'a>(ready: &'a serde_json::Value, args: &[&'a str]) -> Command {
     let text = |field: &str| ready[field].as_str().unwrap();
     let (address, token) = (text("connect"), text("client_token_file"));
@@ -257,7 +258,7 @@ fn status(ready: &serde_json::Value) -> serde_json::Value {
     common::finish(status).expect(0).json()
 }
 
-/// The digits, `steps` times over three workers.
+/// Runs `steps` steps of the digits model over three workers.
 fn digits(ready: &serde_json::Value, steps: &str) -> Child {
     let (model, inputs) = (fixture("digits/model.onnx"), fixture("digits/test.npz"));
     let (model, inputs) = (model.to_str().unwrap(), inputs.to_str().unwrap());
@@ -274,7 +275,7 @@ fn digits(ready: &serde_json::Value, steps: &str) -> Child {
     using(ready, &args).spawn().unwrap()
 }
 
-/// Asks for the status until it is as wanted.
+/// Asks for the status until it is as wanted, within a bound.
 #[track_caller]
 fn await_status(ready: &serde_json::Value, wanted: impl Fn(&serde_json::Value) -> bool) {
     let end = Instant::now() + common::BOUND;
@@ -287,12 +288,12 @@ fn await_status(ready: &serde_json::Value, wanted: impl Fn(&serde_json::Value) -
     }
 }
 
-/// Whether steps are being done.
+/// Whether the second worker has done steps.
 fn is_running(s: &serde_json::Value) -> bool {
     s["members"][1]["status"]["steps_done"].as_u64() > Some(0)
 }
 
-/// Sends a signal to the child with this state folder.
+/// Sends a signal to the child process with this state folder.
 fn signal(state_dir: &Path, signal: Signal) {
     let folders = std::fs::read_dir("/proc").unwrap().flatten();
     let found = folders.filter_map(|f| {
@@ -306,7 +307,7 @@ fn signal(state_dir: &Path, signal: Signal) {
     rustix::process::kill_process(pid, signal).unwrap();
 }
 
-/// Kills that child.
+/// Kills the child process with this state folder.
 fn kill(state_dir: &Path) {
     signal(state_dir, Signal::KILL);
 }
@@ -323,7 +324,7 @@ fn workers_and_coordinator_are_watched_while_a_worker_cannot_be_started() {
     let incarnation = |s: &serde_json::Value| s["members"][1]["incarnation"].clone();
     kill(&run_dir.join("w0"));
     await_status(&ready, |s| state(s, 0) == "lost");
-    // The second one, too, is started once that is possible.
+    // The second worker, too, is restarted once that is possible.
     let before = incarnation(&status(&ready));
     kill(&run_dir.join("w1"));
     await_status(&ready, |s| state(s, 1) == "lost");
@@ -341,7 +342,7 @@ fn workers_and_coordinator_are_watched_while_a_worker_cannot_be_started() {
     assert!(!run_dir.exists());
 }
 
-/// A worker's cells in the table of members, by column: of all parts of the table, each of which begins with a head.
+/// A worker's cells in the table of members, by column, gathered from all parts of the table, each of which has a head.
 fn row(text: &str, worker: &str) -> BTreeMap<String, String> {
     let cells = |line: &str| -> Vec<String> {
         let cells = line.split("  ").map(str::trim);
@@ -364,7 +365,7 @@ fn status_tells_when_each_member_was_seen_and_what_was_refused() {
     let scratch = Scratch::new("seen");
     let run_dir = scratch.path("run");
     let (daemon, ready) = up(&run_dir, "2");
-    // Connections that nobody announced.
+    // A stranger opens TCP connections, which look like tripwires that no member announced.
     let before: ClusterStatus = serde_json::from_value(status(&ready)).unwrap();
     for address in [
         ready["connect"].as_str().unwrap(),
@@ -398,7 +399,7 @@ fn status_tells_when_each_member_was_seen_and_what_was_refused() {
         let row = row(&text, &m.name);
         assert_eq!(m.incarnation, was.incarnation);
         assert_eq!(row["INCARNATION"], m.incarnation.to_string(), "{text}");
-        // Who answers is seen whenever somebody asks.
+        // A worker that answers is seen whenever somebody asks.
         let (state, least) = match m.state {
             MemberState::Lost => ("lost", m.last_seen_ms),
             _ => ("alive", 0),
@@ -421,12 +422,12 @@ fn a_killed_worker_comes_back() {
     let (daemon, ready) = up(&run_dir, "3");
     let first = status(&ready)["members"][1]["incarnation"].clone();
     kill(&run_dir.join("w1"));
-    // It may be back before anybody looks.
+    // The worker may be back before anybody looks.
     await_status(&ready, |s| {
         let w1 = &s["members"][1];
         w1["state"] == "lost" || w1["incarnation"] != first
     });
-    // The next run waits for the third worker, which is started again.
+    // The next run waits for the third worker, which is restarted.
     let again = common::finish(digits(&ready, "1")).expect(0).json();
     assert_eq!(again["workers"].as_array().unwrap().len(), 3, "{again}");
     assert_eq!(daemon.interrupt(), Some(0));
@@ -453,7 +454,7 @@ fn ctrl_c_ends_a_run_and_leaves_nothing_running() {
     await_status(&ready, |s| {
         nothing(&s["leases"]) && s["members"].as_array().unwrap().iter().all(free)
     });
-    // Nobody was harmed.
+    // The cluster still works.
     common::finish(digits(&ready, "2")).expect(0);
     assert_eq!(daemon.interrupt(), Some(0));
 }

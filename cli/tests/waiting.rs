@@ -1,4 +1,4 @@
-//! A worker that does not reach its coordinator, or would not be reached by others, says so and waits.
+//! A worker that cannot reach its coordinator, or that others could not reach, says so and waits.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 
@@ -11,7 +11,7 @@ use common::waits::await_that;
 use common::{Daemon, run};
 use rustix::process::Signal;
 
-/// Starts a worker as an operator does, which logs into `NAME.log`.
+/// Starts a worker as an operator does; it logs to `NAME.log`.
 fn start_worker(processes: &Processes, name: &str, join: &str, more: &[&str]) -> Daemon {
     let log = File::create(processes.scratch.path(&format!("{name}.log"))).unwrap();
     let args = [
@@ -59,7 +59,7 @@ fn told(processes: &Processes) -> String {
 #[tokio::test]
 async fn a_worker_waits_for_its_coordinator() {
     let mut processes = Processes::prepare("waiting", "100MiB");
-    // Its tokens stay when it ends.
+    // The coordinator leaves its token files when it ends.
     processes.start_coordinator();
     processes.kill_coordinator();
     let worker = start_worker(&processes, "w0", &processes.address, &[]);
@@ -75,7 +75,7 @@ async fn a_worker_waits_for_its_coordinator() {
     processes.start_coordinator();
     assert!(worker.line().contains("worker w0 joined"));
     assert!(health(&processes).0);
-    // Once for all of its tries.
+    // The worker logged once for all its tries.
     assert_eq!(log(&processes, "w0.log").matches("waits for").count(), 1);
 
     processes.kill_coordinator();

@@ -2,7 +2,7 @@
 //! SwiGLU. Two workers have half of the layers each, and keep those layers' keys and values:
 //! `cargo run --release -p convoke --example decoder`
 //!
-//! On a cluster that runs, as `convoke up` starts one: `... --example decoder -- HOST:PORT TOKEN_FILE`
+//! To use a running cluster, such as one that `convoke up` has started: `... --example decoder -- HOST:PORT TOKEN_FILE`
 
 mod common;
 
@@ -17,7 +17,7 @@ const KV_HEADS: usize = 2;
 const HEAD: usize = WIDTH / HEADS;
 const FFN: usize = 160;
 const VOCABULARY: usize = 256;
-/// Positions that the cache has room for.
+/// How many positions the cache has room for.
 const LONGEST: i64 = 128;
 
 #[tokio::main(flavor = "current_thread")]
@@ -28,7 +28,7 @@ pub async fn main() -> Result<()> {
     Ok(())
 }
 
-/// Random weights for products with rows of length `rows`; another `stream`, other weights.
+/// Random weights for products with rows of length `rows`; another `stream` gives other weights.
 fn weights(device: &Device, rows: usize, columns: usize, stream: u64) -> Result<Tensor> {
     let normal = device.random_normal([rows, columns], DType::F32, (42, stream))?;
     normal * (rows as f64).powf(-0.5)
@@ -83,7 +83,7 @@ impl Layer {
         Tensor::concat(&[&turned[0], &turned[1]], 1)
     }
 
-    /// The hidden state, [1, WIDTH], after the layer, and its cache with this position.
+    /// Returns the hidden state, [1, WIDTH], after the layer, and the layer's cache with this position.
     fn forward(&self, x: &Tensor, position: &Tensor, cache: &[Tensor]) -> Result<[Tensor; 3]> {
         let (heads, kv, head) = (HEADS as i64, KV_HEADS as i64, HEAD as i64);
         let [wq, wk, wv, wo] = &self.attention;
@@ -146,7 +146,7 @@ impl Model {
         Ok(state)
     }
 
-    /// The state after one more token. Runs eagerly and traced alike.
+    /// Returns the state after one more token. It runs eagerly and traced alike.
     fn step(&self, state: &[Tensor]) -> Result<Vec<Tensor>> {
         let (token, position) = (&state[0], &state[1]);
         let mut caches = Vec::new();
@@ -179,7 +179,7 @@ pub async fn run(cluster: &Cluster) -> Result<()> {
     let (a, b) = (&devices[0], &devices[1]);
     let model = Arc::new(Model::new(a, b)?);
 
-    // Op by op, to compare with.
+    // The first tokens are computed op by op, to compare with.
     let mut state = model.start()?;
     let mut eager = Vec::new();
     for _ in 0..8 {
@@ -187,7 +187,7 @@ pub async fn run(cluster: &Cluster) -> Result<()> {
         eager.push(values(&state).await?);
     }
 
-    // As one function, which may reuse the buffers of all its operands.
+    // The same runs as one function, which may reuse the buffers of all its operands.
     let body = model.clone();
     let mut step = cluster.function(move |state| body.step(state));
     state = model.start()?;

@@ -1,15 +1,15 @@
-//! k-means over all workers: each has points of its own, only centroids and partial sums move:
-//! `cargo run --release -p convoke --example kmeans`
+//! k-means over all workers: each has points of its own, and only centroids and partial sums move: `cargo run --release
+//! -p convoke --example kmeans`
 //!
-//! On a cluster that runs, as `convoke up` starts one: `... --example kmeans -- HOST:PORT TOKEN_FILE`
+//! To use a running cluster, such as one that `convoke up` has started: `... --example kmeans -- HOST:PORT TOKEN_FILE`
 
 mod common;
 
 use convoke::{Cluster, DType, Device, Index, Result, Tensor};
 
-/// Points of each worker.
+/// The number of points of each worker.
 const POINTS: i64 = 2000;
-/// Clusters.
+/// The number of clusters.
 const K: i64 = 5;
 
 #[tokio::main(flavor = "current_thread")]
@@ -20,14 +20,15 @@ pub async fn main() -> Result<()> {
     Ok(())
 }
 
-/// Points around `hearts`, another draw for each worker.
+/// Random points around `hearts`, with another draw for each worker.
 fn points(device: &Device, worker: u64, hearts: &Tensor) -> Result<Tensor> {
     let heart = (device.arange(POINTS)? % K)?;
     let noise = device.random_normal([POINTS as usize, 2], DType::F64, (1, worker))?;
     hearts.to(device)?.gather(&heart, 0)? + noise
 }
 
-/// Of points at the nearest centroid each: the sums, [K, 2], how many, [K, 1], and the squared distances of all.
+/// Assigns each point to its nearest centroid. Returns, by centroid, the sum of its points, [K, 2], and their number,
+/// [K, 1]; and the sum of all squared distances.
 fn partial(points: &Tensor, centroids: &Tensor) -> Result<[Tensor; 3]> {
     let apart = (points.i((.., Index::NewAxis, ..))? - centroids)?;
     let squares = (&apart * &apart)?.sum(-1)?;
@@ -55,12 +56,12 @@ pub async fn run(cluster: &Cluster) -> Result<()> {
             }
         }
         let [sums, count, inertia] = total;
-        // A centroid without points stays.
+        // A centroid without points stays where it is.
         let occupied = count.greater(0)?;
         centroids = occupied.where_(&(&sums / count.maximum(1)?)?, &centroids)?;
         let inertia: f64 = inertia.fetch().await?;
         println!("{iteration:2}: inertia {inertia:.3}");
-        // But for the rounding of sums.
+        // The inertia never grows, except by the rounding of sums.
         assert!(inertia <= last * (1. + 1e-12), "{inertia} after {last}");
         if inertia == last {
             break;

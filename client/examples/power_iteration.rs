@@ -1,15 +1,16 @@
-//! The largest eigenvalue of a matrix that two workers hold half of each, while the vector moves between them:
+//! Computes the largest eigenvalue of a matrix. Two workers hold half of it each, and the vector moves between them:
 //! `cargo run --release -p convoke --example power_iteration`
 //!
-//! On a cluster that runs, as `convoke up` starts one: `... --example power_iteration -- HOST:PORT TOKEN_FILE`
+//! To use a running cluster, such as one that `convoke up` has started: `... --example power_iteration -- HOST:PORT
+//! TOKEN_FILE`
 
 mod common;
 
 use convoke::{Cluster, DType, Index, Result, Tensor};
 
-/// Rows.
+/// The number of rows.
 const N: i64 = 64;
-/// The largest eigenvalue. Each further one is 0.7 times the one before.
+/// The largest eigenvalue. Each further eigenvalue is 0.7 times the one before.
 const LARGEST: f64 = 10.;
 
 #[tokio::main(flavor = "current_thread")]

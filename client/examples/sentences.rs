@@ -21,7 +21,7 @@ const SENTENCES: [&str; 6] = [
     "Tensor programs run on many machines as if they were one.",
     "The new film was a great success.",
 ];
-/// Longest sentence in tokens; the rest is cut off, as the model was trained.
+/// The longest sentence, in tokens; the rest is cut off, as it was when the model was trained.
 const LONGEST: usize = 128;
 
 #[tokio::main(flavor = "current_thread")]

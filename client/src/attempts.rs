@@ -1,8 +1,8 @@
-//! The attempts of one call: when a step is run again, and what is said once it is not.
+//! The attempts of one call: when a step runs again, and with which error the call ends otherwise.
 //!
-//! A step is run again where a worker of it was lost, left, hung or dropped the lease: its inputs are still there, and
-//! functions are pure. Whatever a kernel says of the step itself is final. A load is planned and installed again for the
-//! same reasons, and where a worker of its plan cannot be reached.
+//! A step runs again where a worker of it was lost, left, hung or dropped the lease: its inputs are still there, and
+//! functions are pure. An error of a kernel is final. A load is planned and installed again for the same reasons, and
+//! where a worker of its plan cannot be reached.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::lease::Named;
 use crate::model::{CallOptions, Retry};
 
-/// How often one call is run again.
+/// How often one call runs again at most.
 const RERUNS: usize = 2;
 
 /// An attempt that failed.
@@ -21,7 +21,8 @@ pub(crate) struct Failed {
     error: Box<Error>,
     /// Whether another attempt may succeed.
     again: bool,
-    /// Whether it ended before its step began, since its lease was replaced: it runs again whatever the call's options say.
+    /// Whether the attempt ended before its step began, since its lease was replaced: it runs again whatever the call's
+    /// options say.
     unbegun: bool,
     unusable: Vec<Named>,
 }
@@ -37,14 +38,14 @@ impl From<Error> for Failed {
     }
 }
 
-/// Whether an error is about a participant that is there no longer.
+/// Whether an error says that a participant no longer serves the lease.
 fn is_loss(code: Code) -> bool {
     use Code::{LeaseRetired, PeerLost, Wedged, WorkerLeaving};
     matches!(code, PeerLost | WorkerLeaving | Wedged | LeaseRetired)
 }
 
 impl Failed {
-    /// A step failed; these workers are not to be used again.
+    /// The failure of a step. Further plans of the call avoid the workers in `unusable`.
     pub(crate) fn of_step(error: Error, unusable: Vec<Named>) -> Failed {
         Failed {
             again: is_loss(error.code),
@@ -54,9 +55,9 @@ impl Failed {
         }
     }
 
-    /// An install failed, because of this worker where it says so. A worker that somebody cannot reach may have been
-    /// restarted or cut off since the plan was made, or have an address that is not the one to reach it at: the next
-    /// attempt does without it.
+    /// The failure of an install, because of the worker `about` where the error names one. A worker that cannot be
+    /// reached may have been restarted or cut off since the plan was made, or advertise an address at which it cannot
+    /// be reached: the next attempt avoids it.
     pub(crate) fn of_install(error: Error, about: Option<Named>) -> Failed {
         Failed {
             again: is_loss(error.code) || error.code == Code::Unreachable && about.is_some(),
@@ -67,16 +68,16 @@ impl Failed {
     }
 }
 
-/// A call that runs again.
+/// The report that a call or a load runs again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rerun {
-    /// Which attempt this is, from 2.
+    /// The number of the attempt that begins, 2 or more.
     pub attempt: u32,
-    /// How many there are at most.
+    /// How many attempts there are at most.
     pub of: u32,
-    /// Why the last one failed.
+    /// Why the attempt before failed.
     pub cause: Error,
-    /// Where it runs now.
+    /// The names of the workers that the attempt runs on.
     pub workers: Vec<String>,
 }
 
@@ -97,13 +98,13 @@ impl fmt::Display for Rerun {
     }
 }
 
-/// What became of a call so far.
+/// The failed attempts of a call so far, and what it may still try.
 pub(crate) struct Attempts {
     retry: Retry,
     deadline: Option<Instant>,
     errors: Vec<Error>,
     avoid: Vec<Named>,
-    /// Attempts that were told of.
+    /// How many failed attempts [`Attempts::rerun`] has reported.
     told: usize,
 }
 
@@ -111,7 +112,7 @@ impl Attempts {
     pub(crate) fn new(options: &CallOptions) -> Attempts {
         Attempts {
             retry: options.retry,
-            // One beyond all time is none.
+            // A deadline beyond the range of the clock is no deadline.
             deadline: options
                 .deadline
                 .and_then(|d| Instant::now().checked_add(d))
@@ -122,22 +123,23 @@ impl Attempts {
         }
     }
 
-    /// When all attempts have to be over.
+    /// When all attempts have to be over, if the call has a deadline.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// The attempt that runs is the last one: another would lack what this one has taken.
+    /// Makes the running attempt the last one: another attempt would lack the donated operands that this one has taken.
     pub(crate) fn end_with_this(&mut self) {
         self.retry = Retry::Off;
     }
 
-    /// Whom no further plan of this call uses.
+    /// The workers that further plans of this call avoid.
     pub(crate) fn avoid(&self) -> &[Named] {
         &self.avoid
     }
 
-    /// The attempt that begins on these workers, where it is not the first and was not told of.
+    /// Returns the report of the attempt that begins on these workers; `None` where it is the first attempt or was
+    /// reported already.
     pub(crate) fn rerun(&mut self, workers: impl FnOnce() -> Vec<String>) -> Option<Rerun> {
         let cause = self.errors.get(self.told..)?.last()?.clone();
         self.told = self.errors.len();
@@ -149,9 +151,9 @@ impl Attempts {
         })
     }
 
-    /// An attempt failed; an error where it was the last.
+    /// Notes that an attempt failed. Returns the call's error where that attempt was the last.
     pub(crate) fn failed(&mut self, failed: Failed) -> Result<()> {
-        // It was planned for once more as nothing else would do, and still cannot be reached.
+        // The plan used the worker once more, as nothing else would do, and the worker still cannot be reached.
         let out_of_reach = failed.error.code == Code::Unreachable
             && failed.unusable.iter().all(|n| self.avoid.contains(n));
         let may = self.retry == Retry::On || failed.unbegun;
@@ -163,10 +165,11 @@ impl Attempts {
         Ok(())
     }
 
-    /// The first cause, and what running again met; or that alone, where it is a cause of its own.
+    /// The error of the call: the first cause, with what later attempts met; or the last error, where that is a cause
+    /// of its own.
     fn conclude(&mut self, mut last: Error) -> Error {
         if last.code == Code::LeaseRetired {
-            // That a lease ended is no answer to whoever called a model.
+            // The end of a lease tells nothing to the caller of a model.
             last.code = Code::PeerLost;
         }
         let mut errors = std::mem::take(&mut self.errors).into_iter();
@@ -214,7 +217,7 @@ mod tests {
         Failed::of_step(Error::new(code, message), vec![])
     }
 
-    /// All of a call's attempts fail, the last one for good.
+    /// Lets the attempts of a call fail, and checks the error that the last one ends the call with.
     #[track_caller]
     fn check(retry: Retry, failures: Vec<Failed>, expected: &str) -> Error {
         let mut attempts = Attempts::new(&CallOptions {
@@ -299,7 +302,7 @@ mod tests {
         attempts.failed(unreachable("w2")).unwrap();
         let names: Vec<_> = attempts.avoid().iter().map(|(n, _)| n.as_str()).collect();
         assert_eq!(names, ["w1", "w2"]);
-        // Where nothing else will do, the plan uses it again, and once only.
+        // Where nothing else will do, the plan uses the worker again, and only once.
         check(
             Retry::On,
             vec![unreachable("w1"), unreachable("w1")],
@@ -311,7 +314,7 @@ mod tests {
             "cannot reach w1 [worker w1]",
         );
         assert_eq!(without.code, Code::Unreachable);
-        // An absent coordinator was waited for already.
+        // The call has waited for an absent coordinator already, so it does not run again.
         let away = Error::new(Code::Unreachable, "the coordinator cannot be reached");
         check(
             Retry::On,

@@ -13,7 +13,7 @@ use crate::tensor::Tensor;
 /// An axis of an operand that is a symbol in the trace.
 pub(crate) struct DynamicAxis {
     operand: usize,
-    /// Negative ones count from the end.
+    /// The index of the axis; a negative one counts from the end.
     axis: i64,
     name: Arc<str>,
 }
@@ -38,7 +38,7 @@ impl DynamicAxis {
         })
     }
 
-    /// Which axis of a type it is.
+    /// Returns the index of this axis in a type, counted from the front.
     fn of(&self, ty: &TensorType) -> Result<usize> {
         let rank = ty.shape.len();
         let from_front = match self.axis < 0 {
@@ -57,14 +57,14 @@ impl DynamicAxis {
     }
 }
 
-/// The operands' types with symbols for dynamic axes, and the sizes of these.
+/// Returns the operands' types, with symbols for the dynamic axes, and the sizes of these axes.
 pub(crate) fn symbolic(
     dynamic: &[DynamicAxis],
     operands: &[Tensor],
 ) -> Result<(Vec<TensorType>, Bindings)> {
     let mut types: Vec<TensorType> = operands.iter().map(Tensor::ty).collect();
     let mut sizes = Bindings::new();
-    // Who said the size first, for errors.
+    // By symbol, the operand and the axis that set its size first, for errors.
     let mut said: BTreeMap<Arc<str>, (usize, i64)> = BTreeMap::new();
     for d in dynamic {
         let count = operands.len();
@@ -79,7 +79,7 @@ pub(crate) fn symbolic(
         let Some(size) = ty.shape[axis].as_const() else {
             let other = ty.shape[axis].as_symbol();
             let other = other.filter(|o| **o != d.name && said.contains_key(*o));
-            // Of an operand whose shape is not known yet the trace says so.
+            // The trace reports an operand whose shape is not known yet.
             match other {
                 None => continue,
                 Some(other) => {

@@ -20,40 +20,40 @@ use crate::function::Inner;
 use crate::model::{Model, Retry};
 use crate::session::Session;
 
-/// How long a plan waits for the workers that it names.
+/// How long a load waits for the number of workers that it asks for.
 const WORKERS_BOUND: Duration = Duration::from_secs(30);
 
-/// What a model does at the moment besides running steps.
+/// What a model does at the moment, other than running steps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
-    /// Reading the model's files once, for their hashes: bytes so far, and all.
+    /// The model's files are read once, for their hashes.
     Hashing {
-        /// Bytes hashed.
+        /// Bytes hashed so far.
         done: u64,
-        /// All bytes.
+        /// Bytes in all.
         total: u64,
     },
-    /// Waiting for workers: there, and needed.
+    /// The load waits for workers to join.
     Workers {
-        /// Workers that joined.
+        /// Workers that have joined so far.
         have: u32,
         /// Workers that the plan needs.
         need: u32,
     },
-    /// The coordinator optimises, places and partitions.
+    /// The coordinator optimises, places and partitions the function.
     Planning,
-    /// Workers load weights: bytes so far, and all.
+    /// Workers load weights.
     Loading {
-        /// Bytes in place.
+        /// Bytes in place so far.
         done: u64,
-        /// All bytes.
+        /// Bytes in all.
         total: u64,
     },
-    /// A worker was lost: its steps begin to run on others, or the model was loaded on others.
+    /// A worker was lost: a step runs again on other workers, or the model was loaded again on them.
     Rerun(Rerun),
 }
 
-/// What a model is made from.
+/// The source of a model.
 pub(crate) enum Origin {
     /// An ONNX file.
     File(PathBuf),
@@ -61,7 +61,7 @@ pub(crate) enum Origin {
     Function(Arc<Function>, Vec<Source>),
 }
 
-/// How a model is to be loaded; await it to load.
+/// The options of a load; await the builder to load the model.
 #[must_use = "a model loads when its builder is awaited"]
 pub struct ModelBuilder {
     pub(crate) cluster: Cluster,
@@ -94,35 +94,36 @@ impl ModelBuilder {
         }
     }
 
-    /// Binds initializers that have no data to the tensors of a safetensors file, by name. Of no effect on a
+    /// Binds initializers that have no data to the tensors of a safetensors file, by name. It has no effect on a
     /// function, whose files come with it.
     pub fn weights(mut self, path: impl Into<PathBuf>) -> Self {
         self.weights.push(path.into());
         self
     }
 
-    /// The folder that workers started with the same `--artifact-root` see: weights beneath it are read by
-    /// them, and not sent by this client.
+    /// Names a folder that workers started with the same `--artifact-root` see: they read weights beneath it
+    /// themselves, and this client does not send them.
     pub fn artifact_root(mut self, path: impl Into<PathBuf>) -> Self {
         self.artifact_root = Some(path.into());
         self
     }
 
-    /// Uses exactly this many workers, each with at least one node. Without it, the fewest that fit, and one
-    /// more only where the predicted step shortens.
+    /// Uses exactly this many workers, each with at least one node. Without this option, the plan uses the fewest
+    /// workers that fit the model, and one more only where that shortens the predicted step.
     pub fn workers(mut self, count: u32) -> Self {
         self.workers = WorkerCount::Exactly(count);
         self
     }
 
-    /// Runs the nodes whose names match `pattern` (`*` matches anything) on `devices`: one as `w0/cpu:0`, or several of which
-    /// the plan chooses, as `w0`, `w*`, `cpu` or `w*/cpu`. Of several pins that match a node the first counts.
+    /// Runs the nodes whose names match `pattern` (`*` matches anything) on `devices`: on one device, such as
+    /// `w0/cpu:0`, or on those that the plan chooses from several, such as `w0`, `w*`, `cpu` or `w*/cpu`. Where several
+    /// pins match a node, the first one counts.
     pub fn pin(mut self, pattern: impl Into<String>, devices: impl Into<String>) -> Self {
         self.pins.push((pattern.into(), devices.into()));
         self
     }
 
-    /// Bounds a dynamic axis; by default it is bounded by twice what the first call needs.
+    /// Bounds a dynamic axis. By default the bound is twice the size that the first call needs.
     pub fn dim(mut self, symbol: impl Into<String>, bound: i64) -> Self {
         self.bounds.insert(symbol.into(), bound);
         self
@@ -134,23 +135,24 @@ impl ModelBuilder {
         self
     }
 
-    /// How many calls run at once; further ones wait.
+    /// Sets how many calls run at once, 2 by default; further calls wait.
     pub fn in_flight(mut self, steps: u32) -> Self {
         self.in_flight = steps.max(1);
         self
     }
 
-    /// What happens when a worker is lost while the model is loaded, by this builder or by
-    /// [`Model::prepare`]. A call that has to load says so in its own options.
+    /// Sets what happens when a worker is lost while this builder, or [`Model::prepare`], loads the model. A call that
+    /// has to load the model follows its own options.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = retry;
         self
     }
 
-    /// Called as loading proceeds, and when a step runs again, or a model was loaded again, because a worker was lost.
+    /// Calls `tell` as loading proceeds, and when a step runs again, or the model was loaded again, because a worker
+    /// was lost.
     ///
-    /// It runs on the thread that awaits the load or the call, while it is awaited. While it takes long, reports that are
-    /// out of date are left out. A panic in it is the error of what is awaited.
+    /// The closure runs on the thread that awaits the load or the call, while that is awaited. While the closure takes
+    /// long, outdated reports are left out. A panic in the closure is the error of the load or the call.
     #[track_caller]
     pub fn on_progress(mut self, tell: impl Fn(Phase) + Send + Sync + 'static) -> Self {
         let at = Location::caller();
@@ -159,7 +161,7 @@ impl ModelBuilder {
         self
     }
 
-    /// The function, and the files of its artifacts.
+    /// Reads the function, and the files of its artifacts.
     pub(crate) async fn read(&self) -> Result<(Arc<Function>, Vec<Source>)> {
         match &self.origin {
             Origin::File(path) => {

@@ -1,5 +1,5 @@
-//! Closures of the program, and where they run: always on the thread that calls or awaits this client, never on a network
-//! thread or a loading thread. One that takes long so holds up its own program and nobody else.
+//! Closures of the program, and where they run: always on the thread that calls or awaits this client, never on a
+//! network thread or a loading thread. So a closure that takes long holds up its own program and nobody else.
 //!
 //! ```text
 //! network thread ──note──> Reports ──awaiting──> closure, on the thread that awaits
@@ -20,12 +20,13 @@ use tokio::sync::Notify;
 use crate::builder::Phase;
 use crate::runtime::NetThread;
 
-/// A closure that runs for longer than this is warned of.
+/// A closure that runs for longer than this causes a warning in the log.
 const LONG: Duration = Duration::from_secs(1);
-/// Reports that may wait to be told; the oldest goes first.
+/// How many reports may wait for their closure; beyond that the oldest is dropped.
 const MOST_REPORTS: usize = 64;
 
-/// Runs a closure of the program on the calling thread. `what` names it, with its line. A panic is an error.
+/// Runs a closure of the program on the calling thread. `what` names the closure and its line. A panic becomes an
+/// error.
 pub(crate) fn run<T>(net: &NetThread, what: &str, closure: impl FnOnce() -> T) -> Result<T> {
     let name = what.to_owned();
     let _warning = net.spawn_while(async move {
@@ -50,7 +51,7 @@ fn panicked(what: &str, payload: &(dyn Any + Send)) -> Error {
     Error::new(Code::InvalidArgument, format!("{what} panicked: {text}"))
 }
 
-/// What happened while the program waits, until it is told.
+/// Reports that wait until the program's closure is called with them.
 pub(crate) struct Reports<T> {
     waiting: Mutex<VecDeque<T>>,
     more: Notify,
@@ -70,7 +71,7 @@ impl<T> Reports<T> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a report, on any thread. It takes the place of the latest one where `replaces` says so of that.
+    /// Notes a report, on any thread. It replaces the latest waiting report where `replaces` returns true for that one.
     pub(crate) fn note(&self, report: T, replaces: impl FnOnce(&T) -> bool) {
         let mut waiting = self.waiting();
         if waiting.back().is_some_and(replaces) {
@@ -84,7 +85,8 @@ impl<T> Reports<T> {
         self.more.notify_one();
     }
 
-    /// Awaits `work`, and tells here what is noted meanwhile. An error of `tell` ends the work.
+    /// Awaits `work`, and calls `tell` on this thread with every report that is noted meanwhile. An error of `tell`
+    /// ends the work.
     pub(crate) async fn awaiting<R>(
         &self,
         work: impl Future<Output = Result<R>>,
@@ -98,7 +100,7 @@ impl<T> Reports<T> {
                 done = &mut work => Some(done),
             };
             loop {
-                // Without the lock: the closure may cause reports.
+                // The lock is not held for `tell`: the closure may cause reports.
                 let report = self.waiting().pop_front();
                 let Some(report) = report else { break };
                 tell(report)?;
@@ -110,19 +112,19 @@ impl<T> Reports<T> {
     }
 }
 
-/// How the program hears of a model's progress.
+/// Passes a model's progress to the program's closure, if the program has set one.
 #[derive(Clone, Default)]
 pub(crate) struct Progress(Option<Arc<Listener>>);
 
 struct Listener {
-    /// Names the closure.
+    /// The closure's name and line, for messages.
     what: String,
     closure: Box<dyn Fn(Phase) + Send + Sync>,
     reports: Reports<Phase>,
 }
 
 impl Progress {
-    /// Progress that this closure is told.
+    /// Progress that is passed to this closure.
     pub(crate) fn told(what: String, closure: impl Fn(Phase) + Send + Sync + 'static) -> Progress {
         Progress(Some(Arc::new(Listener {
             what,
@@ -131,7 +133,7 @@ impl Progress {
         })))
     }
 
-    /// Notes it, on any thread.
+    /// Notes a phase, on any thread. It replaces the latest waiting phase where both are of one kind, and no reruns.
     pub(crate) fn note(&self, phase: Phase) {
         if let Some(listener) = &self.0 {
             let kind = std::mem::discriminant(&phase);

@@ -1,4 +1,4 @@
-//! The cluster as a client sees it.
+//! A client's connection to a cluster.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -54,11 +54,11 @@ impl std::str::FromStr for Token {
     }
 }
 
-/// A connection to a cluster. Clones share it, and so do the tensors, devices and models that are of it; the last one dropped
-/// closes it.
+/// A connection to a cluster. Its clones share it, and so do the tensors, devices and models that were made with it;
+/// dropping the last of them closes the connection.
 #[derive(Clone)]
 pub struct Cluster {
-    // Declared before the thread that its tasks run on, so that it is dropped first.
+    // Declared before `net`, so that it is dropped before the thread that its tasks run on.
     pub(crate) session: Arc<Session>,
     pub(crate) eager: Arc<Sessions>,
     #[cfg(feature = "embedded")]
@@ -72,9 +72,9 @@ pub async fn connect(address: &str, token: Token) -> Result<Cluster> {
     join(net, address, token, None).await
 }
 
-/// Connects to the coordinator at `HOST:PORT` over a [`World`] and a tokio runtime that the caller brings: no thread
-/// is started, and everything that the connection does runs on the runtime that this is called in. With `state_dir`
-/// the identity is kept there for the next time.
+/// Connects to the coordinator at `HOST:PORT` over a [`World`] and a tokio runtime that the caller brings: no thread is
+/// started, and everything that the connection does runs on the runtime that this is called in. The client's identity
+/// is kept in `state_dir`, where one is given, for the next connection.
 pub async fn connect_in(
     world: World,
     address: &str,
@@ -107,7 +107,7 @@ async fn join(
 }
 
 impl Cluster {
-    /// Runs a call: where the workers are in this process, as far as it can be on the calling thread.
+    /// Runs a call. Where the workers are in this process, it runs on the calling thread as far as possible.
     pub(crate) async fn compute<T: Send + 'static>(
         &self,
         call: impl Future<Output = Result<T>> + Send + 'static,
@@ -119,13 +119,13 @@ impl Cluster {
         self.net.run(call).await
     }
 
-    /// Loads an ONNX model. Options follow on the builder; awaiting it loads.
+    /// Loads an ONNX model. Options are set on the returned builder; awaiting the builder loads the model.
     pub fn load(&self, path: impl AsRef<Path>) -> ModelBuilder {
         ModelBuilder::new(self.clone(), Origin::File(path.as_ref().to_owned()))
     }
 
-    /// Loads a function: `sources` are the files of its artifacts. Options follow on the builder; awaiting it
-    /// loads, which fails where the function breaks an invariant.
+    /// Loads a function, whose artifacts are the files `sources`. Options are set on the returned builder; awaiting the
+    /// builder loads the function, and fails where the function breaks an invariant.
     pub fn load_function(
         &self,
         function: impl Into<Arc<Function>>,
@@ -134,9 +134,9 @@ impl Cluster {
         ModelBuilder::new(self.clone(), Origin::Function(function.into(), sources))
     }
 
-    /// Whether issuing an op, a move or a put fails at once, with `WouldBlock`, where its worker has as much on its way as it
-    /// may. By default it waits for room, which there is at the latest when the worker is lost. Holds for all clones of this
-    /// connection.
+    /// Sets whether issuing an op, a move or a put fails at once, with `WouldBlock`, while its worker has as much on
+    /// its way as it may. By default it waits for room, at the longest until the worker is lost. The setting holds for
+    /// all clones of this connection.
     pub fn fail_when_full(&self, fails: bool) {
         self.eager.fail_when_full(fails);
     }
@@ -146,8 +146,8 @@ impl Cluster {
         &self.session.hub
     }
 
-    /// How much this client keeps, by table: nothing but files once its models and tensors are dropped, and nothing at
-    /// all once its functions are.
+    /// How many entries this client keeps in each table. Only files are left once its models and tensors are dropped,
+    /// and nothing once its functions are dropped as well.
     pub fn tables(&self) -> Vec<(&'static str, usize)> {
         let mut tables = self.eager.tables();
         tables.push(("leases", self.session.coordinator.held()));
@@ -155,12 +155,12 @@ impl Cluster {
         tables
     }
 
-    /// What this client holds in memory for calls.
+    /// The ledger of the memory that this client holds for calls.
     pub fn ledger(&self) -> &Ledger {
         &self.session.ledger
     }
 
-    /// Members, links, programs, memory, live steps.
+    /// Returns the state of the cluster: members, links, programs, memory and live steps.
     pub async fn status(&self) -> Result<ClusterStatus> {
         let session = self.session.clone();
         self.net
@@ -173,8 +173,8 @@ impl Cluster {
             .await
     }
 
-    /// Waits until `count` workers are there, at most `bound`; tells how many there are as that changes, on the thread that
-    /// awaits this.
+    /// Waits until `count` workers have joined, at most `bound`. Calls `tell` with their number whenever it changes, on
+    /// the thread that awaits this.
     pub async fn await_workers(
         &self,
         count: u32,
@@ -194,8 +194,8 @@ impl Cluster {
         reports.awaiting(waiting, tell).await
     }
 
-    /// Leaves: closes all connections and, of an embedded cluster, ends it. Whatever still needs one of its tensors or devices
-    /// then fails with `cancelled`.
+    /// Leaves the cluster: closes all connections, and ends the cluster where it is embedded. Whatever still needs one
+    /// of its tensors or devices then fails with `cancelled`.
     pub async fn shutdown(self) {
         self.session.close();
         self.eager.close();
@@ -208,7 +208,7 @@ impl Cluster {
             session.wait_closed().await;
             Ok(())
         });
-        // An error means that the thread is gone.
+        // An error means that the network thread is gone.
         told.await.ok();
     }
 }

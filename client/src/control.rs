@@ -1,7 +1,8 @@
 //! Control flow that data decides: branches and loops that run on a device, not in the program.
 //!
-//! Rust's own `if` and `for` decide when ops are issued, or when a function is traced. What is here decides while it runs:
-//! each call is one op, on one worker. Bodies are traced once; tensors that they use from outside are operands of the op.
+//! Rust's own `if` and `for` decide when ops are issued, or when a function is traced. The functions of this module
+//! decide while the graph runs: each call is one op, on one worker. Their bodies are traced; tensors that a body uses
+//! from outside are operands of the op.
 
 use std::cell::Cell;
 use std::panic::Location;
@@ -18,7 +19,7 @@ fn wrong(message: impl Into<String>) -> Error {
     Error::new(Code::InvalidArgument, message.into())
 }
 
-/// Where large constants of bodies go: where the operands are.
+/// The device for the bodies' large constants: that of the first operand with a device.
 fn home(operands: &[Tensor]) -> Option<Device> {
     operands.iter().find_map(|t| match t.traced() {
         Some(symbolic) => symbolic.trace.home(),
@@ -42,7 +43,7 @@ fn function(f: Function) -> Attr {
     Attr::Function(f.into())
 }
 
-/// Issues the op with what it is given and what its bodies capture.
+/// Issues a control-flow op, whose operands are those that it is given and the tensors that its bodies capture.
 #[track_caller]
 fn run(
     op: &str,
@@ -60,8 +61,9 @@ fn run(
     issue(op, attrs, &all, outputs)
 }
 
-/// The results of `yes` where `pred`, a bool scalar, is true, else of `no`; both are given `operands`. Only one of them
-/// runs. They yield as many results, of the same dtypes and ranks; sizes that differ are known once it has run.
+/// Returns the results of `yes` where `pred`, a bool scalar, is true, and those of `no` otherwise. Both closures get
+/// `operands`, and only the chosen branch runs. Both yield the same number of results, of the same dtypes and ranks;
+/// sizes in which they differ are known once the op has run.
 #[track_caller]
 pub fn cond(
     pred: &Tensor,
@@ -77,7 +79,7 @@ pub fn cond(
     let mut yes = Trace::body(&name("then", at), &params, home.clone(), yes)?;
     let mut no = Trace::body(&name("else", at), &params, home, no)?;
     let outputs = yes.function.results.len();
-    // Both take what either captures.
+    // Both branches take the tensors that either of them captures.
     let mut all = yes.captured.clone();
     let missing = no.captured.iter();
     let missing = missing.filter(|t| !yes.captured.iter().any(|c| c.same(t)));
@@ -95,7 +97,8 @@ pub fn cond(
     run("If", attrs, &given, &all, outputs)
 }
 
-/// Gives a function, called with `own` operands, the parameters of all captured tensors; it has those that it captures.
+/// Gives a branch a parameter for each of the captured tensors in `all`, after its first `own` parameters. The tensors
+/// that the branch captures itself have parameters already.
 fn widen(
     Body {
         function: f,
@@ -114,10 +117,11 @@ fn widen(
     }
 }
 
-/// `body` again and again while `cond` of what it carries is true, a bool scalar; begins with `init`. What is carried
-/// keeps its dtypes and ranks. A size that an iteration changes is known once the loop has run; within, `shape()` is
-/// `None` of what has it, and the closures may be called more than once to find that out. A loop that does not end is
-/// ended with the call of its function, eagerly with the connection.
+/// Runs `body` as long as `cond`, a bool scalar computed from the carried tensors, is true, and returns the carried
+/// tensors in the end. They begin as `init`, and keep their dtypes and ranks. A size that an iteration changes is known
+/// once the loop has run; inside the loop `shape()` of such a tensor is `None`, and the closures may be called more
+/// than once to find that out. An endless loop ends with the call of its function, or, issued eagerly, with the
+/// connection.
 #[track_caller]
 pub fn while_loop(
     init: &[Tensor],
@@ -139,8 +143,8 @@ pub fn while_loop(
     )
 }
 
-/// `body` for 0 to `count` - 1, with that number as an i64 scalar and what is carried, which begins with `init`: see
-/// [`while_loop`]. `count` is a number of the program, or an i64 scalar on a device.
+/// Runs `body` for each number from 0 to `count` - 1. It gets the number, as an i64 scalar, and the carried tensors,
+/// which begin as `init`: see [`while_loop`]. `count` is a number of the program, or an i64 scalar on a device.
 #[track_caller]
 pub fn for_loop<'a>(
     count: impl Into<Count<'a>>,
@@ -153,13 +157,13 @@ pub fn for_loop<'a>(
     };
     let iteration = |t: &[Tensor]| {
         let carried = body(&t[0], &t[2..])?;
-        // The condition stays what it was.
+        // The condition is passed on unchanged: only the count ends the loop.
         Ok([t[1].clone()].into_iter().chain(carried).collect())
     };
     looped(count, Operand::None, init, iteration, Location::caller())
 }
 
-/// How often a loop runs.
+/// How often a [`for_loop`] runs.
 pub enum Count<'a> {
     /// A number of the program.
     Number(i64),
@@ -179,9 +183,9 @@ impl<'a> From<&'a Tensor> for Count<'a> {
     }
 }
 
-/// A body that runs again and again. What a trace knows of sizes has to hold for every iteration: where one changes them,
-/// the body is traced again with sizes that it does not know. What is carried are the parameters and the results from
-/// the given ones on.
+/// Traces the body of a loop. The sizes that a trace takes for known have to hold in every iteration: where an
+/// iteration changes a size, the body is traced again with that size unknown. The carried tensors are the parameters
+/// from `first_param` on, and the results from `first_result` on.
 fn repeated(
     name: &str,
     mut params: Vec<TensorType>,
@@ -245,9 +249,9 @@ fn looped(
     run("Loop", attrs, &given, &captured, init.len())
 }
 
-/// `body` for each slice of `over` along their first axis, which is as long for all: it is given what is carried, which
-/// begins with `init`, and the slices, and yields what is carried next, and any number of tensors to be collected.
-/// Returns what is carried in the end, and what was collected, along a new first axis.
+/// Runs `body` for each slice of the tensors in `over` along their first axis, whose length is the same for all. It
+/// gets the carried tensors, which begin as `init`, and the slices; it yields the next carried tensors, and any number
+/// of tensors to collect. Returns the carried tensors in the end, and the collected tensors along a new first axis.
 #[track_caller]
 pub fn scan(
     init: &[Tensor],

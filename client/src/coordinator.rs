@@ -1,4 +1,4 @@
-//! The client's way to the coordinator: one connection, made again whenever it is lost.
+//! The client's connection to the coordinator, which is made anew whenever it is lost.
 //!
 //! ```text
 //! There --connection ends--> Away --dialled and resumed--> There
@@ -6,9 +6,10 @@
 //! ```
 //!
 //! Invariants
-//! 1. Leases and steps do not depend on it. What needs the coordinator waits for it, at most [`RETURN_BOUND`].
-//! 2. On a new connection the coordinator hears first which driver it is that speaks, and what leases it holds: one
-//!    whose release could not be told is released then.
+//! 1. Leases and steps do not depend on this connection. A call that needs the coordinator waits for its return until
+//!    the call's deadline, or for [`RETURN_BOUND`] where it has none.
+//! 2. The first call on a new connection tells the coordinator which driver is connected and which leases it holds. A
+//!    lease whose release the coordinator did not hear of is released then.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -32,14 +33,15 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-/// First and longest pause between dials of an absent coordinator; whoever needs it ends the pause.
+/// First and longest pause between dials of an absent coordinator. A call that needs the coordinator ends the pause.
 const REDIAL: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// How long a dial of its last address may take. A dial's packets come ever less often: many short ones meet a
-/// coordinator that returns sooner than a long one.
+/// How long a dial of the coordinator's last address may take. A dial sends its packets ever less often, so many short
+/// dials reach a returning coordinator sooner than a long one.
 const SHORT_DIAL: Duration = Duration::from_secs(1);
 
-/// Every so many dials the coordinator's name is looked up again: it may have returned elsewhere.
+/// At every dial whose number is a multiple of this, the coordinator's name is looked up again: it may have returned at
+/// another address.
 const LOOK_UP: u32 = 4;
 
 #[derive(Clone)]
@@ -47,15 +49,15 @@ enum State {
     There {
         client: CoordinatorClient,
         connection: Connection,
-        /// Counts connections.
+        /// The number of the connection, counted from 0.
         generation: u64,
     },
     Away(Error),
-    /// Dialling again cannot mend it.
+    /// The connection ended for good: dialling again cannot mend it.
     Gone(Error),
 }
 
-/// See the module.
+/// The client's connection to the coordinator, which a [`Keeper`] task keeps.
 pub(crate) struct CoordinatorLink {
     world: World,
     address: String,
@@ -65,7 +67,7 @@ pub(crate) struct CoordinatorLink {
     stop: CancellationToken,
 }
 
-/// The coordinator as it is there.
+/// A live connection to the coordinator.
 struct Found {
     client: CoordinatorClient,
     connection: Connection,
@@ -82,10 +84,10 @@ impl Held {
     }
 }
 
-/// Why a connection was not made.
+/// Why a connection could not be made.
 struct Refused {
     error: Error,
-    /// Dialling again cannot mend it.
+    /// Whether the refusal is final, so that dialling again cannot mend it.
     for_good: bool,
 }
 
@@ -103,17 +105,17 @@ impl From<JoinFailure> for Refused {
 
 impl From<Error> for Refused {
     fn from(error: Error) -> Refused {
-        // What is wrong with certificates may be the calendar's fault.
+        // A certificate error is not final: this host's calendar may be wrong.
         let for_good = error.code == Code::VersionMismatch;
         Refused { error, for_good }
     }
 }
 
-/// A connection to the coordinator.
+/// A connection to the coordinator, on which it knows this client's leases.
 struct There {
     watched: Watched,
     client: CoordinatorClient,
-    /// Carries the client's calls.
+    /// The task that carries the client's calls.
     carrier: JoinHandle<()>,
 }
 
@@ -126,7 +128,7 @@ impl There {
         }
     }
 
-    /// Keeps the certificate fresh until the connection has ended: why, and in words.
+    /// Keeps the certificate fresh until the connection has ended. Returns the reason, and its text.
     async fn attend(&mut self, credentials: &mut Credentials) -> (ConnectionError, String) {
         let mut look = tokio::time::interval(RENEWAL_CHECK);
         look.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -142,7 +144,8 @@ impl There {
         }
     }
 
-    /// Waits until it has ended: why, and in words. One that stands and carries no calls is ended here.
+    /// Waits until the connection has ended. Returns the reason, and its text. A connection that stands but carries no
+    /// calls any more is closed here.
     async fn ended(&mut self) -> (ConnectionError, String) {
         let connection = self.watched.connection();
         tokio::select! {
@@ -159,19 +162,19 @@ impl There {
     }
 }
 
-/// How the coordinator is reached.
+/// What the client needs to reach the coordinator.
 pub(crate) struct Way {
     pub(crate) world: World,
     pub(crate) endpoint: Endpoint,
     pub(crate) detector: Detector,
     pub(crate) address: String,
-    /// Who speaks.
+    /// The incarnation of this client, which is the driver of its leases.
     pub(crate) driver: Incarnation,
     pub(crate) credentials: Credentials,
 }
 
 impl Way {
-    /// By its name.
+    /// Dials the coordinator by its name, which is looked up.
     async fn reach(&self) -> Result<Dialled> {
         let (world, endpoint) = (&self.world, &self.endpoint);
         let reached = reach(world, endpoint, &self.address, Role::Coordinator).await;
@@ -183,7 +186,7 @@ impl Way {
         })
     }
 
-    /// Says who speaks, and what it holds.
+    /// Tells the coordinator which driver is connected and which leases it holds.
     async fn resume(&self, dialled: Dialled, held: &Held) -> Result<There, Refused> {
         let watched = self.detector.watch(dialled.connection);
         let resumed = async {
@@ -201,7 +204,8 @@ impl Way {
                 carrier,
             }),
             Err(e) => {
-                // Its monitor would keep it up for nobody. No goodbye: the coordinator may have taken it for resumed.
+                // The detector would keep a connection alive that nobody uses. There is no goodbye: the coordinator may
+                // take the connection for resumed.
                 let said = expulsion(watched.connection().close_reason().as_ref());
                 watched.connection().close(CLOSE_LOST, b"not resumed");
                 Err(Refused {
@@ -212,7 +216,7 @@ impl Way {
         }
     }
 
-    /// Connects, and keeps the connection.
+    /// Connects to the coordinator, and starts the task that keeps the connection.
     pub(crate) async fn connect(self) -> Result<CoordinatorLink> {
         let held = Arc::<Held>::default();
         let resumed = self.resume(self.reach().await?, &held).await;
@@ -240,7 +244,7 @@ impl Way {
     }
 }
 
-/// The coordinator's reason to end a connection, where dialling again cannot mend it.
+/// The error of a connection that the coordinator has ended for good; `None` where dialling again may mend it.
 fn expulsion(why: Option<&ConnectionError>) -> Option<Error> {
     match why? {
         ConnectionError::ApplicationClosed(closed)
@@ -262,7 +266,7 @@ fn expulsion(why: Option<&ConnectionError>) -> Option<Error> {
     }
 }
 
-/// Owns the connection.
+/// The task that owns the connection, and replaces it when it is lost.
 struct Keeper {
     tell: watch::Sender<State>,
     wanted: Arc<Notify>,
@@ -275,7 +279,7 @@ impl Keeper {
         for generation in 1.. {
             let (why, text) = there.attend(&mut way.credentials).await;
             if self.stop.is_cancelled() {
-                // It was ended here, while this was looking.
+                // This client closed the connection meanwhile.
                 return;
             }
             tracing::warn!(
@@ -306,7 +310,7 @@ impl Keeper {
         }
     }
 
-    /// Dials until the coordinator is back, or says that it never will be.
+    /// Dials until the coordinator is back, or refuses this client for good.
     async fn redial(&self, way: &mut Way, last: SocketAddr) -> Result<There> {
         let (mut pause, mut dials) = (REDIAL.0, 0u32);
         loop {
@@ -344,19 +348,19 @@ impl Keeper {
     }
 }
 
-/// Whether the coordinator itself could not be reached, rather than somebody it speaks of.
+/// Whether an error says that the coordinator could not be reached, rather than a worker that it reports on.
 pub(crate) fn is_away(error: Option<&Error>) -> bool {
     error.is_some_and(|e| e.code == Code::Unreachable && e.site.is_none())
 }
 
 impl CoordinatorLink {
-    /// The coordinator's services. Where the coordinator is away, waits for it until the deadline of the call that needs
-    /// it, and for [`RETURN_BOUND`] where that has none.
+    /// Returns a client of the coordinator's services. Where the coordinator is away, waits for its return until
+    /// `deadline`, or for [`RETURN_BOUND`] where there is none.
     pub(crate) async fn client(&self, deadline: Option<Instant>) -> Result<CoordinatorClient> {
         self.after(None, deadline).await.map(|found| found.client)
     }
 
-    /// The same, on a later connection than that of this generation.
+    /// Like [`CoordinatorLink::client`], but waits for a connection of a later generation than `last`.
     async fn after(&self, last: Option<u64>, deadline: Option<Instant>) -> Result<Found> {
         let begun = Instant::now();
         let until = deadline.unwrap_or(begun + RETURN_BOUND);
@@ -387,7 +391,7 @@ impl CoordinatorLink {
                 generation,
             }),
             State::Away(e) => {
-                // Whole tenths of a second: more is no news.
+                // The message states whole tenths of a second: more digits tell nothing.
                 let waited = Duration::from_millis(begun.elapsed().as_millis() as u64 / 100 * 100);
                 let msg = format!(
                     "the coordinator at {} cannot be reached, waited {waited:?}: {}",
@@ -400,7 +404,8 @@ impl CoordinatorLink {
         }
     }
 
-    /// Asks the coordinator what can be asked twice: again where it went away over the first and came back in time.
+    /// Makes an idempotent call to the coordinator. Where the coordinator went away during the call and came back in
+    /// time, makes the call again.
     pub(crate) async fn ask<T, F>(&self, ask: impl Fn(CoordinatorClient) -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
@@ -408,7 +413,8 @@ impl CoordinatorLink {
         self.ask_on(None, |found: Found| ask(found.client)).await
     }
 
-    /// As [`CoordinatorLink::ask`], on a stream that ends with the answer: what a large call needed of buffers is free then.
+    /// Like [`CoordinatorLink::ask`], on a stream that ends with the answer, so that the buffers of a large call are
+    /// freed then.
     pub(crate) async fn ask_apart<T, F>(
         &self,
         deadline: Option<Instant>,
@@ -438,17 +444,17 @@ impl CoordinatorLink {
         ask(self.after(Some(generation), deadline).await?).await
     }
 
-    /// How many leases it holds.
+    /// The number of leases that this client holds.
     pub(crate) fn held(&self) -> usize {
         self.held.leases().len()
     }
 
-    /// A lease was granted.
+    /// Notes that a lease was granted.
     pub(crate) fn holds(&self, lease: LeaseId) {
         self.held.leases().insert(lease);
     }
 
-    /// Ends a lease, now or once the coordinator is back.
+    /// Releases a lease, now, or once the coordinator is back.
     pub(crate) async fn release(&self, lease: LeaseId) -> Result<()> {
         if !mutant!("release-not-owed") {
             self.held.leases().remove(&lease);
@@ -459,7 +465,7 @@ impl CoordinatorLink {
         told.await
     }
 
-    /// Lets the connection go.
+    /// Stops keeping the connection.
     pub(crate) fn close(&self) {
         self.stop.cancel();
     }

@@ -1,5 +1,5 @@
-//! A cluster inside the calling process: coordinator and workers over the same production code. Workers reach
-//! each other and the coordinator by QUIC on loopback; the client reaches the workers without the network.
+//! A cluster inside the calling process, whose coordinator and workers run the same code as in production. Workers
+//! reach each other and the coordinator by QUIC on loopback; the client reaches the workers without the network.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,10 +19,10 @@ use crate::session::Session;
 
 /// How long the parts of an embedded cluster may take to end.
 const SHUTDOWN_BOUND: Duration = Duration::from_secs(5);
-/// Memory of an embedded worker unless asked otherwise: embedded clusters are for trying and testing.
+/// Bytes that an embedded worker may use by default: embedded clusters are for trying and testing.
 const MEMORY: u64 = 8 << 30;
 
-/// What an embedded cluster is made of.
+/// The options of an embedded cluster.
 #[derive(Debug, Clone)]
 pub struct Embedded {
     workers: usize,
@@ -30,13 +30,13 @@ pub struct Embedded {
     memory: u64,
 }
 
-/// An embedded cluster of `workers` workers, each with an equal share of the cores.
+/// Starts an embedded cluster of `workers` workers, each with an equal share of the cores.
 pub async fn embedded(workers: usize) -> Result<Cluster> {
     Embedded::new(workers).start().await
 }
 
 impl Embedded {
-    /// A cluster of `workers` workers.
+    /// The options of a cluster of `workers` workers, at least one.
     pub fn new(workers: usize) -> Embedded {
         Embedded {
             workers: workers.max(1),
@@ -45,20 +45,20 @@ impl Embedded {
         }
     }
 
-    /// Compute threads of each worker.
+    /// Sets the number of compute threads of each worker. By default the workers share the cores equally.
     pub fn threads(mut self, threads: usize) -> Embedded {
         self.threads = Some(threads.max(1));
         self
     }
 
-    /// Bytes that each worker may use: its programs, the tensors that are put on it or computed there, and an equal share of
-    /// what the process takes without any.
+    /// Sets the bytes that each worker may use, 8 GiB by default: for its programs, for the tensors that are put on it
+    /// or computed there, and for an equal share of what the process takes without any of these.
     pub fn memory(mut self, bytes: u64) -> Embedded {
         self.memory = bytes;
         self
     }
 
-    /// Starts it.
+    /// Starts the cluster, and connects to it.
     pub async fn start(self) -> Result<Cluster> {
         let world = World::real(Arc::new(NoCompute));
         let net = NetThread::start("convoke-net", world.clone())?;
@@ -77,13 +77,13 @@ impl Embedded {
     }
 }
 
-/// Everything that runs besides the client.
+/// The coordinator and the workers of an embedded cluster.
 pub(crate) struct Parts(
     Mutex<Option<(convoke_coordinator::Running, Vec<convoke_worker::Running>)>>,
 );
 
 impl Parts {
-    /// Ends all of them. Nobody else has a connection to them, who would have to hear of it.
+    /// Ends the workers and the coordinator. Nobody else is connected to them and would have to be told.
     pub(crate) async fn shutdown(&self, net: &NetThread) {
         let parts = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some((coordinator, workers)) = parts else {
@@ -94,7 +94,7 @@ impl Parts {
             coordinator.stop(SHUTDOWN_BOUND).await;
             Ok(())
         });
-        // Bounded by its parts; an error means that the thread is gone, and they with it.
+        // Each part ends within its bound. An error means that the thread is gone, and the parts with it.
         drop(ended.await);
     }
 }
@@ -110,7 +110,7 @@ async fn start(world: World, config: Embedded, threads: usize) -> Result<(Arc<Se
     let coordinator = Coordinator::start(world.clone(), volatile).await?;
     let address = coordinator.addr().to_string();
     let worker_token = coordinator.create_token(Role::Worker, None).await?;
-    // The process is its owner's.
+    // The process belongs to its owner, so the client may use all of it.
     let all = Budget {
         memory: Some(Amount::Percent(100)),
         requests: Some(Amount::Percent(100)),

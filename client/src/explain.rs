@@ -1,4 +1,4 @@
-//! A plan without its execution.
+//! Plans that are explained, and not installed.
 
 use convoke_common::dim::Bindings;
 use convoke_common::error::{Code, Error, Result};
@@ -10,8 +10,9 @@ use crate::function::typed;
 use crate::model::ArrayType;
 
 impl ModelBuilder {
-    /// Says who would get what, for inputs of these types (tensors, or [`ArrayType`]); nothing is loaded or installed. Inputs may be left out
-    /// where [`ModelBuilder::dim`] bounds every dynamic axis.
+    /// Plans the model for inputs of these types (tensors, or [`ArrayType`]), and returns which worker would get which
+    /// part; nothing is loaded or installed. Inputs may be left out where [`ModelBuilder::dim`] bounds every dynamic
+    /// axis.
     pub async fn explain<N: Into<String>, T: Into<ArrayType>>(
         self,
         inputs: impl IntoIterator<Item = (N, T)>,

@@ -1,4 +1,4 @@
-//! A function as the client has it: its parameters and their sizes, and the lease that it runs under.
+//! A function as the client keeps it: its parameters and their sizes, and the lease that it runs under.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,22 +22,22 @@ use crate::runtime::NetThread;
 use crate::session::Session;
 use crate::sources::Served;
 
-/// See the module.
+/// A function with its options, its bounds, and the lease that it runs under.
 pub(crate) struct Inner {
     pub(crate) session: Arc<Session>,
     pub(crate) function: Arc<Function>,
     pub(crate) options: PlanOptions,
-    /// Bounds asked for, by symbol; a call beyond them plans anew.
+    /// The bounds that the program asked for, by symbol. A call beyond a bound plans anew.
     pub(crate) bounds: BTreeMap<String, i64>,
-    /// What happens when a worker is lost while the function is loaded for no call.
+    /// What happens when a worker is lost during a load that no call asked for.
     retry: Retry,
     pub(crate) progress: Progress,
     lease: Mutex<Option<Arc<Lease>>>,
-    /// Held while the lease is looked at, to be replaced where it does not do.
+    /// Locked while the lease is checked, and replaced where it does not serve a call.
     pub(crate) loading: tokio::sync::Mutex<()>,
-    /// Whoever loads, or waits for it, gives up.
+    /// Notified at an unload: every call that loads, or waits for a load, gives up.
     pub(crate) unloading: Notify,
-    /// As long as it may be loaded again.
+    /// Serves the function's files as long as it may be loaded again.
     _served: Served,
     pub(crate) net: NetThread,
 }
@@ -84,19 +84,19 @@ impl Inner {
         Ok(inner)
     }
 
-    /// The lease that there is.
+    /// The current lease, if there is one.
     pub(crate) fn lease(&self) -> Option<Arc<Lease>> {
         let lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
         lease.clone()
     }
 
-    /// Puts one in its place. Answers the former.
+    /// Replaces the lease, and returns the former one.
     pub(crate) fn put_lease(&self, new: Option<Arc<Lease>>) -> Option<Arc<Lease>> {
         let mut lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut lease, new)
     }
 
-    /// The dynamic axes of the parameters.
+    /// The symbols of the parameters' dynamic axes.
     fn symbols(&self) -> BTreeSet<Arc<str>> {
         let mut all = BTreeSet::new();
         for p in &self.function.params {
@@ -116,7 +116,7 @@ impl Inner {
             .collect()
     }
 
-    /// The sizes of the dynamic axes, where the inputs are of these types; every problem is named.
+    /// Returns the sizes of the dynamic axes for inputs of these types. An error names every problem.
     pub(crate) fn sizes<N: Into<String>, T: Into<ArrayType>>(
         &self,
         given: impl IntoIterator<Item = (N, T)>,
@@ -124,8 +124,8 @@ impl Inner {
         Ok(self.arrange(typed(given), ArrayType::clone)?.1)
     }
 
-    /// Puts inputs, each of the type that `of` tells, into the order of the parameters and binds the dynamic axes; every
-    /// problem is named.
+    /// Puts inputs, whose types `of` returns, into the order of the parameters, and binds the dynamic axes. An error
+    /// names every problem.
     pub(crate) fn arrange<T>(
         &self,
         given: Vec<(String, T)>,
@@ -168,11 +168,11 @@ impl Inner {
         Err(Error::new(Code::InvalidInput, problems.join("; ")).advise(advice))
     }
 
-    /// Bounds of the dynamic axes that hold these sizes.
+    /// Returns bounds of the dynamic axes that these sizes fit.
     pub(crate) fn bounds_for(&self, bindings: &Bindings) -> BTreeMap<String, i64> {
         let mut bounds = self.bounds.clone();
         for (symbol, size) in bindings {
-            // Room to grow, so that the next longer input does not plan anew at once.
+            // A bound leaves room to grow, so that the next longer input does not plan anew at once.
             let wanted = size.saturating_mul(2).max(1);
             let bound = bounds.entry(symbol.to_string()).or_insert(wanted);
             if *bound < *size {
@@ -190,7 +190,7 @@ impl Inner {
         })
     }
 
-    /// Runs one step, and again where a worker is lost over it.
+    /// Runs one step, and runs it again where a worker is lost meanwhile.
     pub(crate) async fn call<R: Given>(
         &self,
         inputs: Vec<Tensor>,
@@ -214,15 +214,14 @@ impl Inner {
     }
 }
 
-/// The custom ops of a function that are defined here.
+/// The custom ops of a function that this process defines.
 fn custom_ops(f: &Function) -> Vec<CustomOp> {
     let names: BTreeSet<&str> = f.nodes.iter().map(|n| &*n.op).collect();
     let custom = names.into_iter().filter(|op| ops::is_custom(op));
     custom.filter_map(ops::lookup).map(CustomOp::of).collect()
 }
 
-/// Which sizes the dynamic axes of a type are bound to by other inputs.
-/// Inputs by name, with their types alone.
+/// Reduces inputs to their names and types.
 pub(crate) fn typed<N: Into<String>, T: Into<ArrayType>>(
     given: impl IntoIterator<Item = (N, T)>,
 ) -> Vec<(String, ArrayType)> {
@@ -230,6 +229,7 @@ pub(crate) fn typed<N: Into<String>, T: Into<ArrayType>>(
     given.into_iter().map(typed).collect()
 }
 
+/// Tells in words which sizes the other inputs bind the dynamic axes of a type to.
 fn bound_text(ty: &TensorType, bindings: &Bindings) -> String {
     let mut symbols = BTreeSet::new();
     ty.shape.iter().for_each(|d| d.symbols(&mut symbols));

@@ -1,5 +1,5 @@
-//! What the fuzz targets in `fuzz/` run, and the tests that replay their corpora; see [`convoke_common::fuzzing`]. No
-//! part of the interface.
+//! The code that the fuzz targets in `fuzz/` run, and the tests that replay their corpora; see
+//! [`convoke_common::fuzzing`]. This module is not a part of the interface.
 
 use std::io::Cursor;
 use std::path::Path;
@@ -8,11 +8,11 @@ use convoke_common::fuzzing::{Budget, Target};
 
 use crate::numpy;
 
-/// The targets of this crate.
+/// The fuzz targets of this crate.
 pub const TARGETS: &[Target] = &[
     Target {
         name: "npy",
-        // An array, once more where it is in Fortran order, and its header.
+        // Memory for an array, once more where it is in Fortran order, and for its header.
         budget: Budget {
             fixed: 16 << 10,
             factor: 8,
@@ -24,7 +24,7 @@ pub const TARGETS: &[Target] = &[
     },
     Target {
         name: "npz",
-        // Twice what deflate can make of it, for Fortran order.
+        // Twice what deflate can expand the input to, for arrays in Fortran order.
         budget: Budget {
             fixed: 512 << 10,
             factor: 2100,

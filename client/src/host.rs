@@ -1,17 +1,17 @@
-//! Values of the program as tensors, and back.
+//! Conversions of the program's values to host tensors, and back.
 
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::{Element, Tensor as HostTensor};
 
-/// What can be put on a device.
+/// A value that can be put on a device.
 pub trait ToHost {
-    /// The value as a tensor in this program's memory.
+    /// Returns the value as a tensor in this program's memory.
     fn to_host(&self) -> Result<HostTensor>;
 }
 
-/// What a tensor can be fetched as.
+/// A type that a tensor can be fetched as.
 pub trait FromHost: Sized {
-    /// The tensor as this type. Fails where its dtype or rank is another.
+    /// Converts a tensor to this type. Fails where the tensor's dtype or rank does not fit it.
     fn from_host(tensor: HostTensor) -> Result<Self>;
 }
 

@@ -1,4 +1,4 @@
-//! Models as parts of functions.
+//! Imported models, which become parts of functions.
 
 use std::collections::BTreeMap;
 use std::future::{Future, IntoFuture};
@@ -18,22 +18,22 @@ use crate::model::{Signature, signatures};
 use crate::tensor::Tensor;
 use crate::traced::Function;
 
-/// How a model is to be imported; await it to import.
+/// The options of an import; await the builder to import the model.
 #[must_use = "a model is imported when this is awaited"]
 pub struct ImportBuilder(ModelBuilder);
 
 impl ImportBuilder {
-    /// As [`ModelBuilder::weights`].
+    /// Binds initializers that have no data to the tensors of a safetensors file, as [`ModelBuilder::weights`] does.
     pub fn weights(self, path: impl Into<PathBuf>) -> Self {
         ImportBuilder(self.0.weights(path))
     }
 
-    /// As [`ModelBuilder::artifact_root`].
+    /// Names a folder from which workers read weights themselves, as [`ModelBuilder::artifact_root`] does.
     pub fn artifact_root(self, path: impl Into<PathBuf>) -> Self {
         ImportBuilder(self.0.artifact_root(path))
     }
 
-    /// Called while the model's files are read, on the thread that awaits that.
+    /// Calls `tell` while the model's files are read, on the thread that awaits the import.
     #[track_caller]
     pub fn on_progress(self, tell: impl Fn(Phase) + Send + Sync + 'static) -> Self {
         ImportBuilder(self.0.on_progress(tell))
@@ -56,8 +56,8 @@ impl IntoFuture for ImportBuilder {
     }
 }
 
-/// A model to apply to tensors in functions, or to make a function of. Its weights stay in its files until a function
-/// that it is in runs. Cloning shares it.
+/// An imported model, to apply to tensors in functions, or to make a function of. Its weights stay in its files until a
+/// function that contains it runs. Clones share the model.
 #[derive(Clone)]
 pub struct Imported {
     model: Arc<Files>,
@@ -70,7 +70,8 @@ struct Files {
 }
 
 impl Cluster {
-    /// Imports an ONNX model as a part of functions. Options follow on the builder; awaiting it imports.
+    /// Imports an ONNX model, to be a part of functions. Options are set on the returned builder; awaiting the builder
+    /// imports the model.
     pub fn import(&self, path: impl AsRef<Path>) -> ImportBuilder {
         let origin = Origin::File(path.as_ref().to_owned());
         ImportBuilder(ModelBuilder::new(self.clone(), origin))
@@ -78,26 +79,26 @@ impl Cluster {
 }
 
 impl Imported {
-    /// Parameters, in the model's order.
+    /// The model's parameters, in their order.
     pub fn inputs(&self) -> Vec<Signature> {
         signatures(&self.model.graph).0
     }
 
-    /// Results, in the model's order.
+    /// The model's results, in their order.
     pub fn outputs(&self) -> Vec<Signature> {
         signatures(&self.model.graph).1
     }
 
-    /// The model in the closure of a function, on operands by the names of its inputs; gives its results in their order.
-    /// Its nodes keep their names, its shapes follow from the operands', and however often it is applied in a function,
-    /// its weights are there once.
+    /// Applies the model in the closure of a function, to operands that are given by the names of its inputs, and
+    /// returns its results in their order. The model's nodes keep their names, its shapes follow from those of the
+    /// operands, and a function that applies it several times has its weights once.
     #[track_caller]
     pub fn apply(&self, operands: &[(&str, &Tensor)]) -> Result<Vec<Tensor>> {
         self.model.apply(operands, Location::caller())
     }
 
-    /// A function of the model's inputs in their order, to be called with tensors of devices. Its results have the bits
-    /// of the model, loaded with `exact(true)`.
+    /// Returns a function of the model's inputs, in their order, to be called with tensors of devices. Its results have
+    /// the same bits as those of the model when it is loaded with `exact(true)`.
     #[track_caller]
     pub fn function(&self) -> Function {
         let (name, model) = (self.model.graph.name.clone(), self.model.clone());
@@ -131,7 +132,7 @@ impl Files {
     }
 }
 
-/// The operands in the order of the parameters; every problem is named.
+/// Puts the operands into the order of the parameters. An error names every problem.
 fn arrange(graph: &Graph, operands: &[(&str, &Tensor)]) -> Result<Vec<Tensor>> {
     let mut given: BTreeMap<&str, &Tensor> = BTreeMap::new();
     let (mut ordered, mut problems) = (Vec::new(), Vec::new());
@@ -168,7 +169,8 @@ fn arrange(graph: &Graph, operands: &[(&str, &Tensor)]) -> Result<Vec<Tensor>> {
     Err(Error::new(Code::InvalidInput, problems.join("; ")).advise(advice))
 }
 
-/// Whether a tensor may be an input of a declared type, where its dynamic axes are these. Two symbols may turn out equal.
+/// Whether a tensor of type `given` may be an input of type `declared`. `axes` are the dynamic axes that earlier inputs
+/// bind. A symbol fits any other dimension, since the two may turn out equal.
 fn fits(declared: &TensorType, given: &TensorType, axes: &mut BTreeMap<Arc<str>, Dim>) -> bool {
     let mut dims = declared.shape.iter().zip(&given.shape);
     declared.dtype == given.dtype

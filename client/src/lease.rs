@@ -1,4 +1,4 @@
-//! A model's lease: planned, installed, called, and replaced once its sizes or its workers no longer do.
+//! Leases of a function: planned, installed, called, and replaced once a call exceeds their bounds or a worker is gone.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -29,41 +29,42 @@ use crate::partial::Given;
 use crate::runtime::NetThread;
 use crate::session::Session;
 
-/// How often progress of a loading model is asked for.
+/// How often the coordinator is asked for the progress of a load.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(200);
 
-/// A worker process.
+/// The name and the incarnation of a worker process.
 pub(crate) type Named = (String, Incarnation);
 
-/// An installed plan. Dropping it gives back what it leased.
+/// An installed plan. Dropping it releases the lease.
 pub(crate) struct Lease {
     driver: Arc<Driver>,
     pub(crate) planned: Planned,
-    /// Held for reading by each call, so that a lease is replaced between calls.
+    /// Locked for reading by each call, so that a working lease is replaced only between calls.
     calls: Arc<RwLock<()>>,
     session: Arc<Session>,
     net: NetThread,
-    /// The model was unloaded: its calls are not to run elsewhere.
+    /// Whether the model was unloaded, so that its calls do not run again on another lease.
     unloaded: AtomicBool,
     released: AtomicBool,
-    /// How it is called on the caller's thread, and what its step is fed with then; none where it never is.
+    /// How the lease is called on the caller's own thread; `None` inside where that is never possible.
     direct: OnceLock<Option<Direct>>,
 }
 
-/// See [`Lease::direct`].
+/// A function that runs on the caller's own thread, and the numbers that its recv slots are fed with.
 pub(crate) struct Direct {
     pub(crate) function: Arc<dyn DirectFunction>,
     pub(crate) numbers: Vec<Number>,
 }
 
-/// A lease and the right to call it.
+/// A lease, and the permit that keeps it from being replaced during a call.
 pub(crate) struct Held {
     pub(crate) lease: Arc<Lease>,
     _call: Option<OwnedRwLockReadGuard<()>>,
 }
 
 impl Held {
-    /// To be called in the turn of who may replace the lease: then it is granted at once.
+    /// Takes a permit for a call. The caller holds the lock `Inner::loading`, so nobody replaces the lease, and the
+    /// permit is granted at once.
     fn of(lease: &Arc<Lease>) -> Held {
         Held {
             lease: lease.clone(),
@@ -76,7 +77,7 @@ pub(crate) fn named(p: &Participant) -> Named {
     (p.name.clone(), p.incarnation)
 }
 
-/// The workers of a plan.
+/// The workers of a plan: all participants but the last, which is the driver.
 fn workers(planned: &Planned) -> &[Participant] {
     &planned.participants[..planned.participants.len().saturating_sub(1)]
 }
@@ -102,7 +103,8 @@ impl Lease {
         })
     }
 
-    /// How it is called on the caller's thread where it is of one worker, which this is the way to.
+    /// Returns how the lease is called on the caller's thread. It can be only where `worker`, which `line` leads to, is
+    /// its only worker and computes all results.
     pub(crate) fn direct(&self, worker: &Participant, line: &Line) -> Option<&Direct> {
         let find = || {
             let [only] = workers(&self.planned) else {
@@ -126,13 +128,13 @@ impl Lease {
         self.direct.get_or_init(find).as_ref()
     }
 
-    /// The names of its workers.
+    /// The names of the lease's workers.
     pub(crate) fn workers(&self) -> Vec<String> {
         let names = workers(&self.planned).iter().map(|p| p.name.clone());
         names.collect()
     }
 
-    /// Whom a plan in its place should not use.
+    /// The workers that a plan which replaces this lease should not use.
     fn unusable(&self) -> Vec<Named> {
         self.driver.unusable().iter().map(named).collect()
     }
@@ -142,21 +144,21 @@ impl Lease {
         self.driver.broken().is_none() && self.planned.axes.bounds.iter().all(within)
     }
 
-    /// Frees it for good.
+    /// Releases the lease because the model is unloaded: calls that this ends do not run again.
     pub(crate) async fn unload(&self) -> Result<()> {
         self.unloaded.store(true, Ordering::Relaxed);
         self.release().await
     }
 
-    /// Frees it, so that what it held can be had by another.
+    /// Releases the lease, so that its memory can be reserved for another one.
     async fn release(&self) -> Result<()> {
         let released = release(&self.session, &self.driver).await;
         self.released.store(true, Ordering::Relaxed);
         released
     }
 
-    /// Frees it once no step of it can succeed any more, also where nobody calls it again: the workers that are left have
-    /// its memory back.
+    /// Releases the lease once no step of it can succeed any more, even where nobody calls it again, so that the
+    /// workers that are left get its memory back.
     fn release_when_broken(&self) {
         let (session, driver) = (self.session.clone(), Arc::downgrade(&self.driver));
         self.net.detach(async move {
@@ -166,7 +168,7 @@ impl Lease {
             };
             broken.await;
             if let Some(driver) = driver.upgrade() {
-                // First, since steps in flight still wait for the cause.
+                // Quiescing comes first, since steps in flight still wait for the cause.
                 driver.quiesce().await;
                 drop(release(&session, &driver).await);
             }
@@ -174,8 +176,9 @@ impl Lease {
     }
 }
 
-/// Ends a lease: its steps are over everywhere, or fenced off with whoever did not end them, before its workers drop it.
-/// They hear of it from here, and from the coordinator, which knows who has yet to confirm.
+/// Ends a lease. Its steps are over at every participant, or fenced off with a participant that did not end them,
+/// before the workers drop the lease. The workers hear of the release from this driver, and from the coordinator, which
+/// knows who has yet to confirm.
 async fn release(session: &Session, driver: &Driver) -> Result<()> {
     driver.close();
     driver.quiesce().await;
@@ -196,7 +199,8 @@ impl Drop for Lease {
 }
 
 impl Inner {
-    /// The lease, replaced where these sizes exceed its bounds or a worker of it is gone; and the right to call it.
+    /// Returns the lease with a permit to call it. Replaces the lease first where these sizes exceed its bounds or a
+    /// worker of it is gone.
     pub(crate) async fn leased(
         &self,
         bindings: &Bindings,
@@ -210,14 +214,14 @@ impl Inner {
                 return Ok(Held::of(&old));
             }
             if old.driver.broken().is_none() {
-                // Calls that fit the old bounds end undisturbed.
+                // Running calls that fit the old bounds end undisturbed.
                 drop(old.calls.write().await);
             }
-            // Its memory is free before any is asked for again.
+            // The old lease's memory is freed before memory is asked for again.
             let released = old.release().await;
             avoid.extend(old.unusable());
             if is_away(released.as_ref().err()) {
-                // Without the coordinator there is no other lease.
+                // Without the coordinator no other lease can be made.
                 released?;
             }
             self.put_lease(None);
@@ -227,7 +231,7 @@ impl Inner {
         Ok(Held::of(&lease))
     }
 
-    /// [`Inner::leased`], where the lease is there and will do.
+    /// Like [`Inner::leased`], but returns `None` where the lease would have to be made or waited for.
     fn holding(&self, bindings: &Bindings) -> Option<Held> {
         let _turn = self.loading.try_lock().ok()?;
         let lease = self.lease().filter(|l| l.holds(bindings))?;
@@ -260,7 +264,7 @@ impl Inner {
         ask.await
     }
 
-    /// Plans and installs for axes of these sizes.
+    /// Plans and installs a lease for axes of these sizes.
     async fn new_lease(
         &self,
         bindings: &Bindings,
@@ -270,7 +274,8 @@ impl Inner {
         let mut planned = self.planned(bindings, avoid.clone(), deadline).await?;
         let mut established = self.establish(&planned, deadline).await;
         if established.as_ref().is_err_and(forgotten) {
-            // The coordinator went away over it: nothing is installed, and one that returns knows no plans.
+            // The coordinator went away during the install: nothing is installed, and a coordinator that returns knows
+            // no plans.
             planned = self.planned(bindings, avoid, deadline).await?;
             established = self.establish(&planned, deadline).await;
         }
@@ -281,8 +286,8 @@ impl Inner {
         })
     }
 
-    /// Installs a plan and takes the driver's place in it, in a task of its own: where the caller goes away, whatever was
-    /// granted by then is given back.
+    /// Installs a plan and becomes its driver, in a task of its own: where the caller goes away, a lease that was
+    /// granted by then is released.
     async fn establish(&self, planned: &Planned, deadline: Option<Instant>) -> Result<Arc<Lease>> {
         planned.check()?;
         let install = Install {
@@ -310,11 +315,12 @@ impl Inner {
         taken.await.map_err(ended)?
     }
 
-    /// A lease for these sizes; planned again where a worker is lost meanwhile, as often as the call may.
+    /// Returns a lease for these sizes with a permit to call it. Plans again where a worker is lost meanwhile, as often
+    /// as `attempts` allows.
     pub(crate) async fn ready(&self, bindings: &Bindings, attempts: &mut Attempts) -> Result<Held> {
         let held = match self.holding(bindings) {
             Some(held) => held,
-            // Apart, since it is large, and every call would carry it.
+            // Boxed, since the future is large, and every call would carry it.
             None => Box::pin(self.await_lease(bindings, attempts)).await?,
         };
         if let Some(rerun) = attempts.rerun(|| held.lease.workers()) {
@@ -351,9 +357,9 @@ impl Inner {
     }
 }
 
-/// A plan on its way to a lease.
+/// A plan that is being installed.
 struct Install {
-    /// When the call has to be over that it is for.
+    /// The deadline of the call that needs the lease, if it has one.
     deadline: Option<Instant>,
     planned: Planned,
     session: Arc<Session>,
@@ -364,7 +370,7 @@ struct Install {
 impl Install {
     async fn establish(&self) -> Result<Arc<Lease>> {
         let (session, planned) = (&self.session, &self.planned);
-        // Linked before the install: workers ask this client for weights over these connections.
+        // The workers are linked before the install: they ask this client for weights over these connections.
         let links = session.links(workers(planned)).await?;
         let pool = Pool::new(&session.ledger, Account::Leases, 0)?;
         let leased = self.installed().await?;
@@ -412,8 +418,8 @@ impl Install {
         }
     }
 
-    /// The lease may have been granted already, and the answer be on its way. A coordinator that is away hears what this
-    /// client holds when it is back.
+    /// Abandons the plan. Its lease may have been granted already, with the answer still on its way. A coordinator that
+    /// is away hears on its return which leases this client holds.
     async fn give_up(&self) {
         if let Ok(client) = self.session.coordinator.client(None).await {
             drop(client.abandon(call(), self.planned.plan).await);
@@ -421,7 +427,8 @@ impl Install {
     }
 }
 
-/// Whether the coordinator that answered, or did not, is another than the one that planned.
+/// Whether an install failed because the coordinator that planned is gone: no coordinator answered, or another one,
+/// which does not know the plan.
 fn forgotten(e: &Error) -> bool {
     is_away(Some(e)) || e.code == Code::NotFound && e.site.is_none()
 }

@@ -10,9 +10,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A model is split over workers; the result has the same bits as on one. An error anywhere ends the call with
-//! its root cause: worker, node, op, shapes; or, where the program wants that, the results that depend on what failed
-//! ([`Model::partial`]). Futures may be awaited on any executor.
+//! A model is split over workers, and its results have the same bits as on one worker. An error anywhere ends the call
+//! with its root cause, which names worker, node, op and shapes; in a partial call ([`Model::partial`]) it ends only
+//! the results that depend on what failed. Futures may be awaited on any executor.
 
 #![deny(missing_docs)]
 
@@ -73,12 +73,13 @@ pub use tensor::{
 };
 pub use traced::Function;
 
-/// Functions as graphs, for those who make them themselves.
+/// Functions as graphs, for programs that build graphs themselves.
 pub mod graph {
     pub use convoke_common::graph::{Function, Literal, Node, Part, Value, ValueId};
 }
 
-/// Definitions of ops: what an op takes and gives, for ops of a user's own. [`op`] issues them.
+/// Definitions of custom ops: their operands, attributes, rules for dtypes and shapes, and costs. [`op`] issues a
+/// custom op.
 pub mod ops {
     pub use convoke_common::ops::def::{
         AttrDef, AttrKind, Cost, HostValue, Infer, Inferred, Memory, OpDef, OpError, Operand,
@@ -87,7 +88,8 @@ pub mod ops {
     pub use convoke_common::ops::register;
 }
 
-/// Kernels for ops of a user's own: for the workers of this process, of an embedded cluster or of a worker binary.
+/// Kernels of custom ops. A kernel is registered for the workers of this process: those of an embedded cluster, or of a
+/// worker binary.
 #[cfg(feature = "embedded")]
 pub mod kernels {
     pub use convoke_worker::ops::{

@@ -1,4 +1,4 @@
-//! A model as a function that the cluster runs.
+//! Loaded models: functions that the cluster runs, with named inputs and outputs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,18 +23,18 @@ pub struct Model {
 /// A parameter or result: its name and type.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Signature {
-    /// Name as in the model.
+    /// The name in the model.
     pub name: String,
-    /// dtype and shape; dynamic axes by their symbols.
+    /// The dtype and shape, with symbols for dynamic axes.
     pub ty: TensorType,
 }
 
-/// The dtype and shape of an array, which itself need not be there.
+/// The dtype and shape of an array, without its elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArrayType {
-    /// Its elements' type.
+    /// The type of the elements.
     pub dtype: DType,
-    /// Its sizes.
+    /// The size of each axis.
     pub shape: Shape,
 }
 
@@ -70,27 +70,27 @@ pub(crate) fn signatures(f: &Function) -> (Vec<Signature>, Vec<Signature>) {
     (inputs.collect(), outputs.collect())
 }
 
-/// Whether a step or a load whose worker is lost runs again on the workers that are there then.
+/// Whether a step or a load whose worker is lost runs again on the workers that are left.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Retry {
-    /// Twice at most, planned anew each time. The results have the same bits.
+    /// The step or the load runs again, twice at most, and is planned anew each time. The results have the same bits.
     #[default]
     On,
-    /// Never: the loss is the call's error.
+    /// Nothing runs again: the loss is the call's error.
     Off,
 }
 
-/// How one call is to run.
+/// The options of one call.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CallOptions {
-    /// The call fails, and its step is cancelled everywhere, when it has not ended by then: the planning that it may
-    /// need and all attempts included.
+    /// The time within which the call has to end, with the planning that it may need and all attempts. A call that has
+    /// not ended by then fails, and its step is cancelled everywhere.
     pub deadline: Option<Duration>,
     /// What happens when a worker is lost.
     pub retry: Retry,
 }
 
-/// Results by name, in the model's order.
+/// The results of a call by name, in the model's order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outputs(pub Vec<(String, Tensor)>);
 
@@ -105,7 +105,7 @@ impl std::ops::Index<&str> for Outputs {
     type Output = Tensor;
 
     /// # Panics
-    /// When there is no such result; [`Outputs::get`] does not.
+    /// Panics where there is no such result; [`Outputs::get`] returns `None` instead.
     fn index(&self, name: &str) -> &Tensor {
         match self.get(name) {
             Some(t) => t,
@@ -115,27 +115,27 @@ impl std::ops::Index<&str> for Outputs {
 }
 
 impl Model {
-    /// Plans and installs right away where every dynamic axis has its bound, else at the first call.
+    /// Plans and installs the model right away where every dynamic axis has its bound; else the first call does.
     pub(crate) async fn begin(inner: Inner) -> Result<Arc<Inner>> {
         if inner.unbounded(&inner.bounds).is_empty() {
             let mut attempts = inner.load_attempts();
-            // Within any bounds.
+            // Empty bindings are within any bounds.
             inner.ready(&Bindings::new(), &mut attempts).await?;
         }
         Ok(Arc::new(inner))
     }
 
-    /// Parameters, in the model's order.
+    /// The model's parameters, in their order.
     pub fn inputs(&self) -> Vec<Signature> {
         signatures(&self.inner.function).0
     }
 
-    /// Results, in the model's order.
+    /// The model's results, in their order.
     pub fn outputs(&self) -> Vec<Signature> {
         signatures(&self.inner.function).1
     }
 
-    /// Runs the model. Parameters by name; results once all have arrived.
+    /// Runs the model on inputs by name. Returns the results once all have arrived.
     pub async fn call<N: Into<String>>(
         &self,
         inputs: impl IntoIterator<Item = (N, Tensor)>,
@@ -143,7 +143,7 @@ impl Model {
         self.call_with(inputs, CallOptions::default()).await
     }
 
-    /// As [`Model::call`], with options. Dropping the future cancels the step everywhere.
+    /// Runs the model like [`Model::call`], with options. Dropping the future cancels the step everywhere.
     pub async fn call_with<N: Into<String>>(
         &self,
         inputs: impl IntoIterator<Item = (N, Tensor)>,
@@ -152,7 +152,7 @@ impl Model {
         self.run(inputs, options).await.map(Outputs)
     }
 
-    /// Results by name, each as the kind of call gives it.
+    /// Runs the model. Returns the results by name, each in the form that this kind of call gives.
     pub(crate) async fn run<N: Into<String>, R: Given>(
         &self,
         inputs: impl IntoIterator<Item = (N, Tensor)>,
@@ -161,7 +161,7 @@ impl Model {
         let given: Vec<(String, Tensor)> = inputs.into_iter().map(|(n, t)| (n.into(), t)).collect();
         let (ordered, bindings) = self.inner.arrange(given, |t| ArrayType::from(t))?;
         let inner = self.inner.clone();
-        // Boxed, so that it is not moved from hand to hand.
+        // Boxed, so that every move of the future moves only a pointer.
         let call = Box::pin(async move { inner.call(ordered, bindings, options).await });
         let called = self.cluster.compute(call);
         let inner = &self.inner;
@@ -188,12 +188,12 @@ impl Model {
         Ok(ready.await?.lease.planned.summary.clone())
     }
 
-    /// The plan that is installed, where there is one already.
+    /// Returns the plan that is installed, if there is one.
     pub async fn plan(&self) -> Option<PlanSummary> {
         self.inner.lease().map(|l| l.planned.summary.clone())
     }
 
-    /// Frees everything that the model holds on the workers. Calls for which it is being loaded fail.
+    /// Frees everything that the model holds on the workers. Calls that wait for the model to load fail.
     pub async fn unload(self) -> Result<()> {
         let inner = self.inner.clone();
         let unloaded = self.cluster.net.run(async move {

@@ -1,20 +1,20 @@
-//! How deep functions run within functions. Each level takes room on the thread's stack, so there is a limit.
+//! A limit on how deep closures of functions run within each other: each level takes room on the thread's stack.
 
 use std::cell::Cell;
 
 use convoke_common::error::{Code, Error, Result};
 
-/// Functions within each other, at most.
+/// How many functions may run within each other at most.
 const DEEPEST: u32 = 64;
 
 thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A function's closure runs on this thread, until this is dropped.
+/// Marks that a function's closure runs on this thread, until the mark is dropped.
 pub(crate) struct Within(());
 
-/// The closure of function `name` is about to run.
+/// Marks that the closure of function `name` is about to run. Fails where too many run already.
 pub(crate) fn enter(name: &str) -> Result<Within> {
     let depth = DEPTH.get();
     if depth == DEEPEST {

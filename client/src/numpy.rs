@@ -7,11 +7,11 @@
 //! # Ok(()) }
 //! ```
 //!
-//! [`Npz`] reads a file of which nothing is known yet: it tells the dtypes and shapes of the arrays before any of them is
-//! decompressed, so that a program can compare them with what it expects.
+//! [`Npz`] reads a file of which nothing is known yet: it returns the dtypes and shapes of the arrays before any of
+//! them is decompressed, so that a program can compare them with what it expects.
 //!
-//! Read are little-endian arrays of `f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8 bool`, in C or Fortran order. numpy has no
-//! bfloat16: such tensors are written as float32, which holds every one of their values.
+//! Little-endian arrays of `f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8 bool` are read, in C or Fortran order. numpy has no
+//! bfloat16: a bf16 tensor is written as float32, which holds every one of its values.
 //!
 //! Invariants
 //! 1. Nothing is allocated for an array before its declared size was checked against the bytes that its file holds,
@@ -37,27 +37,27 @@ use crate::model::ArrayType;
 use header::Header;
 pub use npz::{MOST_MEMBERS, Npz};
 
-/// Bytes moved at once.
+/// Bytes of float32 that a bf16 tensor is widened to and written as at once.
 const CHUNK: usize = 1 << 20;
-/// Names that are tried for a file under which it is written.
+/// How many names are tried for the temporary file that an array is written to.
 const DRAFTS: usize = 16;
 
-/// An array file cannot be read or written.
+/// Why an array file cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NumpyError {
-    /// The operating system refused.
+    /// The operating system refused to read or write the file.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// `read` or `write`.
+        /// What was refused: `read` or `write`.
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Why it was refused.
         #[source]
         source: std::io::Error,
     },
-    /// Not a `.npz`, or a damaged one.
+    /// The file is not a `.npz`, or is damaged.
     #[error("{} is not a .npz file: {reason}", path.display())]
     NotNpz {
         /// The file.
@@ -65,7 +65,7 @@ pub enum NumpyError {
         /// What is wrong.
         reason: String,
     },
-    /// An array that cannot be read.
+    /// An array of the file cannot be read.
     #[error("{}{}: {reason}", path.display(), in_array(array))]
     Array {
         /// The file.
@@ -75,28 +75,28 @@ pub enum NumpyError {
         /// What is wrong.
         reason: String,
     },
-    /// More members than [`MOST_MEMBERS`].
+    /// The file has more members than [`MOST_MEMBERS`].
     #[error("{} declares {members} members; at most {MOST_MEMBERS} are read", path.display())]
     TooMany {
         /// The file.
         path: PathBuf,
-        /// How many it declares.
+        /// How many members the file declares.
         members: usize,
     },
-    /// An archive without an array of this name.
+    /// The archive has no array of this name.
     #[error("{} holds no array named '{}'", path.display(), Printable(array))]
     Missing {
         /// The file.
         path: PathBuf,
-        /// The name.
+        /// The name that was asked for.
         array: String,
     },
-    /// Two arrays of one name.
+    /// Two arrays have one name.
     #[error("{} holds two arrays named '{}'", path.display(), Printable(array))]
     Duplicate {
         /// The file.
         path: PathBuf,
-        /// Their name.
+        /// The name of both arrays.
         array: String,
     },
 }
@@ -135,7 +135,7 @@ impl From<NumpyError> for Error {
     }
 }
 
-/// What to do where a file cannot be written.
+/// Advice for a file that cannot be written.
 fn unwritable(path: &Path, why: &std::io::Error) -> String {
     use std::io::ErrorKind as E;
     let folder = match path.parent() {
@@ -162,10 +162,10 @@ fn unwritable(path: &Path, why: &std::io::Error) -> String {
     }
 }
 
-/// Checks that a file can be written, before the work whose result it is to hold. What is there stays as it is.
+/// Checks that a file can be written, before the work whose result it is to hold. An existing file stays as it is.
 ///
 /// # Errors
-/// Fails as [`write_npz`] would, but for want of room.
+/// Fails where [`write_npz`] would, except for want of room.
 pub fn check_writable(path: impl AsRef<Path>) -> Result<(), NumpyError> {
     let path = &target(path.as_ref());
     let failed = |e| io("write", path, e);
@@ -181,16 +181,18 @@ pub fn check_writable(path: impl AsRef<Path>) -> Result<(), NumpyError> {
     std::fs::remove_file(temporary).map_err(failed)
 }
 
-/// The file itself where `path` is a link to one, so that not the link is replaced.
+/// Resolves `path` where it is a link to a file, so that the file is replaced and not the link.
 fn target(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// A new file beside `path`, which nobody else has planted there.
+/// Creates a file beside `path` under a new name, so that a file which somebody else has planted there is never written
+/// to.
 fn draft(path: &Path) -> std::io::Result<(PathBuf, File)> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let mut last = None;
-    // Of those before this process some may have been killed while they wrote, with its number.
+    // An earlier process with the same process id may have been killed while it wrote, and have left a file of this
+    // name.
     for _ in 0..DRAFTS {
         let mut name = std::ffi::OsString::from(".");
         name.push(path.file_name().unwrap_or_default());
@@ -250,19 +252,19 @@ fn open(path: &Path) -> Result<(File, u64), NumpyError> {
     Ok((file, meta.len()))
 }
 
-/// The array of a `.npy` file.
+/// Reads the array of a `.npy` file.
 pub fn read_npy(path: impl AsRef<Path>) -> Result<Tensor, NumpyError> {
     let path = path.as_ref();
     let (file, size) = open(path)?;
     npy(&mut BufReader::new(file), size, path)
 }
 
-/// The array of a `.npy` file of `size` bytes.
+/// Reads the array of a `.npy` file of `size` bytes.
 pub(crate) fn npy(from: &mut impl Read, size: u64, path: &Path) -> Result<Tensor, NumpyError> {
     read_array(from, size, None, &Origin { path, array: "" })
 }
 
-/// The dtype and shape of the array in a `.npy` file. The array itself is not read.
+/// Reads the dtype and shape of the array in a `.npy` file, without its elements.
 ///
 /// # Errors
 /// Fails where the file cannot be read, or holds no array that [`read_npy`] would take.
@@ -274,8 +276,8 @@ pub fn npy_type(path: impl AsRef<Path>) -> Result<ArrayType, NumpyError> {
     Ok(header.array_type())
 }
 
-/// The arrays of a `.npz` file, in its order. All of them are decompressed, whatever their sizes; of a file that others
-/// made, [`Npz`] tells the sizes first.
+/// Reads the arrays of a `.npz` file, in its order. All of them are decompressed, whatever their sizes; for a file that
+/// others made, [`Npz`] returns the sizes first.
 pub fn read_npz(path: impl AsRef<Path>) -> Result<Vec<(String, Tensor)>, NumpyError> {
     Npz::open(path)?.read_all()
 }
@@ -298,7 +300,8 @@ fn read_header(from: &mut impl Read, size: u64, origin: &Origin<'_>) -> Result<H
     Ok(header)
 }
 
-/// Reads an array from a source of exactly `size` bytes, whose header is this one where it was read before.
+/// Reads an array from a source of exactly `size` bytes. Fails where its header is not `before`, the header that was
+/// read earlier.
 fn read_array(
     from: &mut impl Read,
     size: u64,
@@ -315,7 +318,7 @@ fn read_array(
         return Err(origin.bad("its buffer is shared"));
     };
     from.read_exact(bytes).map_err(|e| origin.ended(e))?;
-    // Archives check their sums when the end is read.
+    // An archive verifies its checksum when the end is read.
     match from.read(&mut [0]) {
         Ok(0) => {}
         Ok(_) => return Err(origin.bad("the file goes on after the array")),
@@ -332,7 +335,8 @@ fn signature(dtype: DType, shape: &[usize]) -> String {
     format!("{dtype}{shape:?}")
 }
 
-/// A tensor whose bytes lie with the first axis fastest, with the last one fastest.
+/// Converts a tensor from column-major order, with the first axis fastest, to row-major order, with the last axis
+/// fastest.
 fn from_fortran(t: &Tensor) -> Result<Tensor, TensorError> {
     let mut out = Tensor::zeros(t.dtype(), t.shape())?;
     let (shape, width) = (t.shape(), t.dtype().size());
@@ -387,7 +391,7 @@ pub fn write_npz(path: impl AsRef<Path>, arrays: &[(String, Tensor)]) -> Result<
 fn write_zip(to: impl Write + Seek, arrays: &[(String, Tensor)]) -> std::io::Result<()> {
     let mut zip = zip::ZipWriter::new(to);
     for (name, tensor) in arrays {
-        // The form for sizes beyond 4 GiB, as numpy writes it always.
+        // The form for sizes beyond 4 GiB, which numpy always writes.
         let options = SimpleFileOptions::default()
             .compression_method(zip::CompressionMethod::Stored)
             .large_file(true);
@@ -417,7 +421,8 @@ fn write_array(to: &mut impl Write, tensor: &Tensor) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Writes beside `path`, then renames; what cannot be renamed over (`/dev/stdout`) is written directly.
+/// Writes a file beside `path`, then renames it to `path`. A path that cannot be renamed over (`/dev/stdout`) is
+/// written directly.
 fn replace(
     path: &Path,
     write: impl FnOnce(&mut File) -> std::io::Result<()>,
@@ -430,11 +435,11 @@ fn replace(
         return write(&mut file).map_err(failed);
     }
     let (temporary, mut file) = draft(path).map_err(failed)?;
-    // Some file systems say only then that they are full.
+    // Some file systems report only at a sync that they are full.
     let written = write(&mut file).and_then(|()| file.sync_all());
     let written = written.and_then(|()| std::fs::rename(&temporary, path));
     written.map_err(|e| {
-        // The error to report is the one that brought us here.
+        // The error to report is that of the write, not of the removal.
         let _ = std::fs::remove_file(&temporary);
         failed(e)
     })

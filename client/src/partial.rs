@@ -1,4 +1,5 @@
-//! Calls that give each result by itself: what fails in a node reaches the results that depend on it, and no others.
+//! Partial calls, which give a result or an error for each output: a failure in a node reaches the results that depend
+//! on it, and no others.
 
 use std::panic::Location;
 use std::time::Duration;
@@ -11,25 +12,26 @@ use crate::model::{CallOptions, Model, Outputs};
 use crate::tensor::Tensor;
 use crate::traced::Function;
 
-/// A model or a function whose calls give each result by itself, made by [`Model::partial`] or [`Function::partial`].
-/// It shares all that the model or the function has; cloning shares it as well.
+/// A model or a function whose calls give a result or an error for each output, made by [`Model::partial`] or
+/// [`Function::partial`]. It shares everything with the model or the function, and its clones do as well.
 ///
-/// **An error of one result** is of the node that failed on the way to it: the node's kernel returned an error or panicked, or
-/// there was no memory for what it makes. The error follows the data from node to node and from worker to worker, and names
-/// the node and the worker that failed in each result that it reaches. Where several reach a node, its results have that of
-/// its first operand. What fails in the body of a branch or a loop is a failure of the node that runs the body. An operand of
-/// a function whose own op failed counts as a node that did. All other results arrive, with the bits that they have in any
-/// other call.
+/// **An error of one result** comes from a node that failed on the way to it: the node's kernel returned an error or
+/// panicked, or there was no memory for the node's results. The error follows the data from node to node and from
+/// worker to worker, and names the node and the worker that failed in each result that it reaches. Where several errors
+/// reach a node, its results get that of its first failed operand. A failure in the body of a branch or a loop is a
+/// failure of the node that runs the body. An operand of a function whose own op failed counts as a failed node. All
+/// other results arrive, with the bits that they have in any other call.
 ///
-/// **An error of the whole call** is everything else, as in other calls: inputs that do not fit; a plan that cannot be made or
-/// installed, with what the model computes of its weights alone; memory that is refused to a tensor on its way; a worker
-/// that is lost, once the call has run again as often as it may; the deadline; and a dropped future, which cancels the step.
+/// **An error of the whole call** is any other error, as in other calls: inputs that do not fit; a plan that cannot be
+/// made or installed, which includes what the model computes from its weights alone; no memory for a tensor that is on
+/// its way; a worker that is lost, once the call has run again as often as it may; the deadline; and a dropped future,
+/// which cancels the step.
 ///
 /// Kernels' errors are final: a call in which some results failed does not run again because of them.
 #[derive(Clone)]
 pub struct Partial<F>(F);
 
-/// What a partial call of a model gave: by name, in the model's order, each result or why there is none.
+/// The results of a partial call of a model: by name, in the model's order, each result or its error.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PartialOutputs(pub Vec<(String, Result<HostTensor>)>);
 
@@ -45,10 +47,10 @@ impl PartialOutputs {
         all.filter_map(|(name, r)| Some((name.as_str(), r.as_ref().err()?)))
     }
 
-    /// All results.
+    /// Returns all results, as those of an ordinary call.
     ///
     /// # Errors
-    /// The error of the first that failed.
+    /// Fails with the error of the first result that failed.
     pub fn complete(self) -> Result<Outputs> {
         let all = self.0.into_iter().map(|(name, r)| Ok((name, r?)));
         all.collect::<Result<_>>().map(Outputs)
@@ -59,7 +61,7 @@ impl std::ops::Index<&str> for PartialOutputs {
     type Output = Result<HostTensor>;
 
     /// # Panics
-    /// When there is no such result; [`PartialOutputs::get`] does not.
+    /// Panics where there is no such result; [`PartialOutputs::get`] returns `None` instead.
     fn index(&self, name: &str) -> &Result<HostTensor> {
         match self.get(name) {
             Some(r) => r,
@@ -69,8 +71,8 @@ impl std::ops::Index<&str> for PartialOutputs {
 }
 
 impl Model {
-    /// The model, whose calls give each result by itself: what fails on the way to one is its error, and the others arrive.
-    /// See [`Partial`] for which errors are of one result, and which still end the whole call.
+    /// Returns the model in a form whose calls give a result or an error for each output. See [`Partial`] for which
+    /// errors are of one result, and which still end the whole call.
     ///
     /// ```no_run
     /// # async fn run(model: convoke::Model, x: convoke::HostTensor) -> convoke::Result<()> {
@@ -89,20 +91,21 @@ impl Model {
 }
 
 impl Function {
-    /// The function, whose calls give each result by itself: what fails on the way to one is its error, and the others
-    /// arrive. See [`Partial`] for which errors are of one result, and which still end the whole call.
+    /// Returns the function in a form whose calls give a result or an error for each output. See [`Partial`] for which
+    /// errors are of one result, and which still end the whole call.
     ///
-    /// Operands that are donated are gone whatever the results are; those of [`Function::donate_retain`] once no result failed.
+    /// Operands of [`Function::donate`] are gone whatever the results are; those of [`Function::donate_retain`] are
+    /// gone only where no result failed.
     pub fn partial(&self) -> Partial<Function> {
         Partial(self.clone())
     }
 }
 
 impl Partial<Model> {
-    /// Runs the model. Parameters by name; results once each has arrived or failed.
+    /// Runs the model on inputs by name. Returns once each result has arrived or failed.
     ///
     /// # Errors
-    /// Those of the whole call, see [`Partial`].
+    /// Fails with the errors of the whole call, see [`Partial`].
     pub async fn call<N: Into<String>>(
         &self,
         inputs: impl IntoIterator<Item = (N, HostTensor)>,
@@ -110,10 +113,10 @@ impl Partial<Model> {
         self.call_with(inputs, CallOptions::default()).await
     }
 
-    /// As [`Partial::call`], with options. Dropping the future cancels the step everywhere.
+    /// Runs the model like [`Partial::call`], with options. Dropping the future cancels the step everywhere.
     ///
     /// # Errors
-    /// Those of the whole call, see [`Partial`].
+    /// Fails with the errors of the whole call, see [`Partial`].
     pub async fn call_with<N: Into<String>>(
         &self,
         inputs: impl IntoIterator<Item = (N, HostTensor)>,
@@ -124,11 +127,11 @@ impl Partial<Model> {
 }
 
 impl Partial<Function> {
-    /// The function called with these operands: each result stays on the worker that computes it, or is why there is none.
-    /// Returns once each is there or has failed. Dropping the future cancels the step everywhere.
+    /// Calls the function with these operands. Each result is a tensor, which stays on the worker that computes it, or
+    /// an error. Returns once each result is there or has failed. Dropping the future cancels the step everywhere.
     ///
     /// # Errors
-    /// Those of the whole call, see [`Partial`].
+    /// Fails with the errors of the whole call, see [`Partial`].
     #[track_caller]
     pub fn call(
         &self,
@@ -139,9 +142,9 @@ impl Partial<Function> {
     }
 }
 
-/// What a call gives for each result: a tensor in all of them, or in a partial call a tensor or an error.
+/// What a call gives for each result: an ordinary call a tensor, a partial call a tensor or an error.
 pub(crate) trait Given: Sized + Send + 'static {
-    /// The same of a result that stays on its worker.
+    /// The same for a result that stays on its worker: a handle instead of a tensor.
     type Handle: Send;
 
     /// Runs a step.
@@ -152,13 +155,13 @@ pub(crate) trait Given: Sized + Send + 'static {
         deadline: Option<Duration>,
     ) -> impl Future<Output = Result<Vec<Self>>> + Send;
 
-    /// Whether it is a tensor.
+    /// Whether the result is a tensor, and not an error.
     fn is_there(&self) -> bool;
 
-    /// The handle in place of what says that it was filled.
+    /// Returns the handle of a result, which `filled` makes where the step has filled it.
     fn handle(self, filled: impl FnOnce() -> Tensor) -> Self::Handle;
 
-    /// Handles of a call in which nothing failed.
+    /// Converts the handles of a call in which nothing failed.
     fn handles(all: Vec<Tensor>) -> Vec<Self::Handle>;
 }
 

@@ -1,7 +1,7 @@
-//! An op that is resolved once and issued often.
+//! Prepared ops, which are resolved once and issued often.
 //!
-//! What [`crate::issue`] finds out each time is found out beforehand: the op's rule, its attributes, its operands' types
-//! and its device. Issuing it then only checks that the operands are such.
+//! What [`crate::issue`] determines each time is determined once: the op's rule, its attributes, its operands' types
+//! and its device. Issuing the op then only checks that the operands are of these types.
 
 use std::fmt;
 use std::panic::Location;
@@ -19,25 +19,25 @@ use crate::eager::{Issue, Key, Slot};
 use crate::tensor::{Near, Operand, Placed, Tensor, issue};
 use crate::trace::{self, Body, Trace};
 
-/// What an operand of the op is.
+/// Where an operand of the op comes from.
 enum Source {
-    /// One of those it is issued with.
+    /// The operand of this index among those that the op is issued with.
     Given(usize),
-    /// A tensor of the device that the closure uses.
+    /// A tensor that the closure uses, on the op's device.
     Bound(Tensor),
     Value(HostTensor),
     Absent,
 }
 
-/// An op that [`Device::prepare`] has resolved: issuing it again costs the least. Its place in the worker's cache is
-/// shared with ops issued otherwise; pushed out of there, it is defined again.
+/// An op that [`Device::prepare`] has resolved: issuing it again costs the least. It shares the worker's cache with ops
+/// that are issued otherwise; where they evict it, it is defined again.
 pub struct PreparedOp {
     device: Device,
     key: Key,
     slot: Slot,
-    /// Where the worker is in this process, how it runs there.
+    /// How the op runs on the caller's thread, where the worker is in this process.
     known: OnceLock<Arc<Known>>,
-    /// Of what it is issued with.
+    /// The dtype and shape of each operand that the op is issued with.
     operands: Vec<(DType, Shape)>,
     sources: Vec<Source>,
     made: (DType, Shape),
@@ -47,7 +47,7 @@ fn wrong(message: impl Into<String>) -> Error {
     Error::new(Code::InvalidArgument, message.into())
 }
 
-/// The dtype and shape of an operand, which has to be known.
+/// Returns the dtype and shape of an operand. Fails where the shape is not known yet.
 fn known(i: usize, t: &Tensor) -> Result<(DType, Shape)> {
     let shape = t.shape().ok_or_else(|| {
         let msg = format!("the shape of operand {i}, {}, is not known yet", t.ty());
@@ -56,7 +56,7 @@ fn known(i: usize, t: &Tensor) -> Result<(DType, Shape)> {
     Ok((t.dtype(), shape.into()))
 }
 
-/// Where the only op of a body gets its operands from.
+/// Returns where the only op of a body gets its operands from. Tensors that the body captures are moved to `device`.
 fn sources(body: Body, device: &Device, at: &'static Location<'static>) -> Result<Vec<Source>> {
     let Body {
         function: f,
@@ -80,7 +80,7 @@ fn sources(body: Body, device: &Device, at: &'static Location<'static>) -> Resul
     f.nodes.iter().flat_map(|n| &n.inputs).map(source).collect()
 }
 
-/// Fails unless the function is one op with its result.
+/// Fails unless the function issues one op of one result, and returns that result.
 fn single(f: &Function) -> Result<()> {
     let ops: Vec<&str> = f.nodes.iter().map(|n| &*n.op).collect();
     match (&f.nodes[..], &f.results[..]) {
@@ -101,9 +101,9 @@ fn single(f: &Function) -> Result<()> {
 }
 
 impl Device {
-    /// Resolves the op that `f` issues, for tensors like `operands`, so that issuing it often costs the least. `f` is
-    /// called once, with tensors that stand for them; it issues one op of one result. Other tensors that it uses stay
-    /// operands of the op, those elsewhere as copies.
+    /// Resolves the op that `f` issues, for tensors of the dtypes and shapes of `operands`, so that issuing it often
+    /// costs the least. `f` is called once, with symbolic tensors that stand for the operands, and issues one op of one
+    /// result. Other tensors that `f` uses stay operands of the op; those on other devices are copied to this one.
     ///
     /// ```no_run
     /// # fn run(a: &convoke::Device, x: &convoke::Tensor, y: &convoke::Tensor) -> convoke::Result<()> {
@@ -164,8 +164,9 @@ impl Device {
 }
 
 impl PreparedOp {
-    /// Issues it on these operands, of the dtypes and shapes that it was prepared for; those elsewhere are moved to its
-    /// device. What fails later names the line that prepared it. In a function's trace it is an op of the function.
+    /// Issues the op on operands of the dtypes and shapes that it was prepared for; operands on other devices are moved
+    /// to the op's device. A later failure names the line that prepared the op. In a function's trace it is an op of
+    /// the function.
     #[track_caller]
     pub fn issue(&self, operands: &[&Tensor]) -> Result<Tensor> {
         self.fits(operands, Location::caller())?;
@@ -176,7 +177,7 @@ impl PreparedOp {
             return Ok(made);
         }
         let at = self.key.origin;
-        // Held until the op is issued: dropping a moved operand frees it.
+        // Moved operands are held until the op is issued: dropping one frees it.
         let mut here: SmallVec<[Tensor; 4]> = SmallVec::new();
         let mut given: SmallVec<[wire::Operand<'_>; 4]> = SmallVec::new();
         for source in &self.sources {
@@ -212,7 +213,7 @@ impl PreparedOp {
         ))
     }
 
-    /// Its result, where it runs on this thread.
+    /// Runs the op on this thread, and returns its result; `None` where the op has to be issued.
     fn here(&self, operands: &[&Tensor]) -> Option<Tensor> {
         let line = self.device.0.line()?;
         let mut near: SmallVec<[Option<Near<'_>>; 2]> = SmallVec::new();
@@ -245,7 +246,7 @@ impl PreparedOp {
         Some(Tensor::made_here(device, here, Placed::Explicit, at))
     }
 
-    /// As an op of the function that is being traced.
+    /// Issues the op as one of the function that is being traced.
     #[track_caller]
     fn trace(&self, operands: &[&Tensor]) -> Result<Tensor> {
         let given = self.sources.iter().map(|source| match source {
@@ -261,12 +262,12 @@ impl PreparedOp {
         made.into_iter().next().ok_or_else(none)
     }
 
-    /// The device that it runs on.
+    /// The device that the op runs on.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Fails where the operands are not such as it was prepared for.
+    /// Fails unless the operands have the dtypes and shapes that the op was prepared for.
     fn fits(&self, operands: &[&Tensor], at: &Location<'_>) -> Result<()> {
         let fits = |(t, (dtype, shape)): (&&Tensor, &(DType, Shape))| {
             t.dtype() == *dtype && t.shape() == Some(&shape[..])

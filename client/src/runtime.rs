@@ -18,11 +18,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
-/// How long connections that were closed may take to tell their peers.
+/// How long closed connections may take to tell their peers before the network thread ends.
 const GOODBYE: Duration = Duration::from_millis(100);
 
-/// A world and the runtime that its tasks run on. A thread of its own is ended and joined when the last handle is
-/// dropped.
+/// A world and the runtime that its tasks run on. A network thread of its own, where it has one, is ended and joined
+/// when the last clone is dropped.
 #[derive(Clone)]
 pub(crate) struct NetThread(Arc<Inner>);
 
@@ -33,15 +33,15 @@ struct Inner {
 }
 
 struct Own {
-    /// What says goodbye at the end.
+    /// The endpoint whose connections tell their peers of the end before the thread ends.
     endpoint: Arc<OnceLock<Endpoint>>,
     stop: CancellationToken,
     thread: std::thread::JoinHandle<()>,
 }
 
 impl NetThread {
-    /// Starts a thread.
-    // A library has no binary's thread to borrow: its calls come from any executor.
+    /// Starts a network thread with a runtime of its own.
+    // A library cannot borrow a thread of the binary: its calls come from any executor.
     #[allow(clippy::disallowed_methods)]
     pub(crate) fn start(name: &str, world: World) -> Result<NetThread> {
         let failed = |e: std::io::Error| {
@@ -58,7 +58,7 @@ impl NetThread {
             runtime.block_on(async {
                 stopped.cancelled().await;
                 if let Some(endpoint) = leaving.get() {
-                    // Peers that do not hear it learn by their idle timeout.
+                    // A peer that misses the goodbye notices the end by its idle timeout.
                     let _ = tokio::time::timeout(GOODBYE, endpoint.wait_idle()).await;
                 }
             });
@@ -77,7 +77,7 @@ impl NetThread {
         Ok(NetThread(Arc::new(Inner { world, handle, own })))
     }
 
-    /// The runtime that this is called in.
+    /// Uses the runtime that this is called in, and starts no thread.
     pub(crate) fn current(world: World) -> NetThread {
         NetThread(Arc::new(Inner {
             world,
@@ -86,7 +86,7 @@ impl NetThread {
         }))
     }
 
-    /// Whether the calling thread may wait for what happens there.
+    /// Whether the calling thread may block on this runtime's work, because it does not itself run that runtime.
     pub(crate) fn is_elsewhere(&self) -> bool {
         match &self.0.own {
             Some(own) => own.thread.thread().id() != std::thread::current().id(),
@@ -94,10 +94,11 @@ impl NetThread {
         }
     }
 
-    /// A thread of its own lets the connections of this endpoint say goodbye before it ends.
+    /// Lets the connections of this endpoint say goodbye before the network thread ends. Without a thread of its own it
+    /// has no effect.
     pub(crate) fn serves(&self, endpoint: &Endpoint) {
         if let Some(own) = &self.0.own {
-            // A thread serves one session.
+            // A network thread serves one session, so the endpoint is set once.
             let _ = own.endpoint.set(endpoint.clone());
         }
     }
@@ -106,7 +107,7 @@ impl NetThread {
         &self.0.world
     }
 
-    /// Runs `work` there, as a part of the caller's span.
+    /// Runs `work` on this runtime, within the caller's tracing span.
     pub(crate) fn run<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T>> + Send + 'static,
@@ -114,7 +115,7 @@ impl NetThread {
         let (tell, answer) = oneshot::channel();
         let work = work.in_current_span();
         let task = self.spawn(async move {
-            // Whoever asked may be gone; then nobody wants the answer.
+            // The caller may have dropped the future; then nobody wants the answer.
             drop(tell.send(work.await));
         });
         Running {
@@ -124,8 +125,8 @@ impl NetThread {
         }
     }
 
-    /// As [`NetThread::run`], but on the calling thread as long as the work need not wait: where all of it is in this
-    /// process, waking another thread may take longer than the work.
+    /// Like [`NetThread::run`], but polls the work on the calling thread as long as it need not wait: where everything
+    /// is in this process, waking another thread may take longer than the work itself.
     pub(crate) async fn run_here<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T>> + Send + 'static,
@@ -134,7 +135,7 @@ impl NetThread {
         let woken = Arc::new(Woken(AtomicBool::new(true)));
         let waker = Waker::from(woken.clone());
         let mut turns = MOST_TURNS;
-        // Woken meanwhile, it can go on at once.
+        // Work that was woken during its poll can go on at once.
         while turns > 0 && woken.0.swap(false, Ordering::Acquire) {
             turns -= 1;
             let _runtime = self.0.handle.enter();
@@ -145,7 +146,7 @@ impl NetThread {
         self.run(work).await
     }
 
-    /// Runs `work` there until it ends or what this returns is dropped.
+    /// Runs `work` on this runtime until it ends or the returned handle is dropped.
     pub(crate) fn spawn_while(
         &self,
         work: impl Future<Output = ()> + Send + 'static,
@@ -153,7 +154,7 @@ impl NetThread {
         AbortOnDropHandle::new(self.spawn(work))
     }
 
-    /// Runs `work` there, whoever forgets it.
+    /// Runs `work` on this runtime to its end, without anybody waiting for it.
     pub(crate) fn detach(&self, work: impl Future<Output = ()> + Send + 'static) {
         drop(self.spawn(work));
     }
@@ -177,10 +178,10 @@ impl Drop for Inner {
     }
 }
 
-/// How often work is looked at on the calling thread before it goes to the network thread.
+/// How often work is polled on the calling thread before it moves to the network thread.
 const MOST_TURNS: usize = 8;
 
-/// Whether work has been woken.
+/// A waker that records whether the work was woken.
 struct Woken(AtomicBool);
 
 impl Wake for Woken {
@@ -202,7 +203,7 @@ impl<T> Future for Running<T> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
         let answer = ready!(Pin::new(&mut self.answer).poll(cx));
         Poll::Ready(answer.unwrap_or_else(|_| {
-            // Its task panicked, or its runtime is gone.
+            // The task panicked, or its runtime is gone.
             Err(Error::new(Code::Cancelled, "the client ended"))
         }))
     }

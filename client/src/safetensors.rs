@@ -1,9 +1,9 @@
-//! Tensors of devices in safetensors files.
+//! Loads and saves tensors of devices as safetensors files.
 //!
 //! Invariants
-//! 1. This client never holds a tensor as a whole: workers read what they load, or are sent chunks; what is saved comes in
-//!    pieces, of which two are here at once.
-//! 2. A file that is saved is there as a whole or not at all.
+//! 1. This client never holds a tensor as a whole. Workers read what they load, or are sent chunks; a tensor that is
+//!    saved arrives in pieces, of which this client holds two at once.
+//! 2. A file that is saved exists as a whole or not at all.
 
 use std::collections::BTreeMap;
 use std::future::{Future, IntoFuture};
@@ -31,14 +31,14 @@ use crate::step::{Call, Compiled};
 use crate::tensor::Tensor;
 use crate::trace::Traced;
 
-/// Most bytes of a tensor that are fetched at once to be saved.
+/// How many bytes of a tensor are fetched at once to be saved.
 const PIECE: usize = 8 << 20;
-/// Tensors that are loaded by one step.
+/// How many tensors one step loads at most.
 const GROUP: usize = 1024;
 
 type Place = dyn Fn(&str, &TensorType) -> Option<Device> + Send + Sync;
 
-/// How tensors are to be loaded; await it to load.
+/// The options of a load; await it to load the tensors.
 #[must_use = "tensors are loaded when this is awaited"]
 pub struct LoadTensors {
     cluster: Cluster,
@@ -49,9 +49,9 @@ pub struct LoadTensors {
 }
 
 impl Cluster {
-    /// Loads tensors of a safetensors file onto devices: `place` says of each, by name and type, which; `None` leaves
-    /// it out, on the thread that awaits the load. Options follow on the builder; awaiting it loads, and gives the tensors by
-    /// name.
+    /// Loads tensors of a safetensors file onto devices. `place` returns the device of each tensor, by the tensor's
+    /// name and type, or `None` to leave the tensor out; it runs on the thread that awaits the load. Options are set on
+    /// what this returns; awaiting that loads the tensors, and returns them by name.
     #[track_caller]
     pub fn load_tensors(
         &self,
@@ -67,8 +67,9 @@ impl Cluster {
         }
     }
 
-    /// Saves tensors of devices, by name, as a safetensors file. They come in pieces of at most 8 MiB, each written
-    /// before the next but one is asked for. A file that was there is replaced once the new one is complete.
+    /// Saves tensors of devices, by name, as a safetensors file. The tensors arrive in pieces of at most 8 MiB; each
+    /// piece is written before the next but one is asked for. An existing file is replaced once the new one is
+    /// complete.
     pub async fn save_tensors(
         &self,
         path: impl AsRef<Path>,
@@ -84,8 +85,8 @@ impl Cluster {
 }
 
 impl LoadTensors {
-    /// The folder that workers started with the same `--artifact-root` see: a file beneath it is read by them, and not
-    /// sent by this client.
+    /// Names a folder that workers started with the same `--artifact-root` see: they read a file beneath it themselves,
+    /// and this client does not send it.
     pub fn artifact_root(mut self, path: impl Into<PathBuf>) -> Self {
         self.root = Some(path.into());
         self
@@ -107,7 +108,7 @@ impl LoadTensors {
         let file = file.await?;
         let (file_name, line) = (self.at.file(), self.at.line());
         let what = format!("the closure that places tensors at {file_name}:{line}");
-        // On the thread that awaits the load.
+        // The closure runs on the thread that awaits the load.
         let placed = callbacks::run(&net, &what, || {
             let tensors = file.tensors.iter().enumerate();
             let placed = tensors.filter_map(|(i, t)| Some((i, (self.place)(&t.name, &t.ty)?)));
@@ -135,7 +136,7 @@ impl LoadTensors {
         Ok(loaded)
     }
 
-    /// Loads some: by a function whose constants they are, and which gives them.
+    /// Loads a group of tensors, by a function that has them as constants and returns them.
     async fn group(
         &self,
         file: &StoredTensors,
@@ -222,7 +223,7 @@ fn unwritten(path: &Path) -> impl Fn(StoreError) -> Error {
     move |e| Error::new(Code::Io, format!("{path} cannot be saved: {e}"))
 }
 
-/// A file under another name, removed unless it is completed.
+/// A file under a temporary name, which is removed unless the file is completed.
 struct Draft {
     store: Arc<dyn Store>,
     path: PathBuf,
@@ -262,11 +263,11 @@ impl Draft {
         Ok(())
     }
 
-    /// Removes it; returns once that is done.
+    /// Removes the file; returns once it is removed.
     async fn discard(mut self) {
         self.complete = true;
         let path = self.path.clone();
-        // What cannot be removed stays, under a name that says what it is.
+        // A file that cannot be removed stays, under a name that says what it is.
         let _ = off_thread(&self.store, move |s| s.remove(&path)).await;
     }
 }
@@ -276,7 +277,7 @@ impl Drop for Draft {
         if !self.complete {
             let (store, path) = (self.store.clone(), self.path.clone());
             self.store.run_blocking(Box::new(move || {
-                // As in `discard`.
+                // A file that cannot be removed stays, as in `discard`.
                 let _ = store.remove(&path);
             }));
         }
@@ -326,7 +327,7 @@ async fn write(
     let header = HostTensor::from_slice(&[header.len()], header)?;
     let mut at = header.byte_len() as u64;
     draft.write(0, header).await.map_err(failed)?;
-    // What is here already is written while the next piece comes.
+    // A piece that has arrived is written while the next one comes.
     let mut here: Option<(u64, HostTensor)> = None;
     for (t, shape) in tensors {
         let elements: usize = shape.iter().product();
@@ -354,7 +355,7 @@ async fn write(
     }
 }
 
-/// The elements `from..to` of all of a tensor's, row-major.
+/// Fetches the elements `from..to`, in row-major order, of a tensor of `elements` elements.
 async fn piece(t: &Tensor, from: usize, to: usize, elements: usize) -> Result<HostTensor> {
     let bounds = i64::try_from(from).ok().zip(i64::try_from(to).ok());
     let bounds = bounds.ok_or_else(|| Error::internal("a tensor beyond memory"))?;

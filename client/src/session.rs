@@ -25,12 +25,12 @@ use tokio::time::Instant;
 use crate::coordinator::{CoordinatorLink, Way};
 use crate::sources::Sources;
 
-/// How long a worker may take to say what a stream is that it opened.
+/// How long a worker may take to send the first byte of a stream that it opened, which tells the stream's kind.
 const FIRST_BYTE_BOUND: Duration = Duration::from_secs(5);
-/// How often a wait for workers shows how many there are.
+/// How often a wait for workers asks how many have joined.
 const WAIT_PERIOD: Duration = Duration::from_millis(500);
 
-/// See the module.
+/// A client that has joined a cluster, with its connections and the artifacts that it serves.
 pub(crate) struct Session {
     pub(crate) world: World,
     pub(crate) hub: Arc<Hub>,
@@ -39,7 +39,7 @@ pub(crate) struct Session {
     pub(crate) coordinator: CoordinatorLink,
     pub(crate) endpoint: Endpoint,
     detector: Detector,
-    /// Held while a worker is dialled, by its name: two loads at once share one link.
+    /// By worker name, the lock that is held while the worker is dialled, so that two loads at once share one link.
     dialling: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
@@ -70,7 +70,7 @@ impl Session {
         let first = addrs.first().copied();
         let first = first
             .ok_or_else(|| Error::new(Code::Unreachable, format!("'{address}' has no address")))?;
-        // Workers may be elsewhere than the coordinator: loopback reaches only this host.
+        // Workers may be on other hosts: loopback, which reaches only this host, is bound only for a coordinator there.
         let mut bind = bind_towards(first);
         if !first.ip().is_loopback() {
             bind.set_port(0);
@@ -108,7 +108,8 @@ impl Session {
         }))
     }
 
-    /// Waits until `count` workers are there, at most `bound`; tells how many there are as that changes.
+    /// Waits until `count` workers have joined, at most `bound`, and calls `tell` with their number whenever it
+    /// changes.
     pub(crate) async fn await_workers(
         &self,
         count: u32,
@@ -118,7 +119,7 @@ impl Session {
         let end = Instant::now() + bound;
         let mut told = None;
         loop {
-            // Asked piecewise, so that progress shows.
+            // The wait is split into short calls, so that progress shows.
             let left = end.saturating_duration_since(Instant::now());
             let wait = left.min(WAIT_PERIOD);
             let answer = self.coordinator.ask(|client| async move {
@@ -143,14 +144,15 @@ impl Session {
         }
     }
 
-    /// A link to every worker of a lease, in their order.
+    /// Returns a link to each of these workers, in their order, after dialling those that have none.
     pub(crate) async fn links(self: &Arc<Self>, workers: &[Participant]) -> Result<Vec<Arc<Link>>> {
         let mut links = Vec::new();
         for p in workers {
             let peer = Peer::of(p, Role::Worker);
             links.push(match self.hub.link(&peer) {
                 Some(link) => link,
-                // The worker may count on the link as soon as it has it, whatever becomes of the call that needs it here.
+                // A dial that has begun is completed even where this call is dropped: the worker relies on the link as
+                // soon as it has it.
                 None => {
                     let (me, p) = (self.clone(), p.clone());
                     let dial = async move { me.dial_in_turn(&p, &peer).await };
@@ -222,14 +224,15 @@ impl Session {
         });
     }
 
-    /// Closes every connection; see [`Session::wait_closed`].
+    /// Closes every connection. [`Session::wait_closed`] waits until the peers have been told.
     pub(crate) fn close(&self) {
         self.coordinator.close();
         self.endpoint
             .close(0u32.into(), close::CLIENT_LEAVING.as_bytes());
     }
 
-    /// Waits until closed connections have told their peers. Those that do not hear it learn by their idle timeout.
+    /// Waits at most a second until closed connections have told their peers. A peer that is not told notices by its
+    /// idle timeout.
     pub(crate) async fn wait_closed(&self) {
         let idle = self.endpoint.wait_idle();
         tokio::time::timeout(Duration::from_secs(1), idle)

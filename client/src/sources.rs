@@ -8,7 +8,7 @@ use convoke_common::error::{Code, Error, Result};
 use convoke_models::Source;
 use convoke_rendezvous::artifacts::ArtifactSource;
 
-/// By artifact: one may lie in several files.
+/// The files that are served, by artifact. An artifact may lie in several files.
 #[derive(Default)]
 pub(crate) struct Sources(Mutex<BTreeMap<ArtifactId, Vec<Arc<Source>>>>);
 
@@ -19,7 +19,7 @@ pub(crate) struct Served {
 }
 
 impl Sources {
-    /// How many artifacts.
+    /// The number of artifacts that are served.
     pub(crate) fn len(&self) -> usize {
         self.all().len()
     }
@@ -28,7 +28,7 @@ impl Sources {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Serves these files too.
+    /// Serves these files until the returned guard is dropped.
     pub(crate) fn serve(self: &Arc<Self>, sources: Vec<Source>) -> Served {
         let own: Vec<_> = sources.into_iter().map(Arc::new).collect();
         let mut all = self.all();
@@ -65,7 +65,7 @@ impl ArtifactSource for Sources {
         let none = Error::new(Code::NotFound, format!("artifact {id} is not served here"));
         let mut read = Err(none);
         for file in files {
-            // One of them may have been removed or changed meanwhile.
+            // A file may have been removed or changed meanwhile; then the next one is read.
             read = file.read_chunk(index).map(Into::into).map_err(Into::into);
             if read.is_ok() {
                 break;

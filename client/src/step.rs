@@ -1,4 +1,5 @@
-//! One call of a function on handles: they are read and filled where they live, by a step of the function's lease.
+//! One call of a function on handles: a step of the function's lease reads its operands, and fills its results, where
+//! they live.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use crate::partial::Given;
 use crate::tensor::{Near, Placed, Promised, Tensor};
 use crate::trace::Traced;
 
-/// A function, for operands of certain types on certain devices.
+/// A function that is traced for operands of certain types on certain devices.
 pub(crate) struct Compiled {
     pub traced: Traced,
     pub inner: Inner,
@@ -32,7 +33,7 @@ pub(crate) struct Compiled {
 /// How a function is called.
 pub(crate) struct Call<'a> {
     pub options: &'a CallOptions,
-    /// Operands that are given up once the call has succeeded, with all results.
+    /// Indices of the operands that are given up once the call has succeeded with all results.
     pub retained: &'a [usize],
     /// Sizes of the dynamic axes.
     pub axes: &'a Bindings,
@@ -40,7 +41,8 @@ pub(crate) struct Call<'a> {
 }
 
 impl Compiled {
-    /// Runs it on this thread, where it is installed at a worker of this process that has all operands, and is brief.
+    /// Runs the function on the calling thread. Returns `None` unless it is brief, and installed at one worker of this
+    /// process that has all operands.
     pub fn here(
         &self,
         cluster: &Cluster,
@@ -66,7 +68,7 @@ impl Compiled {
         Some(made.into_iter().map(handle).collect())
     }
 
-    /// Runs a step, and again where a worker is lost over it.
+    /// Runs a step, and runs it again where a worker is lost meanwhile.
     pub async fn call<R: Given>(
         &self,
         cluster: &Cluster,
@@ -104,7 +106,7 @@ impl Compiled {
             lives(&all)?;
             let held = tokio::select! {
                 biased;
-                // No plan brings an operand back, so that none is waited for.
+                // No plan brings a lost operand back, so the call does not wait for a plan.
                 () = gone(&all) => {
                     lives(&all)?;
                     return Err(Error::internal("a session that was lost is not"));
@@ -124,7 +126,7 @@ impl Compiled {
             let inputs: Vec<_> = numbers
                 .map(|n| n.map(HostTensor::scalar))
                 .collect::<Result<_>>()?;
-            // From here on the step may have taken them, and cannot run again without them.
+            // From here on the step may have taken the donated operands, and cannot run again without them.
             given.iter().for_each(|p| p.give(call.at));
             if !given.is_empty() {
                 attempts.end_with_this();
@@ -158,7 +160,7 @@ impl Compiled {
         }
     }
 
-    /// Handles for the results, where the plan has them made.
+    /// Reserves a handle for each result, at the worker where the plan computes the result.
     async fn reserve(
         &self,
         cluster: &Cluster,
@@ -196,7 +198,7 @@ impl Compiled {
             let id = id.map_err(|e| Failed::of_step(e, vec![named(worker)]))?;
             let dims = ty.shape.iter().map(|d| d.substitute(call.axes));
             let ty = TensorType::new(ty.dtype, dims.collect());
-            // The worker says it when the step has filled the handle.
+            // The worker reports the shape when the step has filled the handle.
             let late = ty.fixed_shape().is_none().then(|| session.late(id));
             reserved.push(Reserved {
                 session,
@@ -210,7 +212,7 @@ impl Compiled {
     }
 }
 
-/// Returns once the session of an operand is lost. The worker may not have noticed, and wait for the operand.
+/// Returns once the session of an operand is lost. The worker may not have noticed, and may wait for the operand.
 async fn gone(operands: &[&Tensor]) {
     let mut sessions: Vec<&Arc<SessionHandle>> = Vec::new();
     for session in operands.iter().filter_map(|t| t.worker()) {
@@ -224,7 +226,7 @@ async fn gone(operands: &[&Tensor]) {
     }
 }
 
-/// Fails where an operand went with its worker.
+/// Fails where an operand was lost with its worker.
 fn lives(operands: &[&Tensor]) -> Result<()> {
     for (i, t) in operands.iter().enumerate() {
         if let Some(error) = t.worker().and_then(|w| w.lost_because()) {
@@ -237,7 +239,7 @@ fn lives(operands: &[&Tensor]) -> Result<()> {
     Ok(())
 }
 
-/// A handle that a step is to fill. Dropped before it is kept, it is given up.
+/// A handle that a step is to fill. Dropping it before it is kept gives it up.
 struct Reserved {
     session: Arc<SessionHandle>,
     id: u64,

@@ -1,10 +1,11 @@
-//! Tracing: a closure that is called once with symbolic tensors, and what it issues as a graph.
+//! Tracing: a closure is called once with symbolic tensors, and the ops that it issues become a graph.
 //!
 //! Invariants
-//! 1. A traced op is checked by the same rule as one that is issued, at the same line.
-//! 2. A node's name says the line that issued it, so that errors do.
-//! 3. A tensor of a device that the closure uses is an operand like those it is called with. What a body of control flow
-//!    takes from outside is a parameter of it, and an operand of the op that runs it.
+//! 1. A traced op is checked by the same rule, at the same line of the program, as an op that is issued eagerly.
+//! 2. A node's name contains the line that issued it, so that errors name that line.
+//! 3. A device's tensor that the closure uses is an operand of the function, like those that the function is called
+//!    with. A tensor that a body of control flow uses from outside is a parameter of the body, and an operand of the op
+//!    that runs the body.
 
 mod splice;
 
@@ -34,21 +35,21 @@ struct State {
     function: Function,
     /// How often each node name was given.
     names: BTreeMap<String, u32>,
-    /// Handles that the function reads: those it is called with, then those that the closure uses.
+    /// The handles that the function reads: first those that it is called with, then those that the closure uses.
     operands: Vec<Tensor>,
-    /// How many it is called with.
+    /// How many operands the function is called with.
     called_with: usize,
-    /// The values that stand for them.
+    /// By operand, the value that stands for it in the graph.
     values: Vec<ValueId>,
     pins: Vec<(String, String)>,
     donated: Vec<usize>,
-    /// Symbols that were made.
+    /// How many symbols were made.
     symbols: u64,
-    /// What an op of control flow runs, rather than a function by itself.
+    /// Whether this is the body of a control-flow op, and not a function by itself.
     body: bool,
-    /// Where constants go that are too large for the graph.
+    /// The device for constants that are too large for the graph.
     home: Option<Device>,
-    /// By parameter of a body beyond those it is called with, the tensor outside that it stands for.
+    /// The tensors from outside that the last parameters of a body stand for, in the parameters' order.
     captured: Vec<Tensor>,
     files: splice::Files,
     done: bool,
@@ -62,7 +63,7 @@ pub(crate) struct Symbolic {
     pub ty: TensorType,
     /// The dimensions, where the operands' shapes decide them.
     pub shape: Option<Vec<usize>>,
-    /// Its elements, where they follow from shapes.
+    /// The elements of the value, where they follow from shapes.
     pub host: Option<HostValue>,
 }
 
@@ -70,22 +71,22 @@ pub(crate) struct Symbolic {
 #[derive(Default)]
 pub(crate) struct Traced {
     pub function: Function,
-    /// Node names, and which devices may run the node, as specifications.
+    /// Pins: a node's name, and the specification of the devices that may run the node.
     pub pins: Vec<(String, String)>,
-    /// The handles that the closure uses besides those it is called with.
+    /// The handles that the closure uses besides the operands that the function is called with.
     pub captured: Vec<Tensor>,
     /// Types of the results.
     pub results: Vec<TensorType>,
     /// Which of the operands are donated.
     pub donated: Vec<usize>,
-    /// The files of its literals.
+    /// The files that the function's literals are ranges of.
     pub sources: Vec<Source>,
 }
 
-/// A body of control flow.
+/// The traced body of a control-flow op.
 pub(crate) struct Body {
     pub function: Function,
-    /// What it takes from outside, by its last parameters.
+    /// The tensors from outside that the body's last parameters stand for.
     pub captured: Vec<Tensor>,
 }
 
@@ -94,18 +95,18 @@ fn scalar(dtype: DType) -> TensorType {
 }
 
 thread_local! {
-    /// The trace whose closure this thread runs: what is issued belongs to it.
+    /// The trace whose closure this thread runs; ops that the thread issues belong to it.
     static CURRENT: RefCell<Option<Arc<Trace>>> = const { RefCell::new(None) };
 }
 
-/// The trace whose closure this thread runs.
+/// Returns the trace whose closure this thread runs.
 pub(crate) fn current() -> Option<Arc<Trace>> {
     CURRENT.with_borrow(Clone::clone)
 }
 
 /// Runs a trace's closure.
 fn within<T>(trace: &Arc<Trace>, f: impl FnOnce() -> T) -> T {
-    /// Back to the trace around it, also where the closure panics.
+    /// Restores the trace around this one, even where the closure panics.
     struct Back(Option<Arc<Trace>>);
     impl Drop for Back {
         fn drop(&mut self) {
@@ -127,7 +128,8 @@ impl Trace {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Traces `f` for these operands, which it is to know as of these types, and of which some are donated.
+    /// Traces `f` for these operands. `types` are the operands' types in the trace, with symbols for dynamic axes, and
+    /// `donated` the indices of those that are donated.
     pub fn run(
         name: &str,
         operands: &[Tensor],
@@ -153,7 +155,7 @@ impl Trace {
         trace.finish(&results)
     }
 
-    /// Traces a body with parameters of these types. `home` is where its large constants go.
+    /// Traces a body with parameters of these types. `home` is the device for its large constants.
     pub fn body(
         name: &str,
         params: &[TensorType],
@@ -185,7 +187,7 @@ impl Trace {
         })
     }
 
-    /// A new parameter of a body.
+    /// Adds a parameter to a body.
     fn param(self: &Arc<Trace>, ty: &TensorType) -> Tensor {
         let mut state = self.state();
         let name = format!("operand{}", state.function.params.len());
@@ -195,7 +197,7 @@ impl Trace {
         self.tensor(value, ty.clone(), None)
     }
 
-    /// The value that stands for a tensor outside of a body.
+    /// Returns the parameter that stands for a tensor outside of a body, after adding it where it is new.
     fn capture(self: &Arc<Trace>, t: &Tensor) -> Result<ValueId> {
         let mut state = self.state();
         state.open()?;
@@ -212,26 +214,27 @@ impl Trace {
             .ok_or_else(|| Error::internal("a parameter without its value"))
     }
 
-    /// A symbol for a dimension that only data decides.
+    /// Makes a symbol for a dimension that only data decides.
     pub fn symbol(&self, op: &str) -> Dim {
         let mut state = self.state();
         state.symbols += 1;
         Dim::sym(&format!("{op}.{}", state.symbols))
     }
 
-    /// Where constants go that are too large for the graph.
+    /// The device for constants that are too large for the graph.
     pub fn home(&self) -> Option<Device> {
         let state = self.state();
         let first = state.operands.first().and_then(Tensor::device);
         first.or_else(|| state.home.clone())
     }
 
-    /// The value that stands for a handle.
+    /// Returns the symbolic tensor that stands for a handle.
     fn operand(self: &Arc<Trace>, t: &Tensor) -> Result<Tensor> {
         self.operand_of(t, t.ty())
     }
 
-    /// The value of this type that stands for a handle.
+    /// Returns the symbolic tensor of type `ty` that stands for a handle, after adding an operand where the handle is
+    /// new.
     fn operand_of(self: &Arc<Trace>, t: &Tensor, ty: TensorType) -> Result<Tensor> {
         let mut guard = self.state();
         let state = &mut *guard;
@@ -315,7 +318,7 @@ impl Trace {
         let mut guard = self.state();
         let state = &mut *guard;
         state.open()?;
-        // A body runs where its op does.
+        // A body runs where its op runs, so its nodes are not pinned.
         let scope = scope.filter(|_| !state.body);
         let name = state.name(&format!("{} at {}:{}", def.name, at.file(), at.line()));
         if let Some(devices) = scope {
@@ -359,7 +362,7 @@ impl Trace {
         value.ok_or_else(|| Error::internal("an operand without its value"))
     }
 
-    /// A constant: inside the graph where it is small, else a handle on the first operand's device.
+    /// Adds a constant: inside the graph where it is small, else as a handle on the device that [`Trace::home`] names.
     fn literal(self: &Arc<Trace>, t: &HostTensor) -> Result<ValueId> {
         if t.byte_len() > INLINE_LIMIT {
             let device = self.home();
@@ -380,7 +383,7 @@ impl Trace {
         Ok(value)
     }
 
-    /// The node that makes a value runs on one of these devices.
+    /// Pins the node that makes a value: it runs on one of these devices.
     pub fn pin(&self, value: ValueId, devices: &DeviceSet) -> Result<()> {
         let mut guard = self.state();
         let state = &mut *guard;
@@ -399,7 +402,7 @@ impl Trace {
                 ));
             }
             let pin = (node.name.to_string(), devices.spec());
-            // The innermost word counts, which is the last.
+            // The innermost pin counts, which is the last one.
             state.pins.retain(|(name, _)| *name != pin.0);
             state.pins.push(pin);
         }
@@ -413,7 +416,7 @@ impl Trace {
         let state = &mut *guard;
         let mut types = Vec::new();
         let pins: HashMap<&str, &str> = state.pins.iter().map(|(n, d)| (&**n, &**d)).collect();
-        // A result is where its node was said to run, also where that is a constant and runs nowhere.
+        // A result lives where its node is pinned, even where the node is a constant and never runs.
         let mut homes = HashMap::new();
         for node in &state.function.nodes {
             if let Some(devices) = pins.get(&*node.name) {
@@ -463,7 +466,7 @@ impl State {
         Err(Error::new(Code::InvalidArgument, msg).advise("return it as a result"))
     }
 
-    /// A name of its own. `*` and `+` have a meaning in names of nodes.
+    /// Makes a unique name from `base`, without `*` and `+`, which have a meaning in names of nodes.
     fn name(&mut self, base: &str) -> String {
         let base = base.replace(['*', '+'], "_");
         let count = self.names.entry(base.clone()).or_insert(0);

@@ -23,14 +23,14 @@ use crate::step::{Call, Compiled};
 use crate::tensor::Tensor;
 use crate::trace::Trace;
 
-/// Signatures that a function is kept for; beyond them the one not used for longest is traced anew.
+/// How many signatures a function keeps traces for. Beyond that, the trace that was not used for longest is dropped.
 const SIGNATURES: usize = 32;
-/// Calls of one function that run at once; further ones wait.
+/// How many calls of one function and signature run at once; further calls wait.
 const IN_FLIGHT: u32 = 4;
 
 type Body = dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync;
 
-/// A function of tensors, made by [`Cluster::function`]. Cloning shares it.
+/// A function of tensors, made by [`Cluster::function`]. Clones share its traces.
 #[derive(Clone)]
 pub struct Function {
     cluster: Cluster,
@@ -44,11 +44,11 @@ struct Shared {
     retained: Vec<usize>,
     dynamic: Vec<DynamicAxis>,
     options: CallOptions,
-    /// The latest use last.
+    /// The compiled function of each signature, in the order of their last use.
     known: Mutex<Vec<(Signature, Arc<Compiled>)>>,
 }
 
-/// Of each operand: type, and the process that it is on.
+/// The signature of a call: each operand's type, and the worker process that it is on.
 #[derive(Clone, PartialEq)]
 struct Signature(Vec<(TensorType, Participant)>);
 
@@ -67,13 +67,14 @@ impl Signature {
 }
 
 impl Cluster {
-    /// A function that is traced once for each signature of its operands, which is their dtypes, shapes and devices:
-    /// `f` is called with symbolic tensors, and what it issues is optimised, placed and partitioned as one. What it
-    /// computes has the same bits as when it is issued op by op. Rust control flow unrolls; tensors of devices that
-    /// `f` uses are read anew at each call; everything else of Rust in `f` happens when it is traced.
+    /// Makes a function that is traced once for each signature of its operands, which is their dtypes, shapes and
+    /// devices: `f` is called with symbolic tensors, and the ops that it issues are optimised, placed and partitioned
+    /// as one graph. The results have the same bits as when the ops are issued one by one. Rust control flow unrolls;
+    /// tensors of devices that `f` uses are read anew at each call; all other Rust code in `f` runs when the function
+    /// is traced.
     ///
-    /// `f` runs on the thread that calls the function, or awaits its call: one that takes long holds up that thread, which
-    /// is warned of after a second. A panic in it is the call's error.
+    /// `f` runs on the thread that calls the function, or awaits its call. A closure that takes long holds up that
+    /// thread, and causes a warning after a second. A panic in it is the call's error.
     #[track_caller]
     pub fn function(
         &self,
@@ -105,41 +106,41 @@ impl Function {
         }
     }
 
-    /// The function, which may reuse the buffer of its `index`th operand for a result: the tensor that it is called
-    /// with is gone then, whether the call succeeds or not. Said before the function is cloned.
+    /// Lets the function reuse the buffer of its `index`th operand for a result: the tensor that it is called with is
+    /// gone then, whether the call succeeds or not. Fails where the function has clones.
     pub fn donate(mut self, index: usize) -> Result<Function> {
         self.not_donated(index)?.donated.push(index);
         Ok(self)
     }
 
-    /// As [`Function::donate`], but the tensor is kept until the call has succeeded, and only then gone. So the call
-    /// runs again where a worker is lost over it, and after one that failed the tensor can be used as before. It takes
-    /// memory for the old and the new at once.
+    /// Donates an operand like [`Function::donate`], but keeps the tensor until the call has succeeded. So the call
+    /// runs again where a worker is lost meanwhile, and after a call that failed the tensor can be used as before. The
+    /// call takes memory for the old and the new tensor at once.
     pub fn donate_retain(mut self, index: usize) -> Result<Function> {
         self.not_donated(index)?.retained.push(index);
         Ok(self)
     }
 
-    /// The function, whose `index`th operand may have any size along `axis`: it is traced once for all of them. A
-    /// negative axis counts from the end. Axes of one name are of one size in each call. In the trace the size is a
-    /// symbol, and `shape()` of what depends on it is `None`. Said before the function is cloned.
+    /// Lets the `index`th operand have any size along `axis`: the function is traced once for all sizes. A negative
+    /// axis counts from the end. Axes of one name are of one size in each call. In the trace the size is a symbol, and
+    /// `shape()` of a tensor that depends on it is `None`. Fails where the function has clones.
     ///
     /// A plan holds for sizes up to a bound, since it reserves memory: twice the size of the call that it is made for.
-    /// A call beyond it plans anew, for twice its own size.
+    /// A call beyond the bound plans anew, for twice its own size.
     pub fn dynamic(mut self, index: usize, axis: i64, name: &str) -> Result<Function> {
         let axis = DynamicAxis::new(index, axis, name)?;
         self.own()?.dynamic.push(axis);
         Ok(self)
     }
 
-    /// The function, whose calls have this deadline, and run again or not where a worker is lost. One that donates does
-    /// not run again. Said before the function is cloned.
+    /// Sets the deadline of the function's calls, and whether they run again where a worker is lost. A function with
+    /// operands of [`Function::donate`] does not run again. Fails where the function has clones.
     pub fn options(mut self, options: CallOptions) -> Result<Function> {
         self.own()?.options = options;
         Ok(self)
     }
 
-    /// What can be changed as long as nobody else has it.
+    /// Returns the shared part to change, and forgets all traces. Fails where the function has clones.
     fn own(&mut self) -> Result<&mut Shared> {
         let own = Arc::get_mut(&mut self.shared);
         let shared = own.ok_or_else(|| {
@@ -147,7 +148,7 @@ impl Function {
                 "what a function donates and which axes are dynamic is said before it is cloned";
             Error::new(Code::InvalidArgument, msg)
         })?;
-        // Traces say both.
+        // The traces depend on what is about to change.
         shared.known = Mutex::default();
         Ok(shared)
     }
@@ -163,14 +164,14 @@ impl Function {
         }
     }
 
-    /// The function called with these operands: results stay on the workers that compute them, until they are fetched.
-    /// Returns once all are there. Dropping the future cancels the step everywhere.
+    /// Calls the function with these operands. The results stay on the workers that compute them, until they are
+    /// fetched. Returns once all results are there. Dropping the future cancels the step everywhere.
     #[track_caller]
     pub fn call(&self, operands: &[Tensor]) -> impl Future<Output = Result<Vec<Tensor>>> + use<> {
         self.start::<HostTensor>(operands, Location::caller())
     }
 
-    /// A call; results as the kind of call gives them.
+    /// Starts a call, whose results have the form that this kind of call gives.
     pub(crate) fn start<R: Given>(
         &self,
         operands: &[Tensor],
@@ -181,16 +182,16 @@ impl Function {
             if let Some(made) = me.here(&operands, at) {
                 return Ok(R::handles(made));
             }
-            // The trace runs the closure, and that on this thread.
+            // Tracing runs the closure, which has to happen on this thread.
             let (compiled, axes) = me.compiled(&operands)?;
             let cluster = me.cluster.clone();
-            // One that is boxed is not moved from hand to hand.
+            // Boxed, so that every move of the future moves only a pointer.
             let run = Box::pin(async move { me.run::<R>(&compiled, &axes, &operands, at).await });
             cluster.compute(run).await
         }
     }
 
-    /// A call on this thread, where it was called before and can be done so.
+    /// Runs the call on this thread. Returns `None` where the signature is new, or the call cannot run here.
     fn here(&self, operands: &[Tensor], at: &'static Location<'static>) -> Option<Vec<Tensor>> {
         let shared = &self.shared;
         let plain = shared.donated.is_empty() && shared.retained.is_empty();
@@ -201,21 +202,21 @@ impl Function {
         compiled.here(&self.cluster, operands, at)
     }
 
-    /// What the function issues, issued here. In the closure of another function that becomes a part of it: functions
-    /// are put together this way, and errors and names of nodes keep the lines that they come from. With tensors of
-    /// devices it is issued op by op, and nothing is donated.
+    /// Issues the function's ops here. In the closure of another function they become a part of that function:
+    /// functions are composed this way, and errors and names of nodes keep the lines that they come from. With tensors
+    /// of devices the ops are issued one by one, and nothing is donated.
     pub fn apply(&self, operands: &[Tensor]) -> Result<Vec<Tensor>> {
         let _within = nesting::enter(&self.shared.name)?;
         (self.shared.body)(operands)
     }
 
-    /// The function as readable text, for operands of these types on these devices.
+    /// Returns the function's graph as readable text, for operands of these types on these devices.
     pub fn graph(&self, operands: &[Tensor]) -> Result<String> {
         let (compiled, _) = self.compiled(operands)?;
         Ok(compiled.inner.function.to_string())
     }
 
-    /// How the function is split for these operands. Plans it, and makes it ready to be called.
+    /// Plans the function for these operands, and makes it ready to be called. Returns how it is split.
     pub async fn plan(&self, operands: &[Tensor]) -> Result<PlanSummary> {
         let (compiled, axes) = self.compiled(operands)?;
         let ready = self.cluster.net.run(async move {
@@ -226,7 +227,7 @@ impl Function {
         ready.await
     }
 
-    /// For how many signatures it is traced.
+    /// The number of signatures that the function is traced for.
     pub fn traces(&self) -> usize {
         self.known().len()
     }
@@ -236,7 +237,7 @@ impl Function {
         known.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it was compiled to for a signature.
+    /// Returns the compiled function of a signature that `is` accepts, and notes its use.
     fn remembered(&self, is: impl Fn(&Signature) -> bool) -> Option<Arc<Compiled>> {
         let mut known = self.known();
         let i = known.iter().rposition(|(s, _)| is(s))?;
@@ -245,7 +246,7 @@ impl Function {
         Some(known[last].1.clone())
     }
 
-    /// The function for operands as these, and the sizes of its dynamic axes.
+    /// Returns the function compiled for operands of this signature, and the sizes of its dynamic axes.
     fn compiled(&self, operands: &[Tensor]) -> Result<(Arc<Compiled>, Bindings)> {
         let shared = &self.shared;
         let (types, sizes) = axes::symbolic(&shared.dynamic, operands)?;
@@ -261,10 +262,10 @@ impl Function {
         if let Some(compiled) = self.remembered(|s| *s == signature) {
             return Ok((compiled, sizes));
         }
-        // Without the lock: the closure may use the function itself.
+        // The lock is not held here: the closure may use the function itself.
         let within = nesting::enter(&shared.name)?;
         let (donated, body) = (&shared.donated, &*shared.body);
-        // The trace is for all calls: whoever is the first to need it is in scopes of its own.
+        // The trace serves all calls, so the device scopes of the first caller do not apply to it.
         let run = || Trace::run(&shared.name, operands, &types, donated, body);
         let what = format!("the closure of {}", shared.name);
         let mut traced = callbacks::run(&self.cluster.net, &what, || unscoped(run))??;

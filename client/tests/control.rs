@@ -12,7 +12,8 @@ async fn cluster(workers: usize) -> Cluster {
     Embedded::new(workers).threads(1).start().await.unwrap()
 }
 
-/// What `f` makes of these tensors: issued op by op, and as a function, the operands on one worker or on two.
+/// Checks the results of `f` on these tensors: issued op by op, and as a function, with the operands on one worker or
+/// on two.
 async fn check(
     operands: &[HostTensor],
     f: fn(&[Tensor]) -> Result<Vec<Tensor>>,
@@ -66,7 +67,7 @@ async fn one_branch_runs() {
 
 #[tokio::test]
 async fn a_loop_runs_as_long_as_its_condition_holds() {
-    // Collatz: steps until 1.
+    // The loop counts the Collatz steps until 1.
     let f = |t: &[Tensor]| {
         while_loop(
             t,
@@ -85,7 +86,7 @@ async fn a_loop_runs_as_long_as_its_condition_holds() {
     };
     let scalar = |n: i64| ints(&[], &[n]);
     check(&[scalar(27), scalar(0)], f, &[scalar(1), scalar(111)]).await;
-    // None at all.
+    // This loop has no iteration at all.
     check(&[scalar(1), scalar(5)], f, &[scalar(1), scalar(5)]).await;
 }
 
@@ -122,7 +123,7 @@ async fn sizes_may_change_in_a_loop() {
 
 #[tokio::test]
 async fn a_scan_collects() {
-    // Running sums and products of rows.
+    // The scan collects running sums of rows, and the squares of the rows.
     let f = |t: &[Tensor]| {
         let (last, all) = scan(&t[..1], &t[1..], |state, x| {
             let sum = state[0].add(&x[0])?;
@@ -188,7 +189,7 @@ async fn what_does_not_fit_is_told_at_the_call() {
         .map(|r| r.1),
         "no axis to scan",
     );
-    // What the body itself gets wrong is told at the body's line.
+    // An error of the body itself names the body's line.
     let e = for_loop(2, t, |_, t| Ok(vec![t[0].matmul(&t[0].reshape([3])?)?])).unwrap_err();
     assert!(
         e.to_string().contains("Reshape") && e.to_string().contains("control.rs"),
@@ -250,7 +251,7 @@ async fn results_that_nobody_uses_are_no_trouble() {
 
 #[tokio::test]
 async fn what_changes_later_than_the_first_iteration_is_carried_as_well() {
-    // The first grows only once the second has.
+    // The first tensor grows only once the second has grown.
     let f = |t: &[Tensor]| {
         for_loop(3, t, |_, t| {
             Ok(vec![t[1].clone(), Tensor::concat(&[&t[1], &t[1]], 0)?])
@@ -271,7 +272,7 @@ async fn a_size_that_an_iteration_changes_is_not_known_within() {
         for_loop(3, t, |_, t| {
             let twice = Tensor::concat(&[&t[0], &t[0]], 0)?;
             let by = match t[0].shape() {
-                // It would hold for the first iteration alone.
+                // A known size would hold for the first iteration alone.
                 Some(shape) => shape[0] as i64,
                 None => -1,
             };

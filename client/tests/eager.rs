@@ -27,7 +27,7 @@ async fn values_go_there_and_come_back() {
     let y = op("Add", &[&x, &x]).unwrap();
     let back: ArrayD<f32> = y.fetch().await.unwrap();
     assert_eq!(back, array![[2f32, 4.], [6., 8.]].into_dyn());
-    // Large enough to have a stream of its own, there and from worker to worker.
+    // This tensor is large enough to have a stream of its own, to the worker and from worker to worker.
     let large: Vec<f32> = (0..100_000).map(|i| i as f32).collect();
     let x = a.put(&large).unwrap();
     let moved = x.to(&b).unwrap();
@@ -149,7 +149,7 @@ async fn a_late_failure_passes_through_many_moves() {
     for _ in 0..200 {
         slow = op("Tanh", &[&slow]).unwrap();
     }
-    // Fails once all is issued.
+    // The gather fails once all ops are issued.
     let at = a.put([1i64 << 40]).unwrap();
     let mut bad = op("Gather", &[&slow, &at]).unwrap();
     for _ in 0..4 {
@@ -168,7 +168,7 @@ async fn a_prepared_op_is_issued_without_being_resolved_again() {
     let (a, b) = (cluster.device("w0").unwrap(), cluster.device("w1").unwrap());
     let (x, y) = (a.put([1f32, 2.]).unwrap(), b.put([10f32, 20.]).unwrap());
     let held = b.put([100f32, 200.]).unwrap();
-    // An operand elsewhere is moved, a tensor that the closure uses is bound, a number is a part of it.
+    // An operand on another device is moved, a tensor that the closure uses is bound, and a number is a part of the op.
     let add = a.prepare(&[&x, &y], |t| t[1].sub(&t[0])).unwrap();
     let bound = a.prepare(&[&x], |t| t[0].add(&held)).unwrap();
     let scaled = a.prepare(&[&x], |t| t[0].mul(3.0)).unwrap();
@@ -186,7 +186,7 @@ async fn a_prepared_op_is_issued_without_being_resolved_again() {
     let after = a.cache();
     assert_eq!(after.misses - before.misses, 1, "{before:?} {after:?}");
     assert_eq!(z.fetch::<Vec<f32>>().await.unwrap()[0], 3f32.powi(10));
-    // Pushed out of the cache by others, it is defined again.
+    // An op that others have evicted from the cache is defined again.
     for i in 0..5000u32 {
         let attrs = convoke::Attrs::default().with("alpha", convoke::Attr::Float(i as f32));
         convoke::issue("LeakyRelu", attrs, &[Operand::Tensor(&x)], 1).unwrap();
@@ -225,7 +225,7 @@ async fn what_cannot_be_prepared_says_so() {
         "{e}"
     );
     assert_eq!(e.site.unwrap().origin, Some(format!("{}:{line}", file!())));
-    // In a function's trace it is an op of the function.
+    // In a function's trace a prepared op is an op of the function.
     let twice = cluster.function(move |t| Ok(vec![neg.issue(&[&neg.issue(&[&t[0]])?])?]));
     let z = twice.call(&[x]).await.unwrap();
     assert_eq!(z[0].fetch::<Vec<f32>>().await.unwrap(), [1., 2.]);
@@ -247,7 +247,7 @@ async fn nothing_waits_for_a_cluster_that_was_shut_down() {
     cluster.shutdown().await;
     let bound = std::time::Duration::from_secs(30);
     let ended = tokio::time::timeout(bound, waits).await.expect("it ends");
-    // It may have been done before.
+    // The ops may have ended before the shutdown.
     drop(ended.unwrap());
     let asked = tokio::time::timeout(bound, a.memory())
         .await
@@ -255,7 +255,7 @@ async fn nothing_waits_for_a_cluster_that_was_shut_down() {
     assert!(asked.is_err(), "{asked:?}");
 }
 
-/// Handles that the workers know of, or hold memory for, and what the program is told that it holds.
+/// The number of handles that the workers know of, or hold memory for, and what the program is told that it holds.
 async fn held(cluster: &Cluster) -> (u64, Vec<(u64, u64)>) {
     let status = cluster.status().await.unwrap();
     let of = status.members.iter().filter_map(|m| m.status.as_ref());
@@ -268,14 +268,14 @@ async fn held(cluster: &Cluster) -> (u64, Vec<(u64, u64)>) {
 async fn what_runs_on_the_callers_thread_is_as_any_other() {
     let cluster = cluster(2).await;
     let (a, b) = (cluster.device("w0").unwrap(), cluster.device("w1").unwrap());
-    // From here on the link is there.
+    // After this fetch the link is there.
     a.put(0f32).unwrap().fetch::<f32>().await.unwrap();
     let x = a.put([1f32, 2.]).unwrap();
     let kept: Vec<Tensor> = (0..3).map(|_| op("Add", &[&x, &x]).unwrap()).collect();
     assert_eq!(held(&cluster).await, (4, vec![(3, 24), (1, 8)]));
     let hits = a.cache().hits;
     assert!(hits >= 2, "{hits}");
-    // The worker is told of a value once, whatever needs it: then it is counted there.
+    // The worker is told of a value once, whatever needs the value, and counts it from then on.
     let moved = kept[0].to(&b).unwrap();
     assert_eq!(moved.fetch::<Vec<f32>>().await.unwrap(), [2., 4.]);
     let sum = cluster.function(|t| Ok(vec![op("Add", &[&t[0], &t[1]])?]));
@@ -283,12 +283,12 @@ async fn what_runs_on_the_callers_thread_is_as_any_other() {
     assert_eq!(sum[0].fetch::<Vec<f32>>().await.unwrap(), [4., 8.]);
     drop(sum);
     assert_eq!(held(&cluster).await, (4, vec![(3, 24), (1, 8)]));
-    // Beside what takes longer, and after it.
+    // A brief op runs beside an op that takes longer, and after it.
     let large = a.put(vec![1f32; 1 << 20]).unwrap();
     let mean = large.relu().unwrap().mean(None).unwrap();
     let both = op("Mul", &[&mean, &kept[1]]).unwrap();
     assert_eq!(both.fetch::<Vec<f32>>().await.unwrap(), [2., 4.]);
-    // One that fails says so later, as everywhere, and hurts nobody else.
+    // An op that fails says so later, as on any worker, and harms no other op.
     let (at, line) = (a.put([9i64]).unwrap(), line!() + 1);
     let beyond = op("Gather", &[&x, &at]).unwrap();
     let e = beyond.fetch::<Vec<f32>>().await.unwrap_err();
@@ -296,7 +296,7 @@ async fn what_runs_on_the_callers_thread_is_as_any_other() {
     assert_eq!(kept[2].fetch::<Vec<f32>>().await.unwrap(), [2., 4.]);
     drop((x, kept, large, mean, both, at, beyond));
     assert_eq!(held(&cluster).await, (0, vec![]));
-    // What is donated is gone, wherever it was made.
+    // A tensor that is donated is gone, wherever it was made.
     let state = op("Neg", &[&a.put([1f32]).unwrap()]).unwrap();
     let next = cluster.function(|t| Ok(vec![op("Neg", &[&t[0]])?]));
     let next = next.donate(0).unwrap();
@@ -335,7 +335,7 @@ async fn one_line_may_make_small_tensors_and_large_ones() {
     let cluster = cluster(1).await;
     let a = cluster.device("w0").unwrap();
     let one = a.put([1f32]).unwrap();
-    // The same prepared op each time: how long it takes is for its values to say.
+    // The same prepared op runs each time: its values decide how long it takes.
     for n in [8i64, 1 << 26, 16] {
         let many = one.expand([n]).unwrap();
         assert_eq!(
@@ -370,7 +370,7 @@ async fn a_set_of_devices_leaves_a_choice() {
         Code::InvalidArgument
     );
 
-    // An op runs where most bytes of its operands are; what is in the set already stays.
+    // An op runs where most bytes of its operands are; a tensor that is in the set already stays.
     let large = all[2].put(vec![1f32; 64]).unwrap();
     let small = all[1].put(1f32).unwrap();
     let sum = with_device(&set, || op("Add", &[&large, &small])).unwrap();
@@ -384,13 +384,13 @@ async fn a_set_of_devices_leaves_a_choice() {
     assert_eq!(sum.on(&all[0]).unwrap().device().as_ref(), Some(&all[0]));
     assert_eq!(sum.fetch::<Vec<f32>>().await.unwrap(), [2f32; 64]);
 
-    // Operands outside the set come to its fastest.
+    // Operands outside the set are moved to its fastest device.
     let set = cluster.device_set("w1/*").unwrap();
     let sum = with_device(&set, || op("Add", &[&large, &small])).unwrap();
     assert_eq!(sum.device().as_ref(), Some(&all[1]));
     assert_eq!(sum.fetch::<Vec<f32>>().await.unwrap(), [2f32; 64]);
 
-    // In a function the plan chooses among them, and says which it took.
+    // In a function the plan chooses among the devices, and says which one it took.
     let among = cluster.device_set("w*").unwrap();
     let double = cluster.function(move |t| Ok(vec![op("Add", &[&t[0], &t[0]])?.on(&among)?]));
     let plan = double.plan(std::slice::from_ref(&large)).await.unwrap();

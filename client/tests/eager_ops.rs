@@ -283,7 +283,7 @@ async fn what_is_wrong_is_said_at_the_line_of_the_call() {
         &["f32[2, 2]", "i32[3]"],
         "differ in dtype",
     );
-    // The cast that comes first is no op of the caller's.
+    // The cast that comes first is not an op of the caller's, so the error names the addition.
     refused(&x + &n, "Add", &["f64[2, 2]", "f64[3]"], "broadcast");
     refused(!&x, "BitwiseNot", &["f32[2, 2]"], "must be one of");
     let small = n.cast(DType::I8).unwrap();

@@ -94,7 +94,7 @@ async fn larger_inputs_plan_anew() {
     cluster.shutdown().await;
 }
 
-/// A function that computes for long what does not depend on its parameter, before its first step.
+/// A function whose init part takes long: what does not depend on its parameter is computed before its first step.
 fn slow_to_load() -> Function {
     const SIZE: usize = 128;
     let mut f = Function::default();
@@ -120,7 +120,7 @@ fn slow_to_load() -> Function {
     for _ in 0..2000 {
         product = node(&mut f, "MatMul", [product, constant], &square);
     }
-    // Its size is unbounded, so that nothing is planned before the call.
+    // The size of the parameter is unbounded, so that nothing is planned before the call.
     let rows = TensorType::new(DType::F32, vec![Dim::sym("rows"), Dim::Const(SIZE as i64)]);
     let x = f.add_value("x", rows.clone());
     f.params.push(x);
@@ -129,7 +129,7 @@ fn slow_to_load() -> Function {
     f
 }
 
-/// A call for which the model is being loaded.
+/// Starts a call, for which the model is being loaded when this returns.
 async fn loading(cluster: &Cluster) -> (Model, Call) {
     let (begun, planning) = tokio::sync::oneshot::channel();
     let once = Mutex::new(Some(begun));
@@ -183,7 +183,7 @@ async fn what_is_put_is_bounded_by_the_workers_memory() {
         let used = &status.members[0].status.as_ref().unwrap().memory_used;
         used.get(&Account::Handles).copied().unwrap_or(0)
     };
-    // Memory that nobody touches, shared by all of them.
+    // All puts share the memory of these zeros, which nobody touches.
     let part = Tensor::zeros(DType::U8, &[PART as usize]).unwrap();
     let put: Vec<_> = (0..2 * MEMORY / PART).map(|_| device.put(&part)).collect();
     let mut fit = Vec::new();
@@ -205,7 +205,7 @@ async fn what_is_put_is_bounded_by_the_workers_memory() {
     let bytes = fit.len() as u64 * PART;
     assert!(bytes < MEMORY, "{bytes}");
     assert_eq!(held().await, bytes);
-    // What is fetched is the same memory: brought back, it is not counted again.
+    // A tensor that is fetched is the same memory: put back, it is not counted again.
     let back: Tensor = fit[0].fetch().await.unwrap();
     let again = device.put(&back).unwrap();
     again.ready().await.unwrap();

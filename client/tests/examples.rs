@@ -1,12 +1,12 @@
 //! The examples on an embedded cluster: each checks what it computes.
 #![cfg(feature = "embedded")]
 #![allow(clippy::unwrap_used)]
-// Each example is a program of its own, with what they share.
+// Each example is a program of its own, which includes the module that all of them share.
 #![allow(clippy::duplicate_mod)]
 
 use convoke::{Cluster, Embedded, Result};
 
-// What is dead here is `main`.
+// The dead code here is `main`.
 #[allow(dead_code)]
 #[path = "../examples/decoder.rs"]
 mod decoder;

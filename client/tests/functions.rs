@@ -53,7 +53,7 @@ async fn a_function_has_the_bits_of_its_ops_one_by_one() {
             let (e, c): (Vec<f32>, Vec<f32>) = (e.fetch().await.unwrap(), c.fetch().await.unwrap());
             assert_eq!(e, c, "{devices:?}");
         }
-        // Handles out are handles in.
+        // The handles that a call returns can be operands.
         let again = op("Neg", &[&called[1]]).unwrap();
         assert_eq!(again.fetch::<Vec<f32>>().await.unwrap().len(), 64);
     }
@@ -61,7 +61,7 @@ async fn a_function_has_the_bits_of_its_ops_one_by_one() {
     cluster.shutdown().await;
 }
 
-/// Returns once the only worker has done so many steps, the last of which may end after its call.
+/// Returns once the only worker has done `count` steps, the last of which may end after its call.
 async fn await_steps(cluster: &Cluster, count: u64) {
     let start = tokio::time::Instant::now();
     loop {
@@ -95,13 +95,13 @@ async fn a_call_on_the_callers_thread_is_as_any_other() {
             let called = convoke::fetch_all::<Vec<f32>>(&called).await.unwrap();
             let eager = convoke::fetch_all::<Vec<f32>>(&eager).await.unwrap();
             assert_eq!(called, eager, "{size}");
-            // Results are operands, of this and of other ops.
+            // Results are operands, of this function and of other ops.
             let made = f.call(&t).await.unwrap();
             (x, y) = (made[1].clone(), made[2].add(&made[0]).unwrap());
         }
     }
     assert_eq!(f.traces(), 4);
-    // Each call is a step, wherever it runs; and nothing but what the program has is left of them.
+    // Each call is a step, wherever it runs, and leaves nothing but the tensors that the program has.
     await_steps(&cluster, 4 * 5 * 2).await;
     for _ in 0..10 {
         f.call(&[one.clone(), one.clone()]).await.unwrap();
@@ -110,7 +110,7 @@ async fn a_call_on_the_callers_thread_is_as_any_other() {
     let held = cluster.memory().await.unwrap();
     let handles: u64 = held.iter().map(|h| h.handles).sum();
     assert_eq!(handles, 2, "{held:?}");
-    // What fails does so as a step does, and harms none that follow.
+    // A call that fails does so as a step does, and harms none that follow.
     let f = cluster.function(|t| Ok(vec![op("Div", &[&t[0], &t[1]])?]));
     let line = line!() - 1;
     let (x, zero) = (a.put([6i64]).unwrap(), a.put([0i64]).unwrap());
@@ -148,7 +148,7 @@ async fn placement_inside_is_kept() {
     cluster.shutdown().await;
 }
 
-/// So a function that is called with what it gave the last time is traced once.
+/// Because of that, a function that is called with its own results is traced once.
 #[tokio::test]
 async fn results_are_where_they_are_computed() {
     let cluster = cluster(2).await;
@@ -158,7 +158,7 @@ async fn results_are_where_they_are_computed() {
         cluster.function(move |t| {
             let half = convoke::with_device(&b, || t[1].tanh())?;
             let x = convoke::with_device(&a, || &t[0] + &half)?;
-            // One that is known before the step, and runs nowhere.
+            // This value is known before the step, and its nodes run nowhere.
             let known = convoke::with_device(&b, || {
                 b.ones([3], convoke::DType::F32)?.cast(convoke::DType::F64)
             })?;
@@ -298,7 +298,7 @@ async fn a_function_within_itself_ends_or_is_an_error() {
     let cluster = cluster(1).await;
     let a = cluster.device("w0").unwrap();
     let x = [a.put(vec![1f32; 8]).unwrap()];
-    // Halves of halves, by a shape: that ends.
+    // This function calls itself for halves of its operand, and the shape ends that.
     let me = Arc::<OnceLock<Function>>::default();
     let again = me.clone();
     let f = cluster.function(move |t| {
@@ -313,7 +313,7 @@ async fn a_function_within_itself_ends_or_is_an_error() {
     for sums in [f.call(&x).await.unwrap(), f.apply(&x).unwrap()] {
         assert_eq!(sums[0].fetch::<Vec<f32>>().await.unwrap(), [8.]);
     }
-    // Nothing ends this one.
+    // Nothing ends this recursion.
     let me = Arc::<OnceLock<Function>>::default();
     let again = me.clone();
     let f = cluster.function(move |t| again.get().unwrap().apply(t));
@@ -356,10 +356,10 @@ async fn a_dynamic_axis_needs_no_other_trace_and_within_its_bound_no_other_plan(
         plans.push(leases(&cluster));
     }
     assert_eq!(f.traces(), 1);
-    // Bounds are 8, 18 and 200.
+    // The plans have the bounds 8, 18 and 200.
     let changed: Vec<bool> = plans.windows(2).map(|p| p[0] != p[1]).collect();
     assert_eq!(changed, [false, false, true, false, true, false]);
-    // It is a size like another in what is applied within.
+    // The dynamic size is a size like any other in a function that is applied within.
     let outer = cluster.function(move |t| Ok(vec![layer(t)?[1].i((.., 0))?.sum(None)?]));
     let outer = outer.dynamic(0, 0, "n").unwrap();
     for count in [3, 5] {
@@ -401,7 +401,7 @@ async fn dynamic_axes_that_do_not_fit_are_errors() {
     let e = f.dynamic(0, -1, "m").unwrap();
     let e = e.call(&[put(4), put(4)]).await.unwrap_err();
     assert_eq!(e.message, "axis -1 of operand 0 is 'n', and 'm'");
-    // What the trace took for granted is looked at in each call.
+    // What the trace has assumed is checked in each call.
     let of_four = a.put(vec![1f32; 4]).unwrap();
     let f = cluster.function(move |t| Ok(vec![(&t[0] + &of_four)?]));
     let f = f.dynamic(0, 0, "n").unwrap();
@@ -432,7 +432,7 @@ async fn a_retained_operand_is_gone_after_success_only() {
         assert_eq!(failed.unwrap_err().code, Code::KernelFailed);
         assert_eq!(values(&state).await, vec![1. + round as f32; 1 << 10]);
         assert_eq!(values(&other).await, [1., 2.]);
-        // Dropped before it is over it has not succeeded.
+        // A call that is dropped before it is over has not succeeded.
         drop(f.call(&[state.clone(), other.clone(), good.clone()]));
         let next = f.call(&[state.clone(), other.clone(), good.clone()]);
         let next = next.await.unwrap().remove(0);
@@ -442,14 +442,14 @@ async fn a_retained_operand_is_gone_after_success_only() {
             let e = f.call(&again).await.unwrap_err();
             assert_eq!(e.code, Code::StateLost);
         }
-        // `state` and `other` are there, and hold nothing.
+        // The tensors `state` and `other` are still there, and hold nothing.
         flat.push(held().await);
         state = next;
     }
     assert_eq!(flat, [(1 << 12) + 16; 3]);
     let e = f.call(&[state.clone(), state.clone(), good.clone()]).await;
     assert_eq!(e.unwrap_err().code, Code::InvalidArgument);
-    // Promised to one call, it is not another's.
+    // A tensor that is promised to one call is refused to another.
     let one = a.put([1f32]).unwrap();
     let calls = [(); 2].map(|()| f.call(&[state.clone(), one.clone(), good.clone()]));
     let [first, second] = calls;
@@ -506,7 +506,7 @@ async fn a_closure_that_panics_says_so() {
     let e = f.call(std::slice::from_ref(&x)).await.unwrap_err();
     assert_eq!(e.code, Code::InvalidArgument);
     assert!(e.message.contains("panicked: index out of bounds"), "{e}");
-    // The client lives.
+    // The client lives on after the panic.
     assert_eq!(f.call(&[x.clone(), x]).await.unwrap().len(), 1);
     cluster.shutdown().await;
 }
@@ -554,10 +554,10 @@ async fn a_scope_does_not_hold_where_it_is_not_meant() {
     let cluster = cluster(2).await;
     let (a, b) = (cluster.device("w0").unwrap(), cluster.device("w1").unwrap());
     let x = a.put(vec![1f32; 1000]).unwrap();
-    // It is where it is.
+    // Waiting for a tensor does not move it.
     b.scope(x.ready()).await.unwrap();
     assert_eq!(b.memory().await.unwrap(), []);
-    // A trace is for all calls, wherever the first is made.
+    // A trace serves all calls, whatever scope the first call is made in.
     let f = cluster.function(|t| Ok(vec![op("Relu", &[&t[0]])?]));
     let operands = std::slice::from_ref(&x);
     convoke::with_device(&b, || f.graph(operands)).unwrap();

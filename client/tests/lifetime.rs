@@ -1,4 +1,4 @@
-//! What an embedded cluster lives as long as. In a process of its own, whose threads are counted.
+//! How long an embedded cluster lives. The test has a process of its own, whose threads it counts.
 #![cfg(feature = "embedded")]
 #![allow(clippy::unwrap_used)]
 
@@ -17,7 +17,7 @@ async fn a_cluster_ends_with_the_last_of_its_tensors_and_devices() {
     let before = threads();
     let cluster = Embedded::new(2).threads(1).start().await.unwrap();
     let (a, b) = (cluster.device("w0").unwrap(), cluster.device("w1").unwrap());
-    // The one has its value in this process, the other at the worker.
+    // `x` has its value in this process, and `y` at the worker.
     let large: Vec<f32> = (0..100_000).map(|i| i as f32).collect();
     let (x, y) = (a.put(2f32).unwrap(), a.put(&large).unwrap());
     drop(cluster);

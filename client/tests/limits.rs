@@ -72,7 +72,7 @@ async fn rig() -> Rig {
     }
 }
 
-/// The other end closes the connection, with this code.
+/// Checks that the other end closes the connection with this code.
 async fn check_closed(connection: &Connection, code: u32) {
     let why = tokio::time::timeout(BOUND, connection.closed()).await;
     let why = why.unwrap();
@@ -87,7 +87,8 @@ impl Rig {
         self.coordinator.addr().to_string()
     }
 
-    /// An honest client, and a call of it. It asks again where a busy machine takes longer for it than a connection may.
+    /// Connects an honest client, and makes a call. It connects again where a busy machine takes longer for that than a
+    /// connection may.
     async fn check_served(&self) -> Cluster {
         let token: Token = self.token.to_string().parse().unwrap();
         let served = async {
@@ -110,7 +111,7 @@ impl Rig {
         cluster
     }
 
-    /// A member that may do what a client may, and does something else.
+    /// The endpoint of a member that has the rights of a client, and does something else.
     async fn hostile(&self) -> Endpoint {
         let address = self.address();
         let joined = join(&self.world, &address, &self.token, Role::Client, "");
@@ -121,7 +122,7 @@ impl Rig {
         self.world.net.endpoint(ANY, &tls, &options).await.unwrap()
     }
 
-    /// A connection that is as alive as any.
+    /// Dials a peer, on a connection that sends heartbeats like any other.
     async fn dial(&self, from: &Endpoint, to: SocketAddr, role: Role) -> Connection {
         let connection = dial(from, to, role, BOUND).await.unwrap().connection;
         let detector = Detector::dialling(self.world.clone());
@@ -150,14 +151,14 @@ fn named(name: String) -> Function {
     f
 }
 
-/// What the worker, and the coordinator, have refused.
+/// Returns what the worker, and the coordinator, have refused.
 async fn refused(cluster: &Cluster) -> [BTreeMap<String, u64>; 2] {
     let status = cluster.status().await.unwrap();
     let worker = status.members[0].status.clone().unwrap();
     [worker.refused, status.refused]
 }
 
-/// Opens a stream with this first byte; whether it was refused.
+/// Opens a stream with this first byte, and returns whether the stream was refused.
 async fn opens(connection: &Connection, first: u8) -> bool {
     let (mut send, mut recv) = connection.open_bi().await.unwrap();
     send.write_all(&[first]).await.unwrap();
@@ -246,7 +247,7 @@ async fn a_flood_of_connections_stops_nobody_else() {
     let [at_worker, at_coordinator] = refused(&cluster).await;
     assert!(at_worker["connection_too_many"] >= 24, "{at_worker:?}");
     for at in [at_worker, at_coordinator] {
-        // On a busy machine their time is over before others want their places.
+        // On a busy machine the handshakes' time is over before others want their places.
         let ended = ["handshake_pushed_out", "handshake_too_slow"];
         assert!(ended.iter().any(|e| at.contains_key(*e)), "{at:?}");
     }
@@ -292,7 +293,7 @@ async fn a_revoked_token_ends_connections_without_a_lane_too() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_membership_that_is_over_ends_at_workers_too() {
     let rig = rig().await;
-    // Time enough to join and to dial.
+    // This is time enough to join and to dial.
     let stay = Duration::from_secs(3);
     let bounded = rig.coordinator.bound_membership(&rig.token.id, stay);
     bounded.await.unwrap();

@@ -12,7 +12,7 @@ async fn cluster() -> (Cluster, Device) {
     (cluster, device)
 }
 
-/// What numpy's operations are here, of `a`, `b`, `at` and `exponents`, by their names in fixtures/integers.npz.
+/// The counterparts of numpy's operations on `a`, `b`, `at` and `exponents`, by their names in fixtures/integers.npz.
 fn operations([a, b, at, exponents]: [&Tensor; 4]) -> Vec<(&'static str, Result<Tensor>)> {
     let bt = b.t().unwrap();
     let square = b.i((.., ..3)).unwrap();
@@ -100,7 +100,7 @@ async fn integers_of_every_width_compute_as_numpys() {
                 }
             }
         }
-        // The same in one function.
+        // The same operations run in one function.
         let f = cluster.function(|t| {
             let made = operations([&t[0], &t[1], &t[2], &t[3]]);
             made.into_iter().map(|(_, made)| made).collect()
@@ -124,7 +124,7 @@ async fn integers_of_every_width_compute_as_numpys() {
     cluster.shutdown().await;
 }
 
-/// Checks what an op that is refused says, and that it names its line and op.
+/// Checks the message of an op that is refused, and that the error names the op and its line.
 #[track_caller]
 fn refused(got: Result<impl std::fmt::Debug>, op: &str, says: &str) {
     let line = std::panic::Location::caller().line();
@@ -165,7 +165,7 @@ async fn what_has_no_value_of_no_elements_is_refused() {
             refused(x.reduce_mean(0, None, None), "ReduceMean", says);
         }
     }
-    // ONNX's own ops have a value.
+    // ONNX's own ops have a value for an empty axis.
     let x = w.zeros([0, 2], DType::F32).unwrap();
     let least: Vec<f32> = x.reduce_max(0, None, None).unwrap().fetch().await.unwrap();
     assert_eq!(least, [f32::NEG_INFINITY; 2]);
@@ -211,7 +211,7 @@ async fn an_axis_that_turns_out_empty_is_refused_when_it_does() {
     let cluster = Embedded::new(2).threads(1).start().await.unwrap();
     let (w, far) = (cluster.device("w0").unwrap(), cluster.device("w1").unwrap());
     let x = w.put(vec![1f32, 2., 3.]).unwrap();
-    // Only data decides how many there are, and it is not here yet.
+    // Only data decides how many elements there are, and the data is not here yet.
     let above = |bound: f32| {
         let bound = far.put(vec![bound; 3]).unwrap();
         let late = with_device(&w, || x.i(&x.greater(&bound)?)).unwrap();
@@ -244,7 +244,7 @@ async fn an_axis_that_turns_out_empty_is_refused_when_it_does() {
 #[tokio::test]
 async fn chunks_are_torchs() {
     let (cluster, w) = cluster().await;
-    // By torch.arange(length).chunk(parts).
+    // The expected lengths are those of torch.arange(length).chunk(parts).
     for (length, parts, want) in [
         (6, 3, &[2, 2, 2][..]),
         (5, 2, &[3, 2]),
@@ -287,7 +287,8 @@ async fn chunks_are_torchs() {
         "5 elements of axis 1 are no 4 parts of 2",
     );
     refused(x.split(None, 1, 0), "Split", "1 or more outputs");
-    // A trace for any length has as many parts in any call; what does not come out so is an error.
+    // A trace for any length has the same number of parts in every call; a length that does not come out so is an
+    // error.
     let f = cluster
         .function(|t| t[0].chunk(4, 0))
         .dynamic(0, 0, "n")

@@ -12,7 +12,7 @@ async fn cluster(workers: usize) -> Cluster {
     Embedded::new(workers).threads(1).start().await.unwrap()
 }
 
-/// Rows of `table` at `at`, and beside them what has nothing to do with `at`:
+/// A function that takes the rows of `table` at `at`, and computes results beside that which do not depend on `at`:
 /// ```text
 /// found = table[at]    near = -found    far = |near|    minus = -table    size = |minus|
 /// ```
@@ -78,7 +78,7 @@ fn check_cause(e: &Error, node: &str, worker: &str) {
     assert_eq!(site.worker.as_deref(), Some(worker), "{e}");
 }
 
-/// Nothing of any step is left at a worker, once its lease has ended.
+/// Checks that nothing of any step is left at a worker, once its lease has ended.
 async fn check_at_rest(cluster: &Cluster) {
     let status = cluster.status().await.unwrap();
     assert!(status.leases.is_empty(), "{:?}", status.leases);
@@ -93,7 +93,7 @@ async fn check_at_rest(cluster: &Cluster) {
 #[tokio::test]
 async fn results_that_do_not_depend_on_what_failed_arrive() {
     let cluster = cluster(2).await;
-    // On one worker; what depends on it elsewhere; what it depends on elsewhere.
+    // All nodes are on one worker, or are split between two in several ways.
     for places in [[0; 5], [0, 0, 1, 0, 1], [0, 1, 1, 1, 0], [1, 0, 1, 0, 0]] {
         let model = load(&cluster, places).await;
         let whole = model.call(given(1)).await.unwrap();
@@ -116,7 +116,7 @@ async fn results_that_do_not_depend_on_what_failed_arrive() {
                 "found",
                 &format!("w{}", places[0]),
             );
-            // Other calls of the model end as a whole.
+            // Other calls of the model fail as a whole.
             check_cause(
                 &model.call(given(9)).await.unwrap_err(),
                 "found",
@@ -151,7 +151,7 @@ fn op(name: &str, operands: &[&Tensor]) -> Result<Tensor> {
     convoke::issue(name, Attrs::default(), &operands, 1).map(|mut made| made.remove(0))
 }
 
-/// Of a table and an index: -table, what is found, and its size.
+/// Computes of a table and an index: -table, |found| and found, where found is the table's element at the index.
 fn closure(t: &[Tensor]) -> Result<Vec<Tensor>> {
     let found = op("Gather", &[&t[0], &t[1]])?;
     Ok(vec![op("Neg", &[&t[0]])?, op("Abs", &[&found])?, found])
@@ -190,7 +190,7 @@ async fn a_functions_results_are_each_there_or_failed() {
             drop((all, some, minus));
             flat.push(held(&cluster).await);
         }
-        // What was to be filled is gone with what was.
+        // The handles that no step has filled are gone, like those that one has filled.
         assert!(flat.iter().all(|h| *h == flat[0]), "{flat:?}");
     }
     cluster.shutdown().await;

@@ -11,7 +11,7 @@ async fn cluster(workers: usize) -> Cluster {
     Embedded::new(workers).threads(1).start().await.unwrap()
 }
 
-/// A folder of its own, removed in the end.
+/// A folder of the test's own, which is removed in the end.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -35,7 +35,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Elements that differ.
+/// A tensor whose elements differ.
 fn elements(dtype: DType, shape: &[usize]) -> HostTensor {
     let count: usize = shape.iter().product::<usize>() * dtype.size();
     let most = if dtype == DType::Bool { 2 } else { 125 };
@@ -56,7 +56,7 @@ async fn what_is_saved_is_loaded_with_the_same_bits() {
         let shape = [vec![], vec![i], vec![2, 0, 3], vec![3, i + 1]][i % 4].clone();
         host.insert(format!("{dtype} * {i}"), elements(dtype, &shape));
     }
-    // Three pieces, the last of them short.
+    // This tensor is saved in three pieces, the last of them short.
     host.insert("large".into(), elements(DType::F32, &[1100, 5000]));
     let mut saved = BTreeMap::new();
     for (i, (name, t)) in host.iter().enumerate() {
@@ -91,7 +91,7 @@ async fn what_is_saved_is_loaded_with_the_same_bits() {
         assert_eq!(t.device().as_ref(), Some(on), "{name}");
         assert_eq!(t.fetch::<HostTensor>().await.unwrap(), *want, "{name}");
     }
-    // They are tensors as others, and go as others.
+    // Loaded tensors are like any other, and are freed like any other.
     let sum = loaded["large"].i(0).unwrap().abs().unwrap();
     assert_eq!(sum.shape(), Some(&[5000][..]));
     drop((loaded, sum));

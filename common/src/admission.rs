@@ -18,7 +18,7 @@ use crate::rpc::{CALL_BOUND, JoinRequest, Joined, answer, connect_joining};
 use crate::rpc_transport::call_context;
 use crate::world::{Endpoint, EndpointOptions, NetError, World};
 
-/// How long a dial may take: several lost handshake packets.
+/// How long a dial may take. That leaves time for several lost handshake packets.
 pub const DIAL_BOUND: Duration = Duration::from_secs(5);
 
 /// The context of a control call that does no work of its own.
@@ -26,7 +26,7 @@ pub fn call() -> Context {
     call_context(CALL_BOUND)
 }
 
-/// An error with its chain of sources in one line.
+/// The text of an error and of its chain of sources, in one line.
 pub fn chain(e: &dyn std::error::Error) -> String {
     let mut text = e.to_string();
     let mut source = e.source();
@@ -68,7 +68,8 @@ impl From<DialError> for Error {
     }
 }
 
-/// The wildcard address to bind when dialling `peer`: its family, its loopback where it is one.
+/// The address to bind when dialling `peer`: the wildcard address of its family, or IPv4's loopback where `peer` is
+/// there. The system chooses the port.
 pub fn bind_towards(peer: SocketAddr) -> SocketAddr {
     let ip: IpAddr = match peer {
         SocketAddr::V4(a) if a.ip().is_loopback() => Ipv4Addr::LOCALHOST.into(),
@@ -78,7 +79,7 @@ pub fn bind_towards(peer: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, 0)
 }
 
-/// The addresses of `HOST:PORT`.
+/// Resolves `HOST:PORT` to its addresses.
 pub async fn lookup(world: &World, host_port: &str) -> Result<Vec<SocketAddr>> {
     let found = tokio::time::timeout(CALL_BOUND, world.net.lookup(host_port)).await;
     let unknown = |why: String| {
@@ -118,7 +119,7 @@ pub async fn reach(
     Err(last.into())
 }
 
-/// Whether `HOST:PORT` is reached from its own machine only.
+/// Whether `HOST:PORT` can be reached from its own machine only.
 fn is_loopback(host_port: &str) -> bool {
     let host = host_port
         .rsplit_once(':')
@@ -127,8 +128,8 @@ fn is_loopback(host_port: &str) -> bool {
     ip.map_or(host == "localhost", |ip| ip.is_loopback())
 }
 
-/// Warns of two workers of which one is at a loopback address and the other is not: those of other machines cannot
-/// reach it. Each is a name and `HOST:PORT`.
+/// Logs a warning where one of two workers is at a loopback address and the other is not, since workers of other
+/// machines cannot reach the first. Each worker is given as its name and `HOST:PORT`.
 pub fn warn_of_loopback<'a>(
     worker: (&'a str, &'a str),
     others: impl Iterator<Item = (&'a str, &'a str)>,
@@ -168,7 +169,7 @@ pub async fn join(
     joined.await.map_err(JoinFailure::into_error)
 }
 
-/// Why somebody did not join.
+/// Why a join failed.
 #[derive(Debug)]
 pub enum JoinFailure {
     /// The coordinator was not reached, or failed: another try may succeed.
@@ -178,7 +179,7 @@ pub enum JoinFailure {
 }
 
 impl JoinFailure {
-    /// The error, whichever it is.
+    /// The error of either variant.
     pub fn into_error(self) -> Error {
         match self {
             JoinFailure::Unreachable(e) | JoinFailure::Refused(e) => e,
@@ -192,7 +193,8 @@ impl<E: Into<Error>> From<E> for JoinFailure {
     }
 }
 
-/// As [`join`]; a member that was here before shows its `former` identity and keeps its name.
+/// As [`join`], but the error says whether another try may succeed. A member that has joined before shows its `former`
+/// identity and keeps its name.
 pub async fn try_join(
     world: &World,
     host_port: &str,
@@ -237,7 +239,7 @@ pub async fn try_join(
             Code::Unauthorized => JoinFailure::Refused(e),
             _ => JoinFailure::Unreachable(e),
         })?;
-        // The handshake proved that it is the coordinator of the token's cluster who answers.
+        // The handshake proved that the answer is from the coordinator of the token's cluster.
         let issued = OwnIdentity::issued(key, joined.certificate, joined.authorities);
         Ok(issued?)
     }

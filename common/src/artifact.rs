@@ -1,29 +1,29 @@
 //! Artifacts: the files that weights are ranges of.
 //!
-//! An artifact is known by the BLAKE3 hashes of its 1 MiB chunks, so that any range verifies alone
-//! while it streams. Its id is the hash over length and chunk hashes.
+//! An artifact is known by the BLAKE3 hashes of its 1 MiB chunks, so that each chunk is verified by itself while it
+//! streams. Its id is the hash over length and chunk hashes.
 
 use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes per chunk; the last one may be shorter.
+/// Bytes per chunk; the last chunk of an artifact may be shorter.
 pub const CHUNK: u64 = 1 << 20;
 
-/// Longest literal, in bytes, that is taken from a chunk which is asked for on another one's account.
+/// The longest literal, in bytes, that is taken from a chunk which is fetched for another literal.
 pub const RIDES: u64 = 64 << 10;
 
-/// Least bytes of chunks on their way that keep a load going: a piece of four in use while the next comes.
+/// The fewest bytes of chunks in flight that keep a load going: four chunks are in use while the next four arrive.
 pub const LEAST_COMING: u64 = 8 * CHUNK;
 
-/// Most bytes of chunks that a load of so many bytes has on their way, where a worker's window is this large: an eighth
-/// of them, so that what a load takes beside its weights stays small against them.
+/// The most bytes of chunks that a load of `bytes` bytes has in flight, where the worker's load buffer has `window`
+/// bytes: an eighth of the load, so that the memory which it takes beside its weights stays small against them.
 pub fn coming(bytes: u64, window: u64) -> u64 {
     (bytes / 8).max(LEAST_COMING).min(window)
 }
 
-/// Hash of one chunk.
+/// BLAKE3 hash of one chunk.
 pub type ChunkHash = [u8; 32];
 
 /// Content id of a whole artifact.
@@ -45,8 +45,7 @@ impl fmt::Debug for ArtifactId {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ArtifactMeta {
     pub id: ArtifactId,
-    /// Path relative to the client's artifact root, for workers that see the same files; empty where
-    /// there is none.
+    /// Path relative to the client's artifact root, for workers that see the same files; empty if there is none.
     pub path: String,
     /// Length in bytes.
     pub len: u64,
@@ -54,7 +53,7 @@ pub struct ArtifactMeta {
     pub chunks: Arc<[ChunkHash]>,
 }
 
-/// The metadata contradicts itself.
+/// Why an artifact's metadata or one of its chunks is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ArtifactError {
     /// The number of hashes does not match the length.

@@ -1,9 +1,9 @@
 //! Memory that tensors lie in: blocks, and regions that blocks are cut from.
 //!
 //! Invariants
-//! 1. A block is aligned to [`ALIGN`] and its bytes are its own until it is dropped.
+//! 1. A block is aligned to [`ALIGN`], and no other block has its bytes until it is dropped.
 //! 2. A region lives as long as any block that was cut from it.
-//! 3. A block that is kept to be used again keeps its cover; there is one at most.
+//! 3. A [`Spare`] keeps one block at most, together with its cover.
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -15,38 +15,38 @@ use crate::offsets::Offsets;
 use crate::segment::Segment;
 use crate::tensor::TensorError;
 
-/// Alignment of every buffer in bytes: a cache line, and the widest vector.
+/// The alignment of every buffer in bytes: that of a cache line, and of the widest vector register.
 pub const ALIGN: usize = 64;
 
-/// Blocks of this size and more are mapped, each by itself and in huge pages: memory that was never touched costs a
-/// page fault per page, which in small pages is slower than a fast network fills it.
+/// Blocks of this many bytes or more have a mapping each, in huge pages. Memory that was never touched costs a page
+/// fault per page, and with small pages these faults take longer than a fast network takes to fill the memory.
 pub const LARGE: usize = 4 << 20;
-/// What the system's huge pages are aligned to.
+/// The size and alignment of the system's huge pages, in bytes.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// A block of memory, zero where nobody has used it before.
+/// A block of memory. Its bytes are zero unless the memory was used before.
 pub struct Block {
     ptr: NonNull<u8>,
     len: usize,
     home: Home,
-    /// Let go of after the memory.
+    /// The value that accounts for the block; it is dropped after the memory is released.
     cover: Option<Cover>,
 }
 
-/// What memory is accounted with.
+/// A value that accounts for memory, such as a reservation, for as long as it lives.
 pub type Cover = Box<dyn Any + Send + Sync>;
 
-/// Where a block goes when it is dropped.
+/// What happens to a block's memory when the block is dropped.
 enum Home {
     Allocator,
-    /// Kept for the next one of its length, where somebody does, else unmapped: a mapping [`HUGE_PAGE`] longer than the
-    /// block.
+    /// A mapping that is [`HUGE_PAGE`] longer than the block. The [`Spare`], if it still lives, keeps it for the next
+    /// block of this length; otherwise it is unmapped.
     Mapping(NonNull<c_void>, Option<Weak<Spare>>),
-    /// Unmapped: a segment that is the block.
+    /// The mapping of a segment that is the whole block; it is unmapped.
     Segment(NonNull<c_void>, Arc<Segment>),
-    /// Back to the region that it was cut from at an offset.
+    /// The bytes return to the region that the block was cut from at this offset.
     Region(Arc<Region>, u64),
-    /// Another block has its memory now.
+    /// A block in a [`Spare`] has taken over the memory, so that nothing is released.
     Kept,
 }
 
@@ -61,7 +61,7 @@ impl Block {
         unsafe { std::alloc::Layout::from_size_align_unchecked(len.max(1), ALIGN) }
     }
 
-    /// `len` zero bytes.
+    /// Allocates a block of `len` zero bytes.
     pub fn zeroed(len: usize) -> Result<Block, TensorError> {
         if len > isize::MAX as usize - ALIGN {
             return Err(TensorError::OutOfMemory { bytes: len });
@@ -80,19 +80,20 @@ impl Block {
         })
     }
 
-    /// `len` zero bytes that `cover` accounts for.
+    /// Allocates a block of `len` zero bytes that `cover` accounts for.
     pub fn covered(len: usize, cover: Cover) -> Result<Block, TensorError> {
         let mut block = Self::zeroed(len)?;
         block.cover = Some(cover);
         Ok(block)
     }
 
-    /// What accounts for it, where it is not cut from a region.
+    /// The value that accounts for the block; `None` where there is none, as for a block that is cut from a region.
     pub fn cover(&self) -> Option<&(dyn Any + Send + Sync)> {
         self.cover.as_deref()
     }
 
-    /// `len` zero bytes that peers on this host can read, where the system has such memory.
+    /// Allocates a block of `len` zero bytes that peers on this host can read, or returns `None` where the system has
+    /// no such memory.
     pub fn shared(len: usize) -> Option<Block> {
         let (segment, mapping) = Segment::create(len)?;
         Some(Block {
@@ -115,9 +116,9 @@ impl Block {
         let skip = start.cast::<u8>().align_offset(HUGE_PAGE);
         // SAFETY: aligning skips less than HUGE_PAGE, by which the mapping is longer.
         let ptr = unsafe { mapping.cast::<u8>().add(skip) };
-        // Whole pages only: the last one would take more memory than the block has bytes.
+        // The advice covers whole huge pages only: one for the rest would take more memory than the block has bytes.
         let whole = len / HUGE_PAGE * HUGE_PAGE;
-        // SAFETY: the range lies inside the mapping; the advice changes no contents. Refused, pages are small.
+        // SAFETY: the range lies inside the mapping; the advice changes no contents. If refused, pages are small.
         let _ = unsafe { madvise(ptr.as_ptr().cast(), whole, Advice::LinuxHugepage) };
         Some(Block {
             ptr,
@@ -127,24 +128,24 @@ impl Block {
         })
     }
 
-    /// Its length.
+    /// The length of the block in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Whether the block has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether it is cut from a region.
+    /// Whether the block is cut from a region.
     #[inline]
     pub fn is_of_region(&self) -> bool {
         matches!(self.home, Home::Region(..))
     }
 
-    /// The segment that it lies in and where, where peers can read it.
+    /// The segment that the block lies in and the block's offset there, if peers can read the block.
     pub fn segment(&self) -> Option<(&Arc<Segment>, u64)> {
         match &self.home {
             Home::Segment(_, segment) => Some((segment, 0)),
@@ -156,14 +157,14 @@ impl Block {
         }
     }
 
-    /// Its bytes.
+    /// The bytes of the block.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: ptr is valid for len initialised bytes (zeroed at allocation) while self lives.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 
-    /// Its bytes, to write.
+    /// The bytes of the block, for writing.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as `bytes`, and &mut self excludes other access.
@@ -207,8 +208,8 @@ impl Drop for Block {
     }
 }
 
-/// Keeps the large block that was dropped last, for the next one of its length: touching new memory takes longer than
-/// filling it.
+/// Keeps the large block that was dropped last for the next one of its length, since touching new memory takes longer
+/// than filling it.
 #[derive(Default)]
 pub struct Spare(Mutex<Option<Block>>);
 
@@ -222,14 +223,14 @@ impl Spare {
         drop(before);
     }
 
-    /// The block that is kept, where it has this length; else it is let go of, so that nothing is kept beside what is made
-    /// instead.
+    /// Takes the kept block if it has this length. A block of another length is released, so that it takes no memory
+    /// beside the one that is made instead.
     pub fn take(&self, len: usize) -> Option<Block> {
         let kept = self.kept().take();
         kept.filter(|block| block.len == len)
     }
 
-    /// Has the block come back when it is dropped, where it is a large one.
+    /// Makes a large block return to this spare when it is dropped; other blocks stay as they are.
     pub fn awaits(self: &Arc<Self>, mut block: Block) -> Block {
         if let Home::Mapping(_, keeper) = &mut block.home {
             *keeper = Some(Arc::downgrade(self));
@@ -238,22 +239,22 @@ impl Spare {
     }
 }
 
-/// Memory that blocks are cut from again and again: what was used once stays with the process, so that using it
+/// Memory that blocks are cut from again and again. Pages that were used once stay with the process, so that using them
 /// again costs no page faults.
 pub struct Region {
     memory: Block,
     offsets: Mutex<Offsets>,
-    /// Bytes that were asked for and not given back.
+    /// The sum of the lengths of the blocks that are in use, in bytes.
     asked: AtomicU64,
 }
 
 impl Region {
-    /// A region of `len` bytes that `cover` accounts for; none is used.
+    /// Makes a region of `len` bytes that `cover` accounts for; no block is cut from it yet.
     pub fn new(len: usize, cover: Cover) -> Result<Arc<Region>, TensorError> {
         Ok(Self::of(Block::covered(len, cover)?))
     }
 
-    /// A region that peers on this host can read, where the system has such memory; else one as any.
+    /// Makes a region that peers on this host can read or, where the system has no such memory, one that they cannot.
     pub fn shared(len: usize, cover: Cover) -> Result<Arc<Region>, TensorError> {
         match Block::shared(len) {
             Some(mut memory) => {
@@ -276,17 +277,17 @@ impl Region {
         self.offsets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes that blocks take.
+    /// Bytes that blocks in use take, their lengths rounded up to [`ALIGN`].
     pub fn used(&self) -> u64 {
         self.offsets().used()
     }
 
-    /// Bytes of the blocks themselves.
+    /// Bytes of the blocks in use, without the rounding of [`Region::used`].
     pub fn asked(&self) -> u64 {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// A block of `len` bytes, of unspecified content, where there is room for it.
+    /// Cuts a block of `len` bytes with unspecified content, or returns `None` where there is no room for it.
     pub fn block(self: &Arc<Self>, len: usize) -> Option<Block> {
         let offset = self.offsets().take(len as u64)?;
         self.asked.fetch_add(len as u64, Ordering::Relaxed);
@@ -307,8 +308,8 @@ impl Region {
     }
 }
 
-/// Bytes of memory that a region of `len` bytes takes once its first `used` bytes were used: large ones are taken
-/// page by page.
+/// Bytes of memory that a region of `len` bytes takes once its first `used` bytes were used: a large region takes
+/// memory by huge pages, as they are touched.
 pub fn touched(len: u64, used: u64) -> u64 {
     match len < LARGE as u64 {
         true => len,
@@ -352,12 +353,12 @@ mod tests {
         assert_eq!(Arc::strong_count(&covers), 2, "the large one is kept");
         let again = spare.awaits(spare.take(len).unwrap());
         assert_eq!((again.bytes().as_ptr(), again.bytes()[len - 1]), (at, 7));
-        // One at most is kept, and none that is of another length than what is asked for.
+        // At most one block is kept, and a request for another length releases it.
         drop((again, block(len)));
         assert_eq!(Arc::strong_count(&covers), 2);
         assert!(spare.take(len + 1).is_none());
         assert_eq!(Arc::strong_count(&covers), 1);
-        // Nor is any once nobody keeps it.
+        // A block that outlives its spare is not kept either.
         let last = block(len);
         drop((spare, last));
         assert_eq!(Arc::strong_count(&covers), 1);

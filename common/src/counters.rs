@@ -1,4 +1,4 @@
-//! What was refused, by reason: so that an attack, or a defect, shows in `status`.
+//! Counts of refusals by reason, so that an attack or a defect shows in `status`.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,14 +8,14 @@ use std::sync::{Mutex, PoisonError};
 pub struct Counters(Mutex<BTreeMap<&'static str, u64>>);
 
 impl Counters {
-    /// Counts one.
+    /// Adds one to the count called `name`.
     pub fn count(&self, name: &'static str) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let n = all.entry(name).or_default();
         *n = n.saturating_add(1);
     }
 
-    /// All that are not zero.
+    /// All counts that are not zero, by name.
     pub fn counted(&self) -> BTreeMap<String, u64> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().map(|(k, v)| ((*k).to_owned(), *v)).collect()

@@ -1,10 +1,11 @@
-//! A member's certificate over time: got for a token, kept in the state folder, renewed over the connection to the
-//! coordinator, and got again for the token where the member was away for longer than its certificate lived.
+//! A member's certificate over time. The member gets it for a token, keeps it in the state folder, renews it over the
+//! connection to the coordinator, and gets another for the token after it was away for longer than the certificate
+//! lived.
 //!
 //! Invariants
-//! 1. A member keeps its name: whoever joins again shows the certificate that it had, and proves that it has its key.
-//! 2. A certificate that could not be kept on disk is used all the same: the disk of a member must not end its
-//!    membership.
+//! 1. A member keeps its name: when it joins again, it shows its former certificate and proves that it has the key.
+//! 2. A certificate that a running member gets and cannot keep on disk is used nevertheless: the disk of a member must
+//!    not end its membership.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,14 +22,15 @@ use crate::mutant;
 use crate::rpc::{CoordinatorClient, answer};
 use crate::world::World;
 
-/// How often a member that is connected looks at the calendar. One timer until the renewal is due would miss a calendar
-/// that is set, and a machine that slept.
+/// How often a connected member looks at the calendar. A single timer until the renewal is due would miss a calendar
+/// that was set, and a machine that slept.
 pub const RENEWAL_CHECK: Duration = Duration::from_secs(1);
 
-/// How long a member waits after a renewal that failed: a certificate lives for days after its renewal is due.
+/// How long a member waits after a renewal that failed. It need not hurry, since a certificate lives for days after its
+/// renewal is due.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(30);
 
-/// Who a member is, how it proves that, and how it keeps being able to.
+/// A member's identity, and all that it needs to prove it and to renew it.
 pub struct Credentials {
     world: World,
     /// `HOST:PORT` of the coordinator.
@@ -39,13 +41,15 @@ pub struct Credentials {
     tls: TlsConfigs,
     /// No renewal is tried before this.
     pause_until: Option<Instant>,
-    /// The key is that of a former certificate, which proved whose the name is: a renewal is due at once, with a fresh key.
+    /// The key is that of a former certificate, which proved the right to the name. A renewal with a fresh key is due
+    /// at once.
     has_former_key: bool,
 }
 
 impl Credentials {
-    /// The identity kept in `state_dir` where it is good for this token and name, else a new one, got for the token from
-    /// the coordinator at `HOST:PORT`. Without a name, the one kept stays, and else the coordinator chooses.
+    /// Loads the identity that `state_dir` keeps if it is good for this token, role and name; otherwise joins with the
+    /// token at `coordinator`, a `HOST:PORT`, and keeps the new identity. Without a `name`, the member has the name
+    /// that is kept, or else one that the coordinator chooses.
     pub async fn obtain(
         world: &World,
         coordinator: &str,
@@ -98,18 +102,18 @@ impl Credentials {
         })
     }
 
-    /// The identity as it is now.
+    /// The current identity.
     pub fn identity(&self) -> &OwnIdentity {
         &self.identity
     }
 
-    /// The settings of the member's endpoints; they show a new certificate from the next handshake on.
+    /// The TLS settings of the member's endpoints. They show a renewed certificate from the next handshake on.
     pub fn tls(&self) -> &TlsConfigs {
         &self.tls
     }
 
-    /// Gets a fresh certificate over a connection to the coordinator, where that is due. A failure is logged and tried
-    /// again later.
+    /// Renews the certificate over a connection to the coordinator, if that is due. A failure is logged, and the
+    /// renewal tried again later.
     pub async fn renew_if_due(&mut self, client: &CoordinatorClient) {
         let is_due = self.identity.needs_renewal(self.world.wall.unix_seconds())
             && !mutant!("renewal-skipped");
@@ -135,8 +139,8 @@ impl Credentials {
         Ok(())
     }
 
-    /// Joins again where no peer accepts the certificate any more, so that no dial can succeed. For a member whose
-    /// certificate is good this does nothing.
+    /// Joins again if the certificate has expired: no peer accepts it any more, so that no dial can succeed. As long as
+    /// the certificate is good, this does nothing.
     pub async fn rejoin_if_expired(&mut self) -> Result<(), JoinFailure> {
         if !self.identity.is_expired(self.world.wall.unix_seconds()) {
             return Ok(());
@@ -177,7 +181,7 @@ impl Credentials {
         self.adopt(joined).map_err(JoinFailure::Unreachable)
     }
 
-    /// Uses a new identity from now on.
+    /// Uses a new identity from now on, and keeps it where there is a state folder.
     fn adopt(&mut self, identity: OwnIdentity) -> Result<()> {
         self.tls.renew(&identity)?;
         if let Some(files) = &self.files

@@ -18,7 +18,7 @@ use std::str::FromStr;
 use crate::error::{Code, Error, Result};
 use crate::printable::Printable;
 
-/// The kinds of devices that there are.
+/// All kinds of devices.
 pub const KINDS: [&str; 1] = ["cpu"];
 
 /// The device that every worker has.
@@ -27,7 +27,8 @@ const CPU: (&str, u32) = ("cpu", 0);
 /// The most bytes of a specification.
 const MOST_TEXT: usize = 512;
 
-/// A set of devices, by pattern. Which devices are in it depends on the members of the cluster at the time of the question.
+/// A set of devices, given by patterns. Which devices are in it depends on the members that the cluster has at the time
+/// of the question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceSpec {
     text: String,

@@ -46,7 +46,7 @@ enum Atom {
 pub type Bindings = BTreeMap<Arc<str>, i64>;
 
 impl Dim {
-    /// The dimension named `name`.
+    /// The symbol named `name`, as a dimension.
     pub fn sym(name: &str) -> Dim {
         Dim::from_atom(Atom::Sym(name.into()))
     }
@@ -59,7 +59,7 @@ impl Dim {
         }
     }
 
-    /// The symbol, where this is exactly one.
+    /// The symbol, where the dimension is a single symbol.
     pub fn as_symbol(&self) -> Option<&Arc<str>> {
         match self {
             Dim::Poly(p) => match p.0.as_slice() {
@@ -73,7 +73,7 @@ impl Dim {
         }
     }
 
-    /// Whether it is the integer `value`.
+    /// Whether the dimension is the known integer `value`.
     pub fn is(&self, value: i64) -> bool {
         *self == Dim::Const(value)
     }
@@ -104,7 +104,7 @@ impl Dim {
         }
     }
 
-    /// `self / by`, rounded towards minus infinity; by zero it is zero.
+    /// `self / by`, rounded towards minus infinity where `by` is positive. The quotient by a known zero is zero.
     pub fn floor_div(&self, by: &Dim) -> Dim {
         if let (Some(a), Some(b)) = (self.as_const(), by.as_const()) {
             return Dim::Const(a.checked_div_euclid(b).unwrap_or(if b == 0 {
@@ -123,12 +123,12 @@ impl Dim {
             .unwrap_or_else(|| Dim::from_atom(Atom::FloorDiv(self.clone(), by.clone())))
     }
 
-    /// `self / by` rounded towards plus infinity.
+    /// `self / by` for a positive `by`, rounded towards plus infinity.
     pub fn ceil_div(&self, by: &Dim) -> Dim {
         (self + &(by - &Dim::Const(1))).floor_div(by)
     }
 
-    /// The quotient, where `by` is one term that divides every term of `self`.
+    /// The quotient, or `None` unless `by` is a single term that divides every term of `self`.
     pub fn exact_div(&self, by: &Dim) -> Option<Dim> {
         let by = by.terms();
         let [(atoms, coef)] = by.as_slice() else {
@@ -148,7 +148,7 @@ impl Dim {
         Some(Dim::from_terms(out))
     }
 
-    /// The larger; symbols are taken to be at least one.
+    /// The larger of two dimensions; symbols are taken to be at least one.
     pub fn larger(&self, other: &Dim) -> Dim {
         match (self.as_const(), other.as_const()) {
             (Some(a), Some(b)) => Dim::Const(a.max(b)),
@@ -181,7 +181,7 @@ impl Dim {
         }
     }
 
-    /// The smaller.
+    /// The smaller of two dimensions.
     pub fn smaller(&self, other: &Dim) -> Dim {
         match (self.as_const(), other.as_const()) {
             (Some(a), Some(b)) => Dim::Const(a.min(b)),
@@ -200,7 +200,7 @@ impl Dim {
         }
     }
 
-    /// The integer under `bindings`; `None` while a symbol is unbound.
+    /// The value of the dimension under `bindings`; `None` while a symbol is unbound.
     pub fn eval(&self, bindings: &Bindings) -> Option<i64> {
         match self {
             Dim::Const(c) => Some(*c),
@@ -218,7 +218,7 @@ impl Dim {
         }
     }
 
-    /// Replaces bound symbols.
+    /// Replaces the symbols that `bindings` binds by their values.
     pub fn substitute(&self, bindings: &Bindings) -> Dim {
         match self {
             Dim::Const(_) => self.clone(),

@@ -76,22 +76,22 @@ impl DType {
         DType::ALL.get(code as usize).copied()
     }
 
-    /// f16, bf16, f32, f64.
+    /// Whether the dtype is f16, bf16, f32 or f64.
     pub const fn is_float(self) -> bool {
         matches!(self, DType::F32 | DType::F64 | DType::F16 | DType::BF16)
     }
 
-    /// Signed and unsigned integers; not bool.
+    /// Whether the dtype is a signed or unsigned integer; bool is none.
     pub const fn is_int(self) -> bool {
         !self.is_float() && !matches!(self, DType::Bool)
     }
 
-    /// i8, i16, i32, i64.
+    /// Whether the dtype is i8, i16, i32 or i64.
     pub const fn is_signed_int(self) -> bool {
         matches!(self, DType::I8 | DType::I16 | DType::I32 | DType::I64)
     }
 
-    /// Anything but bool.
+    /// Whether the dtype is anything except bool.
     pub const fn is_number(self) -> bool {
         !matches!(self, DType::Bool)
     }
@@ -103,19 +103,19 @@ impl std::fmt::Display for DType {
     }
 }
 
-/// The dtype that elements of `a` and of `b` are brought to before they are computed on together: numpy's rule for
-/// arrays (`np.promote_types` of numpy 2).
+/// The dtype that elements of `a` and of `b` are converted to before an op computes with both: numpy's rule for arrays
+/// (`np.promote_types` of numpy 2).
 ///
 /// - bool with `x` is `x`.
 /// - Integers give the narrowest integer that holds both; u64 with a signed one has none, and gives f64.
-/// - Floats give the wider; f16 with bf16, of which neither holds the other, gives f32.
+/// - Floats give the wider one; f16 with bf16, of which neither can hold the other, gives f32.
 /// - A float `f` with an integer gives `f` for 8 bits, at least f32 for 16, and f64 for 32 and 64.
 ///
 /// numpy has no bf16. The package `ml_dtypes`, which adds it, gives bf16 for bf16 with bool and with integers of 8
 /// bits, as here, and refuses it with f16 and with wider integers; with the latter bf16 gives here what f16 gives.
 ///
-/// Symmetric. Associative among floats and among integers with bool, but not where both meet: (i8, u16) with f32 is
-/// f64, i8 with (u16, f32) is f32.
+/// The rule is symmetric. It is associative among floats, and among integers with bool, but not where both meet: (i8,
+/// u16) with f32 is f64, i8 with (u16, f32) is f32.
 pub fn promote(a: DType, b: DType) -> DType {
     let wider = |a: DType, b: DType| if a.size() < b.size() { b } else { a };
     match (a, b) {
@@ -170,8 +170,8 @@ mod tests {
         assert_eq!(DType::from_code(13), None);
     }
 
-    /// `np.promote_types` by numpy 2.4, a row and a column for each dtype in wire order. Of bf16, which is not
-    /// numpy's, the row and the column are what [`promote`] says of it.
+    /// `np.promote_types` by numpy 2.4, a row and a column for each dtype in wire order. numpy has no bf16; its row and
+    /// column follow the rule of [`promote`].
     const PROMOTED: &str = "
         f32 f64 f32 f32  f32  f32 f64 f64 f32  f32 f64 f64 f32
         f64 f64 f64 f64  f64  f64 f64 f64 f64  f64 f64 f64 f64

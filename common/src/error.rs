@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::printable::{self, Message, Printable};
 
-/// What kind of thing went wrong. The names in `--json` never change.
+/// The kind of an error. The names of the kinds in `--json` never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
@@ -25,11 +25,11 @@ pub enum Code {
     InvalidArgument,
     /// A file cannot be read or written.
     Io,
-    /// No worker is there.
+    /// The cluster has no workers, or fewer than were asked for.
     NoWorkers,
     /// The workers' memory does not hold the program.
     ClusterTooSmall,
-    /// A reservation exceeds a worker's memory budget.
+    /// A reservation exceeds a worker's memory limit, or the budget of a token.
     OutOfMemory,
     /// A token or certificate is wrong, expired, revoked, or of another role.
     Unauthorized,
@@ -37,7 +37,7 @@ pub enum Code {
     Unreachable,
     /// A peer speaks another protocol or computes under another numerics profile.
     VersionMismatch,
-    /// A port is already in use.
+    /// A port or a state folder is already in use.
     AddressInUse,
     /// A kernel returned an error.
     KernelFailed,
@@ -45,11 +45,11 @@ pub enum Code {
     KernelPanicked,
     /// A participant was lost.
     PeerLost,
-    /// Tensors that only a lost worker held, or that were donated, are gone.
+    /// Tensors that only a lost worker held, or that were donated to a step that failed, are gone.
     StateLost,
     /// The caller cancelled.
     Cancelled,
-    /// The step's deadline passed.
+    /// The deadline of a call passed.
     DeadlineExceeded,
     /// A worker is shutting down.
     WorkerLeaving,
@@ -57,15 +57,15 @@ pub enum Code {
     Wedged,
     /// A node killed more than one worker and is not run again.
     Quarantined,
-    /// The lease ended: released, or a member was lost.
+    /// The lease has ended: it was released, or a participant was lost.
     LeaseRetired,
-    /// Too much is in flight already.
+    /// Too much is in flight already, or a limit of members, connections or joins is reached.
     Busy,
-    /// As much is in flight as may be: try again when some of it has ended.
+    /// The room for ops in flight is full, and the caller asked not to wait: try again when some have ended.
     WouldBlock,
-    /// What was asked for is not there.
+    /// The thing that the caller named does not exist.
     NotFound,
-    /// A peer sent what it must not.
+    /// A peer sent something that it must not send.
     ProtocolViolation,
     /// An artifact's bytes do not match its hash.
     CorruptArtifact,
@@ -84,30 +84,29 @@ impl Code {
         }
     }
 
-    /// Whether an error of this kind is a consequence, which is never reported as a root cause while
-    /// a primary error is known.
+    /// Whether an error of this kind is a consequence, which is not reported while a cause is known.
     pub fn is_secondary(self) -> bool {
         matches!(self, Code::Cancelled | Code::PeerLost | Code::LeaseRetired)
     }
 }
 
-/// Where in the cluster and the model.
+/// The place of an error in the cluster and in the model.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Site {
     pub worker: Option<String>,
     pub host: Option<String>,
     pub device: Option<String>,
-    /// Node name as in the model.
+    /// The node's name as in the model.
     pub node: Option<String>,
     pub op: Option<String>,
-    /// Signatures of the node's operands, `f32[2, 3]`.
+    /// Signatures of the node's operands, such as `f32[2, 3]`.
     pub operands: Vec<String>,
-    /// Where the caller's program issued the op, `src/main.rs:12`.
+    /// The line of the caller's program that issued the op, such as `src/main.rs:12`.
     pub origin: Option<String>,
 }
 
-/// An error with its cause, place and remedy. Its `Debug` is what people read as well, since that is how a program's `main`
-/// reports the error that it returns: what `Display` writes, and a line for each further error.
+/// An error with its message, place and remedy. People read its `Debug` as well, since a program's `main` reports an
+/// error in that form: it writes what `Display` writes, and a line for each further error.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Error {
     pub code: Code,
@@ -115,9 +114,9 @@ pub struct Error {
     /// What to do next; empty when there is nothing to add.
     pub advice: String,
     pub site: Option<Box<Site>>,
-    /// Participants that were stopped because of it.
+    /// Participants that were stopped because of this error.
     pub stopped: Vec<String>,
-    /// Further primary errors of the same step that arrived later.
+    /// Further causes in the same step that arrived later.
     #[serde(deserialize_with = "crate::nesting::bounded_list")]
     pub attached: Vec<Error>,
 }
@@ -126,7 +125,7 @@ pub struct Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// An error without place or advice.
+    /// Makes an error without place or advice.
     pub fn new(code: Code, message: impl Into<String>) -> Error {
         Error {
             code,
@@ -150,8 +149,8 @@ impl Error {
         self
     }
 
-    /// Names the participant that the error is about as its place, unless a place is known. It may be another process
-    /// than the one that reports the error, and whoever plans anew does without it.
+    /// Makes the participant that the error is about its place, unless a place is known. That participant may be
+    /// another process than the one that reports the error, and a client that plans anew avoids it.
     pub fn about(self, participant: impl Into<String>) -> Error {
         self.at(Site {
             worker: Some(participant.into()),
@@ -159,14 +158,15 @@ impl Error {
         })
     }
 
-    /// Contact with a participant was lost. It becomes the error's place, by which others know whom it is about.
+    /// Makes the error of lost contact with a participant, which becomes the error's place: by it, others know which
+    /// participant the error is about.
     pub fn lost(peer: impl Into<String>, why: impl fmt::Display) -> Error {
         let peer = peer.into();
         let msg = format!("lost contact with {peer}: {why}");
         Error::new(Code::PeerLost, msg).about(peer)
     }
 
-    /// Says of a loss who noticed it, where nobody is said to have.
+    /// Puts the name of the member that noticed a loss in front of the message, unless it has one already.
     pub fn said_by(mut self, who: &str) -> Error {
         if self.message.starts_with("lost contact with ") {
             self.message = format!("{who} {}", self.message);
@@ -174,13 +174,13 @@ impl Error {
         self
     }
 
-    /// A worker ends in an orderly way, and runs no further step.
+    /// Makes the error of a worker that ends in an orderly way and runs no further step.
     pub fn leaving(worker: &str) -> Error {
         Error::new(Code::WorkerLeaving, format!("worker {worker} is leaving"))
             .advise("call again: another plan uses the workers that stay")
     }
 
-    /// A defect of ours.
+    /// Makes the error of a defect in Convoke.
     pub fn internal(message: impl Into<String>) -> Error {
         Error::new(Code::Internal, message).advise("this is a defect in Convoke; please report it")
     }
@@ -214,7 +214,7 @@ impl fmt::Display for Site {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // All of it may come from a peer, or quote a file.
+        // Every part of the text may come from a peer, or quote a file.
         write!(f, "{}", Message(&self.message))?;
         if let Some(site) = &self.site {
             write!(f, " [{site}]")?;
@@ -310,12 +310,12 @@ mod tests {
             e.to_string(),
             "no input '\\u{1b}[31mx' [node 'a\\nerror: b', worker w\\u{202e}1]"
         );
-        // Programs get what was there.
+        // Programs get the names without escapes.
         let json = serde_json::to_value(&e).unwrap();
         assert_eq!(json["site"]["node"], "a\nerror: b");
     }
 
-    /// Compiles only where it names every code.
+    /// All codes in order. The match compiles only if it names every code.
     fn all() -> Vec<Code> {
         use Code::*;
         let after = |code: Code| match code {

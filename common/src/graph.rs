@@ -28,7 +28,7 @@ use crate::tensor::Tensor;
 pub struct ValueId(pub u32);
 
 impl ValueId {
-    /// As an index.
+    /// The id as an index into the table of values.
     pub fn ix(self) -> usize {
         self.0 as usize
     }
@@ -42,12 +42,12 @@ pub struct TensorType {
 }
 
 impl TensorType {
-    /// A type.
+    /// Makes a type.
     pub fn new(dtype: DType, shape: Vec<Dim>) -> TensorType {
         TensorType { dtype, shape }
     }
 
-    /// A type of known dimensions.
+    /// Makes a type of known dimensions.
     pub fn fixed(dtype: DType, shape: &[usize]) -> TensorType {
         TensorType {
             dtype,
@@ -55,7 +55,7 @@ impl TensorType {
         }
     }
 
-    /// The dimensions, where all are known and not negative.
+    /// The dimensions as integers; `None` unless all are known and none is negative.
     pub fn fixed_shape(&self) -> Option<Vec<usize>> {
         self.shape
             .iter()
@@ -95,11 +95,11 @@ pub enum Attr {
     Strs(Vec<Arc<str>>),
     Tensor(Tensor),
     DType(DType),
-    /// What an op of control flow runs. It has no files.
+    /// A function that a control-flow op runs; it has no artifacts.
     Function(#[serde(deserialize_with = "bounded_function")] Arc<Function>),
 }
 
-/// Functions are nested: on the wire they may be so deep.
+/// Decodes a function that is nested in another one; the depth of nesting on the wire is bounded.
 fn bounded_function<'de, D: Deserializer<'de>>(d: D) -> Result<Arc<Function>, D::Error> {
     crate::nesting::bounded(d)
 }
@@ -114,53 +114,53 @@ impl Attrs {
         self.0.insert(name.into(), value);
         self
     }
-    /// The attribute, where present.
+    /// The attribute called `name`, if it is present.
     pub fn get(&self, name: &str) -> Option<&Attr> {
         self.0.get(name)
     }
-    /// An integer attribute or `default`.
+    /// The integer attribute called `name`, or `default` where it is absent.
     pub fn int(&self, name: &str, default: i64) -> i64 {
         match self.get(name) {
             Some(Attr::Int(v)) => *v,
             _ => default,
         }
     }
-    /// A float attribute or `default`.
+    /// The float attribute called `name`, or `default` where it is absent.
     pub fn float(&self, name: &str, default: f32) -> f32 {
         match self.get(name) {
             Some(Attr::Float(v)) => *v,
             _ => default,
         }
     }
-    /// A list of integers, where present.
+    /// The attribute called `name` as a list of integers, if it is present.
     pub fn ints(&self, name: &str) -> Option<&[i64]> {
         match self.get(name) {
             Some(Attr::Ints(v)) => Some(v),
             _ => None,
         }
     }
-    /// A string attribute or `default`.
+    /// The string attribute called `name`, or `default` where it is absent.
     pub fn str<'a>(&'a self, name: &str, default: &'a str) -> &'a str {
         match self.get(name) {
             Some(Attr::Str(v)) => v,
             _ => default,
         }
     }
-    /// A dtype attribute, where present.
+    /// The dtype attribute called `name`, if it is present.
     pub fn dtype(&self, name: &str) -> Option<DType> {
         match self.get(name) {
             Some(Attr::DType(v)) => Some(*v),
             _ => None,
         }
     }
-    /// A tensor attribute, where present.
+    /// The tensor attribute called `name`, if it is present.
     pub fn tensor(&self, name: &str) -> Option<&Tensor> {
         match self.get(name) {
             Some(Attr::Tensor(v)) => Some(v),
             _ => None,
         }
     }
-    /// A function attribute, where present.
+    /// The function attribute called `name`, if it is present.
     pub fn function(&self, name: &str) -> Option<&Arc<Function>> {
         match self.get(name) {
             Some(Attr::Function(v)) => Some(v),
@@ -185,25 +185,25 @@ pub enum Part {
     Step,
 }
 
-/// An application of an op.
+/// One use of an op in a graph.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Node {
-    /// Name as in the model; a fused node lists what it fused, joined by `+`.
+    /// Name as in the model; the name of a fused node lists the nodes that it replaces, joined by `+`.
     pub name: Arc<str>,
     /// Name of the op in the registry.
     pub op: Arc<str>,
     pub attrs: Attrs,
-    /// Operands; `None` for an optional one left out.
+    /// Operands; `None` stands for an optional operand that is left out.
     pub inputs: Vec<Option<ValueId>>,
-    /// Results. An op's optional trailing outputs that nobody uses are left out.
+    /// Outputs. Trailing optional outputs of the op that no node uses are left out.
     pub outputs: Vec<ValueId>,
     pub part: Part,
 }
 
-/// A constant.
+/// A constant, or the place of its bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Literal {
-    /// Travels inside the graph; at most [`INLINE_LIMIT`] bytes.
+    /// A tensor of at most [`INLINE_LIMIT`] bytes, which travels inside the graph.
     Inline(Tensor),
     /// `len` bytes at `offset` of `Function::artifacts[artifact]`, row-major little-endian.
     Range {
@@ -230,16 +230,16 @@ pub struct Function {
     pub artifacts: Vec<ArtifactMeta>,
 }
 
-/// A function breaks an invariant.
+/// The invariant that a function breaks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GraphError {
     /// A value id points outside the table.
     #[error("node '{}' names a value that does not exist", Printable(node))]
     NoSuchValue { node: String },
-    /// Two definitions of one value.
+    /// A value has two definitions.
     #[error("value '{}' is defined twice", Printable(value))]
     DefinedTwice { value: String },
-    /// An operand or result without a definition before its use.
+    /// An operand or result has no definition before its use.
     #[error(
         "value '{}', used by '{}', is not defined before its use",
         Printable(value),
@@ -291,12 +291,13 @@ pub enum GraphError {
 }
 
 impl Function {
-    /// The value.
+    /// The value with this id. Panics where the id points outside the table.
     pub fn value(&self, id: ValueId) -> &Value {
         &self.values[id.ix()]
     }
 
-    /// The content hash: of all that decides what is computed, so not of the name and not of where files lie.
+    /// The content hash, over all that decides what is computed: neither the function's name nor the paths of files
+    /// count.
     pub fn id(&self) -> Result<FunctionId, CodecError> {
         let files: Vec<_> = self.artifacts.iter().map(|a| a.id).collect();
         let Function {
@@ -311,12 +312,12 @@ impl Function {
         Ok(FunctionId(*blake3::hash(&bytes).as_bytes()))
     }
 
-    /// The value's type.
+    /// The type of the value with this id. Panics where the id points outside the table.
     pub fn ty(&self, id: ValueId) -> &TensorType {
         &self.value(id).ty
     }
 
-    /// Adds a value.
+    /// Adds a value and returns its id.
     pub fn add_value(&mut self, name: impl Into<Arc<str>>, ty: TensorType) -> ValueId {
         let id = ValueId(self.values.len() as u32);
         self.values.push(Value {
@@ -326,7 +327,7 @@ impl Function {
         id
     }
 
-    /// The inline tensor that defines `id`, where there is one.
+    /// The inline tensor that defines `id`, if there is one.
     pub fn inline(&self, id: ValueId) -> Option<&Tensor> {
         self.literals.iter().find_map(|(v, l)| match l {
             Literal::Inline(t) if *v == id => Some(t),
@@ -334,13 +335,13 @@ impl Function {
         })
     }
 
-    /// Checks all invariants.
+    /// Checks all invariants of [`crate::graph`].
     pub fn verify(&self) -> Result<(), GraphError> {
         crate::ops::verify::verify(self)
     }
 }
 
-/// The graph as readable text, one line per node.
+/// Writes the graph as readable text, with one line per node.
 impl fmt::Display for Function {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let v = |id: &ValueId| format!("%{}", self.value(*id).name);

@@ -1,7 +1,7 @@
 //! Identifiers. Each is a newtype, so that no two kinds can be mixed up.
 //!
-//! In JSON they are the strings that logs show, since many programs read a number there as a float, which holds no more than
-//! 53 bits; hashes are whole there. On the wire they are numbers and bytes.
+//! In JSON, ids are the strings that logs show, since many programs read a JSON number as a float, which holds no more
+//! than 53 bits; hashes have all their digits there. On the wire, ids are numbers and bytes.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::printable::Printable;
 
-/// Writes an id as a string where people read it, else as what it holds.
+/// Writes an id as a string in formats that people read, and as the number or bytes that it holds in others.
 fn write<S: Serializer>(
     to: S,
     id: &impl Display,
@@ -23,7 +23,7 @@ fn write<S: Serializer>(
     }
 }
 
-/// Reads what [`write`] wrote.
+/// Reads an id that [`write`] wrote.
 fn read<'de, D, T, H>(from: D, held: impl FnOnce(H) -> T) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -74,7 +74,7 @@ id!(
     Incarnation(u64), "inc-"
 );
 id!(
-    /// A granted right to run steps of one installed program.
+    /// The right of one driver to run steps of one installed plan.
     LeaseId(u64), "lease-"
 );
 id!(
@@ -83,26 +83,28 @@ id!(
 );
 
 impl LeaseId {
-    /// Set in the ids of eager sessions, and in no other: what travels for them is keyed as what travels for steps.
+    /// The bit that is set in the ids of eager sessions, and in no others. Sessions have ids of this type because their
+    /// tensors travel under the same keys as tensors of steps.
     const SESSION: u64 = 1 << 63;
 
-    /// The lease with these bits.
+    /// The id of the lease with these bits, of which the bit of sessions is cleared.
     pub fn of_lease(bits: u64) -> LeaseId {
         LeaseId(bits & !Self::SESSION)
     }
 
-    /// The eager session of the client with this incarnation.
+    /// The id of the eager session of the client with this incarnation.
     pub fn of_session(owner: Incarnation) -> LeaseId {
         LeaseId(owner.0 | Self::SESSION)
     }
 
-    /// Whether it is an eager session's.
+    /// Whether this is the id of an eager session.
     pub fn is_session(self) -> bool {
         self.0 & Self::SESSION != 0
     }
 }
 
-/// A step: the `n`th of its lease, counting from 0; of an eager session, its `n`th transfer.
+/// The key of a step, which is the `n`th of its lease, counting from 0. In an eager session, it is the key of the `n`th
+/// transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct StepKey {
     pub lease: LeaseId,
@@ -115,16 +117,16 @@ impl std::fmt::Display for StepKey {
     }
 }
 
-/// For fields: 64 bits as hexadecimal digits in JSON, as a number on the wire.
+/// Serialises a field of 64 bits: as hexadecimal digits in JSON, as a number on the wire.
 pub mod digits {
     use super::*;
 
-    /// Writes them.
+    /// Writes the bits.
     pub fn serialize<S: Serializer>(bits: &u64, to: S) -> Result<S::Ok, S::Error> {
         write(to, &format_args!("{bits:016x}"), bits)
     }
 
-    /// Reads them.
+    /// Reads the bits.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
         read(from, |bits: u64| Bits(bits)).map(|Bits(bits)| bits)
     }
@@ -140,7 +142,7 @@ pub mod digits {
     }
 }
 
-/// A hash in JSON: all of its digits, of which logs show the first sixteen.
+/// Displays all digits of a hash, as they are in JSON; logs show the first sixteen.
 struct Whole<'a>(&'a [u8; 32]);
 
 impl Display for Whole<'_> {
@@ -149,7 +151,7 @@ impl Display for Whole<'_> {
     }
 }
 
-/// The bytes of a whole hash.
+/// Parses all 64 hexadecimal digits of a hash.
 fn unhex(text: &str) -> Option<[u8; 32]> {
     let mut bytes = [0; 32];
     let digits = text.as_bytes();
@@ -199,11 +201,11 @@ macro_rules! hash {
 }
 
 hash!(
-    /// Content hash of a program: what workers file it under.
+    /// Content hash of a program.
     ProgramId
 );
 hash!(
-    /// Content hash of a function as its caller gave it, whoever calls it and whatever it is named.
+    /// Content hash of a function as its caller gave it. It depends neither on the caller nor on the function's name.
     FunctionId
 );
 

@@ -43,7 +43,7 @@ pub mod telemetry;
 pub mod tensor;
 pub mod world;
 
-/// The release that this is. Members of one cluster all run the same.
+/// The version of this release. All members of a cluster run the same release.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub use dim::Dim;

@@ -1,11 +1,12 @@
-//! The connections that members have open to a process: how many each may have, and what each may send ahead.
+//! The connections that members have open to a process: how many a member may have, and how many bytes each connection
+//! may send before they are read.
 //!
 //! ```text
 //! all places = places that only workers get | places for anybody
 //! ```
 //!
 //! Invariants
-//! 1. Entering and leaving look at the member's and the token's own entries alone, however many others there are.
+//! 1. Entering and leaving look only at the entries of the member and its token, however many others there are.
 //! 2. Clients never fill the process: some places are for workers only.
 //! 3. What the connections of one token may send ahead of their readers is bounded in sum. They share a part that is free
 //!    equally; what they need beyond it is reserved in the token's account, or refused.
@@ -49,33 +50,33 @@ impl Windows {
     }
 }
 
-/// The bounds of a process.
+/// The bounds on the connections that a process serves.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     /// Connections of all members.
     pub all: usize,
-    /// Of those, how many only workers get.
+    /// How many of [`Bounds::all`] clients never get.
     pub for_workers: usize,
-    /// Connections of one member: one is enough, and a former one may not have ended yet.
+    /// Connections of one member: it needs one, and former ones may not have ended yet.
     pub of_member: usize,
-    /// Connections of a client's token that has no budget of its own.
+    /// Connections of all clients of one token, where the token's budget states no number.
     pub of_token: usize,
-    /// What clients may send ahead.
+    /// The flow-control windows of clients.
     pub clients: Windows,
-    /// What workers may.
+    /// The flow-control windows of workers.
     pub workers: Windows,
 }
 
 impl Bounds {
-    /// How many the holders of a token may have.
+    /// How many connections the holders of a member's token may have together.
     fn of_token(&self, identity: &PeerIdentity) -> usize {
         let given = identity.budget.connections;
         let given = given.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
         given.unwrap_or(match identity.role {
-            // What is in this process, or was let in by whoever owns it.
+            // No token was needed: the member is the coordinator, or belongs to an embedded cluster.
             _ if identity.token_id == TokenId::direct() => self.all,
             Role::Client => self.of_token,
-            // One token mostly lets in all of them.
+            // Mostly, all workers joined with one token.
             Role::Worker | Role::Coordinator => self.all / 2,
         })
     }
@@ -88,13 +89,13 @@ impl Bounds {
     }
 }
 
-/// What the members that a token let in have open.
+/// The open connections of the members that joined with one token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenConnections {
     pub token: TokenId,
     pub role: Role,
     pub connections: u32,
-    /// How many they may have.
+    /// How many connections these members may have together.
     pub limit: u32,
 }
 
@@ -127,14 +128,14 @@ struct Book {
     of_token: BTreeMap<TokenId, OfToken>,
 }
 
-/// The connections of a process; clones share them.
+/// The connections that a process serves; clones share them.
 #[derive(Debug, Clone)]
 pub struct Members {
     bounds: Bounds,
     book: Arc<Mutex<Book>>,
 }
 
-/// One connection, taken out when dropped.
+/// One connection, which counts until this is dropped.
 #[derive(Debug)]
 pub struct Entered {
     members: Members,
@@ -143,18 +144,18 @@ pub struct Entered {
     token: TokenId,
 }
 
-/// Why a connection is not taken, in words that fit the reason of a close.
+/// Why a connection is refused, in words that fit into the reason of a close.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoPlace {
-    /// Of one member.
+    /// The member has too many connections.
     #[error("too many connections: this member has the {0} that one may have")]
     OfMember(usize),
-    /// Of one token.
+    /// The holders of the member's token have too many connections.
     #[error(
         "too many connections: the holders of the token {0} have the {1} that they may have together"
     )]
     OfToken(TokenId, usize),
-    /// Of all.
+    /// All places that the member could get are taken.
     #[error("too many connections: all {0} places are taken")]
     All(usize),
     /// The token has no memory left for what the connection may send ahead.
@@ -163,7 +164,7 @@ pub enum NoPlace {
 }
 
 impl Members {
-    /// None yet.
+    /// The members of a process that serves no connections yet.
     pub fn new(bounds: Bounds) -> Members {
         Members {
             bounds,
@@ -242,7 +243,7 @@ impl Members {
         })
     }
 
-    /// What each token's holders have open.
+    /// The open connections of the holders of each token.
     pub fn open(&self) -> Vec<OpenConnections> {
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let book = self.book();
@@ -414,7 +415,7 @@ mod tests {
         }
         let refused = enter(Role::Client, "d", "aaaa").expect_err("its token's");
         assert_eq!(refused, NoPlace::OfToken("aaaa".parse().expect("id"), 6));
-        // A budget of its own counts for more, and for less.
+        // The budget of a token counts instead of the default.
         let mut rich = who(Role::Client, "d", "aaaa");
         rich.budget.connections = Some(7);
         drop(members.enter(&rich, &connection, None).expect("a place"));

@@ -1,10 +1,11 @@
 //! The memory ledger: one per process or worker, the only judge of what fits.
 //!
 //! Invariants
-//! 1. The sum of all reservations never exceeds the budget.
+//! 1. The sum of all reservations never exceeds the ledger's memory limit.
 //! 2. A reservation is released when dropped, whatever happened before.
-//! 3. What is reserved on behalf of a token is counted for it, and never exceeds what its holders may have.
-//! 4. Tensors of a [`Pool`] are covered by reservations while they live; its memory is reused between steps.
+//! 3. Bytes that are reserved on behalf of a token are counted for it, and never exceed what its holders may have
+//!    together.
+//! 4. Reservations cover the tensors of a [`Pool`] while they live; the pool's memory is reused between steps.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +21,7 @@ use crate::identity::TokenId;
 use crate::mutant;
 use crate::tensor::{Tensor, TensorError};
 
-/// What memory is used for.
+/// The purpose that memory is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Account {
@@ -44,7 +45,7 @@ pub enum Account {
 }
 
 impl Account {
-    /// Its name in messages.
+    /// The name of the purpose in messages.
     pub fn as_str(self) -> &'static str {
         match self {
             Account::Base => "base",
@@ -59,33 +60,33 @@ impl Account {
     }
 }
 
-/// On whose behalf memory is reserved: a token, whose holders share one account.
+/// The token and the member on whose behalf memory is reserved. All holders of a token are counted together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
     /// The token that brought the member's certificate.
     pub token: TokenId,
     /// The member that acts now, for messages.
     pub member: String,
-    /// Bytes that all holders of the token together may have here.
+    /// Bytes that all holders of the token may have together in this ledger.
     pub limit: u64,
 }
 
-/// What a token's holders have.
+/// The memory that the holders of one token have in a ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holding {
     pub token: TokenId,
     /// The member that reserved last.
     pub member: String,
-    /// Bytes that they may have together.
+    /// Bytes that the holders may have together.
     #[serde(rename = "limit_bytes")]
     pub limit: u64,
-    /// Bytes that they have, by account.
+    /// Bytes that the holders have, by purpose.
     #[serde(rename = "used_bytes")]
     pub used: BTreeMap<Account, u64>,
 }
 
 impl Holding {
-    /// All bytes that they have.
+    /// Bytes that the holders have, for all purposes together.
     pub fn total(&self) -> u64 {
         self.used.values().sum()
     }
@@ -109,7 +110,7 @@ impl Holding {
     }
 }
 
-/// Tokens that an error names: those that have most.
+/// How many tokens an error names: those whose holders have most.
 const NAMED: usize = 3;
 
 #[derive(Debug, Default)]
@@ -117,12 +118,12 @@ struct Books {
     used: BTreeMap<Account, u64>,
     total: u64,
     peak: u64,
-    /// Of those tokens whose holders have something.
+    /// The holdings of the tokens whose holders have memory.
     tokens: BTreeMap<TokenId, Holding>,
 }
 
 impl Books {
-    /// Who has most, for an error of somebody who gets nothing.
+    /// Names the tokens whose holders have most, for the error of a reservation that does not fit.
     fn largest(&self) -> String {
         let mut all: Vec<_> = self.tokens.values().collect();
         all.sort_by_key(|holding| std::cmp::Reverse(holding.total()));
@@ -147,7 +148,7 @@ pub struct Ledger {
     freed: Arc<Notify>,
 }
 
-/// A reservation, released on drop.
+/// Bytes that are reserved in a ledger until this is dropped.
 #[derive(Debug)]
 pub struct Reservation {
     ledger: Ledger,
@@ -156,7 +157,7 @@ pub struct Reservation {
 }
 
 impl Ledger {
-    /// A ledger of `budget` bytes for the worker or process `name`.
+    /// Makes a ledger of the worker or process `name`, with a memory limit of `budget` bytes.
     pub fn new(name: &str, budget: u64) -> Ledger {
         Ledger {
             budget,
@@ -167,7 +168,7 @@ impl Ledger {
         }
     }
 
-    /// The same ledger, where all that is reserved is on behalf of `owner`.
+    /// The same ledger, but what is reserved through the result is reserved on behalf of `owner`.
     pub fn of(&self, owner: Owner) -> Ledger {
         Ledger {
             owner: Some(Arc::new(owner)),
@@ -175,17 +176,18 @@ impl Ledger {
         }
     }
 
-    /// On whose behalf this reserves.
+    /// The owner on whose behalf this ledger reserves, if it has one.
     pub fn owner(&self) -> Option<&Owner> {
         self.owner.as_deref()
     }
 
-    /// The budget in bytes.
+    /// The ledger's memory limit in bytes.
     pub fn budget(&self) -> u64 {
         self.budget
     }
 
-    /// Reserves `bytes`, or says what is used, and by whom.
+    /// Reserves `bytes` for a purpose. Fails with [`Code::OutOfMemory`] where that exceeds what the owner may have, or
+    /// the ledger's memory limit; the error says how much is used, and by which tokens.
     pub fn reserve(&self, account: Account, bytes: u64) -> Result<Reservation> {
         let mut b = self.books.lock().unwrap_or_else(PoisonError::into_inner);
         let total = b.total.saturating_add(bytes);
@@ -250,7 +252,7 @@ impl Ledger {
         })
     }
 
-    /// Bytes that the holders of this ledger's token have in one account.
+    /// Bytes that the holders of this ledger's token have for one purpose; 0 where the ledger has no owner.
     pub fn used_by_owner(&self, account: Account) -> u64 {
         let Some(owner) = &self.owner else { return 0 };
         let b = self.books.lock().unwrap_or_else(PoisonError::into_inner);
@@ -261,18 +263,18 @@ impl Ledger {
             .unwrap_or(0)
     }
 
-    /// What the holders of each token have.
+    /// The memory that the holders of each token have.
     pub fn holdings(&self) -> Vec<Holding> {
         let b = self.books.lock().unwrap_or_else(PoisonError::into_inner);
         b.tokens.values().cloned().collect()
     }
 
-    /// Told whenever something was given back.
+    /// Notified whenever memory was released.
     pub fn freed(&self) -> &Notify {
         &self.freed
     }
 
-    /// Bytes in use by account.
+    /// Bytes in use, by purpose.
     pub fn used(&self) -> BTreeMap<Account, u64> {
         self.books
             .lock()
@@ -281,7 +283,7 @@ impl Ledger {
             .clone()
     }
 
-    /// Bytes in use, and the most there ever were.
+    /// Bytes in use, and the most bytes that were ever in use at once.
     pub fn total_and_peak(&self) -> (u64, u64) {
         let b = self.books.lock().unwrap_or_else(PoisonError::into_inner);
         (b.total, b.peak)
@@ -294,19 +296,19 @@ fn mib(bytes: u64) -> String {
 }
 
 impl Reservation {
-    /// Its size in bytes.
+    /// The size of the reservation in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Reserves `bytes` more.
+    /// Adds `bytes` to the reservation. Fails as [`Ledger::reserve`] does, and leaves the reservation as it was.
     pub fn grow(&mut self, bytes: u64) -> Result<()> {
         let mut more = self.ledger.reserve(self.account, bytes)?;
         self.bytes += std::mem::take(&mut more.bytes);
         Ok(())
     }
 
-    /// Counts it as something else from now on.
+    /// Counts the reservation for another purpose from now on.
     pub fn becomes(&mut self, account: Account) {
         let mut b = self
             .ledger
@@ -328,7 +330,7 @@ impl Reservation {
         self.account = account;
     }
 
-    /// Gives back all but `bytes`.
+    /// Releases all of the reservation except `bytes`.
     pub fn shrink(&mut self, bytes: u64) {
         let give = self.bytes.saturating_sub(bytes);
         self.bytes -= give;
@@ -352,7 +354,7 @@ fn release(ledger: &Ledger, account: Account, bytes: u64) {
         && let Some(holding) = b.tokens.get_mut(&owner.token)
     {
         if let Some(used) = holding.used.get_mut(&account) {
-            // Twice as much, where the mutant is chosen.
+            // The mutant counts twice as many bytes as released.
             *used = used.saturating_sub(bytes << u32::from(mutant!("released-twice")));
         }
         if holding.total() == 0 {
@@ -363,14 +365,14 @@ fn release(ledger: &Ledger, account: Account, bytes: u64) {
     ledger.freed.notify_waiters();
 }
 
-/// Bytes up to which the tensors of a pool without a base share a reservation, and what they share.
+/// In a pool without a base, tensors of at most `SMALL` bytes share reservations of `SHARED` bytes.
 const SMALL: usize = 4 << 10;
 const SHARED: usize = 64 << 10;
 
-/// Makes tensors within a reservation and uses its memory again and again.
+/// Makes tensors within a reservation, whose memory is reused again and again.
 ///
-/// The base reservation is held while the pool or any of its tensors lives; what goes beyond it is reserved tensor by
-/// tensor. A pool without a base has small tensors share reservations, each held while any of its tensors lives.
+/// The base reservation is held while the pool or any of its tensors lives; tensors beyond it have a reservation each.
+/// In a pool without a base, small tensors share reservations, each of which is held while any of its tensors lives.
 #[derive(Clone)]
 pub struct Pool(Arc<Inner>);
 
@@ -379,22 +381,22 @@ struct Inner {
     account: Account,
     base: Option<Arc<Region>>,
     small: Mutex<Small>,
-    /// Bytes of living tensors beyond the base, but for the small ones.
+    /// Bytes of living tensors beyond the base, except the small ones.
     beyond: Arc<AtomicU64>,
-    /// Where the memory of large ones is kept until the next.
+    /// Keeps the memory of the last large tensor for the next one, while [`Pool::reuse`] is on.
     spare: Mutex<Option<Arc<Spare>>>,
 }
 
-/// Regions of small tensors.
+/// The regions that small tensors are cut from.
 #[derive(Default)]
 struct Small {
-    /// Where the next one is cut from.
+    /// The region that the next small tensor is cut from.
     current: Weak<Region>,
     all: Vec<Weak<Region>>,
 }
 
 impl Small {
-    /// A region that has room for many, where there is one.
+    /// A region of which half or less is used, if there is one.
     fn roomy(&mut self) -> Option<Arc<Region>> {
         self.all.retain(|region| region.strong_count() > 0);
         let mut all = self.all.iter().filter_map(Weak::upgrade);
@@ -402,7 +404,7 @@ impl Small {
     }
 }
 
-/// Covers one tensor beyond the base, or one that lies elsewhere.
+/// Covers one tensor beyond the base, or one that was adopted.
 struct Beyond {
     reservation: Reservation,
     sum: Arc<AtomicU64>,
@@ -416,12 +418,12 @@ impl Drop for Beyond {
 }
 
 impl Pool {
-    /// A pool that holds `base` bytes for its life.
+    /// Makes a pool that reserves `base` bytes for its life.
     pub fn new(ledger: &Ledger, account: Account, base: u64) -> Result<Pool> {
         Self::with(ledger, account, base, Region::new)
     }
 
-    /// A pool whose base peers on this host can read.
+    /// Makes a pool whose base peers on this host can read, where the system has such memory.
     pub fn shared(ledger: &Ledger, account: Account, base: u64) -> Result<Pool> {
         Self::with(ledger, account, base, Region::shared)
     }
@@ -447,14 +449,14 @@ impl Pool {
         })))
     }
 
-    /// From now on keeps the memory of the tensor of [`LARGE`] bytes or more beyond the base that was dropped last, with
-    /// its reservation, until the next such tensor; or does so no more.
+    /// Switches the reuse of large memory on or off. While it is on, the pool keeps the memory of the last dropped
+    /// tensor of [`LARGE`] bytes or more beyond the base, with its reservation, until it makes the next such tensor.
     pub fn reuse(&self, on: bool) {
         let spare = on.then(Arc::<Spare>::default);
         *self.0.spare.lock().unwrap_or_else(PoisonError::into_inner) = spare;
     }
 
-    /// A tensor whose elements are unspecified.
+    /// Makes a tensor with unspecified elements. Fails where its size overflows, or the ledger refuses its memory.
     pub fn tensor(&self, dtype: DType, shape: &[usize]) -> Result<Tensor> {
         let len = Tensor::size_of(dtype, shape)?;
         if let Some(tensor) = Tensor::inline(dtype, shape, len) {
@@ -472,7 +474,7 @@ impl Pool {
         Ok(Tensor::from_block(dtype, shape, block))
     }
 
-    /// A block that shares its reservation; none where that is more than is left.
+    /// Cuts a block from a shared reservation. Returns `None` where the ledger refuses another shared reservation.
     fn small(&self, len: usize) -> Option<Block> {
         let mut small = self.0.small.lock().unwrap_or_else(PoisonError::into_inner);
         let current = small.current.upgrade();
@@ -502,7 +504,8 @@ impl Pool {
             true => self.made(len).ok(),
             false => None,
         };
-        // Otherwise what is kept is used, or let go of: it stands in nobody's way.
+        // Otherwise the kept block is used if it fits, and released if not, so that it never prevents another
+        // allocation.
         let block = block.or_else(|| spare.take(len));
         Ok(spare.awaits(block.map_or_else(|| self.made(len), Ok)?))
     }
@@ -518,9 +521,9 @@ impl Pool {
         Ok(Beyond { reservation, sum })
     }
 
-    /// A tensor of somebody else's as one of the pool: it stays where it lies, and its bytes are reserved as long as what
-    /// this returns, or anything made of it, lives. One whose memory a pool of the same ledger has reserved is returned as
-    /// it is.
+    /// Takes a tensor that was made elsewhere into the pool. It stays where it lies, and its bytes are reserved as long
+    /// as the result, or a view of it, lives. A tensor that has a reservation of its own in the same ledger is returned
+    /// unchanged.
     pub fn adopt(&self, tensor: Tensor) -> Result<Tensor> {
         let counted = tensor.cover().and_then(|c| c.downcast_ref::<Beyond>());
         let books = counted.map(|beyond| &beyond.reservation.ledger.books);
@@ -530,7 +533,7 @@ impl Pool {
         Ok(tensor.covered(Box::new(self.reserved(tensor.byte_len())?)))
     }
 
-    /// Bytes of living tensors.
+    /// Bytes of the pool's living tensors.
     pub fn live_bytes(&self) -> u64 {
         let base = self.0.base.as_ref().map_or(0, |region| region.used());
         let small = self.0.small.lock().unwrap_or_else(PoisonError::into_inner);
@@ -578,7 +581,7 @@ mod tests {
                  definitions 1.0; 2.0 more MiB are needed"
             )
         );
-        // Another holder of the token has the same account.
+        // Another holder of the token is counted together with the first.
         assert!(
             l.of(owner("aaaa", 6))
                 .reserve(Account::Leases, 2 << 20)
@@ -633,7 +636,7 @@ mod tests {
         let mine = p.adopt(theirs.clone()).unwrap();
         assert_eq!(mine.bytes().as_ptr(), theirs.bytes().as_ptr());
         assert_eq!((l.total_and_peak().0, p.live_bytes()), (len, len));
-        // What came back is known already, as is what was made here.
+        // Tensors that the pool adopted or made before are not counted again.
         let made = p.tensor(DType::U8, &[len as usize]).unwrap();
         let again =
             [&mine, &made].map(|t| p.adopt(t.reshape(&[1, len as usize]).unwrap()).unwrap());
@@ -642,7 +645,7 @@ mod tests {
         assert_eq!(e.code, Code::OutOfMemory, "{e}");
         drop((mine, made));
         assert_eq!(l.total_and_peak().0, 2 * len);
-        // Another ledger has counted nothing of it.
+        // Another ledger counts the tensor for itself.
         let elsewhere = Pool::new(&other, Account::Handles, 0).unwrap();
         let moved = elsewhere.adopt(again[0].clone()).unwrap();
         drop(again);
@@ -668,7 +671,7 @@ mod tests {
         assert!(tensor(large).is_err());
         drop(pair);
         assert_eq!(l.total_and_peak().0, large);
-        // It never stands in the way of another.
+        // The kept memory never prevents another tensor.
         let rest = l.reserve(Account::Leases, large - 1).unwrap();
         drop(tensor(SMALL as u64 + 1).unwrap());
         assert_eq!(l.total_and_peak().0, large - 1);
@@ -693,14 +696,14 @@ mod tests {
         assert_eq!(l.total_and_peak().0, shared + SMALL as u64 + 1);
         drop((b, large));
         assert_eq!((l.total_and_peak().0, p.live_bytes()), (0, 0));
-        // One of each region is kept: their holes are filled before there is another.
+        // One tensor of each region is kept, and the holes are filled before another region is made.
         let mut kept = Vec::new();
         for _ in 0..3 {
             let mut all: Vec<Tensor> = (0..SHARED / 128 - 3).map(|_| small()).collect();
             kept.extend(all.pop());
         }
         assert_eq!(l.total_and_peak().0, shared);
-        // More than is left is reserved one by one.
+        // Where no shared reservation fits any more, tensors are reserved one by one.
         let rest = l.reserve(Account::Leases, 4 * shared - 500).unwrap();
         let mut full: Vec<Tensor> = (0..SHARED / 128 - 3).map(|_| small()).collect();
         full.extend((0..5).map(|_| small()));

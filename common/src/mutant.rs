@@ -4,10 +4,10 @@
 //! name that the environment variable `CONVOKE_MUTANT` gives, read once. That build proves the checkers: each mutant
 //! is caught by some seed, and without one the same seeds pass (`sims/tests/mutants.rs`). A file has at most one mutant.
 
-/// Whether this build has mutants. No product does.
+/// Whether this build has mutants; no build of the product has.
 pub const BUILT_IN: bool = cfg!(feature = "mutants");
 
-/// The chosen mutant.
+/// The name of the chosen mutant, if one is chosen.
 #[cfg(feature = "mutants")]
 pub fn chosen() -> Option<&'static str> {
     use std::sync::OnceLock;
@@ -16,7 +16,7 @@ pub fn chosen() -> Option<&'static str> {
     chosen.as_deref()
 }
 
-/// The chosen mutant: never one, in this build.
+/// The name of the chosen mutant: this build has none.
 #[cfg(not(feature = "mutants"))]
 #[inline(always)]
 pub const fn chosen() -> Option<&'static str> {
@@ -36,7 +36,7 @@ pub const fn is_chosen(_: &str) -> bool {
     false
 }
 
-/// Whether to behave as the mutant of this name does.
+/// Whether the code has to behave as the mutant of this name does.
 #[macro_export]
 macro_rules! mutant {
     ($name:literal) => {

@@ -7,10 +7,10 @@ use std::marker::PhantomData;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// Levels of values inside values of the same kind, on the wire. What we make ourselves has far fewer.
+/// The most levels of values inside values of the same kind, on the wire. Messages of our own have far fewer.
 const MAX_DEPTH: u32 = 64;
 
-/// `deserialize_with` for a field that may hold its own kind again.
+/// `deserialize_with` for a field whose values may hold values of the same kind.
 pub(crate) fn bounded<'de, T: Deserialize<'de>, D: Deserializer<'de>>(d: D) -> Result<T, D::Error> {
     thread_local!(static DEPTH: Cell<u32> = const { Cell::new(0) });
     let depth = DEPTH.get();
@@ -30,8 +30,8 @@ pub(crate) fn bounded_list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     bounded(d).map(|Growing(list)| list)
 }
 
-/// A list for which room is made as its elements arrive. serde's own makes up to 1 MiB of room for what a list claims
-/// to hold; at every level of a nested message that adds up.
+/// A list that allocates memory as its elements arrive. serde's own list allocates up to 1 MiB for the length that a
+/// message claims, which adds up over the levels of a nested message.
 pub(crate) struct Growing<T>(pub Vec<T>);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Growing<T> {

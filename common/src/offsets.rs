@@ -1,9 +1,9 @@
-//! Where in a region blocks lie: an allocator over offsets, without the memory.
+//! An allocator of the offsets at which blocks lie in a region. It does not touch the memory.
 //!
-//! Shared by a worker's pools and by the planner, which predicts with it what a pool will need.
+//! A worker's pools use it, and so does the planner, which predicts with it how much memory a pool will need.
 //!
 //! Invariants
-//! 1. What was taken and not given back never overlaps.
+//! 1. Ranges that were taken and not given back never overlap.
 //! 2. No two gaps touch, and none touches the end.
 //! 3. Equal sequences of calls give equal offsets.
 
@@ -11,26 +11,26 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::block::ALIGN;
 
-/// See the module.
+/// Allocates offsets below a limit, in the gap that fits best.
 #[derive(Debug, Clone, Default)]
 pub struct Offsets {
     limit: u64,
-    /// Everything from here on is free.
+    /// Every offset from here on is free.
     end: u64,
     most: u64,
     used: u64,
-    /// Length by offset of what is free before the end; the same by length, for the best fit.
+    /// The gaps before the end: their lengths by offset. `by_length` has the same gaps by length, for the best fit.
     gaps: BTreeMap<u64, u64>,
     by_length: BTreeSet<(u64, u64)>,
 }
 
-/// What a block of `len` bytes takes.
+/// Bytes that a block of `len` bytes takes; `None` on overflow.
 fn rounded(len: u64) -> Option<u64> {
     len.max(1).checked_next_multiple_of(ALIGN as u64)
 }
 
 impl Offsets {
-    /// Offsets below `limit`, of which none is taken.
+    /// Makes an allocator of offsets below `limit`, of which none is taken.
     pub fn new(limit: u64) -> Offsets {
         Offsets {
             limit,
@@ -38,8 +38,8 @@ impl Offsets {
         }
     }
 
-    /// An offset for `len` bytes, where there is room: in the smallest gap that fits, the first of equal ones, else
-    /// at the end.
+    /// Takes an offset for `len` bytes: in the smallest gap that fits, the first of equal ones, else at the end.
+    /// Returns `None` where there is no room.
     pub fn take(&mut self, len: u64) -> Option<u64> {
         let len = rounded(len)?;
         let fits = self.by_length.range((len, 0)..).next().copied();
@@ -61,7 +61,7 @@ impl Offsets {
         Some(offset)
     }
 
-    /// Gives back what [`Offsets::take`] answered for the same `len`.
+    /// Gives back an offset that [`Offsets::take`] returned for the same `len`.
     pub fn give(&mut self, offset: u64, len: u64) {
         let Some(len) = rounded(len) else { return };
         self.used -= len;
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(o.take(0), Some(1 << 63), "an empty block has a place too");
     }
 
-    /// Any sequence: what is taken stays apart, and all of it can be given back.
+    /// In a random sequence of calls, ranges that are taken stay apart, and all of them can be given back.
     #[test]
     fn nothing_overlaps() {
         let (mut o, mut taken, mut seed) = (Offsets::new(1 << 16), Vec::new(), 7u64);

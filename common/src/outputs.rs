@@ -1,11 +1,11 @@
-//! The tensors that an op gives.
+//! The output tensors of an op.
 
 use std::ops::Deref;
 
 use crate::tensor::Tensor;
 
-/// Tensors in the op's order. It is as large as two pointers, since most ops give one tensor, and each is handed on several
-/// times.
+/// The output tensors in the op's order. This type is as large as two pointers, since most ops have one output, and
+/// each list is moved several times.
 #[derive(Debug, Clone, Default)]
 pub struct Outputs(Few);
 
@@ -19,7 +19,7 @@ enum Few {
 }
 
 impl Outputs {
-    /// None.
+    /// An empty list.
     #[inline]
     pub const fn new() -> Outputs {
         Outputs(Few::None)
@@ -38,7 +38,7 @@ impl Outputs {
         };
     }
 
-    /// Takes the last one.
+    /// Removes the last tensor and returns it.
     #[inline]
     pub fn pop(&mut self) -> Option<Tensor> {
         match &mut self.0 {
@@ -50,7 +50,7 @@ impl Outputs {
         }
     }
 
-    /// Takes the only one; none where there are more or fewer.
+    /// Removes the only tensor and returns it; `None` where there are more or fewer.
     #[inline]
     pub fn pop_only(&mut self) -> Option<Tensor> {
         match &self.0 {
@@ -59,7 +59,7 @@ impl Outputs {
         }
     }
 
-    /// Drops those behind the first `len`.
+    /// Drops the tensors after the first `len`.
     #[inline]
     pub fn truncate(&mut self, len: usize) {
         match &mut self.0 {

@@ -1,7 +1,8 @@
-//! Places for work that strangers may begin: a bounded number, of which the newest always gets one.
+//! A bounded number of places for work that unauthenticated peers may begin; the newest peer always gets a place.
 //!
-//! Honest work of this kind takes a few round trips, hostile work as long as it may. So where all places are taken
-//! the oldest goes: a flood only pushes out itself, where refusing newcomers would shut out the honest ones.
+//! Honest work of this kind takes a few round trips, hostile work as long as it is allowed to. So when all places are
+//! taken, the oldest holder loses its place: a flood pushes out only itself, whereas refusing newcomers would shut out
+//! the honest ones.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -12,18 +13,18 @@ use tokio_util::sync::CancellationToken;
 #[derive(Debug, Default)]
 struct Taken {
     last: u64,
-    /// The oldest first.
+    /// The places in use, the oldest first.
     places: VecDeque<(u64, CancellationToken)>,
 }
 
-/// The places; clones share them.
+/// A bounded number of places; clones share them.
 #[derive(Debug, Clone)]
 pub struct Places {
     most: usize,
     taken: Arc<Mutex<Taken>>,
 }
 
-/// A place, given back on drop.
+/// A place in use; it is free again when this is dropped.
 #[derive(Debug)]
 pub struct Place {
     of: Places,
@@ -32,7 +33,7 @@ pub struct Place {
 }
 
 impl Places {
-    /// So many, at least one.
+    /// Makes `most` places, but at least one.
     pub fn new(most: usize) -> Places {
         Places {
             most: most.max(1),
@@ -44,17 +45,17 @@ impl Places {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many are taken.
+    /// The number of places in use.
     pub fn len(&self) -> usize {
         self.taken().places.len()
     }
 
-    /// Whether none is taken.
+    /// Whether no place is in use.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Takes one. Tells whether that pushed somebody out.
+    /// Takes a place. The second value says whether the oldest holder lost its place for that.
     pub fn take(&self) -> (Place, bool) {
         let mut taken = self.taken();
         let full = taken.places.len() >= self.most;
@@ -71,7 +72,7 @@ impl Places {
 }
 
 impl Place {
-    /// Does the work, or `None` once the place is lost.
+    /// Runs the work to its end, or returns `None` once the place is lost.
     pub async fn hold<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         self.pushed_out.run_until_cancelled(work).await
     }

@@ -2,7 +2,8 @@
 //!
 //! Names come from model files, array files and peers, and may hold anything: sequences that a terminal obeys, characters
 //! that reverse what follows them or are not seen at all, line ends that forge a line of a log, a million characters. What
-//! is shown of such text is escaped and bounded. What programs read (`--json`) is exact, and never goes through here.
+//! is shown of such text is escaped and bounded. Text that programs read (`--json`) is exact, and never goes through
+//! here.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display, Formatter, Write};
@@ -63,8 +64,9 @@ impl Display for Printable<'_> {
     }
 }
 
-/// A message that may hold text from outside: escaped as a [`Printable`], but for its line ends, after which it is indented,
-/// so that no line of it reads as a line of its own. It ends after [`MOST_OF_TEXT`] characters.
+/// A message that may hold text from outside. It is escaped like a [`Printable`], except for tabs and line ends; the
+/// lines after the first are indented, so that none of them reads as a message of its own. It is cut off after
+/// [`MOST_OF_TEXT`] characters.
 #[derive(Debug, Clone, Copy)]
 pub struct Message<'a>(pub &'a str);
 
@@ -85,7 +87,7 @@ impl Display for Message<'_> {
     }
 }
 
-/// Names from outside, separated by commas; of many the first twenty, and how many more there are.
+/// Lists names from outside, separated by commas: the first twenty, and the number of the others.
 pub fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let mut text = String::new();
     let mut more = 0usize;
@@ -104,8 +106,8 @@ pub fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     text
 }
 
-/// All of a text of our own making, of several lines perhaps, in which nothing but line ends and tabs does anything to a
-/// terminal. This is the last wall before the terminal, for names that were not escaped where they entered the text.
+/// Escapes all that a terminal would obey in a text of our own, except line ends and tabs. This is the last wall before
+/// the terminal, for names that were not escaped where they entered the text.
 pub fn screen(text: &str) -> Cow<'_, str> {
     let kept = |c: char| is_plain(c) || matches!(c, '\n' | '\t');
     if text.chars().all(kept) {

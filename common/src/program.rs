@@ -4,8 +4,8 @@
 //!   driver --feed--> recv slot | nodes in topological order | send slot --edge--> peer's recv slot
 //! ```
 //!
-//! A program is immutable and filed under its content hash. It holds what cannot be derived; ready counts,
-//! successors and last uses are derived once, at install, so that nothing on the wire has to be trusted.
+//! A program is immutable. It holds only what cannot be derived: ready counts, successors and last uses are derived
+//! once, at install, so that nothing on the wire has to be trusted.
 //!
 //! Invariants, checked by [`Program::check`]
 //! 1. Every index is inside its table; nodes stand in topological order, init nodes first.
@@ -25,11 +25,11 @@ use crate::ids::{FunctionId, Incarnation, LeaseId, ParticipantIx, PlanId, Progra
 /// Operand index of an optional operand that is left out.
 pub const NO_OPERAND: u32 = u32::MAX;
 
-/// Most steps that a lease may have in flight at once: tables are made for all of them.
+/// The most steps that a lease may have in flight at once: step tables have an entry for each of them.
 pub const MOST_IN_FLIGHT: u32 = 256;
 
-/// Version of the rules that decide a value's bits. Programs and workers carry it, and only equal
-/// profiles compute together.
+/// The name of the rules that decide a value's bits. Programs and workers carry it, and only equal profiles compute
+/// together.
 pub const NUMERICS_PROFILE: &str = "convoke-1:fma-chain";
 
 /// One node of a program.
@@ -39,7 +39,7 @@ pub struct ProgramNode {
     pub name: Arc<str>,
     pub op: Arc<str>,
     pub attrs: Attrs,
-    /// Value indices; [`NO_OPERAND`] for one left out.
+    /// Value indices of the operands; [`NO_OPERAND`] stands for one that is left out.
     pub inputs: Vec<u32>,
     pub outputs: Vec<u32>,
     /// Predicted nanoseconds from here to the end of the step along the longest path. Ready nodes run in
@@ -53,7 +53,7 @@ pub struct ProgramNode {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RecvSlot {
     pub value: u32,
-    /// Who may send it.
+    /// The participant that may send the tensor.
     pub from: ParticipantIx,
 }
 
@@ -62,19 +62,19 @@ pub struct RecvSlot {
 pub struct SendSlot {
     pub value: u32,
     pub to: ParticipantIx,
-    /// Recv slot at the destination.
+    /// The recv slot at the destination.
     pub slot: u32,
-    /// As [`ProgramNode::priority`].
+    /// The priority of the send, as [`ProgramNode::priority`].
     pub priority: u64,
 }
 
-/// What one worker runs of a function.
+/// The part of a function that one worker runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Program {
     pub name: String,
-    /// Of the function that this is a part of, as its caller gave it.
+    /// The id of the whole function, as its caller gave it.
     pub function: FunctionId,
-    /// [`NUMERICS_PROFILE`] of the planner.
+    /// The [`NUMERICS_PROFILE`] of the planner.
     pub profile: String,
     pub values: Vec<Value>,
     pub literals: Vec<(u32, Literal)>,
@@ -87,14 +87,14 @@ pub struct Program {
 }
 
 impl Program {
-    /// The content hash.
+    /// The content hash of the program.
     pub fn id(&self) -> Result<ProgramId> {
         let bytes = crate::rpc_transport::codec::encode(self)
             .map_err(|e| Error::internal(format!("program cannot be encoded: {e}")))?;
         Ok(ProgramId(*blake3::hash(&bytes).as_bytes()))
     }
 
-    /// Checks all invariants.
+    /// Checks all invariants of [`crate::program`].
     pub fn check(&self) -> Result<()> {
         let bad = |why: String| {
             Err(Error::new(
@@ -197,7 +197,7 @@ pub struct Feed {
     /// Parameter name as in the model.
     pub name: String,
     pub ty: TensorType,
-    /// Participants and their recv slots; empty for a parameter that nothing uses.
+    /// The participants that receive the tensor, with their recv slots; empty for a parameter that no node uses.
     pub to: Vec<(ParticipantIx, u32)>,
 }
 
@@ -206,7 +206,7 @@ pub struct Feed {
 pub enum FetchFrom {
     /// Recv slot `slot` of the driver, filled by `from`.
     Worker { from: ParticipantIx, slot: u32 },
-    /// The parameter itself, by index into [`DriverProgram::feeds`].
+    /// A parameter, by index into [`DriverProgram::feeds`].
     Param(u32),
 }
 
@@ -219,12 +219,12 @@ pub struct Fetch {
     pub from: FetchFrom,
 }
 
-/// What the driver does in every step.
+/// What the driver feeds and fetches in every step.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct DriverProgram {
     pub feeds: Vec<Feed>,
     pub fetches: Vec<Fetch>,
-    /// Number of recv slots at the driver; several results may share one.
+    /// The recv slots at the driver; several results may share one.
     pub slots: Vec<DriverSlot>,
 }
 
@@ -235,10 +235,10 @@ pub struct DriverSlot {
     pub ty: TensorType,
 }
 
-/// Bytes of a model's name in plans, leases and status.
+/// The most bytes of a model's name in plans, leases and status.
 const MODEL_NAME: usize = 256;
 
-/// What a function is called in plans, leases and status: its name as one short line.
+/// The name of a function in plans, leases and status: one short line without control characters.
 pub fn model_name(name: &str) -> String {
     let shown = name.chars().filter(|c| !c.is_control());
     let mut short = String::new();
@@ -256,24 +256,25 @@ pub fn model_name(name: &str) -> String {
 pub struct Participant {
     pub name: String,
     pub incarnation: Incarnation,
-    /// `host:port` where it listens; empty for the driver, which dials.
+    /// `host:port` where the participant listens; empty for the driver, which dials.
     pub address: String,
 }
 
 /// The dynamic axes of a function, with their bounds.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Axes {
-    /// Symbol and the largest value that a step may bind it to.
+    /// The symbol of each axis, and the largest value that a step may bind it to.
     pub bounds: Vec<(Arc<str>, i64)>,
 }
 
 impl Axes {
-    /// Each symbol at its bound.
+    /// The bindings of each symbol to its bound.
     pub fn at_bounds(&self) -> Bindings {
         self.bounds.iter().cloned().collect()
     }
 
-    /// The bindings that `values`, in the order of `bounds`, stand for.
+    /// Binds the symbols to `values`, in the order of `bounds`. Fails where their number differs, or a value is
+    /// negative or above its bound.
     pub fn bind(&self, values: &[i64]) -> Result<Bindings> {
         if values.len() != self.bounds.len() {
             let msg = format!(
@@ -294,7 +295,7 @@ impl Axes {
         Ok(out)
     }
 
-    /// Binds symbols by unifying declared with given shapes; `None` where they disagree.
+    /// Binds the symbols of a declared shape to the sizes of a given one. Returns `false` where the two disagree.
     pub fn unify(declared: &[Dim], given: &[usize], into: &mut Bindings) -> bool {
         declared.len() == given.len()
             && declared.iter().zip(given).all(|(d, g)| {
@@ -313,19 +314,19 @@ pub struct Grant {
     pub lease: LeaseId,
     pub plan: PlanId,
     pub program: Arc<Program>,
-    /// Which of `participants` the receiver is.
+    /// The index of the receiver in `participants`.
     pub me: ParticipantIx,
-    /// Workers, then the driver.
+    /// The workers, then the driver.
     pub participants: Vec<Participant>,
     pub axes: Axes,
-    /// Steps that may be in flight at once (K).
+    /// The most steps that may be in flight at once.
     pub in_flight: u32,
     /// Bytes to reserve for the tensors of one step at the bounds of the axes.
     pub step_bytes: u64,
 }
 
 impl Grant {
-    /// Checks the program, and that everybody whom the grant names takes part.
+    /// Checks the program and the number of steps in flight, and that every participant that the program names exists.
     pub fn check(&self) -> Result<()> {
         self.program.check()?;
         let violation = |why: &str| Err(Error::new(Code::ProtocolViolation, why));
@@ -344,7 +345,7 @@ impl Grant {
     }
 }
 
-/// Bytes of `ty` under `bindings`; `None` while a dimension is unbound or absurd.
+/// Bytes of `ty` under `bindings`; `None` while a dimension is unbound or negative, or where the size overflows.
 pub fn bytes_under(ty: &TensorType, bindings: &Bindings) -> Option<u64> {
     let n = ty.shape.iter().try_fold(1u64, |n, d| {
         n.checked_mul(u64::try_from(d.eval(bindings)?).ok()?)

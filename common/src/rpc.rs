@@ -1,7 +1,7 @@
-//! The control plane: the services that coordinator and workers offer, and what they exchange.
+//! The control plane: the services that coordinator and workers offer, and the messages of these services.
 //!
-//! Each connection carries streams; the first byte of a bidirectional stream says what it is
-//! ([`StreamKind`]). tarpc orders nothing: what must be ordered travels on a step lane.
+//! Each connection carries streams; the first byte of a bidirectional stream says what it carries ([`StreamKind`]).
+//! tarpc does not order calls: messages that must arrive in order travel on a lane.
 
 pub(crate) mod services;
 mod status;
@@ -25,23 +25,23 @@ pub use status::{
     MemberStatus, ProgramStatus, QuarantineStatus, STEPS, Sources, StepFailure, WorkerStatus,
 };
 
-/// What a bidirectional stream carries, its first byte.
+/// What a bidirectional stream carries; this is its first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum StreamKind {
-    /// [`Joining`], the only one that an unauthenticated peer may open.
+    /// Calls of [`Joining`]; the only kind that an unauthenticated peer may open.
     Join = 1,
-    /// [`Coordinator`].
+    /// Calls of [`Coordinator`].
     Coordinator = 2,
-    /// [`Worker`].
+    /// Calls of [`Worker`].
     Worker = 3,
     /// The ordered lane of a link between two participants.
     Lane = 4,
-    /// Chunks of an artifact, asked of a client.
+    /// Chunks of an artifact, which a worker requests from a client.
     Artifact = 5,
-    /// Echo and bulk bytes, to measure a link.
+    /// Echoes and bulk bytes, by which a link is measured.
     Probe = 6,
-    /// Announces the nonce of a TCP tripwire, see [`crate::detection`].
+    /// The nonce of a TCP tripwire, see [`crate::detection`].
     Tripwire = 7,
 }
 
@@ -62,63 +62,64 @@ impl StreamKind {
     }
 }
 
-/// Exchanges a join token for a certificate.
+/// Asks for a certificate in exchange for a join token.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct JoinRequest {
     /// Token id and secret, as in the token.
     pub token_id: TokenId,
     pub secret: TokenSecret,
-    /// What the newcomer is; the token must be for that.
+    /// The role of the newcomer, for which the token must be.
     pub role: Role,
-    /// The name asked for; empty to be given one.
+    /// The name that the newcomer asks for; empty if the coordinator is to choose.
     pub name: String,
     /// The certificate signing request in DER; the key never leaves the newcomer.
     pub csr: Vec<u8>,
-    /// The certificate that a member had, which may have expired, in DER; empty for a newcomer. The request is then made
-    /// with its key, and the member keeps its name.
+    /// The former certificate of a member in DER, which may have expired; empty for a newcomer. A member makes the
+    /// request with the key of that certificate, and keeps its name.
     pub former: Vec<u8>,
     /// The release that the newcomer runs, [`crate::VERSION`].
     pub version: String,
 }
 
-/// The certificate.
+/// The answer to a [`JoinRequest`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Joined {
     pub name: String,
-    /// In DER.
+    /// The member's certificate in DER.
     pub certificate: Vec<u8>,
     /// The authorities that the member is to trust, in DER; the first signed its certificate.
     pub authorities: Vec<Vec<u8>>,
 }
 
-/// What a worker says of itself.
+/// What a worker tells the coordinator about itself.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Register {
     pub incarnation: Incarnation,
-    /// `host:port` to reach it at; an empty host means the one the coordinator sees.
+    /// `host:port` at which the worker is reached; an empty host stands for the one that the coordinator sees.
     pub advertise: String,
     pub host: String,
-    /// The release that it runs, [`crate::VERSION`].
+    /// The release that the worker runs, [`crate::VERSION`].
     pub version: String,
     pub profile: String,
     pub threads: u32,
-    /// Bytes that programs may use: the budget less the base footprint and the window.
+    /// Bytes that programs may use: the memory limit less the base footprint and the load buffer.
     pub memory: u64,
-    /// Bytes kept for weights on their way.
+    /// Bytes of the load buffer, which is kept for weights in flight.
     pub window: u64,
     /// Measured speed of a matrix product on all threads, in FLOP/s.
     pub flops: f64,
     /// Measured speed of reading memory that no cache holds, on all threads, in bytes/s.
     pub memory_bandwidth: f64,
-    /// What the former process with this worker's state folder died of; empty where it ended in another way.
+    /// The kernels that were running when the former process with this worker's state folder died of a signal; empty if
+    /// it ended in another way.
     pub deaths: Vec<Death>,
-    /// The leases that it holds, for a coordinator that was restarted since.
+    /// The leases that the worker holds, for a coordinator that was restarted since.
     pub leases: Vec<HeldLease>,
-    /// The custom ops that it has kernels for, by name.
+    /// The custom ops that the worker has kernels for.
     pub ops: Vec<CustomOp>,
 }
 
-/// A lease at one worker.
+/// A lease that one worker holds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct HeldLease {
     pub lease: LeaseId,
@@ -130,17 +131,18 @@ pub struct HeldLease {
 /// A kernel that was running when a fatal signal of its own process ended a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Death {
-    /// The process that died.
+    /// The incarnation of the process that died.
     pub incarnation: Incarnation,
     /// The signal's number.
     pub signal: i32,
-    /// The function that the node is of.
+    /// The function that contains the node.
     pub function: FunctionId,
     /// The node's name as in the model, shortened at its front where it is very long.
     pub node: String,
 }
 
-/// `SIGSEGV` and the like: the signals that a defect of a program raises have the same numbers on all of Linux.
+/// The name of a signal, such as `SIGSEGV`. The signals that a defect of a program raises have the same numbers on all
+/// of Linux.
 pub fn signal_name(signal: i32) -> String {
     match signal {
         4 => "SIGILL".into(),
@@ -152,15 +154,15 @@ pub fn signal_name(signal: i32) -> String {
     }
 }
 
-/// What the coordinator answers.
+/// The coordinator's answer to a [`Register`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Registered {
     pub name: String,
-    /// Where the others will reach it.
+    /// `host:port` at which the other members will reach the worker.
     pub address: String,
-    /// Token ids that no longer count.
+    /// The ids of revoked tokens.
     pub revoked: Vec<TokenId>,
-    /// Other workers, to probe.
+    /// The other workers, to which the worker measures its links.
     pub peers: Vec<Participant>,
     /// Whether the worker is out of service until it is asked back.
     pub drained: bool,
@@ -172,42 +174,42 @@ pub struct LinkReport {
     pub peer: String,
     /// Round trip in nanoseconds.
     pub round_trip: u64,
-    /// Bytes per second.
+    /// Bandwidth in bytes per second.
     pub bandwidth: f64,
-    /// Why it could not be reached.
+    /// Why the peer could not be reached, if that is so.
     pub failure: Option<String>,
 }
 
 /// How many workers a plan uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WorkerCount {
-    /// The fewest that fit; one more only where the predicted step shortens.
+    /// The fewest workers whose memory suffices, and one more only where that shortens the predicted step.
     Auto,
     /// This many, each with at least one node.
     Exactly(u32),
 }
 
-/// What the caller wants of a plan.
+/// What the caller asks of a plan.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PlanOptions {
     pub workers: WorkerCount,
-    /// Node-name pattern (`*` matches anything) and, as a [device specification](crate::device_spec), the devices that may
-    /// run the nodes it matches; the first match counts.
+    /// The pins. Each has a pattern of node names (`*` matches anything) and, as a [device
+    /// specification](crate::device_spec), the devices that may run the nodes that it matches; the first match counts.
     pub pins: Vec<(String, String)>,
     /// Bounds of the dynamic axes: memory is planned for them.
     pub axes: Axes,
-    /// Sizes of the axes in the calls to come: times are predicted for them, and for the bound of an axis that is
-    /// not named.
+    /// Sizes of the axes in the calls to come, for which times are predicted; for an axis that is not named, its bound
+    /// counts.
     pub expected: Vec<(String, i64)>,
     /// Whether passes that change values (batch-norm folding) are off.
     pub exact: bool,
-    /// Steps in flight at once.
+    /// The most steps in flight at once.
     pub in_flight: u32,
-    /// Workers that the caller has lost contact with, also where the coordinator has not noticed yet: the plan is
-    /// for the others, fewer than [`PlanOptions::workers`] where it must be.
+    /// Workers that the caller has lost contact with, whether or not the coordinator has noticed. The plan uses the
+    /// other workers, and fewer than [`PlanOptions::workers`] where it must.
     pub avoid: Vec<(String, Incarnation)>,
-    /// The custom ops of the function as the caller defines them: their nodes are for workers that do it likewise. Of one
-    /// that is not among these any definition will do.
+    /// The custom ops of the function as the caller defines them: their nodes run on workers with the same definition.
+    /// Nodes of a custom op that is not listed run on workers with any definition of it.
     pub ops: Vec<CustomOp>,
 }
 
@@ -225,18 +227,19 @@ pub struct PartSummary {
     pub weights_bytes: u64,
     /// Bytes of weights as read from files.
     pub artifact_bytes: u64,
-    /// Most bytes of tensors of one step at once, at the axes' bounds.
+    /// The most bytes that the tensors of one step take at once, at the axes' bounds.
     pub activation_bytes: u64,
-    /// What the worker must offer: the larger of what loading needs, and weights with the tensors of all steps in
+    /// Bytes that the worker must offer: the larger of what loading needs, and weights with the tensors of all steps in
     /// flight at the axes' bounds.
     pub needed_bytes: u64,
-    /// What the worker offers.
+    /// Bytes that the worker offers.
     #[serde(rename = "memory_bytes")]
     pub memory: u64,
-    /// Predicted peak of a worker process that holds this program alone, above its base footprint, with the axes as
-    /// expected and all steps in flight: weights on their way included, and of the memory for steps what they touch.
-    /// A test of real processes holds it to 15 %, or 4 MiB where that is more; of a process that shares chunks of
-    /// weights with others, or loads faster than it receives, less of the window may be in use than is counted.
+    /// Predicted peak bytes of a worker process that holds this program alone, above its base footprint, with the axes
+    /// as expected and all steps in flight. Weights in flight are included, and the part of the memory for steps that
+    /// they touch. A test of real processes holds the prediction to 15 %, or 4 MiB where that is more. A process that
+    /// shares chunks of weights with others, or loads faster than it receives, may use less of its load buffer than is
+    /// counted.
     pub peak_bytes: u64,
     /// Predicted busy nanoseconds of a step, with the axes as expected.
     pub step_ns: u64,
@@ -252,7 +255,7 @@ pub struct CutEdge {
     pub bytes: u64,
 }
 
-/// What became of a pin.
+/// How a plan follows a pin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PinSummary {
     /// The pattern of node names, as it was given.
@@ -270,27 +273,27 @@ pub struct PinPart {
     pub nodes: u32,
 }
 
-/// A plan, explained.
+/// The explanation of a plan.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PlanSummary {
     pub parts: Vec<PartSummary>,
     pub cut_edges: Vec<CutEdge>,
     /// The pins in the order in which they were given.
     pub pins: Vec<PinSummary>,
-    /// Predicted nanoseconds of a step as planned, and on the fastest single worker (`None`: fits none), with the
-    /// axes as expected.
+    /// Predicted nanoseconds of a step as planned, with the axes as expected.
     pub step_ns: u64,
+    /// Predicted nanoseconds of a step on the fastest single worker, with the axes as expected; `None` if it fits none.
     pub single_ns: Option<u64>,
-    /// What the optimiser did, one line each.
+    /// What the passes did to the function, one line for each change.
     pub passes: Vec<String>,
     pub warnings: Vec<String>,
 }
 
-/// An answered plan.
+/// The answer to a request for a plan.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Planned {
     pub plan: PlanId,
-    /// Workers, then the driver.
+    /// The workers, then the driver.
     pub participants: Vec<Participant>,
     pub driver: DriverProgram,
     pub axes: Axes,
@@ -298,7 +301,7 @@ pub struct Planned {
 }
 
 impl Planned {
-    /// Checks that everybody whom the driver's part names takes part, and that every slot is there.
+    /// Checks that every participant and every slot that the driver's part names exists.
     pub fn check(&self) -> Result<()> {
         let workers = self.participants.len().checked_sub(1);
         let workers = workers.filter(|n| ParticipantIx::try_from(*n).is_ok());
@@ -333,11 +336,12 @@ pub struct Leased {
     pub in_flight: u32,
 }
 
-/// How far an install is.
+/// The progress of an install.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Progress {
-    /// Weight bytes that are in place, and all of them.
+    /// Bytes of weights that are in place.
     pub done: u64,
+    /// Bytes of all weights.
     pub total: u64,
 }
 
@@ -351,7 +355,7 @@ pub mod close {
     pub const REVOKED: u32 = 0x22;
     /// The member did not answer and counts as lost: dial and register again.
     pub const LOST: u32 = 0x23;
-    /// The member did what it must not.
+    /// The coordinator refuses the connection, or the member did what it must not; the reason of the close says which.
     pub const REFUSED: u32 = 0x24;
     /// The time for which the member's token let it stay is over: stop, and join anew.
     pub const MEMBERSHIP_OVER: u32 = 0x25;
@@ -368,8 +372,8 @@ pub const PLAN_BOUND: Duration = Duration::from_secs(120);
 /// Longest wait for an install: loading the weights of the largest models over a slow link.
 pub const INSTALL_BOUND: Duration = Duration::from_secs(3600);
 
-/// How long either side of a client's broken connection to the coordinator waits for the other, as long as it takes to
-/// notice any loss: the client's leases go on meanwhile, and what needs the coordinator waits.
+/// How long client and coordinator wait for each other after their connection broke: as long as it takes to notice any
+/// loss. The client's leases go on meanwhile, and calls that need the coordinator wait.
 pub const RETURN_BOUND: Duration = crate::detection::bounds::LOST;
 
 /// Opens a stream of `kind` on a connection.
@@ -410,8 +414,8 @@ macro_rules! connect {
     };
 }
 
-/// A client on a stream of its own, and the task that carries its calls: that ends with the client's last clone, with the
-/// stream, or with the connection.
+/// Opens a client on a stream of its own, and spawns the task that carries its calls. The task ends with the client's
+/// last clone, with the stream, or with the connection.
 async fn open_client<Req, Resp>(
     world: &World,
     connection: &quinn::Connection,
@@ -427,8 +431,8 @@ where
     Ok((Bounded::from(new.client), dispatch))
 }
 
-/// As [`connect_coordinator`], for as long as the connection stands, and the task that carries the calls: once that has
-/// ended, none is answered any more.
+/// As [`connect_coordinator`], but also returns the task that carries the calls: once it has ended, no call is answered
+/// any more.
 pub async fn stay_connected(
     world: &World,
     connection: &quinn::Connection,
@@ -449,7 +453,7 @@ connect!(
     connect_worker, WorkerClient, WorkerRequest, WorkerResponse, Worker
 );
 
-/// One result from a call's two: transport failures become errors that name `peer`.
+/// Makes one result of the two of a call: transport failures become errors that name `peer`.
 pub fn answer<T>(
     peer: &str,
     result: std::result::Result<Result<T>, tarpc::client::RpcError>,
@@ -465,7 +469,7 @@ pub fn answer<T>(
             Code::Busy,
             format!("{peer} does not take the call: {}", e.detail),
         )),
-        // It never left this process.
+        // The request never left this process.
         Err(RpcError::Send(_)) => Err(Error::new(
             Code::InvalidArgument,
             format!(
@@ -473,7 +477,7 @@ pub fn answer<T>(
                 MAX_FRAME >> 20
             ),
         )),
-        // What became of the bytes says nothing to whoever made the call.
+        // The details of the transport's failure say nothing to the caller.
         Err(RpcError::Shutdown | RpcError::Channel(_)) => Err(Error::new(
             Code::Unreachable,
             format!("lost contact with {peer}: the connection ended over a call"),

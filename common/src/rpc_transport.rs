@@ -7,7 +7,7 @@
 //! 3. The codec is in [`codec`] alone.
 //! 4. When the stream ends, the requests in flight on it are aborted; when the client drops a call, or its bound is
 //!    over, the server's handler is dropped.
-//! 5. Every bound is measured by tokio's clock, so that a paused one governs it.
+//! 5. Every bound is measured by tokio's clock, so that a paused clock governs it.
 //! 6. No frame, whatever is in it, makes its receiver panic.
 //! 7. Where a server has a ledger, a request's memory is charged by its declared length before a byte of it is kept.
 
@@ -42,16 +42,17 @@ pub use served::{Charge, current_charge};
 
 use served::{Charging, Frames as ServedFrames, Served};
 
-/// What a frame may hold where the caller has no tighter bound: programs and plans fit, tensors do not travel here.
+/// The most bytes of a frame, where the caller has no tighter bound. Programs and plans fit; tensors do not travel
+/// here.
 pub const MAX_FRAME: usize = 64 << 20;
 
-/// Requests that one stream may have in flight; more are answered "throttled".
+/// The most requests that one stream may have in flight; further ones are answered "throttled".
 const MAX_IN_FLIGHT: usize = 4096;
 
-/// Responses that wait to be written before handlers do.
+/// The most responses that wait to be written; beyond that, handlers wait.
 const PENDING_RESPONSES: usize = 1024;
 
-/// The codec of control messages, for frames and for what is kept.
+/// The codec of control messages, for frames and for stored data.
 pub mod codec {
     use bincode::Options;
     use bincode::config::{DefaultOptions, FixintEncoding, WithOtherIntEncoding};
@@ -60,34 +61,34 @@ pub mod codec {
     /// bincode with fixed-width little-endian integers; bytes after the value are an error.
     pub type Bincode = WithOtherIntEncoding<DefaultOptions, FixintEncoding>;
 
-    /// Why a value did not pass.
+    /// Why a value cannot be encoded or decoded.
     #[derive(Debug, thiserror::Error)]
     pub enum CodecError {
-        /// More bytes than the caller allows; nothing was allocated for them.
+        /// The value has more bytes than the caller allows; nothing was allocated for them.
         #[error("the message has more than the {limit} bytes allowed")]
         TooLarge {
             /// The caller's bound.
             limit: u64,
         },
-        /// The value cannot be written.
+        /// The value cannot be encoded.
         #[error("the message cannot be encoded")]
         Encode(#[source] bincode::Error),
-        /// The bytes are not such a value.
+        /// The bytes do not hold a value of the type.
         #[error("the message cannot be decoded: both sides must run the same release")]
         Decode(#[source] bincode::Error),
     }
 
-    /// The settings.
+    /// The settings of the codec.
     pub fn bincode() -> Bincode {
         DefaultOptions::new().with_fixint_encoding()
     }
 
-    /// The bytes of a value, at most [`MAX_FRAME`](super::MAX_FRAME).
+    /// Encodes a value, in at most [`MAX_FRAME`](super::MAX_FRAME) bytes.
     pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, CodecError> {
         encode_within(value, super::MAX_FRAME as u64)
     }
 
-    /// The bytes of a value, at most `limit`.
+    /// Encodes a value, in at most `limit` bytes.
     pub fn encode_within<T: Serialize + ?Sized>(
         value: &T,
         limit: u64,
@@ -100,17 +101,17 @@ pub mod codec {
         })
     }
 
-    /// How many bytes a value takes; nothing is written.
+    /// The number of bytes that a value takes when encoded; nothing is written.
     pub fn size<T: Serialize + ?Sized>(value: &T) -> Result<u64, CodecError> {
         bincode().serialized_size(value).map_err(CodecError::Encode)
     }
 
-    /// The value that exactly these bytes hold, at most [`MAX_FRAME`](super::MAX_FRAME) of them.
+    /// Decodes the value that exactly these bytes hold, of which there may be [`MAX_FRAME`](super::MAX_FRAME).
     pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
         decode_within(bytes, super::MAX_FRAME as u64)
     }
 
-    /// The value that exactly these bytes hold, at most `limit` of them.
+    /// Decodes the value that exactly these bytes hold, of which there may be `limit`.
     pub fn decode_within<T: DeserializeOwned>(bytes: &[u8], limit: u64) -> Result<T, CodecError> {
         if bytes.len() as u64 > limit {
             return Err(CodecError::TooLarge { limit });
@@ -122,9 +123,9 @@ pub mod codec {
     }
 }
 
-/// What arrives on a stream.
+/// A message that may arrive on a stream.
 pub trait Arriving: Sized {
-    /// The message that exactly these bytes hold.
+    /// Decodes the message that exactly these bytes hold.
     fn decode(bytes: &[u8]) -> Result<Self, codec::CodecError>;
 }
 
@@ -138,7 +139,7 @@ impl<T: DeserializeOwned> Arriving for Response<T> {
 #[derive(Deserialize)]
 enum Message<T> {
     Request {
-        /// From now on.
+        /// How long the call may take, from its arrival on.
         deadline: Duration,
         trace_context: trace::Context,
         id: u64,
@@ -150,7 +151,7 @@ enum Message<T> {
     },
 }
 
-/// A deadline beyond `BACKSTOP` counts as that.
+/// A deadline later than `BACKSTOP` from now is brought forward to that.
 impl<T: DeserializeOwned> Arriving for ClientMessage<T> {
     fn decode(bytes: &[u8]) -> Result<Self, codec::CodecError> {
         Ok(match codec::decode(bytes)? {
@@ -180,7 +181,7 @@ impl<T: DeserializeOwned> Arriving for ClientMessage<T> {
     }
 }
 
-/// The codec of one direction each, as tarpc takes it.
+/// The codec of a stream, as tarpc takes it: it decodes `In` and encodes `Out`.
 pub struct Frames<In, Out>(PhantomData<fn(In) -> Out>);
 
 fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
@@ -204,14 +205,14 @@ impl<In, Out: Serialize> tokio_serde::Serializer<Out> for Frames<In, Out> {
     }
 }
 
-/// Both directions of a QUIC stream as one.
+/// Both directions of a QUIC stream as one object.
 pub type BiStream = Join<RecvStream, SendStream>;
 
-/// A stream of `In` and a sink of `Out`.
+/// A transport that receives `In` and sends `Out`.
 pub type RpcTransport<In, Out> =
     tarpc::serde_transport::Transport<BiStream, In, Out, Frames<In, Out>>;
 
-/// Frames one stream.
+/// Makes a transport of one stream, whose frames have at most `max_frame` bytes.
 pub fn transport<In, Out>(
     send: SendStream,
     recv: RecvStream,
@@ -247,15 +248,15 @@ where
     transport(send, recv, max_frame)
 }
 
-/// The bounds of a client.
+/// The settings of a client, which bound its requests in flight.
 pub fn client_config() -> tarpc::client::Config {
     let mut config = tarpc::client::Config::default();
     config.max_in_flight_requests = MAX_IN_FLIGHT;
     config
 }
 
-/// tarpc's own timers read the operating system's clock. They are set to what no bound reaches, and [`Bounded`] ends
-/// calls by tokio's.
+/// The deadline of tarpc's own timers, which read the operating system's clock. No bound is as long: [`Bounded`] ends
+/// calls by tokio's clock.
 const BACKSTOP: Duration = Duration::from_secs(24 * 3600);
 
 /// A client's channel that ends each call at its deadline. Dropping the call tells the server, which drops its handler.
@@ -286,7 +287,7 @@ impl<Req: RequestName, Resp> Stub for Bounded<Req, Resp> {
     }
 }
 
-/// The context of a call that may take this long. Also of the span it is called in, which travels along.
+/// The context of a call that may take `timeout`. It carries the trace context of the current span to the server.
 pub fn call_context(timeout: Duration) -> Context {
     let mut context = tarpc::context::current();
     context.deadline = (Instant::now() + timeout).into_std();
@@ -304,8 +305,8 @@ where
     serve_charged(send, recv, serve, max_frame, None).await;
 }
 
-/// As [`serve_stream`], with each request charged to `ledger` from its first bytes until its answer is written. One that
-/// is not granted is answered with who has what.
+/// As [`serve_stream`], with each request charged to `ledger` from its first bytes until its answer is written. A
+/// request that the ledger refuses is answered with an error that says which tokens have how much.
 pub async fn serve_charged<S>(
     send: SendStream,
     recv: RecvStream,
@@ -322,8 +323,8 @@ pub async fn serve_charged<S>(
     let config = tarpc::server::Config {
         pending_response_buffer: PENDING_RESPONSES,
     };
-    // The bound is the channel's, which answers what is beyond it. A bound on `for_each_concurrent` would stop polling
-    // the channel, which also writes the responses: the two would wait for each other.
+    // The channel has the bound, and answers the requests beyond it. A bound on `for_each_concurrent` would stop
+    // polling the channel, which also writes the responses: the two would wait for each other.
     BaseChannel::new(config, transport)
         .max_concurrent_requests(MAX_IN_FLIGHT)
         .execute(Charging(serve))

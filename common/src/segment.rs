@@ -1,11 +1,11 @@
 //! Memory that processes of one host share: one process writes a segment, others read it.
 //!
-//! A segment is a memory file, sealed: its length never changes, and only the mapping of the process that made it can be
+//! A segment is a sealed memory file: its length never changes, and only the mapping of the process that made it can be
 //! written.
 //!
 //! Invariants
-//! 1. Nobody maps a file that could become shorter: reading what is gone would end the process.
-//! 2. What is lent is not written, nor used for something else, until whoever borrowed it lets go.
+//! 1. No process maps a file that could become shorter: reading a page that is gone would end the process.
+//! 2. Bytes that are lent are neither written nor used for something else until the borrower has released them.
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -22,13 +22,13 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use crate::block::ALIGN;
 
-/// The kind of file system that memory files are in.
+/// The type of the file system that memory files with ordinary pages are in, as `fstatfs` reports it.
 const TMPFS: u64 = 0x0102_1994;
 
-/// Numbers the segments of this process.
+/// The number of the next segment of this process.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// What its holder does when the segment ends.
+/// A callback that runs when the segment is dropped.
 type AtEnd = Box<dyn FnOnce() + Send>;
 
 /// A segment that this process made.
@@ -40,11 +40,11 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// A segment of `len` zero bytes and where this process has mapped it, to be unmapped by the caller; none where the
-    /// system gives none.
+    /// Creates a segment of `len` zero bytes and maps it; the caller has to unmap it. Returns `None` where the system
+    /// provides no such memory.
     pub(crate) fn create(len: usize) -> Option<(Arc<Segment>, NonNull<c_void>)> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        // Never a program: some systems want it said, older ones do not know it.
+        // The file is never executed. Some systems want that declared, and older ones do not know the flag.
         let file = memfd_create("convoke", flags | MemfdFlags::NOEXEC_SEAL);
         let file = file.or_else(|_| memfd_create("convoke", flags)).ok()?;
         ftruncate(&file, len as u64).ok()?;
@@ -55,11 +55,11 @@ impl Segment {
         let start = NonNull::new(start)?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
         if fcntl_add_seals(&file, seals).is_err() {
-            // SAFETY: mapped above, and known to nobody.
+            // SAFETY: mapped above, and no other code knows the address.
             let _ = unsafe { munmap(start.as_ptr(), len) };
             return None;
         }
-        // SAFETY: the range is the mapping; the advice changes no contents. Refused, pages are small.
+        // SAFETY: the range is the mapping; the advice changes no contents. If refused, pages are small.
         let _ = unsafe { madvise(start.as_ptr(), len, Advice::LinuxHugepage) };
         let segment = Segment {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -70,27 +70,27 @@ impl Segment {
         Some((Arc::new(segment), start))
     }
 
-    /// Its number, which no other segment of this process ever has.
+    /// The number of the segment, which no other segment of this process ever has.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Its length in bytes.
+    /// The length of the segment in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Whether the segment has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Its file, for others to map.
+    /// The memory file, which other processes map.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Has `then` called when the segment ends, on whatever thread ends it.
+    /// Calls `then` when the segment is dropped, on the thread that drops it.
     pub fn at_end(&self, then: impl FnOnce() + Send + 'static) {
         let mut at_end = self.at_end.lock().unwrap_or_else(PoisonError::into_inner);
         at_end.push(Box::new(then));
@@ -105,36 +105,36 @@ impl Drop for Segment {
     }
 }
 
-/// Why a file that came is no segment.
+/// Why a file that a peer sent is not mapped as a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoSegment {
-    /// It could become shorter.
+    /// The file could become shorter.
     #[error("the file is not sealed")]
     Unsealed,
-    /// Its pages may be gone when they are read: huge ones, of which the system has few.
+    /// The file's pages may be missing when they are read: they are huge pages, of which the system has few.
     #[error("the file is not of ordinary memory")]
     Extraordinary,
-    /// It has another length than was said.
+    /// The file has another length than the peer said.
     #[error("the file has another length")]
     Length,
-    /// The system refused.
+    /// The system refused to map the file.
     #[error("the file cannot be mapped")]
     Unmappable,
 }
 
-/// A segment of another process, to read.
+/// A segment of another process, mapped for reading.
 pub struct PeerSegment {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: it is memory that this process only reads.
+// SAFETY: the mapping is memory that this process only reads.
 unsafe impl Send for PeerSegment {}
 // SAFETY: as above.
 unsafe impl Sync for PeerSegment {}
 
 impl PeerSegment {
-    /// Maps a file that came from a peer, who says that it has `len` bytes.
+    /// Maps a file that a peer sent, of which the peer says that it has `len` bytes.
     pub fn map(file: &OwnedFd, len: u64) -> Result<PeerSegment, NoSegment> {
         let len = usize::try_from(len).ok();
         let len = len.filter(|len| (1..=isize::MAX as usize).contains(len));
@@ -159,12 +159,12 @@ impl PeerSegment {
         Ok(PeerSegment { start, len })
     }
 
-    /// Its length in bytes.
+    /// The length of the segment in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has no bytes, which none is.
+    /// Whether the segment has no bytes, which is never so: [`PeerSegment::map`] refuses empty files.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -177,18 +177,18 @@ impl Drop for PeerSegment {
     }
 }
 
-/// Bytes of a peer's segment, which stay as they are until this is dropped.
+/// Bytes that a peer lent from its segment, until this value is dropped.
 pub struct Lent {
     of: Arc<PeerSegment>,
     offset: usize,
     len: usize,
-    /// Tells the peer when it is dropped; never looked at.
+    /// Tells the peer, when dropped, that the bytes are no longer used; the value itself is never read.
     _loan: Box<dyn Any + Send + Sync>,
 }
 
 impl Lent {
-    /// `len` bytes from `offset` on; none where they are not all inside, or not aligned to [`ALIGN`]. `loan` is dropped
-    /// when they are used no more.
+    /// Borrows `len` bytes from `offset` on. Returns `None` where they do not all lie inside the segment, or `offset`
+    /// is not aligned to [`ALIGN`]. `loan` is dropped when the bytes are no longer used.
     pub fn new(
         of: Arc<PeerSegment>,
         offset: u64,
@@ -206,7 +206,7 @@ impl Lent {
         })
     }
 
-    /// The bytes.
+    /// The lent bytes.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: `new` checked that the range lies inside the mapping, which lives as long as self; all its bytes are
@@ -214,18 +214,18 @@ impl Lent {
         unsafe { std::slice::from_raw_parts(self.of.start.as_ptr().add(self.offset), self.len) }
     }
 
-    /// How many they are.
+    /// The number of lent bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether no bytes are lent.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Copies those from `at` on, which the peer may be writing meanwhile: then it is unspecified what is copied.
-    /// `false` where they are not as many as `out` has.
+    /// Fills `out` with the bytes from `at` on. The peer may be writing them meanwhile, which makes the copied bytes
+    /// unspecified. Returns `false`, and copies nothing, where fewer bytes than `out` has are left.
     #[must_use]
     pub fn copy_to(&self, at: usize, out: &mut [u8]) -> bool {
         let inside = at.checked_add(out.len()).is_some_and(|end| end <= self.len);
@@ -263,7 +263,7 @@ mod tests {
         block.bytes_mut()[64..68].copy_from_slice(&[1, 2, 3, 4]);
         let lent = Lent::new(map(&block), 64, 4, Box::new(())).unwrap();
         assert_eq!(lent.bytes(), [1, 2, 3, 4]);
-        // It outlives the segment.
+        // The mapping outlives the segment.
         drop(block);
         assert_eq!(lent.bytes(), [1, 2, 3, 4]);
     }
@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn a_file_of_huge_pages_is_not_mapped() {
         let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
-        // Made even where there are no such pages, but not by every system.
+        // The file is made even where the system has no huge pages, but not by every system.
         let Ok(file) = memfd_create("test", flags) else {
             return;
         };
@@ -346,7 +346,7 @@ mod tests {
             assert!(t.is_borrowed() && !t.is_unique() && t.bytes_mut().is_none());
             assert!(t.segment().is_none());
         }
-        // Also alone: its peer has it.
+        // A lent tensor is not unique even without another view, since the peer has the bytes too.
         drop(t);
         assert!(row.is_borrowed() && !row.is_unique() && row.bytes_mut().is_none());
     }
@@ -363,7 +363,7 @@ mod tests {
         assert_eq!((segment.number(), at, offset), (number, 0, 128 + 64));
         let lent = Lent::new(map(&first), offset, 64, Box::new(())).unwrap();
         assert_eq!(lent.bytes(), row.bytes());
-        // Any other tensor lies in none.
+        // A tensor outside shared memory lies in no segment.
         assert!(Tensor::scalar(1f32).segment().is_none());
     }
 

@@ -1,8 +1,9 @@
-//! What the outside sees of a process: trace context across hops, and lines of the log that a flood does not multiply.
+//! Traces and logs of a process: trace context that crosses to other processes, and log lines that a flood of events
+//! does not multiply.
 //!
-//! Spans are `tracing`'s. A binary that exports them calls [`enable`] once; until then nothing here costs
-//! more than one relaxed load. Over tarpc the context travels in tarpc's own request context; on step lanes
-//! it travels in `Start`.
+//! Spans are `tracing`'s. A binary that exports them calls [`enable`] once; until then, each function on spans costs no
+//! more than one relaxed load. Over tarpc the context travels in tarpc's own request context; on lanes it travels in
+//! `Start`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -17,12 +18,12 @@ static ENABLED: AtomicBool = AtomicBool::new(false);
 /// W3C trace id and span id; zeros when there is none.
 pub type TraceIds = ([u8; 16], [u8; 8]);
 
-/// Says that spans are exported from now on.
+/// Switches trace context on, since spans are exported from now on.
 pub fn enable() {
     ENABLED.store(true, Ordering::Relaxed);
 }
 
-/// The ids of a span.
+/// The trace id and span id of a span; zeros while spans are not exported.
 pub fn trace_of(span: &tracing::Span) -> TraceIds {
     if !ENABLED.load(Ordering::Relaxed) {
         return ([0; 16], [0; 8]);
@@ -49,7 +50,7 @@ pub fn set_parent(span: &tracing::Span, parent: TraceIds) {
     let _ = span.set_parent(opentelemetry::Context::new().with_remote_span_context(remote));
 }
 
-/// Gives the span that the current code runs in another name, where spans are exported.
+/// Renames the current span, if spans are exported.
 pub fn name_current_span(name: &str) {
     if ENABLED.load(Ordering::Relaxed) {
         let context = tracing::Span::current().context();
@@ -69,7 +70,7 @@ pub struct LineLimit {
 struct Lines {
     /// When the period began, and how many lines were written in it.
     period: Option<(Instant, u32)>,
-    /// Events without a line since the last line.
+    /// How many events since the last line have none.
     left_out: u64,
 }
 
@@ -80,12 +81,12 @@ impl Default for LineLimit {
 }
 
 impl LineLimit {
-    /// How many lines are written within a period, unless said otherwise.
+    /// How many lines the default limit lets into a period.
     pub const LINES: u32 = 10;
-    /// The period.
+    /// The period of the default limit.
     pub const PERIOD: Duration = Duration::from_secs(10);
 
-    /// So many lines within each period.
+    /// Makes a limit of `lines` lines within each `period`.
     pub fn new(lines: u32, period: Duration) -> LineLimit {
         LineLimit {
             lines,
@@ -94,7 +95,8 @@ impl LineLimit {
         }
     }
 
-    /// Counts an event. Where a line about it may be written, answers how many events had none since the last line.
+    /// Counts an event. Returns `None` where no line about it may be written, else the number of events since the last
+    /// line that had none.
     pub fn admit(&self, now: Instant) -> Option<u64> {
         let lines = &mut *self.past.lock().unwrap_or_else(PoisonError::into_inner);
         let current = lines

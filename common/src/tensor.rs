@@ -5,7 +5,8 @@
 //!    reshape and along the outermost axis copy nothing.
 //! 2. Every allocation size is checked against `isize::MAX` and comes back as an error, never a panic.
 //! 3. Bytes are mutable only through the one owner of the buffer ([`Tensor::bytes_mut`]).
-//! 4. Up to [`INLINE`] bytes lie in the tensor itself, which no memory budget counts: their number is bounded otherwise.
+//! 4. A tensor of up to [`INLINE`] bytes holds them itself, and no ledger counts them: other bounds limit the number of
+//!    such tensors.
 
 use std::any::Any;
 use std::fmt;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smallvec::SmallVec;
-// Nobody holds one weakly, which would cost every tensor two atomic operations more.
+// This `Arc` has no weak count, which would cost every tensor two more atomic operations.
 use triomphe::Arc as Shared;
 
 use crate::block::{Block, Cover};
@@ -25,13 +26,14 @@ pub use crate::block::ALIGN;
 /// Concrete dimensions, outermost first. Rank 0 is a scalar.
 pub type Shape = SmallVec<[usize; 4]>;
 
-/// Most bytes that lie in the tensor itself: scalars and pairs, for which a block of their own would be most of the work.
+/// The most bytes that a tensor holds itself. That suffices for scalars and pairs, whose ops would spend most of their
+/// time on allocating a block for the result.
 pub const INLINE: usize = 16;
 
 /// Rank above which tensors are refused everywhere.
 pub const MAX_RANK: usize = 16;
 
-/// A tensor could not be made.
+/// Why a tensor cannot be made or read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TensorError {
     /// The shape's byte size exceeds what an address space holds.
@@ -51,10 +53,10 @@ pub enum TensorError {
     /// The tensor holds another dtype.
     #[error("tensor is {have}, not {want}")]
     WrongDType { have: DType, want: DType },
-    /// A bool byte other than 0 or 1.
+    /// A bool tensor has a byte other than 0 and 1.
     #[error("a bool tensor holds a byte that is neither 0 nor 1")]
     NotBool,
-    /// More dimensions than [`MAX_RANK`].
+    /// The shape has more dimensions than [`MAX_RANK`].
     #[error("rank {rank} is above the limit of 16")]
     Rank { rank: usize },
 }
@@ -73,7 +75,7 @@ pub fn byte_size(dtype: DType, shape: &[usize]) -> Option<usize> {
         .filter(|n| *n <= isize::MAX as usize)
 }
 
-/// A dense tensor: one pointer. Cloning shares it.
+/// A dense tensor. It is as large as one pointer, and clones share its elements.
 #[derive(Clone)]
 pub struct Tensor(Shared<Inner>);
 
@@ -83,21 +85,21 @@ struct Inner {
     buffer: Buffer,
 }
 
-/// Where the bytes are.
+/// The place of a tensor's bytes.
 enum Buffer {
     Own(Block),
-    /// In place, in words that suit every element.
+    /// In the tensor itself, in words that are aligned for every element type.
     Inline([u64; INLINE / 8]),
-    /// A peer's, to read.
+    /// In memory that a peer lent, for reading only.
     Lent(Lent),
-    /// In the buffer of a tensor that is no view, from an offset on.
+    /// In the buffer of a tensor that is not a view, from this offset on.
     View(Shared<Inner>, usize),
-    /// In the buffer of a tensor that is neither a view nor such a one, from an offset on, and accounted for besides.
+    /// In the buffer of a tensor that is neither a view nor covered, from this offset on; the cover accounts for them.
     Covered(Shared<Inner>, usize, Cover),
 }
 
 impl Inner {
-    /// The bytes of the tensor's buffer from its first one on.
+    /// The bytes of the buffer, from the tensor's first byte on.
     #[inline]
     fn bytes(&self) -> &[u8] {
         match &self.buffer {
@@ -112,7 +114,7 @@ impl Inner {
 }
 
 impl Tensor {
-    /// A tensor of zeros.
+    /// Makes a tensor of zeros.
     pub fn zeros(dtype: DType, shape: &[usize]) -> Result<Tensor, TensorError> {
         let bytes = Self::size_of(dtype, shape)?;
         match Self::inline(dtype, shape, bytes) {
@@ -121,7 +123,8 @@ impl Tensor {
         }
     }
 
-    /// A tensor of zeros without a block, where `bytes`, which the shape needs, are at most [`INLINE`].
+    /// Makes a tensor of zeros without a block. Returns `None` where `bytes`, the size of the shape, is above
+    /// [`INLINE`].
     #[inline]
     pub fn inline(dtype: DType, shape: &[usize], bytes: usize) -> Option<Tensor> {
         (bytes <= INLINE).then(|| {
@@ -133,7 +136,7 @@ impl Tensor {
         })
     }
 
-    /// Bytes that `shape` needs, or why it cannot be.
+    /// Bytes that `shape` needs. Fails where its rank or its size is above the limits.
     #[inline]
     pub fn size_of(dtype: DType, shape: &[usize]) -> Result<usize, TensorError> {
         if shape.len() > MAX_RANK {
@@ -145,7 +148,7 @@ impl Tensor {
         })
     }
 
-    /// A tensor over the first bytes of `block`, which must be at least as long as the shape needs.
+    /// Makes a tensor over the first bytes of `block`, which must be at least as long as the shape needs.
     pub fn from_block(dtype: DType, shape: &[usize], block: Block) -> Tensor {
         let need = byte_size(dtype, shape);
         assert!(
@@ -159,7 +162,7 @@ impl Tensor {
         }))
     }
 
-    /// A tensor over the first bytes of what a peer lent, which must be at least as long as the shape needs.
+    /// Makes a tensor over the first bytes that a peer lent, which must be at least as many as the shape needs.
     pub fn lent(dtype: DType, shape: &[usize], lent: Lent) -> Tensor {
         let need = byte_size(dtype, shape);
         assert!(
@@ -173,7 +176,8 @@ impl Tensor {
         }))
     }
 
-    /// The same bytes, which `cover` accounts for as long as this tensor, or one that was made of it, lives; no copy.
+    /// A tensor of the same bytes, without a copy. `cover` accounts for them as long as the result, or a view of it,
+    /// lives.
     pub fn covered(&self, cover: Cover) -> Tensor {
         let (of, before) = self.root();
         Tensor(Shared::new(Inner {
@@ -183,7 +187,7 @@ impl Tensor {
         }))
     }
 
-    /// What accounts for the buffer: the last that was said to.
+    /// The value that accounts for the buffer: the one given to the last [`Tensor::covered`], or else the block's own.
     pub fn cover(&self) -> Option<&(dyn Any + Send + Sync)> {
         let of = match &self.0.buffer {
             Buffer::View(of, _) => of,
@@ -196,7 +200,7 @@ impl Tensor {
         }
     }
 
-    /// Whose block or loan it is, and the bytes before it there.
+    /// The tensor that owns the block or the loan, and the offset of this tensor's bytes there.
     #[inline]
     fn root(&self) -> (&Shared<Inner>, usize) {
         match &self.0.buffer {
@@ -209,7 +213,8 @@ impl Tensor {
         }
     }
 
-    /// Copies little-endian bytes.
+    /// Makes a tensor of a copy of row-major little-endian bytes. Fails where they do not fill the shape, or a bool is
+    /// neither 0 nor 1.
     pub fn from_bytes(dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<Tensor, TensorError> {
         let need = Self::size_of(dtype, shape)?;
         if need != bytes.len() {
@@ -238,18 +243,18 @@ impl Tensor {
         Ok(())
     }
 
-    /// Copies `data`, row-major.
+    /// Makes a tensor of a copy of `data`, which is row-major.
     pub fn from_slice<T: Element>(shape: &[usize], data: &[T]) -> Result<Tensor, TensorError> {
         Self::from_bytes(T::DTYPE, shape, bytemuck::cast_slice(data))
     }
 
-    /// Copies booleans.
+    /// Makes a bool tensor of a copy of `data`, which is row-major.
     pub fn from_bools(shape: &[usize], data: &[bool]) -> Result<Tensor, TensorError> {
         let bytes: Vec<u8> = data.iter().map(|b| u8::from(*b)).collect();
         Self::from_bytes(DType::Bool, shape, &bytes)
     }
 
-    /// A scalar.
+    /// Makes a scalar.
     pub fn scalar<T: Element>(value: T) -> Tensor {
         Self::from_slice(&[], &[value]).expect("a scalar fits")
     }
@@ -284,7 +289,7 @@ impl Tensor {
         &self.0.bytes()[..self.byte_len()]
     }
 
-    /// The bytes to write, where this is the only tensor on the buffer.
+    /// The bytes for writing; `None` where another tensor or a peer shares the buffer.
     #[inline]
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         let len = self.byte_len();
@@ -317,7 +322,7 @@ impl Tensor {
             }
     }
 
-    /// Whether its memory is somebody else's who wants it back: cut from a region, or lent by a peer.
+    /// Whether the memory has to be given back to its owner: it is cut from a region, or lent by a peer.
     #[inline]
     pub fn is_borrowed(&self) -> bool {
         match &self.root().0.buffer {
@@ -327,7 +332,7 @@ impl Tensor {
         }
     }
 
-    /// The segment that its bytes lie in and where, where peers on this host can read them.
+    /// The segment that the bytes lie in and their offset there, if peers on this host can read them.
     pub fn segment(&self) -> Option<(&Arc<Segment>, u64)> {
         let (root, before) = self.root();
         match &root.buffer {
@@ -339,14 +344,14 @@ impl Tensor {
         }
     }
 
-    /// The elements, where `T` is the dtype. A bool tensor reads as `u8`.
+    /// The elements. Fails unless `T` is the dtype; a bool tensor is read as `u8`.
     #[inline]
     pub fn as_slice<T: Element>(&self) -> Result<&[T], TensorError> {
         self.check_dtype(T::DTYPE)?;
         Ok(bytemuck::cast_slice(self.bytes()))
     }
 
-    /// The elements to write, where `T` is the dtype and the buffer is unshared.
+    /// The elements for writing; `None` unless `T` is the dtype and the buffer is unshared.
     #[inline]
     pub fn as_mut_slice<T: Element>(&mut self) -> Option<&mut [T]> {
         self.check_dtype(T::DTYPE).ok()?;
@@ -362,7 +367,7 @@ impl Tensor {
         Err(TensorError::WrongDType { have, want })
     }
 
-    /// Bytes of the buffer from `offset` on under another shape.
+    /// A view of the bytes from `offset` on, under another shape.
     fn view(&self, shape: Shape, offset: usize) -> Tensor {
         let (of, before) = match &self.0.buffer {
             Buffer::View(of, before) => (of, *before),
@@ -375,12 +380,12 @@ impl Tensor {
         }))
     }
 
-    /// The same bytes under another shape of as many elements; no copy.
+    /// The same bytes under another shape, without a copy; `None` where that has another number of elements.
     pub fn reshape(&self, shape: &[usize]) -> Option<Tensor> {
         (element_count(shape)? == self.elements()).then(|| self.view(shape.into(), 0))
     }
 
-    /// [`Tensor::reshape`] of a tensor that is given up.
+    /// As [`Tensor::reshape`], but consumes the tensor, and makes no view where it has no clone.
     pub fn into_shape(mut self, shape: &[usize]) -> Option<Tensor> {
         if element_count(shape)? != self.elements() {
             return None;
@@ -394,7 +399,7 @@ impl Tensor {
         }
     }
 
-    /// Rows `start..end` of the outermost axis; no copy.
+    /// Rows `start..end` of the outermost axis, without a copy; `None` where there are no such rows.
     pub fn outer_range(&self, start: usize, end: usize) -> Option<Tensor> {
         let rows = *self.0.shape.first()?;
         if start > end || end > rows {
@@ -406,7 +411,7 @@ impl Tensor {
         Some(self.view(shape, start * row))
     }
 
-    /// An integer or bool tensor's elements as i64, where every one fits.
+    /// The elements of an integer or bool tensor as i64; `None` for floats, and where an element does not fit.
     pub fn to_i64s(&self) -> Option<Vec<i64>> {
         fn conv<T: Element + TryInto<i64>>(t: &Tensor) -> Option<Vec<i64>> {
             t.as_slice::<T>()
@@ -433,13 +438,13 @@ impl Tensor {
         blake3::hash(self.bytes()).to_hex().to_string()
     }
 
-    /// `f32[2, 3]`.
+    /// Dtype and shape as text, such as `f32[2, 3]`.
     pub fn signature(&self) -> String {
         format!("{}{:?}", self.0.dtype, self.0.shape.as_slice())
     }
 }
 
-/// Same dtype, shape and bits.
+/// Tensors are equal if their dtypes, shapes and bits are.
 impl PartialEq for Tensor {
     fn eq(&self, other: &Tensor) -> bool {
         self.dtype() == other.dtype()
@@ -462,7 +467,7 @@ struct Wire<'a> {
     bytes: std::borrow::Cow<'a, [u8]>,
 }
 
-/// For small tensors inside graphs; large ones travel as raw bytes.
+/// Small tensors inside graphs are serialised in this way; large ones travel as raw bytes.
 impl Serialize for Tensor {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         Wire {
@@ -506,7 +511,7 @@ mod tests {
         t.as_mut_slice::<f32>().unwrap()[0] = 9.;
         assert_eq!(t.as_slice::<f32>().unwrap()[0], 9.);
         assert_eq!(t.bytes().as_ptr() as usize % ALIGN, 0);
-        // A view of a view; alone once what it views is gone.
+        // A view of a view is unique once the tensors that it views are dropped.
         let rows = t.outer_range(1, 2).unwrap();
         let mut view = rows.reshape(&[3, 1]).unwrap();
         assert_eq!(view.as_slice::<f32>().unwrap(), [4., 5., 6.]);
@@ -539,7 +544,7 @@ mod tests {
         drop(covered);
         assert_eq!(view.as_slice::<i64>().unwrap(), [5, 6]);
         assert!(view.cover().is_some() && view.segment().is_none());
-        // A cover in the place of another, which is not needed for it.
+        // A new cover takes the place of another, which need not live on.
         let mut again = view.covered(Box::new(second.clone()));
         assert_eq!(alive(), [true, true]);
         assert!(!again.is_unique() && again.bytes_mut().is_none());
@@ -569,7 +574,7 @@ mod tests {
             last.as_mut_slice::<i64>().unwrap()[0] += 1;
             assert_eq!(last.as_slice::<i64>().unwrap(), [8]);
         };
-        // In place, and in a block.
+        // One and two elements lie in the tensor itself, three in a block.
         (1..=3).for_each(check);
         let empty = Tensor::zeros(DType::F64, &[3, 0]).unwrap();
         assert!(empty.bytes().is_empty() && empty.outer_range(1, 3).is_some());

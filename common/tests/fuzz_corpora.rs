@@ -1,4 +1,5 @@
-//! What the fuzzer has found stays found: no input of a corpus panics, or takes more memory than is stated.
+//! The defects that the fuzzer found stay fixed: no input of a corpus panics, or takes more memory than its target
+//! allows.
 
 #[path = "../../fuzz/src/meter.rs"]
 mod meter;

@@ -6,13 +6,13 @@ use convoke_common::{DType, Tensor};
 
 use crate::wire::{int, ints, parts, text};
 
-/// A case before anything of ours has seen it.
+/// A test case, read without the importer that is under test.
 pub struct Case {
     pub name: String,
     pub model: PathBuf,
-    /// The op it is a case of: the only node's, or `expanded` where a function body stands for it.
+    /// The op that the case tests: that of the only node, or `(expanded)` where a function body replaces the node.
     pub op: String,
-    /// Every op that the graph names, subgraphs included, sorted.
+    /// Every op that the graph and its subgraphs name, sorted.
     pub ops: Vec<String>,
     inputs: Vec<Port>,
     outputs: Vec<Port>,
@@ -22,14 +22,14 @@ pub struct Case {
 /// A graph input or output.
 struct Port {
     name: String,
-    /// Whether it is a tensor of a dtype that tensors here have.
+    /// Whether the value is a tensor of a supported dtype.
     tensor: bool,
 }
 
 /// Named tensors.
 pub type Named = Vec<(String, Tensor)>;
 
-/// Every case below `root`, by name.
+/// Finds every case in `root`, sorted by name.
 pub fn find(root: &Path) -> Result<Vec<Case>, String> {
     let entries =
         std::fs::read_dir(root).map_err(|e| format!("cannot read {}: {e}", root.display()))?;
@@ -79,12 +79,12 @@ impl Case {
         })
     }
 
-    /// Whether every input and output is a tensor of a dtype that tensors here have.
+    /// Whether every input and output is a tensor of a supported dtype.
     pub fn tensors_only(&self) -> bool {
         self.inputs.iter().chain(&self.outputs).all(|p| p.tensor)
     }
 
-    /// The inputs and expected outputs of every data set.
+    /// Reads the inputs and expected outputs of every data set.
     pub fn sets(&self) -> Result<Vec<(Named, Named)>, String> {
         let load = |dir: &Path, what: &str, ports: &[Port]| -> Result<Named, String> {
             let files = ports
@@ -111,7 +111,7 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
     std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))
 }
 
-/// Ops of a GraphProto and of the graphs in its attributes, in the order of the nodes.
+/// Collects the ops of a GraphProto and of the graphs in its attributes, in the order of the nodes.
 fn collect_ops(graph: &[u8], ops: &mut Vec<String>) {
     for node in parts(graph, 1) {
         let domain = text(node, 7);
@@ -130,7 +130,7 @@ fn collect_ops(graph: &[u8], ops: &mut Vec<String>) {
 }
 
 impl Port {
-    /// From a ValueInfoProto.
+    /// Reads a ValueInfoProto.
     fn read(info: &[u8]) -> Port {
         let ty = parts(info, 2).last().unwrap_or_default();
         let code = parts(ty, 1).last().and_then(|tensor| int(tensor, 1));
@@ -161,7 +161,7 @@ fn dtype(code: u64) -> Option<DType> {
     })
 }
 
-/// A TensorProto whose content is raw or a list of small integers, which is what test data comes in.
+/// Reads a TensorProto whose content is raw or a list of small integers, the two forms that test data has.
 fn tensor(proto: &[u8]) -> Result<Tensor, String> {
     let code = int(proto, 2).unwrap_or(0);
     let dtype = dtype(code).ok_or_else(|| format!("data type {code} is not supported"))?;

@@ -1,6 +1,6 @@
-//! Whether an output is what a case expects, by the rules of onnx's own test runner, but for f16: there the runner
-//! allows 1e-3, less than what one rounding of an intermediate result moves the next. Two units in the last place
-//! are allowed instead, as the runner allows for bf16.
+//! Comparison of an output with the one that a case expects, by the rules of onnx's own test runner, except for f16.
+//! The runner's tolerance of 1e-3 for f16 is smaller than the effect of rounding one intermediate result differently,
+//! so two units in the last place are allowed instead, as the runner allows for bf16.
 
 use convoke_common::{DType, Element, Tensor};
 
@@ -13,7 +13,8 @@ const RELATIVE_BF16: f64 = 1.0 / 64.0;
 /// Absolute tolerance of floats.
 const ABSOLUTE: f64 = 1e-7;
 
-/// Why `got` is not `want`: another dtype or shape, an integer that differs at all, a float beyond the tolerance.
+/// Why `got` does not equal `want`, if so: another dtype or shape, a different integer, or a float beyond the
+/// tolerance.
 pub fn difference(got: &Tensor, want: &Tensor) -> Option<String> {
     if got.dtype() != want.dtype() || got.shape() != want.shape() {
         return Some(format!("is {got:?}, expected {want:?}"));
@@ -49,7 +50,7 @@ pub fn difference(got: &Tensor, want: &Tensor) -> Option<String> {
 }
 
 fn close(got: f64, want: f64, relative: f64) -> bool {
-    // Around an infinity the tolerance would be infinite.
+    // The tolerance around an infinity would be infinite, so infinities must be equal.
     let near = want.is_finite() && (got - want).abs() <= ABSOLUTE + relative * want.abs();
     near || got == want || (got.is_nan() && want.is_nan())
 }

@@ -1,15 +1,15 @@
-//! A function whose operands come from elsewhere: each parameter first passes through two nodes that undo each
-//! other, so that they can be run by one worker and the rest by another, without a bit of difference.
+//! A variant of a function whose operands come from another worker: each parameter first passes through two nodes that
+//! undo each other. One worker can run these nodes and another one the rest, without changing a bit.
 
 use std::sync::Arc;
 
 use convoke_common::DType;
 use convoke_common::graph::{Attrs, Function, Node, Part, ValueId};
 
-/// What the names of the nodes that feed match, and none of the function's own.
+/// The pattern that matches the names of the feeding nodes, and no name of the function's own nodes.
 pub const FEEDERS: &str = "fed-from-elsewhere/*";
 
-/// `f` with every use of a parameter replaced by what the feeding nodes yield.
+/// Returns `f` with every use of a parameter replaced by the result of its feeding nodes.
 pub fn fed(f: &Function) -> Function {
     let mut fed = f.clone();
     let mut feeders = Vec::new();
@@ -45,12 +45,12 @@ pub fn fed(f: &Function) -> Function {
     fed
 }
 
-/// An op that gives back its operand when it is applied twice.
+/// An op that returns its operand when it is applied twice.
 fn self_inverse(dtype: DType) -> &'static str {
     match dtype {
         DType::Bool => "Not",
         _ if dtype.is_float() => "Neg",
-        // The negation of the least number is not one.
+        // Not `Neg`, since the least integer has no negation.
         _ => "BitwiseNot",
     }
 }

@@ -1,4 +1,4 @@
-//! Runs test cases made by others: ONNX's node cases, through the whole product on a cluster of two workers.
+//! Runs ONNX's own node test cases through the whole product, on a cluster of two workers.
 //!
 //! ```text
 //! case (files) -> import -> alone: one worker ---------------------> compare -> report
@@ -6,10 +6,10 @@
 //! ```
 //!
 //! Invariants
-//! 1. A case is right, wrong or not registered, never left out. Not registered is what names an op, a dtype or a
-//!    kind of value that is not supported; anything else that goes wrong is wrong.
-//! 2. A case that has an operand, and of which anything is left to run in a step, runs both alone and apart; how
-//!    many do is told.
+//! 1. Every case counts as right, wrong or not registered. A case is not registered where it names an op, a dtype or a
+//! kind of value that is not supported; every other failure makes it wrong.
+//! 2. A case that has an operand, and at least one node that runs in steps, runs both alone and apart. The report says
+//! how many cases do.
 
 mod case;
 mod compare;
@@ -79,7 +79,7 @@ async fn run(args: &Args) -> Result<Report, String> {
         }
     }
     cluster.shutdown().await;
-    // What is left there is of no use to anybody; failing to remove it harms nobody.
+    // A failure to remove the cache folder is ignored, since nothing uses it afterwards.
     let _ = std::fs::remove_dir_all(&cache);
     Ok(report)
 }
@@ -107,7 +107,7 @@ async fn judge(cluster: &Cluster, case: &Case, cache: &Path) -> Verdict {
     }
 }
 
-/// Whether the model ran apart too, or what is wrong with it.
+/// Runs the model alone and, where possible, apart. Returns whether it ran apart, or what is wrong with its results.
 async fn run_both(
     cluster: &Cluster,
     model: &Imported,

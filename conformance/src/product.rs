@@ -1,4 +1,4 @@
-//! What is under test: a model goes in, tensors come out, of a cluster of two workers.
+//! The system under test: a cluster of two workers that imports a model and computes tensors.
 
 use std::path::Path;
 
@@ -11,10 +11,10 @@ use crate::feed::{FEEDERS, fed};
 
 /// The names of the workers of an embedded cluster.
 const WORKERS: [&str; 2] = ["w0", "w1"];
-/// Memory of each worker: no case is large.
+/// Memory of each worker in bytes; no case is large.
 const MEMORY: u64 = 1 << 30;
 
-/// The model at `path`, imported.
+/// Imports the model at `path`.
 pub fn import(path: &Path, cache: &Path) -> std::result::Result<Imported, ModelError> {
     let options = LoadOptions {
         cache_dir: Some(cache.into()),
@@ -23,19 +23,19 @@ pub fn import(path: &Path, cache: &Path) -> std::result::Result<Imported, ModelE
     load(path, &options)
 }
 
-/// The cluster that runs all cases.
+/// Starts the cluster that runs all cases.
 pub async fn cluster() -> Result<Cluster> {
     let cluster = convoke::Embedded::new(WORKERS.len());
     cluster.threads(1).memory(MEMORY).start().await
 }
 
-/// What a run gave, and how it was laid out.
+/// The results of a run, and how its nodes were placed.
 pub struct Ran {
-    /// Of each data set.
+    /// The outputs for each data set.
     pub outputs: Vec<Outputs>,
-    /// Nodes that ran in a step, by worker.
+    /// Number of nodes that each worker runs in a step.
     pub nodes: Vec<u32>,
-    /// Values that went from worker to worker.
+    /// Number of cut edges.
     pub cuts: usize,
 }
 

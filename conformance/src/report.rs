@@ -1,14 +1,14 @@
-//! The tally, and how it reads.
+//! The counts of verdicts, and the table that shows them.
 
 use std::collections::BTreeMap;
 
-/// How a case ended.
+/// The result of a case.
 pub enum Verdict {
-    /// And whether it ran apart too.
+    /// The outputs are right; `apart` says whether the case ran apart, too.
     Right { apart: bool },
-    /// And why.
+    /// The case failed, for this reason.
     Wrong(String),
-    /// An op, a dtype or a kind of value that is not supported.
+    /// The case needs an op, a dtype or a kind of value that is not supported.
     NotRegistered(String),
 }
 
@@ -17,11 +17,11 @@ struct Row {
     right: usize,
     wrong: usize,
     not_registered: usize,
-    /// Of those right, how many ran apart too.
+    /// How many of the right cases ran apart, too.
     apart: usize,
 }
 
-/// Verdicts by op.
+/// The counts of verdicts, by op.
 #[derive(Default)]
 pub struct Report {
     rows: BTreeMap<String, Row>,
@@ -29,7 +29,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Counts a case.
+    /// Counts the verdict on a case.
     pub fn add(&mut self, op: &str, case: &str, verdict: Verdict, verbose: bool) {
         let row = self.rows.entry(op.into()).or_default();
         match verdict {
@@ -53,7 +53,7 @@ impl Report {
         }
     }
 
-    /// Right, wrong and not registered cases.
+    /// The numbers of right, wrong and not registered cases.
     pub fn totals(&self) -> (usize, usize, usize) {
         self.rows.values().fold((0, 0, 0), |(r, w, n), row| {
             (r + row.right, w + row.wrong, n + row.not_registered)

@@ -1,14 +1,14 @@
-//! As much of the protobuf wire format as the files of a test case need.
+//! The part of the protobuf wire format that the files of a test case need.
 
 /// One field of a message.
 pub enum Field<'a> {
     Varint(u64),
     Bytes(&'a [u8]),
-    /// Fixed-width; none of the fields read here are.
+    /// A field of fixed width, which no reader here needs.
     Other,
 }
 
-/// The fields of `message` with their numbers, up to the first byte that makes no sense.
+/// The fields of `message` with their numbers, up to the first byte that cannot be decoded.
 pub fn fields(message: &[u8]) -> impl Iterator<Item = (u32, Field<'_>)> {
     let mut rest = message;
     std::iter::from_fn(move || {
@@ -43,7 +43,7 @@ pub fn text(message: &[u8], number: u32) -> String {
         .unwrap_or_default()
 }
 
-/// An integer field that is there once.
+/// An integer field that is not repeated.
 pub fn int(message: &[u8], number: u32) -> Option<u64> {
     ints(message, number).last().copied()
 }
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn reads_scalars_lists_and_parts() {
-        // 1: 300, 2: "ab", 3: packed [1, 2], 3: 3, and a truncated field.
+        // The fields are 1: 300, 2: "ab", 3: packed [1, 2], 3: 3, and a truncated one.
         let message = [8, 0xac, 2, 18, 2, b'a', b'b', 26, 2, 1, 2, 24, 3, 34, 9];
         assert_eq!(int(&message, 1), Some(300));
         assert_eq!(text(&message, 2), "ab");

@@ -26,17 +26,17 @@ use crate::state::State;
 use crate::state_dir;
 use crate::tasks::blocking;
 
-/// Tokens that the book holds, the void ones included: it is one entry on disk.
+/// Most tokens in the book, invalid ones included: the book is a single entry on disk.
 const TOKENS: usize = 4096;
 
-/// How long the coordinator may take to show a certificate of a new authority.
+/// How long the coordinator may take to present a certificate of a new authority.
 const SHOWN_BOUND: Duration = Duration::from_secs(5);
 
-/// The book, the authority, and where they are kept.
+/// The book of tokens, the certificate authority, and the state that both are saved to.
 pub struct Authority {
     world: World,
     ca: watch::Sender<Arc<ClusterCa>>,
-    /// The authorities that the coordinator shows and trusts in handshakes.
+    /// Hashes of the authorities that the coordinator presents and trusts in handshakes.
     shown: watch::Sender<Vec<CaHash>>,
     revoked: Arc<RevocationList>,
     book: Mutex<TokenStore>,
@@ -44,12 +44,13 @@ pub struct Authority {
     audit: Audit,
 }
 
-/// A role's folder beneath the token folder: its own, so that it can be mounted where that role runs and nowhere else.
+/// Returns the role's folder below the token folder. Each role has its own, so that it can be mounted only where that
+/// role runs.
 fn role_dir(token_dir: &Path, role: Role) -> PathBuf {
     token_dir.join(role.to_string())
 }
 
-/// Where a coordinator with this [`token_dir`](crate::CoordinatorConfig::token_dir) leaves the token of a role.
+/// Returns where a coordinator with this [`token_dir`](crate::CoordinatorConfig::token_dir) leaves the token of a role.
 pub fn token_file(token_dir: &Path, role: Role) -> PathBuf {
     role_dir(token_dir, role).join("token")
 }
@@ -63,7 +64,7 @@ fn refused(e: TokenError) -> Error {
 }
 
 impl Authority {
-    /// An authority with this book, kept in `state` where there is one.
+    /// Returns an authority with this book, which is saved to `state` if there is one.
     pub fn new(
         world: World,
         ca: ClusterCa,
@@ -84,28 +85,28 @@ impl Authority {
         }
     }
 
-    /// The authority itself.
+    /// Returns the current certificate authority.
     pub fn ca(&self) -> Arc<ClusterCa> {
         self.ca.borrow().clone()
     }
 
-    /// Tells when the authority is replaced.
+    /// Returns a receiver that is notified when the authority is replaced.
     pub fn subscribe(&self) -> watch::Receiver<Arc<ClusterCa>> {
         self.ca.subscribe()
     }
 
-    /// The coordinator shows a certificate of this authority, and trusts those that it goes along with, from the next
-    /// handshake on.
+    /// Notes that from the next handshake on the coordinator presents a certificate of this authority and trusts the
+    /// authorities that the certificate comes with.
     pub fn shows(&self, ca: &ClusterCa) {
         self.shown.send_replace(ca.hashes());
     }
 
-    /// Replaces the authority by a new one that it endorses, or drops what the one before it signed; kept before it counts.
+    /// Replaces the authority by the one that `next` makes of it, and saves the new one before it takes effect.
     async fn replace_ca(
         &self,
         next: impl FnOnce(&ClusterCa, &World) -> Result<ClusterCa>,
     ) -> Result<()> {
-        // One change of what is kept after the other.
+        // The lock makes changes to the saved state one after the other.
         let _book = self.book.lock().await;
         let next = Arc::new(next(&self.ca(), &self.world)?);
         if let Some(state) = self.state.clone() {
@@ -116,14 +117,14 @@ impl Authority {
         let hashes = next.hashes();
         let mut shown = self.shown.subscribe();
         self.ca.send_replace(next);
-        // Whoever has a token of the new authority may dial as soon as this is answered.
+        // A newcomer with a token of the new authority may dial as soon as this returns.
         let in_time = timeout(SHOWN_BOUND, shown.wait_for(|shown| *shown == hashes)).await;
         in_time
             .map(drop)
             .map_err(|_| Error::internal("the coordinator does not show the new authority"))
     }
 
-    /// Makes a new authority. Members and tokens of the one before it are good until [`Authority::retire`].
+    /// Creates a new authority. Members and tokens of the former one stay valid until [`Authority::retire`].
     pub async fn rotate(&self) -> Result<CaHash> {
         let rotated = self.replace_ca(|ca, world| {
             ca.rotated(world).map_err(|e| {
@@ -137,8 +138,8 @@ impl Authority {
         Ok(self.ca_hash())
     }
 
-    /// Accepts no longer what the authority before this one signed: certificates that were not renewed since, and tokens that
-    /// were made before. Refused, but for `at_once`, until members that are connected have renewed theirs.
+    /// Invalidates what the former authority signed: certificates not renewed since, and tokens created before. Unless
+    /// `at_once`, it fails until the life of a certificate has passed since the rotation.
     pub async fn retire(&self, at_once: bool) -> Result<()> {
         self.replace_ca(|ca, world| {
             let Some(since) = ca.replacing_since() else {
@@ -161,17 +162,17 @@ impl Authority {
         Ok(())
     }
 
-    /// What tokens name this cluster by.
+    /// Returns the hash by which tokens identify this cluster.
     pub fn ca_hash(&self) -> CaHash {
         self.ca().hash()
     }
 
-    /// Tokens that no longer count.
+    /// Returns the list of revoked tokens.
     pub fn revoked(&self) -> &Arc<RevocationList> {
         &self.revoked
     }
 
-    /// Makes a change that counts only once it is kept.
+    /// Changes the book; the change takes effect only once it is saved.
     async fn change<T>(&self, change: impl FnOnce(&mut TokenStore) -> Result<T>) -> Result<T> {
         let mut book = self.book.lock().await;
         let mut next = book.clone();
@@ -184,7 +185,7 @@ impl Authority {
         Ok(value)
     }
 
-    /// A new token, void after `ttl`, whose holders may have `budget` together.
+    /// Creates a token that admits members until `ttl` is over; `budget` bounds what all of its holders use together.
     pub async fn create(
         &self,
         role: Role,
@@ -216,7 +217,7 @@ impl Authority {
         Ok(token)
     }
 
-    /// Bounds how long whoever joins with a token may stay.
+    /// Bounds how long those who join with a token may stay members.
     pub async fn bound_membership(&self, id: &TokenId, ttl: Duration) -> Result<()> {
         self.change(|book| {
             book.set_member_ttl(id, ttl.as_secs());
@@ -225,17 +226,17 @@ impl Authority {
         .await
     }
 
-    /// For how many seconds whoever joins with a token may stay.
+    /// Returns for how many seconds those who join with a token may stay members, if the token bounds it.
     pub async fn member_ttl(&self, id: &TokenId) -> Option<u64> {
         self.book.lock().await.member_ttl(id)
     }
 
-    /// All tokens, without their secrets.
+    /// Lists all tokens, without their secrets.
     pub async fn list(&self) -> Vec<TokenInfo> {
         self.book.lock().await.list()
     }
 
-    /// Revokes a token: its certificates count no longer at the next handshake. Open connections are the caller's.
+    /// Revokes a token: its certificates are refused from the next handshake on. The caller closes open connections.
     pub async fn revoke(&self, id: &TokenId) -> Result<()> {
         self.change(|book| {
             book.revoke(id).map_err(|_| {
@@ -249,7 +250,7 @@ impl Authority {
         Ok(())
     }
 
-    /// Whether the bearer may join as a `role`; the budget of the token.
+    /// Checks that the bearer may join in this `role`, and returns the budget of the token.
     pub async fn check(&self, id: &TokenId, secret: &TokenSecret, role: Role) -> Result<Budget> {
         let now = self.world.wall.unix_seconds();
         let book = self.book.lock().await;
@@ -257,12 +258,13 @@ impl Authority {
         Ok(book.budget(id))
     }
 
-    /// The budget of a token.
+    /// Returns the budget of a token.
     pub async fn budget(&self, id: &TokenId) -> Budget {
         self.book.lock().await.budget(id)
     }
 
-    /// Who shows that it held this certificate in a `role`, under a token that still counts: it has the key that made `csr`.
+    /// Returns the identity in `certificate` if it is of this `role` and of a valid token, and if its key also signed
+    /// `csr`.
     pub fn former_holder(
         &self,
         role: Role,
@@ -276,8 +278,9 @@ impl Authority {
             .filter(|f| f.role == role && !self.revoked.contains(&f.token_id))
     }
 
-    /// Signs a certificate for the key of `csr`. Where the token bounds membership, it lives as long as the membership: from a
-    /// join on for the token's time, and at a renewal until `until` (unix seconds), when the certificate before it ends.
+    /// Signs a certificate for the key of `csr`. If the token bounds membership, the certificate ends with the
+    /// membership: after a join when the token's time is over, and after a renewal at `until` (unix seconds), when the
+    /// former certificate ends.
     pub async fn issue(
         &self,
         role: Role,
@@ -319,8 +322,8 @@ impl Authority {
         Ok((joined, fingerprint))
     }
 
-    /// Leaves a token without expiry for each role beneath `token_dir`, at its [`token_file`]. Those of an earlier
-    /// start stay while they are good, so that members keep their identities.
+    /// Writes a token without expiry for each role to its [`token_file`] below `token_dir`. Tokens of an earlier start
+    /// stay while they are valid, so that members keep their identities.
     pub async fn leave_tokens(&self, token_dir: &Path) -> Result<()> {
         let io = |e: convoke_common::world::StoreError| Error::new(Code::Io, chain(&e));
         let store = self.world.store.clone();

@@ -1,6 +1,6 @@
 //! Dates, as people and log files write them.
 
-/// A second of the calendar, in UTC.
+/// A date and time in UTC, to the second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Utc {
     pub year: u64,
@@ -12,7 +12,7 @@ pub struct Utc {
 }
 
 impl Utc {
-    /// From seconds since 1970. The date is Howard Hinnant's `civil_from_days`.
+    /// Converts seconds since 1970. The date is Howard Hinnant's `civil_from_days`.
     pub fn of(seconds: u64) -> Utc {
         let (days, second) = (seconds / 86_400, seconds % 86_400);
         let z = days + 719_468;

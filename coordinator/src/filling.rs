@@ -9,11 +9,11 @@ use convoke_common::world::{
     DirEntry, Disk, DiskSpace, FileIdentity, FileMode, Job, Store, StoreError, StoreFile, SystemRng,
 };
 
-/// A disk that can be full: nothing more is written to it then.
+/// A disk that accepts no more writes once it is full.
 pub struct Filling {
     disk: Disk,
     pub is_full: Arc<AtomicBool>,
-    /// Bytes that it still takes.
+    /// Number of bytes that the disk still accepts.
     pub room: Arc<AtomicU64>,
 }
 
@@ -72,7 +72,7 @@ impl StoreFile for FillingFile {
 }
 
 impl Filling {
-    /// One with room.
+    /// Returns a disk with room.
     pub fn new() -> Filling {
         Filling {
             disk: Disk::new(Arc::new(SystemRng::default())),

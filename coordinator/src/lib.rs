@@ -1,4 +1,4 @@
-//! The coordinator: decides who runs what.
+//! The coordinator: decides which worker runs which nodes.
 //!
 //! ```text
 //! Function -> passes (optimise) -> place -> partition -> Program per worker

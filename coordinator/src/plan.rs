@@ -3,10 +3,9 @@
 //! ```text
 //! Function -> passes::optimise -> place::place -> partition::partition -> PlannedPrograms
 //! ```
-//!
 //! Invariants
 //! 1. Pure and deterministic: no clock, no randomness, no I/O.
-//! 2. What decides values is settled by `optimise`, before anything is known of the cluster.
+//! 2. Decisions that affect values are made by `optimise`, which knows nothing of the cluster.
 //! 3. Every program yielded passes [`Program::check`].
 
 use std::collections::BTreeSet;
@@ -20,14 +19,14 @@ use crate::partition::{partition, summarise};
 use crate::passes::optimise;
 use crate::place::{ClusterModel, check_pins, place};
 
-/// A plan: what to install where.
+/// A plan as it is computed: the program of each worker, and the summary for the client.
 #[derive(Debug, Clone)]
 pub struct PlannedPrograms {
-    /// Index in [`ClusterModel::workers`] of each worker in use, by participant.
+    /// The index in [`ClusterModel::workers`] of each worker in use, by participant.
     pub workers: Vec<usize>,
-    /// The workers in use; the driver, who comes last, is the caller's to add.
+    /// The workers in use; the caller adds the driver as the last participant.
     pub participants: Vec<Participant>,
-    /// One per worker in use.
+    /// One program for each worker in use.
     pub programs: Vec<Program>,
     pub driver: DriverProgram,
     /// Most bytes of one step's tensors at once on each worker in use.

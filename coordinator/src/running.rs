@@ -27,31 +27,31 @@ use crate::tasks::{StopOnDrop, Tasks, blocking};
 /// The name in the coordinator's own certificate.
 const NAME: &str = "coordinator";
 
-/// How often it looks whether its certificate is due for renewal: after two days, and at once where the calendar was set
-/// back to before it.
+/// How often the coordinator checks whether its certificate is due for renewal: after two days, and at once if the
+/// calendar was set back to before the certificate's start.
 const RENEWAL_CHECK: Duration = Duration::from_secs(1);
 
-/// How long connections that were closed may take to tell their peers.
+/// How long closed connections may take to inform their peers.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-/// What a deployment decides.
+/// The settings of a coordinator that a deployment decides.
 #[derive(Debug, Clone)]
 pub struct CoordinatorConfig {
-    /// Where to listen; port 0 lets the system choose.
+    /// The address to listen on; with port 0 the system chooses the port.
     pub listen: SocketAddr,
-    /// Where authority, tokens and names are kept; `None` for a cluster that lives no longer than this process.
+    /// The folder of authority, tokens and names; `None` for a cluster that ends with this process.
     pub state_dir: Option<PathBuf>,
-    /// Where the admin socket is; without it nobody listens for the owner.
+    /// The folder of the admin socket; without it there is no admin socket.
     pub run_dir: Option<PathBuf>,
-    /// Where a token without expiry is left for each role, at [`token_file`](crate::token_file): each in a folder of
-    /// its own, which containers of that role share.
+    /// The folder in which a token without expiry is left for each role, at [`token_file`](crate::token_file). Each
+    /// role has a subfolder of its own, which the containers of that role share.
     pub token_dir: Option<PathBuf>,
 }
 
-/// The coordinator; see [`Coordinator::start`].
+/// The coordinator, which [`Coordinator::start`] starts.
 pub struct Coordinator;
 
-/// A coordinator that runs. Dropping it stops it; [`Running::shutdown`] also waits.
+/// A running coordinator. Dropping it stops it; [`Running::shutdown`] also waits.
 pub struct Running {
     service: Arc<Service>,
     endpoint: Endpoint,
@@ -68,11 +68,11 @@ struct Opened {
     kept: Kept,
 }
 
-/// Makes or reads what is kept.
+/// Reads the authority and the state, or creates them.
 fn open(world: &World, config: &CoordinatorConfig) -> Result<Opened> {
     if let Some(folder) = &config.run_dir {
         let made = world.store.create_dir(folder, FileMode::Secret);
-        // What is kept there decides who is let in.
+        // Whoever can write to this folder decides who is let in.
         let made = made.and_then(|()| world.store.check_private(folder));
         made.map_err(|e| Error::new(Code::Io, chain(&e)))?;
     }
@@ -93,7 +93,7 @@ fn open(world: &World, config: &CoordinatorConfig) -> Result<Opened> {
 }
 
 impl Coordinator {
-    /// Starts to serve. Returns once members can join.
+    /// Starts the coordinator. Returns once members can join.
     pub async fn start(world: World, config: CoordinatorConfig) -> Result<Running> {
         let (inside, settings) = (world.clone(), config.clone());
         let Opened {
@@ -154,15 +154,15 @@ fn own_identity(world: &World, ca: &ClusterCa) -> Result<OwnIdentity> {
         .map_err(unusable)
 }
 
-/// Keeps the coordinator's own certificate fresh.
+/// Renews the coordinator's own certificate whenever it is due.
 async fn renew(service: Arc<Service>, mut own: OwnIdentity, tls: TlsConfigs) {
     let mut replaced = service.authority.subscribe();
     loop {
-        // Both its end and the change itself lead to the same look.
+        // The certificate is checked after the timeout and after each change of the authority.
         let _ = timeout(RENEWAL_CHECK, replaced.changed()).await;
         let now = service.world.wall.unix_seconds();
         let ca = service.authority.ca();
-        // The authority may have been replaced, or the one before it retired.
+        // The authority may have been replaced, or the former one retired.
         if !own.needs_renewal(now) && own.authorities() == ca.authorities() {
             continue;
         }
@@ -180,33 +180,33 @@ async fn renew(service: Arc<Service>, mut own: OwnIdentity, tls: TlsConfigs) {
 }
 
 impl Running {
-    /// Where it listens.
+    /// Returns the address that the coordinator listens on.
     pub fn addr(&self) -> SocketAddr {
         self.endpoint.local_addr()
     }
 
-    /// What join tokens name this cluster by.
+    /// Returns the hash by which join tokens identify this cluster.
     pub fn ca_hash(&self) -> CaHash {
         self.service.authority.ca_hash()
     }
 
-    /// Members and leases as the coordinator knows them, without asking the workers.
+    /// Returns members and leases as the coordinator knows them, without asking the workers.
     pub async fn known(&self) -> Result<(Vec<MemberStatus>, Vec<LeaseStatus>)> {
         self.service.known().await
     }
 
-    /// How much it holds for clients, by table: nothing but plans and drivers between their calls, and nothing at all
-    /// once they are gone.
+    /// Returns the size of each table that is kept for clients. Between calls of clients only plans and drivers are
+    /// left, and once the clients are gone nothing is.
     pub async fn tables(&self) -> Result<Vec<(&'static str, usize)>> {
         self.service.tables().await
     }
 
-    /// A new join token, void after `ttl`.
+    /// Creates a join token that expires after `ttl`.
     pub async fn create_token(&self, role: Role, ttl: Option<Duration>) -> Result<JoinToken> {
         self.create_token_with(role, ttl, Budget::default()).await
     }
 
-    /// As [`Running::create_token`], with a budget for all who join with it together.
+    /// Creates a join token as [`Running::create_token`] does, with a budget that all members who join with it share.
     pub async fn create_token_with(
         &self,
         role: Role,
@@ -216,17 +216,17 @@ impl Running {
         self.service.authority.create(role, ttl, budget).await
     }
 
-    /// Bounds how long whoever joins with a token may stay a member.
+    /// Bounds how long those who join with a token may stay members.
     pub async fn bound_membership(&self, id: &TokenId, ttl: Duration) -> Result<()> {
         self.service.authority.bound_membership(id, ttl).await
     }
 
-    /// All join tokens, without their secrets.
+    /// Lists all join tokens, without their secrets.
     pub async fn tokens(&self) -> Vec<TokenInfo> {
         self.service.authority.list().await
     }
 
-    /// Revokes a token and the certificates that it brought: those connections end, and the workers are told.
+    /// Revokes a token and its members' certificates: their connections are closed, and the workers are informed.
     pub async fn revoke_token(&self, id: &TokenId) -> Result<()> {
         self.service.revoke(id).await
     }
@@ -241,16 +241,18 @@ impl Running {
         self.service.health().await
     }
 
-    /// Stops: members are told, and after at most `bound` nothing of it runs. Leases go on without it.
+    /// Stops the coordinator: its members are informed, and after at most `bound` all of its tasks have ended. Leases
+    /// go on.
     pub async fn shutdown(self, bound: Duration) {
         self.stop(bound).await;
-        // Peers that do not hear it learn by their idle timeout.
+        // Peers that the message does not reach notice the end by their idle timeout.
         let _ = timeout(GOODBYE.min(bound), self.endpoint.wait_idle()).await;
     }
 
-    /// [`Running::shutdown`], but that nobody waits until the members have been told.
+    /// Stops the coordinator as [`Running::shutdown`] does, except that it does not wait until the members are
+    /// informed.
     pub async fn stop(&self, bound: Duration) {
-        // First, so that nothing that ends with a connection can reach a worker any more.
+        // The endpoint is closed first, so that nothing that ends with a connection can reach a worker any more.
         self.endpoint
             .close(close::STOPPING.into(), b"the coordinator stops");
         if timeout(bound, self.tasks.0.stop()).await.is_err() {

@@ -1,10 +1,10 @@
 //! The coordinator's state folder: the state and the authority, which are opened, backed up and restored together.
 //!
 //! Invariants
-//! 1. Neither is used without the other. An authority without its state would serve the revoked again; a state without its
-//!    authority would be that of a cluster that nobody is a member of.
-//! 2. At the first start the state is made first, and names the authority last: a start that was cut short in between is
-//!    taken up by the next.
+//! 1. Neither is used without the other. An authority without its state would accept revoked tokens again; a state
+//!    without its authority would be that of a cluster without members.
+//! 2. At the first start the state is created first, and the hash of the authority is written to it last. A start that
+//!    was interrupted in between is completed by the next one.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,25 +18,25 @@ use serde::{Deserialize, Serialize};
 use crate::membership::{KeptMember, Record};
 use crate::state::{Kept, State};
 
-/// The layout of a backup; another number is refused.
+/// The version of a backup's layout; any other is refused.
 const FORMAT: u32 = 1;
 
-/// A state has at most a few MiB: tokens, names and deaths are bounded.
+/// Largest backup, in bytes. A state has at most a few MiB, since tokens, names and deaths are bounded.
 const LARGEST_BACKUP: u64 = 64 << 20;
 
 fn unusable(e: IdentityError) -> Error {
     Error::new(Code::Io, chain(&e))
 }
 
-/// What a state folder holds.
+/// The content of a state folder, after it was opened.
 pub struct Opened {
     pub ca: ClusterCa,
     pub state: State,
     pub kept: Kept,
 }
 
-/// Opens what the folder holds, or makes it where it holds nothing. The lock on the state comes first: of two coordinators
-/// only one makes an authority.
+/// Opens what the folder holds, or creates it if the folder is empty. The state is locked first, so that of two
+/// coordinators only one creates an authority.
 pub fn open(world: &World, folder: &Path) -> Result<Opened> {
     let store = world.store.as_ref();
     let made = store.create_dir(folder, FileMode::Secret);
@@ -47,7 +47,7 @@ pub fn open(world: &World, folder: &Path) -> Result<Opened> {
     }
     let now = world.wall.unix_seconds();
     let (state, kept) = State::open(store, folder, now)?;
-    // Another process may have made it meanwhile, and ended.
+    // Another process may have created the authority meanwhile, and ended.
     let ca = match ca {
         Some(ca) => Some(ca),
         None => ClusterCa::load(store, folder).map_err(unusable)?,
@@ -66,10 +66,10 @@ pub fn open(world: &World, folder: &Path) -> Result<Opened> {
     Ok(Opened { ca, state, kept })
 }
 
-/// Keeps an authority that replaces the one before it. Blocks.
+/// Saves an authority that replaces the former one. Blocks.
 pub fn put_authority(world: &World, state: &State, ca: &ClusterCa) -> Result<()> {
     let folder = state.path().parent().unwrap_or(Path::new("."));
-    // First: one that replaces another answers to the hash of the other, which the state still names.
+    // The authority is saved first: it also answers to the hash of the former one, which the state still names.
     ca.save(world.store.as_ref(), folder).map_err(unusable)?;
     Ok(state.put_ca(&ca.hash())?)
 }
@@ -84,7 +84,7 @@ fn without_authority(folder: &Path) -> Error {
     half_missing(ClusterCa::path(folder), lost, State::path_in(folder))
 }
 
-/// Of the two files that make a cluster one is missing and the other is left.
+/// The error of a folder in which one of the two files is missing and the other one, `left`, is present.
 fn half_missing(missing: PathBuf, what: &str, left: PathBuf) -> Error {
     let msg = format!("{}: the cluster's {what}", missing.display());
     Error::new(Code::Io, msg).advise(format!(
@@ -105,14 +105,14 @@ fn of_another(folder: &Path) -> Error {
     )
 }
 
-/// A backup: everything that a coordinator needs to go on elsewhere. It holds the authority's private key.
+/// A backup: everything that a coordinator needs to go on elsewhere, including the authority's private key.
 #[derive(Serialize, Deserialize)]
 struct Backup {
     convoke_backup: u32,
-    /// The authority's file.
+    /// The text of the authority's file.
     ca: String,
     tokens: TokenStore,
-    /// What tokens grant beside the book, which does not hold it. Absent in a backup of an earlier release.
+    /// The budgets of tokens, which the book does not contain. Absent in a backup of an earlier release.
     #[serde(default)]
     budgets: BTreeMap<TokenId, Budget>,
     #[serde(default)]
@@ -122,7 +122,7 @@ struct Backup {
     deaths: Vec<Record>,
 }
 
-/// The text of a backup of an open state, and of the authority beside it. Blocks.
+/// Returns the text of a backup of an open state and of the authority beside it. Blocks.
 pub fn backup(world: &World, state: &State) -> Result<String> {
     let folder = state.path().parent().unwrap_or(Path::new("."));
     let kept = state.read(world.wall.unix_seconds())?;
@@ -141,7 +141,7 @@ pub fn backup(world: &World, state: &State) -> Result<String> {
     serde_json::to_string(&backup).map_err(|e| Error::internal(e.to_string()))
 }
 
-/// Makes a backup of a folder that no coordinator uses. Blocks.
+/// Returns the text of a backup of a folder that no coordinator uses. Blocks.
 pub fn backup_folder(world: &World, folder: &Path) -> Result<String> {
     let store = world.store.as_ref();
     if !State::exists(store, folder)? {
@@ -153,7 +153,7 @@ pub fn backup_folder(world: &World, folder: &Path) -> Result<String> {
     backup(world, &state)
 }
 
-/// Makes state and authority from the backup in `file`, in a folder that holds neither. Blocks.
+/// Restores state and authority from the backup in `file`, to a folder that holds neither. Blocks.
 pub fn restore(world: &World, folder: &Path, file: &Path) -> Result<()> {
     let store = world.store.as_ref();
     let io = |e: convoke_common::world::StoreError| Error::new(Code::Io, chain(&e));
@@ -200,7 +200,7 @@ pub fn restore(world: &World, folder: &Path, file: &Path) -> Result<()> {
     for record in &backup.deaths {
         state.put_deaths(record)?;
     }
-    // Last: a restore that is cut short leaves a folder that no coordinator serves from.
+    // The authority is written last: an interrupted restore leaves a folder that no coordinator serves from.
     state.put_ca(&ca.hash())?;
     ca.save(store, folder).map_err(unusable)
 }

@@ -1,4 +1,4 @@
-//! The coordinator's tasks: all of them end when it stops.
+//! The coordinator's tasks, which all end when it stops.
 
 use std::future::Future;
 
@@ -8,7 +8,7 @@ use convoke_common::world::{World, off_thread};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Spawns tasks, and ends them; clones share them.
+/// The set of the coordinator's tasks; clones share it.
 #[derive(Clone)]
 pub struct Tasks {
     world: World,
@@ -17,7 +17,7 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    /// None yet.
+    /// Returns an empty set of tasks.
     pub fn new(world: World) -> Tasks {
         Tasks {
             world,
@@ -26,7 +26,7 @@ impl Tasks {
         }
     }
 
-    /// Runs a task until it ends or all are stopped, whichever is first.
+    /// Runs a task until it ends or until all tasks are stopped, whichever is first.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let stop = self.stop.clone();
         let task = async move {
@@ -38,7 +38,7 @@ impl Tasks {
         self.world.spawn(self.tracker.track_future(task));
     }
 
-    /// Runs a task that ends by itself, soon after the token that it is given is cancelled: when all tasks are stopped.
+    /// Runs a task that ends by itself soon after its token is cancelled, which happens when all tasks are stopped.
     pub fn spawn_to_end<F: Future<Output = ()> + Send + 'static>(
         &self,
         task: impl FnOnce(CancellationToken) -> F,
@@ -47,7 +47,7 @@ impl Tasks {
         self.world.spawn(self.tracker.track_future(task));
     }
 
-    /// Stops all tasks and returns once they are gone.
+    /// Stops all tasks and returns once they have ended.
     pub async fn stop(&self) {
         self.stop.cancel();
         self.tracker.close();
@@ -61,10 +61,10 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// Stops the tasks, without waiting for them, of a coordinator that is dropped and not shut down.
+/// Stops the tasks of a coordinator that is dropped instead of shut down, without waiting for them.
 pub struct StopOnDrop(pub Tasks);
 
-/// Runs what blocks or computes for long away from the network's threads.
+/// Runs work that blocks or computes for long away from the network's threads.
 pub async fn blocking<T: Send + 'static>(
     world: &World,
     work: impl FnOnce() -> T + Send + 'static,

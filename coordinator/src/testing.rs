@@ -21,7 +21,7 @@ use convoke_common::{DType, Dim, ops};
 
 use crate::place::{ClusterModel, WorkerModel};
 
-/// The function that `text` describes, typed and verified.
+/// Parses the function that `text` describes, with inferred types, and verifies it.
 pub fn parse(text: &str) -> Function {
     let mut b = Builder::default();
     text.lines()
@@ -180,7 +180,7 @@ fn attr(text: &str) -> Attr {
         .map_or_else(|_| Attr::Float(text.parse().unwrap()), Attr::Int)
 }
 
-/// Nodes, constants computed from nothing, and results, as text.
+/// Formats the nodes and results of a function as text.
 pub fn dump(f: &Function) -> String {
     let mut out = String::new();
     let name = |v: &ValueId| f.value(*v).name.to_string();
@@ -228,7 +228,7 @@ fn show(a: &Attr) -> String {
     }
 }
 
-/// `text` without indentation and empty lines.
+/// Removes indentation and empty lines from `text`.
 pub fn dedent(text: &str) -> String {
     text.lines()
         .map(str::trim)
@@ -237,7 +237,7 @@ pub fn dedent(text: &str) -> String {
         .collect()
 }
 
-/// `n` equal workers `w0`, `w1`, … with `memory` bytes each.
+/// Returns a cluster of `n` equal workers `w0`, `w1`, … with `memory` bytes each.
 pub fn cluster(n: usize, memory: u64) -> ClusterModel {
     let worker = |i: usize| WorkerModel {
         name: format!("w{i}"),
@@ -253,7 +253,7 @@ pub fn cluster(n: usize, memory: u64) -> ClusterModel {
     ClusterModel::new((0..n).map(worker).collect())
 }
 
-/// Options with every axis of `f` bounded by 8.
+/// Returns options in which every axis of `f` is bounded by 8.
 pub fn options(f: &Function, workers: WorkerCount) -> PlanOptions {
     let mut symbols = Default::default();
     f.params
@@ -279,7 +279,7 @@ pub fn options(f: &Function, workers: WorkerCount) -> PlanOptions {
 pub struct Lcg(pub u64);
 
 impl Lcg {
-    /// A number below `n`.
+    /// Returns the next number, below `n`.
     pub fn below(&mut self, n: usize) -> usize {
         self.0 = self
             .0
@@ -289,8 +289,8 @@ impl Lcg {
     }
 }
 
-/// A random function of about `nodes` nodes: unary and binary steps, matrix products, init chains,
-/// values used often, values used never, results of every kind.
+/// Returns a random function of about `nodes` nodes: unary and binary steps, matrix products, init chains, values that
+/// are used often or never, and results of every kind.
 pub fn random(seed: u64, nodes: usize) -> Function {
     let mut r = Lcg(seed);
     let mut text = String::from("param a: f32[n, 16]\nparam b: f32[n, 16]\nparam unused: f32[4]\n");

@@ -1,5 +1,5 @@
-//! Runs entries under a count of what they have allocated: by the fuzzer, and in the tests that replay the corpora,
-//! which include this file.
+//! Runs the entries of targets and measures how much memory they allocate. The fuzzer uses this file, and so do the
+//! tests that replay the corpora, which include it.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,13 +11,13 @@ use convoke_common::fuzzing::Target;
 #[global_allocator]
 static METER: Meter = Meter;
 
-/// Bytes that are allocated, and the most that were since the last [`peak_of`] began.
+/// Bytes that are allocated now, and the most that were allocated at once since the last [`peak_of`] began.
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 struct Meter;
 
-/// What is asked for counts whether it is there or not.
+/// Counts a request of memory before it is known to succeed, so that a request that fails counts for the peak.
 fn asked(bytes: usize) {
     let live = LIVE.fetch_add(bytes, Relaxed).saturating_add(bytes);
     PEAK.fetch_max(live, Relaxed);
@@ -30,11 +30,11 @@ fn counted(at: *mut u8, bytes: usize) -> *mut u8 {
     at
 }
 
-// SAFETY: every call is passed on to the system's allocator as it came.
+// SAFETY: every call is passed on unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Meter {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         asked(layout.size());
-        // SAFETY: the caller's promises are those that this one asks for.
+        // SAFETY: the caller keeps the same contract.
         counted(unsafe { System.alloc(layout) }, layout.size())
     }
 
@@ -61,7 +61,7 @@ unsafe impl GlobalAlloc for Meter {
     }
 }
 
-/// The most bytes that `work` had allocated at once.
+/// Runs `work`, and returns its result and the most bytes that it had allocated at once.
 fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = LIVE.load(Relaxed);
     PEAK.store(before, Relaxed);
@@ -69,7 +69,7 @@ fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
     (value, PEAK.load(Relaxed).saturating_sub(before))
 }
 
-/// Runs the target's entry; panics where it does, or where it exceeds its budget.
+/// Runs the entry of a target. Panics where the entry panics, or allocates more than the target's budget.
 pub fn run(target: &Target, input: &[u8]) {
     let (_, peak) = peak_of(|| (target.entry)(input));
     let budget = target.budget.bytes(input.len());
@@ -81,7 +81,7 @@ pub fn run(target: &Target, input: &[u8]) {
     );
 }
 
-/// Runs each target's entry on each file of its corpus.
+/// Runs the entry of each target on each file of its corpus. Panics with the list of files that fail.
 pub fn replay(targets: &[Target]) {
     let corpora = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus"));
     let mut failed = Vec::new();

@@ -1,13 +1,14 @@
-//! Seeds: a valid message of each kind, in the corpora as `seed-*`. Tests that include this file make them anew, so
-//! that a corpus follows the formats; with `CONVOKE_WRITE_SEEDS=1` in the environment they write them.
+//! Seeds: valid messages of each kind, which are stored in the corpora as `seed-*`. Tests that include this file
+//! generate the seeds anew and compare, so that the corpora follow the formats; with `CONVOKE_WRITE_SEEDS=1` in the
+//! environment they write the seeds instead.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// A seed: its target, what tells it from others, and the input.
+/// A seed: the name of its target, its own name, and the input.
 pub type Seed = (&'static str, String, Vec<u8>);
 
-/// Checks that each seed is accepted by its target, and that the corpora hold just these.
+/// Checks that each target accepts its seeds, and that the corpora hold exactly these seeds.
 pub fn check(entries: &[(&str, fn(&[u8]) -> bool)], seeds: Vec<Seed>) {
     let entries: BTreeMap<_, _> = entries.iter().copied().collect();
     let mut expected: BTreeMap<&str, BTreeMap<String, Vec<u8>>> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! See `convoke_models::fuzzing`.
+//! Fuzz target `safetensors`, whose entry and budget are in `convoke_models::fuzzing`.
 #![no_main]
 
 convoke_fuzz::fuzz!("safetensors", convoke_models::fuzzing::TARGETS);

@@ -1,11 +1,11 @@
-//! Files as artifacts: the BLAKE3 hashes of their chunks, computed in one sequential read at first use and
-//! remembered by what identifies the file.
+//! Files as artifacts: the BLAKE3 hashes of their chunks are computed in one sequential read at first use, and
+//! remembered under the identity of the file.
 //!
 //! Invariants
 //! 1. Remembered hashes are used only for the very same file: device, inode, length, and both times to the
 //!    nanosecond. A list written within a second of the file's last change is not trusted, since a later
 //!    change in the same tick of the clock would not show.
-//! 2. Remembering is a shortcut: what cannot be read or written in the cache folder is computed again.
+//! 2. Remembering is a shortcut: hashes that cannot be read from or written to the cache folder are computed again.
 //! 3. A [`Source`] hands out bytes of the file that was hashed or an error, as far as times can tell; the
 //!    reader's own check of the chunk's hash covers the rest.
 
@@ -19,10 +19,10 @@ use convoke_common::artifact::{ArtifactMeta, CHUNK, ChunkHash};
 use crate::error::ModelError;
 use crate::file::{DataFile, Identity};
 
-/// How far hashing is.
+/// How far the hashing of files has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes hashed.
+    /// Bytes that are hashed.
     pub done: u64,
     /// Bytes to hash; files whose hashes are remembered do not count.
     pub total: u64,
@@ -40,7 +40,7 @@ pub fn default_cache_dir() -> Option<PathBuf> {
     absolute("XDG_CACHE_HOME", "convoke").or_else(|| absolute("HOME", ".cache/convoke"))
 }
 
-/// A file that ranges are served from.
+/// A file from which ranges of weights are served.
 #[derive(Debug, Clone)]
 pub struct Source {
     path: PathBuf,
@@ -49,12 +49,12 @@ pub struct Source {
 }
 
 impl Source {
-    /// Where the file is.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its length, hashes and id.
+    /// The length, chunk hashes and id of the file.
     pub fn meta(&self) -> &ArtifactMeta {
         &self.meta
     }
@@ -63,7 +63,7 @@ impl Source {
         self.identity
     }
 
-    /// The bytes of chunk `index`, provided that the file is still the one that was hashed.
+    /// Reads chunk `index`. Fails when the file is no longer the one that was hashed.
     pub fn read_chunk(&self, index: u64) -> Result<Vec<u8>, ModelError> {
         let file = DataFile::open(&self.path)?;
         if file.identity() != self.identity {
@@ -81,19 +81,20 @@ impl Source {
 /// Computes and remembers chunk hashes.
 #[derive(Debug, Clone)]
 pub struct ArtifactIndex {
-    /// The folder of remembered lists.
+    /// The folder of remembered lists of hashes; `None` where nothing is remembered.
     dir: Option<PathBuf>,
-    /// The folder that workers may see, too.
+    /// The folder that workers may share.
     root: Option<PathBuf>,
 }
 
-/// First bytes of a remembered list; the number changes with the format.
+/// First bytes of a remembered list of hashes; the number changes with the format.
 const MAGIC: &[u8; 16] = b"convoke-hashes-1";
 /// How much older than its list a file's last change must be, in nanoseconds.
 const SETTLED: i128 = 1_000_000_000;
 
 impl ArtifactIndex {
-    /// Remembers lists under `cache_dir`; paths are given relative to `root` where they are beneath it.
+    /// Creates an index that remembers lists of hashes under `cache_dir`. Workers get the path of a file relative to
+    /// `root`, where the file is beneath it.
     pub fn new(cache_dir: Option<&Path>, root: Option<&Path>) -> ArtifactIndex {
         ArtifactIndex {
             dir: cache_dir.map(|d| d.join("hashes")),
@@ -101,7 +102,7 @@ impl ArtifactIndex {
         }
     }
 
-    /// The files as artifacts, in order. Reads those whose hashes are not remembered.
+    /// Returns the files as artifacts, in the same order. Reads every file whose hashes are not remembered.
     pub fn sources(
         &self,
         paths: &[PathBuf],
@@ -128,7 +129,8 @@ impl ArtifactIndex {
             .iter()
             .zip(known)
             .map(|(path, hashes)| {
-                // Opened again, one at a time: a model may consist of more files than may be open.
+                // Files are opened again, one at a time, since a model may consist of more files than a process may
+                // have open.
                 let file = DataFile::open(path)?;
                 let hashes = match hashes {
                     Some(h) if h.len() as u64 == file.len().div_ceil(CHUNK) => h,
@@ -148,7 +150,7 @@ impl ArtifactIndex {
             .collect()
     }
 
-    /// The path as workers may name it; empty where they cannot.
+    /// The path relative to the shared folder; empty where the file is not in it.
     fn shared_path(&self, path: &Path) -> String {
         let relative = || {
             let path = path.canonicalize().ok()?;
@@ -162,7 +164,7 @@ impl ArtifactIndex {
         relative().unwrap_or_default()
     }
 
-    /// Name of the list of the file with this identity.
+    /// The name of the list of hashes for the file with this identity.
     fn entry(identity: Identity) -> String {
         blake3::hash(&identity.to_bytes()).to_hex()[..32].to_string()
     }
@@ -188,7 +190,7 @@ impl ArtifactIndex {
             .collect()
     }
 
-    /// Failure is no error: the list is computed again next time.
+    /// Writes the list of hashes. A failure is ignored, since the hashes are then computed again next time.
     fn remember(&self, identity: Identity, hashes: &[ChunkHash]) {
         let Some(dir) = &self.dir else { return };
         let mut content = [MAGIC.as_slice(), &identity.to_bytes()].concat();
@@ -216,7 +218,8 @@ fn hash(file: &DataFile, report: &mut dyn FnMut(u64)) -> Result<Vec<ChunkHash>, 
     Ok(hashes)
 }
 
-/// Writes a file into `dir` that is there as a whole or not at all; `write` says its name. Creates the folder.
+/// Writes a file into `dir` that appears completely or not at all; `write` fills it and returns its name. Creates the
+/// folder.
 pub(crate) fn write_atomically<E: From<std::io::Error>>(
     dir: &Path,
     write: impl FnOnce(&mut std::fs::File) -> Result<String, E>,

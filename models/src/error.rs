@@ -1,32 +1,32 @@
-//! Why a model cannot be imported, and how that reads to a person.
+//! Why a model cannot be imported, with the messages and advice for users.
 
 use std::path::PathBuf;
 
 use convoke_common::graph::GraphError;
 use convoke_common::{Code, Error, Printable};
 
-/// A node that cannot be imported.
+/// A node that is not supported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnsupportedNode {
-    /// Name as in the model, or `Op_index`.
+    /// The name of the node in the model, or `Op_index` where it has none.
     pub node: String,
-    /// `Op`, or `domain.Op` outside ONNX's own domain.
+    /// The op as `Op`, or `domain.Op` outside of ONNX's own domain.
     pub op: String,
-    /// What about it is not supported, where the op as such is.
+    /// Which property of the node is not supported, where the op itself is supported.
     pub reason: Option<String>,
 }
 
-/// A model cannot be imported.
+/// Why a model cannot be imported.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
-    /// Nothing at this path.
+    /// There is no file at this path.
     #[error("{} does not exist", path.display())]
     Missing { path: PathBuf },
-    /// A folder, a pipe, a device.
+    /// The path names a folder, a pipe or a device.
     #[error("{} is not a regular file", path.display())]
     NotAFile { path: PathBuf },
-    /// The operating system refused.
+    /// The operating system refused an operation on a file.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
         path: PathBuf,
@@ -37,7 +37,7 @@ pub enum ModelError {
     /// The file was written to while it was read, or since its hashes were computed.
     #[error("{} changed while it was in use", path.display())]
     Changed { path: PathBuf },
-    /// A pointer that git-lfs has not replaced by the file.
+    /// The file is a pointer that git-lfs has not replaced by the content.
     #[error("{} is a git-lfs pointer, not the file itself", path.display())]
     LfsPointer { path: PathBuf },
     /// The bytes are not an ONNX model.
@@ -51,32 +51,32 @@ pub enum ModelError {
         need: u64,
         len: u64,
     },
-    /// A field contradicts itself.
+    /// A field of the file contradicts itself.
     #[error("{} is damaged at offset {at}: {reason}", path.display())]
     Malformed {
         path: PathBuf,
         at: u64,
         reason: String,
     },
-    /// More than is reasonable of something.
+    /// The model exceeds a limit of the importer.
     #[error("the model has too many {what}: at most {limit} are accepted")]
     TooLarge { what: &'static str, limit: u64 },
-    /// An operator set version outside the range.
+    /// The model needs a version of the operator set outside of the supported range.
     #[error("the model needs opset {found}; opsets {min} to {max} are supported")]
     Opset { found: i64, min: i64, max: i64 },
     /// The model does not say which operator set it uses.
     #[error("the model declares no operator set")]
     NoOpset,
-    /// A graph input that cannot be fed.
+    /// No value can be given for a graph input.
     #[error("input '{}': {reason}", Printable(input))]
     Input { input: String, reason: String },
-    /// Data of a kind that has no tensor type here: strings, sequences, 8-bit floats and the like.
+    /// A value is of a kind that tensors cannot hold: strings, sequences, 8-bit floats and the like.
     #[error("{what}: {reason}")]
     UnsupportedType { what: String, reason: String },
-    /// A constant that contradicts itself or has no supported form.
+    /// A constant contradicts itself or has no supported form.
     #[error("tensor '{}': {reason}", Printable(tensor))]
     Tensor { tensor: String, reason: String },
-    /// External data that may not be or cannot be used.
+    /// External data is not allowed, for example outside of the model's folder, or cannot be read.
     #[error(
         "tensor '{}' is stored in '{}': {reason}",
         Printable(tensor),
@@ -87,16 +87,16 @@ pub enum ModelError {
         location: String,
         reason: String,
     },
-    /// Initializers without data that no weights file has.
+    /// No weights file has the content of some initializers that the model has no data for.
     #[error("{count} weights without data: {}", list_names(names, *count))]
     MissingWeights {
-        /// The first ten.
+        /// The names of the first ten.
         names: Vec<String>,
         count: usize,
-        /// Whether weights files were given.
+        /// Whether the user gave weights files.
         searched: bool,
     },
-    /// A weights file has a tensor of another type.
+    /// A weights file has the tensor with another dtype or shape.
     #[error("weight '{}' is {wanted} in the model but {found} in {}", Printable(name), path.display())]
     WeightMismatch {
         name: String,
@@ -104,7 +104,7 @@ pub enum ModelError {
         found: String,
         path: PathBuf,
     },
-    /// Two weights files have a tensor of one name.
+    /// Two weights files have a tensor of the same name.
     #[error("weight '{}' is in {} and in {}", Printable(name), first.display(), second.display())]
     DuplicateWeight {
         name: String,
@@ -124,13 +124,13 @@ pub enum ModelError {
         Printable(user)
     )]
     Undefined { value: String, user: String },
-    /// Nodes wait for each other.
+    /// Some nodes depend on each other in a cycle.
     #[error("the graph has a cycle through {}", list_names(nodes, nodes.len()))]
     Cycle { nodes: Vec<String> },
-    /// A model-local function that uses itself.
+    /// A model-local function uses itself.
     #[error("function '{}' uses itself", Printable(function))]
     Recursion { function: String },
-    /// An attribute that cannot be read.
+    /// An attribute cannot be read.
     #[error(
         "node '{}' ({}): attribute '{}': {reason}",
         Printable(node),
@@ -143,27 +143,27 @@ pub enum ModelError {
         attr: String,
         reason: String,
     },
-    /// A node that breaks a rule of its op's older form.
+    /// A node breaks a rule of its op, or of an older form of the op.
     #[error("node '{}' ({}): {reason}", Printable(node), Printable(op))]
     Node {
         node: String,
         op: String,
         reason: String,
     },
-    /// Ops, or forms of ops, that are not supported. All of them.
+    /// The model uses ops, or forms of ops, that are not supported; the list is complete.
     #[error("the model needs operations that are not supported: {}", by_op(nodes))]
     Unsupported { nodes: Vec<UnsupportedNode> },
-    /// The graph breaks rules of its ops.
+    /// The graph breaks rules of the ops that it uses.
     #[error("the model's graph is invalid: {}", list(errors, errors.len()))]
     Graph { errors: Vec<GraphError> },
-    /// A file must be written but there is no place for it.
+    /// Decoded weights must be written to a file, and there is no cache folder.
     #[error(
         "the model stores weights in an encoded form, and there is no cache folder for the decoded ones"
     )]
     NoCache,
 }
 
-/// The first ten of `items`, and how many more there are.
+/// Lists the first ten of `items`, and says how many of `count` are left.
 fn list<T: std::fmt::Display>(items: &[T], count: usize) -> String {
     let mut out: Vec<String> = items.iter().take(10).map(|i| i.to_string()).collect();
     if count > out.len() {
@@ -172,13 +172,13 @@ fn list<T: std::fmt::Display>(items: &[T], count: usize) -> String {
     out.join(", ")
 }
 
-/// As [`list`], of names.
+/// Lists names like [`list`], in printable form.
 fn list_names(names: &[String], count: usize) -> String {
     let first = names.iter().take(10).map(|n| Printable(n));
     list(&first.collect::<Vec<_>>(), count)
 }
 
-/// Every node, grouped by op and reason in the order of first appearance.
+/// Lists every node, grouped by op and reason in the order of first appearance.
 fn by_op(nodes: &[UnsupportedNode]) -> String {
     let mut groups: Vec<(&UnsupportedNode, Vec<String>)> = Vec::new();
     let mut known = std::collections::HashMap::new();
@@ -205,7 +205,7 @@ fn by_op(nodes: &[UnsupportedNode]) -> String {
 }
 
 impl ModelError {
-    /// The stable kind.
+    /// The stable code of the error.
     pub fn code(&self) -> Code {
         match self {
             ModelError::Io { .. } | ModelError::NoCache => Code::Io,
@@ -217,7 +217,7 @@ impl ModelError {
         }
     }
 
-    /// What to do next; empty where there is nothing to add.
+    /// What the user can do about the error; empty where there is no advice.
     pub fn advice(&self) -> &'static str {
         use ModelError as E;
         match self {

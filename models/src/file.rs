@@ -1,4 +1,4 @@
-//! Files: what identifies them, positioned reads, and a buffered reader that never asks for more than is there.
+//! Files: their identities, positioned reads, and a buffered reader that never reads beyond the end of the file.
 
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 
 use crate::error::ModelError;
 
-/// What a file's content is remembered under: the same values mean the same bytes.
+/// The identity of a file's content: equal identities mean equal bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Identity {
     pub dev: u64,
     pub ino: u64,
     pub len: u64,
-    /// Nanoseconds since the epoch.
+    /// The time of the last change of the content, in nanoseconds since the epoch.
     pub mtime: i128,
-    /// Nanoseconds since the epoch.
+    /// The time of the last change of the inode, in nanoseconds since the epoch.
     pub ctime: i128,
 }
 
@@ -30,7 +30,7 @@ impl Identity {
         }
     }
 
-    /// A fixed form, for cache keys.
+    /// The identity in a fixed encoding, for cache keys.
     pub(crate) fn to_bytes(self) -> Vec<u8> {
         let mut out = Vec::with_capacity(56);
         for v in [self.dev, self.ino, self.len] {
@@ -52,7 +52,8 @@ pub(crate) struct DataFile {
 }
 
 impl DataFile {
-    /// Opens a regular file. Anything else is refused before it is opened: opening a pipe would block.
+    /// Opens a regular file. Pipes, folders and devices are refused before they are opened, since opening a pipe would
+    /// block.
     pub(crate) fn open(path: &Path) -> Result<DataFile, ModelError> {
         let io = |source| ModelError::Io {
             path: path.into(),
@@ -87,12 +88,12 @@ impl DataFile {
         self.identity.len
     }
 
-    /// Fills `buf` from `offset`.
+    /// Fills `buf` with the bytes at `offset`.
     pub(crate) fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), ModelError> {
         self.file
             .read_exact_at(buf, offset)
             .map_err(|source| match source.kind() {
-                // The length was known when the file was opened, so it has shrunk.
+                // Callers read within the length that the file had when it was opened, so the file has shrunk.
                 std::io::ErrorKind::UnexpectedEof => ModelError::Changed {
                     path: self.path.clone(),
                 },
@@ -104,7 +105,7 @@ impl DataFile {
             })
     }
 
-    /// `len` bytes at `offset`, which must lie inside the file.
+    /// Reads `len` bytes at `offset`. Fails where they do not lie inside the file.
     pub(crate) fn bytes(&self, offset: u64, len: u64) -> Result<Vec<u8>, ModelError> {
         let truncated = || ModelError::Truncated {
             path: self.path.clone(),
@@ -136,7 +137,7 @@ impl DataFile {
     }
 }
 
-/// A buffered reader over a [`DataFile`] that can move freely.
+/// A buffered reader over a [`DataFile`] that can seek.
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
     file: &'a DataFile,
@@ -146,7 +147,7 @@ pub(crate) struct Reader<'a> {
     pos: u64,
 }
 
-/// Bytes read ahead.
+/// Bytes that are read ahead.
 const WINDOW: u64 = 64 << 10;
 
 impl<'a> Reader<'a> {
@@ -167,18 +168,18 @@ impl<'a> Reader<'a> {
         self.pos
     }
 
-    /// Moves to file offset `pos`; nothing is read.
+    /// Moves to file offset `pos` without reading.
     pub(crate) fn seek(&mut self, pos: u64) {
         self.pos = pos;
     }
 
-    /// The bytes from the position on, at least one, at most to `end`, which lies inside the file. They
-    /// are not consumed.
+    /// Returns the next bytes, at most up to `end`, without consuming them: at least one, unless the position is at
+    /// `end`. `end` must lie inside the file.
     pub(crate) fn peek(&mut self, end: u64) -> Result<&[u8], ModelError> {
         let have = self.start..self.start + self.buf.len() as u64;
         if !have.contains(&self.pos) {
             let len = WINDOW.min(self.file.len().saturating_sub(self.pos));
-            // Bounded by WINDOW, so it fits.
+            // The length is at most WINDOW, so the conversion is lossless.
             self.buf.resize(len as usize, 0);
             self.start = self.pos;
             if let Err(e) = self.file.read_at(self.pos, &mut self.buf) {
@@ -192,7 +193,7 @@ impl<'a> Reader<'a> {
         Ok(&avail[..avail.len().min(most)])
     }
 
-    /// Consumes `n` bytes without looking at them.
+    /// Consumes `n` bytes without reading them.
     pub(crate) fn skip(&mut self, n: u64) {
         self.pos = self.pos.saturating_add(n);
     }

@@ -1,5 +1,5 @@
-//! What the fuzz targets in `fuzz/` run, and the tests that replay their corpora; see [`convoke_common::fuzzing`]. No
-//! part of the interface.
+//! The entry points of this crate for the fuzz targets in `fuzz/`, and for the tests that replay their corpora; see
+//! [`convoke_common::fuzzing`]. This module is not part of the public interface.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,12 +11,12 @@ use crate::error::ModelError;
 use crate::onnx::{self, LoadOptions};
 use crate::safetensors::Weights;
 
-/// The targets of this crate.
+/// The fuzz targets of this crate.
 pub const TARGETS: &[Target] = &[
     Target {
         name: "onnx",
-        // Functions and branches may be expanded to 4 MiB of nodes and 1 KiB more for each byte: a node takes some times
-        // as much in memory.
+        // Functions and branches may expand to 4 MiB of nodes, and 1 KiB more for each byte of input. A node takes
+        // several times as much in memory as its bytes.
         budget: Budget {
             fixed: 32 << 20,
             factor: 8 << 10,
@@ -41,10 +41,10 @@ pub const TARGETS: &[Target] = &[
     },
 ];
 
-/// Bytes of the file beside a model that it may name as external data.
+/// Size in bytes of the file beside a model, which the model may name as external data.
 const EXTERNAL: usize = 8 << 10;
 
-/// A folder, removed at the end.
+/// A temporary folder, which is removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -65,12 +65,13 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // It may be gone already; nothing depends on it.
+        // A failure is ignored: the folder may be gone already, and nothing depends on its removal.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// Without disk there is nothing to test: that is no fault of the input's.
+/// Runs `test` in a temporary folder. Panics where the disk fails, with a message that tells this from a defect that
+/// the input shows.
 fn on_disk(test: impl FnOnce(&Folder) -> std::io::Result<bool>) -> bool {
     let tested = Folder::new().and_then(|folder| test(&folder));
     tested.expect("a file in the folder for temporary files")
@@ -86,7 +87,7 @@ fn accepted<T>(result: Result<T, ModelError>) -> bool {
     }
 }
 
-/// A model, beside a file that it may name.
+/// Loads the input as a model, beside a file that the model may name.
 fn model(input: &[u8]) -> bool {
     on_disk(|folder| {
         folder.write("data.bin", &[0x3c; EXTERNAL])?;
@@ -103,7 +104,7 @@ fn tensor(input: &[u8]) -> bool {
     accepted(onnx::decode_tensor(input))
 }
 
-/// A weights file, in which weights are looked for.
+/// Opens the input as a weights file, and looks for weights in it.
 fn weights(input: &[u8]) -> bool {
     on_disk(|folder| {
         let path = folder.write("w.safetensors", input)?;
@@ -114,7 +115,7 @@ fn weights(input: &[u8]) -> bool {
 fn bind(path: &Path) -> Result<(), ModelError> {
     let weights = Weights::open(&[path.to_owned()])?;
     for (name, shape) in [("a", &[2][..]), ("b", &[3]), ("", &[])] {
-        // A mismatch is the model's fault as well as the file's.
+        // A mismatch of types is no reason to refuse the file, since the model may be wrong.
         let found = weights.find(name, DType::F32, shape);
         std::hint::black_box(found.map_err(|e| e.to_string()).is_ok());
     }

@@ -1,5 +1,5 @@
-//! Importers: a model file becomes a [`Function`](convoke_common::graph::Function) and the files its weights are
-//! ranges of.
+//! Importers, which turn a model file into a [`Function`](convoke_common::graph::Function) and the files that hold its
+//! weights.
 //!
 //! ```text
 //! model.onnx --skeleton--> ModelProto without payloads --import--> Function + Sources
@@ -11,7 +11,7 @@
 //! 1. Reading a model's structure loads no weights: payloads above 4 KiB stay in the file and become ranges.
 //! 2. Every length is checked against what is left of its file before anything is allocated for it, and
 //!    nesting is bounded: no file, however broken, causes a panic or an unbounded allocation.
-//! 3. No file outside the model's folder is read because a model names it.
+//! 3. A model cannot name a file outside of its own folder.
 //! 4. The same files give the same function, in every process.
 
 pub mod artifact_index;

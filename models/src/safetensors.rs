@@ -1,6 +1,7 @@
-//! Weights in the safetensors format: the header says where each tensor is; the data stays in the file.
+//! Weights in the safetensors format: only the header is read, which gives the location of each tensor; the data stays
+//! in the file.
 //!
-//! Offsets of tensors need not be multiples of anything.
+//! Offsets of tensors need no alignment.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use safetensors::tensor::{Metadata, TensorInfo};
 use crate::error::ModelError;
 use crate::file::{DataFile, Identity};
 
-/// Largest header, as in the reference implementation.
+/// Largest header in bytes, the limit of the reference implementation.
 pub(crate) const MAX_HEADER: u64 = 100_000_000;
 
 /// The tensors of a set of weights files, by name.
@@ -29,7 +30,7 @@ struct Entry {
     info: TensorInfo,
 }
 
-/// Where a weight is.
+/// The location of a weight.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Found<'a> {
     pub path: &'a Path,
@@ -71,7 +72,8 @@ impl Weights {
         self.files.is_empty()
     }
 
-    /// Where weight `name` is, which must have this type; `None` where no file has it.
+    /// The location of weight `name`; `None` where no file has the weight. Fails where the weight has another dtype or
+    /// shape.
     pub(crate) fn find(
         &self,
         name: &str,
@@ -99,7 +101,7 @@ impl Weights {
     }
 }
 
-/// Where the data starts, and the header.
+/// Reads the header of a file, and returns it after the offset at which the data starts.
 pub(crate) fn read_header(file: &DataFile) -> Result<(u64, Metadata), ModelError> {
     let path = file.path();
     let bad = |reason: String| ModelError::Safetensors {
@@ -162,7 +164,7 @@ pub(crate) fn dtype_of(d: Dtype) -> Option<DType> {
     })
 }
 
-/// The name of a dtype in the format.
+/// The name of a dtype in the safetensors format.
 pub(crate) fn name_of(d: DType) -> Dtype {
     match d {
         DType::F32 => Dtype::F32,

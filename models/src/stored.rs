@@ -1,4 +1,4 @@
-//! Tensors of a safetensors file as they are, and the header of a file that is written.
+//! The list of tensors in a safetensors file, and the header of a file that is to be written.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::safetensors::{MAX_HEADER, dtype_of, name_of, read_header};
 pub struct StoredTensor {
     pub name: String,
     pub ty: TensorType,
-    /// Where its elements are in the file: bytes from here on, and how many.
+    /// The offset of its elements in the file, and their length, in bytes.
     pub offset: u64,
     pub len: u64,
 }
@@ -27,11 +27,12 @@ pub struct StoredTensor {
 #[derive(Debug, Clone)]
 pub struct StoredTensors {
     pub source: Source,
-    /// In the order that their elements lie in.
+    /// The tensors, in the order of their elements in the file.
     pub tensors: Vec<StoredTensor>,
 }
 
-/// Reads what is in a safetensors file, which workers see too where it is beneath `root`.
+/// Lists the tensors of a safetensors file. Workers read the file themselves where it is beneath `root`, the folder
+/// that they share.
 pub fn stored_tensors(
     path: &Path,
     root: Option<&Path>,
@@ -74,8 +75,8 @@ fn stored(name: String, info: &TensorInfo, start: u64) -> Result<StoredTensor, M
     })
 }
 
-/// The first bytes of a file of these tensors, and the order that their elements then follow in: those of wide dtypes
-/// first, so that all are aligned.
+/// Returns the header of a file with these tensors, and the order in which their elements must follow it: wide dtypes
+/// come first, so that every tensor is aligned.
 pub fn stored_header(
     path: &Path,
     tensors: &[(&str, DType, &[usize])],
@@ -112,7 +113,7 @@ pub fn stored_header(
         from = to;
     }
     json.push('}');
-    // Elements begin at a multiple of eight bytes.
+    // Padding makes the elements begin at a multiple of eight bytes.
     json.extend(std::iter::repeat_n(
         ' ',
         json.len().next_multiple_of(8) - json.len(),

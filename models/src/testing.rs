@@ -1,9 +1,9 @@
-//! Folders for tests, removed at the end.
+//! Temporary folders for tests.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A folder of its own.
+/// A temporary folder of one test, which is removed on drop.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {

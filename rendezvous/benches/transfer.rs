@@ -1,5 +1,5 @@
-//! A tensor from one process's hub to another's over the wire of a Remote link, and a small one back as the
-//! acknowledgement, beside TCP moving the same bytes in the same run.
+//! Sends a tensor from one process's hub to another's over the wire of a remote link, and a small one back as the
+//! acknowledgement; beside it TCP moves the same bytes in the same run.
 //!
 //! `cargo bench -p convoke-rendezvous --bench transfer`
 
@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 const LEASE: LeaseId = LeaseId(1);
 const WAIT: Duration = Duration::from_secs(5);
 
-/// Takes what arrives: the receiver answers with a small tensor, the sender tells its thread.
+/// Takes the tensors that arrive: the receiver answers with a small tensor, the sender wakes its thread.
 struct End {
     lease: OnceLock<std::sync::Weak<Lease>>,
     link: OnceLock<Arc<Link>>,
@@ -48,7 +48,7 @@ impl End {
         match &self.arrived {
             Some(tell) => tell.send(n).unwrap(),
             None => {
-                // The next step is registered before the answer lets the sender start it.
+                // The next step is registered before the answer lets the sender start that step.
                 register(self, lease, n + 1);
                 self.link
                     .get()
@@ -183,7 +183,7 @@ fn connect(elements: usize) -> Sender {
         tell_addr.send(ep.local_addr()).unwrap();
         let greeted = greet(ep.accept().await.unwrap(), WAIT).await.unwrap();
         let watched = Detector::dialling(w.clone()).watch(greeted.connection);
-        // The peer announces its tripwire at the same time; without one detection is slower.
+        // The peer announces its tripwire on another stream, which this end drops; failure detection is then slower.
         let (send, recv) = loop {
             let (send, mut recv) = watched.connection().accept_bi().await.unwrap();
             let mut kind = [0];
@@ -230,7 +230,7 @@ fn connect(elements: usize) -> Sender {
         std::future::pending::<()>().await;
     });
     let link = linked.recv().unwrap();
-    // An echo of the lane: the receiver has registered its first step once this returns.
+    // The lane echoes a frame: once this returns, the receiver has registered its first step.
     link.send(Frame::Done {
         key: StepKey {
             lease: LEASE,
@@ -281,7 +281,7 @@ fn main() {
         let tensor = Tensor::zeros(DType::F32, &[elements]).unwrap();
         let (mut a, mut b) = (vec![], vec![]);
         for i in 0..rounds + rounds / 10 {
-            // In turn, so that a drifting machine drifts for both; the first tenth warms up.
+            // The two alternate, so that a drifting machine drifts for both; the first tenth is warm-up.
             let (x, y) = (ours.round(&tensor), floor());
             if i >= rounds / 10 {
                 a.push(x);

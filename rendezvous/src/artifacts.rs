@@ -1,11 +1,12 @@
-//! Artifact chunks, asked of a client over a link's connection.
+//! Fetching artifact chunks from a client over a link's connection.
 //!
 //! ```text
 //! request  = artifact id 32 bytes | first chunk u64 | count u32
 //! reply    = per chunk: length u32 (0: not available) | bytes
 //! ```
-//! The asker verifies every chunk against the hash that it already has; nothing here is trusted. It may have many
-//! requests under way; they share the connection in the order that they were made, behind the tensors of steps.
+//! The worker that asks verifies every chunk against the hash that it already has; no reply is trusted. It may have
+//! many requests under way; they share the connection in the order in which they were made, behind the tensors of
+//! steps.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,18 +19,18 @@ use convoke_common::world::World;
 use quinn::{Connection, RecvStream, SendStream};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// Most chunks in one request: 64 MiB.
+/// The most chunks in one request: 64 MiB.
 pub const MAX_COUNT: u32 = 64;
-/// Bytes of a request.
+/// The length of a request, in bytes.
 pub(crate) const REQUEST: usize = 44;
 
-/// Reads chunks of the artifacts that a client serves.
+/// A source of the chunks of the artifacts that a client serves.
 pub trait ArtifactSource: Send + Sync {
-    /// The bytes of chunk `index`. Blocking is fine: it is called off the network thread.
+    /// Returns the bytes of chunk `index`. It may block: it is called off the network thread.
     fn chunk(&self, id: ArtifactId, index: u64) -> Result<Bytes>;
 }
 
-/// Answers one request.
+/// Answers one request for chunks.
 pub async fn serve(
     world: World,
     source: Arc<dyn ArtifactSource>,
@@ -43,7 +44,8 @@ pub async fn serve(
     let Some((id, chunks)) = parse(&request) else {
         return;
     };
-    // What is asked for first is needed first. It fails only on a stream that was closed, as the writes will.
+    // Chunks that were requested first are needed first. Setting the priority fails only on a closed stream, as the
+    // writes will.
     let _ = send.set_priority(priority(send.id().index()));
     for index in chunks {
         let source = source.clone();
@@ -67,7 +69,7 @@ pub async fn serve(
     let _ = send.finish();
 }
 
-/// What a request asks for, of chunks no more than [`MAX_COUNT`].
+/// The artifact and the chunks that a request asks for; `None` if they are more than [`MAX_COUNT`].
 pub(crate) fn parse(request: &[u8; REQUEST]) -> Option<(ArtifactId, Range<u64>)> {
     let (id, rest) = request.split_first_chunk()?;
     let (first, count) = rest.split_first_chunk()?;
@@ -77,20 +79,20 @@ pub(crate) fn parse(request: &[u8; REQUEST]) -> Option<(ArtifactId, Range<u64>)>
     Some((ArtifactId(*id), first..end))
 }
 
-/// Streams of one connection are numbered as they are opened.
+/// The priority of a stream: streams of one connection are numbered as they are opened, and earlier ones go first.
 fn priority(stream: u64) -> i32 {
     -i32::try_from(stream).unwrap_or(i32::MAX)
 }
 
-/// Chunks on their way from a client.
+/// The replies to a request: chunks on their way from a client.
 pub struct Replies<R = RecvStream> {
     recv: R,
     id: ArtifactId,
     next: u64,
 }
 
-/// Asks for chunks, at most [`MAX_COUNT`]; [`Replies::next`] reads them, in order. How long to wait is the
-/// caller's to say: a client serves requests in the order that they were made, one behind another.
+/// Asks for chunks, at most [`MAX_COUNT`]; [`Replies::next`] reads them in order. The caller decides how long to wait:
+/// a client serves requests one after the other, in the order in which they were made.
 pub async fn request(
     connection: &Connection,
     meta: &ArtifactMeta,
@@ -103,19 +105,19 @@ pub async fn request(
     request.extend(chunks.start.to_le_bytes());
     request.extend(u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes());
     send.write_all(&request).await.map_err(lost)?;
-    // It fails only on a stream that was finished before.
+    // This fails only on a stream that was finished before.
     let _ = send.finish();
     Ok(Replies::new(recv, meta.id, chunks.start))
 }
 
 impl<R: AsyncRead + Unpin> Replies<R> {
-    /// Those to a request for chunks from `next` on.
+    /// The replies to a request for chunks from `next` on.
     pub(crate) fn new(recv: R, id: ArtifactId, next: u64) -> Replies<R> {
         Replies { recv, id, next }
     }
 
-    /// Reads the next chunk into `buffer`, which has room for [`CHUNK`] bytes, and answers how long it is. It is
-    /// not verified.
+    /// Reads the next chunk into `buffer`, which must have room for [`CHUNK`] bytes, and returns its length. The chunk
+    /// is not verified.
     pub async fn next(&mut self, buffer: &mut [u8]) -> Result<usize> {
         let mut head = [0; 4];
         self.recv.read_exact(&mut head).await.map_err(lost)?;

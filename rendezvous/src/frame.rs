@@ -1,13 +1,13 @@
-//! Frames: what travels on a step lane, and the header of a tensor stream.
+//! Frames, which travel on a lane, and the header of a tensor stream.
 //!
 //! ```text
 //! frame  = kind u8 | 3 zero bytes | body length u32 | body
 //! tensor = lease u64 | step u64 | slot u32 | dtype u8 | rank u8 | u16 zero | dims u64 × rank | length u64 | payload
 //! failed = lease u64 | step u64 | count u16 | slots u32 × count | error
 //! ```
-//! All integers little-endian. A tensor of up to [`LANE_LIMIT`] bytes travels inside its frame; a larger
-//! one has its own stream: the same header, then the payload; or it lies in memory that both share, or passes through
-//! that, and frames say where.
+//! All integers are little-endian. A tensor of up to [`LANE_LIMIT`] bytes travels inside its frame. A larger one has a
+//! stream of its own, with the same header before the payload; or it lies in shared memory, or passes through it, and
+//! frames say where.
 
 use std::sync::Arc;
 
@@ -18,72 +18,72 @@ use convoke_common::tensor::{MAX_RANK, Shape};
 use convoke_common::world::Nonce;
 use convoke_common::{DType, Tensor, mutant};
 
-/// Largest payload that shares the lane, in bytes: a few packets.
+/// The largest payload that shares the lane, in bytes: a few packets.
 pub const LANE_LIMIT: usize = 32 << 10;
-/// Largest body of a frame.
+/// The largest body of a frame, in bytes.
 pub const MAX_BODY: usize = 128 << 10;
-/// Bytes before a frame's body.
+/// The bytes before a frame's body.
 pub const HEAD: usize = 8;
-/// Most dynamic axes of a lease.
+/// The most dynamic axes of a lease.
 const MAX_AXES: usize = 256;
-/// Most slots that one frame says will stay empty.
+/// The most slots in one `Failed` frame.
 pub const MAX_FAILED: usize = 4096;
-/// Most bytes of the error that it says so with: many such frames may belong to one step.
+/// The most bytes of the error in a `Failed` frame, since many such frames may belong to one step.
 const FAILED_ERROR: usize = 16 << 10;
 
-/// What a lane frame is.
+/// A message on a lane.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Frame {
     /// The driver starts a step.
     Start {
         key: StepKey,
-        /// Values of the lease's dynamic axes.
+        /// The values of the lease's dynamic axes.
         axes: Vec<i64>,
-        /// W3C trace id and span id of the caller; zeros when not traced.
+        /// The W3C trace id and span id of the caller; zeros if the call is not traced.
         trace: ([u8; 16], [u8; 8]),
-        /// Whether what fails in it ends only what depends on it, rather than the step.
+        /// Whether the step is partial: an error ends only what depends on it, rather than the step.
         partial: bool,
     },
-    /// Of a partial step: the tensors for these recv slots do not come, since this failed on the way to them.
+    /// In a partial step, the tensors for these recv slots do not come, since this error occurred on the way to them.
     Failed {
         key: StepKey,
-        /// At the destination; [`MAX_FAILED`] at most.
+        /// The slots at the destination; [`MAX_FAILED`] at most.
         slots: Vec<u32>,
         error: Arc<Error>,
     },
-    /// Somebody ends a step with an error.
+    /// The sender ends a step with an error.
     Abort { key: StepKey, error: Box<Error> },
-    /// A participant has quiesced: nothing of the step is left there.
+    /// The sender has quiesced the step: nothing of it is left there.
     Done { key: StepKey },
-    /// The driver is done with a lease. Participants hear it from the coordinator as well, where that reaches them.
+    /// The driver is done with a lease. The coordinator also tells the participants, as far as it reaches them.
     Release { lease: LeaseId },
     /// A small tensor follows in the same body.
     Tensor(TensorHeader),
-    /// What two ends of a link on one host tell each other of memory, see [`crate::sharing`].
+    /// A message about shared memory between two ends of a link on one host, see [`crate::sharing`].
     Sharing(Sharing),
 }
 
-/// See there.
+/// What two ends of a link on one host tell each other about shared memory, see [`crate::sharing`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sharing {
-    /// Segments can be had here, by who shows the nonce at this address.
+    /// The receiver can get the sender's segments at this address, by showing the nonce there.
     Meet { nonce: Nonce, address: Vec<u8> },
-    /// They are taken here, from who shows the nonce at this address.
+    /// The sender takes the receiver's segments at this address, from a peer that shows the nonce there.
     Bring { nonce: Nonce, address: Vec<u8> },
-    /// They cannot be had.
+    /// The sender of this frame cannot get the other end's segments.
     Apart,
-    /// A tensor lies in a segment, `offset` bytes from its start.
+    /// A tensor lies in a segment, `offset` bytes from its start, and is lent to the receiver.
     Lent {
         tensor: TensorHeader,
         segment: u64,
         offset: u64,
         loan: u64,
     },
-    /// It is used no more.
+    /// The receiver of a loan uses it no more.
     Returned { loan: u64 },
-    /// A tensor's bytes follow, part after part.
+    /// A tensor follows in pieces.
     Staged { transfer: u64, tensor: TensorHeader },
-    /// Its next bytes, to be copied from there.
+    /// The next piece of a tensor, to be copied from this place in a segment.
     Part {
         transfer: u64,
         segment: u64,
@@ -91,21 +91,21 @@ pub enum Sharing {
         len: u32,
         loan: u64,
     },
-    /// The rest of it does not come.
+    /// The rest of a tensor does not come.
     Cut { transfer: u64 },
-    /// It is not expected yet: nothing of it is taken until it is asked for again.
+    /// A tensor is not expected yet: nothing of it is taken until the receiver asks for it again.
     Later { transfer: u64 },
-    /// It is expected now, from its start.
+    /// A tensor is expected now, and is to be sent from its start.
     Again { transfer: u64 },
-    /// It was refused: the rest of it is not taken.
+    /// A tensor was refused: the rest of it is not taken.
     Unwanted { transfer: u64 },
 }
 
-/// What precedes a tensor's bytes.
+/// The header before a tensor's bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorHeader {
     pub key: StepKey,
-    /// Recv slot at the destination.
+    /// The recv slot at the destination.
     pub slot: u32,
     pub dtype: DType,
     pub shape: Shape,
@@ -115,7 +115,7 @@ const START: u8 = 1;
 const ABORT: u8 = 2;
 const DONE: u8 = 3;
 const TENSOR: u8 = 4;
-/// A batch of an eager session, see [`crate::eager`].
+/// The kind of a batch of an eager session, see [`crate::eager`].
 pub(crate) const EAGER: u8 = 5;
 const MEET: u8 = 6;
 const APART: u8 = 7;
@@ -129,10 +129,10 @@ const LATER: u8 = 14;
 const AGAIN: u8 = 15;
 const UNWANTED: u8 = 16;
 const RELEASE: u8 = 17;
-/// As [`START`], of a partial step.
+/// The kind of a `Start` frame of a partial step.
 const START_PARTIAL: u8 = 18;
 const FAILED: u8 = 19;
-/// Longest address of a socket, in bytes.
+/// The longest address of a socket, in bytes.
 const MAX_ADDRESS: usize = 108;
 
 fn bad(what: &str) -> Error {
@@ -168,7 +168,7 @@ impl<'a> Reader<'a> {
 }
 
 impl TensorHeader {
-    /// The header of `tensor`.
+    /// The header for `tensor`.
     pub fn of(key: StepKey, slot: u32, tensor: &Tensor) -> TensorHeader {
         TensorHeader {
             key,
@@ -178,12 +178,12 @@ impl TensorHeader {
         }
     }
 
-    /// Payload bytes; `None` for an absurd shape.
+    /// The length of the payload, in bytes; `None` if the shape's size overflows.
     pub fn byte_len(&self) -> Option<usize> {
         convoke_common::tensor::byte_size(self.dtype, &self.shape)
     }
 
-    /// Encoded size before the dims.
+    /// The size of an encoded header up to the dims, in bytes.
     pub const FIXED: usize = 24;
 
     /// Appends the header.
@@ -198,7 +198,7 @@ impl TensorHeader {
         out.extend((self.byte_len().unwrap_or(0) as u64).to_le_bytes());
     }
 
-    /// The rank that a header's first [`Self::FIXED`] bytes announce.
+    /// Reads the rank from the first [`Self::FIXED`] bytes of a header.
     pub fn rank(fixed: &[u8; Self::FIXED]) -> Result<usize> {
         let rank = usize::from(fixed[21]);
         if rank > MAX_RANK {
@@ -239,7 +239,7 @@ impl TensorHeader {
 }
 
 impl Frame {
-    /// Appends the frame; a tensor's payload is to follow.
+    /// Appends the frame; the caller appends a tensor's payload after it.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let at = out.len();
         out.extend([0; HEAD]);
@@ -288,7 +288,7 @@ impl Frame {
         out[at + 4..at + 8].copy_from_slice(&len.to_le_bytes());
     }
 
-    /// Kind and body length from a frame's first [`HEAD`] bytes.
+    /// Reads the kind and the body length from a frame's first [`HEAD`] bytes.
     pub fn head(head: &[u8; HEAD]) -> Result<(u8, usize)> {
         let len = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
         if len > MAX_BODY {
@@ -297,7 +297,7 @@ impl Frame {
         Ok((head[0], len))
     }
 
-    /// Decodes a body; a tensor's payload is what remains of it.
+    /// Decodes a frame's body; the returned rest is a tensor's payload.
     pub fn decode(kind: u8, body: &[u8]) -> Result<(Frame, &[u8])> {
         let mut r = Reader(body);
         let frame = match kind {
@@ -363,7 +363,7 @@ impl Frame {
 }
 
 impl Sharing {
-    /// Appends the body; the kind.
+    /// Appends the body, and returns the frame's kind.
     fn encode(&self, out: &mut Vec<u8>) -> u8 {
         match self {
             Sharing::Meet { nonce, address } | Sharing::Bring { nonce, address } => {
@@ -473,7 +473,8 @@ fn put_key(out: &mut Vec<u8>, key: StepKey) {
     out.extend(key.n.to_le_bytes());
 }
 
-/// An error in at most `most` bytes, some thousands: what does not fit is cut, so that the cause always arrives.
+/// Encodes an error in at most `most` bytes, which must be some thousands: what does not fit is cut, so that the cause
+/// always arrives.
 pub(crate) fn encode_error(error: &Error, most: usize) -> Vec<u8> {
     let fits = |b: &Vec<u8>| b.len() <= most;
     if let Some(b) = codec::encode(error).ok().filter(fits) {

@@ -1,14 +1,14 @@
 //! The hub: where a process's leases and links meet.
 //!
-//! Frames come in from links with the peer's authenticated role and name. The hub finds the lease, checks that this
-//! peer may say this, and hands on; whatever is refused is counted by reason.
+//! Frames arrive over links, each with the peer's authenticated role and name. The hub finds the lease, checks that
+//! this peer may send this frame, and hands it on; whatever is refused is counted by reason.
 //!
 //! Invariants
-//! 1. Only a lease's driver starts its steps and releases it; only an edge's declared source fills it; only a
-//!    participant aborts.
-//! 2. A link is replaced only by one whose certificate is of the same role, name and token.
-//! 3. A refused frame changes nothing but a counter; but a step that can no longer succeed, since its
-//!    tensor was refused or its lease is gone, is ended and not left waiting.
+//! 1. Only a lease's driver starts its steps and releases the lease; only an edge's declared source fills the edge;
+//!    only a participant aborts.
+//! 2. A link is replaced only by one whose certificate has the same role, name and token.
+//! 3. A refused frame changes nothing but a counter; except that a step which can no longer succeed, since its tensor
+//!    was refused or its lease is gone, is ended and not left waiting.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -33,36 +33,36 @@ use crate::{step_event, trace};
 /// Why a frame was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Refused {
-    /// No such lease here (any more).
+    /// The lease is not here, or not any more.
     UnknownLease,
-    /// The sender does not take part, or is another incarnation.
+    /// The sender does not take part in the lease, or is another incarnation.
     Stranger,
-    /// Only the driver may do this, or be told so.
+    /// The frame is one that only a driver may send, or only a driver may receive.
     NotDriver,
-    /// The step is over.
+    /// The step is below the window: it is over.
     StaleStep,
     /// The step is above the window.
     AheadOfWindow,
     /// The step was aborted.
     AbortedStep,
-    /// The edge carried its value, or the step was started, already.
+    /// The edge already carried its value, or the step was already started.
     Duplicate,
-    /// The edge is another participant's to fill.
+    /// The edge is to be filled by another participant.
     WrongSource,
-    /// Wrong dtype, shape or length, or bytes that are no values of the dtype.
+    /// The tensor has the wrong dtype, shape or length, or bytes that are no values of the dtype.
     WrongTensor,
-    /// There is no such edge.
+    /// The program has no such edge.
     NoSuchEdge,
-    /// Bytes that are no frame.
+    /// The bytes are not a frame.
     Malformed,
     /// The sender stopped in the middle of a tensor.
     Stalled,
-    /// The tensor does not fit the memory budget.
+    /// The tensor does not fit into the memory that is left.
     OverBudget,
 }
 
 impl Refused {
-    /// The name under which it is counted in `status`.
+    /// The name under which the refusal is counted in `status`.
     pub fn name(self) -> &'static str {
         match self {
             Refused::UnknownLease => "unknown_lease",
@@ -106,15 +106,15 @@ impl From<Unfillable> for Refused {
 pub struct Hub {
     pub me: Peer,
     leases: DashMap<LeaseId, Arc<Lease>>,
-    /// By the peer's name, the newest last: where both sides dialled there are two.
+    /// The links by the peer's name, the newest last: if both sides dialled, there are two.
     links: DashMap<String, Vec<Arc<Link>>>,
     refused: Mutex<BTreeMap<Refused, u64>>,
     link_added: tokio::sync::Notify,
     eager: OnceLock<Weak<dyn Eager>>,
 }
 
-/// A tensor on its way in: the slot is claimed, the bytes are still to come. Dropped unfinished, it gives
-/// the claim back.
+/// A tensor that begins to arrive: its slot is claimed, and its bytes are still to come. If it is dropped unfinished,
+/// it gives the claim back.
 pub struct Incoming {
     to: Destination,
     tensor: Option<Tensor>,
@@ -146,7 +146,7 @@ impl Hub {
         })
     }
 
-    /// Hands eager work to `eager` from now on, which whoever calls this owns.
+    /// Hands eager work to `eager` from now on; the caller keeps its owner.
     pub fn serve_eager(&self, eager: Weak<dyn Eager>) {
         if self.eager.set(eager).is_err() {
             tracing::warn!("eager work is served already");
@@ -157,7 +157,7 @@ impl Hub {
         self.eager.get()?.upgrade()
     }
 
-    /// Takes a batch of an eager session; an error where it is malformed.
+    /// Takes a batch of an eager session; fails if the batch is malformed.
     pub fn batch(&self, from: &Peer, batch: &[u8]) -> Result<()> {
         match self.eager() {
             Some(eager) => eager.batch(from, batch),
@@ -168,12 +168,12 @@ impl Hub {
         }
     }
 
-    /// Where a client in this process runs brief ops.
+    /// The direct execution of brief ops of a client in this process.
     pub(crate) fn direct(&self, from: &Peer) -> Option<Arc<dyn Direct>> {
         self.eager()?.direct(from)
     }
 
-    /// Returns once it can be said of a tensor of an eager session whether it is expected: it may overtake the command
+    /// Returns once it is known whether a tensor of an eager session is expected: the tensor may overtake the command
     /// that announces it.
     pub(crate) async fn foreseen(&self, from: &Peer, h: &TensorHeader) -> Result<(), Refused> {
         let Some(eager) = self.eager() else {
@@ -182,7 +182,7 @@ impl Hub {
         let Some(foreseen) = eager.foreseen(from, h) else {
             return Ok(());
         };
-        // Dropped where it never will be; beginning then says so.
+        // The sender is dropped if the tensor will never be expected; `begin` then reports that.
         if tokio::time::timeout(STALL_BOUND, foreseen).await.is_ok() {
             return Ok(());
         }
@@ -201,7 +201,7 @@ impl Hub {
         self.leases.remove(&id).map(|(_, l)| l)
     }
 
-    /// The lease.
+    /// The lease with this id.
     pub fn lease(&self, id: LeaseId) -> Option<Arc<Lease>> {
         self.leases.get(&id).map(|l| l.clone())
     }
@@ -213,7 +213,7 @@ impl Hub {
         all
     }
 
-    /// Counts a refusal.
+    /// Counts a refusal by its reason.
     pub fn count(&self, why: Refused) {
         *self
             .refused
@@ -224,14 +224,15 @@ impl Hub {
         tracing::debug!(reason = why.name(), "frame refused");
     }
 
-    /// Refusals by reason.
+    /// The number of refusals by reason.
     pub fn refused(&self) -> BTreeMap<String, u64> {
         let r = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         r.iter().map(|(k, v)| (k.name().to_string(), *v)).collect()
     }
 
-    /// Adds a link, in place of a former one to the same member. Leases keep the link that they were installed with;
-    /// one to a former incarnation ends. `false`: this very incarnation is linked, and another certificate says so.
+    /// Adds a link, in place of a former one to the same member. Leases keep the links with which they were installed;
+    /// a link to a former incarnation is closed. Returns `false` if this very incarnation is linked with a certificate
+    /// of another token.
     #[must_use]
     pub fn add_link(&self, link: Arc<Link>) -> bool {
         let peer = link.peer().clone();
@@ -257,20 +258,20 @@ impl Hub {
         true
     }
 
-    /// The newest link to `peer` that is up and reaches this very incarnation.
+    /// The newest open link to this very incarnation of `peer`.
     pub fn link(&self, peer: &Peer) -> Option<Arc<Link>> {
         let links = self.links.get(&peer.name)?;
         let up = |l: &&Arc<Link>| l.peer() == peer && !l.is_closed();
         links.iter().rev().find(up).cloned()
     }
 
-    /// Waits until `peer` has linked itself, at most `bound`.
+    /// Waits until `peer` has linked itself to this process, for at most `bound`.
     pub async fn await_link(&self, peer: &Peer, bound: Duration) -> Option<Arc<Link>> {
         let wait = async {
             loop {
                 let added = self.link_added.notified();
                 tokio::pin!(added);
-                // Registered before looking, so that an arrival in between is not missed.
+                // The waiter is registered before the lookup, so that a link that is added in between is not missed.
                 added.as_mut().enable();
                 if let Some(l) = self.link(peer) {
                     return l;
@@ -281,14 +282,14 @@ impl Hub {
         tokio::time::timeout(bound, wait).await.ok()
     }
 
-    /// All links, by peer name.
+    /// All links, sorted by the peer's name.
     pub fn links(&self) -> Vec<Arc<Link>> {
         let mut all: Vec<_> = self.links.iter().flat_map(|l| l.value().clone()).collect();
         all.sort_by(|a, b| a.peer().name.cmp(&b.peer().name));
         all
     }
 
-    /// A link ended: every lease that it served is told.
+    /// Reports the end of a link to eager work, and to every lease in which the peer takes part.
     pub fn link_lost(&self, link: &Arc<Link>, why: &str) {
         let peer = link.peer();
         self.links.remove_if_mut(&peer.name, |_, links| {
@@ -312,7 +313,7 @@ impl Hub {
         Ok((lease, ix))
     }
 
-    /// Takes a frame that carries no tensor.
+    /// Takes a frame that carries no tensor, or counts why it is refused.
     pub fn frame(&self, from: &Peer, frame: Frame) {
         if let Err(why) = self.try_frame(from, frame) {
             self.count(why);
@@ -374,7 +375,7 @@ impl Hub {
             }
             Frame::Release { lease } => {
                 let (lease, ix) = match self.find(from, lease) {
-                    // The coordinator's word came first.
+                    // The coordinator released the lease first.
                     Err(Refused::UnknownLease) => return Ok(()),
                     found => found?,
                 };
@@ -388,7 +389,7 @@ impl Hub {
         Ok(())
     }
 
-    /// Tells a driver that its lease is not here any more: nobody else would end the step.
+    /// Tells a driver that its lease is not here any more: no other participant would end the step.
     fn deny(&self, from: &Peer, key: StepKey) {
         let Some(link) = self.link(from) else { return };
         let msg = format!("{} is not installed at {}", key.lease, self.me.name);
@@ -412,14 +413,14 @@ impl Hub {
                 if let Ok(s) = lease.table.slot(n, slot) {
                     s.unclaim(n);
                 }
-                // The step cannot complete without this tensor: it fails here, with the ledger's words.
+                // The step cannot complete without this tensor, so it fails here, with the ledger's error.
                 lease.handler.abort(n, e, lease.me);
                 Err(Refused::OverBudget)
             }
         }
     }
 
-    /// A tensor of an eager session, in the memory that `take` gets for it there.
+    /// Admits a tensor of an eager session, in the memory that `take` provides.
     fn transfer(
         &self,
         from: &Peer,
@@ -448,7 +449,7 @@ impl Hub {
         let slot = edge(&lease, ix, h.key.n, h.slot)?;
         if let Err(e) = lease.check(h) {
             tracing::warn!(key = %h.key, peer = from.name, "{e}");
-            // Its source sends it once: without it the step would wait for ever.
+            // The source sends the tensor only once: without it the step would wait for ever.
             lease.handler.abort(h.key.n, e, lease.me);
             return Err(Refused::WrongTensor);
         }
@@ -456,7 +457,7 @@ impl Hub {
         Ok((lease.clone(), ix))
     }
 
-    /// Takes a tensor by reference, over a local link.
+    /// Takes a tensor that is passed by reference, over a local link.
     pub fn deliver(&self, from: &Peer, h: &TensorHeader, tensor: Tensor) {
         let (n, slot) = (h.key.n, h.slot);
         let incoming = match h.key.lease.is_session() {
@@ -473,7 +474,7 @@ impl Hub {
         }
     }
 
-    /// Takes a tensor of a step that a peer lends.
+    /// Takes a step's tensor that lies in memory lent by the peer.
     pub(crate) fn borrow(&self, from: &Peer, h: &TensorHeader, lent: Lent) {
         let claimed = self.claim(from, h).and_then(|(lease, _)| {
             let (n, slot) = (h.key.n, h.slot);
@@ -487,7 +488,7 @@ impl Hub {
     }
 }
 
-/// The slot of an edge that is this participant's to fill.
+/// The slot of an edge, if this participant is the one that fills it.
 fn edge(
     lease: &Lease,
     from: ParticipantIx,
@@ -502,7 +503,7 @@ fn edge(
     }
 }
 
-/// Nothing but an error comes over an edge. A driver has what it feeds.
+/// Fills an edge with an error in place of its tensor. A driver may not do that, since it has what it feeds.
 fn fail_edge(
     lease: &Lease,
     from: ParticipantIx,
@@ -531,7 +532,7 @@ impl Destination {
 }
 
 impl Incoming {
-    /// The buffer to receive into.
+    /// The buffer into which the tensor is received.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.tensor
             .as_mut()
@@ -539,13 +540,13 @@ impl Incoming {
             .unwrap_or(&mut [])
     }
 
-    /// Fails the step: the rest of the tensor does not come.
+    /// Fails the step because the sender stopped in the middle of the tensor.
     pub fn stalled(self, from: &Peer, bound: Duration) {
         let why = format!("it stopped in the middle of a tensor, for {bound:?}");
         self.to.fail(Error::lost(&from.name, why));
     }
 
-    /// Delivers the tensor where the bytes received are valid for its dtype, and fails the step otherwise.
+    /// Delivers the tensor if the received bytes are valid for its dtype; fails the step otherwise.
     pub fn finish(self) -> Result<(), Refused> {
         match self.tensor.as_ref().map(Tensor::check_bool) {
             Some(Err(e)) => {
@@ -560,7 +561,7 @@ impl Incoming {
         }
     }
 
-    /// Delivers the tensor.
+    /// Delivers the tensor without a check of its bytes.
     pub fn publish(mut self) {
         let Some(tensor) = self.tensor.take() else {
             return;
@@ -597,7 +598,8 @@ impl Drop for Incoming {
                     cell.unclaim(*n);
                 }
             }
-            // The loss of the link says more where it is that; otherwise nobody else would end the transfer.
+            // If the link was lost, that loss is reported with a better reason; in all other cases nothing else would
+            // end the transfer.
             Destination::Session { eager, from, key } => {
                 let why = "it broke off in the middle of a tensor";
                 eager.failed(from, *key, Error::lost(&from.name, why));

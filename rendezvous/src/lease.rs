@@ -1,4 +1,4 @@
-//! A lease at one participant: who takes part, what may arrive, and the step table.
+//! A lease at one participant: the participants, the tensors that may arrive, and the step table.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,7 +15,7 @@ use convoke_common::telemetry::TraceIds;
 use crate::frame::TensorHeader;
 use crate::table::StepTable;
 
-/// A process that takes part: role and name as its certificate says them, the incarnation as its hello does.
+/// A process that takes part: its role and name are from its certificate, its incarnation from its hello.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Peer {
     pub role: Role,
@@ -24,7 +24,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// A participant in this role.
+    /// The peer that this participant is, in this role.
     pub fn of(p: &Participant, role: Role) -> Peer {
         Peer {
             role,
@@ -34,51 +34,51 @@ impl Peer {
     }
 }
 
-/// What is told to the owner of a lease's steps: a worker's executor or a driver.
+/// The owner of a lease's steps: a worker's executor, or a driver.
 ///
 /// Calls come from network tasks and, over local links, from the sender's thread; none may block.
 pub trait StepHandler: Send + Sync {
-    /// The driver starts step `n`, in which, where it is partial, errors end only what depends on what failed. `false`: it
-    /// did already.
+    /// The driver starts step `n`; if the step is partial, an error ends only what depends on it. Returns `false` if
+    /// the step was started before.
     fn start(&self, n: u64, axes: Vec<i64>, trace: TraceIds, partial: bool) -> bool;
-    /// A slot that somebody waits for is full.
+    /// A slot for which a consumer is registered was filled.
     fn arrived(&self, n: u64, slot: u32);
     /// A participant ended step `n` with an error.
     fn abort(&self, n: u64, error: Error, from: ParticipantIx);
     /// A participant has quiesced step `n`.
     fn done(&self, n: u64, from: ParticipantIx);
-    /// The driver is done with the lease, and no step of it goes on: it is to be dropped.
+    /// The driver is done with the lease and all its steps have ended: the lease is to be dropped.
     fn released(&self);
     /// A participant cannot be reached any more.
     fn peer_lost(&self, peer: ParticipantIx, error: &Error);
 }
 
-/// What may arrive in a slot.
+/// The source and the type of the tensors of a slot.
 #[derive(Debug, Clone)]
 pub struct RecvSpec {
     pub from: ParticipantIx,
     pub ty: TensorType,
 }
 
-/// Everything a lease consists of at one participant.
+/// Everything that a lease consists of at one participant.
 pub struct Lease {
     pub id: LeaseId,
     pub me: ParticipantIx,
-    /// Workers, then the driver.
+    /// The workers, then the driver.
     pub participants: Vec<Participant>,
     pub axes: Axes,
     pub table: StepTable,
     pub handler: Arc<dyn StepHandler>,
-    /// Where arriving tensors are allocated.
+    /// The pool in which arriving tensors are allocated.
     pub pool: Pool,
     recvs: Vec<RecvSpec>,
-    /// Bound axes of each step in flight, by entry.
+    /// The bound axes of each step in flight, by window entry.
     bindings: Box<[Mutex<Option<(u64, Arc<Bindings>)>>]>,
     at_bounds: Bindings,
 }
 
 impl Lease {
-    /// A lease of which nothing has started.
+    /// Makes a lease of which no step has started.
     pub fn new(
         id: LeaseId,
         me: ParticipantIx,
@@ -106,12 +106,12 @@ impl Lease {
         }
     }
 
-    /// Index of the driver.
+    /// The index of the driver.
     pub fn driver(&self) -> ParticipantIx {
         (self.participants.len() - 1) as ParticipantIx
     }
 
-    /// Index of `peer`, where this incarnation of it takes part: a client as the driver, a worker as one.
+    /// The index of `peer`, if this incarnation takes part: a client as the driver, a worker as a worker.
     pub fn index_of(&self, peer: &Peer) -> Option<ParticipantIx> {
         let is = |p: &Participant| p.name == peer.name && p.incarnation == peer.incarnation;
         let (driver, workers) = self.participants.split_last()?;
@@ -131,7 +131,7 @@ impl Lease {
             .map_or("?", |p| p.name.as_str())
     }
 
-    /// Recv slots by index.
+    /// The recv slots, by index.
     pub fn recvs(&self) -> &[RecvSpec] {
         &self.recvs
     }
@@ -140,22 +140,22 @@ impl Lease {
         &self.bindings[(n % self.table.in_flight()) as usize]
     }
 
-    /// Notes the axes of step `n`, after checking them against the lease's bounds.
+    /// Records the axes of step `n`, after checking them against the lease's bounds.
     pub fn bind(&self, n: u64, axes: &[i64]) -> Result<Arc<Bindings>> {
         let b = Arc::new(self.axes.bind(axes)?);
         *self.cell(n).lock().unwrap_or_else(PoisonError::into_inner) = Some((n, b.clone()));
         Ok(b)
     }
 
-    /// The axes of step `n`, once they are known.
+    /// The axes of step `n`, if they are known.
     pub fn bindings(&self, n: u64) -> Option<Arc<Bindings>> {
         let cell = self.cell(n).lock().unwrap_or_else(PoisonError::into_inner);
         let (of, bindings) = cell.as_ref()?;
         (*of == n).then(|| bindings.clone())
     }
 
-    /// Checks that a tensor may arrive in its slot: of the declared dtype and shape. Before the step's axes are
-    /// known, dynamic sizes are checked against their bounds.
+    /// Checks that a tensor has the dtype and the shape that its slot declares. Before the step's axes are known,
+    /// dynamic sizes are checked against their bounds.
     pub fn check(&self, h: &TensorHeader) -> Result<()> {
         let violation = |why: String| Err(Error::new(Code::ProtocolViolation, why));
         let Some(spec) = self.recvs.get(h.slot as usize) else {

@@ -1,9 +1,10 @@
-//! A link: the way to one peer.
+//! A link: the way to one peer for frames and tensors.
 //!
-//! *Local* hands frames over by a call and tensors by pointer, on the sender's thread. *Remote* is a QUIC
-//! connection with an ordered lane and a stream per large tensor, which on one host takes shared memory. Both obey one contract:
-//! 1. Frames arrive in the order sent; a tensor may overtake or be overtaken.
-//! 2. Nothing sent on a closed link arrives, and the sender is told by the hub, not by the call.
+//! A *local* link hands over frames by a call and tensors by pointer, on the sender's thread. A *remote* link is a QUIC
+//! connection with an ordered lane and a stream for each large tensor; on one host it uses shared memory instead of
+//! these streams. Both kinds obey one contract:
+//! 1. Frames arrive in the order in which they were sent; a tensor may overtake a frame or be overtaken.
+//! 2. Nothing that is sent on a closed link arrives; the hub tells the sender of that, not the call.
 //! 3. `sent` runs once, when the link no longer holds the tensor: written, copied, refused, reset, or returned.
 
 use std::collections::VecDeque;
@@ -23,24 +24,24 @@ use crate::lease::Peer;
 use crate::remote::{self, Remote};
 use crate::sharing::Shared;
 
-/// Called when the link has let go of a tensor.
+/// Called when the link has released a tensor.
 pub type Sent = Box<dyn FnOnce() + Send>;
 
 /// A tensor to send.
 pub struct Outgoing {
     pub key: StepKey,
-    /// Recv slot at the destination.
+    /// The recv slot at the destination.
     pub slot: u32,
     pub tensor: Tensor,
-    /// Larger goes first.
+    /// Tensors of higher priority are sent first.
     pub priority: u64,
-    /// Resets the stream when the step is aborted.
+    /// Cancelled when the step is aborted; it resets the tensor's stream.
     pub cancel: CancellationToken,
     pub sent: Sent,
 }
 
 impl Outgoing {
-    /// The link holds it no longer.
+    /// Releases the tensor, and reports that.
     pub(crate) fn let_go(self) {
         let Outgoing { tensor, sent, .. } = self;
         drop(tensor);
@@ -48,7 +49,7 @@ impl Outgoing {
     }
 }
 
-/// Batches on a local link: one thread at a time delivers, for all, which keeps them in order.
+/// The waiting batches of a local link: one thread at a time delivers for all, which keeps the batches in order.
 #[derive(Default)]
 pub struct Batching {
     waiting: VecDeque<Arc<dyn Batches>>,
@@ -57,7 +58,7 @@ pub struct Batching {
 
 /// The way to one peer.
 pub enum Link {
-    /// Same process.
+    /// A link to another hub of the same process.
     Local {
         me: Peer,
         peer: Peer,
@@ -65,16 +66,16 @@ pub enum Link {
         closed: CancellationToken,
         batches: Mutex<Batching>,
     },
-    /// Another process.
+    /// A link to another process.
     Remote(Remote),
 }
 
 impl Link {
-    /// Links two hubs of one process, both ways.
+    /// Links two hubs of one process, in both directions.
     pub fn join_local(a: &Arc<Hub>, b: &Arc<Hub>) {
         let closed = CancellationToken::new();
         for (me, to) in [(a, b), (b, a)] {
-            // Two hubs of one process are who they say they are.
+            // Adding the link cannot fail: two hubs of one process need no certificate.
             let _ = me.add_link(Arc::new(Link::Local {
                 me: me.me.clone(),
                 peer: to.me.clone(),
@@ -85,7 +86,7 @@ impl Link {
         }
     }
 
-    /// Whom it reaches.
+    /// The peer at the other end.
     pub fn peer(&self) -> &Peer {
         match self {
             Link::Local { peer, .. } => peer,
@@ -93,7 +94,7 @@ impl Link {
         }
     }
 
-    /// What the peer's certificate says, of a remote link.
+    /// The identity in the peer's certificate; `None` for a local link.
     pub fn identity(&self) -> Option<&PeerIdentity> {
         match self {
             Link::Local { .. } => None,
@@ -101,7 +102,7 @@ impl Link {
         }
     }
 
-    /// What brought that certificate.
+    /// The token with which the peer joined.
     pub(crate) fn token(&self) -> Option<&TokenId> {
         self.identity().map(|identity| &identity.token_id)
     }
@@ -120,7 +121,7 @@ impl Link {
         }
     }
 
-    /// Has batches of eager work to send: asks for them once it can.
+    /// Announces batches of eager work: the link asks `source` for them once it can send them.
     pub fn ready(&self, source: &Arc<dyn Batches>) {
         match self {
             Link::Local {
@@ -136,7 +137,8 @@ impl Link {
                 if std::mem::replace(&mut batching.delivering, true) {
                     return;
                 }
-                // Delivered without the lock: what follows from a batch may come back here, on this very thread.
+                // The lock is not held during delivery: what follows from a batch may call this function again, on this
+                // very thread.
                 while let Some(source) = batching.waiting.pop_front() {
                     drop(batching);
                     let mut frames = Vec::new();
@@ -157,7 +159,7 @@ impl Link {
         }
     }
 
-    /// Where brief ops run on the calling thread, over a local link to a worker.
+    /// The direct execution of brief ops on the calling thread, over a local link to a worker.
     pub fn direct(&self) -> Option<Arc<dyn Direct>> {
         match self {
             Link::Local { me, hub, .. } => hub.upgrade()?.direct(me),
@@ -181,7 +183,7 @@ impl Link {
         }
     }
 
-    /// What it shares with the peer, where both may be on one host.
+    /// The shared memory of the link's two ends, if both may be on one host.
     pub(crate) fn shared(&self) -> Option<&Shared> {
         match self {
             Link::Local { .. } => None,
@@ -197,7 +199,7 @@ impl Link {
         }
     }
 
-    /// Runs `task` to its end or the link's.
+    /// Runs `task` until it ends, or the link does.
     pub(crate) async fn until_ended(&self, task: impl Future<Output = ()>) {
         match self {
             Link::Local { closed, .. } => drop(closed.run_until_cancelled(task).await),
@@ -205,7 +207,7 @@ impl Link {
         }
     }
 
-    /// Whether it has ended.
+    /// Whether the link has ended.
     pub fn is_closed(&self) -> bool {
         match self {
             Link::Local { closed, hub, .. } => closed.is_cancelled() || hub.strong_count() == 0,
@@ -213,7 +215,7 @@ impl Link {
         }
     }
 
-    /// Whether the peer has ended it in an orderly way.
+    /// Whether the peer ended the link in an orderly way.
     pub fn left(&self) -> bool {
         match self {
             Link::Local { .. } => false,
@@ -221,7 +223,7 @@ impl Link {
         }
     }
 
-    /// That it has ended, as the error of whoever needed it.
+    /// The error for a caller that needs the link after it has ended.
     pub fn lost(&self) -> Error {
         let ended = match self {
             Link::Local { .. } => None,
@@ -242,13 +244,13 @@ impl Link {
     /// Ends it once the peer has all that was sent; returns then. The caller bounds the wait.
     pub async fn finish(&self) {
         match self {
-            // Nothing waits in a local one.
+            // A local link has nothing that waits.
             Link::Local { closed, .. } => closed.cancel(),
             Link::Remote(r) => r.finish().await,
         }
     }
 
-    /// Ends it.
+    /// Ends the link at once; a remote peer is told `why`.
     pub fn close(&self, why: &str) {
         match self {
             Link::Local { closed, .. } => closed.cancel(),
@@ -256,7 +258,7 @@ impl Link {
         }
     }
 
-    /// The QUIC connection, of a remote link.
+    /// The QUIC connection; `None` for a local link.
     pub fn connection(&self) -> Option<&quinn::Connection> {
         match self {
             Link::Local { .. } => None,
@@ -264,7 +266,7 @@ impl Link {
         }
     }
 
-    /// For `status`.
+    /// The link's entry in `status`.
     pub fn status(&self) -> LinkStatus {
         let peer = self.peer().name.clone();
         match self {

@@ -1,9 +1,9 @@
-//! What slots are made of. A model checker compiles `slot.rs` over primitives of its own.
+//! The atomics and cells of which slots are made. A model checker compiles `slot.rs` with primitives of its own.
 
 pub(crate) use std::hint::spin_loop;
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A cell that its user guards.
+/// A cell whose user must exclude concurrent access.
 pub(crate) struct Cell<T>(std::cell::UnsafeCell<T>);
 
 impl<T> Cell<T> {
@@ -11,7 +11,7 @@ impl<T> Cell<T> {
         Cell(std::cell::UnsafeCell::new(value))
     }
 
-    /// Gives `f` the place. Dereferencing it needs the exclusion that the user provides.
+    /// Calls `f` with a pointer to the value. The user must exclude every other access while `f` dereferences it.
     #[inline]
     pub(crate) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
         f(self.0.get())

@@ -11,16 +11,16 @@ use convoke_common::rpc::{StreamKind, open_stream};
 use quinn::{Connection, RecvStream, SendStream};
 use tokio::time::Instant;
 
-/// Echoes; the shortest counts.
+/// The number of echoes; the shortest counts.
 const ECHOES: usize = 5;
-/// Bytes of the bulk transfer: enough to leave slow start on a local network.
+/// Bytes of the bulk transfer, enough to leave slow start on a local network.
 const BULK: usize = 2 << 20;
-/// Longest probe.
+/// The longest time that a probe may take.
 const BOUND: Duration = Duration::from_secs(3);
 
-/// Answers a prober until it ends, or has taken longer than it may.
+/// Answers a prober until it ends the stream, or has taken longer than a probe may.
 pub async fn serve(send: SendStream, recv: RecvStream) {
-    // Cut short, the stream ends, which is all that there is to tell.
+    // When the time is over the stream ends, which tells the prober enough.
     let _ = tokio::time::timeout(BOUND, echo(send, recv)).await;
 }
 
@@ -39,13 +39,13 @@ async fn echo(mut send: SendStream, mut recv: RecvStream) {
     }
 }
 
-/// Bytes to echo; `None` where the prober ends, or asks for more than is echoed.
+/// How many bytes to echo; `None` if the prober ends, or asks for more than may be echoed.
 pub(crate) fn echoed(head: [u8; 4]) -> Option<usize> {
     let len = u32::from_le_bytes(head) as usize;
     (1..=BULK).contains(&len).then_some(len)
 }
 
-/// Round trip, and bytes per second (one way, as half of there and back).
+/// Measures the round trip time, and the bytes per second in one direction, taken as half of there and back.
 pub async fn probe(connection: &Connection) -> Result<(Duration, f64)> {
     let measure = async {
         let (mut send, mut recv) = open_stream(connection, StreamKind::Probe).await?;

@@ -1,5 +1,5 @@
-//! A remote link: one QUIC connection, an ordered lane on a bidirectional stream, and a unidirectional
-//! stream per large tensor.
+//! A remote link: one QUIC connection with an ordered lane on a bidirectional stream, and a unidirectional stream for
+//! each large tensor.
 //!
 //! ```text
 //! send ──> queue ──> lane writer task ──> lane       (frames, tensors up to LANE_LIMIT)
@@ -9,12 +9,13 @@
 //! ```
 //!
 //! Invariants
-//! 1. The queue holds what the steps in flight may send and no more: each sends an edge once, and does not retire
-//!    before the link has let go of it. Frames are bounded besides: a peer that does not read them loses the link.
-//! 2. Payloads are never copied on the way out to a stream, and are received straight into their tensor.
-//! 3. When any task ends, the connection closes and the hub is told once, why: where the peer was lost, as detection
-//!    says it.
-//! 4. A tensor whose sender stalls fails its step: nothing waits for ever for bytes that do not come.
+//! 1. The queue holds no more than the steps in flight may send: each sends an edge once, and does not retire before
+//!    the link has released its tensor. The bytes of frames are bounded as well: a peer that does not read them loses
+//!    the link.
+//! 2. Payloads are not copied on their way to a stream, and are received straight into their tensor.
+//! 3. When any task ends, the connection is closed and the hub is told once, with the reason; if the peer was lost, the
+//!    reason is that of failure detection.
+//! 4. A tensor whose sender stalls fails its step: nothing waits for ever for bytes that do not arrive.
 
 mod greeting;
 mod queue;
@@ -49,38 +50,38 @@ pub use greeting::{accept_lane, dial_lane};
 pub(crate) use greeting::{hello_head, hello_peer};
 use queue::{Held, Out, Queue};
 
-/// Tensor streams being written at once per link; more would only share the same bandwidth.
+/// How many tensor streams a link writes at once; more would only share the same bandwidth.
 const STREAMS: usize = 16;
-/// The lane goes first, whatever the priority of a tensor: no step's end waits for another's bytes.
+/// The priority of the lane, above that of every tensor: the end of a step does not wait for another step's bytes.
 const LANE_PRIORITY: i32 = i32::MAX;
-/// Bytes of frames that may wait for the peer to read: far above what the windows of all leases of a link let their
-/// steps say, so that only a peer that makes this end talk and does not listen comes here.
+/// How many bytes of frames may wait for the peer to read them: far more than the steps in the windows of all leases of
+/// a link can send, so that only a peer which does not read reaches this bound.
 const FRAMES_QUEUED: usize = 16 << 20;
-/// How often it is looked whether a tensor still arrives.
+/// The interval at which arriving tensors are checked for progress.
 pub const STALL_BOUND: Duration = Duration::from_secs(10);
-/// What must arrive meanwhile, of this tensor or of others on the link: streams share it by priority, so that a
-/// healthy one may have to wait while others flow.
+/// The least number of bytes that must arrive within [`STALL_BOUND`], of any tensor on the link: streams share the link
+/// by priority, so a healthy tensor may have to wait while others arrive.
 pub const LEAST_BYTES: u64 = 64 << 10;
-/// What a peer is told of a link that ended as it should.
+/// The reason of a link that the peer ended in an orderly way.
 const LEFT: &str = "it ended the link";
 
-/// See the module.
+/// One end of a remote link.
 pub struct Remote {
     peer: Peer,
-    /// What its certificate says.
+    /// The identity in the peer's certificate.
     identity: Option<PeerIdentity>,
     watched: Watched,
     queue: Arc<Queue>,
     closed: AtomicBool,
-    /// Whether it was the peer that ended it, in order.
+    /// Whether the peer ended the link in an orderly way.
     left: AtomicBool,
-    /// Follows `closed`, for those who wait.
+    /// Cancelled when the link has ended, for tasks that wait for that.
     ended: CancellationToken,
-    /// Bytes of tensors that came by streams and through shared memory.
+    /// Bytes of tensors that arrived by streams and through shared memory.
     received: Arc<AtomicU64>,
-    /// Tensors that the peer has not acknowledged.
+    /// Tasks that send tensors which the peer has not acknowledged.
     sending: TaskTracker,
-    /// Where there may be memory to share.
+    /// The shared memory of the link, if the peer may be on this host.
     shared: Option<Box<Shared>>,
 }
 
@@ -117,13 +118,13 @@ impl Remote {
         self.connection().close(VarInt::from_u32(0), why.as_bytes());
     }
 
-    /// Bytes of frames and tensors that wait to be sent.
+    /// Bytes of frames that wait to be sent, and of tensors that the link holds.
     pub(crate) fn queued_bytes(&self) -> u64 {
         let (frames, tensors) = (&self.queue.frames, &self.queue.tensors);
         (frames.load(Ordering::Relaxed) + tensors.load(Ordering::Relaxed)) as u64
     }
 
-    /// Ends the link once the peer has all that was sent; returns then. The caller bounds the wait.
+    /// Ends the link once the peer has received everything that was sent, and returns then. The caller bounds the wait.
     pub(crate) async fn finish(&self) {
         if let Some(shared) = &self.shared {
             self.until_ended(shared.crossed()).await;
@@ -147,7 +148,7 @@ impl Remote {
         }
     }
 
-    /// Runs `task` to its end or the link's.
+    /// Runs `task` until it ends, or the link does.
     pub(crate) async fn until_ended(&self, task: impl Future<Output = ()>) {
         self.ended.run_until_cancelled(task).await;
     }
@@ -187,7 +188,7 @@ impl Remote {
     pub(crate) fn send_tensor(&self, mut out: Outgoing) {
         let bytes = out.tensor.byte_len();
         self.queue.tensors.fetch_add(bytes, Ordering::Relaxed);
-        // Whatever task holds the tensor when the link ends: dropping it tells as well.
+        // Any task may hold the tensor when the link ends: dropping this value reports the release as well.
         let told = Held {
             queue: self.queue.clone(),
             bytes,
@@ -220,7 +221,7 @@ fn run(
     send: SendStream,
     recv: RecvStream,
 ) -> Result<Arc<Link>> {
-    // What is said of steps does not wait for their tensors.
+    // Frames about steps do not wait for the tensors of steps.
     send.set_priority(LANE_PRIORITY).map_err(lane_error)?;
     let (roles, received) = ([hub.me.role, peer.role], Arc::<AtomicU64>::default());
     let memory = world.shared.clone();
@@ -261,7 +262,7 @@ fn run(
     Ok(link)
 }
 
-/// Owns the link's tasks: when one ends, all do.
+/// Owns the link's tasks: when one of them ends, all do.
 async fn supervise(
     world: World,
     hub: Arc<Hub>,
@@ -287,7 +288,7 @@ async fn supervise(
         remote.closed.store(true, Ordering::Release);
         q.drain(..).collect()
     };
-    // Of a connection that ended, its reason says more than what a task made of it.
+    // If the connection ended, its reason says more than the error of a task that noticed it.
     let why = remote.watched.ended().unwrap_or(why);
     remote
         .connection()
@@ -339,13 +340,15 @@ async fn read_lane(
             return malformed(hub, &e);
         }
         if kind == EAGER {
-            // One may hold thousands of ops, and the next may be here already: heartbeats and others get their turn.
+            // One batch may hold thousands of ops, and the next may have arrived already: heartbeats and other tasks
+            // run first.
             tokio::task::yield_now().await;
         }
     }
 }
 
-/// Takes one frame of a lane, but for what concerns the link itself; an error where it is malformed.
+/// Takes one frame of a lane, and returns what it says about shared memory, which concerns the link itself. Fails if
+/// the frame is malformed.
 pub(crate) fn take_frame(hub: &Hub, from: &Peer, kind: u8, body: &[u8]) -> Result<Option<Sharing>> {
     if kind == EAGER {
         hub.batch(from, body)?;
@@ -365,7 +368,7 @@ pub(crate) fn take_frame(hub: &Hub, from: &Peer, kind: u8, body: &[u8]) -> Resul
     Ok(None)
 }
 
-/// What follows such a frame cannot be told apart: the link ends.
+/// Counts a malformed frame. The link then ends, since the frames after it cannot be told apart.
 fn malformed(hub: &Hub, e: &Error) -> String {
     hub.count(Refused::Malformed);
     e.to_string()
@@ -441,7 +444,7 @@ async fn write_lane(world: &World, remote: &Remote, mut send: SendStream) -> Str
                     world.spawn(remote.sending.track_future(sending));
                 }
             }
-            // Many small tensors must not pile up unsent behind one another.
+            // Many small tensors must not pile up in the buffer unsent.
             if bytes.len() > MAX_BODY {
                 if let Err(e) = send.write_all(&bytes).await {
                     return e.to_string();
@@ -462,18 +465,18 @@ async fn write_lane(world: &World, remote: &Remote, mut send: SendStream) -> Str
     }
 }
 
-/// Waits until the peer has acknowledged all that was sent.
+/// Ends the lane after the peer has acknowledged everything that was sent.
 async fn end_lane(remote: &Remote, mut send: SendStream) -> String {
     remote.sending.close();
     remote.sending.wait().await;
     if send.finish().is_ok() {
-        // An error means that the connection ended, which comes to the same.
+        // An error means that the connection has ended, which has the same effect.
         let _ = send.stopped().await;
     }
     "this end left".into()
 }
 
-/// Lets [`Bytes`] hold a tensor's buffer.
+/// A tensor whose buffer [`Bytes`] can own.
 struct Payload(Tensor);
 impl AsRef<[u8]> for Payload {
     fn as_ref(&self) -> &[u8] {
@@ -500,7 +503,7 @@ async fn send_stream(connection: Connection, streams: Arc<Semaphore>, out: Outgo
             () = cancel.cancelled() => None,
             r = opened => r,
         }?;
-        // Streams share the connection by priority: the critical path first.
+        // Streams share the connection by priority: tensors of the critical path first.
         let _ = stream.set_priority(priority.min(LANE_PRIORITY as u64 - 1) as i32);
         let mut header = Vec::with_capacity(96);
         TensorHeader::of(key, slot, &tensor).encode(&mut header);
@@ -518,11 +521,11 @@ async fn send_stream(connection: Connection, streams: Arc<Semaphore>, out: Outgo
             r = done => { r?; stream.finish().ok()?; Some(stream) }
         }
     };
-    // A failed write means that the connection is ending, which the supervisor reports.
+    // A failed write means that the connection ends, which the supervisor reports.
     let written = write.await;
     sent();
     if let Some(stream) = written {
-        // Acknowledged, refused by the peer, or the connection ended: whoever ends the link waits for that.
+        // Ending a link in an orderly way waits until each stream was acknowledged or refused, or the connection ended.
         let _ = stream.stopped().await;
     }
 }
@@ -545,13 +548,13 @@ async fn accept_streams(
 
 /// Why a tensor did not arrive.
 enum Missing {
-    /// The stream was reset, or the connection lost.
+    /// The stream was reset, or the connection was lost.
     Ended,
-    /// Its sender stalled.
+    /// The sender stalled.
     Stalled,
 }
 
-/// Returns when tensors arrive over a link no longer, of whose bytes this is the count.
+/// Returns when too few bytes of tensors arrive over a link; `link` counts those bytes.
 pub(crate) async fn stalled(link: &AtomicU64) {
     let mut before = link.load(Ordering::Relaxed);
     loop {
@@ -564,7 +567,7 @@ pub(crate) async fn stalled(link: &AtomicU64) {
     }
 }
 
-/// Fills `out`, unless the sender stalls.
+/// Fills `out` from the stream; fails if the stream ends or the sender stalls.
 async fn fill(stream: &mut RecvStream, out: &mut [u8], link: &AtomicU64) -> Result<(), Missing> {
     let stalled = stalled(link);
     tokio::pin!(stalled);
@@ -608,7 +611,7 @@ async fn receive_stream(hub: Arc<Hub>, link: Arc<Link>, mut stream: RecvStream) 
         let mut incoming = hub.begin(&remote.peer, &h)?;
         match fill(&mut stream, incoming.bytes_mut(), &remote.received).await {
             Ok(()) => incoming.finish(),
-            // The claim is given back; the abort that caused a reset comes by lane.
+            // Dropping `incoming` gives the claim back; the abort that caused the reset arrives on the lane.
             Err(Missing::Ended) => Ok(()),
             Err(Missing::Stalled) => {
                 incoming.stalled(&remote.peer, STALL_BOUND);

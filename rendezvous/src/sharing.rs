@@ -1,26 +1,26 @@
-//! Two ends of a link on one host: tensors take shared memory, in place of bytes on the wire.
+//! Two ends of a link on one host: tensors pass through shared memory instead of over the wire.
 //!
 //! ```text
 //! sender                                             receiver
 //! Meet { nonce, address } ── lane ─────────────────> meets the sender there, or says that they are Apart
 //!                         <───────── lane ── Bring { nonce, address } or the sender meets the receiver
-//! each segment that a tensor lies in ── socket ────> maps it and says so; until then its tensors wait
+//! each segment that a tensor lies in ── socket ────> maps and confirms it; until then its tensors wait
 //!
-//! Lent { header, segment, offset, loan } ── lane ──> fills the slot, in place; copies where it keeps nothing of its peers'
-//! Staged { header }, Part { segment, offset, … } ──> copies part after part into memory of its own
-//! lets go of the tensor, or uses the place again <── Returned { loan } once it is used no more
+//! Lent { header, segment, offset, loan } ── lane ──> fills the slot in place; a client copies the tensor instead
+//! Staged { header }, Part { segment, offset, … } ──> copies piece after piece into memory of its own
+//! releases the tensor, or reuses the buffer <─────── Returned { loan } once the receiver no longer uses it
 //! ```
-//! A worker listens at a socket, a client meets: it leaves no socket behind. What lies in a segment is lent to a worker, or
-//! to a client for as long as that copies it; anything else that is large is *staged*: it passes through a segment of a few
-//! slots, which both ends copy at once.
+//! A worker listens at a socket; a client connects to it, and leaves no socket behind. Tensors that lie in a segment
+//! are lent to a worker, or to a client until it has copied them. Any other large tensor is *staged*: it passes through
+//! a segment of a few buffers, so that both ends copy at the same time.
 //!
 //! Invariants
-//! 1. What is lent is held until it is returned or the link ends. Nothing is lent again by who lost a link: a lease's
-//!    steps end with it, and its memory is not used for others.
+//! 1. Lent memory is held until it is returned or the link ends. An end that lost a link does not reuse what it lent: a
+//!    lease's steps end with the link, and the lease's memory is not used for others.
 //! 2. Each loan is returned once, whatever becomes of the tensor.
-//! 3. The end of a segment is told: nobody keeps memory that its owner has given back.
-//! 4. A client lends no tensor: what it sends is copied, and looked at only then. Of its memory a worker maps no more than
-//!    the slots.
+//! 3. The end of a segment is announced: no process keeps memory that its owner has given back.
+//! 4. A client lends no tensor: what it sends is copied, and only the copy is read. A worker maps no more of a client's
+//!    memory than the staging buffers.
 
 pub(crate) mod fuzzing;
 mod lending;
@@ -57,10 +57,10 @@ enum Reach {
     Together,
 }
 
-/// A tensor on its way: by a frame that lends it, or back to take the wire.
+/// How a tensor travels: a frame that lends it, or the tensor itself, to be sent over the wire.
 pub(crate) type Carried = std::result::Result<Frame, Outgoing>;
 
-/// One link's end of it.
+/// The shared memory of one end of a link.
 pub(crate) struct Shared {
     memory: Arc<SharedMemory>,
     me: Role,
@@ -69,15 +69,15 @@ pub(crate) struct Shared {
     lending: Mutex<Lending>,
     stage: Stage,
     changes: mpsc::UnboundedSender<Change>,
-    /// For the one task that tells the peer of them.
+    /// The receiver of `changes`, for the one task that tells the peer about segments.
     giving: Mutex<Option<mpsc::UnboundedReceiver<Change>>>,
-    /// Whether the peer has said where its segments can be had, or where it takes them.
+    /// Whether the peer has sent [`Sharing::Meet`]; `asked` says the same of [`Sharing::Bring`].
     told: AtomicBool,
     asked: AtomicBool,
-    /// What it gave, by its number.
+    /// The segments that the peer gave, by their number.
     segments: Mutex<HashMap<u64, Arc<PeerSegment>>>,
     receiving: Receiving,
-    /// Bytes of tensors that came over the link.
+    /// Bytes of tensors that arrived over the link.
     received: Arc<AtomicU64>,
 }
 
@@ -90,7 +90,7 @@ fn broken(why: &str) -> Error {
 }
 
 impl Shared {
-    /// The end of a link between these two, where they may be on one host.
+    /// The shared memory of one end of a link; `None` if members of these two roles never share memory.
     pub(crate) fn new(
         memory: Arc<SharedMemory>,
         [me, peer]: [Role; 2],
@@ -100,7 +100,7 @@ impl Shared {
             (Role::Worker, Role::Worker | Role::Client) | (Role::Client, Role::Worker) => {}
             _ => return None,
         }
-        // As long as there are segments: each is given and forgotten once.
+        // The channel is bounded by the number of segments: each is given and forgotten once.
         let (changes, giving) = mpsc::unbounded_channel();
         Some(Shared {
             memory,
@@ -124,14 +124,14 @@ impl Shared {
         *self.reach.borrow() == Reach::Together
     }
 
-    /// As [`Shared::reaches`], once that is known.
+    /// Like [`Shared::reaches`], but waits until the answer is known.
     pub(crate) async fn settled(&self) -> bool {
         let mut reach = self.reach.subscribe();
         let known = reach.wait_for(|r| *r != Reach::Unknown).await;
         known.is_ok_and(|r| *r == Reach::Together)
     }
 
-    /// Returns once the peer has copied all that was to cross.
+    /// Returns once the peer has copied every tensor that was to be staged.
     pub(crate) async fn crossed(&self) {
         self.stage.crossed().await;
     }
@@ -140,7 +140,7 @@ impl Shared {
         self.reach.send_replace(Reach::Apart);
     }
 
-    /// The link has ended: nothing comes back any more.
+    /// Ends all sharing because the link has ended: the peer returns nothing any more.
     pub(crate) fn end(&self) {
         self.apart();
         self.end_lending();
@@ -149,7 +149,7 @@ impl Shared {
         locked(&self.segments).clear();
     }
 
-    /// What the peer says that it lends.
+    /// The memory that the peer says it lends.
     fn borrowed(&self, segment: u64, offset: u64, len: usize, loan: Loan) -> Result<Lent> {
         let of = locked(&self.segments).get(&segment).cloned();
         let of = of.ok_or_else(|| broken("no such segment"))?;
@@ -166,7 +166,7 @@ impl Shared {
         }
     }
 
-    /// Takes a frame of the peer; an error where it makes no sense.
+    /// Takes a frame of the peer; fails if it violates the protocol.
     pub(crate) fn frame(
         &self,
         world: &World,
@@ -214,7 +214,7 @@ impl Shared {
                 let lent = self.borrowed(segment, offset, len, loan)?;
                 match self.me {
                     Role::Worker => hub.borrow(link.peer(), &tensor, lent),
-                    // Nobody's lease waits for what a client does with it.
+                    // No lease waits for what a client does with the tensor.
                     _ => self.arriving(hub, link, tensor).whole(world, lent),
                 }
             }
@@ -250,11 +250,11 @@ impl Shared {
     }
 }
 
-/// What the peer has lent is used here: its end is told.
+/// A loan of the peer's memory; dropping it tells the peer that the memory is no longer used.
 struct Loan {
     link: Weak<Link>,
     loan: u64,
-    /// Counts it until then.
+    /// The count of loans that are not returned, which includes this one until it is dropped.
     held: Option<Arc<AtomicUsize>>,
 }
 

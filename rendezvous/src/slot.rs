@@ -10,11 +10,11 @@
 //! ```
 //!
 //! Invariants
-//! 1. Every transition is a compare-and-swap on the whole word, so registering, filling and aborting meet
-//!    there: a recv registered after an abort is told so, and one registered before is woken or told.
-//! 2. The cell is touched only by the one who moved the word to PUBLISHING, or from FULL to TAKEN or
-//!    ABORTED. PUBLISHING lasts a few instructions; who meets it spins.
-//! 3. One consumer: a second register is refused.
+//! 1. Every transition is a compare-and-swap on the whole word, which orders registering, filling and aborting: a recv
+//!    that is registered after an abort learns of it, and one that is registered before is woken or told.
+//! 2. The cell is accessed only by the thread that moved the word to PUBLISHING, or from FULL to TAKEN or ABORTED.
+//!    PUBLISHING lasts a few instructions; a thread that meets it spins.
+//! 3. There is one consumer: a second register is refused.
 
 use convoke_common::mutant;
 
@@ -24,36 +24,36 @@ const BITS: u32 = 4;
 const EMPTY: u64 = 0;
 const WAITING: u64 = 1;
 const FILLING: u64 = 2;
-/// As FILLING, with a registered consumer.
+/// The state FILLING, with a registered consumer.
 const FILLING_WAITED: u64 = 3;
 const PUBLISHING: u64 = 4;
 const FULL: u64 = 5;
 const TAKEN: u64 = 6;
 const ABORTED: u64 = 7;
 
-/// Largest step number: what the word has room for.
+/// The largest step number for which the word has room.
 pub const MAX_STEP: u64 = (1 << (64 - BITS)) - 1;
 
 fn word(n: u64, state: u64) -> u64 {
     n << BITS | state
 }
 
-/// A meeting point of one send and one recv per step.
+/// The meeting point of one send and one recv of each step.
 pub struct Slot<T> {
     word: AtomicU64,
     cell: Cell<Option<T>>,
 }
 
-// SAFETY: invariant 2: the word admits one toucher of the cell at a time, with release on its way out
-// and acquire on its way in; T crosses threads and is never shared.
+// SAFETY: invariant 2 holds: the word admits one thread at a time to the cell, with release when it leaves and acquire
+// when it enters; T crosses threads and is never shared.
 unsafe impl<T: Send> Sync for Slot<T> {}
 
-/// What [`Slot::register`] found.
+/// The result of [`Slot::register`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Registered<T> {
-    /// Nothing yet: the publisher will learn that it is waited for.
+    /// There is no value yet: the publisher will learn that a consumer waits.
     Waiting,
-    /// The value was there already.
+    /// The value was already there.
     Ready(T),
     /// The step was aborted, or the slot belongs to a later step.
     Aborted,
@@ -62,7 +62,7 @@ pub enum Registered<T> {
 /// Why a slot cannot be filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unfillable {
-    /// Somebody else filled it, or is about to.
+    /// Another sender filled the slot, or is about to.
     Duplicate,
     /// The step was aborted.
     Aborted,
@@ -70,14 +70,14 @@ pub enum Unfillable {
     Stale,
 }
 
-/// What [`Slot::publish`] did.
+/// The result of [`Slot::publish`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Published<T> {
-    /// The value waits to be taken by someone who will ask.
+    /// The value is stored until a consumer asks for it.
     Stored,
-    /// A registered consumer is to be told.
+    /// The value is stored, and the registered consumer is to be told.
     Awaited,
-    /// The step was aborted meanwhile; the value comes back.
+    /// The step was aborted meanwhile; the value is returned.
     Refused(T),
 }
 
@@ -91,7 +91,7 @@ impl<T> Default for Slot<T> {
 }
 
 impl<T> Slot<T> {
-    /// The state under step `n`: `Ok` when the slot is at `n` or may become so, `Err` when it is past.
+    /// The word, and its state for step `n`: `Err` if the slot has passed step `n`.
     fn read(&self, n: u64) -> (u64, Result<u64, ()>) {
         loop {
             let w = self.word.load(Ordering::Acquire);
@@ -115,7 +115,7 @@ impl<T> Slot<T> {
             .is_ok()
     }
 
-    /// Asks for the value of step `n`.
+    /// Registers the consumer of step `n`.
     pub fn register(&self, n: u64) -> Registered<T> {
         loop {
             let (w, state) = self.read(n);
@@ -134,7 +134,7 @@ impl<T> Slot<T> {
         }
     }
 
-    /// Becomes the one who fills step `n`.
+    /// Claims the slot, so that the caller is the one that fills step `n`.
     pub fn claim(&self, n: u64) -> Result<(), Unfillable> {
         loop {
             let (w, state) = self.read(n);
@@ -152,7 +152,7 @@ impl<T> Slot<T> {
         }
     }
 
-    /// Gives a claim back unfilled.
+    /// Gives back a claim without filling the slot.
     pub fn unclaim(&self, n: u64) {
         if !self.swap(word(n, FILLING), word(n, EMPTY)) {
             self.swap(word(n, FILLING_WAITED), word(n, WAITING));
@@ -173,7 +173,7 @@ impl<T> Slot<T> {
                 return Published::Refused(value);
             }
         };
-        // SAFETY: PUBLISHING excludes every other toucher of the cell (invariant 2).
+        // SAFETY: PUBLISHING excludes every other access to the cell (invariant 2).
         self.cell.with_mut(|cell| unsafe { *cell = Some(value) });
         self.word.store(word(n, FULL), Ordering::Release);
         if awaited {
@@ -183,10 +183,10 @@ impl<T> Slot<T> {
         }
     }
 
-    /// Takes the value of step `n`, where it is there.
+    /// Takes the value of step `n`, if it has been published.
     pub fn take(&self, n: u64) -> Option<T> {
         let (w, state) = self.read(n);
-        // The cell is emptied under PUBLISHING, so that neither an abort nor a later step meets it.
+        // The cell is emptied under PUBLISHING, so that neither an abort nor a later step accesses it meanwhile.
         if state != Ok(FULL) || !self.swap(w, word(n, PUBLISHING)) {
             return None;
         }
@@ -196,7 +196,7 @@ impl<T> Slot<T> {
         value
     }
 
-    /// Ends step `n` here: drops a value that nobody took, and refuses whatever comes later.
+    /// Ends step `n` in this slot: drops a value that was not taken, and refuses whatever arrives later.
     pub fn abort(&self, n: u64) {
         loop {
             let (w, state) = self.read(n);

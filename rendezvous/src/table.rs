@@ -15,11 +15,11 @@ use crate::slot::{MAX_STEP, Slot};
 
 const OPEN: u64 = 1;
 
-/// What comes over an edge: its tensor, or, in a partial step, why there is none.
+/// What arrives over an edge: its tensor, or, in a partial step, the error that came in its place.
 pub type Delivered = Result<Tensor, Arc<Error>>;
 
 struct Entry {
-    /// Step number << 1 | open. Closed means: this number may be opened next.
+    /// The step number << 1 | open. If it is not open, this step is the next that may be opened.
     word: AtomicU64,
     slots: Box<[Slot<Delivered>]>,
 }
@@ -32,9 +32,9 @@ pub struct StepTable {
 /// Why a frame's step is not admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fenced {
-    /// The step is over.
+    /// The step is below the window: it is over.
     Stale,
-    /// The step may not have started yet.
+    /// The step is above the window: it may not have started yet.
     Ahead,
     /// The program has no such slot.
     NoSuchSlot,
@@ -52,7 +52,7 @@ impl StepTable {
         StepTable { entries }
     }
 
-    /// K.
+    /// The number of steps in the window, K.
     pub fn in_flight(&self) -> u64 {
         self.entries.len() as u64
     }
@@ -61,7 +61,7 @@ impl StepTable {
         &self.entries[(n % self.in_flight()) as usize]
     }
 
-    /// Admits a frame of step `n`, opening the step where it is the next of its entry.
+    /// Admits a frame of step `n`; opens the step if it is the next one of its entry.
     pub fn admit(&self, n: u64) -> Result<(), Fenced> {
         if n > MAX_STEP >> 1 {
             return Err(Fenced::Ahead);
@@ -85,12 +85,12 @@ impl StepTable {
         }
     }
 
-    /// Whether step `n` is in flight here.
+    /// Whether step `n` is in flight at this participant.
     pub fn is_open(&self, n: u64) -> bool {
         n <= MAX_STEP >> 1 && self.entry(n).word.load(Ordering::Acquire) == n << 1 | OPEN
     }
 
-    /// The slot of an admitted step.
+    /// A slot of step `n`, which is admitted first.
     pub fn slot(&self, n: u64, slot: u32) -> Result<&Slot<Delivered>, Fenced> {
         self.admit(n)?;
         self.entry(n)
@@ -99,7 +99,7 @@ impl StepTable {
             .ok_or(Fenced::NoSuchSlot)
     }
 
-    /// Sweeps the slots of step `n`: no value of it is delivered any more.
+    /// Aborts the slots of step `n`: none of its values is delivered any more.
     pub fn abort(&self, n: u64) {
         if self.is_open(n) {
             let left_out = usize::from(mutant!("abort-skips-slot"));
@@ -108,7 +108,7 @@ impl StepTable {
         }
     }
 
-    /// Ends step `n` and opens the window for `n + K`. `false` when it was not in flight.
+    /// Retires step `n`, which opens the window for step `n + K`. Returns `false` if step `n` was not in flight.
     pub fn retire(&self, n: u64) -> bool {
         if !self.is_open(n) {
             return false;
@@ -121,7 +121,7 @@ impl StepTable {
             .is_ok()
     }
 
-    /// Number of steps in flight.
+    /// The number of steps in flight.
     pub fn open_steps(&self) -> u64 {
         let open = |e: &&Entry| e.word.load(Ordering::Relaxed) & OPEN == OPEN;
         self.entries.iter().filter(open).count() as u64

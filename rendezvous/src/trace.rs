@@ -1,5 +1,5 @@
-//! What happens to steps, told as `tracing` events for those who check order and time. Nobody listens in production: an
-//! event that is off costs a load and a branch.
+//! Events of steps, emitted by `tracing` for tests that check order and time. Nothing subscribes to them in production:
+//! an event that is off costs a load and a branch.
 //!
 //! | `kind` | where | fields beside `lease` and `n` |
 //! |---|---|---|
@@ -7,7 +7,7 @@
 //! | `install` | worker: it began to install its part | |
 //! | `installed` | worker: it has, or has failed to | |
 //! | `begin` | driver: the step has its number | |
-//! | `start` | worker: took the driver's word | |
+//! | `start` | worker: took the driver's `Start` | |
 //! | `sent` | a tensor was handed to a link | `slot`, `peer` (the receiver), `checksum` |
 //! | `filled` | a tensor was published in a slot | `slot`, `checksum` |
 //! | `taken` | the slot's consumer has it | `slot` |
@@ -21,7 +21,7 @@ use convoke_common::Tensor;
 /// The target of every step event.
 pub const TARGET: &str = "convoke::step";
 
-/// Tells what happened to the step with this key.
+/// Emits an event of the step with this key.
 #[macro_export]
 macro_rules! step_event {
     ($kind:literal, $key:expr $(, $name:ident = $value:expr)* $(,)?) => {
@@ -35,7 +35,7 @@ macro_rules! step_event {
     };
 }
 
-/// Whether somebody listens: for what costs something to tell.
+/// Whether a subscriber wants these events; check it before computing fields that cost time.
 pub fn listening() -> bool {
     tracing::enabled!(target: TARGET, tracing::Level::TRACE)
 }

@@ -1,5 +1,5 @@
-//! Whatever arrives from the wrong peer, at the wrong time or of the wrong form is refused and counted under its name,
-//! and never delivered.
+//! A frame or tensor that comes from the wrong peer, at the wrong time or in the wrong form is refused and counted
+//! under its reason, and is never delivered.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 
@@ -19,10 +19,10 @@ use convoke_rendezvous::slot::Registered;
 use convoke_rendezvous::{Hub, Lease, Peer, RecvSpec, StepHandler};
 
 const LEASE: LeaseId = LeaseId(5);
-/// Steps in flight.
+/// The number of steps in flight.
 const K: u64 = 2;
 
-/// What the lease's owner was told.
+/// A record of what the lease's owner was told.
 #[derive(Default)]
 struct Log(Mutex<Vec<String>>);
 
@@ -77,7 +77,7 @@ fn peer(name: &str, incarnation: u64) -> Peer {
     }
 }
 
-/// A worker of a lease of two workers and a driver, or its driver.
+/// A worker of a lease with two workers and a driver, or that driver.
 struct Rig {
     hub: Arc<Hub>,
     lease: Arc<Lease>,
@@ -129,7 +129,7 @@ fn start(n: u64) -> Frame {
     }
 }
 
-/// The tensors for these slots do not come.
+/// A frame which says that the tensors for these slots do not come.
 fn failed(n: u64, slots: &[u32]) -> Frame {
     Frame::Failed {
         key: key(n),
@@ -153,7 +153,7 @@ fn ids(n: usize) -> Tensor {
     Tensor::from_slice(&[n], &vec![7i64; n]).unwrap()
 }
 
-/// What comes, and from whom.
+/// A frame or tensor that arrives, and its sender.
 enum Comes {
     Frame(Peer, Frame),
     Tensor(Peer, StepKey, u32, Tensor),
@@ -172,7 +172,7 @@ impl Rig {
         }
     }
 
-    /// Refused under `name`, once; `told` is what the lease's owner hears of it.
+    /// Checks that `what` is refused once, under `name`; `told` is what the lease's owner is told of it.
     #[track_caller]
     fn check(&self, case: &str, what: Comes, name: &str, told: &[&str]) {
         let (before, heard) = (self.hub.refused(), self.log.0.lock().unwrap().len());
@@ -183,7 +183,7 @@ impl Rig {
         assert_eq!(self.log.0.lock().unwrap()[heard..], *told, "{case}");
     }
 
-    /// No value of step `n` lies here.
+    /// Checks that no value of step `n` is in a slot.
     #[track_caller]
     fn check_empty(&self, n: u64) {
         for slot in 0..2 {
@@ -325,7 +325,7 @@ fn frames_below_and_above_the_window_change_nothing() {
         r.check(case, F(other.clone(), abort(n)), name, &[]);
         r.check(case, F(other.clone(), failed(n, &[0])), name, &[]);
     }
-    // Inside the window all is well, also before the start.
+    // Frames inside the window are accepted, even before the step starts.
     r.comes(T(other, key(1), 0, pair()));
     r.comes(F(driver, start(K)));
     assert_eq!(*r.log.0.lock().unwrap(), ["start 0", "start 2"]);
@@ -408,7 +408,7 @@ fn an_error_in_the_place_of_a_tensor_meets_its_recv_once() {
     let r = rig(0);
     let other = peer("other", 2);
     let slot = r.lease.table.slot(0, 0).unwrap();
-    // Before its recv is registered, and after.
+    // The error arrives before its recv is registered, and after.
     r.comes(F(other.clone(), failed(0, &[0])));
     let Registered::Ready(Err(error)) = slot.register(0) else {
         panic!("nothing came");
@@ -427,7 +427,7 @@ fn an_error_in_the_place_of_a_tensor_meets_its_recv_once() {
             &[],
         );
     }
-    // What nobody took goes with its step.
+    // An error that was not taken is dropped with its step.
     r.lease.table.retire(0);
     r.comes(F(other, failed(K, &[0])));
     assert!(r.lease.table.retire(K) && r.lease.table.retire(1));

@@ -1,4 +1,4 @@
-//! What the fuzzer has found stays found: no input of a corpus panics, or takes more memory than is stated.
+//! A regression test for the fuzzer's corpora: no input panics, or takes more memory than its target states.
 
 #[path = "../../fuzz/src/meter.rs"]
 mod meter;

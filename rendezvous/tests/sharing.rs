@@ -1,5 +1,5 @@
 //! Tensors of eager sessions between processes of one host, over real QUIC connections on loopback: they pass through
-//! shared memory, bit for bit, and whatever ends when leaves nothing behind.
+//! shared memory, bit for bit, and nothing is left behind whichever part ends first.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 
@@ -29,12 +29,12 @@ const WAIT: Duration = Duration::from_secs(5);
 const MIB: usize = 1 << 20;
 const ME: Incarnation = Incarnation(7);
 
-/// Takes what arrives of one session.
+/// Takes the tensors that arrive for one session.
 struct Inbox {
     pool: Pool,
     ledger: Ledger,
     ended: mpsc::UnboundedSender<(u64, Result<Tensor>)>,
-    /// Transfers that are not announced, and who waits for that.
+    /// Transfers that are not announced yet, and the senders that wait for the announcement.
     unannounced: Mutex<HashMap<u64, Option<oneshot::Sender<()>>>>,
 }
 
@@ -56,7 +56,7 @@ impl Inbox {
     fn announce(&self, transfer: u64) {
         let waits = self.unannounced.lock().unwrap().remove(&transfer);
         if let Some(Some(go)) = waits {
-            // Nobody, where its link has ended.
+            // The receiver is gone if its link has ended.
             let _ = go.send(());
         }
     }
@@ -67,7 +67,7 @@ impl Eager for Inbox {
         Ok(())
     }
     fn claim(&self, _: &Peer, h: &TensorHeader) -> Result<(), Refused> {
-        // As one that knows its transfers.
+        // Only transfers of this session are accepted.
         match h.key.lease == LeaseId::of_session(ME) {
             true => Ok(()),
             false => Err(Refused::UnknownLease),
@@ -95,19 +95,19 @@ impl Eager for Inbox {
     fn lost(&self, _: &Peer, _: &Error) {}
 }
 
-/// One process.
+/// One process of the test.
 struct End {
     world: World,
     hub: Arc<Hub>,
     endpoint: Endpoint,
     inbox: Arc<Inbox>,
     arrived: mpsc::UnboundedReceiver<(u64, Result<Tensor>)>,
-    /// Where it listens, for those that it shares memory with.
+    /// The task that listens for processes that share memory, and the folder of its socket.
     listening: Option<(tokio::task::JoinHandle<()>, PathBuf)>,
 }
 
 impl End {
-    /// One that others of its host meet where it is a worker, unless it is apart from them.
+    /// Makes a process; a worker can be met by others of its host, unless it is `apart` from them.
     async fn new(ca: &ClusterCa, role: Role, name: &str, apart: bool) -> End {
         let world = World::real(Arc::new(NoCompute));
         let name_of = name.parse().unwrap();
@@ -154,12 +154,12 @@ impl End {
         self.hub.link(&other.hub.me).unwrap()
     }
 
-    /// What arrives next.
+    /// Waits for the next tensor that arrives.
     async fn next(&mut self) -> (u64, Result<Tensor>) {
         within("a tensor", self.arrived.recv()).await.unwrap()
     }
 
-    /// Bytes of tensors that are here.
+    /// Bytes of tensors that the process holds.
     fn live(&self) -> u64 {
         self.inbox.pool.live_bytes() + self.inbox.ledger.total_and_peak().0
     }
@@ -181,14 +181,14 @@ async fn within<T>(what: &str, f: impl Future<Output = T>) -> T {
     }
 }
 
-/// Links the first to the second, a worker; whether each of them knows then that the other reads its memory.
+/// Links the first process to the second, a worker; returns whether each then knows that the other reads its memory.
 async fn link(a: &End, b: &End) -> [bool; 2] {
     let accept = async {
         let greeted = greet(b.endpoint.accept().await.unwrap(), WAIT)
             .await
             .unwrap();
         let watched = Detector::dialling(b.world.clone()).watch(greeted.connection);
-        // The peer announces its tripwire at the same time; without one detection is slower.
+        // The peer announces its tripwire on another stream, which this end drops; failure detection is then slower.
         let (send, recv) = loop {
             let (send, mut recv) = watched.connection().accept_bi().await.unwrap();
             let mut kind = [0];
@@ -214,7 +214,7 @@ async fn link(a: &End, b: &End) -> [bool; 2] {
     within("a meeting", both).await.into()
 }
 
-/// One that dials and a worker, linked; on one host, or apart.
+/// A dialling process and a worker, linked, on one host or apart.
 async fn ends(dialling: Role, apart: bool) -> (End, End) {
     let world = World::real(Arc::new(NoCompute));
     let ca = ClusterCa::create(&world).unwrap();
@@ -228,9 +228,9 @@ async fn pair(dialling: Role) -> (End, End) {
     ends(dialling, false).await
 }
 
-/// Bytes of which no two chunks have the same.
+/// Bytes of which no two pieces are equal.
 fn bytes(len: usize, seed: usize) -> Tensor {
-    // A prime: no chunk begins like another.
+    // The length is a prime, so that no piece begins like another.
     let pattern: Vec<u8> = (0..4093)
         .map(|i: usize| ((i + seed).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8)
         .collect();
@@ -239,7 +239,7 @@ fn bytes(len: usize, seed: usize) -> Tensor {
     Tensor::from_slice(&[len], &bytes).unwrap()
 }
 
-/// What becomes of what was sent.
+/// Counts what became of a tensor that was sent.
 #[derive(Default)]
 struct Sent(Arc<AtomicUsize>);
 
@@ -275,7 +275,7 @@ fn send(link: &Link, n: u64, tensor: Tensor, cancel: &CancellationToken) -> Sent
     sent
 }
 
-/// Sends one, which arrives as it was, and hardly anything over the wire.
+/// Sends a tensor, which must arrive unchanged, with hardly any bytes over the wire.
 async fn check_crosses(from: &End, to: &mut End, n: u64, tensor: Tensor) {
     let link = from.link_to(to);
     let before = link.status().sent;
@@ -354,7 +354,7 @@ async fn one_that_is_cancelled_in_the_middle_is_let_go_of() {
         let cancel = CancellationToken::new();
         let sent = send(&link, n, bytes(64 * MIB, 0), &cancel);
         middle(&b, &sent).await;
-        // Another's turn has not come yet.
+        // The turn of the other tensor has not come yet.
         let waiting = send(&link, 10 + n, bytes(MIB, 0), &cancel);
         cancel.cancel();
         let (number, failed) = b.next().await;
@@ -362,7 +362,7 @@ async fn one_that_is_cancelled_in_the_middle_is_let_go_of() {
         sent.once().await;
         waiting.once().await;
         assert_eq!(b.live(), 0);
-        // All slots are free again.
+        // All buffers are free again.
         check_crosses(&a, &mut b, 20 + n, bytes(20 * MIB, 1)).await;
     }
     assert!(b.hub.refused().is_empty());
@@ -419,7 +419,7 @@ async fn what_is_not_announced_holds_nothing_up() {
             ),
         })
         .collect();
-    // It comes after them, and more than once through all slots.
+    // This tensor passes the held ones, and goes through all buffers more than once.
     check_crosses(&a, &mut b, 50, bytes(20 * MIB, 0)).await;
     assert!(sent.iter().all(|sent| sent.times() == 0));
     cancel.cancel();
@@ -456,7 +456,7 @@ async fn one_that_is_refused_is_let_go_of_at_once() {
     check_crosses(&a, &mut b, 1, bytes(20 * MIB, 0)).await;
 }
 
-/// Sends many at once, of which some are cancelled; what arrives of them is what was sent, and nothing stays.
+/// Sends many tensors at once, and cancels some; those that arrive are unchanged, and nothing is left behind.
 async fn check_many(from: &End, to: &mut End) {
     let link = from.link_to(to);
     let tensor = |n: u64| {
@@ -496,7 +496,7 @@ async fn check_many(from: &End, to: &mut End) {
     }
     within("a cancelled one", async {
         while to.live() > 0 {
-            // One may have arrived before it was cancelled.
+            // A tensor may have arrived before it was cancelled.
             while to.arrived.try_recv().is_ok() {}
             tokio::task::yield_now().await;
         }

@@ -1,17 +1,17 @@
-//! Every interleaving of a slot's transitions, reuse included, by a model checker: `slot.rs` itself, compiled over
+//! A model checker runs every interleaving of a slot's transitions, reuse included: it compiles `slot.rs` itself over
 //! the checker's atomics and cells.
 
 #![allow(clippy::unwrap_used)]
 
-/// The checker's primitives, under the names that `slot.rs` asks for.
+/// The checker's primitives, under the names that `slot.rs` uses.
 mod primitives {
     pub(crate) use loom::sync::atomic::Ordering;
 
-    /// Whether a load is made as a read-modify-write that never matches. The checker reorders a load with a later
-    /// write of another thread only where nobody loaded in between, but tries every order of read-modify-writes.
+    /// Whether loads are made as read-modify-writes that never match. The checker reorders a load with a later write of
+    /// another thread only if nobody loaded in between, but it tries every order of read-modify-writes.
     pub(crate) static EVERY_ORDER: std::sync::atomic::AtomicBool =
         std::sync::atomic::AtomicBool::new(false);
-    /// No word is ever this.
+    /// A value that no word ever has.
     const NEVER: u64 = u64::MAX;
 
     pub(crate) struct AtomicU64(loom::sync::atomic::AtomicU64);
@@ -45,7 +45,7 @@ mod primitives {
         }
     }
 
-    /// Whoever spins has no effect, so that the schedule in which it comes later stands for this one.
+    /// A spinning thread has no effect, so the schedule in which it runs later stands for this one.
     pub(crate) fn spin_loop() {
         loom::skip_branch();
         loom::hint::spin_loop();
@@ -64,7 +64,7 @@ mod primitives {
     }
 }
 
-// The table alone needs to know how far step numbers reach.
+// Only the table needs the largest step number.
 #[allow(dead_code)]
 #[path = "../src/slot.rs"]
 mod slot;
@@ -76,7 +76,7 @@ use loom::thread;
 
 use slot::{Published, Registered, Slot, Unfillable};
 
-/// Values that live, counted outside the model.
+/// The number of living values, counted outside the model.
 #[derive(Clone, Default)]
 struct Alive(std::sync::Arc<AtomicUsize>);
 
@@ -105,7 +105,7 @@ impl Drop for Value {
     }
 }
 
-/// What became of a fill.
+/// The outcome of a fill.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fill {
     Stored,
@@ -130,7 +130,7 @@ fn fill(slot: &Slot<Value>, n: u64, alive: &Alive) -> Fill {
 
 /// Runs `check` under every interleaving with at most three forced switches.
 fn model(check: impl Fn() + Sync + Send + 'static) {
-    // One model at a time: how loads are taken is the same for all threads.
+    // One model runs at a time, since the kind of loads is a setting of all threads.
     static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _turn = TURN
         .lock()
@@ -158,7 +158,7 @@ fn a_recv_gets_its_value_or_a_word_about_it() {
                 assert_eq!((v.n, filled), (5, Fill::Stored));
             }
             Registered::Waiting => {
-                // Whoever publishes is told that somebody waits.
+                // The publisher is told that a consumer waits.
                 assert_eq!(filled, Fill::Awaited);
                 assert_eq!(slot.take(5).unwrap().n, 5);
             }
@@ -235,7 +235,7 @@ fn a_claim_given_back_can_be_taken_up_again() {
         reset.join().unwrap();
         let mut filled = filler.join().unwrap();
         if filled == Fill::Unclaimed(Unfillable::Duplicate) {
-            // It came before the reset; the source's next stream finds the slot open.
+            // This fill came before the reset; the source's next stream finds the slot open.
             filled = fill(&slot, 0, &alive);
         }
         match got {
@@ -279,7 +279,7 @@ fn a_late_fill_never_reaches_the_next_step() {
             let filled = fill(&s, 0, &a);
             assert_ne!(filled, Fill::Awaited, "nobody waits for the former step");
         });
-        // The former step ends unfilled; its retirement is what admits frames of the next.
+        // The former step ends unfilled; only its retirement admits frames of the next step.
         slot.abort(0);
         let (s, a) = (slot.clone(), alive.clone());
         let filler = thread::spawn(move || fill(&s, 3, &a));
@@ -337,7 +337,7 @@ fn the_cell_changes_hands_in_order() {
         assert_eq!(fill(&slot, 0, &alive), Fill::Stored);
         let s = slot.clone();
         let taker = thread::spawn(move || s.take(0).unwrap().n);
-        // The next step finds the slot at rest, or is turned away.
+        // The next step finds the slot at rest, or is refused.
         match fill(&slot, 1, &alive) {
             Fill::Stored => assert_eq!(slot.take(1).unwrap().n, 1),
             other => assert_eq!(other, Fill::Unclaimed(Unfillable::Stale)),

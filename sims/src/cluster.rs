@@ -9,14 +9,14 @@
 //! let outcome = call.take();                               // None: its process ended first
 //! ```
 //!
-//! Time passes in [`Cluster::tick`] alone, 1 ms at a time. Between ticks nothing runs, so that what is asked of live
-//! processes ([`Cluster::coordinator`], [`Cluster::worker`], [`Cluster::client`]) is one consistent picture; let go of
-//! what they answer before the next tick. What happened is in [`Cluster::trace`].
+//! Time passes in [`Cluster::tick`] alone, 1 ms at a time. Between ticks nothing runs, so that the live processes
+//! ([`Cluster::coordinator`], [`Cluster::worker`], [`Cluster::client`]) show one consistent picture; drop their handles
+//! before the next tick. [`Cluster::trace`] records what happened.
 //!
-//! What is set while a run goes on: [`Knobs`] of a host (compute, disk, calendar), the [`Wire`](crate::world::Wire) of a
-//! directed link, and the faults in [`faults`].
+//! While a run goes on, a scenario may set the [`Knobs`] of a host (compute, disk, calendar) and the
+//! [`Wire`](crate::world::Wire) of a directed link, and cause the faults in [`faults`].
 //!
-//! Processes are restarted by a supervisor when they end by themselves; one that a scenario killed stays down until
+//! A supervisor restarts processes that end by themselves; a process that a scenario killed stays down until
 //! [`Cluster::start`].
 
 pub mod faults;
@@ -42,31 +42,31 @@ pub use task::Task;
 use process::{Process, Site};
 use tokens::Tokens;
 
-/// The step of virtual time.
+/// How much virtual time passes in one tick.
 pub const TICK: Duration = Duration::from_millis(1);
 
-/// How long a supervisor waits before it starts a process again that ended by itself.
+/// How long a supervisor waits before it restarts a process that ended by itself.
 const RESTART: Duration = Duration::from_millis(200);
 
-/// Packets that a socket holds for a process that does not read them; beyond, they are lost.
+/// Packets that a socket holds for a process that does not read them; further packets are lost.
 const SOCKET_PACKETS: usize = 4096;
 
-/// What a cluster is made of.
+/// The size of a cluster, and what its hosts have.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// Everything random comes from it.
+    /// The seed of every random choice of the simulation.
     pub seed: u64,
-    /// Workers `w0`, `w1`, …
+    /// The number of workers, which are named `w0`, `w1`, …
     pub workers: u16,
-    /// Clients `c0`, `c1`, …
+    /// The number of clients, which are named `c0`, `c1`, …
     pub clients: u16,
     /// Bytes that each worker may use.
     pub memory: u64,
-    /// Bytes that the first workers may use, where they differ from the others.
+    /// Bytes that the first workers may use, by worker; the workers beyond this list use `memory`.
     pub memories: Vec<u64>,
-    /// Bytes of each worker's chunk cache; none at 0.
+    /// Bytes of each worker's chunk cache; 0 means that workers have no cache.
     pub cache: u64,
-    /// Hosts that have a token of their own, and what that lets them have.
+    /// Hosts that have a token of their own, and the budget of that token.
     pub own: BTreeMap<Host, Budget>,
     /// Prints the log of all processes to stderr, up to this level.
     pub print: Option<Level>,
@@ -87,18 +87,18 @@ impl Default for Setup {
     }
 }
 
-/// What the supervisor knows of a host.
+/// The state of a host's process, as its supervisor knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// Its process runs.
     Up,
-    /// Its process ended, and will be started again at this time.
+    /// Its process ended, and the supervisor starts the next one at this time.
     Restarting(Duration),
-    /// Nothing runs until [`Cluster::start`].
+    /// No process runs until [`Cluster::start`].
     Down,
 }
 
-/// See the module.
+/// A simulated cluster, with the methods by which a scenario observes and disturbs it.
 pub struct Cluster {
     sim: turmoil::Sim<'static>,
     setup: Setup,
@@ -114,9 +114,9 @@ pub struct Cluster {
     states: BTreeMap<Host, State>,
     /// Directed pairs that a scenario cut.
     cuts: BTreeSet<(Host, Host)>,
-    /// Hosts without power.
+    /// Hosts whose power failed.
     dark: BTreeSet<Host>,
-    /// Directed pairs that carry nothing at present.
+    /// Directed pairs of hosts between which the network delivers nothing at present.
     severed: BTreeSet<(Host, Host)>,
     ends: Vec<(Duration, Host, String)>,
     stragglers: Vec<(Host, usize)>,
@@ -124,7 +124,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A cluster whose processes start with the first tick.
+    /// Creates a cluster whose processes start with the first tick.
     pub fn new(setup: Setup) -> Cluster {
         watch();
         let mut sim = turmoil::Builder::new()
@@ -132,7 +132,7 @@ impl Cluster {
             .epoch(UNIX_EPOCH + Duration::from_secs(EPOCH))
             .simulation_duration(Duration::MAX)
             .tick_duration(TICK)
-            // Delays are the wires' business.
+            // Packets are delayed by the wires, and not by turmoil.
             .min_message_latency(Duration::ZERO)
             .max_message_latency(Duration::ZERO)
             .udp_capacity(SOCKET_PACKETS)
@@ -200,12 +200,12 @@ impl Cluster {
         }
     }
 
-    /// One millisecond passes.
+    /// Lets one millisecond pass.
     pub fn tick(&mut self) {
         self.time.set(self.sim.elapsed());
         let (sim, dispatch) = (&mut self.sim, &self.dispatch);
         let stepped = tracing::dispatcher::with_default(dispatch, || sim.step());
-        // The software of a host never returns, and panics of its tasks stay in the tasks.
+        // A host's main task never returns, and a panic of one of its tasks does not reach this loop.
         if let Err(e) = stepped {
             self.panics.push(format!("a host's main task ended: {e}"));
         }
@@ -214,7 +214,7 @@ impl Cluster {
         self.supervise();
     }
 
-    /// Lets time pass until `over`, at most `bound`; whether it is.
+    /// Lets time pass until `over` holds, at most for `bound`. Returns whether it holds.
     pub fn run_until(&mut self, bound: Duration, over: impl Fn(&Cluster) -> bool) -> bool {
         let end = self.elapsed() + bound;
         loop {
@@ -233,7 +233,7 @@ impl Cluster {
         self.run_until(time, |_| false);
     }
 
-    /// Lets time pass until every process that is to run does: workers are registered and clients connected.
+    /// Lets time pass until every process that should run does: workers are registered and clients connected.
     pub fn settle(&mut self, bound: Duration) -> bool {
         self.run_until(bound, |c| {
             let settled = |(h, s): (&Host, &State)| *s == State::Down || c.is_ready(*h);
@@ -246,17 +246,17 @@ impl Cluster {
         self.sim.elapsed()
     }
 
-    /// The same, for tasks that run in it.
+    /// The simulation's clock, for tasks that run inside it.
     pub fn clock(&self) -> SimTime {
         self.time.clone()
     }
 
-    /// What it was made of.
+    /// The setup that this cluster was created with.
     pub fn setup(&self) -> &Setup {
         &self.setup
     }
 
-    /// Everything that happened.
+    /// The record of everything that happened.
     pub fn trace(&self) -> &Trace {
         &self.trace
     }
@@ -266,7 +266,7 @@ impl Cluster {
         self.states.keys().copied().collect()
     }
 
-    /// What the supervisor knows of a host.
+    /// The state of a host's process, as its supervisor knows it.
     pub fn state(&self, host: Host) -> State {
         self.states.get(&host).copied().unwrap_or(State::Down)
     }
@@ -276,7 +276,7 @@ impl Cluster {
         self.process(host).is_some_and(Process::is_ready)
     }
 
-    /// Whether tasks of a host run: it is up and not paused.
+    /// Whether the tasks of a host make progress: its process is up and not paused.
     pub fn is_running(&self, host: Host) -> bool {
         self.state(host) == State::Up && !self.machine(host).is_some_and(|m| m.gate.is_closed())
     }
@@ -286,12 +286,12 @@ impl Cluster {
         &self.cuts
     }
 
-    /// Processes that ended by themselves: when, where, why.
+    /// Processes that ended, whether by themselves or as asked: when, on which host and why.
     pub fn ends(&self) -> &[(Duration, Host, String)] {
         &self.ends
     }
 
-    /// Processes that stopped as asked and left tasks behind: how many.
+    /// Processes that left tasks behind when they stopped as asked, and how many tasks.
     pub fn stragglers(&self) -> &[(Host, usize)] {
         &self.stragglers
     }
@@ -301,17 +301,17 @@ impl Cluster {
         &self.panics
     }
 
-    /// Tasks of a host that have not ended, but for the transport's.
+    /// Tasks of a host that have not ended, except those of the transport.
     pub fn tasks(&self, host: Host) -> usize {
         self.machine(host).map_or(0, |m| m.gate.tasks())
     }
 
-    /// The jobs that ran at a host since this was asked last.
+    /// Returns the jobs that ran on a host since the last call.
     pub fn turns(&self, host: Host) -> Vec<Turn> {
         self.machine(host).map_or(vec![], |m| m.turns.take())
     }
 
-    /// What a host's compute, disk and calendar do.
+    /// The settings of a host's compute, disk and calendar.
     pub fn knobs(&self, host: Host) -> Arc<Knobs> {
         match self.machine(host) {
             Some(machine) => machine.knobs.clone(),
@@ -324,22 +324,22 @@ impl Cluster {
         self.machine(host).map_or(0, |m| m.boots())
     }
 
-    /// The coordinator's process, where it serves.
+    /// The coordinator's process, if it serves.
     pub fn coordinator(&self) -> Option<process::CoordinatorHandle> {
         self.coordinator.handle()
     }
 
-    /// A worker's process, where it is registered.
+    /// A worker's process, if it is registered.
     pub fn worker(&self, i: u16) -> Option<process::WorkerHandle> {
         self.workers.get(usize::from(i))?.handle()
     }
 
-    /// A client's connection to the cluster, where it has one.
+    /// A client's connection to the cluster, if it has one.
     pub fn client(&self, i: u16) -> Option<process::ClientHandle> {
         self.clients.get(usize::from(i))?.handle()
     }
 
-    /// A worker's or client's end of the rendezvous, where its process serves.
+    /// A worker's or client's end of the rendezvous, if its process serves.
     pub fn hub(&self, host: Host) -> Option<Arc<Hub>> {
         match host {
             Host::Coordinator => None,
@@ -348,8 +348,8 @@ impl Cluster {
         }
     }
 
-    /// Runs `work` on the coordinator's host, once it serves. It is over without a result where its process ends
-    /// first.
+    /// Runs `work` on the coordinator's host, once the coordinator serves. The task ends without a result if the
+    /// process ends first.
     pub fn on_coordinator<T, F>(
         &self,
         work: impl FnOnce(process::CoordinatorHandle) -> F + Send + 'static,
@@ -361,7 +361,7 @@ impl Cluster {
         self.coordinator.send(work)
     }
 
-    /// Runs `work` on a worker's host, once it is registered.
+    /// Runs `work` on a worker's host, once the worker is registered.
     pub fn on_worker<T, F>(
         &self,
         i: u16,
@@ -377,7 +377,7 @@ impl Cluster {
         }
     }
 
-    /// Runs `work` on a client's host, once it is connected.
+    /// Runs `work` on a client's host, once the client is connected.
     pub fn on_client<T, F>(
         &self,
         i: u16,
@@ -405,7 +405,7 @@ impl Cluster {
         self.process(host).map(|p| &p.machine)
     }
 
-    /// Ends what asked to end, and starts what is due.
+    /// Ends the processes whose main function returned or whose power failed, and starts those whose restart is due.
     fn supervise(&mut self) {
         let now = self.elapsed();
         for host in self.hosts() {

@@ -1,16 +1,16 @@
-//! Seeded choices: everything random about a scenario comes from here.
+//! Seeded choices, from which everything random about a scenario comes.
 
-/// A stream of choices that a seed determines.
+/// A stream of random choices that a seed determines.
 #[derive(Debug, Clone)]
 pub struct Draw(u64);
 
 impl Draw {
-    /// The stream of `seed`.
+    /// Starts the stream of `seed`.
     pub fn new(seed: u64) -> Draw {
         Draw(seed)
     }
 
-    /// A stream of its own for the part called `label`, so that a change to one part leaves the others alone.
+    /// Derives a separate stream for the part called `label`, so that a change to one part leaves the others alone.
     pub fn fork(&self, label: &str) -> Draw {
         let hash = label.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| {
             (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)
@@ -20,7 +20,7 @@ impl Draw {
         forked
     }
 
-    /// 64 random bits (splitmix64).
+    /// Draws 64 random bits (splitmix64).
     pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -29,12 +29,12 @@ impl Draw {
         z ^ (z >> 31)
     }
 
-    /// A number below `n`, which is not 0. The bias of the remainder does not matter here.
+    /// Draws a number below `n`, which is not 0. The bias of the remainder does not matter here.
     pub fn below(&mut self, n: u64) -> u64 {
         self.word() % n.max(1)
     }
 
-    /// A number in `low..=high`.
+    /// Draws a number in `low..=high`.
     pub fn range(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
@@ -44,17 +44,17 @@ impl Draw {
         self.below(100) < percent
     }
 
-    /// An index below `len`; `None` where there is none.
+    /// Draws an index below `len`; returns `None` if `len` is 0.
     pub fn index(&mut self, len: usize) -> Option<usize> {
         (len > 0).then(|| self.below(len as u64) as usize)
     }
 
-    /// One of `items`, which is not empty.
+    /// Draws one of `items`, which is not empty.
     pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
         items[self.below(items.len() as u64) as usize]
     }
 
-    /// One of `items`, by weight.
+    /// Draws one of `items` with a probability in proportion to its weight.
     pub fn weighted<T: Copy>(&mut self, items: &[(u64, T)]) -> T {
         let mut at = self.below(items.iter().map(|(w, _)| w).sum());
         for (weight, item) in items {

@@ -1,6 +1,6 @@
-//! A call on handles: the model's nodes, issued on devices that a seed draws, one by one or in a function's trace.
+//! A call on handles: it issues the model's nodes on devices that a seed draws, one by one or in a function's trace.
 //!
-//! What it yields is what the model yields, bit for bit.
+//! Its results equal those of the loaded model, bit for bit.
 
 use convoke::{Attrs, Device, Error, HostTensor, Operand, Tensor, issue, with_device};
 use convoke_common::error::{Code, Result};
@@ -13,13 +13,13 @@ use crate::workload::Model;
 /// How a call is made without the model being loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum How {
-    /// Op by op.
+    /// The nodes are issued one by one.
     Issued,
-    /// As a function that is traced, of handles, and called.
+    /// The nodes are traced as a function of handles, which is then called.
     Traced,
 }
 
-/// Runs `model`: its parameters on devices that `seed` draws, as it draws where its nodes run.
+/// Runs `model` on the inputs `given`. `seed` draws the device of each parameter and of each node.
 pub async fn run(
     cluster: &convoke::Cluster,
     model: &Model,
@@ -41,7 +41,7 @@ pub async fn run(
             nodes(&model.function, &params, &devices, &places)?
         }
         How::Traced => {
-            // What no device is named for, the placer decides.
+            // The placer chooses a worker for each node that is given no device.
             let place = |_: &Node| d.chance(30).then(|| some(&mut d));
             let places: Vec<_> = model.function.nodes.iter().map(place).collect();
             let f = model.function.clone();
@@ -56,7 +56,7 @@ pub async fn run(
     Ok(values)
 }
 
-/// The results of a function's nodes, each issued at its place.
+/// Issues the nodes of a function, each on the device in `places` if there is one, and returns the function's results.
 fn nodes(
     f: &Function,
     params: &[Tensor],
@@ -83,15 +83,15 @@ fn missing(f: &Function, value: usize) -> Error {
 enum Value {
     None,
     Handle(Tensor),
-    /// Travels with the op that reads it.
+    /// A constant, which travels with the op that reads it.
     Literal(HostTensor),
 }
 
-/// By value of the function.
+/// The values of a function, by [`ValueId`].
 struct Values(Vec<Value>);
 
 impl Values {
-    /// Parameters and literals.
+    /// Starts with the parameters and literals; the outputs of nodes are added as they are issued.
     fn new(f: &Function, params: &[Tensor]) -> Values {
         let mut values = vec![Value::None; f.values.len()];
         for (id, t) in f.params.iter().zip(params) {

@@ -1,7 +1,7 @@
-//! Exploring seeds: many runs, spread over processes, and one account of them.
+//! Exploring seeds: many runs, spread over processes, and one summary of them.
 //!
-//! A run is single-threaded, so that both cores are used by running batches of seeds in processes of their own. What
-//! a batch prints is one report per line.
+//! A run is single-threaded, so batches of seeds run in processes of their own to use all cores. Each batch prints one
+//! report per line.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, IsTerminal, Write};
@@ -18,25 +18,26 @@ use crate::invariants::Violation;
 use crate::run::{Report, run};
 use crate::scenario::{Scenario, smaller};
 
-/// Seeds of one batch: enough that starting a process does not show, few enough that one that dies costs little.
+/// Seeds of one batch: enough that the start of a process does not matter, few enough that the death of one costs
+/// little.
 const BATCH: u64 = 25;
 
-/// From how many seeds on every cell of the table is to have been met.
+/// The number of seeds from which every cell of the table has to be met.
 pub const COMPLETE: u64 = 1000;
 
-/// From how many seeds on every fault is to have met a step.
+/// The number of seeds from which every fault has to have met a step.
 pub const ROWS: u64 = 200;
 
-/// The least share of calls that succeed; nearly three quarters do.
+/// The least share of calls that have to succeed. Nearly three quarters of them do.
 const LEAST_OK: f64 = 0.6;
 
-/// Failing seeds that are shrunk.
+/// How many of the failing seeds are shrunk.
 const SHRUNK: usize = 3;
 
-/// Runs that shrinking one scenario may take.
+/// How many runs the shrinking of one scenario may take.
 const SHRINK_RUNS: usize = 200;
 
-/// The account of an exploration.
+/// What an exploration found.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Summary {
     pub first: u64,
@@ -50,12 +51,12 @@ pub struct Summary {
     pub failures: Vec<Failure>,
 }
 
-/// A seed that violates something.
+/// A seed that violates an invariant.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Failure {
     pub seed: u64,
     pub violations: Vec<Violation>,
-    /// The smallest scenario found that still does.
+    /// The smallest scenario found that violates one of the same invariants.
     pub shrunk: Option<Scenario>,
 }
 
@@ -81,8 +82,8 @@ impl Summary {
         }
     }
 
-    /// Whether nothing was violated, and where there were seeds enough, every fault met a step and most calls succeeded
-    /// all the same: where next to nothing does, next to nothing is looked at.
+    /// Whether nothing was violated and, given enough seeds, every fault met a step and most calls succeeded. Where
+    /// next to nothing succeeds, the invariants check next to nothing.
     pub fn is_good(&self) -> bool {
         let rows = self.seeds < ROWS || self.cells.empty_rows().is_empty();
         let cells = self.seeds < COMPLETE || self.cells.empty().is_empty();
@@ -90,7 +91,7 @@ impl Summary {
         self.failures.is_empty() && rows && cells && calls
     }
 
-    /// Calls that succeeded, of all.
+    /// The share of all calls that succeeded.
     fn share_of_ok(&self) -> f64 {
         let ok = self.calls.get("ok").copied().unwrap_or(0);
         ok as f64 / (self.calls.values().sum::<u64>() as f64).max(1.)
@@ -150,7 +151,7 @@ pub fn explore(seeds: Range<u64>, jobs: usize) -> anyhow::Result<Summary> {
     Ok(summary)
 }
 
-/// Tells a person who watches.
+/// Shows the progress on stderr if it is a terminal.
 fn progress(s: &Summary, of: u64, begun: Instant) {
     if !std::io::stderr().is_terminal() {
         return;
@@ -165,8 +166,8 @@ fn progress(s: &Summary, of: u64, begun: Instant) {
     );
 }
 
-/// Runs a batch in a process of its own. Where it dies, the seed it was at is the failure, and the rest is run by
-/// another one.
+/// Runs a batch in a process of its own. If that process dies, the seed that it was running is reported as a failure,
+/// and another process runs the rest.
 fn run_batch(seeds: Range<u64>, mut take: impl FnMut(Report)) {
     let mut at = seeds.start;
     while at < seeds.end {
@@ -208,7 +209,8 @@ fn run_child(seeds: Range<u64>, mut take: impl FnMut(Report)) -> anyhow::Result<
     Ok(())
 }
 
-/// A scenario that violates one of the same properties and from which nothing can be left out.
+/// Finds a scenario that violates one of the same invariants and from which nothing can be left out. Returns the best
+/// one so far after `SHRINK_RUNS` runs.
 pub fn shrink(scenario: Scenario, violations: &[Violation]) -> Scenario {
     let names: Vec<&str> = violations.iter().map(|v| v.invariant.as_str()).collect();
     let mut runs = 0;
@@ -234,7 +236,7 @@ pub fn shrink(scenario: Scenario, violations: &[Violation]) -> Scenario {
     }
 }
 
-/// The account as text.
+/// Prints the summary as text.
 impl std::fmt::Display for Summary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(
@@ -291,7 +293,7 @@ mod tests {
     use super::*;
     use crate::faults::{Row, StepState};
 
-    /// An account of `seeds` seeds in which every fault but `unmet` met a step, and of 100 calls `ok` succeeded.
+    /// A summary of `seeds` seeds in which every fault except `unmet` met a step, and `ok` of 100 calls succeeded.
     fn account(seeds: u64, unmet: Option<Row>, ok: u64) -> Summary {
         let mut cells = Cells::default();
         for row in Row::ALL.into_iter().filter(|r| Some(*r) != unmet) {
@@ -316,7 +318,7 @@ mod tests {
         check(200, Some(Row::Hang), 70, false);
         check(200, None, 50, false);
         check(100, Some(Row::Hang), 50, true);
-        // So many seeds meet every cell.
+        // With this many seeds, every cell has to be met.
         check(1000, None, 70, false);
         let mut failing = account(200, None, 70);
         failing.failures.push(Failure {

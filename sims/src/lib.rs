@@ -1,4 +1,4 @@
-//! Production coordinator, workers and clients in a deterministic network simulation.
+//! Runs the production coordinator, workers and clients in a deterministic simulation of their network, time and disks.
 
 pub mod cluster;
 pub mod draw;

@@ -1,4 +1,4 @@
-//! Explores seeds, and replays one.
+//! The simulator's command line: explores many seeds, replays one seed, measures how costs grow with the cluster.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,43 +20,43 @@ struct Args {
 
 #[derive(Subcommand)]
 enum What {
-    /// Runs many seeds; exit code 1 where one violates an invariant; where over 200 seeds or more a fault met no step or
-    /// few calls succeed; or where a cell of the table fault × step state stays empty over 1,000 seeds or more.
+    /// Runs many seeds. The exit code is 1 if a seed violates an invariant; if, over 200 seeds or more, a fault met no
+    /// step or few calls succeed; or if, over 1,000 seeds or more, a cell of the table fault × step state stays empty.
     Explore {
-        /// How many.
+        /// How many seeds to run.
         #[arg(long, default_value_t = 200)]
         seeds: u64,
-        /// The first one.
+        /// The first seed.
         #[arg(long, default_value_t = 0)]
         from: u64,
-        /// Processes at a time; by default one a core.
+        /// Processes that run seeds at the same time; by default one for each core.
         #[arg(long)]
         jobs: Option<usize>,
-        /// Prints the account as JSON.
+        /// Prints the summary as JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Runs one seed, or a scenario from a file; exit code 1 where it violates an invariant.
+    /// Runs one seed, or a scenario from a file. The exit code is 1 if it violates an invariant.
     Replay {
         #[arg(long, required_unless_present = "scenario")]
         seed: Option<u64>,
-        /// A scenario as JSON.
+        /// A file with a scenario as JSON.
         #[arg(long)]
         scenario: Option<PathBuf>,
         /// Prints the log of all processes up to this level (error, warn, info, debug, trace).
         #[arg(long)]
         log: Option<Level>,
-        /// Finds a smaller scenario that violates the same.
+        /// Finds a smaller scenario that violates the same invariant.
         #[arg(long)]
         shrink: bool,
     },
     /// Measures what joining, resting, planning and stepping cost as clusters grow, without a fault.
     Scale {
-        /// Sizes of clusters.
+        /// The numbers of workers to measure, one cluster for each.
         #[arg(long, value_delimiter = ',', default_values_t = [2u16, 5, 10, 20, 50, 100])]
         workers: Vec<u16>,
     },
-    /// Runs the seeds from FROM until before TO, and prints one report per line.
+    /// Runs the seeds from FROM up to, but not including, TO and prints one report per line.
     #[command(hide = true)]
     Batch { from: u64, to: u64 },
 }

@@ -1,7 +1,7 @@
-//! What a call has to yield: a direct evaluation of the function as the caller wrote it, node by node.
+//! The expected outcome of a call, by a direct evaluation of the function as the caller wrote it, node by node.
 //!
-//! It shares nothing with the product but the kernels: no pass, no placement, no executor. Models are planned as
-//! `exact`, where no pass may change a bit, so the results have to agree bit for bit.
+//! The evaluation shares nothing with the product except the kernels: no pass, no placement, no executor. Models are
+//! planned as `exact`, where no pass may change a bit, so results have to agree bit for bit.
 
 use convoke_common::Tensor;
 use convoke_common::error::Code;
@@ -9,24 +9,24 @@ use convoke_worker::cpu::evaluate::{evaluate, inline_only};
 
 use crate::workload::{Model, TRAP, Trap};
 
-/// What a call yields when nothing disturbs it.
+/// The outcome of a call that nothing disturbs.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Expected {
-    /// These results, in their order.
+    /// The results, in the function's order.
     Results(Vec<Tensor>),
-    /// This error, of this node.
+    /// An error with this code, at this node.
     Fails { code: Code, node: String },
 }
 
-/// Bytes that only a sprung trap asks for.
+/// A number of elements that only a sprung trap asks for more than.
 const ABSURD: i64 = 1 << 30;
 
-/// What `model` yields for these inputs.
+/// Computes the expected outcome of `model` for these inputs.
 pub fn expect(model: &Model, inputs: &[(String, Tensor)]) -> Expected {
     let size =
         |(name, t): &(String, Tensor)| name == "size" && t.to_i64s().is_some_and(|v| v[0] > ABSURD);
     if inputs.iter().any(size) {
-        // The evaluator has no budget, so it would really allocate.
+        // The evaluator has no memory limit, so it would really allocate the tensor.
         return Expected::Fails {
             code: Trap::Memory.code(),
             node: TRAP.into(),
@@ -42,7 +42,7 @@ pub fn expect(model: &Model, inputs: &[(String, Tensor)]) -> Expected {
     }
 }
 
-/// The first result whose dtype, shape or bytes differ.
+/// Describes the first result whose dtype, shape or bytes differ.
 pub fn difference(want: &[Tensor], got: &[Tensor]) -> Option<String> {
     if want.len() != got.len() {
         return Some(format!("{} results, {} expected", got.len(), want.len()));

@@ -1,4 +1,4 @@
-//! A run: a scenario from start to rest, with everything checked on the way.
+//! A run: it carries a scenario out from start to rest, and checks the invariants on the way.
 //!
 //! ```text
 //! ready ── calls, faults ──> all have ended ── heal ──> all are back ── canary ──> rest ── all stop ──> report
@@ -27,36 +27,36 @@ use crate::trace::Event;
 use crate::workload::{Model, ModelSpec, inputs};
 use crate::world::Wire;
 
-/// From the first tick until all workers are registered and all clients connected.
+/// How long workers may take to register and clients to connect, from the first tick.
 const READY_BOUND: Duration = Duration::from_secs(20);
 
-/// From the canary's begin to its result.
+/// How long a canary may take.
 const CANARY_BOUND: Duration = Duration::from_secs(15);
 
-/// How long the coordinator may take to say which leases it has, and the pause before it is asked again.
+/// How long the coordinator may take to answer what it holds, and the pause before it is asked again.
 const ANSWER_BOUND: Duration = Duration::from_secs(1);
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
-/// How long a process may take to stop, as its owner grants it, and a little more.
+/// How long a process may take to stop: what its owner grants it, and a little more.
 const STOP_BOUND: Duration = Duration::from_secs(12);
 
-/// What a run found.
+/// The result of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     pub seed: u64,
-    /// Of everything that happened, in order.
+    /// The hash of everything that happened, in order.
     pub hash: u64,
     /// Simulated milliseconds.
     pub simulated: u64,
-    /// Steps by outcome: the error's code, or `ok`.
+    /// The number of steps by outcome: the error's code, `ok`, or `lost` without an outcome.
     pub steps: BTreeMap<String, u64>,
-    /// Calls by outcome: the error's code, `ok`, `dropped` or `lost`.
+    /// The number of calls by outcome: the error's code, `ok`, `dropped` or `lost`.
     pub calls: BTreeMap<String, u64>,
     pub cells: Cells,
     pub violations: Vec<Violation>,
 }
 
-/// Runs `scenario`; with `print` the log of all processes goes to stderr.
+/// Runs `scenario`. With `print`, the log of all processes up to that level goes to stderr.
 pub fn run(scenario: &Scenario, print: Option<Level>) -> Report {
     let mut run = Run::new(scenario, print);
     if run.ready() {
@@ -77,23 +77,23 @@ struct Run<'a> {
     found: Found,
     notes: Notes,
     records: Vec<Record>,
-    /// The state of `notes` that `records` is a copy of.
+    /// The version of `notes` that `records` is a copy of.
     copied: u64,
     models: Vec<Models>,
     expected: BTreeMap<(usize, usize), Expected>,
     scripts: Vec<Option<Task<()>>>,
-    /// Which clients have said everything; a client that dies says it all again.
+    /// Whether each client has finished its script. A client whose process dies goes on with its remaining calls.
     spoken: Vec<bool>,
-    /// Workers that are still to join.
+    /// Workers that have not joined yet.
     absent: BTreeSet<usize>,
     left: BTreeMap<Host, Duration>,
-    /// What the coordinator said when it was told something, once everything was mended.
+    /// Whether the coordinator kept what it was told once everything was mended; `None` until then.
     kept: Option<Result<(), String>>,
     ends: usize,
     zero: Duration,
 }
 
-/// What every packet of a run suffers: some networks are slower, few lose a packet now and then.
+/// What happens to every packet of a run: some networks are slow, and a few lose or double a packet now and then.
 fn air(seed: u64) -> Wire {
     let mut d = Draw::new(seed).fork("air");
     Wire {
@@ -192,7 +192,7 @@ impl<'a> Run<'a> {
         away || self.left.contains_key(&host) || self.cluster.is_ready(host)
     }
 
-    /// One millisecond, looked at from all sides.
+    /// Lets one millisecond pass, takes in its events, and checks all invariants.
     fn tick(&mut self) {
         self.cluster.tick();
         self.events = self.steps.peek(self.cluster.trace());
@@ -229,7 +229,7 @@ impl<'a> Run<'a> {
         self.invariants.tick(&view, &mut self.found);
     }
 
-    /// Workers join and leave, clients go on with their scripts.
+    /// Lets workers join and leave when they are due, and starts the scripts of clients.
     fn direct(&mut self) {
         let now = self.now();
         let due = |ms: u32| now >= Duration::from_millis(u64::from(ms));
@@ -274,7 +274,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Calls and faults, until all of them are over.
+    /// Runs the calls and the faults until all of them are over.
     fn disturb(&mut self) {
         let mut over_since = None;
         loop {
@@ -291,14 +291,14 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Whether every client has said everything.
+    /// Whether the script of every client has ended.
     fn spoken(&self) -> bool {
         self.scripts
             .iter()
             .all(|s| s.as_ref().is_some_and(Task::is_over))
     }
 
-    /// Lets time pass until `over`, at most `bound`.
+    /// Lets time pass until `over` holds, at most for `bound`. Returns whether it holds.
     fn wait(&mut self, bound: Duration, over: impl Fn(&Run<'_>) -> bool) -> bool {
         let end = self.cluster.elapsed() + bound;
         while !over(self) {
@@ -310,7 +310,7 @@ impl<'a> Run<'a> {
         true
     }
 
-    /// Everything is mended: everybody comes back, and a step succeeds.
+    /// Mends everything, and checks that everybody comes back, that a step succeeds, and that nothing is left over.
     fn recover(&mut self) {
         self.injector.heal(&mut self.cluster);
         self.cluster.heal();
@@ -331,7 +331,7 @@ impl<'a> Run<'a> {
         let keeps = keeps(&self.cluster);
         self.wait(ANSWER_BOUND, |_| keeps.is_over());
         self.kept = Some(keeps.take().unwrap_or_else(|| Err("no answer".to_owned())));
-        // Models of clients that were cut short are freed when the coordinator has noticed.
+        // The models of clients that died are freed once the coordinator has noticed their end.
         self.wait(REST_BOUND, |r| {
             left_over(&r.cluster).is_empty() && r.steps.live().next().is_none()
         });
@@ -339,7 +339,7 @@ impl<'a> Run<'a> {
         self.look(Stage::Rest, &held, &canaries);
     }
 
-    /// Has the invariants look at what there is; `coordinators` is what the coordinator holds.
+    /// Checks the invariants at a stage; `coordinators` is what the coordinator holds.
     fn look(&mut self, stage: Stage, coordinators: &[String], canaries: &[Canary]) {
         let records = self.notes.records();
         let view = View {
@@ -362,7 +362,8 @@ impl<'a> Run<'a> {
         self.invariants.at(stage, &view, &mut self.found);
     }
 
-    /// What the coordinator has and keeps, as text. It hears last that something is over.
+    /// Lists what the coordinator holds, as text. It is asked until that is nothing, since it is the last to learn that
+    /// work is over.
     fn of_coordinator(&mut self, deserted: bool) -> Vec<String> {
         let end = self.cluster.elapsed() + REST_BOUND;
         loop {
@@ -378,7 +379,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A step of each client.
+    /// Runs a step of each client.
     fn canaries(&mut self) -> Vec<Canary> {
         let model = ModelSpec::narrow(7, 12).build();
         let Expected::Results(want) = expect(&model, &inputs(&model, 1, 2, false)) else {
@@ -394,7 +395,7 @@ impl<'a> Run<'a> {
                 let task = script::canary(&self.cluster, client, &model, alive.min(3) as u32);
                 self.wait(CANARY_BOUND, |_| task.is_over());
                 match task.take() {
-                    // Links that ended while packets were lost are found dead within the bound, one by one.
+                    // Links that ended while packets were lost are found dead one by one, each within this bound.
                     Some(Err(e)) if is_lost(e.code) && std::mem::take(&mut again) => {
                         self.wait(LOST, |_| false);
                     }
@@ -410,7 +411,7 @@ impl<'a> Run<'a> {
         canaries
     }
 
-    /// Clients, workers and coordinator end when asked to.
+    /// Stops the clients, then the workers, then the coordinator.
     fn stop(&mut self) {
         let is_client = |h: &Host| matches!(h, Host::Client(_));
         let is_worker = |h: &Host| matches!(h, Host::Worker(_));

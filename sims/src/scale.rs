@@ -1,5 +1,5 @@
-//! What joining, resting, planning and stepping cost as clusters grow, without a fault: packets of all hosts, simulated
-//! time, and how long one core works for all processes.
+//! Measures what joining, resting, planning and stepping cost as clusters grow, without faults: the packets of all
+//! hosts, simulated time, and how long one core works for all processes.
 //!
 //! ```text
 //! join ── all workers are registered ── rest ── nobody asks ── load ── a branch on each worker ── steps, one by one
@@ -16,38 +16,38 @@ use crate::cluster::{Cluster, Setup, Task};
 
 /// How long a phase may take, in simulated time.
 const BOUND: Duration = Duration::from_secs(600);
-/// After the joins, until links have been measured.
+/// How long the cluster runs after the joins, until its links have been measured.
 const SETTLE: Duration = Duration::from_secs(10);
-/// How long a cluster rests.
+/// How long the cluster rests.
 const REST: Duration = Duration::from_secs(10);
-/// Steps, one after the other.
+/// The number of steps, one after the other.
 const STEPS: usize = 20;
 
-/// What a phase cost.
+/// The cost of one phase.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
     pub packets: f64,
-    /// Simulated milliseconds; steps of it are 1 ms.
+    /// Simulated milliseconds, with a resolution of 1 ms.
     pub simulated: f64,
-    /// Milliseconds of this machine.
+    /// Milliseconds of real time on this machine.
     pub real: f64,
 }
 
-/// The costs of a cluster.
+/// The costs of a cluster of one size.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Row {
     pub workers: u16,
-    /// From the first process to the last worker's registration, links measured.
+    /// The cost from the start of the first process until all workers are registered and their links measured.
     pub join: Cost,
-    /// A second in which nobody asks for anything.
+    /// The cost of one second in which nobody asks for anything.
     pub rest: Cost,
-    /// Planning and installing a function with a branch on each worker.
+    /// The cost of planning and installing a function with a branch on each worker.
     pub load: Cost,
-    /// One of its steps.
+    /// The cost of one step of that function.
     pub step: Cost,
 }
 
-/// A cluster of so many workers.
+/// Measures a cluster of this many workers.
 pub fn measure(workers: u16) -> Result<Row> {
     let mut cluster = Cluster::new(Setup {
         workers,
@@ -130,7 +130,7 @@ fn finish<T>(cluster: &mut Cluster, task: Task<T>) -> Result<T> {
     task.take().context("the client's process ended")
 }
 
-/// y = sqrt(x0) + sqrt(x1) + …
+/// Builds y = sqrt(x0) + sqrt(x1) + …
 fn fan_out(branches: u16) -> Function {
     let mut f = Function {
         name: "fan out".into(),
@@ -165,7 +165,7 @@ fn node(name: &str, op: &str, inputs: &[ValueId], output: ValueId) -> Node {
     }
 }
 
-/// The head of a table of [`Row`]s.
+/// The header of a table of [`Row`]s.
 pub const HEAD: &str = "workers  join: packets  real ms  rest: packets/s  real ms/s  load: packets  sim ms  real ms  step: packets  sim ms  real ms";
 
 impl fmt::Display for Row {

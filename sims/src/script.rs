@@ -1,7 +1,7 @@
-//! What a client does in a run: it loads its models, makes its calls, and notes what became of each.
+//! A client's script: it loads the client's models, makes its calls, and notes how each of them ended.
 //!
-//! A script runs on the client's host and ends with its process; what it noted stays. A client that starts again goes
-//! on with the calls that had not begun.
+//! A script runs on the client's host and ends with its process, but its notes stay. When the client starts again, a
+//! new script makes the calls that had not begun.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::eager::{self, How};
 use crate::scenario::{CallSpec, ClientSpec, ModelUse};
 use crate::workload::{AXIS_BOUND, Model, inputs};
 
-/// How often a model is loaded anew when that fails, and how long the pause before it is.
+/// How often a model is loaded again after a failure, and the pause before each further load.
 const LOADS: usize = 4;
 const LOAD_PAUSE: Duration = Duration::from_millis(400);
 
@@ -26,36 +26,36 @@ const LOAD_PAUSE: Duration = Duration::from_millis(400);
 pub enum Ended {
     Results(Vec<Tensor>),
     Failed(Error),
-    /// The caller dropped it.
+    /// The caller dropped the call.
     Dropped,
-    /// Its process ended first.
+    /// The client's process ended first.
     Lost,
 }
 
-/// A call or load.
+/// A call or a load of a model. Its times are since the scenario began.
 #[derive(Debug, Clone)]
 pub struct Record {
     pub client: usize,
     pub model: usize,
-    /// Index of the call; none for a load.
+    /// Index of the call, or `None` for a load.
     pub call: Option<usize>,
     pub begun: Duration,
     pub ended: Option<(Duration, Ended)>,
 }
 
-/// Everything that scripts noted.
+/// The records of all scripts; clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Notes(Arc<Mutex<Noted>>);
 
 #[derive(Debug, Default)]
 struct Noted {
     records: Vec<Record>,
-    /// Counts the changes.
+    /// Counts the changes of `records`.
     version: u64,
 }
 
 impl Notes {
-    /// To change something.
+    /// Locks the records for a change.
     fn noted(&self) -> MutexGuard<'_, Noted> {
         let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         noted.version += 1;
@@ -72,7 +72,7 @@ impl Notes {
         self.noted().records[at].ended = Some((when, ended));
     }
 
-    /// What a client's process did not live to see is lost.
+    /// Marks the calls and loads of a client's dead process as lost.
     pub fn lost(&self, client: usize, when: Duration) {
         let noted = &mut *self.noted();
         let open = noted.records.iter_mut().filter(|r| r.client == client);
@@ -81,20 +81,20 @@ impl Notes {
         }
     }
 
-    /// A copy of all of it, and its version, where that is not `version`.
+    /// Returns the current version and a copy of all records, unless `version` is current.
     pub fn changed(&self, version: u64) -> Option<(u64, Vec<Record>)> {
         let noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         (noted.version != version).then(|| (noted.version, noted.records.clone()))
     }
 
-    /// A copy of all of it.
+    /// Returns a copy of all records.
     pub fn records(&self) -> Vec<Record> {
         let noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         noted.records.clone()
     }
 }
 
-/// The models of a client, built.
+/// The models of a client, with their functions built.
 pub type Models = Arc<Vec<Model>>;
 
 struct Script {
@@ -102,11 +102,12 @@ struct Script {
     spec: ClientSpec,
     models: Models,
     notes: Notes,
-    /// When the scenario's time began, on this host's clock.
+    /// When the scenario began, on this host's clock.
     zero: Instant,
 }
 
-/// Runs what is left of a client's script; over when everything has ended, its models unloaded.
+/// Runs the rest of a client's script. The task is over once all calls and loads have ended and the models are
+/// unloaded.
 pub fn run(
     cluster: &Cluster,
     client: usize,
@@ -124,7 +125,7 @@ pub fn run(
     let (spec, models, notes) = (spec.clone(), models.clone(), notes.clone());
     let clock = cluster.clock();
     cluster.on_client(client as u16, move |c| async move {
-        // It may have to wait for its client to connect first.
+        // This work may first have to wait until the client connects.
         let past = clock.now().saturating_sub(zero);
         let script = Script {
             client,
@@ -179,7 +180,7 @@ impl Script {
         futures::join!(join_all(loads), join_all(calls));
         for (tell, _) in slots {
             if let Some(Ok(model)) = tell.send_replace(None) {
-                // A coordinator that is gone frees the lease when it notices that this client left.
+                // If the coordinator is away, it frees the lease when it notices that this client left.
                 drop(model.unload().await);
             }
         }
@@ -263,7 +264,8 @@ impl Script {
     }
 }
 
-/// Whether a load need not be tried again: what it asks for is not there, or it has waited for its workers long enough.
+/// Whether a load need not be tried again: what it asks for does not exist, or it has waited long enough for its
+/// workers.
 fn is_final(used: &ModelUse, code: Code) -> bool {
     code == Code::InvalidArgument || code == Code::NoWorkers && used.workers.is_some()
 }
@@ -280,7 +282,7 @@ pub fn given(model: &Model, spec: &CallSpec) -> Vec<(String, Tensor)> {
     inputs(model, spec.inputs, spec.axis, spec.sprung)
 }
 
-/// The load of a model as a client asks for it.
+/// Builds the load of a model, as the scenario describes it.
 fn builder(cluster: &convoke::Cluster, model: &Model, used: &ModelUse) -> convoke::ModelBuilder {
     let mut b = cluster
         .load_function(model.function.clone(), vec![])
@@ -299,7 +301,8 @@ fn builder(cluster: &convoke::Cluster, model: &Model, used: &ModelUse) -> convok
     b
 }
 
-/// Loads a small model over `workers` workers on a client's host and calls it: whether the results are right.
+/// Loads a small model over `workers` workers on a client's host, calls it, and unloads it. Returns the results of the
+/// call.
 pub fn canary(
     cluster: &Cluster,
     client: u16,

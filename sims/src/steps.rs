@@ -1,6 +1,6 @@
-//! What is known of every step from the events: who takes part, what was sent, filled and taken, and how it ended.
+//! The state of every step, as its events tell it: who takes part, what was sent, filled and taken, and how it ended.
 //!
-//! The invariants and the faults that strike in a certain state look here, between ticks.
+//! The invariants, and the faults that strike in a certain state of a step, read it between ticks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,62 +9,63 @@ use crate::faults::StepState;
 use crate::trace::{Event, Kind, Trace};
 use crate::world::Host;
 
-/// A step: its lease and number.
+/// Identifies a step by its lease and its number.
 pub type Key = (u64, u64);
 
-/// One tensor of one step, by where it goes: the participant's index and its slot.
+/// Identifies a tensor of a step by its destination: the index of a participant, and a slot of that participant.
 pub type Edge = (u16, u32);
 
-/// What became of a tensor.
+/// What happened to a tensor.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tensor {
-    /// Checksums of what was sent, by whom.
+    /// The sender of each send, and the checksum of the tensor.
     pub sent: Vec<(Host, u64)>,
-    /// Checksums of what was published.
+    /// Checksums of the tensors that were published in the slot.
     pub filled: Vec<u64>,
-    /// How often a consumer took it.
+    /// How often a consumer took the tensor.
     pub taken: u32,
 }
 
-/// A step.
+/// What is known of a step.
 #[derive(Debug, Clone, Default)]
 pub struct Step {
-    /// When its driver began it.
+    /// When its driver began it; more than one entry is a violation.
     pub begun: Vec<Duration>,
-    /// Workers that took the driver's word, and when first.
+    /// Workers that accepted the driver's request to start it, and when they first did.
     pub started: BTreeMap<Host, Duration>,
     pub tensors: BTreeMap<Edge, Tensor>,
-    /// Where it ended with an error, when, and with which code.
+    /// The participants that ended it with an error, when, and with which code.
     pub aborts: Vec<(Host, Duration, String)>,
-    /// Workers that quiesced it, and when first.
+    /// Workers that quiesced it, and when they first did.
     pub done: BTreeMap<Host, Duration>,
-    /// What the caller was told: when, and the error's code.
+    /// The outcomes that the caller was told: when, and the error's code if it failed.
     pub outcomes: Vec<(Duration, Option<String>)>,
     pub retired: Vec<Duration>,
 }
 
-/// A lease.
+/// What is known of a lease.
 #[derive(Debug, Clone, Default)]
 pub struct Lease {
     /// When its driver took it.
     pub since: Duration,
-    /// Workers, then the driver.
+    /// The workers, followed by the driver.
     pub participants: Vec<Host>,
-    /// Workers that install it at present.
+    /// Workers that are installing their part at present.
     pub installing: BTreeSet<Host>,
-    /// Workers that sent one another something: there is a link between them.
+    /// Pairs of workers of which the first sent a tensor to the second: there is a link between them.
     pub linked: BTreeSet<(Host, Host)>,
-    /// Participants whose process ended, and when: what runs there later is another incarnation, which has no part.
+    /// Participants whose process ended, and when. A later process on that host is another incarnation, without a part
+    /// in the lease.
     pub ended: BTreeMap<Host, Duration>,
 }
 
-/// See the module.
+/// All leases and steps of a run.
 #[derive(Debug, Default)]
 pub struct Steps {
     read: usize,
     pub leases: BTreeMap<u64, Lease>,
     pub steps: BTreeMap<Key, Step>,
-    /// Steps that are not retired, as far as their driver lives.
+    /// Steps that have begun and not retired, and whose driver lives.
     live: BTreeSet<Key>,
 }
 
@@ -73,7 +74,7 @@ impl Step {
         !self.retired.is_empty()
     }
 
-    /// Whether somebody gave it up.
+    /// Whether a participant gave the step up, or the caller was told an error.
     pub fn has_failed(&self) -> bool {
         !self.aborts.is_empty() || matches!(self.outcomes.first(), Some((_, Some(_))))
     }
@@ -85,7 +86,7 @@ impl Lease {
         self.participants.get(usize::from(ix)).copied()
     }
 
-    /// A host's index.
+    /// The index of a host among the participants.
     pub fn index(&self, host: Host) -> Option<u16> {
         let at = self.participants.iter().position(|p| *p == host)?;
         u16::try_from(at).ok()
@@ -96,8 +97,8 @@ impl Lease {
         self.participants.last().copied()
     }
 
-    /// Every participant that another one watches: the workers and the driver each other, workers that are linked each
-    /// other. First the one that may be lost, then who is to notice.
+    /// Pairs of participants of which the second watches the first, and so has to notice its loss. Each worker and the
+    /// driver watch each other, and so do workers that are linked.
     pub fn watched(&self) -> Vec<(Host, Host)> {
         let driver = self.driver().into_iter();
         let driven = driver.flat_map(|d| self.workers().iter().map(move |w| (d, *w)));
@@ -113,14 +114,14 @@ impl Lease {
 }
 
 impl Steps {
-    /// What happened since the last call; it is not applied yet.
+    /// Returns the events since the last call, without applying them.
     pub fn peek(&mut self, trace: &Trace) -> Vec<Event> {
         let events = trace.since(self.read);
         self.read += events.len();
         events
     }
 
-    /// Takes what happened.
+    /// Updates leases and steps by these events.
     pub fn apply(&mut self, events: &[Event]) {
         events.iter().for_each(|e| self.apply_one(e));
     }
@@ -200,7 +201,8 @@ impl Steps {
         }
     }
 
-    /// A host's process is gone: it drives and installs nothing any more, and has no part in the leases that are there.
+    /// Notes that a host's process is gone: it drives and installs nothing any more, and has no further part in its
+    /// leases.
     pub fn gone(&mut self, host: Host, at: Duration) {
         for lease in self.leases.values_mut() {
             lease.installing.remove(&host);
@@ -213,19 +215,19 @@ impl Steps {
             .retain(|(lease, _)| leases.get(lease).and_then(Lease::driver) != Some(host));
     }
 
-    /// Steps that are under way, in order.
+    /// The steps that are under way, in order of lease and number.
     pub fn live(&self) -> impl Iterator<Item = (&Key, &Step)> {
         self.live
             .iter()
             .filter_map(|key| Some((key, self.steps.get(key)?)))
     }
 
-    /// Whether a step is not retired and its driver lives.
+    /// Whether a step has begun and not retired, and its driver lives.
     pub fn is_live(&self, key: Key) -> bool {
         self.live.contains(&key)
     }
 
-    /// The states of all steps and installs that concern `host`; those of everybody concern the coordinator.
+    /// The states of all steps and installs that concern `host`. All of them concern the coordinator.
     pub fn states(&self, host: Host) -> Vec<(Key, StepState)> {
         let mut found = Vec::new();
         let concerns = |l: &Lease| host == Host::Coordinator || l.participants.contains(&host);
@@ -284,7 +286,7 @@ fn states_of(step: &Step, lease: &Lease, host: Host) -> Vec<StepState> {
     states
 }
 
-/// The worker of this name.
+/// Parses the name of a worker.
 pub fn worker(name: &str) -> Option<Host> {
     name.strip_prefix('w')?.parse().ok().map(Host::Worker)
 }

@@ -1,8 +1,8 @@
-//! What happened in a run: every step event of production code and the fate of every packet, in order, with a hash that
-//! two runs of one seed share.
+//! The record of a run: every step event of production code and the fate of every packet, in order, with a hash that is
+//! the same for two runs of one seed.
 //!
-//! Production code says what happens to steps as `tracing` events of the target `convoke::step`
-//! ([`convoke_rendezvous::trace`]); the [`Recorder`] notes them with virtual time and host.
+//! Production code reports what happens to steps as `tracing` events of the target `convoke::step`
+//! ([`convoke_rendezvous::trace`]). The [`Recorder`] notes them with virtual time and host.
 
 mod recorder;
 
@@ -14,37 +14,37 @@ use crate::world::{Host, SimTime};
 
 pub use recorder::Recorder;
 
-/// What happened to a step.
+/// What happened to a step or a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
-    /// A driver has a lease.
+    /// A driver received a lease.
     Lease,
     /// A worker began to install its part of a lease.
     Install,
-    /// It has, or has failed to.
+    /// A worker finished its install, or failed it.
     Installed,
-    /// The driver has numbered it, and sends its inputs.
+    /// The driver numbered the step, and sends its inputs.
     Begin,
-    /// A worker took the driver's word to start it.
+    /// A worker accepted the driver's request to start the step.
     Start,
-    /// A tensor was handed to a link: `slot` is the receiver's, `peer` the receiver.
+    /// A tensor was handed to a link; `peer` is the receiver, and `slot` is the receiver's slot.
     Sent,
     /// A tensor was published in a slot.
     Filled,
-    /// The slot's consumer has it.
+    /// The consumer took the tensor from its slot.
     Taken,
-    /// The step ended here with an error.
+    /// The step ended with an error at this host.
     Abort,
-    /// A worker has quiesced it, and said so.
+    /// A worker quiesced the step and reported that.
     Done,
-    /// The caller has its answer; `code` is absent where it is the result.
+    /// The caller has its answer; `code` is absent if the step succeeded.
     Outcome,
-    /// The driver knows that everybody has quiesced it.
+    /// The driver knows that everybody has quiesced the step.
     Retire,
 }
 
 impl Kind {
-    /// Whether it is about a step, and not about a lease.
+    /// Whether this event is about a step, and not about a lease.
     pub fn is_of_step(self) -> bool {
         !matches!(self, Kind::Lease | Kind::Install | Kind::Installed)
     }
@@ -71,40 +71,40 @@ impl Kind {
 /// One step event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// Since the simulation began, to the tick.
+    /// Time since the simulation began, with the resolution of a tick.
     pub at: Duration,
-    /// Where.
+    /// The host that reported the event.
     pub host: Host,
-    /// What.
+    /// What happened.
     pub kind: Kind,
-    /// Of which lease.
+    /// The lease.
     pub lease: u64,
-    /// Of which step.
+    /// The number of the step; 0 for an event about a lease.
     pub n: u64,
-    /// Recv slot.
+    /// The recv slot, for an event about a tensor.
     pub slot: Option<u32>,
-    /// The other participant's index in the lease.
+    /// The other participant's index in the lease, for a tensor that was sent.
     pub peer: Option<u16>,
-    /// Checksum of the tensor's dtype, shape and bytes.
+    /// Checksum of the tensor's dtype, shape and bytes, if the event is about one.
     pub checksum: Option<u64>,
-    /// Name of the error's code.
+    /// Name of the error's code, if the event reports an error.
     pub code: Option<String>,
-    /// Names of a lease's workers, by index.
+    /// Names of the lease's workers by index, separated by commas, for [`Kind::Lease`].
     pub participants: Option<String>,
 }
 
-/// Packets by what became of them.
+/// Counts of packets by what happened to them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Packets {
-    /// Handed to the network.
+    /// Packets handed to the network.
     pub sent: u64,
-    /// Bytes of these.
+    /// Bytes of the packets in `sent`.
     pub bytes: u64,
-    /// Lost on the way.
+    /// Packets lost on the way.
     pub lost: u64,
-    /// Doubled.
+    /// Packets that the network doubled.
     pub duplicated: u64,
-    /// Damaged.
+    /// Packets that were damaged.
     pub corrupted: u64,
 }
 
@@ -141,7 +141,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// An empty record, dated by `time`.
+    /// Starts an empty record, whose events are dated by `time`.
     pub fn new(time: SimTime) -> Trace {
         let log = Arc::default();
         Trace { log, time }
@@ -151,32 +151,33 @@ impl Trace {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The hash of everything so far. What ring draws for TLS is not in it: packets count by time, hosts and length.
+    /// The hash of everything so far. The random numbers that ring draws for TLS are not in it, since packets count by
+    /// time, hosts and length only.
     pub fn hash(&self) -> u64 {
         self.log().hash
     }
 
-    /// How many events there are.
+    /// How many step events were recorded.
     pub fn len(&self) -> usize {
         self.log().events.len()
     }
 
-    /// Whether there are none.
+    /// Whether no step event was recorded.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The events from `start` on.
+    /// Returns the step events from index `start` on.
     pub fn since(&self, start: usize) -> Vec<Event> {
         self.log().events.get(start..).unwrap_or_default().to_vec()
     }
 
-    /// Packets so far.
+    /// The packets counted so far.
     pub fn packets(&self) -> Packets {
         self.log().packets
     }
 
-    /// Notes something that a scenario did, so that it is part of the hash.
+    /// Mixes something that a scenario did into the hash.
     pub fn note(&self, what: &str) {
         let mut log = self.log();
         log.mix(self.time.now().as_nanos() as u64);

@@ -1,5 +1,5 @@
-//! A slow consumer slows its producer: what is on its way between them stays within the window of their lease, however many
-//! calls wait, and however long.
+//! A slow consumer slows its producer: what is on its way between them stays within the window of their lease, no
+//! matter how many calls wait, and for how long.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use convoke_sims::steps::Steps;
 const BOUND: Duration = Duration::from_secs(60);
 const CALLS: usize = 30;
 const IN_FLIGHT: u64 = 3;
-/// Elements of the tensor between them, which has a stream of its own.
+/// Elements of the tensor between producer and consumer, which is large enough for a stream of its own.
 const ELEMENTS: usize = 1 << 14;
 const BYTES: u64 = 4 * ELEMENTS as u64;
-/// What the consumer takes for each.
+/// Milliseconds that the consumer takes for each tensor.
 const SLOW_MS: u64 = 50;
 
 /// y = tanh(x) on w0, z = -y on w1.
@@ -69,7 +69,7 @@ fn a_slow_consumer_slows_its_producer() {
         cluster.tick();
         let events = steps.peek(cluster.trace());
         steps.apply(&events);
-        // To w1 w0 alone sends, and its only tensor.
+        // Only w0 sends anything to w1, and it sends one tensor in each step.
         let to_consumer = steps.steps.values().flat_map(|s| &s.tensors);
         let to_consumer = to_consumer.filter(|((to, _), _)| *to == 1);
         let on_their_way = to_consumer.filter(|(_, t)| !t.sent.is_empty() && t.taken == 0);
@@ -87,7 +87,7 @@ fn a_slow_consumer_slows_its_producer() {
         }
     }
     assert_eq!(calls.take().expect("the client lives").unwrap(), CALLS);
-    // The producer, which takes no time, waited for the consumer, and used its window.
+    // The producer, which takes no time, used its window and then waited for the consumer.
     let took = cluster.elapsed() - begun;
     assert!(
         took >= Duration::from_millis(SLOW_MS) * CALLS as u32,

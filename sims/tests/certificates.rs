@@ -1,4 +1,4 @@
-//! Certificates over weeks: calendars pass by while elapsed time does not.
+//! Certificates over weeks: calendars advance by weeks while little time elapses.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ fn ask(cluster: &mut Cluster) -> Result<usize, Error> {
     asked.take().expect("the client lives")
 }
 
-/// Cuts this host off the coordinator until both know it, and lets it return.
+/// Cuts this host off from the coordinator until both have noticed, and then lets it return.
 fn lose_and_find(cluster: &mut Cluster, host: Host) {
     cluster.cut(host, Host::Coordinator);
     cluster.cut(Host::Coordinator, host);
@@ -55,7 +55,7 @@ fn members_that_stay_connected_return_after_any_number_of_days() {
     let days = 30;
     for half_day in 1..=2 * days {
         set_calendars(&cluster, half_day);
-        // The look at the calendar comes each second.
+        // Members look at the calendar each second.
         cluster.run_for(Duration::from_secs(3));
         if half_day % 10 == 0 {
             lose_and_find(&mut cluster, Host::Client(0));
@@ -82,7 +82,7 @@ fn members_that_were_away_for_longer_than_their_certificates_join_again() {
     cluster.heal();
     cluster.run_for(Duration::from_secs(10));
     assert_eq!(ask(&mut cluster), Ok(2));
-    // They are the processes that they were, under the names that they had.
+    // The processes have not ended, and have kept their names.
     assert!(cluster.ends().is_empty(), "{:?}", cluster.ends());
     assert_eq!(
         cluster.worker(0).map(|w| w.name().to_owned()).as_deref(),

@@ -1,4 +1,5 @@
-//! The simulated cluster itself: production code runs in it, faults do what they say, and a seed is a run.
+//! The simulated cluster itself: production code runs in it, faults do what they promise, and a seed determines the
+//! run.
 
 use std::process::Command;
 use std::time::Duration;
@@ -42,7 +43,7 @@ fn spec(seed: u64) -> ModelSpec {
 
 type Outcome = Result<Vec<Tensor>, Error>;
 
-/// Loads a model on all workers and calls it, each call after the one before.
+/// Loads a model on all workers and makes its calls one after the other.
 fn call(cluster: &Cluster, model: &Model, calls: u64) -> Task<Outcome> {
     let workers = u32::from(cluster.setup().workers);
     let (function, inputs) = (model.function.clone(), feeds(model, calls));
@@ -62,7 +63,7 @@ fn call(cluster: &Cluster, model: &Model, calls: u64) -> Task<Outcome> {
     })
 }
 
-/// A model that is installed on three workers.
+/// Loads a model on three workers.
 fn load(cluster: &mut Cluster, model: &Model) -> convoke::Model {
     let function = model.function.clone();
     let loading = cluster.on_client(0, move |c| async move {
@@ -90,7 +91,7 @@ fn check_result(model: &Model, calls: u64, outcome: Option<Outcome>) {
     assert_eq!(difference(&want, &got), None);
 }
 
-/// A run over bad wires with calls and faults of every kind; its hash.
+/// Runs calls over bad wires with several kinds of faults, and returns the hash of the run.
 fn run(seed: u64) -> u64 {
     let mut cluster = settled(seed);
     let mut draw = Draw::new(seed);
@@ -105,7 +106,7 @@ fn run(seed: u64) -> u64 {
     assert!(cluster.run_until(CALL, |_| task.is_over()));
     check_result(&model, 3, task.take());
 
-    // What comes of this call is up to the faults; that it comes, and the same each time, is not.
+    // The faults decide the outcome of this call, but it has to end, and in the same way each time.
     let task = call(&cluster, &model, 5);
     cluster.run_for(Duration::from_millis(draw.range(50, 500)));
     cluster.kill(Host::Worker(1));
@@ -173,7 +174,8 @@ fn a_seed_is_a_run() {
     assert_eq!(hashes.len(), 2);
 }
 
-/// Kills a worker in a step whose kernels take 50 ms each: what the call gives, and how long after.
+/// Kills a worker in a step whose kernels take 50 ms each. Returns the outcome of the call, and how long after the kill
+/// it came.
 fn call_while_killing(seed: u64, retry: Retry) -> (Outcome, Duration) {
     let mut cluster = settled(seed);
     let model = spec(seed).build();
@@ -196,7 +198,7 @@ fn call_while_killing(seed: u64, retry: Retry) -> (Outcome, Duration) {
     let killed = cluster.elapsed();
     assert!(cluster.run_until(CALL, |_| task.is_over()));
     let after = cluster.elapsed() - killed;
-    // A supervisor, or a person, starts it again: a new incarnation under its old name.
+    // A supervisor, or a person, starts the worker again: a new incarnation under its old name.
     cluster.start(Host::Worker(1));
     assert!(cluster.settle(SETTLE), "{:?}", cluster.ends());
     assert_eq!(cluster.boots(Host::Worker(1)), 2);
@@ -358,6 +360,6 @@ fn what_clusters_cost_is_measured() {
         );
         assert!(small.simulated > 0. && small.real > 0., "{what}: {small:?}");
     }
-    // A second in which nobody asks.
+    // The cost of rest is that of one second.
     assert_eq!(small.rest.simulated, 1000.);
 }

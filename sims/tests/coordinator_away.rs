@@ -34,7 +34,8 @@ fn check(target: Target, harm: Harm, at: u32, lasts: &[u32]) {
     }
 }
 
-/// Milliseconds: within the bounds of detection and well beyond each. A debug build simulates slowly, and takes some.
+/// Milliseconds that the coordinator is away, from within the bounds of detection to far beyond them. A debug build
+/// takes only some of them, since it simulates slowly.
 const AWAY: &[u32] = match cfg!(debug_assertions) {
     true => &[1_600, 2_500, 10_000],
     false => &[1_000, 1_600, 2_500, 4_000, 10_000, 60_000],
@@ -112,7 +113,7 @@ fn a_lease_that_is_released_is_freed_where_the_coordinator_does_not_reach() {
     }
 }
 
-/// The first call of a model, which is planned only then, while the coordinator is stopped for six seconds.
+/// Makes the first call of a model, which is planned only then, while the coordinator is stopped for six seconds.
 fn first_call(deadline: Option<Duration>) -> Result<()> {
     let mut cluster = settled(22, 3);
     let model = load(&mut cluster, true, 3);

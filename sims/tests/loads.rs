@@ -12,10 +12,10 @@ use convoke_sims::scenario::Scenario;
 use convoke_sims::workload::{Model, ModelSpec, inputs};
 use settled::{SETTLE, end, settled};
 
-/// From the death of a worker to the start of its next process. A supervisor takes 100 ms by default.
+/// Milliseconds from the death of a worker to the start of its next process. A supervisor waits 100 ms by default.
 const PAUSES_MS: [u64; 5] = [0, 50, 100, 250, 500];
 
-/// How long after its begin a load is struck: while it is planned, linked and installed.
+/// Milliseconds from the begin of a load until a fault strikes: while it is planned, linked and installed.
 const STRUCK_MS: [u64; 6] = [0, 1, 2, 4, 8, 16];
 
 const LOSER: Host = Host::Worker(0);
@@ -25,7 +25,7 @@ fn model() -> Model {
     ModelSpec::narrow(5, 16).build()
 }
 
-/// Loads the model over so many workers, with a node pinned to the one that is struck, and calls it.
+/// Loads the model over this many workers, with a node pinned to the worker that is struck, and calls it.
 fn load(cluster: &Cluster, workers: u16, retry: Retry) -> Task<Result<()>> {
     let Model {
         function, steps, ..
@@ -97,7 +97,8 @@ fn a_load_does_without_a_worker_that_the_client_cannot_reach() {
     assert_eq!(end(&mut cluster, &loading), Ok(Some(2)));
 }
 
-/// Each failed before loads recovered, with `unreachable` that named nobody, or the worker that reported it.
+/// Before loads recovered, each of these seeds failed with `unreachable` that named nobody, or only the worker that
+/// reported it.
 #[test]
 fn seeds_in_which_loads_failed_pass() {
     for seed in [61_085, 8_010_043_136, 77_310_026_038, 77_310_027_239] {

@@ -1,4 +1,4 @@
-//! Whoever waits for somebody that is lost has its answer within the bounds that are promised, whatever it waits for.
+//! Whoever waits for a member that is lost gets an answer within the promised bounds, whatever the wait is for.
 
 mod settled;
 
@@ -12,10 +12,11 @@ use convoke_sims::cluster::{Cluster, Host, State, Task};
 use convoke_sims::workload::{Model, ModelSpec, inputs};
 use settled::{NEVER, end, settled};
 
-/// What is told of a loss is on its way a little longer, and time passes by the millisecond.
+/// How much later than its bound an answer may come: the news of a loss has to travel, and time advances in
+/// milliseconds.
 const SLACK: Duration = Duration::from_millis(100);
 
-/// The one that is lost.
+/// The worker that is lost.
 const LOSER: Host = Host::Worker(1);
 const CLIENT: Host = Host::Client(0);
 
@@ -23,7 +24,7 @@ fn model() -> Model {
     ModelSpec::narrow(5, 16).build()
 }
 
-/// From now on kernels take forever.
+/// Makes kernels take forever from now on.
 fn stall(cluster: &Cluster) {
     for i in 0..3 {
         let ms = NEVER.as_millis() as u64;
@@ -31,7 +32,7 @@ fn stall(cluster: &Cluster) {
     }
 }
 
-/// A model that is installed on three workers.
+/// Loads a model on three workers.
 fn load(cluster: &Cluster) -> Task<Result<convoke::Model>> {
     let function = model().function;
     cluster.on_client(0, move |c| async move {
@@ -40,7 +41,7 @@ fn load(cluster: &Cluster) -> Task<Result<convoke::Model>> {
     })
 }
 
-/// A call of a model on three workers, run once.
+/// Calls a model on three workers, without retries.
 fn call(cluster: &mut Cluster) -> Task<Result<()>> {
     let loading = load(cluster);
     let loaded = end(cluster, &loading).expect("no fault yet");
@@ -55,7 +56,7 @@ fn call(cluster: &mut Cluster) -> Task<Result<()>> {
     })
 }
 
-/// A handle on the worker that is lost, whose op runs.
+/// Runs an op on the worker that will be lost, and fetches its result.
 fn handle(cluster: &mut Cluster) -> Task<Result<()>> {
     let finding = cluster.on_client(0, |c| async move { c.devices().await });
     let devices: Vec<Device> = end(cluster, &finding).expect("no fault yet");
@@ -73,11 +74,11 @@ fn handle(cluster: &mut Cluster) -> Task<Result<()>> {
 type Begin = fn(&mut Cluster) -> Task<Result<()>>;
 type Strike = fn(&mut Cluster);
 
-/// All that waits ends with a loss that names one of `workers`, within `bound` of the strike.
+/// Checks that everything in `waiting` ends with a loss that names one of `workers`, within `bound` of the strike.
 fn check(what: &str, waiting: &[Begin], strike: Strike, bound: Duration, workers: &[&str]) {
     let mut cluster = settled(21, 3);
     let waiting: Vec<_> = waiting.iter().map(|begin| begin(&mut cluster)).collect();
-    // Longer than it takes to watch a link in every way.
+    // This is longer than it takes until a link is watched in every way.
     cluster.run_for(Duration::from_millis(1500));
     assert!(
         !waiting.iter().any(Task::is_over),
@@ -202,7 +203,7 @@ fn a_worker_whose_kernel_hangs_while_it_leaves_ends_with_its_wedge() {
     let mut cluster = settled(21, 3);
     let waiting = call(&mut cluster);
     cluster.run_for(Duration::from_millis(500));
-    // Its kernel does not return. The caller ends, and a second later the worker is told to.
+    // The kernel of the lost worker does not return. The client stops, and one second later the worker is told to stop.
     drop(waiting);
     cluster.stop(CLIENT);
     cluster.run_for(Duration::from_secs(1));

@@ -1,11 +1,13 @@
-//! The checkers are proven: every defect that is built in on demand is caught by some seed, by a checker that is meant
-//! to, and the same seed passes without it.
+//! Proves the checkers: every defect that is built in on demand is caught in some seed, by a checker that is meant to
+//! catch it, and the same seed passes without the defect.
 //!
 //! `cargo test --release -p convoke-sims --features mutants --test mutants`
 //!
-//! What becomes of a seed changes with everything that a scenario draws, so that a mutant has no seeds of its own but a
-//! kind of scenario: of the seeds that draw one, the first so many are tried in order, until one kills it. Where few seeds
-//! draw what it needs, it has a scenario of its own. The table that is printed names the one that kills it. What a mutant does to seeds at large:
+//! The scenario of a seed changes whenever scenarios are drawn in another way. So a mutant is tied to a kind of
+//! scenario and not to seeds: the seeds that draw that kind are tried in order, up to a limit, until one kills the
+//! mutant. A mutant that few seeds would kill has a scenario of its own. The printed table names the seed or scenario
+//! that kills each mutant. To see what a mutant does to arbitrary seeds, run
+//!
 //! `CONVOKE_MUTANT=NAME cargo run --release -p convoke-sims --features mutants -- explore --seeds 100`
 
 #![cfg(feature = "mutants")]
@@ -88,7 +90,8 @@ fn where_a_client_crashes(s: &Scenario) -> bool {
     has(s, |_, row| row == Row::CrashClient)
 }
 
-/// Unheard, but hearing: a driver that hears nothing of a worker gives it up nearly as soon by QUIC's own timeout.
+/// The driver is not heard but still hears: if it heard nothing of a worker, QUIC's own timeout would make it give that
+/// worker up nearly as soon.
 fn where_a_driver_is_long_unheard(s: &Scenario) -> bool {
     let driver = |f: &Fault| matches!(f.target, Target::Client(_));
     let unheard = |f: &Fault| match f.harm {
@@ -435,7 +438,7 @@ fn exploring_tells_of_a_seed_that_fails_shrinks_it_and_how_to_replay_it() {
     assert_eq!(again, Some(1), "{text}");
 }
 
-/// The mutants of a folder's sources, by file.
+/// Collects the names of the mutants that are built into the source files below a folder.
 fn built_in(folder: &Path, found: &mut Vec<String>) {
     let mut entries: Vec<_> = std::fs::read_dir(folder)
         .expect("a folder")

@@ -1,5 +1,5 @@
-//! Partial calls over simulated networks: of random models exactly the results fail that depend on what failed, the others
-//! have the bits of a call in which nothing does, and nothing is left behind.
+//! Partial calls of random models over simulated networks: only the results that depend on a failure fail, the others
+//! equal those of a call without a failure bit for bit, and nothing is left behind.
 
 mod settled;
 
@@ -20,7 +20,7 @@ use settled::{NEVER, end, settled};
 const MODELS: usize = 30;
 const AXIS: i64 = 4;
 
-/// The results that depend on the trap in what is planned of the model, by name.
+/// The names of the results that depend on the trap in the optimised function.
 fn caught(model: &Model) -> BTreeSet<String> {
     let planned = optimise((*model.function).clone(), true).expect("it verifies");
     let f = planned.function;
@@ -41,7 +41,7 @@ fn caught(model: &Model) -> BTreeSet<String> {
     results.map(|(name, _)| name.clone()).collect()
 }
 
-/// Inputs with which the trap fails, and the same with which it does not.
+/// Returns inputs that make the trap fail, and the same inputs with harmless values for the trap.
 fn given(model: &Model, seed: u64) -> [Vec<(String, Tensor)>; 2] {
     let [good, bad] = [false, true].map(|sprung| inputs(model, seed, AXIS, sprung));
     let bad: BTreeMap<String, Tensor> = bad.into_iter().collect();
@@ -54,7 +54,7 @@ fn given(model: &Model, seed: u64) -> [Vec<(String, Tensor)>; 2] {
     [sprung, good]
 }
 
-/// How many results failed, after looking at all of them.
+/// Checks every result of a partial call. Returns how many failed.
 #[track_caller]
 fn check(model: &Model, whole: &Outputs, partial: &PartialOutputs) -> usize {
     let caught = caught(model);
@@ -113,7 +113,7 @@ fn exactly_what_depends_on_a_failure_fails() {
     assert_eq!(left_over(&cluster), Vec::<String>::new());
 }
 
-/// Longer than a call of a model takes whose kernels take their time.
+/// Sets how long each kernel takes, so that a fault meets a call in the middle.
 fn slow(cluster: &Cluster, ms: u64) {
     for i in 0..3 {
         cluster.knobs(Host::Worker(i)).set_job_ms(ms, ms);

@@ -1,11 +1,11 @@
-//! A seed determines a whole scenario and everything that comes of it.
+//! A seed determines a whole scenario and everything that results from it.
 
 use std::process::Command;
 
 use convoke_sims::run::{Report, run};
 use convoke_sims::scenario::Scenario;
 
-/// Reports of the seeds from `from` until before `to`, made by another process.
+/// Returns the reports of the seeds from `from` up to, but not including, `to`, made by another process.
 fn elsewhere(from: u64, to: u64) -> Vec<Report> {
     let output = Command::new(env!("CARGO_BIN_EXE_convoke-sims"))
         .args(["batch", &from.to_string(), &to.to_string()])

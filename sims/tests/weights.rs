@@ -1,5 +1,5 @@
-//! Weights in simulation: they stream from the client, are kept in the worker's cache, and what a power cut left of
-//! the cache is used or fetched again, never trusted. A disk that takes nothing, or does not work, costs time only.
+//! Weights in simulation: they stream from the client and are kept in the worker's cache. What a power cut leaves of
+//! the cache is verified and used, or fetched again. A disk that is full or fails costs time only.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use convoke_models::{ArtifactIndex, Source};
 use convoke_sims::cluster::{Cluster, Host, Setup};
 use convoke_sims::world::Knobs;
 
-/// What is done to a worker's disk, or undone.
+/// Starts a fault of a worker's disk if the flag is true, and ends it if not.
 type Harm = fn(&Knobs, bool);
 
 const BOUND: Duration = Duration::from_secs(60);
@@ -23,7 +23,7 @@ fn weight() -> Vec<f32> {
     (0..ELEMENTS).map(|i| (i % 8191) as f32).collect()
 }
 
-/// A file with the weight, which every run reads alike.
+/// A file with the weight, the same in every run.
 struct File(PathBuf);
 
 impl File {
@@ -74,7 +74,8 @@ fn function(source: &Source) -> Function {
     f
 }
 
-/// Loads, calls and unloads; where the worker's weights came from: shared path, cache, client.
+/// Loads, calls and unloads the model. Returns the bytes of weights that the worker took from the shared path, the
+/// cache and the client.
 fn check(cluster: &mut Cluster, source: &Source) -> [u64; 3] {
     let before = cluster.worker(0).expect("there").status().loaded;
     let (function, sources) = (Arc::new(function(source)), vec![source.clone()]);
@@ -97,7 +98,7 @@ fn check(cluster: &mut Cluster, source: &Source) -> [u64; 3] {
     ]
 }
 
-/// A cluster of one worker.
+/// Starts a cluster of one worker.
 fn settled(seed: u64) -> Cluster {
     let mut cluster = Cluster::new(Setup {
         seed,
@@ -108,7 +109,7 @@ fn settled(seed: u64) -> Cluster {
     cluster
 }
 
-/// The weight as clients give it.
+/// The weight's file with its hashes, as clients offer it.
 fn hashed(file: &File) -> Source {
     let index = ArtifactIndex::new(None, None);
     let sources = index.sources(std::slice::from_ref(&file.0), None);

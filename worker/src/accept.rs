@@ -1,4 +1,4 @@
-//! Who dials a worker: handshakes and connections, bounded.
+//! Accepting the connections of peers that dial a worker: handshakes and connections are bounded.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,14 +16,14 @@ use crate::node::Node;
 use crate::records::account_of_member;
 use crate::service;
 
-/// Handshakes at once; each costs a signature and a little memory.
+/// Handshakes that run at once; each costs a signature and a little memory.
 const HANDSHAKES: usize = 128;
-/// How long one may take.
+/// How long a handshake may take.
 const GREET_BOUND: Duration = Duration::from_secs(5);
 /// What the connections of a client's token may send ahead of their readers here without being charged for it: a sixteenth
 /// of the worker's memory, up to this much, and no more than a tenth of the token's own.
 const CLIENT_WINDOWS: u64 = 128 << 20;
-/// As much for workers, of which one token lets in many: a quarter, up to this much.
+/// The same bound for workers, of which one token lets in many: a quarter of the memory, up to this much.
 const WORKER_WINDOWS: u64 = 1 << 30;
 
 /// What one stream may send ahead of its reader: this part of the worker's memory, and at least this much.
@@ -63,11 +63,11 @@ pub fn bounds(memory: u64) -> Bounds {
     }
 }
 
-/// The connections that are served, whoever dialled: a revocation ends those of its token.
+/// The connections that are served, dialled by either side: a revocation ends those of its tokens.
 #[derive(Default)]
 pub struct Served(Mutex<BTreeMap<u64, (TokenId, Connection)>>);
 
-/// One of them, until it is dropped.
+/// Lists a served connection until it is dropped.
 pub struct Standing {
     node: Arc<Node>,
     number: u64,
@@ -78,7 +78,7 @@ impl Served {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends those whose token is revoked.
+    /// Ends the connections whose token is revoked.
     pub fn end(&self, revoked: &RevocationList) {
         for (token, connection) in self.all().values() {
             if revoked.contains(token) && !mutant!("revoked-stay") {
@@ -89,7 +89,7 @@ impl Served {
 }
 
 impl Standing {
-    /// Lists a connection. One whose token was revoked since the handshake is ended.
+    /// Lists a connection, or ends it where its token was revoked since the handshake.
     pub fn enter(node: &Arc<Node>, connection: &Connection) -> Option<Standing> {
         let token = peer_identity(connection)?.token_id;
         let number = connection.stable_id() as u64;
@@ -107,7 +107,7 @@ impl Drop for Standing {
     }
 }
 
-/// Takes connections until it is stopped.
+/// Accepts connections until `stop` is cancelled.
 pub async fn run(node: Arc<Node>, stop: CancellationToken) {
     let handshakes = Handshakes::new(HANDSHAKES, node.refused.clone());
     while let Some(Some(incoming)) = stop.run_until_cancelled(node.endpoint.accept()).await {
@@ -116,7 +116,7 @@ pub async fn run(node: Arc<Node>, stop: CancellationToken) {
             continue;
         };
         let node = node.clone();
-        // It ends with its bound, or with the endpoint.
+        // The task ends with its bound, or with the endpoint.
         node.world.clone().spawn(async move {
             let Some(greeted) = handshake.greet(GREET_BOUND).await else {
                 return;

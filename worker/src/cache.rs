@@ -1,12 +1,14 @@
 //! The artifact cache: chunks of weights on disk, under their hashes, in a folder that workers of one user may share.
 //!
 //! Invariants
-//! 1. A chunk is verified when it is read: what a disk changed is fetched again, never used.
+//! 1. A chunk is verified when it is read: a chunk that the disk has changed is fetched again, never used.
 //! 2. A chunk gets its name once it is whole. Names are hashes, so that two workers that write one chunk write the same
-//!    bytes, and nobody removes a chunk because another worker was faster.
-//! 3. The folder holds no more than the bound. Whoever writes holds the folder's lock and counts every file; the chunk that
-//!    no worker has used for longest goes first, but never one that an installed program of this worker pins.
-//! 4. Losing the cache costs time only; writes are not synced. Trouble with it is said once, however many chunks it meets.
+//!    bytes, and none removes a chunk because another worker was faster.
+//! 3. The folder holds no more than the bound. A worker writes under the folder's lock, and counts every file; the
+//!    chunk that no worker has used for longest is evicted first, but never one that an installed program of this
+//!    worker pins.
+//! 4. Losing the cache costs time only; writes are not synced. A problem is warned of once, however many chunks it
+//!    concerns.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -16,28 +18,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use convoke_common::artifact::{CHUNK, ChunkHash};
 use convoke_common::world::{EntryKind, FileMode, Store, StoreError, StoreFile};
 
-/// Whoever has this file locked may write and remove chunks. It holds the bytes of all chunks, eight of them, little-endian.
+/// The lock file: its holder may write and remove chunks. It contains the bytes of all chunks, as eight bytes,
+/// little-endian.
 const LOCK: &str = "lock";
 
-/// A chunk before it has its name. Only one worker writes at a time.
+/// The file of a chunk before it gets its name. Only one worker writes at a time.
 const PART: &str = "part";
 
-/// See the module.
+/// The chunks that a worker keeps on its disk, up to a bound.
 pub struct Cache {
     store: Arc<dyn Store>,
     folder: PathBuf,
     bound: u64,
     index: Mutex<Index>,
-    /// Threads of this process wait for each other here, and not for the file.
+    /// Makes the threads of this process take turns before they lock the file.
     writing: Mutex<()>,
     warned: AtomicBool,
 }
 
-/// What this worker knows of the folder.
+/// What this worker knows of the chunks in the folder.
 #[derive(Default)]
 struct Index {
     chunks: HashMap<ChunkHash, Entry>,
-    /// Bytes of those that are on disk.
+    /// Bytes of the chunks that are on disk.
     bytes: u64,
 }
 
@@ -49,7 +52,7 @@ struct Entry {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Only pinned.
+    /// The chunk is pinned and not on disk.
     Absent,
     Writing,
     OnDisk,
@@ -78,14 +81,14 @@ fn unhex(name: &str) -> Option<ChunkHash> {
     Some(hash)
 }
 
-/// A chunk as it lies in the folder.
+/// A chunk file in the folder.
 struct Stored {
     hash: ChunkHash,
     bytes: u64,
     used_ns: i128,
 }
 
-/// Held while the folder is changed.
+/// The folder's lock, held while the folder is changed.
 struct Locked<'a> {
     cache: &'a Cache,
     file: Arc<dyn StoreFile>,
@@ -120,7 +123,7 @@ impl Cache {
         self.folder.join(hex(hash))
     }
 
-    /// All chunks in the folder.
+    /// Lists all chunks in the folder.
     fn list(&self) -> Result<Vec<Stored>, StoreError> {
         let entries = self.store.list(&self.folder)?.into_iter();
         let stored = entries.filter(|e| e.kind == EntryKind::File && e.size <= CHUNK);
@@ -134,7 +137,7 @@ impl Cache {
         Ok(stored.collect())
     }
 
-    /// Says what is wrong, once: what ails one chunk ails hundreds.
+    /// Warns of the first problem only; later ones are logged as debug, since hundreds of chunks may have the same one.
     fn warn(&self, what: &str, why: &dyn std::fmt::Display) {
         let folder = self.folder.display();
         if self.warned.swap(true, Ordering::Relaxed) {
@@ -151,13 +154,13 @@ impl Cache {
         self.index().bytes
     }
 
-    /// Whether a chunk is there, as far as is known without reading it.
+    /// Whether a chunk is in the cache, as far as is known without reading it.
     pub fn has(&self, hash: &ChunkHash) -> bool {
         self.index().is_on_disk(hash)
     }
 
-    /// Reads a chunk into `buffer`, which has room for [`CHUNK`] bytes, and verifies it; answers its length, where it
-    /// is there.
+    /// Reads a chunk into `buffer`, which has room for [`CHUNK`] bytes, and verifies it; returns its length, or `None`
+    /// where it is missing or damaged.
     pub fn read(&self, hash: &ChunkHash, buffer: &mut [u8]) -> Option<usize> {
         if !self.has(hash) {
             return None;
@@ -165,7 +168,8 @@ impl Cache {
         let path = self.path(hash);
         match self.store.open(&path).and_then(|f| f.read_at(0, buffer)) {
             Ok(len) if blake3::hash(&buffer[..len]).as_bytes() == hash => {
-                // Other workers see by this that it is in use. Where it cannot be said, it only goes sooner.
+                // The time stamp tells other workers that the chunk is in use. If it cannot be set, the chunk is only
+                // evicted sooner.
                 drop(self.store.touch(&path));
                 return Some(len);
             }
@@ -176,7 +180,7 @@ impl Cache {
                 );
                 self.remove_damaged(hash);
             }
-            // Another worker needed the room.
+            // Another worker has evicted the chunk.
             Err(e) if e.is_not_found() => {}
             Err(e) => self.warn(
                 "a cached chunk cannot be read and will be fetched again",
@@ -187,7 +191,7 @@ impl Cache {
         None
     }
 
-    /// Removes a damaged chunk, unless another worker has put a good one in its place meanwhile.
+    /// Removes a damaged chunk, unless another worker has replaced it by a good one meanwhile.
     fn remove_damaged(&self, hash: &ChunkHash) {
         let Ok(_locked) = self.lock() else { return };
         let path = self.path(hash);
@@ -202,7 +206,7 @@ impl Cache {
         }
     }
 
-    /// Keeps a verified chunk. Where that fails, on a full disk for example, it is only not kept.
+    /// Keeps a verified chunk. Where that fails, on a full disk for example, the chunk is only not cached.
     pub fn write(&self, hash: &ChunkHash, bytes: &[u8]) {
         if !self.index().claim(hash, bytes.len() as u64) {
             return;
@@ -239,7 +243,7 @@ impl Cache {
 }
 
 impl Locked<'_> {
-    /// Whether the chunk is in the folder afterwards.
+    /// Writes a chunk; returns whether it is in the folder afterwards.
     fn keep(&self, hash: &ChunkHash, bytes: &[u8]) -> Result<bool, StoreError> {
         let (store, path) = (&self.cache.store, self.cache.path(hash));
         let need = bytes.len() as u64;
@@ -251,7 +255,8 @@ impl Locked<'_> {
         let Some(total) = self.make_room(need)? else {
             return Ok(false);
         };
-        // Counted before it is there: after a crash the count may be too high, which a listing mends, but not too low.
+        // The bytes are counted before the file exists: after a crash the count may be too high, which a listing mends,
+        // but not too low.
         self.count(total + need)?;
         let part = self.cache.folder.join(PART);
         match self.place(&part, &path, bytes) {
@@ -267,13 +272,13 @@ impl Locked<'_> {
     fn place(&self, part: &Path, path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
         let store = &self.cache.store;
         match store.remove(part) {
-            // Left by a worker that was killed, or not there.
+            // A worker that was killed may have left the file; mostly there is none.
             Err(e) if !e.is_not_found() => return Err(e),
             _ => {}
         }
         store.create(part, FileMode::Secret)?.write_at(0, bytes)?;
         store.touch(part)?;
-        // What a power cut takes of it fails its hash when it is read.
+        // A chunk that a power cut damages fails its hash when it is read.
         store.replace(part, path)
     }
 
@@ -281,7 +286,7 @@ impl Locked<'_> {
         self.file.write_at(0, &total.to_le_bytes())
     }
 
-    /// Makes room for `need` bytes; answers how many there are then, or `None` where pins leave no room.
+    /// Makes room for `need` bytes; returns the bytes in the folder afterwards, or `None` where pins leave no room.
     fn make_room(&self, need: u64) -> Result<Option<u64>, StoreError> {
         let mut counted = [0; 8];
         let whole = self.file.read_at(0, &mut counted)? == counted.len();
@@ -328,7 +333,7 @@ impl Index {
         self.chunks.get(hash).is_none_or(|e| e.pins == 0)
     }
 
-    /// Takes over what lies in the folder, and nothing else.
+    /// Replaces what the index knows to be on disk by a listing of the folder.
     fn found(&mut self, stored: &[Stored]) {
         for e in self.chunks.values_mut() {
             if e.state == State::OnDisk {
@@ -338,7 +343,7 @@ impl Index {
         self.bytes = 0;
         for s in stored {
             let e = self.chunks.entry(s.hash).or_insert(Entry::NEW);
-            // One that this worker is writing counts once it is written.
+            // A chunk that this worker is writing counts once it is written.
             if e.state != State::Writing {
                 (e.bytes, e.state) = (s.bytes, State::OnDisk);
                 self.bytes += s.bytes;
@@ -348,7 +353,7 @@ impl Index {
             .retain(|_, e| e.pins > 0 || e.state != State::Absent);
     }
 
-    /// Whether a chunk is to be written: not where it is there, or being written already.
+    /// Marks a chunk as being written; false where it is on disk, or is being written already.
     fn claim(&mut self, hash: &ChunkHash, bytes: u64) -> bool {
         let e = self.chunks.entry(*hash).or_insert(Entry::NEW);
         if e.state != State::Absent {
@@ -358,7 +363,7 @@ impl Index {
         true
     }
 
-    /// Ends what [`Index::claim`] began.
+    /// Ends the write that [`Index::claim`] began; `good` says whether the chunk is on disk.
     fn written(&mut self, hash: &ChunkHash, good: bool) {
         let Some(e) = self.chunks.get_mut(hash) else {
             return;
@@ -387,7 +392,7 @@ impl Index {
     }
 }
 
-/// Chunks that an installed program needs.
+/// Keeps the chunks of an installed program from eviction until it is dropped.
 pub struct Pins {
     cache: Arc<Cache>,
     hashes: Vec<ChunkHash>,

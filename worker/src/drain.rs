@@ -1,4 +1,4 @@
-//! Whether a worker takes new work, and when what runs has ended.
+//! Whether a worker takes new work, and when its running work has ended.
 //!
 //! ```text
 //! Serving ──told to end──> Leaving
@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Invariants
-//! 1. A worker that stopped to take work never takes any again: its process ends, and another one returns.
-//! 2. A step counts as live from its start until it has quiesced, and is refused or counted, never neither.
+//! 1. A worker that has stopped taking work never takes any again: its process ends, and another one returns.
+//! 2. A step counts as live from its start until it has quiesced. A step is either refused or counted, never neither.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,22 +15,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use convoke_common::error::{Code, Error};
 use tokio::sync::{Notify, watch};
 
-/// Where a worker stands.
+/// Whether a worker takes new work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
-    /// It takes work.
+    /// The worker takes work.
     Serving,
-    /// It was told to end, and finishes what runs.
+    /// The worker was told to end, and finishes its running steps.
     Leaving,
-    /// A kernel of it does not stop.
+    /// A kernel of the worker does not stop.
     Wedged(Error),
 }
 
-/// See the module.
+/// Refuses new work once the worker leaves or is wedged, and counts live steps.
 #[derive(Debug)]
 pub struct Gate {
     standing: watch::Sender<Standing>,
-    /// What new work is refused with: what [`Gate::standing`] says, without its lock.
+    /// The error that new work is refused with: a copy of what the standing says, readable without a lock.
     refusal: OnceLock<Error>,
     live: AtomicU64,
     idle: Notify,
@@ -48,17 +48,17 @@ impl Default for Gate {
 }
 
 impl Gate {
-    /// What new work is refused with.
+    /// The error that new work is refused with, if the worker takes none.
     pub fn refusal(&self) -> Option<&Error> {
         self.refusal.get()
     }
 
-    /// Where the worker stands, from now on.
+    /// A receiver of the worker's standing and of its changes.
     pub fn standing(&self) -> watch::Receiver<Standing> {
         self.standing.subscribe()
     }
 
-    /// Takes no new work: the worker will end.
+    /// Stops taking new work, because the worker will end.
     pub fn leave(&self, worker: &str) {
         let _ = self.refusal.set(Error::leaving(worker));
         self.standing.send_if_modified(|s| {
@@ -70,25 +70,26 @@ impl Gate {
         });
     }
 
-    /// Takes no new work: a kernel does not stop.
+    /// Stops taking new work, because a kernel does not stop.
     pub fn wedge(&self, error: &Error) {
         let _ = self.refusal.set(error.clone());
         self.standing.send_replace(Standing::Wedged(error.clone()));
     }
 
-    /// A step starts. Asked for [`Gate::refusal`] afterwards, so that none slips through while the gate closes.
+    /// Counts a step as live. The caller checks [`Gate::refusal`] afterwards, so that no step slips through while the
+    /// gate closes.
     pub fn started(&self) {
         self.live.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// A step that started has quiesced.
+    /// Ends the count of a step that has quiesced.
     pub fn quiesced(&self) {
         if self.live.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.idle.notify_waiters();
         }
     }
 
-    /// Returns once no step is live, or one never will end because its kernel does not.
+    /// Returns once no step is live, or once a kernel is known not to stop, so that its step never ends.
     pub async fn finished(&self) {
         let mut standing = self.standing();
         let wedged = standing.wait_for(|s| matches!(s, Standing::Wedged(_)));
@@ -99,7 +100,7 @@ impl Gate {
         }
     }
 
-    /// Why the process of a worker that has left leaves work behind, where it does.
+    /// The error that says why the process of a worker that has left leaves work behind, if it does.
     pub fn unfinished(&self, worker: &str) -> Option<Error> {
         if let Standing::Wedged(error) = &*self.standing.borrow() {
             return Some(error.clone());
@@ -114,7 +115,7 @@ impl Gate {
         loop {
             let idle = self.idle.notified();
             tokio::pin!(idle);
-            // Registered before looking, so that the last step's end in between is not missed.
+            // The waiter registers before it looks, so that it does not miss a last step that ends in between.
             idle.as_mut().enable();
             if self.live.load(Ordering::SeqCst) == 0 {
                 return;

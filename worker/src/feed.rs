@@ -1,11 +1,11 @@
-//! Literals, in the order they are needed, out of chunks that are loaded ahead.
+//! The literals of a program in the order they are needed, made of chunks that are loaded ahead.
 //!
 //! ```text
 //! order ──> feeder task: a slot per chunk, a task per piece ──> verified chunks, in order ──> tensors
 //! ```
 //!
 //! Invariants
-//! 1. The feeder runs ahead of who needs the literals as far as the window has slots.
+//! 1. The feeder runs ahead of the install that needs the literals, as far as the window has slots.
 //! 2. Feeder and piece tasks belong to the feed: dropping it ends them.
 //! 3. No slot is held while a chunk is waited for.
 
@@ -27,36 +27,36 @@ use crate::loader::{Asked, Loader, destination};
 use crate::order::{Fetch, Order, Range, Rider};
 use crate::window::{Chunk, PIECE, Share};
 
-/// Longest wait for the chunk that is next in line, of a client or disk that is there: it may be slow.
+/// Longest wait for the next chunk of a client or disk that is reachable: it may be slow.
 const CHUNK_BOUND: Duration = Duration::from_secs(60);
 /// Chunks that one job copies into a tensor: a hand-over between threads costs as much as copying half a chunk.
 const BATCH: usize = 4;
-/// Chunks on their way; the window's slots are fewer.
+/// Length of the queue of promised chunks; the window has fewer slots.
 const QUEUE: usize = 64;
 
-/// A chunk on its way.
+/// A chunk whose load has begun.
 struct Promised {
     fetch: Fetch,
     chunk: oneshot::Receiver<Result<Chunk>>,
-    /// The task that loads it, and others with it.
+    /// The task that loads this chunk, and others with it.
     _piece: Arc<AbortOnDropHandle<()>>,
 }
 
-/// See the module.
+/// Loads the literals of one install in their order.
 pub struct Feed {
     program: Arc<Program>,
     loader: Arc<Loader>,
     pool: Pool,
     promised: mpsc::Receiver<Promised>,
-    /// What was looked at, but had not arrived.
+    /// The next chunk in line, where it was looked at before it had arrived.
     next: Option<Promised>,
-    /// The chunk that was taken last, and which it is.
+    /// The chunk that was taken last, with its artifact and index.
     current: Option<((u32, u64), Chunk)>,
     _feeder: AbortOnDropHandle<()>,
 }
 
 impl Feed {
-    /// Starts loading the literals `wanted`, which are then to be taken in this order. Tensors are made in `pool`.
+    /// Starts to load the literals `wanted`, which the caller then takes in this order. Tensors are made in `pool`.
     pub fn start(loader: Arc<Loader>, program: Arc<Program>, wanted: Vec<u32>, pool: Pool) -> Feed {
         let order = Order::new(&program.literals, wanted, loader.window.ahead);
         let share = loader.window.share(order.bytes());
@@ -74,7 +74,7 @@ impl Feed {
         }
     }
 
-    /// Loads the literal of value `v` into `values`, unless it is there; others may come along.
+    /// Loads the literal of value `v` into `values`, unless it is there already; small literals may ride along.
     pub async fn load(
         &mut self,
         v: u32,
@@ -132,7 +132,7 @@ impl Feed {
         Ok(())
     }
 
-    /// The chunk and its riders; `None` where it has not arrived and is not to be waited for.
+    /// The chunk at `at` and its riders; `None` where it has not arrived and `wait` is false.
     async fn take(&mut self, at: (u32, u64), wait: bool) -> Result<Option<(Chunk, Vec<Rider>)>> {
         if let Some((which, chunk)) = &self.current
             && *which == at
@@ -185,7 +185,7 @@ fn cut_short() -> Error {
     Error::internal("a loading task ended without a result")
 }
 
-/// Asks for every chunk of the order as soon as the window has room. Ends early when nobody takes them any more.
+/// Requests every chunk of the order as soon as the window has room. Ends early once the feed is dropped.
 async fn feed(
     loader: Arc<Loader>,
     program: Arc<Program>,
@@ -242,7 +242,7 @@ async fn feed(
     }
 }
 
-/// A tensor that is filled.
+/// A tensor that is being filled.
 struct Target {
     value: u32,
     range: Range,
@@ -250,7 +250,7 @@ struct Target {
 }
 
 impl Target {
-    /// The tensor, made at its first use.
+    /// The tensor, which is made at its first use.
     fn tensor(&mut self, program: &Program, pool: &Pool) -> Result<&mut Tensor> {
         let tensor = match self.tensor.take() {
             Some(t) => t,
@@ -264,7 +264,7 @@ impl Target {
     }
 }
 
-/// One job: copies chunks into a tensor, and fills those that ride along.
+/// One job, which copies chunks into a tensor and fills the literals that ride along.
 struct Placing {
     program: Arc<Program>,
     pool: Pool,
@@ -273,7 +273,7 @@ struct Placing {
     riders: Vec<(Rider, u64, Chunk)>,
 }
 
-/// What the job made of it.
+/// The result of a [`Placing`] job.
 struct Placed {
     target: Target,
     riders: Vec<(u32, Tensor)>,
@@ -308,7 +308,7 @@ impl Placing {
     }
 }
 
-/// Copies the part of a chunk that belongs to the range starting at `offset`; answers how much that is.
+/// Copies the part of a chunk that belongs to the range starting at `offset`; returns the number of bytes copied.
 fn place(index: u64, chunk: &[u8], offset: u64, tensor: &mut Tensor) -> u64 {
     let Some(out) = tensor.bytes_mut() else {
         return 0;

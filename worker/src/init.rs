@@ -1,7 +1,7 @@
 //! One node of a program's init part, run on the compute pool while its lease is installed.
 //!
-//! An install that is cancelled stops the kernel as an aborted step does: one that no thread has yet never runs, one
-//! that runs sees the flag, and one that does not stop is watched.
+//! A cancelled install stops its kernel as an aborted step does: a node that no thread has yet never runs, a running
+//! kernel sees the flag, and one that does not stop is watched.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::executor::Engine;
 use crate::installed::{kernel, site};
 use crate::wedge::{WEDGED, Work};
 
-/// How far a node is, told without locks between its thread and whoever waits for it.
+/// The state of a node's run, shared without locks between its thread and the install that waits for it.
 #[derive(Default)]
 struct Progress {
     cancelled: AtomicBool,
@@ -30,7 +30,7 @@ struct Progress {
     over: AtomicBool,
 }
 
-/// The thread's side: over whatever happens.
+/// The thread's side of a run: its drop marks the run as over, whatever happens.
 struct Over {
     engine: Arc<Engine>,
     progress: Arc<Progress>,
@@ -44,7 +44,7 @@ impl Drop for Over {
     }
 }
 
-/// The waiting side: dropped before the end, it cancels.
+/// The waiting side of a run: a drop before the answer cancels the run.
 struct Waiting {
     engine: Arc<Engine>,
     progress: Arc<Progress>,
@@ -79,7 +79,7 @@ impl Drop for Waiting {
     }
 }
 
-/// Runs init node `index`.
+/// Runs init node `index` on the compute pool, and waits for its results.
 pub async fn run(
     engine: &Arc<Engine>,
     share: &Share,
@@ -136,10 +136,11 @@ pub async fn run(
             })
         }));
         drop(noted);
-        // The weights of a cancelled install go back before it counts as over.
+        // The kernel's pool goes first, so that a cancelled install has freed its weights before its run counts as
+        // over.
         drop(pool);
         if let Ok(launched) = launched {
-            // Nobody waits where the install was cancelled.
+            // The receiver is gone where the install was cancelled.
             drop(done.send(launched));
         }
     });
@@ -176,7 +177,7 @@ mod tests {
 
     use super::*;
 
-    /// Holds jobs, begun or not, until a test runs them.
+    /// A compute pool that holds jobs, begun or not, until a test runs them.
     #[derive(Default)]
     struct ByHand {
         begins: bool,
@@ -236,7 +237,7 @@ mod tests {
         })
     }
 
-    /// Cancels an install before or after a thread has its job, and runs the job `ms` later.
+    /// Cancels an install before or after a thread has its job, and runs the job `ms` milliseconds later.
     async fn check(begins: bool, ms: u64, wedges: bool) {
         let compute = Arc::new(ByHand {
             begins,

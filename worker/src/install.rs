@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! 1. A weight's raw form is dropped as soon as the last init node that reads it has run.
-//! 2. Whatever fails, everything taken so far is released: reservations, pins and links are guards.
+//! 2. Whatever fails, all that was taken so far is released: reservations, pins and links are guards.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +23,7 @@ use crate::installed::Installed;
 use crate::loader::Loader;
 use crate::order::Range;
 
-/// Weight bytes loaded so far, of all.
+/// Bytes of weights loaded so far, and of all that the install loads.
 #[derive(Debug, Default)]
 pub struct Counter {
     pub done: AtomicU64,
@@ -33,7 +33,7 @@ pub struct Counter {
 /// A program whose init part has run.
 pub struct Ready {
     pub installed: Arc<Installed>,
-    /// Bytes of the values that steps use.
+    /// Bytes of the constants that steps use.
     pub weights_bytes: u64,
     /// Holds the constants' reservation.
     pub weights: Pool,
@@ -66,7 +66,7 @@ pub async fn prepare(
     let retained = retained(&program, &step_reads);
     let wanted = operands(&program.nodes[..init]).chain(retained.iter().copied());
     let wanted = wanted.filter(|v| literals[*v as usize].is_some()).collect();
-    // What is read from files is mostly packed, and its memory good for what is read next.
+    // Most of what is read from files is packed, so that its memory can be used again for what is read next.
     weights.reuse(true);
     let mut feed = Feed::start(loader.clone(), program.clone(), wanted, weights.clone());
 
@@ -107,7 +107,7 @@ pub async fn prepare(
             feed.load(v, literal, &mut values, counter).await?;
         }
     }
-    // A second load finds in the cache what this one brought.
+    // Waiting for the cache lets a second load find there what this one fetched.
     loader.written().await;
     let weights_bytes = values.iter().flatten().map(|t| t.byte_len() as u64).sum();
     let installed = Arc::new(Installed::new(program, values)?);
@@ -124,7 +124,7 @@ fn operands(nodes: &[ProgramNode]) -> impl Iterator<Item = u32> {
     all.filter(|v| *v != NO_OPERAND)
 }
 
-/// The literals that steps read, in the order of the files that they lie in.
+/// The literals that steps read, in the order in which they lie in their files.
 fn retained(program: &Program, step_reads: &[u32]) -> Vec<u32> {
     let read = program.literals.iter();
     let read = read.filter(|(v, _)| step_reads[*v as usize] > 0);
@@ -133,7 +133,7 @@ fn retained(program: &Program, step_reads: &[u32]) -> Vec<u32> {
     all.into_iter().map(|(_, v)| v).collect()
 }
 
-/// How often each value is read by these nodes, sends of the step part included.
+/// How often each value is read by these nodes; where they are the step part, sends count as reads.
 fn reads(program: &Program, nodes: std::ops::Range<usize>) -> Vec<u32> {
     let mut reads = vec![0u32; program.values.len()];
     let step = nodes.end == program.nodes.len() && nodes.start >= program.init_nodes as usize;

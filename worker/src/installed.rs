@@ -1,6 +1,6 @@
-//! An installed program: kernels resolved, constants in place, and its step part lowered.
+//! An installed program: its kernels are resolved, its constants in place, and its step part lowered.
 //!
-//! Invariant: built once, from a checked program; immutable afterwards.
+//! Invariant: an installed program is built once, from a checked program, and is immutable afterwards.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use convoke_common::{DType, Tensor, ops};
 use crate::code::Lowered;
 use crate::cpu::{self, Kernel};
 
-/// Rows of indices, concatenated.
+/// Rows of indices in compressed form: all rows concatenated, with the start of each.
 #[derive(Debug, Default)]
 pub struct Csr {
     start: Vec<u32>,
@@ -20,7 +20,7 @@ pub struct Csr {
 }
 
 impl Csr {
-    /// Groups `pairs` of (row, item) into `rows` rows, in the order given.
+    /// Groups `pairs` of (row, item) into `rows` rows; items keep their order.
     pub fn group(rows: usize, pairs: &[(u32, u32)]) -> Csr {
         let mut start = vec![0u32; rows + 1];
         pairs.iter().for_each(|(r, _)| start[*r as usize + 1] += 1);
@@ -43,19 +43,19 @@ impl Csr {
     }
 }
 
-/// See the module.
+/// A program with all that its steps need, made by its install.
 pub struct Installed {
     pub program: Arc<Program>,
     /// The step part, lowered.
     pub code: Lowered,
-    /// What a step is predicted to take. Unknown where a size is dynamic, since the prediction counts what it
-    /// does not know as nothing, and of a program with custom ops.
+    /// Predicted time of a step. `None` for a program with a dynamic size, of which the prediction counts nothing, and
+    /// for one with custom ops or loops.
     pub predicted: Option<Duration>,
-    /// Sends of values that outlive steps, which every step begins with.
+    /// Sends of values that outlive steps, as (send slot, tensor); every step begins with them.
     pub constant_sends: Vec<(u32, Tensor)>,
 }
 
-/// Where a node stands, for errors.
+/// The place of a node, for errors.
 pub fn site(node: &ProgramNode, operands: Vec<String>) -> Site {
     Site {
         node: Some(node.name.to_string()),
@@ -65,7 +65,7 @@ pub fn site(node: &ProgramNode, operands: Vec<String>) -> Site {
     }
 }
 
-/// The kernel of a node, from its operands' declared dtypes.
+/// Resolves the kernel of a node from its operands' declared dtypes.
 pub fn kernel(program: &Program, node: &ProgramNode) -> Result<Arc<dyn Kernel>> {
     let dtypes: Vec<Option<DType>> = node
         .inputs
@@ -77,7 +77,7 @@ pub fn kernel(program: &Program, node: &ProgramNode) -> Result<Arc<dyn Kernel>> 
     })
 }
 
-/// What a node's operands are declared as.
+/// The declared types of a node's operands, for errors.
 pub fn declared(program: &Program, node: &ProgramNode) -> Vec<String> {
     let operands = node.inputs.iter().filter(|v| **v != NO_OPERAND);
     operands
@@ -86,7 +86,7 @@ pub fn declared(program: &Program, node: &ProgramNode) -> Vec<String> {
 }
 
 impl Installed {
-    /// Derives everything from a checked program and the values that its init part left.
+    /// Installs a checked program; `constants` are the values that its init part left, by value.
     pub fn new(program: Arc<Program>, constants: Vec<Option<Tensor>>) -> Result<Installed> {
         let steps = &program.nodes[program.init_nodes as usize..];
         let kernels: Vec<Arc<dyn Kernel>> = steps
@@ -98,11 +98,11 @@ impl Installed {
             .filter_map(|(i, s)| Some((i as u32, constants[s.value as usize].clone()?)))
             .collect();
         let cost = steps.iter().try_fold(0u64, |sum, n| {
-            // A loop takes as long as its data says.
+            // The time of a loop depends on its data.
             let known = n.cost > 0 && n.attrs.functions().next().is_none();
             sum.checked_add(n.cost).filter(|_| known)
         });
-        // Nobody can say of a custom op how long it takes.
+        // The time of a custom op is unknown.
         let known = !steps.iter().any(|n| ops::is_custom(&n.op));
         let made = steps.iter().flat_map(|n| &n.outputs);
         let mut dims = made.flat_map(|v| &program.values[*v as usize].ty.shape);
@@ -116,7 +116,7 @@ impl Installed {
         })
     }
 
-    /// Step nodes.
+    /// The nodes of the step part.
     pub fn nodes(&self) -> &[ProgramNode] {
         &self.program.nodes[self.program.init_nodes as usize..]
     }

@@ -1,9 +1,9 @@
-//! Writing chunks to the cache behind the load that brought them.
+//! Writing chunks to the cache behind the load that fetched them.
 //!
 //! Invariants
-//! 1. What bounds the chunks that are there bounds the queue as well: it holds each in its slot of the window.
-//! 2. A load ends once all its chunks are written, or could not be; where it is given up, what no job has begun is
-//!    dropped.
+//! 1. The window that bounds the loaded chunks bounds the queue as well: a queued chunk keeps its slot of the window.
+//! 2. A load ends once all its chunks are written, or could not be. Where it is given up, the chunks that no job has
+//!    begun are dropped.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -15,10 +15,10 @@ use tokio::sync::Notify;
 
 use crate::cache::Cache;
 
-/// Jobs that write at once: while one waits for the folder the other copies.
+/// Jobs that write at once: while one waits for the folder's lock the other copies.
 const WRITERS: usize = 2;
 
-/// See the module.
+/// Queues chunks for the cache, and writes them on the store's threads.
 pub struct Keeper<B> {
     store: Arc<dyn Store>,
     cache: Arc<Cache>,
@@ -41,7 +41,7 @@ impl<B> Queue<B> {
     }
 }
 
-/// A job that writes; it counts until it ends, however it ends.
+/// A job that writes chunks; it counts as one until it ends, even by a panic.
 struct Writer<B> {
     queue: Arc<Queue<B>>,
     counted: bool,
@@ -54,7 +54,7 @@ impl<B: Deref<Target = [u8]>> Writer<B> {
         }
     }
 
-    /// The next chunk; when there is none, the writer no longer counts, so that another starts with the next.
+    /// The next chunk; when there is none, the writer no longer counts, so that the next chunk starts another.
     fn next(&mut self) -> Option<(ChunkHash, B)> {
         let mut state = self.queue.state();
         let next = state.waiting.pop_front();
@@ -93,7 +93,7 @@ impl<B: Deref<Target = [u8]> + Send + 'static> Keeper<B> {
         }
     }
 
-    /// Has a verified chunk written.
+    /// Queues a verified chunk to be written.
     pub fn keep(&self, hash: ChunkHash, bytes: B) {
         let mut state = self.queue.state();
         state.waiting.push_back((hash, bytes));
@@ -111,10 +111,10 @@ impl<B: Deref<Target = [u8]> + Send + 'static> Keeper<B> {
             .run_blocking(Box::new(move || writer.run(&cache)));
     }
 
-    /// Returns once everything is written, or could not be.
+    /// Returns once every queued chunk is written, or could not be.
     pub async fn written(&self) {
         while self.queue.state().writers > 0 {
-            // A writer that ended since then has left a note.
+            // A writer that ended since the check has left a permit.
             self.queue.idle.notified().await;
         }
     }

@@ -1,4 +1,4 @@
-//! The worker: owns devices, and runs its part of leased programs.
+//! The worker: owns a device, and runs its part of leased programs.
 //!
 //! ```text
 //! coordinator ──rpc──> service ──> install (loader, cache, init part) ──> code ──> executor ──> cpu
@@ -8,8 +8,8 @@
 //! Invariants
 //! 1. Nothing is allocated for a program outside the [`convoke_common::memory::Ledger`].
 //! 2. A lease owns its executor, links, weights and pins; dropping the lease frees them all.
-//! 3. Compute threads never wait for the network, and network tasks run kernels only of programs that are
-//!    predicted, or were found, to be briefer than waking a compute thread.
+//! 3. Compute threads never wait for the network. Network tasks run kernels only of programs that are predicted, or
+//!    were measured, to take less time than waking a compute thread.
 
 mod accept;
 pub mod blackbox;

@@ -1,4 +1,4 @@
-//! Loading chunks of artifacts from wherever they can be had, and verifying them.
+//! Loading chunks of artifacts from the nearest source that has them, and verifying them.
 //!
 //! ```text
 //! piece of chunks -> shared path beneath --artifact-root, else cache, else the client -> verified chunks
@@ -8,7 +8,7 @@
 //! Invariants
 //! 1. A chunk that is handed out has matched its hash.
 //! 2. The network thread only receives: reading, hashing and writing files are jobs of the store's threads.
-//! 3. Every chunk holds its slot of the window from before it is asked for.
+//! 3. Every chunk holds its slot of the window from before it is requested.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -31,27 +31,27 @@ use crate::cache::Cache;
 use crate::keeper::Keeper;
 use crate::window::{Buffer, Buffers, Chunk, Held, Slots, Window};
 
-/// Jobs of one load that read files at once: enough to keep a disk busy, few beside the threads that compute.
+/// Jobs of one load that read files at once: enough to keep a disk busy, and few beside the threads that compute.
 const READERS: usize = 4;
 
-/// How long a job of the store's threads may take: far longer than a disk that works needs for the few MiB of one.
+/// How long a job of the store's threads may take: far longer than a working disk needs for the few MiB of one job.
 const STORE_BOUND: Duration = Duration::from_secs(60);
 
 /// Where a client's artifacts are read from when no shared path has them.
 #[derive(Clone)]
 pub enum ClientSource {
-    /// Another process.
+    /// The client is another process, at the end of this connection.
     Remote(Connection),
-    /// This process.
+    /// The client is in this process.
     Local(Arc<dyn ArtifactSource>),
 }
 
-/// Bytes of weights by source: shared path, cache, client.
+/// Bytes of weights loaded so far, by source: shared path, cache, client.
 #[derive(Debug, Default)]
 pub struct Loaded([AtomicU64; 3]);
 
 impl Loaded {
-    /// The counts.
+    /// The counts so far.
     pub fn get(&self) -> Sources {
         let [shared_path, cache, clients] = [0, 1, 2].map(|i| self.0[i].load(Ordering::Relaxed));
         Sources {
@@ -65,7 +65,7 @@ impl Loaded {
     }
 }
 
-/// A chunk that is wanted, and who waits for it.
+/// A requested chunk: its index, its place in the window, and the channel on which its load is awaited.
 pub struct Asked {
     pub index: u64,
     pub slot: Slots,
@@ -74,7 +74,7 @@ pub struct Asked {
 
 impl Asked {
     fn fail(self, e: Error) {
-        // Nobody waits any more where the load was given up.
+        // The receiver is gone where the load was given up.
         let _ = self.answer.send(Err(e));
     }
 
@@ -85,7 +85,7 @@ impl Asked {
     }
 }
 
-/// Where chunks are taken from.
+/// The source that chunks are taken from.
 #[derive(Clone)]
 pub enum Source {
     Shared(Arc<dyn StoreFile>),
@@ -94,13 +94,13 @@ pub enum Source {
 }
 
 impl Source {
-    /// Whether both are of one kind.
+    /// Whether both sources are of one kind.
     pub fn is_like(&self, other: &Source) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 }
 
-/// Shared files, where there are.
+/// The shared file of each artifact that was looked up, or `None` where there is none.
 type Files = BTreeMap<ArtifactId, Option<Arc<dyn StoreFile>>>;
 
 /// Loads the chunks of one install.
@@ -142,14 +142,14 @@ impl Loader {
         }
     }
 
-    /// Runs `work` on one of the store's threads, and waits for it for at most a minute.
+    /// Runs `work` on one of the store's threads, and waits for its result for at most a minute.
     pub async fn off_thread<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T> {
         let (done, result) = oneshot::channel();
         self.world.store.run_blocking(Box::new(move || {
-            // The receiver is gone when the install was given up.
+            // The receiver is gone where the install was given up.
             drop(done.send(work()));
         }));
         let result = tokio::time::timeout(STORE_BOUND, result).await;
@@ -161,7 +161,7 @@ impl Loader {
         result.map_err(silent)?.map_err(ended)
     }
 
-    /// Where chunk `index` is to be taken from; `shared` is what [`Loader::shared`] found.
+    /// The source of chunk `index`; `shared` is the result of [`Loader::shared`].
     pub fn source(
         &self,
         shared: Option<&Arc<dyn StoreFile>>,
@@ -178,7 +178,7 @@ impl Loader {
         }
     }
 
-    /// The shared file, where this worker sees one whose first chunk is the artifact's.
+    /// The shared file of an artifact, if this worker sees one of the same size whose first chunk matches.
     pub async fn shared(self: &Arc<Self>, meta: &Arc<ArtifactMeta>) -> Option<Arc<dyn StoreFile>> {
         let root = self.root.clone().filter(|_| !meta.path.is_empty())?;
         let known = self.files().get(&meta.id).cloned();
@@ -222,7 +222,7 @@ impl Loader {
         if matches!(source, Source::Client) {
             return self.from_client(&meta, asked).await;
         }
-        // Taken on this thread, as all others are: memory freed by many threads is not found again by the next.
+        // All buffers are taken on this thread: the allocator does not reuse for one thread what many others freed.
         let with = |a| (a, self.buffers.take());
         let asked: Vec<_> = asked.into_iter().map(with).collect();
         let (me, m) = (self.clone(), meta.clone());
@@ -259,8 +259,8 @@ impl Loader {
         }
     }
 
-    /// As [`Loader::off_thread`], with a bound on how many read at once. A job that is cut short answers nobody,
-    /// which those who wait take for the error that it is.
+    /// Like [`Loader::off_thread`], with a bound on how many jobs read at once. A job that is cut short drops its
+    /// answers, which those who wait for a chunk take for an error.
     async fn read<T: Default + Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -269,7 +269,7 @@ impl Loader {
         self.off_thread(work).await.unwrap_or_default()
     }
 
-    /// Takes chunks from the shared file or the cache; answers those that are not there after all.
+    /// Reads chunks from the shared file or the cache; returns the requests whose chunks turn out to be missing.
     fn here(
         &self,
         source: &Source,
@@ -301,7 +301,7 @@ impl Loader {
         missing
     }
 
-    /// Asks the client for consecutive chunks; each is verified while the next ones arrive.
+    /// Requests consecutive chunks from the client; each is verified while the next ones arrive.
     async fn fetch(
         self: &Arc<Self>,
         connection: &Connection,
@@ -319,7 +319,7 @@ impl Loader {
             };
             let len = match received {
                 Ok(len) => len,
-                // The first error ends the load: nobody waits for what is behind it.
+                // The first error ends the load: no caller waits for the chunks behind it.
                 Err(e) => return a.fail(e),
             };
             let (me, m) = (self.clone(), meta.clone());
@@ -329,7 +329,7 @@ impl Loader {
         }
     }
 
-    /// Hands out a client's chunk that matches its hash, and keeps it.
+    /// Hands out a client's chunk that matches its hash, and queues it for the cache.
     fn verified(&self, meta: &ArtifactMeta, asked: Asked, bytes: Held) {
         let index = asked.index;
         if let Err(e) = meta.check_chunk(index, &bytes) {
@@ -342,7 +342,7 @@ impl Loader {
         }
     }
 
-    /// Returns once what was loaded is in the cache, as far as it has room and its disk answers.
+    /// Returns once the loaded chunks are in the cache, as far as it has room and its disk answers.
     pub async fn written(&self) {
         if let Some(keeper) = &self.keeper {
             let written = tokio::time::timeout(STORE_BOUND, keeper.written()).await;
@@ -369,7 +369,7 @@ fn read_shared(
     Ok(bytes.len())
 }
 
-/// A tensor to load a literal into: its size is known and reserved before a byte is read.
+/// Allocates the tensor that a literal is loaded into: its size is reserved before a byte is read.
 pub fn destination(pool: &Pool, ty: &convoke_common::graph::TensorType) -> Result<Tensor> {
     let shape = ty.fixed_shape().ok_or_else(|| {
         Error::new(

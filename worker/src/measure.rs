@@ -1,10 +1,11 @@
-//! How fast this worker's device is, measured at start: the placer predicts times and balances by it.
+//! The speed of this worker's device, measured at start: the placer predicts times and balances work by it.
 //!
 //! Invariants
-//! 1. The product is one that models consist of: packed weights, a few hundred rows, on the threads that steps run
+//! 1. The measured product is like those of models: packed weights, a few hundred rows, on the threads that steps run
 //!    on. Running it also leaves code, stacks and the threads' scratch memory as steps need them, so that the base
-//!    footprint, taken afterwards, holds them.
-//! 2. The shortest of many repetitions counts: others use the machine too, and the first ones wake it up.
+//!    footprint, which is taken afterwards, includes them.
+//! 2. The shortest of many repetitions counts: other processes use the machine too, and the first repetitions wake it
+//!    up.
 //! 3. Repetitions are bounded in number as well as in time, since time may be virtual.
 
 use std::collections::BTreeMap;
@@ -22,18 +23,18 @@ use tokio::time::Instant;
 
 /// Rows, columns and depth of the product: a layer of a transformer, or of a convolution in the middle of a network.
 const SIZES: (usize, usize, usize) = (192, 768, 384);
-/// Bytes that are read; few, since they count towards the peak of a process that is to stay small.
+/// Bytes that are read; few, since they count towards the peak of a process that should stay small.
 const READ: usize = 4 << 20;
-/// Words that one thread reads in one go, and words of a cache line.
+/// Words that one thread reads in one piece, and words of a cache line.
 const PART: usize = 16 << 10;
 const LINE: usize = 8;
-/// Repetitions of each, at least and at most.
+/// Repetitions of each measurement, at least and at most.
 const TURNS: (usize, usize) = (4, 64);
-/// Once this has passed, the least number of repetitions is enough.
+/// Time after which the least number of repetitions is enough.
 const LONG_ENOUGH: Duration = Duration::from_millis(10);
 
-/// FLOP/s of a matrix product on the pool's threads, and bytes/s of reading what no cache holds. Measured once per
-/// process and number of threads.
+/// FLOP/s of a matrix product on the pool's threads, and bytes/s of reading memory that no cache holds. Measured once
+/// per process and number of threads.
 pub fn measure(pool: &rayon::ThreadPool) -> (f64, f64) {
     static KNOWN: Mutex<BTreeMap<usize, (f64, f64)>> = Mutex::new(BTreeMap::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -41,7 +42,7 @@ pub fn measure(pool: &rayon::ThreadPool) -> (f64, f64) {
     *speed.or_insert_with(|| pool.install(|| (product(pool), reading())))
 }
 
-/// Seconds of the shortest turn; each is prepared before its time begins.
+/// Seconds of the shortest turn; each turn is prepared before its time begins.
 fn shortest(mut prepare: impl FnMut(), mut turn: impl FnMut()) -> f64 {
     let start = Instant::now();
     let mut best = f64::MAX;
@@ -62,7 +63,7 @@ fn product(pool: &rayon::ThreadPool) -> f64 {
     let flag = AtomicBool::new(false);
     let a = vec![1.0f32; m * k];
     let mut packed = vec![0.0f32; packed_b_len(k, n)];
-    // The same row again and again.
+    // The same row is used again and again.
     pack_b_into(&mut packed, Strided::row_major(&vec![1.0f32; n], 0), k, n);
     let mut c = vec![0.0f32; m * n];
     let seconds = shortest(
@@ -79,7 +80,7 @@ fn product(pool: &rayon::ThreadPool) -> f64 {
     2.0 * (m * n * k) as f64 / seconds
 }
 
-/// Weights are read once a step, and rarely stay in a cache until the next.
+/// Bytes/s of reading uncached memory: steps read each weight once, and it rarely stays in a cache until the next step.
 fn reading() -> f64 {
     let buffer = vec![1u64; READ / size_of::<u64>()];
     let sum = |part: &[u64]| part.iter().fold(0u64, |sum, x| sum.wrapping_add(*x));
@@ -97,10 +98,11 @@ fn reading() -> f64 {
 fn evict(buffer: &[u64]) {
     use std::arch::x86_64::{_mm_clflush, _mm_mfence};
     for line in buffer.chunks(LINE) {
-        // SAFETY: part of the baseline of x86-64, and changes no contents; the address is the buffer's.
+        // SAFETY: the instruction is part of the baseline of x86-64 and changes no contents; the address is the
+        // buffer's.
         unsafe { _mm_clflush(line.as_ptr().cast()) };
     }
-    // SAFETY: part of the baseline of x86-64.
+    // SAFETY: the instruction is part of the baseline of x86-64.
     unsafe { _mm_mfence() };
 }
 
@@ -108,11 +110,11 @@ fn evict(buffer: &[u64]) {
 #[cfg(target_arch = "aarch64")]
 fn evict(buffer: &[u64]) {
     for line in buffer.chunks(LINE) {
-        // SAFETY: Linux allows it to programs, and it changes no contents; the address is the buffer's.
+        // SAFETY: Linux allows the instruction to programs, and it changes no contents; the address is the buffer's.
         unsafe {
             std::arch::asm!("dc civac, {}", in(reg) line.as_ptr(), options(nostack, preserves_flags))
         };
     }
-    // SAFETY: a barrier.
+    // SAFETY: a barrier touches no memory.
     unsafe { std::arch::asm!("dsb ish", options(nostack, preserves_flags)) };
 }

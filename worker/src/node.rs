@@ -1,4 +1,4 @@
-//! What a worker holds: leases, links to peers, and the account of both.
+//! What a worker holds: leases, links to peers, and its status.
 
 mod links;
 
@@ -36,16 +36,16 @@ use crate::records::{Records, account_of, share_of};
 use crate::window::Window;
 use links::{gone, lends};
 
-/// How long an install waits for the memory of leases that were released: kernels notice within milliseconds.
+/// How long an install waits for the memory of released leases: kernels notice their end within milliseconds.
 const SETTLE_BOUND: Duration = Duration::from_secs(1);
 
-/// What a program's graph takes in memory, in lengths of what it takes on the wire.
+/// Bytes that a program's graph takes in memory for each byte that it takes on the wire.
 const GRAPH: u64 = 4;
 
 /// Probes that are answered at once.
 const PROBES: usize = 4;
 
-/// A lease, and everything that is freed with it.
+/// An installed lease, with everything that is freed with it.
 struct Held {
     lease: Arc<Lease>,
     executor: Arc<Executor>,
@@ -56,15 +56,15 @@ struct Held {
     _pins: Option<Pins>,
 }
 
-/// An install that runs.
+/// An install that is under way.
 struct Underway {
     plan: PlanId,
     counter: Counter,
-    /// Its lease ended meanwhile.
+    /// Whether the lease was released while its install runs.
     released: AtomicBool,
 }
 
-/// Leases that were released before their install came, the latest ones: each call has a stream of its own, and one may
+/// The latest leases that were released before their install came: each call has a stream of its own, and one may
 /// overtake another.
 #[derive(Default)]
 struct Forgone(VecDeque<LeaseId>);
@@ -80,7 +80,7 @@ impl Forgone {
     }
 }
 
-/// Leases that this worker dropped and that the coordinator has yet to hear of.
+/// Leases that this worker dropped and has yet to report to the coordinator.
 #[derive(Default)]
 pub struct Dropped {
     untold: Mutex<BTreeSet<LeaseId>>,
@@ -97,30 +97,30 @@ impl Dropped {
         self.more.notify_one();
     }
 
-    /// Those that the coordinator is to be told of, which the caller does.
+    /// Takes the leases that the coordinator has yet to hear of; the caller reports them.
     pub fn take(&self) -> Vec<LeaseId> {
         std::mem::take(&mut *self.untold()).into_iter().collect()
     }
 
-    /// Returns when there may be more of them.
+    /// Returns when there may be further dropped leases to report.
     pub async fn more(&self) {
         self.more.notified().await;
     }
 }
 
-/// Lists one until it is over.
+/// Lists an install as under way until it is dropped.
 struct Listed<'a>(&'a Node, StepKey);
 
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
         step_event!("installed", self.1);
         self.0.installing().remove(&self.1.lease);
-        // Another install may wait for the memory of this one.
+        // Another install may wait for the memory that this one has freed.
         self.0.ledger.freed().notify_waiters();
     }
 }
 
-/// See the module.
+/// The state of a worker: its leases and installs, sessions, links, memory and counts.
 pub struct Node {
     pub world: World,
     pub me: Peer,
@@ -129,20 +129,20 @@ pub struct Node {
     pub detector: Detector,
     pub engine: Arc<Engine>,
     pub ledger: Ledger,
-    /// What is remembered besides tensors.
+    /// The memory for what is remembered besides tensors.
     pub records: Records,
     pub cache: Option<Arc<Cache>>,
     pub root: Option<PathBuf>,
     pub revoked: Arc<RevocationList>,
-    /// What was refused of handshakes, connections and streams, by reason.
+    /// Counts of refused handshakes, connections and streams, by reason.
     pub refused: Arc<Counters>,
     /// The connections that peers have open.
     pub members: Members,
-    /// What clients issue op by op.
+    /// The sessions of clients that issue ops one by one.
     pub eager: Arc<Sessions>,
-    /// The connections that are served, by token.
+    /// The connections that are served, with their tokens.
     pub served: Served,
-    /// Probes that are answered at once: each holds a buffer.
+    /// Permits for probes that are answered at once: each holds a buffer.
     pub probes: Semaphore,
     loaded: Arc<Loaded>,
     window: Arc<Window>,
@@ -151,9 +151,9 @@ pub struct Node {
     ending: Mutex<Vec<(Weak<Lease>, Weak<Executor>)>>,
     installing: Mutex<BTreeMap<LeaseId, Arc<Underway>>>,
     forgone: Mutex<Forgone>,
-    /// Leases that were dropped here unasked, for the coordinator.
+    /// Leases that this worker dropped by itself, to be reported to the coordinator.
     pub dropped: Dropped,
-    /// Of two who want a link to one peer, one dials.
+    /// One lock for each peer, so that only one task at a time dials it.
     turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     local_clients: Mutex<BTreeMap<String, Arc<dyn ArtifactSource>>>,
 }
@@ -213,7 +213,7 @@ impl Node {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Links a client of this process, whose artifacts are read by a call.
+    /// Links a client of this process, whose artifacts are read by calling `source`.
     pub fn add_local_client(&self, client: &Arc<Hub>, source: Arc<dyn ArtifactSource>) {
         let mut local = self
             .local_clients
@@ -223,7 +223,7 @@ impl Node {
         Link::join_local(&self.hub, client);
     }
 
-    /// These tokens no longer count: handshakes are refused from now on, and connections that stand end.
+    /// Revokes tokens: their handshakes are refused from now on, and their open connections end.
     pub fn revoke(&self, token_ids: Vec<TokenId>) {
         self.revoked.extend(token_ids);
         self.served.end(&self.revoked);
@@ -237,13 +237,13 @@ impl Node {
             released: AtomicBool::new(false),
         });
         self.installing().insert(grant.lease, underway.clone());
-        // Of no step yet: the number counts for nothing.
+        // The install belongs to no step: the step number of the key has no meaning.
         let key = StepKey {
             lease: grant.lease,
             n: 0,
         };
         step_event!("install", key);
-        // Also when the install is cancelled.
+        // The drop ends the listing when the install is cancelled, too.
         let _listed = Listed(self, key);
         self.install_counted(grant, &underway).await
     }
@@ -258,14 +258,14 @@ impl Node {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns once released leases have given back their memory, which they do when the kernels that run for them have
-    /// noticed, or have had the time to. Leases that were released while they were installed are among them.
+    /// Returns once released leases have freed their memory, or have had [`SETTLE_BOUND`] to: kernels that run for them
+    /// must notice first. Leases that were released during their install count as well.
     async fn settled(&self) {
         let settle = async {
             loop {
                 let freed = self.ledger.freed().notified();
                 tokio::pin!(freed);
-                // Registered before looking, so that nothing in between is missed.
+                // The waiter registers before it looks, so that it does not miss memory that is freed in between.
                 freed.as_mut().enable();
                 if self.has_settled() {
                     return;
@@ -282,7 +282,7 @@ impl Node {
         self.settling() == 0
     }
 
-    /// Released leases whose memory is in use.
+    /// Number of released leases whose memory is still in use.
     fn settling(&self) -> usize {
         let installing = self.installing();
         let released = installing.values();
@@ -294,9 +294,9 @@ impl Node {
         ending.len() + released
     }
 
-    /// How much there is for clients, by table.
+    /// Number of things held for clients, by table.
     pub fn tables(&self) -> Vec<(&'static str, usize)> {
-        // Apart, since a lock that is taken within the list is held until its end.
+        // These locks are taken before the list is built: a lock taken within the list is held until its end.
         let (programs, installs) = (self.held().len(), self.installing().len());
         vec![
             ("programs", programs),
@@ -364,7 +364,8 @@ impl Node {
             &underway.counter,
         )
         .await?;
-        // Not before: the plan counts on what loading needs and what steps need one after the other.
+        // The memory of steps is reserved only now: the plan counts on loading and steps needing memory one after the
+        // other.
         let step_bytes = grant.step_bytes.saturating_mul(u64::from(grant.in_flight));
         let pool = match lends(&program, &grant.axes, &links).await {
             true => Pool::shared(&ledger, Account::Leases, step_bytes)?,
@@ -421,7 +422,7 @@ impl Node {
             self.release(lease.id);
             return Err(released_early(lease.id));
         }
-        // A link that ended before the lease was in the hub told nobody.
+        // A link that ended before the hub knew the lease has reported its end to no one.
         if let Some(l) = needed.iter().find(|l| l.is_closed()) {
             self.release(lease.id);
             let msg = format!(
@@ -482,7 +483,7 @@ impl Node {
         tracing::info!(lease = %id, "released");
     }
 
-    /// Of a lease whose driver this client is.
+    /// The executor of a lease, if this client is its driver.
     pub(crate) fn executor_of(&self, lease: LeaseId, client: &Peer) -> Option<Arc<Executor>> {
         let held = self.held();
         let held = held.get(&lease)?;
@@ -495,14 +496,15 @@ impl Node {
         held.values().map(|h| h.executor.clone()).collect()
     }
 
-    /// A kernel does not stop: takes no new work, and ends what is in flight because of it. What it holds stays.
+    /// Marks the worker as wedged by a kernel: it takes no new work and ends its steps. The memory that it holds stays
+    /// taken.
     pub fn wedge(&self, error: &Error) {
         tracing::error!("{}", error.message);
         self.engine.gate.wedge(error);
         self.executors().iter().for_each(|e| e.wedge(error));
     }
 
-    /// A thread of compute has stopped for good, at work for this share: the worker is wedged.
+    /// Marks the worker as wedged by a compute thread that has stopped for good while it worked for this share.
     pub fn stands_still(&self, thread: &str, share: &Share) {
         let held = self.held();
         let executor = held.get(&share.lease()).map(|h| h.executor.clone());
@@ -519,12 +521,12 @@ impl Node {
         self.wedge(&error);
     }
 
-    /// Ends every step in flight with `error`, lets the peers have all that was sent to them, and frees all leases.
+    /// Ends every step in flight with `error`, lets the peers read all that was sent to them, and frees all leases.
     /// Takes at most `bound`.
     pub async fn end(&self, error: &Error, bound: Duration) {
         self.executors().iter().for_each(|e| e.abort_all(error));
         self.eager.stop();
-        // Kernels that run notice that they are cancelled; what a step says at its end is sent then.
+        // Running kernels must notice that they are cancelled; only then is the outcome of their steps sent.
         let idle = tokio::time::timeout(bound / 2, self.engine.gate.idle()).await;
         if idle.is_err() {
             tracing::warn!("a kernel goes on while its worker ends");
@@ -539,7 +541,7 @@ impl Node {
         all.keys().for_each(|id| drop(self.hub.remove_lease(*id)));
     }
 
-    /// The leases that are held, for the coordinator.
+    /// The leases that are held, as the coordinator is told of them.
     pub fn leases(&self) -> Vec<HeldLease> {
         let held = self.held();
         let of = |h: &Held| {
@@ -553,7 +555,7 @@ impl Node {
         held.values().filter_map(of).collect()
     }
 
-    /// How far the install of a plan is.
+    /// How far the install of a plan has got.
     pub fn progress(&self, plan: PlanId) -> Progress {
         let installing = self.installing();
         let underway = installing.values().find(|u| u.plan == plan);
@@ -563,7 +565,7 @@ impl Node {
         })
     }
 
-    /// This worker's account.
+    /// The worker's status.
     pub fn status(&self) -> WorkerStatus {
         let (resident, resident_peak) = resident(&self.world);
         let held = self.held();
@@ -612,7 +614,7 @@ fn released_early(lease: LeaseId) -> Error {
     Error::new(Code::LeaseRetired, msg)
 }
 
-/// VmRSS and VmHWM of this process in bytes; zeros where the system does not tell.
+/// Resident and peak resident bytes of this process, VmRSS and VmHWM; zeros where the system does not tell.
 pub fn resident(world: &World) -> (u64, u64) {
     let path = std::path::Path::new("/proc/self/status");
     let text = world.store.read(path, 1 << 16).unwrap_or_default();
@@ -625,7 +627,7 @@ pub fn resident(world: &World) -> (u64, u64) {
     (field("VmRSS:").unwrap_or(0), field("VmHWM:").unwrap_or(0))
 }
 
-/// A fresh incarnation.
+/// A random incarnation for a new process.
 pub fn incarnation(world: &World) -> Incarnation {
     Incarnation(u64::from_le_bytes(world.rng.bytes()))
 }

@@ -1,7 +1,7 @@
-//! Kernels for ops of a user's own.
+//! Kernels for custom ops.
 //!
-//! A definition ([`OpDef`]) says what an op takes and gives; a kernel computes it. A process that registers both before
-//! its workers start has workers that run the op, and tells so when they join.
+//! A definition ([`OpDef`]) states the operands and outputs of an op; a kernel computes it. Workers run the op where
+//! their process registered both before it started them, and announce that when they register.
 //!
 //! ```
 //! use convoke_worker::ops::{self, Infer, Inferred, OpDef, OpError, operand};
@@ -27,15 +27,15 @@
 //! # }
 //! ```
 //!
-//! Of a kernel the rest of the system expects:
-//! 1. Equal operands and attributes give equal bits, whatever [`Call::threads`] is, unless its definition says that it
-//!    is impure: steps run again elsewhere when a worker is lost.
-//! 2. It looks at [`Call::check`] every few milliseconds. One that does not end 5 s after its step has ended wedges the
-//!    worker, which ends itself.
-//! 3. What it needs of memory it takes from [`Call::output`] and [`Call::scratch`], which fail where the worker has no more.
+//! The rest of the system expects of a kernel:
+//! 1. Equal operands and attributes give equal bits, whatever [`Call::threads`] is, unless the definition says that the
+//!    op is impure: steps run again elsewhere when a worker is lost.
+//! 2. The kernel calls [`Call::check`] every few milliseconds. A kernel that does not end 5 s after its step has ended
+//!    wedges the worker, which ends itself.
+//! 3. The kernel takes memory from [`Call::output`] and [`Call::scratch`], which fail where the worker has no more.
 //!    Other allocations are not counted.
 //!
-//! One that fails or panics fails its step, and nothing else.
+//! A kernel that fails or panics fails its step, and nothing else.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -54,31 +54,31 @@ pub use convoke_common::ops::{
 use crate::cpu;
 pub use crate::cpu::{KernelFailure, Outputs};
 
-/// What a kernel is made for: once for each use of the op, not for each run.
+/// What a kernel is made for. A kernel is made once for each use of the op, not for each run.
 pub struct Spec<'a> {
     inner: &'a cpu::Spec<'a>,
 }
 
 impl Spec<'_> {
-    /// The attributes; their names and kinds were checked.
+    /// The attributes; their names and kinds are checked already.
     pub fn attrs(&self) -> &Attrs {
         self.inner.attrs
     }
 
-    /// The dtype of operand `i`; `None` where it is left out.
+    /// The dtype of operand `i`; `None` for an operand that is left out.
     pub fn dtype(&self, i: usize) -> Option<DType> {
         self.inner.operands.get(i).copied().flatten()
     }
 
-    /// Number of operands, of those left out too.
+    /// Number of operands, including those that are left out.
     pub fn operands(&self) -> usize {
         self.inner.operands.len()
     }
 }
 
-/// A custom op made ready for attributes and dtypes. Any thread may run it, and several at once.
+/// A custom op made ready for attributes and dtypes. Any thread may run it, and several threads at once.
 pub trait CustomKernel: Send + Sync {
-    /// Computes the outputs, in their order. Those behind the last one that is asked for are dropped.
+    /// Computes the outputs, in their order. Outputs beyond the number that the call asks for are dropped.
     fn run(&self, call: &mut Call<'_, '_>) -> Result<Outputs, KernelFailure>;
 }
 
@@ -92,7 +92,7 @@ where
     }
 }
 
-/// A closure as a kernel; it gives its outputs as an array or a vector of tensors.
+/// Makes a kernel of a closure, which returns its outputs as an array or a vector of tensors.
 pub fn kernel<F, R>(run: F) -> Box<dyn CustomKernel>
 where
     F: Fn(&mut Call<'_, '_>) -> Result<R, KernelFailure> + Send + Sync + 'static,
@@ -107,53 +107,54 @@ pub struct Call<'c, 'l> {
 }
 
 impl Call<'_, '_> {
-    /// The attributes.
+    /// The attributes of the op.
     pub fn attrs(&self) -> &Attrs {
         self.inner.attrs
     }
 
-    /// Operand `i`; `None` where it is left out, or taken by [`Call::take`] or [`Call::reuse`].
+    /// Operand `i`; `None` where it is left out, or was taken by [`Call::take`] or [`Call::reuse`].
     #[inline]
     pub fn operand(&self, i: usize) -> Option<&Tensor> {
         self.inner.optional(i)
     }
 
-    /// Operand `i`, handed over; `None` where it is left out or was taken before.
+    /// Moves operand `i` out of the call; `None` where it is left out or was taken before.
     #[inline]
     pub fn take(&mut self, i: usize) -> Option<Tensor> {
         self.inner.launch.inputs.take(i)
     }
 
-    /// The elements of operand `i`, which must be there.
+    /// The elements of operand `i`; fails where it is left out.
     #[inline]
     pub fn slice<T: Element>(&self, i: usize) -> Result<&[T], KernelFailure> {
         self.inner.slice(i)
     }
 
-    /// The dimensions of operand `i`, which must be there.
+    /// The dimensions of operand `i`; fails where it is left out.
     #[inline]
     pub fn shape(&self, i: usize) -> Result<&[usize], KernelFailure> {
         self.inner.shape(i)
     }
 
-    /// A tensor for output `o`, of the dtype and shape that the definition's rule gives; its elements are arbitrary.
+    /// Allocates output `o`, with the dtype and shape that the definition's rule gives; its elements are arbitrary.
     #[inline]
     pub fn output(&self, o: usize) -> Result<Tensor, KernelFailure> {
         self.inner.output(o)
     }
 
-    /// Memory for `len` elements; they are arbitrary.
+    /// Allocates memory for `len` elements, which are arbitrary; it is counted against the worker's memory.
     pub fn scratch<T: Element>(&self, len: usize) -> Result<Tensor, KernelFailure> {
         self.inner.scratch::<T>(len)
     }
 
-    /// Operand `i` itself, to be overwritten as output `o`: where nobody else reads it, and it is of the same size.
+    /// Operand `i` itself, to be overwritten as output `o`; `None` unless no one else reads it and it is of the same
+    /// size.
     #[inline]
     pub fn reuse(&mut self, i: usize, o: usize) -> Option<Tensor> {
         self.inner.reuse(i, o)
     }
 
-    /// Fails when the step was cancelled.
+    /// Fails if the step was cancelled.
     #[inline]
     pub fn check(&self) -> Result<(), KernelFailure> {
         Ok(self.inner.launch.exec.check()?)
@@ -164,9 +165,9 @@ impl Call<'_, '_> {
         self.inner.launch.exec.threads()
     }
 
-    /// Takes `out` apart into units of `unit` elements and calls `tile(units, part)` for `grain` of them at a time, `part`
-    /// being the elements of these units: in parallel where there are threads, and until the step is cancelled. `grain`
-    /// must not depend on [`Call::threads`].
+    /// Splits `out` into units of `unit` elements and calls `tile(units, part)` for `grain` units at a time, where
+    /// `part` has the elements of these units: in parallel if there are threads, and until the step is cancelled.
+    /// `grain` must not depend on [`Call::threads`].
     pub fn tiles<T: Send>(
         &self,
         out: &mut [T],
@@ -183,7 +184,7 @@ impl Call<'_, '_> {
         let parts: Vec<_> = out.chunks_mut(size).map(|p| Mutex::new(Some(p))).collect();
         self.inner.launch.exec.tiles(units, grain, |range| {
             let part = parts[range.start / grain].lock();
-            // Each range is given once.
+            // Each range is handed out once.
             if let Some(part) = part.unwrap_or_else(PoisonError::into_inner).take() {
                 tile(range, part);
             }
@@ -192,7 +193,7 @@ impl Call<'_, '_> {
     }
 }
 
-/// The elements of a tensor that [`Call::output`], [`Call::scratch`] or [`Call::reuse`] gave.
+/// The elements of a tensor from [`Call::output`], [`Call::scratch`] or [`Call::reuse`].
 pub fn elements_mut<T: Element>(t: &mut Tensor) -> Result<&mut [T], KernelFailure> {
     cpu::write(t)
 }
@@ -206,8 +207,9 @@ struct Registered {
 
 static KERNELS: RwLock<BTreeMap<&'static str, Arc<Registered>>> = RwLock::new(BTreeMap::new());
 
-/// Registers an op and what makes its kernels. `make` is called for each use of the op, with the attributes and operand
-/// dtypes, which fit the definition; it may refuse them. Registering the same definition again keeps the first kernel.
+/// Registers an op and the function that makes its kernels. `make` is called for each use of the op, with attributes
+/// and operand dtypes that fit the definition; it may refuse them. Registering the same definition again keeps the
+/// first function.
 pub fn register(
     def: &'static OpDef,
     make: impl Fn(&Spec<'_>) -> Result<Box<dyn CustomKernel>, OpError> + Send + Sync + 'static,
@@ -227,7 +229,7 @@ pub(crate) fn registered() -> Vec<CustomOp> {
     kernels.values().map(|k| CustomOp::of(k.def)).collect()
 }
 
-/// The implementation of a custom op.
+/// Makes the kernel of a custom op; `None` where the op is not one.
 pub(crate) fn find(spec: &cpu::Spec<'_>) -> cpu::Found {
     if !defs::is_custom(spec.op) {
         return Ok(None);
@@ -249,31 +251,31 @@ pub(crate) fn find(spec: &cpu::Spec<'_>) -> cpu::Found {
     Ok(Some(cpu::Body::Custom(custom)))
 }
 
-/// A custom op's implementation.
+/// The kernel of one use of a custom op.
 pub(crate) struct Custom {
     op: &'static str,
     kernel: Box<dyn CustomKernel>,
 }
 
 impl Custom {
-    /// Runs it, and looks at what it gives.
+    /// Runs the kernel, and checks its outputs against the definition's rule.
     pub(crate) fn run(&self, call: cpu::Call<'_, '_>) -> Result<Outputs, KernelFailure> {
         let rule = call.outputs;
-        // Field by field: copied in one go, what was written a moment ago would be waited for.
+        // The fields are copied one by one: a copy in one go would wait for the stores that have just been made.
         let inner = cpu::Call {
             attrs: call.attrs,
             outputs: rule,
             launch: call.launch,
         };
         let mut outputs = self.kernel.run(&mut Call { inner })?;
-        // Of optional outputs only those that somebody asked for.
+        // The kernel may give optional outputs that no one asked for.
         outputs.truncate(rule.len());
         check(self.op, rule, &outputs)?;
         Ok(outputs)
     }
 }
 
-/// Others rely on what the rule says.
+/// Checks the outputs against the rule, which other nodes rely on.
 fn check(op: &str, rule: &defs::ConcreteOutputs, outputs: &[Tensor]) -> Result<(), KernelFailure> {
     if outputs.len() != rule.len() {
         let msg = format!("{op} gave {} outputs of {}", outputs.len(), rule.len());
@@ -291,7 +293,7 @@ fn check(op: &str, rule: &defs::ConcreteOutputs, outputs: &[Tensor]) -> Result<(
 }
 
 impl KernelFailure {
-    /// A failure in words, for [`CustomKernel::run`].
+    /// A failure with this message, for [`CustomKernel::run`].
     pub fn new(message: impl Into<String>) -> KernelFailure {
         KernelFailure::values(message)
     }

@@ -1,4 +1,4 @@
-//! The order in which a load reads chunks: pure.
+//! The order in which a load reads chunks; pure computation.
 //!
 //! ```text
 //! literals in the order they are needed -> chunks, each with the small literals inside it that ride along
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use convoke_common::artifact::{RIDES, chunks_of};
 use convoke_common::graph::Literal;
 
-/// Bytes of an artifact.
+/// A range of bytes of an artifact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Range {
     pub artifact: u32,
@@ -23,7 +23,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// The range that a literal is, if it is one.
+    /// The range that a literal refers to, if it is one.
     pub fn of(literal: &Literal) -> Option<Range> {
         match literal {
             Literal::Range {
@@ -39,13 +39,13 @@ impl Range {
         }
     }
 
-    /// The chunks that it touches.
+    /// The chunks that the range touches.
     pub fn chunks(&self) -> std::ops::Range<u64> {
         chunks_of(self.offset, self.len)
     }
 }
 
-/// A literal that is taken from a chunk which is read for another one.
+/// A small literal that is copied from a chunk which is read for another literal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rider {
     pub value: u32,
@@ -60,22 +60,23 @@ pub struct Fetch {
     pub riders: Vec<Rider>,
 }
 
-/// Yields [`Fetch`]es.
+/// Iterates over the chunks to read, as [`Fetch`]es.
 pub struct Order {
     wanted: std::vec::IntoIter<u32>,
-    /// By value, of literals that are not read yet.
+    /// The ranges of literals that are not read yet, by value.
     ranges: BTreeMap<u32, Range>,
     /// Small literals by the chunk that holds them.
     small: BTreeMap<(u32, u64), Vec<u32>>,
     artifact: u32,
     chunks: std::ops::Range<u64>,
     last: Option<(u32, u64)>,
-    /// Bytes that may still ride.
+    /// Bytes that may still ride along.
     ahead: u64,
 }
 
 impl Order {
-    /// The chunks of `wanted`, values in the order they are needed; what is not a range needs none.
+    /// Orders the chunks of the values in `wanted`, which come in the order they are needed. A value that is no range
+    /// needs no chunk.
     pub fn new(literals: &[(u32, Literal)], wanted: Vec<u32>, ahead: u64) -> Order {
         let ranges: BTreeMap<u32, Range> = literals
             .iter()
@@ -100,7 +101,7 @@ impl Order {
         }
     }
 
-    /// Bytes of all literals.
+    /// Bytes of all literals that are not read yet.
     pub fn bytes(&self) -> u64 {
         let lengths = self.ranges.values().map(|r| r.len);
         lengths.fold(0, u64::saturating_add)
@@ -150,7 +151,7 @@ mod tests {
     use super::*;
     use convoke_common::artifact::CHUNK;
 
-    /// These ranges of artifact 0, as values 0, 1, 2…
+    /// These ranges of artifact 0, as the literals of values 0, 1, 2…
     fn literals(ranges: &[(u64, u64)]) -> Vec<(u32, Literal)> {
         let literal = |((offset, len), v): (&(u64, u64), u32)| {
             let range = Literal::Range {
@@ -191,7 +192,7 @@ mod tests {
         check(&ranges, &[0, 1, 2], 110, &[(0, &[1, 2])]);
         check(&ranges, &[0, 1, 2], 70, &[(0, &[1])]);
         check(&ranges, &[2, 0], 1000, &[(0, &[1])]);
-        // One that lies in two chunks does not ride.
+        // A literal that lies in two chunks does not ride.
         check(&ranges, &[0, 3], 1000, &[(0, &[1, 2]), (1, &[])]);
     }
 }

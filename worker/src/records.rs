@@ -1,7 +1,8 @@
-//! Memory for what a worker remembers besides tensors: prepared ops, names, handles, ops that wait, graphs of programs.
+//! Memory for what a worker remembers besides tensors: prepared ops, names, handles, waiting ops, graphs of programs.
 //!
-//! It has a part of its own, so that a worker whose memory is full of tensors still understands what it is told, and what it
-//! is told takes nothing from tensors that were planned. Beyond that part it is taken from the worker's memory.
+//! Records have a part of the worker's memory of their own, so that a worker whose memory is full of tensors still
+//! understands commands, and commands take nothing from tensors that were planned. Beyond that part, records take the
+//! worker's memory.
 
 use std::sync::Arc;
 
@@ -13,21 +14,22 @@ use convoke_common::mutant;
 use convoke_common::world::{AccountId, Share};
 use convoke_rendezvous::Link;
 
-/// The part: one in so many of the worker's memory, and at least this many bytes.
+/// The part of the worker's memory for records: one in so many bytes, and at least [`LEAST`].
 const PART: u64 = 16;
 const LEAST: u64 = 4 << 20;
 
-/// The least by which [`Growing`] grows.
+/// The least number of bytes by which [`Growing`] grows.
 const STEP: u64 = 64 << 10;
 
-/// See the module; clones share the memory.
+/// The memory for records, charged to the worker or to a token; clones share it.
 #[derive(Debug, Clone)]
 pub struct Records {
     own: Ledger,
     all: Ledger,
 }
 
-/// The account of whoever is at the other end of a link: of its token, or the worker's own where it is in this process.
+/// The ledger account of the peer at the other end of a link: its token's, or the worker's own for a peer in this
+/// process.
 pub fn account_of(ledger: &Ledger, link: Option<&Arc<Link>>) -> Ledger {
     let identity = link.and_then(|link| link.identity());
     match identity.filter(|_| !mutant!("nobody-charged")) {
@@ -55,14 +57,14 @@ pub fn share_of(link: Option<&Arc<Link>>, client: &str, lease: LeaseId) -> Share
     Share::of_member(account, client, weight.unwrap_or_default(), lease)
 }
 
-/// `part` of what `limit` is of `all`.
+/// The fraction of `part` that `limit` is of `all`.
 fn in_proportion(limit: u64, part: u64, all: u64) -> u64 {
     let share = u128::from(limit.min(all)) * u128::from(part) / u128::from(all.max(1));
     u64::try_from(share).unwrap_or(u64::MAX)
 }
 
 impl Records {
-    /// The records of the worker `name`, beside its memory.
+    /// The records of the worker `name`, beside its memory `all`.
     pub fn new(name: &str, all: &Ledger) -> Records {
         let part = (all.budget() / PART).max(LEAST);
         Records {
@@ -71,7 +73,8 @@ impl Records {
         }
     }
 
-    /// The records of whoever is at the other end of a link, which has of them what it has of the memory.
+    /// The records of the peer at the other end of a link: its limit of them is in proportion to its limit of the
+    /// memory.
     pub fn of(&self, link: Option<&Arc<Link>>) -> Records {
         let all = account_of(&self.all, link);
         let own = match all.owner() {
@@ -84,13 +87,13 @@ impl Records {
         Records { own, all }
     }
 
-    /// Bytes for one record.
+    /// Reserves bytes for one record, first of the records' own part, then of the worker's memory.
     pub fn reserve(&self, bytes: u64) -> Result<Reservation> {
         let own = self.own.reserve(Account::Definitions, bytes);
         own.or_else(|_| self.all.reserve(Account::Definitions, bytes))
     }
 
-    /// What the holders of each token have, of the memory and of the records together.
+    /// Bytes that the members of each token hold, in memory and records together.
     pub fn holdings(&self) -> Vec<Holding> {
         let mut all = self.all.holdings();
         for own in self.own.holdings() {
@@ -111,7 +114,7 @@ impl Records {
     }
 }
 
-/// Records whose size changes.
+/// A reservation for records whose size changes.
 pub struct Growing {
     records: Records,
     own: Reservation,
@@ -119,7 +122,7 @@ pub struct Growing {
 }
 
 impl Growing {
-    /// None yet.
+    /// A reservation of no bytes yet.
     pub fn new(records: Records) -> Result<Growing> {
         let own = records.own.reserve(Account::Definitions, 0)?;
         let beyond = records.all.reserve(Account::Definitions, 0)?;
@@ -130,7 +133,7 @@ impl Growing {
         })
     }
 
-    /// The account that it is of.
+    /// The records that the reservation is taken from.
     pub fn records(&self) -> &Records {
         &self.records
     }
@@ -139,11 +142,11 @@ impl Growing {
         self.own.bytes() + self.beyond.bytes()
     }
 
-    /// Covers so many bytes, and not many more.
+    /// Grows or shrinks the reservation so that it covers `needed` bytes, with a bounded surplus.
     pub fn cover(&mut self, needed: u64) -> Result<()> {
         let has = self.bytes();
         if needed > has {
-            // In larger steps as there is more, so that it rarely grows.
+            // Large reservations grow in larger steps, so that growing is rare.
             let step = (needed - has).max(STEP).max(has / 4);
             let grown = self.own.grow(step);
             return grown.or_else(|_| self.beyond.grow(needed - has));

@@ -1,4 +1,4 @@
-//! What a worker serves on a connection: by role of the peer, by the first byte of a stream.
+//! Serving the streams of a connection, by the role of the peer and the first byte of a stream.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,11 +21,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::accept::Standing;
 use crate::node::Node;
 
-/// How long a peer may take to say what a new stream is.
+/// How long a peer may take to send the first byte of a new stream, which states its kind.
 const FIRST_BYTE_BOUND: Duration = Duration::from_secs(5);
-/// Streams of one peer served at once, lanes and tensors not counted; further ones wait.
+/// Streams of one peer that are served at once, lanes and tensors not counted; further ones wait.
 const STREAMS: usize = 16;
-/// Streams of the coordinator served at once: installs take long, and must not hold up a release.
+/// Streams of the coordinator that are served at once: installs take long, and must not hold up a release.
 const COORDINATOR_STREAMS: usize = 1024;
 
 /// Serves the streams that a peer of this role and name opens, until the connection ends. `entered`, the place of a peer that
@@ -66,7 +66,7 @@ pub fn serve_connection(
                 let Ok((send, recv)) = connection.accept_bi().await else {
                     return;
                 };
-                // It ends with the stream, and so with the connection.
+                // The task ends with the stream, and so with the connection.
                 let stream = serve_stream_of(node.clone(), peer.clone(), place, send, recv);
                 node.world.spawn(stream);
             }
@@ -79,7 +79,7 @@ pub fn serve_connection(
     });
 }
 
-/// Serves a stream that a peer opened, if it may open such a one.
+/// Serves a stream that a peer opened, or refuses it where the peer may not open one of its kind.
 async fn serve_stream_of(
     node: Arc<Node>,
     peer: Arc<Served>,
@@ -99,7 +99,7 @@ async fn serve_stream_of(
     };
     tracing::debug!(peer = peer.name, "{refused}");
     node.refused.count(refused);
-    // Both fail only where the peer has ended the stream itself.
+    // Both calls fail only where the peer has ended the stream itself.
     let _ = send.reset(close::REFUSED.into());
     let _ = recv.stop(close::REFUSED.into());
 }
@@ -116,7 +116,7 @@ struct Served {
 }
 
 impl Served {
-    /// What a new stream is, where the peer may open it; else what the refusal is counted as.
+    /// The kind of a new stream, if the peer may open such a stream; else the name that the refusal is counted under.
     async fn kind(&self, recv: &mut RecvStream) -> Result<StreamKind, &'static str> {
         let mut first = [0];
         let read = tokio::time::timeout(FIRST_BYTE_BOUND, recv.read_exact(&mut first)).await;
@@ -162,7 +162,7 @@ async fn serve_one(
             if let Err(e) = linked.await {
                 tracing::warn!(peer = name, "no link: {e}");
                 node.refused.count("lane_greeting");
-                // Without a lane the connection is of no use.
+                // A connection is of no use without a lane.
                 let connection = peer.watched.connection();
                 connection.close(close::REFUSED.into(), b"no lane");
             }

@@ -1,5 +1,5 @@
-//! The worker's side of its connection to the coordinator: dial, register, serve its streams until the connection
-//! ends, dial again.
+//! The worker's connection to the coordinator: dial it, register, serve its streams until the connection ends, and dial
+//! again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,16 +21,16 @@ use crate::drain::Standing;
 use crate::node::Node;
 use crate::service;
 
-/// First and longest pause between dials of an absent coordinator.
+/// First and longest pause between attempts to dial an absent coordinator.
 const REDIAL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
-/// After what time the coordinator is told again where the worker stands, where that failed.
+/// Pause before the worker's standing is reported again, where a report failed.
 const TELL_AGAIN: Duration = Duration::from_millis(500);
 
-/// After what time a worker that cannot return says so again.
+/// Pause before a worker that cannot return logs that again.
 const SAY_AGAIN: Duration = Duration::from_secs(300);
 
-/// The coordinator's reason to end a connection, where dialling again cannot mend it.
+/// The error for a coordinator's reason to end a connection, where dialling again cannot help.
 fn expulsion(me: &str, why: &ConnectionError) -> Option<Error> {
     let ConnectionError::ApplicationClosed(closed) = why else {
         return None;
@@ -61,7 +61,7 @@ fn expulsion(me: &str, why: &ConnectionError) -> Option<Error> {
     }
 }
 
-/// See the module.
+/// Keeps the worker connected to its coordinator and registered.
 pub struct Session {
     pub node: Arc<Node>,
     /// `HOST:PORT` of the coordinator.
@@ -95,9 +95,9 @@ impl Away {
 
 /// Why the worker is not registered.
 enum Refusal {
-    /// Dialling again cannot mend it.
+    /// Dialling again cannot help.
     Final(Error),
-    /// The token does not let the worker in again.
+    /// The token does not admit the worker again.
     Token(Error),
     ForNow(Error),
 }
@@ -117,15 +117,15 @@ impl From<JoinFailure> for Refusal {
     }
 }
 
-/// What others of the process know of the session.
+/// Where the session reports its state to the rest of the worker.
 pub struct Told {
     /// The outcome of the first registration.
     pub registered: Option<oneshot::Sender<Result<()>>>,
     /// Why the coordinator cannot be reached at present.
     pub lost: watch::Sender<Option<Error>>,
-    /// Why it has ended the membership for good.
+    /// Why the coordinator has ended the membership for good.
     pub expelled: watch::Sender<Option<Error>>,
-    /// Whether it knows that the worker takes no new work any more.
+    /// Whether the coordinator knows that the worker takes no new work.
     pub informed: watch::Sender<bool>,
 }
 
@@ -135,8 +135,8 @@ impl Session {
         let mut pause = REDIAL.0;
         loop {
             match self.connect().await {
-                // With leases it stays: steps need the coordinator no more than they need this certificate. Without, the
-                // process ends, and one that a supervisor starts in its place reads its token file anew.
+                // A worker with leases stays: steps need neither the coordinator nor this certificate. Without leases
+                // the process ends, and one that a supervisor starts in its place reads its token file anew.
                 Err(Refusal::Token(e))
                     if told.registered.is_none() && self.node.leases().is_empty() =>
                 {
@@ -157,7 +157,7 @@ impl Session {
                         "registered"
                     );
                     if let Some(e) = self.attend(&watched, &client, carrier, &told).await {
-                        // The coordinator's word is final: dialling again would only repeat it.
+                        // The coordinator's reason is final: dialling again would only repeat it.
                         tracing::error!("{e}");
                         told.expelled.send_replace(Some(e));
                         return;
@@ -174,7 +174,7 @@ impl Session {
                     return;
                 }
                 Err(Refusal::Final(e) | Refusal::Token(e) | Refusal::ForNow(e)) => {
-                    // Before the first success an error is the answer to `start`.
+                    // An error before the first registration is the result of `start`.
                     if let Some(tell) = told.registered.take() {
                         drop(tell.send(Err(e)));
                         return;
@@ -193,7 +193,7 @@ impl Session {
         let node = &self.node;
         let dialled = reach(&node.world, &node.endpoint, &self.join, Role::Coordinator).await?;
         let watched = node.detector.watch(dialled.connection);
-        // The coordinator may call before it has answered: it probes links while it registers.
+        // The streams are served before the registration, since the coordinator probes links before it answers it.
         service::serve_connection(
             node,
             watched.clone(),
@@ -203,7 +203,7 @@ impl Session {
         );
         let registered = async {
             let (client, carrier) = rpc::stay_connected(&node.world, watched.connection()).await?;
-            // What is held says more.
+            // The registration lists the held leases, which makes reports of dropped ones superfluous.
             drop(node.dropped.take());
             let register = Register {
                 leases: node.leases(),
@@ -213,10 +213,11 @@ impl Session {
             Ok((rpc::answer("the coordinator", answer)?, client, carrier))
         };
         let (registered, client, carrier) = registered.await.map_err(|error: Error| {
-            // Why the coordinator ended the connection says more than that the call failed.
+            // The coordinator's reason to end the connection says more than the failure of the call.
             let why = watched.connection().close_reason();
             let expelled = why.and_then(|why| expulsion(&node.me.name, &why));
-            // Its monitor would keep it up for nobody. No goodbye: the coordinator may have taken it for registered.
+            // Without the close, the monitor would keep the connection alive for no one. It is no goodbye: the
+            // coordinator may take the worker for registered.
             watched.connection().close(CLOSE_LOST, b"not registered");
             match expelled {
                 Some(expelled) => Refusal::Final(expelled),
@@ -236,8 +237,8 @@ impl Session {
         Ok((watched, client, carrier))
     }
 
-    /// Renews the certificate when due, and tells where the worker stands, until the connection ends. Answers why,
-    /// where that is for good.
+    /// Renews the certificate when due, and reports the worker's standing, until the connection ends. Returns the error
+    /// where it ended for good.
     async fn attend(
         &mut self,
         watched: &Watched,
@@ -246,7 +247,7 @@ impl Session {
         told: &Told,
     ) -> Option<Error> {
         let mut standing = self.node.engine.gate.standing();
-        // Looked at once, since a new connection knows nothing of it.
+        // The standing is reported once at the start, since a new connection knows nothing of it.
         standing.mark_changed();
         let mut untold = false;
         let mut look = tokio::time::interval(RENEWAL_CHECK);
@@ -274,7 +275,7 @@ impl Session {
                     let leases = self.node.dropped.take();
                     let answer = client.dropped(call(), leases.clone()).await;
                     if let Err(e) = rpc::answer("the coordinator", answer) {
-                        // The next registration says what is held.
+                        // The next registration lists the held leases.
                         tracing::debug!("cannot tell the coordinator of dropped leases: {e}");
                         watched.connection().close(CLOSE_LOST, b"no calls pass");
                     }
@@ -298,7 +299,7 @@ impl Session {
     }
 }
 
-/// Tells the coordinator where the worker stands, where that is not as it takes it to be.
+/// Reports the worker's standing to the coordinator, which takes a worker to be serving until told otherwise.
 async fn inform(client: &CoordinatorClient, standing: Standing) -> Result<()> {
     let answer = match standing {
         Standing::Serving => return Ok(()),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! start: identity (state dir, or join by token) -> endpoint -> accept loop, coordinator session, wedge watch
-//! drain: no new work -> what runs finishes, or is cancelled after a bound -> peers have all that was sent -> gone
+//! drain: no new work -> running steps finish, or are cancelled after a bound -> peers have all that was sent -> end
 //! ```
 
 use std::net::SocketAddr;
@@ -36,50 +36,50 @@ use crate::node::{self, Node};
 use crate::session::{Away, Session, Told};
 use crate::window::Window;
 
-/// What a process takes on top of what it has when its worker registers, however little runs: code that links and
-/// kernels touch first, the buffers of connections. Measured.
+/// Bytes that serving takes on top of the memory that the process has when its worker registers, whatever it runs: code
+/// that links and kernels touch first, and the buffers of connections. Measured.
 const SERVING: u64 = 6 << 20;
 
-/// How long a worker may take to end once nothing of it runs, or may run, any more: kernels notice that they are
-/// cancelled, peers read what was sent, connections close.
+/// How long a worker may take to end once its work has ended: kernels notice that they are cancelled, peers read what
+/// was sent, connections close.
 pub const END_BOUND: Duration = Duration::from_millis(1500);
 
-/// How often the threads of compute are looked at.
+/// How often the compute threads are checked for one that stands still.
 const STUCK_PERIOD: Duration = Duration::from_millis(500);
 
-/// What a deployment decides.
+/// The settings that a deployment decides.
 pub struct WorkerConfig {
-    /// Asked for at join; the coordinator chooses when absent.
+    /// Name to ask for at the join; without one the coordinator chooses.
     pub name: Option<String>,
     /// `HOST:PORT` of the coordinator.
     pub join: String,
     pub token: JoinToken,
-    /// Keeps the identity; without it the worker joins anew at each start.
+    /// Folder that keeps the identity; without it the worker joins anew at each start.
     pub state_dir: Option<PathBuf>,
-    /// Holds the socket over which workers of this host share memory; without it their tensors take the network.
+    /// Folder of the socket over which workers of this host share memory; without it their tensors take the network.
     pub run_dir: Option<PathBuf>,
-    /// Keeps chunks of weights. Workers of one user may share it.
+    /// Folder that keeps chunks of weights. Workers of one user may share it.
     pub cache_dir: Option<PathBuf>,
     pub cache_bytes: u64,
-    /// Where shared model files may be read.
+    /// Folder beneath which shared model files may be read.
     pub artifact_root: Option<PathBuf>,
-    /// Bytes that the worker may use: the whole process, where it is alone in it.
+    /// Bytes that the worker may use. They bound the whole process where the worker is alone in it.
     pub memory: u64,
-    /// Workers of this process, which share its base footprint in equal parts; 1 for a process of its own.
+    /// Number of workers in this process, which share its base footprint in equal parts; 1 for a process of its own.
     pub sharers: u32,
     pub listen: SocketAddr,
-    /// `HOST:PORT` that others reach it at; the address that the coordinator sees when absent.
+    /// `HOST:PORT` at which others reach the worker; without it, the address that the coordinator sees.
     pub advertise: Option<String>,
     /// Name of the machine, for errors and status.
     pub host: String,
-    /// Where kernels are noted that run: for a worker in a process of its own, which ends with them.
+    /// The black box that notes running kernels, for a worker in a process of its own, which dies with them.
     pub black_box: Option<BlackBox>,
 }
 
 /// Starts workers.
 pub struct Worker;
 
-/// A worker that runs. Dropped without [`Running::shutdown`] it ends at once, also where it has not registered yet.
+/// A running worker. Dropped without [`Running::shutdown`] it ends at once, even before it has registered.
 pub struct Running {
     node: Arc<Node>,
     stop: CancellationToken,
@@ -90,7 +90,7 @@ pub struct Running {
 }
 
 impl Worker {
-    /// Joins and registers; returns once the coordinator knows the worker.
+    /// Joins and registers a worker; returns once the coordinator knows it.
     pub async fn start(
         world: World,
         mut config: WorkerConfig,
@@ -133,7 +133,7 @@ impl Worker {
             black_box,
         ));
         let ledger = Ledger::new(&name, config.memory);
-        // Before the base is taken: measuring touches code and scratch memory that every program uses.
+        // The speed is measured before the base is taken: that touches code and scratch memory that every program uses.
         let speed = engine.compute.speed();
         let process = node::resident(&world).0.saturating_add(SERVING);
         let base = process / u64::from(config.sharers.max(1));
@@ -188,7 +188,7 @@ impl Worker {
             let _base = base;
             tokio::select! {
                 biased;
-                // First, so that its own end is not taken for a loss of the coordinator.
+                // The stop comes first, so that the worker's own end is not taken for a loss of the coordinator.
                 () = stopped.cancelled() => {}
                 () = session.run(told) => {}
             }
@@ -238,7 +238,7 @@ impl Worker {
     }
 }
 
-/// Returns once a thread of compute has stopped for good: which, and at work for whom.
+/// Returns once a compute thread has stopped for good: its name, and the share that it worked for.
 async fn stuck(threads: &Threads) -> (String, Share) {
     loop {
         tokio::time::sleep(STUCK_PERIOD).await;
@@ -291,7 +291,7 @@ impl Running {
         &self.node.me.name
     }
 
-    /// Where it listens.
+    /// The address that the worker listens on.
     pub fn addr(&self) -> SocketAddr {
         self.node.endpoint.local_addr()
     }
@@ -301,7 +301,7 @@ impl Running {
         self.node.add_local_client(client, source);
     }
 
-    /// What the former process died of is reported: the page is this one's from now on.
+    /// Begins to note running kernels in the black box: what the former process died of is reported by now.
     fn note_kernels(&self) {
         let engine = &self.node.engine;
         let begun = engine
@@ -313,33 +313,33 @@ impl Running {
         }
     }
 
-    /// Its name and incarnation.
+    /// The worker's name and incarnation.
     pub fn peer(&self) -> &Peer {
         &self.node.me
     }
 
-    /// Its end of the rendezvous: leases, links, and what it refused.
+    /// The worker's end of the rendezvous: leases, links, and counts of refused frames.
     pub fn hub(&self) -> &Arc<Hub> {
         &self.node.hub
     }
 
-    /// Its memory.
+    /// The ledger of the worker's memory.
     pub fn ledger(&self) -> &Ledger {
         &self.node.ledger
     }
 
-    /// Its own account, as `status` shows it.
+    /// The worker's status, as `convoke status` shows it.
     pub fn status(&self) -> convoke_common::rpc::WorkerStatus {
         self.node.status()
     }
 
-    /// How much it holds for clients besides what [`Running::status`] says, by table: nothing but sessions between their
-    /// calls, and nothing at all once they are gone.
+    /// Number of things held for clients beyond what [`Running::status`] counts, by table. Between calls only sessions
+    /// are left, and once the clients are gone nothing is.
     pub fn tables(&self) -> Vec<(&'static str, usize)> {
         self.node.tables()
     }
 
-    /// Why the coordinator cannot be reached at present.
+    /// Why the coordinator cannot be reached at present, if it cannot.
     pub fn coordinator_lost(&self) -> Option<Error> {
         self.lost.borrow().clone()
     }
@@ -349,18 +349,18 @@ impl Running {
         let mut expelled = self.expelled.clone();
         match expelled.wait_for(Option::is_some).await.map(|e| e.clone()) {
             Ok(Some(e)) => e,
-            // The session's task ends without a word only when the worker itself stops.
+            // The session's task ends without an expulsion only when the worker itself stops.
             _ => std::future::pending().await,
         }
     }
 
-    /// Resolves when the coordinator has asked this worker to end: [`Running::drain`] does.
+    /// Resolves when the coordinator has asked this worker to end; the caller then calls [`Running::drain`].
     pub async fn told_to_leave(&self) {
         self.stands(|s| *s == Standing::Leaving).await;
     }
 
-    /// Resolves when a kernel of this worker does not stop. It refuses work from then on, and so will no other process
-    /// with its name: the caller ends this one.
+    /// Resolves when a kernel of this worker does not stop. The worker refuses work from then on, and only another
+    /// process can serve under its name again: the caller ends this one.
     pub async fn wedged(&self) -> Error {
         match self.stands(|s| matches!(s, Standing::Wedged(_))).await {
             Standing::Wedged(error) => error,
@@ -372,14 +372,14 @@ impl Running {
         let mut standing = self.node.engine.gate.standing();
         match standing.wait_for(wanted).await.map(|s| s.clone()) {
             Ok(stands) => stands,
-            // The engine, which tells, outlives this.
+            // The engine, which sends the standing, outlives this receiver.
             Err(_) => std::future::pending().await,
         }
     }
 
-    /// Leaves: takes no new work, lets running steps finish for `bound`, cancels those that have not, and ends as
-    /// [`Running::shutdown`] within [`END_BOUND`]. Answers with the kernel that does not stop, where one does not: it is not
-    /// waited for once that is known.
+    /// Leaves: takes no new work, lets running steps finish for `bound`, cancels the rest, and ends like
+    /// [`Running::shutdown`] within [`END_BOUND`]. Returns the error of a kernel that does not stop, if there is one;
+    /// such a kernel is not waited for once it is known.
     pub async fn drain(&self, bound: Duration) -> Option<Error> {
         let node = &self.node;
         node.engine.gate.leave(&node.me.name);
@@ -393,8 +393,8 @@ impl Running {
         node.engine.gate.unfinished(&node.me.name)
     }
 
-    /// Ends every step with the cause "worker leaving", lets the peers have all that was sent, closes all connections
-    /// and waits for the tasks, at most `bound`.
+    /// Ends every step with the cause "worker leaving", lets the peers read all that was sent, closes all connections
+    /// and waits for the tasks, for at most `bound`.
     pub async fn shutdown(&self, bound: Duration) {
         let all = async {
             self.stop(bound).await;
@@ -405,13 +405,13 @@ impl Running {
         }
     }
 
-    /// [`Running::shutdown`], but that nobody waits until the peers have been told that the connections are closed.
+    /// Like [`Running::shutdown`], except that it does not wait until the peers know that the connections are closed.
     pub async fn stop(&self, bound: Duration) {
         let node = &self.node;
         let all = async {
             let stands = node.engine.gate.standing().borrow().clone();
             if stands != Standing::Serving && self.lost.borrow().is_none() {
-                // Its word is worth a moment: others then plan without this worker at once.
+                // Waiting for the coordinator to know is worth a moment: others then plan without this worker at once.
                 let mut informed = self.informed.clone();
                 let told = informed.wait_for(|informed| *informed);
                 let _ = tokio::time::timeout(bound / 4, told).await;

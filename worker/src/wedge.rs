@@ -1,8 +1,8 @@
 //! The watch over work that has ended and still runs.
 //!
-//! An aborted step, or a cancelled install, stops when its kernel has noticed: kernels look at their flag every 10 ms.
-//! One that still computes after [`WEDGED`] will not stop at all. Its thread cannot be taken from it, and its buffers
-//! are still written: the worker keeps them, refuses new work, says so, and its process ends.
+//! An aborted step, or a cancelled install, stops once its kernel notices: kernels look at their flag every 10 ms. A
+//! kernel that still computes after [`WEDGED`] will not stop at all. Its thread cannot be taken back, and its buffers
+//! are still written: the worker keeps them, refuses new work, reports the kernel, and its process ends.
 //!
 //! Invariants
 //! 1. Only work that has ended is watched: a healthy step runs as long as its work.
@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep_until};
 /// How long ended work may take to quiesce before its worker counts as wedged.
 pub const WEDGED: Duration = Duration::from_secs(5);
 
-/// What was ended.
+/// The kinds of work that are watched after their end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Work {
     /// A step.
@@ -32,28 +32,28 @@ pub enum Work {
     Session(LeaseId),
 }
 
-/// The decisions: what has ended, and since when. `T` is what is needed to look at it.
+/// The work that has ended and not quiesced, with the time of its end. `T` is what a look at the work needs.
 #[derive(Debug)]
 struct Core<T>(BTreeMap<Work, (Instant, T)>);
 
 impl<T> Core<T> {
-    /// The work ended and has not quiesced.
+    /// Notes that the work ended and has not quiesced; only the first call for it counts.
     fn ended(&mut self, now: Instant, work: Work, look: T) {
         self.0.entry(work).or_insert((now, look));
     }
 
-    /// It has now.
+    /// Forgets work that has quiesced.
     fn quiesced(&mut self, work: Work) {
         self.0.remove(&work);
     }
 
-    /// When something may be overdue.
+    /// When the next work becomes overdue.
     fn poll_timeout(&self) -> Option<Instant> {
         let since = self.0.values().map(|(since, _)| *since).min();
         since.map(|since| since + WEDGED)
     }
 
-    /// Something that is overdue, each once.
+    /// Removes and returns work that is overdue, if there is any.
     fn overdue(&mut self, now: Instant) -> Option<T> {
         let late = |(_, (since, _)): &(&Work, &(Instant, T))| *since + WEDGED <= now;
         let (work, _) = self.0.iter().find(late)?;
@@ -62,10 +62,10 @@ impl<T> Core<T> {
     }
 }
 
-/// Looks at overdue work: the kernel that does not stop, where it is one.
+/// Looks at overdue work: returns the error that names the kernel that does not stop, if a kernel is the reason.
 pub type Look = Box<dyn FnOnce() -> Option<Error> + Send>;
 
-/// See the module.
+/// Watches work that has ended until it has quiesced.
 pub struct Watch {
     core: Mutex<Core<Look>>,
     changed: Notify,
@@ -85,28 +85,28 @@ impl Watch {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The work ended and has not quiesced yet. May be called under a step's lock; `look` may take it.
+    /// Watches work that ended and has not quiesced yet. May be called under a step's lock, which `look` may take.
     pub fn ended(&self, work: Work, look: Look) {
         self.core().ended(Instant::now(), work, look);
         self.changed.notify_one();
     }
 
-    /// It has quiesced.
+    /// Ends the watch over work that has quiesced.
     pub fn quiesced(&self, work: Work) {
         self.core().quiesced(work);
     }
 
-    /// How much is watched.
+    /// Number of ended steps, init parts and sessions that are watched.
     pub fn len(&self) -> usize {
         self.core().0.len()
     }
 
-    /// Whether nothing is.
+    /// Whether no work is watched.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns once a kernel does not stop, with its name.
+    /// Returns once a kernel does not stop, with the error that names it.
     pub async fn wedged(&self) -> Error {
         loop {
             let due = self.core().poll_timeout();
@@ -123,7 +123,7 @@ impl Watch {
                 () = self.changed.notified() => continue,
             }
             loop {
-                // Looked at outside the lock, since a look takes a step's, under which others come here.
+                // The look runs outside the lock: it takes a step's lock, under which others call this watch.
                 let Some(look) = self.core().overdue(Instant::now()) else {
                     break;
                 };
@@ -153,7 +153,7 @@ mod tests {
         core.ended(at(0), step(0), "a");
         core.ended(at(100), step(1), "b");
         core.ended(at(200), Work::Init(LeaseId(1)), "c");
-        // Ended again, which changes nothing.
+        // A second end of the same work changes nothing.
         core.ended(at(4000), step(0), "later");
         assert_eq!(core.poll_timeout(), Some(at(5000)));
         core.quiesced(step(1));

@@ -1,11 +1,11 @@
-//! The window of chunks that are on their way into tensors: one per worker, shared by the loads that run at once, each of
-//! which takes a share of it that its size allows.
+//! The load buffer of a worker: slots for the chunks that are on their way into tensors. The loads that run at once
+//! share it; each takes as many slots as its size allows.
 //!
 //! Invariants
-//! 1. A chunk holds a slot from before it is asked for until its last holder has dropped it.
-//! 2. The slots' memory is reserved for the worker's life, and not offered to programs, so that loading never fails
-//!    for want of it.
-//! 3. Whoever waits for a slot holds none that only it could free.
+//! 1. A chunk holds a slot from before it is requested until its last holder has dropped it.
+//! 2. The slots' memory is reserved for the worker's life, and not offered to programs, so that loading never fails for
+//!    lack of it.
+//! 3. A task that waits for a slot holds none that only it could free.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,35 +15,35 @@ use convoke_common::artifact::{CHUNK, LEAST_COMING, coming};
 use convoke_common::memory::{Account, Ledger, Reservation};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Chunks asked for at once, together: what hides a round trip and a disk's seek.
+/// Chunks requested together: enough to hide a round trip and a disk's seek.
 pub const PIECE: u32 = 4;
 
-/// The window's part of the worker's memory: enough to receive while weights are packed.
+/// The part of the worker's memory that the window takes, one in so many: enough to receive while weights are packed.
 const PART: u64 = 32;
-/// At 10 Gbit/s, 50 ms of packing.
+/// Most bytes of a window. At 10 Gbit/s they arrive in 50 ms, while other chunks are packed.
 const MOST: u64 = 64 << 20;
 
-/// See the module.
+/// The slots of a worker's load buffer, and the reservation that pays for them.
 pub struct Window {
     slots: Arc<Semaphore>,
-    /// What literals may take that are loaded ahead of their turn, per load.
+    /// Bytes that literals loaded ahead of their turn may take, per load.
     pub ahead: u64,
     _reserved: Option<Reservation>,
 }
 
 impl Window {
-    /// Bytes that a worker with this budget keeps from programs.
+    /// Bytes that a worker with this memory limit keeps from programs.
     pub fn bytes(budget: u64) -> u64 {
         (budget / PART).clamp(LEAST_COMING, MOST)
     }
 
-    /// The window of a worker; seven eighths are slots.
+    /// Reserves the window of a worker; seven eighths of it are slots.
     pub fn reserve(ledger: &Ledger) -> Window {
         let all = Window::bytes(ledger.budget());
         let ahead = all / 8;
         let slots = (all - ahead) / CHUNK;
         let free = ledger.budget() - ledger.total_and_peak().0;
-        // A worker without even that much memory can hold no program either, which the plan will say.
+        // A worker without even that much memory can hold no program either, which the plan will report.
         let reserved = ledger.reserve(Account::Windows, (slots * CHUNK).min(free));
         Window {
             slots: Arc::new(Semaphore::new(slots as usize)),
@@ -52,7 +52,7 @@ impl Window {
         }
     }
 
-    /// The share of a load of so many bytes.
+    /// The share of a load of `bytes` bytes.
     pub fn share(&self, bytes: u64) -> Share {
         let most = coming(bytes, u64::MAX) / CHUNK;
         let most = usize::try_from(most).unwrap_or(Semaphore::MAX_PERMITS);
@@ -63,42 +63,42 @@ impl Window {
     }
 }
 
-/// See [`Window::share`].
+/// The slots that one load may hold, made by [`Window::share`].
 pub struct Share {
     all: Arc<Semaphore>,
     own: Arc<Semaphore>,
 }
 
 impl Share {
-    /// `count` slots, at most [`PIECE`], in the order asked.
+    /// Waits for `count` slots, at most [`PIECE`]; requests are served in their order.
     pub async fn slots(&self, count: u32) -> Option<Slots> {
-        // Neither semaphore is ever closed. What is the load's own is taken first: it waits for no other load.
+        // Neither semaphore is ever closed. The load's own permits are taken first: they depend on no other load.
         let own = self.own.clone().acquire_many_owned(count).await.ok()?;
         let all = self.all.clone().acquire_many_owned(count).await.ok()?;
         Some(Slots { own, all })
     }
 }
 
-/// Room for chunks.
+/// Slots that are held until they are dropped, one for each chunk.
 pub struct Slots {
     own: OwnedSemaphorePermit,
     all: OwnedSemaphorePermit,
 }
 
 impl Slots {
-    /// One of them.
+    /// Splits off one slot; `None` where none is left.
     pub fn split(&mut self) -> Option<Slots> {
         let (own, all) = (self.own.split(1)?, self.all.split(1)?);
         Some(Slots { own, all })
     }
 }
 
-/// The buffers of one load, used again and again: fresh memory costs more than what is read into it.
+/// The buffers of one load, which are used again and again: fresh memory costs more than reading into it.
 #[derive(Clone, Default)]
 pub struct Buffers(Arc<Mutex<Vec<Box<[u8]>>>>);
 
 impl Buffers {
-    /// A buffer of [`CHUNK`] bytes; what is in it is unspecified.
+    /// A buffer of [`CHUNK`] bytes with arbitrary contents.
     pub fn take(&self) -> Buffer {
         let used = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
         Buffer {
@@ -108,7 +108,7 @@ impl Buffers {
     }
 }
 
-/// Returns to where it was taken when it is dropped.
+/// A buffer that returns to its [`Buffers`] when it is dropped.
 pub struct Buffer {
     bytes: Box<[u8]>,
     home: Buffers,
@@ -137,9 +137,9 @@ impl Drop for Buffer {
 
 /// Where a chunk's bytes are.
 pub enum Held {
-    /// In the first bytes of a buffer.
+    /// In a buffer of the load, of which the chunk fills this many bytes.
     Buffer(Buffer, usize),
-    /// With whoever made them.
+    /// In memory that the client's source shares.
     Shared(Bytes),
 }
 
@@ -158,7 +158,7 @@ impl Deref for Held {
 pub struct Chunk(Arc<(Held, Slots)>);
 
 impl Chunk {
-    /// `bytes` in `slot`.
+    /// Puts `bytes` into `slot`.
     pub fn new(bytes: Held, slot: Slots) -> Chunk {
         Chunk(Arc::new((bytes, slot)))
     }

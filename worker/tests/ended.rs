@@ -1,4 +1,4 @@
-//! Steps that end before they have run: what they wait for, and what a worker does with one that does not stop.
+//! Steps that end before they have run: what they wait for, and how a worker treats one that does not stop.
 
 #![allow(clippy::unwrap_used)]
 
@@ -29,7 +29,7 @@ fn occupy(c: &Cluster, worker: usize) -> mpsc::Sender<()> {
     hold
 }
 
-/// Starts a step, without waiting for it.
+/// Starts a step without waiting for its result.
 macro_rules! begin {
     ($c:ident, $name:ident) => {
         let driver = $c.driver.clone();
@@ -83,7 +83,7 @@ async fn a_kernel_that_does_not_stop_wedges_its_worker() {
         (Some("Add"), Some("w0"))
     );
 
-    // Whoever waits for this worker is told, by the name of what holds it up.
+    // Callers that wait for this worker are told of the node that holds it up.
     engine.gate.wedge(&wedged);
     c.executors[0].wedge(&wedged);
     let error = timeout(LONG, second).await.unwrap().unwrap_err();
@@ -102,11 +102,11 @@ async fn a_kernel_that_does_not_stop_wedges_its_worker() {
 async fn work_that_goes_on_or_waits_wedges_nobody() {
     let c = cluster(2);
     let engine = c.engines[0].clone();
-    // A step that runs for long.
+    // A step runs for a long time.
     c.holds[0].set(true);
     begin!(c, healthy);
     c.holds[0].wait();
-    // One that waits for the thread, and ends meanwhile.
+    // Another step waits for the thread, and ends meanwhile.
     begin!(c, waiting);
     assert!(timeout(Duration::from_millis(1), waiting).await.is_err());
     assert!(timeout(LONG, engine.watch.wedged()).await.is_err());

@@ -1,4 +1,5 @@
-//! Partial steps over two executors and a driver: what fails in a node reaches the results that depend on it, and no others.
+//! Partial steps over two executors and a driver: a node's failure reaches the results that depend on it, and no
+//! others.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,14 +18,14 @@ use convoke_rendezvous::frame::Frame;
 use harness::{Cluster, LEASE, ids, joined, node, of_programs, program, value};
 
 const BOUND: Duration = Duration::from_secs(60);
-/// The driver's index.
+/// The driver's participant index.
 const DRIVER: u16 = 2;
 
 fn i64s(name: &str) -> Value {
     value(name, DType::I64, &[Dim::sym("n")])
 }
 
-/// A constant of 24.
+/// Adds a constant of 24 as value `at`.
 fn twenty_four(program: &mut Program, at: u32) {
     program.values[at as usize] = value("c", DType::I64, &[Dim::Const(1)]);
     program.literals = vec![(at, Literal::Inline(ids(&[24])))];
@@ -39,12 +40,12 @@ fn send(value: u32, to: u16, slot: u32) -> SendSlot {
     }
 }
 
-/// Of `x`, which is i64[n]:
+/// Two workers that compute from `x`, which is i64[n]:
 /// ```text
 /// w0: minus = -x    quotient = 24 / x    doubled = x + x    behind = quotient + quotient
 /// w1: far = -quotient    near = -doubled    last = 24 / far    both = far + near
 /// ```
-/// All but `doubled` are results, in this order.
+/// All values except `doubled` are results, in this order.
 fn cluster(in_flight: u32) -> Cluster {
     let names = ["x", "minus", "c", "quotient", "doubled", "behind"];
     let mut first = program(
@@ -116,7 +117,7 @@ async fn call(c: &Cluster, x: &[i64]) -> Result<Vec<Result<Tensor>>> {
     call.await
 }
 
-/// Each result: its values, or the node and the worker that failed.
+/// By result, its values, or the node and the worker that failed.
 fn told(results: Vec<Result<Tensor>>) -> Vec<Result<Vec<i64>, (String, String)>> {
     let one = |r: Result<Tensor>| match r {
         Ok(t) => Ok(t.as_slice::<i64>().unwrap().to_vec()),
@@ -140,7 +141,7 @@ async fn a_failure_reaches_what_depends_on_it_and_nothing_else() {
         let all = told(call(&c, &[2]).await.unwrap());
         let want = [-2, 12, 24, -12, -4, -2, -16].map(|v| Ok(vec![v]));
         assert_eq!(all, want);
-        // On the first worker, and through it on the second.
+        // Nodes fail on the first worker and, as a consequence, on the second.
         let some = told(call(&c, &[0, 1]).await.unwrap());
         let of_first = || lost("quotient", "w0");
         let want = [
@@ -153,7 +154,7 @@ async fn a_failure_reaches_what_depends_on_it_and_nothing_else() {
             of_first(),
         ];
         assert_eq!(some, want);
-        // On the second worker alone: 24 / 48 is 0.
+        // A node fails on the second worker alone: 24 / 48 is 0.
         let some = told(call(&c, &[48]).await.unwrap());
         let values = [-48, 0, 0, 0, -96, 0, -96].map(|v| Ok(vec![v]));
         let mut want = Vec::from(values);
@@ -162,7 +163,7 @@ async fn a_failure_reaches_what_depends_on_it_and_nothing_else() {
     }
     c.check_at_rest().await;
     assert!(c.hubs.iter().all(|h| h.refused().is_empty()));
-    // Each step that lost something is counted where that failed.
+    // Each step with a failed node is counted at the worker of that node.
     for engine in &c.engines {
         let counted = engine.failures.counted();
         assert_eq!(counted, [("kernel_failed".to_owned(), 20)].into());
@@ -185,19 +186,19 @@ async fn a_step_that_is_not_partial_ends_as_before() {
 #[tokio::test]
 async fn what_is_not_of_a_node_ends_the_call() {
     let c = cluster(2);
-    // A deadline.
+    // The call's deadline passes.
     c.holds[1].set(true);
     let bound = Some(Duration::from_millis(50));
     let late = c.driver.call_partial(vec![ids(&[0])], vec![1], bound);
     assert_eq!(late.await.unwrap_err().code, Code::DeadlineExceeded);
-    // A cancelled call.
+    // The call is cancelled.
     let driver = c.driver.clone();
     let mut dropped = Box::pin(driver.call_partial(vec![ids(&[0])], vec![1], None));
     tokio::select! { biased; _ = &mut dropped => panic!("ended"), () = tokio::task::yield_now() => {} }
     drop(dropped);
     c.holds[1].set(false);
     c.driver.quiesce().await;
-    // A lost worker.
+    // A worker is lost.
     c.holds[1].set(true);
     let mut waiting = Box::pin(driver.call_partial(vec![ids(&[0])], vec![1], None));
     tokio::select! { biased; _ = &mut waiting => panic!("ended"), () = tokio::task::yield_now() => {} }
@@ -217,7 +218,7 @@ async fn an_error_in_the_place_of_a_tensor_ends_a_step_that_is_not_partial() {
         slots: vec![slot],
         error: Error::new(Code::KernelFailed, "elsewhere").into(),
     };
-    // Before the step starts at the other worker, while it runs there, and at the driver.
+    // The failure comes before the step starts at the other worker, while it runs there, and at the driver.
     c.hubs[1].frame(&c.hubs[0].me, failed(0, 0));
     let call = |n: i64| c.driver.call(vec![ids(&[n])], vec![1], Some(BOUND));
     assert_eq!(call(1).await.unwrap_err().message, "elsewhere");

@@ -1,4 +1,4 @@
-//! The same steps over real QUIC connections on loopback: nothing is lost, nothing stays, whatever ends when.
+//! Steps over real QUIC connections on loopback: no tensor is lost and nothing is left behind, whatever ends when.
 
 #![allow(clippy::unwrap_used)]
 
@@ -44,7 +44,7 @@ async fn endpoint(world: &World, ca: &ClusterCa, hub: &Hub, token: &str) -> Endp
     world.net.endpoint(any, &tls, &options).await.unwrap()
 }
 
-/// Links `a` to `b`, which answers what it makes of it.
+/// Links `a` to `b`, and returns the outcome at `b`.
 async fn join(
     world: &World,
     a: (&Endpoint, &Arc<Hub>),
@@ -53,7 +53,7 @@ async fn join(
     let accept = async {
         let greeted = greet(b.0.accept().await.unwrap(), WAIT).await.unwrap();
         let watched = Detector::dialling(world.clone()).watch(greeted.connection);
-        // The peer announces its tripwire at the same time; without one detection is slower.
+        // The peer announces its tripwire at the same time. Detection is slower without one.
         let (send, recv) = loop {
             let (send, mut recv) = watched.connection().accept_bi().await.unwrap();
             let mut kind = [0];
@@ -69,13 +69,13 @@ async fn join(
         let dialled = dial(a.0, b.0.local_addr(), Role::Worker, WAIT).await;
         let watched = Detector::dialling(world.clone()).watch(dialled.unwrap().connection);
         let name = b.1.me.name.clone();
-        // It may notice that it was refused.
+        // The dialling side may notice that it was refused.
         drop(remote::dial_lane(world, a.1, watched, name).await);
     };
     tokio::join!(accept, open).0
 }
 
-/// A world where all of a tensor crosses the wire.
+/// A world in which all bytes of a tensor cross the wire.
 fn wire() -> World {
     World {
         shared: None,
@@ -83,7 +83,7 @@ fn wire() -> World {
     }
 }
 
-/// One where it is lent.
+/// A world in which processes of one host lend each other memory.
 fn host() -> World {
     World::real(Arc::new(NoCompute))
 }
@@ -141,7 +141,7 @@ async fn another_certificate_takes_no_living_links_place() {
     let own = endpoint(&world, &ca, &hubs[0], "first").await;
     let link = join(&world, (&own, &hubs[0]), to).await.unwrap();
 
-    // As this very incarnation, and as a later one.
+    // Another process poses as this very incarnation, or as a later one.
     let other = endpoint(&world, &ca, &hubs[0], "second").await;
     let posing = Hub::new(hubs[0].me.clone());
     let refused = join(&world, (&other, &posing), to).await.err().unwrap();
@@ -156,7 +156,7 @@ async fn another_certificate_takes_no_living_links_place() {
     let found = hubs[1].link(&hubs[0].me).unwrap();
     assert!(Arc::ptr_eq(&found, &link) && !link.is_closed());
 
-    // Whoever has the former's token, and started anew, takes its place.
+    // A process that has the former one's token, and was started anew, takes its place.
     let again = endpoint(&world, &ca, &hubs[0], "first").await;
     join(&world, (&again, &later(9)), to).await.unwrap();
     within("the former link", link.connection().unwrap().closed()).await;
@@ -166,7 +166,7 @@ async fn check_results_cross(world: World) {
     let c = Arc::new(cluster(world, 3).await);
     let calls = (0..60usize).map(|i| {
         let c = c.clone();
-        // By lane, and by streams of their own.
+        // Short tensors go by the lane, long ones by streams of their own.
         let len = if i % 3 == 0 { 20_000 } else { 3 };
         tokio::spawn(async move {
             assert_eq!(c.call(&vec![2; len]).await.unwrap(), vec![6; len]);
@@ -188,7 +188,7 @@ async fn results_cross_small_and_large_many_at_once() {
 #[tokio::test]
 async fn on_one_host_nothing_large_takes_the_wire() {
     let c = cluster(host(), 2).await;
-    // What the driver feeds, what one worker lends the other, and what that lends the driver.
+    // The links over which the driver lends to the first worker, that one to the second, and that one to the driver.
     let links = [(2, 0), (0, 1), (1, 2)];
     let links = links.map(|(from, to): (usize, usize)| c.hubs[from].link(&c.hubs[to].me).unwrap());
     let len = 100_000;
@@ -208,7 +208,7 @@ async fn on_one_host_nothing_large_takes_the_wire() {
     }
 }
 
-/// Has w0 tell w1 this of memory, which ends their link.
+/// Makes w0 send w1 this message about shared memory, which must end their link.
 async fn check_refused(told: Sharing) {
     let c = cluster(host(), 1).await;
     let link = c.hubs[0].link(&c.hubs[1].me).unwrap();
@@ -257,7 +257,7 @@ async fn errors_and_cancellations_leave_nothing_behind() {
     check_errors_and_cancellations(host()).await;
 }
 
-/// Cuts the link between `a` and `b` while calls run, `after` so long.
+/// Cuts the link between `a` and `b` while calls run, `after` a delay.
 async fn check_cut(world: World, a: usize, b: usize, after: Duration) {
     let c = Arc::new(cluster(world, 2).await);
     let calls: Vec<_> = (0..8usize)
@@ -276,7 +276,7 @@ async fn check_cut(world: World, a: usize, b: usize, after: Duration) {
             assert_eq!(e.code, Code::PeerLost, "{e}");
         }
     }
-    // Also one that starts when all is known.
+    // A call that starts once the loss is known fails as well.
     let e = within("a later call", c.call(&[1])).await.unwrap_err();
     assert_eq!(e.code, Code::PeerLost, "{e}");
     assert!(c.driver.broken().is_some());
@@ -321,7 +321,7 @@ async fn a_link_that_is_finished_delivers_all_that_was_sent() {
     });
     within("the end of a link", link.finish()).await;
     assert!(link.is_closed() && link.status().queued_bytes == 0);
-    // What was acknowledged has still to be taken in.
+    // A tensor that was acknowledged has yet to be taken in by the step.
     let arrived = async {
         loop {
             match c.leases[1].table.slot(0, 0).unwrap().take(0) {
@@ -335,7 +335,7 @@ async fn a_link_that_is_finished_delivers_all_that_was_sent() {
     assert!(c.hubs[1].link(&c.hubs[0].me).is_none());
 }
 
-/// What a peer says on a lane first.
+/// The first bytes that a peer sends on a lane.
 fn hello(me: &Peer) -> Vec<u8> {
     let mut said = me.incarnation.0.to_le_bytes().to_vec();
     said.extend((me.name.len() as u16).to_le_bytes());
@@ -350,7 +350,7 @@ async fn what_is_said_of_a_step_passes_the_tensors() {
     let hubs = hubs();
     let a = endpoint(&world, &ca, &hubs[0], "direct").await;
     let b = endpoint(&world, &ca, &hubs[1], "direct").await;
-    // Its peer reads the lane, and no tensor.
+    // The peer reads the lane, but no tensor.
     let lane_alone = async {
         let greeted = greet(b.accept().await.unwrap(), WAIT).await.unwrap();
         let watched = Detector::dialling(world.clone()).watch(greeted.connection);
@@ -387,7 +387,7 @@ async fn what_is_said_of_a_step_passes_the_tensors() {
         link
     };
     let (before, _link) = within("a frame", async { tokio::join!(lane_alone, say) }).await;
-    // Without it, half of the tensor would come first: what fits the window of its stream.
+    // Without priority for the lane, half of the tensor would come first: what fits the window of its stream.
     assert!(before < 8 << 20, "{before} bytes came before");
 }
 
@@ -401,7 +401,7 @@ async fn a_sender_that_stalls_fails_its_step_and_holds_nothing() {
     TensorHeader::of(key, 0, &ids(&[1; 9000])).encode(&mut some);
     some.extend([0; 1000]);
     stream.write_all(&some).await.unwrap();
-    // Others are served meanwhile.
+    // Other calls are served meanwhile.
     assert_eq!(within("a call", c.call(&[1])).await.unwrap(), [12]);
     let stalled = async {
         let x = ids(&[1; 9000]);

@@ -1,5 +1,5 @@
-//! Every interleaving of a step's arrivals, its runner and its abort, by a model checker: `executor/run.rs` itself,
-//! under the checker's lock and with the checker's word that stirs the runner, driven as the executor drives it.
+//! A model checker tries every interleaving of a step's arrivals, its runner and its abort. It drives `executor/run.rs`
+//! itself, as the executor does, under the checker's lock and with the checker's atomic flag that stirs the runner.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ mod installed {
     pub use convoke_worker::installed::Installed;
 }
 
-// The executor's shell uses more of it.
+// The executor's shell uses items that this test does not.
 #[allow(dead_code)]
 #[path = "../src/executor/run.rs"]
 mod run;
@@ -34,7 +34,7 @@ use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread::{self, JoinHandle};
 use run::{After, Phase, Run, Runner};
 
-/// Two recvs `x`, `y`; `a = -x`, `b = a + y`, `c = a + b`; `b` and `c` are sent.
+/// The program: receives `x` and `y`; `a = -x`, `b = a + y`, `c = a + b`; `b` and `c` are sent.
 fn program() -> Program {
     let value = |name: &str| Value {
         name: name.into(),
@@ -73,19 +73,20 @@ fn program() -> Program {
     }
 }
 
-/// What happened, in the order of the lock.
+/// The events of a step, in the order of the lock.
 #[derive(Default)]
 struct Record {
     launched: Vec<u32>,
     sent: Vec<u32>,
-    /// Sends whose peers were told that nothing comes.
+    /// Sends of which peers were told that nothing comes.
     told: Vec<u32>,
     retired: u32,
-    /// Instructions whose kernels had been launched before the abort: those launched later see the flag and do nothing.
+    /// Number of instructions whose kernels had been launched before the abort; kernels launched later see the flag and
+    /// do nothing.
     before_abort: Option<usize>,
 }
 
-/// What fails of a step, which is partial then.
+/// The failure in a step, which is partial if there is one.
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
     None,
@@ -95,7 +96,7 @@ enum Fault {
 }
 
 impl Fault {
-    /// Instructions that are launched, and sends that are made.
+    /// The instructions that are launched, and the sends that are made.
     fn expected(self) -> (&'static [u32], &'static [u32]) {
         match self {
             Fault::None => (&[0, 1, 2], &[0, 1]),
@@ -111,12 +112,12 @@ fn failed() -> Arc<Error> {
     Arc::new(Error::new(Code::KernelFailed, "model"))
 }
 
-/// A step under the checker's lock, and what is noted of it.
+/// A step under the checker's lock, with the record of its events.
 struct Step {
     installed: Arc<Installed>,
     state: Mutex<(Run, Record)>,
     stirred: AtomicBool,
-    /// Whether runners are threads, else they run where the operands arrive.
+    /// Whether runners are threads of their own, or run where the operands arrive.
     threads: bool,
     fault: Fault,
     runners: Mutex<Vec<JoinHandle<()>>>,
@@ -257,7 +258,7 @@ impl Step {
             {
                 let (_, record) = &mut *self.state.lock().unwrap();
                 if flag.load(Std::Relaxed) {
-                    // What the kernel does, which then gives nothing.
+                    // The kernel sees the flag, and gives nothing.
                     self.stirred.store(true, Ordering::Relaxed);
                     continue;
                 }
@@ -291,7 +292,7 @@ impl Step {
         assert_eq!(record.retired, 1, "a step retires once");
         assert_eq!((run.n, run.sending), (1, 0));
         match record.before_abort {
-            // An abort that came too late changed nothing.
+            // An abort that came too late changes nothing.
             None => {
                 let (launched, made) = self.fault.expected();
                 assert_eq!(record.launched, launched, "each once, in order");
@@ -309,7 +310,7 @@ impl Step {
     }
 }
 
-/// Runs a step in which `x` and `y` arrive at once, and which `abort` ends meanwhile.
+/// Runs a step in which `x` and `y` arrive at the same time; with `abort` the step is aborted meanwhile.
 fn check(threads: bool, abort: bool) {
     check_with(threads, abort, Fault::None);
 }

@@ -98,7 +98,7 @@ async fn a_lost_worker_ends_its_steps() {
 async fn a_lost_link_between_workers_ends_this_and_later_steps() {
     let c = cluster(2);
     assert_eq!(c.call(&[1]).await.unwrap(), [12]);
-    // Nothing is in flight: nobody is there to be told.
+    // No step is in flight, so that no one is told.
     c.hubs[0].link(&c.hubs[1].me).unwrap().close("test");
     for _ in 0..3 {
         let e = c.call(&[1]).await.unwrap_err();
@@ -204,7 +204,7 @@ async fn cancelling_races_results_and_errors() {
     for i in 0..3000u64 {
         let own = c.clone();
         let call = tokio::spawn(async move { own.call(&[(i % 3) as i64]).await.map(drop) });
-        // Anywhere between before the step and after its result.
+        // The call is cancelled at any time from before its step to after its result.
         for _ in 0..(i * 7919) % 400 {
             std::hint::spin_loop();
         }
@@ -225,7 +225,7 @@ async fn a_worker_that_does_not_stop_is_given_up() {
     tokio::select! { biased; _ = &mut late => panic!("ended"), () = tokio::task::yield_now() => {} }
     c.holds[0].wait();
     assert_eq!(late.await.unwrap_err().code, Code::DeadlineExceeded);
-    // Nobody calls meanwhile.
+    // No further call is made meanwhile.
     let quiesced = tokio::time::timeout(2 * QUIESCE_BOUND, c.driver.quiesce());
     quiesced.await.unwrap();
     assert_eq!(c.driver.broken().unwrap().code, Code::Wedged);

@@ -1,4 +1,4 @@
-//! A cluster on a machine that is far too busy: nobody may be given up.
+//! Runs a cluster on a machine that is far too busy: no member may be given up.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,16 +11,16 @@ use crate::load::{call, ring};
 
 /// The argument of the process that keeps the machine busy.
 pub const BURN: &str = "burn";
-/// Threads that do nothing but compute, for each core.
+/// The number of busy threads for each core.
 const THREADS: usize = 4;
-/// Between steps: links are used, and are not all that runs.
+/// The pause between steps, so that links are used without being the only load.
 const PAUSE: Duration = Duration::from_millis(20);
-/// What processes log when a connection that they watch ends.
+/// The log filter with which processes report the end of a connection that they watch.
 const FILTER: &str =
     "warn,convoke_coordinator::service::accept=info,convoke_rendezvous::remote=debug";
 const LOSSES: [&str; 3] = ["lost contact", "connection ended", "link ended"];
 
-/// A process that is killed at the end, however that comes.
+/// The process that keeps the machine busy; dropping it kills the process.
 struct Burner(Child);
 
 impl Burner {
@@ -33,7 +33,7 @@ impl Burner {
 
 impl Drop for Burner {
     fn drop(&mut self) {
-        // It is gone otherwise.
+        // This fails only if the process is gone already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -43,7 +43,7 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
-/// Keeps the machine busy until it is killed, or the other end of its stdin is gone.
+/// Keeps the machine busy until this process is killed, or the other end of its stdin is closed.
 pub fn burn() -> bool {
     for seed in 0..THREADS * cores() {
         std::thread::spawn(move || {
@@ -56,7 +56,7 @@ pub fn burn() -> bool {
     std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).is_ok()
 }
 
-/// Lines of the processes' logs that tell of a loss.
+/// The lines of the processes' logs that report a loss.
 fn losses(processes: &Processes) -> Vec<String> {
     let names = ["coordinator", "w0", "w1", "w2"];
     let logs = names.map(|name| {
@@ -69,7 +69,7 @@ fn losses(processes: &Processes) -> Vec<String> {
     logs.concat()
 }
 
-/// Runs steps for `time` on the busy machine, and prints a row. Answers whether nothing was lost.
+/// Runs steps for `time` on the busy machine, and prints a row. Returns whether nothing was lost.
 pub async fn run(time: Duration) -> bool {
     let mut processes = Processes::prepare("false-alarm", "1GiB");
     processes.log_to_files(FILTER);

@@ -1,7 +1,7 @@
-//! How soon each fault is noticed and recovered from, over and over.
+//! Measures how soon each fault is noticed and recovered from, in many rounds.
 //!
-//! Two clients' models run brief steps without a pause while the fault happens. *Detection* is the error of the one
-//! whose steps are not run again, *recovery* the first result of the other that was run again.
+//! Two models run brief steps without a pause while the fault happens. *Detection* is the time until the error of the
+//! model whose steps are not run again, *recovery* that until the first result of the other model that was run again.
 
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ use crate::common::{self, fixture};
 use crate::load::{brief, call, input, until_again, until_error, until_planned};
 use crate::rows::{Row, Sample};
 
-/// The worker that faults happen to.
+/// The worker that suffers the faults.
 const VICTIM: usize = 1;
 const NAME: &str = "w1";
 
@@ -28,7 +28,7 @@ struct Rig {
     cluster: Cluster,
 }
 
-/// Prints a row for each fault with `only` in its name. Answers whether every fault had the cause that it should.
+/// Prints a row for each fault with `only` in its name. Returns whether every fault had the right cause.
 pub async fn time(rounds: usize, only: &str) -> bool {
     let mut processes = Processes::prepare("timings", "1GiB");
     processes.drain_bound("100ms");
@@ -87,7 +87,7 @@ fn text(e: impl std::fmt::Display) -> String {
 }
 
 impl Rig {
-    /// Waits until every process is there, and would notice the end of every other.
+    /// Waits until all processes are alive and all tripwires stand, so that each would notice the end of any other.
     async fn whole(&self) {
         let armed = |s: &WorkerStatus| s.links.iter().all(|l| l.tripwire);
         let whole = |m: &MemberStatus| {
@@ -100,14 +100,15 @@ impl Rig {
         .await;
     }
 
-    /// Waits until the coordinator has the victim's loss in its books, so that its return can be told from it.
+    /// Waits until the coordinator has recorded the victim's loss, so that a later return is not mistaken for its
+    /// former life.
     async fn gone(&self) {
         let there = |m: &MemberStatus| m.name == NAME && m.state != MemberState::Lost;
         let gone = |s: &ClusterStatus| !s.members.iter().any(there);
         await_status(&self.cluster, NAME, gone).await;
     }
 
-    /// What becomes of steps over all workers when the victim is taken away by `fault`.
+    /// Takes the victim away by `fault` during steps over all workers, and measures detection and recovery.
     async fn lose(&mut self, fault: impl FnOnce(&mut Processes)) -> Result<Sample> {
         let (off, _) = brief(&self.cluster).await.map_err(text)?;
         let (on, again) = brief(&self.cluster).await.map_err(text)?;
@@ -116,7 +117,7 @@ impl Rig {
         self.whole().await;
         let failing = tokio::spawn(async move { until_error(&off).await });
         let recovering = tokio::spawn(async move { until_again(&on, &again).await });
-        // In the middle of some step, not at the start of the first.
+        // The fault comes in the middle of some step, not at the start of the first.
         await_member(&self.cluster, NAME, |m| {
             m.status.as_ref().is_some_and(|s| s.steps_done > 100)
         })
@@ -151,7 +152,7 @@ impl Rig {
         sample
     }
 
-    /// Recovered once the next plan uses it again.
+    /// Recovery is the time until a new plan uses the restarted worker again.
     async fn restarted(&mut self) -> Result<Sample> {
         let mut from = Instant::now();
         let restart = |p: &mut Processes| {
@@ -167,7 +168,8 @@ impl Rig {
         })
     }
 
-    /// In a step that takes longer than steps may still take; recovered once it has run elsewhere.
+    /// The worker is told to end during a step that takes longer than its drain bound. Recovery is the time until the
+    /// step has run elsewhere.
     async fn told_to_end(&mut self) -> Result<Sample> {
         self.whole().await;
         let f = product_chain(512, 400);
@@ -192,7 +194,8 @@ impl Rig {
         })
     }
 
-    /// A step is given up whose kernel goes on: what later steps are told, and when they have run elsewhere.
+    /// A step is given up whose kernel goes on. Detection is the error of a later step on that worker, recovery the
+    /// result of another that ran elsewhere.
     async fn hung(&mut self) -> Result<Sample> {
         self.whole().await;
         let f = square();
@@ -224,7 +227,7 @@ impl Rig {
         })
     }
 
-    /// Steps in flight go on; recovered once there is a new plan over all workers.
+    /// Steps in flight must go on. Recovery is the time until there is a new plan over all workers.
     async fn coordinator_restarted(&mut self) -> Result<Sample> {
         let (model, _) = brief(&self.cluster).await.map_err(text)?;
         call(&model, Retry::Off).await.map_err(text)?;
@@ -246,7 +249,7 @@ impl Rig {
         })
     }
 
-    /// Recovered once the coordinator is back and has planned for the survivors.
+    /// Recovery is the time until the coordinator is back and has planned for the survivors.
     async fn killed_with_coordinator(&mut self) -> Result<Sample> {
         let kill = |p: &mut Processes| {
             p.kill_worker(VICTIM);
@@ -254,7 +257,7 @@ impl Rig {
             p.start_coordinator();
         };
         let sample = self.lose(kill).await;
-        // The coordinator that is back has not met it yet.
+        // The coordinator has not seen the victim since its restart, so it has no loss to record.
         self.processes.start_worker(VICTIM);
         sample
     }
@@ -267,7 +270,7 @@ impl Rig {
         self.client_ends(Signal::INT).await
     }
 
-    /// Noticed once the workers have freed what it held, recovered once its lease is gone.
+    /// Detection is the time until the workers have freed what the client held, recovery that until its lease is gone.
     async fn client_ends(&mut self, signal: Signal) -> Result<Sample> {
         self.whole().await;
         let (model, arrays) = (fixture("digits/model.onnx"), fixture("digits/test.npz"));
@@ -323,7 +326,7 @@ impl Rig {
     }
 }
 
-/// Begins a call: what becomes of it, and when.
+/// Begins a call; the task returns its outcome and when it ended.
 fn begin(
     model: &Model,
     f: &Function,

@@ -1,4 +1,4 @@
-//! Models and calls.
+//! The models that the long runs call, and ways to call them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,10 +12,10 @@ use convoke::{
 use crate::common::BOUND;
 use crate::common::functions::tanh_chain;
 
-/// Elements of the tensor that brief steps pass on.
+/// The number of elements of the tensor that brief steps pass on.
 const SIZE: usize = 64;
 
-/// Brief steps over three workers, each of which has a link to each: the nodes go round twice.
+/// Loads a model of brief steps over three workers. Its nodes go round the workers twice, so each links to each other.
 pub async fn ring(cluster: &Cluster) -> Result<Model> {
     let mut load = cluster.load_function(tanh_chain(&[SIZE], 6), vec![]);
     load = load.workers(3);
@@ -25,7 +25,7 @@ pub async fn ring(cluster: &Cluster) -> Result<Model> {
     load.await
 }
 
-/// Brief steps over all workers, wherever the planner puts them; whether one of them was run again.
+/// Loads a model of brief steps over all workers, placed by the planner. The flag says whether a step was run again.
 pub async fn brief(cluster: &Cluster) -> Result<(Model, Arc<AtomicBool>)> {
     let again = Arc::new(AtomicBool::new(false));
     let told = again.clone();
@@ -38,7 +38,7 @@ pub async fn brief(cluster: &Cluster) -> Result<(Model, Arc<AtomicBool>)> {
     Ok((load.workers(3).on_progress(tell).await?, again))
 }
 
-/// The only input of a function, whatever its shape.
+/// Makes the tensor for the only input of a function.
 pub fn input(f: &Function) -> Tensor {
     let shape = f.ty(f.params[0]).fixed_shape().unwrap();
     let value = |i: usize| ((i * 37 % 101) as f32 - 50.0) / 500.0;
@@ -46,7 +46,7 @@ pub fn input(f: &Function) -> Tensor {
     Tensor::from_slice(&shape, &values).unwrap()
 }
 
-/// One brief step.
+/// Runs one brief step; a call that does not end is an error.
 pub async fn call(model: &Model, retry: Retry) -> Result<Outputs> {
     let x = Tensor::from_slice(&[SIZE], &[0.5f32; SIZE]).unwrap();
     let options = CallOptions {
@@ -60,7 +60,7 @@ pub async fn call(model: &Model, retry: Retry) -> Result<Outputs> {
         .map_err(|_| hung())?
 }
 
-/// Brief steps without a pause: the first error, and when it came.
+/// Runs brief steps without a pause; returns the first error, and when it came.
 pub async fn until_error(model: &Model) -> (Error, Instant) {
     loop {
         if let Err(e) = call(model, Retry::Off).await {
@@ -69,7 +69,7 @@ pub async fn until_error(model: &Model) -> (Error, Instant) {
     }
 }
 
-/// Brief steps without a pause, until one that was run again has its result: when.
+/// Runs brief steps without a pause, and returns when the first step that was run again had its result.
 pub async fn until_again(model: &Model, again: &AtomicBool) -> Result<Instant> {
     while !again.load(Ordering::Relaxed) {
         call(model, Retry::On).await?;
@@ -77,7 +77,7 @@ pub async fn until_again(model: &Model, again: &AtomicBool) -> Result<Instant> {
     Ok(Instant::now())
 }
 
-/// Loads a model over three workers, as soon as they are there, and has its first result: when.
+/// Loads a model over three workers as soon as they are alive, and returns when it had its first result.
 pub async fn until_planned(cluster: &Cluster) -> Result<Instant> {
     loop {
         let planned = async {

@@ -1,5 +1,5 @@
-//! Loops of a program that issue op after op without waiting for one: however long they run, none fails, they issue as fast at
-//! the end as at the beginning, and nobody needs more memory.
+//! Runs loops that issue op after op without waiting for any: however long they run, no op fails, they issue as fast at
+//! the end as at the beginning, and no process needs more memory.
 
 use std::time::{Duration, Instant};
 
@@ -8,16 +8,16 @@ use convoke::{Attrs, Cluster, Device, Operand, Result, Tensor};
 use crate::common::cluster::Processes;
 use crate::common::usage::Usage;
 
-/// Bytes of the tensor that each loop works on.
+/// The bytes of the tensor that each loop works on.
 const SIZE: usize = 1 << 20;
 
-/// What a process may need more at the end than after the first tenth.
+/// The bytes by which a process may grow between the first tenth and the end.
 const GROWTH: u64 = 16 << 20;
 
-/// How many parts a loop is timed in.
+/// The number of parts of a loop that are timed apart.
 const PARTS: u64 = 10;
 
-/// A loop's body: the next tensor, from the one before, in an iteration.
+/// A loop's body: makes the next tensor from the last one, a factor, the devices and the iteration's number.
 type Body = fn(&Tensor, &Tensor, &[Device], u64) -> Result<Tensor>;
 
 const LOOPS: [(&str, Body); 2] = [
@@ -30,7 +30,7 @@ const LOOPS: [(&str, Body); 2] = [
     }),
 ];
 
-/// So many iterations of each loop on one worker and on three; whether all was as promised.
+/// Runs `iterations` iterations of each loop on one worker and on three; returns whether all was as promised.
 pub async fn run(iterations: u64) -> bool {
     let mut kept = true;
     for workers in [1, 3] {
@@ -59,7 +59,8 @@ pub async fn run(iterations: u64) -> bool {
     kept
 }
 
-/// Iterations a second in each part, and by how many bytes the process that grew most grew after the first part.
+/// Runs one loop. Returns the iterations per second of each part, and the most bytes by which a process grew after the
+/// first part.
 async fn one(
     cluster: &Cluster,
     workers: &[u32],

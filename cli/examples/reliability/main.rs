@@ -1,16 +1,16 @@
-//! Long runs over real processes, whose results stand in docs/RELIABILITY.md. `.ci/long` builds and starts them.
+//! Long runs over real processes, whose results are in docs/RELIABILITY.md. `.ci/long` builds and starts them.
 //!
 //! ```text
-//! reliability timings [ROUNDS [TEXT]]  how soon each fault with TEXT in its name is noticed and recovered from
-//! reliability rows                     the same table's rows of lines "fault, detection, recovery", read from stdin
-//! reliability false-alarm [MINUTES]    that nobody is given up on a machine that is busy
-//! reliability partitions [ROUNDS]      that no step fails while the coordinator is cut off or stopped
-//! reliability restarts [ROUNDS]        that loads succeed while workers are killed and started again
-//! reliability loops [ITERATIONS]       that loops which only issue run on, as fast and as lean as they began
-//! reliability soak [MINUTES]           a mixed load, while processes are killed
+//! reliability timings [ROUNDS [TEXT]]  measures how soon each fault with TEXT in its name is noticed and mended
+//! reliability rows                     makes rows of that table from lines "fault, detection, recovery" on stdin
+//! reliability false-alarm [MINUTES]    checks that no member of a cluster on a busy machine is given up
+//! reliability partitions [ROUNDS]      checks that no step fails while the coordinator is cut off or stopped
+//! reliability restarts [ROUNDS]        checks that loads succeed while workers are killed and started again
+//! reliability loops [ITERATIONS]       checks that loops which only issue ops stay as fast and as lean as they began
+//! reliability soak [MINUTES]           runs a mixed load while processes are killed
 //! ```
-//! The binary beside it is what runs. Exit code 1 where something is not as promised. The processes that it starts hold
-//! the other end of a pipe to it, so that they end with it, however it ends.
+//! The runs use the binary `convoke` that was built beside this example. The exit code is 1 if a promise is broken. The
+//! processes that a run starts hold the other end of a pipe to it, so that they end with it, however it ends.
 
 #![allow(clippy::unwrap_used, reason = "what fails here says where")]
 #![allow(
@@ -36,7 +36,7 @@ use std::time::Duration;
 
 #[tokio::main(flavor = "multi_thread")]
 async fn main() -> ExitCode {
-    // As the command line does, whose memory is looked at here.
+    // The command line does so too, and this process' memory is checked like that of the others.
     allocator::keep_nothing_large();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let number = |default: u64| match arguments.get(1) {

@@ -1,13 +1,13 @@
-//! The coordinator cut off or stopped while steps run: no step fails, whoever is cut from it, and for however long.
+//! Cuts the coordinator off or stops it while steps run: no step fails, whichever members are cut off, however long.
 
 use std::time::Duration;
 
 use crate::common::partitions::{Cut, Rig};
 
-/// Milliseconds of the cuts, those of a row one after the other.
+/// The lengths of the cuts in milliseconds; those of a row follow each other on one cluster.
 const CUTS_MS: [&[u64]; 2] = [&[1000, 2500, 4000, 10_000], &[60_000]];
 
-/// So many cuts of each length and kind, on eight clusters at once; whether no step failed.
+/// Makes `rounds` cuts of each length and kind, on eight clusters at once; returns whether no step failed.
 pub async fn run(rounds: u32) -> bool {
     let rows = CUTS_MS.into_iter();
     let kinds = rows.flat_map(|row| Cut::ALL.map(|cut| run_kind(cut, row, rounds)));
@@ -25,7 +25,7 @@ async fn run_kind(cut: Cut, lengths: &[u64], rounds: u32) -> bool {
             round.failed.iter().for_each(|f| println!("  {f}"));
             steps += round.steps;
             failed += round.failed.len();
-            // Where no step ran, none could fail.
+            // A round in which no step ran proves nothing.
             kept &= round.failed.is_empty() && round.steps > 0;
         }
         println!("{cut:?}, {ms} ms, {rounds} times: {steps} steps, {failed} failed");

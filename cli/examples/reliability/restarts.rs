@@ -1,4 +1,4 @@
-//! Workers that are killed and started again within half a second, while weights load: every load and call succeeds.
+//! Kills workers while weights load, and restarts them within half a second: every load and call succeeds.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use convoke::Retry;
 
 use crate::common::restarts::Rig;
 
-/// The longest that a supervisor takes to start a worker again; each round takes another part of it.
+/// The longest time until a supervisor restarts a worker; each round waits another fraction of it.
 const LONGEST: Duration = Duration::from_millis(500);
 
-/// The clusters: a name, workers, what each may use, and tables of 48 MiB. One needs its only worker, one all of them, and
-/// one could do without.
+/// The clusters: name, number of workers, memory of each, and number of tables of 48 MiB. The first cluster needs its
+/// only worker, the second needs all workers, and the third could do without some.
 const CLUSTERS: [(&str, usize, &str, usize); 3] = [
     ("one", 1, "1GiB", 2),
     ("all", 3, "112MiB", 3),
     ("some", 3, "1GiB", 3),
 ];
 
-/// So many rounds in each cluster; whether every load succeeded.
+/// Runs `rounds` rounds in each cluster; returns whether every load succeeded.
 pub async fn run(rounds: u32) -> bool {
     let mut failed = 0;
     for (name, workers, memory, tables) in CLUSTERS {

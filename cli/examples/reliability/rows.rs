@@ -1,14 +1,14 @@
-//! The rows of a table of times.
+//! Makes the rows of the table of detection and recovery times.
 
 use std::io::BufRead;
 use std::time::Duration;
 
-/// What one fault took.
+/// The times of one round of a fault.
 #[derive(Debug, Clone, Copy)]
 pub struct Sample {
-    /// Until somebody was told.
+    /// The time until a caller was told of the fault.
     pub detected: Option<Duration>,
-    /// Until it was as before.
+    /// The time until the cluster worked as before.
     pub recovered: Option<Duration>,
 }
 
@@ -27,14 +27,14 @@ impl Row {
         self.n += 1;
     }
 
-    /// `| name | detection p50 | p99 | recovery p50 | p99 | n |`
+    /// Formats the row `| name | detection p50 | p99 | recovery p50 | p99 | n |`.
     pub fn line(mut self, name: &str) -> String {
         let (detected, recovered) = (cells(&mut self.detected), cells(&mut self.recovered));
         format!("| {name} | {detected} | {recovered} | {} |", self.n)
     }
 }
 
-/// p50 and p99: the least times that so large a part of all does not exceed.
+/// Formats p50 and p99: the least times that 50 % and 99 % of all times do not exceed.
 fn cells(times: &mut [Duration]) -> String {
     times.sort();
     let at = |part: f64| {
@@ -54,8 +54,8 @@ fn text(time: Duration) -> String {
     }
 }
 
-/// Rows of lines "fault, detection in ms, recovery in ms", with tabs between, one of the times left out where there is
-/// none. Answers whether all could be read.
+/// Prints the rows of the lines on stdin, "fault, detection in ms, recovery in ms" with tabs between. A time that does
+/// not exist is left empty. Returns whether all lines could be read.
 pub fn from_stdin() -> bool {
     let mut rows: Vec<(String, Row)> = vec![];
     for line in std::io::stdin().lock().lines() {

@@ -1,6 +1,6 @@
-//! A mixed load on four workers while processes are killed, stopped, told to end and started again: every call ends in
-//! time, with the right bits or a cause that is one of the faults, nothing is left at the end, and client and workers need
-//! no more memory late than early.
+//! Runs a mixed load on four workers while processes are killed, stopped, told to end and restarted: every call ends in
+//! time, with the right bits or with a cause that is one of the faults; nothing is left at the end; client and workers
+//! need no more memory late than early.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,17 +19,17 @@ use crate::common::waits::{await_status, is_free};
 use crate::load::input;
 
 const WORKERS: usize = 4;
-/// What a call may take, with all that happens to it.
+/// The deadline of a call.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// What it may take beyond that until it ends.
+/// How long after its deadline a call may take to end.
 const GRACE: Duration = Duration::from_secs(10);
-/// Calls of a model before it is loaded anew.
+/// The number of calls of a model before it is loaded anew.
 const CALLS: u64 = 50;
 
-/// What a process may need more late than early: what happened to be loaded when it was looked at.
+/// The bytes by which a process may be larger late than early, since its load differs from look to look.
 const GROWTH: u64 = 8 << 20;
 
-/// Numbers that look random, the same in every run.
+/// A generator of pseudo-random numbers, which are the same in every run.
 struct Draw(u64);
 
 impl Draw {
@@ -42,7 +42,7 @@ impl Draw {
     }
 }
 
-/// What happened.
+/// The events of a run.
 #[derive(Default)]
 struct Tally {
     calls: BTreeMap<String, u64>,
@@ -53,7 +53,7 @@ struct Tally {
 
 type Told = Arc<Mutex<Tally>>;
 
-/// Whether a call, or a load, may end so while machines come and go.
+/// Whether a call or a load may end with this code while machines come and go.
 fn is_fault(code: Code) -> bool {
     use Code::{
         Cancelled, ClusterTooSmall, DeadlineExceeded, NoWorkers, PeerLost, Unreachable, Wedged,
@@ -81,7 +81,7 @@ fn note(told: &Told, code: Result<(), Code>, text: &str) {
     }
 }
 
-/// Calls a model, and drops some of the calls.
+/// Calls a model once; in one of ten cases, drops the call early.
 async fn use_model(
     model: &Model,
     x: &Tensor,
@@ -122,7 +122,7 @@ async fn use_model(
     tally.longest = tally.longest.max(took);
 }
 
-/// Loads a function over and over and calls it, until told to end.
+/// Loads and calls a function again and again, until `end` is set.
 async fn caller(cluster: Cluster, f: Function, seed: u64, end: Arc<AtomicBool>, told: Told) {
     let (x, mut right, mut draw) = (input(&f), None, Draw(seed));
     while !end.load(Ordering::Relaxed) {
@@ -147,7 +147,7 @@ async fn caller(cluster: Cluster, f: Function, seed: u64, end: Arc<AtomicBool>, 
     }
 }
 
-/// One fault, and its end.
+/// Makes one fault happen, and ends it.
 async fn strike(processes: &mut Processes, draw: &mut Draw, told: &Told) {
     let victim = draw.below(WORKERS as u64) as usize;
     let pause = Duration::from_millis(draw.below(4000));
@@ -191,7 +191,7 @@ fn is_at_rest(s: &ClusterStatus) -> bool {
     s.leases.is_empty() && s.members.len() == WORKERS && s.members.iter().all(alive)
 }
 
-/// The most that a process held when it was looked at, in the first and in the last third of the time.
+/// The largest usage of a process that was seen between 10 % and 40 % of the time, and in the last 30 %.
 #[derive(Default)]
 struct Held {
     early: Option<Usage>,
@@ -199,10 +199,10 @@ struct Held {
 }
 
 impl Held {
-    /// Looks at a process when `part` of the time is over.
+    /// Records the usage of a process when the fraction `part` of the time is over.
     fn look(&mut self, pid: u32, part: f64) {
         let most = match part {
-            // Everything is used for the first time.
+            // At first, everything is used for the first time, and the process still grows.
             ..0.1 => return,
             ..0.4 => &mut self.early,
             ..0.7 => return,
@@ -215,7 +215,7 @@ impl Held {
         }));
     }
 
-    /// Whether it grew beyond the bound; short runs cannot tell.
+    /// Whether the process grew beyond the bound; a run too short to tell counts as no growth.
     fn grew(&self) -> bool {
         let both = self.early.zip(self.late);
         both.is_some_and(|(early, late)| late.memory > early.memory + GROWTH)
@@ -229,7 +229,7 @@ impl std::fmt::Display for Held {
     }
 }
 
-/// The client, and whichever worker held most.
+/// The usage of the client, and the largest of any worker.
 #[derive(Default)]
 struct Memory {
     client: Held,
@@ -252,7 +252,7 @@ impl Memory {
     }
 }
 
-/// Loads and strikes for `time`, and prints what happened. Answers whether all was as it should be.
+/// Runs the load and the faults for `time`, and prints the tally. Returns whether nothing was violated.
 pub async fn run(time: Duration) -> bool {
     let mut processes = Processes::start("soak", WORKERS, "1GiB");
     let cluster = processes.connect().await;

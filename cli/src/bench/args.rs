@@ -1,4 +1,4 @@
-//! The flags of `convoke bench`, and of the processes that it starts.
+//! The flags of `convoke bench` and of the processes that it starts.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -23,19 +23,19 @@ pub struct BenchArgs {
     pub rounds: u32,
 }
 
-/// A process that `bench` starts.
+/// Flags of a process that `bench` starts.
 #[derive(Debug, Args)]
 pub struct FloorArgs {
-    /// What it is.
+    /// What the process does.
     #[arg(value_enum)]
     pub part: Part,
-    /// Folder with the certificate authority of the parties.
+    /// Folder with the certificate authority of the relay's parties.
     #[arg(long, hide = true)]
     pub keys: Option<PathBuf>,
-    /// Its name among the parties.
+    /// The process's name among the relay's parties.
     #[arg(long, hide = true, default_value = "party")]
     pub name: String,
-    /// Whom it sends to.
+    /// The address of the process that it sends to.
     #[arg(long, hide = true)]
     pub to: Option<SocketAddr>,
     /// Stop when stdin ends.
@@ -43,19 +43,19 @@ pub struct FloorArgs {
     pub attached: bool,
 }
 
-/// See [`FloorArgs::part`].
+/// The task of a process that `bench` starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Part {
     /// Passes on messages of 4 bytes over quinn
     Relay,
-    /// Sends back what comes over TCP, or with `--to` is who sends
+    /// Sends back what it receives over TCP, or with `--to` is the sender
     Tcp,
     /// An embedded cluster that does nothing
     Idle,
 }
 
 impl Part {
-    /// As it is written.
+    /// The task's name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Part::Relay => "relay",

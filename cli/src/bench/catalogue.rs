@@ -1,23 +1,23 @@
-//! What can be measured, and what of it is wanted.
+//! The catalogue of measurements, and the choice of those that a run does.
 
 use crate::failure::Failure;
 
-/// What a measurement needs.
+/// The cluster that a measurement needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// No cluster: this process, or others of its own.
+    /// No cluster: the measurement uses this process, or starts others itself.
     Alone,
     /// A cluster in this process.
     Embedded,
-    /// A cluster of processes that do nothing else.
+    /// A cluster of processes that this command started, since the measurement looks at the processes or this host.
     Local,
-    /// Any cluster of so many workers.
+    /// Any cluster with at least this many workers.
     Cluster(usize),
-    /// A cluster of processes of its own, with so many workers.
+    /// A cluster of processes that this command started, with exactly this many workers.
     Fan(u32),
 }
 
-/// What a measurement is of.
+/// What is measured; [`ALL`] has its name, unit and place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
     NullChain,
@@ -36,19 +36,19 @@ pub enum What {
     ErrorToCaller,
     FanCpu,
     FanDatagrams,
-    /// So many nodes.
+    /// Planning a function of about this many nodes.
     Compile(usize),
     ColdStart,
     IdleCpu,
     IdleRss,
 }
 
-/// One measurement.
+/// One entry of the catalogue.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Bench {
     pub what: What,
     pub name: &'static str,
-    /// Of its values. What there is of it in a second is the better the more it is, all else the less.
+    /// The unit of the values. Rates, whose unit ends in `/s`, are better when higher; all others when lower.
     pub unit: &'static str,
     pub place: Place,
 }
@@ -62,7 +62,7 @@ const fn bench(what: What, name: &'static str, unit: &'static str, place: Place)
     }
 }
 
-/// All but the devices', in the order in which they are told.
+/// All measurements except those of devices, in the order in which they are reported.
 pub const ALL: [Bench; 29] = [
     bench(What::NullChain, "exec_null_chain", "ns/op", Place::Embedded),
     bench(
@@ -155,10 +155,10 @@ pub const ALL: [Bench; 29] = [
     bench(What::IdleRss, "idle_rss", "MiB", Place::Alone),
 ];
 
-/// Workers of the clusters that [`Place::Fan`] is of.
+/// The numbers of workers that [`Place::Fan`] is measured with.
 pub const FANS: [u32; 4] = [2, 4, 8, 16];
 
-/// All names, for people.
+/// The help text that lists the names of all measurements.
 pub fn names() -> String {
     let names: Vec<&str> = ALL.iter().map(|b| b.name).collect();
     format!(
@@ -167,22 +167,23 @@ pub fn names() -> String {
     )
 }
 
-/// The name of the measurement of a device.
+/// The name of the measurement of the device with this name.
 pub fn of_device(device: &str) -> String {
     format!("device_{device}_matmul")
 }
 
-/// What is measured of this run.
+/// The measurements that a run does.
 #[derive(Debug)]
 pub struct Wanted {
-    /// In the order of [`ALL`].
+    /// The wanted entries of the catalogue, in the order of [`ALL`].
     pub benches: Vec<&'static Bench>,
-    /// Names of devices' measurements; `None` is all of them.
+    /// Names of the wanted measurements of devices; `None` means those of all devices.
     devices: Option<Vec<String>>,
 }
 
 impl Wanted {
-    /// All, or those named, that can be measured here: on a cluster that is there already, or on those of its own.
+    /// Chooses all measurements that can be done, or those of them that `only` names. With `connects` they must fit a
+    /// cluster that runs already; otherwise this command starts clusters. Fails if `only` names any other.
     pub fn of(only: &[String], connects: bool) -> Result<Wanted, Failure> {
         let here = |b: &&Bench| !connects || matches!(b.place, Place::Cluster(_));
         let benches: Vec<&'static Bench> = ALL.iter().filter(here).collect();
@@ -215,7 +216,7 @@ impl Wanted {
         })
     }
 
-    /// What is wanted that needs these.
+    /// The wanted measurements at the places for which `place` holds.
     pub fn at(&self, place: impl Fn(Place) -> bool) -> Vec<&'static Bench> {
         let there = self.benches.iter().filter(|b| place(b.place));
         there.copied().collect()
@@ -226,7 +227,7 @@ impl Wanted {
         self.devices.as_ref().is_none_or(|names| !names.is_empty())
     }
 
-    /// Of these devices the names of those whose measurement is wanted. Fails where one is named that is not there.
+    /// Returns those of the devices `there` whose measurement is wanted. Fails if a wanted device does not exist.
     pub fn devices(&self, there: &[String]) -> Result<Vec<String>, Failure> {
         let Some(wanted) = &self.devices else {
             return Ok(there.to_vec());

@@ -1,4 +1,4 @@
-//! What there is before and between work: how long a run takes from cold, and what a cluster takes that does nothing.
+//! Measures the cost before and between work: how long a run takes from cold, and what an idle cluster uses.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -17,18 +17,18 @@ use crate::args::LogArgs;
 use crate::children::{Process, own_binary};
 use crate::failure::Failure;
 
-/// How long a command may take.
+/// How long one run of a command may take.
 const BOUND: Duration = Duration::from_secs(60);
-/// Before something counts as idle.
+/// How long processes settle before they count as idle.
 const SETTLE: Duration = Duration::from_millis(500);
-/// How long a cluster is watched for a turn, and at least and at most.
+/// How long an idle cluster is watched for each turn, and the least and the most in all.
 const WATCH: (Duration, Duration, Duration) = (
     Duration::from_millis(250),
     Duration::from_secs(1),
     Duration::from_secs(60),
 );
 
-/// The same binary, which does nothing.
+/// The floor of a cold start: the same binary, which only prints its version.
 pub const FLOOR: Beside = Beside {
     name: "convoke --version",
     usual: None,
@@ -39,7 +39,7 @@ const MODEL: &[u8] = b"\x08\x08\x3a\x37\x0a\x13\x0a\x01x\x12\x01y\x1a\x05first\x
     \x5a\x0b\x0a\x01x\x12\x06\x0a\x04\x08\x01\x12\x00\x62\x0b\x0a\x01y\x12\x06\x0a\x04\x08\x01\x12\x00\
     \x42\x04\x0a\x00\x10\x11";
 
-/// From exec to exit, in milliseconds.
+/// Runs a command; returns the milliseconds from exec to exit.
 async fn run(mut command: Command) -> Result<f64> {
     command.stdin(Stdio::null()).stdout(Stdio::null());
     let start = Instant::now();
@@ -54,7 +54,8 @@ async fn run(mut command: Command) -> Result<f64> {
     }
 }
 
-/// A model of one op on an embedded worker, whose files are in `folder`.
+/// Measures `convoke run` of a model of one op on an embedded worker, in milliseconds; its files are written to
+/// `folder`.
 pub async fn starts(folder: &Path, rounds: u32) -> Result<(Samples, Samples)> {
     let (model, inputs) = (folder.join("model.onnx"), folder.join("inputs.npz"));
     let written = std::fs::write(&model, MODEL);
@@ -73,7 +74,7 @@ pub async fn starts(folder: &Path, rounds: u32) -> Result<(Samples, Samples)> {
     beside(rounds, work, floor).await
 }
 
-/// Resident memory of a process with an embedded cluster, in MiB.
+/// Measures the resident memory of a process with an idle embedded cluster, in MiB.
 pub async fn memory(log: &LogArgs) -> Result<Samples, Failure> {
     let parties = floor::idle(log).await?;
     sleep(SETTLE).await;
@@ -87,14 +88,14 @@ pub async fn memory(log: &LogArgs) -> Result<Samples, Failure> {
     Ok(Samples::of(resident.ok_or_else(none)?))
 }
 
-/// In MiB, of /proc/PID/status.
+/// Parses the resident memory out of the text of /proc/PID/status, in MiB.
 fn resident(status: &str) -> Option<f64> {
     let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;
     let kib: f64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
     Some(kib / 1024.)
 }
 
-/// What the busiest of a cluster's processes takes of a core while nobody asks for anything, in percent.
+/// Measures how much of a core the busiest of an idle cluster's processes uses, in percent.
 pub async fn busy(processes: &[Process], rounds: u32) -> Result<Samples> {
     sleep(SETTLE).await;
     let (start, before) = (Instant::now(), cpu::taken(processes)?);

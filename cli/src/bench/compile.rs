@@ -1,4 +1,4 @@
-//! How long a function takes to be planned for three workers, once it is imported: optimise, place, partition.
+//! Measures how long the planning of an imported function for three workers takes: optimise, place, partition.
 
 use convoke::{DType, TensorType};
 use convoke_common::Dim;
@@ -15,13 +15,14 @@ use tokio::time::Instant;
 
 use super::turns::{Samples, alone, millis};
 
-/// Columns of what flows, and rows of each weight.
+/// Columns of the activations, and rows and columns of each weight matrix.
 const SIDE: usize = 64;
 const WORKERS: usize = 3;
-/// Most nodes that are planned in all turns.
+/// The largest number of nodes that are planned in all turns together.
 const MOST_NODES: usize = 2_000_000;
 
-/// Matrix product, bias, activation, residual, again and again, with weights in a file that nobody reads.
+/// The function under construction: layers of matrix product, bias, activation and residual, with weights in a file
+/// that is never read.
 struct Graph {
     f: Function,
     bytes: u64,
@@ -62,7 +63,7 @@ impl Graph {
     }
 }
 
-/// A function of about so many nodes.
+/// Makes a function of at most `nodes` nodes, in layers of four.
 fn function(nodes: usize) -> Function {
     let mut g = Graph {
         f: Function {
@@ -116,10 +117,10 @@ fn options() -> PlanOptions {
     }
 }
 
-/// Plans a function of so many nodes: milliseconds.
+/// Measures how long planning a function of about `nodes` nodes takes, in milliseconds.
 pub async fn compile(nodes: usize, rounds: u32) -> Result<Samples> {
     let (cluster, options) = (cluster(), options());
-    // A large one takes seconds.
+    // Planning a large function takes seconds, so it gets fewer turns.
     let rounds = rounds.min((MOST_NODES / nodes).max(1) as u32);
     alone(rounds, async || {
         let given = function(nodes);

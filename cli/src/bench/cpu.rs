@@ -1,10 +1,10 @@
-//! Time of a core that processes have taken.
+//! The CPU time that processes have used.
 
 use convoke_common::error::{Code, Error, Result};
 
 use crate::children::Process;
 
-/// In seconds, in user and kernel mode, of each.
+/// The CPU time that each process has used, in seconds of user and kernel mode.
 pub fn taken(processes: &[Process]) -> Result<Vec<f64>> {
     let of = |p: &Process| {
         let msg = format!("the time that {} has taken cannot be read", p.what());
@@ -14,20 +14,20 @@ pub fn taken(processes: &[Process]) -> Result<Vec<f64>> {
     processes.iter().map(of).collect()
 }
 
-/// The same of this process.
+/// The CPU time that this process has used, in seconds of user and kernel mode.
 pub fn own() -> Result<f64> {
     let msg = "the time that this process has taken cannot be read";
     clock(0).ok_or_else(|| Error::new(Code::Io, msg))
 }
 
-/// Of the process with this number; 0 is this one.
+/// The CPU time of the process with this id, in seconds; 0 stands for this process.
 fn clock(pid: libc::pid_t) -> Option<f64> {
     let mut id = 0;
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: both write to what they are given, which lives on.
+    // SAFETY: both calls write only to `id` and `time`, which outlive the calls.
     let failed = unsafe {
         libc::clock_getcpuclockid(pid, &mut id) != 0 || libc::clock_gettime(id, &mut time) != 0
     };
@@ -47,7 +47,7 @@ mod tests {
         }
         let pid = std::process::id() as libc::pid_t;
         assert!(clock(pid).unwrap() > before);
-        // Above all that Linux gives.
+        // This id is above all that Linux assigns.
         assert_eq!(clock(1 << 23), None);
     }
 }

@@ -1,4 +1,4 @@
-//! How fast a device multiplies matrices.
+//! Measures how fast a device multiplies matrices.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use tokio::time::Instant;
 
 use super::turns::{Samples, alone, bounded};
 
-/// Rows and columns.
+/// Rows and columns of the matrices.
 const SIDE: usize = 1024;
-/// Products in a row: as many as take about so long, and at most so many.
+/// A turn's products take about this time together, and are at most this many.
 const ROW: (Duration, usize) = (Duration::from_millis(80), 64);
 
-/// The last of products that depend on each other.
+/// Issues products of which each depends on the one before, and returns the time until the last one is ready.
 async fn row(x: &Tensor, by: &Tensor, products: usize) -> Result<Duration> {
     let start = Instant::now();
     let mut y = x.clone();
@@ -24,11 +24,11 @@ async fn row(x: &Tensor, by: &Tensor, products: usize) -> Result<Duration> {
     Ok(start.elapsed())
 }
 
-/// Products of f32 matrices: 10⁹ operations a second, without what asking for the result costs.
+/// Measures products of f32 matrices in 10⁹ operations per second. The cost of waiting for a result is subtracted.
 pub async fn products(device: &Device, rounds: u32) -> Result<Samples> {
     let shape = [SIDE; 2];
     let x = device.random_normal(shape, DType::F32, 1)?;
-    // So that a product's elements are as large as those of its operand.
+    // The scale keeps a product's elements as large as those of its operand.
     let small = 1. / (SIDE as f32).sqrt();
     let by = device.random_normal(shape, DType::F32, 2)?.mul(small)?;
     bounded(row(&x, &by, 1)).await?;

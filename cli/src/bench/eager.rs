@@ -1,4 +1,4 @@
-//! Ops on handles, and a function of one op, on an embedded worker: beside the same additions in this thread.
+//! Measures ops on handles and a function of one op on an embedded worker, beside the same additions in this thread.
 
 use std::hint::black_box;
 
@@ -10,18 +10,19 @@ use tokio::time::Instant;
 use super::report::Beside;
 use super::turns::{Samples, alone, beside, micros, nanos_each};
 
-/// Additions that are issued in one go, far below the window of unresolved ops.
+/// Additions that are issued without waiting: far fewer than a session allows to be unresolved.
 pub const CHAIN: usize = 10_000;
-/// Calls a turn.
+/// Calls of the function in a turn.
 const CALLS: usize = 500;
 
-/// The same chain with arrays of ndarray.
+/// The floor of additions: the same chain with arrays of ndarray.
 pub const FLOOR: Beside = Beside {
     name: "ndarray",
     usual: None,
 };
 
-/// Dependent additions of 1 to 1, issued in one go, until the last one has its value: nanoseconds each.
+/// Issues a chain of dependent additions to `x`, which is 1, and waits for the last value. Returns nanoseconds per
+/// addition.
 pub async fn chain(x: &Tensor, add: impl Fn(&Tensor, &Tensor) -> Result<Tensor>) -> Result<f64> {
     let start = Instant::now();
     let mut y = x.clone();
@@ -36,7 +37,8 @@ pub async fn chain(x: &Tensor, add: impl Fn(&Tensor, &Tensor) -> Result<Tensor>)
     }
 }
 
-/// As [`chain`], in this thread, with an allocation for each result.
+/// Runs the additions of [`chain`] in this thread, with an allocation for each result. Returns nanoseconds per
+/// addition.
 pub fn arrays() -> f64 {
     let one = black_box(Array0::from_elem((), 1f32));
     let start = Instant::now();
@@ -47,13 +49,13 @@ pub fn arrays() -> f64 {
     nanos_each(start.elapsed(), CHAIN)
 }
 
-/// Additions on handles.
+/// Measures additions on handles, in nanoseconds per addition.
 pub async fn adds(x: &Tensor, rounds: u32) -> Result<(Samples, Samples)> {
     let work = async || Ok(vec![chain(x, |y, one| y.add(one)).await?]);
     beside(rounds, work, async || Ok(vec![arrays()])).await
 }
 
-/// As [`adds`], of an op that was resolved before.
+/// Measures the same additions as [`adds`] with a prepared op.
 pub async fn prepared(x: &Tensor, rounds: u32) -> Result<(Samples, Samples)> {
     let none = || Error::internal("a handle without a device");
     let device = x.device().ok_or_else(none)?;
@@ -62,7 +64,7 @@ pub async fn prepared(x: &Tensor, rounds: u32) -> Result<(Samples, Samples)> {
     beside(rounds, work, async || Ok(vec![arrays()])).await
 }
 
-/// Calls of a function of one op, handles in and handles out: microseconds.
+/// Measures calls of a function of one op, with handles as operands and results, in microseconds.
 pub async fn calls(cluster: &Cluster, x: &Tensor, rounds: u32) -> Result<Samples> {
     let function = cluster.function(|t| Ok(vec![t[0].add(1.0)?]));
     let operands = std::slice::from_ref(x);

@@ -1,6 +1,7 @@
-//! What a node of a function costs besides its kernel: calls of functions of many nodes on an embedded worker of one
-//! thread, less calls of small ones. Beside them, in this thread: as many calls of boxed functions, each of which moves a
-//! shared value from one place to the next, which is the least that an interpreter of others' ops does.
+//! Measures what a node of a function costs besides its kernel: the time of calls of functions of many nodes on an
+//! embedded worker of one thread, minus that of functions of few nodes. The floor, in this thread, is as many calls of
+//! boxed functions, each of which moves a shared value from one place to the next: the least that an interpreter of
+//! custom ops does.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -18,32 +19,32 @@ use super::eager::arrays;
 use super::report::Beside;
 use super::turns::{Samples, beside, bounded, nanos_each};
 
-/// See the module.
+/// The floor of null ops: calls of boxed functions, see the [module](self).
 pub const FLOOR: Beside = Beside {
     name: "boxed calls",
     usual: None,
 };
 
-/// What was measured, and its floor.
+/// Samples of a measurement and of its floor.
 type Both = (Samples, Samples);
 
-/// Nodes of a chain.
+/// The number of nodes of a chain.
 const CHAIN: usize = 10_000;
-/// Chains side by side, and the nodes of each.
+/// The width of a layer, and the number of layers.
 const LAYERED: (usize, usize) = (1000, 10);
-/// Calls a turn.
+/// Calls of each function in a turn.
 const CALLS: usize = 10;
 
 const OPERANDS: &[OperandDef] = &[operand("X", &[DType::F32])];
 const LANE: &[AttrDef] = &[required("lane", AttrKind::Int)];
 const MANY: &[OperandDef] = &[operand("X", &[DType::F32]).variadic()];
 
-/// Hands on its operand. Nodes that differ in `lane` are not merged into one.
+/// An op that returns its operand. Nodes that differ in `lane` are not merged into one.
 static NULL: OpDef = OpDef::new("convoke.bench.Null", "X, any shape.", OPERANDS, same)
     .attrs(LANE)
     .quick(same_quickly);
 
-/// Takes many, so that none of them is left out as useless.
+/// An op that takes many operands and returns the first, so that no pass removes the others as unused.
 static FIRST: OpDef =
     OpDef::new("convoke.bench.First", "The first X, any shape.", MANY, same).quick(same_quickly);
 
@@ -52,13 +53,14 @@ fn same(i: &Infer<'_>) -> Result<Vec<Inferred>, OpError> {
     Ok(vec![Inferred::of(x.dtype, x.shape.clone())])
 }
 
-/// The rule as ops of the registry have it for run time, so that it is not what is measured.
+/// The shape rule for run time, which ops of the registry have too: without it, shape inference would dominate the
+/// measurement.
 fn same_quickly(operands: &[Option<ConcreteOperand<'_>>]) -> Option<ConcreteOutputs> {
     let x = (*operands.first()?)?;
     Some([(x.dtype, x.shape.into())].into_iter().collect())
 }
 
-/// Makes the ops known: before the embedded cluster starts, which tells what it has when its worker joins.
+/// Registers the ops. Must run before the embedded cluster starts, because its worker announces its ops when it joins.
 pub fn register() -> Result<()> {
     for def in [&NULL, &FIRST] {
         kernels::register(def, |_| {
@@ -73,7 +75,7 @@ pub fn register() -> Result<()> {
 
 type Move = Box<dyn Fn(&mut [Option<Arc<f32>>])>;
 
-/// Nanoseconds of one call of [`FLOOR`]'s.
+/// Runs the calls of [`FLOOR`], and returns nanoseconds per call.
 fn moves() -> f64 {
     let of = |i: usize| -> Move {
         let (from, to) = (i % 2, (i + 1) % 2);
@@ -94,7 +96,7 @@ fn null(x: &Tensor, lane: usize) -> Result<Tensor> {
     convoke::op(&NULL, attrs, [x])
 }
 
-/// Null ops, each of the one before.
+/// Measures a chain of null ops, each of which depends on the one before.
 pub async fn null_chain(cluster: &Cluster, x: &Tensor, rounds: u32) -> Result<Both> {
     let chain = |nodes: usize| {
         cluster.function(move |t| {
@@ -108,8 +110,9 @@ pub async fn null_chain(cluster: &Cluster, x: &Tensor, rounds: u32) -> Result<Bo
     per_node([chain(CHAIN), chain(1)], CHAIN - 1, x, 1., moves, rounds).await
 }
 
-/// Null ops in layers: each of one of the layer before, and all of the last layer are needed for the result. What that
-/// costs, and so many parallel beginnings, is subtracted with a call of one layer: a single node would have neither.
+/// Measures null ops in layers: each node reads one node of the layer before, and the result needs the whole last
+/// layer. The time of a function of one layer is subtracted, as it too gathers a layer and starts as many nodes at
+/// once; a function of a single node would do neither.
 pub async fn null_layered(cluster: &Cluster, x: &Tensor, rounds: u32) -> Result<Both> {
     let (width, depth) = LAYERED;
     let layers = |depth: usize| {
@@ -126,7 +129,7 @@ pub async fn null_layered(cluster: &Cluster, x: &Tensor, rounds: u32) -> Result<
     per_node([layers(depth), layers(1)], nodes, x, 1., moves, rounds).await
 }
 
-/// Additions of scalars, each to the sum of the one before.
+/// Measures a chain of additions of scalars, each of which depends on the one before.
 pub async fn add_chain(cluster: &Cluster, x: &Tensor, rounds: u32) -> Result<Both> {
     let chain = |nodes: usize| {
         cluster.function(move |t| {
@@ -141,7 +144,8 @@ pub async fn add_chain(cluster: &Cluster, x: &Tensor, rounds: u32) -> Result<Bot
     per_node([chain(CHAIN), chain(1)], CHAIN - 1, x, sum, arrays, rounds).await
 }
 
-/// What each of `nodes` costs that the first function has and the second has not; the first is to give `expected`.
+/// Measures the cost of each of the `nodes` that the first function has and the second lacks, in nanoseconds. Fails if
+/// the first function does not return `expected`.
 async fn per_node(
     [many, few]: [Function; 2],
     nodes: usize,

@@ -1,4 +1,4 @@
-//! Steps of a function with a branch on each of many workers, and what they cost all processes together.
+//! Measures steps of a function with a branch on each of many workers, by their cost for all processes together.
 //!
 //! ```text
 //! caller -> client -> each worker: Sqrt -> the first: Sum -> client -> caller
@@ -13,10 +13,10 @@ use super::steps::node;
 use super::turns::{Samples, alone, bounded};
 use crate::children::Process;
 
-/// Steps a turn, one after the other.
+/// Steps in a turn, one after the other.
 const STEPS: usize = 50;
 
-/// y = sqrt(x0) + sqrt(x1) + …
+/// Loads the function y = sqrt(x0) + sqrt(x1) + …, with one root on each worker and the sum on the first.
 async fn load(cluster: &Cluster, workers: &[Device]) -> Result<Model> {
     let mut f = Function {
         name: "fan out".into(),
@@ -48,7 +48,7 @@ async fn load(cluster: &Cluster, workers: &[Device]) -> Result<Model> {
     bounded(async { builder.await }).await
 }
 
-/// One turn's steps.
+/// Runs the steps of one turn.
 async fn steps(model: &Model, width: usize) -> Result<()> {
     let inputs: Vec<(String, HostTensor)> = (0..width)
         .map(|i| (format!("x{i}"), HostTensor::scalar(4f32)))
@@ -59,7 +59,7 @@ async fn steps(model: &Model, width: usize) -> Result<()> {
     Ok(())
 }
 
-/// Microseconds of a core that a step takes, the caller's among them.
+/// Measures the CPU time of a step in all processes, the caller's included, in microseconds.
 pub async fn cpu(
     cluster: &Cluster,
     workers: &[Device],
@@ -78,7 +78,7 @@ pub async fn cpu(
     Ok(times)
 }
 
-/// UDP datagrams that cross between processes in a step, acknowledgements and heartbeats among them.
+/// Measures how many UDP datagrams cross between processes per step, including acknowledgements and heartbeats.
 pub async fn datagrams(cluster: &Cluster, workers: &[Device], rounds: u32) -> Result<Samples> {
     let model = load(cluster, workers).await?;
     let counts = alone(rounds, async || {
@@ -92,7 +92,7 @@ pub async fn datagrams(cluster: &Cluster, workers: &[Device], rounds: u32) -> Re
     Ok(counts)
 }
 
-/// Datagrams that workers have received from each other and the client, and sent to the client.
+/// The number of datagrams that workers have received from each other and the client, and sent to the client.
 async fn crossed(cluster: &Cluster, workers: &[Device]) -> Result<u64> {
     let status = bounded(cluster.status()).await?;
     let is_worker = |name: &str| workers.iter().any(|w| w.worker() == name);

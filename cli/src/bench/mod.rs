@@ -1,4 +1,5 @@
-//! `convoke bench`: what this machine, or a cluster, does, each beside the least that could be done.
+//! `convoke bench`: measures this machine or a cluster, each measurement beside its floor, the least that could be
+//! done.
 //!
 //! ```text
 //! cold, floor::idle                  processes of their own                  cold_start, idle_rss
@@ -11,7 +12,7 @@
 //! Invariants
 //! 1. A measurement and its floor take turns in one run, with the same number of processes and threads.
 //! 2. Every process that is started ends with this one, however that ends; nothing is left on disk.
-//! 3. Of somebody else's cluster only what its clients can measure is measured.
+//! 3. On a cluster that this command did not start, it measures only what any client can measure.
 
 pub mod args;
 mod catalogue;
@@ -52,12 +53,12 @@ use crate::{machine, output};
 
 pub use self::floor::run_part;
 
-/// Workers of the cluster of processes.
+/// The number of workers of the cluster of processes.
 const WORKERS: u32 = 2;
-/// How long their steps may go on at the end; none does.
+/// How long the workers' steps may go on at the end; none is running then.
 const DRAIN_BOUND: Duration = Duration::from_secs(1);
 
-/// Measures and tells.
+/// Does the measurements and prints the report.
 pub async fn bench(args: BenchArgs, log: LogArgs, json: bool) -> Result<(), Failure> {
     let wanted = Wanted::of(&args.only, args.connect.is_some())?;
     let mut signals = Signals::hear()?;
@@ -65,7 +66,7 @@ pub async fn bench(args: BenchArgs, log: LogArgs, json: bool) -> Result<(), Fail
         of: wanted.benches.len(),
         wanted,
         rounds: args.rounds,
-        // The children would tell of their coming and going otherwise.
+        // Otherwise the children would log when they start and stop.
         log: LogArgs {
             log: log.log.or_else(|| Some("warn".into())),
             ..log
@@ -89,8 +90,8 @@ pub async fn bench(args: BenchArgs, log: LogArgs, json: bool) -> Result<(), Fail
     }
 }
 
-/// Does `work` with the cluster that `open` opens, which is left whatever comes of it. Asked to end twice it is dropped:
-/// the process must not exit before what is on disk is removed.
+/// Does `work` with the cluster that `open` opens, and leaves the cluster afterwards, also if the work failed. A second
+/// signal drops the cluster and does not exit the process, whose files on disk must be removed first.
 async fn with_cluster(
     signals: &mut Signals,
     open: impl Future<Output = Result<Cluster, Failure>>,
@@ -105,27 +106,27 @@ async fn with_cluster(
     signals.or(left).await.and(result)
 }
 
-/// A run of the command.
+/// The state of a run of `convoke bench`.
 struct Run {
     wanted: Wanted,
     rounds: u32,
     log: LogArgs,
     progress: Progress,
-    /// Measurements that have begun, and how many there are to be.
+    /// The number of measurements that have begun, out of `of`.
     begun: usize,
     of: usize,
     results: Vec<Measured>,
 }
 
 impl Run {
-    /// Says which measurement begins.
+    /// Shows which measurement begins.
     fn begin(&mut self, name: &str) {
         self.begun += 1;
         let line = format!("{} of {}: {name}", self.begun, self.of);
         self.progress.at(line);
     }
 
-    /// Everything, on clusters of its own.
+    /// Does all wanted measurements on clusters that this command starts.
     async fn here(&mut self, signals: &mut Signals) -> Result<(), Failure> {
         let folder = RunDir::make(None, "bench")
             .map_err(|e| e.advise("set XDG_RUNTIME_DIR to a folder of this user's"))?;
@@ -167,7 +168,7 @@ impl Run {
 
     async fn embedded(&mut self, cluster: &Cluster) -> Result<(), Failure> {
         let device = cluster.device("w0")?;
-        // Once a value has come back, the worker is linked, which decides the way of what follows.
+        // Once a value has come back, the worker is linked; the link decides the path of later ops.
         bounded(device.put(0f32)?.fetch::<f32>()).await?;
         let x = device.put(1f32)?;
         for bench in self.at(Place::Embedded) {
@@ -178,7 +179,8 @@ impl Run {
         Ok(())
     }
 
-    /// What needs a cluster of processes: all but steps over many workers, or those over so many.
+    /// Does the measurements that need a cluster of processes: with `fan`, those of steps over that many workers;
+    /// without, all others.
     async fn processes(
         &mut self,
         signals: &mut Signals,
@@ -196,7 +198,7 @@ impl Run {
         done
     }
 
-    /// [`Run::processes`], which are in `processes`, whatever comes of it.
+    /// Does the work of [`Run::processes`]. The started processes are pushed to `processes`, also if it fails.
     async fn on_processes(
         &mut self,
         signals: &mut Signals,
@@ -207,7 +209,7 @@ impl Run {
         let up = UpArgs {
             workers: fan.unwrap_or(WORKERS),
             listen: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
-            // As many as the parties of a relay have besides that of the network.
+            // One compute thread beside the network thread matches the threads of a relay's parties (invariant 1).
             threads: Some(1),
             memory: None,
             artifact_root: None,
@@ -229,7 +231,7 @@ impl Run {
         with_cluster(signals, open, work).await
     }
 
-    /// What needs so many workers.
+    /// Does the measurements of steps over `workers` workers.
     async fn fan(&mut self, cluster: &Cluster, workers: u32, own: &Own<'_>) -> Result<(), Failure> {
         let devices = bounded(cluster.devices()).await?;
         for bench in self.at(Place::Fan(workers)) {
@@ -240,7 +242,7 @@ impl Run {
         Ok(())
     }
 
-    /// Whatever is wanted of a cluster of processes.
+    /// Does the measurements of a cluster of processes that fit its number of workers, and those of its devices.
     async fn remote(&mut self, cluster: &Cluster, own: Option<Own<'_>>) -> Result<(), Failure> {
         let devices = bounded(cluster.devices()).await?;
         let names: Vec<String> = devices.iter().map(Device::name).collect();
@@ -260,7 +262,7 @@ impl Run {
             self.progress.note(&line);
         }
         self.of = self.of + products.len() - left.len();
-        // What is idle has not worked yet.
+        // Idle processes are measured before the cluster has done most of its work.
         fit.sort_by_key(|b| b.place != Place::Local);
         let remote = Remote {
             cluster,
@@ -279,7 +281,7 @@ impl Run {
         Ok(())
     }
 
-    /// The results in the order of the catalogue, those of devices last.
+    /// Makes the report: results in the order of the catalogue, then those of devices.
     fn report(self) -> Report {
         let mut results = self.results;
         let place = |m: &Measured| ALL.iter().position(|b| b.name == m.name());

@@ -1,4 +1,4 @@
-//! Where a measurement takes place, and what it is given there.
+//! Runs each measurement in its place, with the cluster and the floor that it needs.
 
 use std::path::Path;
 
@@ -14,12 +14,12 @@ use crate::args::LogArgs;
 use crate::children::Process;
 use crate::failure::Failure;
 
-/// A measurement that is asked for in another place than its own.
+/// The error of a measurement that is asked for in a place where it cannot be done.
 fn misplaced(bench: &Bench) -> Failure {
     Error::internal(format!("{} is measured elsewhere", bench.name)).into()
 }
 
-/// Measures what needs no cluster, with files in `folder`.
+/// Does a measurement that needs no cluster, with files in `folder`.
 pub async fn alone(
     bench: &Bench,
     folder: &Path,
@@ -37,7 +37,7 @@ pub async fn alone(
     })
 }
 
-/// Measures an embedded worker, where `x` is 1.
+/// Does a measurement of an embedded worker, on which `x` is a handle of the value 1.
 pub async fn embedded(
     bench: &Bench,
     cluster: &Cluster,
@@ -58,15 +58,15 @@ pub async fn embedded(
     }
 }
 
-/// What a cluster of processes of this machine has more than another: floors can stand beside it.
+/// What is known only of a cluster that this command started: its processes, and what floors beside it need.
 pub struct Own<'a> {
     pub processes: &'a [Process],
-    /// Where floors have their keys.
+    /// The folder for the keys of floors.
     pub folder: &'a Path,
     pub log: &'a LogArgs,
 }
 
-/// Measures steps over all workers of a cluster, which are these.
+/// Does a measurement of steps over all workers of a cluster; `workers` has a device of each.
 pub async fn fan(
     bench: &Bench,
     cluster: &Cluster,
@@ -92,7 +92,7 @@ pub struct Remote<'a> {
 }
 
 impl Remote<'_> {
-    /// The first workers, of which the catalogue says how many there must be.
+    /// The first `N` workers. The catalogue states that many for each measurement, so too few are an internal error.
     fn first<const N: usize>(&self) -> Result<[&Device; N], Failure> {
         let few = || Error::internal("a measurement has too few workers");
         let first = self.workers.first_chunk::<N>().ok_or_else(few)?;
@@ -106,7 +106,7 @@ impl Remote<'_> {
         }
     }
 
-    /// Measures it.
+    /// Does a measurement of the cluster.
     pub async fn measure(&self, bench: &Bench) -> Result<Measured, Failure> {
         let (cluster, rounds) = (self.cluster, self.rounds);
         let alone = |samples: Samples| Ok(Measured::alone(bench, &samples));
@@ -163,7 +163,7 @@ impl Remote<'_> {
         Ok(Measured::beside(bench, &both, beside))
     }
 
-    /// Measures a device.
+    /// Does the measurement of a device.
     pub async fn device(&self, device: &Device) -> Result<Measured, Failure> {
         let samples = devices::products(device, self.rounds).await?;
         let name = of_device(&device.name());
@@ -171,7 +171,7 @@ impl Remote<'_> {
     }
 }
 
-/// What was measured beside a relay, which ends then.
+/// Makes the result of a measurement beside a relay, and ends the relay.
 async fn relayed(
     bench: &Bench,
     both: (Samples, Samples),

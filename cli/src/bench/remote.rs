@@ -1,4 +1,4 @@
-//! Ops on handles of a worker in another process.
+//! Measures ops on handles of a worker in another process.
 
 use convoke::Tensor;
 use convoke_common::error::{Error, Result};
@@ -9,16 +9,16 @@ use super::floor::Relay;
 use super::report::Beside;
 use super::turns::{Samples, alone, beside, micros};
 
-/// Values that are asked for in a turn.
+/// Values that are fetched in a turn.
 const FETCHES: usize = 200;
 
-/// Messages of 4 bytes to another process and back.
+/// The floor of a fetch: a message of 4 bytes to another process and back.
 pub const PING_PONG: Beside = Beside {
     name: "quinn ping-pong",
     usual: Some(85.),
 };
 
-/// The value of an addition: microseconds.
+/// Measures an addition and the fetch of its value, in microseconds.
 pub async fn fetches(x: &Tensor, floor: Option<&Relay>, rounds: u32) -> Result<(Samples, Samples)> {
     let work = async || {
         let mut times = Vec::with_capacity(FETCHES);
@@ -35,7 +35,7 @@ pub async fn fetches(x: &Tensor, floor: Option<&Relay>, rounds: u32) -> Result<(
     beside(rounds, work, async || Relay::times(floor, FETCHES).await).await
 }
 
-/// Dependent additions in flight: so many in a second.
+/// Measures dependent additions that are issued without waiting, in additions per second.
 pub async fn pipelined(x: &Tensor, rounds: u32) -> Result<Samples> {
     alone(rounds, async || {
         let each = chain(x, |y, one| y.add(one)).await?;

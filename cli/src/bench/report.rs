@@ -1,4 +1,4 @@
-//! What was measured, as `--json` has it and as people read it.
+//! The results of the measurements, as `--json` prints them and as a table.
 
 use serde::Serialize;
 
@@ -7,50 +7,50 @@ use super::turns::Samples;
 use crate::values::bytes;
 use crate::{machine, output};
 
-/// How much slower than usual a floor may be before it says more of the machine's state than of its abilities.
+/// How many times slower than usual a floor may be. A slower one shows that the machine is busy or throttled.
 const SUSPECT: f64 = 1.3;
 
-/// What a measurement stands beside.
+/// The definition of a floor, beside which a measurement is reported.
 #[derive(Debug, Clone, Copy)]
 pub struct Beside {
     pub name: &'static str,
-    /// What it takes where nothing else runs, in the measurement's unit, on two cores of a virtual machine.
+    /// The floor's usual median in the measurement's unit, on two cores of a virtual machine where nothing else runs.
     pub usual: Option<f64>,
 }
 
-/// See [`Beside`].
+/// The measured floor, as `--json` prints it.
 #[derive(Debug, Serialize)]
 struct Floor {
     name: &'static str,
     p50: f64,
     p99: f64,
-    /// Far slower than usual: the machine is busy, or slow today.
+    /// Whether the floor is far slower than usual: the machine is busy, or slow today.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     suspect: bool,
 }
 
-/// A measurement.
+/// The result of a measurement.
 #[derive(Debug, Serialize)]
 pub struct Measured {
     name: String,
     unit: &'static str,
-    /// What half of the values do not exceed, or of rates do not fall below.
+    /// The median.
     p50: f64,
-    /// The same of 99 %.
+    /// The value that 99 % do not exceed; for a rate, the value that 99 % do not fall below.
     p99: f64,
     n: usize,
     floor: Option<Floor>,
-    /// To the floor, of medians.
+    /// The median divided by the floor's median.
     ratio: Option<f64>,
 }
 
 impl Measured {
-    /// What stands beside nothing.
+    /// Makes the result of a measurement without a floor.
     pub fn alone(bench: &Bench, samples: &Samples) -> Measured {
         Measured::named(bench.name.into(), bench.unit, samples)
     }
 
-    /// As [`Measured::alone`], of what is not in the catalogue.
+    /// Makes the result of a measurement without a floor that is not in the catalogue.
     pub fn named(name: String, unit: &'static str, samples: &Samples) -> Measured {
         Measured {
             name,
@@ -63,7 +63,7 @@ impl Measured {
         }
     }
 
-    /// What was measured in turns with its floor, where there is one.
+    /// Makes the result of a measurement that took turns with its floor, if there is one.
     pub fn beside(
         bench: &Bench,
         (ours, floor): &(Samples, Samples),
@@ -86,18 +86,18 @@ impl Measured {
         }
     }
 
-    /// What it is called.
+    /// The measurement's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 }
 
-/// What part of the values 99 % are not slower than.
+/// The quantile of the slowest 1 %: 0.01 for rates, where low values are slow, and 0.99 for durations.
 fn slow(unit: &str) -> f64 {
     if unit.ends_with("/s") { 0.01 } else { 0.99 }
 }
 
-/// Where it was measured: by whom, of another cluster.
+/// The machine on which `bench` runs; a cluster's processes may be on others.
 #[derive(Debug, Serialize)]
 struct Machine {
     cpu: String,
@@ -107,7 +107,7 @@ struct Machine {
     version: &'static str,
 }
 
-/// All of it.
+/// The report of a run.
 #[derive(Debug, Serialize)]
 pub struct Report {
     machine: Machine,
@@ -115,7 +115,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Of this machine.
+    /// Makes a report that describes this machine.
     pub fn new(results: Vec<Measured>) -> Report {
         Report {
             machine: Machine {
@@ -129,7 +129,7 @@ impl Report {
         }
     }
 
-    /// As a table.
+    /// Formats the report as a table.
     pub fn text(&self) -> String {
         let m = &self.machine;
         let mut text = format!(
@@ -176,7 +176,7 @@ fn row(m: &Measured) -> Vec<String> {
     ]
 }
 
-/// As many digits as say something.
+/// Formats a number with about three significant digits.
 fn number(value: f64) -> String {
     match value.abs() {
         v if v >= 100. => format!("{value:.0}"),

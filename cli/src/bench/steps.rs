@@ -1,4 +1,4 @@
-//! Steps of functions over two workers, and the error of one.
+//! Measures steps of functions over two workers, both those that succeed and those that fail.
 //!
 //! ```text
 //! succeeds  caller -> client -> first: Sqrt -> second: Exp -> client -> caller
@@ -18,21 +18,21 @@ use super::floor::Relay;
 use super::report::Beside;
 use super::turns::{Samples, alone, beside, bounded, micros};
 
-/// Calls a turn.
+/// Calls in a turn.
 const CALLS: usize = 200;
-/// Calls at once, and how often each calls in a turn.
+/// The number of concurrent callers, and the calls of each in a turn.
 const IN_FLIGHT: (u32, usize) = (64, 20);
-/// Elements of the tensor that is looked up in.
+/// The number of elements of the tensor in which the failing step looks up.
 const SIZE: usize = 4;
 
-/// Messages of 4 bytes along the hops of a step.
+/// The floor of a step: messages of 4 bytes along the same hops.
 pub const RELAY: Beside = Beside {
     name: "quinn relay",
-    // The slower end of what it takes.
+    // This is the slower end of its usual range.
     usual: Some(173.),
 };
 
-/// A node of a step.
+/// Makes a node that runs in each step.
 pub fn node(name: &str, op: &str, attrs: Attrs, inputs: &[ValueId], output: ValueId) -> Node {
     Node {
         name: name.into(),
@@ -81,7 +81,7 @@ fn look_up() -> Function {
     f
 }
 
-/// The function, its nodes on these workers.
+/// Loads a function whose nodes `first` and `second` run on these workers.
 pub async fn load(cluster: &Cluster, f: Function, workers: [&str; 2]) -> Result<Model> {
     let model = cluster
         .load_function(f, vec![])
@@ -92,7 +92,7 @@ pub async fn load(cluster: &Cluster, f: Function, workers: [&str; 2]) -> Result<
     bounded(async { model.await }).await
 }
 
-/// A scalar in, a scalar back: microseconds.
+/// Calls a model with one scalar and takes one scalar back; returns microseconds.
 pub async fn call(model: &Model) -> Result<f64> {
     let start = Instant::now();
     let out = model.call([("x", HostTensor::scalar(4f32))]).await?;
@@ -103,7 +103,7 @@ pub async fn call(model: &Model) -> Result<f64> {
     }
 }
 
-/// One step after the other: microseconds.
+/// Measures steps one after the other, in microseconds.
 pub async fn steps(
     cluster: &Cluster,
     workers: [&str; 2],
@@ -123,7 +123,7 @@ pub async fn steps(
     Ok(both)
 }
 
-/// Many at once: so many in a second.
+/// Measures many steps in flight, in steps per second.
 pub async fn in_flight(cluster: &Cluster, workers: [&str; 2], rounds: u32) -> Result<Samples> {
     let model = load(cluster, two_ops(), workers).await?;
     let (width, each) = IN_FLIGHT;
@@ -144,7 +144,7 @@ pub async fn in_flight(cluster: &Cluster, workers: [&str; 2], rounds: u32) -> Re
     Ok(rates)
 }
 
-/// From the start of a call that fails to its error: microseconds.
+/// Measures the time from the start of a call that fails to its error, in microseconds.
 pub async fn errors(cluster: &Cluster, workers: [&str; 2], rounds: u32) -> Result<Samples> {
     let model = load(cluster, look_up(), workers).await?;
     let times = alone(rounds, async || {
@@ -159,7 +159,7 @@ pub async fn errors(cluster: &Cluster, workers: [&str; 2], rounds: u32) -> Resul
     Ok(times)
 }
 
-/// A call whose index is out of range.
+/// Makes a call whose index is out of range; returns the microseconds until its error.
 async fn fail(model: &Model) -> Result<f64> {
     let x = HostTensor::zeros(DType::F32, &[SIZE])?;
     let index = HostTensor::from_slice(&[1], &[SIZE as i64])?;

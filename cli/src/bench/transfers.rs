@@ -1,5 +1,6 @@
-//! Tensors from worker to worker and back: moves that depend on each other, less what asking for the end costs. And what
-//! a tensor adds to a step that crosses to another worker of this host: less what the step takes on one.
+//! Measures transfers of handles from worker to worker and back: moves that depend on each other, minus the cost of
+//! waiting for the end. Also measures what a tensor in shared memory that crosses to another worker of this host adds
+//! to a step: the step on two workers, minus the same step on one.
 
 use std::time::Duration;
 
@@ -13,13 +14,13 @@ use super::report::Beside;
 use super::steps::{self, node};
 use super::turns::{Samples, beside, bounded, millis};
 
-/// How one size is measured.
+/// The size of a tensor, and how its transfers are measured.
 pub struct Size {
     bytes: usize,
-    /// Moves in a row, and rows a turn.
+    /// The number of dependent moves in a row; `rows` is the number of rows in a turn.
     moves: usize,
     rows: usize,
-    /// Of the unit in a second.
+    /// The factor from seconds to the measurement's unit.
     scale: f64,
     pub floor: Beside,
 }
@@ -29,7 +30,7 @@ const FLOOR: Beside = Beside {
     usual: None,
 };
 
-/// In microseconds.
+/// Transfers of 4 KiB, in microseconds.
 pub const SMALL: Size = Size {
     bytes: 4 << 10,
     moves: 100,
@@ -38,20 +39,20 @@ pub const SMALL: Size = Size {
     floor: FLOOR,
 };
 
-/// In milliseconds.
+/// Transfers of 64 MiB, in milliseconds.
 pub const LARGE: Size = Size {
     bytes: 64 << 20,
     moves: 4,
     rows: 1,
     scale: 1e3,
     floor: Beside {
-        // At 2.2 GB/s.
+        // This corresponds to 2.2 GB/s.
         usual: Some(30.5),
         ..FLOOR
     },
 };
 
-/// From one device to the other and back, and the first element of what is there then.
+/// Moves a tensor to and fro between the devices `moves` times; returns the time until the last copy is ready.
 async fn row(x: &Tensor, [here, there]: [&Device; 2], moves: usize) -> Result<Duration> {
     let start = Instant::now();
     let mut y = x.clone();
@@ -62,7 +63,7 @@ async fn row(x: &Tensor, [here, there]: [&Device; 2], moves: usize) -> Result<Du
     Ok(start.elapsed())
 }
 
-/// What a move takes.
+/// Measures the time of a move, in the unit of `size`.
 pub async fn moves(
     size: &Size,
     devices: [&Device; 2],
@@ -92,16 +93,16 @@ pub async fn moves(
     beside(rounds, work, tcp).await
 }
 
-/// What a copy of the tensor within a process takes.
+/// The floor of a crossing in shared memory: a copy of the tensor within a process.
 pub const COPY: Beside = Beside {
     name: "memcpy",
     usual: None,
 };
 
-/// Calls a turn.
+/// Calls of each model in a turn.
 const CALLS: usize = 5;
 
-/// The first element of a large tensor, which is made of a scalar.
+/// Makes a function that expands a scalar to a large tensor, on `first`, and takes its first element, on `second`.
 fn spread() -> Result<Function> {
     let mut f = Function {
         name: "spread".into(),
@@ -131,7 +132,7 @@ fn spread() -> Result<Function> {
     Ok(f)
 }
 
-/// Crossings of 64 MiB in shared memory, in milliseconds, beside copies of them.
+/// Measures crossings of 64 MiB in shared memory, in milliseconds, beside copies of as many bytes.
 pub async fn lent(
     cluster: &Cluster,
     [here, there]: [&str; 2],

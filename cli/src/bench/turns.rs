@@ -1,19 +1,20 @@
-//! Measuring in turns, so that a machine that drifts drifts for both sides, and what is made of the values.
+//! Measures in turns, so that a machine whose speed drifts drifts for a measurement and its floor alike, and computes
+//! quantiles of the values.
 
 use std::time::Duration;
 
 use convoke_common::error::{Code, Error, Result};
 use tokio::time::timeout;
 
-/// How long one side's turn may take.
+/// How long one turn of a measurement or floor may take.
 const BOUND: Duration = Duration::from_secs(120);
 
-/// Values of one thing, in its unit.
+/// The values of a measurement or floor, in the measurement's unit.
 #[derive(Debug, Default)]
 pub struct Samples(Vec<f64>);
 
 impl Samples {
-    /// The value that so large a part of all does not exceed; 0 of none.
+    /// The value that the fraction `part` of all values does not exceed; 0 if there are no values.
     pub fn quantile(&self, part: f64) -> f64 {
         let mut values = self.0.clone();
         values.sort_by(f64::total_cmp);
@@ -21,18 +22,18 @@ impl Samples {
         values.get(rank.max(1) - 1).copied().unwrap_or_default()
     }
 
-    /// How many there are.
+    /// The number of values.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// A single one.
+    /// Makes samples of a single value.
     pub fn of(value: f64) -> Samples {
         Samples(vec![value])
     }
 }
 
-/// Takes turns of both, with a tenth as many before them that warm up and are not counted.
+/// Runs `rounds` turns of both, alternating. A tenth as many turns before them warm up and are not counted.
 pub async fn beside(
     rounds: u32,
     mut work: impl AsyncFnMut() -> Result<Vec<f64>>,
@@ -50,13 +51,13 @@ pub async fn beside(
     Ok((ours, floors))
 }
 
-/// Turns of what has no floor.
+/// Runs turns of a measurement without a floor.
 pub async fn alone(rounds: u32, work: impl AsyncFnMut() -> Result<Vec<f64>>) -> Result<Samples> {
     let (ours, _) = beside(rounds, work, async || Ok(vec![])).await?;
     Ok(ours)
 }
 
-/// Waits for something that ends by itself, and not for ever.
+/// Waits for work of a turn, and fails with [`Code::DeadlineExceeded`] after two minutes.
 pub async fn bounded<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     timeout(BOUND, work).await.unwrap_or_else(|_| {
         let msg = format!("a turn of the measurement has not ended in {BOUND:?}");
@@ -65,17 +66,17 @@ pub async fn bounded<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     })
 }
 
-/// In microseconds.
+/// Converts a time to microseconds.
 pub fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// In milliseconds.
+/// Converts a time to milliseconds.
 pub fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Nanoseconds each, of so many.
+/// The nanoseconds that each of `count` repetitions took.
 pub fn nanos_each(time: Duration, count: usize) -> f64 {
     time.as_secs_f64() * 1e9 / count as f64
 }

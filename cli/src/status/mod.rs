@@ -1,4 +1,4 @@
-//! `convoke status`.
+//! `convoke status`: shows the state of a cluster, or checks its health.
 
 mod text;
 mod verdict;
@@ -19,13 +19,13 @@ use crate::{cluster, health, machine, output};
 use text::text;
 use verdict::verdict;
 
-/// Moves the cursor of a terminal to its first line, and clears it from there on.
+/// Moves the cursor of a terminal to the first line, and clears the screen from there on.
 const CLEAR: &str = "\u{1b}[H\u{1b}[J";
 
-/// How long an answer may take: somebody waits for it.
+/// How long the coordinator may take to answer, as a person waits for it.
 const BOUND: Duration = Duration::from_secs(10);
 
-/// Shows the cluster, or says whether all is well.
+/// Shows the status of the cluster, or with `--health` checks whether all is well.
 pub async fn status(args: StatusArgs, json: bool) -> Result<(), Failure> {
     let mut signals = Signals::hear()?;
     if args.health {
@@ -43,7 +43,7 @@ pub async fn status(args: StatusArgs, json: bool) -> Result<(), Failure> {
             Err(e) => Err(e),
         },
         Some(period) => match signals.or(watch(&source, period, json)).await {
-            // That is how it ends.
+            // `--watch` ends by a signal, so that is no failure.
             Err(Failure::Interrupted) => Ok(()),
             ended => ended,
         },
@@ -59,7 +59,8 @@ fn show(status: &ClusterStatus, json: bool) -> Result<(), Failure> {
     }
 }
 
-/// Shows the cluster again and again; what cannot be had is said, and asked for again.
+/// Shows the cluster's status once per `period`. An error is shown, and the status is asked for again; with `json` the
+/// first error ends the watch.
 async fn watch(source: &Source, period: Duration, json: bool) -> Result<(), Failure> {
     let clear = !json && std::io::stdout().is_terminal();
     let mut ticks = tokio::time::interval(period);
@@ -78,7 +79,7 @@ async fn watch(source: &Source, period: Duration, json: bool) -> Result<(), Fail
     }
 }
 
-/// How it is, as `--json` has it.
+/// The output of `--health --json`.
 #[derive(Serialize)]
 struct Health {
     healthy: bool,
@@ -86,7 +87,7 @@ struct Health {
     error: Option<Error>,
 }
 
-/// The exit code is the answer; the rest is for whoever looks why.
+/// Reports the health by the exit code; the note on stderr is for people who want to know why.
 fn tell(error: Option<Error>, json: bool) -> Result<(), Failure> {
     if let Some(e) = &error {
         output::note(&format!("unhealthy: {e}"));
@@ -102,11 +103,11 @@ fn tell(error: Option<Error>, json: bool) -> Result<(), Failure> {
     }
 }
 
-/// Whom the status is asked.
+/// The source of the status.
 enum Source {
     /// A coordinator, over the network.
     Network(Cluster),
-    /// The coordinator of this machine, by its own socket: its user needs no token.
+    /// A coordinator on this machine, over its Unix socket: the user who runs it needs no token.
     Socket(Client),
 }
 
@@ -160,7 +161,7 @@ async fn healthy(args: &StatusArgs) -> Result<(), Failure> {
     Ok(verdict(&status?, args.member.as_deref())?)
 }
 
-/// Whether the process of this machine with this state folder is well.
+/// Checks the health of the coordinator or worker process of this machine that has this state folder.
 async fn process(dir: &Path) -> Result<(), Failure> {
     if health::is_worker(dir) {
         return Ok(health::ask(dir).await?);

@@ -1,4 +1,4 @@
-//! The status of a cluster for people.
+//! Formats the status of a cluster for people.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use convoke_common::rpc::{
 use crate::values::{bytes, nanos};
 use crate::{budget, output};
 
-/// Tables and lines.
+/// Formats the status as tables and lines.
 pub fn text(s: &ClusterStatus) -> String {
     let serving = |m: &&MemberStatus| m.state == MemberState::Alive;
     let alive = s.members.iter().filter(serving).count();
@@ -144,7 +144,7 @@ fn failed(at: &str, codes: &BTreeMap<String, u64>) -> String {
     format!("steps failed at {at}: {}\n", codes.join(", "))
 }
 
-/// What each worker runs of a program.
+/// Makes a row for each worker of a lease: the number of its nodes and its bytes of weights.
 fn parts(s: &ClusterStatus, l: &LeaseStatus) -> Vec<Vec<String>> {
     let row = |worker: &String| {
         let account = s.members.iter().find(|m| m.name == *worker);
@@ -271,7 +271,7 @@ fn path(l: &LinkStatus) -> String {
     }
 }
 
-/// As it was measured, in this direction or the other.
+/// The measured bandwidth from one member to another; if there is none, that of the other direction.
 fn bandwidth(s: &ClusterStatus, from: &str, to: &str) -> String {
     let of = |from: &str, to: &str| s.links.iter().find(|l| l.from == from && l.to == to);
     match of(from, to).or_else(|| of(to, from)) {

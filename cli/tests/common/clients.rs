@@ -1,4 +1,4 @@
-//! Clients that are processes of their own: a test that starts itself once more.
+//! Clients that are processes of their own: a test starts its own binary once more.
 
 use std::process::{Child, Command, Stdio};
 
@@ -10,19 +10,19 @@ const ADDRESS: &str = "CLIENT_TEST_ADDRESS";
 const TOKEN: &str = "CLIENT_TEST_TOKEN";
 const WORKER: &str = "CLIENT_TEST_WORKER";
 
-/// The cluster that this process is told of, where it is the client of a test in another.
+/// Connects to the cluster that the environment names, if this process was started by [`client`].
 pub async fn told_cluster() -> Option<Cluster> {
     let address = std::env::var(ADDRESS).ok()?;
     let token = Token::from_file(std::env::var(TOKEN).unwrap()).unwrap();
     Some(convoke::connect(&address, token).await.unwrap())
 }
 
-/// The process id of its first worker.
+/// The process id of that cluster's first worker.
 pub fn told_worker() -> u32 {
     std::env::var(WORKER).unwrap().parse().unwrap()
 }
 
-/// A process that runs this test as its client.
+/// Starts a process that runs the test with this name, as a client of these processes.
 pub fn client(processes: &Processes, test: &str) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use super::{Daemon, Scratch, convoke};
 
-/// Listens where the system chooses.
+/// A loopback address whose port the system chooses.
 pub const ANYWHERE: &str = "127.0.0.1:0";
 
 /// A coordinator and the workers w0, w1, …, each with one compute thread. They end with the test.
@@ -18,22 +18,22 @@ pub struct Processes {
     pub address: String,
     pub workers: Vec<Option<Daemon>>,
     memory: String,
-    /// Where each worker listens: its own address from the first start on.
+    /// The address at which each worker listens; after its first start, with the port that the system chose.
     listens: Vec<String>,
-    /// Where workers reach the coordinator, where that is not its own address.
+    /// The address at which a worker reaches the coordinator, if it is not the coordinator's own.
     joins: BTreeMap<usize, String>,
-    /// What is logged, and whether into files of the scratch folder.
+    /// The log filter, and whether the log goes to files of the scratch folder.
     log: (String, bool),
     /// How long the steps of a worker that leaves may go on.
     drain_bound: String,
-    /// Variables of the processes to come.
+    /// Environment variables of processes that are started later.
     pub variables: Vec<(&'static str, String)>,
-    // Goes last.
+    // This field is dropped last, after the processes that use the folder.
     pub scratch: Scratch,
 }
 
 impl Processes {
-    /// `workers` workers that may use `memory` each.
+    /// Starts a coordinator and `workers` workers that may use `memory` each.
     pub fn start(name: &str, workers: usize, memory: &str) -> Processes {
         let mut cluster = Processes::prepare(name, memory);
         cluster.start_coordinator();
@@ -41,7 +41,7 @@ impl Processes {
         cluster
     }
 
-    /// Nothing runs yet.
+    /// Makes a cluster of which no process runs yet.
     pub fn prepare(name: &str, memory: &str) -> Processes {
         Processes {
             coordinator: None,
@@ -57,28 +57,29 @@ impl Processes {
         }
     }
 
-    /// Has the processes to come log this into `NAME.log` of the scratch folder.
+    /// Makes processes that are started later log with this filter to `NAME.log` in the scratch folder.
     pub fn log_to_files(&mut self, filter: &str) {
         self.log = (filter.into(), true);
     }
 
-    /// Has a worker to come reach the coordinator at this address.
+    /// Sets the address at which worker `i`, when it is started, reaches the coordinator.
     pub fn join_through(&mut self, i: usize, address: &str) {
         self.joins.insert(i, address.to_owned());
     }
 
-    /// Of the workers to come.
+    /// Sets the drain bound of workers that are started later.
     pub fn drain_bound(&mut self, bound: &str) {
         self.drain_bound = bound.into();
     }
 
-    /// Has a worker to come not share memory with others, as between hosts: something is where its socket would be.
+    /// Keeps worker `i`, when it is started, from sharing memory, as between hosts: a folder takes the place of its
+    /// socket.
     pub fn block_shared_memory(&self, i: usize) {
         let socket = self.scratch.path(&format!("w{i}/memory.sock"));
         std::fs::create_dir_all(socket).unwrap();
     }
 
-    /// Starts it, at the address that it had before where there was one.
+    /// Starts the coordinator, at its former address if it ran before.
     pub fn start_coordinator(&mut self) {
         let args = [
             "coordinator",
@@ -94,14 +95,14 @@ impl Processes {
         self.coordinator = Some(coordinator);
     }
 
-    /// Starts one more, which listens there.
+    /// Starts one more worker, which listens at this address.
     pub fn add_worker(&mut self, listen: &str) {
         self.listens.push(listen.to_owned());
         self.workers.push(None);
         self.start_worker(self.workers.len() - 1);
     }
 
-    /// Starts a worker, at the address that it had before where there was one.
+    /// Starts worker `i`, at its former address if it ran before.
     pub fn start_worker(&mut self, i: usize) {
         let name = format!("w{i}");
         let args = [
@@ -130,7 +131,7 @@ impl Processes {
         self.workers[i] = Some(worker);
     }
 
-    /// Starts a role; where it listens.
+    /// Starts a coordinator or worker; returns it and the address at which it listens.
     fn daemon(&self, name: &str, args: &[&str]) -> (Daemon, String) {
         let (filter, to_file) = &self.log;
         let how = ["--attached", "--json", "--log", filter];
@@ -154,7 +155,7 @@ impl Processes {
         self.scratch.path(name).display().to_string()
     }
 
-    /// Where a worker listens.
+    /// The address at which a worker listens.
     pub fn listens(&self, i: usize) -> &str {
         &self.listens[i]
     }

@@ -7,10 +7,10 @@ use convoke::{DType, TensorType};
 use convoke_common::graph::{Attr, Attrs, Literal, Node, Part, ValueId};
 use convoke_models::ArtifactIndex;
 
-/// Bytes of each table of [`with_tables`].
+/// The bytes of each table of [`with_tables`].
 pub const TABLE: usize = 48 << 20;
 
-/// A node named after its op and its output.
+/// Makes a node that is named after its op and its output.
 pub fn node(op: &str, inputs: &[ValueId], output: ValueId, attrs: Attrs) -> Node {
     Node {
         name: format!("{op}_{}", output.0).into(),
@@ -22,7 +22,7 @@ pub fn node(op: &str, inputs: &[ValueId], output: ValueId, attrs: Attrs) -> Node
     }
 }
 
-/// x(i+1) = tanh(x(i)), `nodes` times, over `shape`: nodes `Tanh_1`, `Tanh_2`, ….
+/// Makes the function x(i+1) = tanh(x(i)), `nodes` times, over `shape`; its nodes are `Tanh_1`, `Tanh_2`, ….
 pub fn tanh_chain(shape: &[usize], nodes: usize) -> Function {
     let mut f = Function {
         name: "tanh".into(),
@@ -40,7 +40,8 @@ pub fn tanh_chain(shape: &[usize], nodes: usize) -> Function {
     f
 }
 
-/// x(i+1) = tanh(x(i) · x), `nodes` times, over a square of this side: work that cannot be shortened.
+/// Makes the function x(i+1) = tanh(x(i) · x), `nodes` times, over a square of this side: work that no pass can
+/// shorten.
 pub fn product_chain(side: usize, nodes: usize) -> Function {
     let mut f = Function {
         name: "chain".into(),
@@ -63,10 +64,10 @@ pub fn product_chain(side: usize, nodes: usize) -> Function {
     f
 }
 
-/// Side of [`square`]: a matrix product of this size takes a second or more on one thread.
+/// The side of [`square`]: a matrix product of this size takes a second or more on one thread.
 pub const SQUARE: usize = 3072;
 
-/// y = x · x, in the one node `square`.
+/// Makes the function y = x · x, with the one node `square`.
 pub fn square() -> Function {
     let ty = || TensorType::fixed(DType::F32, &[SQUARE, SQUARE]);
     let mut f = Function {
@@ -83,8 +84,8 @@ pub fn square() -> Function {
     f
 }
 
-/// The function `f`, whose only result is a square of this side, with `tables` tables of [`TABLE`] zero bytes each in
-/// `file`. It adds the row of each table that its input `row` names.
+/// Extends the function `f`, whose only result is a square of this side, by `tables` tables of [`TABLE`] zero bytes
+/// each in `file`. The new function adds to the result the row of each table that its input `row` names.
 pub fn with_tables(
     mut f: Function,
     file: &Path,

@@ -1,11 +1,11 @@
-//! Kernels of real worker processes: when one runs, and one that hangs.
+//! Kernels of real worker processes: waits for one to run, and makes one hang.
 
 use std::path::Path;
 
 use super::BOUND;
 use super::waits::await_that;
 
-/// Waits until a thread of the worker with this state folder is in a kernel, as it notes itself.
+/// Waits until the black box of the worker with this state folder says that a thread is in a kernel.
 pub async fn in_kernel(folder: &Path) {
     let page = folder.join("black-box");
     await_that("a kernel runs", || {
@@ -16,8 +16,8 @@ pub async fn in_kernel(folder: &Path) {
     .await;
 }
 
-/// Stops the compute thread of a worker process for good, as a kernel that hangs would. Its end is taken note of, as the
-/// process cannot end before.
+/// Stops the compute thread of a worker process for good, as a kernel that hangs would. A tracer thread waits for the
+/// stopped thread's end, since the process cannot end before its tracer has collected it.
 pub fn freeze(pid: i32) {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))
         .unwrap()
@@ -38,7 +38,7 @@ pub fn freeze(pid: i32) {
     std::thread::spawn(move || {
         let null = std::ptr::null_mut::<libc::c_void>();
         let mut status = 0;
-        // SAFETY: stops a thread of a process that this test started, and waits for it.
+        // SAFETY: the calls stop a thread of a process that this test started, and write only to `status`.
         let frozen = unsafe {
             libc::ptrace(libc::PTRACE_SEIZE, thread, null, null) == 0
                 && libc::ptrace(libc::PTRACE_INTERRUPT, thread, null, null) == 0
@@ -46,7 +46,7 @@ pub fn freeze(pid: i32) {
         };
         let why = std::io::Error::last_os_error();
         tell.send(frozen.then_some(()).ok_or(why)).unwrap();
-        // SAFETY: waits for the end of the same thread.
+        // SAFETY: the call waits for the end of the same thread, and writes only to `status`.
         unsafe { libc::waitpid(thread, &mut status, libc::__WALL) };
     });
     told.recv_timeout(BOUND).unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! Real processes of the binary, with bounded waits.
+//! Starts real processes of the binary, with bounded waits.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
@@ -23,18 +23,18 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Longest wait for anything; a loaded machine is slow.
+/// The longest wait for anything; it is generous because a loaded machine is slow.
 pub const BOUND: Duration = Duration::from_secs(120);
 
-/// A file of `fixtures/`.
+/// The path of a file in `fixtures/`.
 pub fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../fixtures")
         .join(name)
 }
 
-/// Where the binary is: told to tests, and above the folder of an example. Those of a package with ops of its own have one
-/// with the same commands.
+/// The path of the binary: cargo tells it to tests; for an example, it lies one folder up. Tests of a package with
+/// custom ops use that package's binary, which has the same commands.
 fn binary() -> PathBuf {
     match option_env!("CARGO_BIN_EXE_convoke").or(option_env!("CARGO_BIN_EXE_convoke-custom")) {
         Some(path) => path.into(),
@@ -45,7 +45,7 @@ fn binary() -> PathBuf {
     }
 }
 
-/// The binary, without the surroundings' variables.
+/// Makes a command of the binary, without the CONVOKE_ and OTEL_ variables of the environment.
 pub fn convoke<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut c = Command::new(binary());
     for (name, _) in std::env::vars_os() {
@@ -61,7 +61,7 @@ pub fn convoke<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     c
 }
 
-/// What a finished process left.
+/// The exit code and output of a finished process.
 #[derive(Debug)]
 pub struct Finished {
     pub code: Option<i32>,
@@ -82,13 +82,13 @@ impl Finished {
     }
 }
 
-/// Runs to the end.
+/// Runs the binary to its end.
 #[track_caller]
 pub fn run<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Finished {
     finish(convoke(args).spawn().unwrap())
 }
 
-/// Waits for the end, at most [`BOUND`].
+/// Waits for the end of a process, at most [`BOUND`].
 #[track_caller]
 pub fn finish(mut child: Child) -> Finished {
     let (out, err) = (child.stdout.take(), child.stderr.take());
@@ -119,11 +119,11 @@ pub fn finish(mut child: Child) -> Finished {
     }
 }
 
-/// A running process, told line by line; ended with the test.
+/// A running process whose stdout can be read line by line; dropping it kills the process.
 pub struct Daemon {
     child: Option<Child>,
-    /// What a role with `--attached` ends with, and so with this process. Kept out of `child`, which closes its own
-    /// before it waits.
+    /// The pipe whose closing ends a process with `--attached`, so that it ends with this process. It is taken out of
+    /// `child`, whose `wait` would close it.
     _pipe: Option<ChildStdin>,
     lines: mpsc::Receiver<String>,
 }
@@ -133,7 +133,7 @@ impl Daemon {
         Daemon::logging(args, Stdio::inherit())
     }
 
-    /// One whose log goes there.
+    /// Starts a process whose log goes to `log`.
     pub fn logging<S: AsRef<OsStr>>(
         args: impl IntoIterator<Item = S>,
         log: impl Into<Stdio>,
@@ -159,7 +159,7 @@ impl Daemon {
         }
     }
 
-    /// The next line of its stdout.
+    /// The next line of the process' stdout.
     #[track_caller]
     pub fn line(&self) -> String {
         self.lines.recv_timeout(BOUND).expect("a line")
@@ -174,14 +174,14 @@ impl Daemon {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
-    /// Interrupts it and waits; its exit code.
+    /// Interrupts the process and waits for its end; returns its exit code.
     #[track_caller]
     pub fn interrupt(self) -> Option<i32> {
         self.signal(rustix::process::Signal::INT);
         self.wait()
     }
 
-    /// Waits until it ends; its exit code.
+    /// Waits until the process ends; returns its exit code.
     #[track_caller]
     pub fn wait(mut self) -> Option<i32> {
         finish(self.child.take().unwrap()).code
@@ -197,7 +197,7 @@ impl Drop for Daemon {
     }
 }
 
-/// A folder that is gone at the end of the test.
+/// A folder that is removed at the end of the test.
 pub struct Scratch(pub PathBuf);
 
 impl Scratch {

@@ -1,11 +1,11 @@
-//! Cuts between the coordinator and its members, while steps run that need it for nothing.
+//! Cuts the coordinator off from its members while steps run, which do not need it.
 //!
 //! ```text
 //! client ──> relay ──> coordinator <── relay <── worker      client <══ links ══> workers <══ links ══> workers
 //! ```
 //!
-//! Each member reaches the coordinator through a relay of its own, which drops packets on command: it cuts this member
-//! from the coordinator and from nobody else, without privileges. Relays carry UDP only, so that no tripwire tells who ended.
+//! Each member reaches the coordinator through a relay of its own, which drops packets on command: this cuts the member
+//! off from the coordinator alone, and needs no privileges. Relays carry UDP only, so there are no tripwires.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -24,24 +24,24 @@ use super::cluster::{ANYWHERE, Processes};
 use super::functions::tanh_chain;
 use super::waits::{await_status, is_free};
 
-/// Elements of the tensor that steps pass on.
+/// The number of elements of the tensor that steps pass on.
 const SIZE: usize = 64;
 const WORKERS: usize = 3;
 
-/// How long steps are watched after a cut was healed: what ends a lease then does so within the time that members have to
-/// return, and a second.
+/// How long steps are watched after a cut was healed: one second more than members have to return, as a lease that the
+/// cut ends must end within that time.
 const AFTERWARDS: Duration = RETURN_BOUND.saturating_add(Duration::from_secs(1));
 
-/// Who is cut from the coordinator, or what else keeps it from its members.
+/// The members that are cut off from the coordinator, or another reason why they cannot reach it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// All members.
+    /// All members are cut off.
     Everybody,
-    /// The coordinator's process does not run (SIGSTOP).
+    /// The coordinator's process is stopped (SIGSTOP).
     Stopped,
-    /// The client that runs the steps.
+    /// The client that runs the steps is cut off.
     Client,
-    /// One worker of three.
+    /// One worker of three is cut off.
     Worker,
 }
 
@@ -49,7 +49,7 @@ impl Cut {
     pub const ALL: [Cut; 4] = [Cut::Everybody, Cut::Stopped, Cut::Client, Cut::Worker];
 }
 
-/// The way of one member to the coordinator.
+/// The relay between one member and the coordinator.
 struct Relay {
     address: String,
     cut: Arc<AtomicBool>,
@@ -75,13 +75,14 @@ impl Relay {
     }
 }
 
-/// Passes packets on, both ways, unless it is cut. Each socket of the member has one towards the coordinator.
+/// Passes packets on, in both directions, unless the relay is cut. For each socket of the member, the relay has one
+/// towards the coordinator.
 async fn relay(outside: Arc<UdpSocket>, coordinator: SocketAddr, cut: Arc<AtomicBool>) {
     let mut ways = BTreeMap::<SocketAddr, Arc<UdpSocket>>::new();
     let mut back = JoinSet::new();
     let mut packet = vec![0; 1 << 16];
     loop {
-        // An error is one of a packet before: nobody listens where it was sent to.
+        // An error belongs to an earlier packet: nobody listens at the address to which it was sent.
         let Ok((len, from)) = outside.recv_from(&mut packet).await else {
             continue;
         };
@@ -119,11 +120,11 @@ async fn answers(
     }
 }
 
-/// What steps came to, by those who run them.
+/// The outcomes of the steps so far.
 #[derive(Default)]
 struct Tally {
     done: AtomicU64,
-    /// When each one failed, and of what.
+    /// When each failed step ended, and with which error.
     failed: Mutex<Vec<(Instant, String)>>,
 }
 
@@ -138,18 +139,18 @@ pub struct Rig {
     _steps: JoinSet<()>,
 }
 
-/// What became of the steps around one cut.
+/// The outcomes of the steps around one cut.
 #[derive(Debug)]
 pub struct Round {
     pub steps: u64,
-    /// Each step that failed, and how long after the begin of the cut.
+    /// The error of each failed step, and how long after the beginning of the cut it came.
     pub failed: Vec<String>,
 }
 
 async fn load(cluster: &Cluster) -> convoke::Result<Model> {
     let load = cluster.load_function(tanh_chain(&[SIZE], 6), vec![]);
     let mut load = load.workers(WORKERS as u32).retry(Retry::Off);
-    // Each worker has an edge to each.
+    // The pins give each worker a cut edge to each other.
     for i in 1..=6 {
         load = load.pin(format!("Tanh_{i}"), format!("w{}", i % WORKERS));
     }
@@ -165,8 +166,8 @@ async fn step(model: &Model) -> convoke::Result<Outputs> {
     model.call_with([("x", x)], options).await
 }
 
-/// Steps without a pause, until the task is ended. The call after one that failed plans anew, so that each loss of a lease
-/// counts once.
+/// Runs steps without a pause, until the task is ended. The call after a failed one plans anew, so that each loss of a
+/// lease counts once.
 async fn steps(model: Model, expected: Outputs, tally: Arc<Tally>) {
     loop {
         match step(&model).await {
@@ -177,7 +178,7 @@ async fn steps(model: Model, expected: Outputs, tally: Arc<Tally>) {
             Err(e) => {
                 let text = format!("{}: {e}", e.code.name());
                 tally.failed.lock().unwrap().push((Instant::now(), text));
-                // A plan may be refused at once while a worker is away, and one such error says enough.
+                // While a worker is away, plans are refused at once; the pause keeps such errors few.
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         }
@@ -227,8 +228,8 @@ impl Rig {
         relays.iter().for_each(|r| r.set_cut(on));
     }
 
-    /// Cuts the coordinator off for so long, while steps run, and watches them until its members are back and a while
-    /// longer. Then a model can be loaded again, and its end leaves nothing but the lease of the steps.
+    /// Cuts the coordinator off for `time` while steps run, and watches the steps until the members are back and a
+    /// while longer. Then checks that a model can be loaded again, and that its end leaves only the lease of the steps.
     pub async fn round(&mut self, cut: Cut, time: Duration) -> Round {
         let before = self.tally.done.load(Ordering::Relaxed);
         let begun = Instant::now();
@@ -263,7 +264,7 @@ impl Rig {
         }
     }
 
-    /// Ends the steps; nothing of them is left.
+    /// Ends the steps, and checks that nothing of them is left.
     pub async fn end(self) {
         let Rig {
             cluster,

@@ -1,4 +1,4 @@
-//! Loads over which a worker is killed and started again at its address, as a supervisor does it.
+//! Loads models while a worker is killed and restarted at its address, as a supervisor does it.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use super::cluster::Processes;
 use super::functions::{product_chain, with_tables};
 use super::waits::{await_status, is_free};
 
-/// Side of the tensors that steps pass on.
+/// The side of the square tensors that steps pass on.
 const SIDE: usize = 256;
 
-/// Bytes that the worker has received of the weights when it is killed, at least.
+/// The least bytes of weights that the worker has received when it is killed.
 const BEGUN: u64 = 4 << 20;
 
 /// A cluster of processes and a model whose weights take long enough to load.
@@ -24,14 +24,14 @@ pub struct Rig {
     function: Function,
     sources: Vec<Source>,
     workers: u32,
-    /// What a call gives, from a load that nobody disturbed.
+    /// The outputs of a call after an undisturbed load.
     expected: Outputs,
 }
 
-/// How a load went over which a worker was restarted.
+/// The result of a load during which a worker was restarted.
 #[derive(Debug)]
 pub struct Round {
-    /// From the kill until the call after the load had its result.
+    /// The time from the kill until the call after the load had its result.
     pub took: Duration,
 }
 
@@ -44,7 +44,7 @@ fn inputs() -> [(&'static str, Tensor); 2] {
 }
 
 impl Rig {
-    /// `workers` workers that may use `memory` each, and a model of `tables` tables, each of 48 MiB.
+    /// Starts `workers` workers that may use `memory` each, with a model of `tables` tables, each of 48 MiB.
     pub async fn start(name: &str, workers: usize, memory: &str, tables: usize) -> Rig {
         let processes = Processes::start(name, workers, memory);
         let cluster = processes.connect().await;
@@ -71,7 +71,7 @@ impl Rig {
         load.workers(self.workers)
     }
 
-    /// Weight bytes that each worker has received from its clients.
+    /// The bytes of weights that each worker has received from its clients.
     async fn received(&self) -> Vec<u64> {
         let status = self.cluster.status().await.unwrap();
         let accounts = status.members.iter().map(|m| m.status.as_ref());
@@ -80,7 +80,7 @@ impl Rig {
             .collect()
     }
 
-    /// Loads the model, kills the first worker that receives weights, starts it again `pause` later, and calls the model.
+    /// Loads the model, kills the first worker that receives weights, restarts it after `pause`, and calls the model.
     pub async fn round(&mut self, pause: Duration, retry: Retry) -> Result<Round, Error> {
         let before = self.received().await;
         let load = self.builder().retry(retry);
@@ -99,7 +99,7 @@ impl Rig {
         self.processes.kill_worker(loads);
         let killed = Instant::now();
         tokio::time::sleep(pause).await;
-        // It returns when the worker has registered.
+        // `start_worker` returns when the worker has registered.
         tokio::task::block_in_place(|| self.processes.start_worker(loads));
         let loaded = async {
             let model = load.await.unwrap()?;

@@ -1,4 +1,4 @@
-//! Waits for something that a cluster tells of, each at most [`BOUND`].
+//! Waits for states of a cluster, each at most [`BOUND`].
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use convoke_common::rpc::MemberStatus;
 
 use super::BOUND;
 
-/// Waits until it is so.
+/// Waits until `is` returns true.
 pub async fn await_that<F: Future<Output = bool>>(what: &str, mut is: impl FnMut() -> F) {
     let end = Instant::now() + BOUND;
     while !is().await {
@@ -17,7 +17,7 @@ pub async fn await_that<F: Future<Output = bool>>(what: &str, mut is: impl FnMut
     }
 }
 
-/// Waits until the status is as wanted, and answers it.
+/// Waits until the status is as wanted, and returns it.
 pub async fn await_status(
     cluster: &Cluster,
     what: &str,
@@ -25,7 +25,7 @@ pub async fn await_status(
 ) -> ClusterStatus {
     let end = Instant::now() + BOUND;
     loop {
-        // It may be asked for while the coordinator is away.
+        // The coordinator may be away, so an error is no failure yet.
         let status = cluster.status().await;
         match status {
             Ok(status) if wanted(&status) => return status,
@@ -38,7 +38,7 @@ pub async fn await_status(
     }
 }
 
-/// Waits until the worker is as wanted; the status then.
+/// Waits until the worker is as wanted, and returns the status.
 pub async fn await_member(
     cluster: &Cluster,
     name: &str,
@@ -48,12 +48,12 @@ pub async fn await_member(
     await_status(cluster, name, is).await
 }
 
-/// Steps that a worker has not ended.
+/// The number of steps that a worker has not ended.
 pub fn live_steps(m: &MemberStatus) -> u64 {
     m.status.as_ref().map_or(0, |s| s.live_steps)
 }
 
-/// Whether no program is installed, nothing runs, and no memory is kept for steps.
+/// Whether a worker has no program installed, runs no step and keeps no memory for leases.
 pub fn is_free(m: &MemberStatus) -> bool {
     m.status.as_ref().is_some_and(|s| {
         let leases = s.memory_used.get(&Account::Leases);

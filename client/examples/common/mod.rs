@@ -1,8 +1,9 @@
-//! What the examples run on.
+//! The cluster and the devices that the examples run on.
 
 use convoke::{Cluster, Code, Device, Error, Result, Token};
 
-/// The cluster at `HOST:PORT TOKEN_FILE`, where the command line names one, else one of `workers` in this process.
+/// Connects to the cluster at `HOST:PORT TOKEN_FILE`, where the command line names one; else starts one of `workers`
+/// workers in this process.
 pub async fn cluster(workers: usize) -> Result<Cluster> {
     let mut arguments = std::env::args().skip(1);
     match (arguments.next(), arguments.next()) {
@@ -15,7 +16,7 @@ pub async fn cluster(workers: usize) -> Result<Cluster> {
     }
 }
 
-/// The devices of all workers, of which there are `least` at least.
+/// Returns the devices of all workers. Fails where there are fewer than `least`.
 pub async fn devices(cluster: &Cluster, least: usize) -> Result<Vec<Device>> {
     let devices = cluster.devices().await?;
     if devices.len() < least {

@@ -1,4 +1,4 @@
-//! When a connection that stands is given up.
+//! Tests of when the client gives up a connection that stands.
 
 use std::net::Ipv4Addr;
 
@@ -36,7 +36,7 @@ async fn a_connection_that_carries_no_calls_is_ended_as_lost() {
         client,
         carrier,
     };
-    // The stream ends, as where the coordinator cannot decode what came on it; the connection stands.
+    // The stream of calls ends, as it does where the coordinator cannot decode a message; the connection stands.
     let end_streams = async {
         loop {
             let (mut send, mut recv) = at_coordinator.accept_bi().await.unwrap();

@@ -24,28 +24,28 @@ use crate::tensor::{Operand, Placed, Tensor, apply};
 
 pub use set::DeviceSet;
 
-/// A device of a worker, as `w0/cpu:0`. Cloning shares it. It keeps its connection to the cluster, and with it an embedded
-/// cluster, until [`Cluster::shutdown`].
+/// A device of a worker, such as `w0/cpu:0`. Clones are the same device. A device keeps its connection to the cluster,
+/// and with it an embedded cluster, until [`Cluster::shutdown`].
 #[derive(Clone)]
 pub struct Device(pub(crate) Arc<SessionHandle>);
 
-/// What lives on a device and was issued at one line of the program.
+/// The tensors that live on a device and were issued at one line of the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
-    /// The device.
+    /// The name of the device.
     pub device: String,
     /// File and line of the call, as `src/main.rs:12`.
     pub origin: String,
-    /// Handles that are there, or will be.
+    /// How many handles are there, or will be.
     pub handles: u64,
-    /// Bytes of their tensors. Tensors that share a buffer count each.
+    /// Bytes of the handles' tensors. Tensors that share a buffer count each.
     pub bytes: u64,
 }
 
-/// How often an op that was issued was ready at its worker already.
+/// How often an op that was issued was prepared at its worker already.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Ops that were ready.
+    /// Ops that were prepared already.
     pub hits: u64,
     /// Ops that had to be defined first.
     pub misses: u64,
@@ -55,12 +55,12 @@ thread_local! {
     static SCOPES: RefCell<Vec<DeviceSet>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The innermost device scope of the task that runs.
+/// The innermost device scope of the running task, if it is in one.
 pub(crate) fn scope() -> Option<DeviceSet> {
     SCOPES.with(|s| s.borrow().last().cloned())
 }
 
-/// A device scope of the task that runs, until it is dropped.
+/// Keeps the running task in a device scope until it is dropped.
 pub(crate) struct Entered;
 
 pub(crate) fn enter(devices: impl Into<DeviceSet>) -> Entered {
@@ -70,7 +70,7 @@ pub(crate) fn enter(devices: impl Into<DeviceSet>) -> Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        // It may be the last that the program has of its cluster.
+        // The scope may be the program's last link to its cluster, so it is dropped after the borrow has ended.
         let left = SCOPES.with(|s| s.borrow_mut().pop());
         drop(left);
     }
@@ -78,7 +78,7 @@ impl Drop for Entered {
 
 /// Runs `f` outside of all device scopes.
 pub(crate) fn unscoped<T>(f: impl FnOnce() -> T) -> T {
-    /// Back into them, also where `f` panics.
+    /// Restores the scopes, even where `f` panics.
     struct Back(Vec<DeviceSet>);
     impl Drop for Back {
         fn drop(&mut self) {
@@ -89,9 +89,10 @@ pub(crate) fn unscoped<T>(f: impl FnOnce() -> T) -> T {
     f()
 }
 
-/// Runs `f`, in which ops run on `devices`, wherever their operands are: these are moved there. Of several devices an op runs
-/// where most bytes of its operands are, and on the fastest where none are. In the trace of a function the plan decides among
-/// them instead. Scopes nest, and the innermost counts; a scope belongs to the calling task.
+/// Runs `f` in a device scope: its ops run on `devices`, and operands that are elsewhere are moved there. Of several
+/// devices, an op runs on the one with most bytes of its operands, and on the fastest where none has an operand. In the
+/// trace of a function the plan chooses among them instead. Scopes nest, and the innermost counts; a scope belongs to
+/// the calling task.
 pub fn with_device<T>(devices: impl Into<DeviceSet>, f: impl FnOnce() -> T) -> T {
     let _entered = enter(devices);
     f()
@@ -112,12 +113,12 @@ impl<F: Future> Future for Scoped<F> {
     }
 }
 
-/// What this client holds at a worker, by the line that issued it; the largest first.
+/// Returns what this client holds at a worker, by the line that issued it, the largest first.
 async fn held_at(session: &WorkerSession) -> Result<Vec<Held>> {
     let answer = session.account()?.await;
     let worker = &session.peer.name;
     let mut all = answer.map_err(|_| Error::lost(worker, "the session ended"))?;
-    // What the worker knows nothing of is counted here.
+    // Values that the worker knows nothing of are counted by this client.
     for here in session.line().map(Line::account).unwrap_or_default() {
         match all.iter_mut().find(|h| h.origin == here.origin) {
             Some(there) => {
@@ -139,17 +140,18 @@ async fn held_at(session: &WorkerSession) -> Result<Vec<Held>> {
 }
 
 impl Device {
-    /// Its name: worker, kind and number.
+    /// The device's name: worker, kind and number.
     pub fn name(&self) -> String {
         device_name(&self.0.peer.name)
     }
 
-    /// The worker that it belongs to.
+    /// The name of the worker that the device belongs to.
     pub fn worker(&self) -> &str {
         &self.0.peer.name
     }
 
-    /// Copies a value there; returns at once, or as soon as less than 256 MiB wait to be sent ([`Cluster::fail_when_full`]).
+    /// Copies a value to the device. Returns at once, or as soon as less than 256 MiB wait to be sent, see
+    /// [`Cluster::fail_when_full`].
     #[track_caller]
     pub fn put(&self, value: impl ToHost) -> Result<Tensor> {
         let tensor = value.to_host()?;
@@ -164,7 +166,7 @@ impl Device {
         Ok(Tensor::remote(&self.0, id, ty, Placed::Explicit, at))
     }
 
-    /// Issues an op of the registry without operands of a device, as one that makes a tensor from its shape.
+    /// Issues an op of the registry that has no operand on a device, such as one that makes a tensor from its shape.
     #[track_caller]
     pub(crate) fn create(
         &self,
@@ -172,37 +174,37 @@ impl Device {
         attrs: Attrs,
         operands: &[Operand<'_>],
     ) -> Result<Tensor> {
-        // A closure would be the caller.
+        // With `with_device` the closure would be the caller that the op's line names.
         let _entered = enter(self);
         let made = apply(op, attrs, operands, 1)?;
         let none = || Error::internal("an op without outputs");
         made.into_iter().next().ok_or_else(none)
     }
 
-    /// Returns once there is room to issue many ops, or says why there never will be.
+    /// Returns once there is room to issue many ops. Fails where there never will be, with the reason.
     pub async fn ready(&self) -> Result<()> {
         self.0.room(WorkerSession::HALF).await
     }
 
-    /// Returns once everything issued so far has ended. Fails with the first failure of an op since this was last
-    /// called, also where nobody has fetched what depends on it.
+    /// Returns once everything that was issued so far has ended. Fails with the first failure of an op since the last
+    /// call of this method, even where nobody has fetched a tensor that depends on it.
     pub async fn synchronize(&self) -> Result<()> {
         self.0.room(0).await?;
         self.0.take_failure().map_or(Ok(()), Err)
     }
 
-    /// What this client holds there, by the line that issued it; the largest first.
+    /// Returns what this client holds on the device, by the line that issued it, the largest first.
     pub async fn memory(&self) -> Result<Vec<Held>> {
         held_at(&self.0).await
     }
 
-    /// How often an op was ready there already.
+    /// How often an op was prepared at the device's worker already.
     pub fn cache(&self) -> CacheStats {
         let (hits, misses) = self.0.hits_and_misses();
         CacheStats { hits, misses }
     }
 
-    /// Runs `future`, in which ops run on this device, as [`with_device`] does.
+    /// Runs `future` in the scope of this device, as [`with_device`] does.
     pub fn scope<F: Future>(&self, future: F) -> Scoped<F> {
         DeviceSet::from(self).scope(future)
     }
@@ -229,7 +231,7 @@ impl fmt::Debug for Device {
 }
 
 impl DeviceSet {
-    /// Runs `future`, in which ops run on these devices, as [`with_device`] does.
+    /// Runs `future` in the scope of these devices, as [`with_device`] does.
     pub fn scope<F: Future>(&self, future: F) -> Scoped<F> {
         Scoped {
             devices: self.clone(),
@@ -243,7 +245,7 @@ impl Cluster {
         Device(self.eager.at(worker))
     }
 
-    /// The devices of all workers that are there now, in order of their names.
+    /// Returns the devices of all workers that are serving now, in the order of their names.
     pub async fn devices(&self) -> Result<Vec<Device>> {
         let status = self.status().await?;
         self.eager.note_members(&status);
@@ -251,10 +253,10 @@ impl Cluster {
         Ok(members.iter().map(|m| self.device_of(m)).collect())
     }
 
-    /// What this client holds on all devices that it uses, by the line that issued it.
+    /// Returns what this client holds on all devices that it uses, by the line that issued it.
     pub async fn memory(&self) -> Result<Vec<Held>> {
         let mut held = Vec::new();
-        // What was on a worker that is lost is not there any more.
+        // The tensors of a worker that is lost are gone.
         let all = self.eager.all().into_iter();
         for session in all.filter(|s| s.lost_because().is_none()) {
             match held_at(&session).await {

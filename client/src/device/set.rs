@@ -11,7 +11,8 @@ use super::Device;
 use crate::cluster::Cluster;
 use crate::eager::SessionHandle;
 
-/// Devices, of which any may be used: see [`Cluster::device_set`]. A [`Device`] is the set of itself. Cloning shares it.
+/// A set of devices, any of which may be used: see [`Cluster::device_set`]. A [`Device`] converts to the set of itself.
+/// Clones share the list of devices.
 #[derive(Clone)]
 pub struct DeviceSet(Repr);
 
@@ -23,7 +24,7 @@ enum Repr {
 
 struct Several {
     spec: DeviceSpec,
-    /// Two at least, in order of their workers' names.
+    /// The devices, two at least, in the order of their workers' names.
     devices: Vec<Device>,
 }
 
@@ -50,7 +51,7 @@ impl DeviceSet {
         devices.find(|d| Arc::ptr_eq(&d.0, worker))
     }
 
-    /// The set as a pin names it.
+    /// The specification by which a pin names the set.
     pub(crate) fn spec(&self) -> String {
         match &self.0 {
             Repr::One(device) => device.name(),
@@ -90,8 +91,9 @@ impl fmt::Debug for DeviceSet {
 }
 
 impl Cluster {
-    /// The device that a specification names: `w0/cpu:0`, or a part of it that fits one device only, as `w0`. Looks at the
-    /// workers that were there when the cluster was connected to, or when [`Cluster::devices`] was last awaited.
+    /// Returns the device that a specification names: `w0/cpu:0`, or a part of it that fits only one device, such as
+    /// `w0`. Considers the workers that were serving when the cluster was connected to, or when [`Cluster::devices`]
+    /// was last awaited.
     ///
     /// # Errors
     ///
@@ -109,9 +111,10 @@ impl Cluster {
         }
     }
 
-    /// The devices that fit a specification: `w0/cpu:0`; all of a worker, as `w0`; of all workers whose names match, as `w*`;
-    /// of a kind, as `cpu` or `kind:cpu`; or both, as `w*/cpu`. To be given to [`with_device`](crate::with_device) and
-    /// [`Tensor::on`](crate::Tensor::on), which choose among them. Looks at the same workers as [`Cluster::device`].
+    /// Returns the devices that fit a specification: one device, as `w0/cpu:0`; all of a worker, as `w0`; those of all
+    /// workers whose names match, as `w*`; all of a kind, as `cpu` or `kind:cpu`; or both, as `w*/cpu`. The set is for
+    /// [`with_device`](crate::with_device) and [`Tensor::on`](crate::Tensor::on), which choose among its devices.
+    /// Considers the same workers as [`Cluster::device`].
     ///
     /// # Errors
     ///

@@ -1,11 +1,11 @@
-//! Brief ops on the caller's own thread, where the worker is in this process: a handle whose value is there.
+//! Brief ops on the caller's own thread, where the worker is in this process. Their handles have a value at once.
 //!
-//! Nothing here is needed for an op to be right. Whatever cannot be done so is issued as to any other worker, which also
-//! says why it fails.
+//! No op depends on this module: an op that cannot run this way is issued as to any other worker, which also reports
+//! why it fails.
 //!
 //! Invariants
 //! 1. A value that the worker knows of is counted by the worker, any other here.
-//! 2. The ops that are remembered are bounded in number; where the program issues them lives as long as its tensors.
+//! 2. The number of remembered ops is bounded; the record of a line of the program lives as long as its tensors.
 
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,26 +22,28 @@ use convoke_rendezvous::eager::wire::{Holding, MOST_HANDLES};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-/// Sets of ops that are remembered, found by where they are issued, and the most of a set.
+/// How many sets of remembered ops there are, and how many ops a set has at most. The line that issues an op, and the
+/// op, choose the set.
 const SETS: usize = 128;
 const WAYS: usize = 8;
-/// Places beyond which those without tensors are forgotten.
+/// How many places are remembered before those without tensors are forgotten.
 const MOST_PLACES: usize = SETS * WAYS;
 
 /// A line of the program, and the tensors that it made here.
 struct Place {
     origin: &'static Location<'static>,
-    /// How many, in the lowest bits, and above them their bytes.
+    /// The number of tensors, in the lowest bits, and their bytes above.
     held: AtomicU64,
-    /// Handles of all lines.
+    /// The number of handles of all lines.
     all: Arc<AtomicU64>,
 }
 
-/// Bits of a count of handles, which are at most [`MOST_HANDLES`] at a time, but for those of a few threads at once.
+/// Bits of a count of handles. There are at most [`MOST_HANDLES`] at a time, and a few more where several threads add
+/// one at once.
 const COUNT_BITS: u32 = 24;
 const _: () = assert!(MOST_HANDLES < 1 << (COUNT_BITS - 1));
 
-/// What a tensor adds to what its place holds.
+/// What a tensor adds to [`Place::held`]: one handle, and its bytes.
 fn held(tensor: &HostTensor) -> u64 {
     (tensor.byte_len() as u64) << COUNT_BITS | 1
 }
@@ -53,9 +55,9 @@ pub(crate) struct Known {
     operands: SmallVec<[Option<DType>; 4]>,
     outputs: u8,
     place: Arc<Place>,
-    /// None where it is never run here.
+    /// How the op runs on the caller's thread; `None` where it never does.
     runs: Option<Arc<dyn DirectOp>>,
-    /// Whether it was run before.
+    /// Whether the op has run here before.
     ran: AtomicBool,
 }
 
@@ -63,15 +65,15 @@ pub(crate) struct Known {
 pub(crate) struct Here {
     tensor: HostTensor,
     place: Arc<Place>,
-    /// Its handle, once the worker was told of it.
+    /// The value's handle, once the worker was told of the value.
     told: Mutex<Option<u64>>,
 }
 
 /// The direct way to a worker's session.
 pub(crate) struct Line {
-    /// The worker's, and gone with it, whoever has a tensor still.
+    /// The worker's end, which is gone with the worker, even while tensors live.
     direct: Weak<dyn Direct>,
-    /// Of all places.
+    /// The number of handles of all places.
     handles: Arc<AtomicU64>,
     sets: Box<[Mutex<SmallVec<[Arc<Known>; 2]>>]>,
     places: Mutex<FxHashMap<&'static Location<'static>, Weak<Place>>>,
@@ -80,7 +82,7 @@ pub(crate) struct Line {
     misses: AtomicU64,
 }
 
-/// What an op is looked for by.
+/// The key by which a remembered op is looked for.
 pub(crate) struct Issued<'a> {
     pub op: &'static OpDef,
     pub attrs: &'a Attrs,
@@ -119,7 +121,7 @@ impl Line {
         }
     }
 
-    /// The session is lost: nothing runs here any more.
+    /// Ends all runs on the caller's thread, since the session is lost.
     pub fn end(&self) {
         self.lost.store(true, Ordering::Relaxed);
     }
@@ -129,23 +131,23 @@ impl Line {
             && self.handles.load(Ordering::Relaxed) < MOST_HANDLES as u64
     }
 
-    /// The value of a handle that the worker knows, where it is there.
+    /// The value of a handle that the worker knows, if the value is there already.
     pub fn value(&self, handle: u64) -> Option<HostTensor> {
         self.direct.upgrade()?.value(handle)
     }
 
-    /// The op, remembered or resolved anew.
+    /// Returns the op, remembered or resolved anew; `None` where nothing can run here.
     pub fn find(&self, issued: &Issued<'_>, operands: &[Option<DType>]) -> Option<Arc<Known>> {
         if !self.usable() {
             return None;
         }
-        // Ops of one line are of one set, whichever they are.
+        // One op at one line is always of one set, whatever its attributes and operands are.
         let at = std::ptr::from_ref(issued.op) as usize >> 6;
         let line = issued.origin.line() as usize ^ (issued.origin.column() as usize) << 3;
         let set = &self.sets[(line ^ at) % SETS];
         let mut known = locked(set);
         if let Some(i) = known.iter().position(|k| k.is(issued, operands)) {
-            // The set is in order of use.
+            // A set is in the order of use, the latest first.
             if i > 0 {
                 known[..=i].rotate_right(1);
             }
@@ -187,11 +189,11 @@ impl Line {
         new
     }
 
-    /// Runs an op; `None` where it is to be issued.
+    /// Runs an op. Returns `None` where the op has to be issued.
     pub fn run(&self, known: &Known, inputs: &[Option<&HostTensor>]) -> Option<Outputs> {
         let runs = known.runs.as_ref().filter(|_| self.usable())?;
         let made = runs.run(inputs)?;
-        // What is issued instead is counted where it is issued.
+        // An op that is issued instead is counted where it is issued.
         let ran = known.ran.load(Ordering::Relaxed) || known.ran.swap(true, Ordering::Relaxed);
         let count = match ran {
             true => &self.hits,
@@ -201,12 +203,12 @@ impl Line {
         Some(made)
     }
 
-    /// A function that is installed there.
+    /// The function of a lease at the worker, if the worker has the lease.
     pub fn function(&self, lease: LeaseId) -> Option<Arc<dyn DirectFunction>> {
         self.direct.upgrade()?.function(lease)
     }
 
-    /// Runs it, for values that are made at a line; `None` where it is to be a step.
+    /// Runs a function, whose results belong to the line `origin`. Returns `None` where the call has to be a step.
     pub fn call(
         &self,
         function: &dyn DirectFunction,
@@ -224,13 +226,13 @@ impl Line {
         Some(made.map(|t| self.hold(place.clone(), t)).collect())
     }
 
-    /// A value that was made here.
+    /// Counts a value that the op `known` made here.
     #[inline]
     pub fn keep(&self, known: &Known, tensor: HostTensor) -> Here {
         self.hold(known.place.clone(), tensor)
     }
 
-    /// A copy of a small value of the program; `None` where it is to be sent.
+    /// Copies a small value of the program. Returns `None` where the value has to be sent.
     pub fn put(&self, value: &HostTensor, origin: &'static Location<'static>) -> Option<Here> {
         if !self.usable() {
             return None;
@@ -255,7 +257,7 @@ impl Line {
         (of(&self.hits), of(&self.misses))
     }
 
-    /// What is held here, by the lines that made it.
+    /// The values that are held here, by the lines that made them.
     pub fn account(&self) -> Vec<Holding> {
         let places = locked(&self.places);
         let live = places.values().filter_map(Weak::upgrade);
@@ -276,7 +278,7 @@ impl Here {
         &self.tensor
     }
 
-    /// The handle that the worker knows it by; `tell` tells it, the first time.
+    /// Returns the handle by which the worker knows the value. The first time, `tell` tells the worker of the value.
     pub fn told(&self, tell: impl FnOnce(&HostTensor) -> Result<u64, Error>) -> Result<u64, Error> {
         let mut told = locked(&self.told);
         if let Some(id) = *told {
@@ -288,12 +290,12 @@ impl Here {
         Ok(id)
     }
 
-    /// The handle that the worker knows it by, where it does.
+    /// The handle by which the worker knows the value, if it does.
     pub fn id(&self) -> Option<u64> {
         *locked(&self.told)
     }
 
-    /// As [`Here::id`], of one that nobody else has.
+    /// Like [`Here::id`], for a value that nobody else has, so that no lock is taken.
     pub fn last_id(&mut self) -> Option<u64> {
         *self.told.get_mut().unwrap_or_else(PoisonError::into_inner)
     }

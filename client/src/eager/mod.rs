@@ -1,12 +1,13 @@
-//! Eager work as the client has it: a session at each worker that it uses, and the tensors that it fetches.
+//! The client's side of eager work: a session at each worker that it uses, and the tensors that it fetches.
 //!
 //! Invariants
-//! 1. Issuing needs no round trip: commands wait in their session's batch until the lane asks. It waits only where that and
-//!    what is on its way have reached their bounds.
-//! 2. A fetch ends: with its tensor, or with why it does not come.
-//! 3. A move is known here until its destination has taken it, so that either end's loss ends it at the other.
-//! 4. Tensors and devices own the sessions, by a [`SessionHandle`]; nothing that the sessions own has one for longer than a
-//!    worker is dialled.
+//! 1. Issuing needs no round trip: commands wait in their session's batch until the lane asks for them. The caller
+//!    waits only where the batch, or what is on its way, has reached its bound.
+//! 2. Every fetch ends: with its tensor, or with the error because of which the tensor does not come.
+//! 3. This client knows a move until its destination has taken the tensor, so that the loss of either end ends the move
+//!    at the other.
+//! 4. Tensors and devices own the sessions, by a [`SessionHandle`]; nothing that the sessions own keeps a handle for
+//!    longer than a worker is being dialled.
 
 pub(crate) mod direct;
 mod prepared;
@@ -51,7 +52,7 @@ struct Fetches {
     open: BTreeMap<u64, Fetch>,
 }
 
-/// A fetch that was asked for. Dropped, it is not waited for any more.
+/// A fetch that was asked for. Dropping it gives the fetch up.
 pub(crate) struct Fetching {
     sessions: Weak<Sessions>,
     pub transfer: u64,
@@ -66,7 +67,7 @@ impl Drop for Fetching {
     }
 }
 
-/// A worker that was there when it was last asked.
+/// A worker that was serving when the cluster's status was last asked for.
 struct Member {
     worker: Participant,
     /// The custom ops that it has kernels for.
@@ -75,15 +76,15 @@ struct Member {
     flops: f64,
 }
 
-/// A session as tensors and devices have it: with the connection to the cluster, and the cluster itself where it is in this
-/// process, both of which live as long as any of them.
+/// A session as tensors and devices hold it. It keeps the connection to the cluster alive, and an embedded cluster as
+/// well.
 pub(crate) struct SessionHandle {
     session: Arc<WorkerSession>,
     _sessions: Arc<Sessions>,
 }
 
 impl SessionHandle {
-    /// The session without what keeps it usable.
+    /// The session alone, which does not keep the connection alive.
     pub fn session(&self) -> &Arc<WorkerSession> {
         &self.session
     }
@@ -98,7 +99,7 @@ impl Deref for SessionHandle {
     }
 }
 
-/// A session that is known, and the one handle that its tensors and devices share, as long as there are any.
+/// A session, and the one handle that its tensors and devices share as long as there are any.
 struct Known {
     session: Arc<WorkerSession>,
     handle: Weak<SessionHandle>,
@@ -123,27 +124,27 @@ type Workers = BTreeMap<(String, Incarnation), Known>;
 /// The sessions of a client.
 pub(crate) struct Sessions {
     pub session: Arc<Session>,
-    /// By the worker's process.
+    /// The sessions, by the worker's process.
     workers: Mutex<Workers>,
-    /// Who was there when it was last asked.
+    /// The workers that were serving when the cluster's status was last asked for, in the order of their names.
     members: RwLock<Vec<Member>>,
     fetches: Mutex<Fetches>,
     fails_when_full: AtomicBool,
     closed: AtomicBool,
-    /// What else the workers need.
+    /// What else the workers need to live: an embedded cluster.
     _keeps: Option<Arc<dyn Any + Send + Sync>>,
-    // Last, so that it is dropped after what runs on it.
+    // Declared last, so that it is dropped after what runs on it.
     net: NetThread,
 }
 
-/// The error of whatever needs a connection that the program has closed.
+/// The error of a use of a connection that the program has closed.
 pub(crate) fn shut() -> Error {
     Error::new(Code::Cancelled, "the cluster was shut down")
         .advise("fetch what is needed before `Cluster::shutdown`")
 }
 
 impl Sessions {
-    /// None yet. `keeps` lives as long as they do.
+    /// Makes a list without sessions, which serves the hub's eager messages. `keeps` lives as long as the list.
     pub fn new(
         session: Arc<Session>,
         keeps: Option<Arc<dyn Any + Send + Sync>>,
@@ -178,24 +179,25 @@ impl Sessions {
         self.fetches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the calling thread is to wait where a worker has as much on its way as it may.
+    /// Whether the calling thread waits while a worker has as much on its way as it may.
     fn waits_for_room(&self) -> bool {
         !self.fails_when_full.load(Ordering::Relaxed) && self.net.is_elsewhere()
     }
 
-    /// Whether issuing fails at once where there is no room.
+    /// Sets whether issuing fails at once where there is no room.
     pub fn fail_when_full(&self, fails: bool) {
         self.fails_when_full.store(fails, Ordering::Relaxed);
     }
 
-    /// Ends all, and begins no others: what waits for them ends as well.
+    /// Ends all sessions for good; whatever waits for one ends as well.
     pub fn close(&self) {
-        // Before they are listed: whoever begins one meanwhile, under the list's lock, sees it.
+        // The flag is set before the sessions are listed: whoever begins a session meanwhile, under the list's lock,
+        // sees the flag.
         self.closed.store(true, Ordering::SeqCst);
         self.all().iter().for_each(|s| s.lost(&shut()));
     }
 
-    /// How much they hold, by table.
+    /// How many entries the sessions hold in each table.
     pub fn tables(&self) -> Vec<(&'static str, usize)> {
         let mut tables = vec![("fetches", self.fetches().open.len())];
         for session in self.all() {
@@ -210,7 +212,7 @@ impl Sessions {
         workers.values().map(|k| k.session.clone()).collect()
     }
 
-    /// Notes who is there.
+    /// Notes which workers are serving.
     pub fn note_members(&self, status: &ClusterStatus) {
         let serves = |s: MemberState| s == MemberState::Alive;
         let alive = status.members.iter().filter(|m| serves(m.state));
@@ -226,7 +228,8 @@ impl Sessions {
             })
             .collect();
         members.sort_by(|a, b| a.worker.name.cmp(&b.worker.name));
-        // A session that was lost is followed by another as long as its worker's process is there.
+        // A lost session is kept as long as its worker's process is serving: the session that follows it continues its
+        // numbers.
         let there = |(name, incarnation): &(String, Incarnation)| {
             let is = |p: &Participant| p.name == *name && p.incarnation == *incarnation;
             members.iter().any(|m| is(&m.worker))
@@ -236,7 +239,7 @@ impl Sessions {
         *self.members.write().unwrap_or_else(PoisonError::into_inner) = members;
     }
 
-    /// Who was there when it was last asked, by name.
+    /// The workers that were serving when the cluster's status was last asked for, in the order of their names.
     pub fn members(&self) -> Vec<Participant> {
         let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
         members.iter().map(|m| m.worker.clone()).collect()
@@ -277,15 +280,15 @@ impl Sessions {
         let fastest = {
             let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
             let able = members.iter().filter(|m| m.ops.contains(&wanted));
-            // Of equals the first by name.
+            // Of several that are as fast, it is the first by name.
             let fastest = able.rev().max_by(|a, b| a.flops.total_cmp(&b.flops))?;
             fastest.worker.clone()
         };
         Some(self.at(&fastest))
     }
 
-    /// The fastest of these devices, as measured, that has a kernel of an op. Whoever is not a member any more counts as the
-    /// slowest: what is issued there says why.
+    /// The fastest of these devices, as measured, that has a kernel of an op. A device whose worker is not a member any
+    /// more counts as the slowest: an op that is issued there fails with the reason.
     pub fn fastest_of(&self, devices: &DeviceSet, def: Option<&OpDef>) -> Option<Device> {
         let custom = def.filter(|def| ops::is_custom(def.name));
         let able = devices.devices().iter();
@@ -296,14 +299,14 @@ impl Sessions {
             let member = members.find(|m| m.worker.name == d.worker());
             member.map_or(0.0, |m| m.flops)
         };
-        // Of equals the first by name.
+        // Of several that are as fast, it is the first by name.
         let fastest = able.rev().max_by(|a, b| flops(a).total_cmp(&flops(b)));
         fastest.cloned()
     }
 
-    /// The session at a worker; the first that asks has it dialled. One that was lost is followed by another, with
-    /// transfers and handles of other numbers: what is still on its way for the first is refused. Once all are closed it is
-    /// lost from the beginning.
+    /// Returns the session at a worker; the first call dials the worker. A session that was lost is followed by
+    /// another, whose transfers and handles have other numbers, so that messages for the lost one are refused. Once the
+    /// sessions are closed, a new session is lost from the beginning.
     pub fn at(self: &Arc<Self>, worker: &Participant) -> Arc<SessionHandle> {
         let key = (worker.name.clone(), worker.incarnation);
         let mut workers = self.workers();
@@ -338,7 +341,7 @@ impl Sessions {
         handle
     }
 
-    /// Asks for a tensor's coming; the transfer is to be told to its worker.
+    /// Begins a fetch from a worker. The caller has to tell the worker the number of the transfer.
     pub fn expect(self: &Arc<Self>, from: &Peer) -> Fetching {
         let (reply, answer) = oneshot::channel();
         let mut fetches = self.fetches();
@@ -365,7 +368,7 @@ impl Sessions {
             of_peer.map(|(_, f)| f).collect()
         };
         for fetch in failed {
-            // Whoever asked may be gone.
+            // The caller may have given the fetch up.
             let _ = fetch.reply.send(Err(error.clone()));
         }
     }
@@ -377,19 +380,19 @@ impl Sessions {
             of_peer.then(|| fetches.open.remove(&key.n)).flatten()
         };
         if let Some(fetch) = fetch {
-            // Whoever asked may be gone.
+            // The caller may have given the fetch up.
             let _ = fetch.reply.send(result);
         }
     }
 
-    /// A move's source cannot send it, or is gone: the destination is told.
+    /// Tells the destination of a move that its source cannot send the tensor.
     fn undelivered(&self, to: &Peer, transfer: u64, error: Error) {
         if let Some(session) = self.of(to) {
             session.fail_move(transfer, error);
         }
     }
 
-    /// A worker's session ended.
+    /// Ends the fetches and moves from a worker whose session ended.
     pub fn ended(&self, worker: &Peer, error: &Error) {
         self.fail_fetches(worker, error);
         for session in self.all() {
@@ -402,7 +405,7 @@ impl Sessions {
     }
 }
 
-/// Nobody hears of the links any more.
+/// Ends the sessions, since nobody hears of their links any more.
 impl Drop for Sessions {
     fn drop(&mut self) {
         self.close();

@@ -1,4 +1,4 @@
-//! Which ops a worker has ready: a cache of bounded size, of what was used last.
+//! Which ops a worker has prepared: a cache of bounded size, with the ops that were used last.
 
 use std::hash::{Hash, Hasher};
 use std::panic::Location;
@@ -11,16 +11,16 @@ use convoke_rendezvous::eager::wire::MOST_PREPARED;
 use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::SmallVec;
 
-/// What an op is prepared for.
+/// The key of a prepared op: all that its preparation depends on.
 #[derive(Clone)]
 pub(crate) struct Key {
     pub op: &'static OpDef,
     pub attrs: Attrs,
     pub operands: SmallVec<[Option<DType>; 4]>,
     pub outputs: u8,
-    /// Whether the worker is to tell the outputs' shapes.
+    /// Whether the worker reports the outputs' shapes.
     pub report: bool,
-    /// Where the program issues it.
+    /// The line of the program that issues the op.
     pub origin: &'static Location<'static>,
 }
 
@@ -38,7 +38,7 @@ impl Key {
     fn hash(&self) -> u64 {
         let mut h = FxHasher::default();
         std::ptr::from_ref(self.op).hash(&mut h);
-        // One place has one file name and line, though perhaps at several addresses.
+        // One place in the program has one line and column, though its `Location` may lie at several addresses.
         (self.origin.line(), self.origin.column()).hash(&mut h);
         self.operands.hash(&mut h);
         self.attrs.0.len().hash(&mut h);
@@ -50,21 +50,21 @@ struct Entry {
     key: Key,
     hash: u64,
     used: u64,
-    /// When it was made: no other entry was made then.
+    /// The count of the cache's clock when the entry was made, which no other entry has.
     made: u64,
-    /// Whether the worker knows it.
+    /// Whether the worker knows the op.
     told: bool,
 }
 
-/// Remembers where an op is, so that it need not be looked for by its key as long as it is there.
+/// Remembers the place of an op in the cache, so that the op need not be looked for by its key as long as it is there.
 #[derive(Default)]
 pub(crate) struct Slot(AtomicU64);
 
-/// See the module.
+/// The ops that a worker has prepared, as its client knows them.
 pub(super) struct Prepared {
-    /// By place.
+    /// The entries, by place.
     entries: Vec<Entry>,
-    /// The places of a hash.
+    /// The places of the entries whose keys have a hash.
     places: FxHashMap<u64, SmallVec<[u32; 1]>>,
     most: u32,
     clock: u64,
@@ -90,7 +90,8 @@ impl Prepared {
         }
     }
 
-    /// Where the op is, and whether it has to be defined there first: until [`Prepared::told`] says that it is.
+    /// Returns the op's place, and whether the op has to be defined there first, which is so until [`Prepared::told`]
+    /// is called.
     pub fn find(&mut self, key: &Key) -> (u32, bool) {
         self.clock += 1;
         let hash = key.hash();
@@ -126,7 +127,7 @@ impl Prepared {
         (index, true)
     }
 
-    /// The op was defined. What `slot` remembers is where.
+    /// Notes that the op was defined, and lets `slot` remember its place.
     pub fn told(&mut self, index: u32, slot: Option<&Slot>) {
         if let Some(entry) = self.entries.get_mut(index as usize) {
             entry.told = true;
@@ -137,7 +138,7 @@ impl Prepared {
         }
     }
 
-    /// Where the op is that `slot` remembers, where it is there still.
+    /// Returns the place that `slot` remembers, if its op is still there.
     pub fn again(&mut self, slot: &Slot) -> Option<u32> {
         let place = slot.0.load(Ordering::Relaxed);
         let (made, index) = (place / u64::from(self.most), place % u64::from(self.most));
@@ -151,7 +152,7 @@ impl Prepared {
         Some(index as u32)
     }
 
-    /// Puts it in the place of what was not used for longest.
+    /// Replaces the entry that was not used for longest. Returns its place.
     fn replace(&mut self, entry: Entry) -> u32 {
         let all = self.entries.iter_mut().enumerate();
         let Some((index, oldest)) = all.min_by_key(|(_, e)| e.used) else {
@@ -167,7 +168,7 @@ impl Prepared {
         index
     }
 
-    /// How often an op was there already, and how often not.
+    /// How often an op was prepared already, and how often not.
     pub fn hits_and_misses(&self) -> (u64, u64) {
         (self.hits, self.misses)
     }

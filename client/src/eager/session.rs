@@ -5,10 +5,11 @@
 //! ```
 //!
 //! Invariants
-//! 1. What is issued is written to the batch in the order of its numbers; the worker numbers it by the same order.
-//! 2. At most [`WINDOW`] ops, [`MOVES`] moves and [`PUTTING`] bytes are on their way; beyond that issuing waits until an
-//!    eighth of that is free or the session is lost. It fails at once, which changes nothing, where the program wants that,
-//!    and on the thread that everybody's room depends on.
+//! 1. Commands are written to the batch in the order of the handles that they make; the worker numbers the handles by
+//!    the same order.
+//! 2. At most [`WINDOW`] ops, [`MOVES`] moves and [`PUTTING`] bytes are on their way; beyond that issuing waits until
+//!    an eighth of the bound is free or the session is lost. Where the program wants that, and on the network thread,
+//!    which has to make the room, issuing fails at once instead, which changes nothing.
 //! 3. Once the session is lost, everything issued fails at once, with the reason.
 
 mod state;
@@ -38,17 +39,17 @@ use super::direct::Line;
 use super::prepared::{Key, Slot};
 use super::{Sessions, shut};
 
-/// Most ops that may be issued and not resolved.
+/// How many ops may be issued and not resolved.
 const WINDOW: u64 = 64 << 10;
-/// Most bytes of commands that wait for the lane.
+/// How many bytes of commands may wait for the lane.
 const WAITING: usize = 16 << 20;
-/// Most failures that are kept until somebody asks.
+/// How many failures are kept until somebody asks for them.
 const FAILURES: usize = 64;
 
-/// The shape of a handle that only data decides.
+/// The cell for a handle's shape that only data decides.
 pub(crate) type Late = Arc<std::sync::OnceLock<Shape>>;
 
-/// See the module.
+/// A client's session at one worker, with the state of what it has issued there.
 pub(crate) struct WorkerSession {
     pub participant: Participant,
     pub peer: Peer,
@@ -56,40 +57,40 @@ pub(crate) struct WorkerSession {
     sessions: Weak<Sessions>,
     state: Mutex<State>,
     putting: Arc<AtomicU64>,
-    /// Told when something resolved, or left: tasks, and threads.
+    /// Notified when there may be room again: `room` wakes tasks, and `freed` wakes threads.
     room: Notify,
     freed: Condvar,
-    /// Tensors on their way out end with the session.
+    /// Cancelled when the session is lost, which ends the sending of tensors.
     sending: CancellationToken,
-    /// Where the worker is in this process, once it is linked.
+    /// The direct way to the worker once it is linked, where it is in this process.
     line: OnceLock<Line>,
 }
 
 /// An op to issue.
 pub(crate) struct Issue<'a> {
     pub key: &'a Key,
-    /// Remembers where it is prepared.
+    /// Remembers where the op is prepared.
     pub slot: Option<&'a Slot>,
     pub operands: &'a [Operand<'a>],
-    /// By output, the shape that only data decides.
+    /// By output, the cell for a shape that only data decides.
     pub late: &'a [Option<Late>],
 }
 
-/// A tensor of another connection.
+/// The error of a tensor that belongs to another connection.
 pub(crate) fn stranger() -> Error {
     let msg = "the tensors belong to different connections to the cluster";
     Error::new(Code::InvalidArgument, msg).advise("fetch the one, and put it with the other's")
 }
 
-/// What is issued, and needs room.
+/// Something that is to be issued, and needs room.
 #[derive(Clone, Copy)]
 enum Need<'a> {
     Op(&'a Key),
-    /// What a call returns.
+    /// A result of a call.
     Result(&'static Location<'static>),
     /// A tensor from another worker.
     Move(&'static Location<'static>),
-    /// So many bytes from this client.
+    /// A tensor of this many bytes from this client.
     Put(u64, &'static Location<'static>),
 }
 
@@ -105,7 +106,8 @@ impl fmt::Display for Need<'_> {
     }
 }
 
-/// Most bytes that an operand may take in a command: numbers of ten bytes, which integers of eight are written as.
+/// How many bytes an operand may take in a command. A number takes up to ten bytes, and so does an integer of eight
+/// bytes.
 fn most_encoded(operand: &Operand<'_>) -> usize {
     const NUMBER: usize = 10;
     let value = |t: &HostTensor| (2 + t.shape().len()) * NUMBER + t.byte_len() * 5 / 4;
@@ -117,7 +119,7 @@ fn most_encoded(operand: &Operand<'_>) -> usize {
 }
 
 impl WorkerSession {
-    /// A session whose transfers and handles are numbered from these on.
+    /// Makes a session whose transfers and handles are numbered from `transfers` and `first` on.
     pub(super) fn new(
         participant: Participant,
         sessions: Weak<Sessions>,
@@ -127,7 +129,7 @@ impl WorkerSession {
         let mut batch = Batch::default();
         if first > 0 {
             let mut begin = Vec::new();
-            // Of a number it cannot fail.
+            // Encoding a number cannot fail.
             drop(Command::Begin { first }.encode(&mut begin, 0));
             batch.body().extend(begin);
         }
@@ -150,7 +152,7 @@ impl WorkerSession {
         self.sessions()?.has_op(&self.participant, def)
     }
 
-    /// The way for brief ops to run on the caller's thread, where there is one.
+    /// The way for brief ops to run on the caller's thread, if there is one.
     pub fn line(&self) -> Option<&Line> {
         self.line.get()
     }
@@ -159,7 +161,7 @@ impl WorkerSession {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How much it holds, by table.
+    /// How many entries the session holds in each table.
     pub fn tables(&self) -> [(&'static str, usize); 6] {
         let state = self.state();
         let known = state.late.values().filter(|late| late.strong_count() > 0);
@@ -173,17 +175,17 @@ impl WorkerSession {
         ]
     }
 
-    /// Whether both are sessions of one connection to the cluster.
+    /// Whether this session belongs to the connection that has these sessions.
     pub fn is_of(&self, sessions: &Weak<Sessions>) -> bool {
         Weak::ptr_eq(&self.sessions, sessions)
     }
 
-    /// Whether it is one of these.
+    /// Whether the session is one of these.
     pub fn is_in(&self, sessions: &Arc<Sessions>) -> bool {
         std::ptr::eq(self.sessions.as_ptr(), Arc::as_ptr(sessions))
     }
 
-    /// Fails where the other is a session of another connection, which knows nothing of this one's handles.
+    /// Fails where the other session belongs to another connection, which knows nothing of this one's handles.
     pub fn knows(&self, other: &WorkerSession) -> Result<()> {
         match other.is_of(&self.sessions) {
             true => Ok(()),
@@ -195,7 +197,7 @@ impl WorkerSession {
         self.sessions.upgrade().ok_or_else(shut)
     }
 
-    /// The state, where the session can still be used.
+    /// Locks the state. Fails where the session is lost.
     fn usable(&self) -> Result<MutexGuard<'_, State>> {
         let state = self.state();
         match &state.way {
@@ -204,7 +206,8 @@ impl WorkerSession {
         }
     }
 
-    /// Names what has reached its bound, so that `need` cannot be met; with `some`, room for an eighth of the bound is wanted.
+    /// Names what has reached its bound, so that there is no room for `need`. With `some`, an eighth of the bound has
+    /// to be free.
     fn full(&self, state: &State, need: Need<'_>, some: bool) -> Option<String> {
         let most = |most: u64| if some { most - most / 8 } else { most };
         let (ops, waiting) = (state.unresolved, state.batch.len());
@@ -224,7 +227,8 @@ impl WorkerSession {
         }
     }
 
-    /// As [`Self::usable`], where there is room: waits for it.
+    /// Locks the state, like [`Self::usable`], once there is room. Waits for room, or fails where the thread may not
+    /// wait.
     fn open(&self, need: Need<'_>) -> Result<MutexGuard<'_, State>> {
         loop {
             let state = self.open_now(need);
@@ -244,7 +248,7 @@ impl WorkerSession {
         }
     }
 
-    /// As [`Self::open`], but fails where there is no room.
+    /// Locks the state, like [`Self::open`], but fails at once where there is no room.
     fn open_now(&self, need: Need<'_>) -> Result<MutexGuard<'_, State>> {
         let state = self.usable()?;
         if let Some(what) = self.full(&state, need, false) {
@@ -263,7 +267,7 @@ impl WorkerSession {
         Ok(state)
     }
 
-    /// Sends what was written, now or when the lane asks.
+    /// Sends the commands that were written, now or when the lane asks for them.
     fn flush(&self, mut state: MutexGuard<'_, State>) {
         if state.batch.is_empty() || state.told {
             return;
@@ -278,7 +282,7 @@ impl WorkerSession {
         }
     }
 
-    /// Issues an op; gives the number of its first output.
+    /// Issues an op. Returns the number of its first output.
     pub fn issue(&self, issue: &Issue<'_>) -> Result<u64> {
         if issue.operands.iter().map(most_encoded).sum::<usize>() > Batch::MOST {
             let msg = "the values among an op's operands are too large together to be sent with it";
@@ -302,18 +306,18 @@ impl WorkerSession {
         Ok(first)
     }
 
-    /// The program dropped a handle.
+    /// Frees a handle that the program has dropped.
     pub fn free(&self, handle: u64) {
         if let Ok(mut guard) = self.usable() {
             guard.late.remove(&handle);
             guard.live = guard.live.saturating_sub(1);
-            // Of a number it cannot fail.
+            // Encoding a number cannot fail.
             drop(guard.command(&Command::Free(handle)));
             self.flush(guard);
         }
     }
 
-    /// A handle that a step is to fill. Fails at once where there is no room.
+    /// Reserves a handle that a step is to fill. Fails at once where there is no room.
     pub fn reserve(&self, origin: &'static Location<'static>) -> Result<u64> {
         let mut guard = self.open_now(Need::Result(origin))?;
         let state = &mut *guard;
@@ -327,18 +331,18 @@ impl WorkerSession {
         Ok(id)
     }
 
-    /// A reserved handle is not filled.
+    /// Gives up a reserved handle, which no step fills.
     pub fn abandon(&self, handle: u64) {
         if let Ok(mut guard) = self.usable() {
             guard.late.remove(&handle);
             guard.live = guard.live.saturating_sub(1);
-            // Of a number it cannot fail.
+            // Encoding a number cannot fail.
             drop(guard.command(&Command::Abandon(handle)));
             self.flush(guard);
         }
     }
 
-    /// The shape of a handle, set once the worker has said it.
+    /// Returns the cell for a handle's shape, which is set once the worker has reported the shape.
     pub fn late(&self, handle: u64) -> Late {
         let late = Late::default();
         self.state().late.insert(handle, Arc::downgrade(&late));
@@ -356,12 +360,12 @@ impl WorkerSession {
         self.sending.cancelled().await;
     }
 
-    /// Why the session is lost, where it is.
+    /// Why the session is lost, if it is.
     pub fn lost_because(&self) -> Option<Error> {
         self.usable().err()
     }
 
-    /// What the session holds, by the lines that issued it.
+    /// Asks the worker what the session holds, by the lines that issued it.
     pub fn account(&self) -> Result<oneshot::Receiver<Vec<Holding>>> {
         let mut guard = self.usable()?;
         let state = &mut *guard;
@@ -381,7 +385,8 @@ impl WorkerSession {
         Ok(answer)
     }
 
-    /// Returns once at most `most` ops and half of what may wait to be sent are on their way, or the session is lost.
+    /// Returns once at most `most` ops, and half of what may wait to be sent, are on their way. Fails where the session
+    /// is lost.
     pub async fn room(&self, most: u64) -> Result<()> {
         loop {
             let room = self.room.notified();
@@ -402,7 +407,7 @@ impl WorkerSession {
         Ok(few && state.moves.len() <= MOVES / 2 && putting <= PUTTING / 2)
     }
 
-    /// There may be room now.
+    /// Wakes everybody who waits for room.
     fn tell_room(&self) {
         self.room.notify_waiters();
         self.freed.notify_all();
@@ -411,7 +416,7 @@ impl WorkerSession {
     /// Half of the window: enough for bulk issue to go on while it fills.
     pub const HALF: u64 = WINDOW / 2;
 
-    /// The first failure of an op that nobody has asked for yet.
+    /// Takes the first failure of an op since this was last called, and forgets the others.
     pub fn take_failure(&self) -> Option<Error> {
         let mut state = self.state();
         let first = state.failures.pop_front();
@@ -426,17 +431,17 @@ impl WorkerSession {
         (hits + direct.0, misses + direct.1)
     }
 
-    /// The worker can be told, or cannot.
+    /// Notes the link to the worker, or why there is none.
     pub(super) fn linked(&self, linked: Result<Arc<Link>>) {
         match linked {
             Ok(link) => {
-                // One that was lost meanwhile stays so: whoever waits for it was told.
+                // A session that was lost meanwhile stays lost: whoever waits for it was told.
                 let Ok(mut state) = self.usable() else { return };
                 let way = std::mem::replace(&mut state.way, Way::Up(link.clone()));
                 if let Some(direct) = link.direct() {
                     self.line.get_or_init(|| Line::new(&direct));
                 }
-                // Commands first: a tensor may overtake what announces it, but need not.
+                // Commands are sent first: a tensor may overtake the command that announces it, but need not.
                 self.flush(state);
                 if let Way::Dialling(then) = way {
                     then.into_iter().for_each(|f| f(&link));
@@ -449,7 +454,7 @@ impl WorkerSession {
         }
     }
 
-    /// The link ended, or could not be made.
+    /// Ends the session, since its link ended or could not be made.
     pub(super) fn lost(&self, error: &Error) {
         let mut state = self.state();
         if matches!(state.way, Way::Lost(_)) {
@@ -465,7 +470,7 @@ impl WorkerSession {
         drop(state);
         self.sending.cancel();
         self.line().into_iter().for_each(Line::end);
-        // What waits for a link does not come.
+        // The closures that wait for a link never run.
         drop(way);
         self.tell_room();
         if let Ok(sessions) = self.sessions() {
@@ -473,14 +478,14 @@ impl WorkerSession {
         }
     }
 
-    /// A peer that was named to the worker.
+    /// The peer that was named to the worker by this number.
     pub(super) fn peer(&self, index: u32) -> Option<Peer> {
         let state = self.state();
         let index = usize::try_from(index).ok()?.checked_sub(1)?;
         state.peers.get(index).cloned()
     }
 
-    /// The worker reports.
+    /// Handles a report of the worker.
     pub(super) fn report(&self, report: Report) {
         let mut state = self.state();
         match report {
@@ -497,7 +502,7 @@ impl WorkerSession {
             }
             Report::Shape { handle, shape } => {
                 if let Some(late) = state.late.remove(&handle).and_then(|w| w.upgrade()) {
-                    // The worker says it once.
+                    // A fetch of the tensor may have set the shape before.
                     let _ = late.set(shape);
                 }
             }
@@ -508,7 +513,7 @@ impl WorkerSession {
             }
             Report::Accounted { request, held } => {
                 if let Some(reply) = state.accounts.remove(&request) {
-                    // Whoever asked may be gone.
+                    // The caller may not wait for the answer any more.
                     let _ = reply.send(held);
                 }
             }

@@ -8,12 +8,13 @@ use convoke_common::{DType, Printable, Shape};
 use crate::model::ArrayType;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
-/// numpy's own headers have some hundred bytes, and numpy reads none beyond 10,000.
+/// The longest header that is read, in bytes. numpy's own headers have some hundred bytes, and numpy reads none beyond
+/// 10,000.
 const LONGEST: u32 = 10_000;
-/// The data starts at a multiple of this.
+/// An array's data starts at a multiple of this many bytes.
 const ALIGN: usize = 64;
 
-/// What a header says.
+/// The contents of a header.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Header {
     pub dtype: DType,
@@ -39,7 +40,7 @@ fn bad<T>(reason: impl Into<String>) -> Result<T, Failure> {
 }
 
 impl Header {
-    /// What others may know of the array: in which order its elements lie is this module's matter.
+    /// The dtype and shape of the array. Only this module needs to know the order of its elements.
     pub fn array_type(&self) -> ArrayType {
         ArrayType {
             dtype: self.dtype,
@@ -47,7 +48,7 @@ impl Header {
         }
     }
 
-    /// Reads a header, and tells how many bytes it has, of a source of `size` bytes.
+    /// Reads the header of a source of `size` bytes. Returns it with its length in bytes.
     pub fn read(from: &mut impl Read, size: u64) -> Result<(Header, u64), Failure> {
         let mut start = [0; 8];
         if size < start.len() as u64 {
@@ -154,7 +155,7 @@ const CODES: [(DType, &str); 12] = [
 
 fn descr(dtype: DType) -> &'static str {
     let found = CODES.iter().find(|(d, _)| *d == dtype);
-    // bf16 has no code and is widened before.
+    // bf16 has no code: its elements are written as float32.
     found.map_or("<f4", |(_, code)| code)
 }
 
@@ -175,7 +176,7 @@ fn dtype(descr: &str) -> Result<DType, Failure> {
     }
 }
 
-/// The rest of a Python literal.
+/// The rest of a Python literal, which is still to be parsed.
 struct Parser<'a>(&'a str);
 
 impl<'a> Parser<'a> {

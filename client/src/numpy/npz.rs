@@ -3,7 +3,7 @@
 //! Invariants
 //! 1. Before an array is asked for, no more of it is decompressed than its header.
 //! 2. Reading an array decompresses the bytes that its header declares and one more, never the rest of its member.
-//! 3. What is kept of a file is bounded by [`MOST_MEMBERS`], whatever the file declares.
+//! 3. The number of members that are kept in memory is bounded by [`MOST_MEMBERS`], whatever the file declares.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -19,10 +19,10 @@ use super::header::Header;
 use super::{NumpyError, Origin, open, read_array, read_header};
 use crate::model::ArrayType;
 
-/// The most members that a `.npz` file may have. A model with as many inputs is unheard of.
+/// The most members that a `.npz` file may have. No known model has as many inputs.
 pub const MOST_MEMBERS: usize = 4096;
 
-/// Deflate cannot shrink further than this.
+/// The greatest ratio by which deflate can compress.
 const MOST_COMPRESSION: u64 = 1032;
 
 /// An open `.npz` file whose arrays are known by name, dtype and shape, and are read one by one.
@@ -62,14 +62,14 @@ impl Npz {
 }
 
 impl<R: Read + Seek> Npz<R> {
-    /// An archive of `size` bytes, which errors call `path`.
+    /// Reads the headers in an archive of `size` bytes, which errors call `path`.
     pub(crate) fn new(mut reader: R, size: u64, path: &Path) -> Result<Npz<R>, NumpyError> {
         let not_npz = |e: zip::result::ZipError| NumpyError::NotNpz {
             path: path.to_owned(),
             reason: e.to_string(),
         };
         let mut members = Vec::new();
-        // Entry by entry, so that neither their number nor two of one name have to be taken on trust.
+        // The archive is read entry by entry, so that the number of entries is checked, and that no two have one name.
         let archive = ZipIterable::try_new(&mut reader, zip::read::Config::default());
         let mut archive = archive.map_err(not_npz)?;
         if archive.len() > MOST_MEMBERS {
@@ -81,7 +81,7 @@ impl<R: Read + Seek> Npz<R> {
         for entry in archive.files().map_err(not_npz)? {
             let entry = entry.map_err(not_npz)?;
             let name = entry.name().map_err(not_npz)?;
-            // Whatever else lies in the archive is not numpy's.
+            // Other members of the archive are not numpy's.
             if let Some(name) = name.strip_suffix(".npy").map(str::to_owned) {
                 members.push((name, OwnedZipFileEntry::from(entry)));
             }
@@ -96,7 +96,7 @@ impl<R: Read + Seek> Npz<R> {
                 array: name.clone(),
             });
         }
-        // What is left of the file for the arrays to come: several may not be made of the same bytes.
+        // The bytes of the file that are left for the next arrays: no two arrays may be made of the same bytes.
         let mut left = size;
         let mut arrays = Vec::with_capacity(members.len());
         for (name, entry) in members {
@@ -141,7 +141,7 @@ impl<R: Read + Seek> Npz<R> {
     /// Reads the array of this name.
     ///
     /// # Errors
-    /// Fails where there is none, and where it cannot be read or is damaged.
+    /// Fails where the file has no such array, and where the array cannot be read or is damaged.
     pub fn read(&mut self, name: &str) -> Result<Tensor, NumpyError> {
         let missing = || NumpyError::Missing {
             path: self.path.clone(),
@@ -151,7 +151,7 @@ impl<R: Read + Seek> Npz<R> {
         self.read_at(at.ok_or_else(missing)?)
     }
 
-    /// All arrays, in the file's order.
+    /// Reads all arrays, in the file's order.
     pub(crate) fn read_all(mut self) -> Result<Vec<(String, Tensor)>, NumpyError> {
         let mut all = Vec::with_capacity(self.arrays.len());
         for i in 0..self.arrays.len() {

@@ -16,7 +16,7 @@ fn npy(descr: &str, fortran: &str, shape: &str, body: &[u8]) -> Vec<u8> {
     [b"\x93NUMPY\x01\x00", &length[..], header.as_bytes(), body].concat()
 }
 
-/// Two arrays, stored or compressed. The time of day is not in it.
+/// An archive of two arrays, stored or compressed. It contains no time of day, so its bytes are always the same.
 fn npz(method: zip::CompressionMethod) -> Vec<u8> {
     let options = SimpleFileOptions::default()
         .compression_method(method)

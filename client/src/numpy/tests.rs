@@ -6,7 +6,7 @@ fn data(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// A file that is gone at the end of the test.
+/// A file that is removed at the end of the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -226,7 +226,7 @@ fn the_bytes_of_a_file_count_for_one_array() {
     assert!(e.ends_with("more than the file can hold"), "{e}");
 }
 
-/// A `.npz` of these members, one after the other, of whatever names: zip writers refuse two of one name.
+/// A `.npz` of these members, one after the other. Two of them may have one name, which zip writers refuse.
 fn archive(members: &[(&str, &[u8])]) -> Vec<u8> {
     let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
     for (i, (_, bytes)) in members.iter().enumerate() {
@@ -250,7 +250,8 @@ const FOUR_ZEROS: &str = "{'descr': '<f4', 'fortran_order': False, 'shape': (4,)
 
 #[test]
 fn dtypes_and_shapes_are_told_before_anything_is_decompressed() {
-    // 64 MiB of zeros in some 64 KiB, which are damaged near their end: whoever decompresses them to there notices.
+    // 64 MiB of zeros are compressed to some 64 KiB, and damaged near their end: a reader that decompresses that far
+    // notices.
     let header = "{'descr': '<f4', 'fortran_order': False, 'shape': (16777216,)}";
     let huge = npy(header, &vec![0; 64 << 20]);
     let small = npy(FOUR_ZEROS, &[0; 16]);

@@ -1,4 +1,4 @@
-//! Issuing an op: everything that can be said without values is said here, by the registry's rules.
+//! Issuing an op: everything that can be checked without values is checked here, by the registry's rules.
 
 use std::cell::Cell;
 use std::panic::Location;
@@ -22,11 +22,11 @@ pub enum Operand<'a> {
     Tensor(&'a Tensor),
     /// A value of this program, which travels with the op: shapes, axes, scalars.
     Value(HostTensor),
-    /// Left out.
+    /// An operand that is left out.
     None,
 }
 
-/// What an op makes.
+/// The results of an op.
 pub(crate) type Made = SmallVec<[Tensor; 2]>;
 
 fn rejected(op: &str, operands: &[Operand<'_>], why: &OpError, at: &Location<'_>) -> Error {
@@ -43,7 +43,7 @@ fn rejected(op: &str, operands: &[Operand<'_>], why: &OpError, at: &Location<'_>
     }
 }
 
-/// Where an op is issued.
+/// The site of an error: an op, its operands, and the line that issues it.
 fn site(op: &str, operands: &[Operand<'_>], at: &Location<'_>) -> Site {
     let operands = operands.iter().filter_map(|o| match o {
         Operand::Tensor(t) => Some(t.ty().to_string()),
@@ -58,8 +58,8 @@ fn site(op: &str, operands: &[Operand<'_>], at: &Location<'_>) -> Site {
     }
 }
 
-/// Issues an op of the registry by its name, with `outputs` results: what the methods of [`Tensor`] do. Its dtype and
-/// shape rule is checked here; the op runs where a device scope says, else where most bytes of its operands are.
+/// Issues an op of the registry by its name, with `outputs` results, as the methods of [`Tensor`] do. The op's rule for
+/// dtypes and shapes is checked here; the op runs where a device scope says, else where most bytes of its operands are.
 #[track_caller]
 pub fn issue(
     op: &str,
@@ -70,8 +70,8 @@ pub fn issue(
     Ok(apply(op, attrs, operands, outputs)?.into_vec())
 }
 
-/// Issues an op of a user's own, with one result, by its definition, which this makes known to the process: see
-/// [`crate::ops::register`]. As [`issue`] otherwise.
+/// Issues a custom op with one result, otherwise like [`issue`]. The op's definition is made known to the process: see
+/// [`crate::ops::register`].
 #[track_caller]
 pub fn op<'a, O: Into<Operand<'a>>>(
     def: &'static OpDef,
@@ -98,7 +98,7 @@ impl From<HostTensor> for Operand<'_> {
     }
 }
 
-/// As [`issue`].
+/// Issues an op, like [`issue`].
 #[track_caller]
 pub(crate) fn apply(
     op: &str,
@@ -116,7 +116,7 @@ pub(crate) fn apply(
         })
     };
     tensors().try_for_each(Tensor::usable)?;
-    // Outside of its closure, a tensor of a trace says that the trace is over.
+    // A tensor of a trace that is used outside of its closure leads to its trace, which reports that it is over.
     let of = || tensors().find_map(Tensor::traced);
     let trace = crate::trace::current().or_else(|| of().map(|s| s.trace.clone()));
     if let Some(trace) = trace {
@@ -139,7 +139,7 @@ pub(crate) fn apply(
             .advise("issue it in `with_device`, or on a tensor of a device")
     })?;
     let device = Device(worker);
-    // Held until the op is issued: dropping a moved operand frees it.
+    // Moved operands are held until the op is issued: dropping one frees it.
     let mut here: SmallVec<[Tensor; 4]> = SmallVec::new();
     for operand in operands {
         if let Operand::Tensor(t) = operand {
@@ -217,14 +217,14 @@ fn concrete(ty: &TensorType) -> Option<Shape> {
     ty.shape.iter().map(dim).collect()
 }
 
-/// Types of the results.
+/// Infers the types of the results.
 fn infer(
     def: &OpDef,
     attrs: &Attrs,
     operands: &[Operand<'_>],
     outputs: usize,
 ) -> Result<SmallVec<[TensorType; 2]>, OpError> {
-    // Concrete operands have a rule of their own, which is quicker; it needs the values that decide sizes.
+    // Concrete operands have a rule of their own, which is quicker and needs the values that decide sizes.
     let known: Option<SmallVec<[Option<ConcreteOperand<'_>>; 4]>> = operands
         .iter()
         .map(|o| match o {
@@ -251,7 +251,7 @@ fn infer(
     Ok(inferred.into_iter().map(|i| i.ty).collect())
 }
 
-/// As [`infer`], by the rule for symbolic dimensions.
+/// Infers the results like [`infer`], by the rule for symbolic dimensions.
 fn infer_general(
     def: &OpDef,
     attrs: &Attrs,
@@ -301,7 +301,7 @@ fn infer_general(
     ops::infer_op(def, attrs, &inputs, outputs, &fresh)
 }
 
-/// Fails where the worker is known to have no kernel of an op; of those of the registry each has one.
+/// Fails where the worker is known to have no kernel of an op. Every worker has kernels of the registry's own ops.
 fn has_kernel(worker: &WorkerSession, def: &OpDef) -> Result<()> {
     match ops::is_custom(def.name) {
         true => worker.has_op(def),
@@ -318,9 +318,9 @@ fn able(devices: &DeviceSet, def: &OpDef) -> Result<()> {
     }
 }
 
-/// Where an op runs. Of the devices of the task's scope, or of those of its operands where there is no scope: where most bytes
-/// of its operands are, of those that have a kernel; else on the fastest that has one. `None` where there is neither scope nor
-/// operand.
+/// Chooses where an op runs: on the device with a kernel that has most bytes of its operands, among the devices of the
+/// task's scope, or without a scope those of the operands. Where there is none, the op runs on the fastest device that
+/// has a kernel, in the scope, or without one anywhere. Returns `None` where there is neither a scope nor an operand.
 fn place(def: &OpDef, operands: &[Operand<'_>]) -> Result<Option<(Arc<SessionHandle>, Placed)>> {
     let scope = scope();
     if let Some(device) = scope.as_ref().and_then(DeviceSet::only) {
@@ -347,7 +347,7 @@ fn place(def: &OpDef, operands: &[Operand<'_>]) -> Result<Option<(Arc<SessionHan
         Some(devices) => devices.at(worker).is_some(),
         None => true,
     };
-    // Of equals the first operand's.
+    // Of several devices with as many bytes, it is the first operand's.
     let able = there.iter().rev();
     let able = able.filter(|(worker, _)| in_scope(worker) && has_kernel(worker, def).is_ok());
     if let Some((worker, bytes)) = able.max_by_key(|(_, bytes)| *bytes) {

@@ -1,4 +1,4 @@
-//! What the methods of ops take besides tensors: numbers, values in the program's memory, axes.
+//! The arguments that methods of ops take besides tensors: numbers, values in the program's memory, axes and seeds.
 
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::{DType, Tensor as HostTensor};
@@ -27,11 +27,11 @@ pub enum Scalar {
 /// - Tensors: bool gives way to everything; integers give the narrowest integer that holds both, and f64 where there is
 ///   none (u64 with a signed one); floats give the wider; a float with an integer gives at least f32 where that has
 ///   16 bits, and f64 where it has more.
-/// - Numbers of the program are weak, whatever their Rust type: they take the tensor's dtype, but for a float beside
-///   integers or bools, which makes f64, and an integer beside bools, which makes i64. An integer that the dtype cannot
-///   hold is an error.
+/// - Numbers of the program are weak, whatever their Rust type: they take the tensor's dtype, except that a float
+///   beside integers or bools makes f64, and an integer beside bools makes i64. An integer that the dtype cannot hold
+///   is an error.
 ///
-/// Other ops, such as products of matrices, want operands of one dtype and say so where they differ.
+/// Other ops, such as products of matrices, require operands of one dtype, and fail where the dtypes differ.
 #[derive(Debug, Clone, Copy)]
 pub struct Arg<'a>(pub(super) ArgKind<'a>);
 
@@ -102,7 +102,8 @@ scalars! {
 }
 
 impl Scalar {
-    /// A tensor of rank 0 and this dtype; an error where the dtype cannot hold it. Floats round.
+    /// Converts the number to a tensor of rank 0 and this dtype; floats are rounded. Fails where the dtype cannot hold
+    /// the number.
     pub fn to_tensor(self, dtype: DType) -> Result<HostTensor> {
         let cannot = || {
             let v = match self {
@@ -152,7 +153,7 @@ impl Scalar {
     }
 }
 
-/// A value that decides the form of a result, as a shape or axes: of the program's memory, or a tensor.
+/// A value that decides the form of a result, such as a shape or axes. It is in the program's memory, or a tensor.
 ///
 /// Integers are i64 and floats f32; a [`HostTensor`] may be of another dtype.
 #[derive(Debug, Clone)]
@@ -244,7 +245,7 @@ impl From<Axes> for OptHostArg<'_> {
     }
 }
 
-/// Axes of a tensor: one, several, or `None` for what an op does without any. Negative ones count from the end.
+/// Axes of a tensor: one, several, or `None` for what an op does without axes. Negative axes count from the end.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Axes(pub(super) Option<Vec<i64>>);
 
@@ -284,8 +285,8 @@ impl From<Option<Vec<i64>>> for Axes {
     }
 }
 
-/// What random tensors are drawn from: a key and a stream, of which another of either gives unrelated numbers. A
-/// single number is the key of stream 0.
+/// The seed of random tensors: a key and a stream. Another key, or another stream, gives unrelated numbers. A single
+/// number is the key of stream 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Seed {
     /// The key.

@@ -1,4 +1,5 @@
-//! Issuing ops for the methods of tensors and devices: operands brought to one dtype, attributes that were given.
+//! Issuing ops for the methods of tensors and devices: operands are brought to one dtype, and the attributes that were
+//! given are collected.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -14,11 +15,11 @@ use super::apply::{Made, Operand, apply};
 use super::args::{Arg, ArgKind, Axes, HostArg, OptArg, OptHostArg, Scalar};
 use crate::device::Device;
 
-/// An operand, and whether its dtype is brought to that of others.
+/// An operand of a method, and whether it is brought to the dtype of others.
 pub(super) enum Given<'a> {
-    /// As it is.
+    /// The operand is passed as it is.
     Strict(Operand<'a>),
-    /// Brought to the dtype of all joint operands.
+    /// The operand is brought to the common dtype of all joint operands.
     Joint(ArgKind<'a>),
 }
 
@@ -46,7 +47,7 @@ pub(super) fn optional_host<'a>(arg: impl Into<OptHostArg<'a>>) -> Result<Given<
     arg.into().operand().map(Given::Strict)
 }
 
-/// The dtype that tensors of these dtypes and numbers are brought to; none without a tensor. See [`Arg`].
+/// The dtype that the joint operands are brought to, see [`Arg`]; `None` where none of them is a tensor.
 fn common(operands: &[Given<'_>]) -> Option<DType> {
     let joint = |g: &Given<'_>| match g {
         Given::Joint(ArgKind::Tensor(t)) => Some(t.dtype()),
@@ -60,7 +61,7 @@ fn common(operands: &[Given<'_>]) -> Option<DType> {
     Some(numbers.fold(tensors, beside))
 }
 
-/// What numpy makes of numbers alone.
+/// The dtype that numpy brings numbers to where no operand is a tensor.
 fn of_numbers(operands: &[Given<'_>]) -> DType {
     let numbers = operands.iter().filter_map(|g| match g {
         Given::Joint(ArgKind::Scalar(s)) => Some(*s),
@@ -74,7 +75,7 @@ fn of_numbers(operands: &[Given<'_>]) -> DType {
     each.reduce(promote).unwrap_or(DType::F64)
 }
 
-/// The dtype that a number of the program makes of tensors of `dtype`.
+/// The dtype that tensors of `dtype` and a number of the program are brought to.
 fn beside(dtype: DType, number: Scalar) -> DType {
     match number {
         Scalar::Float(_) if !dtype.is_float() => DType::F64,
@@ -83,7 +84,7 @@ fn beside(dtype: DType, number: Scalar) -> DType {
     }
 }
 
-/// Adds the place of the call.
+/// Adds the op, its operands, and the line of the call to an error.
 fn located(error: Error, op: &str, operands: &[Given<'_>], at: &Location<'_>) -> Error {
     let operands = operands.iter().filter_map(|g| match g {
         Given::Strict(Operand::Tensor(t)) | Given::Joint(ArgKind::Tensor(t)) => {
@@ -100,14 +101,14 @@ fn located(error: Error, op: &str, operands: &[Given<'_>], at: &Location<'_>) ->
     })
 }
 
-/// The error of a call that makes no op.
+/// Fails a call that makes no op.
 #[track_caller]
 pub(super) fn refused<T>(op: &str, why: &str, operands: &[Given<'_>]) -> Result<T> {
     let error = Error::new(Code::InvalidArgument, why);
     Err(located(error, op, operands, Location::caller()))
 }
 
-/// Issues an op.
+/// Brings the joint operands to one dtype, and issues an op.
 #[track_caller]
 pub(super) fn several(
     op: &str,
@@ -150,7 +151,7 @@ pub(super) fn several(
     apply(op, attrs, &given, outputs)
 }
 
-/// The tensor with elements of another dtype.
+/// Casts a tensor to another dtype.
 #[track_caller]
 pub(super) fn cast(tensor: &Tensor, to: DType) -> Result<Tensor> {
     let attrs = attrs([("to", dtype(to))]);
@@ -192,7 +193,7 @@ pub(super) fn three(
     }
 }
 
-/// Issues an op without operands of a device on `device`.
+/// Issues an op that has no operand on a device, on `device`.
 #[track_caller]
 pub(super) fn create(
     device: &Device,
@@ -209,7 +210,7 @@ pub(super) fn create(
     device.create(op, attrs, &operands)
 }
 
-/// A number for an op as an element of `dtype`.
+/// Converts a number to a tensor of rank 0 and this dtype. An error names `op` and the line of the call.
 #[track_caller]
 pub(super) fn number(op: &str, number: Scalar, dtype: DType) -> Result<HostTensor> {
     let at = Location::caller();
@@ -217,7 +218,7 @@ pub(super) fn number(op: &str, number: Scalar, dtype: DType) -> Result<HostTenso
     tensor.map_err(|e| located(e, op, &[], at))
 }
 
-/// The attributes that were given.
+/// Collects the attributes that were given.
 pub(super) fn attrs<const N: usize>(all: [(&str, Option<Attr>); N]) -> Attrs {
     let given = all.into_iter().filter_map(|(name, v)| Some((name, v?)));
     given.fold(Attrs::default(), |attrs, (name, v)| attrs.with(name, v))
@@ -247,7 +248,7 @@ pub(super) fn axes(v: impl Into<Axes>) -> Option<Attr> {
     v.into().0.map(Attr::Ints)
 }
 
-/// An empty list stands for none.
+/// An attribute that is a list; an empty list stands for an absent attribute.
 pub(super) fn list(v: Vec<i64>) -> Option<Attr> {
     (!v.is_empty()).then_some(Attr::Ints(v))
 }

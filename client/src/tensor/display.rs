@@ -13,11 +13,11 @@ use super::apply::Operand;
 use super::call::{self, Given};
 use crate::device::enter;
 
-/// Elements of an axis that are shown at either end where it has more than twice as many.
+/// How many elements are shown at either end of an axis that has more than twice as many.
 const EDGE: usize = 3;
-/// Most elements that are shown.
+/// How many elements are shown at most.
 const MOST: usize = 1000;
-/// Most decimals.
+/// How many decimals a float has at most.
 const DECIMALS: usize = 4;
 
 /// A tensor's values as text: rows in brackets, columns aligned, the middle of long axes left out.
@@ -45,7 +45,7 @@ pub fn display(tensor: &HostTensor) -> impl fmt::Display + '_ {
 }
 
 impl Tensor {
-    /// The values as text, see [`display`]. Of a large tensor only what is shown is fetched.
+    /// Returns the values as text, see [`display`]. Of a large tensor only the elements that are shown are fetched.
     pub async fn preview(&self) -> Result<String> {
         if self.shape().is_none() {
             self.ready().await?;
@@ -62,7 +62,7 @@ impl Tensor {
         Ok(shown.to_string())
     }
 
-    /// Both ends of long axes.
+    /// The part of the tensor that is shown: the ends of long axes, and short axes as a whole.
     fn corners(&self, shape: &[usize], edge: usize) -> Result<Tensor> {
         let _entered = self.device().map(|d| enter(&d));
         let mut corners = self.clone();
@@ -80,15 +80,16 @@ impl Tensor {
     }
 }
 
-/// The elements that are shown, and where they belong.
+/// The text of the elements that are shown, and the tensor's form.
 struct Shown {
     elements: Vec<String>,
-    /// Of the whole tensor.
+    /// The shape of the whole tensor.
     shape: Vec<usize>,
     edge: usize,
 }
 
-/// Elements at either end of long axes, so few that not too many are shown; 0 where that cannot be.
+/// How many elements are shown at either end of long axes, so that at most [`MOST`] are shown in all; 0 where that is
+/// impossible.
 fn edge(shape: &[usize]) -> usize {
     let fits = |edge: &usize| {
         // An empty axis shows nothing, but the axes around it do.
@@ -106,8 +107,8 @@ fn shown(length: usize, edge: usize) -> Vec<usize> {
     }
 }
 
-/// Floats with as many decimals as they need, at most [`DECIMALS`], alike for all; by powers of ten where some are too
-/// large or too small for that.
+/// Formats floats alike: with as many decimals as one of them needs, at most [`DECIMALS`], or by powers of ten where
+/// some are too large or too small for that.
 fn floats(values: &[f64]) -> Vec<String> {
     let finite = || values.iter().filter(|v| v.is_finite());
     let tiny = |v: &f64| *v != 0. && v.abs() < 1e-4;
@@ -124,7 +125,7 @@ fn floats(values: &[f64]) -> Vec<String> {
     values.iter().map(|v| format!("{v:.decimals$}")).collect()
 }
 
-/// The elements at `picked`, as text of one width.
+/// Formats the elements at `picked` as text of one width.
 fn texts(tensor: &HostTensor, picked: &[usize]) -> Vec<String> {
     macro_rules! pick {
         ($t:ty, $f:expr) => {{
@@ -158,7 +159,7 @@ fn texts(tensor: &HostTensor, picked: &[usize]) -> Vec<String> {
 }
 
 impl Shown {
-    /// Writes the part of the shape from `axis` on.
+    /// Writes the elements along the axes from `axis` on.
     fn write(
         &self,
         f: &mut fmt::Formatter<'_>,
@@ -169,7 +170,7 @@ impl Shown {
             return f.write_str(elements.next().map_or("", String::as_str));
         };
         let innermost = axis + 1 == self.shape.len();
-        // Between rows a line break, and a line more for every axis around them.
+        // Parts along an axis are separated by as many line breaks as there are axes within the axis.
         let between = match innermost {
             true => ", ".to_owned(),
             false => {

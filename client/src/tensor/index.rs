@@ -10,38 +10,39 @@ use convoke_common::error::{Code, Error, Result, Site};
 
 use super::Tensor;
 
-/// What to take of an axis. Negative positions count from the end.
+/// Which elements to take of an axis. Negative positions count from the end.
 ///
-/// Integers, ranges and tensors convert: `3`, `1..4`, `..-1`, `2..`, and `..` for the whole axis. `1..-1` does as well,
-/// but lints take it for a mistake: [`Index::between`] is the same.
+/// Integers, ranges and tensors convert to an index: `3`, `1..4`, `..-1`, `2..`, and `..` for the whole axis. `1..-1`
+/// converts as well, but lints take it for a mistake: [`Index::between`] is the same.
 #[derive(Debug, Clone)]
 pub enum Index<'a> {
-    /// One element; the axis is gone. Out of range is an error.
+    /// One element; the axis is removed. A position out of range is an error.
     At(i64),
-    /// From start to before end by step, clamped to the axis. A negative step goes backwards.
+    /// The elements from `start` to before `end` by `step`, clamped to the axis. A negative step goes backwards.
     Range {
-        /// The first; by default the first, or with a negative step the last.
+        /// The first position; by default the first of the axis, or with a negative step the last.
         start: Option<i64>,
-        /// The one to end before; by default all are taken.
+        /// The position to end before; by default the whole rest of the axis is taken.
         end: Option<i64>,
-        /// The step, other than zero.
+        /// The step, which is not zero.
         step: i64,
     },
     /// A new axis of length 1.
     NewAxis,
-    /// As many whole axes as the other indices leave, at most once.
+    /// As many whole axes as the other indices leave. There may be one ellipsis at most.
     Ellipsis,
-    /// The elements at integers, whose axes replace the axis, or with bools of rank 1 those where they are true.
+    /// The elements at the positions in a tensor of integers, whose axes replace the axis; or, with bools of rank 1,
+    /// the elements where they are true.
     Take(&'a Tensor),
 }
 
 impl<'a> Index<'a> {
-    /// From `start` to before `end`, either of which may count from the end of the axis.
+    /// The range from `start` to before `end`, either of which may count from the end of the axis.
     pub fn between(start: i64, end: i64) -> Index<'a> {
         range(Some(start), Some(end))
     }
 
-    /// The range with another step: `Index::from(..).step(-1)` reverses an axis. Changes ranges only.
+    /// The range with another step: `Index::from(..).step(-1)` reverses an axis. Other indices stay as they are.
     pub fn step(self, by: i64) -> Index<'a> {
         match self {
             Index::Range { start, end, .. } => Index::Range {
@@ -62,7 +63,7 @@ fn range<'a>(start: Option<i64>, end: Option<i64>) -> Index<'a> {
     }
 }
 
-/// The end before which a range ends that includes `last`; after -1 it has none.
+/// The end of a range that includes `last`; `None` where `last` is -1, the last position of the axis.
 fn behind(last: i64) -> Option<i64> {
     last.checked_add(1).filter(|end| *end != 0)
 }
@@ -99,7 +100,7 @@ ranges! {
 
 /// One index, or a tuple or list of them.
 pub trait Indices<'a> {
-    /// The indices, for the axes from the first on.
+    /// Returns the indices, for the axes from the first on.
     fn indices(self) -> Vec<Index<'a>>;
 }
 
@@ -134,18 +135,18 @@ tuples! {
     (A a, B b, C c, D d, E e, F f)
 }
 
-/// Indices as operands of ops, which follow each other in the order of the fields.
+/// Indices as operands of the ops that take the elements, which follow each other in the order of the fields.
 #[derive(Debug, Default, PartialEq)]
 struct Lowered {
     starts: Vec<i64>,
     ends: Vec<i64>,
     axes: Vec<i64>,
     steps: Vec<i64>,
-    /// Axes of the operand.
+    /// Axes of the operand that are removed.
     squeeze: Vec<i64>,
-    /// The axis, after that, and which of the indices it is.
+    /// The axis that a tensor indexes, counted after the removal, and the position of the tensor among the indices.
     take: Option<(i64, usize)>,
-    /// Axes of the result.
+    /// Axes of the result that are new.
     unsqueeze: Vec<i64>,
 }
 
@@ -223,10 +224,11 @@ impl Lowered {
 }
 
 impl Tensor {
-    /// A part, by an index for each of the first axes: `x.i(0)`, `x.i((.., 1..3))`,
+    /// Takes a part of the tensor, by an index for each of the first axes: `x.i(0)`, `x.i((.., 1..3))`,
     /// `x.i((Index::Ellipsis, Index::NewAxis, 2))`. See [`Index`].
     ///
-    /// As numpy's `x[..]`, but that every index is for its own axis, also where one is a tensor, and at most one is.
+    /// This is numpy's `x[..]`, except that at most one index is a tensor, and that every index is for its own axis,
+    /// even where one is a tensor.
     #[track_caller]
     pub fn i<'a>(&self, indices: impl Indices<'a>) -> Result<Tensor> {
         let at = Location::caller();
@@ -267,7 +269,7 @@ impl Tensor {
                     let why = format!("an index of bools has rank 1, not {rank}");
                     return Err(refuse(why));
                 }
-                // Indices of these dtypes are no operand of `Gather`.
+                // `Gather` takes no indices of these dtypes.
                 (DType::I8 | DType::I16 | DType::U8 | DType::U16 | DType::U32 | DType::U64, _) => {
                     out.gather(&indices.cast(DType::I64)?, axis)?
                 }

@@ -1,8 +1,8 @@
 //! Tensors that live on a device.
 //!
-//! A [`Tensor`] is a handle: a future with known dtype, shape and device, whose value is on a worker. What can be known
-//! without the value is checked when an op is issued; what happens later fails the handle and everything that depends
-//! on it, with the one error that was the cause.
+//! A [`Tensor`] is a handle: a future with known dtype, shape and device, whose value is on a worker. An error that can
+//! be known without the value is reported when an op is issued; a later error fails the handle and everything that
+//! depends on it, with the one error that was the cause.
 
 mod apply;
 mod args;
@@ -22,7 +22,7 @@ use std::sync::{Arc, OnceLock};
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::graph::TensorType;
 use convoke_common::{DType, Shape, Tensor as HostTensor};
-// Nobody holds a handle weakly.
+// This `Arc` has no weak references, which handles do not need.
 use triomphe::Arc as Shared;
 
 pub(crate) use apply::apply;
@@ -43,26 +43,26 @@ use crate::trace::Symbolic;
 pub(crate) enum Placed {
     /// The program named the device.
     Explicit,
-    /// A device scope of the task, which names one device.
+    /// A device scope of the task names one device.
     Scope,
-    /// A device scope of the task names several; so many bytes of the operands were on this one, of so many in all.
+    /// A device scope of the task names several devices. The fields are the operands' bytes on this one, and in all.
     ScopeOperands(u64, u64),
-    /// A device scope of the task names several, none of which has an operand; this is the fastest.
+    /// A device scope of the task names several devices, none of which has an operand; this is the fastest of them.
     ScopeFastest,
-    /// So many bytes of the operands were there, of so many in all.
+    /// The device had operands. The fields are the operands' bytes on it, and in all.
     Operands(u64, u64),
-    /// No operand's device has a kernel of the op, and of those that have this one is the fastest.
+    /// No operand's device has a kernel of the op; this is the fastest device that has one.
     Fastest,
-    /// It was moved there.
+    /// The tensor was moved to the device.
     Moved,
-    /// The plan of the function that made it.
+    /// The plan of the function that made the tensor names the device.
     Planned,
 }
 
-/// A tensor on a device. Cloning shares it; dropping the last clone frees it there. It keeps its connection to the cluster,
-/// and with it an embedded cluster, until [`Cluster::shutdown`](crate::Cluster::shutdown).
+/// A tensor on a device. Clones share it; dropping the last one frees it on the device. A tensor keeps its connection
+/// to the cluster, and with it an embedded cluster, until [`Cluster::shutdown`](crate::Cluster::shutdown).
 ///
-/// Inside a function's trace it is a value of the function instead, of the same type in Rust.
+/// Inside a function's trace a tensor is a value of the function instead, of the same type in Rust.
 #[derive(Clone)]
 pub struct Tensor(Repr);
 
@@ -77,22 +77,22 @@ struct Handle {
     value: Value,
     placed: Placed,
     origin: &'static Location<'static>,
-    /// Whether a call has it, or is to have it.
+    /// Whether a call has the tensor, or is promised it.
     promised: AtomicBool,
-    /// The call that it was donated to.
+    /// The line of the call that the tensor was donated to.
     donated: OnceLock<&'static Location<'static>>,
-    /// Whether the worker was told that it is not needed any more.
+    /// Whether the worker was told that the tensor is not needed any more.
     freed: AtomicBool,
 }
 
 enum Value {
-    /// The worker has it.
+    /// The value is at the worker, or will be.
     There(There),
     Here(Here),
 }
 
 struct There {
-    /// By this number.
+    /// The number of the handle at the worker.
     id: u64,
     dtype: DType,
     dims: Dims,
@@ -100,7 +100,7 @@ struct There {
 
 enum Dims {
     Known(Shape),
-    /// Only data decides them: declared with symbols, and set once they are known.
+    /// Dimensions that only data decides: they are declared with symbols, and set once they are known.
     Late(Box<(TensorType, Late)>),
 }
 
@@ -122,7 +122,7 @@ impl Handle {
         }
     }
 
-    /// What it was declared as, and where its shape comes, where only data decides that.
+    /// The declared type, and the cell that its shape is set in, where only data decides the shape.
     fn late(&self) -> Option<(&TensorType, &Late)> {
         match &self.value {
             Value::There(there) => match &there.dims {
@@ -133,7 +133,7 @@ impl Handle {
         }
     }
 
-    /// The number by which the worker has it, or has it from now on.
+    /// The number of the handle at the worker. A value that the worker does not know yet is sent there first.
     fn id(&self) -> Result<u64> {
         match &self.value {
             Value::There(there) => Ok(there.id),
@@ -153,7 +153,7 @@ impl Handle {
     }
 }
 
-/// A value in this process: the program's, or the worker's.
+/// A value in this process: borrowed from this client, or looked up at the worker.
 pub(crate) enum Near<'a> {
     Here(&'a HostTensor),
     There(HostTensor),
@@ -175,19 +175,19 @@ enum Asked {
     Coming(Fetching),
 }
 
-/// A tensor that a call is to have once it has succeeded. Dropped before, it stays as it is.
+/// A tensor that is promised to a call. Dropping the promise before it is given or kept leaves the tensor as it is.
 pub(crate) struct Promised(Shared<Handle>);
 
 impl Promised {
-    /// The call has succeeded: the tensor is gone for everybody.
+    /// Takes the tensor from everybody and frees it, since the call has succeeded.
     pub(crate) fn keep(self, at: &'static Location<'static>) {
         self.give(at);
         self.0.free();
     }
 
-    /// The call may take the tensor: it is gone for everybody else.
+    /// Lets the call take the tensor, which is gone for everybody else.
     pub(crate) fn give(&self, at: &'static Location<'static>) {
-        // Nobody else has the promise; of a call that runs again it was given before.
+        // Nobody else has the promise. Where the call runs again, the tensor was given before.
         let _ = self.0.donated.set(at);
     }
 }
@@ -202,7 +202,7 @@ impl Drop for Promised {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // Most are known to nobody else.
+        // The worker knows nothing of most values in this process, so they need not be freed there.
         let untold = match &mut self.value {
             Value::Here(here) => here.last_id().is_none(),
             Value::There(_) => false,
@@ -276,7 +276,7 @@ impl Tensor {
         Tensor(Repr::Traced(Arc::new(symbolic)))
     }
 
-    /// What it is in a trace, where it is in one.
+    /// The value of a trace that the tensor stands for, if it is in a trace.
     pub(crate) fn traced(&self) -> Option<&Symbolic> {
         match &self.0 {
             Repr::Remote(_) => None,
@@ -291,7 +291,7 @@ impl Tensor {
         }
     }
 
-    /// The handle, for what is not possible inside a trace.
+    /// Returns the handle, for a use that is not possible inside a trace. `what` names the use in errors.
     fn remote_for(&self, what: &str) -> Result<&Shared<Handle>> {
         match &self.0 {
             Repr::Remote(handle) => match handle.donated.get() {
@@ -312,7 +312,7 @@ impl Tensor {
         }
     }
 
-    /// That it can be an operand.
+    /// Fails where the tensor cannot be an operand, since it was donated.
     pub(crate) fn usable(&self) -> Result<()> {
         match self.traced() {
             Some(_) => Ok(()),
@@ -320,7 +320,7 @@ impl Tensor {
         }
     }
 
-    /// Promises it to a call. Of two calls at once the second finds it given.
+    /// Promises the tensor to a call. Of two calls at once, the second one fails.
     pub(crate) fn promise(&self) -> Result<Promised> {
         let handle = self.remote_for("donated")?;
         if !handle.promised.swap(true, Ordering::AcqRel) {
@@ -331,7 +331,7 @@ impl Tensor {
         Err(Error::new(Code::InvalidArgument, msg).advise("await that call before"))
     }
 
-    /// Whether it is the same handle.
+    /// Whether both are the same handle, or the same value of a trace.
     pub(crate) fn same(&self, other: &Tensor) -> bool {
         match (&self.0, &other.0) {
             (Repr::Remote(a), Repr::Remote(b)) => Shared::ptr_eq(a, b),
@@ -346,13 +346,14 @@ impl Tensor {
         self.handle().map(|h| &h.worker)
     }
 
-    /// The number by which its worker has it. One that was made on this thread is sent there for that, once.
+    /// The number of the handle at its worker. A value that was made on the caller's thread is sent there for that,
+    /// once.
     pub(crate) fn id(&self) -> Result<u64> {
         let none = || Error::internal("a value of a trace has no handle");
         self.handle().ok_or_else(none)?.id()
     }
 
-    /// Its value, where it is of this worker, in this process, and there.
+    /// Returns the value where it belongs to this worker, is in this process, and is there already.
     pub(crate) fn here_on(&self, worker: &Arc<SessionHandle>) -> Option<Near<'_>> {
         let of = |h: &&Handle| Arc::ptr_eq(&h.worker, worker) && h.donated.get().is_none();
         let h = self.handle().filter(of)?;
@@ -370,9 +371,9 @@ impl Tensor {
         }
     }
 
-    /// The dimensions, where they are known already: always, but for the results of ops whose data decides them, as
-    /// `nonzero`; those are known once [`Tensor::ready`] has returned. Inside a function's trace, where the operands'
-    /// shapes decide them.
+    /// The dimensions, or `None` as long as they are not known. They are known at once, except for the results of ops
+    /// whose data decides them, such as `nonzero`: those are known once [`Tensor::ready`] has returned. Inside a
+    /// function's trace they are known where the operands' shapes decide them.
     pub fn shape(&self) -> Option<&[usize]> {
         match &self.0 {
             Repr::Remote(h) => h.shape(),
@@ -380,7 +381,7 @@ impl Tensor {
         }
     }
 
-    /// dtype and shape, with symbols for dimensions that are not known yet.
+    /// The dtype and shape, with symbols for dimensions that are not known yet.
     pub fn ty(&self) -> TensorType {
         match &self.0 {
             Repr::Remote(h) => match (h.late(), h.shape()) {
@@ -402,14 +403,15 @@ impl Tensor {
         }
     }
 
-    /// Where it lives. Inside a function's trace `None`: the placer decides that, once for each plan.
+    /// The device that the tensor lives on. Inside a function's trace it is `None`: the placement decides it, once for
+    /// each plan.
     pub fn device(&self) -> Option<Device> {
         self.worker().map(|w| Device(w.clone()))
     }
 
-    /// Inside a function's trace: the op that makes it runs on one of these devices, which the plan chooses; an operand of
-    /// the function is where it was put, and cannot be. Elsewhere: the tensor itself where it is on one of them, else moved to
-    /// the fastest, as [`Tensor::to`] does.
+    /// Places the tensor on one of these devices. Inside a function's trace, the op that makes the tensor runs on one
+    /// of them, which the plan chooses; an operand of the function is where it was put, and is refused. Elsewhere, this
+    /// is the tensor itself where it is on one of them, else the tensor moved to the fastest, as by [`Tensor::to`].
     #[track_caller]
     pub fn on(&self, devices: impl Into<DeviceSet>) -> Result<Tensor> {
         let (devices, at) = (devices.into(), Location::caller());
@@ -426,7 +428,7 @@ impl Tensor {
         self.moved(&fastest.ok_or_else(none)?, at)
     }
 
-    /// Why it lives there, in words.
+    /// Tells in words why the tensor lives on its device.
     pub fn explain(&self) -> String {
         let Some(h) = self.handle() else {
             return format!("{} is a value of a function's trace", self.ty());
@@ -459,8 +461,8 @@ impl Tensor {
         )
     }
 
-    /// The tensor on another device: moved from worker to worker, never through this client. On its own device it is
-    /// itself. Inside a function's trace what follows is not moved by it: see [`Tensor::on`].
+    /// Moves the tensor to another device, from worker to worker and never through this client. On its own device it is
+    /// the tensor itself. Inside a function's trace this has no effect: see [`Tensor::on`].
     #[track_caller]
     pub fn to(&self, device: &Device) -> Result<Tensor> {
         match self.traced() {
@@ -476,7 +478,7 @@ impl Tensor {
             return Ok(self.clone());
         }
         to.knows(from)?;
-        // Known to its worker before it is to be moved, which may fail.
+        // The worker has to know the tensor before it is moved; telling the worker may fail.
         h.id()?;
         let known = h.shape().map(Shape::from_slice);
         let late = h.late().map(|(_, late)| late);
@@ -490,7 +492,7 @@ impl Tensor {
         })
     }
 
-    /// The value. One round trip; an error names the op that failed and the line that issued it.
+    /// Fetches the value, in one round trip. An error names the op that failed and the line that issued it.
     pub async fn fetch<T: FromHost>(&self) -> Result<T> {
         T::from_host(self.value().await?)
     }
@@ -512,7 +514,7 @@ impl Tensor {
         }
     }
 
-    /// The value that was asked for.
+    /// Awaits the value that was asked for.
     async fn told(&self, asked: Asked) -> Result<HostTensor> {
         let mut fetching = match asked {
             Asked::Here(tensor) => return Ok(tensor),
@@ -521,13 +523,13 @@ impl Tensor {
         let answer = (&mut fetching.answer).await;
         let tensor = answer.unwrap_or_else(|_| Err(shut()))?;
         if let Some((_, shape)) = self.handle().and_then(Handle::late) {
-            // It is the first to say.
+            // The worker's report may have set the shape before.
             let _ = shape.set(tensor.shape().into());
         }
         Ok(tensor)
     }
 
-    /// Returns once the value is there; fails as it did.
+    /// Returns once the value is there. Fails with the error that it failed with.
     pub async fn ready(&self) -> Result<()> {
         if self
             .remote_for("awaited")
@@ -535,7 +537,7 @@ impl Tensor {
         {
             return self.value().await.map(drop);
         }
-        // An element, or none, says it with the least bytes.
+        // One element, or none, tells with the fewest bytes that the value is there.
         let rank = self.rank();
         if rank == 0 {
             return self.value().await.map(drop);
@@ -548,7 +550,7 @@ impl Tensor {
             Operand::Value(ones),
         ];
         let first = {
-            // Where it is: a scope of the task would have all of it moved.
+            // The slice runs where the tensor is: a device scope of the task would have all of the tensor moved.
             let _here = self.device().map(|d| enter(&d));
             apply("Slice", Default::default(), &operands, 1)?
         };
@@ -562,8 +564,8 @@ impl Tensor {
     }
 }
 
-/// The values of tensors, all asked for at once: so they take one round trip, whichever devices they are on. Fails as
-/// the first that failed.
+/// Fetches the values of tensors. All are asked for at once, so they take one round trip, whichever devices they are
+/// on. Fails with the error of the first tensor that failed.
 pub async fn fetch_all<'a, T: FromHost>(
     tensors: impl IntoIterator<Item = &'a Tensor>,
 ) -> Result<Vec<T>> {
@@ -576,7 +578,7 @@ pub async fn fetch_all<'a, T: FromHost>(
     Ok(values)
 }
 
-/// Its type and device; the value is elsewhere.
+/// Writes the tensor's type and device; its value is elsewhere.
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.device() {

@@ -61,7 +61,7 @@ binary! {
     BitXor, bitxor, xor;
 }
 
-/// With the number on the left, as in `1.0 / &a`.
+/// Operators with the number on the left, as in `1.0 / &a`.
 macro_rules! left {
     ($($trait:ident, $method:ident, $issue:ident, $number:ty;)*) => {$(
         impl ops::$trait<&Tensor> for $number {
@@ -110,14 +110,14 @@ arithmetic! {
     div, "Div";
 }
 
-/// Of the dividend's sign.
+/// The remainder with the dividend's sign.
 #[track_caller]
 fn rem(a: Arg<'_>, b: Arg<'_>) -> Result<Tensor> {
     let attrs = call::attrs([("fmod", call::flag(true))]);
     call::one("Mod", attrs, &[call::joint(a), call::joint(b)])
 }
 
-/// Whether no tensor is of another dtype than bool.
+/// Whether all operands are bools, so that the logical op is issued and not the bitwise one.
 fn logical(operands: [&Arg<'_>; 2]) -> bool {
     operands.iter().all(|arg| match arg.0 {
         ArgKind::Tensor(t) => t.dtype() == DType::Bool,

@@ -1,4 +1,4 @@
-//! Ops whose result is there when they were issued: brief ones on a worker of this process, whose operands are there.
+//! Ops whose result is there as soon as they are issued: brief ops on a worker of this process that has all operands.
 
 use std::panic::Location;
 
@@ -12,10 +12,10 @@ use super::{Near, Placed, Tensor};
 use crate::device::{DeviceSet, scope};
 use crate::eager::direct::Issued;
 
-/// Most bytes of a value among the operands: a view of it would not be counted.
+/// The most bytes of a value among the operands. A result may be a view of the value, whose bytes would not be counted.
 const MOST_VALUE: usize = 1 << 10;
 
-/// Runs an op on this thread; `None` where it is to be issued, which also says what is wrong with it.
+/// Runs an op on this thread. Returns `None` where the op has to be issued, which also tells what is wrong with it.
 pub(super) fn run(
     op: &'static OpDef,
     attrs: &Attrs,

@@ -1,4 +1,4 @@
-//! numpy's names for what ops of the registry do in another form, and tensors from nothing.
+//! Methods by numpy's names for what ops of the registry do in another form, and methods that create tensors.
 
 use convoke_common::error::Result;
 use convoke_common::{DType, Tensor as HostTensor};
@@ -9,7 +9,7 @@ use super::args::{Arg, Axes, HostArg, Scalar, Seed};
 use super::call::{self, Given};
 use crate::device::{Device, enter};
 
-/// What numpy sums integers and bools of a dtype in.
+/// The dtype in which numpy sums elements of a dtype.
 fn summed(dtype: DType) -> DType {
     match dtype {
         DType::Bool | DType::I8 | DType::I16 | DType::I32 => DType::I64,
@@ -18,43 +18,44 @@ fn summed(dtype: DType) -> DType {
     }
 }
 
-/// What numpy averages elements of a dtype in.
+/// The dtype in which numpy averages elements of a dtype.
 fn averaged(dtype: DType) -> DType {
     if dtype.is_float() { dtype } else { DType::F64 }
 }
 
-/// By numpy's names.
+/// Methods by numpy's names.
 impl Tensor {
-    /// The sum over axes, or of all elements; these axes are gone. Integers narrower than 64 bits are summed in 64. Of no
-    /// elements it is 0.
+    /// The sum over axes, or of all elements; the summed axes are removed. Integers narrower than 64 bits are summed in
+    /// 64 bits. The sum of no elements is 0.
     #[track_caller]
     pub fn sum(&self, axes: impl Into<Axes>) -> Result<Tensor> {
         self.reduced("ReduceSum", summed(self.dtype()), axes.into())
     }
 
-    /// The product over axes, or of all elements; these axes are gone. Integers as in [`Tensor::sum`]. Of no
-    /// elements it is 1.
+    /// The product over axes, or of all elements; the multiplied axes are removed. Integers are treated as by
+    /// [`Tensor::sum`]. The product of no elements is 1.
     #[track_caller]
     pub fn prod(&self, axes: impl Into<Axes>) -> Result<Tensor> {
         self.reduced("ReduceProd", summed(self.dtype()), axes.into())
     }
 
-    /// The mean over axes, or of all elements; these axes are gone. Integers are averaged in f64. Of no
-    /// elements it is NaN.
+    /// The mean over axes, or of all elements; the averaged axes are removed. Integers are averaged in f64. The mean of
+    /// no elements is NaN.
     #[track_caller]
     pub fn mean(&self, axes: impl Into<Axes>) -> Result<Tensor> {
         self.reduced("ReduceMean", averaged(self.dtype()), axes.into())
     }
 
-    /// The greatest element along axes, or of all; these axes are gone. Fails where one of the axes is empty: no elements
-    /// have no greatest. [`Tensor::reduce_max`] gives the least value of the dtype there, as ONNX has it.
+    /// The greatest element along axes, or of all elements; the reduced axes are removed. Fails where one of the axes
+    /// is empty, since no elements have no greatest one. [`Tensor::reduce_max`] returns the least value of the dtype
+    /// then, as ONNX requires.
     #[track_caller]
     pub fn max(&self, axes: impl Into<Axes>) -> Result<Tensor> {
         self.reduced("ReduceMax", self.dtype(), axes.into())
     }
 
-    /// The least element along axes, or of all; these axes are gone. Fails where one of the axes is empty, as
-    /// [`Tensor::max`].
+    /// The least element along axes, or of all elements; the reduced axes are removed. Fails where one of the axes is
+    /// empty, as [`Tensor::max`] does.
     #[track_caller]
     pub fn min(&self, axes: impl Into<Axes>) -> Result<Tensor> {
         self.reduced("ReduceMin", self.dtype(), axes.into())
@@ -62,7 +63,7 @@ impl Tensor {
 
     #[track_caller]
     fn reduced(&self, op: &str, dtype: DType, axes: Axes) -> Result<Tensor> {
-        // An empty list is no axis, not every one.
+        // An empty list means no axis, and not every axis.
         let none = axes.0.as_ref().is_some_and(Vec::is_empty);
         let extremum = matches!(op, "ReduceMax" | "ReduceMin");
         let of = self.cast_to(dtype)?;
@@ -74,7 +75,7 @@ impl Tensor {
         call::one(op, attrs, &[call::strict(&of), call::optional_host(axes)?])
     }
 
-    /// Itself, where it has the dtype already.
+    /// Casts the tensor, unless it has the dtype already.
     #[track_caller]
     fn cast_to(&self, dtype: DType) -> Result<Tensor> {
         match self.dtype() == dtype {
@@ -83,14 +84,14 @@ impl Tensor {
         }
     }
 
-    /// The index of the first greatest element along an axis, which is gone, or with `None` among all elements in
-    /// row-major order: i64. Fails where the axis is empty.
+    /// The index, as i64, of the first greatest element along an axis, which is removed; or with `None` among all
+    /// elements, in row-major order. Fails where the axis is empty.
     #[track_caller]
     pub fn argmax(&self, axis: impl Into<Option<i64>>) -> Result<Tensor> {
         self.extremum("ArgMax", axis.into())
     }
 
-    /// The index of the first least element, as [`Tensor::argmax`].
+    /// The index of the first least element, otherwise like [`Tensor::argmax`].
     #[track_caller]
     pub fn argmin(&self, axis: impl Into<Option<i64>>) -> Result<Tensor> {
         self.extremum("ArgMin", axis.into())
@@ -106,7 +107,7 @@ impl Tensor {
         call::one(op, attrs, &[call::strict(&of)])
     }
 
-    /// The elements under another shape, in which one dimension may be -1, to follow from the rest. A zero is a
+    /// The elements in another shape. One of its dimensions may be -1, and follows from the others. A zero is a
     /// dimension of length 0.
     #[track_caller]
     pub fn reshape<'a>(&self, shape: impl Into<HostArg<'a>>) -> Result<Tensor> {
@@ -125,7 +126,7 @@ impl Tensor {
         self.transpose(None)
     }
 
-    /// Two axes exchanged.
+    /// The tensor with two axes exchanged.
     #[track_caller]
     pub fn swap_axes(&self, a: i64, b: i64) -> Result<Tensor> {
         let rank = self.rank() as i64;
@@ -136,12 +137,13 @@ impl Tensor {
             _ if axis == b => a,
             _ => axis,
         });
-        // An axis that there is not would leave the others as they are.
+        // An axis out of range is passed on, so that the op refuses it. Left out, it would leave the other axes as they
+        // are.
         let outside = [a, b].into_iter().find(|axis| !(0..rank).contains(axis));
         self.transpose(perm.chain(outside).collect::<Vec<_>>())
     }
 
-    /// The running sum along an axis. Integers as in [`Tensor::sum`].
+    /// The running sum along an axis. Integers are summed as by [`Tensor::sum`].
     #[track_caller]
     pub fn cumsum(&self, axis: i64) -> Result<Tensor> {
         self.cast_to(summed(self.dtype()))?
@@ -160,14 +162,14 @@ impl Tensor {
         self.trilu(k, false)
     }
 
-    /// The greater of two, broadcast. Operands are brought to one dtype, see [`Arg`].
+    /// The greater of two operands, by element and broadcast. Operands are brought to one dtype, see [`Arg`].
     #[track_caller]
     pub fn maximum<'a>(&self, other: impl Into<Arg<'a>>) -> Result<Tensor> {
         let operands = [call::joint(self), call::joint(other)];
         call::one("Max", call::attrs([]), &operands)
     }
 
-    /// The lesser of two, broadcast. Operands are brought to one dtype, see [`Arg`].
+    /// The lesser of two operands, by element and broadcast. Operands are brought to one dtype, see [`Arg`].
     #[track_caller]
     pub fn minimum<'a>(&self, other: impl Into<Arg<'a>>) -> Result<Tensor> {
         let operands = [call::joint(self), call::joint(other)];
@@ -180,7 +182,8 @@ impl Tensor {
         self.equal(other)?.not()
     }
 
-    /// 1 of dtype `dtype` at the index along a new last axis of length `depth`, else 0.
+    /// A tensor of dtype `dtype` with a new last axis of length `depth`: it is 1 at the index that the element gives,
+    /// and 0 elsewhere.
     #[track_caller]
     pub fn one_hot(&self, depth: i64, dtype: DType) -> Result<Tensor> {
         let (off, on) = (Scalar::Bool(false), Scalar::Bool(true));
@@ -191,12 +194,12 @@ impl Tensor {
         call::one("OneHot", call::attrs([]), &operands)
     }
 
-    /// Cut along an axis of `n` elements into parts of `n / parts` elements each, rounded up, of which the last may be
-    /// shorter: as torch does, in fewer parts than asked for where so many are not needed. 5 elements in 4 parts are 2, 2
-    /// and 1. Of an axis of no elements every part is empty.
+    /// Cuts the tensor along an axis of `n` elements into parts of `n / parts` elements each, rounded up; the last part
+    /// may be shorter. There are fewer parts than asked for where fewer suffice, as in torch: 5 elements in 4 parts are
+    /// 2, 2 and 1. Every part of an empty axis is empty.
     ///
-    /// Where the length of the axis is not known yet there are always `parts` parts: the last may turn out to be empty, and
-    /// a length that would leave more of them empty is an error.
+    /// Where the length of the axis is not known yet, there are always `parts` parts: the last part may turn out to be
+    /// empty, and a length that would leave more parts empty is an error.
     #[track_caller]
     pub fn chunk(&self, parts: usize, axis: i64) -> Result<Vec<Tensor>> {
         if parts == 0 {
@@ -220,7 +223,7 @@ impl Tensor {
         self.split(None, axis, needed)
     }
 
-    /// Tensors of one shape along a new axis. Their dtypes are brought together, see [`Arg`].
+    /// Joins tensors of one shape along a new axis. They are brought to one dtype, see [`Arg`].
     #[track_caller]
     pub fn stack(tensors: &[&Tensor], axis: i64) -> Result<Tensor> {
         let mut with_axis = Vec::with_capacity(tensors.len());
@@ -233,14 +236,14 @@ impl Tensor {
 
 /// A shape as an operand.
 fn dims(shape: impl AsRef<[usize]>) -> Vec<i64> {
-    // A length beyond i64 stays one: the op refuses it.
+    // A length beyond i64 becomes the greatest i64, which the op refuses.
     let dim = |d: &usize| i64::try_from(*d).unwrap_or(i64::MAX);
     shape.as_ref().iter().map(dim).collect()
 }
 
-/// Tensors from nothing.
+/// Methods that create tensors.
 impl Device {
-    /// A tensor of one value. Fails where the dtype cannot hold it.
+    /// A tensor whose elements all have one value. Fails where the dtype cannot hold the value.
     #[track_caller]
     pub fn full(
         &self,
@@ -252,25 +255,25 @@ impl Device {
         self.constant_of_shape(dims(shape), value)
     }
 
-    /// Zeros.
+    /// A tensor of zeros.
     #[track_caller]
     pub fn zeros(&self, shape: impl AsRef<[usize]>, dtype: DType) -> Result<Tensor> {
         self.full(shape, false, dtype)
     }
 
-    /// Ones.
+    /// A tensor of ones.
     #[track_caller]
     pub fn ones(&self, shape: impl AsRef<[usize]>, dtype: DType) -> Result<Tensor> {
         self.full(shape, true, dtype)
     }
 
-    /// 0, 1, .. before `end`, as i64; see also [`Device::range`].
+    /// The integers 0, 1, .. before `end`, as i64; see also [`Device::range`].
     #[track_caller]
     pub fn arange(&self, end: i64) -> Result<Tensor> {
         self.range(0, end, 1)
     }
 
-    /// A square matrix with ones on its diagonal, else zeros.
+    /// A square matrix with ones on its diagonal, and zeros elsewhere.
     #[track_caller]
     pub fn eye(&self, n: usize, dtype: DType) -> Result<Tensor> {
         let zeros = self.zeros([n, n], dtype)?;
@@ -278,7 +281,7 @@ impl Device {
         zeros.eye_like(None, None)
     }
 
-    /// Floats uniform in [0, 1). The same seed gives the same bits on any device.
+    /// Random floats, uniform in [0, 1). The same seed gives the same bits on any device.
     #[track_caller]
     pub fn random_uniform(
         &self,
@@ -295,7 +298,8 @@ impl Device {
         )
     }
 
-    /// Floats normal around 0 with standard deviation 1. The same seed gives the same bits on any device.
+    /// Random floats of the normal distribution around 0 with standard deviation 1. The same seed gives the same bits
+    /// on any device.
     #[track_caller]
     pub fn random_normal(
         &self,

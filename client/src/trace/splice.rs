@@ -1,7 +1,7 @@
-//! A graph that was made elsewhere as a part of a trace.
+//! Splicing: a graph that was made elsewhere becomes a part of a trace.
 //!
-//! Types are inferred again, from those of the operands: so a model whose axes are dynamic has the sizes, or the symbols,
-//! that it is applied to.
+//! Types are inferred again, from the types of the operands. So a model whose axes are dynamic gets the sizes, or the
+//! symbols, of the operands that it is applied to.
 
 use std::collections::BTreeMap;
 use std::panic::Location;
@@ -21,11 +21,11 @@ use crate::tensor::Tensor;
 #[derive(Default)]
 pub(super) struct Files {
     pub sources: Vec<Source>,
-    /// Values of ranges by artifact, offset and type: a model that is applied twice has its weights once.
+    /// The value of each range, by artifact, offset and type: a model that is applied twice has its weights once.
     ranges: BTreeMap<(u32, u64, String), ValueId>,
 }
 
-/// What is known of a value of the graph.
+/// What the trace knows of a value of the spliced graph.
 struct Known<'g> {
     id: ValueId,
     ty: TensorType,
@@ -34,7 +34,8 @@ struct Known<'g> {
 }
 
 impl Trace {
-    /// Adds `graph`, of the files `sources`, with its parameters bound to `operands`; gives its results.
+    /// Adds `graph`, whose literals lie in the files `sources`, with its parameters bound to `operands`. Returns its
+    /// results.
     pub fn splice(
         self: &Arc<Trace>,
         graph: &Function,
@@ -107,7 +108,7 @@ impl Trace {
 }
 
 impl State {
-    /// The numbers that the graph's artifacts have in the trace.
+    /// Adds the graph's artifacts to the trace, and returns the number that each has there.
     fn artifacts(&mut self, graph: &Function, sources: &[Source]) -> Vec<u32> {
         let mut numbers = Vec::new();
         for meta in &graph.artifacts {
@@ -183,7 +184,7 @@ fn defined<'k, 'g>(
     })
 }
 
-/// What a node, of this name in the trace, gives of what is known.
+/// Infers the results of a node, whose name in the trace is `name`, from the known values.
 fn infer(
     graph: &Function,
     node: &Node,
@@ -214,7 +215,7 @@ fn infer(
     inferred.map_err(|e| Error::new(Code::InvalidInput, e.to_string()))
 }
 
-/// Adds the node, and the line that applies the graph.
+/// Adds the node, and the line that applies the graph, to an error.
 fn located(error: Error, node: &Node, at: &Location<'_>) -> Error {
     error.at(Site {
         node: Some(node.name.to_string()),

@@ -13,7 +13,7 @@ const HEAD: &str =
 
 ";
 
-/// More optional attributes than this are fields of a struct.
+/// How many optional attributes a method takes as parameters; more of them are fields of a struct.
 const MOST_PLAIN: usize = 2;
 
 /// One parameter of a method.
@@ -28,9 +28,9 @@ struct Param {
 enum Receiver {
     /// `self` is the operand of this index.
     Tensor(usize),
-    /// The first operand repeats: an associated function of `Tensor`.
+    /// The first operand repeats: the op is an associated function of `Tensor`.
     List,
-    /// There is none: a method of `Device`.
+    /// No operand is on a device: the op is a method of `Device`.
     Device,
 }
 
@@ -46,7 +46,7 @@ fn receiver(op: &OpDef) -> Receiver {
     }
 }
 
-/// The attributes that can be given: those that must be, those that may be.
+/// The attributes that a method takes: the required ones, and the optional ones.
 fn attributes(op: &OpDef) -> (Vec<&AttrDef>, Vec<&AttrDef>) {
     let left_out = |a: &AttrDef| {
         let mut left_out = WITHOUT_EFFECT.iter().chain(BY_NUMPYS_NAMES);
@@ -80,7 +80,7 @@ fn dtypes(of: &[DType]) -> String {
     words.join(", ")
 }
 
-/// Text that rustdoc takes as it is.
+/// Escapes text, so that rustdoc shows it as it is.
 fn escaped(text: &str) -> String {
     text.replace('[', "\\[").replace(']', "\\]")
 }
@@ -101,7 +101,7 @@ fn doc(out: &mut String, indent: &str, text: &str) {
     writeln!(out, "{indent}/// {line}").unwrap();
 }
 
-/// An operand as a parameter, and how it is passed on.
+/// Returns an operand as a parameter, and the expression that passes it on.
 fn operand(def: &OperandDef, joint: bool) -> (Param, String) {
     let name = snake(def.name);
     let (ty, pass) = match (def.memory, def.variadic, joint, def.optional) {
@@ -139,7 +139,7 @@ fn operand_doc(def: &OperandDef) -> String {
     format!("operand {}, {}{optional}", def.name, dtypes(def.dtypes))
 }
 
-/// An attribute as a parameter, and how it is passed on.
+/// Returns an attribute as a parameter, and the expression that passes it on.
 fn attribute(op: &str, def: &AttrDef) -> (Param, String) {
     let name = snake(def.name);
     let (ty, helper) = match def.kind {
@@ -175,7 +175,7 @@ fn attribute_doc(op: &str, def: &AttrDef) -> String {
     }
 }
 
-/// A field of an options struct: its type, and how it is passed on.
+/// Returns the type of a field of an options struct, and the expression that passes it on.
 fn field(def: &AttrDef) -> (&'static str, String) {
     let name = snake(def.name);
     match def.kind {
@@ -361,7 +361,7 @@ fn method_text(op: &OpDef, outputs: usize, name: &str) -> String {
     out + &call + "\n}\n\n"
 }
 
-/// Which of these words the code has, documentation apart.
+/// Returns which of these words occur in the code, apart from its documentation.
 fn used<'a>(code: &str, words: &[&'a str]) -> Vec<&'a str> {
     let lines = code.lines().filter(|l| !l.trim_start().starts_with("///"));
     let tokens = lines.flat_map(|l| l.split(|c: char| !c.is_alphanumeric() && c != '_'));
@@ -403,7 +403,7 @@ fn imports(code: &str) -> String {
     out + "use crate::tensor::{Tensor, call};\n\n"
 }
 
-/// The files, but for their layout, by name.
+/// Returns the files by name, before they are formatted.
 pub fn files() -> Vec<(String, String)> {
     let (mut files, mut structs) = (Vec::new(), String::new());
     let mut modules = vec!["pub mod options".to_owned()];

@@ -12,7 +12,7 @@ use std::process::Command;
 
 use convoke_common::ops;
 
-/// Text without what formatting decides.
+/// Removes what formatting decides from a text: whitespace, commas and braces.
 fn essence(text: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|l| !l.is_empty());
     let tokens = lines.flat_map(str::chars);
@@ -34,7 +34,7 @@ fn methods_follow_the_registry() {
         let path = folder.join(name);
         if write {
             std::fs::write(&path, made).unwrap();
-            // Alone: a module's own modules may not be there yet.
+            // Each file is formatted alone: a module's own modules may not be there yet.
             let mut rustfmt = Command::new("rustfmt");
             rustfmt.args(["--edition", "2024", "--config", "skip_children=true"]);
             let formatted = rustfmt.arg(&path).status();

@@ -8,7 +8,7 @@ use convoke_common::ops::attrs::{
 };
 use convoke_common::{DType, ops::OpDef};
 
-/// What the ops of a family of the registry are.
+/// The title of a family of the registry.
 pub fn title(family: &str) -> &'static str {
     match family {
         "binary" => "Elementwise ops of several tensors, broadcast",
@@ -28,8 +28,8 @@ pub fn title(family: &str) -> &'static str {
     }
 }
 
-/// Ops that programs do not issue: forms that optimisation makes of others, whose layouts belong to the kernels, what
-/// traced functions make of handles, and control flow, whose functions take closures.
+/// Ops that programs do not issue: forms that optimisation makes of other ops, whose layouts belong to the kernels; the
+/// ops by which traced functions read and make handles; and control flow, whose functions take closures.
 pub const INTERNAL: &[&str] = &[
     "FusedConv",
     "FusedGemm",
@@ -42,8 +42,8 @@ pub const INTERNAL: &[&str] = &[
     "Scan",
 ];
 
-/// Attributes that models bring and that decide nothing here: training, hints, the dtype of statistics (f32), and a
-/// number that the call gives anyway.
+/// Attributes that models have and that decide nothing here: those of training, hints, the dtype of statistics (f32),
+/// and a number that the call gives anyway.
 pub const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("BatchNormalization", "momentum"),
     ("BatchNormalization", "training_mode"),
@@ -63,8 +63,8 @@ pub const WITHOUT_EFFECT: &[(&str, &str)] = &[
 pub const BY_NUMPYS_NAMES: &[(&str, &str)] =
     &[("ReduceMax", "refuse_empty"), ("ReduceMin", "refuse_empty")];
 
-/// Elementwise ops and their like: the dtypes of the operands are brought together, numbers of the program are taken.
-/// With the first operand that takes part.
+/// Elementwise ops and similar ones, whose operands are brought to one dtype and may be numbers of the program; with
+/// the index of the first operand that takes part.
 pub const JOINT: &[(&str, usize)] = &[
     ("Add", 0),
     ("And", 0),
@@ -125,7 +125,7 @@ const OUTPUTS: &[(&str, &[(usize, &str)])] = &[
     ("TopK", &[(2, "")]),
 ];
 
-/// Integers that are truth values.
+/// Attributes whose integers are truth values.
 const FLAGS: &[&str] = &[
     "allowzero",
     "ceil_mode",
@@ -191,7 +191,7 @@ pub fn methods(op: &OpDef) -> Vec<(usize, String)> {
     }
 }
 
-/// What an attribute is, where its name does not say it.
+/// The meaning of an attribute, for the documentation of methods.
 pub fn meaning(op: &str, attr: &str) -> &'static str {
     match (op, attr) {
         ("PhiloxNormal", "scale") => "the standard deviation",
@@ -252,7 +252,7 @@ pub fn meaning(op: &str, attr: &str) -> &'static str {
     }
 }
 
-/// What an absent attribute stands for.
+/// The value that an absent attribute stands for, as text.
 pub fn default(op: &str, attr: &str) -> String {
     let none = Attrs::default();
     let reduce = ReduceAttrs::new(&none);

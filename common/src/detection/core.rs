@@ -3,9 +3,9 @@
 //!
 //! Invariants
 //! 1. [`Command::Lose`] comes at most once, and is the last command.
-//! 2. The end of a tripwire alone loses nobody: only a probe that nothing echoes, or silence, does.
+//! 2. The end of a tripwire alone is no loss: only a probe that is not echoed, or silence, is.
 //! 3. A timer that fires late never counts against the peer.
-//! 4. What is kept is bounded by the bounds, whatever the peer sends.
+//! 4. The state of the core is bounded by the constants in `bounds`, whatever the peer sends.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,47 +17,48 @@ use super::bounds::{ANSWERS, HEARTBEAT, LATE, PROBE_WAIT, PROBES, REARM, UNECHOE
 use super::datagram::{Datagram, Kind};
 use crate::mutant;
 
-/// What happened.
+/// What happened at this end of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// The peer sent a datagram.
     Datagram(Datagram),
-    /// A tripwire stands.
+    /// A tripwire was armed.
     Armed,
-    /// The tripwire asked for could not be armed.
+    /// The tripwire that [`Command::Arm`] asked for could not be armed.
     Unarmed,
     /// The tripwire ended.
     Tripped,
-    /// Nothing but time passed.
+    /// Time passed, and nothing else happened.
     Tick,
 }
 
-/// What is to be done.
+/// What the monitor is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
     /// Send a datagram.
     Send(Datagram),
-    /// Dial the peer's tripwire, and tell what came of it.
+    /// Dial the peer's tripwire, and report [`Event::Armed`] or [`Event::Unarmed`].
     Arm,
-    /// Count something that the peer must not send.
+    /// Count a datagram that the peer must not send.
     Refuse,
-    /// Close the connection.
+    /// Close the connection, because the peer is lost.
     Lose(Verdict),
 }
 
-/// Probes in flight.
+/// The probes that wait for an echo.
 #[derive(Debug)]
 struct Round {
-    /// Of all its probes; an echo of it, or of a later one, proves that the peer lived after the tripwire ended.
+    /// The counter of all probes of the round: an echo of it, or of a later one, proves that the peer lived after the
+    /// tripwire ended.
     counter: u64,
     unanswered: u32,
-    /// When the last one counts as unanswered.
+    /// When the latest probe counts as unanswered.
     due: Instant,
 }
 
 #[derive(Debug)]
 enum Tripwire {
-    /// Not there; this end dials it at `at`, where it does at all.
+    /// The tripwire is down; an end that dials it does so at `at`.
     Down {
         at: Option<Instant>,
     },
@@ -67,29 +68,29 @@ enum Tripwire {
     },
 }
 
-/// See the module.
+/// The decisions of one end of a monitored connection, as state without I/O.
 #[derive(Debug)]
 pub struct Core {
     dials: bool,
-    /// The highest own counter sent.
+    /// The highest counter that this end sent.
     counter: u64,
-    /// The highest counter seen from the peer.
+    /// The highest counter that the peer sent.
     seen: u64,
     /// Heartbeats that were not echoed yet, the oldest first, and when they were sent.
     unechoed: VecDeque<(u64, Instant)>,
     heartbeat: Instant,
-    /// Probes that are still answered before the next heartbeat.
+    /// How many probes are still answered before the next heartbeat.
     answers: u32,
     round: Option<Round>,
     tripwire: Tripwire,
-    /// Before the next attempt to arm.
+    /// The pause before the next attempt to arm.
     pause: Duration,
     lost: bool,
     commands: VecDeque<Command>,
 }
 
 impl Core {
-    /// One end of a connection that was just made. `dials`: whether this end dials the tripwire.
+    /// The core for one end of a new connection. `dials` says whether this end dials the tripwire.
     pub fn new(now: Instant, dials: bool) -> Core {
         Core {
             dials,
@@ -108,7 +109,7 @@ impl Core {
         }
     }
 
-    /// Takes an event, and whatever is due by now.
+    /// Takes an event, and does whatever is due at `now`.
     pub fn apply(&mut self, now: Instant, event: Event) {
         if self.lost {
             return;
@@ -126,12 +127,12 @@ impl Core {
         self.advance(now);
     }
 
-    /// What is to be done next, in this order.
+    /// The next command for the monitor; commands are carried out in this order.
     pub fn next_command(&mut self) -> Option<Command> {
         self.commands.pop_front()
     }
 
-    /// When to call [`Core::apply`] at the latest; `None` once the peer is lost.
+    /// When [`Core::apply`] must be called at the latest; `None` once the peer is lost.
     pub fn poll_timeout(&self) -> Option<Instant> {
         (!self.lost).then(|| self.due())
     }
@@ -147,7 +148,7 @@ impl Core {
         others.fold(self.heartbeat, Instant::min)
     }
 
-    /// This process was stopped: all it waited for may be waiting for it.
+    /// Forgets what this end waits for after this process was stopped: the answers may have arrived unread.
     fn restart(&mut self, now: Instant) {
         self.unechoed.clear();
         self.heartbeat = now;
@@ -170,7 +171,7 @@ impl Core {
             seen,
         } = datagram;
         if seen > self.counter {
-            // An echo of what was never sent.
+            // The peer echoed a counter that was never sent.
             return self.commands.push_back(Command::Refuse);
         }
         self.seen = self.seen.max(counter);
@@ -187,7 +188,7 @@ impl Core {
             return;
         }
         match self.answers.checked_sub(1) {
-            // The answer carries no new counter: it is not echoed.
+            // The answer carries no new counter, so it is not echoed itself.
             Some(left) => {
                 self.answers = left;
                 self.send(Kind::Heartbeat, self.counter);
@@ -234,7 +235,7 @@ impl Core {
             return self.lose(Verdict::NoAnswer);
         }
         if let Some(round) = self.round.as_mut().filter(|r| r.due <= now) {
-            // Where the timer was late the answer may lie unread behind whatever held this process up.
+            // If the timer was late, the answer may have arrived unread while this process was held up.
             if now <= round.due + PROBE_WAIT {
                 round.unanswered += 1;
             }

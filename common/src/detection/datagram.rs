@@ -1,4 +1,4 @@
-//! What the two ends of a connection tell each other, unreliably and unordered:
+//! The datagrams that the two ends of a connection send each other, unreliably and unordered:
 //!
 //! ```text
 //! u8 kind (1 heartbeat, 2 probe) | u64 own counter | u64 last counter seen from the peer      little endian
@@ -6,31 +6,31 @@
 
 use bytes::Bytes;
 
-/// Bytes of every datagram.
+/// The length of every datagram, in bytes.
 pub const LENGTH: usize = 17;
 
 /// What a datagram is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// Says that its sender lives and what it has heard.
+    /// Says that the sender lives, and which counter it has seen.
     Heartbeat = 1,
-    /// The same, and asks for a heartbeat at once.
+    /// Says the same as a heartbeat, and asks for a heartbeat at once.
     Probe = 2,
 }
 
-/// See the module.
+/// A datagram of failure detection, in the layout that the module gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Datagram {
     pub kind: Kind,
-    /// The sender's counter, counting up from 1; 0 before its first.
+    /// The sender's counter, which counts up from 1; 0 before its first.
     pub counter: u64,
-    /// The highest counter that the sender has seen from its peer.
+    /// The highest counter that the sender has seen from the receiver.
     pub seen: u64,
 }
 
 impl Datagram {
-    /// Its bytes.
+    /// Encodes the datagram.
     pub fn encode(self) -> Bytes {
         let mut out = Vec::with_capacity(LENGTH);
         out.push(self.kind as u8);
@@ -39,7 +39,7 @@ impl Datagram {
         out.into()
     }
 
-    /// The datagram of these bytes; `None` for another kind or length.
+    /// Decodes a datagram; `None` if the kind is unknown or the length is wrong.
     pub fn decode(bytes: &[u8]) -> Option<Datagram> {
         let (&kind, rest) = bytes.split_first()?;
         let kind = [Kind::Heartbeat, Kind::Probe]

@@ -1,4 +1,4 @@
-//! Entries of [`crate::fuzzing`] that need what is private here: both ends of arming a tripwire.
+//! Entries of [`crate::fuzzing`] that need private items of this module: both ends of arming a tripwire.
 
 use std::io::Cursor;
 use std::pin::pin;
@@ -15,7 +15,7 @@ fn boxed(tcp: impl TcpConnection + 'static) -> Box<dyn TcpConnection> {
     Box::new(tcp)
 }
 
-/// What the acceptor answers on the stream to a dialler whom TCP takes anywhere.
+/// The bytes are an acceptor's answers on the stream; the dialler's TCP connection always succeeds.
 pub(crate) fn answers(bytes: &[u8]) -> bool {
     let (tcp, _theirs) = duplex(NONCE);
     let dial = Box::pin(async { Ok(boxed(tcp)) });
@@ -23,14 +23,15 @@ pub(crate) fn answers(bytes: &[u8]) -> bool {
     on_runtime(async { armed.await.is_some() })
 }
 
-/// What a dialler announces on the stream, and what connections to the TCP port show, a nonce each.
+/// The bytes are what a dialler announces on the stream, and then what connections to the TCP port show, one nonce
+/// each.
 pub(crate) fn announced(bytes: &[u8]) -> bool {
     let table = Expected::default();
     let (tripwires, mut to_monitor) = Tripwires::new();
     let (stream, shown) = bytes.split_at(bytes.len().min(NONCE));
     on_runtime(async {
         let mut armed = pin!(answer(Some(&table), &tripwires, sink(), stream));
-        // It waits for TCP, or has been refused and armed nothing.
+        // The acceptor now waits for TCP, unless it refused the announcement and armed nothing.
         if futures::poll!(&mut armed).is_ready() {
             return false;
         }

@@ -1,4 +1,5 @@
-//! The TCP port: takes connections, reads a nonce from each, and hands on those that were expected.
+//! The TCP port for tripwires: accepts connections, reads a nonce from each, and hands on those whose nonce is
+//! expected.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,10 +14,10 @@ use super::tripwire::{Expected, NONCE};
 use super::{BAD_TRIPWIRE, Shared};
 use crate::world::{TcpAcceptor, TcpConnection};
 
-/// Takes connections for ever. All that it holds ends with its future.
+/// Accepts connections for ever. Dropping the future closes all connections that have not shown their nonce.
 pub(super) async fn run(shared: &Arc<Shared>, acceptor: Box<dyn TcpAcceptor>) {
     let mut unnamed = FuturesUnordered::new();
-    // By number, so that the oldest is the first.
+    // The keys count up, so that the oldest connection is the first.
     let mut evict: BTreeMap<u64, CancellationToken> = BTreeMap::new();
     let mut last = 0u64;
     loop {
@@ -57,7 +58,7 @@ pub(super) async fn run(shared: &Arc<Shared>, acceptor: Box<dyn TcpAcceptor>) {
     }
 }
 
-/// Whether a connection showed a nonce that was expected, in time.
+/// Reads a connection's nonce and hands the connection on; returns whether an expected nonce came in time.
 pub(super) async fn name(table: Option<&Expected>, mut tcp: Box<dyn TcpConnection>) -> bool {
     let mut nonce = [0; NONCE];
     let read = timeout(FIRST_BYTES, tcp.read_exact(&mut nonce)).await;

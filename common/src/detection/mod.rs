@@ -6,12 +6,12 @@
 //!                  -> three QUIC probes in 150 ms, none answered               -> lost
 //! ```
 //!
-//! The two ends of every connection between members run a [`Detector`]'s monitor each: a [core](Core) that decides, and
-//! one task that owns it, the connection's datagrams and the tripwire. Newcomers are not monitored.
+//! For each of its connections to members, a process runs a monitor of its [`Detector`]: a [core](Core) that decides,
+//! and one task that owns the core, the connection's datagrams and the tripwire. Newcomers are not monitored.
 //!
-//! The tripwire is a TCP connection to the port number that the connection was dialled at. Whoever dialled the
+//! The tripwire is a TCP connection to the port number at which the connection was dialled. The dialler of the
 //! connection announces a nonce on a [`Tripwire`](crate::rpc::StreamKind::Tripwire) stream, dials TCP and sends the
-//! nonce there; the other end matches it to the connection and says so on the stream:
+//! nonce there; the acceptor matches the nonce to the connection and confirms it on the stream:
 //!
 //! ```text
 //! dialler: kind | 16 bytes nonce                    TCP: 16 bytes nonce, once
@@ -19,11 +19,11 @@
 //! ```
 //!
 //! Invariants
-//! 1. A connection that is lost is closed, its [`Verdict`] set before: whoever sees it end can say why.
-//! 2. An end judges for itself only. Who is a member is the coordinator's to say.
-//! 3. Nothing on TCP can end a connection: not a forged reset, not a stolen nonce, not a flood. Where TCP does not reach
-//!    the peer detection is slower, and `status` says so.
-//! 4. What a peer, or a stranger on the TCP port, can make a process keep is bounded by the [`bounds`].
+//! 1. A lost connection has its [`Verdict`] set before it is closed: whoever sees it end can say why.
+//! 2. An end judges for itself only. The coordinator alone decides who is a member.
+//! 3. Nothing on TCP can end a connection: no forged reset, no stolen nonce and no flood. Where TCP does not reach the
+//!    peer, detection is slower, and `status` says so.
+//! 4. The [`bounds`] limit what a peer, or a stranger on the TCP port, can make a process keep.
 
 pub mod bounds;
 mod core;
@@ -56,31 +56,33 @@ pub use watched::{CLOSE_LOST, Verdict, Watched};
 
 use tripwire::Expected;
 
-/// What the monitored connections of one process share; clones are handles.
+/// The failure detection of one process, which its monitored connections share; clones are handles.
 #[derive(Clone)]
 pub struct Detector(Arc<Shared>);
 
 struct Shared {
     world: World,
-    /// Nonces that diallers announced; absent where this process has no TCP port.
+    /// The nonces that diallers announced; absent if this process has no TCP port.
     expected: Option<Expected>,
     refused: Counters,
 }
 
-/// A datagram of an unknown kind or length, an echo of what was never sent, or a probe too many.
+/// The reason for counting a datagram of an unknown kind or length, an echo of what was never sent, or a probe too
+/// many.
 const BAD_DATAGRAM: &str = "datagram_unknown";
 
-/// A TCP connection that showed no nonce that was expected.
+/// The reason for counting a TCP connection that showed no expected nonce.
 const BAD_TRIPWIRE: &str = "tripwire_unknown";
 
 impl Detector {
-    /// For a process that only dials.
+    /// The detector of a process that only dials.
     pub fn dialling(world: World) -> Detector {
         Detector::new(world, None)
     }
 
-    /// For a process that listens: its endpoint at `bind`, and the task that takes TCP connections at the same port
-    /// number, which has no end. Without TCP a killed process is noticed more slowly, which is no reason not to start.
+    /// The detector of a process that listens, with its endpoint at `bind`, and the endless task that accepts TCP
+    /// connections at the same port number. Without TCP a killed process is noticed more slowly, which is no reason not
+    /// to start.
     pub async fn listening(
         world: &World,
         bind: SocketAddr,
@@ -88,7 +90,7 @@ impl Detector {
         options: &EndpointOptions,
     ) -> Result<(Endpoint, Detector, BoxFuture<'static, ()>), NetError> {
         let net = &world.net;
-        // Where any port will do, one that TCP has free: of UDP's ports few are in use anywhere.
+        // If any port will do, one that is free for TCP is chosen: few UDP ports are in use anywhere.
         let mut acceptor = match bind.port() {
             0 => net.tcp_listen(bind).await.ok(),
             _ => None,
@@ -135,26 +137,27 @@ impl Detector {
         }))
     }
 
-    /// The handle of a connection that is monitored from now on, and the monitor's task, which ends with the connection.
+    /// Starts monitoring a connection: returns its handle, and the monitor's task, which ends with the connection.
     pub fn monitor(&self, connection: Connection) -> (Watched, BoxFuture<'static, ()>) {
         let (watched, armed) = Watched::new(connection);
         let run = monitor::run(self.0.clone(), watched.clone(), armed);
         (watched, Box::pin(run))
     }
 
-    /// The same, with the task spawned.
+    /// Like [`Detector::monitor`], but also spawns the monitor's task.
     pub fn watch(&self, connection: Connection) -> Watched {
         let (watched, monitor) = self.monitor(connection);
         self.0.world.spawn(monitor);
         watched
     }
 
-    /// Answers a stream on which the peer of a monitored connection announces its tripwire; `recv` is past the kind.
+    /// Answers a stream on which the peer of a monitored connection announces its tripwire; `recv` starts after the
+    /// kind.
     pub async fn expect_tripwire(&self, watched: &Watched, send: SendStream, recv: RecvStream) {
         tripwire::expect(self.0.expected.as_ref(), watched, send, recv).await;
     }
 
-    /// What was refused, by reason.
+    /// How often something was refused, by reason.
     pub fn refused(&self) -> BTreeMap<String, u64> {
         self.0.refused.counted()
     }

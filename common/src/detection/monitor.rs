@@ -14,7 +14,7 @@ use super::{BAD_DATAGRAM, Shared, Verdict, bounds, tripwire};
 use crate::mutant;
 use crate::world::{BoxFuture, TcpConnection};
 
-/// Runs until the connection ends, by the peer's loss or otherwise.
+/// Runs until the connection ends, because the peer is lost or for another reason.
 pub(super) async fn run(
     shared: Arc<Shared>,
     watched: Watched,
@@ -32,7 +32,7 @@ pub(super) async fn run(
     loop {
         while let Some(command) = core.next_command() {
             match command {
-                // One that cannot be sent is one that is not echoed.
+                // A datagram that cannot be sent will not be echoed, which the core notices.
                 Command::Send(datagram) => drop(connection.send_datagram(datagram.encode())),
                 Command::Arm => {
                     let arm = tripwire::arm(shared.world.clone(), connection.clone());
@@ -46,7 +46,7 @@ pub(super) async fn run(
         let Some(due) = core.poll_timeout() else {
             return;
         };
-        // The core looks at the clock with every event, so that a peer that sends without end holds up no timer.
+        // The core checks the time with every event, so that a peer that sends without end holds up no timer.
         let event = tokio::select! {
             biased;
             _ = &mut closed => return,
@@ -88,7 +88,7 @@ pub(super) async fn run(
     }
 }
 
-/// The result of a future that may not be there.
+/// Awaits a future, or waits for ever if there is none.
 async fn some<T>(future: &mut Option<BoxFuture<'static, T>>) -> T {
     match future {
         Some(future) => future.await,
@@ -96,10 +96,10 @@ async fn some<T>(future: &mut Option<BoxFuture<'static, T>>) -> T {
     }
 }
 
-/// Resolves when a tripwire ends. Nothing is said on one, so that a byte ends it too.
+/// Resolves when a tripwire ends. Nothing may be sent on a tripwire, so a received byte ends it too.
 async fn ended(wire: &mut Option<Box<dyn TcpConnection>>) {
     match wire {
-        // However it ends is the same hint.
+        // Every way in which the connection ends is the same hint.
         Some(tcp) => drop(tcp.read(&mut [0]).await),
         None => std::future::pending().await,
     }

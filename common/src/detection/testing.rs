@@ -15,10 +15,10 @@ use crate::identity::{Role, TlsConfigs, dial, greet};
 use crate::rpc::StreamKind;
 use crate::world::{Endpoint, World};
 
-/// Longest wait for anything.
+/// The longest time that a test waits for anything.
 pub const WAIT: Duration = Duration::from_secs(30);
 
-/// Waits until `done`.
+/// Waits until `done` returns true.
 pub async fn until(what: &str, done: impl Fn() -> bool) {
     let waited = timeout(WAIT, async {
         while !done() {
@@ -49,7 +49,7 @@ impl Listening {
         Listening { endpoint, detector }
     }
 
-    /// The next member that dials, monitored, its tripwires expected.
+    /// Accepts the next member that dials, monitors its connection, and answers its tripwires.
     pub async fn accept(&self) -> Watched {
         let incoming = self.endpoint.accept().await.expect("open");
         let greeted = greet(incoming, WAIT).await.expect("greeted");
@@ -89,7 +89,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Connected through a relay, the tripwire armed.
+    /// Connects two members through a relay, and waits until the tripwire is armed.
     pub async fn connect(rig: &Rig) -> Pair {
         let server = Listening::start(rig).await;
         let relay = Relay::start(server.endpoint.local_addr()).await;
@@ -105,7 +105,7 @@ impl Pair {
     }
 }
 
-/// Passes UDP and TCP on to a server, from one dialler.
+/// Forwards UDP and TCP between one dialler and a server.
 pub struct Relay {
     pub addr: SocketAddr,
     /// Whether packets pass to the server, and to the dialler.
@@ -167,7 +167,7 @@ impl Relay {
         }
     }
 
-    /// Ends all TCP connections that there are.
+    /// Ends all TCP connections through the relay.
     pub fn cut_tcp(&self) {
         let mut cut = self.cut_tcp.lock().expect("no panic");
         std::mem::take(&mut *cut).cancel();

@@ -1,4 +1,4 @@
-//! Detection over real sockets. Times are printed; what is asserted of them is ten times the bound.
+//! Detection over real sockets. Times are printed; the tests only assert ten times the bounds.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::identity::{Role, dial};
 use crate::rpc::{StreamKind, open_stream};
 use crate::world::quic::ConnectionError;
 
-/// Waits until a connection ended, and tells how long that took since `from`.
+/// Waits until a connection ended, and returns the reason; prints how long that took since `from`.
 async fn ended(what: &str, watched: &Watched, from: Instant, bound: Duration) -> String {
     let closed = timeout(bound * 10, watched.connection().closed()).await;
     assert!(closed.is_ok(), "{what}: still open");
@@ -47,14 +47,14 @@ async fn a_killed_process_is_noticed_by_its_tripwire() {
     let (_endpoint, here) = dialled(&rig, addr.await.expect("an address")).await;
     until("armed", || here.tripwire()).await;
     let from = Instant::now();
-    // Its sockets close without a word to anyone.
+    // The process's sockets close without telling anyone.
     doomed.shutdown_background();
     let why = ended("killed process", &here, from, PROCESS_KILLED).await;
     assert_eq!(why, "its process ended");
     assert_eq!(here.verdict(), Some(Verdict::ProcessEnded));
 }
 
-/// Cuts the way there, or back, or both: both ends notice.
+/// Cuts one direction, or both: both ends notice.
 async fn check_cut(what: &str, there: bool, back: bool) {
     let rig = rig();
     let pair = Pair::connect(&rig).await;
@@ -65,7 +65,7 @@ async fn check_cut(what: &str, there: bool, back: bool) {
         ended(what, &pair.here, from, LOST),
         ended(what, &pair.there, from, LOST)
     );
-    // The one that is heard may tell the other first.
+    // An end whose packets still arrive may tell the other end first.
     let own = "no answer for 2s";
     let told = "it lost contact with this process first, no answer for 2s";
     let may_be_told = [(here, back), (other, there)];
@@ -97,7 +97,7 @@ async fn an_idle_connection_stands_without_keep_alive() {
     let before = pair.here.connection().stats().udp_tx.datagrams;
     tokio::time::sleep(IDLE_TIMEOUT + Duration::from_secs(1)).await;
     assert!(pair.here.ended().is_none() && pair.there.ended().is_none());
-    // Two heartbeats a second and their acknowledgements.
+    // The connection sends two heartbeats a second, and their acknowledgements.
     let sent = pair.here.connection().stats().udp_tx.datagrams - before;
     assert!(sent < 40, "{sent} packets in 4 s");
 }
@@ -185,14 +185,14 @@ async fn strangers_on_the_tcp_port_are_dropped_and_counted() {
     let stranger = async |says: &[u8]| {
         let mut tcp = TcpStream::connect(addr).await.expect("accepted");
         tcp.write_all(says).await.expect("sent");
-        // Dropped: the end of the stream, or a reset.
+        // The connection is dropped, which shows as the end of the stream or as a reset.
         let read = timeout(WAIT, tcp.read(&mut [0])).await.expect("dropped");
         assert!(matches!(read, Ok(0) | Err(_)));
     };
     let from = Instant::now();
     stranger(&[7; NONCE]).await;
     stranger(b"GET / HTTP/1.1\r\n\r\n").await;
-    // One that says too little has until the deadline.
+    // A connection that sends too little is dropped at the deadline.
     stranger(b"GET").await;
     assert!(from.elapsed() >= FIRST_BYTES);
     assert_eq!(server.detector.refused().get("tripwire_unknown"), Some(&3));

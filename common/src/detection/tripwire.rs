@@ -1,4 +1,4 @@
-//! Arming a tripwire, from both ends; see [the module above](super).
+//! Arming a tripwire, at both ends; the [module above](super) draws the exchange.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,10 +13,10 @@ use super::watched::{Matched, Tripwires, Watched};
 use crate::rpc::{StreamKind, open_stream};
 use crate::world::{BoxFuture, NetError, TcpConnection, World};
 
-/// Length of a nonce: nobody guesses one while it is expected.
+/// Bytes of a nonce, so many that nobody guesses one while it is expected.
 pub(super) const NONCE: usize = 16;
 
-/// Names one tripwire, once.
+/// The name of one tripwire, used once.
 pub(super) type Nonce = [u8; NONCE];
 
 const REFUSED: u8 = 0;
@@ -27,7 +27,7 @@ const ARMED: u8 = 2;
 #[derive(Default)]
 pub(super) struct Expected(Mutex<BTreeMap<Nonce, oneshot::Sender<Matched>>>);
 
-/// Takes a nonce back when its stream's task ends.
+/// An announced nonce; dropping it, as the stream's task ends, takes the nonce back.
 pub(super) struct Announced<'a> {
     table: &'a Expected,
     nonce: Nonce,
@@ -57,7 +57,7 @@ impl Expected {
         Some((Announced { table: self, nonce }, arrival))
     }
 
-    /// Hands over a TCP connection that showed a nonce; whether it was expected. A nonce counts once.
+    /// Hands over a TCP connection that showed a nonce; returns whether the nonce was expected. A nonce counts once.
     pub(super) fn show(&self, nonce: &Nonce, tcp: Box<dyn TcpConnection>) -> bool {
         let announced = self.entries().remove(nonce);
         announced.is_some_and(|arrival| arrival.send(Matched(tcp)).is_ok())
@@ -69,8 +69,8 @@ impl Expected {
     }
 }
 
-/// The dialler's end: announces a nonce, dials, shows it. `None` where that did not work, for whatever reason: it is
-/// tried again.
+/// The dialler's end: announces a nonce, dials TCP and shows it there. `None` if that failed, for whatever reason; the
+/// core tries again later.
 pub(super) async fn arm(world: World, connection: Connection) -> Option<Box<dyn TcpConnection>> {
     let exchange = async {
         let opened = open_stream(&connection, StreamKind::Tripwire).await;
@@ -81,7 +81,7 @@ pub(super) async fn arm(world: World, connection: Connection) -> Option<Box<dyn 
     timeout(ARMING, exchange).await.ok().flatten()
 }
 
-/// Announces a nonce on a stream, and shows it on what `dial` connects to once the peer expects it.
+/// Announces a nonce on a stream, and shows it on the connection of `dial` once the peer expects it.
 pub(super) async fn announce(
     nonce: &Nonce,
     mut send: impl AsyncWrite + Unpin,
@@ -96,12 +96,12 @@ pub(super) async fn announce(
     }
     let mut tcp = dial.await.ok()?;
     tcp.write_all(nonce).await.ok()?;
-    // Whatever answers at that port is not the peer before the peer says so itself.
+    // Any program may answer at that port; only the peer's answer on the stream shows that it is the peer.
     recv.read_exact(&mut answer).await.ok()?;
     (answer == [ARMED]).then_some(tcp)
 }
 
-/// The acceptor's end: expects the nonce on the TCP port, and hands what shows it to the monitor.
+/// The acceptor's end: expects the nonce on the TCP port, and hands the connection that shows it to the monitor.
 pub(super) async fn expect(
     table: Option<&Expected>,
     watched: &Watched,
@@ -109,8 +109,8 @@ pub(super) async fn expect(
     recv: RecvStream,
 ) {
     let exchange = answer(table, watched.tripwires(), send, recv);
-    // An end that does not go through with it arms nothing; dropping the stream tells it so. A connection that is closed
-    // is watched no more.
+    // A dialler that does not complete the exchange arms nothing; dropping the stream tells it so. A closed connection
+    // is no longer monitored.
     tokio::select! {
         biased;
         _ = watched.connection().closed() => {}
@@ -118,7 +118,7 @@ pub(super) async fn expect(
     }
 }
 
-/// Answers what [`announce`] says.
+/// Answers what [`announce`] sends.
 pub(super) async fn answer(
     table: Option<&Expected>,
     tripwires: &Tripwires,

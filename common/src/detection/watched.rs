@@ -13,15 +13,15 @@ use crate::world::TcpConnection;
 /// The close code of a connection whose peer was lost; only a peer that was lost in error ever sees it.
 pub const CLOSE_LOST: VarInt = VarInt::from_u32(0x30);
 
-/// Most characters of a peer's reason that are repeated to anyone.
+/// How many characters of a peer's reason are shown at most.
 const LONGEST_REASON: usize = 200;
 
-/// Why a peer was given up.
+/// Why a peer was given up as lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Its tripwire ended, and it answered no probe.
+    /// The peer's tripwire ended, and the peer answered no probe.
     ProcessEnded,
-    /// It echoed no heartbeat: stopped, cut off, or unable to be heard.
+    /// The peer echoed no heartbeat: it was stopped or cut off, or this end could not be heard.
     NoAnswer,
 }
 
@@ -34,7 +34,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// See the module; clones share it.
+/// The handle of a monitored connection; clones share it.
 #[derive(Debug, Clone)]
 pub struct Watched {
     connection: Connection,
@@ -48,16 +48,16 @@ struct Shared {
     tripwires: Tripwires,
 }
 
-/// Where the tripwires that the peer dials go.
+/// Hands the tripwires that the peer dials to the monitor.
 #[derive(Debug)]
 pub(super) struct Tripwires {
-    /// To the monitor.
+    /// The way to the monitor.
     matched: mpsc::Sender<Matched>,
-    /// One announcement at a time.
+    /// Allows one announcement at a time.
     announcing: Semaphore,
 }
 
-/// A TCP connection that showed the nonce of a connection.
+/// A TCP connection that showed a nonce which was announced on a monitored connection.
 pub(super) struct Matched(pub(super) Box<dyn TcpConnection>);
 
 impl fmt::Debug for Matched {
@@ -81,7 +81,7 @@ impl Tripwires {
         &self.announcing
     }
 
-    /// Hands a tripwire to the monitor; `None` where the last one is not even taken up.
+    /// Hands a tripwire to the monitor; `None` if the monitor has not even taken the previous one.
     pub(super) fn matched(&self, tcp: Matched) -> Option<()> {
         self.matched.try_send(tcp).ok()
     }
@@ -98,7 +98,7 @@ impl Watched {
         (Watched { connection, shared }, to_monitor)
     }
 
-    /// The connection.
+    /// The connection that is monitored.
     pub fn connection(&self) -> &Connection {
         &self.connection
     }
@@ -108,16 +108,16 @@ impl Watched {
         self.shared.armed.load(Ordering::Relaxed)
     }
 
-    /// Why the monitor gave the peer up, if it did.
+    /// The monitor's verdict, if it gave the peer up.
     pub fn verdict(&self) -> Option<Verdict> {
         self.shared.verdict.get().copied()
     }
 
-    /// Why the connection ended, in words that follow "lost contact with PEER: "; `None` while it stands, and where this
+    /// Why the connection ended, in words that follow "lost contact with PEER: "; `None` while it is open, or if this
     /// process closed it for a reason of its own.
     pub fn ended(&self) -> Option<String> {
         let why = self.connection.close_reason()?;
-        // Set before the connection is closed.
+        // The verdict is set before the connection is closed.
         if let Some(verdict) = self.verdict() {
             return Some(verdict.to_string());
         }
@@ -140,9 +140,9 @@ impl Watched {
         self.shared.armed.store(armed, Ordering::Relaxed);
     }
 
-    /// Gives the peer up.
+    /// Gives the peer up as lost, and closes the connection.
     pub(super) fn lose(&self, verdict: Verdict) {
-        // Only the one monitor sets it.
+        // Setting it cannot fail, since the one monitor is the only caller.
         let _ = self.shared.verdict.set(verdict);
         self.connection
             .close(CLOSE_LOST, verdict.to_string().as_bytes());
@@ -153,7 +153,7 @@ impl Watched {
     }
 }
 
-/// A peer's reason as text that cannot upset a terminal.
+/// A peer's reason as text without control characters, which could upset a terminal.
 fn words(reason: &[u8]) -> String {
     let text = String::from_utf8_lossy(reason);
     let shown = text.chars().filter(|c| !c.is_control());

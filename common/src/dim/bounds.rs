@@ -1,14 +1,14 @@
-//! How small and large a dimension can be, and how long an expression it is.
+//! The bounds of a dimension's value, and the length of its expression.
 
 use super::{Atom, Dim};
 
 impl Dim {
-    /// The least value it can take, where one is known; symbols are taken to be at least zero.
+    /// The least value that the dimension can take, where it is known; symbols are taken to be at least zero.
     pub fn at_least(&self) -> Option<i64> {
         self.bounds().0
     }
 
-    /// The largest value it can take, where one is known.
+    /// The largest value that the dimension can take, where it is known; symbols have none.
     pub fn at_most(&self) -> Option<i64> {
         self.bounds().1
     }
@@ -22,7 +22,7 @@ impl Dim {
             let (mut lo, mut hi) = (Some(1i64), Some(1i64));
             for a in atoms {
                 let (l, h) = a.bounds();
-                // Signs may mix below zero: then the product's bounds stay unknown.
+                // Where an atom can be negative, signs may mix, and the product's bounds stay unknown.
                 let l = l.filter(|l| *l >= 0);
                 lo = lo.zip(l).map(|(x, y)| x.saturating_mul(y));
                 hi = lo.and(hi.zip(h)).map(|(x, y)| x.saturating_mul(y));
@@ -37,7 +37,7 @@ impl Dim {
         (least, most)
     }
 
-    /// How many symbols, operations and integers it is written with, counted up to about `limit`.
+    /// The number of terms, symbols and operations in the expression, counted up to about `limit`.
     pub fn weight(&self, limit: usize) -> usize {
         let Dim::Poly(p) = self else { return 1 };
         let mut n = 0;

@@ -1,4 +1,4 @@
-//! The control plane: requests and responses of each service, as they stand in a frame.
+//! The control plane: requests and responses of each service, as frames contain them.
 
 use serde::de::DeserializeOwned;
 use tarpc::{ClientMessage, RequestName, Response};
@@ -75,7 +75,7 @@ fn worker_request(request: &WorkerRequest) -> bool {
     }
 }
 
-/// Errors are shown to people.
+/// Formats the error, as errors are shown to users.
 fn shown<T>(result: &Result<T>) -> bool {
     if let Err(error) = result {
         std::hint::black_box(error.to_string());

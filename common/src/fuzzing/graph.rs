@@ -1,4 +1,4 @@
-//! Functions, programs and what drivers do, without the calls that carry them.
+//! Functions, programs, grants and drivers' programs, without the calls that carry them.
 
 use serde::de::DeserializeOwned;
 
@@ -29,7 +29,7 @@ fn with<T: DeserializeOwned>(bytes: &[u8], trust: fn(&T) -> bool) -> bool {
     codec::decode(bytes).is_ok_and(|value| trust(&value))
 }
 
-/// What is done with a function before it is planned.
+/// Runs the checks that a function passes before it is planned.
 pub fn trust_function(f: &Function) -> bool {
     let hashed = f.id().is_ok();
     let artifacts = f.artifacts.iter().all(|a| a.check().is_ok());
@@ -48,7 +48,7 @@ fn trust_program(program: &Program) -> bool {
     hashed && checked
 }
 
-/// What is done with a grant before it is installed.
+/// Runs the checks that a grant passes before it is installed.
 pub fn trust_grant(grant: &Grant) -> bool {
     let bounds = grant.axes.at_bounds();
     let types = grant.program.values.iter().map(|v| &v.ty);

@@ -1,4 +1,4 @@
-//! What newcomers and handshakes bring: join tokens, names, signing requests, certificates; and the files kept of them.
+//! What newcomers and handshakes bring: join tokens, names, signing requests and certificates; also identity files.
 
 use super::{Budget, Target, choose};
 use crate::identity::fuzzing::{authority, certificate, own_file, signing_request, stranger};
@@ -11,7 +11,7 @@ pub(super) const TARGET: Target = Target {
         factor: 64,
     },
     entry: |input| {
-        // Made once, outside of any budget but the first.
+        // The authority is made once, and counts towards the memory bound of the first input only.
         authority();
         choose(DECODERS, input)
     },
@@ -19,7 +19,7 @@ pub(super) const TARGET: Target = Target {
 
 const DECODERS: &[fn(&[u8]) -> bool] = &[text, certificate, stranger, signing_request, own_file];
 
-/// A line that somebody pasted, as each of the kinds of text that there are.
+/// Parses a line that a user pasted as each kind of text in turn.
 fn text(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return false;

@@ -1,4 +1,4 @@
-//! What processes of one host say on the socket over which they share memory, and the files that come with it.
+//! The messages and files that processes of one host send on the socket over which they share memory.
 
 use super::{Budget, Target, choose, on_runtime};
 use crate::world::shared_memory::fuzzing::{gifts, greeted, greeting, has};

@@ -1,7 +1,8 @@
-//! What the fuzz targets in `fuzz/` run, and the tests that replay their corpora. No part of the interface.
+//! The entries that the fuzz targets in `fuzz/` run, and the tests that replay their corpora. They are not part of the
+//! public interface.
 //!
-//! An entry decodes its input as production does, and then makes the checks that production makes before it trusts
-//! the result. It must neither panic nor have more allocated at once than its budget.
+//! An entry decodes its input as production does, and then makes the checks that production makes before it trusts the
+//! result. It must neither panic nor allocate more at once than its memory bound.
 
 mod control;
 mod graph;
@@ -17,18 +18,18 @@ use tokio::runtime::Builder;
 pub use crate::world::shared_memory::fuzzing::{Scripted, taker};
 pub use graph::{trust_function, trust_grant};
 
-/// The most that an entry may have allocated at once, in bytes.
+/// The most bytes that an entry may have allocated at once.
 #[derive(Debug, Clone, Copy)]
 pub struct Budget {
-    /// Whatever the input. serde makes up to 1 MiB of room for a list before its first element, at each of the few
-    /// levels that messages have.
+    /// Bytes for any input. serde allocates up to 1 MiB for a list before its first element, at each of the few levels
+    /// that messages have.
     pub fixed: usize,
-    /// For each byte of input.
+    /// Further bytes for each byte of input.
     pub factor: usize,
 }
 
 impl Budget {
-    /// For an input of this length.
+    /// The bound in bytes for an input of this length.
     pub fn bytes(&self, input: usize) -> usize {
         self.fixed.saturating_add(self.factor.saturating_mul(input))
     }
@@ -37,10 +38,10 @@ impl Budget {
 /// A fuzz target.
 #[derive(Debug, Clone, Copy)]
 pub struct Target {
-    /// Also the name of its folder in `fuzz/corpus`.
+    /// The name of the target, and of its folder in `fuzz/corpus`.
     pub name: &'static str,
     pub budget: Budget,
-    /// Whether the input was accepted.
+    /// Runs the target on an input; returns whether the input was accepted.
     pub entry: fn(&[u8]) -> bool,
 }
 
@@ -54,7 +55,7 @@ pub const TARGETS: &[Target] = &[
     tripwire::TARGET,
 ];
 
-/// Runs the decoder that the first byte chooses on the rest.
+/// Runs the decoder that the first byte of the input chooses on the rest of the input.
 pub fn choose(decoders: &[fn(&[u8]) -> bool], input: &[u8]) -> bool {
     let Some((which, rest)) = input.split_first() else {
         return false;
@@ -63,7 +64,7 @@ pub fn choose(decoders: &[fn(&[u8]) -> bool], input: &[u8]) -> bool {
     decoder.is_some_and(|decode| decode(rest))
 }
 
-/// Runs an entry that waits, on a runtime of its own: tasks that it leaves end with it.
+/// Runs an asynchronous entry on a runtime of its own: the tasks that the entry leaves end with the runtime.
 pub fn on_runtime(entry: impl Future<Output = bool>) -> bool {
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.is_ok_and(|runtime| runtime.block_on(entry))

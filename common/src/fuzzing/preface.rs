@@ -1,4 +1,4 @@
-//! What a peer can send before it is known, and unreliably: greetings, first bytes of streams, datagrams.
+//! What a peer can send before it is known, or unreliably: greetings, first bytes of streams, and datagrams.
 
 use super::{Budget, Target, choose};
 use crate::detection::datagram::Datagram;

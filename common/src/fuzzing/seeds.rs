@@ -1,4 +1,4 @@
-//! Valid messages of each kind.
+//! Corpus inputs with valid messages of each kind.
 
 #[path = "../../../fuzz/src/seed.rs"]
 mod seed;
@@ -14,7 +14,7 @@ use crate::rpc::StreamKind;
 use crate::world::hello;
 use seed::Seed;
 
-/// `decoder`, then `bytes`.
+/// An input that chooses `decoder` for `bytes`.
 fn chosen(decoder: u8, bytes: &[u8]) -> Vec<u8> {
     [&[decoder], bytes].concat()
 }

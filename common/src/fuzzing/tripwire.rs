@@ -1,4 +1,5 @@
-//! What ends say of a tripwire while it is armed: on a stream of the connection, and, strangers too, on the TCP port.
+//! What both ends send while a tripwire is armed, on a stream of the connection, and what strangers may send to the TCP
+//! port.
 
 use super::{Budget, Target, choose};
 use crate::detection::fuzzing::{announced, answers};

@@ -1,7 +1,7 @@
 //! What the holders of one token may make each process hold and do.
 //!
-//! A budget is set when the token is made, and travels in the certificates that the token brings: whoever verifies a
-//! certificate knows the budget, and nobody has to be asked.
+//! A budget is set when the token is made, and travels in the certificates of the members that join with it: a process
+//! that verifies a certificate knows the budget without asking the coordinator.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,18 +10,18 @@ use serde::{Deserialize, Serialize};
 
 use super::subject::BadSubject;
 
-/// A part of what a process has.
+/// An amount of a process's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Amount {
     /// This many bytes.
     Bytes(u64),
-    /// This many hundredths of what the process may use, 1 to 100.
+    /// This percentage of what the process may use, from 1 to 100.
     Percent(u8),
 }
 
 impl Amount {
-    /// In bytes, of a process that may use `all`.
+    /// The amount in bytes, for a process that may use `all` bytes.
     pub fn of(self, all: u64) -> u64 {
         match self {
             Amount::Bytes(bytes) => bytes,
@@ -33,43 +33,43 @@ impl Amount {
     }
 }
 
-/// What the holders of one token may make each process hold and do. What is absent has a default, which is a share of the
-/// process.
+/// What the holders of one token may make each process hold and do. A limit that is absent has a default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Budget {
-    /// Memory at each worker: weights, tensors, handles and definitions.
+    /// Memory at each worker for weights, tensors, handles and definitions.
     pub memory: Option<Amount>,
-    /// Memory at the coordinator: requests that arrive or are served, and plans that are kept.
+    /// Memory at the coordinator for requests that arrive or are served, and for plans that are kept.
     pub requests: Option<Amount>,
-    /// Connections to each process.
+    /// How many connections each process accepts.
     pub connections: Option<u32>,
-    /// Eager sessions at each worker.
+    /// How many eager sessions each worker accepts.
     pub sessions: Option<u32>,
-    /// Joins in a minute.
+    /// How many joins the coordinator accepts in a minute.
     pub joins: Option<u32>,
-    /// Compute of each worker, compared with the holders of other tokens that want to compute at the same time.
+    /// The share of each worker's compute, relative to the holders of other tokens that want to compute at the same
+    /// time.
     pub weight: Option<Weight>,
-    /// When membership ends, in seconds since 1970, where the token bounds it. Only certificates have this: until they are
-    /// issued nobody knows when that is.
+    /// When membership ends, in seconds since 1970, if the token bounds it. Only budgets in certificates have this
+    /// value: the end is known when the certificate is issued.
     pub until: Option<u64>,
 }
 
-/// How many times as much compute as those of weight 1, 1 to 1000.
+/// How many times as much compute the holders of a token get as those of a token of weight 1; from 1 to 1000.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
 pub struct Weight(u32);
 
 impl Weight {
-    /// The largest.
+    /// The largest weight.
     pub const MOST: u32 = 1000;
 
-    /// This many times, where that is a weight.
+    /// The weight of this many times, or `None` if that is not between 1 and [`Weight::MOST`].
     pub fn new(times: u32) -> Option<Weight> {
         (1..=Weight::MOST).contains(&times).then_some(Weight(times))
     }
 
-    /// How many times.
+    /// The weight as a number.
     pub fn times(self) -> u32 {
         self.0
     }
@@ -96,16 +96,17 @@ impl From<Weight> for u32 {
 }
 
 impl Budget {
-    /// Memory of a worker that a client's token may take by default: what is left lets others begin.
+    /// The part of a worker's memory that a client's token may use by default; the rest lets the holders of other
+    /// tokens begin.
     pub const MEMORY: Amount = Amount::Percent(96);
-    /// Memory of the coordinator that a token may take by default.
+    /// The part of the coordinator's memory that a token may use by default.
     pub const REQUESTS: Amount = Amount::Percent(25);
-    /// Eager sessions at one worker by default.
+    /// The eager sessions at one worker that a token may have by default.
     pub const SESSIONS: u32 = 64;
-    /// Joins in a minute by default.
+    /// The joins in a minute that a token may have by default.
     pub const JOINS: u32 = 600;
 
-    /// Whether nothing is set.
+    /// Whether no limit is set.
     pub fn is_default(&self) -> bool {
         *self == Budget::default()
     }
@@ -131,7 +132,7 @@ impl Budget {
     }
 }
 
-/// Writes the budget as it stands in certificates: a letter and a number for each limit that is set.
+/// Writes the budget in the form that certificates carry: a letter and a number for each limit that is set.
 impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let set = self.fields().into_iter();
@@ -144,7 +145,7 @@ impl FromStr for Budget {
     type Err = BadSubject;
 
     fn from_str(text: &str) -> Result<Budget, BadSubject> {
-        // The longest has nine numbers of at most twenty digits.
+        // The longest budget has nine numbers of at most twenty digits.
         if text.len() > 9 * 21 {
             return Err(BadSubject::Budget);
         }

@@ -1,8 +1,8 @@
 //! The cluster's certificate authority.
 //!
 //! Invariants:
-//! 1. The CA signs leaf certificates directly and nothing else: its path length is zero.
-//! 2. Of a signing request it takes the public key alone; role, name and validity are the caller's grant.
+//! 1. The CA signs leaf certificates, and nothing below them: its path length is zero.
+//! 2. The CA takes only the public key from a signing request; the caller grants role, name and validity.
 //! 3. A state file that cannot be read is an error; a second CA is never made over it.
 
 use std::path::{Path, PathBuf};
@@ -22,65 +22,65 @@ use super::subject::{BadSubject, CaHash, PeerName, Role, Serial, TokenId, to_uri
 use super::tls::SERVER_NAME;
 use crate::world::{FileMode, Rng, Store, StoreError, World};
 
-/// How long the CA lives.
+/// How long the CA's certificate is valid.
 pub const CA_LIFE: Duration = Duration::from_secs(10 * 365 * 86_400);
 
-/// How long a certificate lives; it is renewed after a third of that.
+/// How long a member's certificate is valid; it is renewed after a third of that.
 pub const CERTIFICATE_LIFE: Duration = Duration::from_secs(7 * 86_400);
 
-/// Certificates are valid from this long before they are made: clocks differ.
+/// Certificates are valid from this long before they are made, because clocks differ.
 pub(super) const BACKDATE: Duration = Duration::from_secs(3600);
 
-/// A signing request with an Ed25519 key has about 200 bytes.
+/// A bound for signing requests: one with an Ed25519 key has about 200 bytes.
 const LARGEST_REQUEST: usize = 4096;
 
 const CA_FILE: &str = "cluster-ca.pem";
 
-/// Why a key or certificate could not be made, read or kept.
+/// Why a key or certificate could not be made, read or stored.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// The disk's error.
+    /// The disk refused to read or write a file.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The library's error.
+    /// The certificate library failed.
     #[error("cannot {what}")]
     Crypto {
-        /// The verb.
+        /// What could not be done, beginning with a verb.
         what: &'static str,
-        /// The cause.
+        /// The library's error.
         #[source]
         source: rcgen::Error,
     },
-    /// A signing request that the CA does not serve.
+    /// The CA does not serve this signing request.
     #[error("the signing request is refused: {reason}")]
     BadRequest {
-        /// Why.
+        /// Why the request is refused.
         reason: &'static str,
     },
-    /// A certificate that does not say who its holder is.
+    /// The certificate does not say who its holder is.
     #[error("the certificate cannot be used")]
     BadSubject(#[source] BadSubject),
-    /// A file that does not hold what it should.
+    /// The file does not hold what it should.
     #[error(
         "{} is damaged: {reason}; restore it from a backup, or remove it to start anew \
          (every member must then join again)", path.display()
     )]
     Damaged {
-        /// The file.
+        /// The damaged file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with the file.
         reason: &'static str,
     },
     /// The key and the certificate do not belong together.
     #[error("the certificate was not made for this key")]
     KeyMismatch,
-    /// A certificate that came without that of its authority.
+    /// The certificate came without the certificate of its authority.
     #[error("the coordinator did not say which authority signed the certificate")]
     NoAuthority,
-    /// The authority replaces another already.
+    /// The authority already replaces another one that was not retired.
     #[error("the authority that was replaced last is still accepted: retire it first")]
     AlreadyRotated,
-    /// TLS refuses the key or certificate.
+    /// TLS refuses the key or the certificate.
     #[error("the identity cannot be used for TLS")]
     Tls(#[source] rustls::Error),
 }
@@ -91,25 +91,25 @@ impl IdentityError {
     }
 }
 
-/// What a certificate will say.
+/// What a certificate is to say about its holder.
 #[derive(Debug, Clone)]
 pub struct Grant {
     /// What the holder may do.
     pub role: Role,
-    /// What it calls itself.
+    /// The name of the holder.
     pub name: PeerName,
-    /// The token that brought it.
+    /// The token with which the holder joined.
     pub token_id: TokenId,
     /// The budget of that token.
     pub budget: Budget,
-    /// How long the certificate lives; usually [`CERTIFICATE_LIFE`].
+    /// How long the certificate is valid; usually [`CERTIFICATE_LIFE`].
     pub life: Duration,
 }
 
-/// The authority: its certificate and private key.
+/// The cluster's authority: its certificate and its private key.
 pub struct ClusterCa {
     certificate: CertificateDer<'static>,
-    /// While this authority replaces another: its endorsement by the other, and the other.
+    /// The endorsement of this authority by the one that it replaces, and that one's certificate, until it is retired.
     replaces: Option<[CertificateDer<'static>; 2]>,
     issuer: Issuer<'static, KeyPair>,
 }
@@ -121,18 +121,18 @@ impl std::fmt::Debug for ClusterCa {
 }
 
 fn set_validity(params: &mut CertificateParams, now: u64, life: Duration) {
-    // rcgen's date type belongs to a crate that nothing else here needs; it adds std durations.
+    // The date type of rcgen comes from a crate that nothing else here needs; it can add `std` durations.
     let date = |unix_seconds| rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(unix_seconds);
     params.not_before = date(now.saturating_sub(BACKDATE.as_secs()));
     params.not_after = date(now.saturating_add(life.as_secs()));
 }
 
-/// What the certificate of a new authority says.
+/// The parameters of a new authority's certificate.
 fn authority(world: &World) -> CertificateParams {
     let serial = Serial::from_random(world.rng.bytes());
     let mut params = CertificateParams::default();
-    // Every cluster's CA has its own name: a peer of another cluster then fails as "unknown issuer", and not as
-    // "bad signature".
+    // Every cluster's CA has its own name, so that a peer of another cluster fails with "unknown issuer" rather than
+    // with "bad signature".
     let short = &serial.to_string()[..8];
     let mut name = DistinguishedName::new();
     name.push(DnType::CommonName, format!("convoke cluster {short}"));
@@ -145,7 +145,7 @@ fn authority(world: &World) -> CertificateParams {
 }
 
 impl ClusterCa {
-    /// A new authority, valid from now for [`CA_LIFE`].
+    /// Makes a new authority, valid from now for [`CA_LIFE`].
     pub fn create(world: &World) -> Result<Self, IdentityError> {
         let key = OwnKey::generate(world.rng.as_ref())?;
         let params = authority(world);
@@ -157,8 +157,8 @@ impl ClusterCa {
         Self::new(certificate, key)
     }
 
-    /// A new authority in place of this one, which endorses it: members and tokens of this one are good until the new one
-    /// is [`retired`](ClusterCa::without_former). This one's key is not needed any more.
+    /// Makes a new authority in place of this one, which endorses it: members and tokens of this one stay valid until
+    /// it is [`retired`](ClusterCa::without_former). The private key of this one is not needed any more.
     pub fn rotated(&self, world: &World) -> Result<Self, IdentityError> {
         if self.replaces.is_some() {
             return Err(IdentityError::AlreadyRotated);
@@ -168,7 +168,8 @@ impl ClusterCa {
         let sign = IdentityError::crypto;
         let certificate = params.self_signed(key.pair());
         let certificate = certificate.map_err(sign("sign the CA certificate"))?;
-        // The same name and key, signed by this one: whoever trusts this one follows it to the new one.
+        // The endorsement has the new authority's name and key, and this one's signature: members that trust this one
+        // also trust the new one.
         let endorsement = params.signed_by(key.pair(), &self.issuer);
         let endorsement = endorsement.map_err(sign("endorse the CA certificate"))?;
         let mut next = Self::new(certificate.der().clone(), key)?;
@@ -176,13 +177,14 @@ impl ClusterCa {
         Ok(next)
     }
 
-    /// This authority alone: what the one before it signed is good no longer.
+    /// This authority without the one that it replaced: what that one signed is valid no longer.
     pub fn without_former(&self) -> Result<Self, IdentityError> {
         let key = OwnKey::from_pkcs8(self.issuer.key().serialized_der())?;
         Self::new(self.certificate.clone(), key)
     }
 
-    /// What members trust: this authority, and, while it replaces another, its endorsement and the other.
+    /// The certificates that members trust: this authority's, and, while it replaces another, its endorsement by the
+    /// other and the other's.
     pub fn authorities(&self) -> Vec<CertificateDer<'static>> {
         let mut all = vec![self.certificate.clone()];
         all.extend(self.replaces.iter().flatten().cloned());
@@ -194,12 +196,12 @@ impl ClusterCa {
         self.authorities().iter().map(CaHash::of).collect()
     }
 
-    /// Whether a token or a state that names this hash is of this cluster.
+    /// Whether a token or a stored state that names this CA hash belongs to this cluster.
     pub fn answers_to(&self, hash: &CaHash) -> bool {
         self.hashes().contains(hash)
     }
 
-    /// When it was made, in seconds since 1970, where it replaces another that is still accepted.
+    /// When this authority was made, in seconds since 1970, if it replaces another that is still accepted.
     pub fn replacing_since(&self) -> Option<u64> {
         self.replaces.as_ref()?;
         let (not_before, _) = validity(&self.certificate).ok()?;
@@ -216,12 +218,12 @@ impl ClusterCa {
         })
     }
 
-    /// Where the authority of a state folder is kept, whether or not there is one.
+    /// The path of the authority's file in a state folder, whether or not the file exists.
     pub fn path(state_dir: &Path) -> PathBuf {
         state_dir.join(CA_FILE)
     }
 
-    /// The authority kept in a state folder; `None` where there is none yet.
+    /// Loads the authority from a state folder; `None` if the folder has none yet.
     pub fn load(store: &dyn Store, state_dir: &Path) -> Result<Option<Self>, IdentityError> {
         let path = Self::path(state_dir);
         match read_pem(store, &path)? {
@@ -230,12 +232,12 @@ impl ClusterCa {
         }
     }
 
-    /// The authority in the text of its file, for a backup; `path` is for messages.
+    /// Parses the text of an authority's file, for restoring a backup; `path` is for error messages.
     pub fn from_pem(text: &str, path: &Path) -> Result<Self, IdentityError> {
         Self::from_parts(parse_pem(text.as_bytes(), path)?, path)
     }
 
-    /// The text of its file, private key and all.
+    /// The text of the authority's file, which includes the private key.
     pub fn to_pem(&self) -> String {
         let key = self.issuer.key().serialized_der();
         pem_text(key, &self.authorities())
@@ -263,14 +265,14 @@ impl ClusterCa {
         Ok(ca)
     }
 
-    /// Keeps the authority in a state folder, which is made where it is missing: one file, 0600.
+    /// Stores the authority in a state folder, which is made if it is missing, as one file with mode 0600.
     pub fn save(&self, store: &dyn Store, state_dir: &Path) -> Result<(), IdentityError> {
         store.create_dir(state_dir, FileMode::Secret)?;
         let key = self.issuer.key().serialized_der();
         write_pem(store, &Self::path(state_dir), key, &self.authorities())
     }
 
-    /// The authority kept in a state folder, or a new one that is then kept there.
+    /// Loads the authority from a state folder, or makes a new one and stores it there.
     pub fn load_or_create(world: &World, state_dir: &Path) -> Result<Self, IdentityError> {
         if let Some(kept) = Self::load(world.store.as_ref(), state_dir)? {
             return Ok(kept);
@@ -285,12 +287,13 @@ impl ClusterCa {
         &self.certificate
     }
 
-    /// What join tokens name this cluster by.
+    /// The hash of this CA, by which join tokens name the cluster.
     pub fn hash(&self) -> CaHash {
         CaHash::of(&self.certificate)
     }
 
-    /// Signs the public key of a request (DER, from [`OwnKey::csr`]), valid from an hour before `now` (unix seconds).
+    /// Signs the public key of a request (DER, from [`OwnKey::csr`]); the certificate is valid from an hour before
+    /// `now` (Unix seconds).
     pub fn issue(
         &self,
         request: &[u8],
@@ -303,7 +306,7 @@ impl ClusterCa {
                 reason: "it is too large",
             });
         }
-        // Verifies the request's signature, which proves possession of the private key.
+        // This verifies the request's signature, which proves possession of the private key.
         let request =
             CertificateSigningRequestParams::from_der(&CertificateSigningRequestDer::from(request))
                 .map_err(|_| IdentityError::BadRequest {
@@ -321,7 +324,8 @@ impl ClusterCa {
         Ok(certificate.der().clone())
     }
 
-    /// Makes a key and its certificate in this process: the coordinator's own, and those of an embedded cluster.
+    /// Makes a key and its certificate in this process, for the coordinator itself and for the members of an embedded
+    /// cluster.
     pub fn issue_own(
         &self,
         world: &World,
@@ -367,7 +371,7 @@ fn leaf(grant: &Grant, now: u64, serial: Serial) -> Result<CertificateParams, Id
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
     params.use_authority_key_identifier_extension = true;
     match grant.role {
-        // Others dial these.
+        // Other members dial coordinators and workers.
         Role::Coordinator | Role::Worker => {
             let name = SanType::DnsName(text(SERVER_NAME.to_owned())?);
             params.subject_alt_names.push(name);
@@ -477,14 +481,14 @@ mod tests {
             Err(IdentityError::AlreadyRotated)
         ));
         let new = made(&next);
-        // The old one has heard of nothing, the new one knows both.
+        // The old member does not know of the new authority; the new member trusts both authorities.
         assert!(accepts(&old, &new) && accepts(&new, &old) && accepts(&new, &new));
         assert!(next.answers_to(&rig.ca.hash()) && next.answers_to(&next.hash()));
         let last = next.without_former().expect("retired");
         let late = made(&last);
         assert!(accepts(&late, &new) && !accepts(&late, &old));
         assert!(!accepts(&old, &late) && !last.answers_to(&rig.ca.hash()));
-        // A member is no authority: what it signs is nobody's.
+        // A member is no authority: nobody accepts a certificate that it signed.
         let thief = ClusterCa::new(
             old.certificate().clone(),
             old.request_with_same_key().expect("key").0,

@@ -1,4 +1,4 @@
-//! A key made where it is used, and the request that carries its public half to the CA.
+//! A private key that is made in the process that uses it, and the request that carries its public half to the CA.
 
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ED25519};
 use rustls::pki_types::PrivatePkcs8KeyDer;
@@ -6,7 +6,7 @@ use rustls::pki_types::PrivatePkcs8KeyDer;
 use super::ca::IdentityError;
 use crate::world::Rng;
 
-/// The DER around an Ed25519 seed in PKCS #8 (RFC 8410, section 7).
+/// The DER bytes before the seed of an Ed25519 key in PKCS #8 (RFC 8410, section 7).
 const PKCS8_PREFIX: [u8; 16] = [
     0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
 ];
@@ -15,7 +15,7 @@ const PKCS8_PREFIX: [u8; 16] = [
 pub struct OwnKey(KeyPair);
 
 impl OwnKey {
-    /// A fresh key.
+    /// Makes a new random key.
     pub fn generate(rng: &dyn Rng) -> Result<Self, IdentityError> {
         let seed: [u8; 32] = rng.bytes();
         Self::from_pkcs8(&[&PKCS8_PREFIX[..], &seed].concat())
@@ -43,8 +43,8 @@ impl OwnKey {
         self.0
     }
 
-    /// A certificate signing request in DER. It proves possession of the key and asks for nothing: what the
-    /// certificate says is the CA's decision.
+    /// A certificate signing request in DER. It proves possession of the key and asks for nothing else: the CA decides
+    /// what the certificate says.
     pub fn csr(&self) -> Result<Vec<u8>, IdentityError> {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();

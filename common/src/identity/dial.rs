@@ -1,4 +1,5 @@
-//! Making and taking connections: TLS, then role, then version, with one deadline over all three.
+//! Making and accepting connections: TLS first, then the peer's role, then the protocol version, with one deadline over
+//! all three.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,13 +11,14 @@ use super::subject::{PeerIdentity, Role, peer_identity};
 use crate::world::hello::{self, CLOSE_VERSION, HelloError};
 use crate::world::{Endpoint, Incoming, admit_all_streams, welcome};
 
-/// How long dialling may take in all: some lost packets on a slow path, and still an answer while somebody watches.
+/// How long dialling may take in all: enough for some lost packets on a slow path, and short enough for a user who
+/// waits.
 pub const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The close code of a connection whose server has another role than the dialler expects.
 pub const CLOSE_WRONG_ROLE: VarInt = VarInt::from_u32(0x11);
 
-/// Which end refused.
+/// Which end of a connection refused it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// This process.
@@ -25,28 +27,29 @@ pub enum Side {
     Peer,
 }
 
-/// Why TLS refused, from the alert: the same on both ends.
+/// Why TLS refused, as the alert says it; both ends see the same alert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TlsCause {
-    /// A certificate's time is over or has not begun.
+    /// A certificate has expired or is not valid yet.
     OutOfDate,
-    /// Signed by another authority.
+    /// The certificate was signed by another cluster's authority.
     OtherCluster,
-    /// Its token was revoked.
+    /// The certificate's token was revoked.
     Revoked,
-    /// A newcomer met a member that is not the coordinator.
+    /// A newcomer reached a member that is not the coordinator.
     NotCoordinator,
-    /// No common protocol: something else listens there.
+    /// The ends have no protocol in common: another program listens at the address.
     NotConvoke,
-    /// Anything else.
+    /// TLS refused for another reason.
     Other,
 }
 
 impl TlsCause {
-    /// From a TLS alert's number (RFC 8446, section 6), and whether it was the listener's.
+    /// The cause for a TLS alert's number (RFC 8446, section 6); `by_listener` says whether the listener sent the
+    /// alert.
     pub(super) fn from_alert(alert: u64, by_listener: bool) -> Self {
         match alert {
-            // It shows nothing to whoever does not ask for its cluster.
+            // A listener shows no certificate to a dialler that does not ask for the listener's cluster.
             49 if by_listener => Self::OtherCluster,
             44 => Self::Revoked,
             45 => Self::OutOfDate,
@@ -84,72 +87,72 @@ impl TlsCause {
     }
 }
 
-/// Why there is no connection.
+/// Why a peer could not be dialled.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
-    /// Nobody answered.
+    /// Nobody answered at the address.
     #[error(
         "nobody answers at {addr}: check that it is running there, and that UDP port {} passes the firewall",
         addr.port()
     )]
     Unreachable {
-        /// Who was dialled.
+        /// The address that was dialled.
         addr: SocketAddr,
     },
-    /// TLS refused, on either end.
+    /// TLS refused the connection, at this end or at the peer's.
     #[error("no trusted connection to {addr}: {}", cause.advice(*side))]
     TlsRejected {
-        /// Who was dialled.
+        /// The address that was dialled.
         addr: SocketAddr,
         /// Which end refused.
         side: Side,
-        /// Why.
+        /// Why that end refused.
         cause: TlsCause,
-        /// In TLS's own words.
+        /// The reason in the words of the TLS library.
         reason: String,
     },
-    /// The peer is there and does not want the connection.
+    /// The peer answered, and refused the connection.
     #[error("{addr} refused the connection: {reason}")]
     Refused {
-        /// Who was dialled.
+        /// The address that was dialled.
         addr: SocketAddr,
-        /// In the peer's words.
+        /// The reason in the peer's words.
         reason: String,
     },
-    /// A member of another role is there.
+    /// A member of another role answered.
     #[error("{addr} is a {found}, not a {expected}: check the address")]
     WrongRole {
-        /// Who was dialled.
+        /// The address that was dialled.
         addr: SocketAddr,
-        /// The role wanted.
+        /// The role that the dialler expected.
         expected: Role,
-        /// The role there.
+        /// The role of the member that answered.
         found: Role,
     },
-    /// The peer speaks another version.
+    /// The peer speaks another version of the protocol.
     #[error(
         "{addr} speaks protocol version {theirs}, this program {ours}: run the same release on both"
     )]
     VersionMismatch {
-        /// Who was dialled.
+        /// The address that was dialled.
         addr: SocketAddr,
-        /// This side's.
+        /// The protocol version of this process.
         ours: u16,
-        /// The peer's.
+        /// The protocol version of the peer.
         theirs: u16,
     },
-    /// The peer answered TLS and then no more.
+    /// The peer completed TLS, and did not greet in time.
     #[error("{addr} accepted the connection and then did not greet in time: see its log")]
     Timeout {
-        /// Who was dialled.
+        /// The address that was dialled.
         addr: SocketAddr,
     },
     /// The address cannot be dialled from this endpoint, or the endpoint is closed.
     #[error("cannot dial {addr}")]
     Local {
-        /// Who was to be dialled.
+        /// The address that was to be dialled.
         addr: SocketAddr,
-        /// The cause.
+        /// The error of the QUIC library.
         #[source]
         source: quinn::ConnectError,
     },
@@ -162,7 +165,7 @@ fn refused(addr: SocketAddr, error: impl ToString) -> DialError {
     }
 }
 
-/// The alert in a QUIC error code, for the codes that carry one.
+/// The TLS alert in a QUIC error code, for the codes that carry an alert.
 pub(super) fn alert(code: quinn::TransportErrorCode) -> Option<u64> {
     let code = u64::from(code);
     (0x100..0x200).contains(&code).then_some(code & 0xff)
@@ -197,7 +200,7 @@ impl DialError {
                 Self::VersionMismatch { addr, ours, theirs }
             }
             HelloError::Timeout => Self::Timeout { addr },
-            // The peer judges our certificate only after our half of the handshake is done.
+            // The peer judges this process's certificate only after this end has finished the handshake.
             HelloError::Lost(error) => Self::from_connection(addr, error),
             error @ (HelloError::NotConvoke { .. } | HelloError::Cut { .. }) => {
                 refused(addr, error)
@@ -207,8 +210,8 @@ impl DialError {
 }
 
 impl DialError {
-    /// Of what came of dialling two addresses of one host, what says more of the host. That this endpoint cannot dial the later
-    /// one, which is of the other family, says nothing.
+    /// Of the errors of dialling two addresses of one host, returns the one that says more about the host. An error of
+    /// the later address says nothing if this endpoint cannot dial its address family.
     pub fn telling(before: Option<DialError>, later: DialError) -> DialError {
         match (before, later) {
             (Some(before), DialError::Local { .. }) => before,
@@ -216,7 +219,7 @@ impl DialError {
         }
     }
 
-    /// Whether the peer does not know the cluster that it was asked for.
+    /// Whether the peer does not know the cluster for which it was asked.
     fn knows_another_cluster(&self) -> bool {
         let (peer, other) = (Side::Peer, TlsCause::OtherCluster);
         matches!(self, DialError::TlsRejected { side, cause, .. } if *side == peer && *cause == other)
@@ -226,14 +229,14 @@ impl DialError {
 /// A connection that this side made.
 #[derive(Debug, Clone)]
 pub struct Dialled {
-    /// Open, greeted.
+    /// The connection; its greeting is done.
     pub connection: Connection,
-    /// Who is there.
+    /// The verified identity of the peer.
     pub identity: PeerIdentity,
 }
 
-/// Connects to a member of the role expected, speaking this protocol version. Nothing but the greeting is sent before
-/// all of that is known.
+/// Connects to a member of the expected role that speaks this protocol version. Nothing except the greeting is sent
+/// before role and version are known.
 pub async fn dial(
     endpoint: &Endpoint,
     addr: SocketAddr,
@@ -263,13 +266,13 @@ async fn dial_as(
             .map_err(|error| DialError::from_connection(addr, error));
         match connected {
             Ok(connection) => break connection,
-            // It may know the cluster by an authority that replaced this one, or that this one replaced.
+            // The peer may know the cluster by an authority that replaced this one, or that this one replaced.
             Err(error) if error.knows_another_cluster() && names.peek().is_some() => {}
             Err(error) => return Err(error),
         }
     };
     let Some(identity) = peer_identity(&connection) else {
-        // The verifier let no such server pass.
+        // The verifier accepts no server whose certificate names no member.
         return Err(refused(addr, "its certificate names no member"));
     };
     if identity.role != expected {
@@ -290,39 +293,39 @@ async fn dial_as(
     })
 }
 
-/// A connection that a peer made.
+/// A connection that a peer made, after its greeting.
 #[derive(Debug, Clone)]
 pub struct Greeted {
-    /// Open, greeted.
+    /// The connection; its greeting is done.
     pub connection: Connection,
-    /// Who is there; a peer without a certificate may use the join service only.
+    /// The verified identity of the peer; a peer without a certificate may use the join service only.
     pub identity: Option<PeerIdentity>,
 }
 
-/// Why a peer that dialled was not let in.
+/// Why a peer that dialled was not accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum AcceptError {
-    /// The handshake failed; a dialler that is refused by TLS shows here.
+    /// The handshake failed; this is also how a dialler appears that refuses this end's certificate.
     #[error("handshake with {addr} failed")]
     Handshake {
-        /// Who dialled.
+        /// The address of the peer.
         addr: SocketAddr,
-        /// The cause.
+        /// The error of the QUIC library.
         #[source]
         source: ConnectionError,
     },
     /// The handshake took too long.
     #[error("handshake with {addr} took too long")]
     Timeout {
-        /// Who dialled.
+        /// The address of the peer.
         addr: SocketAddr,
     },
-    /// No common greeting.
+    /// The peer did not greet as the protocol demands.
     #[error("{addr} did not greet as expected")]
     Hello {
-        /// Who dialled.
+        /// The address of the peer.
         addr: SocketAddr,
-        /// The cause.
+        /// What went wrong with the greeting.
         #[source]
         source: HelloError,
     },
@@ -362,7 +365,7 @@ async fn greet_as(
         .map_err(|_| AcceptError::Timeout { addr })?
         .map_err(failed)?;
     let identity = peer_identity(&connection);
-    // Before the greeting is answered: what is granted arrives with the answer.
+    // The window is granted before the greeting is answered, so that the grant arrives with the answer.
     if identity.is_some() {
         welcome(&connection);
     }

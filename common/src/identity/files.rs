@@ -17,20 +17,20 @@ use crate::world::{FileMode, Store};
 
 const IDENTITY_FILE: &str = "identity.pem";
 
-/// Most certificates of authorities that belong to an identity: the one that signed it, and, while that replaces another,
-/// its endorsement and the one that it replaces.
+/// The most authorities' certificates that belong to an identity: the one of the authority that signed it, and, while
+/// that authority replaces another, its endorsement by the other and the other's own.
 pub(super) const AUTHORITIES: usize = 4;
 
-/// Five PEM blocks have about 4 KiB.
+/// A bound for identity files: five PEM blocks have about 4 KiB.
 const LARGEST_FILE: u64 = 64 << 10;
 
-/// The parts of a PEM file of ours.
+/// The contents of a PEM file that this process wrote: a private key and certificates.
 pub(super) struct Pem {
     pub(super) key: OwnKey,
     pub(super) certificates: Vec<CertificateDer<'static>>,
 }
 
-/// Reads a file of ours, unless others could have changed it or can read it.
+/// Reads a PEM file of this process; fails if others can read the file or could have changed it.
 pub(super) fn read_pem(store: &dyn Store, path: &Path) -> Result<Option<Pem>, IdentityError> {
     match store.check_private(path) {
         Err(error) if error.is_not_found() => return Ok(None),
@@ -44,7 +44,7 @@ pub(super) fn read_pem(store: &dyn Store, path: &Path) -> Result<Option<Pem>, Id
     parse_pem(&bytes, path).map(Some)
 }
 
-/// What the bytes of the file at `path` hold.
+/// Parses the contents of a PEM file; `path` is for error messages.
 pub(super) fn parse_pem(bytes: &[u8], path: &Path) -> Result<Pem, IdentityError> {
     let damaged = |reason| IdentityError::Damaged {
         path: path.to_owned(),
@@ -102,7 +102,7 @@ fn parse<'a>(der: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, Identit
         .map_err(|_| IdentityError::BadSubject(BadSubject::Certificate))
 }
 
-/// First and last second in which a certificate is valid, since 1970.
+/// The first and the last second in which a certificate is valid, since 1970.
 pub(super) fn validity(der: &CertificateDer<'_>) -> Result<(u64, u64), IdentityError> {
     let certificate = parse(der)?;
     let seconds = |time: x509_parser::time::ASN1Time| time.timestamp().max(0) as u64;
@@ -130,16 +130,17 @@ pub struct OwnIdentity {
     key: OwnKey,
     certificate: CertificateDer<'static>,
     ca: CertificateDer<'static>,
-    /// Others that are trusted, see [`OwnIdentity::authorities`].
+    /// The further authorities that this process trusts, see [`OwnIdentity::authorities`].
     others: Vec<CertificateDer<'static>>,
     peer: PeerIdentity,
-    /// Since 1970.
+    /// When the certificate becomes valid, in seconds since 1970.
     not_before: u64,
     not_after: u64,
 }
 
 impl OwnIdentity {
-    /// Puts together what belongs together. That `ca` is the right one is for the caller to have verified.
+    /// Makes an identity of a key, its certificate and the CA that signed it. The caller must have verified that `ca`
+    /// is the right one.
     pub fn new(
         key: OwnKey,
         certificate: CertificateDer<'static>,
@@ -160,7 +161,7 @@ impl OwnIdentity {
         })
     }
 
-    /// As [`OwnIdentity::new`], from what the coordinator answered: the authority that signed comes first.
+    /// Like [`OwnIdentity::new`], from the coordinator's answer: the authority that signed the certificate comes first.
     pub fn issued(
         key: OwnKey,
         certificate: Vec<u8>,
@@ -173,62 +174,63 @@ impl OwnIdentity {
         Ok(identity.trusting(authorities.collect()))
     }
 
-    /// Trusts these authorities as well.
+    /// Adds authorities that this process trusts besides the one that signed its certificate.
     pub(super) fn trusting(mut self, others: Vec<CertificateDer<'static>>) -> Self {
         self.others = others;
         self
     }
 
-    /// The authority that signed the certificate, and, while that replaces another, its endorsement by the other and the
-    /// other itself.
+    /// The authority that signed the certificate, and, while that authority replaces another, its endorsement by the
+    /// other and the other itself.
     pub fn authorities(&self) -> Vec<CertificateDer<'static>> {
         let mut all = vec![self.ca.clone()];
         all.extend(self.others.iter().cloned());
         all
     }
 
-    /// What peers will see.
+    /// The identity that peers read from this certificate.
     pub fn peer(&self) -> &PeerIdentity {
         &self.peer
     }
 
-    /// The certificate.
+    /// This process's certificate.
     pub fn certificate(&self) -> &CertificateDer<'static> {
         &self.certificate
     }
 
-    /// The CA's certificate.
+    /// The certificate of the CA that signed this process's certificate.
     pub fn ca(&self) -> &CertificateDer<'static> {
         &self.ca
     }
 
-    /// The last second of validity, since 1970.
+    /// The last second in which the certificate is valid, since 1970.
     pub fn not_after(&self) -> u64 {
         self.not_after
     }
 
-    /// Whether a third of the certificate's life, or of the usual one, is over (unix seconds), or whether it has not begun, since the calendar was
-    /// set back: no peer accepts it then.
+    /// Whether the certificate is to be renewed at `now` (Unix seconds): [`OwnIdentity::renewal_at`] has passed, or the
+    /// certificate is not valid yet because the calendar was set back, in which case no peer accepts it.
     pub fn needs_renewal(&self, now: u64) -> bool {
         now >= self.renewal_at() || now < self.not_before
     }
 
-    /// When a third of the certificate's life, or of the usual one where that is shorter, is over (unix seconds).
+    /// When a third of the certificate's life, or of the usual life where that is shorter, is over (Unix seconds).
     pub fn renewal_at(&self) -> u64 {
         let issued = self.not_before.saturating_add(BACKDATE.as_secs());
-        // Where membership is bounded, the certificate may live for longer than others. It is renewed as often as they are, so
-        // that no more time passes until every member that is connected has one of a new authority.
+        // Where membership is bounded, the certificate may live longer than others. It is renewed as often as they are,
+        // so that every connected member has a certificate of a new authority after the same time.
         let life = self.not_after.saturating_sub(issued);
         issued.saturating_add(life.min(CERTIFICATE_LIFE.as_secs()) / 3)
     }
 
-    /// Whether no peer accepts the certificate (unix seconds), any more or, after the calendar was set back, yet: the
-    /// process must join anew.
+    /// Whether no peer accepts the certificate at `now` (Unix seconds): it is valid no longer, or, since the calendar
+    /// was set back, not yet. The process must then join anew.
     pub fn is_expired(&self, now: u64) -> bool {
         now > self.not_after || now < self.not_before
     }
 
-    /// A signing request that this identity's key signs: proof that whoever joins again had this certificate.
+    /// A signing request that is signed by this identity's key: it proves that the process that joins again owned this
+    /// certificate.
     pub fn request_with_same_key(&self) -> Result<(OwnKey, Vec<u8>), IdentityError> {
         Ok((OwnKey::from_pkcs8(self.key.pkcs8())?, self.key.csr()?))
     }
@@ -242,21 +244,21 @@ impl OwnIdentity {
         &self.key
     }
 
-    /// What an attacker can do: show somebody else's CA.
+    /// Shows another cluster's CA, as an attacker would.
     #[cfg(test)]
     pub(super) fn replace_ca(&mut self, ca: CertificateDer<'static>) {
         self.ca = ca;
     }
 }
 
-/// Where a process keeps its identity.
+/// The file in a state folder in which a process keeps its identity.
 pub struct IdentityFiles {
     store: Arc<dyn Store>,
     state_dir: PathBuf,
 }
 
 impl IdentityFiles {
-    /// In a state folder, which [`IdentityFiles::save`] makes where it is missing.
+    /// Uses this state folder, which [`IdentityFiles::save`] makes if it is missing.
     pub fn new(store: Arc<dyn Store>, state_dir: PathBuf) -> Self {
         Self { store, state_dir }
     }
@@ -265,7 +267,7 @@ impl IdentityFiles {
         self.state_dir.join(IDENTITY_FILE)
     }
 
-    /// The identity kept; `None` where there is none yet.
+    /// Loads the stored identity; `None` if there is none yet.
     pub fn load(&self) -> Result<Option<OwnIdentity>, IdentityError> {
         let path = self.path();
         let Some(pem) = read_pem(self.store.as_ref(), &path)? else {
@@ -283,7 +285,7 @@ impl IdentityFiles {
         Ok(Some(identity.trusting(others)))
     }
 
-    /// Keeps an identity, over the one before.
+    /// Stores an identity in place of the former one.
     pub fn save(&self, identity: &OwnIdentity) -> Result<(), IdentityError> {
         self.store.create_dir(&self.state_dir, FileMode::Secret)?;
         let mut certificates = vec![identity.certificate.clone()];
@@ -325,7 +327,7 @@ mod tests {
             .permissions();
         assert_eq!(mode.mode() & 0o777, 0o600);
 
-        // A file that others may read, or in whose folder they may put another, is not used.
+        // A file that others may read, or in whose folder others may write, is not used.
         let set = |path: &Path, mode| {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("own")
         };
@@ -362,7 +364,7 @@ mod tests {
         let before = now - 2 * BACKDATE.as_secs();
         assert!(identity.needs_renewal(before) && identity.is_expired(before));
         assert!(identity.is_expired(now + life + 1));
-        // Of a membership that is bounded, by less than the usual life or by more.
+        // A bounded membership is shorter than the usual life in one case, and longer in the other.
         for (days, due) in [(3, 86_400), (70, life / 3)] {
             let (token, life) = (TokenId::direct(), Duration::from_secs(days * 86_400));
             let bounded = rig.identity_for(Role::Worker, "w", token, life);

@@ -1,4 +1,4 @@
-//! Members that join again: they show the certificate that they had, and prove that they have its key.
+//! Members that join again: they show their former certificate, and prove that they have its key.
 
 use rcgen::{CertificateSigningRequestParams, PublicKeyData};
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, UnixTime};
@@ -11,12 +11,11 @@ use super::files::validity;
 use super::subject::PeerIdentity;
 use super::verify::verify_leaf;
 
-/// A certificate of a member has about 600 bytes.
+/// A bound for certificates: a member's has about 600 bytes.
 const LARGEST_CERTIFICATE: usize = 4096;
 
-/// Names the holder of `certificate`, which this CA must have signed and which may have expired, if `request` was made with
-/// the certificate's key.
-/// Whether its token still counts is for the caller to judge.
+/// Returns the holder of `certificate` if this CA signed the certificate and `request` was made with its key. The
+/// certificate may have expired; whether its token is still valid is for the caller to judge.
 pub fn former_holder(
     ca: &CertificateDer<'_>,
     certificate: &[u8],
@@ -27,11 +26,11 @@ pub fn former_holder(
     }
     let der = CertificateDer::from(certificate);
     let (_, not_after) = validity(&der).ok()?;
-    // Its time may be over, which is what brings its holder here.
+    // The certificate may have expired: that is why its holder joins again.
     let then = UnixTime::since_unix_epoch(Duration::from_secs(not_after));
     let holder = verify_leaf(&der, ca, &[], then, KeyUsage::client_auth()).ok()?;
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
-    // Reading it verifies that its key signed it.
+    // Reading the request verifies that its own key signed it.
     let request = CertificateSigningRequestDer::from(request);
     let request = CertificateSigningRequestParams::from_der(&request).ok()?;
     let same = *parsed.public_key().subject_public_key.data == *request.public_key.der_bytes();
@@ -53,7 +52,7 @@ mod tests {
         let ca = rig.ca.certificate();
         let holder = former_holder(ca, own.certificate(), &request).expect("its own");
         assert_eq!(holder, *own.peer());
-        // Of another key, of another cluster, of nobody.
+        // A request with another key, a certificate of another cluster, and bytes that are no certificate are refused.
         let other = OwnKey::generate(rig.world.rng.as_ref()).expect("key");
         assert_eq!(
             former_holder(ca, own.certificate(), &other.csr().expect("request")),

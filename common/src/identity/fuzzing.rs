@@ -1,4 +1,4 @@
-//! Entries of [`crate::fuzzing`] that need what is private here, under an authority that is always the same.
+//! Entries of [`crate::fuzzing`] that need private items of this module, under an authority that is always the same.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -16,10 +16,10 @@ use super::tls::SERVER_NAME;
 use super::verify::{Trusted, VerifyClient, VerifyServer};
 use crate::world::{NoCompute, Rng, WallClock, World};
 
-/// Seconds since 1970 at which everything is verified.
+/// The time at which everything is verified, in seconds since 1970.
 const NOW: u64 = 1_800_000_000;
 
-/// Predictable, so that certificates in a corpus stay genuine.
+/// A clock and a random source that always give the same, so that certificates in a corpus stay valid.
 #[derive(Debug)]
 struct Fixed;
 
@@ -43,7 +43,7 @@ pub(crate) fn world() -> World {
     }
 }
 
-/// The one authority that certificates may be of.
+/// The authority that signs the corpus's certificates.
 pub(crate) fn authority() -> Option<&'static ClusterCa> {
     static MADE: OnceLock<Option<ClusterCa>> = OnceLock::new();
     MADE.get_or_init(|| ClusterCa::create(&world()).ok())
@@ -67,7 +67,7 @@ fn accepted_as_server(verifier: &VerifyServer, leaf: &[u8], others: &[&[u8]]) ->
     verified.is_ok()
 }
 
-/// A certificate that a peer shows in a handshake, to either end of it.
+/// Verifies a certificate as both ends of a handshake would, shown by their peer.
 pub(crate) fn certificate(der: &[u8]) -> bool {
     let Some(authority) = authority() else {
         return false;
@@ -81,7 +81,8 @@ pub(crate) fn certificate(der: &[u8]) -> bool {
     accepted_as_server(&server, der, &[]) | as_client
 }
 
-/// `u16 length | CA certificate | certificate`, as a server shows them to one who knows the hash of the first.
+/// Reads `u16 length | CA certificate | certificate`, as a server shows them to a newcomer that knows the hash of the
+/// first.
 pub(crate) fn stranger(bytes: &[u8]) -> bool {
     let Some((length, rest)) = bytes.split_first_chunk() else {
         return false;
@@ -94,7 +95,7 @@ pub(crate) fn stranger(bytes: &[u8]) -> bool {
     accepted_as_server(&VerifyServer::coordinator_of(hash), leaf, &[ca])
 }
 
-/// A signing request that comes with a good token.
+/// Issues a certificate for a signing request that came with a valid token.
 pub(crate) fn signing_request(der: &[u8]) -> bool {
     let (Some(authority), Ok(name)) = (authority(), PeerName::try_from("w".to_owned())) else {
         return false;
@@ -109,7 +110,7 @@ pub(crate) fn signing_request(der: &[u8]) -> bool {
     authority.issue(der, &grant, NOW, &Fixed).is_ok()
 }
 
-/// A file that should hold a process's own identity.
+/// Reads a file that should hold a process's own identity.
 pub(crate) fn own_file(pem: &[u8]) -> bool {
     let Ok(pem) = parse_pem(pem, Path::new("identity.pem")) else {
         return false;

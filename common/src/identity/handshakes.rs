@@ -1,12 +1,12 @@
-//! Handshakes that peers began with an endpoint, bounded so that a flood of them does not shut others out.
+//! Handshakes that peers began with an endpoint, bounded so that a flood of them does not shut other peers out.
 //!
 //! Invariants:
-//! 1. At most so many are in progress; one more pushes out the oldest, see [`Places`].
+//! 1. A bounded number of handshakes is in progress; a further one pushes out the oldest, see [`Places`].
 //! 2. Once half of the places are taken a peer must first show that it receives at its address, by QUIC's retry: that
 //!    costs this side one packet and no memory, so that forged addresses never cost a signature.
-//! 3. While many are in progress they begin no faster than one in [`PACE`]: each costs a signature on the thread that
-//!    also serves everybody else.
-//! 4. Whoever is not let in is counted, by reason.
+//! 3. While half of the places are taken, handshakes begin no faster than one in [`PACE`]: each costs a signature on
+//!    the thread that also serves all other peers.
+//! 4. Every peer that is not let in is counted, by reason.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::places::{Place, Places};
 use crate::world::Incoming;
 use crate::world::quic::ConnectionError;
 
-/// Between two handshakes while half of the places are taken: no more than 500 in a second.
+/// The pause before each handshake while half of the places are taken: at most 500 begin in a second.
 pub const PACE: Duration = Duration::from_millis(2);
 
 /// The handshakes of one endpoint.
@@ -29,7 +29,7 @@ pub struct Handshakes {
     refused: Arc<Counters>,
 }
 
-/// One that has a place.
+/// A handshake that has a place.
 pub struct Handshake {
     incoming: Incoming,
     place: Place,
@@ -37,7 +37,7 @@ pub struct Handshake {
 }
 
 impl Handshakes {
-    /// At most `most` at once.
+    /// Allows at most `most` handshakes at once; `refused` counts the peers that are not let in.
     pub fn new(most: usize, refused: Arc<Counters>) -> Handshakes {
         Handshakes {
             most,
@@ -46,7 +46,8 @@ impl Handshakes {
         }
     }
 
-    /// Gives a peer a place, in its turn, or asks it to show its address first.
+    /// Gives a peer's handshake a place. While half of the places are taken, a peer whose address is not proven is
+    /// asked to prove it, which returns `None`, and the others wait for [`PACE`].
     pub async fn begin(&self, incoming: Incoming) -> Option<Handshake> {
         if 2 * self.places.len() >= self.most {
             if !incoming.is_validated() {
@@ -68,7 +69,7 @@ impl Handshakes {
 }
 
 impl Handshake {
-    /// Completes it, within `bound`. Run one task for each.
+    /// Completes the handshake within `bound`; `None` if the peer is not let in. Run one task for each handshake.
     pub async fn greet(self, bound: Duration) -> Option<Greeted> {
         let greeting = greet_first(self.incoming, bound);
         match self.place.hold(greeting).await? {
@@ -126,7 +127,7 @@ mod tests {
                 }
             }
         });
-        // TLS is done with each, and the greeting never comes.
+        // Each of these peers completes TLS, and never greets.
         let flood = rig.member(Role::Client).await;
         let mut idle = Vec::new();
         for _ in 0..12 {

@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 use super::budget::Budget;
 use super::files::validity;
 
-/// What a peer may do. Which calls a role may make is the services' business.
+/// What a peer may do. Each service decides which of its calls a role may make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Owns membership, placement and tokens.
+    /// The process that owns membership, placement and tokens.
     Coordinator,
-    /// Owns devices.
+    /// A process that owns a device.
     Worker,
-    /// Drives programs.
+    /// A process that runs programs on workers.
     Client,
 }
 
@@ -51,25 +51,25 @@ impl FromStr for Role {
     }
 }
 
-/// A part of a certificate's subject that does not have its form.
+/// Which part of a certificate's subject, or of the text of one, is malformed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadSubject {
-    /// Not a role.
+    /// The text is not a role.
     #[error("expected the role coordinator, worker or client")]
     Role,
-    /// Not a name.
+    /// The text is not a name.
     #[error("a name is 1 to 64 of the characters A-Z a-z 0-9 . _ -")]
     Name,
-    /// Not a token id.
+    /// The text is not a token id.
     #[error("a token id is 1 to 32 of the characters a-z 0-9")]
     TokenId,
-    /// Not a serial number.
+    /// The text is not a serial number.
     #[error("a serial number is 32 hexadecimal digits")]
     Serial,
-    /// Not a budget.
+    /// The text is not a budget.
     #[error("a budget is a letter and a number for each of its limits")]
     Budget,
-    /// No URI, more than one, or one of another form.
+    /// The certificate has no URI, more than one, or one of another form.
     #[error("the certificate does not name exactly one convoke:/role/name/token/serial[/budget]")]
     Form,
     /// The bytes are not a certificate.
@@ -89,7 +89,7 @@ macro_rules! text_newtype {
         pub struct $name(String);
 
         impl $name {
-            /// The text.
+            /// The value as text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -139,8 +139,8 @@ text_newtype!(
 );
 
 impl TokenId {
-    /// For certificates that no token brought: the coordinator's own, and those of an embedded cluster. Never equal to
-    /// a token's id, which has eight characters.
+    /// The id in certificates for which no token was needed: the coordinator's own, and those of an embedded cluster.
+    /// It never equals a token's id, which has eight characters.
     pub fn direct() -> Self {
         Self("direct".to_owned())
     }
@@ -151,12 +151,13 @@ impl TokenId {
 pub struct Serial(u128);
 
 impl Serial {
-    /// From random bytes. X.509 wants it positive, so the top bit goes; and non-zero.
+    /// Makes a serial number of random bytes. X.509 demands a positive number, so the top bit is dropped and zero
+    /// becomes one.
     pub fn from_random(bytes: [u8; 16]) -> Self {
         Self((u128::from_be_bytes(bytes) >> 1).max(1))
     }
 
-    /// Big-endian bytes.
+    /// The serial number as big-endian bytes.
     pub fn to_bytes(self) -> [u8; 16] {
         self.0.to_be_bytes()
     }
@@ -187,22 +188,22 @@ impl FromStr for Serial {
     }
 }
 
-/// BLAKE3 of a CA certificate's DER: how a token names its cluster.
+/// The BLAKE3 hash of a CA certificate's DER, by which a token names its cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CaHash([u8; 32]);
 
 impl CaHash {
-    /// Of a certificate.
+    /// The hash of this certificate.
     pub fn of(certificate: &CertificateDer<'_>) -> Self {
         Self(*blake3::hash(certificate).as_bytes())
     }
 
-    /// From raw bytes.
+    /// Makes a hash of its raw bytes.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// The raw bytes.
+    /// The raw bytes of the hash.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -214,26 +215,26 @@ impl fmt::Debug for CaHash {
     }
 }
 
-/// A verified peer.
+/// Who a peer is, as its verified certificate says.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PeerIdentity {
-    /// What it may do.
+    /// What the peer may do.
     pub role: Role,
-    /// What it calls itself.
+    /// The name of the peer.
     pub name: PeerName,
-    /// The token that brought its certificate.
+    /// The token with which the peer joined.
     pub token_id: TokenId,
     /// What the holders of that token may make each process hold and do.
     pub budget: Budget,
     /// The certificate's serial number.
     pub serial: Serial,
-    /// BLAKE3 of the certificate: tells two holders of the same name apart.
+    /// BLAKE3 hash of the certificate, which tells two holders of the same name apart.
     pub fingerprint: [u8; 32],
 }
 
 const SCHEME: &str = "convoke:/";
 
-/// The URI that a certificate carries.
+/// The URI that a certificate carries for this holder.
 pub(super) fn to_uri(
     role: Role,
     name: &PeerName,
@@ -249,7 +250,7 @@ pub(super) fn to_uri(
 }
 
 impl PeerIdentity {
-    /// Bytes that the holders of this peer's token may have together of a worker that may use `all`.
+    /// The bytes that the holders of this peer's token may use together at a worker that may use `all` bytes.
     pub fn memory_of(&self, all: u64) -> u64 {
         match self.role {
             _ if self.token_id == TokenId::direct() => all,
@@ -258,7 +259,7 @@ impl PeerIdentity {
         }
     }
 
-    /// Reads a certificate. That it is genuine is for the caller to have verified.
+    /// Reads the identity in a certificate. The caller must have verified that the certificate is genuine.
     pub(super) fn from_certificate(der: &CertificateDer<'_>) -> Result<Self, BadSubject> {
         let certificate =
             webpki::EndEntityCert::try_from(der).map_err(|_| BadSubject::Certificate)?;
@@ -294,19 +295,19 @@ fn chain(connection: &quinn::Connection) -> Option<Vec<CertificateDer<'static>>>
     any.downcast().ok().map(|chain| *chain)
 }
 
-/// Whom the other end of a connection proved to be; `None` for a peer that showed no certificate.
+/// The identity that the other end of a connection proved; `None` for a peer that showed no certificate.
 pub fn peer_identity(connection: &quinn::Connection) -> Option<PeerIdentity> {
     let chain = chain(connection)?;
     PeerIdentity::from_certificate(chain.first()?).ok()
 }
 
-/// The last second (since 1970) in which the certificate that the other end of a connection showed is valid.
+/// The last second, since 1970, in which the certificate is valid that the other end of a connection showed.
 pub fn certified_until(connection: &quinn::Connection) -> Option<u64> {
     let chain = chain(connection)?;
     validity(chain.first()?).ok().map(|(_, end)| end)
 }
 
-/// The CA certificate with this hash that a server showed: what a newcomer keeps after joining.
+/// The CA certificate with this hash that a server showed: a newcomer keeps it after joining.
 pub fn peer_ca(connection: &quinn::Connection, hash: &CaHash) -> Option<CertificateDer<'static>> {
     let chain = chain(connection)?;
     chain.into_iter().find(|ca| CaHash::of(ca) == *hash)

@@ -95,7 +95,7 @@ impl Rig {
     }
 }
 
-/// Accepts any server, and notes that it was shown a certificate.
+/// A verifier that accepts any server, and records that it was shown a certificate.
 #[derive(Debug)]
 struct Anybody(Arc<AtomicBool>);
 
@@ -135,7 +135,7 @@ impl ServerCertVerifier for Anybody {
     }
 }
 
-/// Has a dialler accept whatever it is shown; whether it is shown a certificate is told by what is returned.
+/// Makes a dialler accept any certificate; the returned flag is set when a server shows one.
 pub(crate) fn accept_any(tls: &mut TlsConfigs) -> Arc<AtomicBool> {
     let shown = Arc::<AtomicBool>::default();
     let verifier = Arc::new(Anybody(shown.clone()));

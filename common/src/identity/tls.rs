@@ -19,29 +19,30 @@ use super::token::base32;
 use super::verify::{ALGORITHMS, Trusted, VerifyClient, VerifyServer};
 use crate::world::{WallClock, WallTime};
 
-/// The name in every server certificate. Addresses are not in certificates: members are known by role and key.
+/// The DNS name in every server certificate. Certificates hold no addresses: members are known by role and key.
 pub const SERVER_NAME: &str = "convoke";
 
-/// What separates this use of BLAKE3 from all others.
+/// The BLAKE3 context that separates the names of clusters from all other hashes.
 const NAME_CONTEXT: &str = "convoke 2026-11-23 server name of a cluster";
 
-/// Bytes of the name that diallers ask for.
+/// How many bytes of the hash are in the name for which diallers ask.
 const NAME_LENGTH: usize = 20;
 
-/// The name that diallers of the cluster with this CA ask for. Members and the bearers of tokens know the CA's hash; whoever
-/// does not cannot ask, and is shown no certificate. It travels in the clear: it keeps out who knocks, not who has listened
-/// to the network.
+/// The server name for which diallers of the cluster with this CA ask. Members and the bearers of tokens know the CA's
+/// hash; a dialler that does not know it cannot ask, and is shown no certificate. The name travels in the clear: it
+/// keeps out diallers that guess, but not those that have listened to the network.
 pub(super) fn name_asked_for(ca: &CaHash) -> String {
     let name = blake3::derive_key(NAME_CONTEXT, ca.as_bytes());
     let (name, _) = name.split_at(NAME_LENGTH);
     format!("c{}", base32(name))
 }
 
-/// Constant for ever, whatever the protocol version: versions are compared, and named, by the greeting.
+/// The ALPN protocol, the same for all protocol versions: the greeting compares versions, and reports a mismatch by
+/// name.
 const ALPN: &[u8] = b"convoke/1";
 
-/// Ed25519 signatures, X25519 exchange, and AES-128 before AES-256: it is the faster where AES is in hardware, which
-/// every processor that this software runs on has.
+/// Ed25519 signatures, X25519 key exchange, and AES-128 before AES-256: AES-128 is faster on processors with AES
+/// instructions, and every processor that this software runs on has them.
 static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {
     let mut provider = default_provider();
     provider.cipher_suites = vec![
@@ -58,11 +59,12 @@ static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {
 #[derive(Debug)]
 struct LiveIdentity {
     certified: RwLock<Arc<CertifiedKey>>,
-    /// Diallers must ask for one of these to see it: while an authority replaces another, either will do.
+    /// The names one of which diallers must ask for to see the certificate: there are several while an authority
+    /// replaces another.
     names: RwLock<Vec<String>>,
 }
 
-/// The names that a dialler asks for, one after the other until one is known; renewal replaces them in place.
+/// The names for which a dialler asks, one after the other until the peer knows one; renewal replaces them in place.
 #[derive(Debug, Clone)]
 pub(crate) struct AskedNames(Arc<RwLock<Vec<Arc<str>>>>);
 
@@ -78,7 +80,7 @@ impl AskedNames {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = names;
     }
 
-    /// The names as they are now.
+    /// The current names.
     pub(crate) fn get(&self) -> Vec<Arc<str>> {
         self.0
             .read()
@@ -87,8 +89,8 @@ impl AskedNames {
     }
 }
 
-/// The names by which a member's cluster is asked for, and by which it asks: first that of the authority that signed its
-/// certificate. While an authority replaces another, some members know the one and some the other.
+/// The names by which a member's cluster is asked for, and by which the member asks: first that of the authority that
+/// signed its certificate. While an authority replaces another, some members know only one of the names.
 fn names(identity: &OwnIdentity) -> Vec<String> {
     let authorities = identity.authorities();
     let names = authorities.iter().map(|ca| name_asked_for(&CaHash::of(ca)));
@@ -135,27 +137,28 @@ impl ResolvesClientCert for LiveIdentity {
 fn certified(identity: &OwnIdentity) -> Result<Arc<CertifiedKey>, IdentityError> {
     let der = PrivatePkcs8KeyDer::from(identity.key().pkcs8());
     let key = any_eddsa_type(&der).map_err(IdentityError::Tls)?;
-    // The authorities go along: for newcomers, who know only the hash of one, and for members that do not know yet that the
-    // authority was replaced.
+    // The chain includes the authorities for newcomers, which know only the hash of one, and for members that do not
+    // know yet that the authority was replaced.
     let mut chain = vec![identity.certificate().clone()];
     chain.extend(identity.authorities());
     Ok(Arc::new(CertifiedKey::new(chain, key)))
 }
 
-/// How an endpoint shows itself and whom it accepts. Clones share the identity.
+/// How an endpoint identifies itself, and which peers it accepts. Clones share the identity.
 #[derive(Debug, Clone)]
 pub struct TlsConfigs {
-    /// For dialling.
+    /// Settings for dialling.
     pub client: Arc<ClientConfig>,
-    /// For listening; absent where there is nothing to show that a dialler would accept.
+    /// Settings for listening; `None` for a process whose certificate no dialler would accept as a server's.
     pub server: Option<Arc<ServerConfig>>,
-    /// What diallers ask for, see [`name_asked_for`].
+    /// The names for which this endpoint asks when it dials, see [`name_asked_for`].
     pub(crate) asks_for: AskedNames,
     live: Option<(Arc<LiveIdentity>, Arc<Trusted>)>,
 }
 
 impl TlsConfigs {
-    /// A member: dials members, and unless it is a client lets members in, and newcomers without a certificate.
+    /// Settings of a member: it dials members and, unless it is a client, accepts members and newcomers without a
+    /// certificate.
     pub fn cluster(
         identity: &OwnIdentity,
         revoked: Arc<RevocationList>,
@@ -184,7 +187,8 @@ impl TlsConfigs {
         })
     }
 
-    /// A newcomer: dials only the coordinator of the cluster whose CA has this hash, and shows nothing.
+    /// Settings of a newcomer: it dials only the coordinator of the cluster whose CA has this hash, and shows no
+    /// certificate.
     pub fn joining(ca: CaHash, wall: Arc<dyn WallClock>) -> Result<Self, IdentityError> {
         let verifier = VerifyServer::coordinator_of(ca);
         let mut client = client_builder(&wall, verifier)?.with_no_client_auth();
@@ -197,7 +201,7 @@ impl TlsConfigs {
         })
     }
 
-    /// Shows a renewed certificate, and trusts its authorities, from the next handshake on, on endpoints already built too.
+    /// Shows a renewed certificate and trusts its authorities from the next handshake on, at existing endpoints too.
     pub fn renew(&self, identity: &OwnIdentity) -> Result<(), IdentityError> {
         let renewed = certified(identity)?;
         if let Some((live, trusted)) = &self.live {

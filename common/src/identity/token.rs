@@ -13,13 +13,13 @@ use crate::world::{Store, StoreError};
 
 const PREFIX: &str = "convoke1";
 
-/// A secret of 160 random bits cannot be guessed, and keeps the line short.
+/// The bytes of a secret: 160 random bits cannot be guessed, and keep the line short.
 pub(super) const SECRET_LENGTH: usize = 20;
 
-/// Eight characters of base32.
+/// The bytes of an id, which are eight characters of base32.
 pub(super) const ID_LENGTH: usize = 5;
 
-/// A token has about 110 characters.
+/// A bound for token files: a token has about 110 characters.
 const LARGEST_FILE: u64 = 4096;
 
 pub(super) fn base32(bytes: &[u8]) -> String {
@@ -27,7 +27,7 @@ pub(super) fn base32(bytes: &[u8]) -> String {
 }
 
 fn unbase32<const N: usize>(text: &str) -> Option<[u8; N]> {
-    // The length first: nothing is decoded, or allocated, for a line of any other size.
+    // The length is checked first, so that nothing is decoded or allocated for a line of another size.
     if text.len() != BASE32_NOPAD_NOCASE.encode_len(N) {
         return None;
     }
@@ -48,37 +48,37 @@ impl fmt::Debug for TokenSecret {
     }
 }
 
-/// What lets a newcomer in. `Display` writes the secret, `Debug` does not.
+/// A join token, with which a newcomer joins a cluster. `Display` writes the secret, `Debug` does not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JoinToken {
-    /// What it lets its bearer become.
+    /// The role that the token grants.
     pub role: Role,
-    /// Its public half.
+    /// The token's public half.
     pub id: TokenId,
-    /// Its secret half.
+    /// The token's secret half.
     pub secret: TokenSecret,
-    /// Which cluster it is for.
+    /// The hash of the CA of the token's cluster.
     pub ca: CaHash,
 }
 
-/// Why a token cannot be read. Never shows the text: it may be most of a secret.
+/// Why a token cannot be read. The error never shows the text, which may be most of a secret.
 #[derive(Debug, thiserror::Error)]
 pub enum BadToken {
-    /// Not of the form, with the first part that is wrong.
+    /// The text does not have the form of a token; `part` is the first part that is wrong.
     #[error(
         "not a join token (its {part} is wrong): a token is the whole line that `convoke token create` prints"
     )]
     Form {
-        /// The part.
+        /// The name of the wrong part.
         part: &'static str,
     },
-    /// The file cannot be read.
+    /// The token's file cannot be read.
     #[error("cannot read the join token")]
     File(#[source] StoreError),
 }
 
 impl JoinToken {
-    /// Reads a token from a file that holds nothing else. Where others can read or change it, the log says so.
+    /// Reads a token from a file that holds nothing else. Logs a warning if others can read or change the file.
     pub fn from_file(store: &dyn Store, path: &Path) -> Result<Self, BadToken> {
         let bytes = store.read(path, LARGEST_FILE).map_err(BadToken::File)?;
         if let Err(e @ StoreError::Unsafe { .. }) = store.check_private(path) {
@@ -112,7 +112,7 @@ impl FromStr for JoinToken {
         if next("prefix")? != PREFIX {
             return Err(bad("prefix"));
         }
-        // Nobody joins as a coordinator.
+        // No token grants the role of a coordinator.
         let role = match next("role letter")? {
             "w" => Role::Worker,
             "c" => Role::Client,

@@ -1,10 +1,10 @@
-//! The coordinator's book of join tokens: a plain value, kept by whoever owns it.
+//! The coordinator's book of join tokens: a plain value without locks or I/O; its owner stores it.
 //!
 //! Invariants:
 //! 1. No secret is kept, only its hash.
-//! 2. A wrong secret and an unknown id look the same from outside, and comparing takes the same time however much of
-//!    the secret is right.
-//! 3. Revocation is for ever; a revoked or expired token stays in the book, so that its name stays explainable.
+//! 2. A wrong secret and an unknown id give the same error, and comparing takes the same time however much of the
+//!    secret is right.
+//! 3. Revocation is for ever; a revoked or expired token stays in the book, so that errors can say which token it was.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,29 +16,29 @@ use super::subject::{CaHash, Role, TokenId};
 use super::token::{ID_LENGTH, JoinToken, SECRET_LENGTH, TokenSecret, base32};
 use crate::world::Rng;
 
-/// What separates this use of BLAKE3 from all others.
+/// The BLAKE3 context that separates hashes of token secrets from all other hashes.
 const HASH_CONTEXT: &str = "convoke 2026-11-21 join token secret";
 
 /// Why a token does not let its bearer in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
 pub enum TokenError {
-    /// No such id, or not its secret.
+    /// The book has no token with this id, or the secret is not the token's.
     #[error("the join token is unknown here: make one with `convoke token create`")]
     Unknown,
-    /// Its time is over.
+    /// The token's time is over.
     #[error("the join token has expired: make a new one with `convoke token create`")]
     Expired,
-    /// It was revoked.
+    /// The token was revoked.
     #[error("the join token was revoked: make a new one with `convoke token create`")]
     Revoked,
-    /// It is for another role.
+    /// The token is for another role than the one that its bearer asks for.
     #[error(
         "the join token is for the role {token}, not {wanted}: make one with `--role {wanted}`"
     )]
     WrongRole {
-        /// The token's.
+        /// The role that the token grants.
         token: Role,
-        /// The bearer's.
+        /// The role that the bearer asks for.
         wanted: Role,
     },
 }
@@ -52,35 +52,35 @@ struct Record {
     revoked: bool,
 }
 
-/// What the book says of a token; times in seconds since 1970.
+/// The public facts about a token; times are in seconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenInfo {
-    /// Its public half.
+    /// The token's public half.
     pub id: TokenId,
-    /// What it lets its bearer become.
+    /// The role that the token grants.
     pub role: Role,
-    /// When it was made.
+    /// When the token was made.
     pub created: u64,
-    /// From when on nobody can join with it; `None` for never.
+    /// The time from which nobody can join with the token; `None` if it never expires.
     pub expires: Option<u64>,
-    /// Whether it was revoked.
+    /// Whether the token was revoked.
     pub revoked: bool,
-    /// What its holders may have together.
+    /// What the members that joined with the token may use together.
     #[serde(default)]
     pub budget: Budget,
-    /// Seconds for which whoever joins with it may stay; `None` for as long as it likes.
+    /// For how many seconds a member that joins with the token may stay; `None` for no bound.
     #[serde(default)]
     pub member_ttl: Option<u64>,
 }
 
-/// The book.
+/// The coordinator's book of join tokens.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct TokenStore {
     tokens: BTreeMap<TokenId, Record>,
     /// The budgets of the tokens that have one. They are stored apart from the tokens, see [`TokenStore::budgets`].
     #[serde(skip)]
     budgets: BTreeMap<TokenId, Budget>,
-    /// Of those tokens that bound membership; kept by themselves, see [`TokenStore::member_ttls`].
+    /// The bounds of membership, in seconds. They are stored apart from the tokens, see [`TokenStore::member_ttls`].
     #[serde(skip)]
     member_ttls: BTreeMap<TokenId, u64>,
 }
@@ -90,8 +90,8 @@ fn hash(secret: &TokenSecret) -> [u8; 32] {
 }
 
 impl TokenStore {
-    /// A new token for the cluster whose CA has this hash, void from `now + ttl` on (unix seconds). The value returned
-    /// is the only copy of its secret.
+    /// Makes a token for the cluster whose CA has this hash. It expires at `now + ttl` (`now` in Unix seconds), or
+    /// never without `ttl`. The returned value is the only copy of its secret.
     pub fn create(
         &mut self,
         rng: &dyn Rng,
@@ -102,7 +102,7 @@ impl TokenStore {
     ) -> JoinToken {
         let id = loop {
             let id = base32(&rng.bytes::<ID_LENGTH>());
-            // Base32 is within what an id may hold; a taken one, once in 2^40, is drawn again.
+            // Base32 keeps to the characters of an id; an id that is taken already, once in 2^40, is drawn again.
             if let Ok(id) = id.parse::<TokenId>()
                 && !self.tokens.contains_key(&id)
             {
@@ -126,8 +126,8 @@ impl TokenStore {
         }
     }
 
-    /// Sets what the holders of a token may have together. Certificates that it brought before keep what they say until they
-    /// are renewed.
+    /// Sets what the members that joined with a token may use together. Certificates that were issued before keep the
+    /// former budget until they are renewed.
     pub fn set_budget(&mut self, id: &TokenId, budget: Budget) {
         match budget.is_default() {
             true => self.budgets.remove(id),
@@ -135,32 +135,32 @@ impl TokenStore {
         };
     }
 
-    /// What the holders of a token may have together.
+    /// What the members that joined with a token may use together.
     pub fn budget(&self, id: &TokenId) -> Budget {
         self.budgets.get(id).copied().unwrap_or_default()
     }
 
-    /// The budgets that were set.
+    /// The budgets that differ from the default, by token.
     pub fn budgets(&self) -> &BTreeMap<TokenId, Budget> {
         &self.budgets
     }
 
-    /// Bounds how long whoever joins with a token from now on may stay, in seconds.
+    /// Bounds for how many seconds the members that join with a token from now on may stay.
     pub fn set_member_ttl(&mut self, id: &TokenId, seconds: u64) {
         self.member_ttls.insert(id.clone(), seconds);
     }
 
-    /// For how many seconds whoever joins with a token may stay; `None` for as long as it likes.
+    /// For how many seconds a member that joins with this token may stay; `None` for no bound.
     pub fn member_ttl(&self, id: &TokenId) -> Option<u64> {
         self.member_ttls.get(id).copied()
     }
 
-    /// All bounds of membership.
+    /// The tokens that bound membership, with their bounds in seconds.
     pub fn member_ttls(&self) -> &BTreeMap<TokenId, u64> {
         &self.member_ttls
     }
 
-    /// All tokens, by id.
+    /// All tokens, in the order of their ids.
     pub fn list(&self) -> Vec<TokenInfo> {
         let info = |(id, record): (&TokenId, &Record)| TokenInfo {
             id: id.clone(),
@@ -174,20 +174,20 @@ impl TokenStore {
         self.tokens.iter().map(info).collect()
     }
 
-    /// The ids that a [`RevocationList`](super::RevocationList) starts with.
+    /// The ids of all revoked tokens: a [`RevocationList`](super::RevocationList) starts with them.
     pub fn revoked(&self) -> Vec<TokenId> {
         let revoked = self.tokens.iter().filter(|(_, record)| record.revoked);
         revoked.map(|(id, _)| id.clone()).collect()
     }
 
-    /// Revokes a token; doing so twice is no error.
+    /// Revokes a token; revoking it twice is no error.
     pub fn revoke(&mut self, id: &TokenId) -> Result<(), TokenError> {
         let record = self.tokens.get_mut(id).ok_or(TokenError::Unknown)?;
         record.revoked = true;
         Ok(())
     }
 
-    /// Whether a bearer of this id and secret may become a `role`, at `now` (unix seconds).
+    /// Checks whether the bearer of this id and secret may join as a `role` at `now` (Unix seconds).
     pub fn check(
         &self,
         id: &TokenId,

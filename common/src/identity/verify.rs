@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! 1. A chain is one leaf under an authority of the cluster, or under one that such an authority endorsed when it was
-//!    replaced. No other certificate in between counts: a leaf's says that it is no authority.
-//! 2. A leaf that does not say who its holder is, is refused.
+//!    replaced. No other certificate can stand in between: leaf certificates say that they are no authority.
+//! 2. A leaf certificate that does not say who its holder is, is refused.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -23,7 +23,7 @@ use super::revocation::RevocationList;
 use super::subject::{CaHash, PeerIdentity, Role};
 use super::tls::SERVER_NAME;
 
-/// Ed25519 is the only signature here.
+/// Ed25519 is the only signature algorithm that this cluster accepts.
 pub(super) static ALGORITHMS: WebPkiSupportedAlgorithms = WebPkiSupportedAlgorithms {
     all: &[webpki::ring::ED25519],
     mapping: &[(SignatureScheme::ED25519, &[webpki::ring::ED25519])],
@@ -52,7 +52,7 @@ pub(super) fn verify_leaf(
     now: UnixTime,
     usage: KeyUsage,
 ) -> Result<PeerIdentity, rustls::Error> {
-    // The library trusts an anchor's dates blindly.
+    // The `webpki` library does not check the validity period of a trust anchor.
     let (not_before, not_after) = validity(ca).map_err(|_| CertificateError::BadEncoding)?;
     if now.as_secs() < not_before {
         return Err(CertificateError::NotValidYet.into());
@@ -71,7 +71,7 @@ pub(super) fn verify_leaf(
         .map_err(|error| CertificateError::Other(OtherError(Arc::new(error))).into())
 }
 
-/// What both directions share.
+/// How members verify each other, whichever side dialled.
 #[derive(Debug)]
 struct Membership {
     trusted: Arc<Trusted>,
@@ -91,7 +91,8 @@ impl Trusted {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = authorities;
     }
 
-    /// Whose certificate this is, under any of them. Where none accepts it, the error is that of the one that signed it.
+    /// Verifies a leaf certificate under any of the authorities, and returns its holder. If none accepts it, the error
+    /// is that of the authority that signed it.
     pub(super) fn verify(
         &self,
         leaf: &CertificateDer<'_>,
@@ -128,7 +129,7 @@ impl Membership {
     }
 }
 
-/// Checks that it is a server's. What the dialler asked for only opens the door, see
+/// Checks that the certificate is a server's. The name for which the dialler asked only makes the listener answer, see
 /// [`name_asked_for`](super::tls::name_asked_for).
 fn verify_server_name(leaf: &CertificateDer<'_>) -> Result<(), rustls::Error> {
     let name = ServerName::try_from(SERVER_NAME)
@@ -146,7 +147,7 @@ enum Servers {
     CoordinatorOf(CaHash),
 }
 
-/// The dialler's side.
+/// The dialler's verifier of a server's certificate.
 pub(super) struct VerifyServer(Servers);
 
 impl VerifyServer {
@@ -188,7 +189,7 @@ impl ServerCertVerifier for VerifyServer {
                     .find(|shown| CaHash::of(shown) == *hash)
                     .ok_or(CertificateError::UnknownIssuer)?;
                 let identity = verify_leaf(leaf, ca, others, now, usage)?;
-                // A worker of the right cluster must not collect the secrets of tokens.
+                // A worker of the right cluster must not be able to collect the secrets of tokens.
                 if identity.role != Role::Coordinator {
                     return Err(CertificateError::ApplicationVerificationFailure.into());
                 }
@@ -221,7 +222,7 @@ impl ServerCertVerifier for VerifyServer {
     }
 }
 
-/// The listener's side. A client without a certificate is let in, for the join service alone.
+/// The listener's verifier of a dialler's certificate. A dialler without one is let in, for the join service alone.
 #[derive(Debug)]
 pub(super) struct VerifyClient(Membership);
 

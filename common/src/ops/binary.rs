@@ -21,7 +21,7 @@ const AB_BOOL: &[OperandDef] = &two(BOOL);
 const MANY_NUMBER: &[OperandDef] = &[operand("data", NUMBERS).class(1).variadic()];
 const MANY_FLOAT: &[OperandDef] = &[operand("data", FLOATS).class(1).variadic()];
 
-/// C of dtype `dtype`, its elements followed through `f`.
+/// The rule of an output of `dtype` whose elements are followed through `f`.
 fn paired(i: &Infer<'_>, dtype: DType, f: impl Fn(&Dim, &Dim) -> Option<Dim>) -> Rule {
     let shape = broadcast(i.shape(0)?, i.shape(1)?)?;
     let mut out = Inferred::of(dtype, shape);
@@ -47,7 +47,7 @@ fn logic(i: &Infer<'_>, f: fn(i64, i64) -> i64) -> Rule {
     })
 }
 
-/// A bitwise op on known integers, whose result is always of their dtype.
+/// The rule of a bitwise op. The result on known integers always fits their dtype.
 fn bits(i: &Infer<'_>, f: fn(i64, i64) -> i64) -> Rule {
     paired(i, i.dtype(0)?, |a, b| {
         Some(Dim::Const(f(a.as_const()?, b.as_const()?)))
@@ -84,7 +84,7 @@ fn power(i: &Infer<'_>) -> Rule {
     })
 }
 
-/// All operands broadcast together.
+/// The rule of an op on operands that are all broadcast together, and whose elements are followed through `f`.
 fn many(i: &Infer<'_>, f: Option<Arith>) -> Rule {
     let dtype = i.dtype(0)?;
     let mut out = Inferred::of(dtype, i.shape(0)?.to_vec());
@@ -116,7 +116,7 @@ fn select(i: &Infer<'_>) -> Rule {
     let mut out = Inferred::of(dtype, shape);
     let value = |k: usize| i.opt(k).and_then(|o| o.value);
     if let (Some(c), Some(x), Some(y)) = (value(0), value(1), value(2)) {
-        // Which side each position takes, as 0 and 1, then the two sides in turn.
+        // Each side has zeros at the positions that the other side fills; their sum is the result.
         let pick = |d: &Dim, side: bool| (d.as_const()? == i64::from(side)).then_some(());
         let shape = &out.ty.shape;
         let from_x = host::zip(c, x, shape, |c, x| {
@@ -133,7 +133,7 @@ fn select(i: &Infer<'_>) -> Rule {
     Ok(vec![out])
 }
 
-/// Shapes of two operands of one dtype, broadcast.
+/// The broadcast of two concrete shapes; `None` leaves the case to the general rule.
 fn quick_shape(a: &[usize], b: &[usize]) -> Option<Shape> {
     if a == b {
         return Some(Shape::from_slice(a));
@@ -146,7 +146,7 @@ fn quick_shape(a: &[usize], b: &[usize]) -> Option<Shape> {
             (o, s) if o == s => {}
             (_, 1) => {}
             (1, s) => *o = s,
-            // The general rule words the error.
+            // The general rule makes the error.
             _ => return None,
         }
     }
@@ -167,7 +167,7 @@ fn quick_compare(inputs: &[Option<ConcreteOperand<'_>>]) -> Option<ConcreteOutpu
     }
 }
 
-/// An op whose result has its operands' dtype.
+/// Defines an op whose result has its operands' dtype.
 const fn same_type(
     name: &'static str,
     doc: &'static str,
@@ -179,7 +179,7 @@ const fn same_type(
         .in_place()
 }
 
-/// An op whose result is bool.
+/// Defines an op whose result is bool.
 const fn compare(
     name: &'static str,
     doc: &'static str,

@@ -1,4 +1,4 @@
-//! What is checked of every node before its shape rule runs, and of every output after.
+//! Checks of every node before its shape rule runs, and of every output afterwards.
 
 use super::def::{AttrKind, Inferred, OpDef, OpError};
 use crate::graph::{Attrs, TensorType};
@@ -61,7 +61,7 @@ pub(super) fn check_operands(op: &OpDef, dtypes: &[Option<DType>]) -> Result<(),
     Ok(())
 }
 
-/// Checks that every attribute is known and of its kind, and the required ones are there.
+/// Checks that every attribute is known and of its kind, and that the required ones are there.
 pub(super) fn check_attrs(op: &OpDef, attrs: &Attrs) -> Result<(), OpError> {
     let err = |attr: &str, reason: String| {
         Err(OpError::Attr {
@@ -105,7 +105,7 @@ pub(super) fn check_outputs(op: &OpDef, declared: usize) -> Result<(), OpError> 
     )))
 }
 
-/// Checks rank, signs and, as far as dimensions are known, the byte size.
+/// Checks a type's rank, the signs of its dimensions and, as far as these are known, the byte size.
 pub(super) fn check_type(ty: &TensorType) -> Result<(), OpError> {
     if ty.shape.len() > MAX_RANK {
         return Err(OpError::shape(format!(

@@ -10,7 +10,7 @@ use crate::graph::{Attrs, TensorType};
 use crate::tensor::Shape;
 use crate::{DType, Dim};
 
-/// Most elements of a host operand that rules read one by one.
+/// The most elements of a host operand that rules read one by one.
 const HOST_LIMIT: usize = 1 << 16;
 
 /// Dtypes and shapes of the outputs of an op about to run. Host operands must come with their tensor.

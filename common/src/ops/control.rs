@@ -1,5 +1,5 @@
-//! Control flow: ops that run functions, on one worker each. ONNX's, but that what a function takes from outside is an
-//! operand like others, at the end of the list.
+//! Control flow: ops that run functions, on one worker each. They are ONNX's, except that a value which a function
+//! captures from outside is an operand like others, at the end of the list.
 //!
 //! ```text
 //! If(cond, captured…)                     then_branch, else_branch: captured… -> results…
@@ -8,10 +8,11 @@
 //! ```
 //!
 //! Invariants
-//! 1. A function that a node runs is checked as one by itself, for the types that the node gives it: it reads no file,
-//!    it has no part that runs at install, and its ops are pure.
-//! 2. Functions are nested [`MOST_NESTED`] deep at most, and a check runs the rules of [`MOST_WORK`] nodes at most: those
-//!    within a loop are run again until the types of what it carries have settled, which multiplies from level to level.
+//! 1. A function that a node runs is checked by itself, for the types that the node gives it: it reads no file, it has
+//!    no part that runs at install, and its ops are pure.
+//! 2. Functions are nested [`MOST_NESTED`] deep at most, and a check runs the rules of [`MOST_WORK`] nodes at most:
+//!    rules within a loop are run again until the types of its carried values have settled, which multiplies from level
+//!    to level.
 
 use super::cost::moved;
 use super::def::*;
@@ -20,15 +21,15 @@ use crate::Dim;
 use crate::dim::Bindings;
 use crate::graph::{Attrs, Function, Part, TensorType};
 
-/// Levels of functions within functions.
+/// The most levels of functions within functions.
 const MOST_NESTED: usize = 5;
-/// Nodes whose rules a check of a function may have to run.
+/// The most nodes whose rules a check of a function may have to run.
 const MOST_WORK: usize = 100_000;
-/// Times that a body's rules are run at most, until what is carried has settled.
+/// The most times that a body's rules are run until the types of its carried values have settled.
 const ROUNDS: usize = 4;
-/// Most results: what fits an eager op.
+/// The most results of an op, which are as many as an eager op may have.
 const MOST_OUTPUTS: usize = 255;
-/// What a loop is taken to run that does not say how often.
+/// How many iterations the cost of a `Loop` assumes.
 const ITERATIONS: f64 = 1000.0;
 
 /// How many operands of a loop are carried, and how many captured.
@@ -53,7 +54,7 @@ fn count(attrs: &Attrs, name: &str, most: usize) -> Result<usize, OpError> {
     n.filter(|n| *n <= most).ok_or_else(reason)
 }
 
-/// Whether each axis-0 direction of an attribute is reversed, `n` of them.
+/// Checks that an attribute of directions, where present, has `n` entries of 0 (forward) or 1 (reverse).
 fn check_directions(attrs: &Attrs, name: &str, n: usize) -> Result<(), OpError> {
     match attrs.ints(name) {
         Some(d) if d.len() != n || d.iter().any(|d| !(0..=1).contains(d)) => {
@@ -68,7 +69,7 @@ fn depth(f: &Function) -> usize {
     1 + nested.map(|(_, f)| depth(f)).max().unwrap_or(0)
 }
 
-/// Nodes whose rules are run at most to check a function.
+/// The most nodes whose rules are run to check a function.
 fn work(f: &Function) -> usize {
     let nested = f.nodes.iter().flat_map(|n| n.attrs.functions());
     nested.fold(f.nodes.len(), |sum, (_, body)| {
@@ -76,7 +77,7 @@ fn work(f: &Function) -> usize {
     })
 }
 
-/// Checks the functions of a node's attributes for themselves, with the types that they declare.
+/// Checks the functions in a node's attributes by themselves, with the types that they declare.
 pub fn check_bodies(attrs: &Attrs) -> Result<(), OpError> {
     for (name, f) in attrs.functions() {
         check_body(name, f)?;
@@ -124,7 +125,7 @@ fn results(i: &Infer<'_>, name: &str, params: &[TensorType]) -> Result<Vec<Tenso
     }
     let level = depth(f);
     let mut f = Function::clone(f);
-    // Symbols are named after values: those of a function are not to be taken for any from outside.
+    // Symbols are named after values. Those of a function get names that no symbol from outside has.
     for value in &mut f.values {
         value.name = format!("{level}~{}", value.name).into();
     }
@@ -143,7 +144,7 @@ fn results(i: &Infer<'_>, name: &str, params: &[TensorType]) -> Result<Vec<Tenso
     Ok(f.results.iter().map(|(_, id)| f.ty(*id).clone()).collect())
 }
 
-/// The types of operands, all of which are given.
+/// The types of the operands from `from` on. Fails where one is left out.
 fn types(i: &Infer<'_>, from: usize) -> Result<Vec<TensorType>, OpError> {
     let given = i.inputs.iter().skip(from);
     let ty = |o: &Option<Operand<'_>>| o.as_ref().map(|o| o.ty.clone());
@@ -165,7 +166,8 @@ fn of(ty: TensorType) -> Inferred {
     Inferred { ty, value: None }
 }
 
-/// What both types can be: their common dimensions, and symbols where they differ.
+/// The type that covers both: their common dimensions, and new symbols where they differ. `None` where dtypes or ranks
+/// differ.
 fn either(i: &Infer<'_>, output: usize, a: &TensorType, b: &TensorType) -> Option<TensorType> {
     if a.dtype != b.dtype || a.shape.len() != b.shape.len() {
         return None;
@@ -178,7 +180,8 @@ fn either(i: &Infer<'_>, output: usize, a: &TensorType, b: &TensorType) -> Optio
     Some(TensorType::new(a.dtype, shape.collect()))
 }
 
-/// Symbols that a function made are its own: outside, each is another.
+/// The type that a function's result has outside: symbols that are not of `known` types are the function's own, and
+/// become new ones.
 fn outside(i: &Infer<'_>, output: usize, ty: TensorType, known: &[TensorType]) -> TensorType {
     let mut symbols = std::collections::BTreeSet::new();
     let dims = known.iter().flat_map(|t| &t.shape);
@@ -227,15 +230,15 @@ fn if_rule(i: &Infer<'_>) -> Rule {
     .collect()
 }
 
-/// Carried types that an iteration leaves as they are, with what it yields besides. `run` gives a function's results for
-/// what is carried; its first `skip` are not carried.
+/// The carried types that an iteration leaves as they are, and the types of the body's other results. `run` gives the
+/// types of a body's results for carried types; the first `skip` results are not carried.
 fn settled(
     i: &Infer<'_>,
     mut carried: Vec<TensorType>,
     run: impl Fn(&[TensorType]) -> Result<Vec<TensorType>, OpError>,
     skip: usize,
 ) -> Result<(Vec<TensorType>, Vec<TensorType>), OpError> {
-    // By carried value, which of its dimensions may be any.
+    // For each carried value, which of its dimensions have become new symbols.
     let mut open: Vec<Vec<bool>> = carried.iter().map(|t| vec![false; t.shape.len()]).collect();
     for round in 1..=ROUNDS {
         let made = run(&carried)?;
@@ -264,7 +267,8 @@ fn settled(
             return Ok((carried, more.to_vec()));
         }
         if round + 1 == ROUNDS {
-            // They change one after the other: whatever the last round finds, these dimensions can be it.
+            // Dimensions change one after the other. All become symbols, so that the last round finds none that
+            // changes.
             for (c, (ty, open)) in carried.iter_mut().zip(&mut open).enumerate() {
                 for (axis, (d, open)) in ty.shape.iter_mut().zip(open).enumerate() {
                     if !std::mem::replace(open, true) {
@@ -277,7 +281,7 @@ fn settled(
     Err(OpError::shape("the carried values' shapes do not settle"))
 }
 
-/// A result collected over `n` iterations.
+/// The output that collects a result of `n` iterations along a new first axis.
 fn collected(n: &Dim, ty: &TensorType) -> Inferred {
     let shape = std::iter::once(n.clone()).chain(ty.shape.iter().cloned());
     of(TensorType::new(ty.dtype, shape.collect()))
@@ -354,7 +358,7 @@ fn scan_rule(i: &Infer<'_>) -> Rule {
     Ok(carried.chain(made).collect())
 }
 
-/// What one run of a function costs, with the sizes that it declares.
+/// The cost of one run of a function, with the sizes that it declares.
 fn of_body(attrs: &Attrs, name: &str) -> Cost {
     let Some(f) = attrs.function(name) else {
         return Cost::default();

@@ -21,7 +21,7 @@ pub(super) fn moved(inputs: &[Option<&TensorType>], outputs: &[&TensorType]) -> 
     all.map(|t| elements(t) * t.dtype.size() as f64).sum()
 }
 
-/// `flops` operations over these operands and outputs.
+/// The cost of `flops` operations that read these operands and write these outputs.
 pub(super) fn with_flops(
     flops: f64,
     inputs: &[Option<&TensorType>],
@@ -33,7 +33,7 @@ pub(super) fn with_flops(
     }
 }
 
-/// `N` operations per element of the first output.
+/// The cost rule of an op with `N` operations per element of the first output.
 pub fn per_element<const N: u32>(
     _: &Attrs,
     inputs: &[Option<&TensorType>],
@@ -43,7 +43,7 @@ pub fn per_element<const N: u32>(
     with_flops(n * f64::from(N), inputs, outputs)
 }
 
-/// `N` operations per element of the first operand.
+/// The cost rule of an op with `N` operations per element of the first operand.
 pub(super) fn per_input_element<const N: u32>(
     _: &Attrs,
     inputs: &[Option<&TensorType>],
@@ -53,12 +53,12 @@ pub(super) fn per_input_element<const N: u32>(
     with_flops(n * f64::from(N), inputs, outputs)
 }
 
-/// No work: the output shares the operand's buffer, or follows from its type alone.
+/// The cost rule of an op without work: the output shares the operand's buffer, or follows from its type alone.
 pub(super) fn free(_: &Attrs, _: &[Option<&TensorType>], _: &[&TensorType]) -> Cost {
     Cost::default()
 }
 
-/// Bytes of the outputs written once and as many read: what a gather or slice touches.
+/// The cost rule of an op such as a gather or a slice, which writes the bytes of its outputs and reads as many.
 pub(super) fn output_traffic(
     _: &Attrs,
     _: &[Option<&TensorType>],
@@ -70,7 +70,7 @@ pub(super) fn output_traffic(
     }
 }
 
-/// Work of one execution of `node` under `bindings`; dimensions that stay unknown count as zero.
+/// The work of one execution of `node` under `bindings`; dimensions that stay unknown count as zero.
 pub fn node_cost(f: &Function, node: &Node, bindings: &Bindings) -> Cost {
     let bind = |id: &crate::graph::ValueId| {
         let ty = &f.values.get(id.ix())?.ty;
@@ -95,7 +95,7 @@ pub fn node_cost(f: &Function, node: &Node, bindings: &Bindings) -> Cost {
     }
 }
 
-/// Bytes of a value under `bindings`, where every symbol is bound and the size is not absurd.
+/// Bytes of a value under `bindings`; `None` where a symbol is unbound, or the size is negative or overflows.
 pub fn value_bytes(ty: &TensorType, bindings: &Bindings) -> Option<u64> {
     ty.shape.iter().try_fold(ty.dtype.size() as u64, |n, d| {
         n.checked_mul(u64::try_from(d.eval(bindings)?).ok()?)

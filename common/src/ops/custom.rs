@@ -1,12 +1,12 @@
-//! Ops of a user's own: definitions that a process registers beside the registry's.
+//! Custom ops: definitions of a user's own, which a process registers beside the registry's.
 //!
-//! A function may hold nodes of such ops where their definition is not known: at a coordinator, which then takes the
+//! A process may handle a function with nodes of custom ops whose definition it does not know: a coordinator takes the
 //! declared types of their outputs.
 //!
 //! Invariants
-//! 1. Their names have a domain and a dot, which those of the registry have not: none takes another's place.
+//! 1. Names of custom ops have a domain and a dot, and names of the registry have none: no op takes another's place.
 //! 2. A name has one definition for the life of the process.
-//! 3. What a rule of theirs does, panics included, comes back as an error.
+//! 3. Whatever goes wrong in a rule of a custom op, panics included, comes back as an error.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,22 +18,22 @@ use super::def::{Inferred, OpDef, OpError};
 use crate::error::{Code, Error, Result};
 use crate::graph::{Node, Value};
 
-/// Longest name of a custom op.
+/// The longest name of a custom op, in bytes.
 pub const LONGEST_NAME: usize = 128;
 
 static CUSTOM: RwLock<BTreeMap<&'static str, &'static OpDef>> = RwLock::new(BTreeMap::new());
 
-/// A custom op as one process tells another of it.
+/// The description of a custom op that one process sends to another.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct CustomOp {
     pub name: String,
-    /// Of its definition, see [`OpDef::fingerprint`].
+    /// The fingerprint of the op's definition, see [`OpDef::fingerprint`].
     #[serde(with = "crate::ids::digits")]
     pub fingerprint: u64,
 }
 
 impl CustomOp {
-    /// What is told of a definition.
+    /// The description of a definition.
     pub fn of(def: &OpDef) -> CustomOp {
         CustomOp {
             name: def.name.to_owned(),
@@ -42,12 +42,12 @@ impl CustomOp {
     }
 }
 
-/// Whether an op of this name would be a custom one.
+/// Whether an op of this name would be a custom one: the name has a dot.
 pub fn is_custom(name: &str) -> bool {
     name.contains('.')
 }
 
-/// Whether a custom op may be called so: a domain, a dot, and a name, of letters, digits, `_` and `-`.
+/// Whether a custom op may have this name: a domain, a dot, and a word, of ASCII letters, digits, `_` and `-`.
 pub fn is_custom_name(name: &str) -> bool {
     let part = |p: &str| {
         let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
@@ -56,8 +56,8 @@ pub fn is_custom_name(name: &str) -> bool {
     name.len() <= LONGEST_NAME && is_custom(name) && name.split('.').all(part)
 }
 
-/// Makes a custom op known to this process. Registering the same definition again does nothing; another one of its name
-/// is refused.
+/// Registers a custom op with this process. Registering the same definition again does nothing; another definition of
+/// the same name is refused.
 pub fn register(def: &'static OpDef) -> Result<()> {
     let bad = |why: &str| {
         let msg = format!("the op '{}' cannot be registered: {why}", def.name);
@@ -85,13 +85,14 @@ pub fn register(def: &'static OpDef) -> Result<()> {
     }
 }
 
-/// The custom op called `name`, where this process knows it.
+/// The definition of the custom op called `name`, if this process knows it.
 pub fn lookup(name: &str) -> Option<&'static OpDef> {
     let custom = CUSTOM.read().unwrap_or_else(PoisonError::into_inner);
     custom.get(name).copied()
 }
 
-/// Runs a rule of `op`. Those of the registry do not panic.
+/// Runs a rule of `op`, and turns a panic into an error where the op is a custom one. Rules of the registry do not
+/// panic.
 pub(super) fn guarded<T>(op: &OpDef, rule: impl FnOnce() -> T) -> Result<T, OpError> {
     if !is_custom(op.name) {
         return Ok(rule());
@@ -100,7 +101,7 @@ pub(super) fn guarded<T>(op: &OpDef, rule: impl FnOnce() -> T) -> Result<T, OpEr
         .map_err(|_| OpError::shape(format!("the rule of {} panicked", op.name)))
 }
 
-/// The outputs of a node of an op without a definition: as they are declared, where it may be a custom one.
+/// The declared outputs of a node whose op has no definition. Fails where that cannot be a custom op.
 pub(super) fn declared(node: &Node, values: &[Value]) -> Result<Vec<Inferred>, OpError> {
     if !is_custom(&node.op) {
         let op = node.op.to_string();
@@ -144,7 +145,7 @@ mod tests {
         panic!("on purpose")
     }
 
-    /// `y = op(x)`, declared as this.
+    /// The function `y = op(x)`, where `y` is declared as `ty`.
     fn function(op: &str, ty: TensorType) -> Function {
         let mut f = Function::default();
         let x = f.add_value("x", TensorType::fixed(F32, &[3]));

@@ -5,7 +5,7 @@ use crate::dtype::DType;
 use crate::graph::{Attr, Attrs, TensorType};
 use crate::tensor::{Shape, Tensor};
 
-/// Where an op wants an operand.
+/// The memory in which an op expects an operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Memory {
     /// On the device that runs the op.
@@ -20,15 +20,16 @@ pub struct OperandDef {
     pub name: &'static str,
     pub memory: Memory,
     pub optional: bool,
-    /// The last operand may repeat.
+    /// Whether the operand may repeat, which only the last one may.
     pub variadic: bool,
-    /// The dtypes it accepts.
+    /// The dtypes that the op accepts for the operand.
     pub dtypes: &'static [DType],
-    /// Operands of one class other than 0 must agree in dtype; a variadic operand agrees with itself.
+    /// Operands of one class other than 0 must agree in dtype; so must the repetitions of a variadic operand in such a
+    /// class.
     pub class: u8,
 }
 
-/// A required operand in device memory, of dtype class 0; the methods change that.
+/// Makes a required operand in device memory, of dtype class 0; the methods of the result change that.
 pub const fn operand(name: &'static str, dtypes: &'static [DType]) -> OperandDef {
     let (memory, optional, variadic, class) = (Memory::Device, false, false, 0);
     OperandDef {
@@ -42,22 +43,22 @@ pub const fn operand(name: &'static str, dtypes: &'static [DType]) -> OperandDef
 }
 
 impl OperandDef {
-    /// In host memory.
+    /// Places the operand in host memory.
     pub const fn host(mut self) -> OperandDef {
         self.memory = Memory::Host;
         self
     }
-    /// May be left out.
+    /// Allows the operand to be left out.
     pub const fn optional(mut self) -> OperandDef {
         self.optional = true;
         self
     }
-    /// May repeat.
+    /// Allows the operand to repeat.
     pub const fn variadic(mut self) -> OperandDef {
         self.variadic = true;
         self
     }
-    /// Agrees in dtype with the other operands of `class`.
+    /// Demands the dtype of the other operands of `class`.
     pub const fn class(mut self, class: u8) -> OperandDef {
         self.class = class;
         self
@@ -95,7 +96,7 @@ impl AttrKind {
     }
 }
 
-/// An attribute of an op. Defaults live in the shape rule and the kernel through the same accessor.
+/// An attribute of an op. The shape rule and the kernel read it through the same accessor, which has its default.
 #[derive(Debug, Clone, Copy)]
 pub struct AttrDef {
     pub name: &'static str,
@@ -103,7 +104,7 @@ pub struct AttrDef {
     pub required: bool,
 }
 
-/// An optional attribute.
+/// Makes an optional attribute.
 pub const fn attr(name: &'static str, kind: AttrKind) -> AttrDef {
     AttrDef {
         name,
@@ -112,7 +113,7 @@ pub const fn attr(name: &'static str, kind: AttrKind) -> AttrDef {
     }
 }
 
-/// A required attribute.
+/// Makes a required attribute.
 pub const fn required(name: &'static str, kind: AttrKind) -> AttrDef {
     AttrDef {
         name,
@@ -129,23 +130,23 @@ pub struct HostValue {
 }
 
 impl HostValue {
-    /// The elements as integers, where all are known.
+    /// The elements as integers; `None` unless all are known.
     pub fn ints(&self) -> Option<Vec<i64>> {
         self.elements.iter().map(Dim::as_const).collect()
     }
 }
 
-/// What a shape rule knows of one operand.
+/// What a shape rule knows about one operand.
 #[derive(Debug, Clone, Copy)]
 pub struct Operand<'a> {
     pub ty: &'a TensorType,
-    /// Its elements, where they are known.
+    /// The operand's elements, where they are known.
     pub value: Option<&'a HostValue>,
-    /// The operand itself, where it is at hand: an inline literal, or a host operand at run time.
+    /// The operand's tensor, where it is at hand: an inline literal, or a host operand at run time.
     pub tensor: Option<&'a Tensor>,
 }
 
-/// What a shape rule is given.
+/// The input of a shape rule.
 pub struct Infer<'a> {
     pub attrs: &'a Attrs,
     pub inputs: &'a [Option<Operand<'a>>],
@@ -156,7 +157,7 @@ pub struct Infer<'a> {
 }
 
 impl<'a> Infer<'a> {
-    /// Operand `i`, which must be there.
+    /// Operand `i`. Fails where it is left out.
     pub fn required(&self, i: usize) -> Result<Operand<'a>, OpError> {
         let given = self.inputs.get(i).copied().flatten();
         given.ok_or_else(|| OpError::OperandCount {
@@ -166,16 +167,16 @@ impl<'a> Infer<'a> {
     }
 }
 
-/// What a shape rule says of one output.
+/// The result of a shape rule for one output.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Inferred {
     pub ty: TensorType,
-    /// Its elements, where they follow from the operands' shapes and known elements.
+    /// The output's elements, where they follow from the operands' shapes and known elements.
     pub value: Option<HostValue>,
 }
 
 impl Inferred {
-    /// A type alone.
+    /// An output of this type, with unknown elements.
     pub fn of(dtype: DType, shape: Vec<Dim>) -> Inferred {
         Inferred {
             ty: TensorType::new(dtype, shape),
@@ -184,7 +185,7 @@ impl Inferred {
     }
 }
 
-/// Work of one execution, for concrete shapes.
+/// The work of one execution of an op, for concrete shapes.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Cost {
     /// Floating-point operations; a fused multiply-add counts two.
@@ -205,14 +206,14 @@ pub enum OpError {
     /// A required operand is left out.
     #[error("operand '{operand}' is required")]
     MissingOperand { operand: &'static str },
-    /// An operand of a dtype that the op does not take.
+    /// An operand has a dtype that the op does not accept.
     #[error("operand '{operand}' is {got}; it must be one of {allowed}")]
     DType {
         operand: String,
         got: DType,
         allowed: String,
     },
-    /// Operands whose dtypes must agree.
+    /// Operands whose dtypes must agree differ in dtype.
     #[error("operands differ in dtype: {left} and {right}")]
     DTypeMismatch { left: DType, right: DType },
     /// An attribute is missing, unknown or of the wrong kind.
@@ -227,7 +228,7 @@ pub enum OpError {
 }
 
 impl OpError {
-    /// A shape error.
+    /// Makes a shape error.
     pub fn shape(reason: impl Into<String>) -> OpError {
         OpError::Shape {
             reason: reason.into(),
@@ -240,17 +241,17 @@ impl OpError {
 pub struct ConcreteOperand<'a> {
     pub dtype: DType,
     pub shape: &'a [usize],
-    /// The operand itself, for host operands.
+    /// The operand's tensor, for host operands.
     pub host: Option<&'a Tensor>,
 }
 
 /// Dtype and shape of each output of an op about to run.
 pub type ConcreteOutputs = smallvec::SmallVec<[(DType, Shape); 1]>;
 
-/// A dtype and shape rule.
+/// A dtype and shape rule: it gives the types of the outputs.
 pub type InferFn = fn(&Infer<'_>) -> Result<Vec<Inferred>, OpError>;
 
-/// The same rule for concrete operands only; `None` leaves the case to the general rule.
+/// A faster dtype and shape rule for concrete operands only; `None` leaves the case to the general rule.
 pub type QuickFn = fn(&[Option<ConcreteOperand<'_>>]) -> Option<ConcreteOutputs>;
 
 /// A cost rule, for concrete operand and output types (every dimension a constant).
@@ -259,28 +260,29 @@ pub type CostFn = fn(&Attrs, &[Option<&TensorType>], &[&TensorType]) -> Cost;
 /// The definition of an op.
 pub struct OpDef {
     pub name: &'static str,
-    /// One sentence with shapes.
+    /// One sentence on what the op computes, with shapes.
     pub doc: &'static str,
     pub operands: &'static [OperandDef],
     pub attrs: &'static [AttrDef],
-    /// How many outputs it has, at least and at most.
+    /// The least and the most outputs that a node may have.
     pub outputs: (usize, usize),
-    /// Dtypes and shapes of the outputs. Operand count, dtypes and attribute kinds were checked.
+    /// The rule for dtypes and shapes of the outputs. It is called after operand count, dtypes and attribute kinds were
+    /// checked.
     pub infer: InferFn,
-    /// A short cut of `infer` for run time.
+    /// A shortcut of `infer` for run time, where the op has one.
     pub quick: Option<QuickFn>,
-    /// Work of one execution.
+    /// The rule for the work of one execution.
     pub cost: CostFn,
-    /// Whether equal operands give equal results, and nothing else happens.
+    /// Whether equal operands give equal results, and the op has no other effect.
     pub pure_op: bool,
     /// Whether an output of the same size may take over the buffer of its first operand.
     pub in_place: bool,
-    /// Of a custom op: to be raised whenever what it computes changes.
+    /// The version of a custom op, to be raised whenever its results change.
     pub version: u32,
 }
 
 impl OpDef {
-    /// A pure op with one output, no attributes, and the cost of moving its bytes.
+    /// Defines a pure op with one output, no attributes, and the cost of moving its bytes.
     pub const fn new(
         name: &'static str,
         doc: &'static str,
@@ -316,17 +318,17 @@ impl OpDef {
         self.cost = cost;
         self
     }
-    /// Sets the short cut for run time.
+    /// Sets the shortcut for run time.
     pub const fn quick(mut self, quick: QuickFn) -> OpDef {
         self.quick = Some(quick);
         self
     }
-    /// Equal operands may give other results, or it does something besides.
+    /// Makes the op impure: equal operands may give other results, or the op has another effect.
     pub const fn impure(mut self) -> OpDef {
         self.pure_op = false;
         self
     }
-    /// The output may take over the first operand's buffer.
+    /// Allows an output to take over the first operand's buffer.
     pub const fn in_place(mut self) -> OpDef {
         self.in_place = true;
         self
@@ -337,8 +339,8 @@ impl OpDef {
         self
     }
 
-    /// The same in every process that has the definition: of all that it states, but for its words and the code of its
-    /// rules.
+    /// A hash of all that the definition states, except its documentation and the code of its rules. It is the same in
+    /// every process that has the definition.
     pub fn fingerprint(&self) -> u64 {
         let operands: Vec<_> = self
             .operands

@@ -1,5 +1,5 @@
-//! Forms that optimisation introduces: prepacked weights, and products with what follows them in one
-//! pass. They are not ONNX.
+//! Ops that optimisation introduces: they pack weights, and compute products together with the bias, residual and
+//! activation that follow. They are not ONNX's.
 
 use super::attrs::{Activation, ConvAttrs, bad, flag};
 use super::conv::{check_bias, conv_shape};
@@ -18,7 +18,7 @@ const ALPHA: AttrDef = attr("act_alpha", AttrKind::Float);
 const BETA: AttrDef = attr("act_beta", AttrKind::Float);
 const PACKED: AttrDef = attr("packed", AttrKind::Int);
 
-/// The dimensions of operand `i`, all of which must be known.
+/// The dimensions of an operand, all of which must be known.
 fn known(i: &Infer<'_>, operand: usize, name: &'static str) -> Result<Vec<usize>, OpError> {
     i.ty(operand)?
         .fixed_shape()
@@ -32,7 +32,7 @@ fn packed(len: Option<usize>) -> Rule {
     one(F32, vec![len.into()])
 }
 
-/// Checks that packed operand `i` is as long as its form needs.
+/// Checks that a packed operand has `len` elements.
 fn check_packed(i: &Infer<'_>, operand: usize, len: Option<usize>) -> Result<(), OpError> {
     let got = &i.ranked(operand, "packed weight", 1)?[0];
     match len {
@@ -67,7 +67,7 @@ fn pack_conv(i: &Infer<'_>) -> Rule {
     packed(volume.and_then(|v| packed_conv_len(w[0], w[1], v, ConvAttrs::group(i.attrs).ok()?)))
 }
 
-/// A size given as an attribute.
+/// The size in attribute `name`, which is required.
 fn size(attrs: &Attrs, name: &str) -> Result<usize, OpError> {
     usize::try_from(attrs.int(name, -1))
         .map_err(|_| bad(name, "is required and must not be negative"))
@@ -89,7 +89,7 @@ fn fused_gemm(i: &Infer<'_>) -> Rule {
     one(F32, matmul_shape(i.shape(0)?, &b)?)
 }
 
-/// Attribute `w_shape`: the weight before packing.
+/// Attribute `w_shape`: the shape of the weight before packing.
 fn weight_shape(attrs: &Attrs) -> Result<Vec<Dim>, OpError> {
     let w = attrs.ints("w_shape").unwrap_or(&[]);
     if w.len() < 3 || w.iter().any(|d| *d < 0) {
@@ -137,7 +137,7 @@ fn fused_conv(i: &Infer<'_>) -> Rule {
     one(F32, out)
 }
 
-/// Operations per output element: a product chain of `depth`, then what follows it.
+/// The cost of a fused op: for each output element, a product chain of `depth`, then bias, residual and activation.
 fn fused_cost(
     depth: f64,
     attrs: &Attrs,

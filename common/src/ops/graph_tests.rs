@@ -1,4 +1,4 @@
-//! Inference and verification of whole functions.
+//! Tests of inference and verification of whole functions.
 
 use crate::graph::*;
 use crate::tensor::Tensor;
@@ -257,7 +257,7 @@ fn expressions_stay_bounded() {
     b.0.verify().unwrap();
 }
 
-/// Functions that chain ops on hostile integers: errors or types, never a panic.
+/// Functions that chain ops on hostile integers give errors or types, and never panic.
 #[test]
 fn extreme_integers_do_not_panic() {
     let extremes = [
@@ -322,7 +322,7 @@ fn extreme_integers_do_not_panic() {
                 .with("start", Attr::Int(a))
                 .with("end", Attr::Int(c));
             b.node("Shape", bounds, &[x]);
-            // Node by node, since errors of one function are cut off.
+            // Each node is inferred in a function of its own, since the errors of one function are cut off.
             let nodes = std::mem::take(&mut b.0.nodes);
             for node in nodes {
                 let mut f = b.0.clone();

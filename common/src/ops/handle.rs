@@ -1,7 +1,7 @@
-//! Tensors that an eager session of the caller holds, inside functions.
+//! Ops by which a function takes and gives tensors that an eager session of the caller holds.
 //!
-//! A handle's number is an ordinary value that the caller feeds: so that a function whose operands live on workers is
-//! placed, partitioned and driven as any other. The two ops run where the session is, by the executor itself.
+//! A handle's number is an ordinary value that the caller feeds, so that a function whose operands live on workers is
+//! placed, partitioned and driven as any other. The executor itself runs the two ops, on the worker of the session.
 
 use super::attrs::bad;
 use super::cost::free;
@@ -11,7 +11,7 @@ use crate::{DType, Dim};
 
 const NUMBER: &[DType] = &[DType::U64];
 
-/// The dimensions that attribute `dims` writes, numbers or symbols.
+/// The dimensions in attribute `dims`, each a number or a symbol.
 fn declared(i: &Infer<'_>) -> Result<Vec<Dim>, OpError> {
     let Some(crate::graph::Attr::Strs(dims)) = i.attrs.get("dims") else {
         return Err(bad("dims", "is required"));

@@ -1,8 +1,8 @@
 //! Elements of small integer and bool tensors, computed symbolically.
 //!
 //! Exporters write shapes as tensor arithmetic: `Shape`, `Gather`, `Mul`, `Concat`, `Reshape`. Following
-//! it on [`Dim`]s turns it back into shapes. An element that cannot be told makes the whole value
-//! unknown; nothing here can fail.
+//! it on [`Dim`]s turns it back into shapes. An element that cannot be computed makes the whole value unknown; no
+//! function of this module fails.
 //!
 //! Symbols are taken to be at least zero wherever a sign decides.
 
@@ -10,7 +10,7 @@ use super::def::HostValue;
 use super::shapes::*;
 use crate::{Dim, Tensor};
 
-/// Most elements that are followed.
+/// The most elements of a tensor that are followed.
 pub(super) const LIMIT: usize = 64;
 
 /// The elements of `t`, where it holds at most `limit` integers or bools that fit an i64.
@@ -26,7 +26,7 @@ pub(super) fn from_tensor(t: &Tensor, limit: usize) -> Option<HostValue> {
 }
 
 impl HostValue {
-    /// A scalar.
+    /// A scalar with this element.
     pub fn scalar(d: Dim) -> HostValue {
         HostValue {
             shape: vec![],
@@ -34,7 +34,7 @@ impl HostValue {
         }
     }
 
-    /// A vector.
+    /// A vector of these elements.
     pub fn vector(elements: Vec<Dim>) -> HostValue {
         HostValue {
             shape: vec![elements.len()],
@@ -42,7 +42,8 @@ impl HostValue {
         }
     }
 
-    /// The element that each position of `shape` takes: `source` maps a position to a flat index.
+    /// The value of `shape` whose element at each position is taken from this one: `source` maps a position to a flat
+    /// index.
     pub(super) fn reindex(
         &self,
         shape: &[usize],
@@ -58,7 +59,8 @@ impl HostValue {
         })
     }
 
-    /// The flat index of `at`, where dimensions of one are stretched and leading ones ignored.
+    /// The flat index of the element that broadcasting puts at `at`: dimensions of one are stretched, and leading ones
+    /// ignored.
     pub(super) fn broadcast_index(&self, at: &[usize]) -> Option<usize> {
         let at = at.get(at.len().checked_sub(self.shape.len())?..)?;
         let flat = self.shape.iter().zip(at).fold(0, |flat, (d, p)| {
@@ -68,7 +70,7 @@ impl HostValue {
         Some(flat)
     }
 
-    /// The same elements under another shape of as many.
+    /// The same elements under another shape; `None` where that is not known to have as many.
     pub(super) fn reshaped(&self, shape: &[Dim]) -> Option<HostValue> {
         let shape = fixed(shape)?;
         let fits = shape.iter().product::<usize>() == self.elements.len();
@@ -78,7 +80,7 @@ impl HostValue {
         })
     }
 
-    /// `f` of every element.
+    /// Applies `f` to every element; `None` where one of the results is unknown.
     pub(super) fn map(&self, f: impl Fn(&Dim) -> Option<Dim>) -> Option<HostValue> {
         let elements = self.elements.iter().map(f).collect::<Option<Vec<_>>>()?;
         Some(HostValue {
@@ -98,7 +100,7 @@ pub(super) fn fixed(shape: &[Dim]) -> Option<Vec<usize>> {
     (n <= LIMIT).then_some(s)
 }
 
-/// Every position of `shape`, row-major, where there are at most [`LIMIT`].
+/// Every position of `shape`, row-major; `None` where there are more than [`LIMIT`].
 fn positions(shape: &[usize]) -> Option<Vec<Vec<usize>>> {
     let n = shape
         .iter()
@@ -114,7 +116,7 @@ fn positions(shape: &[usize]) -> Option<Vec<Vec<usize>>> {
     Some((0..n).map(at).collect())
 }
 
-/// `f` of the elements of two values under broadcasting to `shape`.
+/// Applies `f` to the elements of two values that are broadcast to `shape`.
 pub(super) fn zip(
     a: &HostValue,
     b: &HostValue,
@@ -132,7 +134,7 @@ pub(super) fn zip(
     Some(HostValue { shape, elements })
 }
 
-/// Whether `v` is a value of `dtype`.
+/// Whether `v` is a value that elements of `dtype` can have here.
 pub(super) fn fits(dtype: crate::DType, v: i128) -> bool {
     let (lo, hi): (i128, i128) = match dtype {
         I8 => (i8::MIN.into(), i8::MAX.into()),
@@ -142,7 +144,7 @@ pub(super) fn fits(dtype: crate::DType, v: i128) -> bool {
         U8 => (0, u8::MAX.into()),
         U16 => (0, u16::MAX.into()),
         U32 => (0, u32::MAX.into()),
-        // Elements are kept as i64.
+        // Elements are kept as i64, so larger ones are unknown.
         U64 => (0, i64::MAX.into()),
         Bool => (0, 1),
         F32 | F64 | F16 | BF16 => return false,
@@ -150,7 +152,7 @@ pub(super) fn fits(dtype: crate::DType, v: i128) -> bool {
     (lo..=hi).contains(&v)
 }
 
-/// An integer arithmetic function on elements of one dtype: exact, or nothing.
+/// An integer arithmetic function on elements of one dtype: it gives the exact result, or `None` where that is unknown.
 pub(super) type Arith = fn(&Dim, &Dim, crate::DType) -> Option<Dim>;
 
 fn arith(
@@ -236,7 +238,7 @@ pub(super) fn min(a: &Dim, b: &Dim, _: crate::DType) -> Option<Dim> {
     })
 }
 
-/// Whether `a < b`, where that is known.
+/// Whether `a < b`; `None` where that is unknown.
 pub(super) fn less(a: &Dim, b: &Dim) -> Option<bool> {
     if let (Dim::Const(a), Dim::Const(b)) = (a, b) {
         return Some(a < b);
@@ -249,7 +251,7 @@ pub(super) fn less(a: &Dim, b: &Dim) -> Option<bool> {
     }
 }
 
-/// Whether `a == b`, where that is known.
+/// Whether `a == b`; `None` where that is unknown.
 pub(super) fn equal(a: &Dim, b: &Dim) -> Option<bool> {
     if a == b {
         return Some(true);
@@ -258,7 +260,7 @@ pub(super) fn equal(a: &Dim, b: &Dim) -> Option<bool> {
     apart.then_some(false)
 }
 
-/// 1 for true.
+/// A bool as an element: 1 for true, 0 for false.
 pub(super) fn bit(b: bool) -> Dim {
     Dim::Const(b.into())
 }

@@ -7,7 +7,7 @@ use super::host;
 use super::shapes::*;
 use crate::{DType, Dim, Tensor};
 
-/// `index` counted from the front of an axis of length `dim`.
+/// `index` counted from the front of an axis of length `dim`; `None` where it lies outside.
 fn wrapped(index: i64, dim: usize) -> Option<usize> {
     normalize_axis(index, dim).ok()
 }
@@ -23,7 +23,7 @@ fn gather(i: &Infer<'_>) -> Rule {
     Ok(vec![out])
 }
 
-/// The elements at known indices.
+/// The elements that `Gather` takes, where both they and the indices are known.
 fn gathered(i: &Infer<'_>, axis: usize, rank: usize, shape: &[Dim]) -> Option<HostValue> {
     let v = i.opt(0)?.value?;
     let (indices, index_shape) = (i.ints(1)?, &i.opt(1)?.value?.shape);
@@ -42,7 +42,7 @@ fn gathered(i: &Infer<'_>, axis: usize, rank: usize, shape: &[Dim]) -> Option<Ho
     })
 }
 
-/// Checks that two operands have the same rank, and gives it.
+/// Checks that two operands have the same rank, and returns it.
 fn same_rank(a: &[Dim], b: &[Dim]) -> Result<usize, OpError> {
     match a.len() == b.len() && !a.is_empty() {
         true => Ok(a.len()),

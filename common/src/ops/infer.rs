@@ -1,6 +1,6 @@
-//! Types of a whole function, from its parameters and literals onwards.
+//! Infers the types of a whole function from its parameters and literals.
 //!
-//! One pass in topological order. Elements of small integer and bool values are followed along, so that
+//! Inference is one pass in topological order. It follows the elements of small integer and bool values, so that
 //! exported shape arithmetic resolves to symbolic dimensions.
 
 use std::collections::BTreeMap;
@@ -16,16 +16,16 @@ use crate::graph::{Function, GraphError, Literal, Node, TensorType, Value, Value
 use crate::tensor::Tensor;
 use crate::{DType, Dim};
 
-/// Most errors that are reported of one function.
+/// The most errors that are reported about one function.
 const MAX_ERRORS: usize = 32;
 
 /// Weight ([`Dim::weight`]) above which an expression is replaced by a symbol.
 const MAX_WEIGHT: usize = 48;
 
-/// Most that is followed of a whole function, in the weight of all elements: some 200 MB. What goes beyond is unknown.
+/// The most weight of followed elements in a whole function, which takes some 200 MB. Elements beyond that are unknown.
 const MAX_FOLLOWED: usize = 1 << 22;
 
-/// Elements of small integer and bool values, by value.
+/// The known elements of a function's small integer and bool values.
 #[derive(Debug, Clone, Default)]
 pub struct HostValues(Vec<Option<HostValue>>);
 
@@ -63,7 +63,7 @@ pub fn infer_op(
     Ok(out)
 }
 
-/// As [`infer_op`], where values are known or not, but not in part.
+/// As [`infer_op`], for operands of which no elements are known only in part.
 pub(super) fn apply(
     op: &OpDef,
     attrs: &crate::graph::Attrs,
@@ -86,7 +86,7 @@ pub(super) fn apply(
     };
     let mut out = custom::guarded(op, || (op.infer)(&given))??;
     if custom::is_custom(op.name) {
-        // What some processes know of it, and others do not, decides no value.
+        // Some processes do not know the definition. All must infer the same, so elements stay unknown everywhere.
         out.iter_mut().for_each(|o| o.value = None);
     }
     out.truncate(outputs);
@@ -100,11 +100,11 @@ pub(super) fn apply(
     Ok(out)
 }
 
-/// What is known of values beside their types, while walking a function.
+/// What is known about values besides their types, while a function is walked.
 pub(super) struct Known<'f> {
     values: Vec<Option<HostValue>>,
     tensors: Vec<Option<&'f Tensor>>,
-    /// Of [`MAX_FOLLOWED`].
+    /// The weight that is left of [`MAX_FOLLOWED`].
     left: usize,
 }
 
@@ -125,7 +125,7 @@ impl<'f> Known<'f> {
         k
     }
 
-    /// Outputs of `node`, whose value ids were checked, given the types in `values`.
+    /// Infers the outputs of `node` from the types in `values`; the node's value ids must have been checked.
     pub fn infer(&self, node: &Node, values: &[Value]) -> Result<Vec<Inferred>, OpError> {
         let fresh = |output: usize, axis: usize| {
             let named = node.outputs.get(output).or(node.outputs.first());
@@ -153,7 +153,7 @@ impl<'f> Known<'f> {
         infer_op(op, &node.attrs, &inputs, node.outputs.len(), &fresh)
     }
 
-    /// Notes the elements of an output.
+    /// Records the elements of an output, as far as [`MAX_FOLLOWED`] allows.
     pub fn set(&mut self, id: ValueId, value: Option<HostValue>) {
         let weight = |v: &HostValue| v.elements.iter().map(|d| d.weight(MAX_WEIGHT)).sum();
         let left = self.left.checked_sub(value.as_ref().map_or(0, weight));
@@ -185,7 +185,7 @@ pub(super) fn check_given(value: &Value, what: &str) -> Result<(), GraphError> {
     })
 }
 
-/// Every op that the registry lacks, each with all its nodes.
+/// An error for every op that the registry lacks, with all nodes that use it.
 pub(super) fn unsupported(f: &Function) -> Vec<GraphError> {
     let mut missing: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let known = |op: &str| custom::is_custom(op) || super::lookup(op).is_some();
@@ -262,7 +262,7 @@ pub fn infer_types(f: &mut Function) -> Result<(), Vec<GraphError>> {
 enum State {
     Undefined,
     Typed,
-    /// Its node was rejected, or depends on one that was.
+    /// The value's node was rejected, or depends on a rejected one.
     Failed,
 }
 
@@ -316,7 +316,7 @@ pub fn fold_host(f: &Function) -> HostValues {
     HostValues(values)
 }
 
-/// Whether a value of this type can have followed elements.
+/// Whether the elements of a value of this type can be followed.
 fn foldable(ty: &TensorType) -> bool {
     !ty.dtype.is_float() && host::fixed(&ty.shape).is_some()
 }

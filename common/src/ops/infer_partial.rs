@@ -1,11 +1,11 @@
 //! Vectors of which some elements are known: `Concat([n], [2, 3])` with an `n` that only data decides.
 //!
-//! Unknown elements are stood in for by open symbols. Unlike other symbols, which are lengths, these may be any
-//! integer: -1 and 0 mean something to `Reshape`, signs to `Slice`, and a comparison with one is undecided.
+//! Open symbols stand for unknown elements. Unlike other symbols, which are lengths, these may be any integer: -1 and 0
+//! mean something to `Reshape`, signs to `Slice`, and a comparison with an open symbol is undecided.
 //!
 //! Invariants
-//! 1. `Concat` alone makes open symbols; it and `Expand`, whose target has no special elements, alone see them.
-//! 2. No type has an open symbol in it.
+//! 1. Only `Concat` makes open symbols. Only `Concat` and `Expand`, whose target has no special elements, see them.
+//! 2. No type of a function has an open symbol in it.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use super::def::{HostValue, Inferred, Operand};
 use super::{host, shapes};
 use crate::Dim;
 
-/// What the names of open symbols begin with.
+/// The first character in the names of open symbols.
 const OPEN: char = '?';
 
 /// Whether the value of `d` depends on an open symbol.
@@ -23,12 +23,12 @@ fn is_open(d: &Dim) -> bool {
     symbols.iter().any(|s| s.starts_with(OPEN))
 }
 
-/// Whether some element is not known.
+/// Whether some element is not known: it depends on an open symbol.
 pub(super) fn is_partial(value: &HostValue) -> bool {
     value.elements.iter().any(is_open)
 }
 
-/// What the op of this name may know of an operand.
+/// The operand as the op of this name may know it: most ops do not see elements that are known only in part.
 pub(super) fn visible<'a>(op: &str, operand: Operand<'a>) -> Operand<'a> {
     let hidden = !matches!(op, "Concat" | "Expand") && operand.value.is_some_and(is_partial);
     Operand {
@@ -37,7 +37,7 @@ pub(super) fn visible<'a>(op: &str, operand: Operand<'a>) -> Operand<'a> {
     }
 }
 
-/// Adds what is known of some elements to what a rule said of an output, and takes open symbols out of its type.
+/// Adds elements that are known in part to the output that a rule inferred, and replaces open symbols in its type.
 pub(super) fn follow(
     op: &str,
     inputs: &[Option<Operand<'_>>],
@@ -57,7 +57,7 @@ pub(super) fn follow(
     }
 }
 
-/// The elements of small vectors of integers after each other, where some are known.
+/// The elements of concatenated small vectors of integers, where some are known; open symbols stand for the others.
 fn joined(
     inputs: &[Option<Operand<'_>>],
     out: &Inferred,
@@ -132,7 +132,7 @@ mod tests {
     fn known_elements_are_kept_where_none_is_special() {
         check("Expand", &[2, 3], "f32[Expand1#0, 2, 3]");
         check("Expand", &[4, 1, 1], "f32[4, 2, 3]");
-        // The first element may be 0 or -1 here, so that the others say nothing alone.
+        // The first element may be 0 or -1 here, so that the others alone decide no dimension.
         check("Reshape", &[6], "f32[Reshape1#0, Reshape1#1, Reshape1#2]");
     }
 }

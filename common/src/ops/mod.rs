@@ -62,7 +62,7 @@ pub use def::{
 };
 pub use infer::{HostValues, fold_host, infer_op, infer_types};
 
-/// The definitions but the custom ones, by family.
+/// All definitions except the custom ones, by family.
 static FAMILIES: [(&str, &[OpDef]); 16] = [
     ("binary", binary::OPS),
     ("control", control::OPS),
@@ -82,28 +82,28 @@ static FAMILIES: [(&str, &[OpDef]); 16] = [
     ("unary", unary::OPS),
 ];
 
-/// Names are short, and nobody's to choose.
+/// The definitions by name. A fast hash is safe, since the keys are short and no peer chooses them.
 static BY_NAME: LazyLock<FxHashMap<&'static str, &'static OpDef>> =
     LazyLock::new(|| all().map(|op| (op.name, op)).collect());
 
-/// Every definition but the custom ones, sorted by name.
+/// All definitions except the custom ones, sorted by name.
 static REGISTRY: LazyLock<Vec<&'static OpDef>> = LazyLock::new(|| {
     let mut all: Vec<_> = FAMILIES.iter().flat_map(|(_, ops)| *ops).collect();
     all.sort_by_key(|op| op.name);
     all
 });
 
-/// The definition of the op called `name`: of the registry, or a custom one of this process.
+/// The definition of the op called `name`: one of the registry, or a custom one that this process registered.
 pub fn lookup(name: &str) -> Option<&'static OpDef> {
     BY_NAME.get(name).copied().or_else(|| custom::lookup(name))
 }
 
-/// The elements of a small integer or bool tensor, as rules see them.
+/// The elements of a small integer or bool tensor, as rules see them; `None` for any other tensor.
 pub fn host_value(t: &crate::Tensor) -> Option<HostValue> {
     host::from_tensor(t, host::LIMIT)
 }
 
-/// The registry's definitions by family, as the modules here.
+/// The registry's definitions by family; each family is a submodule of this one.
 pub fn families() -> &'static [(&'static str, &'static [OpDef])] {
     &FAMILIES
 }

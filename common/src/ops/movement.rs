@@ -32,7 +32,7 @@ fn trilu(i: &Infer<'_>) -> Rule {
     one(i.dtype(0)?, x.to_vec())
 }
 
-/// Attribute `blocksize`, whose square also fits.
+/// Attribute `blocksize`, in a range in which its square does not overflow.
 fn block(i: &Infer<'_>) -> Result<i64, OpError> {
     match i.attrs.int("blocksize", 0) {
         b @ 1..=0xffff => Ok(b),
@@ -40,7 +40,7 @@ fn block(i: &Infer<'_>) -> Result<i64, OpError> {
     }
 }
 
-/// `d / by`, which must leave nothing.
+/// `d / by`, which must leave no remainder.
 fn divided(d: &Dim, by: i64, what: &str) -> Result<Dim, OpError> {
     match d.as_const() {
         Some(d) if d % by != 0 => Err(OpError::shape(format!(

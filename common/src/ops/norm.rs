@@ -11,7 +11,7 @@ const AXIS: AttrDef = attr("axis", AttrKind::Int);
 const EPSILON: AttrDef = attr("epsilon", AttrKind::Float);
 const STASH: AttrDef = attr("stash_type", AttrKind::Int);
 
-/// Y like X; `axis` must exist, -1 where absent.
+/// The rule of an output like X. Attribute `axis`, -1 where it is absent, must be one of X's axes.
 fn along_axis(i: &Infer<'_>) -> Rule {
     axis(i.attrs, -1, i.shape(0)?.len())?;
     one(i.dtype(0)?, i.shape(0)?.to_vec())
@@ -24,7 +24,7 @@ fn lp(i: &Infer<'_>) -> Rule {
     }
 }
 
-/// Checks that parameters `from..` of X are vectors of its channels.
+/// Checks that the operands from `from` on are vectors with one element for each channel of X.
 fn check_channels(i: &Infer<'_>, from: usize, least_rank: usize) -> Result<(), OpError> {
     let x = i.shape(0)?;
     if x.len() < least_rank {

@@ -1,16 +1,17 @@
-//! Random tensors without state: what is drawn follows from the operands alone.
+//! Random tensors without state: the drawn elements follow from operands and attributes alone.
 //!
 //! `seed` is two integers, a key and a stream; another of either gives unrelated numbers. The generator is
-//! Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011), a function of a
-//! key of two words and a counter of four to a block of four words of 32 bits each. `key` is the key, the counter is
-//! the block's number and the stream, all of 64 bits, low word first. In row-major order, a block gives the next
+//! Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011), a function from
+//! a key of two words and a counter of four words to a block of four words, all of 32 bits. The key is that of `seed`;
+//! the counter is the block's number and the stream. All three have 64 bits, low word first. In row-major order, a
+//! block gives the next
 //!
 //! - four elements of f32, f16 and bf16, which are computed in f32;
-//! - two elements of f64, of the first two and the last two words, low word first.
+//! - two elements of f64, one from the first two words and one from the last two, low word first.
 //!
-//! Uniform: the top 24 bits of a word (53 of two words) are a fraction u in [0, 1), and the element is
-//! `fma(high - low, u, low)`, at most the largest number below `high`: results lie in [low, high), bounds rounded to
-//! the dtype; if these are equal, all elements are.
+//! Uniform: the top 24 bits of a word (53 of two words) are a fraction u in [0, 1). The element is
+//! `fma(high - low, u, low)`, at most the largest number below `high`. Results lie in [low, high), with the bounds
+//! rounded to the dtype; if the rounded bounds are equal, all elements equal them.
 //!
 //! Normal: neighbours are the cosine and the sine of a pair (Box and Muller) `sqrt(-2 ln u)`, `2 pi v`, times `scale`
 //! plus `mean` in one fma. In f32, u is `fma(w, 2^-32, 2^-33)` of a word w and v the top 24 bits of the next, so that

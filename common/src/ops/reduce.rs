@@ -7,15 +7,15 @@ use super::host::{self, Arith};
 use super::shapes::*;
 use crate::{DType, Dim};
 
-/// A mean of narrower integers would divide a sum that wrapped.
+/// The dtypes of which there are means. A mean of narrower integers would divide a sum that wrapped.
 const MEANS: &[DType] = &[F32, F64, F16, BF16, I32, I64, U32, U64];
 const AXES: OperandDef = operand("axes", LONG).host().optional();
 const REDUCE_ATTRS: &[AttrDef] = &[
     attr("keepdims", AttrKind::Int),
     attr("noop_with_empty_axes", AttrKind::Int),
 ];
-/// `refuse_empty` is not ONNX's: an axis without elements is refused, as numpy does, instead of reduced to the
-/// identity.
+/// `refuse_empty` is not ONNX's: with it, the op refuses an axis without elements, as numpy does, instead of reducing
+/// it to the identity.
 const EXTREMUM_ATTRS: &[AttrDef] = &[
     attr("keepdims", AttrKind::Int),
     attr("noop_with_empty_axes", AttrKind::Int),
@@ -44,8 +44,8 @@ fn reduced(shape: &[Dim], axes: &[usize], keep: bool) -> Vec<Dim> {
     out
 }
 
-/// `follow` folds the elements where all of them are reduced into one. `none` says why no elements have no result, where
-/// they have none.
+/// The rule of a reduction. `follow` folds known elements where all of them are reduced into one. `none` says why an
+/// axis without elements is refused, for ops that refuse it.
 fn reduce(i: &Infer<'_>, follow: Option<Arith>, none: Option<&str>) -> Rule {
     let attrs = ReduceAttrs::new(i.attrs);
     let shape = i.shape(0)?;
@@ -54,7 +54,7 @@ fn reduce(i: &Infer<'_>, follow: Option<Arith>, none: Option<&str>) -> Rule {
         Some(_) => match (i.ints(1), i.vector_len(1, "axes")?) {
             (Some(axes), _) => axes,
             (None, 0) => vec![],
-            // Which axes stay is open, but their number is not.
+            // It is unknown which axes stay, but not how many.
             (None, n) => {
                 let gone = if attrs.keep_dims { 0 } else { n };
                 return one(i.dtype(0)?, i.unknown(shape.len().checked_sub(gone))?);
@@ -92,7 +92,7 @@ fn extreme(i: &Infer<'_>, follow: Arith, none: &str) -> Rule {
     reduce(i, Some(follow), refused.then_some(none))
 }
 
-/// NaN, the mean of no elements, is no integer.
+/// For integers, an axis without elements is refused: the mean of no elements is NaN, which is no integer.
 fn mean(i: &Infer<'_>) -> Rule {
     let none = "the mean of no elements is no integer; cast to a float";
     reduce(i, None, i.dtype(0)?.is_int().then_some(none))

@@ -1,4 +1,4 @@
-//! Ops on shapes: what a tensor's form is, and giving it another without moving elements.
+//! Ops on shapes: they read a tensor's shape, change it without moving elements, or make a tensor of a given shape.
 
 use super::attrs::{bad, fill_value, flag, normalize_axes, split_axis};
 use super::cost::{free, per_element};
@@ -7,7 +7,7 @@ use super::host;
 use super::shapes::*;
 use crate::Dim;
 
-/// `shape` of dtype `dtype`, its elements those of operand 0.
+/// The rule of an output of `shape`, with the dtype and the elements of operand 0.
 fn relabelled(i: &Infer<'_>, shape: Vec<Dim>) -> Rule {
     let value = i
         .opt(0)
@@ -167,7 +167,7 @@ fn constant_of_shape(i: &Infer<'_>) -> Rule {
     Ok(vec![out])
 }
 
-/// Count of `start, start + delta, ..` before `limit`, for floats at hand.
+/// The number of elements of a `Range` of floats; `None` where its operands are not at hand.
 fn float_count(i: &Infer<'_>) -> Result<Option<i64>, OpError> {
     let read = |k: usize| {
         let t = i.tensor(k)?;

@@ -17,10 +17,10 @@ pub(super) const BOOL: &[DType] = &[Bool];
 pub(super) const INDEX: &[DType] = &[I32, I64];
 pub(super) const LONG: &[DType] = &[I64];
 
-/// What a rule answers.
+/// The result of a rule.
 pub(super) type Rule = Result<Vec<Inferred>, OpError>;
 
-/// One output without known elements.
+/// The result of a rule with one output whose elements are unknown.
 pub(super) fn one(dtype: DType, shape: Vec<Dim>) -> Rule {
     Ok(vec![Inferred::of(dtype, shape)])
 }
@@ -125,7 +125,7 @@ pub(super) fn known_other(d: &Dim, n: i64) -> bool {
     d.as_const().is_some_and(|v| v != n)
 }
 
-/// Whether two dimensions can be equal: not both known and different, nor apart by a known distance.
+/// Whether two dimensions can be equal: they are not known to differ, and not apart by a known distance.
 pub(super) fn can_equal(a: &Dim, b: &Dim) -> bool {
     match (a, b) {
         (Dim::Const(a), Dim::Const(b)) => a == b,
@@ -133,7 +133,7 @@ pub(super) fn can_equal(a: &Dim, b: &Dim) -> bool {
     }
 }
 
-/// The better known of two dimensions that must be equal.
+/// Unifies two dimensions that must be equal: gives the known one, if there is one. Fails where they cannot be equal.
 pub(super) fn unify(a: &Dim, b: &Dim, what: &str) -> Result<Dim, OpError> {
     if !can_equal(a, b) {
         return Err(OpError::shape(format!("{what}: {a} and {b} differ")));
@@ -208,7 +208,7 @@ pub(super) fn check_len(got: usize, n: usize, name: &str) -> Result<(), OpError>
     )))
 }
 
-/// Checks a rank before a shape of that rank is made.
+/// Checks that a rank is within the limit, before a shape of that rank is made.
 pub(super) fn check_rank(rank: usize) -> Result<(), OpError> {
     if rank <= MAX_RANK {
         return Ok(());

@@ -7,7 +7,8 @@ use super::host;
 use super::shapes::*;
 use crate::Dim;
 
-/// Length of `start..end` by `step` of an axis of length `dim`, all possibly symbolic.
+/// Length of the slice `start..end` by `step` of an axis of length `dim`, where all may be symbolic; `None` where it is
+/// unknown.
 ///
 /// A symbolic dimension is taken to be at least one, and a constant start to lie inside it.
 fn slice_dim(dim: &Dim, start: &Dim, end: &Dim, step: &Dim) -> Option<Dim> {
@@ -37,7 +38,7 @@ fn slice_dim(dim: &Dim, start: &Dim, end: &Dim, step: &Dim) -> Option<Dim> {
         None => clamp(end),
     };
     let length = match (from_end(start), start.as_const()) {
-        // The last k: at most what is there.
+        // The last k elements are at most as many as the axis has.
         (Some(_), Some(s)) if end == *dim => clamp(&Dim::Const(s.checked_neg()?)),
         (Some(start), _) => &end - &start,
         (None, _) => &end - start,
@@ -151,7 +152,7 @@ fn split(i: &Infer<'_>) -> Rule {
         sizes.push(last);
     }
     let dtype = i.dtype(0)?;
-    // Only vectors are followed: there a part is a range.
+    // Only vectors are followed, since a part of a vector is a range of its elements.
     let mut rest = i
         .opt(0)
         .and_then(|o| o.value)

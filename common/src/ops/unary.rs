@@ -21,7 +21,7 @@ const X_BOOL: &[OperandDef] = &[x(BOOL)];
 const X_ANY: &[OperandDef] = &[x(ANY)];
 const ALPHA: AttrDef = attr("alpha", AttrKind::Float);
 
-/// Y has X's dtype and shape.
+/// The rule of an output with X's dtype and shape.
 fn same(i: &Infer<'_>) -> Rule {
     one(i.dtype(0)?, i.shape(0)?.to_vec())
 }
@@ -31,12 +31,12 @@ fn quick_same(inputs: &[Option<ConcreteOperand<'_>>]) -> Option<ConcreteOutputs>
     Some(smallvec![(x.dtype, Shape::from_slice(x.shape))])
 }
 
-/// A bool of X's shape.
+/// The rule of a bool output with X's shape.
 fn predicate(i: &Infer<'_>) -> Rule {
     one(Bool, i.shape(0)?.to_vec())
 }
 
-/// As `same`, following elements through `f`.
+/// As `same`, with elements followed through `f`.
 fn followed(i: &Infer<'_>, f: fn(&Dim, DType) -> Option<Dim>) -> Rule {
     let mut out = same(i)?;
     let dtype = i.dtype(0)?;
@@ -74,7 +74,7 @@ fn relu(d: &Dim, t: DType) -> Option<Dim> {
     host::max(d, &Dim::Const(0), t)
 }
 
-/// An elementwise op on `operands`, of about `N` operations each.
+/// Defines an elementwise op on `operands`, of about `N` operations per element.
 const fn elementwise<const N: u32>(
     name: &'static str,
     doc: &'static str,
@@ -86,7 +86,7 @@ const fn elementwise<const N: u32>(
         .in_place()
 }
 
-/// As `elementwise`, following small integers.
+/// As `elementwise`, with a rule that follows the elements of small integer tensors.
 const fn integral(
     name: &'static str,
     doc: &'static str,
@@ -99,7 +99,7 @@ const fn integral(
         .in_place()
 }
 
-/// Reads the attributes of the op once, so that a wrong one is found before the run.
+/// The rule of `Gelu`. It reads the attributes, so that a wrong one is found before the run.
 fn gelu(i: &Infer<'_>) -> Rule {
     gelu_tanh(i.attrs)?;
     same(i)
@@ -150,7 +150,7 @@ fn dropout(i: &Infer<'_>) -> Rule {
     Ok(out)
 }
 
-/// `Clip`'s bounds are scalars.
+/// The rule of `Clip`, whose bounds must be scalars.
 fn clip(i: &Infer<'_>) -> Rule {
     i.check_scalar(1, "min")?;
     i.check_scalar(2, "max")?;
@@ -169,7 +169,7 @@ fn clip(i: &Infer<'_>) -> Rule {
     Ok(out)
 }
 
-/// Checks that a parameter is a number.
+/// The rule of an activation, which checks that its parameters are numbers.
 fn finite(i: &Infer<'_>, op: &str) -> Rule {
     let (alpha, beta) = if op == "Selu" {
         selu(i.attrs)
@@ -377,7 +377,7 @@ pub(super) const OPS: &[OpDef] = &[
     .in_place(),
 ];
 
-/// An activation whose attributes are checked.
+/// Defines an activation with parameters.
 const fn parametric(name: &'static str, doc: &'static str, infer: InferFn) -> OpDef {
     OpDef::new(name, doc, X_FLOAT, infer)
         .cost(per_element::<10>)

@@ -7,7 +7,7 @@ use super::shapes::can_equal;
 use crate::graph::{Function, GraphError, Literal, Part, TensorType, Value, ValueId};
 use crate::tensor::byte_size;
 
-/// When a value becomes known.
+/// Whether a value is defined, and in which part of the function.
 #[derive(Clone, Copy, PartialEq)]
 enum Defined {
     Not,
@@ -20,7 +20,8 @@ pub fn verify(f: &Function) -> Result<(), GraphError> {
     check(f, true)
 }
 
-/// As [`verify`], but for the types of nodes' results: for a function whose types are only to be inferred.
+/// As [`verify`], except that the types of nodes' results are not checked: for a function whose types are still to be
+/// inferred.
 pub(super) fn verify_untyped(f: &Function) -> Result<(), GraphError> {
     check(f, false)
 }
@@ -123,7 +124,7 @@ fn check_names(values: &[Value]) -> Result<(), GraphError> {
     }
 }
 
-/// Notes the one definition of `id` by `by`.
+/// Records the definition of `id`, and fails where it has another one. `by` names the definer in errors.
 fn define<'f>(
     f: &'f Function,
     defined: &mut [Defined],
@@ -182,8 +183,8 @@ pub(super) fn check_literal(
     }
 }
 
-/// Whether a value declared as `declared` can hold what a rule says: the same dtype and rank, and no
-/// dimension that is known to differ. Symbols may be bound or renamed between the two.
+/// Whether a value declared as `declared` can hold a result of the type that a rule inferred: the same dtype and rank,
+/// and no dimension that is known to differ. Symbols may be bound or renamed between the two.
 fn compatible(declared: &TensorType, inferred: &TensorType) -> bool {
     declared.dtype == inferred.dtype
         && declared.shape.len() == inferred.shape.len()

@@ -1,4 +1,4 @@
-//! What `status` tells: each worker's own account, and the coordinator's view of all.
+//! What `status` reports: each worker's report of itself, and the coordinator's view of the cluster.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::ops::CustomOp;
 use crate::printable::Printable;
 use crate::world::AccountId;
 
-/// A worker's own account.
+/// A worker's report of itself.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct WorkerStatus {
     pub incarnation: Incarnation,
@@ -20,7 +20,7 @@ pub struct WorkerStatus {
     pub memory_budget: u64,
     #[serde(rename = "memory_used_bytes")]
     pub memory_used: BTreeMap<Account, u64>,
-    /// Most bytes the ledger ever held.
+    /// The most bytes that the ledger ever held.
     #[serde(rename = "memory_peak_bytes")]
     pub memory_peak: u64,
     /// VmRSS and VmHWM of the process, in bytes.
@@ -30,56 +30,56 @@ pub struct WorkerStatus {
     pub resident_peak: u64,
     pub programs: Vec<ProgramStatus>,
     pub live_steps: u64,
-    /// Steps that ended, however they did.
+    /// How many steps ended, in any way.
     pub steps_done: u64,
-    /// Steps that failed, by the code of their error; those that were cancelled are among them.
+    /// How many steps failed, by the code of their error; cancelled steps are included.
     pub steps_failed: BTreeMap<String, u64>,
-    /// Handles of eager sessions, and bytes of their tensors, but for those that lie in the handle itself
-    /// ([`crate::tensor::INLINE`]).
+    /// The number of handles of eager sessions, and the bytes of their tensors, except those of tensors that lie in the
+    /// handle itself ([`crate::tensor::INLINE`]).
     pub live_handles: u64,
     pub handle_bytes: u64,
     pub links: Vec<LinkStatus>,
-    /// What was refused of frames, streams, connections and handshakes, by reason.
+    /// How many frames, streams, connections and handshakes were refused, by reason.
     pub refused: BTreeMap<String, u64>,
     pub cache_bytes: u64,
     #[serde(rename = "loaded_bytes")]
     pub loaded: Sources,
-    /// What the holders of each token have of the memory, and of how much.
+    /// How much memory the holders of each token use, and how much they may use.
     pub holdings: Vec<Holding>,
-    /// Connections that members have open, by the token that let them in.
+    /// The open connections of members, by the token with which they joined.
     pub connections: Vec<OpenConnections>,
-    /// Whose jobs compute runs, and whose wait behind them.
+    /// The leases and sessions whose jobs run, and whose jobs wait behind them.
     pub compute: Vec<ComputeUse>,
 }
 
-/// Bytes of weights by where they were read from.
+/// Bytes of weights, by where they were read from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sources {
-    /// A file at a path that the worker shares with the client.
+    /// Bytes from files at paths that the worker shares with the client.
     pub shared_path: u64,
     pub cache: u64,
     pub clients: u64,
 }
 
-/// The target of lines about failed steps, by which logs filter them.
+/// The log target of lines about failed steps, by which logs can be filtered.
 pub const STEPS: &str = "convoke::steps";
 
-/// A step that failed, as the worker tells of it that its error is of.
+/// A failed step, reported by the worker at which the error arose.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepFailure {
     pub step: StepKey,
     /// The name of the model or function.
     pub function: String,
     pub error: Error,
-    /// The client, and the account that it is charged to: its token, or its name where it came without one.
+    /// The client, and the account that is charged for it: its token, or its name if it joined without one.
     pub client: String,
     pub token: AccountId,
-    /// Failures of the worker before this one, of which it did not tell.
+    /// How many earlier failures the worker did not report.
     pub others: u64,
 }
 
 impl StepFailure {
-    /// Writes one line into the log of this process.
+    /// Writes the failure as one line to the log of this process.
     pub fn log(&self, worker: &str, others: u64) {
         let site = self.error.site.as_deref();
         let node = site.and_then(|s| s.node.as_deref()).map(Printable);
@@ -104,19 +104,19 @@ impl StepFailure {
 /// A lease, or an eager session, that has jobs at compute.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ComputeUse {
-    /// Who is charged for it: the token of the client, or the client where it came without one.
+    /// The account that is charged: the client's token, or the client if it joined without one.
     pub account: AccountId,
-    /// The client.
+    /// The name of the client.
     pub member: String,
     pub lease: LeaseId,
-    /// Whether a job of it runs now.
+    /// Whether one of its jobs runs now.
     pub runs: bool,
-    /// Jobs that have not begun.
+    /// How many jobs wait that have not begun.
     pub waiting: u32,
-    /// Jobs that gave way in the middle.
+    /// How many jobs wait that have begun and gave way.
     pub paused: u32,
-    /// Milliseconds that the oldest of them has waited since it came or gave way; where none waits, that the running one has
-    /// had its turn.
+    /// For how many milliseconds the oldest waiting job has waited since it arrived or gave way; if none waits, how
+    /// long the running job has had its turn.
     pub since_ms: u64,
 }
 
@@ -135,38 +135,38 @@ pub struct ProgramStatus {
 pub struct LinkStatus {
     pub peer: String,
     pub address: String,
-    /// `quic`, `shm` where the peer reads large tensors in memory that both share, or `local`.
+    /// `quic`, `local`, or `shm` if the peer reads large tensors in memory that both share.
     pub path: String,
-    /// Round trip in nanoseconds, as QUIC measures it.
+    /// Round trip time in nanoseconds, as QUIC measures it.
     #[serde(rename = "round_trip_ns")]
     pub round_trip: u64,
-    /// Whether a TCP tripwire stands, so that the end of the peer's process is noticed at once.
+    /// Whether a TCP tripwire is armed, so that the end of the peer's process is noticed at once.
     pub tripwire: bool,
     /// Bytes on the wire.
     #[serde(rename = "sent_bytes")]
     pub sent: u64,
     #[serde(rename = "received_bytes")]
     pub received: u64,
-    /// UDP datagrams.
+    /// Number of UDP datagrams.
     pub sent_datagrams: u64,
     pub received_datagrams: u64,
     /// Bytes of tensors and frames that wait to be sent, or that the peer still reads.
     pub queued_bytes: u64,
 }
 
-/// Where a worker is in its life.
+/// The state of a worker as the coordinator sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemberState {
-    /// There, and plans use it.
+    /// The worker is connected, and plans use it.
     Alive,
-    /// There, finishing what runs: it was told to end.
+    /// The worker was told to end, and finishes its running steps.
     Leaving,
-    /// Taken out of service until it is asked back, there or not.
+    /// The name is out of service until it is asked back, whether or not a worker is connected under it.
     Drained,
-    /// There, with a kernel that does not stop: it will end, and return as another incarnation.
+    /// The worker has a kernel that does not stop: it will end, and return as another incarnation.
     Wedged,
-    /// Gone without a word. One that said that it would leave is no member any more.
+    /// The worker is gone without a word. A worker that announced its end is no member any more.
     Lost,
 }
 
@@ -177,32 +177,32 @@ pub struct MemberStatus {
     pub incarnation: Incarnation,
     pub address: String,
     pub host: String,
-    /// The release that it runs; empty where it was not heard of since the coordinator was started.
+    /// The release that the member runs; empty if it was not heard of since the coordinator started.
     pub version: String,
     pub threads: u32,
     #[serde(rename = "memory_bytes")]
     pub memory: u64,
     #[serde(rename = "flops_per_second")]
     pub flops: f64,
-    /// Milliseconds since it was last heard.
+    /// Milliseconds since the member was last heard.
     pub last_seen_ms: u64,
     pub state: MemberState,
-    /// What is to be said of its state, or of how its former process ended; empty where that is nothing.
+    /// A remark about the member's state, or about how its former process ended; empty if there is nothing to say.
     pub remark: String,
-    /// Whether a TCP tripwire to the coordinator stands.
+    /// Whether the TCP tripwire between the member and the coordinator is armed.
     pub tripwire: bool,
-    /// The custom ops that it has kernels for.
+    /// The custom ops for which the member has kernels.
     pub ops: Vec<CustomOp>,
-    /// Absent when it did not answer in time.
+    /// The member's report of itself; absent if the member did not answer in time.
     pub status: Option<WorkerStatus>,
 }
 
-/// What plans reckon with of a connection between workers, as one of them measured it.
+/// The speed that the planner assumes for a connection between workers, as one of them measured it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredLink {
     pub from: String,
     pub to: String,
-    /// One way, in nanoseconds.
+    /// Latency in one direction, in nanoseconds.
     #[serde(rename = "latency_ns")]
     pub latency: u64,
     /// Bytes per second.
@@ -210,21 +210,21 @@ pub struct MeasuredLink {
     pub bandwidth: f64,
 }
 
-/// The whole cluster.
+/// The state of the whole cluster.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ClusterStatus {
     pub version: String,
     pub profile: String,
-    /// Why the coordinator cannot write its state; absent where it can.
+    /// Why the coordinator cannot write its state; absent if it can.
     pub state_failure: Option<String>,
     pub members: Vec<MemberStatus>,
     pub links: Vec<MeasuredLink>,
     pub leases: Vec<LeaseStatus>,
-    /// Nodes in which workers died, whether they are refused already or not.
+    /// The nodes in which workers died, whether or not they are refused already.
     pub quarantine: Vec<QuarantineStatus>,
-    /// What the coordinator refused of streams, connections and handshakes, by reason.
+    /// How many streams, connections and handshakes the coordinator refused, by reason.
     pub refused: BTreeMap<String, u64>,
-    /// Bytes of weights that passed through the coordinator: always 0, counted all the same.
+    /// Bytes of weights that passed through the coordinator: always 0, and measured nevertheless.
     #[serde(rename = "relayed_weight_bytes")]
     pub weight_bytes_relayed: u64,
     /// All bytes that the coordinator received and sent.
@@ -232,30 +232,30 @@ pub struct ClusterStatus {
     pub bytes_received: u64,
     #[serde(rename = "sent_bytes")]
     pub bytes_sent: u64,
-    /// What the holders of each token have of the coordinator's memory, and of how much.
+    /// How much of the coordinator's memory the holders of each token use, and how much they may use.
     pub holdings: Vec<Holding>,
-    /// Connections that members have open at the coordinator, by the token that let them in.
+    /// The open connections of members to the coordinator, by the token with which they joined.
     pub connections: Vec<OpenConnections>,
 }
 
-/// A node in which workers died.
+/// A node that killed workers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuarantineStatus {
     pub node: String,
     pub function: FunctionId,
-    /// Whether plans with it are refused: not after one death, which may be the machine's fault.
+    /// Whether plans with the node are refused. One death is not enough, since it may be the machine's fault.
     pub refused: bool,
-    /// The latest, the oldest of them first.
+    /// The latest deaths, the oldest first.
     pub deaths: Vec<DeathStatus>,
 }
 
-/// One of them.
+/// One death of a worker in a quarantined node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeathStatus {
     pub worker: String,
-    /// `SIGSEGV` and the like.
+    /// The name of the signal, such as `SIGSEGV`.
     pub signal: String,
-    /// Seconds since it was reported.
+    /// Seconds since the death was reported.
     #[serde(rename = "age_seconds")]
     pub age: u64,
 }

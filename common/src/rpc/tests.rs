@@ -1,4 +1,4 @@
-//! What the checks of answers let pass.
+//! The checks of answers: which plans they accept and refuse.
 
 use super::*;
 use crate::DType;

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! length ──charge──> bytes ──decode──> request ──handler──> response ──encode──> the charge ends
-//!           └ refused: the bytes are dropped as they come, and the call is answered with who has what
+//!           └ refused: the bytes are dropped as they arrive, and the answer says who holds the memory
 //! ```
 //!
 //! Invariants
-//! 1. Of a frame nothing but its length is kept before its charge is granted.
-//! 2. A charge lasts until the response is encoded, or the handler and all that it shared the charge with are gone.
+//! 1. Nothing of a frame except its length is kept before its charge is granted.
+//! 2. A charge lasts until the response is encoded, or until the handler and every holder of a shared charge are gone.
 
 use std::fmt;
 use std::io;
@@ -31,32 +31,32 @@ use crate::error::{Error, Result};
 use crate::memory::{Account, Ledger, Reservation};
 use crate::telemetry;
 
-/// Bytes of a frame's length.
+/// Bytes of the length before a frame.
 const LENGTH: usize = 4;
 
-/// What a decoded request takes at most where it is what honest peers send, in frame lengths: nodes and names of a graph
-/// take three to four times what they take on the wire.
+/// The most memory of a decoded request that an honest peer sends, in frame lengths: nodes and names of a graph take
+/// three to four times as much memory as bytes on the wire.
 const EXPANSION: u64 = 4;
 
-/// What a request takes however short it is: its handler, and the answer until that is written.
+/// The least charge of a request, in bytes, for its handler and for the answer until it is written.
 const LEAST: u64 = 64 << 10;
 
-/// First bytes of a refused frame that are kept, to know which call it was.
+/// How many first bytes of a refused frame are kept, to learn which call it was.
 const PREFIX: usize = 128;
 
-/// A request's charge; shared by whatever goes on with its work.
+/// The charge of a request; tasks that go on with its work share it.
 pub type Charge = Option<Arc<Reservation>>;
 
 tokio::task_local! {
     static CHARGE: Charge;
 }
 
-/// The charge of the request that the current task serves.
+/// The charge of the request that the current task serves; `None` outside of a request.
 pub fn current_charge() -> Charge {
     CHARGE.try_with(Clone::clone).unwrap_or_default()
 }
 
-/// A request or response with its charge.
+/// A request or a response, with its charge.
 #[derive(Debug)]
 pub(super) struct Charged<T> {
     value: T,
@@ -75,7 +75,7 @@ impl<T: Serialize> Serialize for Charged<T> {
     }
 }
 
-/// A server whose requests are charged.
+/// A server that keeps each request's charge while its handler runs.
 #[derive(Clone)]
 pub(super) struct Charging<S>(pub S);
 
@@ -102,14 +102,14 @@ enum State {
     Refused { left: usize, error: Error },
 }
 
-/// What arrived.
+/// A frame that arrived on the stream.
 pub(super) enum Arrival {
     Frame(BytesMut, Charge),
-    /// The first bytes of a frame that is not taken, and why.
+    /// The first bytes of a frame that was refused, and the error to answer.
     Refused(BytesMut, Error),
 }
 
-/// Length-delimited frames, charged to a ledger where there is one.
+/// A decoder of length-delimited frames, which charges them to a ledger if there is one.
 pub(super) struct Frames {
     most: usize,
     ledger: Option<Ledger>,
@@ -202,7 +202,7 @@ impl Encoder<Bytes> for Frames {
     }
 }
 
-/// The beginning of a message, which says whose answer is waited for.
+/// The beginning of a message, which holds the number of the request to answer.
 #[derive(Deserialize)]
 #[allow(dead_code, reason = "the layout of what is read")]
 enum Beginning {
@@ -225,10 +225,10 @@ fn request_of(prefix: &[u8]) -> Option<u64> {
     }
 }
 
-/// A stream of requests and a sink of responses.
+/// The server's side of a stream: a stream of requests and a sink of responses.
 pub(super) struct Served<Req, Resp> {
     framed: Framed<BiStream, Frames>,
-    /// What is to be answered before more is read.
+    /// The answer to a refused request; it is written before more is read.
     refusal: Option<Bytes>,
     types: PhantomData<fn(Req) -> Resp>,
 }
@@ -242,7 +242,7 @@ impl<Req, Resp> Served<Req, Resp> {
         }
     }
 
-    /// Answers a refused request, where one waits.
+    /// Writes the answer to a refused request, if there is one.
     fn poll_refusal(&mut self, task: &mut Task<'_>) -> Poll<io::Result<()>> {
         if self.refusal.is_none() {
             return Poll::Ready(Ok(()));
@@ -250,7 +250,7 @@ impl<Req, Resp> Served<Req, Resp> {
         ready!(Pin::new(&mut self.framed).poll_ready(task))?;
         if let Some(answer) = self.refusal.take() {
             Pin::new(&mut self.framed).start_send(answer)?;
-            // What is not written now goes with the next answer, or when the channel flushes.
+            // What is not written now is written with the next answer, or when the channel flushes.
             if let Poll::Ready(Err(error)) = Pin::new(&mut self.framed).poll_flush(task) {
                 return Poll::Ready(Err(error));
             }
@@ -294,7 +294,7 @@ fn charged<T>(message: ClientMessage<T>, charge: Charge) -> ClientMessage<Charge
             trace_context,
             request_id,
         },
-        // The library may add kinds; none is sent by this release.
+        // The library may add kinds of messages; this release sends none of them.
         _ => ClientMessage::Cancel {
             trace_context: trace::Context::default(),
             request_id: u64::MAX,

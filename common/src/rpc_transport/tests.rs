@@ -179,7 +179,7 @@ fn the_codec_is_fixed_width_and_strict() {
     let too_large = decode_within::<(u64, u16)>(&bytes, 9);
     assert!(matches!(too_large, Err(CodecError::TooLarge { limit: 9 })));
     assert!(matches!(decode::<u64>(&bytes), Err(CodecError::Decode(_))));
-    // A length that promises far more than there is allocates nothing.
+    // A length that exceeds the remaining bytes allocates nothing.
     let huge = encode(&u64::MAX).expect("fits");
     assert!(matches!(
         decode::<Vec<u64>>(&huge),
@@ -187,7 +187,7 @@ fn the_codec_is_fixed_width_and_strict() {
     ));
 }
 
-/// A call of `fail` as it stands in a frame.
+/// An encoded call of `fail`, as a frame contains it.
 fn framed(deadline: Duration) -> Vec<u8> {
     let trace = tarpc::trace::Context::default();
     encode(&(0u32, deadline, trace, 7u64, EchoRequest::Fail {})).expect("fits")
@@ -248,7 +248,7 @@ async fn a_request_beyond_the_budget_is_refused_by_name_and_the_stream_goes_on()
     };
     let who = "token aaaa (client-1) has 0.0 of its 8.0 MiB at the coordinator";
     assert!(refused.detail.contains(who), "{refused:?}");
-    // What is served counts for as long as it is.
+    // A request is charged while it is served.
     let client = pair.client.clone();
     let hanging = tokio::spawn(async move { client.hang(soon()).await });
     until(&pair.running, 1).await;
@@ -273,7 +273,7 @@ async fn a_frame_that_never_ends_is_charged_and_let_go() {
         .expect("sent");
     let freed = all.freed().notified();
     tokio::pin!(freed);
-    // The server takes one stream after the other: this one once the first has ended.
+    // The server takes one stream at a time: it takes this one once the first has ended.
     drop(pair.client);
     let charged = async {
         while all.total_and_peak().0 != 32 << 20 {

@@ -6,12 +6,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustls::pki_types::UnixTime;
 
-/// The calendar.
+/// The calendar of a process.
 pub trait WallClock: Send + Sync + fmt::Debug {
-    /// Now. Not monotonic: an operator may set it.
+    /// The current calendar time. It is not monotonic: an operator may set it.
     fn now(&self) -> SystemTime;
 
-    /// Whole seconds since 1970, zero for a clock set before that.
+    /// Whole seconds since 1970; zero for a calendar set before that.
     fn unix_seconds(&self) -> u64 {
         self.now()
             .duration_since(UNIX_EPOCH)
@@ -34,7 +34,7 @@ impl WallClock for SystemClock {
     }
 }
 
-/// A [`WallClock`] as the clock that TLS checks certificates with and quinn dates its address tokens with.
+/// A [`WallClock`] in the form in which TLS checks certificates and quinn dates its address tokens.
 #[derive(Debug, Clone)]
 pub struct WallTime(pub Arc<dyn WallClock>);
 

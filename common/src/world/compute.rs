@@ -1,11 +1,11 @@
-//! Where kernels run: a seam, since threads and the time that kernels take are ambient.
+//! The seam for kernels: threads, and the time that kernels take, are ambient.
 //!
 //! Invariants:
-//! 1. Compute is shared fairly between accounts, and between the leases of each ([`super::FairQueue`]); of one lease's jobs the
-//!    highest priority runs first, and equal priorities run in the order submitted.
+//! 1. Compute is shared fairly between accounts, and between the leases of each ([`super::FairQueue`]). Of one lease's
+//!    jobs the highest priority runs first, and jobs of equal priority run in the order in which they were submitted.
 //! 2. The queue is bounded; a refused job goes back to the submitter, which may run it itself.
-//! 3. A panicking job takes neither its thread nor another job with it. Reporting it is the job's business: whoever
-//!    wants to know wraps the work in `catch_unwind`.
+//! 3. A panicking job ends neither its thread nor another job. A job that must report its panic wraps its work in
+//!    `catch_unwind`.
 
 use std::time::Duration;
 
@@ -15,23 +15,23 @@ use crate::rpc::ComputeUse;
 /// A piece of work.
 pub type Job = Box<dyn FnOnce() + Send + 'static>;
 
-/// What waking a sleeping thread takes, at least: 25 to 50 µs were measured.
+/// The least time that it takes to wake a sleeping thread: 25 to 50 µs were measured.
 const THREAD_WAKE: Duration = Duration::from_micros(20);
 
 /// Why a job was not queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// The queue holds as many jobs as it may.
+    /// The queue is full.
     Full,
-    /// The pool is shutting down, or there is none.
+    /// The pool is shutting down, or the process has none.
     Closed,
 }
 
-/// A job that was not queued, given back.
+/// A job that was not queued, returned to its submitter.
 pub struct RefusedJob {
-    /// The job, not run.
+    /// The job, which did not run.
     pub job: Job,
-    /// Why.
+    /// Why the job was not queued.
     pub reason: Refusal,
 }
 
@@ -43,19 +43,19 @@ impl std::fmt::Debug for RefusedJob {
     }
 }
 
-/// Where kernels run.
+/// The compute of a process: the threads that run kernels.
 pub trait Compute: Send + Sync {
-    /// How many threads a kernel may split over.
+    /// Over how many threads a kernel may be split.
     fn threads(&self) -> usize;
 
-    /// FLOP/s of a matrix product on all threads, and bytes/s of a copy: plans are balanced by them.
+    /// The FLOP/s of a matrix product on all threads, and the bytes/s of a copy; the planner balances plans by these.
     fn speed(&self) -> (f64, f64);
 
-    /// Queues a job of `share`; of its jobs a higher `priority` starts earlier.
+    /// Queues a job of `share`; among the jobs of one share, those of higher `priority` start earlier.
     fn submit(&self, share: &Share, priority: i64, job: Job) -> Result<(), RefusedJob>;
 
-    /// As [`Compute::submit`]; calls `begin` once a thread has the job, right before it. Where time is virtual it passes
-    /// between the two.
+    /// Like [`Compute::submit`]; also calls `begin` when a thread takes the job, right before it runs. In simulation,
+    /// virtual time passes between `begin` and the job.
     fn submit_begun(
         &self,
         share: &Share,
@@ -70,41 +70,41 @@ pub trait Compute: Send + Sync {
         self.submit(share, priority, Box::new(both))
     }
 
-    /// Whether work of `share` that takes about so long may run at once on the thread that has its operands. It may not where
-    /// others wait for compute and the share has had its part; it is queued then.
+    /// Whether work of `share` that takes about `time` may run at once on the thread that has its operands. It may not
+    /// if others wait for compute and the share has already had its part; the work must be queued then.
     fn admits(&self, _share: &Share, _time: Duration) -> bool {
         true
     }
 
-    /// Who runs, and who waits behind whom, the longest first.
+    /// Which members' jobs run, and which wait behind them, those that run or wait longest first.
     fn turns(&self) -> Vec<ComputeUse> {
         vec![]
     }
 
-    /// What it takes to start a job: work that is predicted to be briefer runs on the thread that has its operands.
+    /// How long it takes to start a job. Work that is predicted to be shorter runs on the thread that has its operands.
     fn wake(&self) -> Duration {
         THREAD_WAKE
     }
 
-    /// Kernels that one job may run before it queues up again for the rest, at least one. Threads gain nothing by
-    /// giving way; where time is virtual it passes only between jobs.
+    /// How many kernels, at least one, a job may run before it is queued again for the rest. Real threads gain nothing
+    /// by giving way; virtual time passes only between jobs.
     fn slice(&self) -> usize {
         usize::MAX
     }
 
-    /// Called right before each kernel, where a panic counts as the kernel's own: in steps only where [`hears_launches`] says
-    /// so, for every node that the kernel is.
+    /// Called right before each kernel, once for every node of the kernel, where a panic counts as the kernel's own.
+    /// Steps call it only if [`hears_launches`] is true.
     ///
     /// [`hears_launches`]: Compute::hears_launches
     fn launching(&self, _node: &str) {}
 
-    /// Whether it wants to be told of launches.
+    /// Whether steps are to call [`Compute::launching`].
     fn hears_launches(&self) -> bool {
         false
     }
 }
 
-/// The compute of a process that runs no kernels: it takes no job.
+/// The compute of a process that runs no kernels: it refuses every job.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoCompute;
 

@@ -15,19 +15,19 @@ use super::store::{
 };
 use super::{Job, Rng};
 
-/// How long a lock is waited for. It is held for the time of one small write.
+/// How long to wait for a file lock, which its holder keeps for the time of one small write.
 const LOCK_BOUND: Duration = Duration::from_secs(2);
-/// How often it is asked for meanwhile.
+/// The pause between two attempts to lock a file.
 const LOCK_PAUSE: Duration = Duration::from_millis(1);
 
-/// The operating system's files.
+/// A store on the operating system's file systems.
 pub struct Disk {
-    /// Names temporary files.
+    /// The source of the names of temporary files.
     rng: Arc<dyn Rng>,
 }
 
 impl Disk {
-    /// A store whose temporary names come from `rng`.
+    /// Makes a store whose temporary names come from `rng`.
     pub fn new(rng: Arc<dyn Rng>) -> Self {
         Self { rng }
     }
@@ -60,7 +60,7 @@ fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// A rename is durable only once its folder is.
+/// Makes a rename durable, which it is only once its folder is synced.
 fn sync_folder(folder: &Path) -> Result<(), StoreError> {
     File::open(folder)
         .and_then(|folder| folder.sync_all())
@@ -73,7 +73,7 @@ fn nanoseconds(seconds: i64, rest: i64) -> i128 {
 
 fn open_options() -> OpenOptions {
     let mut options = OpenOptions::new();
-    // Opening a pipe would otherwise block until somebody writes to it.
+    // Without this flag, opening a pipe would block until another process writes to it.
     options
         .read(true)
         .custom_flags(OFlags::NONBLOCK.bits() as i32);
@@ -162,7 +162,7 @@ impl Store for Disk {
             return Err(StoreError::TooLarge { path, size, limit });
         }
         let mut bytes = Vec::with_capacity(meta.len() as usize);
-        // One byte past the limit tells a file that grew meanwhile.
+        // Reading one byte past the limit notices a file that grew meanwhile.
         file.take(limit.saturating_add(1))
             .read_to_end(&mut bytes)
             .map_err(|error| StoreError::io("read", &path, error))?;
@@ -186,7 +186,7 @@ impl Store for Disk {
             std::fs::rename(&temporary, path)
         };
         write().map_err(|error| {
-            // Best effort: the error to report is the one that brought us here.
+            // Removing the temporary file is best effort: the error to report is that of the write.
             let _ = std::fs::remove_file(&temporary);
             StoreError::io("write", path, error)
         })?;
@@ -201,8 +201,9 @@ impl Store for Disk {
     }
 
     fn open_beneath(&self, root: &Path, relative: &Path) -> Result<Arc<dyn StoreFile>, StoreError> {
-        // Component by component, following no link: what openat2's RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS does, also
-        // where a container's filter forbids that call. Without `..` no race can lead out of the root.
+        // Opens one component after the other without following a link, as openat2's RESOLVE_BENEATH |
+        // RESOLVE_NO_SYMLINKS would; a container's filter may forbid that call. Without `..` no race can lead out of
+        // the root.
         let escapes = || StoreError::Escapes {
             root: root.to_owned(),
             relative: relative.to_owned(),
@@ -222,7 +223,7 @@ impl Store for Disk {
             return Err(StoreError::NotAFile { path: full });
         };
         let failed = |error: rustix::io::Errno| match error {
-            // A link where a folder or file is wanted.
+            // The path has a link in place of a folder or file.
             rustix::io::Errno::LOOP => escapes(),
             error => StoreError::io("open", &full, error.into()),
         };
@@ -299,8 +300,8 @@ impl Store for Disk {
     #[allow(clippy::disallowed_methods, reason = "files have the calendar's times")]
     fn touch(&self, path: &Path) -> Result<(), StoreError> {
         let failed = |error: rustix::io::Errno| StoreError::io("touch", path, error.into());
-        // The calendar's own time: the one that file systems give advances by milliseconds only, too coarse to tell which of
-        // two files was used first.
+        // Uses the calendar's time: the time that file systems set advances in steps of milliseconds, too coarse to
+        // tell which of two files was used first.
         let now = std::time::SystemTime::now();
         let now = now
             .duration_since(std::time::UNIX_EPOCH)
@@ -333,7 +334,7 @@ impl Store for Disk {
             let entry = entry.map_err(failed)?;
             let meta = match entry.metadata() {
                 Ok(meta) => meta,
-                // Removed since the folder was read.
+                // The file was removed after the folder was read.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(failed(error)),
             };
@@ -351,7 +352,7 @@ impl Store for Disk {
                 modified_ns: nanoseconds(meta.mtime(), meta.mtime_nsec()),
             });
         }
-        // The order a file system gives is not the same twice.
+        // File systems list entries in no fixed order.
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(entries)
     }

@@ -1,11 +1,12 @@
-//! One QUIC endpoint that dials and listens, over any socket.
+//! A QUIC endpoint that dials and listens, over any socket.
 //!
 //! Invariants:
-//! 1. Every random draw of quinn's (connection ids, reset and token keys, its own generator's seed) comes from the
-//!    [`Rng`] given, and its calendar from the [`WallClock`]: production and simulation build endpoints alike.
-//! 2. An endpoint without a server identity refuses whoever dials it.
+//! 1. Every random draw of quinn (connection ids, reset and token keys, the seed of its own generator) comes from the
+//!    given [`Rng`], and its calendar time from the given [`WallClock`]: production and simulation build endpoints
+//!    alike.
+//! 2. An endpoint without a server identity refuses every peer that dials it.
 //! 3. Handshakes that nobody has accepted yet hold a bounded amount of memory.
-//! 4. Who dials and has shown no certificate may have two streams open and send 64 KiB ahead of their readers.
+//! 4. A dialler that has shown no certificate may have two streams open, and send 64 KiB ahead of their readers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,10 +25,10 @@ const CONNECTION_ID_LENGTH: usize = 8;
 /// The id that a dialler invents for the peer is longer, since the first keys derive from it.
 const INITIAL_CONNECTION_ID_LENGTH: usize = 20;
 
-/// Handshakes waiting to be accepted.
+/// The most handshakes that may wait to be accepted.
 const MAX_PENDING_HANDSHAKES: usize = 512;
 
-/// Bytes buffered for one of them, and for all.
+/// Bytes buffered for one waiting handshake, and for all of them.
 const PENDING_HANDSHAKE_BYTES: u64 = 64 << 10;
 const PENDING_HANDSHAKES_BYTES: u64 = 4 << 20;
 
@@ -45,7 +46,7 @@ impl ConnectionIdGenerator for RandomIds {
     }
 }
 
-/// A configuration towards peers on this machine, and one towards all others.
+/// A value for peers on this machine, and one for all others.
 #[derive(Clone)]
 struct ByPlace<T> {
     here: T,
@@ -90,7 +91,7 @@ impl std::fmt::Debug for Endpoint {
     }
 }
 
-/// Builds an endpoint over a socket; `runtime` brings its timers and tasks.
+/// Builds an endpoint over a socket; `runtime` provides its timers and tasks.
 pub fn build_endpoint(
     socket: Arc<dyn AsyncUdpSocket>,
     runtime: Arc<dyn quinn::Runtime>,
@@ -163,18 +164,18 @@ pub fn build_endpoint(
 }
 
 impl Endpoint {
-    /// The address bound, with the port that the system chose where none was asked for.
+    /// The bound address; its port is the system's choice if none was asked for.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// The names by which members of this cluster may be asked for, the likeliest first.
+    /// The names by which members of this cluster can be asked for, the likeliest first.
     pub(crate) fn asked_names(&self) -> Vec<Arc<str>> {
         self.asks_for.get()
     }
 
-    /// Starts a connection that asks for the cluster by this name. [`crate::identity::dial`] is the checked way: it also
-    /// verifies role and version, and asks by the other names.
+    /// Starts a connection that asks for the cluster by this name. Use [`crate::identity::dial`] for a checked
+    /// connection: it also verifies role and version, and tries the other names.
     pub(crate) fn connect_asking(
         &self,
         peer: SocketAddr,
@@ -184,13 +185,14 @@ impl Endpoint {
         self.quic.connect_with(config, peer, name)
     }
 
-    /// Starts a connection that asks by the likeliest name.
+    /// Starts a connection that asks for the cluster by the likeliest name.
     pub fn connect(&self, peer: SocketAddr) -> Result<quinn::Connecting, quinn::ConnectError> {
         let names = self.asked_names();
         self.connect_asking(peer, names.first().map_or("", |name| name))
     }
 
-    /// The next peer that dials; `None` once closed. [`crate::identity::greet`] completes it.
+    /// Waits for the next peer that dials; `None` once the endpoint is closed. [`crate::identity::greet`] completes the
+    /// connection.
     pub async fn accept(&self) -> Option<Incoming> {
         loop {
             let incoming = self.quic.accept().await?;
@@ -208,23 +210,24 @@ impl Endpoint {
         }
     }
 
-    /// Closes every connection and accepts no more; returns at once, see [`Endpoint::wait_idle`].
+    /// Closes every connection and accepts no more. Returns at once; [`Endpoint::wait_idle`] waits until the peers
+    /// know.
     pub fn close(&self, code: VarInt, reason: &[u8]) {
         self.quic.close(code, reason);
     }
 
-    /// Returns once all closed connections have told their peers.
+    /// Returns once every closed connection has told its peer.
     pub async fn wait_idle(&self) {
         self.quic.wait_idle().await;
     }
 
-    /// The endpoint beneath, for its counters.
+    /// The QUIC endpoint beneath, for its counters.
     pub fn quic(&self) -> &quinn::Endpoint {
         &self.quic
     }
 }
 
-/// A peer that dialled and is not answered yet.
+/// A peer that dialled and was not answered yet.
 pub struct Incoming {
     incoming: quinn::Incoming,
     config: Arc<quinn::ServerConfig>,
@@ -232,12 +235,13 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// Where it comes from.
+    /// The address from which the peer dials.
     pub fn remote_address(&self) -> SocketAddr {
         self.incoming.remote_address()
     }
 
-    /// Bytes that the endpoint lets a member send ahead of its readers; a stranger may send far fewer, see [`welcome`].
+    /// How many bytes the endpoint lets a member send ahead of its readers; a stranger may send far fewer, see
+    /// [`welcome`].
     ///
     /// [`welcome`]: super::welcome
     pub fn member_window(&self) -> u32 {
@@ -249,19 +253,19 @@ impl Incoming {
         self.incoming.accept_with(self.config)
     }
 
-    /// Whether it has shown that it receives at its address.
+    /// Whether the peer has proved that it receives at its address.
     pub fn is_validated(&self) -> bool {
         self.incoming.remote_address_validated()
     }
 
-    /// Asks it to show that, and keeps nothing of it meanwhile.
+    /// Asks the peer to prove that it receives at its address, and keeps no state about the peer meanwhile.
     pub fn retry(self) {
         if let Err(again) = self.incoming.retry() {
             again.into_incoming().refuse();
         }
     }
 
-    /// Turns it away.
+    /// Refuses the peer's connection.
     pub fn refuse(self) {
         self.incoming.refuse();
     }

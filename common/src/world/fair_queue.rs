@@ -1,19 +1,20 @@
-//! The queue of compute: who has the next turn, and when whoever runs gives way.
+//! The queue of compute: which job has the next turn, and when a running job should give way.
 //!
 //! ```text
 //! accounts ──the least served first──> leases of that account ──the least served first──> jobs by priority
 //! ```
-//! Start-time fair queueing: each account, and each lease within its account, has a *virtual time*, the nanoseconds that
-//! it was served divided by its weight. Who has the least goes first. Whoever was idle catches up with the others, but for
-//! [`CREDIT`]: time in which nobody else wanted to run is not held against those who used it, and those who rarely want to
-//! run are served at once.
+//! Start-time fair queueing: each account, and each lease within its account, has a *virtual time*, the nanoseconds for
+//! which it was served divided by its weight. The least virtual time goes first. An account or lease that was idle
+//! catches up with the others, except for [`CREDIT`]: time that nobody else wanted is not held against those that used
+//! it, and those that rarely want to run are served at once.
 //!
 //! Invariants
-//! 1. Whoever waits is served before others have had more than their part, whatever their number of jobs is.
+//! 1. A job that waits is served before other accounts and leases get more than their part, however many jobs they
+//!    have.
 //! 2. Jobs that began and gave way are not refused, and hold no more places than [`MOST_BEGUN`] for each account.
-//! 3. Every queue is bounded, and what is kept of accounts that are idle is forgotten as others go on.
+//! 3. Every queue is bounded, and the records of idle accounts are dropped as the others go on.
 //!
-//! Plain state: time comes from the caller, as [`FairQueue::charge`].
+//! The queue is plain state: its owner reports the time that jobs took, through [`FairQueue::charge`].
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,45 +24,47 @@ use super::share::{AccountId, Share};
 use crate::ids::LeaseId;
 use crate::mutant;
 
-/// Jobs that may wait: far above steps in flight of all leases together.
+/// How many jobs may wait: far more than all leases together have steps in flight.
 const MOST: usize = 1 << 16;
-/// Of these, jobs of one account: others find room.
+/// How many jobs of one account may wait, so that there is room for others.
 const MOST_OF_ACCOUNT: usize = 1 << 15;
-/// How far behind the others whoever was idle may begin, and so how long one turn of those who compete is at least.
+/// How far behind the others an account or lease that was idle may begin; it is also the least length of a turn among
+/// competitors.
 pub const CREDIT: Duration = Duration::from_millis(2);
-/// How long a step may run while others of its lease wait: in turns they would all end late.
+/// How long a step may run while other steps of its lease wait. If they took turns, all of them would end late.
 pub const STEP_TURN: Duration = Duration::from_millis(500);
-/// Jobs of an account that have begun and not ended.
+/// How many jobs of one account may have begun and not ended.
 pub const MOST_BEGUN: usize = 4;
-/// What a job is charged at least, so that those that take no time have turns as well.
+/// The least that a job is charged, in nanoseconds, so that jobs that take no time have turns as well.
 const LEAST: u64 = 1_000;
-/// Idle accounts, or leases, that are kept before those are looked for that can be forgotten.
+/// How many accounts, or leases, may be recorded before those that are idle and can be dropped are looked for.
 const IDLE: usize = 64;
 
 fn credit() -> u64 {
     CREDIT.as_nanos() as u64
 }
 
-/// Those who are served in parts.
+/// Competitors that are served in turns: the accounts, or the leases of one account.
 struct Level<K, V> {
-    /// The virtual time of the least served who wants to run.
+    /// The least virtual time among the competitors that want to run.
     clock: u64,
     turns: u64,
     all: BTreeMap<K, Child<V>>,
 }
 
-/// One of them.
+/// One competitor: an account or a lease.
 struct Child<V> {
-    /// Its virtual time.
+    /// The virtual time of the competitor.
     served: u64,
-    /// The turn that it had last: of two who were served alike the other one goes first.
+    /// The number of its last turn: of two competitors with equal virtual times, the one with the older turn goes
+    /// first.
     turn: u64,
     weight: u32,
-    /// Jobs that wait and have not begun.
+    /// How many of its jobs wait and have not begun.
     fresh: usize,
-    /// Jobs that wait and have begun.
+    /// How many of its jobs have begun and wait for their next turn.
     paused: usize,
-    /// Jobs that run.
+    /// How many of its jobs run.
     running: usize,
     of: V,
 }
@@ -87,7 +90,7 @@ impl<K, V> Default for Level<K, V> {
 }
 
 impl<K: Ord + Clone, V: Default> Level<K, V> {
-    /// Who is about to have one job more: idle until now, it catches up.
+    /// Returns the competitor that is about to get one more job; if it was idle until now, its virtual time catches up.
     fn enter(&mut self, key: &K, weight: u32) -> &mut Child<V> {
         let least = self.clock.saturating_sub(credit());
         let child = self.all.entry(key.clone()).or_insert_with(|| Child {
@@ -106,7 +109,7 @@ impl<K: Ord + Clone, V: Default> Level<K, V> {
         child
     }
 
-    /// It was served for so many nanoseconds.
+    /// Charges a competitor for the nanoseconds for which it was served.
     fn charge(&mut self, key: &K, nanos: u64) {
         if let Some(child) = self.all.get_mut(key) {
             let part = nanos / u64::from(child.weight.max(1));
@@ -118,7 +121,7 @@ impl<K: Ord + Clone, V: Default> Level<K, V> {
         }
     }
 
-    /// Who is to be served next, of those who `may`.
+    /// The next competitor to be served, among those for which `may` holds.
     fn first(&self, may: impl Fn(&Child<V>) -> bool) -> Option<(&K, &Child<V>)> {
         let all = self.all.iter().filter(|(_, c)| may(c));
         all.min_by_key(|(_, c)| (c.served, c.turn))
@@ -131,7 +134,7 @@ impl<K: Ord + Clone, V: Default> Level<K, V> {
         Some(child)
     }
 
-    /// Somebody has one job less. Who is idle, and would catch up when it returns, is forgotten.
+    /// Drops a competitor whose job has ended if it is idle, and would catch up with the others when it returns.
     fn left(&mut self, key: &K) {
         let least = self.clock.saturating_sub(credit());
         let gone = |c: &Child<V>| !c.is_busy() && c.served <= least;
@@ -153,7 +156,7 @@ struct Item<T> {
 
 type Leases<T> = Level<LeaseId, JobQueue<Item<T>>>;
 
-/// See the module.
+/// The queue of compute, fair between accounts and between the leases of each; the module says how.
 pub struct FairQueue<T> {
     accounts: Level<AccountId, Leases<T>>,
     waiting: usize,
@@ -168,29 +171,30 @@ impl<T> Default for FairQueue<T> {
     }
 }
 
-/// Why whoever runs should give way, or should not.
+/// Whether a running job has a competitor that should run in its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rival {
-    /// Nobody waits who could run.
+    /// No job waits that could run.
     None,
-    /// Another account, or lease, of which this one is so many nanoseconds ahead; negative where it is behind.
+    /// A job of another account or lease waits; the running one is ahead of it by this many nanoseconds, or behind if
+    /// negative.
     Other(i64),
-    /// Another job of the same lease.
+    /// Another job of the same lease waits.
     Same,
 }
 
 impl<T> FairQueue<T> {
-    /// How many wait.
+    /// How many jobs wait.
     pub fn len(&self) -> usize {
         self.waiting
     }
 
-    /// Whether nobody waits.
+    /// Whether no job waits.
     pub fn is_empty(&self) -> bool {
         self.waiting == 0
     }
 
-    /// Adds a job, or returns it where the queue is full.
+    /// Adds a job, or returns it if the queue is full.
     pub fn push(&mut self, share: &Share, priority: i64, job: T) -> Result<(), T> {
         let anybody = mutant!("served-by-arrival");
         let anybody = anybody.then(|| Share::new(AccountId::named("anybody"), LeaseId(0)));
@@ -204,7 +208,7 @@ impl<T> FairQueue<T> {
         Ok(())
     }
 
-    /// A job that began gives way, and waits for its next turn: as the first of its lease, or behind those of its priority.
+    /// Queues a job that began and gives way: as the first of its lease, or behind the others of its priority.
     pub fn give_way(&mut self, share: &Share, priority: i64, first: bool, job: T) {
         self.stops_running(share);
         let priority = if first { i64::MAX } else { priority };
@@ -232,7 +236,8 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// Whose turn it is. `fresh`: whether a job may begin, or only those go on that have begun.
+    /// The account and the lease whose turn it is, and whether a new job may begin. If `fresh` is false, only jobs that
+    /// have begun may go on.
     fn first(&self, fresh: bool) -> Option<(&AccountId, LeaseId, bool)> {
         let begins = |a: &Child<Leases<T>>| fresh && a.fresh > 0 && a.begun() < MOST_BEGUN;
         let accounts = &self.accounts;
@@ -243,8 +248,8 @@ impl<T> FairQueue<T> {
         Some((id, *lease, begins))
     }
 
-    /// The job whose turn it is, which runs from now on until [`FairQueue::ended`]; whether it had begun before. `fresh` as
-    /// there is room for one that begins.
+    /// Takes the job whose turn it is; it counts as running until [`FairQueue::ended`]. If `fresh` is false, only jobs
+    /// that have begun may go on.
     pub fn pop(&mut self, fresh: bool) -> Option<(Share, T)> {
         let (account, lease, begins) = self.first(fresh)?;
         let account = account.clone();
@@ -264,7 +269,7 @@ impl<T> FairQueue<T> {
         Some((item.share, item.of))
     }
 
-    /// Takes out a job that gave way, and goes on without a turn.
+    /// Takes out a job that gave way, so that it goes on without a turn.
     pub fn take(&mut self, share: &Share, wanted: impl Fn(&T) -> bool) -> Option<T> {
         let account = self.accounts.all.get_mut(share.account())?;
         let lease = account.of.all.get_mut(&share.lease())?;
@@ -275,7 +280,7 @@ impl<T> FairQueue<T> {
         Some(item.of)
     }
 
-    /// A job that ran has ended.
+    /// Records that a running job has ended.
     pub fn ended(&mut self, share: &Share) {
         self.charge_nanos(share, LEAST);
         self.stops_running(share);
@@ -285,7 +290,7 @@ impl<T> FairQueue<T> {
         self.accounts.left(share.account());
     }
 
-    /// A share was served for so long.
+    /// Charges a share for the time for which it was served.
     pub fn charge(&mut self, share: &Share, time: Duration) {
         self.charge_nanos(share, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
@@ -297,7 +302,7 @@ impl<T> FairQueue<T> {
         self.accounts.charge(share.account(), nanos);
     }
 
-    /// Who would run in the place of a job of `share`. `fresh` as for [`FairQueue::pop`].
+    /// What would run in place of a job of `share`. `fresh` is as in [`FairQueue::pop`].
     pub fn rival(&self, share: &Share, fresh: bool) -> Rival {
         let Some((account, lease, _)) = self.first(fresh) else {
             return Rival::None;
@@ -320,8 +325,8 @@ impl<T> FairQueue<T> {
         Rival::Other(ahead(served(&share.lease()), served(&lease)))
     }
 
-    /// Whether work of `share` that takes so long may run at once, beside the queue, while others wait: only where it has not
-    /// had more than its part. It is charged then.
+    /// Whether work of `share` that takes `time` may run at once, beside the queue. While other jobs wait, it may only
+    /// if its account has had no more than its part, and is charged then.
     pub fn admits(&mut self, share: &Share, time: Duration) -> bool {
         if let Rival::None = self.rival(share, true) {
             return true;
@@ -336,7 +341,7 @@ impl<T> FairQueue<T> {
         admitted
     }
 
-    /// Those that wait, with whether they have begun.
+    /// The jobs that wait, with their shares and whether they have begun.
     pub fn waiting(&self) -> impl Iterator<Item = (&Share, bool, &T)> {
         let leases = self.accounts.all.values().flat_map(|a| a.of.all.values());
         let items = leases.flat_map(|l| l.of.iter());

@@ -1,5 +1,5 @@
 //! The first 8 bytes of every connection. They never change, so that peers of any two versions can tell each other
-//! which they are:
+//! their versions:
 //!
 //! ```text
 //! offset 0..4  "CNVK"
@@ -7,13 +7,14 @@
 //!        6..8  zero
 //! ```
 //!
-//! The dialler opens the connection's first bidirectional stream and sends them; the other side answers with its own
-//! on the same stream, also where it then refuses, so that both can name both versions. The stream ends there.
+//! The dialler opens the connection's first bidirectional stream and sends these bytes; the listener answers with its
+//! own on the same stream, even if it then refuses the dialler, so that both ends can report both versions. Then the
+//! stream ends.
 
 use quinn::{Connection, ConnectionError, RecvStream, SendStream, VarInt};
 use tokio::time::{Instant, timeout_at};
 
-/// The version that this build speaks. It changes with anything that is sent after the greeting.
+/// The protocol version of this build. It changes with anything that is sent after the greeting.
 pub const PROTOCOL_VERSION: u16 = 2;
 
 /// The close code of a connection whose peers speak different versions.
@@ -25,44 +26,44 @@ const LENGTH: usize = 8;
 /// Why a greeting failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HelloError {
-    /// The peer speaks another version.
+    /// The peer speaks another protocol version.
     #[error(
         "the peer speaks protocol version {theirs}, this program {ours}: run the same release on both"
     )]
     VersionMismatch {
-        /// This side's.
+        /// The protocol version of this process.
         ours: u16,
-        /// The peer's.
+        /// The protocol version of the peer.
         theirs: u16,
     },
     /// The peer's first bytes are not a greeting.
     #[error("the peer does not speak this protocol: its first bytes are {got:02x?}")]
     NotConvoke {
-        /// What came instead.
+        /// The bytes that came instead.
         got: [u8; LENGTH],
     },
-    /// No greeting in time.
+    /// The greeting did not arrive in time.
     #[error("the peer connected and then did not greet in time")]
     Timeout,
-    /// The connection ended first.
+    /// The connection ended before the greeting.
     #[error("the connection ended before the greeting")]
     Lost(#[source] ConnectionError),
-    /// The stream of the greeting ended early.
+    /// The stream ended within the greeting.
     #[error("the greeting was cut short: {reason}")]
     Cut {
-        /// How.
+        /// How the stream ended.
         reason: String,
     },
 }
 
-/// The 8 bytes of a version.
+/// The greeting of this protocol version.
 pub fn encode(version: u16) -> [u8; LENGTH] {
     let [low, high] = version.to_le_bytes();
     let [a, b, c, d] = MAGIC;
     [a, b, c, d, low, high, 0, 0]
 }
 
-/// Checks a peer's 8 bytes against this side's version.
+/// Checks a peer's greeting against this process's protocol version.
 pub fn check(got: [u8; LENGTH], ours: u16) -> Result<(), HelloError> {
     let [a, b, c, d, low, high, rest @ ..] = got;
     if [a, b, c, d] != MAGIC {
@@ -72,7 +73,7 @@ pub fn check(got: [u8; LENGTH], ours: u16) -> Result<(), HelloError> {
     if theirs != ours {
         return Err(HelloError::VersionMismatch { ours, theirs });
     }
-    // Only a peer of another version may have given the last two bytes a meaning.
+    // Only a peer of another version may give the last two bytes a meaning.
     if rest != [0, 0] {
         return Err(HelloError::NotConvoke { got });
     }
@@ -87,7 +88,7 @@ async fn write(send: &mut SendStream, version: u16) -> Result<(), HelloError> {
         },
     };
     send.write_all(&encode(version)).await.map_err(cut)?;
-    // Fails only on a stream already finished or reset by the peer; the read that follows tells.
+    // This fails only on a stream that was finished or that the peer reset; the read that follows reports it.
     let _ = send.finish();
     Ok(())
 }
@@ -105,7 +106,7 @@ async fn read(recv: &mut RecvStream) -> Result<[u8; LENGTH], HelloError> {
     }
 }
 
-/// The dialler's side: opens the first stream, greets, and checks the answer.
+/// The dialler's side: opens the first stream, sends the greeting, and checks the answer.
 pub async fn open(
     connection: &Connection,
     version: u16,
@@ -122,7 +123,7 @@ pub async fn open(
         .unwrap_or(Err(HelloError::Timeout))
 }
 
-/// The listener's side: awaits the first stream, answers it, and checks what it said.
+/// The listener's side: awaits the first stream, answers the greeting, and checks it.
 pub async fn answer(
     connection: &Connection,
     version: u16,
@@ -134,7 +135,7 @@ pub async fn answer(
         write(&mut send, version).await?;
         let verdict = check(got, version);
         if verdict.is_err() {
-            // The caller will close the connection: not before the dialler has the version to name.
+            // The caller closes the connection next: first the dialler must have the version that it will report.
             let _ = send.stopped().await;
         }
         verdict
@@ -158,7 +159,7 @@ mod tests {
     fn mismatches_are_told_apart() {
         let mismatch = HelloError::VersionMismatch { ours: 1, theirs: 2 };
         assert_eq!(check(encode(2), 1), Err(mismatch.clone()));
-        // A later version may use the last two bytes; it is still named as a version.
+        // A later version may use the last two bytes; it is still reported by its version.
         assert_eq!(check(*b"CNVK\x02\0\x09\x09", 1), Err(mismatch));
         for got in [*b"GET / HT", *b"CNVK\x01\0\0\x01"] {
             assert_eq!(check(got, 1), Err(HelloError::NotConvoke { got }));

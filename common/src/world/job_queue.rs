@@ -1,16 +1,16 @@
-//! Jobs of one lease that wait: those of higher priority first, of equal priority in the order they came. Now and then
-//! the oldest has its turn whatever its priority, so that none waits for ever.
+//! The waiting jobs of one lease: higher priority goes first, and equal priorities go in the order of arrival. Every
+//! few turns the oldest job goes first whatever its priority, so that no job waits for ever.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// One turn of so many is the oldest job's.
+/// One turn of this many goes to the oldest job.
 const OLDEST: u64 = 8;
 
-/// See the module. Whoever owns it bounds how many wait.
+/// The waiting jobs of one lease. The owner bounds how many wait.
 pub(super) struct JobQueue<T> {
     waiting: BTreeMap<(Reverse<i64>, u64), T>,
-    /// The priorities of those that wait, by age.
+    /// The priorities of the waiting jobs, by age.
     by_age: BTreeMap<u64, i64>,
     sequence: u64,
     turns: u64,
@@ -35,7 +35,7 @@ impl<T> JobQueue<T> {
         self.by_age.insert(self.sequence, priority);
     }
 
-    /// The job whose turn it is.
+    /// Takes the job whose turn it is.
     pub(super) fn pop(&mut self) -> Option<T> {
         self.turns += 1;
         if self.turns.is_multiple_of(OLDEST) {
@@ -47,7 +47,7 @@ impl<T> JobQueue<T> {
         Some(job)
     }
 
-    /// Takes out the first job that is wanted.
+    /// Takes out the first job for which `wanted` holds.
     pub(super) fn take(&mut self, wanted: impl Fn(&T) -> bool) -> Option<T> {
         let found = self.waiting.iter().find(|(_, job)| wanted(job));
         let key = *found?.0;
@@ -55,7 +55,7 @@ impl<T> JobQueue<T> {
         self.waiting.remove(&key)
     }
 
-    /// Those that wait, the most urgent first.
+    /// The waiting jobs, the most urgent first.
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
         self.waiting.values()
     }

@@ -12,9 +12,9 @@
 //! Invariants:
 //! 1. Nothing outside this module opens a socket or a file, spawns a thread or a task, reads the calendar or draws a
 //!    random number. Elapsed time is `tokio::time` only, so a paused clock governs every timeout.
-//! 2. Every trait here can be implemented under simulation: no trait hands out an operating system object. Shared memory
-//!    is none: where it is missing, tensors take the network.
-//! 3. Network I/O runs on whatever tokio runtime the caller is in; nothing here starts a runtime.
+//! 2. Every trait here can be implemented under simulation: no trait hands out an operating system object. Shared
+//!    memory has no trait: where it is missing, tensors take the network.
+//! 3. Network I/O runs on the tokio runtime of the caller; nothing here starts a runtime.
 //! 4. Whatever arrives from outside is bounded before it is buffered: windows, queues, file sizes.
 
 mod clock;
@@ -36,7 +36,7 @@ mod store;
 pub(crate) mod testing;
 mod transport;
 
-/// What services and shells name of QUIC, so that they need no dependency on the library that brings it.
+/// The items of the QUIC library that services and shells name, so that they need no dependency on it.
 pub mod quic {
     pub use quinn::{
         Connection, ConnectionError, ReadError, ReadExactError, RecvStream, SendStream, VarInt,
@@ -69,10 +69,10 @@ pub use store::{
 };
 pub use transport::{EndpointOptions, FIRST_WINDOW, admit_all_streams, welcome};
 
-/// A boxed future, as the object-safe traits here return them.
+/// A boxed future, as the object-safe traits of this module return it.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Everything ambient, cheap to clone.
+/// Everything ambient that a process uses; cheap to clone.
 #[derive(Clone)]
 pub struct World {
     /// Sockets and tasks.
@@ -85,7 +85,7 @@ pub struct World {
     pub wall: Arc<dyn WallClock>,
     /// Randomness.
     pub rng: Arc<dyn Rng>,
-    /// Where processes of one host share memory.
+    /// The way to share memory with processes of the same host; `None` if there is none.
     pub shared: Option<Arc<SharedMemory>>,
 }
 
@@ -112,14 +112,14 @@ impl World {
         self.net.spawn(Box::pin(task))
     }
 
-    /// Runs `task` to its end, also where whoever waits for it gives up.
+    /// Runs `task` to its end, even if the caller stops waiting for it.
     pub async fn complete<T: Send + 'static>(
         &self,
         task: impl Future<Output = Result<T, Error>> + Send + 'static,
     ) -> Result<T, Error> {
         let (tell, told) = oneshot::channel();
         self.spawn(async move {
-            // Nobody may wait any more.
+            // The caller may have stopped waiting.
             drop(tell.send(task.await));
         });
         let ends = |_| Err(Error::new(Code::Cancelled, "the process is ending"));

@@ -9,71 +9,71 @@ use tokio::task::JoinHandle;
 use super::{BoxFuture, Endpoint, EndpointOptions};
 use crate::identity::TlsConfigs;
 
-/// A byte stream for tripwires.
+/// A TCP connection's byte stream, for tripwires.
 pub trait TcpConnection: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> TcpConnection for T {}
 
 /// A TCP listener.
 pub trait TcpAcceptor: Send + Sync {
-    /// The next connection and where it comes from.
+    /// Waits for the next connection, and returns it with the peer's address.
     fn accept(&self) -> BoxFuture<'_, io::Result<(Box<dyn TcpConnection>, SocketAddr)>>;
 
-    /// The address bound.
+    /// The bound address.
     fn local_addr(&self) -> SocketAddr;
 }
 
-/// Why a socket could not be had.
+/// Why a socket could not be opened, or a name not be resolved.
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
-    /// Another process listens there.
+    /// Another process listens at the address.
     #[error(
         "{protocol} port {addr} is taken: stop the process that uses it, or listen on another port"
     )]
     PortTaken {
-        /// The address asked for.
+        /// The address that was asked for.
         addr: SocketAddr,
         /// "UDP" or "TCP".
         protocol: &'static str,
     },
-    /// The address cannot be bound here.
+    /// The address cannot be bound on this machine.
     #[error("cannot listen on {protocol} {addr}: is it an address of this machine?")]
     Bind {
-        /// The address asked for.
+        /// The address that was asked for.
         addr: SocketAddr,
         /// "UDP" or "TCP".
         protocol: &'static str,
-        /// The cause.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
     /// The name has no address.
     #[error("cannot find an address for `{name}`: expected HOST:PORT with a host that resolves")]
     Lookup {
-        /// The name asked for.
+        /// The name that was looked up.
         name: String,
-        /// The cause, where there was one.
+        /// Why the lookup failed.
         #[source]
         source: io::Error,
     },
-    /// No TCP connection.
+    /// The TCP connection could not be made.
     #[error("cannot connect to TCP {addr}")]
     Connect {
-        /// The address asked for.
+        /// The address that was asked for.
         addr: SocketAddr,
-        /// The cause.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// A limit or TLS setting that QUIC cannot take.
+    /// QUIC does not accept a limit or a TLS setting.
     #[error("bad endpoint setting: {what}")]
     Setting {
-        /// What is wrong with it.
+        /// What is wrong with the setting.
         what: String,
     },
 }
 
 impl NetError {
-    /// A failure to bind, with a taken port as its own case.
+    /// The error of a failed bind; a taken port has its own variant.
     pub fn bind(addr: SocketAddr, protocol: &'static str, source: io::Error) -> Self {
         if source.kind() == io::ErrorKind::AddrInUse {
             return Self::PortTaken { addr, protocol };
@@ -88,7 +88,7 @@ impl NetError {
 
 /// The network and the task spawner. Every future must be polled inside a tokio runtime, which then runs the I/O.
 pub trait Net: Send + Sync {
-    /// A QUIC endpoint on one unconnected UDP socket, which dials and, with a server identity, listens.
+    /// Opens a QUIC endpoint on one unconnected UDP socket, which dials and, with a server identity, listens.
     fn endpoint<'a>(
         &'a self,
         bind: SocketAddr,
@@ -96,17 +96,17 @@ pub trait Net: Send + Sync {
         options: &'a EndpointOptions,
     ) -> BoxFuture<'a, Result<Endpoint, NetError>>;
 
-    /// A TCP listener.
+    /// Opens a TCP listener.
     fn tcp_listen(&self, bind: SocketAddr)
     -> BoxFuture<'_, Result<Box<dyn TcpAcceptor>, NetError>>;
 
-    /// A TCP connection. The caller bounds the wait.
+    /// Makes a TCP connection. The caller bounds the wait.
     fn tcp_connect(
         &self,
         addr: SocketAddr,
     ) -> BoxFuture<'_, Result<Box<dyn TcpConnection>, NetError>>;
 
-    /// The addresses of `HOST:PORT`, at least one, the preferred first. The caller bounds the wait.
+    /// Looks up the addresses of `HOST:PORT`: at least one, the preferred first. The caller bounds the wait.
     fn lookup<'a>(&'a self, host_port: &'a str)
     -> BoxFuture<'a, Result<Vec<SocketAddr>, NetError>>;
 

@@ -12,10 +12,10 @@ const OTHERS_WRITE: u32 = 0o002;
 const ANYBODY_ELSE: u32 = 0o077;
 const STICKY: u32 = 0o1000;
 
-/// As [`Store::check_private`](super::Store::check_private).
+/// Checks that other users cannot change the file or folder, see [`Store::check_private`](super::Store::check_private).
 pub(super) fn check(path: &Path) -> Result<(), StoreError> {
     let failed = |e: io::Error| StoreError::io("examine", path, e);
-    // Links are followed first: what counts is who can change the place that they lead to.
+    // Links are resolved first, since what matters is who can change the place to which they lead.
     let real = std::fs::canonicalize(path).map_err(failed)?;
     for (i, at) in real.ancestors().enumerate() {
         let meta = std::fs::symlink_metadata(at).map_err(failed)?;
@@ -27,7 +27,7 @@ pub(super) fn check(path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// `above`: whether it only leads to what is checked.
+/// Checks one folder or file. `above` says that it is a folder above the checked path.
 fn check_one(path: &Path, meta: &Metadata, above: bool) -> Result<(), String> {
     let (user, group) = (
         rustix::process::geteuid().as_raw(),
@@ -48,10 +48,10 @@ fn check_one(path: &Path, meta: &Metadata, above: bool) -> Result<(), String> {
             )),
         };
     }
-    // A group that has the user's own number is the user's alone, as most systems set users up.
+    // A group with the user's own number has no other members, as most systems set users up.
     let own_group = meta.gid() == group && group == user;
     let others = (mode & GROUP_WRITES != 0 && !own_group) || mode & OTHERS_WRITE != 0;
-    // In a folder with the sticky bit nobody can move or remove what is not theirs.
+    // In a folder with the sticky bit nobody can move or remove the files of other users.
     if others && !(above && mode & STICKY != 0) {
         return Err(format!(
             "others may write into it (mode {mode:04o}); run `chmod go-w {path}`, or name another folder"
@@ -92,7 +92,7 @@ mod tests {
             &state,
             "others may write into it (mode 0777); run `chmod go-w ",
         );
-        // The sticky bit protects files of others, not the place for new ones.
+        // The sticky bit protects existing files of others, but lets others make new ones.
         set(&state, 0o1777);
         refused(&state, "others may write into it (mode 1777)");
         set(&state, 0o700);
@@ -114,7 +114,7 @@ mod tests {
         );
         set(&key, 0o600);
         check(&key).unwrap();
-        // A link is as safe as the place that it leads to.
+        // A link is as safe as the place to which it leads.
         let link = scratch.path("link");
         symlink(&state, &link).unwrap();
         check(&link).unwrap();

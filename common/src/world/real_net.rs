@@ -13,8 +13,8 @@ use super::net::{Net, NetError, TcpAcceptor, TcpConnection};
 use super::{BoxFuture, Endpoint, EndpointOptions, Rng, WallClock};
 use crate::identity::TlsConfigs;
 
-/// What a UDP socket's buffers are raised to: about 3 ms of a 10 Gbit/s link, so that a burst survives the I/O thread
-/// being scheduled away. The kernel may cap it (`net.core.rmem_max`).
+/// The size to which a UDP socket's buffers are raised: about 3 ms of a 10 Gbit/s link, so that a burst does not
+/// overflow them while the I/O thread is scheduled away. The kernel may cap the size (`net.core.rmem_max`).
 const UDP_BUFFER: usize = 4 << 20;
 
 /// The operating system's sockets.
@@ -36,7 +36,7 @@ impl RealNet {
         options: &EndpointOptions,
     ) -> Result<Endpoint, NetError> {
         let failed = |error| NetError::bind(bind, "UDP", error);
-        // Never SO_REUSEADDR here: on UDP it lets two processes share the port silently.
+        // SO_REUSEADDR must not be set: for UDP it lets two processes share the port silently.
         let socket = std::net::UdpSocket::bind(bind).map_err(failed)?;
         raise_buffers(&socket);
         socket.set_nonblocking(true).map_err(failed)?;
@@ -53,10 +53,11 @@ impl RealNet {
     }
 }
 
-/// Best effort: with small buffers the protocol still works, it only loses more.
+/// Raises the socket's buffers. This is best effort: with small buffers more packets are lost, and the protocol still
+/// works.
 fn raise_buffers(socket: &std::net::UdpSocket) {
     use rustix::net::sockopt;
-    // The forcing form passes the kernel's cap where the process may.
+    // The forced option exceeds the kernel's cap if the process has the privilege.
     if sockopt::set_socket_recv_buffer_size_force(socket, UDP_BUFFER).is_err() {
         let _ = sockopt::set_socket_recv_buffer_size(socket, UDP_BUFFER);
     }

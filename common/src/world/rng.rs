@@ -4,12 +4,12 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 /// A source of unpredictable bytes; seeded in simulation.
 pub trait Rng: Send + Sync {
-    /// Fills `out`. Never fails: a process that cannot draw keys must not go on.
+    /// Fills `out` with random bytes. It never fails: a process that cannot draw keys must not go on.
     fn fill(&self, out: &mut [u8]);
 }
 
 impl dyn Rng + '_ {
-    /// `N` fresh bytes.
+    /// `N` random bytes.
     pub fn bytes<const N: usize>(&self) -> [u8; N] {
         let mut out = [0; N];
         self.fill(&mut out);

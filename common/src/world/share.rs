@@ -1,4 +1,4 @@
-//! On whose behalf work runs: compute is divided between accounts first, then between the leases and sessions of each.
+//! On whose behalf work runs. Compute is divided between accounts first, then between the leases and sessions of each.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::identity::Weight;
 use crate::ids::LeaseId;
 
-/// Who is charged for work: a client, or the token that several clients came with.
+/// The account that is charged for work: a client, or the token with which several clients joined.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct AccountId(Arc<str>);
 
@@ -18,7 +18,7 @@ impl AccountId {
         AccountId(name.into())
     }
 
-    /// Its name.
+    /// The account's name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -43,13 +43,13 @@ struct Inner {
 }
 
 impl Share {
-    /// Work of `lease`, for an account that has one member, and weight 1.
+    /// The share of `lease` in an account that has one member, and weight 1.
     pub fn new(account: AccountId, lease: LeaseId) -> Share {
         let member = account.0.clone();
         Share::of_member(account, &member, Weight::default(), lease)
     }
 
-    /// As [`Share::new`], for one of several members that share the account, which gets `weight` times as much compute as an
+    /// Like [`Share::new`], for one of several members of an account that gets `weight` times as much compute as an
     /// account of weight 1.
     pub fn of_member(account: AccountId, member: &str, weight: Weight, lease: LeaseId) -> Share {
         Share(Arc::new(Inner {
@@ -60,22 +60,22 @@ impl Share {
         }))
     }
 
-    /// The account.
+    /// The account that pays for the work.
     pub fn account(&self) -> &AccountId {
         &self.0.account
     }
 
-    /// The client that the work is for, for messages.
+    /// The name of the client for which the work is done, for messages.
     pub fn member(&self) -> &str {
         &self.0.member
     }
 
-    /// How much the account gets, compared with others.
+    /// How many times as much compute the account gets as one of weight 1.
     pub fn weight(&self) -> u32 {
         self.0.weight.times()
     }
 
-    /// The lease, or the session.
+    /// The lease, or the eager session, to which the work belongs.
     pub fn lease(&self) -> LeaseId {
         self.0.lease
     }

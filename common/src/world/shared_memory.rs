@@ -1,19 +1,20 @@
-//! How segments get from process to process on one host: over a Unix socket, which the system lets files pass through.
+//! How segments get from process to process on one host: over a Unix socket, through which a process can pass files.
 //!
 //! ```text
 //! giver                                                taker
+//! giver                                                taker
 //! a nonce and its address, by QUIC ─────────────────>  connects to the address, unless it is this very process
 //!                        <───────────────────────────  the nonce
-//! that it was expected ─────────────────────────────>
-//! number, length, and the file ─────────────────────>  maps it
+//! that the nonce was expected ──────────────────────>
+//! number, length, and the file ─────────────────────>  maps the segment
 //!                        <───────────────────────────  the number
-//! number, 0 ────────────────────────────────────────>  lets go of it
+//! number, 0 ────────────────────────────────────────>  releases the segment
 //! ```
-//! Where only the taker has an address, the giver connects to that and shows the nonce there.
+//! Where only the taker has an address, the giver connects to the taker's socket and shows the nonce there.
 //!
 //! Invariants
-//! 1. Only who was told the nonce gets a segment: it was said to an authenticated peer, once.
-//! 2. A socket that does not answer, or not as it should, costs a bounded time and nothing else.
+//! 1. Only a peer that knows the nonce gets a segment; the nonce was told to one authenticated peer, once.
+//! 2. A socket that does not answer, or answers wrongly, costs a bounded time and nothing else.
 
 pub(crate) mod fuzzing;
 
@@ -37,21 +38,21 @@ use tokio::time::timeout;
 use super::socket::bind_private;
 use crate::segment::{PeerSegment, Segment};
 
-/// What tells one meeting from all others; nobody can guess it.
+/// The secret that identifies one meeting of giver and taker; nobody can guess it.
 pub type Nonce = [u8; 32];
 
-/// How long one side waits for the other.
+/// How long one side waits for an answer of the other.
 const BOUND: Duration = Duration::from_secs(2);
-/// Connections that have yet to show a nonce.
+/// How many connections may be open that have not shown a nonce yet.
 const GREETING: usize = 16;
-/// Bytes of what goes with a file.
+/// Bytes of the message that accompanies a file: a number and a length.
 const MESSAGE: usize = 16;
-/// What answers a nonce that is expected; any other gets none.
+/// The answer to a nonce that is expected; any other nonce gets no answer.
 const EXPECTED: u8 = 1;
-/// The socket's name: none of another name is met, wherever a peer says that it is.
+/// The file name of the socket: this process connects to no socket of another name, whatever address a peer gives.
 const SOCKET: &str = "memory.sock";
 
-/// Where this process meets others of its host, and they it.
+/// The place where this process and other processes of its host meet to exchange segments.
 #[derive(Default)]
 pub struct SharedMemory {
     expected: Mutex<HashMap<Nonce, oneshot::Sender<UnixStream>>>,
@@ -63,8 +64,8 @@ impl SharedMemory {
         self.expected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Listens at a socket in this folder, which no other user should enter, until what comes back is dropped; none but
-    /// parts of this process are met without.
+    /// Listens at a socket in this folder, which no other user should be able to enter, until the returned future is
+    /// dropped. Without a socket, only parts of this process can be met.
     pub fn listen(self: &Arc<Self>, folder: &Path) -> Result<impl Future<Output = ()> + use<>> {
         let path = &folder.join(SOCKET);
         let listener = bind_private(path)?;
@@ -78,14 +79,14 @@ impl SharedMemory {
             let mut greeted = tokio::task::JoinSet::new();
             while let Ok(permit) = greeting.clone().acquire_owned().await {
                 let Ok((stream, _)) = listener.accept().await else {
-                    // For want of file descriptors, for example.
+                    // Accepting fails for want of file descriptors, for example.
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;
                 };
                 while greeted.try_join_next().is_some() {}
                 let me = me.clone();
                 greeted.spawn(async move {
-                    // One that says nothing, or nothing that is expected, is dropped.
+                    // A connection that shows no expected nonce in time is dropped.
                     let _ = timeout(BOUND, me.greet(stream)).await;
                     drop(permit);
                 });
@@ -99,18 +100,18 @@ impl SharedMemory {
         let expects = self.expected().remove(&nonce);
         if let Some(expects) = expects {
             stream.write_all(&[EXPECTED]).await?;
-            // Whoever expected it may have given up.
+            // The task that expected the nonce may have given up.
             drop(expects.send(stream));
         }
         Ok(())
     }
 
-    /// Where others find it; empty where they do not.
+    /// The path of this process's socket; empty if it does not listen.
     pub fn address(&self) -> &Path {
         self.address.get().map_or(Path::new(""), |a| a)
     }
 
-    /// Expects whoever shows this nonce, until what comes back is dropped.
+    /// Expects a peer that shows this nonce, until the returned value is dropped.
     pub fn expect(self: &Arc<Self>, nonce: Nonce) -> Expected {
         let (tell, told) = oneshot::channel();
         self.expected().insert(nonce, tell);
@@ -118,12 +119,12 @@ impl SharedMemory {
         Expected { at, nonce, told }
     }
 
-    /// Meets whoever expects this nonce at an address, to take what it gives.
+    /// Connects to the process at `address` that expects this nonce, to take segments from it.
     pub async fn meet(&self, address: &Path, nonce: &Nonce) -> Result<Taker> {
         self.met(address, nonce).await.map(Taker)
     }
 
-    /// As [`SharedMemory::meet`], to give it what is here.
+    /// Connects like [`SharedMemory::meet`], but to give the peer segments of this process.
     pub async fn bring(&self, address: &Path, nonce: &Nonce) -> Result<Giver> {
         self.met(address, nonce).await.map(Giver)
     }
@@ -143,31 +144,31 @@ impl SharedMemory {
     }
 }
 
-/// Shows a nonce to whoever listens at the other end.
+/// Shows a nonce to the process that listens at the other end.
 async fn show(mut stream: UnixStream, nonce: &Nonce) -> Result<UnixStream> {
-    // Who else listens there is told nothing.
+    // A process of another user is not shown the nonce.
     if stream.peer_cred()?.uid() != rustix::process::geteuid().as_raw() {
         return Err(ErrorKind::PermissionDenied.into());
     }
     stream.write_all(nonce).await?;
-    // In another container the same name may be another's socket.
+    // In another container the same path may lead to another process's socket.
     match stream.read_u8().await? {
         EXPECTED => Ok(stream),
         _ => Err(ErrorKind::InvalidData.into()),
     }
 }
 
-/// A socket's file, removed with it.
+/// The file of a socket; it is removed when this value is dropped.
 struct Socket(PathBuf);
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // Gone already where somebody else removed it.
+        // This fails if somebody else removed the file.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// A peer who was told a nonce and may show it.
+/// A meeting with a peer that was told a nonce and may show it.
 pub struct Expected {
     at: Arc<SharedMemory>,
     nonce: Nonce,
@@ -175,12 +176,12 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Returns when it has, to take what is here.
+    /// Waits until the peer has shown the nonce, to give it segments of this process.
     pub async fn came(&mut self) -> Option<Giver> {
         self.showed().await.map(Giver)
     }
 
-    /// Returns when it has, to give what is there.
+    /// Waits until the peer has shown the nonce, to take segments from it.
     pub async fn brought(&mut self) -> Option<Taker> {
         self.showed().await.map(Taker)
     }
@@ -203,11 +204,11 @@ fn message(number: u64, len: u64) -> [u8; MESSAGE] {
     out
 }
 
-/// Gives a peer segments.
+/// The giving end of a meeting: passes segments to a peer.
 pub struct Giver(UnixStream);
 
 impl Giver {
-    /// Gives it one; returns once it has it.
+    /// Passes a segment to the peer; returns once the peer has confirmed it.
     pub async fn give(&mut self, segment: &Segment) -> Result<()> {
         let message = message(segment.number(), segment.len() as u64);
         let written = self.0.async_io(Interest::WRITABLE, || {
@@ -233,26 +234,26 @@ impl Giver {
         Ok(())
     }
 
-    /// Tells it that there is one no more.
+    /// Tells the peer that the segment with this number no longer exists.
     pub async fn forget(&mut self, number: u64) -> Result<()> {
         let message = message(number, 0);
         timeout(BOUND, self.0.write_all(&message)).await?
     }
 }
 
-/// What a taker is told of.
+/// What a giver tells the taker.
 pub enum Told {
-    /// A segment is there to read.
+    /// A segment with this number can be read.
     Given(u64, PeerSegment),
-    /// It is no more.
+    /// The segment with this number no longer exists.
     Forgotten(u64),
 }
 
-/// Takes segments from a peer.
+/// The taking end of a meeting: receives segments from a peer.
 pub struct Taker(UnixStream);
 
 impl Taker {
-    /// What comes next.
+    /// Receives the giver's next message.
     pub async fn next(&mut self) -> Result<Told> {
         let (mut bytes, mut at, mut file) = ([0; MESSAGE], 0, None);
         while at < MESSAGE {
@@ -286,7 +287,7 @@ impl Taker {
         }
     }
 
-    /// Tells the giver that a segment can be used.
+    /// Confirms to the giver that this segment can be used.
     pub async fn has(&mut self, number: u64) -> Result<()> {
         timeout(BOUND, self.0.write_u64_le(number)).await?
     }
@@ -301,7 +302,7 @@ fn receive(stream: &UnixStream, into: &mut [u8]) -> Result<(usize, Option<OwnedF
     let mut file = None;
     for message in with.drain() {
         if let RecvAncillaryMessage::ScmRights(files) = message {
-            // All but the last are closed.
+            // The last file is used; dropping the others closes them.
             file = files.last();
         }
     }
@@ -314,7 +315,7 @@ mod tests {
     use crate::block::Block;
     use crate::segment::Lent;
 
-    /// A folder of its own, gone when dropped.
+    /// A folder of the test's own, which is removed when dropped.
     struct Scratch(PathBuf);
 
     impl Scratch {
@@ -332,7 +333,7 @@ mod tests {
         }
     }
 
-    /// Gives a segment and has it read there.
+    /// Gives a segment, and checks that the taker can read it.
     async fn check_given(giver: &mut Giver, taker: &mut Taker) {
         let mut block = Block::shared(5000).unwrap();
         block.bytes_mut()[..3].copy_from_slice(b"abc");

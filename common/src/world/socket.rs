@@ -1,4 +1,4 @@
-//! Unix sockets that only this user may use, from the moment at which they are there.
+//! Unix sockets that only this user may use, from the moment at which they exist.
 
 use std::fs::{DirBuilder, Permissions};
 use std::io::{Error, ErrorKind, Result};
@@ -7,14 +7,15 @@ use std::path::Path;
 
 use tokio::net::UnixListener;
 
-/// Listens at `path` with the mode 0600, whatever the process's umask is, in place of a socket that is there already.
+/// Listens at `path` with the mode 0600, whatever the process's umask is, in place of a socket that exists there
+/// already.
 ///
-/// A socket has the umask's mode until it is changed, and whoever is quick connects before that. So it is made in a folder
-/// that nobody else may enter, and moved to its place.
+/// A new socket has the mode of the umask until it is changed, and another user could connect before that. So the
+/// socket is made in a folder that nobody else may enter, and then moved to its place.
 ///
 /// # Errors
-/// Fails where something else than a socket is at `path`, and where the system refuses: in a folder that may not be written,
-/// or where the path is longer than a socket's may be.
+/// Fails if something other than a socket is at `path`, if the folder is not writable, or if the path is longer than a
+/// socket's may be.
 pub fn bind_private(path: &Path) -> Result<UnixListener> {
     match std::fs::symlink_metadata(path) {
         Ok(there) if !there.file_type().is_socket() => {
@@ -24,18 +25,18 @@ pub fn bind_private(path: &Path) -> Result<UnixListener> {
         Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
         _ => {}
     }
-    // Short names: with its folder a socket's path has 107 bytes.
+    // The names are short because a socket's path, with its folder, has at most 107 bytes.
     let folder = path.with_file_name(format!(".s{:x}", std::process::id()));
     let made = folder.join("s");
     match DirBuilder::new().mode(0o700).create(&folder) {
-        // Left by a process of this number that was killed.
+        // The folder was left by a killed process that had the same id.
         Err(e) if e.kind() == ErrorKind::AlreadyExists => {
             let _ = std::fs::remove_file(&made);
         }
         done => done?,
     }
     let bound = bind_in(&made, path);
-    // What is left is empty, and in nobody's way.
+    // Whatever remains after an error is an empty folder, and does no harm.
     let _ = std::fs::remove_file(&made);
     let _ = std::fs::remove_dir(&folder);
     bound

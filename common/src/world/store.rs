@@ -1,5 +1,5 @@
-//! Disk, as a small set of verbs. Reads are positioned; nothing is ever mapped, so a file that shrinks is an error and
-//! not a signal.
+//! Disk, as a small set of verbs. Reads give a position; nothing is ever mapped, so a file that shrinks causes an error
+//! and not a signal.
 
 use std::ffi::OsString;
 use std::io;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::Job;
 
-/// Who may read what is made.
+/// Who may read a file or folder that is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileMode {
     /// 0644 for a file, 0755 for a folder, less the umask.
@@ -17,7 +17,7 @@ pub enum FileMode {
     Secret,
 }
 
-/// What tells one version of a file from another: replaced, rewritten or grown files differ.
+/// What distinguishes one version of a file from another: it changes when the file is replaced, rewritten or grows.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
 )]
@@ -26,15 +26,15 @@ pub struct FileIdentity {
     pub device: u64,
     /// Inode number.
     pub inode: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub size: u64,
     /// Modification time, nanoseconds since 1970.
     pub modified_ns: i128,
-    /// Change time, nanoseconds since 1970: the one that a program cannot set.
+    /// Change time, nanoseconds since 1970: unlike the modification time, a program cannot set it.
     pub changed_ns: i128,
 }
 
-/// What a folder entry is.
+/// What kind of entry a folder holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryKind {
     /// A regular file.
@@ -48,20 +48,20 @@ pub enum EntryKind {
 /// One entry of a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirEntry {
-    /// Its name in the folder.
+    /// The entry's name in the folder.
     pub name: OsString,
-    /// What it is; links are not followed.
+    /// What the entry is; links are not followed.
     pub kind: EntryKind,
-    /// Bytes, of a regular file.
+    /// Length of a regular file, in bytes.
     pub size: u64,
-    /// When it was written or [touched](Store::touch) last, nanoseconds since 1970.
+    /// When the entry was last written or [touched](Store::touch), in nanoseconds since 1970.
     pub modified_ns: i128,
 }
 
-/// Room on the file system that holds a path.
+/// Space on the file system that holds a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiskSpace {
-    /// Bytes in all.
+    /// Size of the file system, in bytes.
     pub total: u64,
     /// Bytes that this process may still write.
     pub available: u64,
@@ -70,10 +70,10 @@ pub struct DiskSpace {
 /// Why a file operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Nothing there.
+    /// The path does not exist.
     #[error("{} does not exist", path.display())]
     NotFound {
-        /// The path asked for.
+        /// The path that was asked for.
         path: PathBuf,
     },
     /// The path would leave the folder it is resolved in, or passes through a link.
@@ -85,62 +85,62 @@ pub enum StoreError {
     Escapes {
         /// The folder that bounds the resolution.
         root: PathBuf,
-        /// The path asked for, relative to it.
+        /// The path that was asked for, relative to the root.
         relative: PathBuf,
     },
-    /// A folder, pipe or device where a regular file is needed.
+    /// The path is a folder, pipe or device where a regular file is needed.
     #[error("{} is not a regular file", path.display())]
     NotAFile {
-        /// The path asked for.
+        /// The path that was asked for.
         path: PathBuf,
     },
-    /// A folder or file that another user may change.
+    /// Another user may change the folder or file.
     #[error("{} is not safe to use: {reason}", path.display())]
     Unsafe {
-        /// The path.
+        /// The unsafe path.
         path: PathBuf,
-        /// Whose it is, or who may write it.
+        /// Which user owns the path, or who may write to it.
         reason: String,
     },
-    /// Somebody else has it open for himself.
+    /// Another process, or another part of this one, has the file open exclusively.
     #[error("{} is in use by another process", path.display())]
     InUse {
-        /// The path asked for.
+        /// The path that was asked for.
         path: PathBuf,
     },
-    /// Larger than the caller accepts; nothing was read.
+    /// The file is larger than the caller accepts; nothing was read.
     #[error("{} holds {size} bytes, more than the {limit} allowed", path.display())]
     TooLarge {
-        /// The path asked for.
+        /// The path that was asked for.
         path: PathBuf,
-        /// Its size.
+        /// The size of the file, in bytes.
         size: u64,
-        /// The caller's bound.
+        /// The caller's bound, in bytes.
         limit: u64,
     },
-    /// The file ends before the range does.
+    /// The file ends before the end of the range.
     #[error(
         "{} ends early: {wanted} bytes at offset {offset} were asked for and {got} are there; \
          the file is truncated or was changed while in use", path.display()
     )]
     Truncated {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Where the range starts.
+        /// The offset at which the range starts, in bytes.
         offset: u64,
-        /// Its length.
+        /// The length of the range, in bytes.
         wanted: usize,
-        /// What there was of it.
+        /// How many bytes of the range the file has.
         got: usize,
     },
-    /// The operating system's error.
+    /// The operating system refused the operation.
     #[error("cannot {operation} {}", path.display())]
     Io {
-        /// The verb.
+        /// What could not be done, beginning with a verb.
         operation: &'static str,
-        /// The path it was applied to.
+        /// The path of the file or folder.
         path: PathBuf,
-        /// The cause.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -150,7 +150,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// An I/O error, with absence as its own case.
+    /// The error of an I/O operation; a missing path has its own variant.
     pub fn io(operation: &'static str, path: &Path, source: io::Error) -> Self {
         let path = path.to_owned();
         match source.kind() {
@@ -163,7 +163,7 @@ impl StoreError {
         }
     }
 
-    /// Whether the error is absence.
+    /// Whether the error is that the path does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound { .. })
     }
@@ -171,25 +171,25 @@ impl StoreError {
 
 /// An open file.
 pub trait StoreFile: Send + Sync {
-    /// The path it was opened by, for messages.
+    /// The path by which the file was opened, for messages.
     fn path(&self) -> &Path;
 
-    /// Which version of the file this is, now.
+    /// Identifies the current version of the file.
     fn identity(&self) -> Result<FileIdentity, StoreError>;
 
-    /// Reads into `out` from `offset`; fewer bytes than asked for mean the file's end.
+    /// Reads into `out` from `offset`, and returns the number of bytes; fewer than `out` holds mean the file's end.
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize, StoreError>;
 
     /// Writes all of `bytes` at `offset`.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), StoreError>;
 
-    /// Cuts the file off at `length`, or fills it up to there with zeros.
+    /// Cuts the file off at `length`, or extends it to that length with zeros.
     fn set_length(&self, length: u64) -> Result<(), StoreError>;
 
-    /// Returns once all that was written would survive a power cut.
+    /// Returns once everything that was written would survive a power cut.
     fn sync(&self) -> Result<(), StoreError>;
 
-    /// Fills `out` from `offset`, or says what is missing.
+    /// Fills `out` from `offset`, or fails with [`StoreError::Truncated`].
     fn read_exact_at(&self, offset: u64, out: &mut [u8]) -> Result<(), StoreError> {
         let got = self.read_at(offset, out)?;
         if got == out.len() {
@@ -204,9 +204,9 @@ pub trait StoreFile: Send + Sync {
     }
 }
 
-/// The disk. Every call blocks; [`off_thread`] is for callers that must not.
+/// The disk. Every call blocks; [`off_thread`] is for callers that must not block.
 pub trait Store: Send + Sync {
-    /// All bytes of a file no larger than `limit`.
+    /// Reads all bytes of a file that is no larger than `limit`.
     fn read(&self, path: &Path, limit: u64) -> Result<Vec<u8>, StoreError>;
 
     /// Replaces a file: after a crash it holds either all of the old or all of the new content.
@@ -215,54 +215,55 @@ pub trait Store: Send + Sync {
     /// Opens a regular file to read.
     fn open(&self, path: &Path) -> Result<Arc<dyn StoreFile>, StoreError>;
 
-    /// Opens a regular file to read, beneath `root`: `relative` passes through no symbolic link and no `..`.
+    /// Opens a regular file beneath `root` to read: `relative` may pass through no symbolic link and no `..`.
     fn open_beneath(&self, root: &Path, relative: &Path) -> Result<Arc<dyn StoreFile>, StoreError>;
 
-    /// Makes a file that must not exist yet, to write and read.
+    /// Makes a file that must not exist yet, for writing and reading.
     fn create(&self, path: &Path, mode: FileMode) -> Result<Arc<dyn StoreFile>, StoreError>;
 
-    /// Opens a regular file to read and write, and makes it where it is missing. Until the handle is dropped nobody
-    /// else, of this process or another, opens it this way: that is [`StoreError::InUse`].
+    /// Opens a regular file for reading and writing, and makes it if it is missing. Until the handle is dropped,
+    /// another exclusive open, by this process or another, fails with [`StoreError::InUse`].
     fn open_exclusive(&self, path: &Path, mode: FileMode)
     -> Result<Arc<dyn StoreFile>, StoreError>;
 
-    /// As [`Store::open_exclusive`], but waits for its turn where another process has the file locked: for a few seconds,
-    /// after which that is [`StoreError::InUse`]. Nobody may hold it for longer than a short piece of work takes.
+    /// Like [`Store::open_exclusive`], but while another process has the file locked it waits for a few seconds, and
+    /// then fails with [`StoreError::InUse`]. A lock may be held only for a short piece of work.
     fn lock(&self, path: &Path, mode: FileMode) -> Result<Arc<dyn StoreFile>, StoreError>;
 
-    /// Moves a file over another within one file system, at once for all who look. A power cut may undo it, and may leave
-    /// the name with a part of the content where that was not synced.
+    /// Moves a file over another within one file system; for all observers the change is atomic. A power cut may undo
+    /// it, or leave a part of the content under the name if the content was not synced.
     fn replace(&self, from: &Path, to: &Path) -> Result<(), StoreError>;
 
-    /// Makes now the time at which a file was modified.
+    /// Sets a file's modification time to the current time.
     fn touch(&self, path: &Path) -> Result<(), StoreError>;
 
-    /// Moves a file over another within one file system, durably.
+    /// Moves a file over another within one file system, and makes the move durable.
     fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError>;
 
-    /// The entries of a folder, by name.
+    /// The entries of a folder, sorted by name.
     fn list(&self, folder: &Path) -> Result<Vec<DirEntry>, StoreError>;
 
-    /// Removes a file. Absence is an error, see [`StoreError::is_not_found`].
+    /// Removes a file. A missing file is an error, see [`StoreError::is_not_found`].
     fn remove(&self, path: &Path) -> Result<(), StoreError>;
 
-    /// Checks that nobody but this user and root can change a folder or file, or put another in its place: it and the folders
-    /// above it are theirs and writable by nobody else (above it, folders with the sticky bit such as `/tmp` will do). A
-    /// file may not even be read by others, since those that are checked hold secrets. What is missing is
-    /// [`StoreError::NotFound`], what is unsafe [`StoreError::Unsafe`], with what to do.
+    /// Checks that only this user and root can change a folder or file, or put another in its place: they own it and
+    /// the folders above it, and nobody else may write to them (folders above it may have the sticky bit instead, such
+    /// as `/tmp`). Others may not even read a file, since the files that are checked hold secrets. Fails with
+    /// [`StoreError::NotFound`] if the path is missing, and with [`StoreError::Unsafe`], which says what to do, if
+    /// others can change it.
     fn check_private(&self, path: &Path) -> Result<(), StoreError>;
 
-    /// Makes a folder and those above it; one that exists is left as it is.
+    /// Makes a folder and the folders above it; a folder that exists stays unchanged.
     fn create_dir(&self, path: &Path, mode: FileMode) -> Result<(), StoreError>;
 
-    /// Room on the file system that holds `path`.
+    /// The space on the file system that holds `path`.
     fn disk_space(&self, path: &Path) -> Result<DiskSpace, StoreError>;
 
-    /// Runs a job where it may block.
+    /// Runs a job on a thread that it may block.
     fn run_blocking(&self, job: Job);
 }
 
-/// Runs a blocking use of the store away from the calling runtime's threads.
+/// Runs a blocking use of the store off the calling runtime's threads.
 pub async fn off_thread<T: Send + 'static>(
     store: &Arc<dyn Store>,
     work: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
@@ -270,7 +271,7 @@ pub async fn off_thread<T: Send + 'static>(
     let (done, result) = tokio::sync::oneshot::channel();
     let inside = store.clone();
     store.run_blocking(Box::new(move || {
-        // The receiver is gone when the caller stopped waiting; then nobody wants the result.
+        // The receiver is gone if the caller stopped waiting; then nobody wants the result.
         let _ = done.send(work(inside.as_ref()));
     }));
     result.await.unwrap_or(Err(StoreError::Interrupted))

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: a settable calendar and a folder that removes itself.
+//! Helpers that the tests of this crate share: a settable calendar and a folder that removes itself.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -9,17 +9,19 @@ use quinn::{Connection, MtuDiscoveryConfig, TransportConfig, VarInt};
 use super::NetError;
 use crate::detection::bounds::{IDLE_TIMEOUT, KEEP_ALIVE};
 
-/// Control calls, lanes and artifacts: few are needed, a flood is refused.
+/// How many bidirectional streams a member may open, for control calls, lanes and artifacts: few are needed, and a
+/// flood is refused.
 const MAX_BIDI_STREAMS: u32 = 1024;
 
-/// Tensors: one stream each; who has more to send waits until one was read. quinn keeps what it allocated to put a stream's
-/// packets in order for a later stream, once for each that is allowed: with thousands, each would come to hold what its most
-/// crowded moment took, and a process would grow for tens of thousands of steps. With few, tensors of an eager session that
-/// are not announced yet, which may wait for seconds, would keep others from coming.
+/// How many tensors a member may send at once, on one stream each; further ones wait until one was read. quinn keeps
+/// the memory in which it ordered a stream's packets for later streams, once for each allowed stream: with thousands,
+/// each would come to hold what its most crowded moment took, and a process would grow for tens of thousands of steps.
+/// With few, tensors of an eager session that are not announced yet, which may wait for seconds, would keep others from
+/// arriving.
 const MAX_UNI_STREAMS: u32 = 256;
 
-/// The first guess of the round trip, used until one is measured: a lost first packet is resent after three times
-/// this. QUIC's own default of 333 ms is for the open internet.
+/// The first guess of the round trip, used until one is measured: a lost first packet is sent again after three times
+/// this. QUIC's own default of 333 ms is meant for the open internet.
 const INITIAL_RTT: Duration = Duration::from_millis(100);
 
 /// The largest packets, where the path carries them. quinn hands the kernel up to 10 packets in one call, and one call
@@ -27,22 +29,22 @@ const INITIAL_RTT: Duration = Duration::from_millis(100);
 /// Measured on two cores over loopback, one stream of 64 MiB: 0.97 GB/s at 1452, 1.85 at 3500, 2.7 at 6500.
 pub(super) const HIGHEST_MTU: u16 = 6500;
 
-/// What every path must carry, and where probing starts elsewhere than on loopback.
+/// The packet size that every path must carry, and at which probing starts on all paths except loopback.
 const MINIMUM_MTU: u16 = 1200;
 
-/// Bytes sent before the first acknowledgement. Peers share a machine room more often than the open internet, so this
-/// is far above QUIC's 14 720: one small tensor goes out whole.
+/// Bytes that may be sent before the first acknowledgement. Peers share a machine room more often than they meet over
+/// the open internet, so this is far above QUIC's 14 720: one small tensor is sent whole.
 const INITIAL_CONGESTION_WINDOW: u64 = 256 << 10;
 
-/// What waits of each direction's datagrams, which are the heartbeats of [`crate::detection`]: some fifty, each counted
-/// with what it takes to hold it. The oldest goes first, and it is the one that says least.
+/// Bytes of datagrams that may wait in each direction, which are the heartbeats of [`crate::detection`]: about fifty,
+/// each counted with its overhead. The oldest is dropped first, and says the least.
 const DATAGRAM_BUFFER: usize = 4 << 10;
 
-/// What a peer that has shown no certificate may send ahead of its reader, on all of its streams together. A join takes a
-/// sixteenth of it.
+/// Bytes that a peer without a certificate may send ahead of its reader, on all of its streams together. A join takes a
+/// sixteenth of that.
 const STRANGER_WINDOW: u32 = 64 << 10;
 
-/// The streams that such a peer may have open: its greeting, and its join.
+/// The streams that a peer without a certificate may have open: one for its greeting, and one for its join.
 const STRANGER_STREAMS: u32 = 2;
 
 /// What a member may send ahead of its readers until it is known what its connection carries, see
@@ -57,10 +59,10 @@ const FIRST_STREAMS: u32 = 16;
 pub struct EndpointOptions {
     /// Bytes that a peer may send on one stream ahead of its reader.
     pub stream_window: u32,
-    /// Bytes that a peer may send on one connection ahead of its readers: what one link can make this process hold.
-    /// All streams of the connection share it, so a reader that stops takes it from the others.
+    /// Bytes that a peer may send on one connection ahead of its readers: this bounds how much one link can make this
+    /// process hold. All streams of the connection share the bound, so a reader that stops takes from the others.
     pub connection_window: u32,
-    /// Bytes that may be sent or waiting to be on one connection, unacknowledged.
+    /// Bytes on one connection that may be unacknowledged or wait to be sent.
     pub send_window: u32,
 }
 
@@ -74,10 +76,10 @@ impl Default for EndpointOptions {
     }
 }
 
-/// Who sees to it that the peer is known before it sends anything.
+/// Which end of a connection this is; the end decides when the peer is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
-    /// A dialler has proof of who answers before it reads a byte.
+    /// A dialler has verified its peer before it reads a byte.
     Dials,
     /// A listener learns who dials at the end of the handshake, or never: it grants next to nothing before, and more by
     /// [`welcome`] and [`Members`](crate::members::Members).
@@ -96,7 +98,7 @@ pub fn admit_all_streams(connection: &Connection) {
     connection.set_max_concurrent_uni_streams(VarInt::from_u32(MAX_UNI_STREAMS));
 }
 
-/// The transport towards a peer on this machine (`loopback`) or any other.
+/// The transport settings towards a peer on this machine (`loopback`) or on another one.
 pub(super) fn transport(
     options: &EndpointOptions,
     side: Side,
@@ -116,7 +118,7 @@ pub(super) fn transport(
 
     let (window, bidi, uni) = match side {
         Side::Dials => (options.connection_window, MAX_BIDI_STREAMS, MAX_UNI_STREAMS),
-        // The window of the connection bounds that of each stream, whose size cannot be changed later.
+        // The connection's window also bounds each stream's window, which cannot be changed later.
         Side::Listens => (STRANGER_WINDOW, STRANGER_STREAMS, 0),
     };
 

@@ -1,4 +1,4 @@
-//! The asking side, for the command line.
+//! The client side of the admin socket, which the command line uses.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,22 +12,22 @@ use tokio::time::timeout;
 
 use super::{ANSWER_LIMIT, Answer, EXCHANGE_BOUND, Request};
 
-/// Asks the coordinator whose socket this is.
+/// A client of one coordinator's admin socket.
 #[derive(Debug, Clone)]
 pub struct Client {
     socket: PathBuf,
 }
 
 impl Client {
-    /// Of the coordinator with this socket; nothing is opened yet.
+    /// Returns a client for the coordinator with this socket. Each request opens a connection of its own.
     pub fn new(socket: &Path) -> Client {
         Client {
             socket: socket.to_owned(),
         }
     }
 
-    /// A new join token: the line to hand to the newcomer. Nobody joins with it after `ttl`. Its holders may have `budget`
-    /// together, and whoever joined may stay for `member_ttl`.
+    /// Creates a join token and returns the line to hand to newcomers. The token admits nobody after `ttl`; `budget`
+    /// bounds what all of its holders use together, and `member_ttl` how long each of them stays a member.
     pub async fn create_token(
         &self,
         role: Role,
@@ -47,7 +47,7 @@ impl Client {
         }
     }
 
-    /// All tokens, without their secrets.
+    /// Lists all tokens, without their secrets.
     pub async fn list_tokens(&self) -> Result<Vec<TokenInfo>> {
         match self.ask(&Request::ListTokens).await? {
             Answer::Tokens(tokens) => Ok(tokens),
@@ -55,7 +55,7 @@ impl Client {
         }
     }
 
-    /// Revokes a token and the certificates that it brought.
+    /// Revokes a token and the certificates that were issued for it.
     pub async fn revoke_token(&self, id: &str) -> Result<()> {
         match self
             .ask(&Request::RevokeToken { id: id.to_owned() })
@@ -66,8 +66,8 @@ impl Client {
         }
     }
 
-    /// Takes a worker out of service until it is asked back. Answers whether it is there: it then finishes what runs,
-    /// and ends.
+    /// Takes a worker out of service until [`Client::undrain`]. Returns whether the worker is connected; if so, it
+    /// finishes the steps in flight and ends.
     pub async fn drain(&self, name: &str) -> Result<bool> {
         let name = name.to_owned();
         match self.ask(&Request::Drain { name }).await? {
@@ -76,7 +76,8 @@ impl Client {
         }
     }
 
-    /// Asks a worker back. Answers whether plans use it from now on; else it is not there.
+    /// Puts a worker back into service. Returns whether plans use it from now on: `false` if it is not connected or is
+    /// ending.
     pub async fn undrain(&self, name: &str) -> Result<bool> {
         let name = name.to_owned();
         match self.ask(&Request::Undrain { name }).await? {
@@ -85,7 +86,7 @@ impl Client {
         }
     }
 
-    /// Lets the nodes of this name run again although workers died in them. Answers in how many functions.
+    /// Lifts the quarantine of all nodes with this name. Returns the number of functions in which one was lifted.
     pub async fn lift_quarantine(&self, node: &str) -> Result<u32> {
         let node = node.to_owned();
         match self.ask(&Request::LiftQuarantine { node }).await? {
@@ -94,7 +95,7 @@ impl Client {
         }
     }
 
-    /// Forgets a worker that is gone: its name is free, and `status` does not show it any more.
+    /// Forgets a worker that is gone: its name is free, and `status` no longer lists it.
     pub async fn forget(&self, name: &str) -> Result<()> {
         let name = name.to_owned();
         match self.ask(&Request::Forget { name }).await? {
@@ -103,7 +104,7 @@ impl Client {
         }
     }
 
-    /// The text of a backup. It holds the private key of the cluster's authority.
+    /// Returns the text of a backup, which contains the private key of the cluster's certificate authority.
     pub async fn backup(&self) -> Result<String> {
         match self.ask(&Request::Backup).await? {
             Answer::Backup(text) => Ok(text),
@@ -111,7 +112,7 @@ impl Client {
         }
     }
 
-    /// Makes a new certificate authority; what the one before it signed is good until [`Client::retire_ca`].
+    /// Creates a new certificate authority. What the former one signed stays valid until [`Client::retire_ca`].
     pub async fn rotate_ca(&self) -> Result<()> {
         match self.ask(&Request::RotateCa).await? {
             Answer::Done => Ok(()),
@@ -119,7 +120,8 @@ impl Client {
         }
     }
 
-    /// Ends what the former certificate authority signed. Refused while members may still need it, but for `at_once`.
+    /// Invalidates what the former certificate authority signed. Fails while members may still need it, unless
+    /// `at_once`.
     pub async fn retire_ca(&self, at_once: bool) -> Result<()> {
         match self.ask(&Request::RetireCa { at_once }).await? {
             Answer::Done => Ok(()),
@@ -127,7 +129,7 @@ impl Client {
         }
     }
 
-    /// Whether the coordinator answers and can keep what it is told.
+    /// Checks that the coordinator answers and that it can write its state to disk.
     pub async fn health(&self) -> Result<()> {
         match self.ask(&Request::Health).await? {
             Answer::Done => Ok(()),
@@ -135,7 +137,7 @@ impl Client {
         }
     }
 
-    /// The whole cluster.
+    /// Returns the status of the whole cluster.
     pub async fn status(&self) -> Result<ClusterStatus> {
         match self.ask(&Request::Status).await? {
             Answer::Status(status) => Ok(*status),
@@ -176,7 +178,7 @@ impl Client {
 }
 
 fn unexpected(answer: &Answer) -> Error {
-    // A token in it must not reach a log.
+    // The message names only the kind of answer: a token must not reach a log.
     let kind = match answer {
         Answer::Token(_) => "a token",
         Answer::Tokens(_) => "a list of tokens",

@@ -1,4 +1,4 @@
-//! The admin socket: what only the coordinator's owner may do.
+//! The admin socket: requests that only the coordinator's owner may make.
 //!
 //! A Unix socket of mode 0600; one request and one answer per connection, each one line of JSON. The peer's user id is
 //! checked as well.
@@ -17,19 +17,19 @@ use serde::{Deserialize, Serialize};
 pub use client::Client;
 pub use server::Listener;
 
-/// The socket's name in the run or state folder.
+/// The socket's file name in the run folder or the state folder.
 pub const SOCKET: &str = "admin.sock";
 
-/// Longest request line.
+/// Largest request line, in bytes.
 const REQUEST_LIMIT: u64 = 4 << 10;
 
-/// Longest answer: a backup, with all tokens, names and deaths that there may be.
+/// Largest answer line, in bytes: a backup with the most tokens, names and deaths that the state may hold.
 const ANSWER_LIMIT: u64 = 64 << 20;
 
-/// How long one exchange may take: workers are told of a revocation before it is answered.
+/// How long one exchange may take. A revocation is answered only after the workers were informed.
 const EXCHANGE_BOUND: Duration = Duration::from_secs(15);
 
-/// What may be asked.
+/// A request on the admin socket.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Request {
@@ -66,15 +66,15 @@ enum Request {
     },
 }
 
-/// What is answered.
+/// The answer to a [`Request`].
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Answer {
     Token(String),
     Tokens(Vec<TokenInfo>),
-    /// Of a drained worker, whether it is there and told to end; of one asked back, whether plans use it.
+    /// To `Drain`: whether the worker is connected and was told to end. To `Undrain`: whether plans use it.
     There(bool),
-    /// In how many functions a node may run again.
+    /// The number of functions in which a node may run again.
     Lifted(u32),
     /// The text of a backup.
     Backup(String),
@@ -83,18 +83,18 @@ enum Answer {
     Failed(Error),
 }
 
-/// Where a coordinator with this folder has its socket.
+/// Returns the path of the admin socket of a coordinator with this run or state folder.
 pub fn socket_in(folder: &Path) -> PathBuf {
     folder.join(SOCKET)
 }
 
-/// Whether a line is a request, for fuzzing.
+/// Returns whether a line parses as a request; used by the fuzz targets.
 pub(crate) fn is_request(line: &[u8]) -> bool {
     let line = String::from_utf8_lossy(line);
     serde_json::from_str::<Request>(&line).is_ok()
 }
 
-/// Whether a line is an answer, for fuzzing.
+/// Returns whether a line parses as an answer; used by the fuzz targets.
 pub(crate) fn is_answer(line: &[u8]) -> bool {
     let line = String::from_utf8_lossy(line);
     match serde_json::from_str(&line) {

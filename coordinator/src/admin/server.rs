@@ -1,4 +1,4 @@
-//! The answering side.
+//! The server side of the admin socket.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,13 +16,13 @@ use super::{Answer, EXCHANGE_BOUND, REQUEST_LIMIT, Request};
 use crate::service::Service;
 use crate::tasks::Tasks;
 
-/// Exchanges at once.
+/// How many exchanges are served at once.
 const AT_ONCE: usize = 16;
 
-/// After a failed accept, which may have been for want of file descriptors.
+/// The pause after a failed accept, whose cause may be a lack of file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The socket, removed with this value.
+/// The listening socket; its file is removed when the listener is dropped.
 #[derive(Debug)]
 pub struct Listener {
     socket: UnixListener,
@@ -31,13 +31,13 @@ pub struct Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Gone already where somebody else removed it.
+        // This fails if somebody else already removed the file.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
 impl Listener {
-    /// Listens at `path`, in place of a socket that nobody listens at any more.
+    /// Listens at `path` and replaces a socket file that no process listens at any more.
     pub async fn bind(path: &Path) -> Result<Listener> {
         let failed = |e: io::Error| {
             let e = Error::new(
@@ -58,7 +58,7 @@ impl Listener {
         })
     }
 
-    /// Answers until its task is stopped.
+    /// Accepts and answers requests until the task that runs this is stopped.
     pub async fn run(self, service: Arc<Service>, tasks: Tasks) {
         let places = Arc::new(Semaphore::new(AT_ONCE));
         while let Ok(place) = places.clone().acquire_owned().await {

@@ -9,42 +9,42 @@ use serde::Serialize;
 
 use crate::calendar::Utc;
 
-/// What happened. The names in the file never change.
+/// The kind of an event. The names written to the file never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
-    /// The coordinator serves.
+    /// The coordinator was started.
     Started,
     /// A newcomer was given a certificate.
     Joined,
     JoinRefused,
-    /// A worker entered, or returned.
+    /// A worker registered, for the first time or again.
     Registered,
     RegistrationRefused,
     /// A member was given another certificate.
     Renewed,
-    /// A member was not let in although its certificate is good.
+    /// A member's connection was refused although its certificate is valid.
     ConnectionRefused,
-    /// The time for which its token let a member stay is over.
+    /// A member's connection was ended because its token bounds how long it may stay.
     MembershipEnded,
     TokenCreated,
     TokenRevoked,
-    /// A worker was taken out of service, or asked back.
+    /// A worker was taken out of service.
     Drained,
     Undrained,
-    /// A worker's name is free.
+    /// A worker that is gone was forgotten; its name is free.
     Forgotten,
-    /// Nodes of a name may run again.
+    /// The nodes of a name may run again.
     QuarantineLifted,
     CaRotated,
     CaRetired,
-    /// Somebody has a copy of the authority's private key.
+    /// A backup was made: a copy of the authority's private key is outside of the state folder.
     BackedUp,
-    /// Of so many events there is no line, because the disk did not take them.
+    /// A number of events have no line because the disk did not accept them.
     EventsLost,
 }
 
-/// What is known of an event.
+/// One line of the log: an event, with the fields that are known for it.
 #[derive(Debug, Serialize)]
 pub struct Entry {
     event: Event,
@@ -52,7 +52,7 @@ pub struct Entry {
     role: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
-    /// Where a peer was seen; absent where nobody's connection brought the event.
+    /// The peer's address; absent if no connection caused the event.
     #[serde(skip_serializing_if = "Option::is_none")]
     address: Option<SocketAddr>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -61,13 +61,13 @@ pub struct Entry {
     code: Option<Code>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cause: Option<String>,
-    /// Events without a line since the last one of the kind.
+    /// Number of events of this kind since the last line about one that have no line of their own.
     #[serde(skip_serializing_if = "Option::is_none")]
     others: Option<u64>,
 }
 
 impl Entry {
-    /// Of an event of which nothing more is known yet.
+    /// Returns an entry with the kind of the event and no other field.
     pub fn of(event: Event) -> Entry {
         Entry {
             event,
@@ -81,55 +81,55 @@ impl Entry {
         }
     }
 
-    /// What somebody is or is to be.
+    /// Adds the role that a peer has or that a token grants.
     pub fn role(mut self, role: Role) -> Entry {
         self.role = Some(role.as_str());
         self
     }
 
-    /// The name that somebody has or asked for; of nodes, theirs. It is shown as people may read it.
+    /// Adds the name of the member or node, or the name that a newcomer asked for, with unprintable characters escaped.
     pub fn name(mut self, name: &str) -> Entry {
         self.name = (!name.is_empty()).then(|| Printable(name).to_string());
         self
     }
 
-    /// Where the peer was seen.
+    /// Adds the peer's address.
     pub fn address(mut self, address: SocketAddr) -> Entry {
         self.address = Some(address);
         self
     }
 
-    /// The token that it is about.
+    /// Adds the token that the event concerns.
     pub fn token(mut self, token: &TokenId) -> Entry {
         self.token = Some(token.clone());
         self
     }
 
-    /// The member that it is about.
+    /// Adds role, name, token and address of the member that the event concerns.
     pub fn member(self, identity: &PeerIdentity, address: SocketAddr) -> Entry {
         let named = self.role(identity.role).name(identity.name.as_str());
         named.token(&identity.token_id).address(address)
     }
 
-    /// Why something was refused, and how many refusals of the kind before this one have no line.
+    /// Adds the reason for a refusal, and the number of earlier refusals of this kind that have no line.
     pub fn refused(mut self, error: &Error, others: u64) -> Entry {
         self.code = Some(error.code);
         self.cause = Some(Printable(&error.message).to_string());
         self.others(others)
     }
 
-    /// How many events of the kind before this one have no line.
+    /// Adds the number of earlier events of this kind that have no line.
     pub fn others(mut self, others: u64) -> Entry {
         self.others = Some(others);
         self
     }
 
-    /// How many events it stands for.
+    /// Returns the number of events that the entry stands for: its own and those without a line.
     pub fn events(&self) -> u64 {
         self.others.unwrap_or(0).saturating_add(1)
     }
 
-    /// As a line of the file, with the time of the event.
+    /// Formats the entry as one line of JSON, with the time of the event.
     pub fn line(&self, at: SystemTime) -> String {
         #[derive(Serialize)]
         struct Line<'a> {
@@ -141,14 +141,14 @@ impl Entry {
             time: rfc3339(at),
             entry: self,
         };
-        // Text and numbers: there is nothing in it that JSON has no form for.
+        // Serialization cannot fail: the entry consists of text and numbers only.
         let mut line = serde_json::to_string(&line).unwrap_or_default();
         line.push('\n');
         line
     }
 }
 
-/// To the millisecond, in UTC.
+/// Formats a time as RFC 3339 in UTC, with milliseconds.
 fn rfc3339(at: SystemTime) -> String {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     let Utc {

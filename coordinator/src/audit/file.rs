@@ -1,19 +1,19 @@
-//! The file of the audit log: whole lines at its end, and a few older files beside it.
+//! The file of the audit log: whole lines are appended to it, and a few older files are kept beside it.
 
 use std::path::{Path, PathBuf};
 
 use convoke_common::world::{FileMode, Store, StoreError};
 
-/// Its name in the state folder. Older files have `.1`, `.2`, … behind it, the latest first.
+/// The file's name in the state folder. Older files have the suffixes `.1`, `.2`, …, the most recent first.
 const FILE: &str = "audit.log";
 
-/// Bytes of one file.
+/// Largest size of one file, in bytes.
 const LARGEST: u64 = 16 << 20;
 
-/// How many older files there are.
+/// Number of older files that are kept.
 const KEPT: u32 = 4;
 
-/// Where lines go.
+/// The audit log's file and the older ones beside it.
 #[derive(Debug, Clone)]
 pub struct AuditFile {
     folder: PathBuf,
@@ -21,7 +21,7 @@ pub struct AuditFile {
 }
 
 impl AuditFile {
-    /// In a folder that exists.
+    /// Returns the log in a folder that exists.
     pub fn of(folder: &Path) -> AuditFile {
         AuditFile {
             folder: folder.to_owned(),
@@ -36,15 +36,15 @@ impl AuditFile {
         })
     }
 
-    /// Writes whole lines, all of them or none, which survive a power cut once this returns. Opens the file each time:
-    /// one that somebody moved away is made anew.
+    /// Appends whole lines, all of them or none; they survive a power cut once this returns. The file is opened for
+    /// each call, so that a new one is created after somebody moved the old one away.
     pub fn append(&self, store: &dyn Store, lines: &str) -> Result<(), StoreError> {
         let mut file = store.open_exclusive(&self.path(0), FileMode::Secret)?;
         let mut size = file.identity()?.size;
         if size > 0 {
             let mut last = [0];
             file.read_exact_at(size - 1, &mut last)?;
-            // A line that a crash cut off ends here.
+            // A crash left an unfinished line at the end: terminate it.
             if last != *b"\n" {
                 file.write_at(size, b"\n")?;
                 size += 1;
@@ -61,13 +61,13 @@ impl AuditFile {
             .write_at(size, lines.as_bytes())
             .and_then(|()| file.sync());
         written.inspect_err(|_| {
-            // Where this fails too, the next line ends what is left of these.
+            // If this fails too, the next append terminates the partial line that is left.
             let _ = file.set_length(size);
         })
     }
 
-    /// Moves every file one place on, up to the first place that is free, or over the oldest one. What was cut short is so
-    /// taken up where it ended, and costs no file.
+    /// Renames each file to the next suffix, up to the first suffix that is free, or over the oldest file. A shift that
+    /// a crash interrupted is thereby completed by the next one, without losing a file.
     fn shift(&self, store: &dyn Store) -> Result<(), StoreError> {
         let mut to = 1;
         while to < KEPT && self.is_there(store, to)? {
@@ -96,7 +96,7 @@ mod tests {
     use crate::filling::Filling;
     use crate::service::testing::Scratch;
 
-    /// A file of 16 bytes at most, in a folder of its own.
+    /// A log whose files hold 16 bytes at most, in a folder of its own.
     fn small() -> (Scratch, AuditFile) {
         let scratch = Scratch::new();
         let file = AuditFile {
@@ -106,7 +106,7 @@ mod tests {
         (scratch, file)
     }
 
-    /// What the folder holds, by name.
+    /// The folder's files with their contents, sorted by name.
     fn held(file: &AuditFile) -> Vec<(String, String)> {
         let mut names: Vec<String> = std::fs::read_dir(&file.folder)
             .unwrap()
@@ -156,7 +156,7 @@ mod tests {
         for n in 0..10 {
             file.append(&store, &format!("line {n:2}\n")).unwrap();
         }
-        // As where the machine stopped in the middle of the next shift.
+        // The state after a machine stopped in the middle of the next shift.
         std::fs::rename(file.path(3), file.path(4)).unwrap();
         std::fs::rename(file.path(2), file.path(3)).unwrap();
         file.append(&store, "line 10\n").unwrap();
@@ -187,7 +187,7 @@ mod tests {
         std::fs::write(file.path(0), "torn").unwrap();
         file.append(&store, "whole\n").unwrap();
         check(&file, &[("audit.log", "torn\nwhole\n")]);
-        // Also where it is in the way of the next.
+        // The unfinished line is handled also if the next append shifts the files.
         std::fs::write(file.path(0), "whole\ntorn again").unwrap();
         file.append(&store, "whole\n").unwrap();
         check(
@@ -206,7 +206,7 @@ mod tests {
         store.is_full.store(true, Ordering::Relaxed);
         assert!(file.append(&store, "two\n").is_err());
         store.is_full.store(false, Ordering::Relaxed);
-        // It took half a line before it was full.
+        // The disk accepts two bytes of the line before it is full.
         store.room.store(2, Ordering::Relaxed);
         assert!(file.append(&store, "three\n").is_err());
         check(&file, &[("audit.log", "one\n")]);

@@ -5,9 +5,9 @@
 //! ```
 //!
 //! Invariants
-//! 1. Whoever records something neither waits nor fails. What the queue or the disk does not take is counted, and the next
-//!    line says how many events that are.
-//! 2. Lines are whole, and in the order in which they were recorded.
+//! 1. Recording an event neither waits nor fails. Events that the queue or the disk does not accept are counted, and
+//!    the next line states their number.
+//! 2. Lines are whole, and in the order in which the events were recorded.
 //! 3. No secret is ever part of an [`Entry`].
 
 mod entry;
@@ -35,13 +35,13 @@ use file::AuditFile;
 
 use crate::tasks::Tasks;
 
-/// Events that wait for the disk, of a few hundred bytes each.
+/// How many events may wait for the disk; each takes a few hundred bytes.
 const QUEUE: usize = 1024;
 
-/// Events that are written at once.
+/// How many events are written in one batch.
 const BATCH: usize = 256;
 
-/// Lines about what the members of one token did, in a minute: more than a cluster has members.
+/// Most lines about the members of one token in a minute: more than a cluster has members.
 const MEMBER_LINES: (u32, Duration) = (1000, Duration::from_secs(60));
 
 /// How long the disk may take to show that it works.
@@ -51,10 +51,10 @@ enum Message {
     Event {
         at: SystemTime,
         entry: Entry,
-        /// Events before it that found no place in the queue.
+        /// Events before this one that found no place in the queue.
         lost: u64,
     },
-    /// Asks whether what was recorded before is written.
+    /// Asks whether the events recorded before this message were written.
     Check(oneshot::Sender<Result<()>>),
 }
 
@@ -66,13 +66,13 @@ struct Inner {
     members: MemberLines,
 }
 
-/// Lets only so many lines of the members of each token into the log. There are entries for tokens in the book alone, which is
+/// Limits the number of lines about the members of each token. Only tokens of the book have an entry, and the book is
 /// bounded.
 #[derive(Default)]
 struct MemberLines(Mutex<BTreeMap<TokenId, LineLimit>>);
 
 impl MemberLines {
-    /// As [`LineLimit::admit`].
+    /// Same result as [`LineLimit::admit`], for this token.
     fn admit(&self, token: &TokenId, now: Instant) -> Option<u64> {
         let mut tokens = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let limit = || LineLimit::new(MEMBER_LINES.0, MEMBER_LINES.1);
@@ -81,13 +81,13 @@ impl MemberLines {
     }
 }
 
-/// Where events are recorded; clones share it. The default one records nothing: it is that of a coordinator without a state
-/// folder.
+/// The handle through which events are recorded; clones share one log. The default handle records nothing: it belongs
+/// to a coordinator without a state folder.
 #[derive(Clone, Default)]
 pub struct Audit(Option<Arc<Inner>>);
 
 impl Audit {
-    /// The log in a state folder, written by one of these tasks.
+    /// Opens the log in a state folder and spawns the task that writes it.
     pub fn start(world: &World, tasks: &Tasks, folder: &Path) -> Audit {
         let (audit, writer) = Audit::new(world, folder);
         tasks.spawn_to_end(|stop| writer.run(stop));
@@ -112,7 +112,7 @@ impl Audit {
         (Audit(Some(Arc::new(inner))), writer)
     }
 
-    /// Has a line written about something that happened now.
+    /// Queues a line about an event that happened now.
     pub fn record(&self, entry: Entry) {
         let Some(inner) = &self.0 else { return };
         let lost = inner.lost.swap(0, Ordering::Relaxed);
@@ -130,7 +130,7 @@ impl Audit {
         }
     }
 
-    /// Has a line written about what a member did by itself, unless those that its token let in do much at once.
+    /// Queues a line about an action of a member, unless the members of its token exceed [`MEMBER_LINES`].
     pub fn record_of(&self, identity: &PeerIdentity, entry: Entry) {
         let Some(inner) = &self.0 else { return };
         match inner.members.admit(&identity.token_id, Instant::now()) {
@@ -140,7 +140,8 @@ impl Audit {
         }
     }
 
-    /// Whether what was recorded is written: the error says why not. The disk is tried again for that.
+    /// Checks that all events recorded so far were written, and tries the disk again for that. The error gives the
+    /// reason.
     pub async fn check(&self) -> Result<()> {
         let Some(inner) = &self.0 else { return Ok(()) };
         let behind = |why: &str| Error::new(Code::Io, format!("cannot write the audit log: {why}"));
@@ -155,19 +156,19 @@ impl Audit {
     }
 }
 
-/// Owns the file.
+/// The state of the task that owns the file.
 struct Writer {
     world: World,
     file: AuditFile,
     queue: mpsc::Receiver<Message>,
-    /// Events that were not written and of which no line tells.
+    /// Events that were not written and that no line has counted yet.
     lost: u64,
-    /// Why the last lines were not written.
+    /// Why the last write failed; `None` after one that succeeded.
     trouble: Option<String>,
 }
 
 impl Writer {
-    /// Writes until it is told to stop, and then what was recorded before.
+    /// Writes events until `stop` is cancelled, then those that are still in the queue.
     async fn run(mut self, stop: CancellationToken) {
         loop {
             let first = tokio::select! {
@@ -191,7 +192,8 @@ impl Writer {
 
     async fn write(&mut self, batch: Vec<Message>) {
         let (mut lines, mut checks) = (String::new(), Vec::new());
-        // Events of which the next line is to tell that they have none, and events that are lost if this is not written.
+        // `untold`: lost events that the next line must count. `all`: events that are lost if this batch is not
+        // written.
         let (mut untold, mut all) = (self.lost, self.lost);
         for message in batch {
             match message {
@@ -204,7 +206,7 @@ impl Writer {
                 Message::Check(answer) => checks.push(answer),
             }
         }
-        // Nothing has happened since the disk failed, but somebody asks.
+        // The batch may hold checks only: then the lost events are written as a line of their own.
         lines.extend(self.told(&mut untold));
         if !lines.is_empty() {
             let file = self.file.clone();
@@ -216,12 +218,12 @@ impl Writer {
                 let msg = format!("{why}; the audit log lacks {} events", self.lost);
                 Err(Error::new(Code::Io, msg))
             });
-            // Whoever asked may have stopped waiting.
+            // The receiver may have stopped waiting.
             let _ = answer.send(written);
         }
     }
 
-    /// The line that tells of events without one, where there are any.
+    /// Returns the line that counts the lost events, if there are any, and resets the count.
     fn told(&self, untold: &mut u64) -> Option<String> {
         let events = std::mem::take(untold);
         let line = || {
@@ -231,7 +233,7 @@ impl Writer {
         (events > 0).then(line)
     }
 
-    /// Notes what became of lines, without which so many events are lost.
+    /// Records whether a write succeeded. After a failure `all` events are lost.
     fn note(&mut self, written: std::result::Result<(), String>, all: u64) {
         let was_in_trouble = self.trouble.is_some();
         match written {

@@ -7,7 +7,7 @@ use super::*;
 use crate::filling::Filling;
 use crate::service::testing::Scratch;
 
-/// A folder on a disk that can be full, and what writes there.
+/// An audit log on a disk that can be full.
 struct Rig {
     world: World,
     scratch: Scratch,
@@ -37,7 +37,7 @@ impl Rig {
         self.is_full.store(is_full, Ordering::Relaxed);
     }
 
-    /// Event, name and count of each line.
+    /// Returns event, name and count of each line.
     fn lines(&self) -> Vec<(String, String, u64)> {
         let text = std::fs::read_to_string(self.scratch.path().join("audit.log"));
         let text = text.unwrap_or_default();
@@ -74,7 +74,7 @@ async fn what_was_recorded_is_written_in_order_also_when_the_coordinator_stops()
         rig.lines(),
         expected(&[("joined", "a", 0), ("joined", "b", 0)])
     );
-    // More than is written at once, and then it is told to stop.
+    // Several batches are still queued when the task is told to stop.
     (0..3 * BATCH).for_each(|n| audit.record(of(&n.to_string())));
     tasks.stop().await;
     let lines = rig.lines();
@@ -97,7 +97,7 @@ async fn a_disk_that_was_full_is_used_again_and_what_it_missed_is_counted() {
     rig.fill(true);
     audit.record(of("b"));
     let refused = Error::new(Code::Unauthorized, "no");
-    // It stands for four more.
+    // This entry stands for itself and four more events.
     audit.record(of("c").refused(&refused, 4));
     for _ in 0..2 {
         let error = audit.check().await.unwrap_err();
@@ -114,7 +114,7 @@ async fn a_disk_that_was_full_is_used_again_and_what_it_missed_is_counted() {
         ("joined", "d", 0),
     ];
     assert_eq!(rig.lines(), expected(&told));
-    // Where nothing happens it is asked whether the disk works.
+    // If no event follows, a check finds out that the disk works again.
     rig.fill(true);
     audit.record(of("e"));
     audit.check().await.unwrap_err();

@@ -1,5 +1,5 @@
-//! What the fuzz targets in `fuzz/` run, and the tests that replay their corpora; see [`convoke_common::fuzzing`]. No
-//! part of the interface.
+//! The code that the fuzz targets in `fuzz/` run, and the tests that replay their corpora; see
+//! [`convoke_common::fuzzing`]. It is not part of the public interface.
 
 #[cfg(test)]
 mod seeds;
@@ -19,7 +19,7 @@ use crate::membership::{Fingerprint, Membership, Record};
 use crate::place::{ClusterModel, WorkerModel};
 use crate::service::planning::compute;
 
-/// The targets of this crate.
+/// The fuzz targets of this crate.
 pub const TARGETS: &[Target] = &[
     Target {
         name: "records",
@@ -50,7 +50,7 @@ pub const TARGETS: &[Target] = &[
 /// Seconds since 1970.
 const NOW: u64 = 1_800_000_000;
 
-/// The book of tokens, as the state keeps it.
+/// Decodes the book of tokens, as it is stored in the state.
 fn tokens(bytes: &[u8]) -> bool {
     let Ok(book) = codec::decode::<TokenStore>(bytes) else {
         return false;
@@ -59,12 +59,12 @@ fn tokens(bytes: &[u8]) -> bool {
     true
 }
 
-/// Whose a name is, as the state keeps it.
+/// Decodes the holders of a name, as they are stored in the state.
 fn holders(bytes: &[u8]) -> bool {
     codec::decode::<Vec<Fingerprint>>(bytes).is_ok()
 }
 
-/// The deaths in a node, as the state keeps them: then plans are admitted, and the status is told.
+/// Decodes the deaths in a node, as they are stored in the state; then admits plans and reads the status.
 fn deaths(bytes: &[u8]) -> bool {
     let Ok(record) = codec::decode::<Record>(bytes) else {
         return false;
@@ -78,7 +78,7 @@ fn deaths(bytes: &[u8]) -> bool {
     true
 }
 
-/// Two workers, of which the second has the memory for small functions only.
+/// Two workers; the memory of the second suffices for small functions only.
 fn cluster() -> ClusterModel {
     let worker = |i: u64| WorkerModel {
         name: format!("w{i}"),
@@ -94,7 +94,7 @@ fn cluster() -> ClusterModel {
     ClusterModel::new((0..2).map(worker).collect())
 }
 
-/// A function that a client wants planned, from its verification to the programs.
+/// Plans a function that a client sent, from its verification to the programs.
 fn plan(input: &[u8]) -> bool {
     let Ok((function, options)) = codec::decode::<(Arc<Function>, PlanOptions)>(input) else {
         return false;

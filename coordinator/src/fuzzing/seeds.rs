@@ -1,4 +1,4 @@
-//! What the state keeps, what the command line asks, and functions to plan.
+//! Seeds of the corpora: records of the state, requests of the command line, and functions to plan.
 
 #[path = "../../../fuzz/src/seed.rs"]
 mod seed;

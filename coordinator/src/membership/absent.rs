@@ -1,4 +1,4 @@
-//! Workers that are not there at the moment and may be about to return: plans that do not fit without them wait for them.
+//! Workers that are not connected at the moment but may return soon: plans that do not fit without them wait for them.
 
 use convoke_common::ids::Incarnation;
 use tokio::time::Instant;
@@ -7,10 +7,11 @@ use super::Membership;
 use super::member::{Life, Member};
 
 impl Membership {
-    /// Until when workers are worth waiting for, at most `patience`: those that were lost, since a supervisor may start
-    /// their next process, and it may have been this coordinator that was cut off from them; and those that a client has
-    /// lost by one of the incarnations `avoid`, whether or not that was noticed here. `None` where there is nobody to wait
-    /// for any more.
+    /// Returns until when it is worth waiting for workers, at most `patience`; `None` if none is expected any more.
+    ///
+    /// Workers that may return are those that were lost, since a supervisor may start their next process, or it may be
+    /// the coordinator that was cut off from them; and those of the incarnations `avoid`, which a client has lost,
+    /// whether or not the coordinator noticed that.
     pub fn absent(
         &self,
         now: Instant,

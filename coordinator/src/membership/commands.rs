@@ -1,18 +1,18 @@
-//! What membership asks of its shell.
+//! The commands that the membership core gives to its shell, the service.
 
 use convoke_common::ids::{FunctionId, LeaseId};
 use convoke_common::program::Participant;
 
 use super::Record;
 
-/// One connection of a member, as the shell numbers them.
+/// The number that the shell gave to a member's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u64);
 
-/// BLAKE3 of a certificate.
+/// The BLAKE3 hash of a certificate.
 pub type Fingerprint = [u8; 32];
 
-/// What is to be done.
+/// An action that the service performs for the core.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
     /// Close a connection with this code (see [`convoke_common::rpc::close`]).
@@ -31,22 +31,22 @@ pub enum Command {
         connection: ConnectionId,
         peers: Vec<Participant>,
     },
-    /// Remember whose a name is.
+    /// Save which certificates hold a name, and that its holder is not gone.
     Keep {
         name: String,
         fingerprints: Vec<Fingerprint>,
     },
-    /// Remember that the holder of a name is gone, and whether it had said that it would leave. [`Command::Keep`] takes it
-    /// back.
+    /// Save that the holder of a name is gone, and whether it had announced that it would leave. [`Command::Keep`]
+    /// undoes it.
     Gone { name: String, left: bool },
-    /// No longer remember a name.
+    /// Delete what is saved of a name.
     Forget { name: String },
     /// Tell the worker on this connection to finish what runs and to end.
     Drain { connection: ConnectionId },
-    /// Remember a node in which workers died.
+    /// Save the record of a node in which workers died.
     KeepDeaths(Record),
-    /// No longer remember one.
+    /// Delete the saved record of a node.
     ForgetDeaths { function: FunctionId, node: String },
-    /// So many workers take new work.
+    /// Publish how many workers take new work.
     Population(u32),
 }

@@ -1,11 +1,11 @@
-//! Clients as drivers: which connection each speaks on, and how long one that is away may take to return.
+//! Clients as drivers: the connection of each, and how long a client without one may take to return.
 //!
 //! Invariants
-//! 1. A driver speaks on one connection at most, and a connection is one driver's at most.
+//! 1. A driver has at most one connection, and a connection belongs to at most one driver.
 //! 2. What a driver owns outlives its connection: its plans until it was away for [`RETURN_BOUND`], its leases until it
 //!    says goodbye, or its workers say that they lost it.
-//! 3. A driver that is there has the leases that it said it has when it came, and those granted since; any other that
-//!    is said to be its own ends.
+//! 3. A connected driver has the leases that it named when it connected, and those granted since. Any other lease that
+//!    a worker reports as this driver's ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,10 +17,10 @@ use tokio::time::Instant;
 use super::leases::HELD;
 use super::{ConnectionId, Membership, MembershipError};
 
-/// A client process.
+/// One life of a client process, as the driver of its leases.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Driver {
-    /// From its certificate.
+    /// The name in the client's certificate.
     pub name: String,
     pub incarnation: Incarnation,
 }
@@ -29,7 +29,7 @@ pub struct Driver {
 enum Presence {
     Here {
         connection: ConnectionId,
-        /// What it held when it came, and has not released since.
+        /// The leases that it named when it connected, less those that it released since.
         held: BTreeSet<LeaseId>,
     },
     Away {
@@ -37,24 +37,24 @@ enum Presence {
     },
 }
 
-/// The drivers that are there, or may still return.
+/// The drivers that are connected, or may still return.
 #[derive(Debug, Default)]
 pub struct Drivers(BTreeMap<Driver, Presence>);
 
 impl Drivers {
-    /// How many.
+    /// Returns the number of drivers, connected or away.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The driver that speaks on a connection.
+    /// Returns the driver of a connection.
     pub fn on(&self, connection: ConnectionId) -> Option<&Driver> {
         let is =
             |p: &Presence| matches!(p, Presence::Here { connection: c, .. } if *c == connection);
         self.0.iter().find(|(_, p)| is(p)).map(|(d, _)| d)
     }
 
-    /// Whether a driver is there and does not hold a lease that somebody says it has.
+    /// Returns whether a driver is connected and does not hold this lease, which a worker reports as the driver's.
     pub fn denies(&self, driver: &Driver, lease: LeaseId) -> bool {
         match self.0.get(driver) {
             Some(Presence::Here { held, .. }) => !held.contains(&lease),
@@ -62,14 +62,14 @@ impl Drivers {
         }
     }
 
-    /// A driver is done with a lease.
+    /// Notes that a driver released a lease.
     pub fn released(&mut self, driver: &Driver, lease: LeaseId) {
         if let Some(Presence::Here { held, .. }) = self.0.get_mut(driver) {
             held.remove(&lease);
         }
     }
 
-    /// When the next one has been away for too long.
+    /// Returns when the next driver will have been away for too long.
     pub fn next_expiry(&self) -> Option<Instant> {
         let until = |p: &Presence| match p {
             Presence::Here { .. } => None,
@@ -78,7 +78,7 @@ impl Drivers {
         self.0.values().filter_map(until).min()
     }
 
-    /// Those that were away for too long.
+    /// Returns the drivers that have been away for too long.
     pub fn overdue(&self, now: Instant) -> Vec<Driver> {
         let over = |p: &Presence| matches!(p, Presence::Away { until } if *until <= now);
         let overdue = self.0.iter().filter(|(_, p)| over(p));
@@ -87,8 +87,8 @@ impl Drivers {
 }
 
 impl Membership {
-    /// A client speaks on this connection, for the first time or again, and holds these leases; beyond `HELD` of them
-    /// none.
+    /// Notes that a client is connected, for the first time or again, and holds these leases, of which at most `HELD`
+    /// count. Its other leases end.
     pub fn resume(
         &mut self,
         connection: ConnectionId,
@@ -109,7 +109,7 @@ impl Membership {
         Ok(())
     }
 
-    /// A client that is to speak on this connection does; one that has not said so yet holds nothing.
+    /// Makes a client the driver of this connection. A client that did not name its leases before holds none.
     pub fn speaks(
         &mut self,
         connection: ConnectionId,
@@ -121,7 +121,8 @@ impl Membership {
         }
     }
 
-    /// A member ended its connection itself. A client is done, and so is all that it owns; a worker holds nothing more.
+    /// Handles a member that closed its connection itself. All leases and plans of a client end; a worker holds no
+    /// lease any more.
     pub fn left(&mut self, now: Instant, connection: ConnectionId) {
         if let Some(driver) = self.drivers.on(connection).cloned() {
             self.forget_driver(&driver);
@@ -134,7 +135,7 @@ impl Membership {
         self.closed(now, connection);
     }
 
-    /// A connection broke: the client on it may return.
+    /// Marks the client of a broken connection as away: it may return.
     pub(super) fn driver_away(&mut self, now: Instant, connection: ConnectionId) {
         let driver = self.drivers.on(connection).cloned();
         if let Some(driver) = driver.as_ref().filter(|_| mutant!("away-is-gone")) {
@@ -149,7 +150,7 @@ impl Membership {
         }
     }
 
-    /// Drops what is kept for a driver besides its leases.
+    /// Drops what is kept for a driver except its leases.
     pub(super) fn forget_driver(&mut self, driver: &Driver) {
         self.drivers.0.remove(driver);
         self.plans.forget_owner(driver);

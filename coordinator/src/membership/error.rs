@@ -1,14 +1,14 @@
-//! Why membership says no.
+//! The reasons for which membership refuses a request.
 
 use convoke_common::ids::LeaseId;
 use convoke_common::{Code, Error, Site};
 
 use super::ConnectionId;
 
-/// Each case is one that a caller decides on or a person acts on.
+/// A refusal. Each variant is one that a caller decides on or a person acts on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MembershipError {
-    /// The worker computes under other rules.
+    /// The worker computes under another numerics profile.
     #[error(
         "worker '{name}' computes under the numerics profile '{theirs}', this cluster under '{ours}'"
     )]
@@ -17,56 +17,56 @@ pub enum MembershipError {
         theirs: String,
         ours: String,
     },
-    /// The name has a living holder, or was given away a moment ago (no `holder` then).
+    /// The name has a living holder, or was given away a moment ago; then `holder` is `None`.
     #[error("the name '{name}' is in use by another worker")]
     NameTaken {
         name: String,
         holder: Option<ConnectionId>,
     },
-    /// A registration that makes no sense.
+    /// The registration contains an impossible value.
     #[error("worker '{name}' registers with {what}")]
     BadRegister { name: String, what: &'static str },
-    /// No room for another worker.
+    /// The cluster has no room for another worker.
     #[error("the cluster has its full number of {most} workers")]
     Full { most: usize },
-    /// A connection that speaks for one client already.
+    /// The connection already belongs to another driver.
     #[error("client '{name}' cannot be two drivers on one connection")]
     SecondDriver { name: String },
-    /// The plan expired, or never was, or is another client's.
+    /// The plan expired, never existed, or belongs to another client.
     #[error(
         "the plan is not known here: it expired, or is another client's, or the coordinator was restarted"
     )]
     NoSuchPlan,
-    /// A worker of the plan is lost or was restarted since.
+    /// A worker of the plan was lost or restarted since the plan was made.
     #[error("worker '{worker}', which the plan uses, {what} since the plan was made")]
     PlanOutdated { worker: String, what: &'static str },
     /// Workers died in a node of the function.
     #[error("node '{node}' is quarantined: it killed {deaths}")]
     Quarantined { node: String, deaths: String },
-    /// Nobody has that name.
+    /// No worker has that name.
     #[error("there is no worker '{name}'")]
     NoSuchWorker { name: String },
-    /// It answers.
+    /// The worker is connected, so it cannot be forgotten.
     #[error("worker '{name}' is there")]
     StillThere { name: String },
-    /// Steps may still run there.
+    /// The worker cannot be forgotten: it may still run steps of its leases.
     #[error("worker '{name}' cannot be reached, but programs of clients are installed on it")]
     HoldsLeases { name: String },
-    /// Nothing to lift.
+    /// No node of that name is quarantined.
     #[error("no node '{node}' is quarantined")]
     NotQuarantined { node: String },
-    /// Somebody else's lease.
+    /// The lease belongs to another client.
     #[error("{lease} belongs to another client")]
     NotDriver { lease: LeaseId },
-    /// The lease ended while it was installed.
+    /// The lease ended while it was being installed.
     #[error("the lease was given up by its driver while it was installed")]
     GivenUp,
-    /// The last holder of the name is out of reach, and may be serving still.
+    /// The last holder of the name cannot be reached, and may still serve its leases.
     #[error(
         "the name '{name}' is reserved: its last process is out of the coordinator's reach and may still hold leases ({leases})"
     )]
     NameReserved { name: String, leases: usize },
-    /// A process whose name another one has taken over since.
+    /// Another process took over the name of this one.
     #[error("another process took the place of worker '{name}'")]
     Superseded { name: String },
 }
@@ -127,7 +127,7 @@ impl From<MembershipError> for Error {
         };
         let error = Error::new(code, e.to_string()).advise(advice);
         match e {
-            // Whom it is about.
+            // The error names the worker, so that the caller can avoid it.
             M::PlanOutdated { worker, .. } => error.at(Site {
                 worker: Some(worker),
                 ..Site::default()

@@ -1,41 +1,41 @@
-//! Which functions each incarnation of a worker was granted: what its death may be blamed on.
+//! Records which functions each incarnation of a worker was granted: its death may be blamed on these only.
 //!
-//! A worker reports itself what its former process died of, so that its word alone must not count: a death is one of a
-//! process that this coordinator itself saw end, and of a function in a lease that it granted to that process.
+//! A worker itself reports what its former process died of, so its word alone must not count. A death counts if this
+//! coordinator saw the process end, and had granted it a lease of the function.
 //!
 //! Invariants
-//! 1. What is kept is bounded: of one incarnation the functions granted last, and of those that ended the latest.
-//! 2. A restart of the coordinator forgets all of it. Deaths in leases that it did not grant itself do not count.
+//! 1. What is kept is bounded: the functions granted last of each incarnation, and the incarnations that ended last.
+//! 2. A restart of the coordinator forgets everything. Deaths in leases that it did not grant itself do not count.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use convoke_common::ids::{FunctionId, Incarnation};
 use convoke_common::program::Participant;
 
-/// Functions that are kept of one incarnation.
+/// Most functions that are kept of one incarnation.
 const FUNCTIONS: usize = 256;
 
-/// Incarnations that ended and are kept, the latest: each is asked for when the next process of its worker registers.
+/// Most ended incarnations that are kept. Each is looked up when the next process of its worker registers.
 const ENDED: usize = 256;
 
 #[derive(Debug)]
 struct Exposure {
     incarnation: Incarnation,
-    /// The one granted last is at the back.
+    /// The functions; the one granted last is at the back.
     functions: VecDeque<FunctionId>,
 }
 
-/// See the module.
+/// The functions that living and ended incarnations were granted.
 #[derive(Debug, Default)]
 pub struct Exposures {
-    /// By the worker's name.
+    /// The living incarnation of each worker, by the worker's name.
     living: BTreeMap<String, Exposure>,
-    /// The one that ended last is at the back.
+    /// Ended incarnations with their workers' names; the one that ended last is at the back.
     ended: VecDeque<(String, Exposure)>,
 }
 
 impl Exposures {
-    /// A worker is granted a lease of a function.
+    /// Records that a worker was granted a lease of a function.
     pub fn granted(&mut self, worker: &Participant, function: FunctionId) {
         let fresh = || Exposure {
             incarnation: worker.incarnation,
@@ -52,7 +52,7 @@ impl Exposures {
         exposure.functions.push_back(function);
     }
 
-    /// An incarnation ended, as this coordinator saw.
+    /// Records that the coordinator saw an incarnation end.
     pub fn lost(&mut self, worker: &str, incarnation: Incarnation) {
         let Some(exposure) = self.living.remove(worker) else {
             return;
@@ -66,7 +66,7 @@ impl Exposures {
         self.ended.push_back((worker.to_owned(), exposure));
     }
 
-    /// Whether an incarnation that is seen to have ended may have died in a function.
+    /// Returns whether an incarnation was seen to end and may have died in a function.
     pub fn explains(&self, worker: &str, incarnation: Incarnation, function: &FunctionId) -> bool {
         let mut ended = self.ended.iter();
         ended.any(|(name, e)| {

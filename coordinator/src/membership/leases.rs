@@ -1,4 +1,4 @@
-//! Leases: from the grant until nobody holds them any more.
+//! Leases: from the grant until no worker holds them any more.
 //!
 //! ```text
 //! Installing --all workers acknowledged--> Granted --its driver is done--> Ended --every worker confirmed--> gone
@@ -6,10 +6,10 @@
 //! ```
 //!
 //! Invariants
-//! 1. That the coordinator loses sight of a worker or of a driver ends no lease. A lease ends when its driver says so,
-//!    or when every worker of it has dropped it or is known to be another incarnation.
-//! 2. An ended lease is kept until each of its workers has confirmed that it dropped it: one that was out of reach is
-//!    told when it returns.
+//! 1. A lease does not end because the coordinator lost sight of a worker or of the driver. It ends when its driver
+//!    says so, or when each of its workers has dropped it or is known to be another incarnation.
+//! 2. An ended lease is kept until each of its workers has confirmed that it dropped it. A worker that was out of reach
+//!    is informed when it returns.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,37 +24,37 @@ use tokio::time::Instant;
 use super::member::{LONGEST_TEXT, Life};
 use super::{Command, ConnectionId, Driver, Membership, MembershipError, Offer, Plan};
 
-/// Leases of one worker that a restarted coordinator takes over, and of one driver that returns: far more than fit into a
-/// worker's memory.
+/// Most leases that a restarted coordinator takes over from one worker, and that a returning driver may name: far more
+/// than fit into a worker's memory.
 pub(super) const HELD: usize = 1024;
 
-/// How far a lease is.
+/// The stage of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LeaseState {
-    /// Workers are installing.
+    /// Its workers are installing its programs.
     Installing {
-        /// Its driver gave it up meanwhile; whoever installs finds out here.
+        /// Whether the driver gave the lease up meanwhile; [`Membership::installed`] then fails.
         given_up: bool,
     },
-    /// All workers acknowledged.
+    /// All of its workers have acknowledged the install.
     Granted,
-    /// Its workers are told to drop it.
+    /// Its workers are being told to drop it.
     Ended,
 }
 
 #[derive(Debug)]
 struct Lease {
-    /// What was installed; unknown of one that was taken over.
+    /// The installed plan; `None` for a lease of a former coordinator process.
     plan: Option<PlanId>,
     model: String,
     driver: Driver,
-    /// The workers that may hold it: all that it was granted at, less those that said that they dropped it and those
-    /// that are another incarnation by now.
+    /// The workers that may hold the lease: those that it was granted at, except those that confirmed that they dropped
+    /// it and those that have another incarnation by now.
     holders: Vec<Participant>,
     state: LeaseState,
 }
 
-/// All leases that somebody may hold.
+/// All leases that some worker may hold.
 #[derive(Debug, Default)]
 pub struct Leases(BTreeMap<LeaseId, Lease>);
 
@@ -73,12 +73,12 @@ impl Lease {
 }
 
 impl Leases {
-    /// How many, those that ended and that a worker has yet to confirm included.
+    /// Returns the number of leases, including ended ones that some worker has yet to confirm.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// How many go on.
+    /// Returns the number of leases that have not ended.
     pub fn living(&self) -> usize {
         self.0.values().filter(|l| !l.has_ended()).count()
     }
@@ -91,29 +91,30 @@ impl Leases {
         found.map(|(id, _)| *id).collect()
     }
 
-    /// Those that a client drives.
+    /// Returns the leases of a driver.
     pub fn of_driver(&self, driver: &Driver) -> Vec<LeaseId> {
         self.of(|lease| lease.driver == *driver)
     }
 
-    /// Those of a plan.
+    /// Returns the leases of a driver's plan.
     fn of_plan(&self, driver: &Driver, plan: PlanId) -> Vec<LeaseId> {
         self.of(|lease| lease.driver == *driver && lease.plan == Some(plan))
     }
 
-    /// Those that a process of a worker may hold.
+    /// Returns the leases that one incarnation of a worker may hold.
     pub fn of_worker(&self, name: &str, incarnation: Incarnation) -> Vec<LeaseId> {
         self.of(|lease| lease.is_held_by(name, incarnation))
     }
 
-    /// Who may hold a lease that has not ended.
+    /// Returns the workers that may hold a lease that has not ended.
     pub fn holders(&self) -> BTreeSet<(&str, Incarnation)> {
         let living = self.0.values().filter(|lease| !lease.has_ended());
         let holders = living.flat_map(|lease| &lease.holders);
         holders.map(|w| (w.name.as_str(), w.incarnation)).collect()
     }
 
-    /// A worker holds a lease no more. A lease that nobody holds is gone, unless it is still being installed.
+    /// Removes the matching workers from a lease's holders. A lease without holders is removed, unless it is being
+    /// installed.
     fn dropped(&mut self, lease: LeaseId, is: impl Fn(&Participant) -> bool) {
         let Some(entry) = self.0.get_mut(&lease) else {
             return;
@@ -125,14 +126,14 @@ impl Leases {
         }
     }
 
-    /// Every other process of this name is gone, and what it held with it.
+    /// Notes that all other incarnations of this name are gone, and with them the leases that they held.
     pub(super) fn only(&mut self, name: &str, incarnation: Incarnation) {
         let former = |w: &Participant| w.name == name && w.incarnation != incarnation;
         let ids: Vec<LeaseId> = self.0.keys().copied().collect();
         ids.into_iter().for_each(|id| self.dropped(id, former));
     }
 
-    /// No process has this name any more.
+    /// Notes that no process has this name any more.
     pub(super) fn forget(&mut self, name: &str) {
         let ids: Vec<LeaseId> = self.0.keys().copied().collect();
         ids.into_iter()
@@ -140,16 +141,16 @@ impl Leases {
     }
 }
 
-/// What is to be installed, and where.
+/// A plan that is about to be installed, with the connections of its workers.
 #[derive(Debug)]
 pub struct Granted {
     pub plan: Arc<Plan>,
-    /// Of the workers, in the order of [`Plan::parts`].
+    /// The workers' connections, in the order of [`Plan::parts`].
     pub connections: Vec<ConnectionId>,
 }
 
 impl Membership {
-    /// Keeps a plan for the client on this connection, where it is still there.
+    /// Keeps a plan for the client on this connection, if the client is still connected.
     pub fn keep_plan(
         &mut self,
         now: Instant,
@@ -163,13 +164,14 @@ impl Membership {
         }
     }
 
-    /// Drops the plan that a client has not used for longest; false where it has none.
+    /// Drops the plan that the client has not used for the longest time. Returns `false` if the client has no plan.
     pub fn drop_oldest_plan(&mut self, owner: ConnectionId) -> bool {
         let owner = self.drivers.on(owner);
         owner.is_some_and(|owner| self.plans.drop_oldest(owner))
     }
 
-    /// A client's plan and its workers, if all of them are still those that it was made for.
+    /// Returns a client's plan with its workers' connections. Fails if a worker no longer takes new work as the
+    /// incarnation that the plan was made for, or if a node is quarantined.
     pub fn plan(
         &mut self,
         now: Instant,
@@ -202,11 +204,11 @@ impl Membership {
         Ok(Granted { plan, connections })
     }
 
-    /// A worker that registers says what it holds. Each worker speaks for itself only.
+    /// Compares the leases that a registering worker holds with those recorded for it.
     ///
-    /// What it does not hold, it dropped while it was out of reach. What ended meanwhile, it is told to drop. A lease that
-    /// is not known here was granted by a former process of the coordinator, and is taken over unless its driver is
-    /// there and does not hold it.
+    /// Recorded leases that the worker does not hold are removed from it: it dropped them while it was out of reach. It
+    /// is told to drop leases that ended meanwhile. A lease that is unknown here was granted by a former process of the
+    /// coordinator, and is taken over unless its driver is connected and does not hold it.
     pub(super) fn reconcile(&mut self, name: &str, offer: &Offer, held: Vec<HeldLease>) {
         let worker = Participant {
             name: name.to_owned(),
@@ -226,11 +228,12 @@ impl Membership {
         let mut ended = vec![];
         for (lease, state) in named {
             match state {
-                // An install ends with the connection that it was asked for on, and says so.
+                // The worker may not hold the lease yet. An install that lost its connection fails, and ends the lease
+                // itself.
                 LeaseState::Installing { given_up: false } => {}
                 LeaseState::Granted if holds(lease) => {}
                 LeaseState::Granted => self.leases.dropped(lease, is),
-                // Told again also where it says that it does not hold it: an install may still be under way there.
+                // The worker is told even if it does not hold the lease: an install may still be under way there.
                 LeaseState::Installing { given_up: true } | LeaseState::Ended => ended.push(lease),
             }
         }
@@ -253,7 +256,8 @@ impl Membership {
         }
     }
 
-    /// `false`: it has ended, or its driver is there and does not hold it, or another lease has this number.
+    /// Adds a worker to the holders of a lease that it reports. Returns `false`, and adds nothing, if the lease has
+    /// ended, if its driver is connected and does not hold it, or if another driver's lease has this number.
     fn take_over(&mut self, worker: &Participant, held: HeldLease) -> bool {
         let (name, incarnation) = held.driver;
         let driver = Driver { name, incarnation };
@@ -274,7 +278,8 @@ impl Membership {
         goes_on
     }
 
-    /// The worker on this connection has dropped these leases: because it was told to, or because it lost their driver.
+    /// Notes that the worker on this connection dropped these leases, either on request or because it lost their
+    /// driver.
     pub fn dropped(&mut self, connection: ConnectionId, leases: &[LeaseId]) {
         let of = |(name, m): (&String, &super::Member)| {
             let there = m.connection() == Some(connection);
@@ -287,7 +292,7 @@ impl Membership {
         leases.iter().for_each(|l| self.leases.dropped(*l, is));
     }
 
-    /// How many leases the lost holder of a name may still hold: it may be out of the coordinator's reach alone.
+    /// Returns how many leases the lost holder of a name may still hold: other members may still reach it.
     pub(super) fn reserving(&self, name: &str) -> usize {
         match self.members.get(name).map(|m| &m.life) {
             Some(Life::Lost { offer, .. }) => self.leases.of_worker(name, offer.incarnation).len(),
@@ -295,7 +300,8 @@ impl Membership {
         }
     }
 
-    /// Begins to install a plan. Exactly one of [`Membership::installed`] and [`Membership::abandon`] follows.
+    /// Begins to install a plan. The caller then calls exactly one of [`Membership::installed`] and
+    /// [`Membership::abandon`].
     pub fn grant(
         &mut self,
         now: Instant,
@@ -323,7 +329,7 @@ impl Membership {
         Ok(granted)
     }
 
-    /// All workers acknowledged. An error where the driver has given the lease up meanwhile.
+    /// Notes that all workers acknowledged the install. Fails if the driver gave the lease up meanwhile.
     pub fn installed(&mut self, lease: LeaseId) -> Result<(), MembershipError> {
         match self.leases.0.get_mut(&lease) {
             Some(entry) if !entry.has_ended() => {
@@ -337,18 +343,19 @@ impl Membership {
         }
     }
 
-    /// Installing failed, or whoever wanted it went away.
+    /// Ends a lease whose install failed, or whose caller went away.
     pub fn abandon(&mut self, lease: LeaseId) {
         if let Some(entry) = self.leases.0.get_mut(&lease) {
             entry.state = LeaseState::Ended;
-            // Also where it was given up before: a worker may have acknowledged the install after it was told so.
+            // This is done even if the lease was given up before: a worker may have acknowledged the install after it
+            // was told to drop the lease.
             if !mutant!("abandoned-install") {
                 self.release_at_holders(lease);
             }
         }
     }
 
-    /// A driver is done with its lease; one that ended already is no error.
+    /// Releases a lease for its driver. A lease that has already ended is no error.
     pub fn release(&mut self, driver: ConnectionId, lease: LeaseId) -> Result<(), MembershipError> {
         match self.leases.0.get(&lease) {
             Some(l) if self.drivers.on(driver) != Some(&l.driver) => {
@@ -364,7 +371,7 @@ impl Membership {
         }
     }
 
-    /// A driver no longer waits for what it asked to be installed, and may not know that it was.
+    /// Ends the leases of a plan whose driver stopped waiting for its install, and may not know whether it was granted.
     pub fn give_up(&mut self, driver: ConnectionId, plan: PlanId) {
         if let Some(driver) = self.drivers.on(driver).cloned() {
             for lease in self.leases.of_plan(&driver, plan) {
@@ -373,7 +380,7 @@ impl Membership {
         }
     }
 
-    /// Ends a lease because its driver is done or gone.
+    /// Ends a lease whose driver released it or is gone.
     pub(super) fn end_lease(&mut self, lease: LeaseId) {
         let Some(entry) = self.leases.0.get_mut(&lease).filter(|l| !l.has_ended()) else {
             return;
@@ -385,7 +392,7 @@ impl Membership {
         self.release_at_holders(lease);
     }
 
-    /// Tells whoever may hold a lease, and can be reached, to drop it. The others are told when they return.
+    /// Tells the connected workers that may hold a lease to drop it. The others are told when they return.
     fn release_at_holders(&mut self, lease: LeaseId) {
         let Some(entry) = self.leases.0.get(&lease) else {
             return;
@@ -399,11 +406,11 @@ impl Membership {
         if !at.is_empty() {
             self.commands.push_back(Command::Release { lease, at });
         }
-        // Nobody may be left to tell.
+        // If no holder is left, this removes the lease.
         self.leases.dropped(lease, |_| false);
     }
 
-    /// The leases that go on.
+    /// Returns the status of the leases that have not ended.
     pub fn leases(&self) -> Vec<LeaseStatus> {
         let living = self.leases.0.iter().filter(|(_, l)| !l.has_ended());
         living

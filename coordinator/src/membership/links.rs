@@ -1,4 +1,4 @@
-//! How fast workers reach each other, as they measured it.
+//! The speed of the links between workers, as the workers measured it.
 
 use std::collections::BTreeMap;
 
@@ -6,17 +6,17 @@ use convoke_common::rpc::{LinkReport, MeasuredLink};
 
 use crate::place::Link;
 
-/// No link is faster, and none slower, than this, whatever a worker says.
+/// The lowest and the highest latency that a link is recorded with, whatever a worker reports, in nanoseconds.
 const LATENCY_NS: (u64, u64) = (500, 10_000_000_000);
 
-/// Measured links by name, from and to.
+/// The measured links, by the names of sender and receiver.
 #[derive(Debug, Default)]
 pub struct Links(BTreeMap<(String, String), Link>);
 
 impl Links {
-    /// Takes a worker's report in. A number that cannot be one is not taken. A probe that failed says nothing of
-    /// the link: a busy machine misses the probe's bound, and a link that does not work at all is the install's to
-    /// report, with what to do about it.
+    /// Records a worker's report on one link; impossible numbers are ignored. A failed probe says nothing about the
+    /// link: a busy machine exceeds the probe's bound, and a link that does not work at all is reported by the install,
+    /// with advice.
     pub fn set(&mut self, from: &str, report: &LinkReport) {
         let measured = report.bandwidth.is_finite() && report.bandwidth > 0.0;
         if report.failure.is_some() || !measured {
@@ -29,7 +29,7 @@ impl Links {
         self.0.insert((from.to_owned(), report.peer.clone()), link);
     }
 
-    /// The link as measured by `from`, else as measured by `to`; `None` where neither could.
+    /// Returns the link as `from` measured it, else as `to` measured it, or `None` if neither did.
     pub fn get(&self, from: &str, to: &str) -> Option<Link> {
         let key = |a: &str, b: &str| (a.to_owned(), b.to_owned());
         let link = self
@@ -39,7 +39,7 @@ impl Links {
         link.copied()
     }
 
-    /// All that were measured.
+    /// Returns all measured links.
     pub fn all(&self) -> impl Iterator<Item = MeasuredLink> {
         self.0.iter().map(|((from, to), link)| MeasuredLink {
             from: from.clone(),
@@ -49,7 +49,7 @@ impl Links {
         })
     }
 
-    /// Drops what was measured of a worker.
+    /// Drops all measurements of the links from and to a worker.
     pub fn forget(&mut self, name: &str) {
         self.0.retain(|(from, to), _| from != name && to != name);
     }

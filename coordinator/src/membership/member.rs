@@ -1,4 +1,4 @@
-//! One worker's record.
+//! What the coordinator knows of one worker's name.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,36 +11,38 @@ use tokio::time::Instant;
 
 use super::{ConnectionId, Fingerprint, MembershipError};
 
-/// How long a worker that is gone keeps its name, and one that did not say that it would leave its line in the status.
+/// How long the name of a worker that is gone is kept for its return. The status lists the worker for as long, unless
+/// it had announced that it would leave.
 pub const KEPT: Duration = Duration::from_secs(86_400);
 
-/// The certificate in use and the one before it.
+/// Most certificates that hold a name: the one in use and the one before it.
 const FINGERPRINTS: usize = 2;
 
-/// How many former processes of a name are remembered. One of them that returns was cut off while others came and went.
+/// How many former processes of a name are remembered. A former process may return: it was cut off while others came
+/// and went.
 const SUPERSEDED: usize = 8;
 
-/// Longest text that a worker may say of itself.
+/// Longest text in a registration, in bytes.
 pub(super) const LONGEST_TEXT: usize = 256;
 
 /// Most custom ops that a worker may have kernels for.
 const MOST_OPS: usize = 1024;
 
-/// A registration as it arrives.
+/// A worker's registration as it arrives.
 #[derive(Debug, Clone)]
 pub struct Newcomer {
     pub connection: ConnectionId,
-    /// From its certificate, as the fingerprint is.
+    /// The name in the worker's certificate.
     pub name: String,
     pub fingerprint: Fingerprint,
-    /// Where the others will reach it.
+    /// The address at which other members reach the worker.
     pub address: String,
     pub register: Register,
-    /// Seconds since 1970, by the coordinator's calendar.
+    /// When the registration arrived: seconds since 1970, by the coordinator's calendar.
     pub at: u64,
 }
 
-/// What a worker offers, checked.
+/// What a worker offers, after validation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Offer {
     pub incarnation: Incarnation,
@@ -52,12 +54,12 @@ pub struct Offer {
     pub window: u64,
     pub flops: f64,
     pub memory_bandwidth: f64,
-    /// By name.
+    /// The custom ops that the worker has kernels for, sorted by name.
     pub ops: Vec<CustomOp>,
 }
 
 impl Offer {
-    /// Nothing in it may upset arithmetic or a person's terminal later on.
+    /// Validates a registration: no value may break later arithmetic, nor a terminal that shows the text.
     pub fn check(
         name: &str,
         address: String,
@@ -111,40 +113,40 @@ impl Offer {
     }
 }
 
-/// What a living worker takes.
+/// Which work a living worker takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
-    /// New work.
+    /// It takes new work.
     Serving,
-    /// Nothing new: it will end.
+    /// It takes no new work and will end.
     Leaving,
-    /// Nothing new: a kernel of it does not stop, as it says here.
+    /// It takes no new work because one of its kernels does not stop; the text is the worker's explanation.
     Wedged(String),
 }
 
-/// Where a worker is in its life.
+/// The stage of a worker's life.
 #[derive(Debug)]
 pub enum Life {
-    /// Its certificate went out; it has not registered with this coordinator process.
+    /// A certificate was issued, but the worker has not registered with this process of the coordinator.
     Expected,
-    /// Registered on this connection.
+    /// The worker is registered on this connection.
     Alive {
         connection: ConnectionId,
         offer: Offer,
         standing: Standing,
     },
-    /// Its connection ended.
+    /// The worker's connection ended.
     Lost {
         offer: Offer,
-        /// Whether it had said that it would.
+        /// Whether the worker had announced that it would leave.
         left: bool,
     },
-    /// It said that it would leave, and did, before this coordinator process was started.
+    /// The worker left as it had announced, before this process of the coordinator was started.
     Left,
 }
 
 impl Life {
-    /// What the process offers or offered that had the name last.
+    /// Returns the offer of the process that has the name, or had it last.
     pub fn offer(&self) -> Option<&Offer> {
         match self {
             Life::Alive { offer, .. } | Life::Lost { offer, .. } => Some(offer),
@@ -153,26 +155,26 @@ impl Life {
     }
 }
 
-/// The record behind a name.
+/// The record of one name.
 #[derive(Debug)]
 pub struct Member {
-    /// Of the certificates that hold the name, the newest last.
+    /// Hashes of the certificates that hold the name, the newest last.
     pub fingerprints: Vec<Fingerprint>,
-    /// A newcomer to whom the name was just given has until then to register.
+    /// Until when a newcomer that was just given the name may register.
     pub reserved_until: Option<Instant>,
-    /// When it was last heard, or its certificate went out.
+    /// When the worker was last heard from, or when its certificate was issued.
     pub seen: Instant,
     pub life: Life,
-    /// Processes that had the name before, the latest ones: none of them gets it back.
+    /// Incarnations that had the name before, the latest last: none of them gets the name back.
     pub superseded: VecDeque<Incarnation>,
-    /// Out of service until it is asked back, whichever process has the name.
+    /// Whether the name is out of service until the owner undoes that, whichever process has it.
     pub drained: bool,
-    /// What is to be said of how its former process ended.
+    /// A remark for the status on how the former process ended.
     pub remark: String,
 }
 
 impl Member {
-    /// A name that is only known.
+    /// Returns the record of a name whose worker has not registered yet.
     pub fn expected(now: Instant) -> Member {
         Member {
             fingerprints: vec![],
@@ -185,7 +187,7 @@ impl Member {
         }
     }
 
-    /// A certificate more that holds the name.
+    /// Adds a certificate that holds the name, in place of the oldest if there are too many.
     pub fn add_fingerprint(&mut self, fingerprint: Fingerprint) {
         if self.fingerprints.len() >= FINGERPRINTS {
             self.fingerprints.remove(0);
@@ -193,7 +195,7 @@ impl Member {
         self.fingerprints.push(fingerprint);
     }
 
-    /// Another process has the name now.
+    /// Notes that another process has the name now.
     pub fn supersede(&mut self, former: Incarnation) {
         if self.superseded.len() == SUPERSEDED {
             self.superseded.pop_front();
@@ -205,7 +207,7 @@ impl Member {
         self.living().is_some()
     }
 
-    /// Whether its process still takes new work although the name is out of service.
+    /// Returns whether the process takes new work although its name is out of service.
     pub fn is_to_drain(&self) -> bool {
         let serves = |standing: &Standing| *standing == Standing::Serving;
         self.drained && matches!(&self.life, Life::Alive { standing, .. } if serves(standing))
@@ -218,7 +220,7 @@ impl Member {
         }
     }
 
-    /// The offer of a worker that plans may use.
+    /// Returns the offer if plans may use the worker.
     pub fn serving(&self) -> Option<&Offer> {
         match &self.life {
             Life::Alive {
@@ -246,12 +248,12 @@ impl Member {
         }
     }
 
-    /// Whether it is gone as it said that it would. Its name is kept for its return; nobody needs to hear of it.
+    /// Returns whether the worker left as it had announced. Its name is kept for its return, and the status omits it.
     pub fn has_left(&self) -> bool {
         matches!(self.life, Life::Left | Life::Lost { left: true, .. }) && !self.drained
     }
 
-    /// What a person should know besides.
+    /// Returns the remark that the status shows with the worker's state.
     pub fn remark(&self) -> &str {
         match &self.life {
             Life::Alive {
@@ -276,7 +278,7 @@ impl Member {
         }
     }
 
-    /// When it is forgotten, unless it comes back: never while somebody wants it to stay out of service.
+    /// Returns when the name is forgotten, unless the worker returns; `None` while it is connected or out of service.
     pub fn forgotten_at(&self) -> Option<Instant> {
         (!self.is_alive() && !self.drained).then(|| self.seen + KEPT)
     }

@@ -1,15 +1,15 @@
-//! Membership: which workers are there, what they offer, and whose plans and leases they carry.
+//! Membership: which workers are connected, what they offer, and which plans and leases they hold.
 //!
-//! A pure core: no I/O, no clock, no task. Inputs are methods that take the time; what is to be done about them
-//! comes out of [`Membership::next_command`], and [`Membership::poll_timeout`] says when to call
+//! A pure core: no I/O, no clock, no task. Inputs are methods that take the time; the actions to take in response come
+//! out of [`Membership::next_command`], and [`Membership::poll_timeout`] says when to call
 //! [`Membership::handle_timeout`]. Its shell is the service.
 //!
 //! Invariants
-//! 1. A name has at most one living holder. A newcomer takes it over only with the holder's own certificate, or
-//!    once the holder is lost and holds no lease any more. A process that was superseded does not come back.
-//! 2. A worker is planned on as long as the connection stands that it registered on.
-//! 3. That a connection ends takes nothing from anybody: a lease ends when its driver or its workers say so.
-//! 4. Members, plans and what is kept of the lost are bounded.
+//! 1. A name has at most one living holder. A newcomer takes it over only with the holder's own certificate, or once
+//!    the holder is lost and holds no lease any more. A process that was superseded does not come back.
+//! 2. Plans use a worker as long as the connection that it registered on is open.
+//! 3. The end of a connection ends no lease: a lease ends when its driver or its workers say so.
+//! 4. The numbers of members, of plans and of records about lost workers are bounded.
 
 mod absent;
 mod commands;
@@ -53,19 +53,19 @@ use names::MEMBERS;
 use plans::Plans;
 use quarantine::Quarantine;
 
-/// Peers that a newcomer is asked to probe: a round of more would take too long.
+/// Most peers that a newcomer is asked to probe: a longer round would take too long.
 const PROBED: usize = 64;
 
-/// What becomes of a process whose name and certificate another one shows.
+/// Why a process is disconnected if another one registered with its name and certificate.
 const REPLACED: &str = "replaced by a newer process";
 
-/// The core.
+/// The membership core.
 #[derive(Debug)]
 pub struct Membership {
     /// The numerics profile that all workers must have.
     profile: String,
     members: BTreeMap<String, Member>,
-    /// When members of a former process of the coordinator were taken over.
+    /// When the members known to a former process of the coordinator were restored.
     restored: Option<Instant>,
     drivers: Drivers,
     links: Links,
@@ -77,7 +77,7 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Of workers with this numerics profile; nobody is there yet.
+    /// Returns a core without members, for workers with this numerics profile.
     pub fn new(profile: &str) -> Membership {
         Membership {
             profile: profile.to_owned(),
@@ -93,7 +93,7 @@ impl Membership {
         }
     }
 
-    /// How much it holds for clients.
+    /// Returns the sizes of the tables that are kept for clients.
     pub fn tables(&self) -> Vec<(&'static str, usize)> {
         vec![
             ("leases", self.leases.living()),
@@ -106,12 +106,12 @@ impl Membership {
         ]
     }
 
-    /// What is to be done next; asked until `None` after every input.
+    /// Returns the next action for the shell, which calls this after every input until it returns `None`.
     pub fn next_command(&mut self) -> Option<Command> {
         self.commands.pop_front()
     }
 
-    /// When [`Membership::handle_timeout`] is due.
+    /// Returns when [`Membership::handle_timeout`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let names = self.forgettable();
         [
@@ -124,7 +124,7 @@ impl Membership {
         .min()
     }
 
-    /// Drops what is no longer worth keeping.
+    /// Drops names, plans and drivers whose time is over.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.plans.expire(now);
         let over = self.forgettable().filter(|(_, at)| *at <= now);
@@ -142,7 +142,7 @@ impl Membership {
             .map(|(name, _)| name.clone())
     }
 
-    /// A worker says what it is and offers. Answers the other workers, to probe.
+    /// Registers a worker with what it offers. Returns the other workers, to which it measures its links.
     pub fn register(
         &mut self,
         now: Instant,
@@ -214,7 +214,7 @@ impl Membership {
                 });
             }
             if last.incarnation == offer.incarnation {
-                // The same process, whose old connection broke: what it holds goes on.
+                // The same process returned after its old connection broke: its leases go on.
                 standing = before.clone();
                 if holder != connection {
                     self.commands.push_back(Command::Close {
@@ -262,10 +262,10 @@ impl Membership {
         self.reconcile(&name, &offer, leases);
         let drains = self.members.get(&name).is_some_and(Member::is_to_drain);
         if drains && former == Some(offer.incarnation) {
-            // It was out of reach when it was asked to end.
+            // The worker was out of reach when it was taken out of service.
             self.commands.push_back(Command::Drain { connection });
         }
-        // Keeping it also takes back that it was gone.
+        // Saving the name also deletes the note that its holder is gone.
         if !known || was_gone {
             self.commands.push_back(Command::Keep {
                 name: name.clone(),
@@ -288,7 +288,7 @@ impl Membership {
         Ok(peers)
     }
 
-    /// A worker measured its links.
+    /// Records the links that a worker measured.
     pub fn reported(&mut self, now: Instant, connection: ConnectionId, reports: &[LinkReport]) {
         let Some(name) = self.heard(now, connection) else {
             return;
@@ -301,7 +301,7 @@ impl Membership {
         }
     }
 
-    /// A worker answered. Its name, while it is registered on that connection.
+    /// Notes that a worker answered. Returns its name if it is registered on that connection.
     pub fn heard(&mut self, now: Instant, connection: ConnectionId) -> Option<String> {
         let (name, member) = self
             .members
@@ -311,7 +311,7 @@ impl Membership {
         Some(name.clone())
     }
 
-    /// The connection of a worker or of a client broke.
+    /// Handles the end of a worker's or a client's connection.
     pub fn closed(&mut self, now: Instant, connection: ConnectionId) {
         self.driver_away(now, connection);
         let name = self.names_of(|m| m.connection() == Some(connection)).next();
@@ -322,7 +322,7 @@ impl Membership {
         }
     }
 
-    /// Has it kept that the holder of a name is gone: after whatever others are waiting for.
+    /// Asks the shell to save that the holder of a name is gone, after the commands that other members wait for.
     fn keep_gone(&mut self, name: String) {
         let life = self.members.get(&name).map(|m| &m.life);
         if let Some(Life::Lost { left, .. }) = life {
@@ -331,13 +331,13 @@ impl Membership {
         }
     }
 
-    /// How many workers take new work.
+    /// Returns how many workers take new work.
     pub fn serving(&self) -> u32 {
         let serving = self.members.values().filter(|m| m.serving().is_some());
         serving.count() as u32
     }
 
-    /// The living workers' names and connections, by name.
+    /// Returns the living workers' names and connections, sorted by name.
     pub fn connections(&self) -> Vec<(String, ConnectionId)> {
         let of = |(name, m): (&String, &Member)| Some((name.clone(), m.connection()?));
         self.members.iter().filter_map(of).collect()
@@ -354,7 +354,8 @@ impl Membership {
         })
     }
 
-    /// What placement may use, by name: those that take new work, but these incarnations.
+    /// Returns the workers that placement may use, sorted by name: those that take new work, except the incarnations
+    /// `avoid`.
     pub fn model(&self, avoid: &[(String, Incarnation)]) -> ClusterModel {
         let avoided = |name: &str, o: &Offer| {
             let is = |(n, i): &(String, Incarnation)| n == name && *i == o.incarnation;
@@ -389,16 +390,18 @@ impl Membership {
         model
     }
 
-    /// What was measured of the links between workers.
+    /// Returns the measured links between workers.
     pub fn links(&self) -> Vec<MeasuredLink> {
         self.links.all().collect()
     }
 
-    /// All that were ever registered, have not left and are not forgotten; their own accounts are for the caller to ask.
+    /// Returns the status of all workers that have not left and are not forgotten. The caller asks the workers
+    /// themselves for what only they know.
     pub fn status(&self, now: Instant) -> Vec<MemberStatus> {
         let status = |(name, m): (&String, &Member)| {
             let offer = m.offer();
-            // Of a newcomer only the name is known, as of those that were there before a restart: they are told of.
+            // Of a newcomer that has yet to register only the name is known; it is omitted. The same is known of
+            // workers from before a restart, which are listed.
             let is_newcomer = offer.is_none() && !m.drained && m.reserved_until.is_some();
             if is_newcomer || m.has_left() {
                 return None;

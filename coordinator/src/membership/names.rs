@@ -1,4 +1,4 @@
-//! Who may be called what.
+//! Which process may have which name.
 
 use std::time::Duration;
 
@@ -10,33 +10,33 @@ use tokio::time::Instant;
 use super::member::{KEPT, Life, Member};
 use super::{Command, ConnectionId, Fingerprint, Membership, MembershipError, Offer};
 
-/// A name as it was kept over a restart of the coordinator.
+/// A name as it is saved over a restart of the coordinator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptMember {
     pub name: String,
-    /// Of the certificates that hold the name.
+    /// Hashes of the certificates that hold the name.
     pub fingerprints: Vec<Fingerprint>,
-    /// Where its holder was gone already.
+    /// Set if the holder of the name is gone.
     pub gone: Option<Gone>,
 }
 
-/// Since when a worker is gone.
+/// When and how a worker went.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gone {
-    /// How long ago, by the coordinator's calendar.
+    /// The time since then, by the coordinator's calendar.
     pub ago: Duration,
-    /// Whether it had said that it would leave.
+    /// Whether the worker had announced that it would leave.
     pub left: bool,
 }
 
-/// How many names are kept, of the living and the lost. Far more than one coordinator serves well.
+/// Most names that are kept, of living and lost workers together: far more than one coordinator serves well.
 pub const MEMBERS: usize = 1024;
 
-/// From a certificate going out to the worker registering: two round trips, and a slow start.
+/// How long a worker may take from its certificate to its registration: two round trips, and a slow start.
 const RESERVED: Duration = Duration::from_secs(10);
 
 impl Membership {
-    /// Names kept from before a restart of the coordinator.
+    /// Restores the names that were saved before a restart of the coordinator.
     pub fn restore(&mut self, now: Instant, kept: Vec<KeptMember>) {
         self.restored = Some(now);
         for kept in kept.into_iter().take(MEMBERS) {
@@ -59,7 +59,7 @@ impl Membership {
         }
     }
 
-    /// The names that will be forgotten, and when: of workers that are gone, and hold no lease.
+    /// Returns the names that will be forgotten, and when: those of workers that are gone and hold no lease.
     pub(super) fn forgettable(&self) -> impl Iterator<Item = (&str, Instant)> {
         let holders = self.leases.holders();
         self.members.iter().filter_map(move |(name, m)| {
@@ -78,7 +78,7 @@ impl Membership {
         });
     }
 
-    /// The workers that are there, and the certificates that hold their names.
+    /// Returns the living workers with the certificates that hold their names.
     pub fn holders(&self) -> Vec<(String, Vec<Fingerprint>)> {
         let there = self.members.iter().filter(|(_, m)| m.is_alive());
         there
@@ -86,7 +86,7 @@ impl Membership {
             .collect()
     }
 
-    /// Somebody says that a worker will not return: its name is free, and it is out of the books.
+    /// Forgets a worker that the owner does not expect to return: its name is free.
     pub fn forget_gone(&mut self, name: &str) -> Result<(), MembershipError> {
         let name = name.to_owned();
         let Some(member) = self.members.get(&name) else {
@@ -102,17 +102,19 @@ impl Membership {
         Ok(())
     }
 
-    /// Until when those of them that have not registered are waited for: nobody is lost before. `None` where that is over.
+    /// Returns until when restored workers that have not registered are waited for: none of them counts as lost before.
+    /// `None` once the wait is over.
     pub fn returning(&self, now: Instant) -> Option<Instant> {
         let until = self.restored? + RETURN_BOUND;
-        // One that was gone before the restart is as gone after it.
+        // A worker that was gone before the restart is not expected.
         let was_there = |m: &Member| self.restored.is_some_and(|at| m.seen >= at);
         let expected = |m: &Member| matches!(m.life, Life::Expected) && !m.drained && was_there(m);
         (now < until && self.members.values().any(expected)).then_some(until)
     }
 
-    /// The name that a joining worker gets: the one it wants, or the lowest free of `w0`, `w1`, … A name that is taken is
-    /// given only to who proved that a certificate that holds it was its own: `former`.
+    /// Reserves a name for a joining worker: the one it wants, or the first free one of `w0`, `w1`, … A name that is
+    /// taken is given only to a worker that proved that it holds the certificate `former`, if that certificate holds
+    /// the name.
     pub fn claim(
         &mut self,
         now: Instant,
@@ -150,8 +152,8 @@ impl Membership {
         Ok(name)
     }
 
-    /// The certificate for a claimed name is made: it alone holds the name from now on, besides a `former` one of the same
-    /// holder.
+    /// Notes the certificate that was issued for a claimed name. From now on it alone holds the name, together with
+    /// `former` if that certificate held the name too.
     pub fn issued(&mut self, name: &str, fingerprint: Fingerprint, former: Option<Fingerprint>) {
         let Some(member) = self.members.get_mut(name) else {
             return;
@@ -170,7 +172,7 @@ impl Membership {
         self.commands.push_back(keep);
     }
 
-    /// A worker gets a fresh certificate for the name it has.
+    /// Notes that a worker got a new certificate for its name.
     pub fn renewed(&mut self, connection: ConnectionId, fingerprint: Fingerprint) {
         let found = self
             .members
@@ -186,7 +188,8 @@ impl Membership {
         }
     }
 
-    /// Forgets the longest lost where the table is full.
+    /// If the table is full, forgets the worker that has been gone for the longest time. Fails if none can be
+    /// forgotten.
     pub(super) fn make_room(&mut self) -> Result<(), MembershipError> {
         if self.members.len() < MEMBERS {
             return Ok(());

@@ -12,19 +12,20 @@ use tokio::time::Instant;
 
 use super::Driver;
 
-/// How many are kept; the longest idle goes first, of the client that wants one more where it has any. A plan holds its programs, up to some MiB of nodes.
+/// Most plans that are kept. One more replaces the plan that has been idle for the longest time: one of the same client
+/// if it has any. A plan holds its programs, up to some MiB of nodes.
 const PLANS: usize = 64;
 
-/// How long one is kept after it was last used.
+/// How long a plan is kept after its last use.
 const IDLE: Duration = Duration::from_secs(600);
 
-/// What partitioning yields and installing needs.
+/// The result of partitioning, as it is kept until it is installed.
 #[derive(Debug, PartialEq)]
 pub struct Plan {
     pub model: String,
-    /// The function as the client gave it.
+    /// The identity of the function that the client sent.
     pub function: FunctionId,
-    /// One per worker, with the bytes that one step's tensors need there.
+    /// The program of each worker, with the bytes that the tensors of one step need there.
     pub parts: Vec<(Arc<Program>, u64)>,
     /// The workers in the order of `parts`, then the driver.
     pub participants: Vec<Participant>,
@@ -37,7 +38,7 @@ struct Kept {
     owner: Driver,
     used: Instant,
     plan: Arc<Plan>,
-    /// What its memory is charged to.
+    /// The reservation that charges the plan's memory to its client.
     _charge: Option<Reservation>,
 }
 
@@ -46,19 +47,19 @@ struct Kept {
 pub struct Plans(BTreeMap<PlanId, Kept>);
 
 impl Plans {
-    /// How many.
+    /// Returns the number of plans.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Drops the client's plan that was idle for longest; false where it has none.
+    /// Drops the client's plan that has been idle for the longest time. Returns `false` if the client has none.
     pub fn drop_oldest(&mut self, owner: &Driver) -> bool {
         let own = self.0.iter().filter(|(_, kept)| kept.owner == *owner);
         let oldest = own.min_by_key(|(_, kept)| kept.used).map(|(id, _)| *id);
         oldest.and_then(|id| self.0.remove(&id)).is_some()
     }
 
-    /// Keeps a plan for a client, with what its memory is charged to.
+    /// Keeps a plan for a client, with the reservation of its memory.
     pub fn keep(
         &mut self,
         now: Instant,
@@ -87,7 +88,7 @@ impl Plans {
         );
     }
 
-    /// The client's plan.
+    /// Returns a plan of the client, and notes that it was used.
     pub fn get(&mut self, now: Instant, owner: &Driver, id: PlanId) -> Option<Arc<Plan>> {
         self.expire(now);
         let kept = self.0.get_mut(&id).filter(|kept| kept.owner == *owner)?;
@@ -95,12 +96,12 @@ impl Plans {
         Some(kept.plan.clone())
     }
 
-    /// Drops what was idle for too long.
+    /// Drops the plans that have been idle for too long.
     pub fn expire(&mut self, now: Instant) {
         self.0.retain(|_, kept| kept.used + IDLE > now);
     }
 
-    /// When the next one expires.
+    /// Returns when the next plan expires.
     pub fn next_expiry(&self) -> Option<Instant> {
         self.0.values().map(|kept| kept.used + IDLE).min()
     }

@@ -1,12 +1,12 @@
-//! Nodes in which workers died.
+//! Quarantine of nodes in which workers died.
 //!
-//! A node that killed two worker processes is refused wherever its function is planned again: the third would die of
-//! it too. One death may be the machine's fault, and forgiven ones do not count.
+//! A node that killed two worker processes is refused whenever its function is planned again: the third process would
+//! die of it too. A single death may be the machine's fault. Deaths that the owner forgave do not count.
 //!
 //! Invariants
-//! 1. A death counts once, however often its worker reports it, and only where it may have happened: see
+//! 1. A death counts once, however often its worker reports it, and only if it may have happened: see
 //!    [`exposure`](super::exposure).
-//! 2. What is kept is bounded, and what is not refused goes first.
+//! 2. The number of records is bounded; nodes that are not refused are forgotten first.
 
 use std::collections::BTreeMap;
 
@@ -18,27 +18,27 @@ use super::member::LONGEST_TEXT;
 use super::{Command, Membership, MembershipError};
 use crate::calendar::Utc;
 
-/// Deaths after which a node is refused.
+/// Number of deaths from which on a node is refused.
 const DEADLY: usize = 2;
 
-/// Nodes that are kept.
+/// Most nodes that are kept.
 const NODES: usize = 1024;
 
-/// Deaths that are kept of one, the latest.
+/// Most deaths that are kept of one node, the latest ones.
 const DEATHS: usize = 8;
 
-/// Deaths that one worker may report at once: one for each thread of a process.
+/// Most deaths that a worker may report at once: one for each thread of a process.
 const REPORTED: usize = 64;
 
-/// A death as it is kept.
+/// One death in a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counted {
     pub worker: String,
     pub incarnation: Incarnation,
     pub signal: i32,
-    /// Seconds since 1970.
+    /// When it was reported, in seconds since 1970.
     pub at: u64,
-    /// Whether somebody lifted the quarantine after it.
+    /// Whether the owner lifted the quarantine after this death.
     pub forgiven: bool,
 }
 
@@ -59,7 +59,7 @@ impl Record {
         self.counting().count() >= DEADLY
     }
 
-    /// By how much it is worth keeping.
+    /// Returns how important it is to keep the record: refused nodes before others, later deaths before earlier ones.
     fn worth(&self) -> (bool, u64) {
         (self.is_refused(), self.deaths.last().map_or(0, |d| d.at))
     }
@@ -69,12 +69,12 @@ impl Record {
     }
 }
 
-/// All of them.
+/// The records of all nodes, by function and node.
 #[derive(Debug, Default)]
 pub struct Quarantine(BTreeMap<(FunctionId, String), Record>);
 
 impl Quarantine {
-    /// Whether the function may be planned.
+    /// Fails if a node of the function is quarantined.
     pub fn admit(&self, function: &FunctionId) -> Result<(), MembershipError> {
         let first = (*function, String::new());
         let of_function = self.0.range(first..).take_while(|(k, _)| k.0 == *function);
@@ -94,7 +94,7 @@ impl Quarantine {
         }
     }
 
-    /// Counts one death; the record as it is now, where that is new.
+    /// Counts one death. Returns the updated record, or `None` if the death was known or is not valid.
     fn count(&mut self, worker: &str, at: u64, death: Death) -> Option<Record> {
         let Death {
             incarnation,
@@ -127,7 +127,7 @@ impl Quarantine {
         Some(record.clone())
     }
 
-    /// Forgets the least worth keeping where there are too many.
+    /// If there are too many records, removes and returns the least important one.
     fn shrink(&mut self) -> Option<Record> {
         let worth = |r: &Record| (r.worth(), r.key());
         let least = self.0.values().min_by_key(|r| worth(r))?.key();
@@ -136,18 +136,18 @@ impl Quarantine {
 }
 
 impl Membership {
-    /// What was kept from before a restart of the coordinator.
+    /// Restores the records that were saved before a restart of the coordinator.
     pub fn restore_quarantine(&mut self, records: Vec<Record>) {
         let records = records.into_iter().take(NODES);
         self.quarantine.0 = records.map(|r| (r.key(), r)).collect();
     }
 
-    /// Whether the function may be planned.
+    /// Fails if a node of the function is quarantined.
     pub fn admit(&self, function: &FunctionId) -> Result<(), MembershipError> {
         self.quarantine.admit(function)
     }
 
-    /// A worker reports what its former process died of.
+    /// Counts the deaths of its former process that a worker reports.
     pub(super) fn died(&mut self, worker: &str, at: u64, deaths: Vec<Death>) {
         for death in deaths.into_iter().take(REPORTED) {
             let (incarnation, function) = (death.incarnation, &death.function);
@@ -180,7 +180,7 @@ impl Membership {
         }
     }
 
-    /// Forgives all deaths in the nodes of this name. Answers how many functions have one that was refused.
+    /// Forgives all deaths in the nodes of this name. Returns the number of functions in which such a node was refused.
     pub fn lift(&mut self, node: &str) -> Result<u32, MembershipError> {
         let mut lifted = 0;
         for record in self.quarantine.0.values_mut().filter(|r| r.node == node) {
@@ -197,7 +197,7 @@ impl Membership {
         }
     }
 
-    /// For the status, at a time in seconds since 1970.
+    /// Returns the nodes with deaths that count, for the status; `at` is the time in seconds since 1970.
     pub fn quarantine(&self, at: u64) -> Vec<QuarantineStatus> {
         let counting = self.quarantine.0.values();
         let counting = counting.filter(|r| r.counting().next().is_some());
@@ -219,7 +219,7 @@ impl Membership {
     }
 }
 
-/// Seconds since 1970 as a date and time of day.
+/// Formats seconds since 1970 as a date and a time of day.
 fn utc(seconds: u64) -> String {
     let Utc {
         year,
@@ -249,7 +249,7 @@ mod tests {
         }
     }
 
-    /// A worker of which these incarnations were granted leases of these functions, and ended.
+    /// Lets a worker have these incarnations, which were granted leases of these functions and ended.
     fn ended(m: &mut Membership, worker: &str, incarnations: &[u64], functions: &[FunctionId]) {
         for incarnation in incarnations {
             let participant = Participant {
@@ -267,7 +267,8 @@ mod tests {
     #[test]
     fn deaths_that_cannot_have_happened_count_for_nothing() {
         let mut m = Membership::new("p");
-        // Of processes that never were, of functions that these were never granted, and of processes that live.
+        // Reports of processes that never existed, of functions that were not granted, and of living processes do not
+        // count.
         m.died("a", 1, vec![death(1, F, "n"), death(2, F, "n")]);
         ended(&mut m, "a", &[3, 4], &[FunctionId([2; 32])]);
         m.died("a", 2, vec![death(3, F, "n"), death(4, F, "n")]);
@@ -292,7 +293,7 @@ mod tests {
         ended(&mut m, "b", &[2, 3, 4], &[F, other]);
         m.died("a", 60, vec![death(1, F, "n")]);
         assert_eq!(m.admit(&F), Ok(()));
-        // The same process again, another node, another function.
+        // Another report of the same process, another node and another function do not add up to two deaths.
         m.died("a", 61, vec![death(1, F, "n"), death(1, F, "o")]);
         m.died("b", 62, vec![death(2, other, "n")]);
         assert_eq!(m.admit(&F), Ok(()));
@@ -313,7 +314,7 @@ mod tests {
         assert!(m.lift("o").is_err());
         assert_eq!(m.lift("n"), Ok(1));
         assert_eq!(m.admit(&F), Ok(()));
-        // Both are still there and register again: what is forgiven stays so.
+        // Both workers register again: the deaths that were forgiven stay so.
         m.died("a", 4000, vec![death(1, F, "n")]);
         m.died("b", 4000, vec![death(2, F, "n")]);
         m.died("b", 4001, vec![death(3, F, "n")]);

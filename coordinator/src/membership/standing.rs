@@ -1,4 +1,4 @@
-//! Workers that take no new work: those that leave, those that are wedged, and those taken out of service.
+//! Workers that take no new work: those that leave, those that are wedged, and those that are out of service.
 
 use convoke_common::Error;
 use tokio::time::Instant;
@@ -25,18 +25,18 @@ impl Membership {
         Some(name)
     }
 
-    /// The worker on this connection takes no new work and will end. What runs there goes on.
+    /// Notes that the worker on this connection is leaving: it takes no new work, finishes its steps and ends.
     pub fn leave(&mut self, now: Instant, connection: ConnectionId) {
         self.stands(now, connection, Standing::Leaving);
     }
 
-    /// A kernel of the worker on this connection does not stop: it ends what it runs itself, and then its process.
+    /// Notes that a kernel of the worker on this connection does not stop. The worker itself ends its steps and its
+    /// process.
     pub fn wedged(&mut self, now: Instant, connection: ConnectionId, why: &Error) {
         self.stands(now, connection, Standing::Wedged(why.message.clone()));
     }
 
-    /// Turns a living worker into a lost one, which no plan uses. Its leases go on: it may be out of the coordinator's
-    /// reach alone.
+    /// Marks a living worker as lost: plans do not use it. Its leases go on, since other members may still reach it.
     pub(super) fn lose(&mut self, now: Instant, name: &str) {
         let Some(member) = self.members.get_mut(name) else {
             return;
@@ -60,12 +60,12 @@ impl Membership {
         member.seen = now;
     }
 
-    /// Whether a name is out of service.
+    /// Returns whether a name is out of service.
     pub fn is_drained(&self, name: &str) -> bool {
         self.members.get(name).is_some_and(|m| m.drained)
     }
 
-    /// Names that were out of service before a restart of the coordinator.
+    /// Restores the names that were out of service before a restart of the coordinator.
     pub fn restore_drained(&mut self, now: Instant, names: Vec<String>) {
         for name in names {
             let member = self.members.entry(name);
@@ -73,7 +73,7 @@ impl Membership {
         }
     }
 
-    /// Takes a worker out of service until it is asked back. Answers whether it is there.
+    /// Takes a worker out of service until [`Membership::undrain`]. Returns whether it is connected.
     pub fn drain(&mut self, name: &str) -> Result<bool, MembershipError> {
         let member = self.known(name)?;
         member.drained = true;
@@ -90,7 +90,7 @@ impl Membership {
         Ok(connection.is_some())
     }
 
-    /// Asks a worker back. Answers whether plans use it from now on; it may not be there, or be about to end.
+    /// Puts a worker back into service. Returns whether plans use it from now on: it may be gone, or about to end.
     pub fn undrain(&mut self, name: &str) -> Result<bool, MembershipError> {
         let member = self.known(name)?;
         member.drained = false;
@@ -120,7 +120,7 @@ mod tests {
 
     const W0: ConnectionId = ConnectionId(0);
 
-    /// The workers that plans may use, and how w0 stands.
+    /// Checks which workers plans may use, and the state and remark of `w0`.
     fn check(rig: &Rig, usable: &[&str], state: MemberState, remark: &str) {
         check_usable(rig, usable);
         let w0 = &rig.core.status(rig.now)[0];
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(rig.commands(), [gone("w0", true), Command::Population(1)]);
         check_usable(&rig, &["w1"]);
         assert_eq!(names(&rig), ["w1"]);
-        // The next process with its name is as good as any.
+        // The next process with this name takes new work.
         rig.register(8, "w0", 1, 9).unwrap();
         check(&rig, &["w0", "w1"], MemberState::Alive, "");
     }
@@ -172,7 +172,7 @@ mod tests {
         check(&rig, &["w1"], MemberState::Lost, remark);
         rig.register(8, "w0", 1, 9).unwrap();
         check(&rig, &["w0", "w1"], MemberState::Alive, remark);
-        // A stranger's word counts for nobody.
+        // A report on an unknown connection has no effect.
         rig.core.wedged(rig.now, ConnectionId(77), &why);
         check(&rig, &["w0", "w1"], MemberState::Alive, remark);
     }
@@ -188,7 +188,7 @@ mod tests {
         check(&rig, &["w1"], MemberState::Leaving, "");
         rig.core.closed(rig.now, W0);
         check(&rig, &["w1"], MemberState::Drained, "");
-        // However long it takes, and whoever returns with the name.
+        // The name stays out of service, after any time and for any process.
         rig.now += KEPT + Duration::from_secs(1);
         rig.core.handle_timeout(rig.now);
         rig.register(8, "w0", 1, 9).unwrap();

@@ -32,10 +32,10 @@ pub struct Cut {
     pub bytes: u64,
 }
 
-/// What each participant runs.
+/// The programs of all participants, and the tensors that cross between them.
 #[derive(Debug, Clone)]
 pub struct Partitioned {
-    /// One per member of the team.
+    /// One program for each member of the team.
     pub programs: Vec<Program>,
     pub driver: DriverProgram,
     pub cuts: Vec<Cut>,
@@ -51,7 +51,7 @@ struct Sending {
     priority: u64,
 }
 
-/// What crosses between participants.
+/// All tensors that cross between participants.
 #[derive(Default)]
 struct Crossings {
     /// Values that each worker receives, in slot order.
@@ -97,7 +97,7 @@ fn crossings(placed: &Placed) -> Crossings {
         } else {
             placed.member[writer as usize]
         };
-        // The most urgent reader at each destination.
+        // The urgency of the most urgent reader at each destination.
         let mut readers: BTreeMap<ParticipantIx, u64> = BTreeMap::new();
         for r in work.readers.row(v).iter().map(|r| *r as usize) {
             let urgency = readers.entry(placed.member[r]).or_default();
@@ -107,7 +107,7 @@ fn crossings(placed: &Placed) -> Crossings {
             let slot = c.recvs[usize::from(to)].len() as u32;
             c.recvs[usize::from(to)].push((value, from));
             if from == driver {
-                // Flows begin with the parameters, in order.
+                // The first flows are the parameters, in order.
                 c.driver.feeds[v].to.push((to, slot));
                 continue;
             }
@@ -132,7 +132,7 @@ fn crossings(placed: &Placed) -> Crossings {
     c
 }
 
-/// Results: parameters stay with the driver, a value that is a result twice crosses once.
+/// Assigns the results: parameters stay with the driver, and a value that is a result twice crosses once.
 fn fetches(placed: &Placed, c: &mut Crossings) {
     let (f, work) = (&placed.function, &placed.work);
     let driver = placed.team.size() as ParticipantIx;

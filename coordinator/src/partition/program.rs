@@ -11,7 +11,7 @@ use convoke_common::program::{
 use super::Crossings;
 use crate::place::{NONE, Placed, needed};
 
-/// The program of member `m`.
+/// Builds the program of member `m`.
 pub fn build(placed: &Placed, crossings: &Crossings, m: usize) -> Program {
     let work = &placed.work;
     let mut b = Builder {
@@ -107,11 +107,11 @@ impl Builder<'_> {
         self.local[v.ix()]
     }
 
-    /// The literals among `constants`, and the artifacts that they are ranges of.
+    /// Adds the literals among `constants`, and the artifacts that they are ranges of.
     fn literals(&mut self, constants: &[bool]) {
         let f = &self.placed.function;
         let mut artifacts = vec![NONE; f.artifacts.len()];
-        // Constants begin with the literals, in order.
+        // The first constants are the literals, in order.
         for (v, literal) in f
             .literals
             .iter()

@@ -1,4 +1,4 @@
-//! A plan, explained.
+//! The summary of a plan, which `plan` prints.
 
 use convoke_common::rpc::{CutEdge, PartSummary, PinPart, PinSummary, PlanSummary};
 
@@ -56,7 +56,7 @@ fn part(placed: &Placed, parts: &Partitioned, m: usize) -> PartSummary {
     }
 }
 
-/// Where the nodes of each pin run.
+/// Summarises how many nodes of each pin run on each worker.
 fn pins(placed: &Placed) -> Vec<PinSummary> {
     let each = placed.pins.each().map(|(pin, positions)| {
         let mut nodes = vec![0u32; placed.team.size()];

@@ -51,7 +51,7 @@ fn check(f: &Function, n: u32) -> Partitioned {
             p.nodes.len() > p.init_nodes as usize,
             "worker {m} has no step node"
         );
-        // Crossings: each recv slot is filled once, by whom it names, with the value of that name.
+        // Crossings: each recv slot is filled once, by the sender that it names, with the value of that name.
         for (slot, r) in p.recvs.iter().enumerate() {
             let ty = &p.values[r.value as usize];
             let key = (m as u16, slot as u32);
@@ -88,7 +88,7 @@ fn check(f: &Function, n: u32) -> Partitioned {
             assert!(step_nodes.insert(edge.clone()), "{} runs twice", edge.0);
         }
     }
-    // Together the programs are the function.
+    // Together the programs contain all nodes of the function.
     let name = |v: &ValueId| f.value(*v).name.clone();
     let whole: BTreeSet<Edges> = f
         .nodes

@@ -1,5 +1,5 @@
-//! Batch normalisation behind a convolution or matrix product becomes part of its weights: init nodes
-//! compute the new weight and bias, so the step has one node less.
+//! Folds a batch normalisation behind a convolution or matrix product into its weights: init nodes compute the new
+//! weight and bias, so the step has one node less.
 //!
 //! ```text
 //! s = scale / sqrt(var + epsilon)      W' = W · s      b' = (b - mean) · s + shift
@@ -24,7 +24,7 @@ pub fn run(f: Function) -> (Function, Option<String>) {
     (e.finish(), report)
 }
 
-/// The node in front of a normalisation.
+/// The convolution or matrix product in front of a normalisation.
 struct Target {
     node: usize,
     weight: ValueId,
@@ -94,7 +94,8 @@ fn fold(e: &mut Edit, bn: usize) -> Option<()> {
     Some(())
 }
 
-/// What `node` offers to fold into; `None` where it is of another kind or its weight is not constant.
+/// Returns what a normalisation behind `node` folds into; `None` if `node` is of another kind or its weight is not
+/// constant.
 fn target(e: &Edit, node: usize) -> Option<Target> {
     let weight = e.operand(node, 1)?;
     let bias = e.operand(node, 2);
@@ -104,7 +105,7 @@ fn target(e: &Edit, node: usize) -> Option<Target> {
     if ty.dtype != DType::F32 || !e.is_constant(weight) || shape.len() < 2 {
         return None;
     }
-    // Which axis of the weight counts output channels.
+    // The axis of the weight that counts output channels.
     let axis = match &*e.f.nodes[node].op {
         "Conv" => 0,
         "ConvTranspose" if attrs.int("group", 1) == 1 => 1,

@@ -13,8 +13,8 @@ use super::edit::Edit;
 pub fn run(f: Function) -> (Function, Option<String>) {
     let mut e = Edit::new(f);
     merge_literals(&mut e);
-    // The latest node of each hash over op and operands, and the one before it of the same hash. Only looked
-    // up, so the map's order does not matter.
+    // The latest node of each hash over op and operands, and for each node the one before it with the same hash. The
+    // map is only looked up, so its order does not matter.
     let mut latest: HashMap<u64, usize> = HashMap::new();
     let mut earlier: Vec<Option<usize>> = vec![None; e.f.nodes.len()];
     let mut merged = 0;
@@ -69,7 +69,7 @@ fn merge_literals(e: &mut Edit) {
     equal.into_iter().for_each(|(from, to)| e.forward(from, to));
 }
 
-/// A hash over what [`same`] compares, but for attributes, which have none.
+/// Hashes what [`same`] compares, except attributes, which cannot be hashed.
 fn hash(e: &Edit, node: usize) -> u64 {
     let mut h = DefaultHasher::new();
     let n = &e.f.nodes[node];
@@ -96,7 +96,8 @@ fn same_attrs(a: &Attrs, b: &Attrs) -> bool {
                 && match (a, b) {
                     (Attr::Float(a), Attr::Float(b)) => a.to_bits() == b.to_bits(),
                     (Attr::Floats(a), Attr::Floats(b)) => bits(a) == bits(b),
-                    // Equal functions may differ in the sign of a zero; their bytes do not.
+                    // Functions that compare equal may differ in the sign of a zero; their ids, which hash their bytes,
+                    // do not.
                     (Attr::Function(a), Attr::Function(b)) => {
                         a == b && a.id().is_ok_and(|a| b.id().is_ok_and(|b| a == b))
                     }

@@ -16,20 +16,20 @@ const NONE: u32 = u32::MAX;
 /// A function and the changes to it.
 pub struct Edit {
     pub f: Function,
-    /// Node that defines a value, or `NONE`.
+    /// For each value the node that defines it, or `NONE`.
     def: Vec<u32>,
-    /// Literal that defines a value, or `NONE`.
+    /// For each value the literal that defines it, or `NONE`.
     literal: Vec<u32>,
-    /// Whether a value is the same in every step.
+    /// For each value whether it is the same in every step.
     constant: Vec<bool>,
     result: Vec<bool>,
-    /// Users of value `v`: `users[first[v]..first[v + 1]]`, once per operand.
+    /// The users of value `v` are `users[first[v]..first[v + 1]]`, once per operand.
     first: Vec<u32>,
     users: Vec<u32>,
     removed: Vec<bool>,
-    /// The value that stands for a value.
+    /// For each value the value that replaces it, or itself.
     forward: Vec<u32>,
-    /// New nodes, each before the node of that index.
+    /// New nodes, each with the index of the node that it is inserted before.
     inserted: Vec<(u32, Node)>,
     names: HashSet<Arc<str>>,
 }
@@ -81,13 +81,13 @@ impl Edit {
         e
     }
 
-    /// The node of the function given that defines `v`, unless it was removed.
+    /// Returns the node of the given function that defines `v`, unless it was removed.
     pub fn def(&self, v: ValueId) -> Option<usize> {
         let i = *self.def.get(v.ix())?;
         (i != NONE && !self.removed[i as usize]).then_some(i as usize)
     }
 
-    /// Nodes that use `v`, once per operand, in order.
+    /// Returns the nodes that use `v`, once per operand, in order.
     pub fn users(&self, v: ValueId) -> &[u32] {
         match self.first.get(v.ix() + 1) {
             Some(end) => &self.users[self.first[v.ix()] as usize..*end as usize],
@@ -95,7 +95,7 @@ impl Edit {
         }
     }
 
-    /// The only node that uses `v`, where `v` is no result and used once.
+    /// Returns the only node that uses `v`, if `v` is no result and is used once.
     pub fn sole_user(&self, v: ValueId) -> Option<usize> {
         match self.users(v) {
             [one] if !self.result[v.ix()] && !self.removed[*one as usize] => Some(*one as usize),
@@ -103,23 +103,23 @@ impl Edit {
         }
     }
 
-    /// Whether `v` is a result of the function.
+    /// Returns whether `v` is a result of the function.
     pub fn is_result(&self, v: ValueId) -> bool {
         self.result.get(v.ix()).copied().unwrap_or(false)
     }
 
-    /// Whether `v` is a literal or comes from the init part.
+    /// Returns whether `v` is a literal or an output of an init node.
     pub fn is_constant(&self, v: ValueId) -> bool {
         self.constant[v.ix()]
     }
 
-    /// The literal that defines `v`.
+    /// Returns the literal that defines `v`.
     pub fn literal(&self, v: ValueId) -> Option<&Literal> {
         let i = self.literal[v.ix()];
         (i != NONE).then(|| &self.f.literals[i as usize].1)
     }
 
-    /// The inline tensor that defines `v`.
+    /// Returns the inline tensor that defines `v`.
     pub fn inline(&self, v: ValueId) -> Option<&Tensor> {
         match self.literal(v)? {
             Literal::Inline(t) => Some(t),
@@ -127,12 +127,12 @@ impl Edit {
         }
     }
 
-    /// The integers of the inline tensor that defines `v`.
+    /// Returns the integers of the inline tensor that defines `v`.
     pub fn ints(&self, v: ValueId) -> Option<Vec<i64>> {
         self.inline(v)?.to_i64s()
     }
 
-    /// The one element of the inline f32 tensor that defines `v`.
+    /// Returns the only element of the inline f32 tensor that defines `v`.
     pub fn scalar(&self, v: ValueId) -> Option<f32> {
         match self.inline(v)?.as_slice::<f32>().ok()? {
             [x] => Some(*x),
@@ -140,7 +140,7 @@ impl Edit {
         }
     }
 
-    /// Operand `i` of a node, where it is given, after what earlier changes put in its place.
+    /// Returns operand `i` of a node if it is given, or the value that replaces it.
     pub fn operand(&self, node: usize, i: usize) -> Option<ValueId> {
         self.f.nodes[node]
             .inputs
@@ -150,7 +150,7 @@ impl Edit {
             .map(|v| self.resolve(v))
     }
 
-    /// What stands for `v`.
+    /// Returns the value that replaces `v`, or `v` itself.
     pub fn resolve(&self, v: ValueId) -> ValueId {
         let mut v = v.0;
         while self.forward[v as usize] != v {
@@ -159,7 +159,7 @@ impl Edit {
         ValueId(v)
     }
 
-    /// Lets `to`, defined before `from`, stand for `from` everywhere.
+    /// Replaces `from` by `to`, which is defined before it, everywhere.
     pub fn forward(&mut self, from: ValueId, to: ValueId) {
         let to = self.resolve(to);
         self.forward[from.ix()] = to.0;
@@ -170,12 +170,12 @@ impl Edit {
         self.removed[node] = true;
     }
 
-    /// Whether a node was removed.
+    /// Returns whether a node was removed.
     pub fn is_removed(&self, node: usize) -> bool {
         self.removed[node]
     }
 
-    /// A value of a name like `name` that no other value has.
+    /// Adds a value whose name is `name`, or `name.2`, `name.3`, … if other values have that name.
     pub fn value(&mut self, name: &str, ty: TensorType, constant: bool) -> ValueId {
         if self.names.is_empty() {
             self.names = self.f.values.iter().map(|v| v.name.clone()).collect();
@@ -196,7 +196,7 @@ impl Edit {
         id
     }
 
-    /// A new literal.
+    /// Adds a literal and returns its value.
     pub fn constant(&mut self, name: &str, tensor: Tensor) -> ValueId {
         let ty = TensorType::fixed(tensor.dtype(), tensor.shape());
         let id = self.value(name, ty, true);
@@ -205,7 +205,7 @@ impl Edit {
         id
     }
 
-    /// Makes a removed node's output a literal.
+    /// Makes the output of a removed node a literal.
     pub fn define(&mut self, v: ValueId, tensor: Tensor) {
         self.literal[v.ix()] = self.f.literals.len() as u32;
         self.constant[v.ix()] = true;
@@ -248,7 +248,7 @@ impl Edit {
         }
     }
 
-    /// The function with all changes applied.
+    /// Returns the function with all changes applied.
     pub fn finish(mut self) -> Function {
         self.inserted.sort_by_key(|(at, _)| *at);
         let old = std::mem::take(&mut self.f.nodes);

@@ -1,4 +1,4 @@
-//! Integer shape arithmetic that inference knows in full becomes constants inside the graph.
+//! Integer shape arithmetic whose results inference knows in full becomes constants inside the graph.
 
 use convoke_common::DType;
 use convoke_common::graph::{Function, INLINE_LIMIT};
@@ -30,7 +30,7 @@ pub fn run(f: Function) -> (Function, Option<String>) {
     (e.finish(), report)
 }
 
-/// The tensor of known integers, where it is small and every element fits `dtype`.
+/// Returns the known integers as a tensor, if it is small and every element fits `dtype`.
 fn tensor(value: &HostValue, dtype: DType) -> Option<Tensor> {
     let ints = value.ints()?;
     if dtype.is_float() || ints.len().checked_mul(dtype.size())? > INLINE_LIMIT {

@@ -21,7 +21,7 @@ pub fn run(f: Function) -> (Function, Option<String>) {
     (e.finish(), report)
 }
 
-/// The operand that node `i` yields unchanged.
+/// Returns the operand that node `i` yields unchanged.
 fn yields(e: &Edit, i: usize) -> Option<ValueId> {
     let node = &e.f.nodes[i];
     let x = e.operand(i, 0)?;

@@ -1,9 +1,9 @@
-//! Moves nodes that depend on constants only to the init part: the worker that needs the result computes
-//! it once, at install.
+//! Moves nodes that depend on constants only to the init part: the worker that needs the result computes it once, at
+//! install.
 //!
-//! A result whose size only data decides stays in the step, so that memory can be predicted. Results may
-//! be larger than their operands (weights given as `ConstantOfShape`); they are counted as weights. So does a custom op:
-//! constants live where they are read, and not all workers have its kernel.
+//! A result whose size depends on data stays in the step, so that memory can be predicted. Results may be larger than
+//! their operands (weights given as `ConstantOfShape`); they are counted as weights. Custom ops also stay in the step:
+//! constants live where they are read, and not all workers have the kernel of a custom op.
 
 use convoke_common::graph::{Function, Part};
 use convoke_common::ops;

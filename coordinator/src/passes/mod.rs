@@ -34,10 +34,10 @@ pub struct Optimised {
     pub report: Vec<String>,
 }
 
-/// A pass: the new function, and what it did where it did anything.
+/// A pass returns the new function, and a description of its changes if it made any.
 type Pass = fn(Function) -> (Function, Option<String>);
 
-/// Name, whether values may change, and the pass.
+/// Each pass with its name, and whether it may change values.
 const PASSES: &[(&str, bool, Pass)] = &[
     ("prune", false, prune::run),
     ("fold", false, fold::run),
@@ -83,7 +83,7 @@ fn verify_after(f: &Function, pass: &str) -> Result<()> {
         .map_err(|e| Error::internal(format!("after {pass}: {e}")))
 }
 
-/// `1 node`, `2 nodes`.
+/// Formats a count with its noun: `1 node`, `2 nodes`.
 fn count(n: usize, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }

@@ -1,5 +1,5 @@
-//! Constant operands of matrix products and convolutions are laid out once, at install, as the kernels
-//! read them. A weight with several users of one form is packed once.
+//! Lays out constant operands of matrix products and convolutions once, at install, in the form that the kernels read.
+//! A weight with several users of one form is packed once.
 
 use std::collections::BTreeMap;
 
@@ -32,23 +32,23 @@ pub fn run(f: Function) -> (Function, Option<String>) {
     (e.finish(), report)
 }
 
-/// Packed weights by raw weight and how it is read (transposed, or in how many groups).
+/// Packed weights, by raw weight and by how it is read (whether transposed, or in how many groups).
 type Packed = BTreeMap<(ValueId, i64), ValueId>;
 
-/// The node that computes a constant, its op and its one operand.
+/// Returns the node that computes a constant, and its first operand.
 fn source(e: &Edit, v: ValueId) -> Option<(&Node, ValueId)> {
     let node = e.def(v).filter(|_| e.is_constant(v))?;
     Some((&e.f.nodes[node], e.operand(node, 0)?))
 }
 
-/// The operand of a widening from a half type, which packing does itself.
+/// If `v` is widened from a half type, which packing does itself, returns the half value.
 fn widened(e: &Edit, v: ValueId) -> Option<ValueId> {
     let (node, from) = source(e, v)?;
     let half = matches!(e.f.ty(from).dtype, DType::F16 | DType::BF16);
     (&*node.op == "Cast" && half && e.f.ty(v).dtype == DType::F32).then_some(from)
 }
 
-/// The operand of a transposition of a matrix, which packing does itself.
+/// If `v` is the transpose of a matrix, which packing does itself, returns that matrix.
 fn transposed(e: &Edit, v: ValueId) -> Option<ValueId> {
     let (node, from) = source(e, v)?;
     let swaps = node.attrs.ints("perm").is_none_or(|p| p == [1, 0]) && e.f.ty(v).shape.len() == 2;
@@ -63,7 +63,7 @@ fn gemm(e: &mut Edit, node: usize, packed: &mut Packed) -> Option<()> {
     let len = packing::packed_gemm_len(k, n)?;
     let mut from = weight;
     let mut trans = 0;
-    // A widening and a transposition, in either order.
+    // Look through a widening and a transposition, in either order.
     for _ in 0..2 {
         if let Some(v) = widened(e, from) {
             from = v;
@@ -93,7 +93,7 @@ fn conv(e: &mut Edit, node: usize, packed: &mut Packed) -> Option<()> {
     let group = e.f.nodes[node].attrs.int("group", 1);
     let (m, per_group) = (*shape.first()?, *shape.get(1)?);
     if per_group == 1 && group > 1 {
-        // Depthwise kernels read the weights as they are.
+        // Depthwise kernels read the weights without packing.
         return None;
     }
     let volume = shape[2..]
@@ -109,7 +109,7 @@ fn conv(e: &mut Edit, node: usize, packed: &mut Packed) -> Option<()> {
     Some(())
 }
 
-/// The constant weight of a fused node that is not packed yet.
+/// Returns the constant weight of a fused node if it is not packed yet.
 fn raw_weight(e: &Edit, node: usize) -> Option<ValueId> {
     let raw = e.f.nodes[node].attrs.int("packed", 0) == 0;
     let weight = e.operand(node, 1).filter(|v| raw && e.is_constant(*v))?;

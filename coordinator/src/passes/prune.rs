@@ -1,5 +1,5 @@
-//! Drops nodes whose results nobody uses, unused trailing outputs, and values, constants and artifacts
-//! that nothing refers to any more. Custom ops stay, unless they are known to be pure: they may do something besides.
+//! Drops nodes whose results have no use, unused trailing outputs, and values, constants and artifacts that nothing
+//! refers to any more. Custom ops stay unless they are known to be pure: they may have side effects.
 
 use convoke_common::graph::{Function, Literal, Node, ValueId};
 use convoke_common::ops;
@@ -24,8 +24,8 @@ pub fn run(mut f: Function) -> (Function, Option<String>) {
     let mut kept = keep.iter();
     f.nodes.retain(|_| kept.next().copied().unwrap_or(true));
     for node in &mut f.nodes {
-        // Of an op with any number of outputs (Split) the number means something, and functions within nodes say how
-        // many there are.
+        // The number of outputs has a meaning if an op has any number of them (Split), and if functions within the node
+        // fix it.
         let op = ops::lookup(&node.op).filter(|op| op.outputs.1 < usize::MAX);
         let op = op.filter(|_| node.attrs.functions().next().is_none());
         let least = op.map_or(node.outputs.len(), |op| op.outputs.0);
@@ -34,7 +34,7 @@ pub fn run(mut f: Function) -> (Function, Option<String>) {
         {
             node.outputs.pop();
         }
-        // Outputs in front of a used one stay, used or not.
+        // Outputs in front of a used one stay, even if they are unused.
         node.outputs.iter().for_each(|o| live[o.ix()] = true);
     }
     f.params.iter().for_each(|v| live[v.ix()] = true);
@@ -52,7 +52,7 @@ pub fn run(mut f: Function) -> (Function, Option<String>) {
     (f, report)
 }
 
-/// Whether a node does, or may do, something besides its results.
+/// Returns whether a node has, or may have, side effects.
 fn has_effects(node: &Node) -> bool {
     ops::is_custom(&node.op) && ops::lookup(&node.op).is_none_or(|op| !op.pure_op)
 }

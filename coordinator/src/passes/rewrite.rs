@@ -33,7 +33,7 @@ pub fn run(f: Function) -> (Function, Option<String>) {
     (e.finish(), report)
 }
 
-/// The other operand of a two-operand node.
+/// Returns the other operand of a two-operand node.
 fn other(e: &Edit, node: usize, one: ValueId) -> Option<ValueId> {
     match (e.operand(node, 0)?, e.operand(node, 1)?) {
         (a, b) if a == one => Some(b),
@@ -42,13 +42,13 @@ fn other(e: &Edit, node: usize, one: ValueId) -> Option<ValueId> {
     }
 }
 
-/// The sole user of `v`, an `op`, with its other operand and its output.
+/// If the only user of `v` is an `op`, returns that node with its other operand and its output.
 fn then(e: &Edit, v: ValueId, op: &str) -> Option<(usize, ValueId, ValueId)> {
     let user = e.sole_user(v).filter(|u| &*e.f.nodes[*u].op == op)?;
     Some((user, other(e, user, v)?, e.f.nodes[user].outputs[0]))
 }
 
-/// The node that defines `v`, where it is an `op`.
+/// Returns the node that defines `v`, if it is an `op`.
 fn from(e: &Edit, v: ValueId, op: &str) -> Option<usize> {
     e.def(v).filter(|d| &*e.f.nodes[*d].op == op)
 }
@@ -57,7 +57,7 @@ fn is_scalar(e: &Edit, v: ValueId, want: f32) -> bool {
     e.scalar(v).is_some_and(|x| (x - want).abs() <= want * 1e-6)
 }
 
-/// Replaces node `last` by `op` of `inputs`, named after all of `nodes`. The others lose their last use.
+/// Replaces node `last` by `op` with `inputs`, named after all of `nodes`. The other nodes lose their last use.
 fn replace(
     e: &mut Edit,
     nodes: &mut [usize],
@@ -82,7 +82,7 @@ fn replace(
         .for_each(|n| e.remove(*n));
 }
 
-/// x · (1 + erf(x / √2)) · ½, in the orders that exporters use.
+/// Finds x · (1 + erf(x / √2)) · ½, in the orders that exporters use.
 fn gelu(e: &mut Edit, erf: usize) -> Option<()> {
     let scaled = e.operand(erf, 0)?;
     if e.f.ty(scaled).dtype != DType::F32 || e.sole_user(scaled) != Some(erf) {
@@ -128,7 +128,7 @@ fn gelu(e: &mut Edit, erf: usize) -> Option<()> {
     Some(())
 }
 
-/// d / √(mean(d²) + ε) · γ + β with d = x − mean(x), over the last axis.
+/// Finds d / √(mean(d²) + ε) · γ + β with d = x − mean(x), over the last axis.
 fn layer_norm(e: &mut Edit, sqrt: usize) -> Option<()> {
     let shifted = e.operand(sqrt, 0)?;
     let add = from(e, shifted, "Add").filter(|_| e.sole_user(shifted) == Some(sqrt))?;
@@ -196,7 +196,7 @@ fn layer_norm(e: &mut Edit, sqrt: usize) -> Option<()> {
     Some(())
 }
 
-/// The node that defines `v` as a mean over the last axis that keeps it.
+/// Returns the node that defines `v`, if it is a mean over the last axis that keeps the axis.
 fn mean_of_last(e: &Edit, v: ValueId) -> Option<usize> {
     let node = from(e, v, "ReduceMean")?;
     let axes = match e.operand(node, 1) {

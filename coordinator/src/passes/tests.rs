@@ -1,4 +1,4 @@
-//! Each pass: text before, text after.
+//! Tests of each pass: text before, text after.
 
 use convoke_common::graph::Part;
 
@@ -133,7 +133,7 @@ fn transposes_merge_and_cost_nothing_where_they_keep_the_order() {
          result e = e
          result f = f",
     );
-    // Back again: nothing is left of both, and what is before fuses with what is behind.
+    // The second transpose undoes the first: both vanish, and the op before them fuses with the one behind.
     check_all(
         "param x: f32[n, 5, 4]
          weight w: f32[4, 4]

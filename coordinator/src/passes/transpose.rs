@@ -1,4 +1,5 @@
-//! Transposes of transposes become one, and one that keeps the order of elements becomes a reshape, which copies nothing.
+//! Merges transposes of transposes, and makes a transpose that keeps the order of elements a reshape, which copies
+//! nothing.
 
 use convoke_common::Dim;
 use convoke_common::graph::{Attr, Attrs, Function};
@@ -10,7 +11,7 @@ use super::prune;
 
 /// Runs the pass.
 pub fn run(f: Function) -> (Function, Option<String>) {
-    // Most functions have none: then they are not indexed.
+    // Most functions have no transpose; do not index those.
     if f.nodes.iter().all(|n| &*n.op != "Transpose") {
         return (f, None);
     }
@@ -29,7 +30,8 @@ pub fn run(f: Function) -> (Function, Option<String>) {
         .into_iter()
         .flatten()
         .reduce(|a, b| format!("{a}, {b}"));
-    // Who is left without a use counts as one of its operand, which keeps later passes from fusing that.
+    // A transpose that lost its last use still counts as a user of its operand, which keeps later passes from fusing
+    // it.
     let (f, _) = prune::run(e.finish());
     (f, report)
 }
@@ -38,13 +40,14 @@ fn is_transpose(e: &Edit, node: usize) -> bool {
     &*e.f.nodes[node].op == "Transpose"
 }
 
-/// The operand's axes in the order of the result's.
+/// Returns the operand's axes in the order of the result's.
 fn order(e: &Edit, node: usize) -> Option<Vec<usize>> {
     let rank = e.f.ty(e.operand(node, 0)?).shape.len();
     attrs::transpose_perm(&e.f.nodes[node].attrs, rank).ok()
 }
 
-/// Has the node transpose what its operand is a transpose of. Whether or not others use that one, this one costs the same.
+/// If a node transposes the result of a transpose, makes it transpose that one's operand. This costs the same even if
+/// the inner transpose has other users.
 fn merge(e: &mut Edit, node: usize) -> Option<()> {
     let inner = e.def(e.operand(node, 0)?)?;
     if !is_transpose(e, inner) || e.f.nodes[inner].part != e.f.nodes[node].part {
@@ -62,7 +65,7 @@ fn merge(e: &mut Edit, node: usize) -> Option<()> {
     Some(())
 }
 
-/// Makes a reshape of a node that moves axes of length 1 alone. One that moves none is an identity, and not this pass's.
+/// Makes a node a reshape if it moves axes of length 1 only. If it moves no axis, it is left to the identity pass.
 fn reshape(e: &mut Edit, node: usize) -> Option<()> {
     let (x, order) = (e.operand(node, 0)?, order(e, node)?);
     let from = &e.f.ty(x).shape;
@@ -89,7 +92,8 @@ fn reshape(e: &mut Edit, node: usize) -> Option<()> {
     Some(())
 }
 
-/// As a reshape is told it: -1 where it is not known. 0 would be another's length.
+/// Returns the length in a reshape's shape: -1 if it is not known. `None` for 0, which would mean another axis's
+/// length.
 fn length(d: &Dim) -> Option<i64> {
     match d.as_const() {
         Some(0) => None,

@@ -1,7 +1,8 @@
-//! Which workers may run which nodes: those of custom ops only where there is a kernel, pinned ones only where the pin says.
+//! Determines which workers may run which nodes: a custom op needs a worker with its kernel, a pinned node a worker of
+//! its pin's set.
 //!
-//! Ops that every worker has constrain nothing, and ops of the registry are such. A pin that names one worker is no
-//! constraint here: it decides.
+//! Ops of the registry constrain nothing, nor do custom ops that every worker has. A pin whose set is one worker is not
+//! a constraint here: it fixes the worker.
 
 use std::collections::BTreeMap;
 
@@ -14,24 +15,24 @@ use super::pins::Pins;
 use super::segment::UNPINNED;
 use super::work::Work;
 
-/// Names listed before a message says how many more there are.
+/// How many names a message lists before it says how many more there are.
 const LISTED: usize = 8;
 
-/// No constraint.
+/// The index of a position without a constraint.
 const ANY: u16 = u16::MAX;
 
 /// The constraints on where positions may run.
 #[derive(Debug, Default)]
 pub struct Able {
-    /// By constraint, which workers keep it.
+    /// For each constraint the workers that satisfy it.
     sets: Vec<Vec<bool>>,
-    /// By worker, whether it has a kernel for every node.
+    /// For each worker whether it has a kernel for every node.
     equipped: Vec<bool>,
-    /// The constraint of each position; empty where there is none.
+    /// The constraint of each position, or [`ANY`]; empty if there are no constraints.
     of: Vec<u16>,
 }
 
-/// [`Able`] for the members of a team.
+/// The constraints of [`Able`], by member of a team instead of worker.
 #[derive(Debug)]
 pub struct Allowed<'a> {
     sets: Vec<Vec<bool>>,
@@ -39,7 +40,7 @@ pub struct Allowed<'a> {
 }
 
 impl Allowed<'_> {
-    /// Whether a member can run a position.
+    /// Returns whether a member can run a position.
     pub fn allows(&self, position: usize, member: usize) -> bool {
         match self.of.get(position) {
             None | Some(&ANY) => true,
@@ -47,7 +48,8 @@ impl Allowed<'_> {
         }
     }
 
-    /// Each constrained position that no pin holds, pinned to the first member that can run it.
+    /// Returns `pinned` with each constrained position that is not pinned yet pinned to the first member that can run
+    /// it.
     pub fn settle(&self, pinned: &[u16]) -> Vec<u16> {
         let mut settled = pinned.to_vec();
         for (p, set) in self.of.iter().enumerate().filter(|(_, set)| **set != ANY) {
@@ -59,20 +61,20 @@ impl Allowed<'_> {
         settled
     }
 
-    /// Whether there is any constraint.
+    /// Returns whether there is any constraint.
     pub fn constrains(&self) -> bool {
         !self.of.is_empty()
     }
 }
 
-/// The custom op that a node needs a kernel of.
+/// Returns the op of a node if it is a custom op, which needs a kernel.
 fn custom(node: &Node) -> Option<&str> {
     ops::is_custom(&node.op).then_some(&*node.op)
 }
 
 impl Able {
-    /// What `f` and its pins ask of the workers; `defined` are custom ops as the caller defines them. Fails where no worker
-    /// has an op, or none of those that a pin names.
+    /// Derives the constraints of `f` and its pins; `defined` are custom ops as the caller defines them. Fails if no
+    /// worker, or no worker of a pin's set, has a kernel for an op.
     pub fn new(
         f: &Function,
         work: &Work,
@@ -90,7 +92,7 @@ impl Able {
                 *set = able.constraint(choice.to_vec())?;
             }
         }
-        // By op, which workers have it; nothing where all do.
+        // For each op the workers that have it; `None` if all of them do.
         let mut known: BTreeMap<&str, Option<Vec<bool>>> = BTreeMap::new();
         let steps = work.steps.iter().enumerate();
         let steps = steps.map(|(p, i)| (Some(p), *i));
@@ -142,7 +144,7 @@ impl Able {
         Ok(able)
     }
 
-    /// The index of the constraint to these workers, of whom there is one at least.
+    /// Returns the index of the constraint to these workers, of which there is at least one, and adds it if it is new.
     fn constraint(&mut self, set: Vec<bool>) -> Result<u16> {
         let same = self.sets.iter().position(|s| *s == set);
         let at = same.unwrap_or(self.sets.len());
@@ -158,22 +160,22 @@ impl Able {
             })
     }
 
-    /// How many constraints a worker keeps.
+    /// Returns how many constraints a worker satisfies.
     pub fn count(&self, worker: usize) -> usize {
         self.sets.iter().filter(|set| set[worker]).count()
     }
 
-    /// Whether a worker may run everything.
+    /// Returns whether a worker may run all nodes.
     pub fn all(&self, worker: usize) -> bool {
         self.count(worker) == self.sets.len()
     }
 
-    /// Whether a worker has a kernel for everything, pins aside.
+    /// Returns whether a worker has a kernel for all nodes, whatever the pins say.
     pub fn equipped(&self, worker: usize) -> bool {
         self.equipped[worker]
     }
 
-    /// The constraints for a team of these workers; `None` where none of them can run a node.
+    /// Returns the constraints for a team of these workers; `None` if none of them can run some node.
     pub fn on(&self, indices: &[usize]) -> Option<Allowed<'_>> {
         let member = |set: &Vec<bool>| indices.iter().map(|i| set[*i]).collect::<Vec<_>>();
         let sets: Vec<Vec<bool>> = self.sets.iter().map(member).collect();
@@ -181,7 +183,8 @@ impl Able {
         possible.then_some(Allowed { sets, of: &self.of })
     }
 
-    /// `team`, and of `order` whom it needs besides so that every node can run: first whoever can run most.
+    /// Extends `team` by workers of `order` until every node can run; workers that satisfy most open constraints come
+    /// first.
     pub fn complete(&self, mut team: Vec<usize>, order: &[usize]) -> Vec<usize> {
         loop {
             let open = || {
@@ -189,7 +192,7 @@ impl Able {
                 self.sets.iter().filter(move |set| !held(set))
             };
             let helps = |w: &usize| open().filter(|set| set[*w]).count();
-            // Of equals the first.
+            // Among equals the first worker of `order` is taken.
             match order.iter().rev().max_by_key(|w| helps(w)) {
                 Some(w) if helps(w) > 0 => team.push(*w),
                 _ => return team,
@@ -198,7 +201,7 @@ impl Able {
     }
 }
 
-/// Which workers have a custom op; nothing where all do. Fails where none does.
+/// Returns which workers have a custom op; `None` if all do. Fails if no worker has it.
 fn workers_with(
     f: &Function,
     cluster: &ClusterModel,
@@ -217,7 +220,7 @@ fn workers_with(
     }
 }
 
-/// A pin asks for workers that have no kernel of a node's op; `have` says who has one.
+/// The error of a pin whose workers have no kernel for a node's op; `have` says which workers have one.
 fn not_equipped(node: &Node, who: &str, cluster: &ClusterModel, have: &[bool]) -> Error {
     let (name, op) = (&node.name, &node.op);
     let msg = format!("node '{name}' is to run on {who} kernel of its op '{op}'");
@@ -226,7 +229,7 @@ fn not_equipped(node: &Node, who: &str, cluster: &ClusterModel, have: &[bool]) -
     Error::new(Code::UnsupportedOp, msg).advise(format!("{there} have it"))
 }
 
-/// No worker has an op.
+/// The error of an op that no worker has.
 fn nobody(f: &Function, cluster: &ClusterModel, op: &str) -> Error {
     let nodes = f.nodes.iter().filter(|n| custom(n) == Some(op));
     let nodes = listed(nodes.map(|n| format!("'{}'", n.name)));

@@ -1,18 +1,18 @@
-//! Predicts what one step's tensors take of each member's memory, with the allocator that the workers' pools use.
+//! Predicts how much memory of each member one step's tensors take, with the allocator that the workers' pools use.
 //!
-//! Invariant: fed tensors are there from the start; a received tensor from when it was written until its last reader
-//! here; a sent tensor, which its link may still be reading, until the end. What the caller's session lends takes
-//! nothing where it is.
+//! Invariant: a fed tensor exists from the start of the step; a received tensor from the time it was written until its
+//! last reader on the member; a sent tensor until the end, since its link may still be reading it. A tensor that the
+//! caller's session lends takes no memory of the step on its own worker.
 
 use convoke_common::offsets::Offsets;
 
 use super::work::{NONE, Work};
 
-/// Where a flow is not.
+/// The offset of a flow that takes no memory.
 const NOWHERE: u64 = u64::MAX;
 
-/// Most bytes of one step's tensors at once on each member, gaps between them included. `bytes`: of each flow;
-/// `order`: positions in the order they run.
+/// Returns the most bytes of one step's tensors at once on each member, including gaps between them. `bytes` has the
+/// size of each flow, and `order` the positions in the order in which they run.
 pub fn activations(
     work: &Work,
     bytes: &[u64],
@@ -30,11 +30,11 @@ pub fn activations(
     step.memory.iter().map(Memory::most).collect()
 }
 
-/// A member's memory.
+/// The predicted memory of one member.
 #[derive(Clone)]
 struct Memory {
     offsets: Offsets,
-    /// Whether no memory holds what was asked for.
+    /// Whether a request exceeded any possible memory.
     absurd: bool,
 }
 
@@ -47,10 +47,10 @@ impl Memory {
     }
 }
 
-/// A flow at a member that reads it.
+/// The copy of a flow at a member that reads it.
 struct Copy {
     member: u16,
-    /// Reads to come.
+    /// Number of readers that have not run yet.
     reads: u32,
     offset: u64,
 }
@@ -60,7 +60,7 @@ struct Step<'a> {
     bytes: &'a [u64],
     member: &'a [u16],
     memory: Vec<Memory>,
-    /// Rows by flow, which begin at `first`.
+    /// The copies of flow `v` are `copies[first[v]..first[v + 1]]`.
     copies: Vec<Copy>,
     first: Vec<usize>,
 }
@@ -99,7 +99,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// The copies of a flow.
+    /// Returns the indices of a flow's copies.
     fn copies(&self, v: usize) -> std::ops::Range<usize> {
         self.first[v]..self.first[v + 1]
     }
@@ -131,7 +131,7 @@ impl<'a> Step<'a> {
         });
         let mut inherited = NOWHERE;
         let writes = || work.writes.row(p).iter().map(|v| *v as usize);
-        // The operands are still there while the outputs are made, but for one that gives its memory.
+        // The operands still exist while the outputs are made, except one that donates its memory.
         let mut made = Vec::with_capacity(work.writes.row(p).len());
         for (i, v) in writes().enumerate() {
             made.push(match work.is_lent[p] || i == 0 && donor.is_some() {
@@ -171,7 +171,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Whether `v` was written on member `here` and leaves it.
+    /// Returns whether `v` was written on member `here` and is sent to others.
     fn is_sent(&self, v: usize, here: u16) -> bool {
         let writer = self.work.writer[v];
         let written_here = writer != NONE && self.member[writer as usize] == here;

@@ -1,58 +1,58 @@
-//! What placement knows of the cluster: what each worker offers, and how fast they reach each other.
+//! The cluster as placement sees it: what each worker offers, and the speed of the links.
 
 use std::collections::BTreeMap;
 
 use convoke_common::ids::Incarnation;
 use convoke_common::ops::{Cost, CustomOp};
 
-/// A worker as placement sees it.
+/// What a worker offers, as placement sees it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerModel {
     pub name: String,
-    /// `host:port`.
+    /// The worker's address, `host:port`.
     pub address: String,
     pub incarnation: Incarnation,
     pub threads: u32,
-    /// Bytes that programs may use.
+    /// Bytes of memory that programs may use.
     pub memory: u64,
-    /// Bytes that it keeps aside for weights on their way.
+    /// Bytes that the worker reserves for weights while they are loaded.
     pub window: u64,
-    /// FLOP/s on all threads.
+    /// Speed of all threads together, in FLOP/s.
     pub flops: f64,
-    /// Bytes/s from memory that no cache holds.
+    /// Bandwidth of memory that no cache holds, in bytes/s.
     pub memory_bandwidth: f64,
-    /// Custom ops that it has kernels for.
+    /// The custom ops that the worker has kernels for.
     pub ops: Vec<CustomOp>,
 }
 
-/// One direction of a connection.
+/// The predicted speed of a link in one direction.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Link {
-    /// One way, in nanoseconds, with what software adds.
+    /// Latency in one direction in nanoseconds, including that of software.
     pub latency_ns: u64,
-    /// Bytes/s.
+    /// Bandwidth in bytes/s.
     pub bandwidth: f64,
 }
 
 impl Link {
-    /// Nanoseconds that `bytes` occupy the link.
+    /// Returns for how many nanoseconds `bytes` occupy the link.
     pub fn occupancy_ns(&self, bytes: u64) -> u64 {
         nanos(bytes as f64 / self.bandwidth.max(1.0))
     }
 
-    /// Nanoseconds until `bytes` arrived.
+    /// Returns after how many nanoseconds `bytes` have arrived.
     pub fn transfer_ns(&self, bytes: u64) -> u64 {
         self.latency_ns.saturating_add(self.occupancy_ns(bytes))
     }
 }
 
-/// Taken for a link that nobody measured: a local network of 10 Gbit/s.
+/// The speed that is assumed of a link without measurements: a local network of 10 Gbit/s.
 pub const ASSUMED_LINK: Link = Link {
     latency_ns: 100_000,
     bandwidth: 1.2e9,
 };
 
-/// What it costs to run a node, whatever it does.
+/// The fixed cost of running any node, in nanoseconds.
 const NODE_OVERHEAD_NS: u64 = 1_000;
 
 /// The cluster as placement sees it.
@@ -60,12 +60,12 @@ const NODE_OVERHEAD_NS: u64 = 1_000;
 pub struct ClusterModel {
     pub workers: Vec<WorkerModel>,
     links: BTreeMap<(usize, usize), Link>,
-    /// Between the driver and any worker.
+    /// The link between the driver and any worker.
     pub driver: Link,
 }
 
 impl ClusterModel {
-    /// A cluster whose links are [`ASSUMED_LINK`] until they are set.
+    /// Returns a cluster whose links are [`ASSUMED_LINK`] until they are set.
     pub fn new(workers: Vec<WorkerModel>) -> ClusterModel {
         ClusterModel {
             workers,
@@ -79,12 +79,12 @@ impl ClusterModel {
         self.links.insert((from, to), link);
     }
 
-    /// The link from worker `from` to worker `to`.
+    /// Returns the link from worker `from` to worker `to`.
     pub fn link(&self, from: usize, to: usize) -> Link {
         self.links.get(&(from, to)).copied().unwrap_or(ASSUMED_LINK)
     }
 
-    /// The workers of these indices as a team.
+    /// Returns the workers with these indices as a team.
     pub fn team(&self, indices: &[usize]) -> Team {
         let pairs = indices
             .iter()
@@ -98,13 +98,13 @@ impl ClusterModel {
     }
 }
 
-/// Workers that a plan may use; member `i` is participant `i`.
+/// The workers of a plan; member `i` is participant `i`.
 #[derive(Debug, Clone)]
 pub struct Team {
     /// Index of each member in [`ClusterModel::workers`].
     pub indices: Vec<usize>,
     pub workers: Vec<WorkerModel>,
-    /// Row-major, from × to.
+    /// The links between members, row-major: from × to.
     links: Vec<Link>,
     pub driver: Link,
 }
@@ -115,7 +115,7 @@ impl Team {
         self.workers.len()
     }
 
-    /// Nanoseconds for `bytes` from one member to another; none to itself.
+    /// Returns the nanoseconds that `bytes` take from one member to another; 0 from a member to itself.
     pub fn transfer_ns(&self, from: usize, to: usize, bytes: u64) -> u64 {
         if from == to {
             0
@@ -124,13 +124,12 @@ impl Team {
         }
     }
 
-    /// The link between two members.
+    /// Returns the link between two members.
     pub fn link(&self, from: usize, to: usize) -> Link {
         self.links[from * self.workers.len() + to]
     }
 
-    /// Predicted nanoseconds of a node on a member: its arithmetic or its memory traffic, whichever is
-    /// slower.
+    /// Predicts the nanoseconds of a node on a member: its arithmetic or its memory traffic, whichever is slower.
     pub fn time_ns(&self, member: usize, cost: &Cost) -> u64 {
         let w = &self.workers[member];
         let seconds = (cost.flops / w.flops.max(1.0)).max(cost.bytes / w.memory_bandwidth.max(1.0));
@@ -138,7 +137,7 @@ impl Team {
     }
 }
 
-/// Saturates far below overflow, so that sums of absurd predictions stay ordered.
+/// Converts seconds to nanoseconds. Saturates far below overflow, so that sums of absurd predictions stay ordered.
 fn nanos(seconds: f64) -> u64 {
     (seconds * 1e9).clamp(0.0, 1e15) as u64
 }

@@ -1,12 +1,12 @@
-//! Predicts what a placement needs of each member's memory.
+//! Predicts how much memory of each member a placement needs.
 //!
 //! Invariants
-//! 1. Loading runs the init nodes in order: a raw operand is there from its first use until its last, unless
-//!    the step reads it too.
-//! 2. `needed` = max(loading, weights + steps in flight × activations): what the worker reserves, and no process
+//! 1. Loading runs the init nodes in order: a raw operand exists from its first use until its last, unless the step
+//!    reads it too.
+//! 2. `needed` = max(loading, weights + steps in flight × activations). The worker reserves that much, and no process
 //!    takes more of the memory that it offers.
-//! 3. The peak of a process is less where axes stay below their bounds, and more by what is on its way: weights, for
-//!    which a worker keeps a window aside, and tensors that cross.
+//! 3. The peak of a process is lower if axes stay below their bounds, and higher by the bytes in transit: weights, for
+//!    which a worker reserves a load buffer, and tensors that cross.
 
 use std::collections::BTreeSet;
 
@@ -17,27 +17,27 @@ use super::activations::activations;
 use super::cluster::Team;
 use super::work::{NONE, Stored, Work};
 
-/// Most bytes that the transport holds of tensors that cross, each way; measured over loopback.
+/// Most bytes of crossing tensors that the transport holds in each direction; measured over loopback.
 const IN_TRANSIT: u64 = 4 << 20;
 
 /// Bytes that a placement needs of one member.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Constants that steps read, in the form they read them.
+    /// Bytes of the constants that steps read, in the form in which they read them.
     pub weights: u64,
-    /// Constants as read from files.
+    /// Bytes of constants as they are read from files.
     pub artifacts: u64,
-    /// The chunks that are asked for on their account, whole.
+    /// Bytes of the whole chunks that are requested for these constants.
     pub chunks: u64,
-    /// Most bytes while loading.
+    /// Most bytes at once while loading.
     pub loading: u64,
     /// Most bytes of one step's tensors at once, at the axes' bounds.
     pub activations: u64,
     pub needed: u64,
 }
 
-/// Predicts the usage of each member. `order`: positions in the order they run; `homes`: the member that
-/// holds each of [`Work::const_results`].
+/// Predicts the usage of each member. `order` has the positions in the order in which they run, and `homes` the member
+/// that holds each of [`Work::const_results`].
 pub fn usage(
     work: &Work,
     team: &Team,
@@ -66,7 +66,7 @@ pub fn usage(
     .collect()
 }
 
-/// Predicts the peak of each member's process above its base footprint, with the axes as expected.
+/// Predicts the peak of each member's process above its base footprint, with the axes at their expected sizes.
 pub fn peaks(
     work: &Work,
     team: &Team,
@@ -83,9 +83,9 @@ pub fn peaks(
         let all = |bytes: u64| bytes.saturating_mul(u64::from(in_flight.max(1)));
         let [come, go] = crossing.map(|bytes| all(bytes).min(IN_TRANSIT));
         let steps = touched(all(usage.activations), all(expected)).saturating_add(come + go);
-        // Buffers of chunks stay until all is loaded.
+        // The buffers of chunks stay until all weights are loaded.
         let coming = usage.chunks.min(coming(usage.artifacts, worker.window));
-        // What the transport holds of weights is little beside the chunks' own buffers.
+        // Most bytes of weights in transit are in the chunk buffers; the transport itself adds little.
         let coming = coming + (coming / 4).min(IN_TRANSIT);
         let loading = usage.loading.saturating_add(coming);
         loading.max(usage.weights.saturating_add(steps))
@@ -93,7 +93,7 @@ pub fn peaks(
     .collect()
 }
 
-/// Bytes of tensors that come to each member and that leave it in a step, with the axes as expected.
+/// Returns the bytes of tensors that each member receives and sends in a step, with the axes at their expected sizes.
 fn crossing(work: &Work, members: usize, member: &[u16]) -> Vec<[u64; 2]> {
     let mut all = vec![[0u64; 2]; members];
     for (v, bytes) in work.flow_bytes.iter().enumerate() {
@@ -115,7 +115,7 @@ fn crossing(work: &Work, members: usize, member: &[u16]) -> Vec<[u64; 2]> {
     all
 }
 
-/// The constants that each member keeps.
+/// Returns for each member which constants it keeps.
 fn retained(work: &Work, team: &Team, member: &[u16], homes: &[u16]) -> Vec<Vec<bool>> {
     let mut all = vec![vec![false; work.const_value.len()]; team.size()];
     for (p, m) in member.iter().enumerate() {
@@ -136,18 +136,18 @@ fn sum(of: &[bool], bytes: &[u64]) -> u64 {
     each.fold(0u64, |sum, (_, b)| sum.saturating_add(*b))
 }
 
-/// What the init part does to memory.
+/// The memory that the init part takes.
 struct Loading {
     /// Bytes read from files.
     artifacts: u64,
-    /// Bytes of the chunks asked for.
+    /// Bytes of the requested chunks, whole.
     chunks: u64,
     /// Most bytes of constants at once.
     peak: u64,
 }
 
 impl Loading {
-    /// Loads what `retained` constants depend on.
+    /// Predicts the loading of everything that the `retained` constants depend on.
     fn new(work: &Work, retained: &[bool]) -> Loading {
         let needed = needed(work, retained);
         let mut uses = vec![0u32; retained.len()];
@@ -174,7 +174,7 @@ impl Loading {
                 now -= work.const_bytes[c].min(now);
             }
         }
-        // What steps read as it is comes last.
+        // Constants that steps read in their stored form are loaded last.
         for c in (0..loaded.len()).filter(|c| retained[*c] && !loaded[*c]) {
             asked.read(work.const_stored[c]);
         }
@@ -186,8 +186,9 @@ impl Loading {
     }
 }
 
-/// The chunks that a worker asks for, which reads literals in the order it needs them: neighbours share the chunk that
-/// both touch, small ones ride along with what lies beside them, and others ask for a chunk again.
+/// Counts the chunks that a worker requests while it reads literals in the order in which it needs them. Neighbours
+/// share the chunk that both touch, small literals come with a chunk that was requested before, and others request a
+/// chunk again.
 #[derive(Default)]
 struct Asked {
     bytes: u64,
@@ -217,18 +218,18 @@ impl Asked {
             .chunks
             .saturating_add(chunks.end - chunks.start - shared);
         self.last = Some(last);
-        // Those between are full of one literal.
+        // The chunks in between belong to this literal alone.
         self.seen.extend([first, last]);
     }
 }
 
-/// Init nodes and constants that `wanted` constants depend on.
+/// The init nodes and constants that `wanted` constants depend on.
 pub struct Needed {
     pub nodes: Vec<bool>,
     pub constants: Vec<bool>,
 }
 
-/// The closure of `wanted` constants over init nodes.
+/// Returns the init nodes and constants that the `wanted` constants depend on, directly or not.
 pub fn needed(work: &Work, wanted: &[bool]) -> Needed {
     let mut constants = wanted.to_vec();
     let mut nodes = vec![false; work.inits.len()];

@@ -1,4 +1,4 @@
-//! Placement: which worker runs which node.
+//! Placement: the choice of a worker for each node.
 //!
 //! ```text
 //! Function -> Work (flat arrays) -> candidates -> prediction of time and memory -> Placed
@@ -8,7 +8,7 @@
 //! Invariants
 //! 1. Every step node has one worker; constants and init nodes follow their readers, on as many workers as
 //!    read them.
-//! 2. Nothing is placed whose predicted peak exceeds a worker's memory.
+//! 2. No placement needs more memory of a worker than the worker offers.
 //! 3. Nodes are assigned whole and none is changed: values do not depend on placement.
 //! 4. A node of a custom op runs on a worker that has its kernel, and a pinned one on a worker of the pin's set.
 //! 5. Pure and deterministic: equal inputs give equal placements.
@@ -41,22 +41,22 @@ pub use work::{NONE, Rows, Work};
 use able::Able;
 use search::Search;
 
-/// A function, placed.
+/// A function after placement.
 #[derive(Debug, Clone)]
 pub struct Placed {
     pub function: Function,
     pub work: Work,
     /// The workers in use; member `i` is participant `i`.
     pub team: Team,
-    /// Member of each position of `work`.
+    /// The member of each position of `work`.
     pub member: Vec<u16>,
-    /// Member that holds each constant result of `work`.
+    /// The member that holds each constant result of `work`.
     pub homes: Vec<u16>,
     pub schedule: Schedule,
     pub usage: Vec<Usage>,
     /// Predicted peak of each member's process above its base footprint.
     pub peaks: Vec<u64>,
-    /// Predicted step on the fastest single worker that holds everything.
+    /// The predicted nanoseconds of a step on the fastest single worker whose memory holds the whole function.
     pub single_ns: Option<u64>,
     pub pins: Pins,
 }
@@ -76,7 +76,7 @@ pub fn place(function: Function, cluster: &ClusterModel, options: &PlanOptions) 
     let bounds = options.axes.at_bounds();
     let mut expected = bounds.clone();
     for (axis, size) in &options.expected {
-        // An axis that has no bound is none of the function's.
+        // An axis without a bound is not one of the function's axes.
         if let Some(e) = expected.get_mut(axis.as_str()) {
             *e = (*size).clamp(0, *e);
         }

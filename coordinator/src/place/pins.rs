@@ -1,7 +1,7 @@
-//! Pins: node-name patterns, and the sets of devices that may run what they match.
+//! Pins: patterns of node names, each with the set of devices that may run the matching nodes.
 //!
-//! A pin whose set holds one worker decides where its nodes run. One whose set holds several leaves the choice among them
-//! to the search; one whose set holds all only keeps later pins from its nodes.
+//! A pin whose set holds one worker fixes where its nodes run. If the set holds several, the search chooses among them.
+//! If it holds all workers, the pin only exempts its nodes from later pins.
 
 use convoke_common::device_spec::{DeviceSpec, matches_pattern};
 use convoke_common::graph::Function;
@@ -12,7 +12,7 @@ use super::cluster::ClusterModel;
 use super::segment::UNPINNED;
 use super::work::{NONE, Work};
 
-/// Pins, resolved for the workers of a cluster.
+/// The pins of a plan, resolved for the workers of a cluster.
 #[derive(Debug, Clone)]
 pub struct Pins {
     pins: Vec<Pin>,
@@ -20,23 +20,23 @@ pub struct Pins {
     of: Vec<u16>,
     /// The worker that each position is pinned to, or `UNPINNED`.
     pub fixed: Vec<u16>,
-    /// By position, the pin that leaves a choice among some of the workers, or [`UNPINNED`].
+    /// For each position the pin that leaves a choice among some of the workers, or [`UNPINNED`].
     choices: Vec<u16>,
 }
 
-/// A pin, resolved.
+/// A pin with the workers of its set.
 #[derive(Debug, Clone)]
 pub struct Pin {
     pub pattern: String,
     pub devices: DeviceSpec,
-    /// By worker, whether its device is in the set.
+    /// For each worker whether its device is in the set.
     workers: Vec<bool>,
     /// Whether a node that runs in a step matches the pattern.
     matched: bool,
 }
 
 impl Pin {
-    /// The worker that the pin leaves no choice but.
+    /// Returns the worker of a pin whose set holds exactly one.
     fn only(&self) -> Option<u16> {
         let mut workers = self.workers.iter().enumerate().filter(|(_, is)| **is);
         let first = workers.next().map(|(i, _)| i as u16);
@@ -48,7 +48,7 @@ impl Pin {
     }
 }
 
-/// Fails where a pattern matches no node of the function as it was given.
+/// Fails if a pattern matches no node of the function as the client sent it.
 pub fn check(f: &Function, pins: &[(String, String)]) -> Result<()> {
     let unknown = |pattern: &str| !f.nodes.iter().any(|n| matches_node(pattern, &n.name));
     match pins.iter().find(|(pattern, _)| unknown(pattern)) {
@@ -62,8 +62,8 @@ pub fn check(f: &Function, pins: &[(String, String)]) -> Result<()> {
 }
 
 impl Pins {
-    /// Pins for the positions of `work`; the first pattern that matches a node counts. Fails where no device of the cluster
-    /// is in a pin's set.
+    /// Resolves pins for the positions of `work`; the first pattern that matches a node applies. Fails if no device of
+    /// the cluster is in a pin's set.
     pub fn resolve(
         f: &Function,
         work: &Work,
@@ -110,8 +110,9 @@ impl Pins {
         Ok(all)
     }
 
-    /// A position that runs beside another goes where that one does. Where each has a choice of its own, the first chooses
-    /// among what suits both; where nothing does, the companion takes the first worker of its own set.
+    /// Settles each position that has a choice and runs beside another position, its head, whose worker it then shares.
+    /// A head that obeys no pin takes over the choice. If the head has another choice, or is fixed to a worker outside
+    /// of the companion's set, the companion takes the first worker of its own set.
     fn settle_companions(&mut self, work: &Work) {
         for p in 0..work.positions() {
             let head = work.beside[p];
@@ -136,13 +137,13 @@ impl Pins {
         }
     }
 
-    /// Which workers a position may run on, where its pin leaves a choice among some of them.
+    /// Returns which workers a position may run on, if its pin leaves a choice among some of them.
     pub fn choice(&self, position: usize) -> Option<&[bool]> {
         let pin = self.pins.get(usize::from(*self.choices.get(position)?))?;
         Some(&pin.workers)
     }
 
-    /// The pins in the order in which they were given, each with the positions that obey it.
+    /// Returns the pins in the order in which they were given, each with the positions that obey it.
     pub fn each(&self) -> impl Iterator<Item = (&Pin, impl Iterator<Item = usize>)> {
         self.pins.iter().enumerate().map(|(i, pin)| {
             let of = self.of.iter().enumerate();
@@ -151,7 +152,8 @@ impl Pins {
         })
     }
 
-    /// The patterns that match no node that runs in a step: such nodes were removed, merged with others, or run at install.
+    /// Returns the patterns that match no node that runs in a step: those nodes were removed, merged, or run at
+    /// install.
     pub fn without_effect(&self) -> impl Iterator<Item = &str> {
         let idle = self.pins.iter().filter(|pin| !pin.matched);
         idle.map(|pin| pin.pattern.as_str())
@@ -181,7 +183,7 @@ impl Pin {
     }
 }
 
-/// Whether `pattern` matches the name, or one of the names that a fused node lists.
+/// Returns whether `pattern` matches the name, or one of the names that a fused node lists.
 fn matches_node(pattern: &str, name: &str) -> bool {
     matches_pattern(pattern, name)
         || (name.contains('+') && name.split('+').any(|part| matches_pattern(pattern, part)))

@@ -1,5 +1,5 @@
-//! Branches in parallel: nodes, the most urgent first, each go where they finish earliest, transfers
-//! included. (Topcuoglu, Hariri, Wu: Performance-effective and low-complexity task scheduling for
+//! Placement of parallel branches: each node, the most urgent first, goes to the worker where it finishes earliest,
+//! transfers included. (Topcuoglu, Hariri, Wu: Performance-effective and low-complexity task scheduling for
 //! heterogeneous computing, 2002.)
 
 use super::able::Allowed;
@@ -8,10 +8,10 @@ use super::schedule::priorities;
 use super::segment::UNPINNED;
 use super::work::{NONE, Work};
 
-/// Above this many (flow, member) pairs the table of arrivals is too large to be worth it.
+/// Most (flow, member) pairs; a larger table of arrivals is not worth its memory.
 const MOST_ARRIVALS: usize = 16 << 20;
 
-/// A placement of `work` over `team`; `None` where weights do not fit or the graph is too large.
+/// Returns a placement of `work` over `team`; `None` if weights do not fit or the graph is too large.
 pub fn ranked(work: &Work, team: &Team, pinned: &[u16], able: &Allowed<'_>) -> Option<Vec<u16>> {
     let n = team.size();
     if work.flow_value.len().checked_mul(n)? > MOST_ARRIVALS {

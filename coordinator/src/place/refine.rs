@@ -1,21 +1,21 @@
-//! Moves light nodes between members where that saves transfers: shape arithmetic goes to its consumers,
-//! a node at a boundary to the side that it shares more with. A node takes along what only it reads.
+//! Moves light nodes between members if that saves transfers: shape arithmetic goes to its consumers, and a node at a
+//! boundary to the side that it shares more with. A node takes along the nodes that only it reads.
 
 use super::able::Allowed;
 use super::cluster::Team;
 use super::segment::UNPINNED;
 use super::work::{NONE, Work};
 
-/// Weights that may move with a node, in bytes: small against any prediction of memory.
+/// Most bytes of weights that may move with a node: little against any prediction of memory.
 const LIGHT: u64 = 64 << 10;
-/// Nodes that move together.
+/// Most nodes that move together.
 const MOST_TOGETHER: usize = 16;
-/// Sweeps over the graph; moves become rare after the first.
+/// Number of sweeps over the graph; moves become rare after the first.
 const SWEEPS: usize = 2;
-/// Above this many (flow, member) pairs the table of readers is too large to be worth it.
+/// Most (flow, member) pairs; a larger table of readers is not worth its memory.
 const MOST_READERS: usize = 32 << 20;
 
-/// Improves `member` in place. Members keep at least one position each.
+/// Improves `member` in place. Each member keeps at least one position.
 pub fn refine(work: &Work, team: &Team, pinned: &[u16], allowed: &Allowed<'_>, member: &mut [u16]) {
     let n = team.size();
     if n < 2
@@ -30,7 +30,7 @@ pub fn refine(work: &Work, team: &Team, pinned: &[u16], allowed: &Allowed<'_>, m
     let mut r = Refiner::new(work, team, pinned, allowed, member);
     for _ in 0..SWEEPS {
         let mut moved = false;
-        // Backwards, so that a chain follows its last consumer in one sweep.
+        // The sweep runs backwards, so that a chain follows its last consumer at once.
         for p in (0..work.positions())
             .rev()
             .filter(|p| pinned[*p] == UNPINNED && work.beside[*p] == NONE)
@@ -49,11 +49,11 @@ struct Refiner<'a> {
     pinned: &'a [u16],
     allowed: &'a Allowed<'a>,
     member: &'a mut [u16],
-    /// Readers of each (flow, member).
+    /// Number of readers of each (flow, member).
     readers: Vec<u32>,
     positions: Vec<u32>,
     busy: Vec<u64>,
-    /// Busy time that no move may push a member beyond: a quarter more than the busiest had.
+    /// The most busy time that a move may lead to, in nanoseconds: a quarter more than the busiest member had.
     limit: u64,
 }
 
@@ -94,8 +94,8 @@ impl<'a> Refiner<'a> {
         }
     }
 
-    /// Moves position `p`, alone or with what only it reads, to a neighbour's member if that saves
-    /// transfers; says whether it moved.
+    /// Moves position `p`, alone or with the nodes that only it reads, to a neighbour's member if that saves transfers.
+    /// Returns whether it moved.
     fn improve(&mut self, p: usize) -> bool {
         if !self.is_light(p) {
             return false;
@@ -122,7 +122,7 @@ impl<'a> Refiner<'a> {
         }) <= LIGHT
     }
 
-    /// Other members that hold a writer of what `p` reads, or a reader of what it writes.
+    /// Returns the other members that hold a writer of what `p` reads, or a reader of what it writes.
     fn neighbours(&self, p: usize) -> Vec<usize> {
         let reads = self
             .work
@@ -148,8 +148,8 @@ impl<'a> Refiner<'a> {
         members
     }
 
-    /// `p` with those beside it, which are so many, and the light positions, on the same member, whose outputs only the
-    /// group reads.
+    /// Returns `p` with the positions beside it, their number, and then the light positions of the same member whose
+    /// outputs only the group reads.
     fn group(&self, p: usize) -> (Vec<usize>, usize) {
         let mut group = vec![p];
         let company = self.work.company(p).map(|p| p as usize);
@@ -187,7 +187,7 @@ impl<'a> Refiner<'a> {
         (group, alone)
     }
 
-    /// Moves `group` from its member to `to`, and back again unless that saves transfers.
+    /// Moves `group` from its member to `to`, and undoes the move unless it saves transfers. Returns whether it moved.
     fn move_if_better(&mut self, group: &[usize], to: usize) -> bool {
         let from = usize::from(self.member[group[0]]);
         let time = group.iter().fold(0u64, |sum, p| {
@@ -210,7 +210,7 @@ impl<'a> Refiner<'a> {
         gain > 0
     }
 
-    /// Nanoseconds of transfers that moving `p` saves.
+    /// Returns the nanoseconds of transfers that moving `p` saves.
     fn gain(&self, p: usize, from: usize, to: usize) -> i128 {
         let n = self.team.size();
         let transfer = |a: usize, b: usize, bytes| i128::from(self.team.transfer_ns(a, b, bytes));

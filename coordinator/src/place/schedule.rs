@@ -1,5 +1,5 @@
-//! Predicts one step: an event simulation in which each worker runs one node at a time, the most urgent
-//! ready one first, and each link carries one tensor at a time.
+//! Predicts the time of one step with an event simulation: each worker runs one node at a time, the most urgent ready
+//! one first, and each link carries one tensor at a time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,20 +7,20 @@ use std::collections::BinaryHeap;
 use super::cluster::Team;
 use super::work::{NONE, Work};
 
-/// A predicted step.
+/// The prediction of one step.
 #[derive(Debug, Clone, Default)]
 pub struct Schedule {
-    /// From the start of the step until the last result reached the driver.
+    /// Nanoseconds from the start of the step until the last result has reached the driver.
     pub step_ns: u64,
     /// Busy nanoseconds of each member.
     pub busy_ns: Vec<u64>,
     /// Nanoseconds from the start of a position to the end of the step along the longest path.
     pub priority: Vec<u64>,
-    /// Positions in the order in which they start.
+    /// The positions in the order in which they start.
     pub order: Vec<u32>,
 }
 
-/// Predicts a step of `work` placed by `member` (a member of `team` per position).
+/// Predicts a step of `work`; `member` has the member of `team` that runs each position.
 pub fn simulate(work: &Work, team: &Team, member: &[u16]) -> Schedule {
     let priority = priorities(work, team, member);
     let mut sim = Simulation::new(work, team, member, &priority);
@@ -39,7 +39,7 @@ pub fn simulate(work: &Work, team: &Team, member: &[u16]) -> Schedule {
     }
 }
 
-/// The longest path from each position to the end, transfers included.
+/// Returns the nanoseconds of the longest path from each position to the end of the step, transfers included.
 pub fn priorities(work: &Work, team: &Team, member: &[u16]) -> Vec<u64> {
     let mut rank = vec![0u64; work.positions()];
     for p in (0..work.positions()).rev() {
@@ -63,7 +63,7 @@ pub fn priorities(work: &Work, team: &Team, member: &[u16]) -> Vec<u64> {
     rank
 }
 
-/// What happens next: at equal times arrivals come before finished nodes.
+/// An event of the simulation. At equal times arrivals come before finished nodes.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Ready(u32),
@@ -79,12 +79,12 @@ struct Simulation<'a> {
     /// Ready positions of each member, the most urgent on top.
     ready: Vec<BinaryHeap<(u64, Reverse<u32>)>>,
     busy: Vec<bool>,
-    /// Operands that each position waits for, and when the latest of the others arrived.
+    /// For each position the number of operands that have not arrived, and when the latest of the others arrived.
     missing: Vec<u32>,
     ready_at: Vec<u64>,
     /// When each link is free again: from × to, the driver after the members.
     free_at: Vec<u64>,
-    /// When the flow being delivered arrives at each member; `u64::MAX` for not sent.
+    /// When the flow that is being delivered arrives at each member; `u64::MAX` if it was not sent there.
     arrival: Vec<u64>,
     step_ns: u64,
     busy_ns: Vec<u64>,
@@ -161,7 +161,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Sends flow `v`, there at `now` at `from`, to all its readers.
+    /// Sends flow `v`, which exists at `from` at the time `now`, to all of its readers.
     fn deliver(&mut self, v: usize, from: usize, now: u64) {
         let bytes = self.work.flow_bytes[v];
         let work = self.work;

@@ -1,7 +1,7 @@
-//! The search for a placement: which workers, and which nodes on each.
+//! Searches for a placement: which workers to use, and which nodes to run on each.
 //!
-//! Every candidate is predicted in full (time and memory), and judged by the time of one step plus the
-//! busiest worker's share, which bounds how often a step can start.
+//! Every candidate is predicted in full (time and memory), and judged by the time of one step plus the busiest worker's
+//! share, which bounds how often a step can start.
 
 use convoke_common::{Code, Error, Result};
 
@@ -16,15 +16,15 @@ use super::too_small;
 use super::window::Charge;
 use super::work::Work;
 
-/// Kinds of workers tried alone.
+/// Most kinds of workers that are tried as the only worker.
 const MOST_KINDS: usize = 8;
 
 /// A placement with its predictions.
 pub struct Candidate {
     pub team: Team,
-    /// Member of each position.
+    /// The member of each position.
     pub member: Vec<u16>,
-    /// Member that holds each constant result.
+    /// The member that holds each constant result.
     pub homes: Vec<u16>,
     pub schedule: Schedule,
     pub usage: Vec<Usage>,
@@ -44,28 +44,28 @@ impl Candidate {
     }
 }
 
-/// Worker indices, the largest memory first.
+/// Returns the indices of the workers, the largest memory first.
 pub fn by_memory(cluster: &ClusterModel) -> Vec<usize> {
     let mut order: Vec<usize> = (0..cluster.workers.len()).collect();
     order.sort_by_key(|i| std::cmp::Reverse(cluster.workers[*i].memory));
     order
 }
 
-/// What is searched over.
+/// The inputs of the search, with what is derived from them once.
 pub struct Search<'a> {
     work: &'a Work,
     cluster: &'a ClusterModel,
-    /// Worker that each position is pinned to, or [`UNPINNED`].
+    /// The worker that each position is pinned to, or [`UNPINNED`].
     pinned: &'a [u16],
     able: &'a Able,
-    /// Those that pins name, and whom custom ops need besides.
+    /// The workers that pins name, followed by those that are also needed for custom ops.
     needed: Vec<usize>,
-    /// How many of them pins name.
+    /// How many of the needed workers are named by pins.
     named: usize,
-    /// Worker indices, the fastest for this graph first.
+    /// Indices of the workers, the fastest for this graph first.
     by_speed: Vec<usize>,
     in_flight: u32,
-    /// Whether branches could shorten a step at all.
+    /// Whether parallel branches could shorten a step at all.
     branches: bool,
 }
 
@@ -117,12 +117,12 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The fastest worker that holds everything, pins aside.
+    /// Returns the placement on the fastest single worker that holds everything, whatever the pins say.
     pub fn single(&self) -> Option<Candidate> {
         self.fastest(|worker| self.able.equipped(worker))
     }
 
-    /// The fastest of the workers that `may` run everything, if it holds everything.
+    /// Returns the fastest placement on one of the workers that `may` run everything and whose memory suffices.
     fn fastest(&self, may: impl Fn(usize) -> bool) -> Option<Candidate> {
         let weights = self.weights();
         let mut kinds: Vec<(u64, u64, u64)> = Vec::new();
@@ -144,7 +144,7 @@ impl<'a> Search<'a> {
         self.predict(self.cluster.team(&[worker]), vec![0; self.work.positions()])
     }
 
-    /// The best placement over exactly `n` workers.
+    /// Returns the best placement over exactly `n` workers.
     pub fn exactly(&self, n: usize, single: Option<Candidate>) -> Result<Candidate> {
         let there = self.cluster.workers.len();
         let steps = self.work.positions();
@@ -185,7 +185,7 @@ impl<'a> Search<'a> {
         found.ok_or_else(|| self.refusal(n))
     }
 
-    /// The fewest workers that fit, and more only while that shortens the step.
+    /// Returns the best placement over the fewest workers that suffice, or over more while that shortens the step.
     pub fn fewest(&self, single: Option<Candidate>) -> Result<Candidate> {
         let most = self.cluster.workers.len().min(self.work.positions().max(1));
         let mut n = self.needed.len().max(1);
@@ -201,7 +201,7 @@ impl<'a> Search<'a> {
         while self.branches && n < most {
             n += 1;
             match self.of(n) {
-                // Predictions are not better than this.
+                // Predictions are not more precise than this.
                 Some(c) if c.schedule.step_ns < best.schedule.step_ns / 20 * 19 => best = c,
                 _ => break,
             }
@@ -209,7 +209,7 @@ impl<'a> Search<'a> {
         Ok(best)
     }
 
-    /// The best placement on one worker, of which pins name one at most.
+    /// Returns the best placement on one worker; pins name at most one.
     fn one(&self, single: Option<Candidate>) -> Option<Candidate> {
         match (self.named, self.needed.first()) {
             (1, Some(w)) => Some(self.alone(*w)).filter(Candidate::fits),
@@ -218,7 +218,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The best placement over `n` workers, two or more.
+    /// Returns the best placement over `n` workers, two or more.
     fn of(&self, n: usize) -> Option<Candidate> {
         let mut teams = vec![self.team(&self.by_speed, n)];
         let mut ablest = self.by_speed.clone();
@@ -234,7 +234,7 @@ impl<'a> Search<'a> {
             .fold(None, |best, indices| better(best, self.on(&indices)))
     }
 
-    /// The workers that are needed and the first others in `order`, `n` in all, ascending.
+    /// Returns the needed workers and the first others in `order`, `n` in all, ascending.
     fn team(&self, order: &[usize], n: usize) -> Vec<usize> {
         let others = order.iter().filter(|i| !self.needed.contains(i));
         let mut team: Vec<usize> = self.needed.iter().chain(others).take(n).copied().collect();
@@ -261,8 +261,8 @@ impl<'a> Search<'a> {
             let cut = |pinned: &[u16]| {
                 segment(self.work, &team, pinned, &allowed, self.in_flight, charge)
             };
-            // The members stand in an order of their own: where their runs do not fit what they can run, nodes that only
-            // some of them can run are no part of runs.
+            // A cut gives each member, in order, one run of positions. If no such runs satisfy the constraints, the
+            // constrained positions are pinned first, so that runs need not contain them.
             let settled = || allowed.constrains().then(|| allowed.settle(&pinned));
             cut(&pinned).or_else(|| cut(&settled()?))
         };
@@ -291,7 +291,7 @@ impl<'a> Search<'a> {
         best
     }
 
-    /// Bytes of all weights that steps read.
+    /// Returns the bytes of all weights that steps read.
     fn weights(&self) -> u64 {
         let mut read = vec![false; self.work.const_value.len()];
         for p in 0..self.work.positions() {
@@ -349,7 +349,7 @@ fn better(a: Option<Candidate>, b: Option<Candidate>) -> Option<Candidate> {
     }
 }
 
-/// Where each constant result comes from: a member that holds it anyway, else the one with most memory.
+/// Returns the member that each constant result comes from: one that holds it anyway, else the one with most memory.
 fn homes(work: &Work, team: &Team, member: &[u16]) -> Vec<u16> {
     let mut home = vec![UNPINNED; work.const_value.len()];
     if !work.const_results.is_empty() {

@@ -17,17 +17,17 @@ use super::cluster::Team;
 use super::window::{Charge, Scale, Window};
 use super::work::{NONE, Work};
 
-/// A node that no pin holds.
+/// The member of a position that no pin fixes.
 pub const UNPINNED: u16 = u16::MAX;
 
-/// What each crossing tensor costs its worker besides the transfer.
+/// The cost of each crossing tensor besides its transfer, in nanoseconds.
 const CROSSING_NS: u64 = 5_000;
 
-/// How far the busy time of a run may lie from perfect balance, as parts of it.
+/// How far the busy time of a run may lie from perfect balance, as a fraction.
 const IMBALANCE: [f64; 5] = [0.02, 0.1, 0.25, 0.5, 0.8];
 
-/// The best cut of `work` over all of `team`, each member with at least one position; `None` where none
-/// fits. `pinned` gives a member per position, or [`UNPINNED`].
+/// Returns the best cut of `work` over all of `team`, in which each member has at least one position; `None` if no cut
+/// fits. `pinned` has the member of each position, or [`UNPINNED`].
 pub fn segment(
     work: &Work,
     team: &Team,
@@ -63,11 +63,11 @@ struct Cutter<'a> {
     team: &'a Team,
     pinned: &'a [u16],
     allowed: &'a Allowed<'a>,
-    /// Pinned positions of each member.
+    /// The pinned positions of each member.
     fixed: Vec<Vec<u32>>,
     /// Nanoseconds of each member's pinned positions.
     fixed_ns: Vec<u64>,
-    /// Bytes and number of tensors that cross in front of each free position.
+    /// Bytes and number of the tensors that cross in front of each free position.
     crossing: Vec<(u64, u64)>,
 }
 
@@ -101,7 +101,7 @@ impl<'a> Cutter<'a> {
         }
     }
 
-    /// Busy time of each member if work could be divided at will.
+    /// Returns the busy time of each member if work could be divided without limit.
     fn ideal_ns(&self) -> u64 {
         let speed = |m: usize| {
             let costs = self.scale.work.cost.iter();
@@ -113,7 +113,7 @@ impl<'a> Cutter<'a> {
         (1.0 / (0..self.team.size()).map(speed).sum::<f64>()) as u64
     }
 
-    /// The cheapest cut whose members are busy for `least` to `most` nanoseconds, with its score.
+    /// Returns the cheapest cut in which each member is busy for `least` to `most` nanoseconds, with its cost.
     fn cut(&self, least: u64, most: u64) -> Option<(u64, Vec<u16>)> {
         let m = self.scale.positions.len();
         let mut best = vec![u64::MAX; m + 1];
@@ -144,15 +144,15 @@ impl<'a> Cutter<'a> {
         Some((total.saturating_add(longest), member))
     }
 
-    /// Adds member `k`: the least cost of covering the first `j` positions with members up to `k`, and
-    /// where `k` begins.
+    /// Adds member `k`. Returns the least cost of covering the first `j` positions with members up to `k`, and where
+    /// `k` then begins.
     fn extend(&self, k: usize, least: u64, most: u64, before: &[u64]) -> (Vec<u64>, Vec<u32>) {
         let m = self.scale.positions.len();
         let memory = self.team.workers[k].memory;
         let may_be_empty = !self.fixed[k].is_empty();
         let at = |i: usize| before[i].saturating_add(self.crossing_ns(k, i));
         let mut busy = self.fixed_ns[k];
-        // Busy time of member k with the free positions before each index.
+        // The busy time of member `k` with all free positions before each index.
         let mut until = vec![busy; m + 1];
         for j in 0..m {
             busy = busy.saturating_add(self.team.time_ns(k, self.cost(j)));
@@ -164,9 +164,9 @@ impl<'a> Cutter<'a> {
         let mut from = vec![0u32; m + 1];
         let mut window = Window::new(self.scale, &self.fixed[k]);
         let mut next = 0;
-        // A run begins behind the last position that the member cannot run.
+        // A run begins after the last position that the member cannot run.
         let mut least_start = 0;
-        // Starts of rising index and cost: the front is the cheapest.
+        // The starts of a monotonic queue: index and cost rise, so the front is the cheapest.
         let mut starts: VecDeque<usize> = VecDeque::new();
         for j in 0..=m {
             if j > 0 {
@@ -206,7 +206,7 @@ impl<'a> Cutter<'a> {
         &self.scale.work.cost[self.scale.positions[index] as usize]
     }
 
-    /// What a cut in front of free position `i`, where member `k` begins, costs.
+    /// Returns the cost of a cut in front of free position `i`, where member `k` begins.
     fn crossing_ns(&self, k: usize, i: usize) -> u64 {
         match (k.checked_sub(1), self.crossing.get(i)) {
             (Some(before), Some((bytes, tensors))) if i > 0 && *tensors > 0 => self
@@ -218,7 +218,7 @@ impl<'a> Cutter<'a> {
     }
 }
 
-/// Bytes and number of tensors that steps write before each position and read at or after it.
+/// Returns the bytes and number of tensors that steps write before each position and read at or after it.
 fn crossings(work: &Work) -> Vec<(u64, u64)> {
     let mut change = vec![(0i128, 0i64); work.positions() + 1];
     for v in 0..work.flow_value.len() {

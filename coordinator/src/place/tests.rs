@@ -8,7 +8,7 @@ use crate::testing::{cluster, options, parse, random};
 
 const MIB: u64 = 1 << 20;
 
-/// A chain of `layers` matrix products with `side` × `side` weights.
+/// Returns a chain of `layers` matrix products with `side` × `side` weights.
 fn chain(layers: usize, side: usize) -> Function {
     let mut text = format!("param x0: f32[4, {side}]\n");
     for i in 0..layers {
@@ -20,7 +20,7 @@ fn chain(layers: usize, side: usize) -> Function {
     parse(&format!("{text}result x{layers}"))
 }
 
-/// Places and checks what always holds.
+/// Places `f` and checks properties that hold for every placement.
 fn check(f: &Function, cluster: &ClusterModel, options: &PlanOptions) -> Placed {
     let placed = place(f.clone(), cluster, options).unwrap();
     assert_eq!(placed.member.len(), placed.work.positions());
@@ -74,7 +74,7 @@ fn exactly_n_is_balanced_along_a_chain() {
 
 #[test]
 fn auto_takes_the_fewest_that_fit() {
-    // Twelve weights of 1 MiB.
+    // The chain has twelve weights of 1 MiB.
     let f = chain(12, 512);
     for (memory, want) in [(100, 1), (9, 2), (6, 3), (4, 4)] {
         let placed = check(
@@ -106,7 +106,7 @@ fn branches_spread_where_links_are_fast() {
     let placed = check(&f, &fast, &options(&f, WorkerCount::Auto));
     assert_eq!(placed.team.size(), 2);
     assert!(placed.schedule.step_ns * 10 < placed.single_ns.unwrap() * 7);
-    // Behind the assumed links it does not pay.
+    // Over links of the assumed speed the second worker does not pay.
     let mut slow = cluster(2, 100 * MIB);
     for (a, b) in [(0, 1), (1, 0)] {
         slow.set_link(
@@ -294,17 +294,17 @@ fn times_are_of_the_expected_sizes_and_memory_of_the_bounds() {
         "{times:?} {:?}",
         at_bounds.schedule.busy_ns
     );
-    // Weights, operand and product at once, and what the transport holds of operand and result.
+    // The peak consists of the weights, operand and product at once, and the transport's copies of operand and result.
     assert_eq!(at_bounds.peaks, [4 * MIB + 2 * 32 * MIB + 8 * MIB]);
     assert_eq!(expected.peaks, [4 * MIB + 2 * 4 * MIB + 8 * MIB]);
-    // No larger than the bounds that memory is planned for.
+    // An expected size above the bound counts as the bound.
     o.expected = vec![("rows".into(), 1 << 40)];
     assert_eq!(check(&f, &cluster(1, 200 * MIB), &o).peaks, at_bounds.peaks);
 }
 
 #[test]
 fn chunks_count_as_often_as_they_are_asked_for() {
-    // Chunks of 16 weights: one after the other as they are used, and from either half in turns.
+    // The chain's 16 weights lie in the file in the order of their use, or are read from its two halves in turn.
     let asks = |side: usize, scattered: bool, expected: u64| {
         let mut f = chain(16, side);
         let weight = (side * side * 4) as u64;
@@ -325,7 +325,7 @@ fn chunks_count_as_often_as_they_are_asked_for() {
     };
     asks(256, false, 4);
     asks(256, true, 16);
-    // Small ones come with what lies beside them.
+    // Small weights come with a chunk that was requested before.
     asks(128, false, 1);
     asks(128, true, 1);
     asks(160, false, 2);
@@ -334,7 +334,7 @@ fn chunks_count_as_often_as_they_are_asked_for() {
 
 #[test]
 fn weights_on_their_way_count_towards_the_peak_alone() {
-    // Weights of 1 MiB, used as they are in their files.
+    // The weights are 1 MiB each and used in their stored form.
     let f = chain(12, 512);
     for (window, peak) in [(0, 12), (4 * MIB, 17), (64 * MIB, 22)] {
         let mut c = cluster(1, 100 * MIB);
@@ -360,7 +360,7 @@ fn what_a_session_lends_takes_none_of_the_steps_memory() {
     assert_eq!(bytes(false), bytes(true) + 4096);
 }
 
-/// [`chain`] with a custom op for these products.
+/// Returns a [`chain`] with a custom op for the products at these indices.
 fn custom_chain(layers: usize, side: usize, at: &[usize]) -> Function {
     let mut f = chain(layers, side);
     for i in at {
@@ -377,7 +377,7 @@ fn product(fingerprint: u64) -> CustomOp {
     }
 }
 
-/// A cluster of which these workers have [`product`].
+/// Returns a cluster in which only these workers have [`product`].
 fn able(n: usize, memory: u64, able: &[usize]) -> ClusterModel {
     let mut c = cluster(n, memory);
     able.iter()
@@ -410,7 +410,7 @@ fn custom_ops_run_where_their_kernel_is() {
             let c = able(4, 100 * MIB, who);
             let team = check(&f, &c, WorkerCount::Auto, at);
             assert!(who.contains(&team[0]) && team.len() == 1, "{team:?}");
-            // Where all is for some of the workers, the others have nothing to do.
+            // If all nodes need one of some workers, the other workers have nothing to do.
             let most = if at.len() == 12 { who.len() } else { 4 };
             for n in 1..=most {
                 let team = check(&f, &c, WorkerCount::Exactly(n as u32), at);
@@ -418,14 +418,14 @@ fn custom_ops_run_where_their_kernel_is() {
             }
         }
     }
-    // Two halves of 6 MiB: the one with the op goes to whom can run it.
+    // The chain is cut into halves of 6 MiB; the half with the custom op goes to the worker that has it.
     let f = custom_chain(12, 512, &[3]);
     let c = able(3, 9 * MIB, &[2]);
     let team = check(&f, &c, WorkerCount::Auto, &[3]);
     assert_eq!((team.len(), team[1]), (2, 2));
 }
 
-/// Places a chain of eight nodes under these pins and says which worker each node is on.
+/// Places a chain of eight nodes under these pins and returns the worker of each node.
 fn workers_of(c: &ClusterModel, pins: &[(&str, &str)], workers: WorkerCount) -> Vec<String> {
     let f = chain(8, 64);
     let pins = pins.iter().map(|(p, d)| (p.to_string(), d.to_string()));
@@ -441,7 +441,7 @@ fn workers_of(c: &ClusterModel, pins: &[(&str, &str)], workers: WorkerCount) -> 
 #[test]
 fn a_pin_to_several_workers_leaves_a_choice_among_them() {
     let mut c = cluster(4, 100 * MIB);
-    // Alone, the plan would choose the fastest, which the pins leave out.
+    // Without pins, the plan would use the fastest worker, which the pins exclude.
     for (worker, times) in [(0, 8.0), (2, 4.0)] {
         c.workers[worker].flops *= times;
         c.workers[worker].memory_bandwidth *= times;
@@ -455,13 +455,13 @@ fn a_pin_to_several_workers_leaves_a_choice_among_them() {
     c.workers[2].name = "big2".into();
     assert_eq!(workers_of(&c, &[("*", "big*")], auto), ["big2"; 8]);
     assert_eq!(workers_of(&c, &[("x4", "big*")], auto), ["big2"; 8]);
-    // A pin that fits all keeps those after it from its nodes.
+    // A pin whose set holds all workers exempts its nodes from later pins.
     let on = workers_of(&c, &[("x4", "cpu"), ("x*", "w3")], auto);
     assert!(
         on.iter().enumerate().all(|(i, w)| i == 3 || w == "w3"),
         "{on:?}"
     );
-    // Two sets without a common worker need two.
+    // Two pins whose sets have no worker in common need two workers.
     let on = workers_of(&c, &[("x1", "big*"), ("x8", "w*")], auto);
     assert!(on[0].starts_with("big") && on[7].starts_with('w'), "{on:?}");
     let on = workers_of(&c, &[("x1", "big*")], WorkerCount::Exactly(4));
@@ -536,7 +536,7 @@ fn a_custom_op_that_no_worker_has_is_named() {
         &[("x3", "a*")],
         "node 'x3' is to run on workers of which none has a kernel of its op 'test.Product'; w1 have it",
     );
-    // Whoever does not say how it defines the op takes any.
+    // A caller that does not state its definition of the op accepts any definition.
     let placed = place(f.clone(), &c, &options(&f, WorkerCount::Auto)).unwrap();
     assert_eq!(placed.team.indices, [1]);
     let mut two = custom_chain(4, 64, &[1, 2]);
@@ -565,7 +565,7 @@ fn what_is_handed_out_stays_beside_what_computes_it() {
         text += &format!("z{i} = HandleOut(y{i}, n)\nresult z{i}\n");
     }
     let f = parse(&text);
-    // Whatever links cost: nearly nothing, or more than all that is computed.
+    // This holds for any speed of the links: transfers that cost nearly nothing, or more than all the computation.
     for (latency_ns, bandwidth) in [(0, 1e15), (1_000, 1e10), (1_000_000, 1e6)] {
         for n in 1..=4 {
             for pinned in [None, Some("w0"), Some("w3")] {

@@ -8,12 +8,12 @@ use super::search::by_memory;
 use super::window::{Charge, Scale};
 use super::work::Work;
 
-/// Workers listed by name before the message says how many more there are.
+/// How many workers a message lists by name before it says how many more there are.
 const LISTED: usize = 8;
-/// Most workers that advice asks for.
+/// Most workers that the advice asks for.
 const MOST_ADVISED: u32 = 256;
 
-/// Explains why `work` does not fit `count` workers of `cluster`.
+/// Returns an error that explains why `work` does not fit `count` workers of `cluster`.
 pub fn error(work: &Work, cluster: &ClusterModel, count: usize, in_flight: u32) -> Error {
     let mut read = vec![false; work.const_value.len()];
     for p in 0..work.positions() {
@@ -72,14 +72,14 @@ fn advice(scale: &Scale<'_>, cluster: &ClusterModel, count: usize) -> String {
     let mut fewest = None;
     for memory in [smallest, largest] {
         let n = scale.workers_of(memory).filter(|n| *n <= MOST_ADVISED);
-        // More memory for as many workers is no other way.
+        // Skip an alternative with the same number of workers and more memory.
         if let Some(n) = n.filter(|n| fewest != Some(*n)) {
             ways.push(format!("{n} workers that offer {} each", human(memory)));
             fewest = Some(n);
         }
     }
     let count = u32::try_from(count.max(1)).unwrap_or(u32::MAX);
-    // The least memory with which so many workers hold everything, to 1/64.
+    // Find the least memory with which `count` workers hold everything, to within 1/64.
     let (mut low, mut high) = (0u64, 1u64 << 62);
     while high - low > (high >> 6).max(1) {
         let middle = low + (high - low) / 2;
@@ -101,7 +101,7 @@ fn advice(scale: &Scale<'_>, cluster: &ClusterModel, count: usize) -> String {
     format!("what would fit: {}", ways.join("; or "))
 }
 
-/// Bytes rounded up to a readable unit.
+/// Formats bytes, rounded up to a readable unit.
 pub fn human(bytes: u64) -> String {
     let (unit, name) = match bytes {
         b if b >= 1 << 40 => (1u64 << 40, "TiB"),

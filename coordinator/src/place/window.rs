@@ -1,28 +1,28 @@
-//! A run of consecutive positions on one worker, and whether it fits the worker's memory.
+//! Windows: runs of consecutive positions on one worker, and the memory that they need.
 //!
-//! Sliding either end costs the operands of the positions that it passes, so that walking all windows of
-//! a graph is linear.
+//! Moving either end of a window costs the operands of the positions that it passes, so sliding a window over a graph
+//! is linear.
 
 use std::collections::VecDeque;
 
 use super::work::{NONE, Work};
 
-/// How much of the activations a run is charged with.
+/// How activations are charged to a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Charge {
-    /// All that is live at its positions when the whole graph runs in order: never too little.
+    /// Charge everything that is live at its positions when the whole graph runs in order. This is never too little.
     Everything,
-    /// What its positions themselves read and write: never too much.
+    /// Charge what its positions themselves read and write. This is never too much.
     OwnOperands,
 }
 
-/// What windows are measured by; one per (graph, charge).
+/// The memory needs by which windows are measured; one per graph and charge.
 pub struct Scale<'a> {
     pub work: &'a Work,
-    /// Positions that windows run over.
+    /// The positions that windows run over.
     pub positions: Vec<u32>,
-    /// Bytes that a position needs besides retained weights: activations of all steps in flight, or what
-    /// its weights need while they load.
+    /// For each position the bytes besides retained weights: activations of all steps in flight, or what the inputs of
+    /// its weights take while they load, whichever is more.
     slack: Vec<u64>,
 }
 
@@ -51,13 +51,12 @@ impl<'a> Scale<'a> {
         }
     }
 
-    /// The most bytes that any position needs besides weights.
+    /// Returns the most bytes that any position needs besides weights.
     pub fn largest_slack(&self) -> u64 {
         self.slack.iter().max().copied().unwrap_or(0)
     }
 
-    /// How many workers of `memory` bytes each hold all positions; `None` where one position alone is
-    /// too large.
+    /// Returns how many workers of `memory` bytes each hold all positions; `None` if one position alone is too large.
     pub fn workers_of(&self, memory: u64) -> Option<u32> {
         let mut window = Window::new(self, &[]);
         let mut parts = 1;
@@ -78,21 +77,21 @@ impl<'a> Scale<'a> {
     }
 }
 
-/// A run of positions, `start..end` in [`Scale::positions`], besides positions that are there anyway.
+/// A run of positions, `start..end` in [`Scale::positions`], beside fixed positions of the same worker.
 pub struct Window<'a> {
     scale: &'a Scale<'a>,
     pub start: usize,
     pub end: usize,
-    /// How many positions of the window read each constant.
+    /// For each constant the number of positions of the window that read it.
     readers: Vec<u32>,
     weights: u64,
     fixed_slack: u64,
-    /// Indices of falling slack: the front is the largest.
+    /// A monotonic queue of positions with falling slack: the front has the largest.
     largest: VecDeque<usize>,
 }
 
 impl<'a> Window<'a> {
-    /// An empty window beside `fixed` positions.
+    /// Returns an empty window beside `fixed` positions.
     pub fn new(scale: &'a Scale<'a>, fixed: &[u32]) -> Window<'a> {
         let mut w = Window {
             scale,
@@ -130,7 +129,7 @@ impl<'a> Window<'a> {
         self.scale.slack[self.scale.positions[index] as usize]
     }
 
-    /// Takes in the next position.
+    /// Adds the next position at the end.
     pub fn grow(&mut self) {
         self.add_weights(self.scale.positions[self.end] as usize);
         while self
@@ -144,7 +143,7 @@ impl<'a> Window<'a> {
         self.end += 1;
     }
 
-    /// Gives up the first position.
+    /// Removes the first position.
     pub fn shrink(&mut self) {
         let work = self.scale.work;
         for c in work
@@ -164,7 +163,7 @@ impl<'a> Window<'a> {
         self.start += 1;
     }
 
-    /// Bytes that a worker needs for it.
+    /// Returns the bytes that a worker needs for the window and the fixed positions.
     pub fn bytes(&self) -> u64 {
         let slack = self.largest.front().map_or(0, |i| self.slack_at(*i));
         self.weights.saturating_add(slack.max(self.fixed_slack))
@@ -183,7 +182,7 @@ fn own_bytes(work: &Work) -> Vec<u64> {
         .collect()
 }
 
-/// Bytes live at each position when all run in order on one worker.
+/// Returns the bytes that are live at each position when all positions run in order on one worker.
 fn live_bytes(work: &Work) -> Vec<u64> {
     let mut change = vec![0i128; work.positions() + 1];
     for v in 0..work.flow_value.len() {
@@ -211,7 +210,7 @@ fn live_bytes(work: &Work) -> Vec<u64> {
         .collect()
 }
 
-/// Bytes of each constant's inputs while it is computed.
+/// Returns for each constant the bytes of its inputs while it is computed.
 fn transient_bytes(work: &Work) -> Vec<u64> {
     let mut transient = vec![0u64; work.const_value.len()];
     for i in 0..work.inits.len() {

@@ -1,4 +1,4 @@
-//! What placement needs of a function, in flat arrays.
+//! The facts about a function that placement needs, in flat arrays.
 //!
 //! A *position* is the index of a step node among the step nodes; a *flow* is a tensor of every step (a
 //! parameter or an output of a step node); a *constant* is a literal or an output of an init node.
@@ -14,10 +14,10 @@ use convoke_common::ops::{self, Cost};
 
 use super::segment::UNPINNED;
 
-/// No index.
+/// The index that stands for none.
 pub const NONE: u32 = u32::MAX;
 
-/// Rows of indices.
+/// Rows of indices, of different lengths, in one array.
 #[derive(Debug, Clone)]
 pub struct Rows {
     first: Vec<u32>,
@@ -45,17 +45,17 @@ impl Rows {
         self.first.push(self.items.len() as u32);
     }
 
-    /// A row.
+    /// Returns row `i`.
     pub fn row(&self, i: usize) -> &[u32] {
         &self.items[self.first[i] as usize..self.first[i + 1] as usize]
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     fn len(&self) -> usize {
         self.first.len() - 1
     }
 
-    /// For each of `columns`, the rows that hold it, ascending.
+    /// Returns for each column below `columns` the rows that hold it, ascending.
     fn transposed(&self, columns: usize) -> Rows {
         let mut first = vec![0u32; columns + 1];
         self.items.iter().for_each(|c| first[*c as usize + 1] += 1);
@@ -74,7 +74,7 @@ impl Rows {
     }
 }
 
-/// Bytes of an artifact.
+/// A range of bytes of an artifact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stored {
     pub artifact: u32,
@@ -99,59 +99,60 @@ impl Stored {
     }
 }
 
-/// The sizes of a function's axes.
+/// The bounds and the expected sizes of a function's axes.
 struct Sizes<'a> {
     bounds: &'a Bindings,
     expected: &'a Bindings,
 }
 
-/// A function, indexed.
+/// A function, indexed for placement.
 #[derive(Debug, Clone, Default)]
 pub struct Work {
-    /// Node index of each position.
+    /// The node index of each position.
     pub steps: Vec<u32>,
-    /// With the axes as expected.
+    /// The cost of each position, with the axes at their expected sizes.
     pub cost: Vec<Cost>,
-    /// Flows that a position reads, flows that it writes, constants that it reads.
+    /// For each position the flows that it reads, the flows that it writes, and the constants that it reads.
     pub reads: Rows,
     pub writes: Rows,
     pub weights: Rows,
-    /// Whether the first output may take over the buffer of the first operand.
+    /// For each position whether its first output may take over the buffer of its first operand.
     pub in_place: Vec<bool>,
-    /// Whether the outputs are tensors that the caller's session holds: no memory of the step's.
+    /// For each position whether the caller's session holds its outputs, so that they take no memory of the step.
     pub is_lent: Vec<bool>,
-    /// The position that one runs beside, as what hands a tensor out does beside what computes it; or [`NONE`].
+    /// For each position the one that it runs beside, or [`NONE`]: a node that hands a tensor out runs beside the node
+    /// that computes it.
     pub beside: Vec<u32>,
 
     pub flow_value: Vec<ValueId>,
-    /// With the axes as expected.
+    /// Bytes of each flow, with the axes at their expected sizes.
     pub flow_bytes: Vec<u64>,
-    /// With the axes at their bounds.
+    /// Bytes of each flow, with the axes at their bounds.
     pub bound_bytes: Vec<u64>,
-    /// Position that writes a flow, or [`NONE`] for a parameter.
+    /// The position that writes each flow, or [`NONE`] for a parameter.
     pub writer: Vec<u32>,
-    /// Positions that read a flow.
+    /// The positions that read each flow.
     pub readers: Rows,
     pub flow_is_result: Vec<bool>,
 
     pub const_value: Vec<ValueId>,
     pub const_bytes: Vec<u64>,
-    /// Where a constant is read from; `None` for one that is computed or travels inside the graph.
+    /// Where each constant is read from; `None` if it is computed or travels inside the graph.
     pub const_stored: Vec<Option<Stored>>,
     pub const_is_literal: Vec<bool>,
-    /// Init nodes by node index, in order; constants that they read and write.
+    /// The node indices of the init nodes, in order, and the constants that each reads and writes.
     pub inits: Vec<u32>,
     pub init_reads: Rows,
     pub init_writes: Rows,
-    /// Constants that are results, without repetitions.
+    /// The constants that are results, without repetitions.
     pub const_results: Vec<u32>,
 
-    /// Index of a value among flows or constants.
+    /// For each value of the function its index among the flows or among the constants.
     pub of_value: Vec<u32>,
 }
 
 impl Work {
-    /// Indexes `f`, whose axes are at most `bounds`, and mostly as `expected`.
+    /// Indexes `f`. Its axes are at most `bounds`; `expected` has their usual sizes.
     pub fn new(f: &Function, bounds: &Bindings, expected: &Bindings) -> Work {
         let sizes = Sizes { bounds, expected };
         let mut w = Work {
@@ -245,7 +246,7 @@ impl Work {
         let (read, bound) = (sum(&self.flow_bytes), sum(&self.bound_bytes));
         let mut cost = ops::node_cost(f, node, sizes.expected);
         for o in &node.outputs {
-            // Where only data decides the size, take what the node reads for it.
+            // If the size depends on data, take the bytes that the node reads for it.
             let expected = bytes_of(f.ty(*o), sizes.expected).unwrap_or_else(|| {
                 cost.bytes += read as f64;
                 read
@@ -271,7 +272,7 @@ impl Work {
         });
     }
 
-    /// Those that `position` has beside it.
+    /// Returns the positions that run beside `position`.
     pub fn company(&self, position: usize) -> impl Iterator<Item = u32> {
         let readers = self.writes.row(position).iter();
         let readers = readers.flat_map(|v| self.readers.row(*v as usize));
@@ -279,7 +280,8 @@ impl Work {
         readers.filter(beside).copied()
     }
 
-    /// Whoever runs beside another, and is nowhere in `member` yet, is where that is.
+    /// Gives each position that runs beside another, and has no entry in `member` yet, the entry of that other
+    /// position.
     pub fn join(&self, member: &mut [u16]) {
         for p in 0..self.positions() {
             if let (UNPINNED, beside) = (member[p], self.beside[p])
@@ -290,12 +292,12 @@ impl Work {
         }
     }
 
-    /// Number of step nodes.
+    /// Returns the number of step nodes.
     pub fn positions(&self) -> usize {
         self.steps.len()
     }
 
-    /// The flow whose buffer the first output of `position` may take over.
+    /// Returns the flow whose buffer the first output of `position` may take over.
     pub fn donor(&self, position: usize) -> Option<u32> {
         if !self.in_place[position] {
             return None;
@@ -311,7 +313,7 @@ impl Work {
     }
 }
 
-/// Bytes of a value; `None` where only data decides them, and far above any memory on overflow.
+/// Returns the bytes of a value; `None` if they depend on data, and far above any memory on overflow.
 fn bytes_of(ty: &TensorType, bounds: &Bindings) -> Option<u64> {
     const ABSURD: u64 = 1 << 56;
     if ty.shape.iter().any(|d| d.eval(bounds).is_none()) {

@@ -1,4 +1,4 @@
-//! Who dials: the handshake, then its streams.
+//! Accepts connections: the handshake, then the streams of each connection.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,34 +23,35 @@ use super::members::{Caller, Member};
 use crate::audit::{Entry, Event};
 use crate::membership::ConnectionId;
 
-/// Handshakes at once; each costs a signature and a little memory.
+/// How many handshakes run at once; each costs a signature and a little memory.
 const HANDSHAKES: usize = 128;
 
-/// How long one may take.
+/// How long a handshake may take.
 const GREET_BOUND: Duration = Duration::from_secs(5);
 
-/// How long a peer may take to say what a stream is.
+/// How long a peer may take to state the kind of a new stream.
 const KIND_BOUND: Duration = Duration::from_secs(5);
 
-/// How long a newcomer may stay: a join, and its wait for a name.
+/// How long a newcomer may stay: for a join, and for its wait for a name.
 const NEWCOMER_BOUND: Duration = Duration::from_secs(20);
 
-/// Newcomers at once: a join takes some round trips, so that one that takes its time loses its place to the next.
+/// How many newcomers are served at once. A join takes a few round trips, so a slow newcomer loses its place to the
+/// next.
 const NEWCOMERS: usize = 64;
 
-/// How long a newcomer may take to end its connection once it is answered.
+/// How long a newcomer may take to close its connection after the answer.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Streams of one peer served at once; further ones wait.
+/// How many streams of one peer are served at once; further ones wait.
 const STREAMS: usize = 16;
 
-/// A token, a name and a signing request.
+/// Largest frame of a newcomer, in bytes: a token, a name and a signing request.
 const JOIN_FRAME: usize = 16 << 10;
 
-/// All that a worker sends: the largest is a report of all its links.
+/// Largest frame of a worker, in bytes: a report of all its links.
 const WORKER_FRAME: usize = 1 << 20;
 
-/// Takes connections until the endpoint closes.
+/// Accepts connections until the endpoint closes.
 pub async fn run(service: Arc<Service>, endpoint: Endpoint) {
     let handshakes = Handshakes::new(HANDSHAKES, service.refused.clone());
     let newcomers = Places::new(NEWCOMERS);
@@ -88,14 +89,14 @@ pub async fn run(service: Arc<Service>, endpoint: Endpoint) {
     }
 }
 
-/// Where we see a peer.
+/// Returns the address of a peer as the coordinator sees it.
 fn seen(connection: &Connection) -> SocketAddr {
     let remote = connection.remote_address();
     SocketAddr::new(remote.ip().to_canonical(), remote.port())
 }
 
 impl Service {
-    /// Notes that a member's connection was refused.
+    /// Records that a member's connection was refused.
     fn connection_refused(&self, identity: &PeerIdentity, remote: SocketAddr, error: Error) {
         if let Some(others) = self.refused_connections.admit(Instant::now()) {
             let entry = Entry::of(Event::ConnectionRefused).member(identity, remote);
@@ -104,7 +105,7 @@ impl Service {
     }
 }
 
-/// Takes a connection out of the books however its serving ends.
+/// Removes a connection from the registry when it is dropped, however the serving ends.
 struct Entered {
     service: Arc<Service>,
     id: ConnectionId,
@@ -116,7 +117,7 @@ impl Drop for Entered {
     }
 }
 
-/// Serves a newcomer: one join, whose answer ends the connection.
+/// Serves one join of a newcomer; the connection ends after the answer.
 async fn attend_newcomer(service: Arc<Service>, connection: Connection) {
     let peer = Peer {
         connection: connection.clone(),
@@ -188,7 +189,8 @@ async fn attend(service: Arc<Service>, connection: Connection, identity: PeerIde
         identity,
         remote,
     });
-    // The token may have been revoked between the handshake and the entry above, which is what revocation closes.
+    // A revocation closes the entered connections of its token. Check here for one that came between the handshake and
+    // the entry above.
     let revoked = service.authority.revoked();
     if revoked.contains(&caller.identity.token_id) {
         let why = "the token was revoked";
@@ -212,7 +214,7 @@ async fn attend(service: Arc<Service>, connection: Connection, identity: PeerIde
             });
         }
     };
-    // A member that has all its streams in use does not outstay its time either.
+    // The end of its membership also ends a member that has all of its streams in use.
     tokio::select! {
         biased;
         () = ended => {
@@ -224,12 +226,12 @@ async fn attend(service: Arc<Service>, connection: Connection, identity: PeerIde
     }
     let why = watched.ended();
     tracing::info!(name = %caller.identity.name, role = %caller.identity.role, why, "connection ended");
-    // One that takes this coordinator for lost closes the connection too, and comes back.
+    // A member that takes this coordinator for lost also closes the connection, but returns: it has not left.
     let closed = match connection.close_reason() {
         Some(ConnectionError::ApplicationClosed(close)) => Some(close.error_code),
         _ => None,
     };
-    // Fails only when the coordinator stops, which ends nobody's lease.
+    // This call fails only if the coordinator stops, which ends no lease.
     let _ = service
         .core
         .call(move |core, now| match closed {
@@ -239,7 +241,7 @@ async fn attend(service: Arc<Service>, connection: Connection, identity: PeerIde
         .await;
 }
 
-/// What a new stream is; else what its refusal is counted as.
+/// Reads the kind of a new stream, or returns the counter of the refusal.
 async fn kind(recv: &mut RecvStream) -> std::result::Result<StreamKind, &'static str> {
     let mut first = [0u8; 1];
     match timeout(KIND_BOUND, recv.read_exact(&mut first)).await {
@@ -261,12 +263,12 @@ fn refuse(
         Ok(_) => "stream_forbidden",
     });
     tracing::debug!(?kind, name, "a peer opened a stream that it may not");
-    // Both fail only where the peer has ended the stream itself.
+    // Both calls fail only if the peer has ended the stream itself.
     let _ = send.reset(close::REFUSED.into());
     let _ = recv.stop(close::REFUSED.into());
 }
 
-/// Serves one stream, if the member may open such a one.
+/// Serves one stream, if the member may open streams of its kind.
 async fn stream(
     service: Arc<Service>,
     caller: Arc<Caller>,
@@ -285,7 +287,7 @@ async fn stream(
             serve_charged(send, recv, serve, frame, Some(account)).await;
         }
         Ok(StreamKind::Tripwire) => {
-            // Gone with the connection, where that ended meanwhile.
+            // The entry is gone if the connection ended meanwhile.
             let watched = service.connections.get(caller.id).and_then(|p| p.watched);
             if let Some(watched) = watched {
                 service.detector.expect_tripwire(&watched, send, recv).await;

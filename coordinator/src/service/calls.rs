@@ -16,17 +16,17 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::Service;
 use crate::membership::{ConnectionId, Membership, MembershipError};
 
-/// Measuring the links to all peers of a round.
+/// How long a worker may take to measure its links to all peers of a round.
 const PROBE_BOUND: Duration = Duration::from_secs(60);
 
-/// Telling all workers of a revoked token, which whoever revokes it waits for.
+/// How long all workers together may take to learn of a revoked token; the caller of the revocation waits for that.
 const REVOKE_BOUND: Duration = Duration::from_secs(5);
 
-/// How long a worker may be silent before another may take its name.
+/// How long a worker may be silent before another worker may take its name.
 const ALIVE_BOUND: Duration = Duration::from_secs(2);
 
 impl Service {
-    /// A client of the worker on this connection.
+    /// Returns a client of the worker on this connection.
     pub(super) async fn worker(
         &self,
         name: &str,
@@ -37,7 +37,7 @@ impl Service {
         connect_worker(&self.world, &peer.connection).await
     }
 
-    /// The name on a connection, for messages.
+    /// Returns the name of the member on a connection, for messages.
     pub(super) fn name_of(&self, connection: ConnectionId) -> String {
         let identity = self
             .connections
@@ -46,7 +46,7 @@ impl Service {
         identity.map_or("a lost worker".to_owned(), |i| i.name.to_string())
     }
 
-    /// A worker's own account.
+    /// Asks a worker for its status.
     pub(super) async fn account(
         &self,
         connection: ConnectionId,
@@ -67,8 +67,8 @@ impl Service {
         Ok(status)
     }
 
-    /// Whether somebody else may have the name that the worker on this connection holds: it does not answer, and is
-    /// taken for lost.
+    /// Frees the name of the worker on this connection if the worker does not answer: it then counts as lost. Returns
+    /// whether the name is free.
     pub(super) async fn gives_up_name(&self, connection: ConnectionId) -> bool {
         if self.account(connection, ALIVE_BOUND).await.is_ok() {
             return false;
@@ -84,8 +84,8 @@ impl Service {
             .is_ok()
     }
 
-    /// Gives the core an input that wants a name. Where its holder does not answer any more, or may still serve drivers
-    /// that have yet to give it up, the input is given again, for as long as they may take to notice.
+    /// Gives the core an input that wants a name. If the holder of the name does not answer any more, or may still
+    /// serve drivers that have yet to notice its loss, the input is repeated until they must have noticed.
     pub(super) async fn once_free<T: Send + 'static>(
         &self,
         input: impl Fn(&mut Membership, Instant) -> Result<T, MembershipError> + Clone + Send + 'static,
@@ -94,7 +94,7 @@ impl Service {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
-            // Registered before looking, so that nothing in between is missed.
+            // The notification is enabled before the core is asked, so that no change in between is missed.
             changed.as_mut().enable();
             let result = self.core.call(input.clone()).await?;
             match &result {
@@ -112,7 +112,7 @@ impl Service {
         }
     }
 
-    /// Has a worker measure its links.
+    /// Asks a worker to measure its links to these peers, and records the result.
     pub(super) async fn probe(self: Arc<Self>, connection: ConnectionId, peers: Vec<Participant>) {
         let name = self.name_of(connection);
         let measured = async {
@@ -143,7 +143,7 @@ impl Service {
         }
     }
 
-    /// Tells all workers that a token no longer counts, within [`REVOKE_BOUND`]. One that cannot be told now learns it
+    /// Informs all workers that a token was revoked, within [`REVOKE_BOUND`]. A worker that cannot be reached learns it
     /// when it registers.
     pub(super) async fn push_revoked(self: &Arc<Self>, id: TokenId) -> Result<()> {
         let workers = self.core.call(|core, _| core.connections()).await?;

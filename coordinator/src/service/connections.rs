@@ -1,4 +1,4 @@
-//! The open connections, by number, and the bytes of all there ever were.
+//! The open connections by number, and the traffic of all connections so far.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ pub const BOUNDS: Bounds = Bounds {
     for_workers: 1024,
     of_member: 64,
     of_token: 512,
-    // A plan is at most a few MiB; nothing larger is received here, or sent.
+    // A plan has at most a few MiB; no larger message is received or sent here.
     clients: Windows {
         of_token: 8 << 20,
         most: 2 << 20,
@@ -29,7 +29,7 @@ pub const BOUNDS: Bounds = Bounds {
     },
 };
 
-/// Bytes on the wire, UDP payload.
+/// Bytes of UDP payload, received and sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traffic {
     pub received: u64,
@@ -44,13 +44,13 @@ impl Traffic {
     }
 }
 
-/// One peer.
+/// The other end of an open connection.
 #[derive(Debug, Clone)]
 pub struct Peer {
     pub connection: Connection,
-    /// Absent for a newcomer.
+    /// The identity that its certificate proved; absent for a newcomer.
     pub identity: Option<PeerIdentity>,
-    /// Its monitor's handle; a newcomer is not monitored.
+    /// The handle of the connection's monitor; newcomers are not monitored.
     pub watched: Option<Watched>,
 }
 
@@ -61,7 +61,7 @@ struct Book {
     closed: Traffic,
 }
 
-/// The registry.
+/// The registry of connections.
 #[derive(Debug, Default)]
 pub struct Connections(Mutex<Book>);
 
@@ -70,7 +70,7 @@ impl Connections {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters a connection that has a place.
+    /// Enters a connection that was given a place, and returns its number.
     pub fn enter(&self, peer: Peer) -> ConnectionId {
         let mut book = self.book();
         book.last += 1;
@@ -79,7 +79,7 @@ impl Connections {
         id
     }
 
-    /// Takes a connection out that ended.
+    /// Removes a connection that ended.
     pub fn leave(&self, id: ConnectionId) {
         let mut book = self.book();
         if let Some(peer) = book.open.remove(&id) {
@@ -87,25 +87,25 @@ impl Connections {
         }
     }
 
-    /// The peer on a connection that is open.
+    /// Returns the peer of a connection if the connection is open.
     pub fn get(&self, id: ConnectionId) -> Option<Peer> {
         self.book().open.get(&id).cloned()
     }
 
-    /// Whether a tripwire stands to the peer.
+    /// Returns whether a tripwire to the peer is open.
     pub fn tripwire(&self, id: ConnectionId) -> bool {
         let watched = self.get(id).and_then(|peer| peer.watched);
         watched.is_some_and(|w| w.tripwire())
     }
 
-    /// Closes a connection; whoever serves it then takes it out.
+    /// Closes a connection; the task that serves it then removes it from the registry.
     pub fn close(&self, id: ConnectionId, code: u32, reason: &str) {
         if let Some(peer) = self.get(id) {
             peer.connection.close(code.into(), reason.as_bytes());
         }
     }
 
-    /// The connections whose certificate a token brought.
+    /// Returns the connections of members whose certificates were issued for a token.
     pub fn of_token(&self, token: &TokenId) -> Vec<ConnectionId> {
         let book = self.book();
         let of = |peer: &Peer| peer.identity.as_ref().is_some_and(|i| i.token_id == *token);
@@ -116,7 +116,7 @@ impl Connections {
             .collect()
     }
 
-    /// All bytes so far.
+    /// Returns the traffic of all connections so far.
     pub fn traffic(&self) -> Traffic {
         let book = self.book();
         let mut all = book.closed;

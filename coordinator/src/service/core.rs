@@ -1,4 +1,4 @@
-//! The task that owns the membership core, and the handle that others have.
+//! The task that owns the membership core, and the handle through which other tasks give it inputs.
 
 use std::sync::Arc;
 
@@ -9,34 +9,34 @@ use tokio::time::{Instant, sleep_until};
 use super::Service;
 use crate::membership::Membership;
 
-/// Inputs that wait; each takes microseconds, and whoever sends one waits for its answer.
+/// How many inputs may wait. Each takes microseconds, and its sender waits for the answer.
 const MAILBOX: usize = 256;
 
 type Input = Box<dyn FnOnce(&mut Membership, Instant) + Send>;
 
-/// Where inputs go.
+/// The handle of the core's task; clones share it.
 #[derive(Clone)]
 pub struct Core(mpsc::Sender<Input>);
 
-/// Where they arrive.
+/// The receiving end of [`Core`].
 pub struct Mailbox(mpsc::Receiver<Input>);
 
 impl Core {
-    /// A mailbox and its handle.
+    /// Returns a mailbox and its handle.
     pub fn new() -> (Core, Mailbox) {
         let (tx, rx) = mpsc::channel(MAILBOX);
         (Core(tx), Mailbox(rx))
     }
 
-    /// Gives the core an input, or reads it, and answers what that yields. What the core asks for in turn is begun
-    /// before the next input.
+    /// Runs `input` on the core and returns its result. The commands that the core then gives are begun before the next
+    /// input.
     pub async fn call<T: Send + 'static>(
         &self,
         input: impl FnOnce(&mut Membership, Instant) -> T + Send + 'static,
     ) -> Result<T> {
         let (answer, answered) = oneshot::channel();
         let input: Input = Box::new(move |core, now| {
-            // The caller may have stopped waiting; the input counts all the same.
+            // The caller may have stopped waiting; the input takes effect nevertheless.
             let _ = answer.send(input(core, now));
         });
         let stopping = || Error::new(Code::Unreachable, "the coordinator is stopping");

@@ -1,4 +1,4 @@
-//! Taking workers out of service and back, and lifting quarantines: what the admin socket asks for.
+//! Takes workers out of service and back, and lifts quarantines, as the admin socket requests.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::state::State;
 use crate::tasks::blocking;
 
 impl Service {
-    /// Takes a worker out of service until it is asked back. Answers whether it is there and told to end.
+    /// Takes a worker out of service until [`Service::undrain`]. Returns whether it is connected and was told to end.
     pub async fn drain(self: &Arc<Self>, name: &str) -> Result<bool> {
         let there = self.change(name, true).await?;
         tracing::info!(worker = name, there, "out of service");
@@ -23,7 +23,7 @@ impl Service {
         Ok(there)
     }
 
-    /// Asks a worker back. Answers whether plans use it from now on.
+    /// Puts a worker back into service. Returns whether plans use it from now on.
     pub async fn undrain(self: &Arc<Self>, name: &str) -> Result<bool> {
         let serves = self.change(name, false).await?;
         tracing::info!(worker = name, serves, "back in service");
@@ -31,14 +31,14 @@ impl Service {
         Ok(serves)
     }
 
-    /// One change after the other, each in a task of its own: what is kept is what the core was told last, also where
-    /// whoever asked went away.
+    /// Makes one change after the other, each in a task of its own: the state then holds what the core was told last,
+    /// even if the caller stopped waiting.
     async fn change(self: &Arc<Self>, name: &str, drained: bool) -> Result<bool> {
         let (answer, answered) = oneshot::channel();
         let (service, name) = (self.clone(), name.to_owned());
         self.tasks.spawn(async move {
             let _turn = service.draining.lock().await;
-            // Nobody may wait for it any more.
+            // The caller may have stopped waiting.
             drop(answer.send(service.change_in_turn(name, drained).await));
         });
         let stopped = |_| Error::internal("the coordinator is stopping");
@@ -56,7 +56,7 @@ impl Service {
         Ok(answer)
     }
 
-    /// Answered only once it is kept.
+    /// Saves whether a name is out of service, and returns once that is on disk.
     async fn keep_drained(&self, name: &str, drained: bool) -> Result<()> {
         let Some(state) = self.state.clone() else {
             return Ok(());
@@ -66,7 +66,7 @@ impl Service {
         Ok(blocking(&self.world, move || keep(&state)).await??)
     }
 
-    /// Lets the nodes of this name run again. Answers of how many functions they are.
+    /// Lifts the quarantine of the nodes of this name. Returns the number of functions in which one was lifted.
     pub async fn lift(self: &Arc<Self>, node: String) -> Result<u32> {
         let asked = node.clone();
         let lifted = self.core.call(move |core, _| core.lift(&asked)).await??;
@@ -76,7 +76,7 @@ impl Service {
         Ok(lifted)
     }
 
-    /// Tells a worker to finish what runs and to end.
+    /// Tells a worker to finish its steps and to end.
     pub(super) async fn drain_at(self: Arc<Self>, connection: ConnectionId) {
         let name = self.name_of(connection);
         let told = async {

@@ -1,4 +1,4 @@
-//! Installs: all workers of a plan at once, and all of them or none.
+//! Installs plans: on all workers of a plan at once, and on all of them or none.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use tracing::Instrument;
 use super::Service;
 use crate::membership::{ConnectionId, Granted, Membership};
 
-/// After a worker failed as a consequence of something else, how long the cause may take to arrive.
+/// If a worker failed as a consequence of another failure, how long the cause may take to arrive.
 const CAUSE_BOUND: Duration = Duration::from_secs(2);
 
 impl Service {
-    /// Installs a plan; the lease is the caller's.
+    /// Installs a plan for its driver and returns the lease, which the caller has to release.
     pub(super) async fn install(
         self: &Arc<Self>,
         driver: ConnectionId,
@@ -29,7 +29,7 @@ impl Service {
     ) -> Result<Leased> {
         let lease = LeaseId::of_lease(u64::from_le_bytes(self.world.rng.bytes()));
         let (answer, answered) = oneshot::channel();
-        // A task of its own from the grant on: it cleans up also where the caller goes away.
+        // From the grant on this runs in a task of its own, which cleans up even if the caller goes away.
         let install = self.clone().run_install(driver, lease, plan, answer);
         self.tasks.spawn(install.in_current_span());
         let stopped = |_| Error::internal("an install ended without a result");
@@ -83,14 +83,15 @@ impl Service {
         }
     }
 
-    /// Ends whatever a plan was granted: its driver no longer waits for it.
+    /// Ends the leases that a plan was granted: its driver no longer waits for the install.
     pub(super) async fn abandon(&self, driver: ConnectionId, plan: PlanId) -> Result<()> {
         self.core
             .call(move |core, _| core.give_up(driver, plan))
             .await
     }
 
-    /// Installs at all workers; the first error that is a cause, else the first loss, else the first.
+    /// Installs a plan on all workers. Of several errors it returns the first cause, else the first loss, else the
+    /// first.
     async fn install_all(&self, lease: LeaseId, plan: PlanId, granted: &Granted) -> Result<()> {
         let parts = granted
             .plan
@@ -159,8 +160,8 @@ impl Service {
         };
         let installed = installed.await;
         installed.map_err(|e| match e.code {
-            // The worker did not answer: its connection ended with the call. Whoever waits for the install hears of a
-            // loss, as the driver of a step does, and why the connection ended where that is known.
+            // The worker did not answer because its connection ended. The error is then a loss, as it is for the driver
+            // of a step, with the reason for the connection's end if that is known.
             Code::Unreachable if !answered => {
                 let why = watched.and_then(|w| w.ended());
                 let why = why.unwrap_or_else(|| "its connection ended".to_owned());
@@ -170,7 +171,7 @@ impl Service {
         })
     }
 
-    /// How far the install of a plan is: the sum of its workers. One that does not answer counts as not begun.
+    /// Returns the progress of an install, summed over its workers. A worker that does not answer counts as not begun.
     pub(super) async fn progress(&self, driver: ConnectionId, plan: PlanId) -> Result<Progress> {
         let granted = self
             .core

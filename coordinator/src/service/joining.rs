@@ -1,9 +1,9 @@
-//! The join service: a token for a certificate.
+//! The join service, which exchanges a token for a certificate.
 //!
 //! Invariants
-//! 1. A connection brings one answer; a newcomer that wants another dials again.
-//! 2. What strangers say reaches the log shortened and escaped, and a flood of refusals writes a few lines.
-//! 3. A token lets in so many in a minute.
+//! 1. A connection gets one answer; a newcomer that wants another one dials again.
+//! 2. Text of newcomers reaches the log shortened and escaped, and a flood of refusals writes a few lines.
+//! 3. The joins with one token in a minute are bounded.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -24,27 +24,27 @@ use super::members::same_release;
 use crate::audit::{Entry, Event};
 use crate::membership::{Fingerprint, Membership};
 
-/// How the names of clients begin, and of nobody else.
+/// The prefix of clients' names, which no other member's name has.
 const CLIENTS: &str = "client-";
 
-/// Characters of a name that was asked for, in the log.
+/// How many characters of a requested name the log shows.
 const SHOWN: usize = 64;
 
-/// For which joins of a token are counted.
+/// The period in which the joins with a token are counted.
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Serves one peer that has no certificate.
+/// Serves a peer that has no certificate.
 #[derive(Clone)]
 pub struct Newcomer {
     service: Arc<Service>,
-    /// Where we see it.
+    /// The peer's address as the coordinator sees it.
     remote: SocketAddr,
     asked: Arc<AtomicBool>,
     answered: CancellationToken,
 }
 
 impl Newcomer {
-    /// One that has asked nothing yet.
+    /// Returns the service of a newcomer that has not asked for anything yet.
     pub fn new(service: Arc<Service>, remote: SocketAddr) -> Newcomer {
         Newcomer {
             service,
@@ -54,7 +54,7 @@ impl Newcomer {
         }
     }
 
-    /// Cancelled once it is answered.
+    /// Returns a token that is cancelled once the newcomer was answered.
     pub fn answered(&self) -> CancellationToken {
         self.answered.clone()
     }
@@ -66,10 +66,10 @@ impl Joining for Newcomer {
             let e = Error::new(Code::ProtocolViolation, "one join for each connection");
             return Err(e.advise("dial again to join anew"));
         }
-        // Also where the caller no longer waits.
+        // The guard cancels `answered` even if the caller stopped waiting.
         let _answered = self.answered.drop_guard();
         let (role, asked) = (request.role, shown(&request.name));
-        // Bounded in length and characters, whoever claims it.
+        // A token id is bounded in length and characters, so the log may show it unescaped, even an invented one.
         let (token, address) = (request.token_id.clone(), self.remote);
         let entry = |event| Entry::of(event).role(role).address(address).token(&token);
         let joined = self.service.join(request).await;
@@ -100,7 +100,7 @@ impl Joining for Newcomer {
     }
 }
 
-/// A name that a stranger gave, as it may be written.
+/// Returns a name that a newcomer gave, shortened and escaped.
 fn shown(name: &str) -> String {
     let mut shown: String = name
         .chars()
@@ -113,8 +113,7 @@ fn shown(name: &str) -> String {
     shown
 }
 
-/// Since when joins with a token are counted, and how many there were: of tokens that somebody joined with in the last
-/// minute.
+/// For each token with joins in the last minute: since when they are counted, and their number.
 #[derive(Debug, Default)]
 pub struct Joins(Mutex<BTreeMap<TokenId, (Instant, u32)>>);
 
@@ -123,7 +122,7 @@ impl Joins {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a join with a token that is good, or refuses it.
+    /// Counts a join with a valid token, or refuses it if there were too many.
     fn enter(&self, now: Instant, token: &TokenId, most: u32) -> Result<()> {
         let mut tokens = self.tokens();
         tokens.retain(|_, (since, _)| now.duration_since(*since) < MINUTE);
@@ -139,7 +138,7 @@ impl Joins {
     }
 }
 
-/// The name that a worker asks for; none where it leaves the choice.
+/// Parses the name that a worker asks for; `None` if the coordinator shall choose one.
 fn wanted(name: String) -> Result<Option<PeerName>> {
     let unusable = |why: String| {
         let e = Error::new(
@@ -170,7 +169,7 @@ impl Service {
             former,
             version,
         } = request;
-        // A newcomer's name is its own word: it is not repeated.
+        // A newcomer's name is not verified, so the error does not repeat it.
         same_release(role, "", &version)?;
         let budget = self.authority.check(&token_id, &secret, role).await?;
         let most = budget.joins.unwrap_or(Budget::JOINS);
@@ -189,7 +188,7 @@ impl Service {
                 self.claim(wanted, fingerprint).await?
             }
             (_, Some(former)) => former.name.to_string(),
-            // Nobody else's, whatever it asks for: drivers are known by their names.
+            // A client's name is unique whatever it asks for, since drivers are known by their names.
             (_, None) => format!(
                 "{CLIENTS}{:016x}",
                 u64::from_le_bytes(self.world.rng.bytes())
@@ -210,8 +209,8 @@ impl Service {
         Ok(joined)
     }
 
-    /// A name for a worker, which may have held it with this certificate. One whose holder does not answer any more is free,
-    /// once the drivers that it served have given it up.
+    /// Claims a name for a worker, which may have held it with the certificate `former`. The name of a holder that does
+    /// not answer any more is free, once the drivers that it served have noticed its loss.
     async fn claim(&self, wanted: Option<PeerName>, former: Option<Fingerprint>) -> Result<String> {
         let claim = move |core: &mut Membership, now| core.claim(now, wanted.as_ref(), former);
         Ok(self.once_free(claim).await??)

@@ -1,4 +1,4 @@
-//! The coordinator's state on disk while it runs: whether it is well, a copy of it, and what could not be written.
+//! The coordinator's state on disk at run time: its health, backups, and retries of writes that failed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,13 +15,13 @@ use crate::tasks::blocking;
 /// How often a disk that failed is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 
-/// What the owner did with a worker.
+/// An audit entry of what the owner did with a worker.
 pub(super) fn of_worker(event: Event, name: &str) -> Entry {
     Entry::of(event).role(Role::Worker).name(name)
 }
 
 impl Service {
-    /// Uses the state where it may block; nothing where none is kept.
+    /// Runs `work` on the state in a thread that may block; returns `None` if the coordinator has no state folder.
     async fn with_state<T: Send + 'static>(
         &self,
         work: impl FnOnce(&State) -> Result<T> + Send + 'static,
@@ -32,7 +32,7 @@ impl Service {
         blocking(&self.world, move || work(&state)).await?.map(Some)
     }
 
-    /// Whether the coordinator can keep what it is told: the error says why not.
+    /// Checks that state and audit log can be written. The error gives the reason if they cannot.
     pub async fn health(&self) -> Result<()> {
         let checked = self.with_state(|state| Ok(state.check()?)).await;
         checked.map(drop).map_err(|e| {
@@ -43,7 +43,7 @@ impl Service {
         })
     }
 
-    /// A copy of state and authority, see [`state_dir::backup`].
+    /// Returns a backup of state and authority; see [`state_dir::backup`].
     pub async fn backup(&self) -> Result<String> {
         let world = self.world.clone();
         let copied = self.with_state(move |state| state_dir::backup(&world, state));
@@ -57,7 +57,7 @@ impl Service {
         Ok(copy)
     }
 
-    /// Forgets a worker that is gone, which is answered once it is kept.
+    /// Forgets a worker that is gone, and returns once that is on disk.
     pub async fn forget(&self, name: String) -> Result<()> {
         let forgotten = name.clone();
         self.core
@@ -70,8 +70,8 @@ impl Service {
             .map(drop)
     }
 
-    /// Tries a disk that failed from time to time, and has it keep what it refused: whose the names are. Everything else
-    /// was refused to whoever wanted it, too.
+    /// From time to time tries a disk that failed again. Once it works, this writes which certificates hold the names
+    /// of living workers, which the disk may have refused.
     pub(super) async fn mend_state(self: Arc<Self>) {
         loop {
             tokio::time::sleep(TRY_AGAIN).await;

@@ -1,4 +1,4 @@
-//! The coordinator service, as members see it: who may call what.
+//! The coordinator service as members see it: which member may call what.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -20,23 +20,23 @@ use super::Service;
 use crate::audit::{Entry, Event};
 use crate::membership::{ConnectionId, Driver, Membership, Newcomer};
 
-/// Characters of a peer's own text that a message repeats.
+/// How many characters of a peer's text a message repeats.
 const LONGEST_SHOWN: usize = 64;
 
-/// Longest wait that a caller may ask for.
+/// The longest wait that a caller may ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
-/// Who calls: what its connection proved.
+/// The caller of a request, with the identity that its connection proved.
 #[derive(Debug)]
 pub struct Caller {
     pub id: ConnectionId,
     pub identity: PeerIdentity,
-    /// Where we see it.
+    /// The caller's address as the coordinator sees it.
     pub remote: SocketAddr,
 }
 
 impl Caller {
-    /// This incarnation of the caller, as a driver.
+    /// Returns the caller as a driver with this incarnation.
     pub fn driver(&self, incarnation: Incarnation) -> Driver {
         let name = self.identity.name.to_string();
         Driver { name, incarnation }
@@ -132,7 +132,7 @@ impl Coordinator for Member {
             ..
         } = caller.identity.clone();
         let budget = service.authority.budget(&token_id).await;
-        // One whose connection is gone gets no answer either.
+        // A caller whose connection is gone gets no answer anyway.
         let peer = service.connections.get(caller.id);
         let until = peer.and_then(|p| certified_until(&p.connection));
         let (joined, fingerprint) = service
@@ -163,7 +163,7 @@ impl Coordinator for Member {
         self.caller.must_be(Role::Client, "wait for workers")?;
         let mut population = self.service.population.subscribe();
         let wait = Duration::from_millis(wait_ms).min(LONGEST_WAIT);
-        // Too few in time is an answer, not an error.
+        // If too few workers come in time, their number is the answer and not an error.
         let _ = tokio::time::timeout(wait, population.wait_for(|alive| *alive >= count)).await;
         Ok(*population.borrow())
     }
@@ -221,7 +221,7 @@ impl Coordinator for Member {
     }
 }
 
-/// Refuses a peer that runs another release. The numerics profile and the wire may differ between any two of them.
+/// Refuses a peer that runs another release: the numerics profile and the wire format may differ between any two.
 pub(super) fn same_release(role: Role, name: &str, version: &str) -> Result<()> {
     if version == VERSION {
         return Ok(());
@@ -238,7 +238,7 @@ pub(super) fn same_release(role: Role, name: &str, version: &str) -> Result<()> 
     Err(Error::new(Code::VersionMismatch, message).advise(advice))
 }
 
-/// Text of a peer, fit for a message.
+/// Shortens a peer's text for a message and removes control characters.
 fn brief(text: &str) -> String {
     let printable = text.chars().filter(|c| !c.is_control());
     printable.take(LONGEST_SHOWN).collect()
@@ -293,7 +293,8 @@ impl Service {
     }
 }
 
-/// Where others reach a worker that advertises `HOST:PORT` or `:PORT` and that we see at `remote`.
+/// Returns the address of a worker for other members. The worker advertises `HOST:PORT`, or `:PORT` if its host is
+/// `remote`, the address that the coordinator sees.
 fn reachable(advertise: &str, remote: IpAddr) -> Result<String> {
     let bad = || {
         let e = Error::new(

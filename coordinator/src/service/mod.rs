@@ -1,4 +1,4 @@
-//! The service: what peers may ask over QUIC, and the shell of the membership core.
+//! The service: the requests of peers over QUIC, and the shell of the membership core.
 //!
 //! ```text
 //! accept -> greet -> newcomer: Joining only
@@ -9,8 +9,8 @@
 //! Invariants
 //! 1. A peer without a certificate can reach nothing but [`Joining`](convoke_common::rpc::Joining).
 //! 2. The caller of every call is the identity that its connection proved.
-//! 3. Handshakes, connections, streams, frames, waiting plans: all are bounded, in number or by what a token may hold,
-//!    and none may take for ever.
+//! 3. Handshakes, connections, streams, frames and waiting plans are bounded, in number or by what a token may hold,
+//!    and in time.
 //! 4. No task outlives [`Tasks::stop`].
 
 mod accept;
@@ -56,10 +56,10 @@ use joining::Joins;
 use planning::Planning;
 use releasing::{Releases, Releasing};
 
-/// Bytes that requests and kept plans of all members may take.
+/// Bytes that the requests and the kept plans of all members together may take.
 const REQUESTS: u64 = 512 << 20;
 
-/// What all of the service shares.
+/// The state that all parts of the service share.
 pub struct Service {
     pub(crate) world: World,
     pub(crate) authority: Authority,
@@ -69,10 +69,10 @@ pub struct Service {
     connections: Connections,
     /// The places of members' connections.
     members: Members,
-    /// What requests take while they are served, and plans that are kept, by token.
+    /// Memory of requests while they are served, and of kept plans, by token.
     ledger: Ledger,
     joins: Joins,
-    /// Lines about what was refused, and about steps that failed.
+    /// Limits of the log lines about refusals, and about failed steps.
     refused_joins: LineLimit,
     refused_registrations: LineLimit,
     refused_connections: LineLimit,
@@ -81,18 +81,18 @@ pub struct Service {
     population: watch::Sender<u32>,
     planning: Planning,
     releases: Releases,
-    /// Told after each input of the core: whoever waits for something in the books looks again.
+    /// Notified after each input of the core, for tasks that wait for a change of the membership.
     changed: tokio::sync::Notify,
-    /// Held while a name is taken out of service, or back.
+    /// Held while a name is taken out of service or put back.
     draining: tokio::sync::Mutex<()>,
     state: Option<Arc<State>>,
     audit: Audit,
-    /// What was refused, by reason.
+    /// The number of refusals, by reason.
     refused: Arc<Counters>,
 }
 
 impl Service {
-    /// Serves `endpoint` with tasks of its own.
+    /// Serves `endpoint`, in tasks of its own.
     pub fn start(
         world: World,
         authority: Authority,
@@ -140,7 +140,7 @@ impl Service {
         service
     }
 
-    /// Does what the core asks for. Only what is kept on disk is waited for, so that it is kept in order.
+    /// Performs a command of the core. It waits only for writes to disk, so that they are made in order.
     async fn perform(self: &Arc<Self>, command: Command) {
         match command {
             Command::Close {
@@ -182,8 +182,9 @@ impl Service {
         }
     }
 
-    /// What could not be kept is forgotten by a restart, so that a name may be given twice, for instance: worth a line,
-    /// not a stop. It is written once the disk takes it again, see [`keeping`].
+    /// Writes to the state. A failure is logged and does not stop the coordinator, although a restart forgets what
+    /// could not be written, so that a name may be given twice, for instance. Once the disk works again, the names of
+    /// living workers are written, see [`keeping`].
     async fn keep<E: Into<convoke_common::Error> + Send + 'static>(
         &self,
         work: impl FnOnce(&State) -> std::result::Result<(), E> + Send + 'static,
@@ -197,13 +198,13 @@ impl Service {
         }
     }
 
-    /// The account that a member's requests are charged to.
+    /// Returns the ledger account that a member's requests are charged to.
     fn account_of(&self, identity: &PeerIdentity) -> Ledger {
         let all = self.ledger.budget();
         let limit = match identity.role {
             _ if identity.token_id == TokenId::direct() => all,
             Role::Client => identity.budget.requests.unwrap_or(Budget::REQUESTS).of(all),
-            // One token mostly lets in all workers.
+            // Usually one token admits all workers.
             Role::Worker | Role::Coordinator => all / 2,
         };
         self.ledger.of(Owner {
@@ -213,7 +214,7 @@ impl Service {
         })
     }
 
-    /// Revokes a token, tells the workers, and closes the connections of those it let in.
+    /// Revokes a token, informs the workers, and closes the connections of the members that it admitted.
     pub async fn revoke(self: &Arc<Self>, id: &TokenId) -> Result<()> {
         self.authority.revoke(id).await?;
         let revoked = self.connections.of_token(id);

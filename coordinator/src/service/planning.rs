@@ -1,4 +1,4 @@
-//! Plans: computed away from the network's threads, a few at a time.
+//! Makes plans: away from the network's threads, a few at a time.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -21,28 +21,28 @@ use crate::place::ClusterModel;
 use crate::plan::{PlannedPrograms, plan};
 use crate::tasks::blocking;
 
-/// Plans that are computed at once: each takes a core.
+/// How many plans are computed at once; each takes a core.
 const AT_ONCE: usize = 2;
 
-/// Plans that are computed or wait, of all clients, of those of one token, and of one: each holds a function of up to a
-/// frame.
+/// Most plans that are computed or wait: of all clients, of those of one token, and of one client. Each holds a
+/// function of up to one frame.
 const WAITING: usize = 64;
 const OF_TOKEN: usize = 48;
 const OF_ONE: usize = 16;
 
-/// What a program takes in memory, in lengths of what it takes on the wire.
+/// How many times its size on the wire a program takes in memory.
 const IN_MEMORY: u64 = 3;
 
-/// Pins and axes of one plan.
+/// Most pins, and most axes, of one plan.
 const MOST_NAMES: usize = 4096;
 
-/// A place among those that plan or wait, one of the client's share of them and one of its token's.
+/// The permits of a plan that is computed or waits: one of the client's share, one of its token's, and one of all.
 type Place = [OwnedSemaphorePermit; 3];
 
-/// What a request for a plan holds until it is computed: its place, and the bytes that it is charged with.
+/// What a request for a plan holds until the plan is computed: its place, and the charge for its bytes.
 type RequestGuard = (Place, Charge);
 
-/// Who has a share of the places.
+/// The owner of a share of the places.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Sharer {
     Client(ConnectionId),
@@ -52,7 +52,7 @@ enum Sharer {
 /// The bounds on planning.
 pub struct Planning {
     places: Arc<Semaphore>,
-    /// Of those clients that plan, and their tokens.
+    /// The shares of the clients that plan, and of their tokens.
     shares: Mutex<BTreeMap<Sharer, Weak<Semaphore>>>,
     turns: Arc<Semaphore>,
 }
@@ -68,12 +68,12 @@ impl Default for Planning {
 }
 
 impl Planning {
-    /// How many plans are being made, or wait to be.
+    /// Returns how many plans are computed or wait.
     pub fn len(&self) -> usize {
         WAITING - self.places.available_permits()
     }
 
-    /// Takes a turn to compute.
+    /// Waits for a turn to compute.
     async fn turn(&self) -> Result<OwnedSemaphorePermit> {
         let turn = self.turns.clone().acquire_owned().await;
         turn.map_err(|_| Error::internal("the planner is closed"))
@@ -88,8 +88,8 @@ impl Planning {
         share
     }
 
-    /// A place among those that plan or wait, of the client's share of them and of its token's; all held as long as it
-    /// plans.
+    /// Takes a place among the plans that are computed or wait, within the shares of the client and its token. The
+    /// place is held until the plan is made.
     fn enter(&self, client: ConnectionId, token: &TokenId) -> Result<Place> {
         let busy = |msg: String| Error::new(Code::Busy, msg).advise("try again in a moment");
         let own = self
@@ -108,7 +108,7 @@ impl Planning {
     }
 }
 
-/// Offers the caller no more of a worker than its token may have there.
+/// Limits the memory of each worker to what the caller's token may use there.
 fn within_budget(cluster: &mut ClusterModel, caller: &PeerIdentity) {
     for worker in &mut cluster.workers {
         worker.memory = worker.memory.min(caller.memory_of(worker.memory));
@@ -144,7 +144,8 @@ fn check(function: &Function, options: &PlanOptions) -> Result<()> {
     checked.try_for_each(|artifact| artifact)
 }
 
-/// What is asked of a plan once workers have left: no more of them than there are.
+/// Adapts options to the workers that are left without the avoided ones: a plan for more workers than those uses them
+/// all.
 fn for_what_is_left(options: PlanOptions, cluster: &ClusterModel) -> Result<PlanOptions> {
     let left = u32::try_from(cluster.workers.len()).unwrap_or(u32::MAX);
     let avoided = || {
@@ -168,17 +169,17 @@ fn for_what_is_left(options: PlanOptions, cluster: &ClusterModel) -> Result<Plan
     }
 }
 
-/// Whether a function that could not be planned may fit once more workers are there.
+/// Returns whether a function that could not be planned may fit once more workers are connected.
 fn lacks_workers(error: &Error, options: &PlanOptions) -> bool {
     match error.code {
         Code::NoWorkers | Code::ClusterTooSmall | Code::UnsupportedOp => true,
-        // A pin may name one that is not there.
+        // A pin may name a worker that is not connected.
         Code::InvalidArgument => !options.pins.is_empty(),
         _ => false,
     }
 }
 
-/// The only place where the service meets the planner.
+/// Checks a request and plans it. This is the only place where the service calls the planner.
 pub(crate) fn compute(
     function: Arc<Function>,
     cluster: &ClusterModel,
@@ -191,19 +192,19 @@ pub(crate) fn compute(
 }
 
 impl Service {
-    /// A coordinator that was just started waits for the workers that it knows.
+    /// Waits for the workers that a restarted coordinator knows and that have not registered again yet.
     pub(super) async fn returned(&self) -> Result<()> {
         let mut population = self.population.subscribe();
         while let Some(until) = self.core.call(|core, now| core.returning(now)).await? {
-            // Until another has registered, or it is time.
+            // Wake when another worker has registered, or when the wait is over.
             let _ = timeout_at(until, population.changed()).await;
         }
         Ok(())
     }
 
-    /// Plans `function` for the workers that are there, without those that the caller avoids. Where these are too few and
-    /// others may be about to return, it waits for those, at most [`RETURN_BOUND`], and plans anew as they come. After
-    /// that it takes avoided ones that are still there: what separated them from the caller may be over.
+    /// Plans `function` for the connected workers except those that the caller avoids. If these do not suffice and
+    /// others may return soon, waits for those, at most [`RETURN_BOUND`], and plans again as they come. After that it
+    /// also uses avoided workers that are still connected: what separated them from the caller may be over.
     async fn fitted(
         &self,
         caller: &PeerIdentity,
@@ -215,7 +216,7 @@ impl Service {
         let patience = Instant::now() + RETURN_BOUND;
         let mut population = self.population.subscribe();
         loop {
-            // Whoever comes from here on wakes the wait below.
+            // A worker that registers from here on ends the wait below.
             population.mark_unchanged();
             let avoid = options.avoid.clone();
             let look = move |core: &mut Membership, now| {
@@ -223,7 +224,7 @@ impl Service {
             };
             let (mut cluster, absent) = self.core.call(look).await?;
             within_budget(&mut cluster, caller);
-            // Planning takes the function, and a copy costs as much as it is large: only where it may be needed.
+            // Planning consumes the function, and a copy is expensive: make one only if it may be needed.
             let again = absent.is_some() || !options.avoid.is_empty();
             let again = again.then(|| function.clone());
             let planned = self.computed(function, cluster, options.clone(), held.clone(), turn);
@@ -239,14 +240,14 @@ impl Service {
                 return planned.map_err(|_| error);
             };
             tracing::info!(%error, "a plan waits for workers that may return");
-            // Until the workers are others, or it is time.
+            // Wake when the number of workers has changed, or when the wait is over.
             let _ = timeout_at(until, population.changed()).await;
             (function, turn) = (kept, self.planning.turn().await?);
         }
     }
 
-    /// Plans `function` for these workers. What is held for the request and the turn stay until the work is done, also where
-    /// the caller no longer waits for it.
+    /// Plans `function` for these workers. The turn and what is held for the request are kept until the computation
+    /// ends, even if the caller stopped waiting.
     async fn computed(
         &self,
         function: Arc<Function>,
@@ -263,7 +264,7 @@ impl Service {
         planned.await?
     }
 
-    /// Drops plans of the caller until those of its token leave half of what it may have to requests.
+    /// Drops plans of the caller until the plans of its token leave half of the token's memory to requests.
     async fn make_room(&self, caller: ConnectionId, account: &Ledger) -> Result<()> {
         let limit = account.owner().map_or(u64::MAX, |owner| owner.limit);
         while account.used_by_owner(Account::Plans) > limit / 2 {
@@ -275,7 +276,7 @@ impl Service {
         Ok(())
     }
 
-    /// Charges a plan that is to be kept, in place of the caller's oldest where there is no room.
+    /// Charges a plan that is to be kept. If there is no room, the caller's oldest plans are dropped.
     async fn charge_plan(
         &self,
         caller: ConnectionId,

@@ -1,4 +1,5 @@
-//! Releases: workers are told that a lease ended, and whoever needs the room they free waits until they did.
+//! Releases leases: workers are told that a lease ended, and a caller that needs the freed memory waits until they did
+//! so.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,21 +15,21 @@ use tokio::time::timeout;
 use super::Service;
 use crate::membership::{ConnectionId, Membership};
 
-/// How many workers have yet to acknowledge, by lease.
+/// For each lease the number of workers that have yet to acknowledge its end.
 #[derive(Debug, Default)]
 pub struct Releases {
     open: Mutex<BTreeMap<LeaseId, usize>>,
     acknowledged: Notify,
 }
 
-/// One worker's part of a release, over when dropped.
+/// The release of a lease at one worker, which is over when this is dropped.
 pub struct Releasing {
     service: Arc<Service>,
     lease: LeaseId,
 }
 
 impl Releases {
-    /// How many leases ended that not all workers have acknowledged.
+    /// Returns the number of ended leases that some worker has yet to acknowledge.
     pub fn len(&self) -> usize {
         self.open().len()
     }
@@ -37,12 +38,12 @@ impl Releases {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until no worker has yet to acknowledge that this lease ended.
+    /// Waits until all workers have acknowledged that this lease ended.
     async fn over(&self, lease: LeaseId) {
         loop {
             let acknowledged = self.acknowledged.notified();
             tokio::pin!(acknowledged);
-            // Registered before looking, so that one in between is not missed.
+            // The notification is enabled before the check, so that an acknowledgement in between is not missed.
             acknowledged.as_mut().enable();
             if !self.open().contains_key(&lease) {
                 return;
@@ -53,7 +54,7 @@ impl Releases {
 }
 
 impl Releasing {
-    /// Counts until it is dropped.
+    /// Counts one worker of the release until the returned value is dropped.
     pub fn begin(service: &Arc<Service>, lease: LeaseId) -> Releasing {
         *service.releases.open().entry(lease).or_insert(0) += 1;
         Releasing {
@@ -62,15 +63,15 @@ impl Releasing {
         }
     }
 
-    /// Tells a worker that the lease ended, until it confirms that it dropped it or its connection ends. One whose
-    /// connection ended is told when it returns.
+    /// Tells a worker that the lease ended, until it confirms that it dropped the lease or its connection ends. In the
+    /// latter case it is told when it returns.
     pub async fn tell(self, connection: ConnectionId) {
         let Some(peer) = self.service.connections.get(connection) else {
             return;
         };
         tokio::select! {
             biased;
-            // A worker that is gone holds nothing up: neither the call under way nor the pause before the next one.
+            // The end of the connection also ends a call under way and the pause before the next one.
             _ = peer.connection.closed() => {}
             () = self.until_told(connection) => {}
         }
@@ -90,7 +91,7 @@ impl Releasing {
                 Ok(()) => {
                     let confirmed =
                         move |core: &mut Membership, _| core.dropped(connection, &[lease]);
-                    // Fails only when the coordinator stops.
+                    // This call fails only if the coordinator stops.
                     let _ = service.core.call(confirmed).await;
                     return;
                 }
@@ -119,15 +120,15 @@ impl Drop for Releasing {
 }
 
 impl Service {
-    /// Ends a lease for its driver. Answers once the workers have freed it; one that does not answer in time is as
-    /// good as lost.
+    /// Ends a lease for its driver. Returns once the workers have freed it; a worker that does not answer in time is
+    /// not waited for any longer.
     pub(super) async fn release(&self, driver: ConnectionId, lease: LeaseId) -> Result<()> {
-        // They may still have to say that they hold it.
+        // After a restart, workers may still have to report that they hold the lease.
         self.returned().await?;
         self.core
             .call(move |core, _| core.release(driver, lease))
             .await??;
-        // What the release asked for has begun before the next input, also where the lease had ended before.
+        // The core takes this input only after the release's commands have begun, even if the lease had ended before.
         self.core.call(|_, _| ()).await?;
         if timeout(RETURN_BOUND, self.releases.over(lease))
             .await

@@ -1,4 +1,4 @@
-//! The cluster's status: what the coordinator knows, and what each worker says of itself.
+//! The cluster's status: what the coordinator knows, and what each worker reports about itself.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use convoke_common::rpc::{ClusterStatus, LeaseStatus, MemberStatus};
 
 use super::Service;
 
-/// How long a worker may take to say how it is; a status is for somebody who waits.
+/// How long a worker may take to report its status; a person waits for the answer.
 const ACCOUNT_BOUND: Duration = Duration::from_secs(1);
 
 impl Service {
-    /// Members and leases as they are in the books: nobody is asked.
+    /// Returns members and leases as the core knows them, without asking the workers.
     pub async fn known(&self) -> Result<(Vec<MemberStatus>, Vec<LeaseStatus>)> {
         let known = self
             .core
@@ -21,7 +21,7 @@ impl Service {
         known.await
     }
 
-    /// How much it holds for clients, by table.
+    /// Returns the size of each table that is kept for clients.
     pub async fn tables(&self) -> Result<Vec<(&'static str, usize)>> {
         let mut tables = self.core.call(|core, _| core.tables()).await?;
         tables.push(("plans being made", self.planning.len()));
@@ -29,7 +29,7 @@ impl Service {
         Ok(tables)
     }
 
-    /// The whole cluster, now.
+    /// Returns the current status of the whole cluster.
     pub async fn status(&self) -> Result<ClusterStatus> {
         let workers = self.core.call(|core, _| core.connections()).await?;
         let armed: BTreeSet<String> = workers
@@ -75,7 +75,7 @@ impl Service {
             leases,
             quarantine,
             refused: refused.collect(),
-            // No call here carries weights; the client hands them to workers itself.
+            // No call carries weights: clients hand them to workers directly.
             weight_bytes_relayed: 0,
             bytes_received: traffic.received,
             bytes_sent: traffic.sent,

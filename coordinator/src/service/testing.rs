@@ -1,4 +1,4 @@
-//! A coordinator, members and a scripted worker over loopback, for tests.
+//! Test support: a coordinator, members and a scripted worker over loopback.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,7 @@ use tokio::sync::Semaphore;
 
 use crate::{Coordinator, CoordinatorConfig, Running};
 
-/// A fresh folder, removed with all it holds.
+/// A new folder, which is removed with its contents when this is dropped.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
@@ -46,7 +46,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A coordinator.
+/// A running coordinator with its world.
 pub struct Rig {
     pub world: World,
     pub running: Running,
@@ -90,7 +90,7 @@ impl Rig {
         .await
     }
 
-    /// Joins with a fresh token and connects.
+    /// Joins a member with a new token and connects it.
     pub async fn member(&self, role: Role, name: &str) -> Session {
         let token = self.token(role).await;
         let identity = self.join(&token, role, name).await.unwrap();
@@ -124,7 +124,7 @@ impl Rig {
         })
     }
 
-    /// A worker that registered and does what the script says.
+    /// Joins and registers a worker that follows the script.
     pub async fn worker(&self, name: &str, script: Script) -> Session {
         let session = self.member(Role::Worker, name).await;
         session.serve(&self.world, script);
@@ -185,7 +185,7 @@ impl Session {
         });
     }
 
-    /// Why the connection was closed, as a code.
+    /// Waits until the connection is closed and returns the code.
     pub async fn close_code(&self) -> u64 {
         let closed = tokio::time::timeout(Duration::from_secs(5), self.connection.closed());
         match closed.await.expect("closed in time") {
@@ -196,7 +196,7 @@ impl Session {
         }
     }
 
-    /// Waits until the worker saw this call.
+    /// Waits until the scripted worker has seen this call.
     pub async fn saw(&self, wanted: &Call) {
         let seen = async {
             while !self.seen.0.lock().unwrap().contains(wanted) {
@@ -214,14 +214,14 @@ impl Session {
     }
 }
 
-/// What a scripted worker does.
+/// The behaviour of a scripted worker.
 #[derive(Clone, Default)]
 pub struct Script {
-    /// The answer to `install`; `None` is success.
+    /// The error that `install` answers; `None` is success.
     pub install: Option<Error>,
-    /// Never answers `install`.
+    /// Whether `install` never answers.
     pub hangs: bool,
-    /// Takes a permit before it answers `release`.
+    /// The semaphore of which each `release` takes a permit before it answers.
     pub frees: Option<Arc<Semaphore>>,
 }
 

@@ -1,7 +1,7 @@
-//! The redb file of the state: held by this process alone, and opened again after a write that failed.
+//! The redb file of the state: locked by this process, and opened again after a failed write.
 //!
 //! After an I/O error redb refuses everything until its file is opened anew. A disk that was full for a moment must not
-//! end the coordinator's memory: whatever is asked next opens the file again, which undoes the write that failed.
+//! end the coordinator's memory, so the next use opens the file again, which undoes the failed write.
 
 use std::fmt;
 use std::io;
@@ -14,7 +14,7 @@ use redb::{Database, StorageBackend};
 
 use super::{FILE, StateError, UNFINISHED};
 
-/// The file, as redb uses it.
+/// A file of the store as the storage of redb.
 struct Backend(Arc<dyn StoreFile>);
 
 impl fmt::Debug for Backend {
@@ -54,7 +54,8 @@ impl StorageBackend for Backend {
     }
 }
 
-/// The state's file, for this process alone; and the name that it has until it is made, where it is new.
+/// Opens the state's file and locks it. If it is new, also returns its temporary name, which it has until its layout is
+/// complete.
 fn find_or_make(
     store: &dyn Store,
     folder: &Path,
@@ -67,7 +68,7 @@ fn find_or_make(
     };
     if missing()? {
         let file = store.open_exclusive(&unfinished, FileMode::Secret)?;
-        // Another process may have finished and renamed its own in between.
+        // Another process may have completed and renamed its own file in between.
         if missing()? {
             file.set_length(0)?;
             return Ok((file, Some(unfinished)));
@@ -76,18 +77,18 @@ fn find_or_make(
     Ok((store.open_exclusive(&path, FileMode::Secret)?, None))
 }
 
-/// See the module.
+/// A database that is opened again after an error.
 pub struct Reopened {
     path: PathBuf,
-    /// Holds the lock on the file, whether or not the database is open.
+    /// The open file, which holds the lock whether or not the database is open.
     file: Arc<dyn StoreFile>,
     inner: Mutex<Inner>,
 }
 
 struct Inner {
-    /// Absent after an error.
+    /// The database; `None` after an error.
     database: Option<Database>,
-    /// Why the last use failed; absent after one that succeeded.
+    /// Why the last use failed; `None` after one that succeeded.
     trouble: Option<String>,
 }
 
@@ -96,8 +97,8 @@ fn open(file: &Arc<dyn StoreFile>) -> Result<Database, redb::Error> {
 }
 
 impl Reopened {
-    /// Opens the file in this folder, or makes it. Where it is new, it still has the name that is answered: rename it once
-    /// its layout is in it.
+    /// Opens the file in this folder, or creates it. A new file has the returned temporary name; the caller renames it
+    /// once its layout is complete.
     pub fn open(
         store: &dyn Store,
         folder: &Path,
@@ -120,7 +121,7 @@ impl Reopened {
         Ok((Reopened { path, file, inner }, unfinished))
     }
 
-    /// Where it is.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -129,7 +130,7 @@ impl Reopened {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Uses the database, one use after the other. After one that failed the file is opened again.
+    /// Runs `work` on the database, one use after the other. After a use that failed the file is opened again.
     pub fn with<T>(
         &self,
         work: impl FnOnce(&Database) -> Result<T, redb::Error>,
@@ -157,7 +158,7 @@ impl Reopened {
         }
     }
 
-    /// Why the last use failed, where it did.
+    /// Returns why the last use failed, if it did.
     pub fn trouble(&self) -> Option<String> {
         self.inner().trouble.clone()
     }

@@ -1,9 +1,10 @@
-//! What outlives the coordinator's process: join tokens, and whose the workers' names are.
+//! The state: what outlives the coordinator's process, mainly join tokens and the certificates that hold workers'
+//! names.
 //!
 //! One redb file in the state folder, over the [`Store`], which locks it against a second process; every write is on
 //! disk when the call returns. The certificate authority has a file of its own, see
 //! [`convoke_common::identity::ClusterCa`]; the state names it, so that neither is used without the other: without the
-//! state revoked tokens would count again, and without the authority nobody's certificate would.
+//! state revoked tokens would be valid again, and without the authority no member's certificate would be.
 
 mod database;
 
@@ -24,31 +25,34 @@ use database::Reopened;
 
 const FILE: &str = "coordinator.redb";
 
-/// The file's name until the layout is in it: one that a crash left half made is not the state.
+/// The file's name until its layout is complete: a file that a crash left half made is not the state.
 const UNFINISHED: &str = "coordinator.redb.new";
 
-/// The layout below; another number is refused.
+/// The version of the layout below; any other is refused.
 const FORMAT: u64 = 1;
 
 type Table = TableDefinition<'static, &'static str, &'static [u8]>;
 
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
-/// One entry: the whole book, which has a few hundred bytes per token.
+/// A single entry: the whole book, which has a few hundred bytes per token.
 const TOKENS: Table = TableDefinition::new("tokens");
-/// Name to fingerprints.
+/// From each name to the hashes of the certificates that hold it.
 const MEMBERS: Table = TableDefinition::new("members");
-/// Names that are out of service; nothing is told of them.
+/// The names that are out of service, with empty values.
 const DRAINED: Table = TableDefinition::new("drained");
-/// Function and node to the deaths of workers.
+/// From function and node to the deaths of workers in the node.
 const DEATHS: Table = TableDefinition::new("deaths");
-/// Name to since when its holder is gone, in seconds since 1970, and whether it had said that it would leave.
+/// From each name whose holder is gone to when it went, in seconds since 1970, and whether the holder had announced
+/// that it would leave.
 const GONE: Table = TableDefinition::new("gone");
-/// One entry: the hash of the authority's certificate. A state without it is new, or was left by an earlier release.
+/// A single entry: the hash of the authority's certificate. A state without it is new, or was left by an earlier
+/// release.
 const CLUSTER: Table = TableDefinition::new("cluster");
-/// Token id to what its holders may have, as it is written in certificates. Absent in state of an earlier release.
+/// From each token's id to its budget, in the form of certificates. The table is absent in the state of an earlier
+/// release.
 const BUDGETS: Table = TableDefinition::new("budgets");
-/// Token id to the seconds for which whoever joins with it may stay, of those tokens that bound it. Absent in state of an
-/// earlier release.
+/// From the id of each token that bounds membership to the seconds for which its members may stay. The table is absent
+/// in the state of an earlier release.
 const MEMBER_TTLS: Table = TableDefinition::new("member-ttls");
 const TABLES: [Table; 8] = [
     TOKENS,
@@ -62,17 +66,17 @@ const TABLES: [Table; 8] = [
 ];
 const BOOK: &str = "book";
 const CA: &str = "ca";
-/// Counts the writes that only try whether the disk takes any.
+/// The counter of writes that only test whether the disk accepts any.
 const TRIED_KEY: &str = "tried";
 const FORMAT_KEY: &str = "format";
 
-/// Why the state could not be read or kept.
+/// Why the state could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// Another process has it.
+    /// Another process has locked the state.
     #[error("another coordinator uses the state folder of {}: stop it, or choose another --state-dir", path.display())]
     InUse { path: PathBuf },
-    /// Written by another release.
+    /// Another release wrote the state in a layout that is not known here.
     #[error("{} has the layout {found}, this release knows {FORMAT}: run the release that wrote it", path.display())]
     Format { path: PathBuf, found: u64 },
     /// The file cannot be opened.
@@ -81,13 +85,13 @@ pub enum StateError {
         #[source]
         source: StoreError,
     },
-    /// The database's own error.
+    /// The database failed.
     #[error("cannot read or write {}: {source}; is the disk full?", path.display())]
     Database {
         path: PathBuf,
         source: Box<redb::Error>,
     },
-    /// An entry that does not decode.
+    /// An entry does not decode.
     #[error("{} is damaged; restore it from a backup", path.display())]
     Damaged {
         path: PathBuf,
@@ -106,18 +110,18 @@ impl From<StateError> for Error {
     }
 }
 
-/// The open file.
+/// The open state file.
 pub struct State {
     database: Reopened,
 }
 
-/// A table, a key in it, and what is to be there.
+/// A table, a key in it, and the value to write, or `None` to remove the key.
 type Entry<'a> = (Table, &'a str, Option<Vec<u8>>);
 
-/// What it held when it was opened.
+/// The content of the state.
 #[derive(Default)]
 pub struct Kept {
-    /// The authority that it belongs to, where it is known.
+    /// The authority that the state belongs to, if it is known.
     pub ca: Option<CaHash>,
     pub tokens: TokenStore,
     pub members: Vec<KeptMember>,
@@ -131,7 +135,7 @@ fn deaths_key(function: &FunctionId, node: &str) -> String {
 }
 
 impl State {
-    /// Opens or makes the file in a folder that exists, at `now` in seconds since 1970.
+    /// Opens or creates the file in a folder that exists; `now` is in seconds since 1970.
     pub fn open(store: &dyn Store, folder: &Path, now: u64) -> Result<(State, Kept), StateError> {
         let (database, unfinished) = Reopened::open(store, folder)?;
         let state = State { database };
@@ -144,12 +148,12 @@ impl State {
         Ok((state, kept))
     }
 
-    /// Where the file of this folder is, whether or not it is there.
+    /// Returns the path of this folder's state file, whether or not it exists.
     pub fn path_in(folder: &Path) -> PathBuf {
         folder.join(FILE)
     }
 
-    /// Whether this folder holds a state.
+    /// Returns whether this folder holds a state.
     pub fn exists(store: &dyn Store, folder: &Path) -> Result<bool, StateError> {
         match store.open(&State::path_in(folder)) {
             Ok(_) => Ok(true),
@@ -158,12 +162,12 @@ impl State {
         }
     }
 
-    /// Where it is.
+    /// Returns the path of the state file.
     pub fn path(&self) -> &Path {
         self.database.path()
     }
 
-    /// Makes the tables, of which a state of an earlier release lacks some.
+    /// Checks the layout and creates the tables, of which the state of an earlier release lacks some.
     fn prepare(&self) -> Result<(), StateError> {
         let found = self.database.with(|db| {
             let write = db.begin_write()?;
@@ -192,7 +196,7 @@ impl State {
         }
     }
 
-    /// All that it holds, at `now` in seconds since 1970.
+    /// Reads the whole content; `now` is in seconds since 1970.
     pub fn read(&self, now: u64) -> Result<Kept, StateError> {
         let [
             book,
@@ -226,7 +230,7 @@ impl State {
         }
         for (id, value) in budgets {
             let text = std::str::from_utf8(&value).ok();
-            // What this release cannot read is another's: the defaults hold.
+            // A budget that this release cannot read was written by another one: the defaults apply.
             let known = id.parse().ok().zip(text.and_then(|text| text.parse().ok()));
             if let Some((id, budget)) = known {
                 kept.tokens.set_budget(&id, budget);
@@ -234,7 +238,7 @@ impl State {
         }
         for (id, value) in member_ttls {
             let seconds = codec::decode(&value).map_err(damaged)?;
-            // Keys that are no ids are those of no token.
+            // Ignore a key that is no token's id.
             if let Ok(id) = id.parse() {
                 kept.tokens.set_member_ttl(&id, seconds);
             }
@@ -264,7 +268,7 @@ impl State {
         Ok(kept)
     }
 
-    /// Writes all of these entries, or none; without a value an entry is removed.
+    /// Writes all of these entries or none; an entry without a value is removed.
     fn put_all(&self, entries: &[Entry<'_>]) -> Result<(), StateError> {
         self.database.with(|db| {
             let write = db.begin_write()?;
@@ -284,7 +288,7 @@ impl State {
         self.put_all(&[(table, key, value)])
     }
 
-    /// Whether what is asked to be kept is: an error says why the last write failed. The disk is tried again for that.
+    /// Checks that the state can be written. After a failure the disk is tried again; the error says why it failed.
     pub fn check(&self) -> Result<(), StateError> {
         if self.database.trouble().is_none() {
             return Ok(());
@@ -301,12 +305,12 @@ impl State {
         })
     }
 
-    /// Whether the last use of the disk failed.
+    /// Returns whether the last use of the disk failed.
     pub fn is_in_trouble(&self) -> bool {
         self.database.trouble().is_some()
     }
 
-    /// Names the authority that this state belongs to.
+    /// Writes the hash of the authority that this state belongs to.
     pub fn put_ca(&self, ca: &CaHash) -> Result<(), StateError> {
         self.put(CLUSTER, CA, Some(self.encode(ca)?))
     }
@@ -318,7 +322,7 @@ impl State {
         })
     }
 
-    /// Replaces the book of tokens, with their budgets and the bounds of membership.
+    /// Replaces the book of tokens, their budgets and their bounds of membership.
     pub fn put_tokens(&self, tokens: &TokenStore) -> Result<(), StateError> {
         let mut entries: Vec<Entry<'_>> = vec![(TOKENS, BOOK, Some(self.encode(tokens)?))];
         for (id, budget) in tokens.budgets() {
@@ -330,35 +334,36 @@ impl State {
         self.put_all(&entries)
     }
 
-    /// Keeps whose a name is, and that its holder is there.
+    /// Writes which certificates hold a name, and that its holder is not gone.
     pub fn put_member(&self, name: &str, holders: &[Fingerprint]) -> Result<(), StateError> {
         let holders = self.encode(&holders)?;
         self.put_all(&[(MEMBERS, name, Some(holders)), (GONE, name, None)])
     }
 
-    /// Keeps since when the holder of a name is gone, in seconds since 1970, and whether it had said that it would leave.
+    /// Writes since when the holder of a name is gone, in seconds since 1970, and whether it had announced that it
+    /// would leave.
     pub fn put_gone(&self, name: &str, at: u64, left: bool) -> Result<(), StateError> {
         self.put(GONE, name, Some(self.encode(&(at, left))?))
     }
 
-    /// Forgets a name.
+    /// Removes a name.
     pub fn remove_member(&self, name: &str) -> Result<(), StateError> {
         let tables = [MEMBERS, DRAINED, GONE];
         self.put_all(&tables.map(|table| (table, name, None)))
     }
 
-    /// Keeps whether a name is out of service.
+    /// Writes whether a name is out of service.
     pub fn put_drained(&self, name: &str, drained: bool) -> Result<(), StateError> {
         self.put(DRAINED, name, drained.then(Vec::new))
     }
 
-    /// Keeps a node in which workers died.
+    /// Writes the record of a node in which workers died.
     pub fn put_deaths(&self, record: &Record) -> Result<(), StateError> {
         let key = deaths_key(&record.function, &record.node);
         self.put(DEATHS, &key, Some(self.encode(record)?))
     }
 
-    /// Forgets one.
+    /// Removes the record of a node.
     pub fn remove_deaths(&self, function: &FunctionId, node: &str) -> Result<(), StateError> {
         self.put(DEATHS, &deaths_key(function, node), None)
     }

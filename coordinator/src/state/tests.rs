@@ -102,7 +102,7 @@ fn a_disk_that_was_full_is_used_again_once_it_has_room() {
     state.check().unwrap();
     assert!(!state.is_in_trouble());
     state.put_member("w2", &[[3; 32]]).unwrap();
-    // What was refused is not there, and what was kept before and after is.
+    // The refused write is absent, and those before and after it are present.
     let names = |kept: Kept| kept.members.into_iter().map(|m| m.name).collect::<Vec<_>>();
     assert_eq!(names(state.read(NOW).unwrap()), ["w0", "w2"]);
     assert!(matches!(

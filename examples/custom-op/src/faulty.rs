@@ -1,4 +1,5 @@
-//! `example.Faulty`, an op that does wrong whatever an op can: `tests/processes.rs` shows what comes of it.
+//! `example.Faulty`, an op that fails in every way in which an op can fail. `tests/processes.rs` shows the
+//! consequences.
 
 use convoke::kernels::{self, Call, KernelFailure};
 use convoke::ops::{
@@ -9,7 +10,7 @@ use convoke::{Attr, Attrs, DType, HostTensor, Result};
 const OPERANDS: &[OperandDef] = &[operand("X", &[DType::F32])];
 const ATTRS: &[AttrDef] = &[required("how", AttrKind::Str)];
 
-/// X, unless it goes wrong.
+/// The op returns X, unless its attribute `how` names a way to fail.
 pub static FAULTY: OpDef = OpDef::new(
     "example.Faulty",
     "X, unless it goes wrong, any shape.",
@@ -18,7 +19,7 @@ pub static FAULTY: OpDef = OpDef::new(
 )
 .attrs(ATTRS);
 
-/// The same by name, and another op.
+/// A different op of the same name: its version differs, and therefore its fingerprint.
 pub static OTHER: OpDef = OpDef::new(
     "example.Faulty",
     "X, unless it goes wrong, any shape.",
@@ -33,12 +34,12 @@ fn rule(i: &Infer<'_>) -> Result<Vec<Inferred>, OpError> {
     Ok(vec![Inferred::of(x.dtype, x.shape.clone())])
 }
 
-/// The attributes of a way to go wrong.
+/// The attributes that make the op fail in the way `how`.
 pub fn how(how: &str) -> Attrs {
     Attrs::default().with("how", Attr::Str(how.into()))
 }
 
-/// What a worker of this process needs to run either.
+/// Registers one of the two definitions with its kernel, so that workers of this process can run it.
 pub fn register(def: &'static OpDef) -> Result<()> {
     kernels::register(def, |spec| {
         let how = spec.attrs().str("how", "").to_owned();
@@ -51,7 +52,7 @@ fn run(call: &mut Call<'_, '_>, how: &str) -> Result<Vec<HostTensor>, KernelFail
         "fail" => Err(KernelFailure::new("this op fails")),
         "panic" => panic!("this op panics"),
         "abort" => std::process::abort(),
-        // Without a look at `call.check()`.
+        // This kernel never calls `call.check()`, so it cannot be cancelled.
         "hang" => loop {
             std::thread::park();
         },

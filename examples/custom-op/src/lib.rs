@@ -1,6 +1,6 @@
-//! `example.SoftThreshold`, an op that the registry has not: numbers drawn towards zero, and those near it made zero.
+//! The custom op `example.SoftThreshold`, which moves numbers towards zero, and sets those near zero to zero.
 //!
-//! A program that uses the op needs its definition; workers need its kernel, too.
+//! A program that uses the op needs its definition; workers also need its kernel.
 
 pub mod faulty;
 
@@ -13,7 +13,7 @@ use convoke::{Attrs, DType, Element, HostTensor, Result, TensorType};
 const OPERANDS: &[OperandDef] = &[operand("X", &[DType::F32, DType::F64])];
 const ATTRS: &[AttrDef] = &[required("lambda", AttrKind::Float)];
 
-/// `sign(X) * max(|X| - lambda, 0)`.
+/// The definition of the op: `sign(X) * max(|X| - lambda, 0)`.
 pub static SOFT_THRESHOLD: OpDef = OpDef::new(
     "example.SoftThreshold",
     "X brought nearer to 0 by `lambda`, and 0 where it is as near, any shape.",
@@ -23,10 +23,11 @@ pub static SOFT_THRESHOLD: OpDef = OpDef::new(
 .attrs(ATTRS)
 .cost(cost);
 
-/// Dtype and shape of the result; operand count, dtypes, and names and kinds of attributes were checked.
+/// Infers dtype and shape of the result. The number and dtypes of operands, and the names and kinds of attributes were
+/// checked before.
 fn rule(i: &Infer<'_>) -> Result<Vec<Inferred>, OpError> {
     let lambda = i.attrs.float("lambda", 0.0);
-    // Neither is a NaN.
+    // A NaN is refused as well.
     if lambda.is_nan() || lambda < 0.0 {
         return Err(OpError::Attr {
             attr: "lambda".into(),
@@ -37,7 +38,7 @@ fn rule(i: &Infer<'_>) -> Result<Vec<Inferred>, OpError> {
     Ok(vec![Inferred::of(x.dtype, x.shape.clone())])
 }
 
-/// Three operations an element.
+/// The cost of the op: three operations for each element.
 fn cost(_: &Attrs, _: &[Option<&TensorType>], outputs: &[&TensorType]) -> Cost {
     let dims = outputs.iter().flat_map(|t| t.fixed_shape()).flatten();
     let elements: f64 = dims.map(|d| d as f64).product();
@@ -48,7 +49,7 @@ fn cost(_: &Attrs, _: &[Option<&TensorType>], outputs: &[&TensorType]) -> Cost {
     }
 }
 
-/// What a worker of this process needs to run the op.
+/// Registers the definition and the kernel of the op, so that workers of this process can run it.
 pub fn register() -> Result<()> {
     kernels::register(&SOFT_THRESHOLD, |spec: &Spec<'_>| {
         let lambda = spec.attrs().float("lambda", 0.0);
@@ -59,7 +60,7 @@ pub fn register() -> Result<()> {
     })
 }
 
-/// A number of the op.
+/// An element type of the op.
 trait Float:
     Element + PartialOrd + std::ops::Sub<Output = Self> + std::ops::Neg<Output = Self>
 {
@@ -83,10 +84,10 @@ fn soft<T: Float>(x: T, lambda: T) -> T {
     }
 }
 
-/// One run: the same bits on any number of threads, since each element has its own work.
+/// Runs the kernel. Each element is computed on its own, so the bits are the same on any number of threads.
 fn run<T: Float>(call: &mut Call<'_, '_>, lambda: T) -> Result<Vec<HostTensor>, KernelFailure> {
     const GRAIN: usize = 16 << 10;
-    // The operand itself, where nobody else reads it.
+    // The kernel works in place where nothing else reads the operand.
     if let Some(mut y) = call.reuse(0, 0) {
         call.tiles(
             kernels::elements_mut(&mut y)?,

@@ -1,4 +1,4 @@
-//! The example on an embedded cluster, whose workers have the ops of this process.
+//! Runs the example on an embedded cluster, whose workers have the ops of this process.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 

@@ -1,4 +1,5 @@
-//! Custom ops on real processes, of which some have no kernel of them: what goes wrong, and who runs them.
+//! Tests of custom ops on real processes, some of which have no kernel for them: where ops run, and how failures are
+//! reported.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 #![allow(
@@ -22,7 +23,8 @@ use convoke_custom_op::faulty::{FAULTY, how};
 const NONE: [(&str, &str); 1] = [("OPS", "none")];
 const OTHER: [(&str, &str); 1] = [("OPS", "other")];
 
-/// A cluster whose workers have these ops; see `convoke-custom`.
+/// Starts a cluster whose workers have these variables in their environment, which select their ops; see
+/// `convoke-custom`.
 fn cluster(name: &str, workers: &[&[(&'static str, &'static str)]]) -> Processes {
     let mut processes = Processes::prepare(name, "256MiB");
     processes.start_coordinator();
@@ -38,7 +40,7 @@ async fn devices(cluster: &Cluster) -> Vec<Device> {
     cluster.devices().await.unwrap()
 }
 
-/// One op, traced.
+/// A traced function that runs the op between two others.
 fn traced(cluster: &Cluster, way: &'static str) -> Function {
     cluster.function(move |t: &[Tensor]| {
         let x = (&t[0] + 1)?;
@@ -50,7 +52,7 @@ async fn within<T>(wait: impl Future<Output = T>) -> T {
     tokio::time::timeout(BOUND, wait).await.unwrap()
 }
 
-/// An error that says where it was.
+/// Checks that an error names the op and the worker where it occurred.
 fn check_site(e: &Error, worker: &str) {
     let site = e.site.as_ref().unwrap();
     assert_eq!(site.worker.as_deref(), Some(worker), "{e}");
@@ -97,7 +99,7 @@ async fn an_op_that_goes_wrong_fails_its_step_and_nothing_else() {
         let y = good.call(std::slice::from_ref(&x)).await.unwrap();
         assert_eq!(within(y[0].fetch::<Vec<f32>>()).await.unwrap(), [4., 6.]);
     }
-    // What the rule says is said at the call.
+    // An error of the op's rule is reported at the call.
     let e = convoke::op(&FAULTY, convoke::Attrs::default(), [&x]).unwrap_err();
     assert_eq!(e.code, Code::InvalidArgument, "{e}");
     client.shutdown().await;
@@ -135,7 +137,7 @@ async fn nodes_are_planned_where_their_kernel_is_also_after_a_loss() {
         "{text}"
     );
 
-    // One that joins has it, as `status` says.
+    // A worker that joins later has the kernel, as `status` shows.
     processes.variables = vec![];
     processes.add_worker(ANYWHERE);
     await_member(&client, "w4", |m| m.state == MemberState::Alive).await;
@@ -172,7 +174,7 @@ async fn a_device_without_the_kernel_says_so_at_the_call() {
         1,
         "worker w1 has another definition of the op 'example.Faulty'",
     );
-    // Where nothing names a device, it is one that has the kernel.
+    // Where nothing names a device, a device that has the kernel is chosen.
     for (i, why) in [
         (2, "4 of 4 operand bytes"),
         (0, "the fastest that has a kernel"),
@@ -183,7 +185,7 @@ async fn a_device_without_the_kernel_says_so_at_the_call() {
         assert!(y.explain().contains(why), "{}", y.explain());
     }
     let y = issue(&all[2]).unwrap();
-    // In a trace the scope says it, and a pin at the plan.
+    // In a trace, a device scope is refused at the op, and a pin when the function is planned.
     let function = |pin: bool| {
         let to = all[0].clone();
         client.function(move |t: &[Tensor]| {
@@ -212,7 +214,7 @@ async fn an_op_that_hangs_wedges_its_worker() {
     let client = processes.connect().await;
     let all = devices(&client).await;
 
-    // One that looks at its flag is cancelled with its call.
+    // A kernel that checks its cancel flag is cancelled with its call.
     let x = all[2].put(vec![1f32, 2.]).unwrap();
     let waiting = traced(&client, "wait");
     let operand = [x.clone()];
@@ -222,7 +224,8 @@ async fn an_op_that_hangs_wedges_its_worker() {
     let y = within(traced(&client, "").call(&[x])).await.unwrap();
     assert_eq!(within(y[0].fetch::<Vec<f32>>()).await.unwrap(), [4., 6.]);
 
-    // One that does not ends with its worker: of a step that ended, and of a session.
+    // A kernel that does not check the flag ends with its worker, both in a step that ended and in a session that
+    // ended.
     let x = all[0].put(vec![1f32, 2.]).unwrap();
     let hanging = traced(&client, "hang");
     let operand = [x.clone()];
@@ -258,7 +261,7 @@ async fn an_op_that_hangs_wedges_its_worker() {
 async fn the_example_runs_on_workers_of_its_binary() {
     let processes = cluster("example", &[]);
     let (token, address) = (processes.path("tokens/worker/token"), &processes.address);
-    // The flags of `convoke worker`, without that word.
+    // `custom-worker` takes the flags of `convoke worker`.
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_custom-worker"));
     let flags = [
         "--attached",

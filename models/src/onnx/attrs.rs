@@ -1,4 +1,4 @@
-//! Attributes: from ONNX's form to the graph's.
+//! Conversion of ONNX attributes to attributes of the graph.
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use super::proto::{AttributeProto, attribute_proto::AttributeType};
 use super::skeleton::Payload;
 use super::tensor::{self, Content};
 
-/// What an attribute holds. Files of the first IR version leave the type out.
+/// The type of an attribute's value. Files of the first IR version do not state the type, which then follows from the
+/// field that is set.
 pub(super) fn type_of(a: &AttributeProto) -> AttributeType {
     match a.r#type() {
         AttributeType::Undefined => {}
@@ -34,7 +35,7 @@ pub(super) fn type_of(a: &AttributeProto) -> AttributeType {
     }
 }
 
-/// The attribute, or why it has no form in the graph.
+/// Converts an attribute, or says why the graph has no form for it.
 pub(super) fn convert(a: &AttributeProto, payloads: &[Payload]) -> Result<Attr, String> {
     Ok(match type_of(a) {
         AttributeType::Float => Attr::Float(a.f()),
@@ -73,14 +74,14 @@ fn inline(a: &AttributeProto, payloads: &[Payload]) -> Result<Tensor, String> {
     }
 }
 
-/// Whether an attribute that the registry does not know leaves the op's meaning as it is: it has the value
-/// that is the default, or concerns training, or types that are not supported anyway.
+/// Whether an attribute that the registry does not know can be dropped without changing what the op computes: its value
+/// is the default, or it concerns training or types that are not supported anyway.
 pub(super) fn is_default(name: &str, value: &Attr) -> bool {
     match (name, value) {
-        // Of the first operator sets, or of training.
+        // These belong to the first operator sets, or to training.
         ("consumed_inputs" | "momentum", _) => true,
         ("spatial" | "stash_type", Attr::Int(v)) => *v == 1,
-        // 8-bit floats only.
+        // These concern 8-bit floats only.
         ("saturate" | "round_mode" | "output_dtype", _) => true,
         (
             "training_mode"

@@ -1,5 +1,5 @@
-//! The function under construction: values with unique names, literals, nodes, and what is known of types so
-//! far, which older forms of ops need to be rewritten.
+//! The function under construction: values with unique names, literals, nodes, and the types that are known so far,
+//! which the rewriting of older forms of ops needs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,28 +13,28 @@ use super::encoded::Job;
 use super::files::Placed;
 use crate::error::{ModelError, UnsupportedNode};
 
-/// What is known of a value so far.
+/// The facts about a value that are known so far.
 #[derive(Default)]
 struct Known {
-    /// Whether its type is.
+    /// Whether the type is known.
     typed: bool,
-    /// Its elements, where it is a small integer or bool tensor.
+    /// The elements, where the value is a small integer or bool tensor and they are known.
     elements: Option<HostValue>,
-    /// The value, for an inline literal.
+    /// The content, for an inline literal.
     tensor: Option<Tensor>,
 }
 
-/// Most elements of a literal that are followed.
+/// The most elements that a literal may have for its elements to be tracked.
 const MAX_FOLLOWED: usize = 64;
 
 /// Builds a [`Function`].
 pub(super) struct Builder {
     pub f: Function,
-    /// Names of values, with the suffix that the next one of the name is tried with.
+    /// The names of values, each with the first suffix to try for the next value of that name.
     taken: HashMap<Arc<str>, u32>,
-    /// By value.
+    /// The known facts, indexed by value.
     known: Vec<Known>,
-    /// Literals that will lie in the sidecar: index into `f.literals`, and the job.
+    /// Literals that will lie in the sidecar: the index into `f.literals`, and the index of the decoding job.
     sidecar: Vec<(usize, usize)>,
     unsupported: Vec<UnsupportedNode>,
 }
@@ -53,7 +53,7 @@ impl Builder {
         }
     }
 
-    /// A value; its name gets a suffix where it is taken.
+    /// Adds a value, whose name gets a suffix where it is already taken.
     fn value(&mut self, name: &str, ty: Option<TensorType>) -> ValueId {
         let mut unique: Arc<str> = name.into();
         if let Some(mut n) = self.taken.get(name).copied() {
@@ -68,27 +68,27 @@ impl Builder {
             typed: ty.is_some(),
             ..Known::default()
         });
-        // The placeholder is replaced by inference.
+        // Inference replaces this placeholder of an unknown type.
         self.f.add_value(
             unique,
             ty.unwrap_or_else(|| TensorType::new(DType::F32, vec![])),
         )
     }
 
-    /// A parameter.
+    /// Adds a parameter.
     pub(super) fn param(&mut self, name: &str, ty: TensorType) -> ValueId {
         let id = self.value(name, Some(ty));
         self.f.params.push(id);
         id
     }
 
-    /// An inline constant.
+    /// Adds an inline constant.
     pub(super) fn literal(&mut self, name: &str, t: Tensor) -> ValueId {
         let ty = TensorType::fixed(t.dtype(), t.shape());
         self.constant(name, ty, Placed::Literal(Literal::Inline(t)))
     }
 
-    /// A one-dimensional inline constant.
+    /// Adds a one-dimensional inline constant.
     pub(super) fn ints(&mut self, name: &str, v: &[i64]) -> Result<ValueId, ModelError> {
         let t = Tensor::from_slice(&[v.len()], v);
         let t = t.map_err(|e| ModelError::Tensor {
@@ -98,14 +98,14 @@ impl Builder {
         Ok(self.literal(name, t))
     }
 
-    /// A constant of type `ty`.
+    /// Adds a constant of type `ty`.
     pub(super) fn constant(&mut self, name: &str, ty: TensorType, placed: Placed) -> ValueId {
         let id = self.value(name, Some(ty));
         let literal = match placed {
             Placed::Literal(l) => l,
             Placed::Sidecar(job) => {
                 self.sidecar.push((self.f.literals.len(), job));
-                // Filled in by `place_sidecar`.
+                // `place_sidecar` fills in the range.
                 Literal::Range {
                     artifact: 0,
                     offset: 0,
@@ -127,7 +127,7 @@ impl Builder {
         id
     }
 
-    /// Says where the decoded tensors lie: in `artifact`, at `offsets`.
+    /// Sets the ranges of the decoded tensors, which lie in `artifact` at `offsets`.
     pub(super) fn place_sidecar(&mut self, artifact: u32, jobs: &[Job], offsets: &[u64]) {
         for (literal, job) in std::mem::take(&mut self.sidecar) {
             let (offset, len) = (offsets[job], jobs[job].bytes);
@@ -166,12 +166,13 @@ impl Builder {
         }
     }
 
-    /// Values in place of the outputs of a node that cannot be imported.
+    /// Adds values of unknown type in place of the outputs of a node that cannot be imported.
     pub(super) fn stand_ins(&mut self, names: &[String]) -> Vec<ValueId> {
         names.iter().map(|n| self.value(n, None)).collect()
     }
 
-    /// The outputs of node `name`: those that nothing reads are named after it. There are at least `least`.
+    /// Adds values for the outputs of node `name`, at least `least` of them. Outputs without a name are named after the
+    /// node.
     fn outputs(&mut self, name: &str, outputs: &[String], least: usize) -> Vec<ValueId> {
         (0..outputs.len().max(least))
             .map(|i| match outputs.get(i) {
@@ -234,8 +235,8 @@ impl Builder {
         Ok(outputs)
     }
 
-    /// Learns the types of a node's outputs. What goes wrong here is reported by the inference of the whole
-    /// function.
+    /// Infers the types of a node's outputs. Errors are ignored here, since the inference of the whole function reports
+    /// them.
     fn observe(&mut self, def: &OpDef, node: &Node) {
         if node
             .inputs

@@ -1,11 +1,11 @@
-//! Content that a file stores as protobuf numbers instead of as the elements' own bytes.
+//! Decoding of tensors whose elements a file stores as protobuf numbers instead of raw bytes.
 //!
 //! Small tensors are decoded with the structure. Larger ones stream into one file in the cache folder, the
 //! *sidecar*, which is then an artifact like any other.
 //!
 //! Invariants
-//! 1. The folder of a sidecar is named by everything that decides its bytes, the file in it by the id of its
-//!    own bytes; one that does not match its name is written anew.
+//! 1. The folder of a sidecar is named by a hash of everything that decides its bytes, and the file in it by the id of
+//! its content. A file that does not match its name is written anew.
 //! 2. A sidecar appears as a whole or not at all.
 
 use std::io::Write;
@@ -31,7 +31,7 @@ pub(super) enum Elements<'a> {
 }
 
 impl Elements<'_> {
-    /// Those of `t`; `None` where it has none.
+    /// The elements of `t`; `None` where it has none.
     pub(super) fn of(t: &TensorProto) -> Option<Elements<'_>> {
         Some(if !t.float_data.is_empty() {
             Elements::F32(&t.float_data)
@@ -58,7 +58,7 @@ impl Elements<'_> {
         }
     }
 
-    /// Their bytes as `dtype`.
+    /// The bytes of the elements as `dtype`.
     pub(super) fn encode(&self, dtype: DType) -> Result<Vec<u8>, String> {
         check_field(self.field(), dtype)?;
         let mut out = Vec::new();
@@ -95,8 +95,8 @@ fn check_field(field: u32, dtype: DType) -> Result<(), String> {
     }
 }
 
-/// Appends the low bytes of `v`, as the reference implementation does; a half-precision float is stored as
-/// its bits.
+/// Appends the low bytes of `v`, as the reference implementation does. A half-precision float is stored as the number
+/// that its bits represent.
 fn put(dtype: DType, v: u64, out: &mut Vec<u8>) {
     match dtype {
         DType::Bool => out.push(u8::from(v != 0)),
@@ -114,11 +114,11 @@ pub(super) struct Job {
     pub input: Input,
 }
 
-/// Where a job's elements are.
+/// The source of the elements that a job decodes.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Input {
     Pieces(Vec<Piece>),
-    /// Decoded already.
+    /// The elements are already decoded.
     Bytes(Vec<u8>),
 }
 
@@ -132,7 +132,7 @@ pub(super) fn decode(model: &DataFile, job: &Job) -> Result<Vec<u8>, ModelError>
     Ok(out)
 }
 
-/// Elements are handed on when this many bytes have gathered.
+/// Decoded elements are passed on when this many bytes are buffered.
 const FLUSH: usize = 1 << 20;
 
 fn stream(
@@ -162,7 +162,7 @@ fn stream(
                 wire::field(&mut r, end)?.end
             };
             match p.field {
-                // Floats are their own bytes.
+                // Floats are stored as their own bytes.
                 4 | 10 => {
                     let len = (content_end - r.pos()).min(FLUSH as u64);
                     r.copy(len, &mut out)?;
@@ -193,7 +193,7 @@ fn stream(
     sink(&out)
 }
 
-/// Starts of decoded tensors are multiples of this.
+/// Alignment of decoded tensors in the sidecar, in bytes.
 const ALIGN: u64 = 64;
 
 /// The offsets of the decoded tensors, and the length of the file that holds them.
@@ -210,7 +210,7 @@ pub(super) fn layout(jobs: &[Job]) -> (Vec<u64>, u64) {
     (offsets, at)
 }
 
-/// The file with the decoded tensors, written unless it is there.
+/// Returns the path of the file with the decoded tensors, and writes it where it does not exist.
 pub(super) fn sidecar(
     model: &DataFile,
     model_meta: &ArtifactMeta,
@@ -251,7 +251,7 @@ impl From<ModelError> for WriteError {
     }
 }
 
-/// Everything that decides the bytes of a sidecar.
+/// A hash of everything that decides the bytes of a sidecar.
 fn key(model: &ArtifactMeta, jobs: &[Job]) -> String {
     let mut h = blake3::Hasher::new();
     h.update(b"convoke-encoded-1");
@@ -277,7 +277,7 @@ fn file_name(meta: &ArtifactMeta) -> String {
     blake3::Hash::from(meta.id.0).to_hex().to_string()
 }
 
-/// The one file in `dir` that matches its name.
+/// Finds the file in `dir` whose content matches its name, and removes files that do not match.
 fn existing(dir: &Path, cache_dir: &Path) -> Option<PathBuf> {
     let index = ArtifactIndex::new(Some(cache_dir), None);
     for entry in std::fs::read_dir(dir).ok()?.flatten() {
@@ -298,7 +298,7 @@ fn existing(dir: &Path, cache_dir: &Path) -> Option<PathBuf> {
     None
 }
 
-/// Writes the decoded tensors into `file`, which is in `dir`.
+/// Writes the decoded tensors to `file`, which lies in `dir`.
 fn write(
     model: &DataFile,
     jobs: &[Job],
@@ -322,7 +322,7 @@ fn write(
     Ok(ArtifactMeta::new(String::new(), len, out.hashes))
 }
 
-/// Hashes what it writes, chunk by chunk.
+/// A writer that hashes its output chunk by chunk.
 struct ChunkWriter<'a> {
     file: &'a mut std::fs::File,
     dir: &'a Path,

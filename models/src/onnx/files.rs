@@ -1,9 +1,9 @@
-//! The files that constants are ranges of, found and checked while the graph is imported.
+//! The files that hold constants. They are found and checked while the graph is imported.
 //!
 //! Invariants
 //! 1. A file that a model names lies in the model's own folder or beneath it, after every link is resolved.
 //! 2. A range lies inside its file.
-//! 3. Content of at most [`INLINE_LIMIT`] bytes is read and travels inside the graph.
+//! 3. Content of at most [`INLINE_LIMIT`] bytes is read and becomes part of the graph.
 
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
@@ -21,20 +21,20 @@ use crate::safetensors::Weights;
 pub(super) struct Files<'a> {
     model: &'a DataFile,
     weights: &'a Weights,
-    /// Files that literals are ranges of, in the order of first use: their index is the artifact's.
+    /// The files that hold literals, in the order of first use; the index of a file is that of its artifact.
     used: Vec<(PathBuf, Identity)>,
     index: HashMap<PathBuf, u32>,
-    /// External locations seen, with the files they name.
+    /// The files that external locations were resolved to.
     resolved: HashMap<String, (PathBuf, Identity)>,
     /// Tensors to decode into the sidecar.
     jobs: Vec<Job>,
     missing: Vec<String>,
 }
 
-/// Where a constant ended up.
+/// Where the content of a constant was placed.
 pub(super) enum Placed {
     Literal(Literal),
-    /// In the sidecar, as the job with this index.
+    /// The content goes to the sidecar, decoded by the job with this index.
     Sidecar(usize),
 }
 
@@ -52,7 +52,7 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// The files of the artifacts, in order, as they were when their ranges were found.
+    /// The files of the artifacts, in order, with the identities that they had when their ranges were found.
     pub(super) fn used(&self) -> &[(PathBuf, Identity)] {
         &self.used
     }
@@ -73,7 +73,7 @@ impl<'a> Files<'a> {
         })
     }
 
-    /// The index of the artifact that is the file at `path`.
+    /// The index of the artifact for the file at `path`, which is added at its first use.
     pub(super) fn artifact(&mut self, path: &Path, identity: Identity) -> u32 {
         if let Some(i) = self.index.get(path) {
             return *i;
@@ -84,7 +84,7 @@ impl<'a> Files<'a> {
         i
     }
 
-    /// Finds the content of constant `c`, called `name`.
+    /// Places the content of constant `c` with the name `name`.
     pub(super) fn place(&mut self, name: &str, c: Constant) -> Result<Placed, ModelError> {
         let job = |input| Job {
             tensor: name.into(),
@@ -126,7 +126,7 @@ impl<'a> Files<'a> {
                 Some(w) => Placed::Literal(self.range(name, &c, w.path, w.identity, w.offset)?),
                 None => {
                     self.missing.push(name.into());
-                    // A stand-in: the import fails after all missing names are known.
+                    // This range is a placeholder: the import fails after all missing names are collected.
                     Placed::Literal(Literal::Range {
                         artifact: 0,
                         offset: 0,
@@ -165,7 +165,7 @@ impl<'a> Files<'a> {
         inline(name, c, &file.bytes(offset, c.bytes)?)
     }
 
-    /// The file that `location` names.
+    /// Resolves `location` to a file in the model's folder or beneath it.
     fn resolve(&mut self, name: &str, location: &str) -> Result<(PathBuf, Identity), ModelError> {
         if let Some(found) = self.resolved.get(location) {
             return Ok(found.clone());

@@ -1,4 +1,4 @@
-//! From the messages of a model to a function.
+//! Builds a function from the decoded messages of a model.
 
 use std::collections::HashSet;
 
@@ -16,14 +16,14 @@ use super::skeleton::Payload;
 use super::{attrs, sort, tensor};
 use crate::error::ModelError;
 
-/// Operator set versions that are understood.
+/// The supported versions of ONNX's own operator set.
 pub(super) const OPSETS: std::ops::RangeInclusive<i64> = 7..=28;
 
-/// Most nodes of a model, after functions were expanded.
+/// Most nodes of a model, counting those of expanded functions.
 const MAX_NODES: u64 = 1 << 20;
 
-/// What functions and branches may become when they are expanded, in bytes of nodes and their names: so much, and so
-/// many times what the model's structure has. Functions that call functions grow by powers of two.
+/// Functions and branches may expand to at most `EXPANDED` bytes of nodes and names, plus `EXPANSION` times the bytes
+/// of the model's structure. A bound is needed because functions that call functions can grow by powers of two.
 const EXPANDED: u64 = 4 << 20;
 const EXPANSION: u64 = 1 << 10;
 
@@ -35,14 +35,14 @@ pub(super) struct Importer<'a> {
     pub(super) scopes: Vec<Scope<'a>>,
     /// Every name that something reads.
     read: HashSet<&'a str>,
-    /// Nodes so far, those of expanded functions included.
+    /// Number of nodes so far, including those of expanded functions.
     count: u64,
-    /// Bytes that nodes may still be expanded to.
+    /// Bytes that expanded nodes may still take, and the limit that they started from.
     left: u64,
     most: u64,
 }
 
-/// Imports the graph of `model`, whose graph is present.
+/// Imports the graph of `model`, which must have one.
 pub(super) fn import<'a>(
     model: &'a ModelProto,
     payloads: &'a [Payload],
@@ -59,7 +59,7 @@ pub(super) fn import<'a>(
         if scope.opsets.is_empty() {
             return Err(ModelError::NoOpset);
         }
-        // All nodes are of other domains, or of functions.
+        // The model has no version of ONNX's own domain, so its nodes use other domains or model-local functions.
         scope.opsets.insert("", *OPSETS.end());
     }
     check_opset(scope.opsets[""])?;
@@ -140,7 +140,8 @@ impl<'a> Importer<'a> {
         Ok(())
     }
 
-    /// What `name` stands for; constants become literals when they are first read.
+    /// The value that `name` stands for, or `None` for an optional operand that was left out. A constant becomes a
+    /// literal when it is first read.
     pub(super) fn resolve(
         &mut self,
         name: &str,
@@ -209,7 +210,7 @@ impl<'a> Importer<'a> {
         Ok(())
     }
 
-    /// Counts a node that is not of the model's own graph.
+    /// Counts the bytes of a node that comes from an expanded function or branch.
     fn expand(
         &mut self,
         name: &str,
@@ -227,7 +228,8 @@ impl<'a> Importer<'a> {
         Ok(())
     }
 
-    /// The outputs up to the last one that something reads. The parts of a Split are never optional.
+    /// The outputs up to the last one that something reads. All outputs of a Split are kept, since their number
+    /// matters.
     fn used_outputs(&self, n: &'a NodeProto) -> &'a [String] {
         let optional = |o: &&String| o.is_empty() || !self.read.contains(o.as_str());
         let unread = n.output.iter().rev().take_while(optional).count();
@@ -237,7 +239,8 @@ impl<'a> Importer<'a> {
         }
     }
 
-    /// The attributes, those that refer to attributes of the enclosing function replaced.
+    /// The attributes of a node. References to attributes of the enclosing function are replaced by those, or dropped
+    /// where the call does not set them.
     fn bind_attributes(&mut self, n: &'a NodeProto) -> Vec<(&'a str, &'a AttributeProto)> {
         let scope = self.scope();
         n.attribute
@@ -249,7 +252,8 @@ impl<'a> Importer<'a> {
             .collect()
     }
 
-    /// Notes an unsupported node; its outputs get stand-ins, so that all others are found, too.
+    /// Notes an unsupported node. Its outputs get placeholder values, so that the import continues and finds all other
+    /// unsupported nodes.
     pub(super) fn reported(
         &mut self,
         out: Outputs,
@@ -329,7 +333,7 @@ impl<'a> Importer<'a> {
         }
     }
 
-    /// The operator set of `domain` here: a branch uses that of the graph around it.
+    /// The version of the operator set of `domain` in the current scope; a branch uses that of the enclosing graph.
     fn opset(&self, domain: &str) -> Option<i64> {
         for s in self.scopes.iter().rev() {
             if let Some(v) = s.opsets.get(domain) {
@@ -339,7 +343,7 @@ impl<'a> Importer<'a> {
                 break;
             }
         }
-        // ONNX Runtime's ops come with models that do not import their domain.
+        // Models that use ONNX Runtime's ops do not always import their domain.
         (domain == "com.microsoft").then_some(1)
     }
 
@@ -355,7 +359,7 @@ impl<'a> Importer<'a> {
         names.iter().map(full).collect()
     }
 
-    /// A Constant node.
+    /// Imports a Constant node.
     fn constant(
         &mut self,
         name: &str,

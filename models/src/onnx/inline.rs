@@ -1,4 +1,4 @@
-//! Graphs within the graph, inlined: calls of model-local functions, and branches that are known to be taken.
+//! Inlining of nested graphs: calls of model-local functions, and branches that are known to be taken.
 
 use convoke_common::graph::ValueId;
 
@@ -8,7 +8,7 @@ use super::proto::{AttributeProto, FunctionProto, GraphProto};
 use super::scope::{Scope, opsets};
 use crate::error::ModelError;
 
-/// Nesting of functions and inlined branches.
+/// Deepest nesting of functions and inlined branches.
 const MAX_DEPTH: usize = 32;
 
 impl<'a> Importer<'a> {
@@ -22,7 +22,8 @@ impl<'a> Importer<'a> {
         Ok(())
     }
 
-    /// An If whose condition is known: the branch taken, inlined.
+    /// Imports an If node by inlining the branch that its condition selects. A condition that is not constant is
+    /// unsupported.
     pub(super) fn branch(
         &mut self,
         name: &str,
@@ -82,7 +83,7 @@ impl<'a> Importer<'a> {
     ) -> Result<Vec<Option<ValueId>>, ModelError> {
         self.check_depth()?;
         inner.add_initializers(g)?;
-        // Attributes of an enclosing function can be referred to here as well.
+        // A nested graph may refer to attributes of the enclosing function.
         inner.attrs = self.scope().attrs.clone();
         self.scopes.push(inner);
         self.nodes(&g.node)?;
@@ -95,7 +96,7 @@ impl<'a> Importer<'a> {
         results
     }
 
-    /// A call of a model-local function: its nodes, inlined.
+    /// Imports a call of a model-local function by inlining its nodes.
     pub(super) fn call(
         &mut self,
         f: &'a FunctionProto,
@@ -129,7 +130,7 @@ impl<'a> Importer<'a> {
             function: Some(key),
             ..Scope::default()
         };
-        // A function that says nothing of a domain is read like the model.
+        // A function that does not import a domain uses the version that the model imports.
         let outer = self.scopes[0].opsets.clone();
         outer.into_iter().for_each(|(d, v)| {
             inner.opsets.entry(d).or_insert(v);

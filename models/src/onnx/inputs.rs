@@ -1,4 +1,4 @@
-//! Types of the graph's inputs.
+//! The types of the graph's inputs.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,7 +10,7 @@ use super::proto::{GraphProto, TensorProto, tensor_shape_proto, type_proto};
 use super::tensor;
 use crate::error::ModelError;
 
-/// Names and types of the inputs that have no default.
+/// The names and types of the graph's inputs, without those that have an initializer as their default.
 pub(super) fn types<'a>(
     graph: &'a GraphProto,
     initializers: &HashMap<&'a str, &'a TensorProto>,
@@ -20,7 +20,7 @@ pub(super) fn types<'a>(
         .iter()
         .filter(|i| !initializers.contains_key(i.name()));
     let inputs: Vec<_> = declared.collect();
-    // Symbols that the model names; those made up here must differ.
+    // The symbols that the model names. Symbols for unknown dimensions must differ from them.
     let mut symbols = HashSet::new();
     for i in &inputs {
         if let Some(shape) = tensor_type(i.r#type.as_ref()).and_then(|t| t.shape.as_ref()) {
@@ -99,7 +99,7 @@ fn shape(
     Ok(dims)
 }
 
-/// The known dimensions alone must make a tensor that an address space holds.
+/// Fails where the known dimensions alone exceed the address space.
 fn check_size(dtype: DType, dims: &[Dim]) -> Result<(), String> {
     let known: Vec<usize> = dims
         .iter()

@@ -37,20 +37,20 @@ use crate::error::ModelError;
 use crate::file::DataFile;
 use crate::safetensors::Weights;
 
-/// How to load a model.
+/// Options for loading a model.
 #[derive(Clone, Default)]
 pub struct LoadOptions {
     /// Safetensors files with the content of initializers that the model has no data for.
     pub weights: Vec<PathBuf>,
-    /// Where hashes and decoded weights are remembered; [`default_cache_dir`] where this is `None`.
+    /// The folder that caches hashes and decoded weights; [`default_cache_dir`] where this is `None`.
     pub cache_dir: Option<PathBuf>,
-    /// The folder that workers see, too: artifacts beneath it are named by their paths in it.
+    /// The folder that workers share: artifacts beneath it are named by their paths relative to it.
     pub artifact_root: Option<PathBuf>,
     /// Called while files are hashed.
     pub progress: Option<OnProgress>,
 }
 
-/// What a model says of itself.
+/// What a model says about itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ModelInfo {
     pub producer: String,
@@ -58,16 +58,16 @@ pub struct ModelInfo {
     pub ir_version: i64,
     /// Version of ONNX's own operator set.
     pub opset: i64,
-    /// Other operator sets, by domain.
+    /// The versions of the other operator sets, by domain.
     pub domains: Vec<(String, i64)>,
-    /// Free-form pairs.
+    /// Pairs of keys and values of free form.
     pub properties: Vec<(String, String)>,
 }
 
 /// An imported model.
 #[derive(Debug, Clone)]
 pub struct Imported {
-    /// Typed and verified, in the newest form of every op.
+    /// The function, typed and verified, with every op in its newest form.
     pub function: Function,
     /// The files of `function.artifacts`, in the same order.
     pub sources: Vec<Source>,
@@ -91,7 +91,7 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Imported, ModelError> 
     let import::Importer {
         mut b, mut files, ..
     } = imported;
-    // What needs no file is checked before files are read from end to end.
+    // Types that can be inferred without a sidecar are checked before files are read from end to end.
     if files.jobs().is_empty() {
         infer(&mut b.f, &files)?;
     } else {
@@ -119,8 +119,7 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Imported, ModelError> 
     })
 }
 
-/// The name and content of an encoded `TensorProto`, the form of the inputs and outputs that come with ONNX's own
-/// test cases.
+/// Decodes a `TensorProto` to its name and content. ONNX's own test cases store their inputs and outputs in this form.
 pub fn decode_tensor(bytes: &[u8]) -> Result<(String, Tensor), ModelError> {
     let fail = |tensor: &str, reason: String| ModelError::Tensor {
         tensor: tensor.into(),
@@ -140,7 +139,7 @@ pub fn decode_tensor(bytes: &[u8]) -> Result<(String, Tensor), ModelError> {
     Ok((name, decoded))
 }
 
-/// Types the function; its artifacts have lengths but no hashes yet.
+/// Infers the types of the function, whose artifacts have lengths but no hashes yet.
 fn infer(f: &mut Function, files: &files::Files<'_>) -> Result<(), ModelError> {
     let unhashed = |len: u64| ArtifactMeta::new(String::new(), len, vec![]);
     f.artifacts = files

@@ -1,4 +1,4 @@
-//! What names mean: one scope per graph or model-local function that is being imported.
+//! The meaning of names: there is one scope for each graph or model-local function that is being imported.
 
 use std::collections::HashMap;
 
@@ -8,28 +8,28 @@ use convoke_common::graph::ValueId;
 use super::proto::{AttributeProto, FunctionProto, GraphProto, OperatorSetIdProto, TensorProto};
 use crate::error::ModelError;
 
-/// Version of each operator set, by domain.
+/// The version of each operator set, by domain.
 pub(super) type Opsets<'a> = HashMap<&'a str, i64>;
 
 /// Names and what they stand for.
 #[derive(Default)]
 pub(super) struct Scope<'a> {
-    /// `None` for an optional operand of a function that was left out.
+    /// The value of each name; `None` for an optional operand that a call of a function left out.
     pub names: HashMap<&'a str, Option<ValueId>>,
     /// Constants that nothing has read yet.
     pub pending: HashMap<&'a str, &'a TensorProto>,
     pub opsets: Opsets<'a>,
-    /// Attributes of the call, for a function.
+    /// The attributes of the call, in the scope of a function.
     pub attrs: HashMap<&'a str, &'a AttributeProto>,
-    /// Goes before the names of values and nodes.
+    /// The prefix of the names of values and nodes.
     pub prefix: String,
     /// Whether names of the enclosing scope are visible.
     pub open: bool,
-    /// Model-local functions being expanded here.
+    /// The domain and name of the model-local function that is being expanded, if the scope is that of one.
     pub function: Option<(&'a str, &'a str)>,
 }
 
-/// The name of the default domain is the empty string.
+/// The normalized name of a domain: `ai.onnx` becomes the empty string, the other name of the default domain.
 pub(super) fn domain(name: &str) -> &str {
     match name {
         "ai.onnx" => "",
@@ -37,7 +37,7 @@ pub(super) fn domain(name: &str) -> &str {
     }
 }
 
-/// Versions by domain.
+/// The version of each imported operator set, by domain.
 pub(super) fn opsets<'a>(imports: &'a [OperatorSetIdProto]) -> Opsets<'a> {
     imports
         .iter()
@@ -46,7 +46,7 @@ pub(super) fn opsets<'a>(imports: &'a [OperatorSetIdProto]) -> Opsets<'a> {
 }
 
 impl<'a> Scope<'a> {
-    /// Takes in the initializers of `g`.
+    /// Adds the initializers of `g` as pending constants.
     pub(super) fn add_initializers(&mut self, g: &'a GraphProto) -> Result<(), ModelError> {
         for t in &g.initializer {
             if self.pending.insert(t.name(), t).is_some() {
@@ -68,7 +68,7 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// Defines `name`.
+    /// Defines `name`. Fails where the scope already has the name.
     pub(super) fn define(&mut self, name: &'a str, id: Option<ValueId>) -> Result<(), ModelError> {
         if self.pending.contains_key(name) || self.names.insert(name, id).is_some() {
             return Err(ModelError::Duplicate {
@@ -79,10 +79,10 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// Model-local functions by domain, name and overload.
+/// The model-local functions, by domain, name and overload.
 pub(super) type Functions<'a> = HashMap<(&'a str, &'a str, &'a str), &'a FunctionProto>;
 
-/// The functions of a model.
+/// Indexes the functions of a model. Fails where two have the same domain, name and overload.
 pub(super) fn functions(all: &[FunctionProto]) -> Result<Functions<'_>, ModelError> {
     let mut out = Functions::new();
     for f in all {

@@ -1,8 +1,8 @@
 //! The indexing reader: a model's structure without its payloads.
 //!
-//! It walks the messages in the file and copies those fields that matter into a small encoded model, which
-//! prost then decodes. The content of a tensor that takes more than [`KEEP`] bytes is not copied; the
-//! tensor gets an index into [`Skeleton::payloads`] instead, which says where the content is.
+//! The reader walks the messages in the file and copies the fields that matter into a small encoded model, which prost
+//! then decodes. Tensor content of more than [`KEEP`] bytes is not copied: the tensor gets an index into
+//! [`Skeleton::payloads`] instead, which gives the location of the content.
 //!
 //! Invariants
 //! 1. Each byte of the structure is read once, through a window; payloads are skipped, not read.
@@ -16,15 +16,15 @@ use super::wire::{self, Field, Kind, malformed};
 use crate::error::ModelError;
 use crate::file::{DataFile, Reader};
 
-/// Bytes of tensor content up to which it stays in the structure.
+/// Tensor content of at most this many bytes stays in the structure.
 const KEEP: u64 = 4096;
-/// Nesting of messages: a graph inside an attribute of a node takes three.
+/// Deepest nesting of messages: a graph inside an attribute of a node takes three levels.
 const MAX_DEPTH: u32 = 64;
-/// Messages in a model. One takes up to about 500 bytes decoded.
+/// Most messages and fields in a model. A decoded message takes up to about 500 bytes.
 const MAX_MESSAGES: u64 = 1 << 22;
-/// Bytes of structure.
+/// Most bytes of structure.
 const MAX_STRUCTURE: u64 = 128 << 20;
-/// Pieces that one payload may come in.
+/// Most pieces of one payload.
 const MAX_PIECES: usize = 1 << 16;
 
 /// A model without the content of its large tensors.
@@ -46,7 +46,7 @@ pub(super) enum Payload {
 /// A run of encoded elements.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Piece {
-    /// The field of `TensorProto`.
+    /// The field of `TensorProto` that holds the elements.
     pub field: u32,
     pub offset: u64,
     pub len: u64,
@@ -63,12 +63,12 @@ enum Msg {
     Function,
     Tensor,
     Sparse,
-    /// Copied as it is.
+    /// A field that is copied unchanged.
     Leaf,
 }
 
 impl Msg {
-    /// What to do with field `number`: `None` drops it.
+    /// How field `number` of this message is treated: `None` drops the field.
     fn field(self, number: u32) -> Option<Msg> {
         use Msg::*;
         Some(match (self, number) {
@@ -96,7 +96,7 @@ impl Msg {
     }
 }
 
-/// Whether field `number` of a tensor holds elements, and the wire type of one element.
+/// The wire type of one element, where field `number` of a tensor holds elements.
 fn element_kind(number: u32) -> Option<Kind> {
     Some(match number {
         4 => Kind::Fixed32,
@@ -110,7 +110,7 @@ struct Walk<'a> {
     r: Reader<'a>,
     payloads: Vec<Payload>,
     messages: u64,
-    /// Whether anything said so far that this is a model.
+    /// Whether a field so far has shown that the file is a model.
     recognised: bool,
 }
 
@@ -138,7 +138,7 @@ pub(super) fn read(file: &DataFile) -> Result<Skeleton, ModelError> {
     let mut encoded = Vec::new();
     let walked = walk.message(Msg::Model, file.len(), 0, &mut encoded);
     if let Err(e) = walked {
-        // What breaks before anything of a model was seen was never one.
+        // A file that is damaged before any field of a model was seen is not a model.
         let broken = matches!(
             e,
             ModelError::Truncated { .. } | ModelError::Malformed { .. }
@@ -169,7 +169,7 @@ pub(super) fn read(file: &DataFile) -> Result<Skeleton, ModelError> {
 }
 
 impl Walk<'_> {
-    /// Copies the message from the position to `end`.
+    /// Copies the fields of the message between the position and `end`.
     fn message(
         &mut self,
         msg: Msg,
@@ -212,7 +212,7 @@ impl Walk<'_> {
                     self.check_size(out.len() as u64)?;
                 }
             }
-            // A version number, or a message that held together.
+            // A model is recognised by a version number, or by a nested message that is intact.
             self.recognised |= msg == Msg::Model
                 && matches!((f.number, f.kind), (1, Kind::Varint) | (7 | 8, Kind::Bytes));
         }
@@ -229,7 +229,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Copies a field as it stands.
+    /// Copies a field unchanged.
     fn leaf(&mut self, f: &Field, out: &mut Vec<u8>) -> Result<(), ModelError> {
         self.messages += 1;
         let len = f.end - f.start;
@@ -238,7 +238,7 @@ impl Walk<'_> {
         self.r.copy(len, out)
     }
 
-    /// Copies a tensor, its content only where it is small.
+    /// Copies a tensor, but its content only where that is small.
     fn tensor(&mut self, end: u64, out: &mut Vec<u8>) -> Result<(), ModelError> {
         let mut raw: Option<Field> = None;
         let mut pieces: Vec<Piece> = Vec::new();
@@ -302,14 +302,14 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Notes a run of elements; runs that touch become one.
+    /// Notes a run of elements. Adjacent runs of unpacked elements become one.
     fn piece(
         &mut self,
         f: &Field,
         packed: bool,
         pieces: &mut Vec<Piece>,
     ) -> Result<(), ModelError> {
-        // Unpacked elements carry their tags along.
+        // A run of unpacked elements includes their tags.
         let offset = if packed { f.content } else { f.start };
         let piece = Piece {
             field: f.number,
@@ -346,5 +346,5 @@ impl Walk<'_> {
     }
 }
 
-/// The number of [`proto::TensorProto::stored`].
+/// The field number of [`proto::TensorProto::stored`].
 const STORED: u32 = 536_870_911;

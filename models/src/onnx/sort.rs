@@ -1,4 +1,4 @@
-//! The order of nodes. ONNX demands a topological one; files that break that are sorted, stably.
+//! The order of nodes. ONNX demands a topological order; files that break this rule are sorted stably.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -6,7 +6,7 @@ use std::collections::{BinaryHeap, HashMap};
 use super::proto::{GraphProto, NodeProto};
 use crate::error::ModelError;
 
-/// Calls `see` with every name that `node` reads, those that its graphs capture included.
+/// Calls `see` with every name that `node` reads, including those that its nested graphs capture.
 pub(super) fn reads<'a>(node: &'a NodeProto, see: &mut dyn FnMut(&'a str)) {
     node.input
         .iter()
@@ -19,13 +19,15 @@ pub(super) fn reads<'a>(node: &'a NodeProto, see: &mut dyn FnMut(&'a str)) {
     }
 }
 
-/// Names that a graph defines itself are reported, too: they are unique in the model.
+/// Calls `see` with every name that a graph reads. Names that the graph defines itself are included, which is harmless
+/// because names are unique in a model.
 fn graph_reads<'a>(g: &'a GraphProto, see: &mut dyn FnMut(&'a str)) {
     g.node.iter().for_each(|n| reads(n, see));
     g.output.iter().for_each(|o| see(o.name()));
 }
 
-/// The indices of `nodes` such that each stands after the nodes that it reads from.
+/// The indices of `nodes` in an order in which each node follows the nodes that it reads from. Fails where there is a
+/// cycle.
 pub(super) fn order(nodes: &[NodeProto]) -> Result<Vec<usize>, ModelError> {
     let mut definer: HashMap<&str, usize> = HashMap::new();
     for (i, n) in nodes.iter().enumerate() {
@@ -71,9 +73,9 @@ pub(super) fn order(nodes: &[NodeProto]) -> Result<Vec<usize>, ModelError> {
     })
 }
 
-/// The nodes of `waiting` without those that merely read from a cycle.
+/// The nodes of `waiting` that are part of a cycle or between cycles, without those that merely read from one.
 fn stuck(readers: &[Vec<usize>], mut waiting: Vec<bool>) -> Vec<usize> {
-    // How many waiting nodes read from each, and whom each reads from.
+    // The number of waiting nodes that read from each node, and the waiting nodes that each node reads from.
     let mut leads_to = vec![0usize; readers.len()];
     let mut sources: Vec<Vec<usize>> = vec![Vec::new(); readers.len()];
     for (i, all) in readers.iter().enumerate().filter(|(i, _)| waiting[*i]) {
@@ -97,7 +99,7 @@ fn stuck(readers: &[Vec<usize>], mut waiting: Vec<bool>) -> Vec<usize> {
     (0..readers.len()).filter(|i| waiting[*i]).collect()
 }
 
-/// The node's name, or one made of its op and place.
+/// The name of the node, or a name made from its op and index.
 pub(super) fn node_name(n: &NodeProto, index: usize) -> String {
     match n.name() {
         "" => format!("{}_{index}", n.op_type()),

@@ -1,4 +1,4 @@
-//! What a `TensorProto` says: dtype, dimensions, and where its content is.
+//! Reading of a `TensorProto`: its dtype, its dimensions, and the location of its content.
 
 use convoke_common::graph::{INLINE_LIMIT, TensorType};
 use convoke_common::{DType, Printable, Tensor};
@@ -18,31 +18,31 @@ pub(super) struct Constant {
     pub content: Content,
 }
 
-/// Where the content of a constant is.
+/// The location of the content of a constant.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Content {
-    /// Here.
+    /// The content itself.
     Inline(Tensor),
-    /// At this offset of the model file, in final form.
+    /// Raw elements at this offset of the model file.
     Model(u64),
-    /// In another file.
+    /// Raw elements in another file, at this offset.
     External { location: String, offset: u64 },
-    /// In the model file, to be decoded.
+    /// Encoded elements in the model file.
     Encoded(Vec<Piece>),
-    /// Here, in final form, but too large to be inline.
+    /// Decoded elements, which are too large to be inline.
     Decoded(Vec<u8>),
-    /// Nowhere: a weights file must have it.
+    /// The model has no content: a weights file must have it.
     Missing,
 }
 
 impl Constant {
-    /// Its type.
+    /// The type of the constant.
     pub(super) fn ty(&self) -> TensorType {
         TensorType::fixed(self.dtype, &self.shape)
     }
 }
 
-/// The dtype with ONNX's code `code`, or its name where it is not supported.
+/// The dtype with ONNX's code `code`. The error names a dtype that is not supported.
 pub(super) fn dtype(code: i32) -> Result<DType, String> {
     Ok(match DataType::try_from(code) {
         Ok(DataType::Float) => DType::F32,
@@ -69,7 +69,7 @@ pub(super) fn dtype(code: i32) -> Result<DType, String> {
     })
 }
 
-/// Declared dimensions, checked.
+/// Converts declared dimensions. Fails where one is negative.
 fn shape(dims: &[i64]) -> Result<Vec<usize>, String> {
     let one = |d: &i64| {
         usize::try_from(*d).map_err(|_| format!("dimension {d} is negative, in {dims:?}"))
@@ -77,7 +77,7 @@ fn shape(dims: &[i64]) -> Result<Vec<usize>, String> {
     dims.iter().map(one).collect()
 }
 
-/// Reads `t`, called `name`.
+/// Reads the constant `t`, which errors call `name`.
 pub(super) fn constant(
     t: &TensorProto,
     name: &str,
@@ -130,7 +130,7 @@ fn content(
         }
         Some(Payload::Raw { len, .. }) => return Err(wrong(*len)),
         Some(Payload::Encoded(pieces)) => {
-            // An encoded byte yields at most eight: this bounds what the sidecar may take.
+            // An encoded byte yields at most eight decoded ones, which bounds the size of the sidecar.
             let most = pieces.iter().map(|p| p.len).sum::<u64>().saturating_mul(8);
             let fits = bytes as u64 <= most;
             return if fits {

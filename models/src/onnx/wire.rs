@@ -3,20 +3,20 @@
 use crate::error::ModelError;
 use crate::file::Reader;
 
-/// A field as it stands in the file.
+/// A field and its location in the file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Field {
     pub number: u32,
     pub kind: Kind,
-    /// Where its tag starts.
+    /// File offset of the tag.
     pub start: u64,
-    /// Where its content starts: after the tag, and after the length where it has one.
+    /// File offset of the content, which follows the tag, and the length where the field has one.
     pub content: u64,
-    /// Where it ends.
+    /// File offset after the content.
     pub end: u64,
 }
 
-/// The wire types that still exist; groups are refused.
+/// The wire types of protobuf, without groups, which are refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Varint,
@@ -25,7 +25,7 @@ pub(super) enum Kind {
     Fixed32,
 }
 
-/// An error at the reader's position.
+/// An error about offset `at` of the reader's file.
 pub(super) fn malformed(r: &Reader<'_>, at: u64, reason: impl Into<String>) -> ModelError {
     ModelError::Malformed {
         path: r.file().path().into(),
@@ -34,7 +34,7 @@ pub(super) fn malformed(r: &Reader<'_>, at: u64, reason: impl Into<String>) -> M
     }
 }
 
-/// A varint that ends before `end`.
+/// Reads a varint that must not extend beyond `end`.
 pub(super) fn varint(r: &mut Reader<'_>, end: u64) -> Result<u64, ModelError> {
     let at = r.pos();
     let mut value = 0u64;
@@ -70,7 +70,7 @@ pub(super) fn varint(r: &mut Reader<'_>, end: u64) -> Result<u64, ModelError> {
     Err(malformed(r, at, "a number has more than 64 bits"))
 }
 
-/// The field at the position, of a message that ends at `end`. The position is then the field's content.
+/// Reads the tag of the field at the position, in a message that ends at `end`, and moves to the field's content.
 pub(super) fn field(r: &mut Reader<'_>, end: u64) -> Result<Field, ModelError> {
     let start = r.pos();
     let tag = varint(r, end)?;

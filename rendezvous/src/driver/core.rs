@@ -1,4 +1,4 @@
-//! What a driver decides: a plain state machine over the steps in flight of one lease.
+//! The decisions of a driver: a plain state machine over the steps in flight of one lease.
 //!
 //! ```text
 //! Running --every result arrived--> Resolved --every participant quiet--> retired
@@ -6,13 +6,14 @@
 //!    '---consequence---> Suspect -------'  a cause, everybody quiet, or no cause within CAUSE_BOUND
 //! ```
 //!
-//! A *cause* is a primary error, the caller's own word, or a participant that the driver itself has lost. A
-//! *consequence* is what a participant says of another: that it lost contact with it, or that its lease is gone.
+//! A *cause* is a primary error, the caller's own request to end the step, or a participant that the driver itself has
+//! lost. A *consequence* is what one participant says of another: that it lost contact with it, or that its lease is
+//! gone.
 //!
 //! Invariants
 //! 1. A step resolves exactly once, and retires exactly once, after it resolved.
-//! 2. The first cause is what the caller gets; a consequence is reported only when no cause came. Causes that come
-//!    later are attached.
+//! 2. The caller gets the first cause; a consequence is reported only if no cause came. Causes that come later are
+//!    attached.
 //! 3. After an error every participant that has not sent it is told to abort, once.
 //! 4. Once a participant is lost, has dropped the lease, leaves, is wedged or cannot reach another, no further step
 //!    runs: links are bound to the lease, so it cannot recover.
@@ -27,23 +28,23 @@ use convoke_common::ids::ParticipantIx;
 use convoke_common::mutant;
 use tokio::time::Instant;
 
-/// How long a consequence waits for its cause while the driver sees nothing wrong with the participant that it
-/// blames: all who have a link to a killed process notice within this time of its death.
+/// How long a consequence waits for its cause while the driver sees nothing wrong with the participant that it blames:
+/// all processes with a link to a killed process notice within this time of its death.
 pub const CAUSE_BOUND: Duration = PROCESS_KILLED;
 
-/// How long a participant may take to quiesce a failed step: the five seconds after which it calls itself wedged, and
-/// the way of that word. Kernels notice within milliseconds that they are cancelled.
+/// How long a participant may take to quiesce a failed step: the five seconds after which it declares itself wedged,
+/// and the time in which that report arrives. Kernels notice within milliseconds that they are cancelled.
 pub const QUIESCE_BOUND: Duration = Duration::from_millis(5500);
 
-/// Errors attached to a step's cause; many may fail at once.
+/// The most errors that are attached to a step's cause, since many may fail at once.
 const MOST_ATTACHED: usize = 8;
 
-/// What happened.
+/// What happened at the driver.
 #[derive(Debug, Clone)]
 pub enum Event {
     /// The caller starts step `n`, which waits for `results` tensors.
     Begin { n: u64, results: usize },
-    /// A result is there.
+    /// A result of step `n` arrived.
     Arrived { n: u64 },
     /// A participant failed the step, or the caller gave up (`from: None`).
     Failed {
@@ -55,35 +56,35 @@ pub enum Event {
     Done { n: u64, from: ParticipantIx },
     /// The link to a participant ended.
     Lost { peer: ParticipantIx, error: Error },
-    /// The lease is given up: every step fails, and later ones as well.
+    /// The lease is closed: every step fails, those that begin later too.
     Closed { error: Error },
 }
 
-/// What to do about it.
+/// What the shell is to do.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
     /// Send `Start` to every participant, then the feeds.
     Start { n: u64 },
-    /// Send `Abort` to every participant but `except`, and sweep the own slots.
+    /// Send `Abort` to every participant except `except`, and sweep the driver's own slots.
     Abort {
         n: u64,
         error: Error,
         except: Option<ParticipantIx>,
     },
-    /// The step succeeded or its cause is known: tell the caller.
+    /// Tell the caller that the step succeeded, or why it failed.
     Resolve { n: u64, result: Result<(), Error> },
-    /// The step that failed has another cause, for the caller if it has not taken the first yet.
+    /// Add another cause to the error of a failed step, if the caller has not taken that error yet.
     Attach { n: u64, error: Error },
-    /// Nothing of the step is left anywhere.
+    /// Forget the step: nothing of it is left at any participant.
     Retire { n: u64 },
 }
 
-/// A consequence, until its cause is known.
+/// A consequence that waits for its cause.
 #[derive(Debug)]
 struct Suspicion {
     error: Error,
     from: Option<ParticipantIx>,
-    /// Whom it says is gone.
+    /// The participant of which the error says that it is gone.
     blamed: Option<ParticipantIx>,
     until: Instant,
 }
@@ -98,12 +99,13 @@ enum State {
 #[derive(Debug)]
 struct Step {
     state: State,
-    /// Who may still run something of it.
+    /// The participants that may still run something of the step.
     quiescing: BTreeSet<ParticipantIx>,
     failed: bool,
-    /// When whoever has not quiesced it is given up; absent while nothing has ended it from outside.
+    /// When the participants that have not quiesced the step are given up; absent while the step runs, or if it
+    /// succeeded and the driver is not closed.
     overdue: Option<Instant>,
-    /// Whom its cause is about.
+    /// The participant that the step's cause is about.
     culprit: Option<ParticipantIx>,
     attached: usize,
 }
@@ -122,18 +124,18 @@ pub struct Core {
     workers: ParticipantIx,
     names: Vec<String>,
     steps: BTreeMap<u64, Step>,
-    /// Whose link ended.
+    /// The participants whose links ended.
     lost: BTreeSet<ParticipantIx>,
-    /// Who says nothing more of any step.
+    /// The participants that say nothing more about any step.
     silent: BTreeSet<ParticipantIx>,
-    /// Whom no new plan should use.
+    /// The participants that no new plan should use.
     unusable: BTreeSet<ParticipantIx>,
     broken: Option<Broken>,
     commands: VecDeque<Command>,
 }
 
 impl Core {
-    /// A driver of the workers with these names.
+    /// A core for the driver of the workers with these names.
     pub fn new(names: Vec<String>) -> Core {
         Core {
             workers: names.len() as ParticipantIx,
@@ -147,7 +149,7 @@ impl Core {
         }
     }
 
-    /// Takes an event.
+    /// Takes an event; the commands that follow from it are returned by [`Core::next_command`].
     pub fn apply(&mut self, now: Instant, event: Event) {
         match event {
             Event::Begin { n, results } => self.begin(now, n, results),
@@ -162,12 +164,12 @@ impl Core {
         }
     }
 
-    /// The next thing to do.
+    /// The next command; commands are carried out in this order.
     pub fn next_command(&mut self) -> Option<Command> {
         self.commands.pop_front()
     }
 
-    /// When [`Core::handle_timeout`] is due.
+    /// When [`Core::handle_timeout`] is to be called; `None` if nothing waits for a time.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let due = |s: &Step| match &s.state {
             State::Suspect(s) => Some(s.until),
@@ -176,7 +178,7 @@ impl Core {
         self.steps.values().filter_map(due).min()
     }
 
-    /// Ends what has waited long enough.
+    /// Ends every wait whose time is over: for a cause, or for a participant that does not quiesce.
     pub fn handle_timeout(&mut self, now: Instant) {
         for n in self.live() {
             let Some(step) = self.steps.get(&n) else {
@@ -198,23 +200,24 @@ impl Core {
         }
     }
 
-    /// Steps that are not retired.
+    /// How many steps have not retired.
     pub fn live_steps(&self) -> usize {
         self.steps.len()
     }
 
-    /// Participants that have not ended a step.
+    /// The participants that have not quiesced step `n`.
     pub fn unfinished(&self, n: u64) -> Vec<ParticipantIx> {
         let step = self.steps.get(&n);
         step.map_or(vec![], |s| s.quiescing.iter().copied().collect())
     }
 
-    /// Why no further step can succeed, where none can.
+    /// Why no further step can succeed; `None` while steps can.
     pub fn broken(&self) -> Option<&Error> {
         self.broken.as_ref().map(|b| &b.error)
     }
 
-    /// Participants that a plan in place of this one should not use: lost, leaving, wedged, or out of another's reach.
+    /// Participants that a plan in place of this one should not use: lost, leaving, wedged, or out of another one's
+    /// reach.
     pub fn unusable(&self) -> impl Iterator<Item = ParticipantIx> {
         self.unusable.iter().copied()
     }
@@ -227,7 +230,7 @@ impl Core {
         self.names.get(usize::from(w)).map_or("?", |n| n.as_str())
     }
 
-    /// An error about a participant.
+    /// Adds the participant's name to an error.
     fn of(&self, w: ParticipantIx, error: Error) -> Error {
         error.at(convoke_common::Site {
             worker: Some(self.name(w).to_owned()),
@@ -235,7 +238,7 @@ impl Core {
         })
     }
 
-    /// Whom a participant's report of a loss is about.
+    /// The other participant whose loss a participant's error reports; `None` for errors of another kind.
     fn blamed(&self, from: ParticipantIx, error: &Error) -> Option<ParticipantIx> {
         if error.code != Code::PeerLost {
             return None;
@@ -255,10 +258,11 @@ impl Core {
         }
     }
 
-    /// A participant says that it failed.
+    /// Takes a participant's report that it failed the step.
     fn reported(&mut self, now: Instant, n: u64, from: ParticipantIx, error: Error) {
         match error.code {
-            // It will say nothing more of any step. That a lease ended is no answer: what is known is who ended it.
+            // The participant will say nothing more about any step. That its lease ended explains nothing; what is
+            // known is the participant at which it ended.
             Code::LeaseRetired => {
                 let msg = format!("{} no longer holds the lease", self.name(from));
                 let error = self.of(from, Error::new(Code::PeerLost, msg));
@@ -289,7 +293,7 @@ impl Core {
         }
     }
 
-    /// Nothing more is expected of a participant: every step fails.
+    /// Gives up a participant, from which nothing more is expected: every step fails.
     fn give_up(&mut self, now: Instant, peer: ParticipantIx, error: &Error) {
         self.silent.insert(peer);
         self.breaks(Some(peer), error, self.is_cause(Some(peer), error));
@@ -299,7 +303,7 @@ impl Core {
         }
     }
 
-    /// Every step fails; one that has succeeded is waited for no longer than the others.
+    /// Fails every step; one that has succeeded is waited for no longer than the others.
     fn closed(&mut self, now: Instant, error: &Error) {
         for n in self.live() {
             self.failed(now, n, None, error.clone(), None);
@@ -326,7 +330,7 @@ impl Core {
         );
         self.commands.push_back(Command::Start { n });
         if let Some(broken) = &self.broken {
-            // The living ones learn of the step all the same, so that every window moves alike.
+            // The workers learn of the step nevertheless, so that their windows move alike.
             let (from, error) = (broken.from, broken.error.clone());
             self.failed(now, n, from, error, None);
             self.settle(n);
@@ -359,13 +363,13 @@ impl Core {
     }
 
     fn is_cause(&self, from: Option<ParticipantIx>, error: &Error) -> bool {
-        // The caller's own word is final, and so is what the driver sees itself.
+        // A request of the caller is final, and so is what the driver sees itself.
         let Some(from) = from else { return true };
         let about = self.blamed(from, error).unwrap_or(from);
         !error.code.is_secondary() || error.code == Code::PeerLost && self.lost.contains(&about)
     }
 
-    /// An error ends a step; whoever it is from, all `except` one are told.
+    /// Ends a step with an error, wherever the error is from; all participants except `except` are told to abort.
     fn failed(
         &mut self,
         now: Instant,
@@ -397,7 +401,7 @@ impl Core {
             State::Running { .. } | State::Suspect(_) if cause => {
                 self.resolve(n, from, blamed, error)
             }
-            // Each says that the other is gone: nobody else is to blame.
+            // Two participants each say that the other is gone: no third one is to blame.
             State::Suspect(s) if s.from.is_some() && s.from == blamed && s.blamed == from => {
                 self.convict(n);
             }
@@ -407,7 +411,7 @@ impl Core {
         self.settle(n);
     }
 
-    /// Another cause, of a step that has failed already.
+    /// Attaches another cause to a step that has failed already.
     fn attach(
         &mut self,
         n: u64,
@@ -418,7 +422,7 @@ impl Core {
         let Some(step) = self.steps.get_mut(&n) else {
             return;
         };
-        // Not the caller's own word, nor more of the same.
+        // A request of the caller is not attached, nor another error about the same participant.
         let new = from.is_some() && blamed.or(from) != step.culprit;
         if step.failed && new && step.attached < MOST_ATTACHED {
             step.attached += 1;
@@ -445,7 +449,7 @@ impl Core {
         }
     }
 
-    /// No cause came: the consequence is all there is to say.
+    /// Resolves a step with its consequence, since no cause came.
     fn convict(&mut self, n: u64) {
         let Some(Step {
             state: State::Suspect(s),
@@ -457,7 +461,7 @@ impl Core {
         let (from, blamed, mut error) = (s.from, s.blamed, s.error.clone());
         if let (Some(from), Some(blamed)) = (from, blamed) {
             if from < self.workers {
-                // The driver sees nothing wrong with it.
+                // The driver itself sees nothing wrong with the blamed participant.
                 error = error.said_by(self.name(from));
             }
             self.unusable.insert(blamed);
@@ -482,7 +486,7 @@ impl Core {
             return;
         }
         if let State::Suspect(_) = step.state {
-            // Everybody who could have sent a cause has spoken.
+            // All participants that could have sent a cause have quiesced.
             self.convict(n);
         }
         if let Some(step) = self.steps.get(&n)

@@ -1,10 +1,11 @@
 //! The step driver: the caller's end of a lease.
 //!
-//! [`Driver::call`] starts a step, feeds its inputs, awaits its results, and resolves with them or with the
-//! root cause; [`Driver::call_partial`] resolves with the results that there are, and with why there are no others. Decisions are the [`core`]'s; its shell owns slots, links and time, the driver the window.
+//! [`Driver::call`] starts a step, feeds its inputs, awaits its results, and resolves with them or with the root cause.
+//! [`Driver::call_partial`] resolves with the results that there are, and with an error for each of the others. The
+//! [`core`] makes the decisions; the shell owns slots, links and time; the driver owns the window.
 //!
 //! Invariants
-//! 1. Steps are numbered in the order they start; step `n` starts after step `n - K` has retired.
+//! 1. Steps are numbered in the order in which they start; step `n` starts after step `n - K` has retired.
 //! 2. A call that is dropped cancels its step everywhere.
 //! 3. A caller waits for the outcome of its step and never for its retirement.
 
@@ -46,13 +47,13 @@ pub struct Driver {
     program: DriverProgram,
     shell: Arc<Shell>,
     launch: tokio::sync::Mutex<u64>,
-    /// One permit per entry of the window.
+    /// Holds one permit for each entry of the window.
     window: Vec<Arc<Semaphore>>,
 }
 
 impl Driver {
-    /// A driver over established links, one per worker in participant order. Its timers run in `world`, until it is
-    /// dropped.
+    /// Makes a driver over established links, one for each worker in participant order. Its timers run in `world` until
+    /// it is dropped.
     pub fn new(
         world: &World,
         hub: Arc<Hub>,
@@ -87,7 +88,7 @@ impl Driver {
             of_lease,
             participants = names(&shell.links).as_str()
         );
-        // A link that ended before the lease was in the hub told nobody.
+        // A link that ended before the lease was in the hub was reported to nobody.
         for (ix, link) in shell.links.iter().enumerate() {
             if link.is_closed() {
                 shell.lost(ix as ParticipantIx, link.lost());
@@ -104,17 +105,17 @@ impl Driver {
         })
     }
 
-    /// The lease.
+    /// The id of the lease.
     pub fn lease(&self) -> LeaseId {
         self.lease.id
     }
 
-    /// What is fed and fetched.
+    /// The driver's program: which inputs are fed to which slots, and where results are fetched from.
     pub fn program(&self) -> &DriverProgram {
         &self.program
     }
 
-    /// Why no further call can succeed, where none can.
+    /// Why no further call can succeed; `None` while calls can.
     pub fn broken(&self) -> Option<Error> {
         self.shell.core().broken().cloned()
     }
@@ -127,8 +128,8 @@ impl Driver {
         core.unusable().filter_map(of).collect()
     }
 
-    /// Runs one step: `inputs` in the order of the feeds, `axes` in the order of the lease's bounds.
-    /// Resolves with the results in the order of the fetches.
+    /// Runs one step: `inputs` are in the order of the feeds, `axes` in the order of the lease's bounds. Resolves with
+    /// the results in the order of the fetches.
     pub async fn call(
         &self,
         inputs: Vec<Tensor>,
@@ -139,8 +140,8 @@ impl Driver {
         self.results(&inputs, arrived, |r| r.map_err(Arc::unwrap_or_clone))
     }
 
-    /// As [`Driver::call`], but what fails in a node ends only the results that depend on it, which are its error. An error of
-    /// the whole call is one of the step: a participant is lost, a deadline passed, the caller cancelled.
+    /// Like [`Driver::call`], but an error in a node ends only the results that depend on it, and becomes their error.
+    /// The whole call fails if the step does: a participant is lost, the deadline passes, or the caller cancels.
     pub async fn call_partial(
         &self,
         inputs: Vec<Tensor>,
@@ -151,7 +152,7 @@ impl Driver {
         self.results(&inputs, arrived, |r| Ok(r.map_err(Arc::unwrap_or_clone)))
     }
 
-    /// Runs a step; what came in the recv slots.
+    /// Runs a step; returns what arrived in the recv slots.
     async fn step(
         &self,
         inputs: &[Tensor],
@@ -159,9 +160,9 @@ impl Driver {
         deadline: Option<Duration>,
         partial: bool,
     ) -> Arrived {
-        // One beyond all time is none.
+        // A deadline beyond the end of time is no deadline.
         let deadline = deadline.and_then(|d| Instant::now().checked_add(d));
-        // From the wait for the window to the outcome, which the caller sees.
+        // The span lasts from the wait for the window to the outcome that the caller sees.
         let span = tracing::debug_span!("call", key = tracing::field::Empty);
         let begun = self.begin(inputs, axes, partial, &span);
         let (outcome, n) = match deadline {
@@ -189,7 +190,7 @@ impl Driver {
         outcome
     }
 
-    /// What came in the order of the fetches, each as `one` says.
+    /// What arrived, in the order of the fetches, each mapped by `one`.
     fn results<T>(
         &self,
         inputs: &[Tensor],
@@ -269,7 +270,7 @@ impl Driver {
             _permit: permit,
         });
         step_event!("begin", key);
-        // A result may even be here already; it counts once the step has begun.
+        // A result may have arrived already; it counts once the step has begun.
         let mut early = Vec::new();
         for slot in 0..slots as u32 {
             if let Ok(s) = self.lease.table.slot(n, slot)
@@ -309,7 +310,7 @@ impl Driver {
         Ok((outcome, n))
     }
 
-    /// Ends a step whose deadline has come, unless its outcome has come as well.
+    /// Ends a step whose deadline has passed; returns the outcome if the step has resolved meanwhile.
     async fn too_late(&self, n: u64, outcome: &Outcome) -> Arrived {
         let unfinished = self.shell.core().unfinished(n);
         let names: Vec<&str> = unfinished.iter().map(|w| self.lease.name_of(*w)).collect();
@@ -331,20 +332,21 @@ impl Driver {
         outcome.take().await
     }
 
-    /// The permit of a window entry, once step `n - K` has retired: whoever does not quiesce it is given up in time.
+    /// Waits for the permit of a window entry, until step `n - K` has retired. Participants that do not quiesce that
+    /// step are given up, so the wait is bounded.
     async fn room(&self, entry: usize) -> Result<OwnedSemaphorePermit, AcquireError> {
         self.window[entry].clone().acquire_owned().await
     }
 
-    /// Returns once every step that was started has retired; meanwhile none starts. Of steps that failed, and of all
-    /// once the driver is closed, within [`QUIESCE_BOUND`](self::core::QUIESCE_BOUND).
+    /// Returns once every step that was started has retired; meanwhile no step starts. Steps that failed retire within
+    /// [`QUIESCE_BOUND`](self::core::QUIESCE_BOUND), and so do all steps once the driver is closed.
     pub async fn quiesce(&self) {
         let _none_starts = self.launch.lock().await;
         self.shell.idle().await;
     }
 
-    /// Ends the lease at this side: calls in flight and later ones fail. What participants still say of its steps is
-    /// heard until the driver is dropped.
+    /// Ends the lease at this side: calls in flight and later ones fail. The driver listens to what participants say
+    /// about its steps until it is dropped.
     pub fn close(&self) {
         self.window.iter().for_each(|w| w.close());
         self.shell.drive(Event::Closed {
@@ -352,21 +354,22 @@ impl Driver {
         });
     }
 
-    /// Tells the participants that the lease is done with. To be called once it is closed and quiescent.
+    /// Tells the participants that the driver is done with the lease. Call this once the driver is closed and
+    /// quiescent.
     pub fn release(&self) {
         let lease = self.lease.id;
         let links = self.shell.links.iter();
         links.for_each(|l| l.send(Frame::Release { lease }));
     }
 
-    /// Ends once no further call can succeed, or the driver is dropped; it does not keep the driver.
+    /// Resolves when no further call can succeed, or when the driver is dropped; it does not keep the driver alive.
     pub fn broken_later(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut broken = self.shell.when_broken();
-        // An error where the shell, whose the sender is, was dropped.
+        // Waiting fails if the shell, which owns the sender, was dropped.
         async move { drop(broken.wait_for(|broken| *broken).await) }
     }
 
-    /// A lease that a loss broke is given up because of it.
+    /// The error of a closed lease: the loss that broke it, if there was one.
     fn why_closed(&self) -> Error {
         let unloaded = || Error::new(Code::LeaseRetired, "the function was unloaded");
         self.broken().unwrap_or_else(unloaded)
@@ -380,7 +383,7 @@ impl Drop for Driver {
     }
 }
 
-/// Whom these links reach, by index.
+/// The names of the peers of these links, in order.
 fn names(links: &[Arc<Link>]) -> String {
     let names: Vec<&str> = links.iter().map(|l| l.peer().name.as_str()).collect();
     names.join(",")

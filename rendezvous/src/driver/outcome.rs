@@ -1,6 +1,6 @@
-//! Where a step's outcome waits for its caller.
+//! The place where a step's outcome waits for its caller.
 //!
-//! Invariant: the outcome is put once and taken once; what is attached before it is taken is part of it.
+//! Invariant: the outcome is put once and taken once; a cause that is attached before it is taken is part of it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,10 +9,10 @@ use tokio::sync::Notify;
 
 use crate::table::Delivered;
 
-/// What came in the recv slots, by slot.
+/// What arrived in the recv slots, by slot; or the error of the step.
 pub(super) type Arrived = Result<Vec<Option<Delivered>>>;
 
-/// See the module.
+/// The outcome of one step, until its caller takes it.
 #[derive(Default)]
 pub(super) struct Outcome {
     result: Mutex<Option<Arrived>>,
@@ -24,23 +24,23 @@ impl Outcome {
         self.result.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The step has resolved.
+    /// Stores the outcome of a step that has resolved.
     pub(super) fn put(&self, result: Arrived) {
         *self.result() = Some(result);
         self.put.notify_one();
     }
 
-    /// Another cause of a step that failed. Of no effect once the caller has the first.
+    /// Adds another cause to the error of a failed step. It has no effect once the caller has taken the error.
     pub(super) fn attach(&self, error: Error) {
         if let Some(Err(first)) = &mut *self.result() {
-            // Who was lost as well was not stopped.
+            // A participant that was lost as well is not among those that stopped the step.
             let about = error.site.as_ref().and_then(|s| s.worker.as_ref());
             first.stopped.retain(|name| Some(name) != about);
             first.attached.push(error);
         }
     }
 
-    /// Waits for the outcome.
+    /// Waits for the outcome, and takes it.
     pub(super) async fn take(&self) -> Arrived {
         loop {
             if let Some(result) = self.result().take() {

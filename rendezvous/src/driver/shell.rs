@@ -19,16 +19,16 @@ use crate::link::Link;
 use crate::step_event;
 use crate::table::Delivered;
 
-/// See the module.
+/// Carries out the commands of a driver's core.
 pub(super) struct Shell {
     pub(super) lease: OnceLock<Weak<Lease>>,
     pub(super) links: Vec<Arc<Link>>,
     core: Mutex<Core>,
-    /// Whether somebody carries out commands at the moment.
+    /// Whether a thread carries out commands at the moment.
     draining: AtomicBool,
-    /// Calls in flight by window entry.
+    /// The calls in flight, by window entry.
     calls: Vec<Mutex<Option<InFlight>>>,
-    /// When the core's time is due.
+    /// When the core's next timeout is due.
     due: watch::Sender<Option<Instant>>,
     /// Whether every step that began has retired.
     idle: watch::Sender<bool>,
@@ -40,12 +40,12 @@ pub(super) struct Shell {
 pub(super) struct InFlight {
     pub(super) n: u64,
     pub(super) start: Frame,
-    /// Whether it takes results that are errors.
+    /// Whether the call accepts errors in place of results.
     pub(super) partial: bool,
     pub(super) results: Vec<Option<Delivered>>,
     pub(super) outcome: Arc<Outcome>,
     pub(super) cancel: CancellationToken,
-    /// Held until retirement: it is the entry's only one.
+    /// The only permit of the window entry, held until the step retires.
     pub(super) _permit: OwnedSemaphorePermit,
 }
 
@@ -81,21 +81,22 @@ impl Shell {
         self.call(n).as_mut().filter(|c| c.n == n).map(f)
     }
 
-    /// Enters the call of a step that is about to begin.
+    /// Records the call of a step that is about to begin.
     pub(super) fn enter(&self, call: InFlight) {
         let mut entry = self.call(call.n);
         *entry = Some(call);
     }
 
-    /// A result is there, or will not be. In a step that is not partial the latter ends it: its sender takes it for another.
+    /// Stores a result, or the error that came in its place, which ends a step that is not partial: its sender takes
+    /// the step for a partial one.
     pub(super) fn store(&self, n: u64, slot: u32, delivered: Delivered) {
-        // The results of a step that failed meanwhile are gone.
+        // A step that has failed meanwhile takes no more results.
         let event = self.with_call(n, |c| {
             let result = c.results.get_mut(slot as usize)?;
             if let (Err(error), false) = (&delivered, c.partial) {
                 return Some(Event::Failed {
                     n,
-                    // Its sender has not ended the step.
+                    // The sender of the error did not end the step.
                     from: Some(self.lease()?.me),
                     error: Error::clone(error),
                 });
@@ -108,7 +109,7 @@ impl Shell {
         }
     }
 
-    /// A link ended. The error says where its participant was reached.
+    /// Reports to the core that a link ended. The error gets the address of the participant.
     pub(super) fn lost(&self, peer: ParticipantIx, mut error: Error) {
         let lease = self.lease();
         let participant = lease
@@ -126,9 +127,9 @@ impl Shell {
         self.advance(|core, now| core.apply(now, event));
     }
 
-    /// Gives the core an input and carries out what follows, in the order decided. Commands run outside the lock,
-    /// since a local link calls straight into its peer, which may call back: what such a call decides is
-    /// carried out by the one who is at it already.
+    /// Gives the core an input and carries out the commands that follow, in the order decided. Commands run outside the
+    /// lock, since a local link calls straight into its peer, which may call back; the thread that is already carrying
+    /// out commands also carries out those of such a call.
     fn advance(&self, input: impl FnOnce(&mut Core, Instant)) {
         let mut core = self.core();
         input(&mut core, Instant::now());
@@ -189,7 +190,7 @@ impl Shell {
                 lease.table.retire(n);
                 let mut call = self.call(n);
                 if call.as_ref().is_some_and(|c| c.n == n) {
-                    // Dropping the permit opens the entry for step n + K.
+                    // Dropping the permit frees the entry for step `n + K`.
                     *call = None;
                 }
             }
@@ -197,7 +198,7 @@ impl Shell {
     }
 }
 
-/// Tells the core its time. Ends with the shell.
+/// Calls the core when its timeout is due. Ends when the shell is dropped.
 pub(super) async fn keep_time(shell: Weak<Shell>, mut due: watch::Receiver<Option<Instant>>) {
     loop {
         let at = *due.borrow_and_update();
@@ -253,7 +254,7 @@ impl StepHandler for Shell {
     }
 
     fn peer_lost(&self, peer: ParticipantIx, error: &Error) {
-        // It may have been a second link to the same peer.
+        // The lost link may have been a second one to the same peer.
         let link = self.links.get(usize::from(peer));
         if link.is_some_and(|l| !l.is_closed()) {
             return;
@@ -265,24 +266,24 @@ impl StepHandler for Shell {
 }
 
 impl Shell {
-    /// When the core's time is due, as it changes.
+    /// Watches when the core's next timeout is due.
     pub(super) fn due(&self) -> watch::Receiver<Option<Instant>> {
         self.due.subscribe()
     }
 
-    /// Whether no further step can succeed, as it changes.
+    /// Watches whether no further step can succeed.
     pub(super) fn when_broken(&self) -> watch::Receiver<bool> {
         self.broken.subscribe()
     }
 
     /// Returns once every step that began has retired.
     pub(super) async fn idle(&self) {
-        // The sender is the shell's own.
+        // Waiting cannot fail, since the shell owns the sender.
         let _ = self.idle.subscribe().wait_for(|idle| *idle).await;
     }
 }
 
-/// Tells those who watch, where there is something new.
+/// Replaces the watched value; watchers are woken only if it changed.
 fn replace<T: PartialEq>(watched: &watch::Sender<T>, new: T) {
     watched.send_if_modified(|last| {
         let changed = *last != new;

@@ -1,23 +1,23 @@
-//! Frames of commands or reports under construction.
+//! Building frames of commands or reports of eager sessions.
 
 use crate::frame::{EAGER, HEAD, MAX_BODY};
 
-/// Bytes of a body after which a frame is closed: a receiver does other things between frames.
+/// The size of a body, in bytes, from which on a frame is closed: a receiver does other work between frames.
 const CUT: usize = 8 << 10;
 
-/// Bodies are written one after the other, without knowing of frames.
+/// A builder of frames: commands or reports are appended one after the other, and the builder cuts them into frames.
 #[derive(Debug, Default)]
 pub struct Batch {
     bytes: Vec<u8>,
-    /// Where the frame begins that is not closed.
+    /// The offset at which the open frame begins, if there is one.
     open: Option<usize>,
 }
 
 impl Batch {
-    /// Most bytes that one addition may have.
+    /// The most bytes that one command or report may have.
     pub const MOST: usize = MAX_BODY / 2;
 
-    /// Where the next command or report goes, at the end.
+    /// The buffer to whose end the next command or report is to be appended.
     pub fn body(&mut self) -> &mut Vec<u8> {
         if self
             .open
@@ -39,17 +39,17 @@ impl Batch {
         }
     }
 
-    /// Bytes that wait.
+    /// How many bytes wait to be sent.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether nothing waits.
+    /// Whether no bytes wait to be sent.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Moves everything to the end of `out`.
+    /// Moves all frames to the end of `out`.
     pub fn take(&mut self, out: &mut Vec<u8>) {
         self.close();
         if out.is_empty() {
@@ -57,12 +57,12 @@ impl Batch {
         } else {
             out.append(&mut self.bytes);
         }
-        // A burst does not keep its memory.
+        // The memory of a burst is released.
         self.bytes.shrink_to(MAX_BODY);
     }
 }
 
-/// The bodies of whole frames of eager work.
+/// The bodies of a sequence of whole frames of eager work.
 pub(crate) fn bodies(mut frames: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let (head, rest) = frames.split_at_checked(HEAD)?;

@@ -6,8 +6,8 @@
 //! tensor, its own stream or lane ──> hub ──> Eager: begin, arrived
 //! ```
 //!
-//! A session is one client at one worker. Its id follows from the client's incarnation, so that no other life of the
-//! client, and nobody else, can name anything in it.
+//! A session is one client at one worker. Its id follows from the client's incarnation, so that no other incarnation of
+//! the client, and no other client, can name anything in it.
 
 mod batch;
 pub mod direct;
@@ -28,33 +28,36 @@ pub use batch::Batch;
 pub(crate) use batch::bodies;
 pub use direct::Direct;
 
-/// What a process does with eager work. Calls come from network tasks and, over local links, from the sender's thread;
-/// none may block.
+/// The eager work of a process. Calls come from network tasks and, over local links, from the sender's thread; none may
+/// block.
 pub trait Eager: Send + Sync {
-    /// A batch: commands at a worker, reports at a client. An error ends the link: what follows cannot be understood.
+    /// Takes a batch: commands at a worker, reports at a client. An error ends the link, since what follows cannot be
+    /// understood.
     fn batch(&self, from: &Peer, batch: &[u8]) -> Result<()>;
-    /// A transfer begins to arrive: fails where it may not. What is accepted here either arrives or fails.
+    /// Admits a transfer that begins to arrive, or refuses it. A transfer that was admitted either arrives or fails.
     fn claim(&self, from: &Peer, h: &TensorHeader) -> Result<(), Refused>;
-    /// Where the bytes of a claimed transfer go.
+    /// Allocates the buffer of an admitted transfer.
     fn buffer(&self, h: &TensorHeader) -> Result<Tensor>;
-    /// Takes over a claimed transfer that comes by reference, over a local link: its memory is counted here from now on.
+    /// Takes over the tensor of an admitted transfer that comes by reference, over a local link: its memory is counted
+    /// here from now on.
     fn adopt(&self, h: &TensorHeader, tensor: Tensor) -> Result<Tensor>;
-    /// Answered once [`Eager::claim`] can say of a transfer whether it is expected; dropped where it never will.
+    /// A receiver that is answered once [`Eager::claim`] can decide whether a transfer is expected, and dropped if it
+    /// never will; `None` if it can decide now.
     fn foreseen(&self, from: &Peer, h: &TensorHeader) -> Option<oneshot::Receiver<()>>;
-    /// A transfer has arrived.
+    /// Takes a transfer that has arrived.
     fn arrived(&self, from: &Peer, key: StepKey, tensor: Tensor);
-    /// A transfer does not arrive.
+    /// Reports that a transfer does not arrive.
     fn failed(&self, from: &Peer, key: StepKey, error: Error);
-    /// A link to a peer has ended, and with it what was on its way there.
+    /// Reports that a link to a peer has ended, and with it everything that was on its way to the peer.
     fn lost(&self, peer: &Peer, error: &Error);
-    /// Brief ops of a client in the same process, on its own thread; a process that runs no kernels has none.
+    /// The direct execution of brief ops of a client in the same process; `None` in a process that runs no kernels.
     fn direct(&self, _from: &Peer) -> Option<Arc<dyn Direct>> {
         None
     }
 }
 
-/// What a lane asks for its next bytes, once it can send them.
+/// A source of batches: the writer of a lane asks it for frames once it can send them.
 pub trait Batches: Send + Sync {
-    /// Appends whole frames, and forgets them.
+    /// Appends the waiting frames, as whole frames, and removes them from the source.
     fn take(&self, out: &mut Vec<u8>);
 }

@@ -1,5 +1,5 @@
-//! What an eager session says on its link's lane: commands of the client in one direction, reports of the worker in
-//! the other, many in one frame.
+//! What an eager session sends on its link's lane: the client's commands in one direction, the worker's reports in the
+//! other, many in one frame.
 //!
 //! ```text
 //! command = head varint | fields         head 16 + i runs prepared op i; smaller heads are below
@@ -7,8 +7,9 @@
 //! operand = 0 (left out) | 1 (integers: count, zigzag varints) | 2 (a small tensor) | 2 + distance (a handle)
 //! tensor  = dtype u8 | rank u8 | dims varint × rank | bytes
 //! ```
-//! Handles are numbered by the order of the commands that make them, from 0 or from where [`Command::Begin`] says; no other
-//! command has the number in it. A handle is named by its distance, the next number less its own: a repeated op on recent operands takes 3 to 5 bytes.
+//! Handles are numbered in the order of the commands that make them, from 0 or from the number in [`Command::Begin`];
+//! no other command contains the number of the handle that it makes. A handle is named by its distance, the next number
+//! less its own: a repeated op on recent operands takes 3 to 5 bytes.
 
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::graph::Attrs;
@@ -34,7 +35,7 @@ const ORIGIN: u64 = 8;
 const RESERVE: u64 = 9;
 const ABANDON: u64 = 10;
 const BEGIN: u64 = 11;
-/// Heads from here on run a prepared op.
+/// The first head that runs a prepared op.
 const RUN: u64 = 16;
 
 const RESOLVED: u64 = 0;
@@ -48,53 +49,54 @@ const ABSENT: u64 = 0;
 const INTEGERS: u64 = 1;
 const TENSOR: u64 = 2;
 
-/// Largest tensor that travels inside a command, in bytes.
+/// The largest tensor that travels inside a command, in bytes.
 pub const INLINE: usize = LANE_LIMIT;
-/// Most prepared ops of a session: a client that uses more replaces the one that it has not used for longest.
+/// The most prepared ops of a session: a client that uses more replaces the one that it has not used for longest.
 pub const MOST_PREPARED: u32 = 4096;
-/// Most peers that a session names.
+/// The most peers that a session can name.
 pub const MOST_PEERS: u32 = 4096;
-/// Handles that a session may have at once.
+/// The most handles that a session may have at once.
 pub const MOST_HANDLES: usize = 1 << 20;
-/// Accounts that a client may wait for at once.
+/// The most requests for accounts that a client may wait for at once.
 pub const MOST_ACCOUNTS: usize = 64;
-/// Most places that a session names, and the longest name of one.
+/// The most places that a session can name, and the most bytes of the name of one.
 pub const MOST_ORIGINS: u32 = 4096;
 pub const LONGEST_ORIGIN: usize = 512;
-/// Largest number that the first handle of a session may have.
+/// The largest number that the first handle of a session may have.
 const MOST_NUMBER: u64 = 1 << 48;
-/// Most elements of an operand of integers.
+/// The most elements of an operand of integers.
 const MOST_INTEGERS: u64 = 1 << 10;
 
-/// An op made ready to run many times.
+/// The definition of a prepared op.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Definition {
-    /// Where it is kept, below [`MOST_PREPARED`]; what was there before is forgotten.
+    /// The index of the op, below [`MOST_PREPARED`]; a former op of this index is dropped.
     pub index: u32,
     pub op: String,
     pub attrs: Attrs,
-    /// Operand dtypes; `None` for one left out.
+    /// The dtypes of the operands; `None` for one that is left out.
     pub operands: Vec<Option<DType>>,
     pub outputs: u8,
-    /// Whether the client waits to be told the outputs' shapes, which only data decides.
+    /// Whether the worker is to report the outputs' shapes, since only data decides them.
     pub report: bool,
-    /// Where the client's program issues it, see [`Command::Origin`].
+    /// The place in the client's program that issues the op, see [`Command::Origin`].
     pub origin: u32,
 }
 
-/// What a session holds that was issued at one place.
+/// What a session holds of the handles that were issued at one place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holding {
-    /// `src/main.rs:12`.
+    /// The place, such as `src/main.rs:12`.
     pub origin: String,
     pub handles: u64,
     pub bytes: u64,
 }
 
-/// What a client tells.
+/// What a client asks of a worker.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
-    /// Handles are numbered from here on; the first of a session that follows a lost one, whose numbers are not used again.
+    /// Numbers handles from here on; it comes first in a session that follows a lost one, whose numbers are not used
+    /// again.
     Begin {
         first: u64,
     },
@@ -103,13 +105,13 @@ pub enum Command {
     Run(u32),
     /// The client has dropped a handle.
     Free(u64),
-    /// A handle's tensor goes to a peer once it is there; peer 0 is the client.
+    /// Sends a handle's tensor to a peer once the value is there; peer 0 is the client.
     Give {
         handle: u64,
         peer: u32,
         transfer: u64,
     },
-    /// A new handle, filled by a peer.
+    /// Makes a handle that a peer fills.
     Take {
         peer: u32,
         transfer: u64,
@@ -117,7 +119,7 @@ pub enum Command {
         shape: Option<Shape>,
         origin: u32,
     },
-    /// A new handle with this value.
+    /// Makes a handle with this value.
     Literal {
         tensor: Tensor,
         origin: u32,
@@ -127,38 +129,38 @@ pub enum Command {
         index: u32,
         participant: Participant,
     },
-    /// A transfer does not come.
+    /// Reports that a transfer does not come.
     Fail {
         transfer: u64,
         error: Box<Error>,
     },
-    /// Asks what the session holds.
+    /// Asks for an account of what the session holds.
     Account {
         request: u64,
     },
-    /// A new handle that a step fills.
+    /// Makes a handle that a step fills.
     Reserve {
         origin: u32,
     },
-    /// A reserved handle is not filled, and is dropped.
+    /// Drops a reserved handle that no step fills.
     Abandon(u64),
-    /// Names a place in the client's program, below [`MOST_ORIGINS`].
+    /// Names a place in the client's program, at an index below [`MOST_ORIGINS`].
     Origin {
         index: u32,
         place: String,
     },
 }
 
-/// What a worker reports.
+/// What a worker reports to a client.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Report {
-    /// So many more commands that make handles have their results, or failed.
+    /// This many further commands that make handles have their results, or failed.
     Resolved(u64),
-    /// An op failed by itself, not because of an operand.
+    /// An op failed by itself, not because of a failed operand.
     Failed { handle: u64, error: Box<Error> },
-    /// The shape of a handle.
+    /// The shape of a handle, which its data decided.
     Shape { handle: u64, shape: Shape },
-    /// A transfer arrived, or failed.
+    /// A transfer to the worker arrived, or failed.
     Took { transfer: u64 },
     /// A transfer to a peer cannot be sent.
     Undelivered {
@@ -166,17 +168,17 @@ pub enum Report {
         transfer: u64,
         error: Box<Error>,
     },
-    /// What the session holds, the largest first.
+    /// What the session holds, the largest holding first.
     Accounted { request: u64, held: Vec<Holding> },
 }
 
-/// An operand of a run.
+/// An operand of a prepared op's run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Operand<'a> {
     Absent,
     Value(Tensor),
     Handle(u64),
-    /// To encode only: a value that is not kept.
+    /// A value that is borrowed for encoding; decoding never returns it.
     Borrowed(&'a Tensor),
 }
 
@@ -202,7 +204,7 @@ fn put_coded<T: Serialize>(out: &mut Vec<u8>, value: &T) -> Result<()> {
     Ok(())
 }
 
-/// An error, cut where it is too large for a batch: the cause always arrives.
+/// Appends an error, which is cut if it is too large for a batch: its cause always arrives.
 fn put_error(out: &mut Vec<u8>, error: &Error) {
     let bytes = encode_error(error, Batch::MOST / 2);
     put(out, bytes.len() as u64);
@@ -220,7 +222,7 @@ fn put_tensor(out: &mut Vec<u8>, t: &Tensor) {
     out.extend(t.bytes());
 }
 
-/// Appends the run of a prepared op. `next` is the number of its first output.
+/// Appends the run of a prepared op. `next` is the number of the op's first output.
 pub fn put_run(out: &mut Vec<u8>, index: u32, operands: &[Operand<'_>], next: u64) {
     put(out, RUN + u64::from(index));
     for operand in operands {
@@ -249,7 +251,7 @@ fn put_value(out: &mut Vec<u8>, t: &Tensor) {
 }
 
 impl Command {
-    /// Appends the command; [`put_run`] appends a run. `next` is the number of the handle made next.
+    /// Appends the command; a run is appended by [`put_run`]. `next` is the number of the handle made next.
     pub fn encode(&self, out: &mut Vec<u8>, next: u64) -> Result<()> {
         match self {
             Command::Define(d) => {
@@ -371,21 +373,21 @@ impl Report {
     }
 }
 
-/// Reads the commands or reports of a batch.
+/// A reader of the commands or reports of a batch.
 pub struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// From the start of a batch.
+    /// Starts at the beginning of a batch.
     pub fn new(batch: &'a [u8]) -> Reader<'a> {
         Reader(batch)
     }
 
-    /// Bytes that follow.
+    /// How many bytes are left to read.
     pub fn remaining(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether nothing follows.
+    /// Whether no bytes are left to read.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -457,7 +459,7 @@ impl<'a> Reader<'a> {
             .ok_or_else(|| bad("a handle that is not made yet"))
     }
 
-    /// The next command. `next` is the number of the handle made next.
+    /// Reads the next command. `next` is the number of the handle made next.
     pub fn command(&mut self, next: u64) -> Result<Command> {
         Ok(match self.varint()? {
             DEFINE => {
@@ -524,7 +526,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// The next operand of a run whose first output has the number `next`.
+    /// Reads the next operand of a run whose first output has the number `next`.
     pub fn operand(&mut self, next: u64) -> Result<Operand<'static>> {
         Ok(match self.varint()? {
             ABSENT => Operand::Absent,
@@ -549,7 +551,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// The next report.
+    /// Reads the next report.
     pub fn report(&mut self) -> Result<Report> {
         Ok(match self.varint()? {
             RESOLVED => Report::Resolved(self.varint()?),

@@ -1,4 +1,4 @@
-//! A driver of two workers, and what it takes from them while calls are under way.
+//! A driver of two workers, and the frames that it takes from them while calls are under way.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use super::{LEASE, axes, frame, participants, peer, pool, worker};
 use crate::driver::Driver;
 use crate::{Hub, Link};
 
-/// Steps in flight.
+/// The number of steps that may be in flight.
 const WINDOW: u32 = 2;
 
-/// Steps that bind the only axis to 3.
+/// A call whose step binds the only axis to 3.
 type Call<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// Slot 0 comes from the first worker, f32[2]; slot 1 from the other, i64[n].
+/// A program whose slot 0 comes from the first worker, f32[2], and slot 1 from the other, i64[n].
 fn program() -> DriverProgram {
     let types = [
         TensorType::fixed(DType::F32, &[2]),
@@ -44,7 +44,7 @@ fn program() -> DriverProgram {
     }
 }
 
-/// The hub of the driver, and those of its workers.
+/// The hub of the driver, and the hubs of its two workers.
 fn hubs() -> Option<(Arc<Hub>, [Arc<Hub>; 2])> {
     let hub = Hub::new(peer(2));
     let workers = [worker(0, vec![])?, worker(1, vec![])?];
@@ -68,7 +68,7 @@ fn driver(hub: &Arc<Hub>) -> Option<Arc<Driver>> {
     ))
 }
 
-/// The calls that take turns: one that wants all results, one that takes those that there are.
+/// The calls that are made in turn: one that needs all results, and a partial one.
 const CALLS: [fn(&Driver) -> Call<'_>; 2] = [
     |driver| {
         let call = driver.call(vec![], vec![3], None);
@@ -86,7 +86,7 @@ fn resolved(call: &mut Call<'_>) -> bool {
     polled.is_ready()
 }
 
-/// The link to a worker ends.
+/// Ends the link to a worker.
 fn lose(hub: &Hub, worker: usize) {
     if let Some(link) = hub.link(&peer(worker)) {
         link.close("it ended");
@@ -94,7 +94,8 @@ fn lose(hub: &Hub, worker: usize) {
     }
 }
 
-/// Takes `0 or 1 | a frame of that worker`, or `2 or 3`, where its link ends; what follows.
+/// Applies one turn of the input: `0 or 1 | a frame of that worker`, or `2 or 3`, which ends the link to a worker.
+/// Returns the rest of the input.
 fn turn<'a>(hub: &Hub, input: &'a [u8]) -> Option<&'a [u8]> {
     let (what, rest) = input.split_first()?;
     let worker = usize::from(what % 2);
@@ -108,8 +109,8 @@ fn turn<'a>(hub: &Hub, input: &'a [u8]) -> Option<&'a [u8]> {
     }
 }
 
-/// Turns, while as many calls as the window has room for are under way. Each resolves, at the latest when the driver is
-/// closed.
+/// Applies turns while as many calls are under way as the window has room for. Each call resolves, at the latest when
+/// the driver is closed.
 pub(super) async fn entry(mut input: &[u8]) -> bool {
     let Some((hub, _workers)) = hubs() else {
         return false;
@@ -124,7 +125,7 @@ pub(super) async fn entry(mut input: &[u8]) -> bool {
                 *waiting = call(&driver);
             }
         }
-        // Timers get their turn, and tokio lets no task poll for ever.
+        // The timers run now; tokio also lets no task poll for ever.
         yield_now().await;
         match turn(&hub, input) {
             Some(rest) => input = rest,
@@ -133,7 +134,7 @@ pub(super) async fn entry(mut input: &[u8]) -> bool {
     }
     driver.close();
     let mut calls = Vec::from(calls);
-    // A call may wait for the one that is about to begin.
+    // A call may wait for another one that is about to begin.
     for _ in 0..WINDOW {
         calls.retain_mut(|call| !resolved(call));
     }

@@ -1,5 +1,5 @@
-//! What the fuzz targets in `fuzz/` run, and the tests that replay their corpora; see [`convoke_common::fuzzing`]. No
-//! part of the interface.
+//! The entries that the fuzz targets in `fuzz/` run, and the tests that replay their corpora; see
+//! [`convoke_common::fuzzing`]. They are not part of the public interface.
 
 mod driver;
 #[cfg(test)]
@@ -72,12 +72,12 @@ const DECODERS: &[fn(&[u8]) -> bool] = &[tensor, artifact_request, probe_request
     on_runtime(artifact_replies(b))
 }];
 
-/// What the lease's worker may hold of tensors.
+/// How many bytes of tensors the worker's lease may hold.
 const MOST_LEASED: usize = 1 << 20;
 
 pub(crate) const LEASE: LeaseId = LeaseId(5);
 
-/// Owns steps and does nothing in them.
+/// A handler that accepts steps and runs nothing.
 struct Idle;
 
 impl StepHandler for Idle {
@@ -94,7 +94,7 @@ impl StepHandler for Idle {
     fn peer_lost(&self, _: ParticipantIx, _: &Error) {}
 }
 
-/// The participant with this index.
+/// The participant with this index: two workers, then the driver.
 pub(crate) fn peer(ix: usize) -> Peer {
     let role = [Role::Worker, Role::Worker, Role::Client][ix];
     Peer {
@@ -113,7 +113,7 @@ fn participants() -> Vec<Participant> {
     [0, 1, 2].map(peer).map(participant).into()
 }
 
-/// What a step may bind.
+/// The axes that a step binds.
 fn axes() -> Axes {
     Axes {
         bounds: vec![("n".into(), 64)],
@@ -125,7 +125,7 @@ fn pool() -> Option<Pool> {
     Pool::new(&ledger, Account::Leases, 1 << 14).ok()
 }
 
-/// A worker with one lease of two workers and a driver.
+/// A worker that holds one lease with two workers and a driver.
 fn worker(me: u16, recvs: Vec<RecvSpec>) -> Option<Arc<Hub>> {
     let hub = Hub::new(peer(usize::from(me)));
     let (participants, pool, idle) = (participants(), pool()?, Arc::new(Idle));
@@ -134,8 +134,8 @@ fn worker(me: u16, recvs: Vec<RecvSpec>) -> Option<Arc<Hub>> {
     Some(hub)
 }
 
-/// The first worker. Slot 0 comes from the other worker, f32[2]; slot 1 from the driver, i64[n] with n up to 64; slot 2
-/// from the driver, bool[n, 3].
+/// The first worker. Its slot 0 comes from the other worker, f32[2]; slot 1 from the driver, i64[n] with n up to 64;
+/// slot 2 from the driver, bool[n, 3].
 pub(crate) fn hub() -> Option<Arc<Hub>> {
     let n = || Dim::sym("n");
     let recvs = [
@@ -146,8 +146,8 @@ pub(crate) fn hub() -> Option<Arc<Hub>> {
     worker(0, recvs.map(|(from, ty)| RecvSpec { from, ty }).into())
 }
 
-/// The first byte says who sends; then the lane, to its end or the first malformed frame. What concerns the link itself
-/// is the target `sharing`'s.
+/// Reads the sender from the first byte, then a lane to its end or its first malformed frame. The target `sharing`
+/// covers the frames that concern the link itself.
 fn lane(input: &[u8]) -> bool {
     let (Some(hub), Some((from, rest))) = (hub(), input.split_first()) else {
         return false;
@@ -156,7 +156,7 @@ fn lane(input: &[u8]) -> bool {
     frames(&hub, &from, rest, |_| true)
 }
 
-/// A lane to its end, or to the first frame that is malformed or that `hear` refuses.
+/// Takes the frames of a lane to its end, or to the first frame that is malformed or that `hear` refuses.
 pub(crate) fn frames(
     hub: &Hub,
     from: &Peer,
@@ -175,7 +175,7 @@ pub(crate) fn frames(
     true
 }
 
-/// Takes one frame: what is left to hear, and what follows it.
+/// Takes one frame; returns what it says about shared memory, if it does, and the bytes after it.
 fn frame<'a>(hub: &Hub, from: &Peer, bytes: &'a [u8]) -> Option<(Option<Sharing>, &'a [u8])> {
     let (head, rest) = bytes.split_first_chunk::<HEAD>()?;
     let (kind, len) = Frame::head(head).ok()?;
@@ -184,7 +184,7 @@ fn frame<'a>(hub: &Hub, from: &Peer, bytes: &'a [u8]) -> Option<(Option<Sharing>
     Some((told, rest))
 }
 
-/// A stream with a tensor of its own: what is read before the payload, and the buffer that is granted for that.
+/// Reads the header of a tensor that has its own stream, and checks the buffer that is granted for its payload.
 fn tensor(input: &[u8]) -> bool {
     let (Some(hub), Some(fixed)) = (hub(), input.first_chunk()) else {
         return false;
@@ -217,7 +217,7 @@ fn artifact_request(input: &[u8]) -> bool {
     request.is_some_and(|(_, chunks)| chunks.end - chunks.start <= u64::from(artifacts::MAX_COUNT))
 }
 
-/// What a client answers to a worker that asked for two chunks, of which the last is short.
+/// Reads a client's replies to a worker that asked for two chunks, the last of which is short.
 async fn artifact_replies(input: &[u8]) -> bool {
     let meta = ArtifactMeta::new(String::new(), CHUNK + 5, vec![[9; 32]; 2]);
     let mut replies = artifacts::Replies::new(input, meta.id, 0);
@@ -251,7 +251,7 @@ fn hello(input: &[u8]) -> bool {
     name.is_some_and(|name| hello_peer(Role::Worker, incarnation, name).is_ok())
 }
 
-/// A batch of a session, which numbers handles as a worker does.
+/// Reads a batch of commands, and numbers handles as a worker does.
 fn commands(input: &[u8]) -> bool {
     let (mut reader, mut next) = (Reader::new(input), 0);
     let mut defined = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Valid messages of each kind.
+//! Corpus inputs with valid messages of each kind.
 
 #[path = "../../../fuzz/src/seed.rs"]
 mod seed;
@@ -27,7 +27,7 @@ fn start(n: u64) -> Frame {
     }
 }
 
-/// The tensor for this slot does not come.
+/// A frame which says that the tensor for this slot does not come.
 fn failed(n: u64, slot: u32) -> Frame {
     Frame::Failed {
         key: key(n),
@@ -62,8 +62,8 @@ fn tensors(n: u64) -> [(TensorHeader, Tensor); 3] {
     })
 }
 
-/// A file of the host's, and frames of its owner about that and about the two tensors that were lent to it. A second tensor
-/// passes through the file, of a third some.
+/// A peer gives the worker a file, and sends frames about it and about the two tensors that were lent to the peer. A
+/// second tensor passes through the file whole, and a third in part.
 fn sharing() -> Vec<u8> {
     let mut out = vec![1, 1, 16];
     out.extend([3u64, 4096].map(u64::to_le_bytes).concat());
@@ -107,8 +107,8 @@ fn sharing() -> Vec<u8> {
     out
 }
 
-/// Turns of three steps: the first succeeds, of the second one result fails, and the third fails where the second worker is
-/// lost.
+/// Turns of three steps: the first succeeds, one result of the second fails, and the third fails because the second
+/// worker is lost.
 fn driven() -> Vec<u8> {
     let result = |n, worker: u8| {
         let [(mut floats, first), (mut ids, second), _] = tensors(n);
@@ -146,7 +146,7 @@ fn driven() -> Vec<u8> {
     out
 }
 
-/// A lane's bytes from the worker (0) or the driver (1).
+/// The bytes of a lane from the worker (0) or the driver (1).
 fn lane(from: u8, frames: &[Frame]) -> Vec<u8> {
     let mut out = vec![from];
     for frame in frames {
@@ -160,7 +160,7 @@ fn lane(from: u8, frames: &[Frame]) -> Vec<u8> {
     out
 }
 
-/// What a client tells: an op of two operands, on values of every kind.
+/// A client's commands: an op of two operands, on values of every kind.
 fn told() -> Vec<u8> {
     let mut out = vec![0];
     let peer = Participant {
@@ -249,7 +249,7 @@ fn told() -> Vec<u8> {
     out
 }
 
-/// One of each that a worker reports.
+/// One report of each kind.
 pub(crate) fn reports() -> Vec<Report> {
     let error = Box::new(Error::new(Code::KernelFailed, "x").at(Site {
         origin: Some("src/main.rs:12".into()),
@@ -280,7 +280,7 @@ pub(crate) fn reports() -> Vec<Report> {
     ]
 }
 
-/// What a worker reports.
+/// A batch of all of a worker's reports.
 fn reported() -> Vec<u8> {
     let mut out = vec![1];
     reports().iter().for_each(|r| r.encode(&mut out).unwrap());

@@ -1,4 +1,4 @@
-//! How a link begins: both ends of its lane say who they are, and what their certificates say is what counts.
+//! How a link begins: both ends of its lane say hello, and a hello must agree with its sender's certificate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,12 +18,12 @@ use crate::link::Link;
 
 /// How long a peer may take to say hello on a new lane.
 const HELLO_BOUND: Duration = Duration::from_secs(5);
-/// Bytes of a hello before the name.
+/// The length of a hello before the name, in bytes.
 const HELLO_HEAD: usize = 10;
-/// Longest peer name in a hello.
+/// The longest peer name in a hello, in bytes.
 const MAX_NAME: usize = 255;
 
-/// Opens the lane on a connection that we dialled, and links: only workers are dialled.
+/// Opens a lane on a connection that this process dialled, and adds the link to the hub. Only workers are dialled.
 pub async fn dial_lane(
     world: &World,
     hub: &Arc<Hub>,
@@ -58,7 +58,8 @@ pub async fn dial_lane(
     }
 }
 
-/// Answers a lane that the peer opened, and links. `role` and `name` are what its certificate says.
+/// Answers a lane that the peer opened, and adds the link to the hub. `role` and `name` are those of the peer's
+/// certificate.
 pub async fn accept_lane(
     world: &World,
     hub: &Arc<Hub>,
@@ -119,7 +120,7 @@ async fn read_hello(recv: &mut RecvStream, role: Role) -> Result<Peer> {
     hello_peer(role, incarnation, name)
 }
 
-/// Incarnation and length of the name, from the first bytes of a hello.
+/// Reads the incarnation and the length of the name from the first bytes of a hello.
 pub(crate) fn hello_head(head: [u8; HELLO_HEAD]) -> Result<(Incarnation, usize)> {
     let [incarnation @ .., a, b] = head;
     let len = usize::from(u16::from_le_bytes([a, b]));
@@ -132,7 +133,7 @@ pub(crate) fn hello_head(head: [u8; HELLO_HEAD]) -> Result<(Incarnation, usize)>
     Ok((Incarnation(u64::from_le_bytes(incarnation)), len))
 }
 
-/// Whom a hello names.
+/// The peer that a hello names.
 pub(crate) fn hello_peer(role: Role, incarnation: Incarnation, name: Vec<u8>) -> Result<Peer> {
     let name = String::from_utf8(name)
         .map_err(|_| Error::new(Code::ProtocolViolation, "name in hello is not UTF-8"))?;

@@ -1,4 +1,4 @@
-//! What waits to be sent on a link, and how many bytes it is.
+//! The frames and tensors that wait to be sent on a link, and their sizes.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,9 +13,9 @@ use crate::link::{Outgoing, Sent};
 pub(super) enum Out {
     Frame(Vec<u8>),
     Tensor(Outgoing),
-    /// Batches of eager work, asked for when they can be sent.
+    /// A source of batches of eager work, which is asked for them when they can be sent.
     Batches(Arc<dyn Batches>),
-    /// Nothing follows.
+    /// The end of the lane: nothing follows it.
     End,
 }
 
@@ -23,13 +23,13 @@ pub(super) enum Out {
 pub(super) struct Queue {
     pub items: Mutex<VecDeque<Out>>,
     pub filled: Notify,
-    /// Bytes of frames that are not written.
+    /// Bytes of frames that are not written yet.
     pub frames: AtomicUsize,
     /// Bytes of tensors that the link holds.
     pub tensors: AtomicUsize,
 }
 
-/// A tensor that the link holds. Tells, called or dropped, once.
+/// A tensor that the link holds. When it is dropped, its bytes are no longer counted and `sent` is called, once.
 pub(super) struct Held {
     pub queue: Arc<Queue>,
     pub bytes: usize,

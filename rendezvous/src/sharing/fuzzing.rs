@@ -1,5 +1,5 @@
-//! An entry of [`crate::fuzzing`] that needs what is private here: a worker and its peer on the same host, who gives it
-//! files and then says of them, and of what it was lent itself, what it likes.
+//! An entry of [`crate::fuzzing`] that needs private items of this module: a worker, and a peer on the same host that
+//! gives it files and then says anything about them and about the tensors that the worker lent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,10 +19,10 @@ use crate::hub::{Hub, Refused};
 use crate::link::{Link, Outgoing};
 use crate::slot::Registered;
 
-/// Tensors that the worker has lent.
+/// How many tensors the worker has lent.
 const LENT: usize = 2;
 
-/// A link's end that has lent, and how many of the tensors it has let go of.
+/// The end of a link that has lent tensors, and how many of them it has released.
 struct Lender {
     shared: Shared,
     sent: Arc<AtomicUsize>,
@@ -36,7 +36,7 @@ fn lender() -> Option<Lender> {
     let tensor = Tensor::from_block(DType::U8, &[64], Block::shared(64)?);
     for slot in 0..LENT as u32 {
         let sent = sent.clone();
-        // It waits until the peer has the segment.
+        // The tensor waits until the peer has its segment.
         let waits = shared.lend(Outgoing {
             key: StepKey { lease: LEASE, n: 0 },
             slot,
@@ -53,7 +53,7 @@ fn lender() -> Option<Lender> {
     (given.len() == LENT).then_some(Lender { shared, sent })
 }
 
-/// Reads what the peer has lent to the first steps.
+/// Reads the tensors that the peer has lent to the first steps.
 fn read(hub: &Hub) {
     let Some(lease) = hub.lease(LEASE) else {
         return;
@@ -67,7 +67,7 @@ fn read(hub: &Hub) {
     }
 }
 
-/// A script for the socket, then the lane. What was lent is let go of once, by either end.
+/// Runs a script for the socket, then a lane. Every tensor that was lent is released once, by either end.
 pub(crate) async fn entry(input: &[u8]) -> bool {
     let (Some(hub), Some(lender)) = (hub(), lender()) else {
         return false;
@@ -98,16 +98,17 @@ pub(crate) async fn entry(input: &[u8]) -> bool {
         shared.frame(&world, &hub, &link, told).is_ok()
     });
     shared.end();
-    // What copies, a part a turn, and whom it was told to meet.
+    // The tasks run now: those that copy, one piece a turn, and those that were told to meet a peer.
     for _ in 0..2 * SLOTS {
         tokio::task::yield_now().await;
     }
     read(&hub);
-    // With its lease go the tensors. A hub like the peer's refuses what it is told of them, as here no link reads that.
+    // Dropping the hub drops the lease and its tensors, which returns their loans. Here no link reads these frames, so
+    // the other hub counts them as refused.
     drop(hub);
     let returned = other.refused();
     let returned = returned.get(Refused::WrongTensor.name()).copied();
-    // Of each that passes through it may have been told as well that it is not wanted.
+    // For each staged tensor the peer may also have been told that the tensor is unwanted.
     let expected = borrowed..=borrowed + staged;
     assert!(
         expected.contains(&returned.unwrap_or(0)),

@@ -1,4 +1,4 @@
-//! What an end lends: tensors that lie in segments of this process, and slots of the one that others pass through.
+//! What one end of a link lends: tensors that lie in segments of this process, and buffers of the staging segment.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,31 +14,31 @@ use super::{Carried, Shared, broken, locked};
 use crate::frame::{Frame, Sharing, TensorHeader};
 use crate::link::Outgoing;
 
-/// What the peer is to be told of a segment.
+/// News about a segment for the peer.
 pub(super) enum Change {
     Give(Arc<Segment>),
-    /// As `Give`, of the one that tensors pass through: told when the peer has it.
+    /// Like `Give`, for the staging segment; the sender is answered when the peer has it.
     Stage(Arc<Segment>, oneshot::Sender<()>),
     Forget(u64),
 }
 
 /// Whether the peer has a segment.
 enum Standing {
-    /// These tensors wait until it has.
+    /// The segment is being given; these tensors wait until the peer has it.
     Underway(Vec<Outgoing>),
     There,
 }
 
-/// What the peer has until it returns it.
+/// Memory that the peer uses until it returns it.
 enum Loaned {
     Tensor(Outgoing),
     Slot(Slot),
 }
 
-/// What this end lends.
+/// What this end lends to the peer.
 #[derive(Default)]
 pub(super) struct Lending {
-    /// By number.
+    /// The segments that were given to the peer, by number.
     segments: HashMap<u64, Standing>,
     loans: HashMap<u64, Loaned>,
     next: u64,
@@ -53,7 +53,7 @@ impl Lending {
         loan
     }
 
-    /// Notes that a tensor is lent; the frame that says so.
+    /// Records that a tensor is lent, and returns the frame that says so.
     fn lend(&mut self, segment: u64, offset: u64, out: Outgoing) -> Frame {
         let tensor = TensorHeader::of(out.key, out.slot, &out.tensor);
         let loan = self.note(Loaned::Tensor(out));
@@ -67,8 +67,8 @@ impl Lending {
 }
 
 impl Shared {
-    /// Takes a tensor to the peer through memory, where that can be: lends it where it lies in a segment, else has it
-    /// copied through one. None where it waits.
+    /// Passes a tensor through memory if possible: lends it if it lies in a segment, and stages it otherwise. Returns
+    /// `None` if the tensor waits.
     pub(crate) fn lend(&self, out: Outgoing) -> Option<Carried> {
         if !self.reaches() || out.cancel.is_cancelled() {
             return Some(Err(out));
@@ -76,7 +76,7 @@ impl Shared {
         let place = out.tensor.segment();
         let place = place.map(|(segment, offset)| (segment.clone(), offset));
         let aligned = |(_, offset): &(_, u64)| offset.is_multiple_of(ALIGN as u64);
-        // What a client sends could change; what a session has is not held up by who reads it.
+        // A client may change what it sends; a session's tensor must not be held up by the peer that reads it.
         let may = self.me == Role::Worker && !out.key.lease.is_session();
         match place.filter(|p| may && aligned(p)) {
             Some((segment, offset)) => self.lend_in(segment, offset, out),
@@ -98,7 +98,7 @@ impl Shared {
             }
             None => {
                 let changes = self.changes.clone();
-                // Whom it is told to may be gone, with the link.
+                // The receiver may be gone, with the link.
                 segment.at_end(move || drop(changes.send(Change::Forget(number))));
                 if self.changes.send(Change::Give(segment)).is_err() {
                     return Some(Err(out));
@@ -110,12 +110,12 @@ impl Shared {
         }
     }
 
-    /// Notes that the peer is lent a slot; the loan.
+    /// Records that a staging buffer is lent to the peer, and returns the number of the loan.
     pub(super) fn lend_slot(&self, slot: Slot) -> u64 {
         locked(&self.lending).note(Loaned::Slot(slot))
     }
 
-    /// The peer has a segment: what waited for that is lent.
+    /// Records that the peer has a segment: the tensors that waited for it are lent.
     pub(super) fn given(&self, number: u64) -> Vec<Carried> {
         let mut lending = locked(&self.lending);
         let waited = lending.segments.insert(number, Standing::There);
@@ -135,7 +135,7 @@ impl Shared {
         locked(&self.lending).segments.remove(&number);
     }
 
-    /// The peer takes no more segments: what waits for one comes back.
+    /// Records that the peer takes no more segments: returns the tensors that waited for one, to be sent over the wire.
     pub(super) fn part(&self) -> Vec<Carried> {
         self.apart();
         let mut lending = locked(&self.lending);
@@ -157,7 +157,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Nothing comes back any more.
+    /// Ends all loans: nothing is returned any more.
     pub(super) fn end_lending(&self) {
         let (loans, segments) = {
             let mut lending = locked(&self.lending);

@@ -1,8 +1,8 @@
-//! How two ends meet, and what they give each other then: segments, to be read by the other.
+//! How the two ends of a link meet, and how each then gives its segments to the other, which reads them.
 //!
 //! Invariants
-//! 1. Each end gives over one socket and takes over one: a worker invites, a client comes.
-//! 2. What a socket that breaks was to bring takes the wire.
+//! 1. Each end gives segments over one socket and takes segments over one: a worker invites, and a client comes.
+//! 2. If a socket breaks, the tensors that were to pass through it are sent over the wire.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -21,11 +21,11 @@ use crate::lease::Peer;
 use crate::link::Link;
 use crate::remote::Remote;
 
-/// Most segments of one peer that are mapped at once.
+/// The most segments of one peer that are mapped at once.
 const MOST: usize = 4096;
 
 impl Shared {
-    /// Has the peer come for this end's segments, and with its own where it is met nowhere itself.
+    /// Invites the peer to take this end's segments, and, if it is a client, which has no socket, to bring its own.
     pub(crate) async fn invite(&self, world: &World, remote: &Remote) {
         let address = || self.memory.address().as_os_str().as_bytes().to_vec();
         let give = async {
@@ -66,7 +66,7 @@ impl Shared {
         }
     }
 
-    /// Gives the peer this end's segments, as long as it takes them.
+    /// Gives the peer this end's segments, for as long as the peer takes them.
     async fn give(&self, remote: &Remote, mut giver: Giver) {
         let Some(mut changes) = locked(&self.giving).take() else {
             return;
@@ -96,7 +96,7 @@ impl Shared {
             }
             Change::Stage(segment, then) => {
                 giver.give(&segment).await?;
-                // Whoever waited is gone with the link.
+                // The receiver is gone if the link has ended.
                 let _ = then.send(());
                 Ok(vec![])
             }
@@ -108,7 +108,7 @@ impl Shared {
         }
     }
 
-    /// Keeps what the peer gave; not where it gives too much.
+    /// Keeps a segment that the peer gave; returns `false` if the peer gives too many, or too large ones.
     pub(super) fn keep(&self, number: u64, segment: PeerSegment) -> bool {
         let (most, longest) = match self.peer {
             Role::Client => (1, SLOTS * SLOT),
@@ -122,7 +122,7 @@ impl Shared {
         room
     }
 
-    /// Takes what the peer gives.
+    /// Takes the segments that the peer gives, until it gives no more.
     pub(super) async fn take(&self, peer: &Peer, mut taker: Taker) {
         loop {
             let told = match taker.next().await {
@@ -145,7 +145,7 @@ impl Shared {
     }
 }
 
-/// Meets the peer to take its segments.
+/// Meets the peer, to take its segments.
 pub(super) async fn meet(link: Arc<Link>, nonce: Nonce, address: Vec<u8>) {
     let Some(shared) = link.shared() else { return };
     let address = Path::new(OsStr::from_bytes(&address));
@@ -158,7 +158,7 @@ pub(super) async fn meet(link: Arc<Link>, nonce: Nonce, address: Vec<u8>) {
     }
 }
 
-/// Meets the peer to give it this end's segments.
+/// Meets the peer, to give it this end's segments.
 pub(super) async fn bring(link: Arc<Link>, nonce: Nonce, address: Vec<u8>) {
     let Link::Remote(remote) = &*link else { return };
     let Some(shared) = remote.shared() else {

@@ -1,16 +1,17 @@
-//! The receiving end of what passes through a segment, and of what is lent to one that keeps nothing of its peers'.
+//! The receiving end of staged tensors, and of tensors that are lent to an end which copies them at once.
 //!
 //! ```text
-//! Staged ──> a task: expected? ──> its own memory ──> copies part after part, returns each ──> finishes it
+//! Staged ──> a task: expected? ──> its own memory ──> copies piece after piece, returns each ──> finishes the tensor
 //! Part ────> in order, checked ──────────────────────^
-//!                    └ not yet ──> Later, returns all ──> once it is: Again
+//!                    └ not yet ──> Later, returns all ──> once it is expected: Again
 //!                                           └ refused: Unwanted
 //! ```
 //!
 //! Invariants
-//! 1. Nothing of a peer's is read before it is known to lie inside its segment, and what is used is the copy.
-//! 2. A peer has told of no more parts than a segment has slots, and of no more tensors than its sender may.
-//! 3. Each part is returned once, whatever becomes of its tensor.
+//! 1. Memory of a peer is read only after it is known to lie inside its segment, and only the copy is used.
+//! 2. A peer has announced no more pieces than the staging segment has buffers, and no more tensors than its sender
+//!    may.
+//! 3. Each piece is returned once, whatever becomes of its tensor.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -28,34 +29,34 @@ use crate::hub::{Hub, Refused};
 use crate::link::Link;
 use crate::remote::{STALL_BOUND, stalled};
 
-/// A tensor of which parts are to come.
+/// A tensor of which pieces are still to come.
 struct Open {
-    /// For its task, which is gone where the tensor was refused.
+    /// Hands the pieces to the tensor's task, which has ended if the tensor was refused.
     parts: mpsc::UnboundedSender<Lent>,
     left: usize,
 }
 
-/// See the module.
+/// The tensors that are being staged to this end.
 #[derive(Default)]
 pub(super) struct Receiving {
     open: Mutex<HashMap<u64, Open>>,
-    /// Parts that have not been returned.
+    /// How many pieces have not been returned.
     held: Arc<AtomicUsize>,
 }
 
-/// A tensor that arrives.
+/// A tensor that is arriving.
 pub(super) struct Arriving {
     pub hub: Arc<Hub>,
     pub link: Arc<Link>,
     pub header: TensorHeader,
-    /// Bytes of tensors that came over the link.
+    /// Bytes of tensors that arrived over the link.
     pub received: Arc<AtomicU64>,
 }
 
 type Parts = mpsc::UnboundedReceiver<Lent>;
 
 impl Receiving {
-    /// A tensor's parts are to come.
+    /// Starts the task that receives a tensor's pieces.
     pub fn begin(&self, world: &World, transfer: u64, arriving: Arriving) -> Result<()> {
         let left = arriving.header.byte_len().filter(|len| *len > 0);
         let left = left.ok_or_else(|| broken("a tensor without bytes"))?;
@@ -74,7 +75,7 @@ impl Receiving {
         Ok(())
     }
 
-    /// Takes a tensor's next part.
+    /// Takes a tensor's next piece.
     pub fn part(&self, transfer: u64, part: Lent) -> Result<()> {
         let mut all = locked(&self.open);
         let open = all.get_mut(&transfer);
@@ -82,7 +83,7 @@ impl Receiving {
         let left = open.left.checked_sub(part.len());
         let left = left.filter(|_| !part.is_empty());
         open.left = left.ok_or_else(|| broken("a part of no length, or beyond its tensor"))?;
-        // Dropped, and so returned, where nobody takes it.
+        // If the task has ended, the piece is dropped here, and so returned.
         drop(open.parts.send(part));
         if open.left == 0 {
             all.remove(&transfer);
@@ -90,7 +91,7 @@ impl Receiving {
         Ok(())
     }
 
-    /// What a part is returned by.
+    /// The loan of a piece; dropping it returns the piece.
     pub fn loan(&self, link: &Arc<Link>, loan: u64) -> Result<Loan> {
         let held = self.held.fetch_add(1, Ordering::Relaxed);
         let loan = Loan {
@@ -104,23 +105,23 @@ impl Receiving {
         }
     }
 
-    /// The rest of a tensor does not come.
+    /// Ends a tensor of which the rest does not come.
     pub fn cut(&self, transfer: u64) -> Result<()> {
         let cut = locked(&self.open).remove(&transfer);
         cut.map(drop).ok_or_else(|| broken("no such tensor"))
     }
 
-    /// Nothing comes any more.
+    /// Ends all tensors, since nothing more arrives.
     pub fn end(&self) {
         locked(&self.open).clear();
     }
 }
 
 impl Arriving {
-    /// Copies what is lent as a whole, and returns it then.
+    /// Copies a tensor that is lent as a whole, and then returns it.
     pub fn whole(self, world: &World, lent: Lent) {
         let (tell, mut coming) = mpsc::unbounded_channel();
-        // Its receiver is here.
+        // Sending cannot fail, since the receiver is in this function.
         drop(tell.send(lent));
         let link = self.link.clone();
         let copy = async move {
@@ -153,7 +154,7 @@ impl Arriving {
             }
             None => {
                 link.send(Frame::Sharing(Sharing::Later { transfer }));
-                // After that: what is returned has not been taken.
+                // The pieces are dropped only now: those returned after `Later` have not been taken.
                 drop(parts);
                 let foreseen = foreseen.await;
                 link.send(Frame::Sharing(Sharing::Again { transfer }));
@@ -181,7 +182,7 @@ impl Arriving {
                     return Err(Refused::Stalled);
                 }
             };
-            // Cut: the claim is given back.
+            // The tensor was cut: dropping `incoming` gives the claim back.
             let Some(part) = part else { return Ok(()) };
             let mut copied = 0;
             while copied < part.len() {
@@ -198,11 +199,11 @@ impl Arriving {
             }
             drop(part);
             if at < len {
-                // Heartbeats and others get their turn.
+                // Heartbeats and other tasks run between pieces.
                 tokio::task::yield_now().await;
             }
         }
-        // Since the last copy nothing could end this: whose parts are all returned has arrived.
+        // Nothing can end this since the last copy: a tensor whose pieces are all returned has arrived.
         incoming.finish()
     }
 }

@@ -1,15 +1,15 @@
-//! The sending end of what passes through a segment: tensors that lie in none are copied there, chunk after chunk.
+//! The sending end of staging: tensors that lie in no segment are copied into the staging segment, piece after piece.
 //!
 //! ```text
-//! add ──> the most urgent, a free slot ──> copied into it ──> Part ──> copied out ──> Returned: it is free
+//! add ──> the most urgent, a free buffer ──> copied in ──> Part ──> copied out ──> Returned: the buffer is free
 //!              ^── Again, from its start ── held <── Later: the peer was not told yet to expect the tensor
 //! ```
 //!
 //! Invariants
-//! 1. A slot that the peer has is not written.
-//! 2. `sent` is called once for each tensor: when all of it is in slots and the peer copies it, when it was cancelled or
-//!    refused, or when the link ends.
-//! 3. What the peer does not expect yet holds no slot: nothing else waits for it.
+//! 1. A buffer that is lent to the peer is not written.
+//! 2. `sent` is called once for each tensor: when all of it is in buffers and the peer copies it, when it was cancelled
+//!    or refused, or when the link ends.
+//! 3. A tensor that the peer does not expect yet occupies no buffer, so no other tensor waits for it.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -26,68 +26,68 @@ use crate::frame::{Frame, Sharing, TensorHeader};
 use crate::link::Outgoing;
 use crate::remote::Remote;
 
-/// Bytes of a slot: copying them takes longer than telling of them, and heartbeats wait no longer for it.
+/// Bytes of a staging buffer: copying them takes longer than announcing them, and heartbeats wait no longer than that.
 pub(super) const SLOT: usize = 1 << 20;
-/// Slots of a link, in one direction: enough for both ends to copy at once, few enough to stay in a cache.
+/// Staging buffers of a link, in one direction: enough for both ends to copy at once, few enough to stay in a cache.
 pub(super) const SLOTS: usize = 8;
-/// Smallest tensor that is staged: a smaller one is on the wire sooner than two copies and their frames take.
+/// The smallest tensor that is staged, in bytes: a smaller one is sooner on the wire than copied twice and announced.
 pub(super) const STAGED: usize = 256 << 10;
-/// Most tensors of which a part has been told, and not the last.
+/// The most tensors of which the first piece has been announced, but not the last.
 pub(super) const OPEN: usize = 16;
 
-/// A slot that the peer has.
+/// A staging buffer that is lent to the peer.
 pub(super) struct Slot {
     index: usize,
     transfer: u64,
 }
 
-/// A tensor that crosses.
+/// A tensor that is being staged.
 struct Crossing {
     out: Outgoing,
-    /// Bytes that are in slots, or were.
+    /// How many bytes have been put into buffers.
     at: usize,
-    /// Whether the peer has taken a part.
+    /// Whether the peer has taken a piece.
     begun: bool,
-    /// Whether the peer will ask for it again.
+    /// Whether the peer does not expect the tensor yet, and will ask for it again.
     held: bool,
 }
 
 #[derive(Default)]
 struct State {
-    /// By the number of the transfer.
+    /// The staged tensors, by the number of the transfer.
     crossing: BTreeMap<u64, Crossing>,
-    /// The one that was used last is taken first, as caches have it.
+    /// The free buffers; the one that was used last is taken first, since it is in the caches.
     free: Vec<usize>,
-    /// Slots that the peer has.
+    /// How many buffers are lent to the peer.
     lent: usize,
     next: u64,
-    /// Tensors take the wire.
+    /// Whether staging has ended: tensors are sent over the wire.
     shut: bool,
 }
 
-/// What is to be done next.
+/// What the staging task is to do next.
 enum Turn {
     Copy(Chunk),
-    /// A transfer was cancelled, perhaps when a part had been told.
+    /// Drop a transfer that was cancelled, perhaps after its first pieces were announced.
     Cancelled(u64, Crossing),
 }
 
-/// What a tensor has in a slot.
+/// A piece of a tensor, and the buffer that it is copied into.
 struct Chunk {
     transfer: u64,
     tensor: Tensor,
-    /// What precedes the first.
+    /// The header of the tensor, which precedes its first piece.
     header: Option<TensorHeader>,
     at: usize,
     slot: usize,
 }
 
-/// See the module.
+/// The tensors that this end stages.
 #[derive(Default)]
 pub(super) struct Stage {
     state: Mutex<State>,
     changed: Notify,
-    /// Nothing is left to cross.
+    /// Notified when no tensor is left to stage.
     idle: Notify,
 }
 
@@ -96,7 +96,7 @@ impl Crossing {
         self.out.tensor.byte_len() - self.at
     }
 
-    /// Whether a part has been told, and not the last.
+    /// Whether the first piece has been announced, but not the last.
     fn is_open(&self) -> bool {
         self.at > 0 && self.rest() > 0
     }
@@ -143,7 +143,7 @@ impl State {
         Some(Turn::Copy(chunk))
     }
 
-    /// Takes a tensor out that has crossed.
+    /// Removes a tensor if all of it has been announced and the peer has begun to copy it.
     fn over(&mut self, transfer: u64) -> Option<Outgoing> {
         let over = self.crossing.get(&transfer).is_some_and(Crossing::is_over);
         over.then(|| self.crossing.remove(&transfer))
@@ -157,7 +157,7 @@ impl State {
 }
 
 impl Stage {
-    /// Changes something, which the task may go on with.
+    /// Changes the state, and wakes the staging task.
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let mut state = locked(&self.state);
         let changed = change(&mut state);
@@ -170,7 +170,7 @@ impl Stage {
         changed
     }
 
-    /// Has a tensor cross; it comes back where it is to take the wire.
+    /// Stages a tensor; returns it if it is to be sent over the wire.
     pub fn add(&self, out: Outgoing) -> Option<Outgoing> {
         let small = out.tensor.byte_len() < STAGED;
         self.change(|state| {
@@ -182,7 +182,7 @@ impl Stage {
         })
     }
 
-    /// The peer has done with what was in a slot.
+    /// Frees a buffer whose piece the peer has copied.
     pub fn free(&self, slot: Slot) {
         let over = self.change(|state| {
             state.free.push(slot.index);
@@ -196,10 +196,10 @@ impl Stage {
         over.into_iter().for_each(Outgoing::let_go);
     }
 
-    /// The peer does not expect a transfer yet, and takes nothing of it.
+    /// Holds a transfer that the peer does not expect yet; nothing of it has been taken.
     pub fn hold(&self, transfer: u64, tell: impl FnOnce(Sharing)) -> Result<()> {
         self.change(|state| {
-            // It may have been cancelled.
+            // The transfer may have been cancelled.
             let Some(crossing) = state.crossing.get_mut(&transfer) else {
                 return Ok(());
             };
@@ -207,7 +207,7 @@ impl Stage {
                 return Err(broken("it has begun, or has not been told"));
             }
             if crossing.is_open() {
-                // No part of it follows: they are told under the same lock.
+                // No piece of it can follow, since pieces are announced under the same lock.
                 tell(Sharing::Cut { transfer });
             }
             (crossing.at, crossing.held) = (0, true);
@@ -215,7 +215,7 @@ impl Stage {
         })
     }
 
-    /// The peer expects a transfer now.
+    /// Starts a held transfer anew, since the peer expects it now.
     pub fn again(&self, transfer: u64) -> Result<()> {
         self.change(|state| match state.crossing.remove(&transfer) {
             Some(crossing) if !crossing.held => {
@@ -230,14 +230,14 @@ impl Stage {
         })
     }
 
-    /// The peer takes nothing more of a transfer.
+    /// Drops a transfer of which the peer takes nothing more.
     pub fn unwanted(&self, transfer: u64, tell: impl FnOnce(Sharing)) -> Result<()> {
         let unwanted = self.change(|state| {
             let crossing = state.crossing.get(&transfer);
             if crossing.is_some_and(|c| c.at == 0) {
                 return Err(broken("it has not been told"));
             }
-            // As in `hold`; it may be over.
+            // As in `hold`, no piece can follow; all pieces may have been announced already.
             if crossing.is_some_and(Crossing::is_open) {
                 tell(Sharing::Cut { transfer });
             }
@@ -247,7 +247,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Nothing crosses from now on; what has not.
+    /// Ends staging; returns the tensors that have not been received.
     pub fn shut(&self) -> Vec<Outgoing> {
         let left = self.change(|state| {
             state.shut = true;
@@ -256,12 +256,12 @@ impl Stage {
         left.into_values().map(|c| c.out).collect()
     }
 
-    /// Returns once the peer has copied all that was to cross.
+    /// Returns once the peer has copied every tensor that was to be staged.
     pub async fn crossed(&self) {
         loop {
             let idle = self.idle.notified();
             tokio::pin!(idle);
-            // Registered before looking.
+            // The waiter is registered before the state is read, so that no notification is missed.
             idle.as_mut().enable();
             if locked(&self.state).is_idle() {
                 return;
@@ -270,14 +270,14 @@ impl Stage {
         }
     }
 
-    /// Returns when something waits to cross.
+    /// Returns when a tensor waits to be staged.
     async fn wanted(&self) {
         while locked(&self.state).crossing.is_empty() {
             self.changed.notified().await;
         }
     }
 
-    /// Tells of a chunk that is in its slot; not where its tensor is held meanwhile, or the link ended.
+    /// Announces a piece that is in its buffer, unless its tensor was held meanwhile or the link has ended.
     fn tell(
         &self,
         chunk: Chunk,
@@ -308,7 +308,7 @@ impl Stage {
 }
 
 impl Shared {
-    /// Has tensors cross until the link ends, or none can.
+    /// Stages tensors until the link ends, or until no staging segment can be made.
     pub(super) async fn stage(&self, remote: &Remote) {
         let stage = &self.stage;
         stage.wanted().await;
@@ -332,14 +332,14 @@ impl Shared {
                     self.copy(&mut block, segment, chunk, |told| {
                         remote.send(&Frame::Sharing(told));
                     });
-                    // What was told leaves, and heartbeats do.
+                    // What was announced is sent now, and heartbeats are.
                     tokio::task::yield_now().await;
                 }
             }
         }
     }
 
-    /// The segment that they cross, once the peer has it.
+    /// Makes the staging segment, and waits until the peer has it.
     async fn slots(&self) -> Option<(Block, u64)> {
         let block = Block::shared(SLOTS * SLOT)?;
         let segment = block.segment()?.0.clone();
@@ -350,7 +350,7 @@ impl Shared {
         Some((block, number))
     }
 
-    /// Copies a chunk into its slot, and tells the peer.
+    /// Copies a piece into its buffer, and announces it to the peer.
     fn copy(&self, block: &mut Block, segment: u64, chunk: Chunk, send: impl Fn(Sharing)) {
         let (rest, start) = (&chunk.tensor.bytes()[chunk.at..], chunk.slot * SLOT);
         let len = rest.len().min(SLOT);

@@ -1,4 +1,4 @@
-//! A worker on one host with a peer that says of memory what it likes.
+//! A worker, and a peer on the same host that says anything about shared memory.
 
 use convoke_common::DType;
 use convoke_common::block::Block;
@@ -12,12 +12,12 @@ use crate::fuzzing::{LEASE, hub, peer};
 use crate::remote::{LEAST_BYTES, STALL_BOUND};
 use crate::slot::Registered;
 
-/// Where the peer's segment is long enough for what it says.
+/// The number of the peer's segment, which is long enough for what the peer says.
 const SEGMENT: u64 = 3;
-/// Its length.
+/// The length of the segment, in bytes.
 const LEN: usize = 4096;
 
-/// A worker, and one that is linked to it and has given it a segment.
+/// A worker, and a peer that is linked to it and has given it a segment.
 struct Pair {
     world: World,
     hub: Arc<Hub>,
@@ -33,7 +33,7 @@ fn mapped(block: &Block) -> PeerSegment {
     PeerSegment::map(&file, segment.len() as u64).unwrap()
 }
 
-/// With the participant of this index: a worker, or the client that drives.
+/// A pair whose peer is the participant of this index: a worker, or the client that drives.
 fn pair(with: usize) -> Pair {
     let (hub, other) = (hub().unwrap(), Hub::new(peer(with)));
     Link::join_local(&hub, &other);
@@ -57,7 +57,7 @@ impl Pair {
         self.shared.frame(&self.world, &self.hub, &self.link, told)
     }
 
-    /// Frames that the peer was sent, which a hub takes for tensors that nobody awaits.
+    /// How many frames the peer was sent; its hub counts them as tensors that nobody awaits.
     fn answers(&self) -> u64 {
         let refused = self.other.refused();
         refused.get("wrong_tensor").copied().unwrap_or_default()
@@ -90,7 +90,7 @@ fn part(transfer: u64, offset: u64, len: u32) -> Sharing {
     }
 }
 
-/// What the last of these frames is told to be.
+/// Sends these frames, and checks the error of the last one.
 #[track_caller]
 fn check_broken(with: usize, told: impl IntoIterator<Item = Sharing>, why: &str) {
     let pair = pair(with);
@@ -125,7 +125,7 @@ async fn what_makes_no_sense_of_parts_is_refused() {
         loan: 0,
     };
     with(elsewhere, "no such segment");
-    // All of it has been told.
+    // All of the tensor has been announced.
     let whole = [numbers(0), part(0, 0, 512)];
     for after in [part(0, 0, 8), Sharing::Cut { transfer: 0 }] {
         let told = whole.iter().cloned().chain([after]);
@@ -190,7 +190,7 @@ async fn parts_are_put_together_and_each_is_returned() {
     while pair.answers() < 2 {
         tokio::task::yield_now().await;
     }
-    // What the peer does with its memory now changes nothing.
+    // What the peer now does with its memory changes nothing.
     pair.block.bytes_mut().fill(1);
     let lease = pair.hub.lease(LEASE).unwrap();
     let slot = lease.table.slot(0, 1).unwrap();
@@ -206,21 +206,21 @@ async fn what_is_refused_or_cut_is_returned_as_well() {
     let mut pair = pair(CLIENT);
     pair.block.bytes_mut()[..3].fill(2);
     let told = [
-        // Bytes that are no values.
+        // This tensor's bytes are no values of its dtype.
         staged(0, 2, DType::Bool, &[1, 3]),
         part(0, 0, 3),
         numbers(1),
         part(1, 0, 512),
-        // A second time.
+        // This tensor is sent a second time.
         numbers(2),
         part(2, 0, 256),
-        // Of no edge, and cut.
+        // This tensor belongs to no edge, and is cut.
         staged(3, 9, DType::I64, &[2]),
         part(3, 0, 8),
         Sharing::Cut { transfer: 3 },
     ];
     let parts = told.iter().filter(|t| matches!(t, Sharing::Part { .. }));
-    // And what is said of each that is refused.
+    // The refused tensors are reported as unwanted.
     let answers = parts.count() as u64 + 3;
     told.into_iter().for_each(|t| pair.tell(t).unwrap());
     while pair.answers() < answers {
@@ -230,7 +230,7 @@ async fn what_is_refused_or_cut_is_returned_as_well() {
     let refused: Vec<_> = refused.iter().map(|(why, n)| (&**why, *n)).collect();
     let expected = [("duplicate", 1), ("no_such_edge", 1), ("wrong_tensor", 1)];
     assert_eq!(refused, expected);
-    // The slots are free for as many.
+    // The buffers are free for as many pieces again.
     pair.tell(numbers(4)).unwrap();
     for _ in 0..SLOTS {
         pair.tell(part(4, 0, 8)).unwrap();
@@ -252,13 +252,13 @@ async fn a_sender_that_stalls_is_given_up() {
         }
         pair.hub.refused().get("stalled").copied()
     };
-    // As long as others arrive it may have to wait.
+    // The tensor may have to wait as long as others arrive.
     pair.shared
         .received
         .fetch_add(LEAST_BYTES, Ordering::Relaxed);
     assert_eq!(wait().await, None);
     assert_eq!(wait().await, Some(1));
-    // What comes of it still is returned.
+    // A piece that still arrives is returned.
     pair.tell(part(0, 0, 8)).unwrap();
     assert_eq!(pair.answers(), 3);
 }

@@ -1,4 +1,4 @@
-//! Faults, as methods of the cluster. Each is part of the trace.
+//! The faults that a scenario may cause, as methods of the cluster. Each one is noted in the trace.
 
 use super::{Cluster, Host, State};
 use crate::world::{Inside, Wire};
@@ -11,14 +11,14 @@ impl Cluster {
         }
     }
 
-    /// A host's process ends as by SIGKILL: its sockets are closed by the system, its files stay.
+    /// Ends a host's process as SIGKILL does: the system closes its sockets, and its files stay.
     pub fn kill(&mut self, host: Host) {
         self.note(format!("kill {host}"));
         self.end(host);
         self.states.insert(host, State::Down);
     }
 
-    /// A host loses power: nobody is told, and what its disk had not synced is lost, in whole or in part.
+    /// Cuts a host's power: it tells nobody, and the writes that its disk had not synced are lost, in whole or in part.
     pub fn power_off(&mut self, host: Host) {
         self.note(format!("power off {host}"));
         if let Some(machine) = self.machine(host) {
@@ -28,7 +28,7 @@ impl Cluster {
         self.states.insert(host, State::Down);
     }
 
-    /// A host's process stops, and goes on later, as by SIGSTOP: [`Cluster::resume`].
+    /// Stops a host's process as SIGSTOP does, until [`Cluster::resume`].
     pub fn pause(&mut self, host: Host) {
         self.note(format!("pause {host}"));
         if let Some(machine) = self.machine(host) {
@@ -36,7 +36,7 @@ impl Cluster {
         }
     }
 
-    /// A paused process goes on.
+    /// Lets a paused process continue.
     pub fn resume(&mut self, host: Host) {
         self.note(format!("resume {host}"));
         if let Some(machine) = self.machine(host) {
@@ -44,7 +44,7 @@ impl Cluster {
         }
     }
 
-    /// A host's process is asked to stop, as by SIGTERM. It is down once it has.
+    /// Asks a host's process to stop, as SIGTERM does. The host is down once the process has ended.
     pub fn stop(&mut self, host: Host) {
         self.note(format!("stop {host}"));
         if let Some(process) = self.process(host) {
@@ -52,7 +52,7 @@ impl Cluster {
         }
     }
 
-    /// Starts the process of a host where none runs.
+    /// Starts a host's process, unless it is up.
     pub fn start(&mut self, host: Host) {
         if self.state(host) == State::Up {
             return;
@@ -84,20 +84,20 @@ impl Cluster {
         self.sever();
     }
 
-    /// Nothing passes between two hosts.
+    /// Cuts both ways between two hosts.
     pub fn partition(&mut self, a: Host, b: Host) {
         self.cut(a, b);
         self.cut(b, a);
     }
 
-    /// What one host sends to another arrives again.
+    /// Lets packets pass from one host to another again.
     pub fn repair(&mut self, from: Host, to: Host) {
         self.note(format!("repair {from} -> {to}"));
         self.cuts.remove(&(from, to));
         self.sever();
     }
 
-    /// All cuts are over, all wires are good, all paused processes go on. Those that are down stay down.
+    /// Removes all cuts, resets all wires and resumes all paused processes. Hosts that are down stay down.
     pub fn heal(&mut self) {
         self.note("heal".into());
         self.cuts.clear();
@@ -112,7 +112,7 @@ impl Cluster {
         }
     }
 
-    /// What happens to packets from one host to another.
+    /// Sets what happens to packets from one host to another.
     pub fn wire(&mut self, from: Host, to: Host, wire: Wire) {
         let (from, to) = (self.names.get(&from.name()), self.names.get(&to.name()));
         if let (Some(from), Some(to)) = (from, to) {
@@ -120,7 +120,7 @@ impl Cluster {
         }
     }
 
-    /// What happens to packets between any two hosts.
+    /// Sets what happens to packets between any two hosts.
     pub fn wires(&mut self, wire: Wire) {
         for from in self.hosts() {
             for to in self.hosts() {
@@ -129,19 +129,20 @@ impl Cluster {
         }
     }
 
-    /// Takes a host off the network, and its process off the host.
+    /// Takes a host off the network and ends its process.
     pub(super) fn fail_power(&mut self, host: Host) {
         self.dark.insert(host);
         self.sever();
         self.end(host);
     }
 
-    /// Ends a host's process at once.
+    /// Ends a host's process at once, if it is up.
     pub(super) fn end(&mut self, host: Host) {
         if self.state(host) != State::Up {
             return;
         }
-        // Handles first: sockets have to end with the process, while turmoil knows whose they are.
+        // The handles are dropped first: sockets have to close with the process, while turmoil knows which host they
+        // are of.
         match host {
             Host::Coordinator => self.coordinator.clear(),
             Host::Worker(i) => self.workers[usize::from(i)].clear(),
@@ -152,13 +153,13 @@ impl Cluster {
             let _inside = Inside::of(host);
             sim.crash(host.name());
         });
-        // A process that was stopped and is killed does not stay stopped.
+        // A paused process that is killed does not leave its host paused.
         if let Some(machine) = self.machine(host) {
             machine.gate.open();
         }
     }
 
-    /// Brings the network in line with cuts and hosts without power.
+    /// Makes the network match the cuts and the hosts without power.
     fn sever(&mut self) {
         let hosts = self.hosts();
         for from in &hosts {

@@ -1,4 +1,4 @@
-//! The processes: what runs on each host, as the binary runs it.
+//! The processes that run on the hosts; each runs production code as the binary does.
 //!
 //! ```text
 //! start ──> production object ──> serves, and does what a scenario sends by mail ──> asked to stop: shuts down
@@ -24,40 +24,40 @@ use super::task::Task;
 use super::tokens::Tokens;
 use crate::world::{Host, Machine, STATE, Sockets};
 
-/// A coordinator that runs.
+/// A running coordinator.
 pub type CoordinatorHandle = Arc<convoke_coordinator::Running>;
-/// A worker that runs.
+/// A running worker.
 pub type WorkerHandle = Arc<convoke_worker::Running>;
-/// A client that is connected.
+/// A client's connection to the cluster.
 pub type ClientHandle = convoke::Cluster;
 
-/// Where the coordinator is reached.
+/// The address at which the coordinator listens.
 pub(super) const ADDRESS: &str = "coordinator:7070";
 
-/// How long a process that was asked to stop may take, as in the command line.
+/// How long a process may take to stop after it was asked to; the command line grants the same time.
 pub(super) const SHUTDOWN_BOUND: Duration = Duration::from_secs(10);
 
-/// How long a worker that leaves lets its steps run.
+/// How long a worker that leaves lets its running steps continue.
 const DRAIN_BOUND: Duration = Duration::from_secs(5);
 
-/// In which the tasks whose owner the main function dropped find out.
+/// A pause in which tasks notice that the main function dropped their owner.
 const LAST_MOMENT: Duration = Duration::from_millis(1);
 
-/// A client's pause between attempts to connect.
+/// How long a client pauses between attempts to connect.
 const RECONNECT: Duration = Duration::from_millis(200);
 
-/// How a process ended by itself.
+/// How and why a process ended.
 pub(super) struct End {
     pub why: String,
-    /// Whether it had been asked to.
+    /// Whether the process had been asked to stop.
     pub wanted: bool,
-    /// Tasks that it left behind.
+    /// Tasks that the process left behind, without those in `hung`.
     pub tasks: usize,
-    /// Of these, threads of compute whose kernel does not return: they end with the process.
+    /// Compute threads whose kernel does not return. They end with the process, and so are not counted as left behind.
     hung: usize,
 }
 
-/// What there is of a process on every host.
+/// The state of a process that does not depend on its role.
 pub(super) struct Process {
     pub machine: Arc<Machine>,
     state: Mutex<ProcessState>,
@@ -66,7 +66,7 @@ pub(super) struct Process {
 #[derive(Default)]
 struct ProcessState {
     ready: bool,
-    /// Its main function has returned.
+    /// Whether its main function has returned.
     over: bool,
     stop: CancellationToken,
     end: Option<End>,
@@ -89,7 +89,8 @@ impl Process {
         }
     }
 
-    /// Its main function has returned, and what that dropped is gone.
+    /// Notes that the main function has returned, and counts the tasks that are left although their owners were
+    /// dropped.
     fn over(&self) {
         let mut state = self.state();
         state.over = true;
@@ -98,7 +99,7 @@ impl Process {
         }
     }
 
-    /// Asks it to stop.
+    /// Asks the process to stop.
     pub fn stop(&self) {
         self.state().stop.cancel();
     }
@@ -124,13 +125,13 @@ struct Mail<H> {
     post: Option<mpsc::UnboundedSender<Job<H>>>,
 }
 
-/// A host with a process of one kind.
+/// A host together with the process that it runs; `H` is the handle of that kind of process.
 pub(super) struct Site<H> {
     process: Arc<Process>,
     mail: Arc<Mutex<Mail<H>>>,
 }
 
-/// The sockets of a process that is there: they are closed when it is not.
+/// Closes a process's sockets when it is dropped, which is when the process ends.
 struct Open(Arc<Sockets>);
 
 impl Drop for Open {
@@ -139,7 +140,7 @@ impl Drop for Open {
     }
 }
 
-/// The side of a site that its process sees.
+/// The process's side of a [`Site`].
 pub(super) struct Inner<H> {
     process: Arc<Process>,
     mail: Arc<Mutex<Mail<H>>>,
@@ -173,13 +174,13 @@ impl<H: Clone + Send + 'static> Site<H> {
         self.mail().handle.clone()
     }
 
-    /// Lets go of a process that is about to be gone.
+    /// Drops the handle and the mailbox of a process that is about to end, and resets its state.
     pub fn clear(&self) {
         let (handle, post) = {
             let mut mail = self.mail();
             (mail.handle.take(), mail.post.take())
         };
-        // Outside the lock: what they hold may look here again.
+        // They are dropped outside the lock: their destructors may lock it again.
         drop((handle, post));
         *self.process.state() = ProcessState::default();
     }
@@ -193,18 +194,18 @@ impl<H: Clone + Send + 'static> Site<H> {
         let job: Job<H> = Box::new(move |handle| {
             let work = work(handle);
             Box::pin(async move {
-                // Nobody may want to know.
+                // The scenario may have dropped the task.
                 let _ = tell.send(work.await);
             })
         });
         if let Some(post) = &self.mail().post {
-            // Where it fails the process has just ended: the task is lost with its job.
+            // If sending fails, the process has just ended: the task is lost with its job.
             let _ = post.send(job);
         }
         task
     }
 
-    /// Makes `main` the host's process.
+    /// Makes `main` the process that runs on this host.
     pub fn install<F>(
         &self,
         sim: &mut turmoil::Sim<'static>,
@@ -231,7 +232,7 @@ impl<H: Clone + Send + 'static> Site<H> {
                 main.await;
                 tokio::time::sleep(LAST_MOMENT).await;
                 process.over();
-                // A host is never done: what ends it is its supervisor.
+                // A host's main task never returns: only the supervisor ends it.
                 std::future::pending::<turmoil::Result>().await
             }
         });
@@ -245,7 +246,7 @@ impl<H: Clone + Send + 'static> Inner<H> {
         mail.handle = handle;
     }
 
-    /// Serves until it is asked to stop (`None`) or the process ends by itself. No job is left when it returns.
+    /// Serves until the process is asked to stop (`None`) or ends by itself. No job is left running when this returns.
     async fn serve<T>(&mut self, handle: H, ended: impl Future<Output = T>) -> Option<T> {
         self.publish(Some(handle.clone()));
         let mut running: Vec<JoinHandle<()>> = Vec::new();
@@ -265,14 +266,14 @@ impl<H: Clone + Send + 'static> Inner<H> {
         self.publish(None);
         for job in running {
             job.abort();
-            // An error says that it was aborted, or had panicked, which is on record.
+            // An error says that the job was aborted, or that it panicked, which the panic hook has recorded.
             let _ = job.await;
         }
         why
     }
 }
 
-/// The coordinator's process, whose owner makes tokens of their own for these hosts.
+/// Runs the coordinator's process, whose owner also makes a token for each host in `own`.
 pub(super) async fn coordinator(
     mut p: Inner<CoordinatorHandle>,
     tokens: Tokens,
@@ -286,7 +287,7 @@ pub(super) async fn coordinator(
         run_dir: None,
         token_dir: Some(token_dir.clone()),
     };
-    // The folder above both; a real disk has it.
+    // This also makes the root folder, which a real disk always has.
     let root = world.store.create_dir(&token_dir, FileMode::Shared);
     let started = match root {
         Ok(()) => Coordinator::start(world.clone(), config).await,
@@ -316,7 +317,7 @@ pub(super) async fn coordinator(
     p.process.end("stopped", true);
 }
 
-/// A worker's process.
+/// Runs a worker's process.
 pub(super) async fn worker(mut p: Inner<WorkerHandle>, tokens: Tokens, memory: u64, cache: u64) {
     let machine = p.process.machine.clone();
     let world = machine.boot();
@@ -366,7 +367,7 @@ pub(super) async fn worker(mut p: Inner<WorkerHandle>, tokens: Tokens, memory: u
     }
 }
 
-/// A client's process.
+/// Runs a client's process.
 pub(super) async fn client(mut p: Inner<ClientHandle>, tokens: Tokens) {
     let world = p.process.machine.boot();
     let Some(token) = tokens.wait(p.process.machine.host).await else {

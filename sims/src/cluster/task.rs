@@ -1,4 +1,4 @@
-//! Work on a host, as the scenario outside sees it.
+//! Work that runs on a host, as the scenario outside the simulation sees it.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -19,12 +19,12 @@ impl<T> Task<T> {
         (tell, Task(RefCell::new(Seen::Runs(told))))
     }
 
-    /// Work whose host is not there.
+    /// A task that is over without a result, because its host does not exist.
     pub(super) fn lost() -> Task<T> {
         Task(RefCell::new(Seen::Over(None)))
     }
 
-    /// Whether it has ended, with its process or by itself.
+    /// Whether the task has ended, by itself or with its process.
     pub fn is_over(&self) -> bool {
         let mut seen = self.0.borrow_mut();
         let Seen::Runs(told) = &mut *seen else {
@@ -39,7 +39,7 @@ impl<T> Task<T> {
         true
     }
 
-    /// Its result; `None` while it runs, where its process ended first, and after it was taken.
+    /// Takes the task's result. It is `None` while the task runs, if the process ended first, and once it was taken.
     pub fn take(&self) -> Option<T> {
         match self.is_over() {
             true => match &mut *self.0.borrow_mut() {

@@ -1,5 +1,5 @@
-//! Join tokens, handed from the coordinator's owner to those of workers and clients: one for each role, and one of their
-//! own for some hosts.
+//! Join tokens, as the coordinator's owner hands them to the owners of workers and clients: one token for each role,
+//! and further tokens for the hosts that have their own.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::world::Host;
 
 #[derive(Default)]
 struct Given {
-    /// That of workers, and that of clients.
+    /// The token of all workers, and the token of all clients.
     of_roles: Option<(JoinToken, JoinToken)>,
     own: BTreeMap<Host, JoinToken>,
 }
 
-/// See the module.
+/// The tokens that the processes of a cluster start with; clones share them.
 #[derive(Clone)]
 pub(super) struct Tokens(Arc<watch::Sender<Given>>);
 
@@ -30,13 +30,13 @@ impl Default for Tokens {
 }
 
 impl Tokens {
-    /// What the coordinator left for each role.
+    /// Publishes the token of each role, which the coordinator wrote to its token folder.
     pub fn give(&self, worker: JoinToken, client: JoinToken) {
         self.0
             .send_modify(|given| given.of_roles = Some((worker, client)));
     }
 
-    /// The token that a host starts with, once there is one.
+    /// Waits for the tokens of the roles. Returns the host's own token if it has one, else that of its role.
     pub async fn wait(&self, host: Host) -> Option<JoinToken> {
         let mut seen = self.0.subscribe();
         let given = seen.wait_for(|given| given.of_roles.is_some()).await.ok()?;
@@ -48,7 +48,7 @@ impl Tokens {
         Some(given.own.get(&host).unwrap_or(of_role).clone())
     }
 
-    /// Has a token made for this host, in place of any that it has.
+    /// Has the coordinator make a token for this host, which replaces any that the host has.
     pub async fn make(
         &self,
         coordinator: &convoke_coordinator::Running,
@@ -65,14 +65,14 @@ impl Tokens {
         Ok(())
     }
 
-    /// The token that a host has for itself.
+    /// The id of the host's own token, if it has one.
     pub fn own(&self, host: Host) -> Option<TokenId> {
         self.0.borrow().own.get(&host).map(|token| token.id.clone())
     }
 }
 
 impl Cluster {
-    /// The token that a host has for itself, where it has one.
+    /// The id of the host's own token, if it has one.
     pub fn own_token(&self, host: Host) -> Option<TokenId> {
         self.tokens.own(host)
     }
@@ -82,7 +82,7 @@ impl Cluster {
         self.on_coordinator(|c: CoordinatorHandle| async move { c.revoke_token(&token).await })
     }
 
-    /// Has the coordinator make another token for a host that has one for itself: its next process starts with it.
+    /// Has the coordinator make another token for a host that has its own. The host's next process starts with it.
     pub fn renew_token(&self, host: Host) -> Task<Result<()>> {
         let tokens = self.tokens.clone();
         let budget = self.setup.own.get(&host).copied().unwrap_or_default();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// A fault, as a row of the table.
+/// A kind of fault, as a row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Row {
     Loss,
@@ -64,7 +64,7 @@ impl Row {
         Row::Flood,
     ];
 
-    /// Its name in the table.
+    /// The name of the row in the table.
     pub fn name(self) -> &'static str {
         match self {
             Row::Loss => "packets lost",
@@ -99,17 +99,17 @@ impl Row {
 /// The state of a step, or of the install before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum StepState {
-    /// A program is being installed.
+    /// A worker installs its part of the lease.
     Prepare,
-    /// The driver has begun; a participant has not yet.
+    /// The driver has begun the step, but a participant has not started it yet.
     Start,
-    /// A participant has started and waits: for operands, or for its kernels.
+    /// A participant has started the step and waits for operands or for its kernels.
     Waiting,
-    /// A tensor is under way and not yet in its slot.
+    /// A tensor of the step is under way and not yet in its slot.
     Filling,
-    /// A participant has failed; the caller does not know yet.
+    /// A participant has failed the step, but its caller does not know yet.
     Abort,
-    /// The caller has the outcome; not everybody has quiesced.
+    /// The caller has the outcome, but not everybody has quiesced the step.
     Retire,
 }
 
@@ -124,7 +124,7 @@ impl StepState {
         StepState::Retire,
     ];
 
-    /// Its name in the table.
+    /// The name of the column in the table.
     pub fn name(self) -> &'static str {
         match self {
             StepState::Prepare => "prepare",
@@ -142,12 +142,12 @@ impl StepState {
 pub struct Cells(BTreeMap<Row, BTreeMap<StepState, u64>>);
 
 impl Cells {
-    /// Counts a hit.
+    /// Counts one hit.
     pub fn hit(&mut self, row: Row, state: StepState) {
         *self.0.entry(row).or_default().entry(state).or_default() += 1;
     }
 
-    /// Hits of one cell.
+    /// How often a fault met a step in this state.
     pub fn get(&self, row: Row, state: StepState) -> u64 {
         let row = self.0.get(&row);
         row.and_then(|r| r.get(&state)).copied().unwrap_or(0)
@@ -162,13 +162,13 @@ impl Cells {
         }
     }
 
-    /// Rows without a hit.
+    /// The faults that met no step at all.
     pub fn empty_rows(&self) -> Vec<Row> {
         let empty = |r: &Row| StepState::ALL.iter().all(|s| self.get(*r, *s) == 0);
         Row::ALL.into_iter().filter(empty).collect()
     }
 
-    /// Cells without a hit.
+    /// The combinations of fault and step state that were never met.
     pub fn empty(&self) -> Vec<(Row, StepState)> {
         let all = Row::ALL
             .into_iter()
@@ -177,7 +177,7 @@ impl Cells {
     }
 }
 
-/// A table as in a Markdown document.
+/// Prints the table as Markdown.
 impl std::fmt::Display for Cells {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "| {:<20} |", "fault")?;

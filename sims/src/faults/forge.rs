@@ -1,6 +1,7 @@
-//! Frames that nobody may send: what a worker with a valid certificate and bad intentions could say.
+//! Frames that their sender may not send: what a worker with a valid certificate and bad intentions could say.
 //!
-//! All of them are to be refused and counted, and to change nothing: no result, no outcome, no step of anybody.
+//! Receivers have to refuse and count all of them, and a forgery must change nothing: no result, no outcome and no step
+//! of anybody.
 
 use convoke_common::Tensor;
 use convoke_common::error::{Code, Error};
@@ -13,11 +14,11 @@ use crate::cluster::{Cluster, Host};
 use crate::draw::Draw;
 use crate::steps::{Edge, Lease, Steps};
 
-/// What is forged.
+/// A forged message.
 #[derive(Debug, Clone)]
 enum Forgery {
     Frame(Frame),
-    /// To the worker of this name, where there is one.
+    /// A tensor for a slot of a step. It goes to the worker of this name, or over any link if no name is given.
     Tensor(Option<String>, StepKey, u32, Tensor),
 }
 
@@ -59,8 +60,8 @@ fn send(link: &Link, forgery: Forgery) {
     }
 }
 
-/// A tensor of a step in flight that `host` has sent to a worker and that is there, once more: of the right type, by
-/// its own source, with other values.
+/// Repeats a tensor of a step in flight that `host` has sent to a worker and that has arrived: it has the right type
+/// and its true source, but other values.
 fn again(cluster: &Cluster, steps: &Steps, host: Host, d: &mut Draw) -> Option<Forgery> {
     let mut there = Vec::new();
     for ((lease, n), step) in steps.live() {
@@ -84,9 +85,9 @@ fn again(cluster: &Cluster, steps: &Steps, host: Host, d: &mut Draw) -> Option<F
     Some(Forgery::Tensor(to, key, slot, tensor))
 }
 
-/// Something about a step that is or was there which `host` may not say to anybody.
+/// Draws a message about a present or past step that `host` may send to nobody.
 fn forgery(steps: &Steps, host: Host, d: &mut Draw) -> Option<Forgery> {
-    // Those in flight, and some that may be over.
+    // The choice is among the steps in flight and some that may be over.
     let some = steps.steps.iter().rev().take(12);
     let recent: Vec<_> = steps.live().chain(some).collect();
     let (key, step) = *recent.get(d.index(recent.len())?)?;
@@ -96,7 +97,7 @@ fn forgery(steps: &Steps, host: Host, d: &mut Draw) -> Option<Forgery> {
         n: key.1,
     };
     let key = match d.below(4) {
-        // Far above any window.
+        // This number is far above any window.
         0 => StepKey {
             n: past.n + d.pick(&[1000, u64::from(u32::MAX), u64::MAX >> 1]),
             ..past
@@ -107,7 +108,7 @@ fn forgery(steps: &Steps, host: Host, d: &mut Draw) -> Option<Forgery> {
     let over = !step.retired.is_empty();
     let error = || Box::new(Error::new(Code::KernelFailed, "forged"));
     Some(match d.below(5) {
-        // A worker starts nothing, and a driver is not told that something is done by one that has no part in it.
+        // A worker may not start steps, and only a participant may tell the driver that it is done.
         0 => Forgery::Frame(Frame::Start {
             key,
             axes: vec![1],
@@ -115,7 +116,7 @@ fn forgery(steps: &Steps, host: Host, d: &mut Draw) -> Option<Forgery> {
             partial: false,
         }),
         1 if !takes_part => Forgery::Frame(Frame::Done { key }),
-        // A stranger ends nothing, and nobody ends what is over.
+        // Only a participant may abort a step, and nobody may abort one that is over.
         2 if !takes_part || over || key != past => {
             let error = error();
             Forgery::Frame(Frame::Abort { key, error })
@@ -124,7 +125,7 @@ fn forgery(steps: &Steps, host: Host, d: &mut Draw) -> Option<Forgery> {
     })
 }
 
-/// A tensor that is somebody else's to send, or belongs to no slot.
+/// Draws a tensor that only another participant may send, or one for a slot that does not exist.
 fn tensor(
     lease: &Lease,
     step: &crate::steps::Step,
@@ -140,7 +141,7 @@ fn tensor(
         return Some(Forgery::Tensor(None, key, 1 << 20, forged));
     };
     let (to, slot) = edges[i];
-    // A slot number means another edge at another participant, which may be this host's to fill.
+    // At another participant, the same slot number means another edge, which this host may be allowed to fill.
     let to = match lease.participants.contains(&host) {
         true => Some(lease.host(to)?.name()),
         false => None,

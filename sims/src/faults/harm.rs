@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! The kinds of harm that a fault may do, and how they are drawn.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,8 +7,8 @@ use crate::world::Host;
 
 use super::Row;
 
-/// Rows whose faults are drawn for one seed in some, beside all others: they need a member with a token of its own, or
-/// concern the disks and calendars that the others do not touch.
+/// Rows whose faults are drawn for some seeds only, beside the others or in place of them: they need a member with a
+/// token of its own, or concern the disks and calendars that the other faults do not touch.
 pub const BESIDE: [Row; 6] = [
     Row::DiskFull,
     Row::DiskFails,
@@ -18,14 +18,14 @@ pub const BESIDE: [Row; 6] = [
     Row::Flood,
 ];
 
-/// The rows whose faults are drawn for any seed; a kernel's own error comes with the workload.
+/// The rows whose faults are drawn for any seed. Errors of kernels come with the workload instead.
 pub fn drawn() -> Vec<Row> {
     let drawn = Row::ALL.into_iter();
     let drawn = drawn.filter(|r| *r != Row::KernelError && !BESIDE.contains(r));
     drawn.collect()
 }
 
-/// The host that a fault strikes; numbers beyond what is there count modulo.
+/// The host that a fault strikes; numbers are taken modulo the number of workers or clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Target {
     Coordinator,
@@ -34,7 +34,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// The host, in a cluster of so many workers and clients.
+    /// The host that this means in a cluster of `workers` workers and `clients` clients.
     pub fn host(self, workers: usize, clients: usize) -> Host {
         let modulo = |i: u16, n: usize| i % u16::try_from(n.max(1)).unwrap_or(u16::MAX);
         match self {
@@ -45,59 +45,62 @@ impl Target {
     }
 }
 
-/// What is done to it.
+/// What a fault does to its target.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Harm {
-    /// Packets to and from it are lost, in a million.
+    /// Packets from and to the target are lost, this many in a million.
     Loss(u32),
-    /// Packets to and from it take up to this many milliseconds longer, all alike.
+    /// Packets from and to the target are delayed by this many milliseconds, all alike.
     Delay(u16),
-    /// Packets to and from it overtake each other: each takes up to this many milliseconds longer.
+    /// Packets from and to the target overtake each other: each is delayed by up to this many milliseconds.
     Reorder(u16),
-    /// Packets to and from it arrive twice, in a million.
+    /// Packets from and to the target arrive twice, this many in a million.
     Duplicate(u32),
-    /// Packets to and from it arrive damaged, in a million.
+    /// Packets from and to the target arrive damaged, this many in a million.
     Corrupt(u32),
-    /// It and `from` do not reach each other; `from` being the target itself: nobody.
+    /// The target and `from` do not reach each other. If both are the same host, it reaches nobody.
     Cut { from: Target },
-    /// Nothing it sends reaches `to`; `to` being the target itself: nobody.
+    /// Nothing that the target sends reaches `to`. If both are the same host, its packets reach nobody.
     OneWay { to: Target },
-    /// Its process is killed, and started again.
+    /// The target's process is killed, and later started again.
     Crash,
-    /// Its power fails, and it is started again: unsynced writes are lost.
+    /// The target's power fails, and the target is later started again: unsynced writes are lost.
     PowerCut,
-    /// Its process is stopped, and continued.
+    /// The target's process is stopped, and later continued.
     Pause,
-    /// Its kernels take this many times as long.
+    /// The target's kernels take this many times as long.
     Slow(u32),
-    /// All of its memory is taken by something else.
+    /// All of the target's free memory is taken by something else.
     Memory,
-    /// Its compute pool takes no job.
+    /// The target's compute pool accepts no job.
     Refuse,
-    /// Its next kernels panic.
+    /// The target's next kernels panic; this many launches do.
     Panic(u32),
-    /// Its kernels do not return.
+    /// The target's kernels do not return.
     Hang,
-    /// Its calendar is off by this many seconds.
+    /// The target's calendar is off by this many seconds.
     Clock(i64),
-    /// It sends frames that it may not send.
+    /// The target sends frames that it may not send.
     Forge,
-    /// Its disk takes nothing more.
+    /// The target's disk is full.
     DiskFull,
-    /// Its disk neither reads nor writes.
+    /// The target's disk fails all reads and writes.
     DiskFails,
-    /// The token that it has for itself is revoked; when that is over it is given another. Nothing where it has none.
+    /// The target's own token is revoked, and replaced by another when the fault is over. Nothing happens if the target
+    /// has no token of its own.
     Revoke,
-    /// All calendars go on by this many days, some at a time, and stay there.
+    /// All calendars advance by this many days, some at a time, and stay there.
     Days(u16),
-    /// This client takes all the memory of the worker that its budget allows. Nothing where it has no token for itself.
+    /// The client `by` takes all the memory of the target worker that its budget allows. Nothing happens if the client
+    /// has no token of its own.
     Hoard { by: u16 },
-    /// This client keeps the worker busy, with many calls at a time. Nothing where it has no token for itself.
+    /// The client `by` keeps the target worker busy with many calls at a time. Nothing happens if the client has no
+    /// token of its own.
     Flood { by: u16 },
 }
 
 impl Harm {
-    /// Whether packets are lost, late, doubled or damaged because of it.
+    /// Whether this harm makes packets lost, late, doubled or damaged.
     pub fn is_of_packets(self) -> bool {
         use Harm::{Corrupt, Delay, Duplicate, Loss, Reorder};
         matches!(
@@ -106,7 +109,7 @@ impl Harm {
         )
     }
 
-    /// Where it stands in the table.
+    /// The row of the table that this harm is counted in.
     pub fn row(self, target: Target) -> Row {
         match (self, target) {
             (Harm::Loss(_), _) => Row::Loss,
@@ -147,7 +150,7 @@ impl Harm {
             Harm::Panic(_) | Harm::Forge => false,
             Harm::DiskFull | Harm::DiskFails | Harm::Days(_) => false,
             Harm::Hoard { .. } | Harm::Flood { .. } => false,
-            // Its connections end.
+            // Revocation ends the connections of the member.
             Harm::Revoke => true,
             // A worker that hangs is wedged, exits and comes back.
             Harm::Hang => true,
@@ -155,21 +158,22 @@ impl Harm {
     }
 }
 
-/// Days that pass at once, less than a certificate lives after its renewal is due, and milliseconds until the next do: members
-/// look at the calendar each second.
+/// The number of days that pass at once, and the milliseconds until the next days pass. It is less than the time for
+/// which a certificate still lives once its renewal is due, and members look at the calendar each second.
 pub const AT_ONCE: (u16, u32) = (2, 1500);
 
-/// Milliseconds in which so many days pass.
+/// The milliseconds that it takes to let this many days pass.
 fn days_last(days: u16) -> u32 {
     let (at_once, pause) = AT_ONCE;
     u32::from(days.div_ceil(at_once)) * pause
 }
 
-/// Packets in a million that may be lost without anybody noticing but by the delay. Of a tenth, each way, four echoes in a
-/// row are lost now and then, which is what a peer that is gone looks like.
+/// The rate of lost packets, in a million, up to which only a delay is noticed. At a tenth in each direction, four
+/// echoes in a row are lost now and then, which looks like a peer that is gone.
 const MENDED: u32 = 50_000;
 
-/// A random fault of one of the [`drawn`] rows, or of one [`BESIDE`] them: target, harm and how long it lasts.
+/// Draws a fault of one of the [`drawn`] rows, or of one in [`BESIDE`]: its target, its harm, and the milliseconds that
+/// it lasts.
 pub fn draw(row: Row, d: &mut Draw) -> (Target, Harm, u32) {
     let worker = Target::Worker(d.below(8) as u16);
     let client = Target::Client(d.below(4) as u16);
@@ -240,7 +244,7 @@ pub fn draw(row: Row, d: &mut Draw) -> (Target, Harm, u32) {
             },
             long,
         ),
-        // A kernel error is the workload's: a sprung trap.
+        // Errors of kernels come from the workload, as sprung traps; `drawn` leaves that row out.
         Row::Panic | Row::KernelError => (worker, Harm::Panic(d.range(1, 2) as u32), brief),
     }
 }

@@ -1,4 +1,4 @@
-//! A client that takes all of a worker that it can get: memory up to its budget and beyond, or compute.
+//! A client that takes all it can get of a worker: memory up to its budget and beyond, or compute.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,21 +13,21 @@ use tokio_util::sync::CancellationToken;
 use crate::cluster::{Cluster, Host, Task};
 use crate::workload::{ModelSpec, inputs};
 
-/// Elements of a tensor that is put, and of one that is made at the worker.
+/// Elements of a tensor that the client sends, and of a tensor that is made at the worker.
 const PUT: usize = 8 << 10;
 const MADE: usize = 128 << 10;
 
-/// Of so many tensors one is put.
+/// One of this many tensors is sent; the others are made at the worker.
 const PUTS: usize = 4;
 
-/// The pause after a refusal.
+/// How long the client pauses after a refusal.
 const PAUSE: Duration = Duration::from_millis(40);
 
-/// Calls that a flood has under way, and how many of them may run at once.
+/// Calls that a flooding client has under way, and how many of them may run at once.
 const CALLS: usize = 64;
 const IN_FLIGHT: u32 = 16;
 
-/// What a client knows that it has at a worker.
+/// The tensors that a client knows to exist at the worker.
 struct Kept {
     tensors: Vec<(Tensor, u64)>,
     bytes: Arc<AtomicU64>,
@@ -39,10 +39,10 @@ impl Kept {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Drops all but so many.
+    /// Drops all tensors but the first `len`.
     fn truncate(&mut self, len: usize) {
         for (tensor, bytes) in self.tensors.drain(len.min(self.tensors.len())..) {
-            // First, so that never more counts as kept than is there.
+            // The bytes are subtracted first, so that the count never exceeds what the worker holds.
             self.bytes.fetch_sub(bytes, Ordering::Relaxed);
             drop(tensor);
         }
@@ -55,7 +55,7 @@ impl Drop for Kept {
     }
 }
 
-/// See the module.
+/// A client that takes memory or compute of one worker until it is stopped.
 pub struct Hog {
     pub client: Host,
     pub worker: Host,
@@ -66,12 +66,12 @@ pub struct Hog {
 }
 
 impl Hog {
-    /// Takes memory from now on.
+    /// Starts to take memory.
     pub(super) fn hoards(cluster: &Cluster, client: Host, worker: Host) -> Hog {
         Hog::begin(cluster, client, worker, hoard)
     }
 
-    /// Takes compute from now on.
+    /// Starts to take compute.
     pub(super) fn floods(cluster: &Cluster, client: Host, worker: Host) -> Hog {
         Hog::begin(cluster, client, worker, flood)
     }
@@ -112,24 +112,24 @@ impl Hog {
         }
     }
 
-    /// Bytes of tensors that it was told are there, and has not dropped.
+    /// The bytes of tensors that the worker confirmed and that the client has not dropped.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// What it was told in place of what it asked for, since this was called last.
+    /// Returns the errors that the client's requests met since the last call.
     pub fn refused(&self) -> Vec<Error> {
         std::mem::take(&mut *self.refused.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Has it give everything back; over once it has.
+    /// Tells the client to give everything back. Returns whether it has.
     pub(super) fn stop(&self) -> bool {
         self.stop.cancel();
         self.task.is_over()
     }
 }
 
-/// What a hog works with, on its own host.
+/// The state of a hog on the client's host.
 struct Work {
     cluster: convoke::Cluster,
     worker: String,
@@ -161,7 +161,7 @@ async fn hoard(work: Work) {
             match take(&work, n).await {
                 Ok((tensor, bytes)) => kept.add(tensor, bytes),
                 Err(e) => {
-                    // With room again, it takes that again.
+                    // It drops half of its tensors, and then has room to take memory again.
                     let left = match e.code {
                         Code::OutOfMemory => kept.tensors.len() / 2,
                         _ => 0,
@@ -176,7 +176,7 @@ async fn hoard(work: Work) {
     let _ = work.stop.run_until_cancelled(takes).await;
 }
 
-/// One tensor more, and its bytes.
+/// Takes one more tensor, and returns it with its size in bytes.
 async fn take(work: &Work, n: usize) -> Result<(Tensor, u64)> {
     let device = work.device().await?;
     let (tensor, elements) = match n % PUTS {
@@ -206,7 +206,7 @@ async fn flood(work: Work) {
                 }
             });
             let _ = work.stop.run_until_cancelled(join_all(calls)).await;
-            // Where the coordinator is away it frees the lease when it is back.
+            // If the coordinator is away, it frees the lease once it is back.
             drop(loaded.unload().await);
         }
         let _ = work

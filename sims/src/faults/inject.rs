@@ -1,4 +1,4 @@
-//! Striking: when a fault's moment comes, what is done, and what is undone.
+//! The injector: it starts each fault at its moment, keeps its effects in force, and undoes them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,50 +16,50 @@ use crate::steps::{Key, Steps};
 use crate::trace::{Event, Kind};
 use crate::world::Wire;
 
-/// A fault whose moment does not come by then strikes all the same.
+/// Milliseconds after which a fault strikes even if its moment has not come.
 const LATEST: u32 = 6000;
 
 /// Milliseconds between bursts of forged frames.
 const FORGE_EVERY: u128 = 4;
 
-/// Seconds of a day.
+/// Seconds per day.
 const DAY: i64 = 86_400;
 
-/// What every packet suffers in any run.
+/// What happens to every packet of a run, even without faults.
 #[derive(Debug, Clone, Copy)]
 pub struct Air(pub Wire);
 
-/// A fault that struck.
+/// A fault that struck, with the times at which it did.
 #[derive(Debug, Clone)]
 pub struct Injured {
     pub harm: Harm,
     pub row: Row,
     pub host: Host,
-    /// The other end of a cut.
+    /// The other end of a cut, or the client that hoards memory or floods compute.
     pub other: Option<Host>,
     pub at: Duration,
-    /// When it was undone.
+    /// When the fault was undone, if it was.
     pub until: Option<Duration>,
-    /// When the coordinator had answered, where it was told to do it.
+    /// When the coordinator confirmed the revocation that this fault asked for, if it did.
     pub answered: Option<Duration>,
 }
 
-/// What goes on while a fault is active.
+/// The part of an active fault that needs a state of its own.
 enum Ongoing {
     Nothing,
-    /// Memory is kept from the worker.
+    /// The memory that is kept from the worker.
     Memory {
         _taken: Option<Reservation>,
     },
     /// Index into [`Injector::hogs`].
     Hog(usize),
     Revoke(Revoking),
-    /// Days that are left, and when the next of them pass.
+    /// The number of days that have yet to pass, and when the next of them do.
     Days(u16, Duration),
 }
 
 enum Stage {
-    /// How many steps came into the wanted state so far, and which.
+    /// The fault waits for its moment. These are the steps that were seen in the wanted state so far.
     Armed(BTreeSet<Key>),
     Active {
         until: Duration,
@@ -68,7 +68,7 @@ enum Stage {
         injury: usize,
         ongoing: Ongoing,
     },
-    /// It is over once what goes on has ended.
+    /// The fault's time is up; it is over once its ongoing part has ended.
     Ending {
         injury: usize,
         ongoing: Ongoing,
@@ -76,27 +76,28 @@ enum Stage {
     Over,
 }
 
-/// See the module.
+/// Strikes with the faults of a scenario, and records what they met.
 pub struct Injector {
     faults: Vec<(Fault, Stage)>,
     workers: usize,
     clients: usize,
     air: Air,
     draw: Draw,
-    /// When the scenario's time begins.
+    /// When the scenario begins, as time since the simulation began.
     zero: Duration,
-    /// Hosts that left for good.
+    /// Hosts that left for good, which no fault strikes or starts any more.
     pub left: BTreeSet<Host>,
     pub cells: Cells,
     pub injured: Vec<Injured>,
-    /// Clients that took, or take, all they could get.
+    /// Clients that take, or took, all they can get of a worker.
     pub hogs: Vec<Hog>,
-    /// Days that have passed for everybody.
+    /// The days by which all calendars have advanced.
     days: u16,
 }
 
 impl Injector {
-    /// Faults of a cluster of so many workers and clients; what they draw comes from `draw`.
+    /// Prepares the faults for a cluster with `workers` workers and `clients` clients. Their random choices come from
+    /// `draw`.
     pub fn new(faults: &[Fault], workers: usize, clients: usize, air: Air, draw: Draw) -> Injector {
         let armed = |f: &Fault| (f.clone(), Stage::Armed(BTreeSet::new()));
         Injector {
@@ -114,7 +115,7 @@ impl Injector {
         }
     }
 
-    /// The scenario's time begins.
+    /// Starts the scenario's time: the moments of faults count from `zero`.
     pub fn begin(&mut self, zero: Duration) {
         self.zero = zero;
     }
@@ -125,8 +126,8 @@ impl Injector {
         self.faults.iter().all(over)
     }
 
-    /// Counts the faults that came with the workload, given what happened in the last tick and the steps as they were
-    /// before it.
+    /// Counts the faults that come from the workload itself. `events` are those of the last tick, and `before` are the
+    /// steps as they were before that tick.
     pub fn note(&mut self, events: &[Event], before: &Steps) {
         let mut first = BTreeSet::new();
         for e in events.iter().filter(|e| e.kind == Kind::Abort) {
@@ -138,7 +139,7 @@ impl Injector {
             };
             let key = (e.lease, e.n);
             let known = before.steps.get(&key).is_some_and(|s| s.has_failed());
-            // Those who are told abort as well: only the first is hit.
+            // Participants abort as well when they are told of an error: only the first of them was hit.
             if known || !first.insert(key) {
                 continue;
             }
@@ -148,7 +149,7 @@ impl Injector {
         }
     }
 
-    /// Lets strike what is due, and ends what is over.
+    /// Strikes with the faults that are due, and ends those whose time is up.
     pub fn tick(&mut self, cluster: &mut Cluster, steps: &mut Steps) {
         let now = cluster.elapsed();
         for i in 0..self.faults.len() {
@@ -180,7 +181,7 @@ impl Injector {
         }
     }
 
-    /// Ends everything, also what did not strike yet.
+    /// Ends all faults, including those that have not struck yet.
     pub fn heal(&mut self, cluster: &mut Cluster) {
         for i in 0..self.faults.len() {
             let host = self.host(i);
@@ -251,7 +252,7 @@ impl Injector {
         self.apply(host, cluster);
     }
 
-    /// What a fault begins that goes on; none where it cannot strike at all.
+    /// Starts the ongoing part of a fault. Returns `None` if the fault cannot strike at all.
     fn set_off(&mut self, harm: Harm, host: Host, cluster: &Cluster) -> Option<Ongoing> {
         Some(match harm {
             Harm::Memory => Ongoing::Memory {
@@ -273,7 +274,7 @@ impl Injector {
         })
     }
 
-    /// What an active fault does as time passes.
+    /// Advances the ongoing part of an active fault.
     fn goes_on(&mut self, i: usize, cluster: &mut Cluster) {
         let now = cluster.elapsed();
         let Stage::Active {
@@ -304,7 +305,7 @@ impl Injector {
         }
     }
 
-    /// Ends what goes on, which takes its time.
+    /// Ends the ongoing part of a fault, which may take several ticks.
     fn end(&mut self, i: usize, host: Host, cluster: &mut Cluster, steps: &mut Steps) {
         let now = cluster.elapsed();
         let Stage::Ending { injury, ongoing } = &mut self.faults[i].1 else {
@@ -358,7 +359,7 @@ impl Injector {
         self.faults.iter().enumerate().filter(active).map(of)
     }
 
-    /// Brings a host, its links and cuts in line with the faults that are active.
+    /// Sets a host's knobs, its wires and all cuts to match the faults that are active.
     fn apply(&self, host: Host, cluster: &mut Cluster) {
         let on_host = |want: fn(Harm) -> Option<i64>| {
             self.active()
@@ -400,7 +401,7 @@ impl Injector {
         self.sever(cluster);
     }
 
-    /// Brings a host's calendar in line with the days that have passed, and with the faults that are active.
+    /// Sets a host's calendar to match the days that have passed and the faults that are active.
     fn set_calendar(&self, host: Host, cluster: &Cluster) {
         let active = self.active().filter(|(h, _)| *h == host);
         let off = active.filter_map(|(_, harm)| match harm {
@@ -412,7 +413,7 @@ impl Injector {
         cluster.knobs(host).set_clock_off(days + off);
     }
 
-    /// What happens to packets between two hosts: the worst of everything that is active at either end.
+    /// What happens to packets between two hosts: the worst of all faults that are active at either end.
     fn wire(&self, from: Host, to: Host) -> Wire {
         let mut wire = self.air.0;
         for (_, harm) in self.active().filter(|(h, _)| *h == from || *h == to) {
@@ -428,7 +429,7 @@ impl Injector {
         wire
     }
 
-    /// Brings all cuts in line with the faults that are active.
+    /// Cuts and repairs links to match the faults that are active.
     fn sever(&self, cluster: &mut Cluster) {
         let mut wanted = BTreeSet::new();
         let cuts = self.active();
@@ -478,7 +479,7 @@ fn due(
     }
 }
 
-/// Everything that a worker's ledger still has.
+/// Reserves everything that is free in a worker's ledger.
 fn take_memory(cluster: &Cluster, host: Host) -> Option<Reservation> {
     let Host::Worker(i) = host else { return None };
     let ledger = cluster.worker(i)?.ledger().clone();

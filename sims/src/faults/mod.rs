@@ -1,4 +1,4 @@
-//! Faults: what can be done to a cluster, when, and in which state a step was at that moment.
+//! Faults: what a scenario may do to a cluster and when, and the table of the step states that the faults met.
 
 mod cells;
 mod forge;
@@ -14,22 +14,23 @@ pub use harm::{BESIDE, Harm, Target, draw as draw_harm, drawn};
 pub use hog::Hog;
 pub use inject::{Air, Injector, Injured};
 
-/// One fault.
+/// One fault of a scenario.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Fault {
     pub target: Target,
     pub harm: Harm,
     pub when: When,
-    /// Milliseconds after which it is undone: healed, restarted, continued.
+    /// Milliseconds after which the fault is undone: healed, restarted or continued.
     pub lasts: u32,
 }
 
 /// When a fault strikes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum When {
-    /// At this time.
+    /// The fault strikes at this time, in milliseconds since the scenario began.
     At(u32),
-    /// When a step that concerns the target is in this state for the `nth` time since `after`.
+    /// The fault strikes once `nth` steps that concern the target have been seen in this state since `after`
+    /// milliseconds.
     On {
         state: StepState,
         nth: u32,

@@ -1,22 +1,22 @@
-//! A token that is revoked, and later replaced by another.
+//! The fault that revokes a token and later replaces it by another.
 
 use convoke_common::error::Result;
 
 use crate::cluster::{Cluster, Host, State, Task};
 
-/// The answers that its owner waits for.
+/// A revocation under way: the requests to the coordinator, and their answers.
 pub(super) struct Revoking {
     host: Host,
-    /// What was asked last.
+    /// The last request.
     asked: Task<Result<()>>,
-    /// Whether it was answered that the token is revoked.
+    /// Whether the coordinator has confirmed the revocation.
     revoked: bool,
-    /// Whether another token was asked for.
+    /// Whether the new token was requested.
     renewing: bool,
 }
 
 impl Revoking {
-    /// Begins with a host that has a token of its own.
+    /// Requests the revocation of a host's own token. Returns `None` if the host has none.
     pub fn begin(cluster: &Cluster, host: Host) -> Option<Revoking> {
         let asked = cluster.revoke(cluster.own_token(host)?);
         Some(Revoking {
@@ -27,7 +27,8 @@ impl Revoking {
         })
     }
 
-    /// Asks again where the coordinator did not do it; whether it has answered, just now, that the token is revoked.
+    /// Repeats the request if the coordinator failed it. Returns whether the coordinator confirmed the revocation just
+    /// now.
     pub fn look(&mut self, cluster: &Cluster) -> bool {
         if self.revoked || !self.asked.is_over() {
             return false;
@@ -41,12 +42,12 @@ impl Revoking {
         self.revoked
     }
 
-    /// Has another token made; whether the host has it, and a process that starts with it.
+    /// Requests a new token for the host and restarts the host's process with it. Returns whether that is complete.
     pub fn end(&mut self, cluster: &mut Cluster) -> bool {
         let answered = self.asked.is_over().then(|| self.asked.take());
         match answered {
             Some(Some(Ok(()))) if self.renewing => {
-                // One that is down is somebody else's to start.
+                // If the host is down, it is left to the fault that took it down.
                 if cluster.state(self.host) != State::Down {
                     cluster.kill(self.host);
                     cluster.start(self.host);

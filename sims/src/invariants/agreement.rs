@@ -1,10 +1,10 @@
-//! Caller and participants agree on the outcome of a step: it fails for the caller exactly where it failed for them.
+//! Caller and participants agree on the outcome of a step: it fails for the caller if and only if it failed for them.
 
 use super::{Found, Invariant, View};
 use crate::cluster::Host;
 use crate::trace::Kind;
 
-/// Codes of errors that a driver finds by itself: nobody else has to have said them.
+/// Codes of errors that a driver may find by itself, without a participant that reported them.
 const OF_DRIVER: &[&str] = &[
     "cancelled",
     "deadline_exceeded",
@@ -14,7 +14,7 @@ const OF_DRIVER: &[&str] = &[
     "worker_leaving",
 ];
 
-/// Codes of errors that a driver finds in tensors that it refuses, as everybody else does.
+/// Codes of errors that a driver, like any participant, may find in a tensor that it refuses.
 const OF_REFUSAL: &[&str] = &["out_of_memory", "protocol_violation"];
 
 pub(super) struct Agreement;
@@ -36,7 +36,7 @@ impl Invariant for Agreement {
                     .map(|(_, _, code)| format!("succeeds, though its driver gave it up: {code}")),
                 Some(code) if OF_DRIVER.contains(&code.as_str()) => None,
                 Some(code) => {
-                    // Who is told repeats it: the first to say it is the one that found it.
+                    // Participants repeat an error that they are told: the first to report it is the one that found it.
                     let first = step.aborts.iter().find(|(_, _, c)| c == code);
                     let may = |host: Host| host != e.host || OF_REFUSAL.contains(&code.as_str());
                     let said = first.is_some_and(|(host, _, _)| may(*host));
@@ -51,7 +51,7 @@ impl Invariant for Agreement {
             let Some(step) = view.steps.steps.get(&(e.lease, e.n)) else {
                 continue;
             };
-            // What only the loss of a peer after the result ended is no disagreement.
+            // A step that only the loss of a peer ended after its result is no disagreement.
             let primary = |code: &&String| !OF_DRIVER.contains(&code.as_str());
             let failed = step.aborts.iter().map(|(_, _, c)| c).find(primary);
             if let (Some((_, None)), Some(code)) = (step.outcomes.first(), failed) {

@@ -1,6 +1,6 @@
-//! When everything has come to rest nothing is left: no lease at anybody, no live step, no program, no entry of a table, no
-//! task of a call, no byte of memory but the process's own, no queue. Once the clients have gone, nothing of theirs is
-//! left: no plan, no session, no link.
+//! When everything has come to rest, nothing is left: no lease at any process, no live step, no program, no entry of a
+//! table, no task of a call, no queue, and no byte of memory except each process's own. Once the clients have gone,
+//! nothing of theirs is left: no plan, no session, no link.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::cluster::{Cluster, Host, Task};
 
 pub(super) struct AtRest;
 
-/// Everything that is still there; of the coordinator, see [`of_coordinator`].
+/// Lists everything that workers and clients still hold. For what the coordinator holds, see [`of_coordinator`].
 pub fn left_over(cluster: &Cluster) -> Vec<String> {
     let mut left = Vec::new();
     for host in cluster.hosts() {
@@ -49,16 +49,16 @@ pub fn left_over(cluster: &Cluster) -> Vec<String> {
     left
 }
 
-/// Tasks of a worker's process: its main function, four of its own, three of its connection to the coordinator.
+/// The tasks of an idle worker: its main function, four of its own, and three of its connection to the coordinator.
 const OF_WORKER: usize = 8;
 
-/// Tasks of the coordinator's process: its main function and six of its own.
+/// The tasks of an idle coordinator: its main function, and six of its own.
 const OF_COORDINATOR: usize = 7;
 
-/// Tasks of a connection that nothing happens on: who owns it, who watches it, who listens to it.
+/// The tasks of an idle connection: one owns it, one watches it, and one listens to it.
 const OF_CONNECTION: usize = 3;
 
-/// What there is of clients when all of them have gone.
+/// Lists what is left of clients after all of them have gone.
 pub fn deserted(cluster: &Cluster) -> Vec<String> {
     let mut left = Vec::new();
     let mut workers = 0;
@@ -84,7 +84,7 @@ pub fn deserted(cluster: &Cluster) -> Vec<String> {
     left
 }
 
-/// Tasks, and with them streams, which each have one that reads or writes it.
+/// Checks the number of a host's tasks. Streams are counted with them, since a task reads or writes each stream.
 fn of_tasks(cluster: &Cluster, host: Host, expected: usize, left: &mut Vec<String>) {
     let there = cluster.tasks(host);
     if there != expected {
@@ -92,7 +92,7 @@ fn of_tasks(cluster: &Cluster, host: Host, expected: usize, left: &mut Vec<Strin
     }
 }
 
-/// The tables that are not empty but for those that may be.
+/// Lists the tables that are not empty, except those named in `may`.
 fn of_tables(host: Host, tables: Vec<(&str, usize)>, may: &[&str], left: &mut Vec<String>) {
     for (name, len) in tables {
         if len > 0 && !may.contains(&name) {
@@ -115,7 +115,7 @@ fn of_worker(host: Host, status: &WorkerStatus, left: &mut Vec<String>) {
         left.push(format!("{host}: {} live handles", status.live_handles));
     }
     for (account, bytes) in &status.memory_used {
-        // Both are held for the worker's life.
+        // Memory of these two accounts is held for the worker's life.
         let lasting = matches!(account, Account::Base | Account::Windows);
         if *bytes > 0 && !lasting {
             left.push(format!("{host}: {bytes} bytes of {account:?}"));
@@ -123,9 +123,9 @@ fn of_worker(host: Host, status: &WorkerStatus, left: &mut Vec<String>) {
     }
 }
 
-/// Asks the coordinator what it holds for clients, which are there or have gone.
+/// Asks the coordinator what it still holds for clients. `deserted` says that the clients have gone.
 pub fn of_coordinator(cluster: &Cluster, deserted: bool) -> Task<Vec<String>> {
-    // Whoever left while the coordinator did not hear it confirms nothing, until its name is forgotten.
+    // A worker that is away confirms no release, so the coordinator may keep its leases until its name is forgotten.
     let workers = cluster.hosts().into_iter();
     let workers = workers.filter(|h| matches!(h, Host::Worker(_)));
     let gone: Vec<String> = workers

@@ -1,4 +1,4 @@
-//! After faults heal everybody comes back, within the bound, but for who was told to leave.
+//! After faults heal, all processes come back within the bound, except those that were told to leave.
 
 use super::{Found, Invariant, Stage, View};
 

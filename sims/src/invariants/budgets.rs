@@ -1,6 +1,6 @@
-//! Budgets are kept: at no time has a token more of a worker's memory than it may have, everything that is reserved for
-//! somebody's work is charged to somebody, and what a client has is charged to it. Who asks for more is told so, and nothing
-//! else is said to it.
+//! Budgets are kept: no token ever has more of a worker's memory than its budget allows, every byte reserved for
+//! somebody's work is charged to a token, and what a client holds is charged to its token. A client that asks for more
+//! gets the error that says so, and no other.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,13 +13,14 @@ use super::{Found, Invariant, View};
 use crate::cluster::Host;
 use crate::faults::{Harm, Hog, Injured};
 
-/// How long a fault between two has effects at either end: a lost peer is noticed, its session freed, and a new one begun.
+/// How long a fault between two members affects either: the loss is noticed, the session is freed, and a new one
+/// begins.
 const LINGER: Duration = Duration::from_secs(15);
 
-/// Accounts of which every byte is somebody's.
+/// Accounts of which every byte is charged to a token.
 const CHARGED: [Account; 3] = [Account::Weights, Account::Leases, Account::Handles];
 
-/// Workers and hogs that were complained of.
+/// The workers, or pairs of worker and hog, that a violation was already reported for.
 #[derive(Default)]
 pub(super) struct Budgets(BTreeSet<(Host, Option<Host>)>);
 
@@ -29,7 +30,8 @@ impl Invariant for Budgets {
     }
 
     fn tick(&mut self, view: &View<'_>, found: &mut Found) {
-        // Nothing is reserved or freed without an event but by hogs, and what stays is seen with the next one.
+        // Apart from hogs, nothing is reserved or freed without an event, and a wrong charge that lasts is seen at the
+        // next one.
         if view.events.is_empty() && view.hogs.is_empty() {
             return;
         }
@@ -68,7 +70,7 @@ impl Invariant for Budgets {
     }
 }
 
-/// What a token may have at a worker that has `all`.
+/// The bytes that a token may have at a worker whose memory limit is `all`.
 fn limit(view: &View<'_>, holding: &Holding, all: u64) -> u64 {
     let own = view.cluster.setup().own.iter();
     let own =

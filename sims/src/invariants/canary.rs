@@ -1,4 +1,4 @@
-//! After faults heal a step of each client succeeds, within the bound, with the right result.
+//! After faults heal, a step of each client succeeds within the bound, with the right result.
 
 use convoke::Error;
 use convoke_common::Tensor;
@@ -6,11 +6,11 @@ use convoke_common::Tensor;
 use super::{Found, Invariant, Stage, View};
 use crate::oracle::difference;
 
-/// The step of one client.
+/// The canary of one client: a step that it runs after all faults are healed.
 pub struct Canary {
     pub client: u16,
     pub want: Vec<Tensor>,
-    /// Nothing where it did not end in time.
+    /// The step's outcome, or `None` if it did not end in time.
     pub got: Option<Result<Vec<Tensor>, Error>>,
 }
 

@@ -1,4 +1,4 @@
-//! A call with a deadline has ended by then, whatever it waits for.
+//! A call with a deadline has ended by its deadline, whatever it waits for.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use super::{Found, Invariant, View};
 use crate::cluster::Host;
 use crate::faults::Harm;
 
-/// From the deadline until the caller has its answer: timers go by the millisecond.
+/// How long after its deadline a call may end: timers have a resolution of 1 ms.
 const SLACK: Duration = Duration::from_millis(50);
 
-/// Records looked at.
+/// Indices of the records that were checked.
 #[derive(Default)]
 pub(super) struct Deadlines(BTreeSet<usize>);
 
@@ -43,7 +43,7 @@ impl Invariant for Deadlines {
     }
 }
 
-/// Whether a client's process was stopped, or gone, at some time between `from` and `to` of the scenario.
+/// Whether a client's process was stopped or dead at some time between `from` and `to`, as times of the scenario.
 fn is_stopped(view: &View<'_>, client: usize, from: Duration, to: Duration) -> bool {
     let host = Host::Client(client as u16);
     view.injuries(view.zero + from, view.zero + to)

@@ -1,5 +1,5 @@
-//! Each send meets exactly one recv: no tensor is delivered twice, to another step, edge or incarnation, or changed;
-//! and of a step that succeeded none is lost.
+//! Each send meets exactly one recv: no tensor is changed, delivered twice, or delivered to another step, edge or
+//! incarnation; and no tensor of a step that succeeded is lost.
 
 use super::{Found, Invariant, View};
 use crate::steps::{Edge, Key, Tensor};
@@ -54,7 +54,7 @@ impl Invariant for Delivery {
     }
 }
 
-/// What a process says of a lease whose former incarnation had the part in it.
+/// Complains if a process takes part in a lease that a former incarnation of it was a participant of.
 fn of_the_dead(view: &View<'_>, e: &Event) -> Option<String> {
     let ended = view.steps.leases.get(&e.lease)?.ended.get(&e.host)?;
     let takes_part = matches!(

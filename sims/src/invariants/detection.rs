@@ -1,5 +1,5 @@
-//! A peer that is killed, stopped or cut off is noticed within its bound by everybody who shares work with it: the driver
-//! ends the steps of the lease, and a worker gives up those that it runs.
+//! Everybody who shares work with a peer that is killed, stopped or cut off notices the loss within its bound: the
+//! driver ends the steps of the lease, and a worker gives up the steps that it runs with that peer.
 
 use std::time::Duration;
 
@@ -10,27 +10,27 @@ use crate::cluster::Host;
 use crate::faults::{Harm, Injured};
 use crate::steps::{Key, Step};
 
-/// What is told of a loss is on its way a little longer.
+/// How much later than its bound a loss may be noticed: the news of it takes a while to arrive.
 const SLACK: Duration = Duration::from_millis(100);
 
-/// How long a lease has been there when its links are watched in every way: before, the end of a process may be
-/// noticed as late as its silence.
+/// How long a lease takes until its links are watched in every way. Before that, the end of a process may be noticed as
+/// late as mere silence is.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// A participant of a lease, and one that is lost to it.
+/// A participant of a lease, and the other one that it lost.
 struct Struck {
     lease: u64,
     lost: Host,
-    /// Who is to notice.
+    /// The participant that has to notice the loss.
     by: Host,
-    /// Index into the injuries.
+    /// Index into [`View::injured`].
     injury: usize,
     bound: Duration,
 }
 
 #[derive(Default)]
 pub(super) struct Detection {
-    /// Injuries looked at.
+    /// How many injuries were looked at.
     seen: usize,
     struck: Vec<Struck>,
 }
@@ -63,10 +63,10 @@ impl Invariant for Detection {
     }
 }
 
-/// Within which time `by` knows that it lost `lost` by this injury, where it does.
+/// Within which time `by` knows that this injury took `lost` from it, or `None` if it did not.
 fn bound(injury: &Injured, lost: Host, by: Host, settled: bool) -> Option<Duration> {
     let at_it = injury.host == lost;
-    // The other end of a cut is the host itself where nobody is reached.
+    // A cut whose two ends are the same host separates that host from everybody.
     let cut =
         |a: Host, b: Host| injury.host == a && (injury.other == Some(b) || injury.other == Some(a));
     match injury.harm {
@@ -81,7 +81,7 @@ impl Detection {
     fn strike(&mut self, view: &View<'_>, index: usize, injury: &Injured) {
         for (id, lease) in &view.steps.leases {
             let settled = lease.since + SETTLED <= injury.at;
-            // What runs at either end after one ended has no part in the lease.
+            // A process that started after the one in the lease had ended has no part in the lease.
             let there = |h: Host| lease.ended.get(&h).is_none_or(|at| *at >= injury.at);
             let watched = lease.watched().into_iter();
             for (lost, by) in watched.filter(|(a, b)| there(*a) && there(*b)) {
@@ -100,7 +100,7 @@ impl Detection {
 }
 
 impl Struck {
-    /// A step of the lease that should have ended where the loss was to be noticed: it was there by then.
+    /// Returns a step of the lease that `by` should have ended when it noticed the loss, and did not.
     fn goes_on(&self, view: &View<'_>) -> Option<u64> {
         let range = (self.lease, 0)..=(self.lease, u64::MAX);
         let mut steps = view.steps.steps.range(range);
@@ -111,14 +111,15 @@ impl Struck {
         late.map(|((_, n), _)| *n)
     }
 
-    /// The driver waits for a step that was there when it knew, or began when it did.
+    /// Whether the driver still waits for a step that it began at least [`SLACK`] ago.
     fn drives_on(&self, view: &View<'_>, key: Key, step: &Step) -> bool {
         let before = step.begun.first().is_some_and(|at| *at + SLACK <= view.now);
         let undecided = step.outcomes.is_empty() && !step.has_failed();
         before && undecided && view.steps.is_live(key)
     }
 
-    /// A worker that lost its driver, or somebody whom it shares an edge with, has neither quiesced nor given up.
+    /// Whether a worker that lost its driver, or a peer that it shares an edge with, has neither quiesced the step nor
+    /// given it up.
     fn works_on(&self, view: &View<'_>, step: &Step) -> bool {
         let started = step.started.get(&self.by);
         let before = started.is_some_and(|at| *at + SLACK <= view.now);
@@ -126,8 +127,8 @@ impl Struck {
         before && !gave_up && !step.done.contains_key(&self.by)
     }
 
-    /// Whether it was over before its bound, or anything else was wrong with either end since its lease was there, or
-    /// with both processes. A process that was killed is as lost when it is back.
+    /// Whether the injury was over before its bound, or something else troubled either process or its links since
+    /// shortly before. A process that was killed counts as lost even when it is back.
     fn is_troubled(&self, view: &View<'_>) -> bool {
         let ours = |host: Host| host == self.lost || host == self.by;
         let injury = &view.injured[self.injury];

@@ -1,5 +1,5 @@
-//! Compute is shared: of two who both want to run, none has more of a worker's time than the other, but for a few jobs. This
-//! holds between accounts, and between the leases and sessions of one account.
+//! Compute is shared: of two parties that both want to run, neither gets more of a worker's time than the other, except
+//! for a few jobs. This holds between accounts, and between the leases and sessions of one account.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,15 +10,15 @@ use super::{Found, Invariant, View};
 use crate::cluster::Host;
 use crate::world::{Party, Turn};
 
-/// How much time each of two had beyond what the other had, while both wanted to run.
+/// How much more time the first of a pair had than the second, while both wanted to run.
 type Ahead<K> = BTreeMap<(K, K), Duration>;
 
-/// What is known of one worker.
+/// The times of one worker.
 #[derive(Default)]
 struct Shared {
     accounts: Ahead<AccountId>,
     leases: Ahead<Party>,
-    /// The longest job.
+    /// How long the longest job took.
     longest: Duration,
 }
 
@@ -45,11 +45,11 @@ impl Invariant for Fairness {
 }
 
 impl Shared {
-    /// Takes a turn in; who is too far ahead of whom.
+    /// Adds a turn. Returns the pairs of which the first is too far ahead of the second.
     fn note(&mut self, turn: &Turn) -> Vec<(String, String)> {
         self.longest = self.longest.max(turn.took);
-        // Who was idle begins a credit behind the clock, which others are up to two jobs ahead of: it moves when a job ends. A
-        // third one runs on when its part is over.
+        // A party that was idle begins one credit behind the clock. Others are up to two jobs ahead of the clock, which
+        // moves only when a job ends, and one more job runs on after its party's share is used up.
         let bound = CREDIT + 3 * self.longest;
         let (account, lease) = &turn.of;
         let others = turn.waited.iter();
@@ -71,7 +71,8 @@ impl Shared {
     }
 }
 
-/// `of` was served while `waited` wanted to be. Whoever did not want to has nothing to complain of.
+/// Adds time during which `of` was served while `waited` wanted to be. The pairs of `of` with a party that did not want
+/// to run start over at zero.
 fn advance<K: Ord + Clone>(
     ahead: &mut Ahead<K>,
     of: K,

@@ -1,4 +1,4 @@
-//! A call that is given up ends its step: no step succeeds for which nobody waits any more.
+//! A call that is given up ends its step: no step succeeds that nobody waits for any more.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::script::{Ended, Record};
 use crate::steps::Key;
 use crate::trace::Kind;
 
-/// What lies between the moments of a step and those of its call, as the script notes them.
+/// By how much the times of a step may differ from those of its call, as the script notes them.
 const NOTED: Duration = Duration::from_millis(2);
 
 /// A step that succeeded.
@@ -23,7 +23,7 @@ struct Success {
     at: Duration,
 }
 
-/// Successes of the last moments.
+/// The steps that succeeded within the last [`NOTED`], which are yet to be checked.
 #[derive(Default)]
 pub(super) struct GivenUp(Vec<Success>);
 
@@ -62,8 +62,8 @@ impl Invariant for GivenUp {
 }
 
 impl Success {
-    /// Whether a call ended when the step did. The step of a canary, which no script calls, is nobody's to give up; nor is that
-    /// of a client who floods a worker.
+    /// Whether a call ended when the step did. Steps of canaries, which no script calls, and of clients that flood a
+    /// worker are always wanted: no script makes their calls.
     fn is_wanted(&self, view: &View<'_>) -> bool {
         let me = Some(Host::Client(self.client));
         let floods = |i: &Injured| matches!(i.harm, Harm::Flood { .. }) && i.other == me;
@@ -79,7 +79,7 @@ impl Success {
             let over = to(r).is_some_and(|to| to + NOTED < self.begun);
             view.zero + r.begun <= self.begun + NOTED && !over
         };
-        // After the step of a function its results are fetched: the call ends later, and may end otherwise.
+        // The call of a traced function fetches its results after its step: it ends later, and may end in another way.
         let is_traced = |r: &Record| how(r) == Some(Some(How::Traced));
         if mine.clone().filter(|r| is_traced(r)).any(|r| called(&r)) {
             return true;
@@ -93,7 +93,7 @@ impl Success {
     }
 }
 
-/// How a call may end in the moment in which its step succeeds.
+/// Whether a call may end in this way at the moment in which its step succeeds.
 fn may_end(how: &Ended) -> bool {
     match how {
         Ended::Results(_) | Ended::Dropped | Ended::Lost => true,

@@ -1,11 +1,11 @@
-//! After faults heal the coordinator keeps what it is told: a token is made and revoked, and its state is well.
+//! After faults heal, the coordinator keeps what it is told: a token can be made and revoked, and its state is healthy.
 
 use convoke_common::identity::Role;
 
 use super::{Found, Invariant, Stage, View};
 use crate::cluster::{Cluster, Task};
 
-/// Tells the coordinator something that it has to keep.
+/// Makes and revokes a token, both of which the coordinator has to keep on its disk, and asks for its health.
 pub fn keeps(cluster: &Cluster) -> Task<Result<(), String>> {
     cluster.on_coordinator(|c| async move {
         let kept = async {

@@ -1,6 +1,6 @@
-//! What has to hold, one property a file: looked at after every tick, and once more when everything has come to rest.
+//! The invariants, one in each file. They are checked after every tick, and at each [`Stage`] of a run.
 //!
-//! A checker sees what the steps' events and the live processes say. It shares no code with what it checks.
+//! A checker sees the events of the steps and the state of the live processes. It shares no code with what it checks.
 
 mod agreement;
 mod at_rest;
@@ -43,17 +43,17 @@ pub use canary::Canary;
 pub use keeping::keeps;
 pub use progress::{CALL_BOUND, REST_BOUND, SETTLE_BOUND};
 
-/// Something that must not be.
+/// A violated invariant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Violation {
-    /// The property's name.
+    /// The invariant's name.
     pub invariant: String,
     /// Milliseconds since the cluster was ready.
     pub at: u64,
     pub what: String,
 }
 
-/// What a checker looks at, between two ticks. Times are since the simulation began.
+/// What a checker sees, between two ticks. Times are since the simulation began, unless stated otherwise.
 pub struct View<'a> {
     pub now: Duration,
     /// When the cluster was ready and the scenario began.
@@ -64,40 +64,40 @@ pub struct View<'a> {
     /// What happened in the last tick.
     pub events: &'a [Event],
     pub injured: &'a [Injured],
-    /// Clients that take all they can get.
+    /// Clients that take all they can get of a worker.
     pub hogs: &'a [Hog],
-    /// Workers that left for good, and when they were told to.
+    /// Workers that left for good, and when they were told to leave.
     pub left: &'a BTreeMap<Host, Duration>,
-    /// Workers that are still to join.
+    /// Workers that have not joined yet.
     pub absent: &'a BTreeSet<usize>,
-    /// Calls and loads; their times are since `zero`.
+    /// The calls and loads of all scripts. Their times are since `zero`.
     pub records: &'a [Record],
-    /// What each call yields, by client and call.
+    /// The expected outcome of each call, by client and call.
     pub expected: &'a BTreeMap<(usize, usize), Expected>,
-    /// What the coordinator holds at rest, as text; nothing before.
+    /// What the coordinator holds, as text; empty except at [`Stage::Rest`] and [`Stage::Deserted`].
     pub coordinators: &'a [String],
-    /// Whether the coordinator keeps what it is told once everything is mended, or why not; nothing before.
+    /// Whether the coordinator kept what it was told once everything was mended, or why not; `None` until then.
     pub kept: Option<&'a Result<(), String>>,
-    /// What the clients' last steps gave; nothing before.
+    /// The outcomes of the clients' canaries; empty except at [`Stage::Rest`].
     pub canaries: &'a [Canary],
 }
 
-/// When there is something to look at besides the ticks.
+/// A moment of the run at which the invariants are checked besides the ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// The cluster was given its time to get ready.
+    /// The time that the cluster has to get ready is over, or it is ready.
     Ready,
-    /// Faults are healed, and processes were given their time to come back.
+    /// Faults are healed, and processes had time to come back.
     Back,
     /// Calls have ended, and models are unloaded.
     Rest,
-    /// The clients have gone besides.
+    /// After [`Stage::Rest`], the clients have gone as well.
     Deserted,
-    /// Everybody was asked to stop, and given the time for it.
+    /// Everybody was asked to stop, and had time for it.
     Over,
 }
 
-/// Where violations go.
+/// The violations that were found.
 #[derive(Debug, Default)]
 pub struct Found {
     name: &'static str,
@@ -105,17 +105,17 @@ pub struct Found {
     pub violations: Vec<Violation>,
 }
 
-/// From the start of a process until it has joined and everybody knows it, and from the end of one until it is back.
+/// How long a process takes from its start until it has joined and everybody knows, and from its end until it is back.
 const JOINING: Duration = Duration::from_secs(5);
 
-/// From the moment when a worker is told to leave until it has, its steps included.
+/// How long a worker takes from being told to leave until it has left, its steps included.
 const LEAVING: Duration = Duration::from_secs(10);
 
-/// More violations of one run tell nothing new.
+/// How many violations are kept of one run; further ones tell nothing new.
 const MOST: usize = 20;
 
 impl Found {
-    /// Notes a violation.
+    /// Records a violation of the invariant that is being checked.
     pub fn say(&mut self, what: impl Into<String>) {
         if self.violations.len() < MOST {
             self.violations.push(Violation {
@@ -127,19 +127,19 @@ impl Found {
     }
 }
 
-/// One property.
+/// One invariant.
 pub trait Invariant {
-    /// Its name.
+    /// The name of the invariant, as reports give it.
     fn name(&self) -> &'static str;
 
-    /// Looks after a tick.
+    /// Checks the invariant after a tick.
     fn tick(&mut self, _view: &View<'_>, _found: &mut Found) {}
 
-    /// Looks at a stage of the run.
+    /// Checks the invariant at a stage of the run.
     fn at(&mut self, _stage: Stage, _view: &View<'_>, _found: &mut Found) {}
 }
 
-/// All of them.
+/// All invariants.
 pub struct Invariants(Vec<Box<dyn Invariant>>);
 
 impl Default for Invariants {
@@ -172,17 +172,17 @@ impl Default for Invariants {
 }
 
 impl Invariants {
-    /// Their names.
+    /// The names of all invariants.
     pub fn names(&self) -> Vec<&'static str> {
         self.0.iter().map(|i| i.name()).collect()
     }
 
-    /// Looks after a tick.
+    /// Checks all invariants after a tick.
     pub fn tick(&mut self, view: &View<'_>, found: &mut Found) {
         self.each(view, found, |i, view, found| i.tick(view, found));
     }
 
-    /// Looks at a stage of the run.
+    /// Checks all invariants at a stage of the run.
     pub fn at(&mut self, stage: Stage, view: &View<'_>, found: &mut Found) {
         self.each(view, found, |i, view, found| i.at(stage, view, found));
     }
@@ -202,7 +202,7 @@ impl Invariants {
 }
 
 impl View<'_> {
-    /// The hosts that are to be there and are not, as text.
+    /// The hosts that should be ready and are not, as text.
     pub fn missing(&self) -> String {
         let hosts = self.cluster.hosts().into_iter();
         let missing = hosts.filter(|h| {
@@ -213,14 +213,14 @@ impl View<'_> {
         missing.join(", ")
     }
 
-    /// Faults that were active at some time between `from` and `to`, as times since the simulation began.
+    /// Faults that were active at some time between `from` and `to`, which are times since the simulation began.
     pub fn injuries(&self, from: Duration, to: Duration) -> impl Iterator<Item = &Injured> {
         self.injured
             .iter()
             .filter(move |i| i.at <= to && i.until.is_none_or(|until| until >= from))
     }
 
-    /// Whether peers may have lost each other between `from` and `to`, for whatever reason.
+    /// Whether peers may have lost each other between `from` and `to`, for any reason.
     pub fn separated(&self, from: Duration, to: Duration) -> bool {
         self.injuries(from, to).any(|i| i.harm.separates())
             || self
@@ -230,7 +230,8 @@ impl View<'_> {
                 .any(|h| self.moves(*h, from, to))
     }
 
-    /// Whether a host's process joined, left for good or ended by itself between `from` and `to`, or was about to.
+    /// Whether a host's process was joining, leaving for good or restarting after its end at some time between `from`
+    /// and `to`.
     pub fn moves(&self, host: Host, from: Duration, to: Duration) -> bool {
         let within = |at: Duration, takes: Duration| at <= to && at + takes >= from;
         let joins = match host {
@@ -244,14 +245,15 @@ impl View<'_> {
             || ends.any(|(at, h, _)| *h == host && within(*at, JOINING))
     }
 
-    /// The longest that a kernel takes between `from` and `to` where it does not hang, waiting for its turn included.
+    /// The longest time that a kernel that does not hang takes between `from` and `to`, including the wait for its
+    /// turn.
     pub fn kernel(&self, from: Duration, to: Duration) -> Duration {
         let slow = self.injuries(from, to).filter_map(|i| match i.harm {
             Harm::Slow(factor) => Some(factor),
             _ => None,
         });
         let most = self.scenario.workers.iter().map(|w| w.kernel_ms).max();
-        // Every other turn is that of who floods the worker.
+        // A client that floods the worker has every other turn.
         let mut flooded = self.injuries(from, to);
         let turns = 1 + u32::from(flooded.any(|i| matches!(i.harm, Harm::Flood { .. })));
         let most = turns * slow.max().unwrap_or(1) * most.unwrap_or(0);

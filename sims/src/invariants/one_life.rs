@@ -1,5 +1,5 @@
-//! Each step begins, starts, has its outcome, quiesces and retires once, in this order, and nothing of it happens
-//! afterwards.
+//! Each step begins, starts, has its outcome, quiesces and retires once and in this order, and no further event of the
+//! step follows.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -35,9 +35,9 @@ impl Invariant for OneLife {
     }
 }
 
-/// What is wrong with an event, where something is. `step` is as it was after the tick.
+/// Returns what is wrong with an event, if anything is. `step` is the state after the tick.
 fn wrong(e: &Event, step: &Step, seen: &mut BTreeSet<(Key, Host, Kind)>) -> Option<&'static str> {
-    // Within one tick the order of events is that of the record.
+    // Within one tick, events are checked in the order in which the trace recorded them.
     let again = !seen.insert(((e.lease, e.n), e.host, e.kind));
     let earlier = |at: Option<&Duration>| at.is_some_and(|at| *at < e.at);
     let started_here = earlier(step.started.get(&e.host));
@@ -64,8 +64,8 @@ fn wrong(e: &Event, step: &Step, seen: &mut BTreeSet<(Key, Host, Kind)>) -> Opti
     }
 }
 
-/// A step retires when every worker has quiesced it, or is lost to the driver. A link that died before the lease began may be
-/// found dead during it.
+/// Checks that every worker had quiesced a step when it retired, or was lost to the driver. A link that died before the
+/// lease began may be found dead only during the lease.
 fn check_retired(view: &View<'_>, key: Key, step: &Step, lease: &Lease, found: &mut Found) {
     let since = lease.since.saturating_sub(LOST);
     for w in lease.workers() {

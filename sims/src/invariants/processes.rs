@@ -1,12 +1,12 @@
-//! Processes end when a scenario ends them, or a kernel that hangs, a calendar that jumps or a revocation makes them, or one
-//! that starts does not reach the coordinator, or finds a disk that cannot be used and says so; and nothing panics but the
-//! kernels that a scenario picked.
+//! Processes end only when a scenario ends them, or because of a kernel that hangs, a calendar that jumps, a
+//! revocation, a coordinator that a starting process does not reach, or a disk that a starting process cannot use and
+//! complains of. Nothing panics except the kernels that a scenario picked.
 
 use super::{Found, Invariant, View};
 use crate::cluster::Host;
 use crate::faults::{Harm, Injured};
 
-/// What says that a disk takes nothing, or does not work.
+/// Texts by which an error says that a disk is full or fails.
 const UNUSABLE: [&str; 3] = [
     "no storage space",
     "Input/output error",
@@ -42,14 +42,14 @@ impl Invariant for Processes {
                 || why.starts_with("lost contact with the coordinator")
                 || why.contains("did not greet in time"))
                 && view.separated(from, *at);
-            // Of two calendars, the one that is off may be the other's.
+            // A certificate looks expired when either end's calendar is off.
             let clock = |i: &Injured| matches!(i.harm, Harm::Clock(_));
             let expired = why.contains("out of date") && view.injuries(from, *at).any(clock);
             let disk = |i: &Injured| {
                 let fails = matches!(i.harm, Harm::DiskFull | Harm::DiskFails);
                 fails && (i.host == *host || i.host == Host::Coordinator)
             };
-            // One that starts, and cannot read or keep what it has to.
+            // A process that starts may be unable to read or write what it has to keep.
             let said = UNUSABLE.iter().any(|text| why.contains(text));
             let unkept = said && view.injuries(from, *at).any(disk);
             if !meant && !alone && !expired && !unkept && !view.left.contains_key(host) {

@@ -5,20 +5,21 @@ use std::time::Duration;
 
 use super::{Found, Invariant, View};
 
-/// From a call's begin, or from the end of the last fault where that is later, until it has ended. Twice run again,
-/// each time after a loss was noticed, a worker wedged and a plan waited for a worker to return.
+/// How long a call may take, from its begin or from the end of the last fault if that is later. It may be run again
+/// twice, each time after a loss was noticed, a worker wedged, and a plan waited for a worker to return.
 pub const CALL_BOUND: Duration = Duration::from_secs(60);
 
-/// How long a call may take that nothing disturbs: calls ahead of it in the window, of all clients, kernel by kernel.
+/// How long a call may take if nothing disturbs it: the calls of all clients may be ahead of it, and their kernels run
+/// one at a time.
 const UNDISTURBED: Duration = Duration::from_secs(20);
 
-/// From the last fault until all processes are back.
+/// How long after the last fault all processes are back.
 pub const SETTLE_BOUND: Duration = Duration::from_secs(20);
 
-/// From the last call until nothing is left of it anywhere.
+/// How long after the last call nothing is left of any call.
 pub const REST_BOUND: Duration = Duration::from_secs(15);
 
-/// Records that were complained of.
+/// Indices of the records that a violation was already reported for.
 #[derive(Default)]
 pub(super) struct Progress(BTreeSet<usize>);
 

@@ -1,5 +1,5 @@
-//! What waits to be sent to a peer stays under its bound: the windows of the leases that both ends share, and what is
-//! put or moved over a new connection until its peer lets it be sent.
+//! The bytes that wait to be sent to a peer stay under a bound: the windows of the leases that both ends share, plus
+//! what is put or moved over a new connection before its peer lets it be sent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,27 +15,27 @@ use crate::faults::Harm;
 /// Bytes of frames without tensors that may wait at one link.
 const FRAMES: u64 = 16 << 10;
 
-/// How long a link may hold tensors of a lease that both ends have dropped, or whose other end is gone.
+/// How long a link may hold tensors of a lease that both ends have dropped, or whose other end has gone.
 const LINGER: Duration = Duration::from_secs(15);
 
-/// Bytes that a client may put, or move, before they have left.
+/// Bytes that a client may put or move over a new connection before the connection sends them.
 const PUTS: u64 = 256 << 20;
 
-/// How long a new connection may carry next to nothing: its peer lets it send more once it knows who dials.
+/// How long a new connection may carry next to nothing: its peer accepts more only once it knows who dials.
 const OPENING: Duration = Duration::from_secs(2);
 
-/// What a lease lets one end send to another.
+/// The bytes that one end of a lease may have on their way to another.
 struct Window {
     bytes: u64,
-    /// When one of both ends had the lease last.
+    /// When either end had the lease last.
     seen: Duration,
 }
 
 #[derive(Default)]
 pub(super) struct Queues {
-    /// By who sends, who receives, and the lease.
+    /// The windows, by the names of sender and receiver and by the lease.
     windows: BTreeMap<(String, String, u64), Window>,
-    /// When a connection was seen first; by its host and number.
+    /// When each connection was first seen, by its host and its number.
     opened: BTreeMap<(Host, usize), Duration>,
 }
 
@@ -55,7 +55,7 @@ impl Invariant for Queues {
         self.windows.retain(|_, w| w.seen + LINGER >= view.now);
         let mut opened = BTreeMap::new();
         for (host, hub) in hubs {
-            // One that forges sends more than its part.
+            // A host that forges frames sends more than its windows allow.
             let since = view.now.saturating_sub(LINGER);
             if view
                 .injuries(since, view.now)
@@ -86,7 +86,8 @@ impl Invariant for Queues {
 }
 
 impl Queues {
-    /// Notes what others may send here under a lease, and that its sends from here are still let go of.
+    /// Notes what the other participants of a lease may send to this end, and that the windows of what this end sends
+    /// are still in use.
     fn note(&mut self, lease: &Lease, now: Duration) {
         let me = lease.name_of(lease.me);
         let bounds = lease.axes.at_bounds();

@@ -1,4 +1,4 @@
-//! A cluster gets ready: workers are registered and clients connected, within the bound.
+//! A cluster gets ready: all workers are registered and all clients connected within the bound.
 
 use super::{Found, Invariant, Stage, View};
 

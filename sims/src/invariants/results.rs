@@ -1,10 +1,10 @@
-//! A call that yields results yields those of a direct evaluation, bit for bit.
+//! A call that succeeds yields the results of a direct evaluation, bit for bit.
 
 use super::{Found, Invariant, View};
 use crate::oracle::{Expected, difference};
 use crate::script::Ended;
 
-/// Records looked at so far.
+/// Indices of the records that were checked.
 #[derive(Default)]
 pub(super) struct Results(std::collections::BTreeSet<usize>);
 

@@ -1,5 +1,6 @@
-//! Who is revoked is refused: once the coordinator has answered, no worker that it reaches has a connection to the holder of
-//! a revoked token, no call of that client succeeds, and its calls say why; a worker of that token serves nobody.
+//! A member whose token is revoked is refused. Once the coordinator has confirmed the revocation, no worker that it
+//! reaches has a connection to a client of that token, no call of that client succeeds, its calls fail with that cause,
+//! and a worker of that token serves nobody.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,16 +12,16 @@ use crate::cluster::Host;
 use crate::faults::{Harm, Injured};
 use crate::script::{Ended, Record};
 
-/// From the answer until connections have ended at those who were told.
+/// How long after the confirmation the workers that were told have ended their connections.
 const ENDED: Duration = Duration::from_secs(1);
 
-/// From when packets pass again until a worker that could not be told knows.
+/// How long a worker that could not be told takes to know, once packets pass again.
 const TOLD: Duration = Duration::from_secs(10);
 
-/// How far back a fault may lie that a worker, or the coordinator, still recovers from.
+/// How long a worker, or the coordinator, may take to recover from a fault that has ended.
 const LINGER: Duration = Duration::from_secs(20);
 
-/// Injuries and records that were complained of, or looked at.
+/// Indices of the injuries that a violation was reported for, and of the records that were checked.
 #[derive(Default)]
 pub(super) struct Revocation {
     injuries: BTreeSet<usize>,
@@ -61,7 +62,7 @@ impl Invariant for Revocation {
     }
 }
 
-/// When `worker` has ended the connections of a token, at the latest, whose revocation was answered at `answered`.
+/// The latest time by which `worker` has ended the connections of a token whose revocation was confirmed at `answered`.
 fn due(view: &View<'_>, injury: &Injured, answered: Duration, worker: Host) -> Duration {
     let ours = |host: Host| host == worker || host == Host::Coordinator;
     let from = answered.saturating_sub(LINGER);
@@ -76,13 +77,13 @@ fn due(view: &View<'_>, injury: &Injured, answered: Duration, worker: Host) -> D
     (answered + ENDED).max(passes.max(moves).unwrap_or_default())
 }
 
-/// A worker that still serves whoever was revoked.
+/// Complains about a worker that still serves a revoked client, or a revoked worker that still serves.
 fn served(view: &View<'_>, injury: &Injured, answered: Duration) -> Option<String> {
     let host = injury.host;
     match host {
         Host::Coordinator => None,
         Host::Worker(i) => {
-            // It ends by itself, which is what is asked for.
+            // A revoked worker ends by itself, which is what the invariant wants.
             let serves = view.cluster.worker(i).is_some() && !view.left.contains_key(&host);
             let ended = view.cluster.ends().iter();
             let ended = ended
@@ -112,7 +113,7 @@ fn served(view: &View<'_>, injury: &Injured, answered: Duration) -> Option<Strin
     }
 }
 
-/// What is wrong with how a call ended that began while its client was revoked.
+/// Complains about the outcome of a call that ran while its client was revoked.
 fn succeeded(view: &View<'_>, injury: &Injured, answered: Duration, r: &Record) -> Option<String> {
     let (begun, ended) = (view.zero + r.begun, view.zero + r.ended.as_ref()?.0);
     let workers = view.cluster.hosts().into_iter();
@@ -133,7 +134,8 @@ fn succeeded(view: &View<'_>, injury: &Injured, answered: Duration, r: &Record) 
     }
 }
 
-/// Whether something else was done to whoever is revoked, or to the coordinator, so that it may not have heard of it.
+/// Whether another fault struck the revoked host or the coordinator, so that the host may not have heard of the
+/// revocation.
 fn is_away(view: &View<'_>, injury: &Injured, from: Duration, to: Duration) -> bool {
     let ours = |host: Host| host == injury.host || host == Host::Coordinator;
     let from = from.saturating_sub(LINGER);

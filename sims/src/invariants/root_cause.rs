@@ -1,4 +1,4 @@
-//! A call that fails names its cause: what the scenario did to it, and where.
+//! A call that fails names its true cause: what the scenario did to it, and where.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use crate::scenario::WorkerSpec;
 use crate::script::{Ended, Record};
 use crate::steps::{Lease, worker};
 
-/// How long a fault's effects last beyond its end: a lost link is found by the next call, a wedged worker returns.
+/// How long a fault has effects after its end: the next call may find a lost link, and a wedged worker has to return.
 const LINGER: Duration = Duration::from_secs(15);
 
-/// What lies between the outcome of a step and the end of its call, as the script notes it.
+/// By how much the end of a call may differ from the outcome of its step, as the script notes them.
 const NOTED: Duration = Duration::from_millis(2);
 
-/// Records looked at so far.
+/// Indices of the records that were checked.
 #[derive(Default)]
 pub(super) struct RootCause(BTreeSet<usize>);
 
@@ -64,13 +64,13 @@ struct Case<'a> {
     view: &'a View<'a>,
     record: &'a Record,
     error: &'a Error,
-    /// Since the simulation began: when a fault may have struck that explains it.
+    /// Faults that were active between `from` and `to`, as times since the simulation began, may explain the error.
     from: Duration,
     to: Duration,
 }
 
 impl Case<'_> {
-    /// What is wrong with the error.
+    /// Returns what is wrong with the error, if anything is.
     fn complaint(&self) -> Option<String> {
         let expected = self
             .record
@@ -80,7 +80,7 @@ impl Case<'_> {
             && self.error.code == *code
         {
             return match self.is_eager() {
-                // Where all memory is taken, the function does not get as far as its op.
+                // If all of a worker's memory is taken, the call fails before it reaches its trap.
                 true if *code == Code::OutOfMemory && self.struck(Row::OutOfMemory) => None,
                 true => self.check_line(),
                 false => self.check_place(node),
@@ -89,9 +89,9 @@ impl Case<'_> {
         let explained = match self.error.code {
             Code::DeadlineExceeded => self.is_late() || self.lost_somebody(),
             Code::PeerLost => self.named().is_some() && self.is_about_the_hurt(),
-            // A calendar that is off at who issues a certificate makes it void for everybody.
+            // A coordinator whose calendar is off issues certificates that nobody accepts.
             Code::Unreachable => self.is_about_the_hurt() || self.was(Row::Clock),
-            // A handle went with its worker.
+            // A handle is lost together with its worker.
             Code::StateLost => self.is_eager() && self.lost_somebody(),
             Code::KernelPanicked => self.struck(Row::Panic),
             Code::OutOfMemory => self.struck(Row::OutOfMemory) || self.is_at_its_limit(),
@@ -105,7 +105,7 @@ impl Case<'_> {
             Code::InvalidArgument => self.model().pin.is_some() || self.lacks_workers(),
             Code::Quarantined => self.deaths() >= 2,
             Code::Unauthorized => self.was(Row::Clock) || self.is_revoked(),
-            // What a participant may send, of the wrong type.
+            // A forged tensor may have a valid slot, and a wrong type.
             Code::ProtocolViolation => self.was(Row::Forge),
             _ => false,
         };
@@ -125,8 +125,8 @@ impl Case<'_> {
         self.record.call.is_some_and(|c| calls[c].eager.is_some())
     }
 
-    /// The workload's own error, of an op on handles, names op, line and worker. In a function the node's name has the
-    /// line.
+    /// Checks that the error of a trap in a call on handles names an op, a worker, and the line that issued the op. In
+    /// a traced function, the name of the node holds that line.
     fn check_line(&self) -> Option<String> {
         let site = self.error.site.as_deref();
         let origin = site.and_then(|s| s.origin.as_deref().or(s.node.as_deref()));
@@ -137,7 +137,7 @@ impl Case<'_> {
         self.named().is_none().then(|| "it names no worker".into())
     }
 
-    /// The workload's own error names node and worker.
+    /// Checks that the error of a trap names the node and the worker.
     fn check_place(&self, node: &str) -> Option<String> {
         let site = self.error.site.as_deref();
         let named = site.and_then(|s| s.node.as_deref()).unwrap_or_default();
@@ -195,8 +195,8 @@ impl Case<'_> {
         worker(self.error.site.as_deref()?.worker.as_deref()?)
     }
 
-    /// Who lost contact: the worker or the coordinator that said so, the coordinator between a plan and its lease, else
-    /// this client.
+    /// The host that lost contact: the worker or the coordinator that reported the loss, the coordinator if the loss
+    /// was between a plan and its lease, else this client.
     fn reporter(&self) -> Host {
         let message = &self.error.message;
         let coordinators = message.contains("since the plan was made")
@@ -225,8 +225,8 @@ impl Case<'_> {
         self.view.separated(self.from, self.to)
     }
 
-    /// Whether something was done to the worker that the error names, else the coordinator, or to the one that lost
-    /// contact with it.
+    /// Whether a fault struck the worker that the error names (the coordinator if it names none), or the host that lost
+    /// contact.
     fn is_about_the_hurt(&self) -> bool {
         let named = self.named().unwrap_or(Host::Coordinator);
         let reporter = self.reporter();
@@ -249,14 +249,14 @@ impl Case<'_> {
         fewer || lost || wants > s.workers.len()
     }
 
-    /// Whether this client takes all memory that its budget allows, and the error says so.
+    /// Whether this client takes all the memory that its budget allows, and the error says so.
     fn is_at_its_limit(&self) -> bool {
         let hoards =
             |i: &Injured| matches!(i.harm, Harm::Hoard { .. }) && i.other == Some(self.me());
         self.error.message.starts_with("token ") && self.injuries().any(hoards)
     }
 
-    /// Whether this client's token was revoked, or that of the worker which the error names.
+    /// Whether the token of this client, or of the worker that the error names, was revoked.
     fn is_revoked(&self) -> bool {
         let ours = |host: Host| host == self.me() || self.named() == Some(host);
         self.injuries()
@@ -268,7 +268,8 @@ impl Case<'_> {
         self.view.injured.iter().filter(killed).count() + self.view.cluster.ends().len()
     }
 
-    /// Whether the call had to succeed: all that happened is that one worker crashed, and the others can do it.
+    /// Whether the call had to succeed: one worker crashed and nothing else happened, and the other workers can run the
+    /// call.
     fn must_recover(&self) -> bool {
         let Some(call) = self.record.call else {
             return false;

@@ -1,5 +1,6 @@
-//! After the first error, or after the loss of a participant, every other participant stops within the bound. One that
-//! is stopped itself does when it goes on; one whose kernel hangs is wedged within its own bound: its process ends.
+//! After the first error, or after the loss of a participant, every other participant stops the step within the bound.
+//! A process that is paused stops it when it resumes. A worker whose kernel hangs becomes wedged and its process ends,
+//! within a bound of its own.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,23 +13,23 @@ use crate::faults::{Harm, Injured};
 use crate::steps::{Key, Lease, Step};
 use crate::trace::Kind;
 
-/// From the first error until the last participant has quiesced, kernels in between not counted: the way there, and a
-/// transport that has to resend now and then.
+/// How long the last participant takes to quiesce after the first error, kernels that run meanwhile not counted: the
+/// error has to travel, and the transport resends now and then.
 const STOP: Duration = Duration::from_millis(1500);
 
-/// The same once packets are not lost, late or out of order any more: a transport waits longer each time that it resends
-/// in vain.
+/// The same bound after faults that made packets lost, late or reordered: the transport waits longer each time that it
+/// resends in vain.
 const STOP_HARMED: Duration = Duration::from_secs(4);
 
-/// From the end of a step whose kernel hangs until the worker's process has ended: it is given 5 s to return, and says
-/// goodbye.
+/// How long a worker's process takes to end after the end of a step whose kernel hangs: the kernel has 5 s to return,
+/// and the worker then leaves.
 const WEDGED: Duration = Duration::from_secs(8);
 
-/// Steps that failed and have not stopped: since when.
+/// The steps that failed and have not stopped, and since when.
 #[derive(Default)]
 pub(super) struct Stopping {
     failed: BTreeMap<Key, Duration>,
-    /// Injuries looked at.
+    /// How many injuries were looked at.
     injuries: usize,
 }
 
@@ -68,7 +69,7 @@ impl Invariant for Stopping {
 }
 
 impl Stopping {
-    /// Steps of whoever died have failed, whether or not somebody says so.
+    /// Marks the steps of a participant that died as failed, whether or not somebody reports it.
     fn died(&mut self, view: &View<'_>, injury: &Injured) {
         let part = |l: &Lease| l.participants.contains(&injury.host);
         let leases = view.steps.leases.iter().filter(|(_, l)| part(l));
@@ -111,7 +112,7 @@ fn look(view: &View<'_>, key: Key, since: Duration) -> Look {
     }
 }
 
-/// Whether a worker that started a step has neither quiesced it nor ended.
+/// Whether a worker that started a step has neither quiesced it nor died.
 fn runs(view: &View<'_>, step: &Step, worker: Host) -> bool {
     let Some(started) = step.started.get(&worker) else {
         return false;
@@ -119,13 +120,13 @@ fn runs(view: &View<'_>, step: &Step, worker: Host) -> bool {
     let killed = |i: &Injured| matches!(i.harm, Harm::Crash | Harm::PowerCut);
     let mut kills = view.injuries(*started, view.now).filter(|i| killed(i));
     let mut ends = view.cluster.ends().iter();
-    // Its process may have ended before anybody knew of an error.
+    // The worker's process may have ended before anybody knew of the error.
     let ended = ends.any(|(at, h, _)| *h == worker && at >= started)
         || kills.any(|i| i.host == worker && i.at >= *started);
     !ended && !step.done.contains_key(&worker)
 }
 
-/// When a worker has stopped a step that failed, at the latest.
+/// The latest time by which a worker has stopped a step that failed.
 fn latest(view: &View<'_>, lease: &Lease, since: Duration, worker: Host) -> Duration {
     let concerns = |host: Host| lease.participants.contains(&host);
     let mut from = since;
@@ -138,10 +139,10 @@ fn latest(view: &View<'_>, lease: &Lease, since: Duration, worker: Host) -> Dura
                 bound = bound.max(WEDGED);
                 continue;
             }
-            // It finds out when it goes on.
+            // A paused worker finds out when it resumes.
             Harm::Pause if i.host == worker => until + LOST,
             harm if harm.is_of_packets() => until,
-            // Whoever can still be heard of tells; who cannot is noticed.
+            // A host that is still heard reports the error; a host that is not heard is noticed as lost.
             harm if harm.separates() => i.at + LOST,
             _ => continue,
         };
@@ -153,6 +154,6 @@ fn latest(view: &View<'_>, lease: &Lease, since: Duration, worker: Host) -> Dura
             from = from.max(*at + LOST);
         }
     }
-    // Kernels of other steps may come first: one job runs at a time.
+    // Kernels of other steps may come first, since a worker runs one job at a time.
     from + bound + 12 * view.kernel(since, view.now)
 }

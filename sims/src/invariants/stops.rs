@@ -1,4 +1,4 @@
-//! Processes that are asked to stop do, within the bound, and leave no task behind.
+//! Processes that are asked to stop do so within the bound, and leave no task behind.
 
 use super::{Found, Invariant, Stage, View};
 use crate::cluster::State;

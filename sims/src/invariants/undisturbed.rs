@@ -1,4 +1,5 @@
-//! A step whose members live and reach each other ends by its own work: nothing between them and the coordinator ends it.
+//! A step whose members live and reach each other ends by its own work: nothing that happens between them and the
+//! coordinator ends it.
 
 use std::time::Duration;
 
@@ -8,10 +9,10 @@ use crate::faults::{Harm, Injured};
 use crate::steps::Lease;
 use crate::trace::Kind;
 
-/// Codes of errors that say that a member was lost, left, or dropped the lease.
+/// Codes of errors that report a member that was lost, left, or dropped the lease.
 const LOSSES: &[&str] = &["peer_lost", "lease_retired", "worker_leaving", "wedged"];
 
-/// What may be noticed of a fault after it is over.
+/// How long after its end a fault may still be noticed.
 const LINGER: Duration = Duration::from_secs(8);
 
 pub(super) struct Undisturbed;
@@ -39,7 +40,7 @@ impl Invariant for Undisturbed {
     }
 }
 
-/// Whether anything happened to a member of a lease, or between two of them, shortly before.
+/// Whether anything happened shortly before to a member of a lease, or between two of its members.
 fn was_disturbed(view: &View<'_>, lease: &Lease, until: Duration) -> bool {
     let from = until.saturating_sub(LINGER);
     let members = &lease.participants;
@@ -54,7 +55,7 @@ fn was_disturbed(view: &View<'_>, lease: &Lease, until: Duration) -> bool {
         || ends.any(|(at, host, _)| *at >= from && *at <= until && members.contains(host))
 }
 
-/// Whether a fault strikes a member itself, or the way between two of them.
+/// Whether a fault struck a member itself, or the link between two members.
 fn is_among(injury: &Injured, members: &[Host]) -> bool {
     let is_member = members.contains(&injury.host);
     match (injury.harm, injury.other) {

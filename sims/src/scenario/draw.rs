@@ -1,4 +1,4 @@
-//! Drawing a scenario from its seed.
+//! Draws a scenario from its seed.
 
 use super::{CallSpec, ClientSpec, ModelUse, Scenario, WorkerSpec};
 use crate::draw::Draw;
@@ -14,7 +14,7 @@ pub(super) fn scenario(seed: u64) -> Scenario {
     let mut d = root.fork("shape");
     let workers = d.range(2, 6) as usize;
     let clients = d.weighted(&[(4, 1), (3, 2), (2, 3)]);
-    // One seed in ten has no fault: there nothing but success, and what the workload itself causes, is right.
+    // One seed in ten has no fault: its calls may only succeed, or fail by what the workload itself causes.
     let faults = match d.below(10) {
         0 => 0,
         1..=3 => 1,
@@ -38,7 +38,8 @@ pub(super) fn scenario(seed: u64) -> Scenario {
     scenario
 }
 
-/// For one seed in some: a fault of those that are drawn beside the others, in place of these or with them; and whom it needs.
+/// Adds, for some seeds, one of the faults in [`BESIDE`], in place of the other faults or with them, and the members
+/// with a token of their own that it needs.
 fn beside(root: &Draw, s: &mut Scenario) {
     let mut d = root.fork("beside");
     if !d.chance(35) {
@@ -49,7 +50,7 @@ fn beside(root: &Draw, s: &mut Scenario) {
     }
     let row = d.pick(&BESIDE);
     let (mut target, mut harm, lasts) = draw_harm(row, &mut d);
-    // Early, while there are steps: most of these last.
+    // These faults strike early, while there are steps, since most of them last long.
     let after = d.below(u64::from(BUSY) / 2) as u32;
     let when = match d.chance(50) {
         true => When::On {
@@ -72,7 +73,7 @@ fn beside(root: &Draw, s: &mut Scenario) {
             s.clients.push(ClientSpec { own, ..spec });
         }
         (_, Harm::Days(_)) if d.chance(50) => {
-            // Somebody is away for longer than certificates live.
+            // A member is away for longer than its certificate lives.
             let worker = Target::Worker(d.below(workers) as u16);
             let away = d.pick(&[worker, Target::Client(0)]);
             s.faults.push(Fault {
@@ -108,7 +109,7 @@ fn draw_workers(d: &mut Draw, count: usize) -> Vec<WorkerSpec> {
         let late = d.below(count as u64) as usize;
         all[late].joins = d.range(1, u64::from(BUSY)) as u32;
     }
-    // Two workers or more stay.
+    // At least two workers stay.
     if count > 2 && d.chance(20) {
         let leaver = d.below(count as u64) as usize;
         let from = all[leaver].joins + 1000;
@@ -148,7 +149,7 @@ fn client(d: &mut Draw, workers: u64) -> ClientSpec {
 }
 
 fn call(d: &mut Draw, models: u64) -> CallSpec {
-    // Bursts fill the window; single calls meet faults alone.
+    // Bursts fill the window, while faults meet single calls alone.
     let at = match d.chance(40) {
         true => d.pick(&[0, 500, 1200, 2500]),
         false => d.below(u64::from(BUSY)) as u32,

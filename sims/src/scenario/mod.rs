@@ -1,7 +1,7 @@
 //! A scenario: everything that a run does, as plain data that a seed determines.
 //!
-//! Every element can be left out and the rest still makes sense, so that a failing scenario can be shrunk; it goes to
-//! JSON and back, so that a shrunken one can be run again.
+//! A scenario stays valid when any of its elements is left out, so that a failing one can be shrunk. It is stored as
+//! JSON, so that a shrunken one can be run again.
 
 mod draw;
 mod shrink;
@@ -18,7 +18,7 @@ use crate::workload::ModelSpec;
 
 pub use shrink::smaller;
 
-/// See the module. Times are milliseconds since the cluster was ready.
+/// Everything that a run does. Times are milliseconds since the cluster was ready.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Scenario {
     pub seed: u64,
@@ -27,27 +27,27 @@ pub struct Scenario {
     pub faults: Vec<Fault>,
 }
 
-/// A worker.
+/// A worker of the scenario.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WorkerSpec {
     pub memory_mib: u32,
-    /// Milliseconds that a kernel takes, at most.
+    /// The most milliseconds that a kernel takes.
     pub kernel_ms: u32,
-    /// When it joins; 0: before anything else happens.
+    /// When the worker joins; 0 means before anything else happens.
     pub joins: u32,
-    /// When it leaves for good, as after SIGTERM.
+    /// When the worker leaves for good, as after SIGTERM; `None` if it stays.
     pub leaves: Option<u32>,
-    /// It has a token of its own.
+    /// Whether the worker has a token of its own.
     #[serde(default)]
     pub own: bool,
 }
 
-/// A client: its models, and the calls it makes of them.
+/// A client: the models that it loads, and the calls that it makes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClientSpec {
     pub models: Vec<ModelUse>,
     pub calls: Vec<CallSpec>,
-    /// It has a token of its own, which lets it have this many hundredths of each worker's memory.
+    /// If the client has a token of its own, the percentage of each worker's memory that the token allows.
     #[serde(default)]
     pub own: Option<u8>,
 }
@@ -56,16 +56,16 @@ pub struct ClientSpec {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelUse {
     pub spec: ModelSpec,
-    /// When it starts to load.
+    /// When the client starts to load the model.
     pub at: u32,
-    /// Over exactly this many workers, else as the coordinator likes.
+    /// The exact number of workers to load the model over; with `None` the coordinator chooses.
     pub workers: Option<u32>,
-    /// The number of a step node, modulo how many there are, and the worker that it is pinned to.
+    /// The node to pin and the worker to pin it to. The node is a number modulo the number of the model's step nodes.
     pub pin: Option<(u32, u16)>,
     pub in_flight: u32,
 }
 
-/// One call.
+/// One call of a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CallSpec {
     pub at: u32,
@@ -73,27 +73,28 @@ pub struct CallSpec {
     pub model: usize,
     /// Seed of its inputs.
     pub inputs: u64,
-    /// The dynamic axis.
+    /// The size of the dynamic axis.
     pub axis: i64,
-    /// The model's trap fails.
+    /// Whether the inputs make the model's trap fail.
     pub sprung: bool,
-    /// Milliseconds until the deadline.
+    /// Milliseconds from the call until its deadline, if it has one.
     pub deadline: Option<u32>,
-    /// Milliseconds until the caller drops the call.
+    /// Milliseconds from the call until its caller drops it, if it does.
     pub cancel: Option<u32>,
-    /// Whether it is run again when a worker is lost.
+    /// Whether the call is run again when a worker is lost.
     pub retry: bool,
-    /// Made on handles, on devices that this seed draws; it has no deadline, and is not run again.
+    /// If present, the call is made on handles, on devices that this seed draws. It has no deadline and is not run
+    /// again.
     pub eager: Option<(How, u64)>,
 }
 
 impl Scenario {
-    /// The scenario of `seed`.
+    /// Draws the scenario of `seed`.
     pub fn draw(seed: u64) -> Scenario {
         draw::scenario(seed)
     }
 
-    /// Hosts that have tokens of their own, and what these let them have.
+    /// The hosts that have tokens of their own, and the budgets of these tokens.
     pub fn own(&self) -> BTreeMap<Host, Budget> {
         let workers = self.workers.iter().enumerate();
         let workers = workers.filter(|(_, w)| w.own);
@@ -110,7 +111,7 @@ impl Scenario {
         workers.chain(clients).collect()
     }
 
-    /// All calls.
+    /// The number of calls of all clients.
     pub fn calls(&self) -> usize {
         self.clients.iter().map(|c| c.calls.len()).sum()
     }

@@ -1,8 +1,8 @@
-//! Smaller scenarios: the same with something left out.
+//! Smaller scenarios, which are a scenario with something left out.
 
 use super::Scenario;
 
-/// Every scenario that lacks one element of `s`, larger elements first.
+/// Returns every scenario that lacks one element of `s`, or has a simpler one; larger elements come first.
 pub fn smaller(s: &Scenario) -> Vec<Scenario> {
     let mut all = Vec::new();
     let mut with = |change: &dyn Fn(&mut Scenario)| {
@@ -50,7 +50,7 @@ pub fn smaller(s: &Scenario) -> Vec<Scenario> {
     all
 }
 
-/// The same elements, but simpler ones.
+/// Adds the scenarios with the same elements of which one is simpler.
 fn simpler(s: &Scenario, with: &mut impl FnMut(&dyn Fn(&mut Scenario))) {
     for w in 0..s.workers.len() {
         with(&|t| t.workers[w].joins = 0);

@@ -1,4 +1,4 @@
-//! The `tracing` subscriber of a simulation: step events go to the [`Trace`], the rest to stderr where asked for.
+//! The `tracing` subscriber of a simulation: step events go to the [`Trace`], and other events to stderr if asked for.
 
 use std::fmt::{self, Write};
 
@@ -10,16 +10,16 @@ use tracing::{Level, Metadata, Subscriber};
 use super::{Event, Kind, Trace};
 use crate::world::{SimTime, current_host};
 
-/// See the module.
+/// Notes step events in a trace, and prints log events.
 pub struct Recorder {
     trace: Trace,
     time: SimTime,
-    /// Log events of our crates up to this level are printed.
+    /// The level up to which log events of our crates are printed.
     print: Option<Level>,
 }
 
 impl Recorder {
-    /// Records into `trace`.
+    /// Creates a subscriber that records into `trace`.
     pub fn new(trace: Trace, time: SimTime, print: Option<Level>) -> Recorder {
         Recorder { trace, time, print }
     }
@@ -31,7 +31,7 @@ impl Recorder {
 }
 
 fn is_step(metadata: &Metadata<'_>) -> bool {
-    // What asks whether anybody listens is neither a span nor an event.
+    // Metadata that only asks whether anybody listens is neither a span nor an event.
     !metadata.is_span() && metadata.target() == convoke_rendezvous::trace::TARGET
 }
 
@@ -48,7 +48,7 @@ impl Subscriber for Recorder {
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
-        // No span is ever enabled; an id has to be given all the same.
+        // No span is ever enabled, but an id has to be returned.
         Id::from_u64(1)
     }
 
@@ -130,7 +130,7 @@ impl Visit for Step {
     fn record_debug(&mut self, _: &Field, _: &dyn fmt::Debug) {}
 }
 
-/// Fields as text.
+/// Writes the fields of an event as text.
 struct Text<'a>(&'a mut String);
 
 impl Visit for Text<'_> {

@@ -1,6 +1,6 @@
-//! Building a random function.
+//! Builds a random function.
 //!
-//! All values are matrices `[rows, cols]`, so that any two can be brought together; rows may be the dynamic axis.
+//! All values are matrices `[rows, cols]`, so that any two can be combined; the rows may be the dynamic axis.
 
 use convoke_common::dim::Dim;
 use convoke_common::graph::{Attrs, Function, Literal, Node, Part, TensorType, ValueId};
@@ -10,10 +10,10 @@ use convoke_common::{DType, Tensor};
 use super::{ModelSpec, TRAP, Trap, ops};
 use crate::draw::Draw;
 
-/// Results of a function, at most.
+/// The most results of a function.
 const RESULTS: usize = 5;
 
-/// The outermost dimension.
+/// The size of the outermost axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rows {
     Dynamic,
@@ -45,7 +45,7 @@ pub(super) struct Build {
     pub live: Vec<Live>,
 }
 
-/// The function of `spec`.
+/// Builds the function of `spec`.
 pub(super) fn function(spec: ModelSpec) -> Function {
     let mut b = Build {
         f: Function {
@@ -98,7 +98,7 @@ impl Build {
         id
     }
 
-    /// A constant.
+    /// Adds a constant.
     pub fn literal(&mut self, tensor: Tensor) -> ValueId {
         let ty = TensorType::fixed(tensor.dtype(), tensor.shape());
         let name = format!("c{}", self.f.values.len());
@@ -107,14 +107,14 @@ impl Build {
         id
     }
 
-    /// A constant of small random numbers.
+    /// Adds a constant of small random numbers.
     pub fn weights(&mut self, shape: &[usize]) -> ValueId {
         let n = shape.iter().product();
         let data: Vec<f32> = (0..n).map(|_| self.small()).collect();
         self.literal(Tensor::from_slice(shape, &data).expect("few elements"))
     }
 
-    /// A constant vector of i64.
+    /// Adds a constant vector of i64.
     pub fn ints(&mut self, ints: &[i64]) -> ValueId {
         self.literal(Tensor::from_slice(&[ints.len()], ints).expect("few elements"))
     }
@@ -123,7 +123,7 @@ impl Build {
         self.draw.below(4001) as f32 / 1000. - 2.
     }
 
-    /// A node with `outputs` outputs, whose types are inferred at the end.
+    /// Adds a node with `outputs` outputs. Their types are inferred at the end.
     pub fn node(
         &mut self,
         op: &str,
@@ -161,12 +161,12 @@ impl Build {
         outputs
     }
 
-    /// A node of one output without attributes.
+    /// Adds a node with one output and no attributes.
     pub fn apply(&mut self, op: &str, inputs: &[ValueId]) -> ValueId {
         self.node(op, Attrs::default(), inputs, 1)[0]
     }
 
-    /// Lets further nodes read `id`.
+    /// Makes `id` available as an operand of further nodes.
     pub fn push(&mut self, id: ValueId, rows: Rows, cols: usize) {
         let used = false;
         self.live.push(Live {
@@ -177,14 +177,14 @@ impl Build {
         });
     }
 
-    /// A value to read: a recent one makes chains, any one makes fan-out.
+    /// Draws an operand. Recent values make chains, and arbitrary values make fan-out.
     pub fn operand(&mut self) -> Live {
         let n = self.live.len() as u64;
         let back = if self.draw.chance(60) { n.min(2) } else { n };
         self.live[(n - 1 - self.draw.below(back)) as usize]
     }
 
-    /// The node that fails on demand. Gives its output.
+    /// Adds the node that fails on demand, and returns its output.
     fn trap(&mut self, trap: Trap) -> ValueId {
         let x = self.operand();
         match trap {
@@ -224,7 +224,7 @@ impl Build {
         results.extend(ends.filter(|id| !is_param(id)));
         results.dedup();
         results.truncate(RESULTS - 1);
-        // One more that others read as well; seldom a parameter as it is.
+        // One more result is a value that other nodes may read as well, and now and then a parameter.
         let any = self.draw.index(self.live.len());
         results.extend(any.map(|i| self.live[i].id));
         self.f.results = results

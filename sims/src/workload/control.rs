@@ -9,8 +9,9 @@ use super::ops::Unfit;
 
 const UNARY: &[&str] = &["Tanh", "Sigmoid", "Neg", "Abs", "Relu"];
 
-/// A function of these parameters: nodes of one output each, by op and the numbers of their operands, which count the
-/// parameters and then the nodes; `results` are such numbers.
+/// Makes the body of a control-flow op: a function with these parameters, and nodes of one output each. A node is an op
+/// and the numbers of its operands, which count the parameters first and then the nodes; `results` holds such numbers
+/// as well.
 fn body(params: Vec<TensorType>, nodes: &[(&str, &[u32])], results: &[u32]) -> Attr {
     let mut f = Function {
         name: "body".into(),
@@ -48,7 +49,7 @@ fn of(x: Live) -> TensorType {
     TensorType::new(DType::F32, vec![x.rows.dim(), Dim::from(x.cols)])
 }
 
-/// One unary op or another, as the sum of a value says.
+/// Adds a branch: the sign of a value's sum decides which of two unary ops runs.
 pub(super) fn branch(b: &mut Build) -> Result<(), Unfit> {
     let x = b.operand();
     let all = Attrs::default().with("keepdims", Attr::Int(0));
@@ -67,7 +68,7 @@ pub(super) fn branch(b: &mut Build) -> Result<(), Unfit> {
     Ok(())
 }
 
-/// A few rounds of a unary op.
+/// Adds a loop that applies a unary op up to four times.
 pub(super) fn rounds(b: &mut Build) -> Result<(), Unfit> {
     let x = b.operand();
     let count = b.draw.below(5) as i64;
@@ -82,7 +83,7 @@ pub(super) fn rounds(b: &mut Build) -> Result<(), Unfit> {
     Ok(())
 }
 
-/// Running sums of rows, and a product with each.
+/// Adds a scan over rows: it keeps a running sum, and multiplies each row by the sum so far.
 pub(super) fn rows(b: &mut Build) -> Result<(), Unfit> {
     let x = b.operand();
     if x.cols > 1024 || x.rows == Rows::Fixed(0) {

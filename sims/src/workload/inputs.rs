@@ -1,4 +1,4 @@
-//! Inputs of a model.
+//! Random inputs of a model.
 
 use convoke_common::dim::Bindings;
 use convoke_common::{DType, Tensor};
@@ -6,7 +6,8 @@ use convoke_common::{DType, Tensor};
 use super::Model;
 use crate::draw::Draw;
 
-/// Random inputs in the order of the parameters, with the dynamic axis at `axis`. With `sprung` the trap fails.
+/// Draws inputs in the order of the parameters, with the dynamic axis at size `axis`. With `sprung`, they make the trap
+/// fail.
 pub fn inputs(model: &Model, seed: u64, axis: i64, sprung: bool) -> Vec<(String, Tensor)> {
     let mut d = Draw::new(seed);
     let f = &model.function;
@@ -28,7 +29,7 @@ pub fn inputs(model: &Model, seed: u64, axis: i64, sprung: bool) -> Vec<(String,
                 let by = if sprung { 0 } else { d.range(1, 5) as i32 };
                 Tensor::from_slice(&[1], &[by])
             }
-            // More than any worker has, and little enough that only the ledger can refuse it.
+            // A sprung size exceeds every worker's memory, and is small enough that only the ledger can refuse it.
             ("size", _) => {
                 let size = if sprung {
                     1 << 32
@@ -58,7 +59,7 @@ fn indices(d: &mut Draw, sprung: bool) -> Result<Tensor, convoke_common::tensor:
     Tensor::from_slice(&[2], &[good, other])
 }
 
-/// Mostly ordinary, now and then special: bits have to agree there too.
+/// Draws ordinary numbers, and now and then a special one: results have to agree in every bit for these too.
 fn number(d: &mut Draw) -> f32 {
     match d.below(200) {
         0 => f32::NAN,

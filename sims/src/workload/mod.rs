@@ -25,19 +25,19 @@ pub const TRAP: &str = "trap";
 /// The largest value of the dynamic axis.
 pub const AXIS_BOUND: i64 = 8;
 
-/// A node that fails on values.
+/// Which node of a model fails on demand, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Trap {
-    /// Gather at an index that the caller gives.
+    /// A gather, whose index the caller gives.
     Index,
-    /// Integer division by what the caller gives.
+    /// An integer division, whose divisor the caller gives.
     Divide,
-    /// A tensor of as many elements as the caller says.
+    /// A constant tensor, whose number of elements the caller gives.
     Memory,
 }
 
 impl Trap {
-    /// The code of its error.
+    /// The code of the trap's error.
     pub fn code(self) -> Code {
         match self {
             Trap::Index | Trap::Divide => Code::KernelFailed,
@@ -50,26 +50,26 @@ impl Trap {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelSpec {
     pub seed: u64,
-    /// Nodes, before optimisation.
+    /// The number of growth steps, each of which adds a node or a few.
     pub nodes: u16,
-    /// Tensors above the limit of what shares a lane.
+    /// Whether tensors are too large to share a lane, and so have streams of their own.
     pub wide: bool,
-    /// The outermost axis is dynamic.
+    /// Whether the outermost axis of the first parameter is dynamic.
     pub dynamic: bool,
     pub trap: Option<Trap>,
 }
 
-/// A function and what the driver of a scenario needs to know of it.
+/// A function, and what a script has to know of it to load and call it.
 #[derive(Debug, Clone)]
 pub struct Model {
     pub spec: ModelSpec,
     pub function: Arc<Function>,
-    /// Names of the nodes that run in a step once optimised.
+    /// Names of the nodes that run in each step of the optimised function.
     pub steps: Vec<String>,
 }
 
 impl ModelSpec {
-    /// A model of small tensors and fixed shapes that nothing goes wrong in.
+    /// Specifies a model of small tensors and fixed shapes that has no trap.
     pub fn narrow(seed: u64, nodes: u16) -> ModelSpec {
         ModelSpec {
             seed,
@@ -80,7 +80,7 @@ impl ModelSpec {
         }
     }
 
-    /// A random model.
+    /// Draws the specification of a random model.
     pub fn draw(d: &mut Draw) -> ModelSpec {
         let wide = d.chance(25);
         ModelSpec {
@@ -97,7 +97,7 @@ impl ModelSpec {
         }
     }
 
-    /// The model.
+    /// Builds the model.
     pub fn build(self) -> Model {
         let function = build::function(self);
         let optimised = optimise(function.clone(), true).expect("generated functions verify");

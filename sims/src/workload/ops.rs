@@ -1,4 +1,4 @@
-//! Ways to grow a function by a node or a few.
+//! The ways in which a function grows by a node or a few.
 
 use convoke_common::DType;
 use convoke_common::graph::{Attr, Attrs};
@@ -6,9 +6,9 @@ use convoke_common::graph::{Attr, Attrs};
 use super::build::{Build, Rows};
 use super::control;
 
-/// Columns up to which products with constants are made: the constant has to travel inside the graph.
+/// The most columns for which products with constants are made, since the constant has to travel inside the graph.
 const NARROW: usize = 16;
-/// Columns above which values no longer grow.
+/// The columns above which values no longer grow.
 const WIDEST: usize = 1 << 13;
 
 const UNARY: &[&str] = &[
@@ -31,7 +31,7 @@ const UNARY: &[&str] = &[
 const BINARY: &[&str] = &["Add", "Sub", "Mul", "Div", "Max", "Min"];
 const REDUCE: &[&str] = &["ReduceSum", "ReduceMax", "ReduceMean"];
 
-/// Does not apply to what is there.
+/// A way to grow that applies to none of the operands at hand.
 pub(super) struct Unfit;
 type Way = fn(&mut Build) -> Result<(), Unfit>;
 
@@ -57,7 +57,7 @@ const WAYS: &[(u64, Way)] = &[
     (1, control::rows),
 ];
 
-/// Adds a node or a few.
+/// Adds a node or a few in a way that is drawn by weight.
 pub(super) fn grow(b: &mut Build) {
     while b.draw.weighted(WAYS)(b).is_err() {}
 }
@@ -107,7 +107,7 @@ fn product(b: &mut Build) -> Result<(), Unfit> {
     let cols = b.draw.pick(&[4, 8, 16]);
     let mut w = b.weights(&[x.cols, cols]);
     if b.draw.chance(30) {
-        // Depends on constants alone: it becomes part of init.
+        // This node depends on constants alone, so it becomes part of init.
         w = b.apply("Tanh", &[w]);
     }
     let y = b.apply("MatMul", &[x.id, w]);
@@ -152,7 +152,7 @@ fn layer_norm(b: &mut Build) -> Result<(), Unfit> {
     Ok(())
 }
 
-/// `xᵀ y` for two values of the same rows: the dynamic axis disappears.
+/// Adds `xᵀ y` for two values with the same rows, which removes the dynamic axis.
 fn transposed_product(b: &mut Build) -> Result<(), Unfit> {
     let x = b.operand();
     let fits: Vec<_> = b
@@ -228,7 +228,7 @@ fn reduce(b: &mut Build) -> Result<(), Unfit> {
     Ok(())
 }
 
-/// A bool matrix between two nodes.
+/// Adds a comparison and a selection by it, so that a bool matrix lies between two nodes.
 fn select(b: &mut Build) -> Result<(), Unfit> {
     let x = b.operand();
     let zero = b.weights(&[1]);
@@ -257,7 +257,7 @@ fn running_sum(b: &mut Build) -> Result<(), Unfit> {
     Ok(())
 }
 
-/// Fan-in of up to four.
+/// Adds a sum of up to four values.
 fn sum_of_many(b: &mut Build) -> Result<(), Unfit> {
     let x = b.operand();
     let same = |l: &&super::build::Live| l.rows == x.rows && l.cols == x.cols;

@@ -8,15 +8,16 @@ use convoke_common::world::WallClock;
 
 use super::knobs::Knobs;
 
-/// When every simulation begins, in seconds since 1970.
+/// The calendar time at which every simulation begins, in seconds since 1970.
 pub const EPOCH: u64 = 1_800_000_000;
 
-/// Time since the simulation began, to the tick: what happens within one tick happens at its start.
+/// Time since the simulation began, with the resolution of a tick: what happens within a tick happens at its start.
+/// Clones share the time.
 #[derive(Debug, Clone, Default)]
 pub struct SimTime(Arc<AtomicU64>);
 
 impl SimTime {
-    /// Now.
+    /// The current time since the simulation began.
     pub fn now(&self) -> Duration {
         Duration::from_nanos(self.0.load(Ordering::Relaxed))
     }
@@ -26,7 +27,7 @@ impl SimTime {
     }
 }
 
-/// A host's calendar: virtual time from [`EPOCH`], and as far off as the scenario sets it.
+/// A host's calendar: virtual time that starts at [`EPOCH`], shifted by the offset that the scenario set.
 #[derive(Debug)]
 pub(super) struct SimClock {
     time: SimTime,

@@ -1,7 +1,7 @@
-//! A compute pool in virtual time: each job waits its turn and a drawn duration, then runs inline.
+//! A compute pool in virtual time: each job waits for its turn and for a drawn duration, and then runs inline.
 //!
-//! One job runs at a time and each launches one kernel, so that time passes between kernels and whatever happens
-//! meanwhile (an abort, a lost peer) meets a step in the middle. Kernels themselves are the real ones.
+//! One job runs at a time and each launches one kernel, so that time passes between kernels, and an abort or the loss
+//! of a peer meets a step in the middle. The kernels themselves are the real ones.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,10 +15,10 @@ use super::panics::injected;
 use super::turns::Turns;
 use crate::draw::Draw;
 
-/// What a simulated worker says that it computes per second, and copies.
+/// The speed that a simulated worker reports: operations per second, and bytes copied per second.
 const SPEED: (f64, f64) = (1e9, 1e10);
 
-/// A job, on whose behalf it is, and what runs when its turn has come.
+/// A job that waits for its turn, the share that pays for it, and what runs when its turn begins.
 struct Waiting {
     share: Share,
     begin: Option<Job>,
@@ -31,7 +31,7 @@ struct State {
     draw: Draw,
 }
 
-/// See the module.
+/// The compute pool of one process.
 pub(super) struct SimCompute {
     gate: Arc<Gate>,
     knobs: Arc<Knobs>,
@@ -114,7 +114,7 @@ async fn drain(state: Arc<Mutex<State>>, knobs: Arc<Knobs>, turns: Arc<Turns>) {
             tokio::time::sleep(Duration::from_millis(took)).await;
         }
         knobs.while_hung().await;
-        // A job reports its own panics; one that escapes must not end the loop.
+        // A job catches and reports its own panics; one that escapes must not end this loop.
         let _ = catch_unwind(AssertUnwindSafe(next.job));
         turns.ended(&next.share, Duration::from_millis(took), waited);
         let mut s = lock(&state);
@@ -147,7 +147,7 @@ impl Compute for SimCompute {
     }
 
     fn wake(&self) -> Duration {
-        // Nothing is briefer: every kernel goes through the queue, where time passes and faults are injected.
+        // No kernel is brief enough to bypass the queue, where time passes and faults are injected.
         Duration::ZERO
     }
 

@@ -1,7 +1,7 @@
-//! A host's disk: files in memory that outlive processes. What was written and not synced may be lost when the power
-//! fails; a process that is merely killed loses nothing.
+//! A host's disk: files in memory that outlive processes. Writes that were not synced may be lost when the power fails;
+//! killing a process loses nothing.
 //!
-//! A file's name is durable once the file was synced, or renamed; removing one is durable at once.
+//! The name of a file becomes durable when the file is synced or renamed; the removal of a file is durable at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use convoke_common::world::{EntryKind, FileIdentity, StoreError};
 use super::knobs::{Knobs, Surviving};
 use crate::draw::Draw;
 
-/// The only device there is.
+/// The number of the only device.
 const DEVICE: u64 = 1;
 
-/// What the system says of a disk that fails.
+/// The operating system's error code for a disk that fails.
 const EIO: i32 = 5;
 
 enum Change {
@@ -41,12 +41,12 @@ impl Change {
 #[derive(Default)]
 pub(super) struct Inode {
     number: u64,
-    /// What a reader sees.
+    /// The content that a reader sees.
     content: Vec<u8>,
     synced: Vec<u8>,
     unsynced: Vec<Change>,
     named: bool,
-    /// When it changed last, by the disk's count of changes: the file's times.
+    /// When the file changed last, as a count of the disk's changes. It serves as the file's timestamps.
     changed: u64,
     exclusive: bool,
 }
@@ -70,7 +70,7 @@ impl Inode {
         self.named = true;
     }
 
-    /// What is left after a power cut; whether the name is.
+    /// Replaces the content by what survives a power cut. Returns whether the file's name survives.
     fn cut(&mut self, surviving: Surviving, draw: &mut Draw) -> bool {
         let changes = std::mem::take(&mut self.unsynced);
         let kept = match surviving {
@@ -98,13 +98,13 @@ struct Tree {
     files: BTreeMap<PathBuf, File>,
     folders: BTreeSet<PathBuf>,
     numbers: u64,
-    /// Counts changes of files.
+    /// The number of changes to all files.
     changes: u64,
-    /// The power failed; until the next start nothing is read or written.
+    /// Whether the power has failed; nothing is read or written until the next start.
     dark: bool,
 }
 
-/// See the module.
+/// The files of one host, and what the power or a fault does to them.
 pub struct Disk {
     tree: Mutex<Tree>,
     draw: Mutex<Draw>,
@@ -132,7 +132,7 @@ impl Disk {
         self.tree.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The power fails.
+    /// Cuts the power. What survives of the unsynced writes is drawn.
     pub fn cut(&self) {
         let mut draw = self.draw.lock().unwrap_or_else(PoisonError::into_inner);
         let surviving = draw.pick(&[Surviving::None, Surviving::All, Surviving::Prefix]);
@@ -141,12 +141,12 @@ impl Disk {
         tree.files.retain(|_, f| inode(f).cut(surviving, &mut draw));
     }
 
-    /// Whether the power failed and is not back.
+    /// Whether the power has failed and not returned.
     pub fn is_dark(&self) -> bool {
         self.tree().dark
     }
 
-    /// The power is back; files that the last process had for itself are free.
+    /// Restores the power, and releases the files that the last process held exclusively.
     pub fn start(&self) {
         let mut tree = self.tree();
         tree.dark = false;
@@ -188,7 +188,7 @@ impl Disk {
             .collect()
     }
 
-    /// Before each use: the disk has power, and does not fail.
+    /// Fails if the disk has no power, or if the scenario makes it fail. Every operation calls this first.
     fn works(&self, operation: &'static str, path: &Path) -> Result<(), StoreError> {
         if self.is_dark() {
             return Err(io(operation, path, std::io::ErrorKind::Other));
@@ -203,7 +203,8 @@ impl Disk {
         }
     }
 
-    /// Before each change of anything: the power may fail in it.
+    /// Fails if the disk cannot be written. Every change of a file or a name calls this first, and the power may fail
+    /// in it.
     fn may_change(&self, operation: &'static str, path: &Path) -> Result<(), StoreError> {
         self.works(operation, path)?;
         if self.knobs.cuts_power() {
@@ -250,7 +251,7 @@ impl Disk {
         Ok(file)
     }
 
-    /// The file, for one holder at a time; made where it is missing.
+    /// Opens a file for one holder at a time, and creates it if it is missing.
     pub(super) fn hold(&self, path: &Path) -> Result<File, StoreError> {
         let file = match self.find("open", path) {
             Err(StoreError::NotFound { .. }) => self.make(path, false)?,
@@ -331,7 +332,8 @@ impl Disk {
         Ok(())
     }
 
-    /// A synced file in place of another, or nothing of it.
+    /// Writes a file and syncs it in place of any other at this path. A power cut leaves the whole new file or none of
+    /// it.
     pub(super) fn replace(&self, path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
         let file = self.make(path, true)?;
         let mut f = inode(&file);
@@ -367,7 +369,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Names, kinds, sizes and times of change of what lies directly in a folder.
+    /// The path, kind, size and time of change of each entry of a folder.
     pub(super) fn entries(
         &self,
         folder: &Path,

@@ -1,7 +1,8 @@
-//! Where every task of a host passes: it can be stopped and continued as a whole, as by SIGSTOP and SIGCONT.
+//! The gate that every task of a host passes: through it, the host is stopped and continued as a whole, as by SIGSTOP
+//! and SIGCONT.
 //!
-//! While the gate is closed no task of the host is polled. Its timers fire, its sockets fill, and each task finds out
-//! late, once the gate opens.
+//! While the gate is closed, no task of the host is polled. Its timers fire and its sockets fill, and each task finds
+//! out late, once the gate opens.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -22,11 +23,11 @@ pub fn current_host() -> Option<Host> {
     CURRENT.get()
 }
 
-/// Names the host whose code runs, until dropped.
+/// Marks the host whose code runs on this thread, until it is dropped.
 pub struct Inside(Option<Host>);
 
 impl Inside {
-    /// From now on.
+    /// Marks `host` from now on.
     pub fn of(host: Host) -> Inside {
         Inside(CURRENT.replace(Some(host)))
     }
@@ -38,7 +39,7 @@ impl Drop for Inside {
     }
 }
 
-/// See the module.
+/// The gate of one host, which also counts the host's tasks.
 pub struct Gate {
     host: Host,
     closed: AtomicBool,
@@ -56,17 +57,17 @@ impl Gate {
         })
     }
 
-    /// The host.
+    /// The host that this gate belongs to.
     pub fn host(&self) -> Host {
         self.host
     }
 
-    /// Stops the host.
+    /// Stops all tasks of the host.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
     }
 
-    /// Lets it go on.
+    /// Lets the tasks of the host continue.
     pub fn open(&self) {
         self.closed.store(false, Ordering::Relaxed);
         let waiting = {
@@ -81,12 +82,12 @@ impl Gate {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// Tasks of this host that have not ended, but for the transport's.
+    /// Tasks of this host that have not ended, except those of the transport.
     pub fn tasks(&self) -> usize {
         self.alive.load(Ordering::Relaxed)
     }
 
-    /// A task of this host.
+    /// Puts a task of this host behind the gate, and counts it until it is dropped.
     pub fn wrap(self: &Arc<Self>, task: BoxFuture<'static, ()>) -> Gated {
         self.alive.fetch_add(1, Ordering::Relaxed);
         Gated {
@@ -96,7 +97,7 @@ impl Gate {
         }
     }
 
-    /// Spawns a task of the transport, which outlives a connection for as long as its last packets may come.
+    /// Spawns a task of the transport, which outlives its connection while late packets may still arrive.
     #[allow(
         clippy::disallowed_methods,
         reason = "this is the seam that owns spawning"
@@ -109,7 +110,7 @@ impl Gate {
         });
     }
 
-    /// Spawns a task of this host on the current runtime, which is the host's.
+    /// Spawns a task of this host on the current runtime, which belongs to the host.
     #[allow(
         clippy::disallowed_methods,
         reason = "this is the seam that owns spawning"
@@ -123,7 +124,7 @@ impl Gate {
 pub struct Gated {
     gate: Arc<Gate>,
     task: Option<BoxFuture<'static, ()>>,
-    /// Whether it is one of [`Gate::tasks`].
+    /// Whether the task counts towards [`Gate::tasks`].
     counts: bool,
 }
 
@@ -157,7 +158,7 @@ impl Future for Gated {
 
 impl Drop for Gated {
     fn drop(&mut self) {
-        // What a task holds is let go of in its host's name, also when the host's process is killed.
+        // Destructors of what the task holds run in its host's name, even if the host's process is killed.
         let _inside = Inside::of(self.gate.host);
         self.task = None;
         if self.counts {

@@ -14,7 +14,7 @@ pub enum Host {
 }
 
 impl Host {
-    /// Its name on the network, which is also the name of a worker in the cluster.
+    /// The host's name on the network; for a worker, it is also the worker's name in the cluster.
     pub fn name(self) -> String {
         match self {
             Host::Coordinator => "coordinator".into(),
@@ -23,7 +23,7 @@ impl Host {
         }
     }
 
-    /// A number of its own.
+    /// A number that no other host has.
     pub fn number(self) -> u64 {
         match self {
             Host::Coordinator => 0,

@@ -1,22 +1,22 @@
-//! What a scenario changes on a host while it runs.
+//! The settings that a scenario changes on a host while it runs.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
-/// What of the unsynced writes a power cut leaves on the disk.
+/// Which unsynced writes survive a power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Surviving {
-    /// Nothing.
+    /// No unsynced write survives.
     None,
-    /// Everything.
+    /// All unsynced writes survive.
     All,
-    /// The earlier ones of each file, the last of them perhaps in part.
+    /// The earlier writes of each file survive, and perhaps a part of the next one.
     Prefix,
 }
 
-/// See the module. Every setting may be changed at any time.
+/// The settings of one host. Each may be changed at any time.
 #[derive(Debug)]
 pub struct Knobs {
     job_ms: [AtomicU64; 2],
@@ -49,7 +49,7 @@ impl Default for Knobs {
 }
 
 impl Knobs {
-    /// Milliseconds that a kernel takes, drawn from this range; 0 to 2 at first.
+    /// Sets the range from which the milliseconds that a kernel takes are drawn; it is 0 to 2 at first.
     pub fn set_job_ms(&self, least: u64, most: u64) {
         self.job_ms[0].store(least.min(most), Ordering::Relaxed);
         self.job_ms[1].store(most, Ordering::Relaxed);
@@ -58,16 +58,16 @@ impl Knobs {
     pub(super) fn job_ms(&self) -> (u64, u64) {
         let [least, most] = [0, 1].map(|i| self.job_ms[i].load(Ordering::Relaxed));
         let slow = u64::from(self.slow.load(Ordering::Relaxed));
-        // Changed between the two reads, they may be the wrong way round.
+        // The bounds may be in the wrong order if they were changed between the two reads.
         (least.min(most) * slow, most * slow)
     }
 
-    /// Kernels take this many times as long.
+    /// Makes kernels take this many times as long.
     pub fn set_slow(&self, factor: u32) {
         self.slow.store(factor.max(1), Ordering::Relaxed);
     }
 
-    /// The next kernel does not return, until this is unset.
+    /// Makes kernels hang: they do not return until this is unset.
     pub fn set_hang(&self, hang: bool) {
         self.hang.store(hang, Ordering::Relaxed);
         if !hang {
@@ -90,7 +90,7 @@ impl Knobs {
         self.hang.load(Ordering::Relaxed)
     }
 
-    /// The compute pool takes no job.
+    /// Makes the compute pool refuse every job.
     pub fn set_refuse(&self, refuse: bool) {
         self.refuse.store(refuse, Ordering::Relaxed);
     }
@@ -99,7 +99,7 @@ impl Knobs {
         self.refuse.load(Ordering::Relaxed)
     }
 
-    /// No launch panics any more.
+    /// Cancels all panics that are still to come.
     pub fn calm(&self) {
         self.panics
             .lock()
@@ -107,13 +107,13 @@ impl Knobs {
             .clear();
     }
 
-    /// The next `count` launches of nodes called `node` panic; `*` stands for any node.
+    /// Makes the next `count` launches of nodes called `node` panic; `*` stands for any node.
     pub fn panic_at(&self, node: impl Into<String>, count: u32) {
         let mut panics = self.panics.lock().unwrap_or_else(PoisonError::into_inner);
         panics.push((node.into(), count));
     }
 
-    /// Whether this launch is to panic; it then counts.
+    /// Whether this launch has to panic. If so, it is counted.
     pub(super) fn panics(&self, node: &str) -> bool {
         let mut panics = self.panics.lock().unwrap_or_else(PoisonError::into_inner);
         let due = panics
@@ -125,7 +125,7 @@ impl Knobs {
         true
     }
 
-    /// How far the calendar is off, in seconds.
+    /// Sets by how many seconds the calendar is off.
     pub fn set_clock_off(&self, seconds: i64) {
         self.clock_off.store(seconds, Ordering::Relaxed);
     }
@@ -134,7 +134,7 @@ impl Knobs {
         self.clock_off.load(Ordering::Relaxed)
     }
 
-    /// Whether the disk takes nothing more.
+    /// Makes the disk full, or no longer full.
     pub fn set_disk_full(&self, full: bool) {
         self.disk_full.store(full, Ordering::Relaxed);
     }
@@ -143,7 +143,7 @@ impl Knobs {
         self.disk_full.load(Ordering::Relaxed)
     }
 
-    /// Whether the disk neither reads nor writes.
+    /// Makes all reads and writes of the disk fail, or work again.
     pub fn set_disk_fails(&self, fails: bool) {
         self.disk_fails.store(fails, Ordering::Relaxed);
     }
@@ -152,12 +152,12 @@ impl Knobs {
         self.disk_fails.load(Ordering::Relaxed)
     }
 
-    /// The host's power fails in the `n`th write from now, 0 for the next.
+    /// Makes the host's power fail in the `n`th change of its disk from now, where 0 is the next one.
     pub fn cut_power_after(&self, n: u32) {
         self.cut_after.store(i64::from(n), Ordering::Relaxed);
     }
 
-    /// Counts a write; whether the power fails in it.
+    /// Counts a change of the disk. Returns whether the power fails in it.
     pub(super) fn cuts_power(&self) -> bool {
         let left = self.cut_after.load(Ordering::Relaxed);
         if left >= 0 {

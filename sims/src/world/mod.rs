@@ -57,27 +57,27 @@ pub const STATE: &str = "/state";
 pub struct Common {
     /// Time since the simulation began.
     pub time: SimTime,
-    /// What is recorded.
+    /// The record of the run.
     pub trace: Trace,
-    /// What links do to packets.
+    /// What the links between hosts do to packets.
     pub wires: Arc<Wires>,
     /// Host names and their addresses.
     pub names: Arc<BTreeMap<String, IpAddr>>,
 }
 
-/// A host: what is left when its process ends.
+/// A host with everything that outlives its processes.
 pub struct Machine {
-    /// Which.
+    /// Which host this is.
     pub host: Host,
-    /// What a scenario changes.
+    /// The settings that a scenario changes.
     pub knobs: Arc<Knobs>,
-    /// Stops and continues its tasks.
+    /// The gate that stops and continues the host's tasks.
     pub gate: Arc<Gate>,
-    /// Its files.
+    /// The host's files.
     pub disk: Arc<Disk>,
-    /// Its sockets.
+    /// The sockets of the host's current process.
     pub sockets: Arc<Sockets>,
-    /// Who had its compute.
+    /// The record of which jobs had the host's compute.
     pub turns: Arc<Turns>,
     /// What its member asks to be called: as the host, unless it has the identity of another.
     member: Mutex<String>,
@@ -87,7 +87,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine that never ran.
+    /// Creates a machine that has run no process yet.
     pub fn new(host: Host, seed: u64, common: Common) -> Machine {
         let draw = Draw::new(seed).fork(&host.name());
         let knobs = Arc::new(Knobs::default());
@@ -105,7 +105,7 @@ impl Machine {
         }
     }
 
-    /// The world of a new process.
+    /// Creates the world of a new process.
     pub fn boot(&self) -> World {
         let boot = self.boots.fetch_add(1, Ordering::Relaxed);
         let draw = self.draw.fork(&format!("boot {boot}"));

@@ -1,4 +1,4 @@
-//! The network of one process: turmoil's sockets, quinn over them, and tasks behind the host's gate.
+//! The network of one process: turmoil's sockets, quinn on top of them, and tasks behind the host's gate.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -23,7 +23,7 @@ use super::gate::Gate;
 use super::udp::{SimUdp, Sockets};
 use crate::draw::Draw;
 
-/// See the module.
+/// The network of one process.
 pub(super) struct SimNet {
     gate: Arc<Gate>,
     disk: Arc<Disk>,
@@ -97,7 +97,7 @@ impl SimNet {
     }
 }
 
-/// quinn's timers on tokio's clock, its tasks behind the gate.
+/// The runtime of quinn: its timers use tokio's clock, and its tasks run behind the gate.
 struct SimRuntime(Arc<Gate>);
 
 impl std::fmt::Debug for SimRuntime {

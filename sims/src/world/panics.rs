@@ -1,5 +1,5 @@
-//! Panics: those that a scenario injects are silent, all others are kept as evidence. tokio and the executor catch
-//! panics, so that nobody else would see one that production code did not mean.
+//! Panics: those that a scenario injects are silent, and all others are kept as evidence. tokio and the executor catch
+//! panics, so that nothing else would reveal one that production code did not mean.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Once;
@@ -11,7 +11,7 @@ thread_local! {
     static UNEXPECTED: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Begins to watch for panics on all threads; once is enough.
+/// Starts to watch for panics on all threads. Further calls do nothing.
 pub fn watch() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -34,7 +34,7 @@ pub fn injected(what: &str) -> ! {
     panic!("injected: {what}")
 }
 
-/// The panics of simulated hosts on this thread since the last call that nobody injected.
+/// Returns the panics of simulated hosts on this thread since the last call, without those that were injected.
 pub fn unexpected() -> Vec<String> {
     UNEXPECTED.take()
 }

@@ -1,4 +1,4 @@
-//! Seeded randomness.
+//! Randomness from the simulation's seed.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -6,7 +6,8 @@ use convoke_common::world::Rng;
 
 use crate::draw::Draw;
 
-/// One process's stream of bytes. Unpredictable it is not; keys made of it are good enough where nobody attacks.
+/// The random bytes of one process. They are predictable: keys made of them are good enough only because nobody
+/// attacks.
 pub(super) struct SimRng(Mutex<Draw>);
 
 impl SimRng {

@@ -1,4 +1,4 @@
-//! The store of one process: its host's disk, and blocking work as tasks.
+//! The store of one process: files on its host's disk, and blocking work that runs as tasks.
 
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,13 +12,13 @@ use super::disk::{Disk, File};
 use super::gate::Gate;
 use crate::draw::Draw;
 
-/// Milliseconds that blocking work waits for a thread and its disk, at most.
+/// The most milliseconds that blocking work waits for a thread and the disk.
 const LATENCY_MS: u64 = 1;
 
-/// What a disk holds; nothing here fills it.
+/// The capacity of a disk in bytes, which no simulation reaches.
 const CAPACITY: u64 = 1 << 40;
 
-/// See the module.
+/// The store of one process.
 pub(super) struct SimStore {
     disk: Arc<Disk>,
     gate: Arc<Gate>,
@@ -125,7 +125,7 @@ impl Store for SimStore {
         Ok(self.handle(self.disk.hold(path)?, path, true))
     }
 
-    /// Whoever locks a file does so within one job, and jobs run one after the other: nobody waits.
+    /// Never waits: a file is locked and released within one job, and jobs run one after the other.
     fn lock(&self, path: &Path, mode: FileMode) -> Result<Arc<dyn StoreFile>, StoreError> {
         self.open_exclusive(path, mode)
     }
@@ -138,7 +138,7 @@ impl Store for SimStore {
         self.disk.touch(path)
     }
 
-    /// There is one user.
+    /// Always succeeds, since a simulated host has a single user.
     fn check_private(&self, _: &Path) -> Result<(), StoreError> {
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! Who had compute, and who waited meanwhile: noted where jobs run, apart from the queue that decides it.
+//! A record of who had compute and who waited meanwhile. It is kept where jobs run, apart from the queue that decides
+//! who is next.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,7 +8,7 @@ use std::time::Duration;
 use convoke_common::ids::LeaseId;
 use convoke_common::world::{AccountId, Share};
 
-/// Who computes: an account, and a lease or session of it.
+/// A party that competes for compute: a lease or session, with its account.
 pub type Party = (AccountId, LeaseId);
 
 /// A job that ran.
@@ -15,18 +16,18 @@ pub type Party = (AccountId, LeaseId);
 pub struct Turn {
     pub of: Party,
     pub took: Duration,
-    /// Others who had a job waiting all the while.
+    /// The other parties that had a job waiting during the whole turn.
     pub waited: BTreeSet<Party>,
 }
 
 #[derive(Default)]
 struct Noted {
-    /// Jobs that wait, by whose they are.
+    /// The number of waiting jobs of each party.
     waiting: BTreeMap<Party, usize>,
     turns: Vec<Turn>,
 }
 
-/// See the module.
+/// The turns of one host, and the jobs that wait for theirs.
 #[derive(Default)]
 pub struct Turns(Mutex<Noted>);
 
@@ -39,17 +40,17 @@ impl Turns {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new process: nobody waits.
+    /// Clears the record for a new process, in which nobody waits yet.
     pub(super) fn restart(&self) {
         *self.noted() = Noted::default();
     }
 
-    /// A job waits from now on.
+    /// Notes that a job begins to wait.
     pub(super) fn waits(&self, share: &Share) {
         *self.noted().waiting.entry(party(share)).or_default() += 1;
     }
 
-    /// A job runs from now on: who waits for it to end.
+    /// Notes that a job begins to run. Returns the other parties whose jobs wait while it runs.
     pub(super) fn begins(&self, share: &Share) -> BTreeSet<Party> {
         let waiting = &mut self.noted().waiting;
         let of = party(share);
@@ -62,13 +63,13 @@ impl Turns {
         waiting.keys().filter(|p| **p != of).cloned().collect()
     }
 
-    /// It has ended.
+    /// Notes that a job has ended.
     pub(super) fn ended(&self, share: &Share, took: Duration, waited: BTreeSet<Party>) {
         let of = party(share);
         self.noted().turns.push(Turn { of, took, waited });
     }
 
-    /// What has ended since this was asked last.
+    /// Returns the turns that ended since the last call.
     pub fn take(&self) -> Vec<Turn> {
         std::mem::take(&mut self.noted().turns)
     }

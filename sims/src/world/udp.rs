@@ -1,7 +1,7 @@
-//! turmoil's UDP as a socket of quinn's, with a network in between that loses, doubles, damages and delays packets.
+//! turmoil's UDP as a socket for quinn, with a network in between that loses, doubles, damages and delays packets.
 //!
-//! The sender draws each packet's fate and writes its delay before it; the receiver takes that off and hands the packet
-//! up when it is due. So a packet is on its way whatever becomes of its sender.
+//! The sender draws the fate of each packet and writes the packet's delay in front of it. The receiver removes that
+//! prefix and delivers the packet when it is due, so that a packet stays on its way even if its sender ends.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,25 +23,25 @@ use super::wire::Wires;
 use crate::draw::Draw;
 use crate::trace::Trace;
 
-/// Bytes before each packet: its delay in milliseconds.
+/// Bytes in front of each packet, which hold its delay in milliseconds.
 const PREFIX: usize = 2;
 
-/// The longest packet that a socket takes.
+/// The size of the longest packet that a socket takes, in bytes.
 const LONGEST: usize = 1 << 16;
 
 type Readable = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
 
 struct Inbox {
     readable: Option<Readable>,
-    /// Packets that are not due yet, by when they are and the order of arrival.
+    /// Packets that are not due yet, by the time at which they are due and by the order of their arrival.
     early: BTreeMap<(Instant, u64), (Vec<u8>, SocketAddr)>,
     arrivals: u64,
     timer: Option<Pin<Box<Sleep>>>,
     buffer: Vec<u8>,
 }
 
-/// The sockets of a host's process. They can be closed whoever still holds one, as the system does when a process
-/// ends.
+/// The sockets of a host's process. They can be closed while other code still holds them, as the operating system does
+/// when a process ends.
 #[derive(Default)]
 pub struct Sockets(Mutex<Vec<Weak<SimUdp>>>);
 
@@ -56,7 +56,7 @@ impl Sockets {
         all.push(Arc::downgrade(socket));
     }
 
-    /// Closes all of them. To be called where turmoil knows whose they are.
+    /// Closes all sockets. Call it where turmoil knows which host they belong to.
     pub fn close(&self) {
         for socket in self.all().drain(..).filter_map(|s| s.upgrade()) {
             socket.inbox().readable = None;
@@ -69,9 +69,9 @@ impl Sockets {
     }
 }
 
-/// See the module.
+/// A UDP socket of a simulated host.
 pub(super) struct SimUdp {
-    /// Until it is closed.
+    /// turmoil's socket, or `None` once it is closed.
     io: Mutex<Option<Arc<turmoil::net::UdpSocket>>>,
     bound: SocketAddr,
     me: IpAddr,
@@ -133,7 +133,7 @@ impl SimUdp {
         self.draw.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts one packet on its way, or two, or none.
+    /// Sends a packet once, twice or not at all, as the wire to its destination decides.
     fn emit(&self, packet: &[u8], to: SocketAddr) {
         let Ok(io) = self.io() else { return };
         if self.disk.is_dark() {
@@ -160,13 +160,13 @@ impl SimUdp {
                 let bit = draw.below(packet.len() as u64 * 8) as usize;
                 bytes[PREFIX + bit / 8] ^= 1 << (bit % 8);
             }
-            // A host that is not there takes no packets, and says nothing.
+            // A host that is down takes no packets and reports no error.
             let _ = io.try_send_to(&bytes, to);
         }
     }
 }
 
-/// Sending never waits.
+/// A poller that is always ready, since sending never waits.
 #[derive(Debug)]
 struct Writable;
 
@@ -177,14 +177,15 @@ impl UdpPoller for Writable {
 }
 
 impl Inbox {
-    /// Takes what has arrived off the socket. Returns once it is empty, and the task will be woken for more.
+    /// Moves the packets that have arrived from the socket to `early`. When it returns, the socket is empty and will
+    /// wake the task when more packets arrive.
     fn poll_arrivals(
         &mut self,
         io: &Arc<turmoil::net::UdpSocket>,
         cx: &mut Context<'_>,
     ) -> io::Result<()> {
         loop {
-            // It holds the socket's lock while it is pending.
+            // This future holds turmoil's lock on the socket while it is pending.
             if let Some(readable) = &mut self.readable {
                 match readable.as_mut().poll(cx) {
                     Poll::Pending => return Ok(()),
@@ -215,7 +216,7 @@ impl Inbox {
         self.early.insert(key, (packet.to_vec(), from));
     }
 
-    /// The next packet that is due.
+    /// Waits for the next packet that is due, and returns it with its source.
     fn poll_due(&mut self, cx: &mut Context<'_>) -> Poll<(Vec<u8>, SocketAddr)> {
         loop {
             let Some(first) = self.early.first_entry() else {
@@ -241,7 +242,7 @@ impl AsyncUdpSocket for SimUdp {
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
-        // One packet a call: this socket offers no segmentation.
+        // A call sends one packet, since this socket offers no segmentation.
         self.emit(transmit.contents, transmit.destination);
         Ok(())
     }

@@ -1,10 +1,10 @@
-//! What the network does to packets on the way from one host to another.
+//! What the network does to packets on their way from one host to another.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
-/// A directed link. Rates are in packets of a million.
+/// The behaviour of a directed link. Rates are in packets of a million.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Wire {
     /// Packets that are lost.
@@ -13,12 +13,12 @@ pub struct Wire {
     pub duplicate: u32,
     /// Packets that arrive with a bit flipped.
     pub corrupt: u32,
-    /// Milliseconds that a packet takes beyond the one tick that every packet takes, drawn from this range: packets
-    /// overtake each other where it is wide.
+    /// The range of milliseconds from which a packet's delay is drawn, besides the one tick that every packet takes.
+    /// Packets overtake each other if the range is wide.
     pub delay: (u16, u16),
 }
 
-/// The links of a cluster.
+/// The directed links of a cluster.
 #[derive(Debug, Default)]
 pub struct Wires(Mutex<BTreeMap<(IpAddr, IpAddr), Wire>>);
 
@@ -29,7 +29,7 @@ impl Wires {
         wires.get(&(from, to)).copied().unwrap_or_default()
     }
 
-    /// Changes it.
+    /// Sets the behaviour of the link from one address to another.
     pub fn set(&self, from: IpAddr, to: IpAddr, wire: Wire) {
         let mut wires = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         wires.insert((from, to), wire);

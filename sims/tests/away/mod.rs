@@ -14,8 +14,8 @@ pub fn spec(dynamic: bool) -> ModelSpec {
     }
 }
 
-/// Three workers, and a client that loads a model over all of them and calls it until well after the fault, each call
-/// run once.
+/// A scenario with three workers, and a client that loads a model over all of them and calls it until well after the
+/// fault, without retries.
 pub fn scenario(target: Target, harm: Harm, at: u32, lasts: u32) -> Scenario {
     let worker = WorkerSpec {
         memory_mib: 96,

@@ -1,4 +1,4 @@
-//! Hunting mutants: the simulator, run with a defect built in and without.
+//! Hunts for mutants: runs the simulator with a defect built in, and without it.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -8,19 +8,19 @@ use convoke_sims::invariants::Violation;
 use convoke_sims::run::Report;
 use convoke_sims::scenario::Scenario;
 
-/// Seeds tried for a mutant.
+/// The number of seeds to try for each mutant.
 const TRIES: usize = 60;
 
-/// Where a mutant is looked for.
+/// The scenarios that a mutant is looked for in.
 #[derive(Clone, Copy)]
 pub enum Shows {
-    /// In seeds that draw such a scenario.
+    /// The scenarios of seeds for which this function is true.
     Seeds(fn(&Scenario) -> bool),
-    /// In this scenario: few seeds draw one like it.
+    /// A scenario of its own, with a name, since few seeds draw one like it.
     In(&'static str, fn() -> Scenario),
 }
 
-/// A defect, what it does, the checkers that are to catch it, and the scenarios in which it shows.
+/// A defect, what it does, the checkers that should catch it, and the scenarios in which it shows.
 pub struct Mutant {
     pub name: &'static str,
     pub defect: &'static str,
@@ -51,7 +51,7 @@ pub const fn mutant_in(
     }
 }
 
-/// The simulator's output, with a mutant or without.
+/// The output of the simulator, with a mutant or without one.
 fn output(mutant: Option<&str>, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_convoke-sims"));
     command.args(args);
@@ -60,7 +60,7 @@ fn output(mutant: Option<&str>, args: &[&str]) -> Output {
     command.output().expect("started")
 }
 
-/// The simulator's report of a seed.
+/// The simulator's report of one seed.
 fn report(mutant: Option<&str>, seed: u64) -> Report {
     let (from, to) = (seed.to_string(), (seed + 1).to_string());
     let output = output(mutant, &["batch", &from, &to]);
@@ -71,7 +71,7 @@ fn report(mutant: Option<&str>, seed: u64) -> Report {
     serde_json::from_slice(&output.stdout).expect("a report")
 }
 
-/// A scenario in a file that the simulator can read, for as long as this is there.
+/// A file with a scenario that the simulator can read; it is removed when this is dropped.
 pub struct Written(PathBuf);
 
 impl Written {
@@ -82,7 +82,7 @@ impl Written {
         Written(path)
     }
 
-    /// How to replay it.
+    /// The arguments that make the simulator replay this scenario.
     pub fn replay(&self) -> [&str; 3] {
         ["replay", "--scenario", self.0.to_str().expect("text")]
     }
@@ -94,7 +94,7 @@ impl Drop for Written {
     }
 }
 
-/// The simulator's report of a scenario, which it prints behind the scenario itself.
+/// The simulator's report of a scenario. The simulator prints it after the scenario itself.
 fn report_of(mutant: Option<&str>, written: &Written) -> Report {
     let output = output(mutant, &written.replay());
     let documents = serde_json::Deserializer::from_slice(&output.stdout);
@@ -104,7 +104,8 @@ fn report_of(mutant: Option<&str>, written: &Written) -> Report {
 }
 
 impl Mutant {
-    /// Tries seeds until one kills it, or its scenario; the line of the table, or why there is none.
+    /// Tries seeds until one kills the mutant, or tries the mutant's own scenario. Returns a line of the table, or why
+    /// the mutant was not killed.
     pub fn hunt(&self) -> Result<String, String> {
         let shows = match self.shows {
             Shows::Seeds(shows) => shows,
@@ -130,7 +131,7 @@ impl Mutant {
         Err(others.into_iter().collect::<Vec<_>>().join("\n"))
     }
 
-    /// The checker that catches it, of those that are to.
+    /// Returns the checker that caught the mutant, which has to be one of those that should.
     fn catches(&self, report: &Report) -> Result<String, String> {
         let meant = |v: &&Violation| self.caught_by.contains(&v.invariant.as_str());
         let others = || {
@@ -142,7 +143,8 @@ impl Mutant {
         caught.map(|v| v.invariant.clone()).ok_or_else(others)
     }
 
-    /// A scenario kills it: the line of the table, where the scenario passes without it.
+    /// Returns the line of the table for a mutant that this scenario killed, provided that the scenario passes without
+    /// the mutant.
     fn killed(
         &self,
         scenario: &str,
@@ -163,7 +165,7 @@ impl Mutant {
     }
 }
 
-/// What `convoke-sims` prints and ends with, with a mutant.
+/// The exit code and the output of `convoke-sims` when it runs with a mutant.
 pub fn simulator(mutant: &str, args: &[&str]) -> (Option<i32>, String) {
     let output = output(Some(mutant), args);
     (

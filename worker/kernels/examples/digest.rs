@@ -1,6 +1,6 @@
-//! Prints one hash over the bits of a fixed set of matrix products and convolutions, and over the
-//! instruction set alone on stderr: the hash must be the same on every machine.
-//! `cargo run --release -p convoke-kernels --example digest`, also under `qemu-x86_64 -cpu Haswell`.
+//! Prints one hash over the bits of a fixed set of matrix products and convolutions, and the instruction set on stderr.
+//! The hash must be the same on every machine. Run it with `cargo run --release -p convoke-kernels --example digest`,
+//! also under `qemu-x86_64 -cpu Haswell`.
 
 use convoke_kernels::Exec;
 use convoke_kernels::conv::{
@@ -33,7 +33,7 @@ const ACTIVATIONS: [Activation; 11] = [
     Activation::GeluTanh,
 ];
 
-/// Deterministic values, and a hash (FNV-1a) of what comes out.
+/// A generator of deterministic values, and an FNV-1a hash of the results.
 struct Digest {
     state: u32,
     hash: u64,

@@ -1,5 +1,5 @@
-//! Prints the speed of matrix products and convolutions beside the processor's measured peak.
-//! `cargo run --release -p convoke-kernels --example gflops [filter]`
+//! Prints the speed of matrix products and convolutions beside the processor's measured peak: `cargo run --release -p
+//! convoke-kernels --example gflops [filter]`
 
 #![allow(clippy::disallowed_methods)]
 
@@ -26,7 +26,7 @@ fn noise(len: usize) -> Vec<f32> {
         .collect()
 }
 
-/// Seconds of the fastest of many runs within about 0.4 s.
+/// The time of the fastest run, in seconds, among many within about 0.4 s.
 fn best(mut f: impl FnMut()) -> f64 {
     f();
     let (begin, mut best) = (Instant::now(), f64::MAX);
@@ -38,7 +38,7 @@ fn best(mut f: impl FnMut()) -> f64 {
     best
 }
 
-/// GFLOP/s of one thread that multiplies and adds in registers only.
+/// The speed in GFLOP/s of one thread that multiplies and adds in registers only.
 fn peak() -> f64 {
     #[cfg(target_arch = "x86_64")]
     {
@@ -46,7 +46,7 @@ fn peak() -> f64 {
         #[target_feature(enable = "avx512f")]
         fn wide(n: usize) -> f32 {
             let mut acc = [_mm512_set1_ps(0.0); 16];
-            // Equal chains would be merged or shuffled between registers.
+            // The chains differ, since the compiler would merge equal chains or shuffle them between registers.
             for (i, x) in acc.iter_mut().enumerate() {
                 *x = _mm512_set1_ps(i as f32);
             }
@@ -192,8 +192,8 @@ impl Bench {
         }
     }
 
-    /// All convolutions of a ResNet-50 at batch 1, one after the other, with their bias, residual and
-    /// activation: the model without its pooling and last layer.
+    /// Times all convolutions of a ResNet-50 at batch 1, one after the other, with their bias, residual and activation:
+    /// the model without its pooling and its last layer.
     fn resnet50(&self) {
         struct Layer {
             shape: ConvShape,

@@ -1,7 +1,8 @@
 //! `Cast` between all dtypes.
 //!
-//! Floats to integers truncate and saturate (NaN gives 0); integers to integers wrap; to a boolean, what is
-//! not zero (NaN too) becomes 1; from a boolean is from `u8`. Narrowing floats round once, to nearest even.
+//! Floats become integers by truncation, and saturate (NaN gives 0). Integers become integers by wrapping. A boolean is
+//! 1 for every value that is not zero, NaN included, and converts to other types as a `u8` does. Floats that become
+//! narrower are rounded once, to nearest even.
 
 use crate::Exec;
 use crate::compiled::compiled_numbers;
@@ -12,14 +13,14 @@ use crate::split::{GRAIN, tiles};
 
 /// An element that converts to `T`.
 pub trait CastTo<T>: Element {
-    /// Whether wider instruction sets are worth two more copies of the loop.
+    /// Whether the loop is also compiled for wider instruction sets, at the price of two more copies.
     const WIDE: bool;
-    /// The conversion of one element.
+    /// Converts one element.
     fn cast(self) -> T;
-    /// [`cast`], compiled here.
+    /// [`cast`], compiled in this crate.
     #[doc(hidden)]
     fn cast_all(exec: &Exec, x: &[Self], y: &mut [T]) -> Result;
-    /// [`cast`] of few elements, compiled here.
+    /// [`cast`] of a few elements on the calling thread, compiled in this crate.
     #[doc(hidden)]
     fn cast_few(x: &[Self], y: &mut [T]);
 }
@@ -100,7 +101,7 @@ macro_rules! halves {
             }
         }
     )*};
-    // Integers go through f32, as numpy and ONNX Runtime do.
+    // Integers are converted by way of f32, as numpy and ONNX Runtime do.
     (@to $half:ty, $narrow:path, $($from:ty)*) => {$(
         impl CastTo<$half> for $from {
             const WIDE: bool = true;
@@ -172,12 +173,12 @@ compiled_numbers! {
     }
 }
 
-/// `y[i] = x[i]` converted; lengths agree.
+/// `y[i]` becomes `x[i]`, converted; both slices have the same length.
 pub fn cast<A: CastTo<B>, B: Element>(exec: &Exec, x: &[A], y: &mut [B]) -> Result {
     A::cast_all(exec, x, y)
 }
 
-/// `y[i] = (x[i] != 0)`; lengths agree.
+/// `y[i] = (x[i] != 0)`; both slices have the same length.
 pub fn cast_to_bool<A: Number>(exec: &Exec, x: &[A], y: &mut [u8]) -> Result {
     A::cast_to_bool(exec, x, y)
 }

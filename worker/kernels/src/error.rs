@@ -13,7 +13,7 @@ pub enum KernelError {
         "index {index} is out of range for axis {axis} of length {len}; valid indices are -{len}..{len}"
     )]
     IndexOutOfRange {
-        /// The offending index as given.
+        /// The offending index, as the caller gave it.
         index: i64,
         /// Length of the indexed axis.
         len: usize,
@@ -29,9 +29,9 @@ pub enum KernelError {
     /// A shape has more axes than the kernels handle.
     #[error("tensor of rank {rank} exceeds the {max} axes that kernels handle")]
     RankTooLarge {
-        /// The given rank.
+        /// The rank of the given shape.
         rank: usize,
-        /// The largest accepted.
+        /// The largest rank that kernels accept.
         max: usize,
     },
     /// A sequence length lies outside its axis.
@@ -39,7 +39,7 @@ pub enum KernelError {
     SequenceLength {
         /// The given length.
         length: i64,
-        /// The batch entry that it belongs to.
+        /// The batch entry that the length belongs to.
         batch: usize,
         /// The length of the time axis.
         max: usize,
@@ -51,12 +51,12 @@ pub enum KernelError {
     PadTooLarge {
         /// The padded axis.
         axis: usize,
-        /// Its length.
+        /// The length of that axis.
         len: usize,
-        /// The amount asked for.
+        /// The requested amount of padding, in elements.
         pad: i64,
     },
 }
 
-/// What kernels return.
+/// The result of a kernel: nothing, or why it failed.
 pub type Result<T = ()> = std::result::Result<T, KernelError>;

@@ -8,19 +8,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[error("cancelled")]
 pub struct Cancelled;
 
-/// Others who wait for the threads of a kernel that runs. Kernels look at it wherever they look whether they are cancelled.
+/// How a running kernel shares its threads with other jobs that wait for them. A kernel asks wherever it checks its
+/// cancel flag.
 pub trait Turn: Sync {
-    /// Whether somebody may be waiting: looked at before every tile, and so to be brief.
+    /// Whether another job may be waiting. A kernel asks before every tile, so the answer must be fast.
     fn is_contested(&self) -> bool;
 
-    /// Lets others run where it is their turn, and returns when the kernel has its next one, or is cancelled.
+    /// Lets the other jobs run when it is their turn, and returns when the kernel has its next turn or was cancelled.
     fn give_way(&self, cancel: &AtomicBool);
 
-    /// Set while the kernel may stand still for as long as it likes.
+    /// The flag that is set while the kernel may stand still for an unbounded time, so that a watch over stuck threads
+    /// ignores it.
     fn excused(&self) -> &AtomicBool;
 }
 
-/// While it lives, a kernel may stand still for as long as it likes: what it waits for is not known here.
+/// A guard during whose life a kernel may stand still for an unbounded time, because what it waits for is not known
+/// here.
 pub struct Excused<'a>(Option<&'a AtomicBool>);
 
 impl Drop for Excused<'_> {
@@ -34,8 +37,8 @@ impl Drop for Excused<'_> {
 
 /// Threads and cancellation flag of one kernel call.
 ///
-/// A kernel's result never depends on it: work is split at fixed tile
-/// boundaries, and every output element is computed by exactly one tile.
+/// A kernel's result never depends on the number of threads: work is split at fixed tile boundaries, and every output
+/// element is computed by exactly one tile.
 #[derive(Clone, Copy)]
 pub struct Exec<'a> {
     pool: Option<&'a rayon::ThreadPool>,
@@ -44,7 +47,7 @@ pub struct Exec<'a> {
 }
 
 impl<'a> Exec<'a> {
-    /// Runs everything on the calling thread.
+    /// Creates an executor that runs everything on the calling thread.
     #[inline]
     pub fn single(cancel: &'a AtomicBool) -> Self {
         Exec {
@@ -54,7 +57,7 @@ impl<'a> Exec<'a> {
         }
     }
 
-    /// Splits large work over `pool`.
+    /// Creates an executor that splits large work over the threads of `pool`.
     #[inline]
     pub fn pooled(pool: &'a rayon::ThreadPool, cancel: &'a AtomicBool) -> Self {
         let pool = (pool.current_num_threads() > 1).then_some(pool);
@@ -65,8 +68,8 @@ impl<'a> Exec<'a> {
         }
     }
 
-    /// The same, but that the kernel lets others run when it is their turn. The calling thread may hold no lock then that
-    /// others need.
+    /// The same executor, whose kernel also lets other jobs run when it is their turn. The calling thread must not hold
+    /// a lock that those jobs need.
     #[inline]
     pub fn in_turns(self, turn: &'a dyn Turn) -> Self {
         Exec {
@@ -75,7 +78,8 @@ impl<'a> Exec<'a> {
         }
     }
 
-    /// Excuses a kernel that may wait for what nobody here knows, until what this returns is dropped.
+    /// Excuses a kernel that may wait for an unknown event, such as one of a user's own op, until the returned guard is
+    /// dropped.
     #[inline]
     pub fn excused(&self) -> Excused<'a> {
         let excused = self.turn.map(Turn::excused);
@@ -91,7 +95,8 @@ impl<'a> Exec<'a> {
         self.pool.map_or(1, |p| p.current_num_threads())
     }
 
-    /// Fails when the step was cancelled. Call at least every 10 ms of work: here it also lets others run whose turn it is.
+    /// Fails when the step was cancelled. A kernel calls this at least every 10 ms of work, since this is also where it
+    /// lets other jobs run.
     #[inline]
     pub fn check(&self) -> Result<(), Cancelled> {
         #[cfg(test)]

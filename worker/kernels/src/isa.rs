@@ -1,17 +1,17 @@
-//! Which instruction set the kernels use, found out once, and the small vector vocabulary that the
-//! micro kernels are written in.
+//! Detection of the instruction set that kernels use, and the few vector operations that the micro kernels are written
+//! in.
 //!
 //! Invariants
 //! 1. [`Isa::detect`] answers the same for the whole life of the process.
-//! 2. Every `Simd` type computes lane by lane with IEEE rounding and fused multiply-add, so a kernel
-//!    written over it gives equal bits for every type, where every NaN that it stores is made
-//!    the canonical one: which of two NaNs goes on is not the type's to say.
+//! 2. Every `Simd` type computes lane by lane with IEEE rounding and fused multiply-add, so a kernel that is generic
+//! over `Simd` gives equal bits for every type, provided that it makes every NaN that it stores the canonical one:
+//! which of two NaN operands survives an operation is not specified.
 
 use std::sync::OnceLock;
 
 use crate::element::canonical_nan;
 
-/// An instruction set that the micro kernels exist for.
+/// An instruction set for which there are micro kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Isa {
     /// x86-64 with AVX-512 F, BW, DQ and VL (and AVX2 and FMA).
@@ -59,7 +59,7 @@ impl Isa {
         }
     }
 
-    /// All that this processor can run, best first. For tests that compare them.
+    /// The instruction sets that this processor can run, best first, for tests that compare their results.
     pub fn all_available() -> impl Iterator<Item = Isa> {
         Isa::ALL.into_iter().filter(|i| i.available())
     }
@@ -68,46 +68,46 @@ impl Isa {
 /// A vector of `LANES` f32 values.
 ///
 /// # Safety
-/// Every function needs a processor with the type's instruction set, and pointers valid for the
-/// lanes that it says it touches; no alignment is needed.
+/// Every function needs a processor with the type's instruction set, and pointers that are valid for the lanes that the
+/// function is said to touch; no alignment is needed.
 pub(crate) trait Simd: Copy {
     /// The register type.
     type V: Copy;
     /// A selection of lanes.
     type Mask: Copy;
-    /// Lanes in it; divides 16.
+    /// Lanes of a register; divides 16.
     const LANES: usize;
-    /// Rows of the largest micro tile with three vectors a row that fits in registers; divides 8.
+    /// Rows of the largest micro tile that fits in registers with three vectors in each row; divides 8.
     const ROWS: usize;
 
     unsafe fn splat(x: f32) -> Self::V;
     unsafe fn load(p: *const f32) -> Self::V;
     unsafe fn store(p: *mut f32, v: Self::V);
-    /// The mask of lanes `lo..hi`, with `lo <= hi <= LANES`.
+    /// The mask that selects lanes `lo..hi`, with `lo <= hi <= LANES`.
     unsafe fn mask(lo: usize, hi: usize) -> Self::Mask;
-    /// Loads the lanes of the mask, lane i from `p + i`, and touches no others: they are zero.
+    /// Loads the lanes of the mask, lane i from `p + i`; the other lanes are zero, and their addresses are not touched.
     unsafe fn load_masked(p: *const f32, mask: Self::Mask) -> Self::V;
-    /// Loads lanes `lo..hi`, lane i from `p + 2 * i`, and touches no address outside of
-    /// `p + 2 * lo..p + 2 * hi`: the other lanes are zero.
+    /// Loads lanes `lo..hi`, lane i from `p + 2 * i`, and touches no address outside of `p + 2 * lo..p + 2 * hi`; the
+    /// other lanes are zero.
     unsafe fn load_even(p: *const f32, lo: usize, hi: usize) -> Self::V;
-    /// Stores the lanes of the mask, lane i to `p + i`, and touches no others.
+    /// Stores the lanes of the mask, lane i to `p + i`, and touches no other address.
     unsafe fn store_masked(p: *mut f32, v: Self::V, mask: Self::Mask);
     /// `a * b + acc`, rounded once.
     unsafe fn fma(a: Self::V, b: Self::V, acc: Self::V) -> Self::V;
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
-    /// Asks for the cache line at `p`, which may be any address.
+    /// Prefetches the cache line at `p`, which may be any address.
     unsafe fn prefetch(p: *const f32);
     /// Transposes an 8 × 8 block: `dst[i * dst_row + j] = src[j * src_row + i]`.
     unsafe fn transpose8(src: *const f32, src_row: usize, dst: *mut f32, dst_row: usize);
-    /// `if lo > v { lo } else { v }`: keeps NaN and `-0` in `v`.
+    /// `if lo > v { lo } else { v }`: a NaN or `-0` in `v` stays.
     unsafe fn at_least(lo: Self::V, v: Self::V) -> Self::V;
-    /// `if hi < v { hi } else { v }`: keeps NaN in `v`.
+    /// `if hi < v { hi } else { v }`: a NaN in `v` stays.
     unsafe fn at_most(hi: Self::V, v: Self::V) -> Self::V;
     /// [`crate::element::canonical_nan`] of each lane.
     unsafe fn canonical_nan(v: Self::V) -> Self::V;
 }
 
-/// Four lanes of plain Rust: what a 128-bit register of AArch64 holds.
+/// Four lanes in plain Rust, as many as a 128-bit register of AArch64 holds.
 #[derive(Clone, Copy)]
 pub(crate) struct PortableSimd;
 
@@ -214,10 +214,11 @@ mod x86 {
     // SAFETY (all blocks here): the trait's contract gives the instruction set and valid lanes;
     // loads and stores are the unaligned forms, masked lanes are not touched.
 
-    /// Halves of rows j and j + 4 share a register, so that lanes need not cross afterwards.
+    /// Transposes an 8 × 8 block. Halves of rows j and j + 4 share a register, so that no value crosses 128-bit lanes
+    /// afterwards.
     #[inline(always)]
     unsafe fn transpose8_avx(src: *const f32, src_row: usize, dst: *mut f32, dst_row: usize) {
-        // SAFETY: see the module; both blocks are the caller's.
+        // SAFETY: the trait's contract gives the instruction set; the caller vouches for both blocks.
         unsafe {
             for half in 0..2 {
                 let pair = |j: usize| {
@@ -251,17 +252,17 @@ mod x86 {
 
         #[inline(always)]
         unsafe fn splat(x: f32) -> __m512 {
-            // SAFETY: see the module.
+            // SAFETY: the trait's contract gives the instruction set and valid lanes.
             unsafe { _mm512_set1_ps(x) }
         }
         #[inline(always)]
         unsafe fn load(p: *const f32) -> __m512 {
-            // SAFETY: see the module.
+            // SAFETY: the trait's contract gives the instruction set and valid lanes.
             unsafe { _mm512_loadu_ps(p) }
         }
         #[inline(always)]
         unsafe fn store(p: *mut f32, v: __m512) {
-            // SAFETY: see the module.
+            // SAFETY: the trait's contract gives the instruction set and valid lanes.
             unsafe { _mm512_storeu_ps(p, v) }
         }
         #[inline(always)]
@@ -270,15 +271,16 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn load_masked(p: *const f32, mask: __mmask16) -> __m512 {
-            // SAFETY: see the module.
+            // SAFETY: the trait's contract gives the instruction set and valid lanes.
             unsafe { _mm512_maskz_loadu_ps(mask, p) }
         }
         #[inline(always)]
         unsafe fn load_even(p: *const f32, lo: usize, hi: usize) -> __m512 {
-            // Every second of 32 consecutive values, the last address being that of lane 15.
+            // Bit i selects value i of 32 consecutive ones; lane j takes value 2 * j.
             let wanted = (1u64 << (2 * hi)) - (1u64 << (2 * lo));
             let wanted = wanted as u32 & 0x5555_5555;
-            // SAFETY: see the module; the upper address is never dereferenced beyond its mask.
+            // SAFETY: the trait's contract gives the instruction set and valid lanes; the masks keep both loads inside
+            // them.
             unsafe {
                 let low = _mm512_maskz_loadu_ps(wanted as u16, p);
                 let high = _mm512_maskz_loadu_ps((wanted >> 16) as u16, p.wrapping_add(16));
@@ -289,17 +291,17 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn store_masked(p: *mut f32, v: __m512, mask: __mmask16) {
-            // SAFETY: see the module.
+            // SAFETY: the trait's contract gives the instruction set and valid lanes.
             unsafe { _mm512_mask_storeu_ps(p, mask, v) }
         }
         #[inline(always)]
         unsafe fn fma(a: __m512, b: __m512, acc: __m512) -> __m512 {
-            // SAFETY: see the module.
+            // SAFETY: the trait's contract gives the instruction set and valid lanes.
             unsafe { _mm512_fmadd_ps(a, b, acc) }
         }
         #[inline(always)]
         unsafe fn add(a: __m512, b: __m512) -> __m512 {
-            // SAFETY: see the module.
+            // SAFETY: the trait's contract gives the instruction set and valid lanes.
             unsafe { _mm512_add_ps(a, b) }
         }
         #[inline(always)]
@@ -309,22 +311,22 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn transpose8(src: *const f32, src_row: usize, dst: *mut f32, dst_row: usize) {
-            // SAFETY: handed on.
+            // SAFETY: the caller keeps the same contract.
             unsafe { transpose8_avx(src, src_row, dst, dst_row) }
         }
         #[inline(always)]
         unsafe fn at_least(lo: __m512, v: __m512) -> __m512 {
-            // SAFETY: see the module.
+            // SAFETY: the trait's contract gives the instruction set and valid lanes.
             unsafe { _mm512_max_ps(lo, v) }
         }
         #[inline(always)]
         unsafe fn at_most(hi: __m512, v: __m512) -> __m512 {
-            // SAFETY: see the module.
+            // SAFETY: the trait's contract gives the instruction set and valid lanes.
             unsafe { _mm512_min_ps(hi, v) }
         }
         #[inline(always)]
         unsafe fn canonical_nan(v: __m512) -> __m512 {
-            // SAFETY: see the module.
+            // SAFETY: the trait's contract gives the instruction set and valid lanes.
             unsafe {
                 let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(v, v);
                 _mm512_mask_mov_ps(v, nan, _mm512_set1_ps(f32::NAN))
@@ -343,22 +345,22 @@ mod x86 {
 
         #[inline(always)]
         unsafe fn splat(x: f32) -> __m256 {
-            // SAFETY: see the module.
+            // SAFETY: the trait's contract gives the instruction set and valid lanes.
             unsafe { _mm256_set1_ps(x) }
         }
         #[inline(always)]
         unsafe fn load(p: *const f32) -> __m256 {
-            // SAFETY: see the module.
+            // SAFETY: the trait's contract gives the instruction set and valid lanes.
             unsafe { _mm256_loadu_ps(p) }
         }
         #[inline(always)]
         unsafe fn store(p: *mut f32, v: __m256) {
-            // SAFETY: see the module.
+            // SAFETY: the trait's contract gives the instruction set and valid lanes.
             unsafe { _mm256_storeu_ps(p, v) }
         }
         #[inline(always)]
         unsafe fn mask(lo: usize, hi: usize) -> __m256i {
-            // SAFETY: see the module.
+            // SAFETY: the trait's contract gives the instruction set and valid lanes.
             unsafe {
                 let lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
                 let below = |n: usize| _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), lane);
@@ -367,27 +369,27 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn load_masked(p: *const f32, mask: __m256i) -> __m256 {
-            // SAFETY: see the module.
+            // SAFETY: the trait's contract gives the instruction set and valid lanes.
             unsafe { _mm256_maskload_ps(p, mask) }
         }
         #[inline(always)]
         unsafe fn load_even(p: *const f32, lo: usize, hi: usize) -> __m256 {
-            // SAFETY: see the module.
+            // SAFETY: the trait's contract gives the instruction set and valid lanes.
             unsafe { std::mem::transmute(super::gather_even::<8>(p, lo, hi)) }
         }
         #[inline(always)]
         unsafe fn store_masked(p: *mut f32, v: __m256, mask: __m256i) {
-            // SAFETY: see the module.
+            // SAFETY: the trait's contract gives the instruction set and valid lanes.
             unsafe { _mm256_maskstore_ps(p, mask, v) }
         }
         #[inline(always)]
         unsafe fn fma(a: __m256, b: __m256, acc: __m256) -> __m256 {
-            // SAFETY: see the module.
+            // SAFETY: the trait's contract gives the instruction set and valid lanes.
             unsafe { _mm256_fmadd_ps(a, b, acc) }
         }
         #[inline(always)]
         unsafe fn add(a: __m256, b: __m256) -> __m256 {
-            // SAFETY: see the module.
+            // SAFETY: the trait's contract gives the instruction set and valid lanes.
             unsafe { _mm256_add_ps(a, b) }
         }
         #[inline(always)]
@@ -397,22 +399,22 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn transpose8(src: *const f32, src_row: usize, dst: *mut f32, dst_row: usize) {
-            // SAFETY: handed on.
+            // SAFETY: the caller keeps the same contract.
             unsafe { transpose8_avx(src, src_row, dst, dst_row) }
         }
         #[inline(always)]
         unsafe fn at_least(lo: __m256, v: __m256) -> __m256 {
-            // SAFETY: see the module.
+            // SAFETY: the trait's contract gives the instruction set and valid lanes.
             unsafe { _mm256_max_ps(lo, v) }
         }
         #[inline(always)]
         unsafe fn at_most(hi: __m256, v: __m256) -> __m256 {
-            // SAFETY: see the module.
+            // SAFETY: the trait's contract gives the instruction set and valid lanes.
             unsafe { _mm256_min_ps(hi, v) }
         }
         #[inline(always)]
         unsafe fn canonical_nan(v: __m256) -> __m256 {
-            // SAFETY: see the module.
+            // SAFETY: the trait's contract gives the instruction set and valid lanes.
             unsafe {
                 let nan = _mm256_cmp_ps::<_CMP_UNORD_Q>(v, v);
                 _mm256_blendv_ps(v, _mm256_set1_ps(f32::NAN), nan)

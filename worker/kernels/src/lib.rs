@@ -1,15 +1,15 @@
 //! The CPU kernel library: plain functions over slices and dimensions.
 //!
-//! It knows no tensors, graphs or workers. Callers have validated shapes; a kernel asserts them.
+//! This crate knows no tensors, graphs or workers. Callers validate shapes; a kernel asserts them.
 //!
 //! Invariants
 //! 1. A result depends on values, shapes and attributes only: never on thread count, alignment, cache
 //!    size, instruction set or load. One lane computes one output element; a dot product is the
 //!    chain `acc = fma(a[k], b[k], acc)` for k ascending from `acc = 0`; other reductions use sixteen
 //!    virtual lanes combined in a fixed order; multiply-add is always fused.
-//! 2. Everything runs through [`Exec`], which checks the cancel flag between tiles.
-//! 3. No function allocates except packing, which says how much it will, and chains that need more than one tile, a few
-//!    KiB for each thread.
+//! 2. Every kernel runs through [`Exec`], which checks the cancel flag between tiles.
+//! 3. No kernel allocates, with two exceptions: matrix products and convolutions keep one bounded block of scratch per
+//! thread, and fused chains take a few KiB for each tile of work.
 
 // Index loops over several slices of one length are the form that vectorizes.
 #![allow(clippy::needless_range_loop)]

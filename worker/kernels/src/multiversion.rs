@@ -5,8 +5,8 @@
 
 /// Defines a function whose body is compiled once per [`Isa`](crate::isa::Isa).
 ///
-/// Everything the body calls in its loops must be `#[inline(always)]`, and it must not use closures: what is not
-/// inlined is compiled for the baseline.
+/// Every function that the body calls in its loops must be `#[inline(always)]`, and the body must not use closures:
+/// code that is not inlined is compiled for the baseline.
 macro_rules! multiversion {
     ($(#[$meta:meta])* $vis:vis fn $name:ident<$($g:ident: $bound:path),* $(,)?>
      ($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {

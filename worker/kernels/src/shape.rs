@@ -1,27 +1,27 @@
-//! Shapes and strides: how several operands are walked along one output.
+//! Shapes and strides, and the walk of several inputs along one output.
 
 use crate::error::{KernelError, Result};
 use std::ops::Range;
 
-/// Most axes a kernel handles.
+/// The largest rank of a tensor that kernels accept.
 pub const MAX_RANK: usize = 16;
 
-/// Elements of a shape.
+/// Number of elements of a tensor of this shape.
 pub fn count(shape: &[usize]) -> usize {
     shape.iter().product()
 }
 
-/// An input with its shape, row-major and dense.
+/// A dense, row-major input with its shape.
 #[derive(Debug, Clone, Copy)]
 pub struct Operand<'a, T> {
     /// The elements.
     pub data: &'a [T],
-    /// Their dimensions.
+    /// The dimensions of the input.
     pub shape: &'a [usize],
 }
 
 impl<'a, T> Operand<'a, T> {
-    /// Pairs `data` with `shape`, which must agree.
+    /// Pairs `data` with `shape`. Panics where their element counts differ.
     pub fn new(data: &'a [T], shape: &'a [usize]) -> Self {
         assert_eq!(data.len(), count(shape), "operand of shape {shape:?}");
         Operand { data, shape }
@@ -31,16 +31,16 @@ impl<'a, T> Operand<'a, T> {
 /// A shape as seen from one of its axes: the dimensions before, at and after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Axis {
-    /// Product of the dimensions before.
+    /// Product of the dimensions before the axis.
     pub outer: usize,
-    /// The dimension itself.
+    /// The length of the axis.
     pub len: usize,
-    /// Product of the dimensions after.
+    /// Product of the dimensions after the axis.
     pub inner: usize,
 }
 
 impl Axis {
-    /// `axis` must be less than the rank.
+    /// The view of `shape` from `axis`, which must be less than the rank.
     pub fn of(shape: &[usize], axis: usize) -> Self {
         Axis {
             outer: count(&shape[..axis]),
@@ -49,13 +49,13 @@ impl Axis {
         }
     }
 
-    /// All elements.
+    /// Number of elements of the whole shape.
     pub fn count(&self) -> usize {
         self.outer * self.len * self.inner
     }
 }
 
-/// Row-major strides of `shape` into the front of an array.
+/// The row-major strides of `shape`, in the first elements of an array.
 pub(crate) fn strides(shape: &[usize]) -> [isize; MAX_RANK] {
     let mut strides = [0; MAX_RANK];
     let mut stride = 1;
@@ -77,7 +77,8 @@ pub(crate) fn check_rank(shape: &[usize]) -> Result {
     Ok(())
 }
 
-/// The walk of a row-major output with `N` inputs at given strides; adjacent axes are merged where all inputs allow.
+/// The walk of a row-major output with `N` inputs at given strides. Adjacent axes are merged where the strides of all
+/// inputs allow it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Walk<const N: usize> {
     rank: usize,
@@ -87,7 +88,8 @@ pub(crate) struct Walk<const N: usize> {
 }
 
 impl<const N: usize> Walk<N> {
-    /// `strides[i][axis]` is the step of input `i` along `axis`, `base[i]` its first offset.
+    /// Creates a walk: `strides[i][axis]` is the stride of input `i` along `axis`, `base[i]` the offset of its first
+    /// element.
     pub fn new(shape: &[usize], strides: [&[isize]; N], base: [isize; N]) -> Result<Self> {
         check_rank(shape)?;
         let mut walk = Walk {
@@ -115,13 +117,13 @@ impl<const N: usize> Walk<N> {
         }
         if walk.rank == 0 {
             walk.rank = 1;
-            // A single element; a step of one keeps to the dense loops.
+            // There is a single element: a stride of one selects the dense loops.
             walk.strides[0] = [1; N];
         }
         Ok(walk)
     }
 
-    /// Inputs broadcast to `out` as numpy does.
+    /// Creates a walk of the output `out` whose inputs are broadcast by numpy's rules.
     pub fn broadcast(out: &[usize], inputs: [&[usize]; N]) -> Result<Self> {
         check_rank(out)?;
         let mut steps = [[0isize; MAX_RANK]; N];
@@ -140,7 +142,7 @@ impl<const N: usize> Walk<N> {
         Self::new(out, std::array::from_fn(|i| &steps[i][..]), [0; N])
     }
 
-    /// Steps of the inputs along a run.
+    /// The strides of the inputs within a run.
     #[inline(always)]
     pub fn inner(&self) -> [isize; N] {
         self.strides[self.rank - 1]
@@ -152,13 +154,14 @@ impl<const N: usize> Walk<N> {
         self.dims[self.rank - 1]
     }
 
-    /// Length of the axis around a run, and the step of the first input along it.
+    /// The length of the axis that encloses the runs, and the first input's stride along it; `None` where there is one
+    /// run.
     pub fn second(&self) -> Option<(usize, isize)> {
         let axis = self.rank.checked_sub(2)?;
         Some((self.dims[axis], self.strides[axis][0]))
     }
 
-    /// The runs that cover the outputs `range`.
+    /// Cuts the outputs `range` into runs.
     #[inline(always)]
     pub fn runs(&self, range: Range<usize>) -> Runs<'_, N> {
         let mut index = [0; MAX_RANK];
@@ -181,17 +184,17 @@ impl<const N: usize> Walk<N> {
     }
 }
 
-/// A stretch of consecutive outputs whose inputs advance by the inner steps.
+/// Consecutive outputs whose inputs advance by the strides of [`Walk::inner`].
 pub(crate) struct Run<const N: usize> {
-    /// First element within the range.
+    /// Position of the first output in the range that the runs cover.
     pub start: usize,
-    /// Number of elements.
+    /// Number of outputs.
     pub len: usize,
-    /// Offsets of the inputs.
+    /// Offset of the first element of each input.
     pub offset: [usize; N],
 }
 
-/// See [`Walk::runs`].
+/// The runs that [`Walk::runs`] cuts a range into.
 pub(crate) struct Runs<'a, const N: usize> {
     walk: &'a Walk<N>,
     index: [usize; MAX_RANK],
@@ -201,7 +204,7 @@ pub(crate) struct Runs<'a, const N: usize> {
 }
 
 impl<const N: usize> Runs<'_, N> {
-    /// Not an `Iterator`: it must be inlined into multiversioned loops.
+    /// The next run. This is not an `Iterator`, because it must be inlined into multiversioned loops.
     #[inline(always)]
     pub fn next_run(&mut self) -> Option<Run<N>> {
         if self.done == self.total {

@@ -13,10 +13,10 @@ use crate::reduce::{LANES, merge_lanes};
 use crate::shape::Axis;
 use crate::split::{GRAIN, PIECE, pieces, tiles, units_per_tile};
 
-/// Columns worked on together where the axis is not the last.
+/// Number of adjacent columns that are computed together where the axis is not the last one.
 const COLUMNS: usize = 64;
 
-/// The result for an element: e is x - max, or e^(x - max) where `LOG` is false.
+/// The result for one element: `e` is x - max where `log` is true, and e^(x - max) otherwise.
 #[inline(always)]
 fn finish<W: Real>(log: bool, e: W, sum: W, scale: W) -> W {
     if log { e - sum } else { e * scale }
@@ -50,7 +50,7 @@ fn row<T: Float>(exec: &Exec, log: bool, x: &[T], y: &mut [T]) {
     }
     let mut sums = [<T::Wide as Real>::ZERO; LANES];
     if let Some(kept) = T::as_wide_mut(y) {
-        // The result has room for the exponentials: compute them once.
+        // The exponentials are computed once and kept in the result, which has room for them.
         for piece in pieces(exec, whole, PIECE) {
             for c in piece.step_by(LANES) {
                 let (x, kept) = (&x[c..c + LANES], &mut kept[c..c + LANES]);
@@ -96,7 +96,7 @@ fn row<T: Float>(exec: &Exec, log: bool, x: &[T], y: &mut [T]) {
     }
 }
 
-/// As [`row`], for `width` columns of `len` elements that lie `step` apart.
+/// Computes `width` columns at once as [`row`] computes one; their `len` elements lie `step` apart.
 #[inline(always)]
 fn columns<T: Float>(
     exec: &Exec,

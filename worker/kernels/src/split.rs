@@ -1,6 +1,6 @@
-//! Handing disjoint parts of an output to the tiles of a kernel.
+//! Hands disjoint parts of an output to the tiles of a kernel.
 //!
-//! The one place where a shared mutable slice is taken apart across threads.
+//! This is the one place where a mutable slice is divided among threads.
 
 use crate::{Cancelled, Exec};
 use std::marker::PhantomData;
@@ -9,12 +9,12 @@ use std::ops::Range;
 /// Elements per tile of memory-bound kernels.
 pub const GRAIN: usize = 16 * 1024;
 
-/// Elements between two looks at the cancel flag, a multiple of the lanes of a reduction: a millisecond of the slowest
-/// fold.
+/// Elements between two checks of the cancel flag: a millisecond of the slowest fold, and a multiple of a reduction's
+/// virtual lanes.
 pub(crate) const PIECE: usize = 1 << 16;
 
-/// Ranges of `piece` items that cover `0..items`, until the step is cancelled: for loops that one tile runs over as much
-/// as there is. A kernel that uses it ends with [`Exec::check`], since a tile that stopped left garbage.
+/// Ranges of `piece` items that cover `0..items`, until the step is cancelled, for a loop within one tile whose length
+/// nothing bounds. A kernel that uses them ends with [`Exec::check`], since a tile that stopped early left garbage.
 #[inline(always)]
 pub(crate) fn pieces(
     exec: &Exec,
@@ -48,7 +48,7 @@ impl<'a, T> Shared<'a, T> {
     }
 
     /// # Safety
-    /// No two results alive at once may overlap.
+    /// Two slices that are alive at the same time must not overlap.
     #[allow(clippy::mut_from_ref)]
     unsafe fn part(&self, range: Range<usize>) -> &mut [T] {
         assert!(

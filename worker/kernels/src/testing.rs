@@ -1,4 +1,4 @@
-//! What the tests of several kernels share: executors, and data with awkward values.
+//! Executors, test data and checks that the tests of several kernels share.
 
 use crate::Exec;
 use crate::element::Number;
@@ -19,7 +19,7 @@ static POOLS: LazyLock<Vec<rayon::ThreadPool>> = LazyLock::new(|| {
         .into()
 });
 
-/// One thread, never cancelled.
+/// An executor with one thread that is never cancelled.
 pub fn exec() -> Exec<'static> {
     Exec::single(&RUNNING)
 }
@@ -45,7 +45,7 @@ pub fn uniform(n: usize, seed: u64) -> Vec<f64> {
         .collect()
 }
 
-/// `n` elements spread over [-scale, scale), starting `skew` elements into their buffer by the caller's choice.
+/// `n` deterministic elements, spread over [-scale, scale).
 pub fn random<T: Number>(n: usize, scale: f64, seed: u64) -> Vec<T> {
     uniform(n, seed)
         .into_iter()
@@ -53,7 +53,7 @@ pub fn random<T: Number>(n: usize, scale: f64, seed: u64) -> Vec<T> {
         .collect()
 }
 
-/// Bit patterns, with every NaN alike: payloads are not specified.
+/// The bit patterns of `values` as `f64`, with one pattern for every NaN, since payloads are not specified.
 pub fn bits<T: Number>(values: &[T]) -> Vec<u64> {
     values
         .iter()
@@ -68,11 +68,11 @@ pub fn bits<T: Number>(values: &[T]) -> Vec<u64> {
 }
 
 thread_local! {
-    /// How often this thread has looked at a cancel flag, and when looking is to find it set.
+    /// How often this thread has checked a cancel flag, and the number of checks after which a check sets the flag.
     static LOOKS: Cell<(usize, usize)> = const { Cell::new((0, usize::MAX)) };
 }
 
-/// A kernel looks at its cancel flag.
+/// Counts a kernel's check of its cancel flag, and sets the flag when the chosen number of checks was reached.
 pub fn looks_at(cancel: &AtomicBool) {
     let (before, most) = LOOKS.get();
     LOOKS.set((before + 1, most));
@@ -81,8 +81,8 @@ pub fn looks_at(cancel: &AtomicBool) {
     }
 }
 
-/// Checks that a kernel on one thread looks at the cancel flag all along its work, and stops where it finds it set. `run`
-/// takes long.
+/// Checks that a kernel on one thread checks its cancel flag throughout its work, and stops soon after the flag is set.
+/// `run` must take long enough for twenty checks.
 pub fn check_stops(run: impl Fn(&Exec) -> Result<(), crate::KernelError>) {
     let looks = |most| {
         let cancel = AtomicBool::new(false);
@@ -96,7 +96,7 @@ pub fn check_stops(run: impl Fn(&Exec) -> Result<(), crate::KernelError>) {
     for at in [0, whole / 20, whole / 2, whole - 1] {
         let (result, seen) = looks(at);
         let cancelled = matches!(result, Err(crate::KernelError::Cancelled(_)));
-        // Each level of loops may look once more before it ends.
+        // Each level of loops may check once more before it ends.
         let stops = seen <= at + 8;
         assert!(
             cancelled && stops,

@@ -1,20 +1,20 @@
-//! The black box: what a worker process computed when a defect ended it, for the next process to report.
+//! The black box: notes what a worker process computes, for the next process to report what a defect ended.
 //!
 //! ```text
 //! state folder/black-box, mapped:   header: incarnation, signal, thread | records: thread, function, node
 //! before a kernel: the thread's record is filled     after it: cleared       fatal signal: the header is marked
 //! ```
-//! A page of a file outlives its process whatever ends it, and writing to it costs as much as writing to memory: a note
-//! of a name of forty bytes takes 7 to 16 ns, measured.
+//! A page of a file outlives its process whatever ends it, and writing to it costs as much as writing to memory: noting
+//! a name of forty bytes takes 7 to 16 ns, measured.
 //!
-//! Only a fatal signal that the process raises itself marks the page: SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, stack
-//! overflow included. A process that is killed from outside, by the kernel for want of memory too, dies of SIGKILL,
-//! which no handler sees and no node is to blame for.
+//! Only a fatal signal that the process raises itself marks the page: SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT,
+//! including a stack overflow. A process that is killed from outside, for example by the kernel for lack of memory,
+//! dies of SIGKILL, which no handler sees and no node is to blame for.
 //!
 //! Invariants
-//! 1. A process has at most one black box, mapped until it ends: a handler may need it at any time.
-//! 2. A record has one writer: the thread that it belongs to.
-//! 3. What the former process left is read as any file of strangers: bounded, and checked.
+//! 1. A process has at most one black box, which stays mapped until it ends: a handler may need it at any time.
+//! 2. A record has one writer, the thread that it belongs to.
+//! 3. What the former process left is read like a file from strangers: bounded, and checked.
 
 mod page;
 mod signals;
@@ -36,15 +36,15 @@ pub(crate) use page::{SIZE, parse};
 /// The file's name in the state folder.
 const FILE: &str = "black-box";
 
-/// Records that threads have taken.
+/// Number of records that threads have taken.
 static TAKEN: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// This thread's record and id, once it has noted something.
+    /// This thread's record and id; `None` before its first note.
     static OWN: Cell<Option<(u32, u32)>> = const { Cell::new(None) };
 }
 
-/// See the module.
+/// The page of a worker process, and the deaths that the page of the former process tells of.
 #[derive(Debug)]
 pub struct BlackBox {
     path: PathBuf,
@@ -52,7 +52,7 @@ pub struct BlackBox {
     page: OnceLock<Page>,
 }
 
-/// A note, cleared on drop.
+/// The note of a running kernel, which is cleared when it is dropped.
 pub struct Noted<'a> {
     page: &'a Page,
     record: u32,
@@ -65,7 +65,7 @@ impl Drop for Noted<'_> {
 }
 
 impl BlackBox {
-    /// Reads what the former process with this state folder left. The folder must be this process's alone.
+    /// Reads the page that the former process with this state folder left. No other process may use the folder.
     pub fn open(state_dir: &Path) -> BlackBox {
         let path = state_dir.join(FILE);
         BlackBox {
@@ -75,13 +75,13 @@ impl BlackBox {
         }
     }
 
-    /// What the former process died of.
+    /// The kernels that ran when a signal killed the former process.
     pub fn deaths(&self) -> &[Death] {
         &self.deaths
     }
 
-    /// Maps a fresh page for this process, in place of what the former left: to be called once that is reported, and
-    /// before a kernel runs. Fails where the process has one already.
+    /// Maps a fresh page for this process, in place of the former one. To be called once the deaths are reported, and
+    /// before a kernel runs. Fails where the process has a page already.
     pub fn begin(&self, incarnation: Incarnation) -> io::Result<()> {
         signals::claim()?;
         let page = Page::map(&self.path)?;
@@ -109,7 +109,7 @@ impl BlackBox {
         Some(Noted { page, record })
     }
 
-    /// Removes the file: the process ends as it should.
+    /// Removes the file, because the process ends in order.
     pub fn remove(&self) {
         if self.page.get().is_none() {
             return;

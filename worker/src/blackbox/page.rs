@@ -1,10 +1,10 @@
-//! The page itself: its layout, and who may touch what.
+//! The page itself: its layout, and which thread may touch what.
 //!
 //! ```text
 //! header  256 bytes: magic u64 | incarnation u64 | signal u32 | thread u32 | zero
 //! record  256 bytes: length u32 (0: none) | thread u32 | function 32 bytes | name 216 bytes
 //! ```
-//! Integers are in the machine's own order: the file does not travel.
+//! Integers are in the machine's own byte order: the file stays on the machine.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
@@ -19,20 +19,20 @@ use convoke_common::rpc::Death;
 
 use super::signals::FATAL;
 
-/// Threads of a process that can note something at once.
+/// Number of threads of a process that can each note a kernel at once.
 pub const RECORDS: u32 = 63;
 
 /// Bytes of a record, and of the header.
 const RECORD: usize = 256;
 
-/// Where a record's parts begin.
+/// The offsets of a record's parts.
 const FUNCTION: usize = 8;
 const NAME: usize = 40;
 
-/// Bytes of a name; of a longer one the end is kept, which tells nodes apart.
+/// Most bytes of a name; of a longer one the end is kept, which tells nodes apart.
 const LONGEST: usize = RECORD - NAME;
 
-/// Bytes of the page.
+/// Size of the page in bytes.
 pub const SIZE: usize = RECORD * (1 + RECORDS as usize);
 const MAGIC: u64 = u64::from_ne_bytes(*b"cvkbox\x00\x01");
 
@@ -45,18 +45,18 @@ struct Header {
     thread: AtomicU32,
 }
 
-/// A mapped page, for the life of the process.
+/// A page that is mapped for the life of the process.
 #[derive(Debug, Clone, Copy)]
 pub struct Page(NonNull<u8>);
 
-// SAFETY: the mapping is never undone; the header is atomic, and a record is written by one thread only (invariant 2
-// of the module above) and read by nobody in this process.
+// SAFETY: the mapping is never undone. The header is atomic; a record is written by one thread only (invariant 2 of the
+// module above) and read by no thread of this process.
 unsafe impl Send for Page {}
-// SAFETY: as for `Send`.
+// SAFETY: the reasons for `Send` hold here as well.
 unsafe impl Sync for Page {}
 
 impl Page {
-    /// Makes the file anew and maps it.
+    /// Creates the file anew and maps it.
     pub fn map(path: &Path) -> io::Result<Page> {
         let mut file = OpenOptions::new()
             .read(true)
@@ -65,10 +65,10 @@ impl Page {
             .truncate(true)
             .mode(0o600)
             .open(path)?;
-        // Written and not only sized: a page without a block of its own would raise SIGBUS on a full disk.
+        // The file is written and not only sized: a page without a block of its own would raise SIGBUS on a full disk.
         file.write_all(&[0; SIZE])?;
         file.sync_data()?;
-        // SAFETY: a fresh mapping at an address that the kernel chooses, of a file that is SIZE long.
+        // SAFETY: this is a fresh mapping at an address that the kernel chooses, of a file that is SIZE long.
         let at = unsafe {
             libc::mmap(
                 ptr::null_mut(),
@@ -88,20 +88,20 @@ impl Page {
         Ok(page)
     }
 
-    /// As a pointer, for the handler.
+    /// The address of the page, for the signal handler.
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.as_ptr()
     }
 
     /// # Safety
-    /// `at` is what [`Page::as_ptr`] gave.
+    /// `at` must be a pointer from [`Page::as_ptr`], or null.
     pub unsafe fn from_ptr(at: *mut u8) -> Option<Page> {
         NonNull::new(at).map(Page)
     }
 
     fn header(&self) -> &Header {
-        // SAFETY: the mapping begins with the header, is aligned to a page, lives for ever, and zeros and whatever
-        // else is stored there are valid atomics.
+        // SAFETY: the mapping begins with the header, is aligned to a page, and lives for ever; any bytes that are
+        // stored there, zeros included, are valid atomics.
         unsafe { self.0.cast::<Header>().as_ref() }
     }
 
@@ -111,7 +111,7 @@ impl Page {
             .store(incarnation.0, Ordering::Relaxed);
     }
 
-    /// The process dies of this signal, raised on this thread; the first counts. Safe in a signal handler.
+    /// Notes that this thread raised this fatal signal; the first one counts. Safe in a signal handler.
     pub fn mark(&self, signal: u32, thread: u32) {
         let header = self.header();
         let first = header
@@ -124,39 +124,39 @@ impl Page {
 
     fn record(&self, record: u32) -> *mut u8 {
         assert!(record < RECORDS);
-        // SAFETY: inside the mapping, since there are RECORDS records after the header.
+        // SAFETY: the address is inside the mapping, since RECORDS records follow the header.
         unsafe { self.0.as_ptr().add(RECORD * (1 + record as usize)) }
     }
 
     fn length(&self, record: u32) -> &AtomicU32 {
-        // SAFETY: aligned, inside the mapping, alive for ever, and touched as an atomic only.
+        // SAFETY: the word is aligned, inside the mapping, alive for ever, and touched as an atomic only.
         unsafe { AtomicU32::from_ptr(self.record(record).cast::<u32>()) }
     }
 
-    /// Fills the calling thread's own record.
+    /// Fills the record of the calling thread.
     pub fn fill(&self, record: u32, thread: u32, function: &FunctionId, node: &str) {
         let from = node.ceil_char_boundary(node.len().saturating_sub(LONGEST));
         let name = &node.as_bytes()[from..];
         let at = self.record(record);
-        // SAFETY: the parts lie inside the record, which no other thread writes and nobody reads; the name is no
-        // longer than its part.
+        // SAFETY: the parts lie inside the record, which no other thread writes or reads; the name is no longer than
+        // its part.
         unsafe {
             at.add(4).cast::<u32>().write(thread);
             ptr::copy_nonoverlapping(function.0.as_ptr(), at.add(FUNCTION), 32);
             ptr::copy_nonoverlapping(name.as_ptr(), at.add(NAME), name.len());
         }
-        // What is kept counts once its length is there.
+        // The record counts once its length is stored.
         self.length(record)
             .store(name.len() as u32, Ordering::Release);
     }
 
-    /// Clears the calling thread's own record.
+    /// Clears the record of the calling thread.
     pub fn clear(&self, record: u32) {
         self.length(record).store(0, Ordering::Release);
     }
 }
 
-/// What a process left; nothing where there is no such file, or it makes no sense.
+/// The deaths that a process left in the file; none where there is no such file, or it is invalid.
 pub fn read(path: &Path) -> Vec<Death> {
     let Ok(file) = std::fs::File::open(path) else {
         return vec![];
@@ -178,8 +178,8 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     eight.map_or(0, u64::from_ne_bytes)
 }
 
-/// The kernels that ran when the process died. Where one ran on the very thread that raised the signal it is that one
-/// alone; else the thread helped with any of them.
+/// The kernels that ran when the process died. If the thread that raised the signal ran one, it is the only one
+/// returned; otherwise that thread may have helped with any of them.
 pub fn parse(bytes: &[u8]) -> Vec<Death> {
     let signal = u32_at(bytes, 16) as i32;
     if u64_at(bytes, 0) != MAGIC || !FATAL.contains(&signal) {

@@ -1,4 +1,4 @@
-//! Deaths of real processes: this test binary, started again as the one that dies.
+//! Deaths of real processes: this test binary starts itself again as the process that dies.
 
 #![allow(clippy::disallowed_methods, reason = "real processes die in real time")]
 
@@ -43,13 +43,13 @@ fn die(how: &str) {
     match how {
         "abort" => std::process::abort(),
         "overflow" => drop(black_box(overflow(0))),
-        // SAFETY: the fault is what is wanted.
+        // SAFETY: the fault is intended.
         "fault" => unsafe {
             black_box(ptr_to_nowhere().read_volatile());
         },
         signal => {
             let signal: i32 = signal.parse().unwrap();
-            // SAFETY: sends a signal to this process.
+            // SAFETY: the call sends a signal to this process.
             assert_eq!(unsafe { libc::kill(libc::getpid(), signal) }, 0);
             // A sent signal may be handled by another thread, a moment later.
             std::thread::park_timeout(std::time::Duration::from_secs(60));
@@ -61,7 +61,7 @@ fn ptr_to_nowhere() -> *const u64 {
     std::ptr::without_provenance(black_box(8))
 }
 
-/// Not a test of its own: what [`check`] starts.
+/// The process that [`check`] starts and that dies; not a test of its own.
 #[test]
 fn the_one_that_dies() {
     let (Some(folder), Ok(how)) = (std::env::var_os(FOLDER), std::env::var(HOW)) else {
@@ -92,7 +92,7 @@ fn the_one_that_dies() {
     die(&how);
 }
 
-/// Lets a process die and checks which signal ended it, and what it is said to have died of.
+/// Lets a process die `how`, and checks which signal ended it and which death is reported.
 fn check(how: &str, ended_by: i32, died: Option<(i32, &str)>) -> String {
     let scratch = Scratch::new(&how.replace(' ', "-"));
     let child = Command::new(std::env::current_exe().unwrap())
@@ -161,7 +161,7 @@ fn what_makes_no_sense_is_no_death() {
         std::fs::write(&path, bytes).unwrap();
         assert_eq!(page::read(&path), []);
     }
-    // A page with a signal, and records whose lengths lie.
+    // The page has a signal, and records with wrong lengths.
     let page = Page::map(&path).unwrap();
     let long = format!("{}é{}", "x".repeat(300), "y\n".repeat(107));
     page.fill(0, 1, &FUNCTION, &long);

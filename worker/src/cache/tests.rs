@@ -22,7 +22,7 @@ fn read(c: &Cache, hash: &ChunkHash) -> Option<Vec<u8>> {
     Some(buffer)
 }
 
-/// A folder that is gone at the end of the test.
+/// A folder that is removed at the end of the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -31,7 +31,7 @@ impl Folder {
         Folder(std::env::temp_dir().join(name))
     }
 
-    /// Bytes of all chunks that lie in it.
+    /// Bytes of all chunks in the folder.
     fn size(&self) -> u64 {
         let chunks = std::fs::read_dir(&self.0).unwrap().map(Result::unwrap);
         let chunks = chunks.filter(|e| e.file_name().len() == 64);
@@ -60,7 +60,7 @@ fn bounded_by_use_but_pins_stay() {
     assert_eq!(read(&c, &b), None);
     drop(pins);
     drop(c);
-    // A restart finds what was there, and refuses what changed.
+    // A cache that is opened again finds the chunks, and refuses a changed one.
     let c = open(&dir.0);
     assert_eq!(read(&c, &d), Some(db));
     std::fs::write(dir.0.join(hex(&a)), [9; 100]).unwrap();
@@ -74,12 +74,12 @@ fn what_another_worker_wrote_stays() {
     let (one, other) = (bounded(&dir.0, 1 << 20), bounded(&dir.0, 1 << 20));
     let (a, ab) = chunk(1);
     one.write(&a, &ab);
-    // It does not know of the chunk, and brings the same one.
+    // The second worker does not know of the chunk yet, and writes the same one.
     other.write(&a, &ab);
     assert_eq!(read(&one, &a), Some(ab.clone()));
     assert_eq!(read(&other, &a), Some(ab.clone()));
     assert_eq!((one.bytes(), other.bytes(), dir.size()), (100, 100, 100));
-    // One that the other evicted is only not there.
+    // A chunk that the other worker evicted is only missing.
     std::fs::remove_file(dir.0.join(hex(&a))).unwrap();
     assert_eq!((read(&one, &a), one.bytes()), (None, 0));
     assert!(!one.warned.load(Ordering::Relaxed) && !other.warned.load(Ordering::Relaxed));
@@ -95,7 +95,7 @@ fn the_bound_is_that_of_the_folder_and_the_order_of_use_everybodys() {
     assert_eq!(read(&one, &a), Some(ab.clone()));
     other.write(&d, &db);
     assert_eq!(dir.size(), 200);
-    // The other worker knew that `a` was used last.
+    // The other worker knew that `a` had been used last.
     assert_eq!((read(&one, &a), read(&one, &b)), (Some(ab), None));
     assert_eq!(read(&other, &d), Some(db));
 }
@@ -134,7 +134,7 @@ fn a_chunk_that_was_cut_short_is_in_nobodys_way() {
     let dir = Folder::new("cut");
     let c = open(&dir.0);
     std::fs::write(dir.0.join(PART), b"half").unwrap();
-    // The worker died before it had counted what is there.
+    // A worker died before it had counted its chunks.
     std::fs::write(dir.0.join(LOCK), b"").unwrap();
     let [(a, ab), (b, bb), (d, db)] = [chunk(1), chunk(2), chunk(3)];
     for (hash, bytes) in [(&a, &ab), (&b, &bb), (&d, &db)] {

@@ -1,4 +1,4 @@
-//! From units to instructions: registers, last readers, and who waits for what.
+//! From units to instructions: assigns registers, finds last readers, and records which regions wait for what.
 
 use std::collections::HashMap;
 
@@ -10,20 +10,20 @@ use super::{End, Instr, InstrKind, Lowered, Made, NONE, Region};
 use crate::cpu::{Place, Slot};
 use crate::installed::Csr;
 
-/// The region that makes a value, where none does.
+/// Stands for the region of a value that no region makes.
 const OUTSIDE: u32 = u32::MAX;
-/// Reads of a value that ends with the unit, once that is noted.
+/// Stands for the read count of a value whose end in the current unit is noted already.
 const ENDED: u32 = u32::MAX;
 
-/// What is known of the values before anything is written.
+/// Facts about the values, collected before any instruction is written.
 struct Values {
-    /// The region that makes it, or [`OUTSIDE`].
+    /// By value, the region that makes it, or [`OUTSIDE`].
     made_in: Vec<u32>,
-    /// How many regions read it.
+    /// By value, the number of regions that read it.
     readers: Vec<u32>,
-    /// (value, region) of regions that wait for a value.
+    /// The waits as (value, region).
     waits: Vec<(u32, u32)>,
-    /// Of each region, the values that it waits for.
+    /// By region, the number of values that it waits for.
     missing: Vec<u32>,
 }
 
@@ -61,18 +61,18 @@ impl Values {
     }
 }
 
-/// Code while it is written.
+/// The code that is being written, with what is known of its values.
 struct Writer<'a> {
     graph: &'a Graph<'a>,
     values: Values,
     code: Lowered,
-    /// By value: its register, and its count where several regions read it.
+    /// By value, its register and, where several regions read it, its counter.
     registers: Vec<u32>,
     counted: Vec<u32>,
     constants: Vec<u32>,
-    /// By value, the last unit of the region that reads it.
+    /// By value, the last unit of the current region that reads it.
     last: Vec<u32>,
-    /// By value, how often the unit reads it that is being written.
+    /// By value, how often the current unit reads it.
     reads: Vec<u32>,
     kernels: HashMap<SameKernel, u32>,
     sizes: HashMap<ConcreteOutputs, u32>,
@@ -126,7 +126,7 @@ pub(super) fn code(graph: &Graph<'_>, regions: Vec<Vec<Unit>>) -> Lowered {
 }
 
 impl Writer<'_> {
-    /// Registers of values that cross regions, which nobody else uses.
+    /// Assigns a register of its own to each value that crosses regions, and a counter if several regions read it.
     fn homes(&mut self) {
         for v in 0..self.registers.len() {
             let readers = self.values.readers[v];
@@ -161,7 +161,7 @@ impl Writer<'_> {
         self.code.regions.push(Region { first, end });
     }
 
-    /// Where what belongs to a unit begins; none ends the last one.
+    /// Begins an instruction: records where its entries in the arrays start. Called with `None` it closes the last one.
     fn begin_instr(&mut self, unit: Option<&Unit>, crosses: bool) {
         let kernel = unit.map_or(NONE, |u| self.kernel(u));
         let sizes = unit.and_then(|u| u.sizes.as_ref());
@@ -186,7 +186,8 @@ impl Writer<'_> {
         });
     }
 
-    /// The kernel of a unit. One that infers the sizes of its results remembers them, and serves one instruction only.
+    /// The index of a unit's kernel. A kernel that infers the sizes of its results remembers them, and serves one
+    /// instruction only; others are shared by equal nodes.
     fn kernel(&mut self, unit: &Unit) -> u32 {
         let next = self.code.kernels.len() as u32;
         let known = match (&unit.members[..], &unit.sizes) {
@@ -241,14 +242,14 @@ impl Writer<'_> {
         self.constants[v]
     }
 
-    /// Where an operand is.
+    /// The place of an operand, noting its end where the unit reads it last in the region.
     fn read(&mut self, at: u32, value: u32, free: &mut Vec<u32>) -> Place {
         let v = value as usize;
         let (register, count) = (self.registers[v], self.counted[v]);
         if self.last[v] != at {
             return Place::Read(register);
         }
-        // A value that the unit reads several times ends once, and is nobody's to overwrite.
+        // A value that the unit reads several times ends once, and must not be overwritten.
         let times = std::mem::replace(&mut self.reads[v], ENDED);
         if times != ENDED {
             self.code.ends.push(End { register, count });
@@ -262,7 +263,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Where a result is kept. A register whose last reader is this unit is free: its tensor goes first.
+    /// The register of a result. A register that this unit reads last is free for it: the tensor in it is dropped
+    /// first.
     fn made(&mut self, value: u32, free: &mut Vec<u32>) -> u32 {
         let v = value as usize;
         if self.values.readers[v] > 0 && self.registers[v] == NONE {

@@ -1,8 +1,9 @@
-//! Which nodes of a region become one kernel: chains of functions of single elements whose results nobody else reads,
-//! conversions of what they read, and one conversion or reduction of what they make.
+//! The choice of nodes of a region that become one kernel: chains of functions of single elements whose results no
+//! other node reads, conversions of their operands, and one conversion or reduction of their result.
 //!
-//! A group is grown backwards from the node whose result is read elsewhere. It runs where its first node stood, when all that
-//! comes from outside of it is there, so that nothing has to be kept longer than without it, and nothing larger.
+//! A group is grown backwards from the node whose result is read elsewhere. It runs in the place of its first node,
+//! where all that it reads from outside must be there already, so that no value has to be kept longer than without
+//! fusion, and no larger value.
 
 use std::collections::{BTreeSet, BinaryHeap};
 
@@ -10,46 +11,46 @@ use convoke_common::DType;
 
 use crate::cpu::chain::{Elementwise, MOST_INPUTS, Tail};
 
-/// What a node may be in a chain.
+/// The role that a node may have in a chain.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Kind {
     /// A function of single elements.
     Elementwise(Elementwise),
-    /// A conversion of its first operand, from this dtype: before a chain or after it.
+    /// A conversion of its first operand between these dtypes, before a chain or after it.
     Cast(DType, DType),
     /// A reduction of its first operand, after a chain.
     Reduce(Tail),
-    /// Nothing.
+    /// The node cannot be fused.
     Other,
 }
 
-/// What fusion looks at of a node.
+/// A node as fusion sees it.
 pub(super) struct Candidate {
     pub kind: Kind,
-    /// Its operands, all of which are there.
+    /// The node's operands, without those that are left out.
     pub inputs: Vec<u32>,
-    /// Its only result.
+    /// The node's only result.
     pub output: u32,
 }
 
-/// A graph as fusion sees it.
+/// A region's nodes as fusion sees them.
 pub(super) trait Graph {
     /// Node `at` of the region.
     fn node(&self, at: usize) -> &Candidate;
-    /// Where in the region a value is made, if it is there.
+    /// The place in the region of the node that makes a value; `None` where no node of the region does.
     fn made_at(&self, value: u32) -> Option<usize>;
-    /// Reads of a value by nodes, and sends of it.
+    /// Number of nodes that read a value and of sends of it.
     fn uses(&self, value: u32) -> u32;
-    /// Whether two values have one type.
+    /// Whether two values have the same dtype and shape.
     fn alike(&self, a: u32, b: u32) -> bool;
     /// Whether a value outlives steps.
     fn is_constant(&self, value: u32) -> bool;
 }
 
-/// Most nodes of a group.
+/// Largest number of nodes in a group.
 const MOST_NODES: usize = 1 << 16;
 
-/// Groups of at least two nodes of a region of `len`: their places in it, in order.
+/// The groups of at least two nodes in a region of `len` nodes, each as the places of its nodes, in order.
 pub(super) fn groups(graph: &impl Graph, len: usize) -> Vec<Vec<usize>> {
     let mut taken = vec![false; len];
     let mut groups = Vec::new();
@@ -81,8 +82,8 @@ pub(super) fn groups(graph: &impl Graph, len: usize) -> Vec<Vec<usize>> {
     groups
 }
 
-/// What a group reads of a step's values. Where it is one, that one lies beside the result as without fusion; of several, all
-/// but one would have gone before a conversion or a reduction makes its result.
+/// The values of the step that a group reads, without constants. A single one lies in memory beside the result, as
+/// without fusion; of several, all except one would be freed before a conversion or a reduction makes its result.
 fn operands(graph: &impl Graph, group: &[usize]) -> BTreeSet<u32> {
     let inside = |v: &u32| graph.made_at(*v).is_some_and(|at| group.contains(&at));
     let read = group.iter().flat_map(|at| &graph.node(*at).inputs);
@@ -90,8 +91,8 @@ fn operands(graph: &impl Graph, group: &[usize]) -> BTreeSet<u32> {
     read.copied().collect()
 }
 
-/// The last function of the chain that a conversion or a reduction ends. What is converted to a wider dtype would take more
-/// memory, earlier.
+/// The last function of the chain that a conversion or a reduction ends, if it can be fused. A conversion to a wider
+/// dtype is not fused: its result would take more memory, earlier.
 fn ended(graph: &impl Graph, node: &Candidate, taken: &[bool]) -> Option<usize> {
     if matches!(node.kind, Kind::Cast(from, to) if to.size() > from.size()) {
         return None;
@@ -105,10 +106,10 @@ fn ended(graph: &impl Graph, node: &Candidate, taken: &[bool]) -> Option<usize> 
 fn grown(graph: &impl Graph, root: usize, taken: &[bool]) -> Vec<usize> {
     let value = graph.node(root).output;
     let mut group = vec![root];
-    // Values that come from outside, and how often the group reads values.
+    // The values that come from outside the group, and how often the group reads each value.
     let mut outside = BTreeSet::new();
     let mut reads = std::collections::HashMap::<u32, u32>::new();
-    // Where the last of what stays outside is made.
+    // The place of the last node outside the group that makes an operand of it.
     let mut latest = None;
     let mut candidates = BinaryHeap::new();
     let mut at = root;
@@ -162,7 +163,8 @@ mod tests {
 
     const NEG: Kind = Kind::Elementwise(Elementwise::Unary(FloatUnary::Neg));
 
-    /// Node `i` makes value `i`; values from 100 on come from outside, and from 200 on are constants.
+    /// A graph for tests: node `i` makes value `i`; values from 100 on come from outside, and from 200 on are
+    /// constants.
     struct Nodes {
         nodes: Vec<Candidate>,
         sent: Vec<u32>,
@@ -189,7 +191,8 @@ mod tests {
         }
     }
 
-    /// `other`: nodes that are not of single elements; `odd`: values of another shape.
+    /// Checks the groups of nodes with these inputs. `other` lists nodes that are not elementwise, `odd` values of
+    /// another shape.
     fn check(inputs: &[&[u32]], other: &[usize], sent: &[u32], odd: &[u32], want: &[&[usize]]) {
         let kind = |i: usize| match other.contains(&i) {
             true => Kind::Other,
@@ -220,7 +223,7 @@ mod tests {
         let check = |nodes: &[(Kind, &[u32])], sent: &[u32], odd: &[u32], want: &[&[usize]]| {
             check_kinds(nodes, sent, odd, want)
         };
-        // Conversions before, a reduction or a conversion after; what is converted is of another type.
+        // Conversions come before, a reduction or a conversion after; converted values are of another type.
         let of = |values: &'static [u32; 2]| -> Vec<(Kind, &[u32])> {
             vec![
                 (widen.clone(), &values[..1]),
@@ -232,10 +235,10 @@ mod tests {
         };
         let all = of(&[100, 200]);
         check(&all, &[4], &[100, 200, 4], &[&[0, 1, 2, 3, 4]]);
-        // What somebody else reads stays apart, and nothing follows.
+        // A node whose result is read elsewhere is not fused, and no conversion or reduction follows it.
         check(&all, &[3, 4], &[100, 200, 4], &[&[0, 1, 2, 3]]);
         check(&all, &[0, 4], &[100, 200, 4], &[&[1, 2, 3, 4]]);
-        // Of two operands one would have gone before the reduction.
+        // Of two operands one would be freed before the reduction.
         check(&of(&[100, 101]), &[4], &[100, 101, 4], &[&[0, 1, 2, 3]]);
         let on: &[(Kind, &[u32])] = &[(NEG, &[100]), (narrow.clone(), &[0]), (NEG, &[1])];
         check(on, &[2], &[1, 2], &[&[1, 2]]);
@@ -250,11 +253,11 @@ mod tests {
     fn chains_whose_values_nobody_else_reads() {
         let chain: &[&[u32]] = &[&[100], &[0, 100], &[1]];
         check(chain, &[], &[2], &[], &[&[0, 1, 2]]);
-        // Another reader, a send, another shape, a node of another kind.
+        // Another reader, a send, another shape, and a node of another kind each end the chain.
         check(chain, &[], &[1, 2], &[], &[&[0, 1]]);
         check(chain, &[], &[2], &[0], &[&[1, 2]]);
         check(chain, &[1], &[2], &[], &[]);
-        // A value that the group reads several times.
+        // The group reads one value several times.
         check(
             &[&[100], &[0], &[0, 1], &[2, 2]],
             &[],
@@ -267,7 +270,7 @@ mod tests {
 
     #[test]
     fn nothing_is_kept_longer() {
-        // 1 is not elementwise and comes after 0, which therefore stays outside.
+        // Node 1 is not elementwise and comes after node 0, which therefore stays outside.
         check(
             &[&[100], &[101], &[0, 1], &[2]],
             &[1],

@@ -1,4 +1,4 @@
-//! A program's step part as lowering looks at it, and the units that become instructions.
+//! A program's step part as lowering sees it, and the units that become instructions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::cpu::chain::{self, Head, Step, Tail};
 use crate::cpu::{Kernel, Spec};
 use crate::executor::HandleOp;
 
-/// What becomes one instruction.
+/// The nodes that become one instruction: a single one, or a fused group.
 pub(super) struct Unit {
-    /// Its nodes, in order.
+    /// The unit's nodes, in order.
     pub members: Vec<u32>,
-    /// Values, or [`NO_OPERAND`].
+    /// The values that the unit reads, or [`NO_OPERAND`].
     pub operands: Vec<u32>,
     pub results: Vec<u32>,
     pub kernel: Arc<dyn Kernel>,
@@ -29,7 +29,7 @@ pub(super) struct Unit {
     pub priority: u64,
 }
 
-/// What a kernel is resolved from.
+/// The key of a kernel: nodes with equal keys can share one.
 #[derive(PartialEq, Eq, Hash)]
 pub(super) struct SameKernel {
     op: Arc<str>,
@@ -43,9 +43,9 @@ pub(super) struct Graph<'a> {
     pub constants: &'a [Option<Tensor>],
     pub nodes: &'a [ProgramNode],
     kind: Vec<InstrKind>,
-    /// Reads of each value by nodes, and sends of it.
+    /// By value, the number of nodes that read it and of sends of it.
     uses: Vec<u32>,
-    /// By value, the dtype and shape where they never change.
+    /// By value, its dtype and shape if they never change.
     fixed: Vec<Option<(DType, Shape)>>,
 }
 
@@ -75,7 +75,7 @@ impl<'a> Graph<'a> {
         self.constants[value as usize].is_some()
     }
 
-    /// Whether a node's result comes later, as tensors of peers do.
+    /// Whether a node reads a handle: its result arrives later, as tensors of peers do.
     fn lends(&self, node: u32) -> bool {
         matches!(
             self.kind[node as usize],
@@ -83,7 +83,7 @@ impl<'a> Graph<'a> {
         )
     }
 
-    /// Values that arrive: from peers, and from handles.
+    /// The values that arrive from peers and from handles.
     pub fn arrivals(&self) -> impl Iterator<Item = u32> {
         let lending = (0..self.nodes.len() as u32).filter(|n| self.lends(*n));
         let lent = lending.flat_map(|n| &self.nodes[n as usize].outputs);
@@ -105,14 +105,14 @@ impl<'a> Graph<'a> {
         all
     }
 
-    /// Equal for nodes that one kernel serves.
+    /// The key of a node's kernel.
     pub fn same_kernel(&self, n: u32) -> SameKernel {
         let node = &self.nodes[n as usize];
         let dtype = |v: &u32| {
             let value = self.program.values.get(*v as usize);
             value.map(|v| v.ty.dtype)
         };
-        // Attributes that cannot be encoded came from nowhere.
+        // Attributes that cannot be encoded cannot have come over the wire; the node then shares no kernel.
         let attrs = codec::encode(&node.attrs).unwrap_or_else(|_| n.to_le_bytes().into());
         SameKernel {
             op: node.op.clone(),
@@ -136,13 +136,13 @@ impl<'a> Graph<'a> {
         schedule::order(&priorities, &made_by, &reads)
     }
 
-    /// By node, dtypes and shapes of the results that never change.
+    /// By node, the dtypes and shapes of its results if they never change. Records them in `fixed`, too.
     fn sizes(
         &mut self,
         order: &[u32],
         kernels: &[Arc<dyn Kernel>],
     ) -> Vec<Option<ConcreteOutputs>> {
-        // What arrives is checked against its declared type.
+        // Arriving tensors are checked against their declared type.
         for v in self.arrivals().collect::<Vec<_>>() {
             let ty = &self.program.values[v as usize].ty;
             self.fixed[v as usize] = ty.fixed_shape().map(|shape| (ty.dtype, shape.into()));
@@ -175,7 +175,7 @@ impl<'a> Graph<'a> {
         all
     }
 
-    /// Nodes that wait for the same, in order; regions in the order of their first nodes.
+    /// Groups nodes that wait for the same arrivals, in order; the regions have the order of their first nodes.
     fn regions(&self, order: &[u32]) -> Vec<Vec<u32>> {
         let mut sets = Sets::default();
         let none = sets.none();
@@ -213,7 +213,7 @@ impl<'a> Graph<'a> {
         Unit {
             members: vec![n],
             operands: node.inputs.clone(),
-            // What is lent arrives later.
+            // The tensor of a handle arrives later.
             results: match self.lends(n) {
                 true => vec![],
                 false => node.outputs.clone(),
@@ -225,7 +225,7 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// Replaces units that can be one kernel by one, which runs where the first of them stood.
+    /// Replaces units that can be one kernel by one unit, which runs in the place of the first of them.
     fn fuse(&self, region: &[u32], units: &mut [Option<Unit>]) {
         let view = View::new(self, region);
         for group in fusion::groups(&view, region.len()) {
@@ -275,7 +275,7 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// What a node with one result may be in a chain.
+    /// The role that a node with one result may have in a chain.
     fn kind_in_chains(&self, node: &ProgramNode, spec: &Spec<'_>) -> Kind {
         if let Some(function) = chain::elementwise(spec) {
             return Kind::Elementwise(function);
@@ -296,7 +296,7 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// Whether two values have one dtype and shape in every step.
+    /// Whether two values have the same dtype and shape in every step.
     fn alike(&self, a: u32, b: u32) -> bool {
         let [fixed_a, fixed_b] = [a, b].map(|v| &self.fixed[v as usize]);
         match (fixed_a, fixed_b) {
@@ -306,7 +306,7 @@ impl<'a> Graph<'a> {
     }
 }
 
-/// A region as fusion sees it.
+/// The nodes of one region as fusion sees them.
 struct View<'a> {
     graph: &'a Graph<'a>,
     candidates: Vec<Candidate>,

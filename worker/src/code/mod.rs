@@ -7,13 +7,13 @@
 //! instruction     kernel, operands (slots), results (values and registers), ends (registers whose tensor goes)
 //! value           waits[v] = regions that wait for it     sends[v] = send slots that carry it
 //! ```
-//! Values that one region makes and reads have registers of its own, used again and again. Values that several regions read
-//! are counted: the last of them to have read one lets it go.
+//! A value that is made and read in one region has a register of that region, which later values use again. A value
+//! that several regions read is counted: the last region to have read it frees it.
 //!
 //! Invariants
-//! 1. Made once, from a checked program; immutable afterwards.
-//! 2. A constant is in no register. A register's tensor goes with its last reader.
-//! 3. No value changes in any bit by what is fused, or by the order.
+//! 1. Code is made once, from a checked program, and is immutable afterwards.
+//! 2. A constant is in no register. A register's tensor is freed after its last reader.
+//! 3. Neither fusion nor the order of nodes changes any bit of a value.
 
 mod assemble;
 mod fusion;
@@ -35,64 +35,64 @@ use crate::executor::HandleOp;
 use crate::installed::Csr;
 use graph::Graph;
 
-/// No register, or no count.
+/// Stands for no register, no counter, no kernel, or no sizes.
 pub const NONE: u32 = u32::MAX;
 
-/// What an instruction does.
+/// The kinds of instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InstrKind {
-    /// Launches its kernel.
+    /// The instruction launches its kernel.
     Kernel,
-    /// Something about a handle.
+    /// The instruction reads or fills a handle of the caller.
     Handle(HandleOp),
 }
 
-/// One instruction. What belongs to it in the arrays reaches up to where the next one's begins.
+/// One instruction. Its entries in the arrays of [`Lowered`] reach from its indices to those of the next instruction.
 #[derive(Debug, Clone, Copy)]
 pub struct Instr {
-    /// The first of its step nodes.
+    /// The first of the step nodes that the instruction computes.
     pub node: u32,
     kernel: u32,
-    /// Of its results; [`NONE`] where they are not known.
+    /// The index of the results' sizes; [`NONE`] where they are not known.
     sizes: u32,
     operands: u32,
     results: u32,
     ends: u32,
     members: u32,
     pub kind: InstrKind,
-    /// Whether anything but its own region waits for a result.
+    /// Whether a result is sent, or another region waits for it.
     pub crosses: bool,
 }
 
-/// A result.
+/// A result of an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Made {
     pub value: u32,
-    /// Where it is kept; [`NONE`] where no instruction reads it.
+    /// The register that keeps the result; [`NONE`] where no instruction reads it.
     pub register: u32,
 }
 
-/// A register whose tensor goes once an instruction has ended.
+/// A register whose tensor is freed once an instruction has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct End {
     pub register: u32,
-    /// What counts the regions that have yet to read it; [`NONE`] where there is only this one.
+    /// The counter of the regions that have yet to read the register; [`NONE`] where only this region reads it.
     pub count: u32,
 }
 
-/// Instructions that run in one go.
+/// Instructions that run one after the other without waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Region {
     pub first: u32,
     pub end: u32,
 }
 
-/// See the module.
+/// The lowered step part of a program.
 pub struct Lowered {
     instrs: Vec<Instr>,
-    /// Each once, so that instructions that do the same find it in the cache.
+    /// The kernels, each once, so that instructions that do the same find it in the processor's cache.
     kernels: Vec<Arc<dyn Kernel>>,
-    /// Dtypes and shapes of results, each once.
+    /// The dtypes and shapes of results that never change, each once.
     sizes: Vec<ConcreteOutputs>,
     priorities: Vec<u64>,
     operands: Vec<Slot>,
@@ -100,25 +100,25 @@ pub struct Lowered {
     ends: Vec<End>,
     members: Vec<u32>,
     pub regions: Vec<Region>,
-    /// Of each region, the values that it waits for.
+    /// By region, the number of values that it waits for.
     pub missing: Vec<u32>,
-    /// Regions that wait for a value.
+    /// By value, the regions that wait for it.
     pub waits: Csr,
-    /// Send slots that carry a value.
+    /// By value, the send slots that carry it.
     pub sends: Csr,
-    /// By value, where one that arrives is kept.
+    /// By value, the register of a tensor that arrives.
     homes: Vec<u32>,
-    /// Regions that read each counted value.
+    /// By counter, the number of regions that read its value.
     pub counts: Vec<u32>,
     pub constants: Vec<Tensor>,
     pub registers: usize,
-    /// What ends in a step: instructions, and tensors that arrive.
+    /// Number of a step's instructions and arriving tensors; the step is over once all of them have ended.
     pub events: usize,
 }
 
 impl Lowered {
-    /// Lowers the step part of a checked program. `constants` are the values that outlive steps, `kernels` those of its step
-    /// nodes.
+    /// Lowers the step part of a checked program. `constants` are the values that outlive steps, by value; `kernels`
+    /// are those of the step nodes.
     pub fn new(
         program: &Program,
         constants: &[Option<Tensor>],
@@ -145,55 +145,55 @@ impl Lowered {
         of(&self.instrs[i]) as usize..of(&self.instrs[i + 1]) as usize
     }
 
-    /// Where instruction `i` has its operands.
+    /// The places of instruction `i`'s operands.
     #[inline]
     pub fn operands(&self, i: u32) -> &[Slot] {
         &self.operands[self.span(i, |i| i.operands)]
     }
 
-    /// What it makes.
+    /// The results of instruction `i`.
     #[inline]
     pub fn results(&self, i: u32) -> &[Made] {
         &self.results[self.span(i, |i| i.results)]
     }
 
-    /// Whose last reader it is.
+    /// The registers that instruction `i` reads last; their tensors are freed after it.
     #[inline]
     pub fn ends(&self, i: u32) -> &[End] {
         &self.ends[self.span(i, |i| i.ends)]
     }
 
-    /// The step nodes that it is, in order.
+    /// The step nodes that instruction `i` computes, in order.
     #[inline]
     pub fn members(&self, i: u32) -> &[u32] {
         &self.members[self.span(i, |i| i.members)]
     }
 
-    /// Its kernel.
+    /// The kernel of instruction `i`.
     #[inline]
     pub fn kernel(&self, i: u32) -> &Arc<dyn Kernel> {
         &self.kernels[self.instr(i).kernel as usize]
     }
 
-    /// Its kernel, to be wrapped into another.
+    /// All kernels, so that a test can wrap them.
     #[doc(hidden)]
     pub fn kernels_mut(&mut self) -> &mut [Arc<dyn Kernel>] {
         &mut self.kernels
     }
 
-    /// Sizes of its results, where they never change.
+    /// The sizes of instruction `i`'s results, if they never change.
     #[inline]
     pub fn sizes(&self, i: u32) -> Option<&ConcreteOutputs> {
         self.sizes.get(self.instr(i).sizes as usize)
     }
 
-    /// How urgent it is.
+    /// The priority of instruction `i`; higher ones run first.
     #[inline]
     pub fn priority(&self, i: u32) -> u64 {
         self.priorities[i as usize]
     }
 
-    /// Where a value that arrives is kept; none where no instruction reads it.
+    /// The register of a value that arrives; `None` where no instruction reads it.
     #[inline]
     pub fn home(&self, value: u32) -> Option<u32> {
         self.homes

@@ -1,23 +1,23 @@
-//! Which nodes run in one go: those that wait for the same tensors from outside.
+//! The grouping of nodes into regions: nodes that wait for the same arrivals run one after the other.
 //!
 //! ```text
 //! arrivals x, y:   a = f(x)   b = g(a)   c = h(b, y)   d = k(c)        {x}: a b     {x, y}: c d
 //! ```
-//! Inside of a region nothing is counted: once all it waits for is there, its nodes run in their order.
+//! Within a region nothing is counted: once all that it waits for is there, its nodes run in their order.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
-/// Most arrivals that a region knows one by one: the regions of nodes that wait for more are told apart by what they are
-/// joined of, and may be smaller than they could be.
+/// Most arrivals that a set lists one by one. A larger union becomes a set of its own, told apart by the sets that it
+/// joins, so that its regions may be smaller than they could be.
 const MOST: usize = 64;
 
-/// A set of arrivals, by number.
+/// The number of a set of arrivals.
 pub(super) type SetId = u32;
 
 type Seeded = BuildHasherDefault<std::collections::hash_map::DefaultHasher>;
 
-/// Sets of arrivals, each once.
+/// The sets of arrivals, each once.
 #[derive(Default)]
 pub(super) struct Sets {
     sets: Vec<Box<[u32]>>,
@@ -27,12 +27,12 @@ pub(super) struct Sets {
 }
 
 impl Sets {
-    /// The set of nothing.
+    /// The empty set.
     pub fn none(&mut self) -> SetId {
         self.id(Box::default())
     }
 
-    /// The set of one further arrival.
+    /// The set of one new arrival.
     pub fn arrival(&mut self) -> SetId {
         self.arrivals += 1;
         self.id(Box::new([self.arrivals]))
@@ -48,7 +48,7 @@ impl Sets {
         id
     }
 
-    /// What waits for both.
+    /// The set of the arrivals in either set.
     pub fn join(&mut self, a: SetId, b: SetId) -> SetId {
         if a == b {
             return a;

@@ -1,4 +1,4 @@
-//! In what order a step's nodes run: by priority among those whose operands are there, as if every tensor of a peer were
+//! The order of a step's nodes: by priority among those whose operands are there, as if every tensor of a peer were
 //! there from the beginning.
 
 use std::cmp::Reverse;
@@ -6,7 +6,8 @@ use std::collections::BinaryHeap;
 
 use crate::installed::Csr;
 
-/// The nodes in order. `reads` are (value, node) for every operand that a node of `made_by` makes.
+/// Orders the nodes. `reads` lists (value, node) for each operand; `made_by` gives the node that makes a value, if one
+/// does.
 pub(super) fn order(priorities: &[u64], made_by: &[Option<u32>], reads: &[(u32, u32)]) -> Vec<u32> {
     let nodes = priorities.len();
     let needs: Vec<(u32, u32)> = reads
@@ -41,7 +42,7 @@ mod tests {
 
     #[test]
     fn the_most_urgent_of_those_that_can_run() {
-        // 0 makes a, 1 makes b, 2 reads a, 3 reads a and b twice.
+        // Node 0 makes a, 1 makes b, 2 reads a, 3 reads a and b twice.
         let made_by = [Some(0), Some(1), None];
         let reads = [(0, 2), (0, 3), (1, 3), (1, 3), (2, 0)];
         let check = |priorities: [u64; 4], want: [u32; 4]| {

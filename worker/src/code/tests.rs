@@ -7,7 +7,7 @@ use super::*;
 use crate::cpu::Place::{Constant, Last, Nothing, Read};
 use crate::installed::kernel;
 
-/// A program over values `v0`, `v1`, ...; nodes are (op, operands, result, priority).
+/// A program over values `v0`, `v1`, …; its nodes are (op, operands, result, priority).
 struct Given {
     types: Vec<TensorType>,
     constants: Vec<u32>,
@@ -91,7 +91,7 @@ impl Given {
     }
 }
 
-/// The nodes of each instruction of each region, by their results.
+/// The nodes of each instruction of each region; a node is listed by its result.
 fn listing(given: &Given) -> Vec<Vec<Vec<u32>>> {
     let code = given.lowered();
     let nodes = |i: u32| -> Vec<u32> {
@@ -125,7 +125,7 @@ fn nodes_that_wait_for_the_same_are_a_region() {
     let want: &[&[&[u32]]] = &[&[&[2], &[5]], &[&[3]], &[&[4], &[6]], &[&[8]]];
     assert_eq!(listing(&given), want);
     let code = given.lowered();
-    // x; y; 2, 3 and 5; nothing.
+    // The regions wait for x; for y; for 2, 3 and 5; and for nothing.
     assert_eq!(code.missing, [1, 1, 3, 0]);
     assert_eq!(code.waits.row(0), [0]);
     assert_eq!(code.waits.row(5), [2]);
@@ -174,7 +174,7 @@ fn a_register_serves_one_value_after_the_other() {
     let home = code.home(0).unwrap();
     let places = |i: u32| -> Vec<_> { code.operands(i).iter().map(|s| s.place()).collect() };
     let made = |i: u32| code.results(i)[0].register;
-    // Arrivals keep to their own; one register goes from 1 to 2, another from 3 to nothing.
+    // An arrival keeps its own register; value 2 takes over the register of value 1.
     assert_eq!(places(0), [Last(home)]);
     assert_eq!(places(1), [Last(made(0))]);
     assert_eq!(made(0), made(1));
@@ -183,7 +183,7 @@ fn a_register_serves_one_value_after_the_other() {
     let mut both = places(3);
     both.sort_by_key(|p| format!("{p:?}"));
     assert_eq!(places(3), [Last(made(1)), Last(made(2))]);
-    // Read twice by one node, it is not to be overwritten, and ends once.
+    // A value that one node reads twice must not be overwritten, and ends once.
     assert_eq!(places(4), [Read(made(3)), Read(made(3))]);
     let end = End {
         register: made(3),
@@ -236,7 +236,7 @@ fn chains_become_one_instruction() {
     let places: Vec<_> = code.operands(0).iter().map(|s| s.place()).collect();
     assert_eq!(places, [Last(code.home(0).unwrap()), Constant(0)]);
     assert_eq!(code.sizes(0).unwrap()[0].1.as_slice(), [2, 3]);
-    // Not what is sent, of another dtype, of another shape, or may fail.
+    // Not fused are values that are sent, of another dtype or shape, and nodes that may fail.
     let mut sent = given();
     sent.sends.push(2);
     assert_eq!(listing(&sent), [vec![vec![1], vec![2], vec![3], vec![4]]]);
@@ -279,7 +279,7 @@ fn conversions_and_reductions_join_chains() {
     assert_eq!(listing(&fixed), [vec![vec![1, 2, 3], vec![4, 5]]]);
     let sizes = fixed.lowered().sizes(0).unwrap()[0].1.to_vec();
     assert_eq!(sizes, [1, 1]);
-    // Rows of unknown length are reduced apart; what is converted need not be known.
+    // Rows of unknown length are reduced by a kernel of their own; a conversion needs no known size.
     let unknown = given(&[rows, Dim::sym("n")]);
     assert_eq!(listing(&unknown), [vec![vec![1, 2], vec![3], vec![4, 5]]]);
 }

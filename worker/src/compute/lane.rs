@@ -1,4 +1,4 @@
-//! A lane: threads that have one job at a time, and sleep at their check points while others have the turn.
+//! A lane: threads that have at most one job, and sleep at their check points while other lanes have the turn.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -10,18 +10,18 @@ use tokio::time::Instant;
 
 use super::Shared;
 
-/// How often a job that sleeps looks whether it was cancelled: kernels notice within 10 ms.
+/// How often a sleeping job checks whether it was cancelled: kernels promise to notice within 10 ms.
 const POLL: Duration = Duration::from_millis(5);
-/// A job does not look for rivals again before so many microseconds have passed.
+/// Microseconds between two looks of a job for rivals.
 const LOOK: u64 = 100;
 
-/// It has no job.
+/// The lane has no job.
 const IDLE: u8 = 0;
-/// Its job has the turn.
+/// The lane's job has the turn.
 const RUNS: u8 = 1;
-/// Its job has begun, and waits for its next turn.
+/// The lane's job has begun, and sleeps until its next turn.
 const SLEEPS: u8 = 2;
-/// Its job was cancelled while it slept, and ends.
+/// The lane's job was cancelled while it slept, and ends.
 const LEAVES: u8 = 3;
 
 thread_local! {
@@ -29,21 +29,21 @@ thread_local! {
     static CURRENT: RefCell<Option<Arc<Lane>>> = const { RefCell::new(None) };
 }
 
-/// See the module.
+/// A pool of threads with at most one job, which takes turns with the jobs of other lanes.
 pub(crate) struct Lane {
     pool: rayon::ThreadPool,
-    /// Its threads, as the system numbers them, with their names.
+    /// The threads' ids, as the system numbers them, and their names.
     threads: Arc<Mutex<Vec<(u32, String)>>>,
     shared: OnceLock<Weak<Shared>>,
     me: Weak<Lane>,
-    /// Changed under the lock of what lanes share.
+    /// One of the modes above; changed under the lock that all lanes share.
     mode: AtomicU8,
-    /// Whether check points are to look further: others wait, or have the turn.
+    /// Whether check points must look further: other jobs wait, or have the turn.
     contested: AtomicBool,
-    /// When they do, in microseconds of [`Shared::epoch`].
+    /// When a check point looks for rivals next, in microseconds since [`Shared::epoch`].
     next_look: AtomicU64,
     woken: Condvar,
-    /// Whether its kernel may stand still for as long as it likes.
+    /// Whether the lane's kernel may stand still for as long as it likes.
     excused: AtomicBool,
 }
 
@@ -87,7 +87,7 @@ impl Lane {
         CURRENT.with_borrow(Clone::clone)
     }
 
-    /// How kernels of its job run: on its threads, and in turns.
+    /// How the kernels of the lane's job run: on its threads, and in turns with other lanes.
     pub(crate) fn exec<'a>(&'a self, cancel: &'a AtomicBool) -> Exec<'a> {
         Exec::pooled(&self.pool, cancel).in_turns(self)
     }
@@ -96,20 +96,20 @@ impl Lane {
         &self.pool
     }
 
-    /// Interprets jobs on the calling thread, which is one of its own.
+    /// Interprets jobs on the calling thread, which is one of the lane's.
     pub(super) fn enter(self: &Arc<Lane>, jobs: impl FnOnce()) {
         CURRENT.set(Some(self.clone()));
         jobs();
         CURRENT.set(None);
     }
 
-    /// Its threads, as the system numbers them, with their names.
+    /// The ids of the lane's threads, as the system numbers them, and their names.
     pub(super) fn threads(&self) -> Vec<(u32, String)> {
         let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         threads.clone()
     }
 
-    /// Whether its job may stand still.
+    /// Whether the lane's job may stand still.
     pub(super) fn is_excused(&self) -> bool {
         self.excused.load(Ordering::Relaxed)
     }
@@ -120,7 +120,7 @@ impl Lane {
         self.contested.store(contested, Ordering::Relaxed);
     }
 
-    /// Its job has the turn, while others wait or not.
+    /// Gives the lane's job the turn; `contested` says whether other jobs wait.
     pub(super) fn runs(&self, contested: bool) {
         self.set(RUNS, contested);
         self.woken.notify_all();
@@ -139,13 +139,13 @@ impl Lane {
         self.set(IDLE, false);
     }
 
-    /// Others wait from now on.
+    /// Tells the lane's check points that other jobs wait.
     pub(super) fn contest(&self) {
         self.next_look.store(0, Ordering::Relaxed);
         self.contested.store(true, Ordering::Relaxed);
     }
 
-    /// It has looked for rivals at this time, and goes on.
+    /// Notes that the job has looked for rivals at this time and goes on.
     pub(super) fn looked(&self, micros: u64, contested: bool) {
         self.next_look.store(micros + LOOK, Ordering::Relaxed);
         self.contested.store(contested, Ordering::Relaxed);

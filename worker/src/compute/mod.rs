@@ -1,19 +1,20 @@
-//! Compute threads in production: one job runs at a time, shared fairly, and gives way in the middle when another's turn has
-//! come.
+//! Compute threads in production: one job runs at a time. Jobs share the threads fairly, and a job gives way in the
+//! middle when the turn of another has come.
 //!
 //! ```text
 //! submit ──> FairQueue ──the turn──> lane: a rayon pool, whose threads interpret a step and run its kernels
 //!               ^───gives way at a check point───┘
 //! ```
-//! A *lane* is a pool of threads with at most one job, whose kernels split over the lane's threads without a hand-over. As long
-//! as nobody competes there is one lane. A job that gives way keeps its stack: the threads of its lane sleep at their check
-//! points, and the next job runs on another lane. So a loop without end and a long kernel share the processor with brief calls,
-//! and nothing is ever run on top of somebody else's stack.
+//! A *lane* is a pool of threads with at most one job, whose kernels split over the lane's threads without a hand-over.
+//! As long as no two jobs compete there is one lane. A job that gives way keeps its stack: the threads of its lane
+//! sleep at their check points, and the next job runs on another lane. So a loop without end and a long kernel share
+//! the processor with brief calls, and no job ever runs on top of another's stack.
 //!
 //! Invariants
-//! 1. One lane has the turn at most. Only a job that was cancelled ends without it: what it does then is brief.
-//! 2. There are `MOST_LANES` at most, and of one account few jobs that have begun ([`FairQueue`]).
-//! 3. A check point costs one load as long as nobody waits.
+//! 1. At most one lane has the turn. Only a job that was cancelled ends without it: what remains of such a job is
+//!    brief.
+//! 2. There are at most `MOST_LANES` lanes, and few jobs of one account have begun at once ([`FairQueue`]).
+//! 3. A check point costs one load as long as no job waits.
 
 mod lane;
 mod stuck;
@@ -34,14 +35,14 @@ pub(crate) use self::lane::Lane;
 use self::stuck::Watch;
 use crate::measure::measure;
 
-/// Jobs that have begun and not ended, of all accounts.
+/// Most lanes, and so most jobs of all accounts that have begun and not ended.
 const MOST_LANES: usize = 64;
-/// Lanes with as many threads as the worker has. Those beyond run their kernels on one thread each.
+/// Lanes with as many threads as the worker has. Lanes beyond these run their kernels on one thread each.
 const WIDE: usize = 4;
-/// Lanes that are kept while nobody needs them.
+/// Idle lanes that are kept.
 const KEPT: usize = 2;
 
-/// What waits: a job that has not begun, or one that sleeps in its lane.
+/// What an entry of the queue waits to run: a job that has not begun, or one that sleeps in its lane.
 enum What {
     Fresh(Fresh),
     Paused(Arc<Lane>),
@@ -59,12 +60,12 @@ struct Entry {
     since: Instant,
 }
 
-/// Who has the turn.
+/// The job that has the turn.
 struct Running {
     lane: Arc<Lane>,
     share: Share,
     priority: i64,
-    /// Until when its time is charged.
+    /// The time until which the job is charged.
     charged: Instant,
     since: Instant,
 }
@@ -73,13 +74,13 @@ struct Running {
 struct State {
     queue: FairQueue<Entry>,
     running: Option<Running>,
-    /// How often somebody was given the turn.
+    /// Number of turns given so far.
     turns: u64,
     idle: Vec<Arc<Lane>>,
     lanes: usize,
     /// Jobs that were cancelled while they slept, and end without a turn.
     leaving: Vec<(Arc<Lane>, Share)>,
-    /// How many jobs wait, for who looks without the lock.
+    /// Number of jobs that wait, readable without the lock.
     waiting: Arc<AtomicUsize>,
 }
 
@@ -93,14 +94,14 @@ struct Shared {
     watch: Mutex<Watch>,
 }
 
-/// See the module.
+/// The compute threads of a worker; clones share them.
 #[derive(Clone)]
 pub struct Threads {
     shared: Arc<Shared>,
 }
 
 impl Threads {
-    /// A pool of `threads` threads named after `name`.
+    /// Starts a pool of `threads` threads named after `name`.
     pub fn start(name: &str, threads: usize) -> Result<Threads, rayon::ThreadPoolBuildError> {
         let threads = threads.max(1);
         let first = Lane::new(&format!("{name}-compute"), threads)?;
@@ -122,7 +123,8 @@ impl Threads {
         Ok(Threads { shared })
     }
 
-    /// Which thread has stopped for good although its lane has the turn, and whose turn that is: to be asked twice a second.
+    /// The thread that has stopped for good although its lane has the turn, and the share of that turn. To be called
+    /// twice a second.
     pub fn stuck(&self) -> Option<(String, Share)> {
         let shared = &self.shared;
         let (running, turn) = {
@@ -138,7 +140,7 @@ impl Threads {
 }
 
 impl State {
-    /// Charges whoever has the turn for its time until now.
+    /// Charges the job that has the turn for its time until now.
     fn charge(&mut self, now: Instant) {
         if let Some(r) = &mut self.running {
             self.queue
@@ -147,12 +149,12 @@ impl State {
         }
     }
 
-    /// Whether a job that begins finds a lane. Lanes beyond the first are made by whoever gives way.
+    /// Whether there is an idle lane for a job that begins. Lanes beyond the first are made where a job gives way.
     fn has_room(&self) -> bool {
         !self.idle.is_empty()
     }
 
-    /// The idle lane with the most threads, of several the one that was used last.
+    /// Takes the idle lane with the most threads; among equals, the one that was used last.
     fn widest(&mut self) -> Option<Arc<Lane>> {
         let idle = self.idle.iter().enumerate();
         let (at, _) = idle.max_by_key(|(_, l)| l.pool().current_num_threads())?;
@@ -164,7 +166,7 @@ impl State {
         running.is_some_and(|r| std::ptr::eq(&*r.lane, lane))
     }
 
-    /// Gives the turn to who is next: one that slept is woken, one that begins is returned with the lane that it has.
+    /// Gives the turn to the next job: a job that slept is woken, a job that begins is returned with its lane.
     fn dispatch(&mut self, now: Instant) -> Option<(Arc<Lane>, Fresh)> {
         debug_assert!(self.running.is_none());
         let popped = self.queue.pop(self.has_room());
@@ -192,7 +194,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs jobs on a lane for as long as it is given any.
+    /// Runs `next` on a lane, and then further jobs as long as the lane gets the turn.
     fn serve(self: &Arc<Shared>, lane: Arc<Lane>, mut next: Fresh) {
         let lane = &lane;
         lane.enter(|| {
@@ -202,7 +204,7 @@ impl Shared {
                     begin.into_iter().for_each(|begin| begin());
                     job();
                 };
-                // A job reports its own panics; one that escapes must not end the loop.
+                // A job reports its own panics; one that escapes it must not end the loop.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
                 match self.over(lane) {
                     Some(fresh) => next = fresh,
@@ -217,7 +219,7 @@ impl Shared {
         lane.pool().spawn(move || shared.serve(on, fresh));
     }
 
-    /// The job of a lane has ended; the one that it runs next, where there is one.
+    /// Ends the job of a lane; returns the job that the lane runs next, if the turn goes to a new job on it.
     fn over(self: &Arc<Shared>, lane: &Arc<Lane>) -> Option<Fresh> {
         let mut surplus = None;
         let mut s = self.lock();
@@ -252,7 +254,8 @@ impl Shared {
         None
     }
 
-    /// A lane at a check point: whether others run first. It sleeps then until it has the turn again, or is cancelled.
+    /// Called at a check point of a lane: gives the turn to a rival that should run first, if there is one. The lane
+    /// then sleeps until it has the turn again, or its job is cancelled.
     fn give_way(self: &Arc<Shared>, lane: &Arc<Lane>) {
         let mut made: Option<Option<Arc<Lane>>> = None;
         loop {
@@ -282,7 +285,7 @@ impl Shared {
                 s.lanes += 1;
                 let number = s.lanes;
                 drop(s);
-                // Without the lock: starting threads takes a while.
+                // The lane is made without the lock, since starting threads takes a while.
                 let new = self.another(number);
                 if new.is_none() {
                     self.lock().lanes -= 1;
@@ -321,7 +324,7 @@ impl Shared {
         }
     }
 
-    /// A job that sleeps was cancelled: it ends without a turn.
+    /// Lets a sleeping job that was cancelled end without a turn.
     fn leave(&self, lane: &Arc<Lane>, s: &mut State) {
         let is_it = |e: &Entry| matches!(&e.what, What::Paused(l) if Arc::ptr_eq(l, lane));
         let found = s.queue.waiting().find(|(_, _, e)| is_it(e));
@@ -398,7 +401,7 @@ impl Compute for Threads {
     }
 
     fn admits(&self, share: &Share, time: Duration) -> bool {
-        // Alone, or among those who do not compete for threads: nothing is looked at or charged.
+        // Without waiting jobs no one competes for the threads: nothing is checked or charged.
         if self.shared.waiting.load(Ordering::Relaxed) == 0 {
             return true;
         }
@@ -444,7 +447,7 @@ impl Compute for Threads {
     }
 }
 
-/// Shares that an account of compute names at most.
+/// Most shares that a report of compute use lists.
 const MOST_TOLD: usize = 32;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! A watch over the threads of compute: one that stands still although its lane has the turn will never end its job.
+//! A watch over the compute threads: a lane that stands still although it has the turn will never end its job.
 //!
-//! A thread that computes uses the processor, or waits for it; a lane of which none has done either for [`BOUND`] is stuck: its
-//! thread is stopped, or waits for something that does not come. This needs nothing of kernels, so that it holds wherever a
-//! thread stands still, in a kernel or outside of one.
+//! A thread that computes uses the processor, or waits for it. A lane of which no thread has done either for [`BOUND`]
+//! is stuck: a thread of it is stopped, or waits for something that does not come. The watch needs nothing of kernels,
+//! so that it holds wherever a thread stands still, in a kernel or outside of one.
 
 use std::time::Duration;
 
@@ -10,43 +10,43 @@ use tokio::time::Instant;
 
 use super::Lane;
 
-/// How long the threads of a lane may stand still.
+/// How long the threads of a lane that has the turn may stand still.
 const BOUND: Duration = Duration::from_secs(6);
-/// Looks that are further apart than this say nothing of the time in between: the process itself was stopped.
+/// Longest time between two looks. A longer one says nothing of the threads: the process itself was stopped.
 const LATE: Duration = Duration::from_secs(2);
 
-/// What a thread does.
+/// The state of a thread at one look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Seen {
-    /// Whether it uses the processor, or waits for it.
+    /// Whether the thread uses the processor, or waits for it.
     runs: bool,
-    /// Whether it sleeps, as a thread does that has nothing to do, or waits for another.
+    /// Whether the thread sleeps: it is idle, or waits for another thread.
     sleeps: bool,
-    /// Processor time that it has used, in whatever unit.
+    /// Processor time that the thread has used, in clock ticks.
     used: u64,
 }
 
-/// See the module.
+/// Remembers what the threads of the lane with the turn have used, and since when.
 #[derive(Default)]
 pub(super) struct Watch {
-    /// Which turn was seen, and what its threads had used.
+    /// The turn at the last look, and the ticks that its threads had used.
     seen: Option<(u64, u64)>,
     since: Option<Instant>,
     before: Option<Instant>,
 }
 
 impl Watch {
-    /// Looks at the lane that has the turn, and names a thread of it that stands still for good.
+    /// Looks at the lane that has the turn; returns the name of a thread of it that stands still for good.
     pub(super) fn look(&mut self, lane: Option<&Lane>, turn: u64, now: Instant) -> Option<String> {
         let threads = lane.filter(|l| !l.is_excused()).map(Lane::threads);
         let threads = threads.unwrap_or_default();
         let seen = threads.iter().map(|(id, _)| seen(*id));
-        // Where the system does not tell, nothing is known.
+        // Where the system does not tell, nothing is known of the threads.
         let seen: Vec<Seen> = seen.collect::<Option<_>>().unwrap_or_default();
         if !self.stands_still(&seen, turn, now) {
             return None;
         }
-        // Those that sleep may only wait for the one that stands still.
+        // Threads that sleep may only wait for the thread that stands still.
         let at = seen.iter().position(|t| !t.sleeps).unwrap_or(0);
         Some(threads.get(at)?.1.clone())
     }
@@ -65,20 +65,20 @@ impl Watch {
     }
 }
 
-/// The calling thread, as the system numbers it.
+/// The calling thread's id, as the system numbers it.
 pub(super) fn this_thread() -> Option<u32> {
     let link = std::fs::read_link("/proc/thread-self").ok()?;
     link.file_name()?.to_str()?.parse().ok()
 }
 
-/// What a thread of this process does, by `proc(5)`.
+/// The state of a thread of this process, by `proc(5)`.
 fn seen(thread: u32) -> Option<Seen> {
     let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
     parse(&text)
 }
 
 fn parse(stat: &str) -> Option<Seen> {
-    // Behind the name, which may hold anything.
+    // The fields come behind the name, which may contain anything.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
     let mut ticks = fields.skip(10).map_while(|f| f.parse::<u64>().ok());
@@ -108,7 +108,8 @@ mod tests {
         assert!(me.runs);
     }
 
-    /// Looks twice a second at one thread: which turn it has, whether it runs and what it has used. When it counts as stuck.
+    /// Looks twice a second at one thread, given its turn, whether it runs and what it has used. Returns the look at
+    /// which it counts as stuck.
     fn check(looks: impl IntoIterator<Item = (u64, bool, u64)>, gap: u64) -> Option<usize> {
         let mut watch = Watch::default();
         let start = Instant::now();
@@ -129,13 +130,13 @@ mod tests {
     #[test]
     fn only_a_thread_that_neither_runs_nor_ends_its_job_is_stuck() {
         assert_eq!(check((0..40).map(|_| (1, false, 7)), 0), Some(12));
-        // It runs, waits for the processor, or has had another job.
+        // The thread runs, waits for the processor, or has had another job.
         assert_eq!(check((0..40).map(|i| (1, false, i / 9)), 0), None);
         assert_eq!(check((0..40).map(|i| (1, i % 9 == 0, 7)), 0), None);
         assert_eq!(check((0..40).map(|i| (i / 9, false, 7)), 0), None);
         // The process was stopped for a minute.
         assert_eq!(check((0..40).map(|_| (1, false, 7)), 60), Some(19));
-        // Nothing has the turn, or nothing is known.
+        // No lane has the turn, or nothing is known of its threads.
         let mut watch = Watch::default();
         let start = Instant::now();
         let at = |i: u64| start + Duration::from_millis(500 * i);

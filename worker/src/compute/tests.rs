@@ -9,7 +9,7 @@ fn share(account: &str) -> Share {
 
 const BOUND: Duration = Duration::from_secs(60);
 
-/// A kernel without end: it looks at its check points until it is cancelled, and says how often it has.
+/// A kernel without end: it looks at its check points until it is cancelled, and counts its looks.
 fn endless(looks: Arc<AtomicUsize>, cancel: Arc<AtomicBool>, ended: mpsc::Sender<()>) -> Job {
     Box::new(move || {
         let lane = Lane::current().unwrap();
@@ -17,7 +17,7 @@ fn endless(looks: Arc<AtomicUsize>, cancel: Arc<AtomicBool>, ended: mpsc::Sender
         while exec.check().is_ok() {
             looks.fetch_add(1, Ordering::Relaxed);
         }
-        // Nobody may wait any more.
+        // The receiver may be gone.
         let _ = ended.send(());
     })
 }
@@ -76,7 +76,7 @@ fn wait_until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// Nothing runs, waits, or is kept of it.
+/// Waits until no job runs or waits, and nothing of one is kept.
 #[track_caller]
 fn check_idle(t: &Threads) {
     wait_until("all is idle", || {
@@ -113,7 +113,7 @@ fn a_loop_without_end_keeps_nobody_from_the_thread() {
         wait_until("it runs", || greedy.looks() > 0);
         for _ in 0..20 {
             run(&t, "other");
-            // It goes on where it was.
+            // The long job goes on where it was interrupted.
             let before = greedy.looks();
             wait_until("it goes on", || greedy.looks() > before);
         }
@@ -144,7 +144,7 @@ fn loops_share_the_thread_and_a_cancelled_one_ends_at_once() {
             >= 2,
         "{turns:?}"
     );
-    // Whether it sleeps or runs at that time.
+    // The loops end wherever they are, asleep or running.
     loops.iter().for_each(Loop::end);
     check_idle(&t);
 }
@@ -157,7 +157,7 @@ fn one_who_begins_many_leaves_room_for_others() {
         run(&t, "other");
     }
     let begun = || many.iter().filter(|l| l.looks() > 0).count();
-    // Steps of one lease have turns as well, though longer ones.
+    // Steps of one lease take turns as well, though longer ones.
     wait_until("some begin", || begun() == 4);
     many.iter()
         .for_each(|l| l.cancel.store(true, Ordering::Relaxed));
@@ -165,7 +165,7 @@ fn one_who_begins_many_leaves_room_for_others() {
     check_idle(&t);
 }
 
-/// Jobs of 0.3 ms, each of which is followed by another of its account, and the order in which they ended.
+/// Jobs of 0.3 ms, each of which submits the next one of its account, and records the order in which they ended.
 #[derive(Clone)]
 struct Chain {
     t: Threads,
@@ -205,7 +205,8 @@ fn one_call_is_served_before_the_many_of_another() {
     }
     check_idle(&t);
     let order = order.lock().unwrap();
-    // Half of them, by time, where the system leaves the thread alone; by turns it would be one of 65.
+    // The small account gets half of the turns, by time, where the system leaves the thread alone; by turns it would
+    // get one of 65.
     let served = order.iter().filter(|account| **account == "one").count();
     assert!(served > Chain::MOST / 10, "{served}: {order:?}");
 }

@@ -1,4 +1,4 @@
-//! What an implementation is given: at resolution a [`Spec`], at every launch a [`Call`].
+//! What an implementation of an op works with: a [`Spec`] when its kernel is resolved, a [`Call`] at every launch.
 
 use convoke_common::graph::Attrs;
 use convoke_common::ops::{ConcreteOutputs, OpError};
@@ -8,15 +8,15 @@ use convoke_kernels::shape::Operand;
 use super::{KernelFailure, Launch, Outputs};
 use crate::ops::Custom;
 
-/// An implementation: everything that does not depend on shapes and values is captured.
+/// An implementation of an op. It has captured all that does not depend on shapes and values.
 pub(crate) enum Body {
     Own(Box<dyn Fn(Call<'_, '_>) -> Result<Outputs, KernelFailure> + Send + Sync>),
-    /// Of a user's op.
+    /// The kernel of a custom op.
     Custom(Custom),
 }
 
 impl Body {
-    /// Runs it.
+    /// Runs the implementation on one launch.
     #[inline]
     pub fn run(&self, call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
         match self {
@@ -29,17 +29,17 @@ impl Body {
     }
 }
 
-/// A family's answer: `None` where the op is not of the family.
+/// The result of looking an op up in a family: `None` where the op is not of the family.
 pub(crate) type Found = Result<Option<Body>, OpError>;
 
-/// Boxes an implementation.
+/// Boxes a closure as an implementation.
 pub(crate) fn body(
     f: impl Fn(Call<'_, '_>) -> Result<Outputs, KernelFailure> + Send + Sync + 'static,
 ) -> Result<Body, OpError> {
     Ok(Body::Own(Box::new(f)))
 }
 
-/// What an implementation is chosen by.
+/// The key by which an implementation is chosen.
 pub(crate) struct Spec<'a> {
     pub op: &'a str,
     pub attrs: &'a Attrs,
@@ -47,7 +47,7 @@ pub(crate) struct Spec<'a> {
 }
 
 impl Spec<'_> {
-    /// The dtype of operand `i`, which must be there.
+    /// The dtype of operand `i`; fails where it is left out.
     pub fn dtype(&self, i: usize) -> Result<DType, OpError> {
         let got = self.operands.len();
         let dtype = self.operands.get(i).copied().flatten();
@@ -57,7 +57,7 @@ impl Spec<'_> {
         })
     }
 
-    /// That there is no implementation for `dtype`.
+    /// The error that there is no implementation for `dtype`.
     pub fn no_dtype(&self, dtype: DType) -> OpError {
         OpError::DType {
             operand: self.op.into(),
@@ -66,7 +66,7 @@ impl Spec<'_> {
         }
     }
 
-    /// That attribute `attr` has no meaning.
+    /// The error that attribute `attr` has a meaningless value.
     pub fn bad_attr(&self, attr: &str, reason: impl Into<String>) -> OpError {
         OpError::Attr {
             attr: attr.into(),
@@ -75,7 +75,7 @@ impl Spec<'_> {
     }
 }
 
-/// One launch, with what its kernel knows.
+/// One launch, with the attributes and output sizes of its op.
 pub(crate) struct Call<'c, 'l> {
     pub attrs: &'c Attrs,
     /// Dtypes and shapes of the outputs, by the registry's rule.
@@ -84,20 +84,21 @@ pub(crate) struct Call<'c, 'l> {
 }
 
 impl Call<'_, '_> {
-    /// Operand `i`, where it was given.
+    /// Operand `i`; `None` where it is left out or was taken.
     #[inline]
     pub fn optional(&self, i: usize) -> Option<&Tensor> {
         self.launch.inputs.get(i)
     }
 
-    /// Operand `i`.
+    /// Operand `i`; fails where it is left out or was taken.
     #[inline]
     pub fn input(&self, i: usize) -> Result<&Tensor, KernelFailure> {
         self.optional(i)
             .ok_or_else(|| Error::internal(format!("operand {i} is missing")).into())
     }
 
-    /// Operand `i`, handed over: alone on its buffer where nobody else uses it.
+    /// Operand `i`, moved out where the launch is the last to read it, so that it may be alone on its buffer; fails
+    /// where it is left out.
     #[inline]
     pub fn take(&mut self, i: usize) -> Result<Tensor, KernelFailure> {
         let taken = self.launch.inputs.take(i);
@@ -110,7 +111,7 @@ impl Call<'_, '_> {
         Ok(self.input(i)?.as_slice()?)
     }
 
-    /// The elements of operand `i`, where it was given.
+    /// The elements of operand `i`; `None` where it is left out.
     pub fn optional_slice<T: Element>(&self, i: usize) -> Result<Option<&[T]>, KernelFailure> {
         Ok(self.optional(i).map(Tensor::as_slice).transpose()?)
     }
@@ -121,7 +122,7 @@ impl Call<'_, '_> {
         Ok(self.input(i)?.shape())
     }
 
-    /// The elements of an integer operand, where it was given.
+    /// The elements of an integer operand as i64; `None` where it is left out.
     pub fn ints(&self, i: usize) -> Result<Option<Vec<i64>>, KernelFailure> {
         let Some(t) = self.optional(i) else {
             return Ok(None);
@@ -141,7 +142,7 @@ impl Call<'_, '_> {
         self.outputs.get(o).map_or(&[], |(_, shape)| shape)
     }
 
-    /// A tensor for output `o`, contents unspecified.
+    /// Allocates output `o`; its contents are unspecified.
     #[inline]
     pub fn output(&self, o: usize) -> Result<Tensor, KernelFailure> {
         let (dtype, shape) = self
@@ -151,12 +152,12 @@ impl Call<'_, '_> {
         Ok(self.launch.pool.tensor(*dtype, shape)?)
     }
 
-    /// Scratch of `len` elements, contents unspecified.
+    /// Allocates scratch memory of `len` elements; its contents are unspecified.
     pub fn scratch<T: Element>(&self, len: usize) -> Result<Tensor, KernelFailure> {
         Ok(self.launch.pool.tensor(T::DTYPE, &[len])?)
     }
 
-    /// Operand `i` itself as output `o`, to be overwritten: where nobody else holds its buffer and it has the
+    /// Operand `i` itself, to be overwritten as output `o`; `None` unless no one else holds its buffer and it has the
     /// output's dtype and size.
     #[inline]
     pub fn reuse(&mut self, i: usize, o: usize) -> Option<Tensor> {
@@ -175,14 +176,14 @@ impl Call<'_, '_> {
     }
 }
 
-/// The elements of a tensor that was just allocated or is held alone.
+/// The elements of a tensor that was just allocated, or whose buffer no one else holds.
 #[inline]
 pub(crate) fn write<T: Element>(t: &mut Tensor) -> Result<&mut [T], KernelFailure> {
     t.as_mut_slice()
         .ok_or_else(|| Error::internal("an output's buffer is shared or of another dtype").into())
 }
 
-/// The result of an op with one output.
+/// Wraps the result of an op with one output.
 #[inline]
 pub(crate) fn one(t: Tensor) -> Result<Outputs, KernelFailure> {
     Ok(t.into())
@@ -194,12 +195,12 @@ pub(crate) fn operand<T: Element>(t: &Tensor) -> Result<Operand<'_, T>, KernelFa
     Ok(Operand::new(t.as_slice()?, t.shape()))
 }
 
-/// The elements as unsigned integers of their size, for code that only moves them.
+/// The elements as unsigned integers of their size, for code that only moves elements.
 pub(crate) fn bits<T: bytemuck::Pod>(t: &Tensor) -> &[T] {
     bytemuck::cast_slice(t.bytes())
 }
 
-/// [`bits`] of a tensor that was just allocated or is held alone.
+/// Like [`bits`], for writing: the tensor was just allocated, or no one else holds its buffer.
 pub(crate) fn write_bits<T: bytemuck::Pod>(t: &mut Tensor) -> Result<&mut [T], KernelFailure> {
     let bytes = t
         .bytes_mut()

@@ -1,4 +1,4 @@
-//! Several nodes of single elements as one kernel: the target's program for a chain of them.
+//! Fused kernels: several elementwise nodes as one kernel, with a program that it runs on tiles of elements.
 
 use convoke_common::memory::Pool;
 use convoke_common::{DType, Element, Error, Shape, Tensor};
@@ -22,16 +22,16 @@ use super::dispatch::by_dtype;
 use super::families;
 use super::{Kernel, KernelFailure, Launch, Operands, Outputs};
 
-/// The function that a node is of its operands' elements.
+/// The elementwise function that a node computes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Elementwise {
-    /// Of its only operand.
+    /// A function of the node's only operand.
     Unary(FloatUnary),
-    /// Of its first operand and each further one in turn, two at least.
+    /// A function of two elements, applied to the first operand and each further one in turn.
     Fold(Arith),
 }
 
-/// What a node does to single elements; `None` where it does something else, or may fail.
+/// The elementwise function of a node; `None` where it is not elementwise, or may fail.
 pub fn elementwise(spec: &Spec<'_>) -> Option<Elementwise> {
     let dtype = spec.dtype(0).ok()?;
     let alike = spec.operands.iter().all(|d| *d == Some(dtype));
@@ -46,16 +46,16 @@ pub fn elementwise(spec: &Spec<'_>) -> Option<Elementwise> {
     }
 }
 
-/// The dtypes that a node converts from and to, where a chain may begin or end so.
+/// The dtypes that a node converts between; `None` where a chain cannot begin or end with it.
 pub fn conversion(spec: &Spec<'_>) -> Option<(DType, DType)> {
     families::conversion_of(spec).filter(|(_, to)| *to != DType::Bool)
 }
 
-/// Fewest rows of a reduction that keep all threads at work.
+/// Least number of rows of a large fused reduction: fewer rows would not keep all threads at work.
 const ROWS: usize = 64;
 
-/// The reduction that a node is of a tensor of this shape, where a chain may end so: of rows, each of which lies in one piece.
-/// `axes` are its second operand.
+/// The reduction that a node computes of a tensor of this shape, if a chain may end with it: it must reduce rows that
+/// lie in one piece each. `axes` is the node's second operand.
 pub fn reduction(spec: &Spec<'_>, axes: Option<&Tensor>, shape: &[usize]) -> Option<Tail> {
     let (op, attrs) = families::reduction_of(spec)?;
     let given = match axes {
@@ -66,7 +66,7 @@ pub fn reduction(spec: &Spec<'_>, axes: Option<&Tensor>, shape: &[usize]) -> Opt
     for axis in attrs.axes(&given, shape.len()).ok()? {
         *reduced.get_mut(axis)? = true;
     }
-    // Axes of one element are neither kept nor reduced.
+    // Axes of one element count neither as kept nor as reduced.
     let long = |a: &usize| shape[*a] != 1;
     let first = (0..shape.len()).filter(long).find(|a| reduced[*a])?;
     let trailing = (first..shape.len()).filter(long).all(|a| reduced[a]);
@@ -77,40 +77,40 @@ pub fn reduction(spec: &Spec<'_>, axes: Option<&Tensor>, shape: &[usize]) -> Opt
     fits.then(|| Tail::Reduce(op, shape.into()))
 }
 
-/// What becomes of a chain's elements.
+/// What follows a chain in the same kernel.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Tail {
-    /// They are the result.
+    /// The chain's elements are the result.
     Plain,
-    /// They are converted.
+    /// The chain's elements are converted to this dtype.
     Cast(DType),
-    /// Rows of them are reduced to one element each; this is their shape.
+    /// Rows of the chain's elements are reduced to one element each; the shape is that of the unreduced elements.
     Reduce(Reduce, Shape),
 }
 
-/// A conversion before a chain: of a value into one that the chain reads.
+/// A conversion before a chain: `input`, of dtype `from`, is converted to `output`, which the chain reads.
 pub struct Head {
     pub input: u32,
     pub output: u32,
     pub from: DType,
 }
 
-/// A node of a chain: its function, its operands and its result, as values of whoever fuses them.
+/// A node of a chain: its function, and its operands and result as the caller numbers values.
 pub struct Step<'a> {
     pub function: Elementwise,
     pub inputs: &'a [u32],
     pub output: u32,
 }
 
-/// A chain made ready: its kernel, and the values that are its operands, in order.
+/// A fused kernel, with the values that are its operands, in order.
 pub struct Fused {
     pub kernel: Box<dyn Kernel>,
     pub operands: Vec<u32>,
 }
 
-/// Makes a kernel of nodes in their order, the last of which makes what `tail` is applied to. `like_result` says of a value
-/// from outside whether its shape is that one's, which is that of every node. `None` where it would take too many tiles or
-/// operands.
+/// Makes one kernel of nodes in their order; `tail` is applied to the last one's result. All nodes have the shape of
+/// that result; `like_result` says whether a value from outside has it. `None` where the kernel would need too many
+/// tiles or operands.
 pub fn fuse(
     dtype: DType,
     heads: &[Head],
@@ -130,7 +130,7 @@ pub fn fuse(
         return None;
     }
     let head = |v: &u32| heads.iter().find(|h| h.output == *v);
-    // A value that the first function reads for the only time may be where the result comes to lie.
+    // An operand that only the first function reads, and only once, may share the result's memory.
     let first = match pairs.first()? {
         Pair { a, b, .. } if *b != Some(*a) => Some(*a),
         _ => None,
@@ -181,7 +181,7 @@ pub fn fuse(
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Value {
     Named(u32),
-    /// Between two functions of one node.
+    /// A value between two functions of one node.
     Between(usize),
 }
 
@@ -199,7 +199,7 @@ impl Pair {
     }
 }
 
-/// Nodes of many operands taken apart.
+/// Splits nodes of many operands into functions of two values.
 fn functions(steps: &[Step<'_>]) -> Vec<Pair> {
     let mut pairs: Vec<Pair> = Vec::with_capacity(steps.len());
     for step in steps {
@@ -231,8 +231,8 @@ fn functions(steps: &[Step<'_>]) -> Vec<Pair> {
     pairs
 }
 
-/// Gives every value a tile, from the result backwards: a function writes where its first operand lies that nobody reads
-/// later.
+/// Assigns a tile to every value, from the result backwards. A function writes to the tile of its first operand unless
+/// that is read later. `None` where there are too few tiles.
 fn allocated(pairs: &[Pair], operands: &[u32]) -> Option<Vec<Stage>> {
     let mut free: Vec<u8> = (1..MOST_TILES as u8).rev().collect();
     let mut tiles = std::collections::HashMap::<Value, u8>::new();
@@ -277,7 +277,7 @@ fn allocated(pairs: &[Pair], operands: &[u32]) -> Option<Vec<Stage>> {
     Some(stages)
 }
 
-/// A tensor's elements as a chain of another type reads them.
+/// A function that reads a tensor of another dtype as elements of type `T`.
 type Reads<T> = for<'t> fn(&'t Tensor) -> Converting<'t, T>;
 type Converting<'t, T> = Result<Box<dyn Converted<T> + 't>, KernelFailure>;
 
@@ -285,7 +285,7 @@ fn converted<A: Element + CastTo<T>, T>(t: &Tensor) -> Converting<'_, T> {
     Ok(Box::new(operand::<A>(t)?))
 }
 
-/// Computes a chain into a tensor of another dtype.
+/// A function that computes a chain into a tensor of another dtype.
 type Casts<T> = fn(&Exec<'_>, &[Stage], &[Given<'_, T>], &mut Tensor, &[usize]) -> Done;
 type Done = Result<(), KernelFailure>;
 
@@ -303,7 +303,7 @@ where
     Ok(chain_cast::<T, B>(exec, stages, given, write(y)?, shape)?)
 }
 
-/// [`Tail`] for a chain of `T`.
+/// A [`Tail`] for a chain of `T`.
 enum Ending<T> {
     Plain,
     Cast(DType, Casts<T>),
@@ -312,9 +312,9 @@ enum Ending<T> {
 
 struct Chain<T> {
     stages: Vec<Stage>,
-    /// The operand that lies where the result comes to lie.
+    /// The operand that shares the result's memory, if there is one.
     own: Option<usize>,
-    /// By operand, where it is of another dtype.
+    /// By operand, how it is read if it is of another dtype.
     reads: Vec<Option<Reads<T>>>,
     ending: Ending<T>,
 }
@@ -354,7 +354,7 @@ impl<T: Element + Float + ChainKernels> Kernel for Chain<T> {
         let mut given = SmallVec::<[Given<'_, T>; MOST_INPUTS]>::new();
         for (i, (t, other)) in operands.iter().zip(&others).enumerate() {
             given.push(match (t, other) {
-                // Nobody reads it: it lies in the result.
+                // No stage reads this operand: its elements are in the result's memory.
                 _ if self.own == Some(i) => Given::Own(Operand::new(&nothing, &[])),
                 (_, Some(other)) => Given::Other(&**other),
                 (Some(t), None) => Given::Own(operand(t)?),
@@ -374,7 +374,7 @@ impl<T: Element + Float + ChainKernels> Kernel for Chain<T> {
 }
 
 impl<T: Element> Chain<T> {
-    /// The result before the first stage.
+    /// The tensor of the result before the first stage runs: the shared operand or its copy, or fresh memory.
     fn beginning(
         &self,
         inputs: &mut Operands<'_>,
@@ -462,7 +462,8 @@ mod tests {
         made.unwrap().pop().unwrap()
     }
 
-    /// Values below `given` are operands; node `i` makes value `given + i`.
+    /// Compares a fused kernel with the nodes one by one. Values below `given` are operands; node `i` makes value
+    /// `given + i`.
     fn check(given: &[Tensor], nodes: &[(Elementwise, &[u32])], like: &[u32]) -> (Vec<u32>, bool) {
         let first = given.len() as u32;
         let outputs = (first..).take(nodes.len());
@@ -476,7 +477,7 @@ mod tests {
             })
             .collect();
         let fused = fuse(DType::F32, &[], &steps, Tail::Plain, |v| like.contains(&v)).unwrap();
-        // Each node by itself.
+        // The nodes are computed one by one for comparison.
         let mut values = given.to_vec();
         for (function, inputs) in nodes {
             let inputs: Vec<&Tensor> = inputs.iter().map(|v| &values[*v as usize]).collect();
@@ -530,10 +531,10 @@ mod tests {
             (Elementwise::Fold(Mul), vec![4, 2]),
         ];
         let nodes = nodes.each_ref().map(|(p, i)| (*p, &i[..]));
-        // The first operand becomes the result where nobody else has it.
+        // The first operand's buffer becomes the result where no one else holds it.
         assert_eq!(check(&given, &nodes, &[0]), (vec![0, 1, 2], true));
         assert_eq!(check(&given, &nodes, &[]), (vec![0, 1, 2], false));
-        // Read again later, it must stay; read twice by one node, too.
+        // An operand that is read again later must stay, and so must one that a node reads twice.
         let again = [(NEG, &[0][..]), (Elementwise::Fold(Add), &[3, 0])];
         assert_eq!(check(&given, &again, &[0]), (vec![0], false));
         let twice = [(Elementwise::Fold(Add), &[0, 0][..]), (NEG, &[3])];
@@ -599,7 +600,7 @@ mod tests {
         check("ReduceSum", &[7], &[4, 8], false);
         check("ReduceLogSumExp", &[1], &[4, 8], false);
         check("Softmax", &[1], &[4, 8], false);
-        // Few long rows are left to all threads.
+        // A reduction of few long rows is not fused, so that all threads can share a row.
         check("ReduceSum", &[1], &[4, 1 << 20], false);
         check("ReduceSum", &[1], &[64, 1 << 20], true);
     }
@@ -620,7 +621,7 @@ mod tests {
 
     #[test]
     fn too_many_tiles_are_refused() {
-        // Negations of one value, all of which are read at the end.
+        // The nodes negate one value n times; all results are read at the end.
         let fits = |n: u32| {
             let all: Vec<u32> = (1..=n).collect();
             let neg = |output: &u32| Step {

@@ -1,8 +1,9 @@
-//! Control flow: kernels that run functions, node by node on the calling thread; each node's kernel may use all threads.
+//! Control flow: kernels that run functions, node by node on the calling thread; the kernel of each node may use all
+//! threads.
 //!
 //! Invariants
-//! 1. A function is checked and its kernels are resolved once, when the op is.
-//! 2. Before each run of a function and between two of its nodes the cancel flag is looked at, so that a loop without end
+//! 1. A function is checked and its kernels are resolved once, when the op is resolved.
+//! 2. The cancel flag is checked before each run of a function and between two of its nodes, so that a loop without end
 //!    can be stopped.
 //! 3. A value is moved at its last use, so that a carried tensor may be overwritten.
 
@@ -21,7 +22,7 @@ use super::{Inputs, Kernel, KernelFailure, Launch, Operands, Outputs, Register, 
 
 type Values = SmallVec<[Tensor; 4]>;
 
-/// The kernel of an op of control flow; `None` where `op` is another.
+/// The kernel of a control-flow op; `None` where `op` is none.
 pub(super) fn find(
     op: &str,
     attrs: &Attrs,
@@ -79,16 +80,16 @@ pub(super) fn find(
     }))
 }
 
-/// A function with its kernels.
+/// A function with its resolved kernels.
 struct Body {
     function: Arc<Function>,
     kernels: Vec<Arc<dyn Kernel>>,
-    /// By value, the last node that reads it; results have none.
+    /// By value, the last node that reads it; `None` for results, which must stay.
     last: Vec<Option<usize>>,
 }
 
 impl Body {
-    /// Of a function that was checked.
+    /// Resolves the kernels of a function that was checked.
     fn new(function: &Arc<Function>) -> Result<Body, OpError> {
         let mut last = vec![None; function.values.len()];
         let mut kernels = Vec::with_capacity(function.nodes.len());
@@ -130,7 +131,7 @@ impl Body {
         }
     }
 
-    /// Runs it once.
+    /// Runs the function once.
     fn run(&self, params: Values, exec: Exec<'_>, pool: &Pool) -> Result<Values, KernelFailure> {
         exec.check()?;
         let f = &*self.function;
@@ -191,7 +192,7 @@ impl Body {
     }
 }
 
-/// Where a node of a function stands, for errors.
+/// The place of a node of a function, for errors.
 fn site(node: &Node, operands: &[(DType, Shape)]) -> Site {
     let operands = operands.iter();
     Site {
@@ -204,7 +205,7 @@ fn site(node: &Node, operands: &[(DType, Shape)]) -> Site {
     }
 }
 
-/// The element of a bool scalar.
+/// The value of a bool scalar.
 fn holds(t: &Tensor) -> Result<bool, KernelFailure> {
     match t.bytes() {
         [byte] => Ok(*byte != 0),
@@ -215,7 +216,7 @@ fn holds(t: &Tensor) -> Result<bool, KernelFailure> {
     }
 }
 
-/// All operands, each handed over.
+/// Moves all operands out of the launch.
 fn taken(inputs: &mut Operands<'_>) -> impl Iterator<Item = Register> {
     let all: Inputs = (0..inputs.len()).map(|i| inputs.take(i)).collect();
     all.into_iter()
@@ -284,7 +285,7 @@ impl Kernel for Loop {
             params.append(&mut carried);
             params.extend(captured.iter().cloned());
             let mut results = self.body.run(params, exec, pool)?.into_iter();
-            // Without a condition the body's is none either.
+            // A loop without a condition ignores the one that its body returns.
             let goes_on = holds(&given(results.next())?)?;
             going = goes_on || asks.is_none();
             carried.extend(results.by_ref().take(self.carried));
@@ -300,9 +301,9 @@ impl Kernel for Loop {
 struct Scan {
     body: Body,
     carried: usize,
-    /// Of each scanned operand, whether its last slice comes first.
+    /// By scanned operand, whether its last slice comes first.
     from_last: Vec<bool>,
-    /// Of each collected result, whether its last slice stands first.
+    /// By collected result, whether its last slice stands first.
     to_first: Vec<bool>,
 }
 
@@ -346,28 +347,28 @@ impl Kernel for Scan {
     }
 }
 
-/// Bytes that are copied between two looks at the cancel flag.
+/// Bytes that are copied between two checks of the cancel flag.
 const PIECE: usize = 1 << 20;
-/// Room for this many iterations is made at first, where it is not known how many there are.
+/// Number of iterations that room is made for at first, where their number is not known.
 const FIRST: usize = 8;
 
-/// Results of all iterations, each to become one tensor with a new first axis. Their memory is the pool's as soon as they
-/// are there.
+/// The results that a loop collects: each becomes one tensor with a new first axis. They are copied into memory of the
+/// pool as soon as they are there.
 struct Collected {
-    /// What each is without any iteration.
+    /// By result, its dtype and shape in an iteration that never ran, for a loop without iterations.
     none: Vec<(DType, Shape)>,
-    /// By result, the iterations so far, and room for more.
+    /// By result, its slices so far, in a tensor with room for more.
     made: Vec<Tensor>,
-    /// Iterations so far.
+    /// Number of iterations so far.
     count: usize,
-    /// How many there are, where that is known.
+    /// The number of iterations, if it is known in advance.
     length: Option<usize>,
-    /// Of each, whether its last slice stands first; only where it is known how many there are.
+    /// By result, whether its last slice stands first; only possible where `length` is known.
     to_first: Vec<bool>,
 }
 
 impl Collected {
-    /// Of the results from `first` on; `shapes` are those of the body's parameters.
+    /// Collects the results from number `first` on; `shapes` are those of the body's parameters.
     fn new(
         body: &Body,
         first: usize,
@@ -377,10 +378,10 @@ impl Collected {
         let f = &*body.function;
         let mut axes = Bindings::new();
         for (id, shape) in f.params.iter().zip(shapes) {
-            // Of a parameter whose sizes change from one iteration to the next, those of the first count.
+            // A parameter whose shape changes between iterations counts with that of the first one.
             Axes::unify(&f.ty(*id).shape, &shape, &mut axes);
         }
-        // What no parameter decides is nothing.
+        // A dimension that no parameter decides is 0.
         let dim = |d: &Dim| d.eval(&axes).and_then(|d| usize::try_from(d).ok());
         let none = f.results.iter().skip(first).map(|(_, id)| {
             let ty = f.ty(*id);
@@ -398,7 +399,7 @@ impl Collected {
         }
     }
 
-    /// Adds those of an iteration.
+    /// Adds the results of one iteration.
     fn add(
         &mut self,
         results: impl Iterator<Item = Tensor>,
@@ -460,13 +461,13 @@ fn stacked(count: usize, shape: &[usize]) -> Shape {
         .collect()
 }
 
-/// The bytes of a tensor that nobody else has.
+/// The bytes of a tensor whose buffer no one else holds.
 fn own(t: &mut Tensor) -> Result<&mut [u8], KernelFailure> {
     let shared = || Error::internal("a result's buffer is shared");
     Ok(t.bytes_mut().ok_or_else(shared)?)
 }
 
-/// The first `count` slices of a tensor, in one with room for `room`.
+/// Copies the first `count` slices of a tensor into one with room for `room` slices.
 fn resized(
     t: &Tensor,
     count: usize,

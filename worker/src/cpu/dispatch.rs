@@ -1,8 +1,8 @@
-//! From a dtype to the Rust type that code is generic over.
+//! Macros that go from a dtype to the Rust type that code is generic over.
 
-/// `by_dtype!(class dtype, T => expr)` is `Some(expr)` with `T` the element type of `dtype`, or `None` where the
-/// class does not have it. Classes: `float`, `integer`, `number` (both), `any` (`number` and bool as `u8`), or a list
-/// of dtypes in brackets.
+/// `by_dtype!(class dtype, T => expr)` is `Some(expr)` with `T` the element type of `dtype`, or `None` where the dtype
+/// is not of the class. Classes: `float`, `integer`, `number` (both), `any` (`number` and bool as `u8`), or a list of
+/// dtypes in brackets.
 macro_rules! by_dtype {
     (float $d:expr, $t:ident => $e:expr) => {
         $crate::cpu::dispatch::by_dtype!([F32 f32, F64 f64, F16 half::f16, BF16 half::bf16] $d, $t => $e)
@@ -37,8 +37,8 @@ macro_rules! by_dtype {
 }
 pub(crate) use by_dtype;
 
-/// `by_size!(dtype, T => expr)` is `expr` with `T` the unsigned integer of the element's size: for code that only
-/// moves elements.
+/// `by_size!(dtype, T => expr)` is `expr` with `T` the unsigned integer of the element's size, for code that only moves
+/// elements.
 macro_rules! by_size {
     ($d:expr, $t:ident => $e:expr) => {
         match $d.size() {

@@ -1,6 +1,6 @@
 //! A function evaluated node by node on the calling thread: the reference that executors are compared with.
 //!
-//! It shares nothing with them but [`resolve`].
+//! The reference shares only [`resolve`] with the executors.
 
 use std::sync::atomic::AtomicBool;
 
@@ -11,11 +11,10 @@ use convoke_kernels::Exec;
 
 use super::{Inputs, KernelFailure, Launch, Operands, resolve};
 
-/// Gives the tensor of a literal.
+/// A function that loads the tensor of a literal.
 pub type LoadLiteral<'a> = &'a dyn Fn(&Function, &Literal, &TensorType) -> Result<Tensor>;
 
-/// Runs both parts of `f` on `params`, in the order of `f.params`, and gives the results in the order of
-/// `f.results`.
+/// Runs both parts of `f` on `params`, which have the order of `f.params`; the results have the order of `f.results`.
 pub fn evaluate(f: &Function, params: &[Tensor], load: LoadLiteral<'_>) -> Result<Vec<Tensor>> {
     if params.len() != f.params.len() {
         let message = format!(
@@ -58,7 +57,7 @@ pub fn evaluate(f: &Function, params: &[Tensor], load: LoadLiteral<'_>) -> Resul
         .collect()
 }
 
-/// By value, the last node that reads it; results have none.
+/// By value, the last node that reads it; `None` for results, which must stay.
 fn last_uses(f: &Function) -> Vec<Option<usize>> {
     let mut last = vec![None; f.values.len()];
     for (at, node) in f.nodes.iter().enumerate() {
@@ -146,7 +145,7 @@ mod tests {
     use super::*;
     use crate::cpu::testing::vec1;
 
-    /// `results = op(x, c); double = Add(y, y)` for a parameter x and an inline c.
+    /// The function `results = op(x, c); double = Add(y, y)` of a parameter x and an inline constant c.
     fn function(op: &str, c: Tensor) -> Function {
         let mut f = Function::default();
         let mut value = |name: &str, dtype| f.add_value(name, TensorType::fixed(dtype, &[2]));

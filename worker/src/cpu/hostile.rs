@@ -1,4 +1,4 @@
-//! Every op with operands and attributes that nobody in their right mind would give: no panic, whatever comes.
+//! Every op with random operands and attributes that no sensible model has: none may cause a panic.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
@@ -11,7 +11,7 @@ use convoke_kernels::Exec;
 
 use super::{Launch, Operands, resolve};
 
-/// xorshift64*: the same sequence everywhere.
+/// A generator of random numbers, xorshift64*, which gives the same sequence everywhere.
 struct Dice(u64);
 
 impl Dice {
@@ -85,7 +85,7 @@ impl Dice {
         }
     }
 
-    /// Gives back what it takes, a number more or less.
+    /// A function of random parameters that returns them, or some of them.
     fn function(&mut self) -> Function {
         let mut f = Function::default();
         for i in 0..self.below(5) {
@@ -115,7 +115,7 @@ impl Dice {
     }
 
     fn operand(&mut self, o: &OperandDef, dtype: DType, like: &[usize], habit: usize) -> Tensor {
-        // Related shapes get past the shape rules more often than unrelated ones.
+        // Shapes that resemble others get past the shape rules more often than unrelated ones.
         let shape = match if self.below(4) == 0 {
             self.below(6)
         } else {
@@ -124,7 +124,7 @@ impl Dice {
             0 => self.shape(),
             1 => vec![self.below(5)],
             2 | 3 => like.to_vec(),
-            // One value per channel.
+            // The shape has one value per channel.
             4 => vec![like.get(1).copied().unwrap_or(1)],
             _ => like[self.below(like.len() + 1)..].to_vec(),
         };
@@ -186,7 +186,7 @@ fn nothing_given_to_an_op_causes_a_panic() {
         let mut ran = 0;
         for _ in 0..1500 {
             let (mut attrs, inputs) = (dice.attrs(def), dice.operands(def));
-            // The weight's own shape, where an op asks for it.
+            // Where an op has the weight's shape as an attribute, the true one is given.
             if let (Some(_), Some(Some(w))) = (attrs.get("w_shape"), inputs.get(1)) {
                 let dims = w.shape().iter().map(|d| *d as i64).collect();
                 attrs = attrs.with("w_shape", Attr::Ints(dims));
@@ -217,7 +217,7 @@ fn nothing_given_to_an_op_causes_a_panic() {
             never.push(def.name);
         }
     }
-    // Functions seldom fit. The others need the caller's session: the executor runs them.
+    // Random functions seldom fit their operands. The other ops need the caller's session: the executor runs them.
     never.retain(|op| !["If", "Loop", "Scan"].contains(op));
     assert_eq!(never, ["HandleIn", "HandleOut"]);
 }

@@ -6,11 +6,11 @@
 //! ```
 //!
 //! Invariants
-//! 1. Output dtypes and shapes come from the registry's rule, the same that planning uses; a kernel never
-//!    decides a size, except where only data can.
-//! 2. No value of an operand causes a panic: what the registry's rule lets through is checked here or in
-//!    the kernel, and comes back as an error.
-//! 3. A kernel overwrites an operand only where it holds the buffer alone.
+//! 1. Output dtypes and shapes come from the registry's rule, which planning uses as well; a kernel decides a size only
+//!    where it depends on data.
+//! 2. No value of an operand causes a panic: values that the registry's rule lets through are checked here or in the
+//!    kernel, and refused with an error.
+//! 3. A kernel overwrites an operand only if no one else holds its buffer.
 
 mod call;
 pub(crate) mod chain;
@@ -38,48 +38,48 @@ use smallvec::SmallVec;
 pub(crate) use call::{Body, Call, Found, Spec, write};
 pub use operands::{MOST_SLOTS, Operands, Place, Register, Slot};
 
-/// One execution of a kernel.
+/// One run of a kernel on operands.
 pub struct Launch<'a> {
     /// The operands.
     pub inputs: Operands<'a>,
-    /// Dtypes and shapes of the outputs, where they are known before.
+    /// Dtypes and shapes of the outputs, if they are known before the launch.
     pub sizes: Option<&'a ConcreteOutputs>,
     /// Threads and the cancel flag.
     pub exec: Exec<'a>,
-    /// Where outputs and scratch come from.
+    /// The pool that outputs and scratch memory come from.
     pub pool: &'a Pool,
 }
 
 pub use convoke_common::Outputs;
 
-/// Operands that are handed over; `None` for an optional one left out.
+/// Operands that the kernel may take; `None` for an optional one that is left out.
 pub type Inputs = SmallVec<[Register; 2]>;
 
-/// An op bound to attributes and operand dtypes, ready to run any number of times, from any thread.
+/// An op bound to attributes and operand dtypes. It can run any number of times, on any thread.
 pub trait Kernel: Send + Sync {
-    /// Runs it.
+    /// Runs the kernel on the launch's operands.
     fn launch(&self, launch: &mut Launch<'_>) -> Result<Outputs, KernelFailure>;
 
-    /// Dtypes and shapes of the outputs for such operands, where only dtypes and shapes, and the values of host operands
-    /// that are given, decide them.
+    /// Dtypes and shapes of the outputs for these operands, if dtypes, shapes and the given values of host operands
+    /// decide them; `None` otherwise.
     fn sizes(&self, _operands: &[Option<ConcreteOperand<'_>>]) -> Option<ConcreteOutputs> {
         None
     }
 }
 
-/// Why a launch has no result.
+/// The reason why a launch has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelFailure {
     /// The step was cancelled.
     #[error("cancelled")]
     Cancelled,
-    /// What went wrong. It is large, and results are handed on often.
+    /// The error. It is boxed because it is large, and results are passed on often.
     #[error(transparent)]
     Error(Box<Error>),
 }
 
 impl KernelFailure {
-    /// The operands' values do not allow a result.
+    /// The failure of a kernel that has no result for the values of its operands.
     pub(crate) fn values(message: impl Into<String>) -> KernelFailure {
         Error::new(Code::KernelFailed, message).into()
     }
@@ -118,7 +118,7 @@ impl From<TensorError> for KernelFailure {
     }
 }
 
-/// The implementation of `op` for these attributes and operand dtypes, with `outputs` results.
+/// Resolves the kernel of `op` for these attributes and operand dtypes, with `outputs` results.
 pub fn resolve(
     op: &str,
     attrs: &Attrs,
@@ -154,8 +154,8 @@ fn is_host(def: &OpDef, operand: usize) -> bool {
         .is_some_and(|o| o.memory == Memory::Host)
 }
 
-/// Refuses the shape of a tensor that is empty for one dimension and beyond any address for the others: kernels
-/// compute strides, and products of some dimensions only.
+/// Refuses the shape of a tensor that is empty in one dimension and exceeds any address range in the others: kernels
+/// compute strides, and products of only some dimensions.
 fn check_strides(shape: &[usize]) -> Result<(), OpError> {
     let product = shape
         .iter()
@@ -172,28 +172,28 @@ struct Resolved {
     def: &'static OpDef,
     attrs: Attrs,
     outputs: usize,
-    /// Which operands are host operands.
+    /// By operand, whether it is a host operand.
     host: SmallVec<[bool; 8]>,
-    /// The sizes last seen: in the steady state they do not change.
+    /// The sizes of the latest launch: in the steady state they do not change.
     last: Mutex<Option<Sizes>>,
     body: Body,
 }
 
-/// Operands, and the output sizes that follow from them.
+/// The operands of a launch, and the output sizes that follow from them.
 struct Sizes {
     operands: SizeKey,
     outputs: ConcreteOutputs,
 }
 
-/// What of operands may decide sizes: their shapes, and the values of host operands.
+/// The properties of operands that may decide sizes: their shapes, and the values of host operands.
 pub(crate) struct SizeKey {
     shapes: SmallVec<[Option<Shape>; 2]>,
-    /// The bytes of the host operands, one after the other.
+    /// The bytes of the host operands, concatenated.
     host: SmallVec<[u8; 32]>,
 }
 
 impl SizeKey {
-    /// Of operands, each with whether its value counts.
+    /// The key of these operands; each comes with whether its value may decide sizes.
     pub fn of<'t>(operands: impl Iterator<Item = (Option<&'t Tensor>, bool)>) -> SizeKey {
         let (mut shapes, mut host) = (SmallVec::new(), SmallVec::new());
         for (t, is_host) in operands {
@@ -210,7 +210,7 @@ impl SizeKey {
         self.shapes.iter().map(Option::as_deref)
     }
 
-    /// Whether these operands have the same shapes, where no value counts.
+    /// Whether these operands have the key's shapes; for ops where no value decides sizes.
     #[inline]
     pub fn has_shapes(&self, operands: &[Option<&Tensor>]) -> bool {
         let same = |(shape, t): (&Option<Shape>, &Option<&Tensor>)| match (shape, t) {
@@ -221,7 +221,7 @@ impl SizeKey {
         self.shapes.len() == operands.len() && self.shapes.iter().zip(operands).all(same)
     }
 
-    /// Whether these operands have the same.
+    /// Whether these operands have this key.
     pub fn matches<'t>(&self, operands: impl Iterator<Item = (Option<&'t Tensor>, bool)>) -> bool {
         let (mut shapes, mut host) = (self.shapes.iter(), &self.host[..]);
         for (t, is_host) in operands {
@@ -309,7 +309,7 @@ impl Kernel for Resolved {
         if given.any(|(o, is_host)| *is_host && lacks(o)) {
             return None;
         }
-        // A rule that refuses them does so when the kernel runs.
+        // Operands that the rule refuses are refused when the kernel runs.
         self.infer(operands).ok()
     }
 }
@@ -322,7 +322,7 @@ mod tests {
     use super::*;
     use crate::cpu::testing::{counting, one, vec1};
 
-    /// Something for every attribute that an op requires.
+    /// Some value for each attribute that an op requires.
     fn attrs(def: &OpDef) -> Attrs {
         def.attrs
             .iter()
@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn every_op_has_a_kernel_for_every_dtype() {
-        // Functions have to fit the operands: the client's tests of control flow run those.
+        // Functions must fit their operands: the client's tests of control flow run those ops.
         let runs_functions = |def: &&OpDef| def.attrs.iter().any(|a| a.kind == AttrKind::Function);
         for def in ops::all().filter(|def| !runs_functions(def)) {
             for (i, varied) in def.operands.iter().enumerate() {

@@ -1,24 +1,24 @@
-//! Where a launch finds its operands: in registers of whoever launches it, and among constants.
+//! The operands of a launch: in registers of its interpreter, and among constants.
 
 use convoke_common::Tensor;
 
-/// What an interpreter keeps a value in.
+/// The place in which an interpreter keeps a value; empty before it is made and after its last use.
 pub type Register = Option<Tensor>;
 
-/// Where one operand is, and whether the launch is the last to read it.
+/// The encoded place of one operand: where it is, and whether the launch is the last to read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slot(u32);
 
-/// What a [`Slot`] says.
+/// The decoded form of a [`Slot`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// An optional operand that is left out.
+    /// The place of an optional operand that is left out.
     Nothing,
     /// A constant, by number.
     Constant(u32),
-    /// A register that others read later.
+    /// A register that is read again later.
     Read(u32),
-    /// A register that nobody reads later: its tensor may be taken and overwritten.
+    /// A register that is not read again later: its tensor may be taken and overwritten.
     Last(u32),
 }
 
@@ -28,11 +28,11 @@ const CONSTANT: u32 = 1 << 30;
 const READ: u32 = 2 << 30;
 const LAST: u32 = 3 << 30;
 
-/// Most registers and constants that slots can name.
+/// Most registers, and most constants, that slots can name.
 pub const MOST_SLOTS: usize = 1 << 30;
 
 impl Slot {
-    /// Numbers must be below [`MOST_SLOTS`].
+    /// Encodes a place. Its number must be below [`MOST_SLOTS`].
     #[inline]
     pub fn new(place: Place) -> Slot {
         Slot(match place {
@@ -43,7 +43,7 @@ impl Slot {
         })
     }
 
-    /// What it says.
+    /// Decodes the place.
     #[inline]
     pub fn place(self) -> Place {
         let i = self.0 & !KIND;
@@ -59,21 +59,21 @@ impl Slot {
 /// The operands of one launch.
 pub struct Operands<'a>(Source<'a>);
 
-/// Where they are.
+/// The storage of the operands.
 enum Source<'a> {
     Slots {
         slots: &'a [Slot],
         registers: &'a mut [Register],
         constants: &'a [Tensor],
     },
-    /// All of them may be taken.
+    /// Operands of which each may be taken.
     Given(&'a mut [Register]),
-    /// Somebody else's, to be read.
+    /// Borrowed operands, which may only be read.
     Shown(&'a [Option<&'a Tensor>]),
 }
 
 impl<'a> Operands<'a> {
-    /// Operands that lie at `slots`.
+    /// The operands whose places are `slots`.
     #[inline]
     pub fn at(
         slots: &'a [Slot],
@@ -87,19 +87,19 @@ impl<'a> Operands<'a> {
         })
     }
 
-    /// Operands that are handed over.
+    /// Operands that the kernel may take.
     #[inline]
     pub fn given(all: &'a mut [Register]) -> Operands<'a> {
         Operands(Source::Given(all))
     }
 
-    /// Operands that stay whose they are.
+    /// Operands that are only borrowed.
     #[inline]
     pub fn shown(all: &'a [Option<&'a Tensor>]) -> Operands<'a> {
         Operands(Source::Shown(all))
     }
 
-    /// Number of operands, of those left out too.
+    /// Number of operands, including those that are left out.
     #[inline]
     pub fn len(&self) -> usize {
         match &self.0 {
@@ -109,12 +109,12 @@ impl<'a> Operands<'a> {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no operands.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Operand `i`; `None` where it was left out or taken.
+    /// Operand `i`; `None` where it is left out or was taken.
     #[inline]
     pub fn get(&self, i: usize) -> Option<&Tensor> {
         match &self.0 {
@@ -132,12 +132,12 @@ impl<'a> Operands<'a> {
         }
     }
 
-    /// All of them, in order.
+    /// All operands, in order.
     pub fn iter(&self) -> impl Iterator<Item = Option<&Tensor>> {
         (0..self.len()).map(|i| self.get(i))
     }
 
-    /// Operand `i`, handed over: alone on its buffer where nobody else uses it.
+    /// Moves operand `i` out where the launch is the last to read it, and clones it otherwise.
     #[inline]
     pub fn take(&mut self, i: usize) -> Option<Tensor> {
         match &mut self.0 {
@@ -156,7 +156,7 @@ impl<'a> Operands<'a> {
         }
     }
 
-    /// Operand `i`, where it may be overwritten: nobody reads it later, and no other tensor shares its buffer.
+    /// Operand `i`, if it may be overwritten: it is not read later, and no other tensor shares its buffer.
     #[inline]
     pub fn own(&self, i: usize) -> Option<&Tensor> {
         match &self.0 {

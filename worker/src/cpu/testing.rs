@@ -1,4 +1,4 @@
-//! One launch of one op, for tests.
+//! Launches of single ops, for tests.
 
 use std::sync::atomic::AtomicBool;
 
@@ -9,7 +9,7 @@ use convoke_kernels::Exec;
 
 use super::{KernelFailure, Launch, Operands, resolve};
 
-/// The results of `op`; operands are moved in.
+/// Runs `op` and returns its results; operands are moved in.
 pub(crate) fn launch(
     op: &str,
     attrs: Attrs,
@@ -37,18 +37,18 @@ pub(crate) fn launch(
     }
 }
 
-/// The only result of `op` on operands that are all given.
+/// The only result of `op`; all operands are given.
 pub(crate) fn one(op: &str, attrs: Attrs, inputs: &[&Tensor]) -> Result<Tensor, Error> {
     let inputs = inputs.iter().map(|t| Some((*t).clone())).collect();
     Ok(launch(op, attrs, inputs, 1)?.remove(0))
 }
 
-/// A vector.
+/// A vector of these elements.
 pub(crate) fn vec1<T: convoke_common::Element>(data: &[T]) -> Tensor {
     Tensor::from_slice(&[data.len()], data).unwrap()
 }
 
-/// A tensor of shape `shape` counting up from zero.
+/// A tensor of shape `shape` whose elements count up from zero.
 pub(crate) fn counting(shape: &[usize]) -> Tensor {
     let data: Vec<f32> = (0..shape.iter().product()).map(|i| i as f32).collect();
     Tensor::from_slice(shape, &data).unwrap()

@@ -1,5 +1,5 @@
-//! Floats in another precision than the one they are stored in: for kernels that compute in f32 only, and for ops
-//! whose operands differ in dtype. Widened before, rounded once after.
+//! Conversions of floats around a kernel: for kernels that compute in f32 only, and for ops whose operands differ in
+//! dtype. Operands are widened before, and results rounded once after.
 
 use convoke_common::{DType, Error, Tensor};
 use convoke_kernels::cast::cast;
@@ -8,7 +8,7 @@ use super::KernelFailure;
 use super::call::{Call, write};
 use super::dispatch::by_dtype;
 
-/// `x` in `to`, both floats; the same tensor where nothing is to be done.
+/// `x` converted to `to`, where both dtypes are floats; `x` itself if it has that dtype.
 pub(crate) fn convert(call: &Call<'_, '_>, x: &Tensor, to: DType) -> Result<Tensor, KernelFailure> {
     if x.dtype() == to {
         return Ok(x.clone());
@@ -21,12 +21,12 @@ pub(crate) fn convert(call: &Call<'_, '_>, x: &Tensor, to: DType) -> Result<Tens
     done.flatten().map(|()| y).ok_or_else(|| other().into())
 }
 
-/// Operand `i` in f32.
+/// Operand `i` converted to f32.
 pub(crate) fn wide(call: &Call<'_, '_>, i: usize) -> Result<Tensor, KernelFailure> {
     convert(call, call.input(i)?, DType::F32)
 }
 
-/// Operand `i` in f32, where it was given.
+/// Operand `i` converted to f32; `None` where it is left out.
 pub(crate) fn optional_wide(
     call: &Call<'_, '_>,
     i: usize,
@@ -41,7 +41,7 @@ pub(crate) fn wide_output(call: &Call<'_, '_>, o: usize) -> Result<Tensor, Kerne
     Ok(call.launch.pool.tensor(DType::F32, call.out_shape(o))?)
 }
 
-/// `y` in the dtype of output `o`.
+/// `y` converted to the dtype of output `o`.
 pub(crate) fn narrow_to(call: &Call<'_, '_>, o: usize, y: Tensor) -> Result<Tensor, KernelFailure> {
     let (dtype, _) = call
         .outputs

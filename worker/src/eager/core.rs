@@ -1,17 +1,18 @@
-//! The dataflow of a session: which handles are there, which ops wait for them, which may run.
+//! The dataflow of a session: which handles have their tensors, which ops wait for them, and which ops may run.
 //!
 //! ```text
-//! run ──operands there──> ready (in issue order) ──finished──> handle ──> ops, gives that wait for it
+//! run ──operands there──> ready (in issue order) ──finished──> handle ──> ops, sends that wait for it
 //!  └──some missing──> waiting ──last one arrives──┘    failed operand ──> every output fails, with the same error
 //! take ──> expected ──claim, arrived──> handle         a tensor that is early waits for its take
 //! ```
 //!
 //! Invariants
-//! 1. A handle resolves once: with its tensor, or with the error of whatever it depends on that failed by itself.
-//! 2. Ready ops are handed out in the order they were issued; what waits holds up nothing that was issued after it.
-//! 3. A handle that was dropped frees its tensor as soon as nothing that was issued before needs it.
-//! 4. What all of this takes in memory besides tensors is known at any time, see [`Core::footprint`].
-//! 5. What arrives without having been announced is bounded, in number and by the size of what shares a lane.
+//! 1. A handle resolves once: with its tensor, or with the error of the op or transfer that it depends on and that
+//!    failed by itself.
+//! 2. Ready ops are handed out in the order they were issued; an op that waits holds up no op that was issued after it.
+//! 3. A dropped handle frees its tensor as soon as no op that was issued before the drop needs it.
+//! 4. The bytes that all of this takes besides tensors are known at any time, see [`Core::footprint`].
+//! 5. Transfers that arrive without having been announced are bounded, in number and by the size of what shares a lane.
 
 mod transfers;
 
@@ -31,22 +32,22 @@ use self::transfers::{Early, Expected};
 use super::prepared::{Prepared, Seen};
 use crate::cpu::{Inputs, Outputs};
 
-/// Most transfers that may come before they are announced: as many as a client may have on their way.
+/// Most transfers that may come before they are announced: as many as a client may have under way.
 pub(super) const MOST_EARLY: usize = 1024;
 /// Most reports that wait for the client to read them: several for each handle that it may have.
 const MOST_REPORTS: usize = 4 * MOST_HANDLES;
-/// Most failures that are reported before the client has read them; each handle tells its own besides.
+/// Most failures that are reported before the client has read them; each handle tells its own failure besides.
 const MOST_FAILED: usize = 64;
 
-/// What a handle takes at most besides its tensor, in bytes: itself, its place in a table, and who waits for it.
+/// Most bytes that a handle takes besides its tensor: itself, its place in a table, and the list of its waiters.
 const HANDLE: u64 = 256;
-/// What an op takes that is issued and not handed out.
+/// Bytes of an op that is issued and not handed out.
 const OP: u64 = 256;
-/// What an operand takes besides the bytes of its value.
+/// Bytes of an operand besides its value.
 const OPERAND: u64 = 160;
-/// What takes who waits for a handle's tensor to be sent.
+/// Bytes of a send that waits for its tensor.
 const GIVE: u64 = 64;
-/// What an announced transfer takes.
+/// Bytes of an announced transfer.
 const TRANSFER: u64 = 256;
 
 /// The number of a handle.
@@ -67,7 +68,7 @@ struct Handle {
 }
 
 enum Waiter {
-    /// The op at this entry, unless that is another's by now.
+    /// The op at this entry, unless another op has the entry by now.
     Run {
         op: usize,
         first: Id,
@@ -77,11 +78,11 @@ enum Waiter {
         peer: u32,
         transfer: u64,
     },
-    /// A step whose operand it is.
+    /// A step that reads the handle.
     Step(Then),
 }
 
-/// What a step does with a handle's tensor, once it is there.
+/// What a step does with a handle's tensor once it has resolved.
 pub(crate) type Then = Box<dyn FnOnce(Settled) + Send>;
 
 struct Waiting {
@@ -89,18 +90,18 @@ struct Waiting {
     missing: usize,
 }
 
-/// An op whose operands are there.
+/// An op whose operands are there, or will be.
 pub(super) struct Run {
     pub prepared: Arc<Prepared>,
     pub inputs: Inputs,
-    /// Its first output.
+    /// The number of the op's first output.
     pub first: Id,
-    /// Bytes that it takes until it is handed out.
+    /// Bytes that the op takes until it is handed out.
     kept: u64,
 }
 
 impl Run {
-    /// What is known of it.
+    /// The predicted time and the sizes of the op with these operands.
     pub fn seen(&self) -> Arc<Seen> {
         let inputs: SmallVec<[Option<&Tensor>; 4]> =
             self.inputs.iter().map(Option::as_ref).collect();
@@ -125,7 +126,7 @@ impl Ord for Run {
     }
 }
 
-/// What follows outside the session.
+/// What must be done outside the session.
 pub(super) enum Effect {
     Send {
         peer: u32,
@@ -137,11 +138,11 @@ pub(super) enum Effect {
         transfer: u64,
         error: Arc<Error>,
     },
-    /// A step goes on.
+    /// A step that waited for a handle goes on.
     Step(Then, Settled),
 }
 
-/// See the module.
+/// The handles, ops and transfers of a session.
 #[derive(Default)]
 pub(super) struct Core {
     handles: FxHashMap<Id, Handle>,
@@ -150,42 +151,43 @@ pub(super) struct Core {
     ready: BinaryHeap<Reverse<Run>>,
     expected: BTreeMap<u64, Expected>,
     early: BTreeMap<(u64, String), (Peer, Early)>,
-    /// What steps want of handles that are not made yet, in this order: their words may overtake the session's.
+    /// Requests of steps for handles that are not made yet, by handle and in their order: a step's command may overtake
+    /// the session's.
     ahead: BTreeMap<Id, SmallVec<[Ahead; 1]>>,
-    /// How much that is.
+    /// Number of these requests.
     wanted: usize,
-    /// Above the transfers that were announced so far.
+    /// One more than the highest transfer that was announced so far.
     announced: u64,
     effects: Vec<Effect>,
-    /// Handles made and resolved since this was asked for.
+    /// Handles made and resolved since the last report to the client.
     resolved: u64,
     reports: Vec<Report>,
     failures: usize,
-    /// Bytes of the ops that wait or are ready, and of those who wait for a tensor to be sent.
+    /// Bytes of the ops that wait or are ready, and of the sends that wait for their tensors.
     kept: u64,
 }
 
-/// What a step wants of a handle.
+/// A request of a step for a handle that is not made yet.
 enum Ahead {
     Lend(bool, Then),
     Fill(Tensor),
 }
 
-/// A handle's tensor, or why there is none.
+/// A handle's tensor, or the error that explains its absence.
 pub(crate) type Settled = Result<Tensor, Arc<Error>>;
 
 impl Core {
-    /// The number of the handle made next.
+    /// The number of the next handle.
     pub fn next(&self) -> Id {
         self.next
     }
 
-    /// Handles that are there or will be.
+    /// Number of handles that have a tensor or will have one.
     pub fn handles(&self) -> usize {
         self.handles.len()
     }
 
-    /// Bytes that handles, ops, transfers and reports take, tensors in counted memory left out.
+    /// Bytes that handles, ops, transfers and reports take, without the tensors in counted memory.
     pub fn footprint(&self) -> u64 {
         let reports = self.reports.len() * size_of::<Report>();
         self.handles.len() as u64 * HANDLE
@@ -208,14 +210,14 @@ impl Core {
         first
     }
 
-    /// Numbers handles from `first` on.
+    /// Numbers the session's handles from `first` on.
     pub fn begin(&mut self, first: Id) -> Result<()> {
         if self.next > 0 {
             let msg = "a session begins twice";
             return Err(Error::new(Code::ProtocolViolation, msg));
         }
         self.next = first;
-        // Steps that want handles of the session before, which was lost.
+        // Handles below `first` belonged to the session before, which was lost: steps that want them fail.
         let later = self.ahead.split_off(&first);
         let lost = std::mem::replace(&mut self.ahead, later);
         for (id, ahead) in lost {
@@ -230,7 +232,7 @@ impl Core {
         Ok(())
     }
 
-    /// Does what steps have wanted of handles that are made now.
+    /// Serves the requests of steps for handles that are made now.
     fn catch_up(&mut self, first: Id) {
         let later = self.ahead.split_off(&self.next);
         let due = std::mem::replace(&mut self.ahead, later);
@@ -245,7 +247,7 @@ impl Core {
         }
     }
 
-    /// Notes what a step wants of a handle that is not made yet; gives it back where too much is wanted already.
+    /// Keeps a step's request for a handle that is not made yet; returns it where too many are kept already.
     fn foresee(&mut self, id: Id, ahead: Ahead) -> Result<(), Ahead> {
         let known = self.ahead.get(&id).into_iter().flatten();
         let filled = known.filter(|a| matches!(a, Ahead::Fill(_))).count() > 0;
@@ -257,7 +259,7 @@ impl Core {
         Ok(())
     }
 
-    /// An op was issued. It is handed out by [`Core::next_ready`] when its operands are there.
+    /// Issues an op. [`Core::next_ready`] hands it out once its operands are there.
     pub fn run(&mut self, prepared: Arc<Prepared>, operands: SmallVec<[Operand<'static>; 4]>) {
         let first = self.make(prepared.origin, prepared.outputs);
         let failed = operands.iter().find_map(|o| match o {
@@ -308,19 +310,19 @@ impl Core {
         }
     }
 
-    /// The op to launch next: of those that are ready, the one that was issued first.
+    /// Takes the op to launch next: of the ready ops, the one that was issued first.
     pub fn next_ready(&mut self) -> Option<Run> {
         let run = self.ready.pop()?.0;
         self.kept -= run.kept;
         Some(run)
     }
 
-    /// Looks at it.
+    /// The op to launch next, which stays queued.
     pub fn peek_ready(&self) -> Option<&Run> {
         self.ready.peek().map(|r| &r.0)
     }
 
-    /// An op has ended.
+    /// Resolves the outputs of an op that has ended.
     pub fn finished(&mut self, first: Id, prepared: &Prepared, result: Result<Outputs, Error>) {
         match result {
             Ok(outputs) => {
@@ -338,13 +340,13 @@ impl Core {
         }
     }
 
-    /// An op was issued that cannot be run.
+    /// Issues an op that cannot be run: its outputs fail.
     pub fn refuse(&mut self, origin: u32, outputs: usize, error: Error) {
         let first = self.make(origin, outputs);
         self.failed(first, outputs, error);
     }
 
-    /// An op has failed by itself.
+    /// Fails the outputs of an op that has failed by itself, and reports that.
     fn failed(&mut self, first: Id, outputs: usize, error: Error) {
         self.tell_failure(first, &error);
         self.fail_outputs(first, outputs, Arc::new(error));
@@ -358,7 +360,7 @@ impl Core {
         }
     }
 
-    /// Fails where there is more than a client may cause.
+    /// Fails where the session has more handles or unread reports than a client may cause.
     pub fn check_bounds(&self) -> Result<()> {
         let msg = match (self.handles.len(), self.reports.len()) {
             (handles, _) if handles > MOST_HANDLES => "a session has more handles than it may",
@@ -375,7 +377,7 @@ impl Core {
         }
     }
 
-    /// Resolves a handle, and what depends on it as far as that fails with it. Without recursion: chains are long.
+    /// Resolves a handle, and all that fails with it. There is no recursion, since chains are long.
     fn settle(&mut self, id: Id, settled: Settled) {
         let mut todo: Vec<(Id, Settled)> = vec![(id, settled)];
         while let Some((id, settled)) = todo.pop() {
@@ -414,7 +416,7 @@ impl Core {
                         self.effects.push(Effect::Step(then, settled.clone()));
                     }
                     Waiter::Run { op, first, operand } => {
-                        // One that failed for another operand is gone.
+                        // An op that has failed by another operand is gone from its entry.
                         let waits = self.waiting.get(op).is_some_and(|w| w.run.first == first);
                         if waits {
                             self.operand(op, operand, &settled, &mut todo);
@@ -451,14 +453,14 @@ impl Core {
         }
     }
 
-    /// A value came with the command.
+    /// Makes a handle of a value that came with a command.
     pub fn literal(&mut self, tensor: Tensor, origin: u32) {
         let id = self.make(origin, 1);
         self.resolved += 1;
         self.settle(id, Ok(tensor));
     }
 
-    /// The client dropped a handle.
+    /// Drops a handle for the client.
     pub fn free(&mut self, id: Id) {
         match self.handles.get_mut(&id).map(|h| &mut h.state) {
             Some(State::Pending { dropped, .. }) => *dropped = true,
@@ -466,7 +468,7 @@ impl Core {
         }
     }
 
-    /// A handle's tensor is to go to a peer.
+    /// Sends a handle's tensor to a peer, now or once it is there.
     pub fn give(&mut self, id: Id, peer: u32, transfer: u64) {
         let error = match self.handles.get_mut(&id).map(|h| &mut h.state) {
             Some(State::Pending { waiters, .. }) => {
@@ -491,12 +493,12 @@ impl Core {
         });
     }
 
-    /// A new handle that a step fills.
+    /// Makes a handle that a step will fill.
     pub fn reserve(&mut self, origin: u32) {
         self.make(origin, 1);
     }
 
-    /// A reserved handle is not filled.
+    /// Gives up a reserved handle, which no step fills.
     pub fn abandon(&mut self, id: Id) {
         self.free(id);
         if self.handles.contains_key(&id) {
@@ -506,7 +508,7 @@ impl Core {
         }
     }
 
-    /// A step has a reserved handle's tensor; false where the handle waits for none.
+    /// Fills a reserved handle with a step's tensor; false where the handle does not wait for one.
     pub fn fill(&mut self, id: Id, tensor: Tensor) -> bool {
         if id >= self.next {
             return self.foresee(id, Ahead::Fill(tensor)).is_ok();
@@ -522,8 +524,8 @@ impl Core {
         waits
     }
 
-    /// A step needs a handle's tensor, now or when it is there. One that is donated is the step's alone, unless what was
-    /// issued before still reads it.
+    /// Lends a handle's tensor to a step, now or once it is there. A donated tensor is the step's alone, unless an op
+    /// that was issued before still reads it.
     pub fn lend(&mut self, id: Id, donate: bool, then: Then) {
         let then = match id >= self.next {
             false => then,
@@ -547,7 +549,7 @@ impl Core {
         self.effects.push(Effect::Step(then, settled));
     }
 
-    /// A handle's tensor, where it is there.
+    /// A handle's tensor, if it is there.
     pub fn value(&self, id: Id) -> Option<Tensor> {
         match &self.handles.get(&id)?.state {
             State::Ready(tensor) => Some(tensor.clone()),
@@ -555,17 +557,17 @@ impl Core {
         }
     }
 
-    /// What follows outside, in the order it was decided.
+    /// Takes what must be done outside the session, in the order it was decided.
     pub fn effects(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.effects)
     }
 
-    /// Whether the client is to be told something.
+    /// Whether there is anything to report to the client.
     pub fn has_reports(&self) -> bool {
         self.resolved > 0 || !self.reports.is_empty()
     }
 
-    /// What the client is to be told.
+    /// Takes the reports for the client.
     pub fn reports(&mut self) -> Vec<Report> {
         let mut reports = std::mem::take(&mut self.reports);
         self.failures = 0;
@@ -575,12 +577,12 @@ impl Core {
         reports
     }
 
-    /// Tells the client something besides.
+    /// Adds a report for the client.
     pub fn report(&mut self, report: Report) {
         self.reports.push(report);
     }
 
-    /// Handles and bytes by origin.
+    /// Number of handles and bytes of their tensors, by the place in the client's program that issued them.
     pub fn held(&self) -> BTreeMap<u32, (u64, u64)> {
         let mut held: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
         for handle in self.handles.values() {

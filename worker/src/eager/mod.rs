@@ -1,6 +1,6 @@
-//! Eager work: what clients issue op by op.
+//! Eager work: the ops that clients issue one by one.
 //!
-//! A session begins with the first that a client says, and ends with the link that it said it on. It needs neither the
+//! A session begins with a client's first batch, and ends with the link that the batch came over. It needs neither the
 //! coordinator nor a lease.
 
 mod core;
@@ -30,10 +30,10 @@ use crate::executor::Engine;
 use crate::node::Node;
 use crate::records::{Growing, account_of};
 
-/// What a session takes that has done nothing yet.
+/// Bytes of records that a session takes before it has done anything.
 const SESSION: u64 = 16 << 10;
 
-/// The sessions of a worker.
+/// The sessions of a worker, by the client that they serve.
 pub struct Sessions {
     engine: Arc<Engine>,
     ledger: Ledger,
@@ -42,7 +42,7 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    /// None yet.
+    /// A worker's sessions, of which there are none yet.
     pub fn new(engine: Arc<Engine>, ledger: Ledger) -> Arc<Sessions> {
         Arc::new(Sessions {
             engine,
@@ -52,7 +52,7 @@ impl Sessions {
         })
     }
 
-    /// Ties them to their worker.
+    /// Ties the sessions to their worker.
     pub fn attach(&self, node: &Arc<Node>) {
         let _ = self.node.set(Arc::downgrade(node));
     }
@@ -71,11 +71,12 @@ impl Sessions {
         self.begin(id).ok().flatten()
     }
 
-    /// The session with this id, which begins where a client that it is of has a link, and its token may have another.
+    /// Finds or begins the session with this id. It can begin where the client that it belongs to has a link; fails
+    /// where the client's token has as many sessions as it may.
     fn begin(&self, id: LeaseId) -> Result<Option<Arc<Session>>> {
         match self.get(id) {
             Some(session) if !session.link.is_closed() => return Ok(Some(session)),
-            // The client is back on another link, before the end of the first was told.
+            // The client is back on another link, before the end of the first one was reported.
             Some(_) => self.end_closed(),
             None => {}
         }
@@ -116,7 +117,7 @@ impl Sessions {
         };
         let session = all.entry(id).or_insert_with(begin).clone();
         drop(all);
-        // One that ended before it was listed told nobody.
+        // A link that ended before the session was listed has reported its end to no one.
         if link.is_closed() {
             self.end_closed();
             return Ok(None);
@@ -144,23 +145,23 @@ impl Sessions {
         closed.iter().for_each(|s| s.end());
     }
 
-    /// Has kernels stop: the worker is about to end.
+    /// Stops the running kernels of all sessions, because the worker is about to end.
     pub fn stop(&self) {
         self.all().iter().for_each(|s| s.stop());
     }
 
-    /// Ends all: the worker does.
+    /// Ends all sessions, because the worker ends.
     pub fn end(&self) {
         let all = std::mem::take(&mut *self.all.lock().unwrap_or_else(PoisonError::into_inner));
         all.values().for_each(|s| s.end());
     }
 
-    /// How many.
+    /// Number of sessions.
     pub fn count(&self) -> usize {
         self.all().len()
     }
 
-    /// Handles that are there or will be, and bytes of their tensors.
+    /// Number of handles that have a tensor or will have one, and bytes of their tensors.
     pub fn live(&self) -> (u64, u64) {
         let all = self.all();
         let handles = all.iter().map(|s| s.handles()).sum();

@@ -1,4 +1,4 @@
-//! An op made ready to run many times: its kernel, and how long that is likely to take.
+//! An op made ready to run many times: its kernel, and a prediction of its time.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -11,16 +11,16 @@ use smallvec::SmallVec;
 
 use crate::cpu::{self, Kernel, SizeKey};
 
-/// What one core does at least, in operations and in bytes per nanosecond: it is only decided by it where a kernel runs.
+/// Least speed of one core, in operations and in bytes per nanosecond. It only decides which thread runs a kernel.
 const FLOPS: f64 = 2.0;
 const BYTES: f64 = 4.0;
-/// What a kernel takes that does next to nothing.
+/// Time of a kernel that does next to nothing.
 const LEAST: Duration = Duration::from_nanos(200);
 
-/// Elements of an operand that may be one of host memory, whose values decide sizes.
+/// Most elements of an operand in host memory whose values are looked at, since they may decide sizes.
 const MOST_HOST: usize = 1024;
 
-/// See the module. It holds no state but what it has computed.
+/// A resolved op of a session. It has no state except what it has computed for its latest operands.
 pub(super) struct Prepared {
     pub kernel: Arc<dyn Kernel>,
     pub op: &'static OpDef,
@@ -29,25 +29,25 @@ pub(super) struct Prepared {
     pub outputs: usize,
     pub report: bool,
     pub origin: u32,
-    /// Whether any operand is one of host memory.
+    /// Whether any operand is declared as one in host memory.
     has_host: bool,
-    /// For the operands seen first: mostly no others come.
+    /// What was found for the operands that were seen first; most ops see no others.
     first: OnceLock<Arc<Seen>>,
-    /// For those of others that were seen last.
+    /// What was found for the latest operands that differ from the first ones.
     last: Mutex<Option<Arc<Seen>>>,
 }
 
-/// What follows from operands' shapes, and the values of those in host memory.
+/// What follows from the shapes of operands, and the values of those in host memory.
 pub(super) struct Seen {
     operands: SizeKey,
-    /// What the kernel is predicted to take on one thread; a long time where that cannot be said.
+    /// Predicted time of the kernel on one thread; [`Duration::MAX`] where it cannot be predicted.
     pub predicted: Duration,
-    /// Dtypes and shapes of the results, where they are known before.
+    /// Dtypes and shapes of the results, if they are known before the run.
     pub sizes: Option<ConcreteOutputs>,
 }
 
 impl Prepared {
-    /// Resolves the kernel.
+    /// Resolves the kernel of a defined op.
     pub fn new(d: Definition) -> Result<Prepared, ops::OpError> {
         let unknown = || ops::OpError::Unknown { op: d.op.clone() };
         let op = ops::lookup(&d.op).ok_or_else(unknown)?;
@@ -71,24 +71,24 @@ impl Prepared {
         })
     }
 
-    /// Number of operands, of those left out too.
+    /// Number of operands, including those that are left out.
     pub fn operands(&self) -> usize {
         self.dtypes.len()
     }
 
-    /// The operands of a run, for its error.
+    /// The types of a run's operands, for its error.
     pub fn signatures(&self, seen: &Seen) -> Vec<String> {
         let all = self.dtypes.iter().zip(seen.operands.shapes());
         let given = all.filter_map(|(dtype, shape)| dtype.zip(shape));
         given.map(|(d, shape)| format!("{d}{shape:?}")).collect()
     }
 
-    /// What is known of a run with these operands.
+    /// The predicted time and the sizes of a run with these operands.
     pub fn seen(&self, inputs: &[Option<&Tensor>]) -> Arc<Seen> {
         self.with_seen(inputs, Arc::clone)
     }
 
-    /// As [`Prepared::seen`], for what is done at once: others who ask wait for it.
+    /// Like [`Prepared::seen`], without a copy: `then` must be brief, since other runs may wait for it.
     pub fn with_seen<R>(
         &self,
         inputs: &[Option<&Tensor>],
@@ -115,7 +115,7 @@ impl Prepared {
     }
 
     fn look(&self, inputs: &[Option<&Tensor>]) -> Seen {
-        // Nobody can say of a custom op how long it takes.
+        // The time of a custom op is unknown.
         let known = !ops::is_custom(self.op.name);
         let predicted = known.then(|| self.predict(inputs)).flatten();
         Seen {
@@ -134,12 +134,12 @@ impl Prepared {
         all.map(|(i, t)| (t, t.is_some_and(|t| self.decides(i, t))))
     }
 
-    /// Whether an operand's value may decide sizes, and is looked at.
+    /// Whether an operand's value may decide sizes and is small enough to look at.
     fn decides(&self, operand: usize, t: &Tensor) -> bool {
         self.has_host && t.elements() <= MOST_HOST && self.in_host_memory(operand)
     }
 
-    /// The operands as rules look at them. Of large ones in host memory nothing but the shape is known.
+    /// The operands as shape rules see them. Of large ones in host memory only dtype and shape are given.
     fn concrete<'t>(
         &self,
         inputs: &[Option<&'t Tensor>],
@@ -162,7 +162,7 @@ impl Prepared {
     }
 
     fn predict(&self, inputs: &[Option<&Tensor>]) -> Option<Duration> {
-        // A loop takes as long as its data says.
+        // The time of a loop depends on its data.
         if self.attrs.functions().next().is_some() {
             return None;
         }

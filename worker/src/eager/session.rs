@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Invariants
-//! 1. Compute has at most one job of a session at a time; it goes on while anything is ready.
-//! 2. What runs on the thread that delivers commands is brief, also in sum: the rest of a batch goes to the job.
+//! 1. Compute has at most one job of a session at a time; the job goes on while any op is ready.
+//! 2. Ops that run on the thread that delivers commands are brief, also in sum: the rest of a batch goes to the job.
 //! 3. Nothing is sent while the core is locked.
 
 mod direct;
@@ -45,23 +45,23 @@ use crate::node::Node;
 use crate::records::{Growing, Records, share_of};
 use crate::wedge::Work;
 
-/// What may run of one batch on the thread that delivers it, predicted.
+/// Most predicted time of the ops of one batch that run on the thread that delivers it.
 const DELIVERY: Duration = Duration::from_micros(200);
-/// Kernels that the session's job runs before it queues up again, so that others get their turn.
+/// Most kernels that the session's job runs before it queues up again, so that other jobs get their turn.
 const TURN: usize = 256;
-/// Bytes of a value within an op that are not counted: all ops of a window can have as many.
+/// Most bytes of a value within an op that are not counted: all ops under way can have as many.
 const UNCOUNTED: usize = 1 << 10;
-/// What a command that is kept takes in memory: so much, and so many times its length, since what it says is taken apart
-/// and copied by kernels.
+/// Bytes that a kept command takes in memory: [`KEPT`], and its length [`IN_MEMORY`] times, since its contents are
+/// taken apart and copied by kernels.
 const KEPT: u64 = 2 << 10;
 const IN_MEMORY: u64 = 8;
-/// What the client calls a value that it sends, and a tensor's move, in errors.
+/// The names of a sent value and of a tensor's move in errors, as the client calls them.
 const PUT: &str = "put";
 const TO: &str = "to";
-/// Most entries of an account.
+/// Most entries of an account of handles.
 const MOST_HELD: usize = 256;
 
-/// An op that cannot be run is defined all the same: what runs it fails with the reason.
+/// A defined op. One that cannot be run is kept as well: every run of it fails with the reason.
 #[derive(Clone)]
 enum Defined {
     Ready(Arc<Prepared>),
@@ -75,17 +75,17 @@ struct Refusal {
     error: Error,
 }
 
-/// Where the session's job is.
+/// The state of the session's job.
 #[derive(Default, Clone, Copy, PartialEq, Eq)]
 enum Runner {
     #[default]
     None,
-    /// Compute has it, but no thread has.
+    /// Compute has the job, but no thread has begun it.
     Queued,
     Active,
 }
 
-/// What a session keeps of a command, with what its memory is charged to.
+/// A definition or name that a session keeps, with the reservation of its memory.
 struct Charged<T> {
     value: T,
     _charge: Option<Reservation>,
@@ -97,17 +97,17 @@ struct State {
     ops: BTreeMap<u32, Charged<Defined>>,
     origins: BTreeMap<u32, Charged<Arc<str>>>,
     peers: BTreeMap<u32, Named>,
-    /// What handles, ops that wait and reports are charged to, until the session ends.
+    /// The reservation for handles, waiting ops and reports, until the session ends.
     books: Option<Growing>,
     runner: Runner,
-    /// Accounts that the client waits for.
+    /// Numbers of the requests for an account that the client waits for.
     asked: Vec<u64>,
-    /// Whether the lane was told that there is something to report.
+    /// Whether the lane knows that there is something to report.
     reporting: bool,
 }
 
 impl State {
-    /// The name of a place in the client's program.
+    /// The name of a place in the client's program, if the client has told it.
     fn origin(&self, index: u32) -> Option<Arc<str>> {
         self.origins.get(&index).map(|place| place.value.clone())
     }
@@ -117,7 +117,7 @@ impl State {
     }
 }
 
-/// An op that is refused whenever it is run.
+/// The definition of an op that is refused whenever it is run.
 fn refusal(d: &Definition, error: Error) -> Defined {
     Defined::Refused(Arc::new(Refusal {
         operands: d.operands.len(),
@@ -127,24 +127,24 @@ fn refusal(d: &Definition, error: Error) -> Defined {
     }))
 }
 
-/// See the module.
+/// One client's session at this worker.
 pub(crate) struct Session {
     pub owner: Peer,
     pub id: LeaseId,
     pub link: Arc<Link>,
     engine: Arc<Engine>,
-    /// Who is charged for its ops.
+    /// The share that is charged for the session's ops.
     share: Share,
     node: Weak<Node>,
     pool: Pool,
-    /// The account of the client's token.
+    /// The records of the client's token.
     records: Records,
     state: Mutex<State>,
-    /// Kernels look at it; set when the session ends.
+    /// Set when the session ends; running kernels look at it.
     ended: AtomicBool,
-    /// Tensors on their way out end with the session.
+    /// Cancels the tensors on their way out when the session ends.
     sending: CancellationToken,
-    /// Handles that a client in this process has, of ops that it ran itself.
+    /// Number of handles that a client in this process holds of ops that it ran itself.
     direct: Arc<AtomicU64>,
     me: Weak<Session>,
 }
@@ -188,17 +188,17 @@ impl Session {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Handles that are there or will be.
+    /// Number of handles that have a tensor or will have one.
     pub fn handles(&self) -> u64 {
         self.state().core.handles() as u64 + self.direct.load(Ordering::Relaxed)
     }
 
-    /// Bytes of its tensors.
+    /// Bytes of the session's tensors.
     pub fn live_bytes(&self) -> u64 {
         self.pool.live_bytes()
     }
 
-    /// Takes a batch of commands; an error where it cannot be understood.
+    /// Executes a batch of commands; fails where it cannot be understood.
     pub fn batch(&self, batch: &[u8]) -> Result<()> {
         let mut state = self.state();
         let mut left = DELIVERY;
@@ -259,12 +259,12 @@ impl Session {
         Ok(())
     }
 
-    /// Everything but the run of an op.
+    /// Executes any command other than the run of an op.
     fn obey(&self, state: &mut State, command: Command, written: usize) -> Result<()> {
         match command {
             Command::Define(d) => {
                 let index = d.index;
-                // What was there before makes room for it.
+                // The former definition is dropped first, which makes room for the new one.
                 state.ops.remove(&index);
                 let op = d.op.clone();
                 let (value, charge) = match self.charge(written) {
@@ -331,7 +331,7 @@ impl Session {
         Ok(())
     }
 
-    /// Charges what a command of this length leaves in memory.
+    /// Reserves the memory that a command of `written` bytes leaves behind.
     fn charge(&self, written: usize) -> Result<Reservation> {
         let bytes = KEPT + (written as u64).saturating_mul(IN_MEMORY);
         self.records.reserve(bytes)
@@ -350,7 +350,7 @@ impl Session {
         Prepared::new(d).map_or_else(refused, |p| Defined::Ready(Arc::new(p)))
     }
 
-    /// A value that came with a command, in memory that is counted.
+    /// Copies a value that came with a command into counted memory.
     fn own(&self, value: &convoke_common::Tensor) -> Result<convoke_common::Tensor> {
         let mut own = self.pool.tensor(value.dtype(), value.shape());
         if let Some(bytes) = own.as_mut().ok().and_then(|t| t.bytes_mut()) {
@@ -359,7 +359,7 @@ impl Session {
         own
     }
 
-    /// An error with where the program issued what failed.
+    /// Adds to an error the place in the client's program that issued what failed.
     fn issued(&self, state: &State, error: Error, op: &str, origin: u32) -> Error {
         let mut error = error.at(self.engine.place());
         if let Some(site) = error.site.as_mut().filter(|s| s.origin.is_none()) {
@@ -381,7 +381,7 @@ impl Session {
             .collect();
         held.sort_by_key(|h| std::cmp::Reverse(h.bytes));
         held.truncate(MOST_HELD);
-        // An account is one report, whose places may have long names.
+        // An account must fit into one report, although its places may have long names.
         let mut room = Batch::MOST / 2;
         held.retain(|h| {
             let least = h.origin.len() + size_of::<Holding>();
@@ -391,7 +391,7 @@ impl Session {
         held
     }
 
-    /// Runs what is ready on this thread, as long as it is brief.
+    /// Runs ready ops on this thread, as long as they are brief.
     fn run_brief(&self, state: &mut State, left: &mut Duration) {
         let wake = self.engine.compute.wake();
         while let Some(run) = state.core.peek_ready() {
@@ -412,7 +412,7 @@ impl Session {
         }
     }
 
-    /// What follows from a change: tensors and reports leave, and a job starts where something is ready.
+    /// Does what follows from a change: tensors and reports leave, and a job starts if an op is ready.
     fn settle(&self, mut state: MutexGuard<'_, State>) {
         let effects = state.core.effects();
         let start = state.core.peek_ready().is_some() && state.runner == Runner::None;
@@ -438,7 +438,7 @@ impl Session {
         }
     }
 
-    /// Gives the session's job to compute.
+    /// Submits the session's job to compute.
     fn start(&self) {
         let Some(me) = self.me.upgrade() else { return };
         self.engine.gate.started();
@@ -463,7 +463,7 @@ impl Session {
         }
     }
 
-    /// The job: runs what is ready, until nothing is or its turn is over.
+    /// The session's job: runs ready ops until there are none, or its turn is over.
     fn work(&self) {
         let lane = Lane::current();
         for _ in 0..self.engine.compute.slice().min(TURN) {
@@ -505,7 +505,8 @@ impl Session {
             Some(lane) => lane.exec(&self.ended),
             None => Exec::single(&self.ended),
         };
-        // Others may have their turn between kernels that look at nothing. The session's end is noticed by the kernel.
+        // Other jobs may take their turn between kernels that have no check points. The kernel itself notices the
+        // session's end.
         let _ = exec.check();
         let op = run.prepared.op.name;
         let place = origin.as_deref().unwrap_or(op);
@@ -530,7 +531,7 @@ impl Session {
         })
     }
 
-    /// A tensor begins to arrive.
+    /// Admits a tensor that begins to arrive.
     pub fn claim(&self, from: &Peer, h: &TensorHeader) -> Result<(), Refused> {
         let mut state = self.state();
         let claimed = state.core.claim(from, h);
@@ -538,13 +539,13 @@ impl Session {
         claimed
     }
 
-    /// Where its bytes go.
+    /// Allocates the tensor that the arriving bytes are written to.
     pub fn buffer(&self, h: &TensorHeader) -> Result<convoke_common::Tensor> {
         let tensor = self.pool.tensor(h.dtype, &h.shape);
         tensor.map_err(|e| e.at(self.engine.place()))
     }
 
-    /// A tensor of the client's, which is in this process: where it lies, and counted as one of the session's.
+    /// Takes over a tensor of a client in this process without a copy, counted as one of the session's.
     pub fn adopt(&self, tensor: convoke_common::Tensor) -> Result<convoke_common::Tensor> {
         let adopted = self.pool.adopt(tensor);
         adopted.map_err(|e| e.at(self.engine.place()))
@@ -555,7 +556,7 @@ impl Session {
         self.state().core.foreseen(from, n)
     }
 
-    /// A transfer has arrived, or failed.
+    /// Ends a transfer, which has arrived or failed.
     pub fn arrived(&self, from: &Peer, n: u64, result: Result<convoke_common::Tensor>) {
         let mut state = self.state();
         let op = if *from == self.owner { PUT } else { TO };
@@ -567,14 +568,14 @@ impl Session {
         self.settle(state);
     }
 
-    /// A step needs a handle's tensor: `then` is told, perhaps before this returns.
+    /// Lends a handle's tensor to a step: `then` is called with it, perhaps before this returns.
     pub fn lend(&self, id: Id, donate: bool, then: Then) {
         let mut state = self.state();
         state.core.lend(id, donate, then);
         self.settle(state);
     }
 
-    /// A step fills a handle.
+    /// Fills a handle with a step's tensor.
     pub fn fill(&self, id: Id, tensor: convoke_common::Tensor) -> Result<()> {
         let mut state = self.state();
         let filled = state.core.fill(id, tensor);
@@ -588,17 +589,17 @@ impl Session {
         }
     }
 
-    /// Where tensors of handles are allocated.
+    /// The pool that tensors of handles are allocated from.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// Has the kernel that runs stop.
+    /// Makes the running kernel stop.
     pub fn stop(&self) {
         self.ended.store(true, Ordering::Relaxed);
     }
 
-    /// The client is gone: everything is freed once the kernel that may run has ended.
+    /// Ends the session, because the client is gone: its memory is freed once a running kernel has ended.
     pub fn end(&self) {
         self.stop();
         self.sending.cancel();
@@ -622,9 +623,9 @@ impl Session {
         state.peers.clear();
         state.books = None;
         drop(state);
-        // Steps that wait for a handle end with their driver, which the session's owner is.
+        // Steps that wait for a handle end with their driver, which is the session's owner.
         drop(core.effects());
-        // Tensors are freed without the lock.
+        // The tensors are freed without the lock.
         drop(core);
     }
 }

@@ -1,4 +1,4 @@
-//! The core by itself: commands and events in, ready ops, effects and reports out.
+//! Tests of the core by itself: commands and events go in; ready ops, effects and reports come out.
 
 mod random;
 mod transfers;
@@ -18,7 +18,7 @@ use super::core::{Core, Effect, Id, Settled};
 use super::prepared::Prepared;
 use crate::cpu::Outputs;
 
-/// What a handle is asked to be told to: a peer of which nothing else is said.
+/// The peer that handles are sent to, to learn what they resolve to.
 const ASKED: u32 = 9;
 
 fn prepared(op: &str, operands: &[DType], outputs: u8) -> Arc<Prepared> {
@@ -50,7 +50,7 @@ fn boom() -> Error {
     Error::new(Code::KernelFailed, "boom")
 }
 
-/// A core, and ops of one and two operands.
+/// A core, and prepared ops with one and two operands.
 struct Bench {
     core: Core,
     neg: Arc<Prepared>,
@@ -92,20 +92,20 @@ impl Bench {
         self.core.finished(id, &self.neg.clone(), result);
     }
 
-    /// Takes what is ready, in the order it is handed out.
+    /// Takes the ready ops, in the order they are handed out.
     fn ready(&mut self) -> Vec<Id> {
         std::iter::from_fn(|| self.core.next_ready())
             .map(|r| r.first)
             .collect()
     }
 
-    /// What a handle is by now; `None` where it is pending.
+    /// What a handle has resolved to; `None` where it is pending.
     fn asked(&mut self, id: Id) -> Option<Settled> {
         self.core.give(id, ASKED, id);
         self.told(id)
     }
 
-    /// What was told of a handle that was asked for before.
+    /// What a handle that was sent to [`ASKED`] before has resolved to by now.
     fn told(&mut self, id: Id) -> Option<Settled> {
         let effects = self.core.effects().into_iter();
         let told = effects.filter_map(|e| match e {
@@ -135,7 +135,8 @@ impl Bench {
         assert_eq!(told.unwrap_err().code, want, "{id}");
     }
 
-    /// Commands that made handles and have resolved since this was last asked, and ops that failed by themselves.
+    /// The number of commands that made handles and have resolved since the last call, and the ops that failed by
+    /// themselves.
     fn resolved(&mut self) -> (u64, Vec<Id>) {
         let (mut count, mut failed) = (0, vec![]);
         for report in self.core.reports() {
@@ -163,7 +164,7 @@ fn ready_ops_leave_in_issue_order_and_waiting_ones_hold_up_nothing() {
     let issued_since = b.run(&[x]);
     assert_eq!(b.core.peek_ready().map(|r| r.first), Some(twice));
     assert!(b.core.fill(late, tensor(3.)));
-    // What became ready last was issued first.
+    // The op that became ready last was issued first.
     assert_eq!(b.ready(), [waits, waits_longer, twice, issued_since]);
 }
 
@@ -204,7 +205,7 @@ fn poison_passes_through_a_long_chain_as_one_error() {
     }
     assert_eq!(b.ready(), [independent]);
     b.finish(independent, Ok(tensor(-5.)));
-    // What is issued on a failed handle fails at once, with the same error.
+    // An op that is issued on a failed handle fails at once, with the same error.
     let after = b.run(&[x, *chain.last().unwrap()]);
     assert!(Arc::ptr_eq(&b.asked(after).unwrap().unwrap_err(), &root));
     b.check_value(independent, -5.);
@@ -220,7 +221,7 @@ fn an_op_whose_operands_fail_one_after_the_other_fails_once() {
     let mut b = Bench::new();
     let (p, q) = (b.reserve(), b.reserve());
     let both = b.run(&[p, q]);
-    // Its entry is another op's by the time the second operand fails.
+    // Another op has the entry by the time the second operand fails.
     b.core.abandon(p);
     let x = b.reserve();
     let another = b.run(&[x]);
@@ -269,7 +270,7 @@ fn what_cannot_run_is_a_failed_handle() {
         b.check_code(id, Code::UnsupportedOp);
     }
     assert_eq!(b.resolved(), (2, vec![refused]));
-    // Of a handle that is not there nobody waits.
+    // An op on a handle that does not exist fails at once.
     let stranger = b.run(&[1000]);
     b.check_code(stranger, Code::NotFound);
     b.check_code(1000, Code::NotFound);
@@ -298,7 +299,7 @@ fn a_dropped_handle_is_there_while_it_is_needed() {
     let (y, late) = (b.run(&[x]), b.reserve());
     let z = b.run(&[y, late]);
     b.core.give(y, ASKED, y);
-    // Ready, running, and not there yet: x, y and the reserved one.
+    // x has its tensor, the op of y is ready, and the reserved handle waits to be filled.
     [x, y, late].into_iter().for_each(|id| b.core.free(id));
     assert_eq!(b.core.handles(), 3);
     assert_eq!(b.ready(), [y]);
@@ -418,13 +419,13 @@ fn a_reserved_handle_is_filled_or_abandoned_once() {
     b.check_value(filled, 1.);
     b.core.abandon(abandoned);
     b.check_code(after, Code::Cancelled);
-    // Abandoned it is dropped, also where it was filled before.
+    // An abandoned handle is dropped, even where it was filled before.
     assert!(!b.core.fill(abandoned, tensor(2.)));
     b.core.abandon(filled);
     b.check_code(filled, Code::NotFound);
     b.core.abandon(filled);
     assert_eq!((b.core.handles(), b.resolved().0), (1, 3));
-    // A step's word may overtake the session's: it waits for the handle.
+    // A step's tensor may come before the session's command makes the handle: it waits for the handle.
     let ahead = b.core.next();
     assert!(b.core.fill(ahead, tensor(3.)));
     assert!(!b.core.fill(ahead, tensor(3.)));
@@ -432,7 +433,7 @@ fn a_reserved_handle_is_filled_or_abandoned_once() {
     b.check_value(ahead, 3.);
 }
 
-/// Lends a handle to a step; what the step is told comes out.
+/// Lends a handle to a step; the channel gives what the step receives.
 fn lend(b: &mut Bench, id: Id, donate: bool) -> mpsc::UnboundedReceiver<Settled> {
     let (tell, told) = mpsc::unbounded_channel();
     b.core
@@ -457,7 +458,7 @@ fn a_step_is_told_once_whether_it_asks_before_or_after() {
         assert!(told.try_recv().is_err());
         assert_eq!(b.core.handles(), usize::from(!donate), "{donate} {before}");
         if let Ok(mut t) = got {
-            // A donated tensor is the step's alone.
+            // A donated tensor belongs to the step alone.
             assert_eq!(t.bytes_mut().is_some(), donate, "{before}");
         }
     };
@@ -465,7 +466,7 @@ fn a_step_is_told_once_whether_it_asks_before_or_after() {
         check(bits & 1 != 0, bits & 2 != 0, bits & 4 != 0);
     }
     let mut b = Bench::new();
-    // Before the handle is made, too.
+    // A handle can be lent before it is made, too.
     let ahead = b.core.next();
     let mut told = lend(&mut b, ahead, false);
     assert!(told.try_recv().is_err());

@@ -1,7 +1,7 @@
-//! Steps on the caller's own thread: of brief functions over handles, where the caller is in this process. No frame, no
-//! number of a step and no handle at the worker comes of them.
+//! Steps on the caller's own thread: brief functions over handles, called in this process. Such a step has no frame, no
+//! step number and no handle at the worker.
 //!
-//! Nothing here is needed for a call to be right. Whatever cannot be done so is a step as any other, which also says why it
+//! No call depends on this path. Where a call cannot take it, it becomes an ordinary step, which also reports why it
 //! fails.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ use crate::code::InstrKind;
 use crate::cpu::Operands;
 use crate::eager::Session;
 
-/// A lease of a client in this process.
+/// A lease of a client in this process, whose steps may run on the client's threads.
 struct Here {
     executor: Weak<Executor>,
     session: Weak<Session>,
@@ -35,7 +35,7 @@ impl DirectFunction for Here {
 }
 
 impl Executor {
-    /// Runs its steps on the threads of a client of this process.
+    /// The lease's function, for a client of this process that runs steps on its own threads.
     pub(crate) fn direct(&self, session: &Arc<Session>) -> Arc<dyn DirectFunction> {
         Arc::new(Here {
             executor: self.me.clone(),
@@ -43,8 +43,8 @@ impl Executor {
         })
     }
 
-    /// A step whose handles are these operands and results, in the order of their numbers; `None` where it has to be a step
-    /// as any other, for which this had no effect.
+    /// Runs a step whose handles are these operands and results, in the order of their numbers. `None` where the call
+    /// must become an ordinary step; this one had no effect then.
     fn run_here(
         &self,
         numbers: &[Number],
@@ -54,7 +54,8 @@ impl Executor {
     ) -> Option<Outputs> {
         let (engine, x) = (&*self.engine, &*self.installed);
         let alone = numbers.len() == x.program.recvs.len() && x.constant_sends.is_empty();
-        // One whose lease has ended has no memory. Spans are of steps that others see too.
+        // An executor whose lease has ended has no memory left. A traced step needs a span, which only an ordinary step
+        // has.
         if !alone
             || !self.runs_here()
             || engine.gate.refusal().is_some()
@@ -72,7 +73,7 @@ impl Executor {
             .take();
         let mut flow = spare.unwrap_or_default();
         let code = &x.code;
-        // What it sends its driver only says that it has ended.
+        // The sends of such a step only tell the driver that it has ended; they are dropped.
         let mut after = After::default();
         flow.start(code);
         for (slot, number) in numbers {
@@ -92,7 +93,7 @@ impl Executor {
             let given = Operands::at(code.operands(i), &mut flow.registers, &code.constants);
             let mut outputs = Outputs::new();
             match op {
-                // A step may not overwrite what it does not own.
+                // A step may not overwrite an operand that it does not own.
                 HandleOp::Lend { donate: true } => return None,
                 HandleOp::Lend { donate: false } => {
                     let at = usize::try_from(number(given.get(0)).ok()?).ok()?;

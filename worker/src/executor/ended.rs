@@ -1,4 +1,4 @@
-//! Steps that ended and have not quiesced: who holds them up, and what is told then.
+//! Steps that ended and have not quiesced: finding what holds them up, and reporting it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,7 +15,8 @@ use crate::installed::{declared, site};
 use crate::wedge::{WEDGED, Work};
 
 impl Executor {
-    /// Has a step watched that ended and goes on. Under its lock, so that it cannot quiesce in between.
+    /// Adds a step to the watch if it has ended and not quiesced. Called under the step's lock, so that the step cannot
+    /// quiesce in between.
     pub(super) fn watch(&self, run: &mut Run, after: &After) {
         let lingers = run.phase == Phase::Running && run.error.is_some() && !after.retire;
         let (Some(lease), true) = (self.lease(), lingers && !run.watched) else {
@@ -29,7 +30,8 @@ impl Executor {
             .ended(Work::Step(StepKey { lease: lease.id, n }), Box::new(look));
     }
 
-    /// Who holds up a step that ended: a kernel is told of; a link that does not let go is closed.
+    /// Finds what holds up a step that ended: a kernel is returned as an error, and a link that still holds tensors is
+    /// closed.
     fn holdup(&self, n: u64) -> Option<Error> {
         let mut run = self.run(n);
         if run.n != n || run.phase != Phase::Running || run.error.is_none() {
@@ -54,7 +56,7 @@ impl Executor {
         None
     }
 
-    /// Says behind whom a step has waited that is about to end by its deadline.
+    /// Logs, for a step that is about to end by its deadline, the lease whose turn it has waited for.
     pub(super) fn waited(&self, run: &Run, error: &Error) {
         if error.code != Code::DeadlineExceeded || run.runner != Runner::Queued {
             return;
@@ -72,7 +74,7 @@ impl Executor {
         );
     }
 
-    /// The node that a thread has, of the step that it interprets.
+    /// The node that a thread of this executor runs, with the name of the function, for messages.
     pub fn node_at_work(&self) -> Option<String> {
         let active = |r: &Run| r.runner == Runner::Active;
         let n = live(&self.runs).find(|r| active(r)).map(|r| r.n)?;
@@ -100,8 +102,8 @@ impl Executor {
             .at(place)
     }
 
-    /// A kernel of this worker does not stop: steps in flight end because of it, and the drivers of those that ended
-    /// before, one of which it holds up, are told.
+    /// Marks the lease's steps as ended by a kernel that does not stop: steps in flight are aborted, and the drivers of
+    /// steps that ended before are told, since the kernel holds up one of those.
     pub fn wedge(&self, error: &Error) {
         let ended: Vec<u64> = live(&self.runs)
             .filter(|r| r.error.is_some())

@@ -1,8 +1,8 @@
-//! Steps that failed here: counted for `status`, said in the log, and told to the coordinator.
+//! Steps that failed here: counted for `status`, logged, and reported to the coordinator.
 //!
-//! A worker tells of a step whose error is its own, and of one that its driver ended if it is the first of the step's
-//! workers; so each failed step is told of although nobody may look at what its caller gets. A step that its caller cancelled,
-//! or left behind when it ended, is only counted. A partial step in which a node failed counts as one that failed.
+//! A worker reports a step whose error is its own, and one that its driver ended if the worker is the first of the
+//! lease. So each failed step is reported even where no one looks at the result of the call. A step that its caller
+//! cancelled, or left behind when it ended, is only counted. A partial step in which a node failed counts as failed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,10 +17,10 @@ use tokio::time::Instant;
 
 use super::{Executor, Run};
 
-/// The most failures that wait for the coordinator; of more the oldest are left out.
+/// Most failures that wait to be reported; beyond them the oldest are dropped.
 const MOST_UNTOLD: usize = 64;
 
-/// See the module.
+/// The counts of a worker's failed steps, and the failures that the coordinator has yet to hear of.
 #[derive(Debug, Default)]
 pub struct Failures {
     lines: LineLimit,
@@ -44,7 +44,7 @@ impl Failures {
         *self.known().by_code.entry(code).or_default() += 1;
     }
 
-    /// Says that a step failed, unless there were many of late.
+    /// Logs a failed step and queues it for the coordinator, unless many steps have failed lately.
     fn tell(&self, worker: &str, mut failure: StepFailure) {
         let Some(others) = self.lines.admit(Instant::now()) else {
             return;
@@ -59,7 +59,7 @@ impl Failures {
         self.more.notify_one();
     }
 
-    /// How many steps failed, by the name of the code.
+    /// The number of failed steps, by the name of their error code.
     pub fn counted(&self) -> BTreeMap<String, u64> {
         let known = self.known();
         let named = known.by_code.iter();
@@ -68,17 +68,17 @@ impl Failures {
             .collect()
     }
 
-    /// Returns when the coordinator may have to be told of some.
+    /// Returns when there may be failures to report to the coordinator.
     pub async fn more(&self) {
         self.more.notified().await;
     }
 
-    /// Those that the coordinator is to be told of, which the caller does.
+    /// Takes the failures that the coordinator has yet to hear of; the caller reports them.
     pub fn take(&self) -> Vec<StepFailure> {
         std::mem::take(&mut self.known().untold).into()
     }
 
-    /// They could not be told: they come before those that failed since.
+    /// Puts failures back that could not be reported, before those that came since.
     pub fn put_back(&self, failures: Vec<StepFailure>) {
         let untold = &mut self.known().untold;
         for failure in failures.into_iter().rev() {
@@ -91,7 +91,8 @@ impl Failures {
 }
 
 impl Executor {
-    /// A step of this lease failed because of what the participant `from` found; under its lock, once for each step.
+    /// Counts and reports a step that failed because of what the participant `from` found. Called under the step's
+    /// lock, once for each step.
     pub(super) fn tell_failure(
         &self,
         lease: &Lease,

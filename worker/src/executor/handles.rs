@@ -1,4 +1,4 @@
-//! Nodes about the caller's handles: what a step reads from its session, and leaves there.
+//! Nodes that work on the caller's handles: a step reads some from the caller's session, and fills others.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,17 +18,17 @@ use crate::cpu::Operands;
 use crate::eager::{Session, Settled};
 use crate::installed::{declared, site};
 
-/// What a node does with a handle.
+/// The operation of a node on a handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandleOp {
-    /// `HandleIn`.
+    /// The node `HandleIn`: the step reads the handle's tensor. With `donate` the step takes it over.
     Lend { donate: bool },
-    /// `HandleOut`.
+    /// The node `HandleOut`: the step fills the handle.
     Fill,
 }
 
 impl HandleOp {
-    /// Of a node, where it is about a handle.
+    /// The operation of a node; `None` for a node that works on no handle.
     pub fn of(node: &ProgramNode) -> Option<HandleOp> {
         match &*node.op {
             "HandleIn" => Some(HandleOp::Lend {
@@ -47,7 +47,7 @@ pub(super) fn number(of: Option<&Tensor>) -> Result<u64, Error> {
     numbers.first().copied().ok_or_else(missing)
 }
 
-/// What a step gives a handle: the memory of a lease is for its steps, and what outlives them has its own.
+/// The tensor that a step gives a handle. A lease's memory is for its steps, so a tensor from it is copied into `pool`.
 pub(super) fn kept(tensor: &Tensor, pool: &Pool) -> Result<Tensor, Error> {
     if !tensor.is_borrowed() {
         return Ok(tensor.clone());
@@ -59,13 +59,13 @@ pub(super) fn kept(tensor: &Tensor, pool: &Pool) -> Result<Tensor, Error> {
     Ok(kept)
 }
 
-/// What says that a handle was filled.
+/// The result of a node that has filled a handle: an empty tensor.
 pub(super) fn filled() -> Result<Tensor, Error> {
     Ok(Tensor::zeros(DType::U8, &[0])?)
 }
 
 impl Executor {
-    /// The session of the lease's driver.
+    /// The session of the lease's driver, which owns the handles.
     fn session(&self) -> Result<Arc<Session>, Error> {
         let lease = self.lease();
         let driver = lease.as_ref().and_then(|l| l.participants.last());
@@ -75,10 +75,10 @@ impl Executor {
         session.ok_or_else(|| Error::new(Code::LeaseRetired, "the caller's session has ended"))
     }
 
-    /// Asks for a handle's tensor; the node ends once it is there.
+    /// Asks the session for a handle's tensor; the node's result arrives once the tensor is there.
     pub(super) fn lend(&self, n: u64, node: u32, inputs: &Operands<'_>, donate: bool) {
         let lent = number(inputs.get(0)).and_then(|id| Ok((id, self.session()?)));
-        // Not the lease: one that ends meanwhile is to give its memory back.
+        // The callback does not keep the lease alive: a lease that ends meanwhile must free its memory.
         let me = self.me.clone();
         match lent {
             Ok((id, session)) => session.lend(
@@ -94,7 +94,7 @@ impl Executor {
         }
     }
 
-    /// Where a node of a step is.
+    /// The place of a node of the step part, for errors.
     pub(super) fn site_of(&self, node: u32) -> convoke_common::Site {
         let node = &self.installed.nodes()[node as usize];
         let site = site(node, declared(&self.installed.program, node));
@@ -138,7 +138,7 @@ impl Executor {
         }
     }
 
-    /// That a handle's tensor is what the node declares.
+    /// Checks that a handle's tensor is of the type that the node declares.
     fn fits(&self, n: u64, node: &ProgramNode, t: Tensor) -> Result<Tensor, Error> {
         let declared = node.outputs.first();
         let fits = declared.is_some_and(|v| self.is_as_declared(self.bindings(n), *v, &t));
@@ -154,7 +154,7 @@ impl Executor {
         self.lease()?.bindings(n)
     }
 
-    /// Whether a tensor has the type of its value, at the sizes of a step, as far as they decide it.
+    /// Whether a tensor has the declared type of a value, as far as the sizes of the step decide it.
     pub(super) fn is_as_declared(
         &self,
         bindings: Option<Arc<Bindings>>,
@@ -173,8 +173,8 @@ impl Executor {
             && value.ty.shape.iter().zip(t.shape()).all(same)
     }
 
-    /// The error of a step whose operand failed: the operand's own, but where that is a consequence of something else,
-    /// which another lease would not have to meet.
+    /// The error of a step whose operand failed: the operand's own error, except that a consequence (a lost peer, a
+    /// cancelled step) becomes `StateLost`: retrying the call on another lease does not bring the operand back.
     fn unavailable(&self, node: &ProgramNode, error: &Error) -> Error {
         if !error.code.is_secondary() {
             return error.clone();
@@ -186,12 +186,12 @@ impl Executor {
         })
     }
 
-    /// Fills a handle; what says that it has.
+    /// Fills a handle, and returns the node's result.
     pub(super) fn fill(&self, n: u64, node: u32, inputs: &Operands<'_>) -> Result<Tensor, Error> {
         let tensor = inputs.get(0);
         let tensor = tensor.ok_or_else(|| Error::internal("a handle without its tensor"))?;
         let node = &self.installed.nodes()[node as usize];
-        // The caller takes the shape to be what the function says.
+        // The caller relies on the shape that the function declares.
         if let Some(v) = node.inputs.first()
             && !self.is_as_declared(self.bindings(n), *v, tensor)
         {

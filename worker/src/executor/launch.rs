@@ -1,4 +1,4 @@
-//! One kernel, and what its failure is called.
+//! The launch of one kernel, and the errors that a failed launch gives.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,10 +10,10 @@ use convoke_kernels::Exec;
 use super::{Engine, Executor};
 use crate::cpu::{Kernel, KernelFailure, Launch, Operands, Outputs, Place, Register};
 
-/// What became of a launch: a failure, or a panic.
+/// The outcome of a launch: success, a failure, or a panic.
 type Launched = Result<Result<(), KernelFailure>, Box<dyn Any + Send>>;
 
-/// Why a launch that did not give all its results failed; `None`: it was cancelled.
+/// The error of a launch that did not give all its results; `None` where it was cancelled.
 #[cold]
 fn failure(launched: Launched) -> Option<Error> {
     Some(match launched {
@@ -32,8 +32,8 @@ fn failure(launched: Launched) -> Option<Error> {
 }
 
 impl Engine {
-    /// Runs a kernel outside of steps, which is to give at least `results`. `Err(None)`: cancelled. `site` says where a
-    /// failure was, but for the worker.
+    /// Runs a kernel outside of steps, which must give at least `results` outputs. Fails with `None` where the launch
+    /// was cancelled. `site` is the place of a failure, without the worker.
     pub(crate) fn launch(
         &self,
         kernel: &dyn Kernel,
@@ -65,7 +65,7 @@ impl Engine {
         })
     }
 
-    /// Where this worker's errors are.
+    /// The place of this worker's errors: its name, host and device.
     pub(crate) fn place(&self) -> Site {
         Site {
             worker: Some(self.worker.clone()),
@@ -77,7 +77,7 @@ impl Engine {
 }
 
 impl Executor {
-    /// Runs one instruction's kernel. `Err(None)`: cancelled.
+    /// Runs the kernel of one instruction. Fails with `None` where the step was cancelled.
     pub(super) fn launch(
         &self,
         n: u64,
@@ -113,7 +113,7 @@ impl Executor {
         }
     }
 
-    /// A kernel's failure, with its place and what it was given.
+    /// The error of a kernel's failure, with its node and the types of its operands.
     #[cold]
     fn failed(&self, n: u64, i: u32, registers: &[Register], error: Error) -> Error {
         let x = &*self.installed;
@@ -129,7 +129,7 @@ impl Executor {
                     registers.get(r as usize).and_then(Option::as_ref)
                 }
             };
-            // The kernel has overwritten what is not there; it was of the declared type.
+            // The kernel has taken and overwritten the operand that is missing; it was of the declared type.
             let declared = x.nodes()[node].inputs.get(at).filter(|_| !fused);
             let declared = || Some(self.declared(n, *declared?));
             operands.extend(there.map(Tensor::signature).or_else(declared));
@@ -138,7 +138,7 @@ impl Executor {
         self.engine.placed(error, site)
     }
 
-    /// The type of a value at the sizes of a step, as far as they decide it.
+    /// The declared type of a value, with the sizes of a step as far as they are known.
     pub(super) fn declared(&self, n: u64, value: u32) -> String {
         let Some(value) = self.installed.program.values.get(value as usize) else {
             return String::new();

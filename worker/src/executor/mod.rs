@@ -4,23 +4,24 @@
 //! Start ──> slots registered ──> ready regions (by priority) ──> instructions ──> values ──> registers, sends
 //! tensor arrives ──> value ──┘                     last instruction, recv and send ──> retire ──> Done
 //! ```
-//! A step is interpreted by at most one compute job at a time, its *runner*: a plain loop over the instructions of ready
-//! regions (see [`crate::code`]), which has what the step computes with to itself, counts nothing inside of a region and
-//! takes no lock from one instruction to the next. Arrivals make regions ready and start a runner where none is active,
-//! else they are its mail; kernels split themselves over the pool's threads. A waiting step occupies no thread. A brief
-//! program's steps run on the thread that delivers their operands, since waking another takes longer than the work: brief as
-//! predicted, and as it turns out.
+//! A step is interpreted by at most one compute job at a time, its *runner*: a plain loop over the instructions of
+//! ready regions (see [`crate::code`]). The runner owns the step's registers and counts meanwhile, counts nothing
+//! within a region, and takes no lock between two instructions. Arrivals make regions ready and start a runner; while
+//! one is active, they are its mail. Kernels split themselves over the pool's threads. A waiting step occupies no
+//! thread. The steps of a brief program run on the thread that delivers their operands, since waking another takes
+//! longer than the work: brief by prediction, and by measurement.
 //!
 //! Invariants
-//! 1. `Done` is sent once per step, after the last kernel returned and the links let go of its tensors; by
-//!    then the table has retired the step here.
-//! 2. A step's first own error goes to every participant at once; an abort from elsewhere is not repeated.
-//! 3. An aborted step launches no further kernel once its runner hears of it, and its running kernel sees the cancel flag.
+//! 1. `Done` is sent once per step, after the last kernel has returned and the links have released its tensors; by then
+//!    the table has retired the step here.
+//! 2. A step's first error of this worker goes to every participant at once; an abort from elsewhere is not repeated.
+//! 3. An aborted step launches no further kernel once its runner learns of the abort, and its running kernel sees the
+//!    cancel flag.
 //! 4. A runner, and a tensor that a link holds, keep the lease alive: a step ends with `Done` even when its
 //!    lease is released meanwhile.
-//! 5. A step that ended waits for no thread: a job that has none yet is let go of, and finds nothing to do later.
-//! 6. A step that ended and has not quiesced is watched, until it has.
-//! 7. In a partial step what fails in a node ends only what depends on it (`partial`).
+//! 5. A step that ended waits for no thread: a job that no thread has yet is forgotten, and finds nothing to do later.
+//! 6. A step that ended and has not quiesced is watched until it has.
+//! 7. In a partial step a node's failure ends only what depends on the node (`partial`).
 
 mod direct;
 mod ended;
@@ -61,25 +62,25 @@ use crate::eager::Sessions;
 use crate::installed::Installed;
 use crate::wedge::{Watch, Work};
 
-/// What all steps of a worker share.
+/// The state that all steps of a worker share.
 pub struct Engine {
     pub worker: String,
     pub host: String,
     pub compute: Arc<dyn Compute>,
     pub steps_done: AtomicU64,
     pub failures: Failures,
-    /// Whether new work is taken.
+    /// Whether the worker takes new work, and the count of live steps.
     pub gate: Gate,
-    /// Over work that ended and still runs.
+    /// The watch over work that ended and still runs.
     pub watch: Watch,
-    /// Where kernels are noted that run; for a worker in a process of its own.
+    /// The black box that notes running kernels, for a worker in a process of its own.
     pub black_box: Option<BlackBox>,
-    /// Whether compute is told of every node that is launched.
+    /// Whether compute wants to hear of every node that is launched.
     hears_launches: bool,
 }
 
 impl Engine {
-    /// An engine that takes work and has done nothing.
+    /// An engine that takes work and has run nothing yet.
     pub fn new(
         worker: &str,
         host: &str,
@@ -99,22 +100,22 @@ impl Engine {
         }
     }
 
-    /// Notes that this thread runs a kernel.
+    /// Notes in the black box that this thread runs a kernel, until the note is dropped.
     pub fn note(&self, function: &FunctionId, node: &str) -> Option<Noted<'_>> {
         self.black_box.as_ref()?.note(function, node)
     }
 }
 
-/// No node.
+/// The node index that stands for no node.
 const NO_NODE: u32 = u32::MAX;
 
-/// A window entry.
+/// One entry of the window, used by one step at a time.
 struct Entry {
     run: Mutex<Run>,
-    /// Has the thread that interprets the step look at `run`: there is mail, or the step has ended. It may be set for
-    /// a step that came before, and does no harm then.
+    /// Makes the thread that interprets the step look at `run`: there is mail, or the step has ended. A flag left over
+    /// from an earlier step does no harm.
     stirred: AtomicBool,
-    /// The step node that a thread has, or had last.
+    /// The step node that a thread runs, or ran last.
     node: AtomicU32,
 }
 
@@ -142,26 +143,26 @@ fn live(runs: &[Entry]) -> impl Iterator<Item = MutexGuard<'_, Run>> {
 pub struct Executor {
     engine: Arc<Engine>,
     installed: Arc<Installed>,
-    /// Where steps run.
+    /// Decides whether steps run as compute jobs or on the delivering thread.
     pace: Pace,
-    /// Who is charged for them.
+    /// The share that is charged for the steps.
     share: Share,
     pool: Pool,
     lease: OnceLock<Weak<Lease>>,
-    /// By participant index; none for this worker itself and for peers without a common edge.
+    /// The links by participant index; `None` for this worker itself and for peers without a common edge.
     links: Vec<Option<Arc<Link>>>,
     runs: Box<[Entry]>,
-    /// The buffers of the last step that ran on its caller's thread.
+    /// The buffers of the last step that ran on its caller's thread, to be used again.
     spare: Mutex<Option<Flow>>,
     me: Weak<Executor>,
-    /// Where the driver's handles are.
+    /// The sessions that hold the driver's handles.
     handles: OnceLock<Arc<Sessions>>,
-    /// Told when the driver is done with the lease, or lost: it is to be dropped.
+    /// Drops the lease; called when its driver is done with it or lost.
     driver_gone: Box<dyn Fn() + Send + Sync>,
 }
 
 impl Executor {
-    /// An executor of `in_flight` steps at once.
+    /// Makes an executor that runs up to `in_flight` steps at once.
     pub fn new(
         engine: Arc<Engine>,
         installed: Arc<Installed>,
@@ -193,7 +194,7 @@ impl Executor {
         let _ = self.lease.set(Arc::downgrade(lease));
     }
 
-    /// Steps read and fill the handles that the driver has in these sessions.
+    /// Gives the executor the sessions whose handles its steps read and fill.
     pub fn serve_handles(&self, sessions: Arc<Sessions>) {
         let _ = self.handles.set(sessions);
     }
@@ -210,19 +211,19 @@ impl Executor {
         self.entry(n).lock()
     }
 
-    /// Ends a step because of what the participant `from` found, under its lock; what interprets it is to hear of it.
+    /// Ends a step because of what the participant `from` found, and tells its runner. Called under the step's lock.
     fn stop(&self, lease: &Lease, run: &mut Run, error: Error, from: ParticipantIx) {
         self.tell_failure(lease, run, &error, from);
         run.stop(error);
         self.entry(run.n).stirred.store(true, Ordering::Release);
     }
 
-    /// Step nodes.
+    /// Number of nodes of the step part.
     pub fn nodes(&self) -> u32 {
         self.installed.nodes().len() as u32
     }
 
-    /// Steps that have started and not retired.
+    /// Number of steps that have started and not retired.
     pub fn live_steps(&self) -> u64 {
         live(&self.runs).count() as u64
     }
@@ -233,13 +234,13 @@ impl Executor {
         live.into_iter().for_each(|n| self.fail(n, error.clone()));
     }
 
-    /// This worker's own error: everybody is told.
+    /// Ends a step by this worker's own error, which is sent to every participant.
     fn fail(&self, n: u64, error: Error) {
         let Some(lease) = self.lease() else { return };
         let mut after = After::default();
         {
             let mut run = self.run(n);
-            // A step may fail before its `Start` is here: a tensor that overtook it did not fit.
+            // A step may fail before its `Start` is here: a tensor that overtook `Start` did not fit.
             if run.n != n || run.error.is_some() {
                 return;
             }
@@ -280,7 +281,8 @@ impl Executor {
         }
     }
 
-    /// While a step is interpreted: links may call straight into their peers, whose time is not the step's.
+    /// Does what follows from an instruction, outside of the measured time: links may call straight into their peers,
+    /// whose time is not the step's.
     fn finish_within(&self, n: u64, after: &mut After, time: &mut Option<Stopwatch>) {
         time.iter_mut().for_each(Stopwatch::stop);
         self.finish(n, std::mem::take(after));
@@ -396,17 +398,18 @@ impl Executor {
                 refused.reason
             );
             self.fail(n, Error::new(Code::Busy, why).at(self.place()));
-            // Where it had failed already, it waited only for this runner.
+            // A step that had failed already waited only for this runner.
             self.settle(n);
         }
     }
 
-    /// Whether a step runs on the thread that has its operands: it is brief, and takes nothing from others who wait.
+    /// Whether a step runs on the thread that has its operands: the step is brief, and takes no compute time from
+    /// others who wait.
     fn runs_here(&self) -> bool {
         self.pace.is_brief() && self.engine.compute.admits(&self.share, self.pace.usual())
     }
 
-    /// A thread has a step's job.
+    /// A thread has begun a step's job.
     fn begun(&self, n: u64) {
         let mut run = self.run(n);
         if run.n == n && run.runner == Runner::Queued {
@@ -430,7 +433,8 @@ impl Executor {
     }
 
     /// Fails where the worker takes no new work, or where a link has ended: the lease keeps the links that it was
-    /// installed with. Looked at once the step runs, so that what ends later finds it to abort.
+    /// installed with. Checked after the step counts as running, so that whatever ends later finds the step and aborts
+    /// it.
     fn usable(&self) -> Result<(), Error> {
         if let Some(refusal) = self.engine.gate.refusal() {
             return Err(refusal.clone());
@@ -445,7 +449,8 @@ impl Executor {
         self.engine.place()
     }
 
-    /// The runner: runs ready instructions until none is left, or its slice of them is over. `brief`: not as a job.
+    /// The runner: interprets ready instructions until there are none, or its time slice is over. With `brief` it runs
+    /// outside of a compute job.
     fn interpret(&self, n: u64, brief: bool) {
         let mut slice = match brief {
             true => usize::MAX,
@@ -459,13 +464,14 @@ impl Executor {
                 // The step ended before a thread had the job.
                 return;
             }
-            // Looked at below, whatever it was set for.
+            // The runner looks at the entry below, whatever has set the flag.
             entry.stirred.store(true, Ordering::Relaxed);
             let flow = std::mem::take(&mut run.flow);
             (run.span.clone(), run.flag.clone(), run.partial, flow)
         };
         let _entered = span.enter();
-        // A brief step may run within the job of another worker of this process, or under a lock: not in turns.
+        // A brief step may run within the job of another worker of this process, or under a lock, and so takes no
+        // turns.
         let lane = if brief { None } else { Lane::current() };
         let exec = match &lane {
             Some(lane) => lane.exec(&flag),
@@ -493,7 +499,7 @@ impl Executor {
                     run.rest(flow, Runner::Queued);
                     drop(run);
                     self.finish(n, after);
-                    // Still the step's only runner: the job that follows goes on from here.
+                    // This thread is still the step's only runner: the job that follows goes on from here.
                     return self.start_runner(n);
                 }
                 drop(run);
@@ -539,11 +545,11 @@ impl Executor {
                         self.note_loss(n, &error);
                     }
                     flow.lose(code, i, &Arc::new(*error));
-                    // Who waits for it elsewhere is told next.
+                    // Peers that wait for the lost results are told at the next look.
                     entry.stirred.store(true, Ordering::Relaxed);
                 }
                 Err(Some(error)) => self.fail(n, *error),
-                // Its step has ended, which it hears of next.
+                // The step has ended; the runner learns of that at the next look.
                 Err(None) => entry.stirred.store(true, Ordering::Relaxed),
             }
         }
@@ -577,7 +583,7 @@ impl StepHandler for Executor {
             run.unsent = vec![0; self.links.len()];
             self.engine.gate.started();
             if run.error.is_some() {
-                // Aborted by a peer before the driver's word arrived.
+                // A peer aborted the step before the driver's `Start` arrived.
                 run.settle(&mut after);
             } else if let Err(e) = self.usable().and_then(|()| lease.bind(n, &axes)) {
                 let e = e.at(self.place());
@@ -625,7 +631,7 @@ impl StepHandler for Executor {
             let delivered = match taken {
                 None => return,
                 Some(Err(error)) if !run.partial => {
-                    // Its sender takes the step for another: the tensor does not come.
+                    // The sender takes the step for one that is not partial: the tensor does not come.
                     drop(run);
                     return self.fail(n, Arc::unwrap_or_clone(error));
                 }
@@ -679,7 +685,7 @@ impl StepHandler for Executor {
     fn peer_lost(&self, peer: ParticipantIx, error: &Error) {
         let Some(lease) = self.lease() else { return };
         let link = self.links.get(usize::from(peer)).and_then(Option::as_ref);
-        // It may have been a second link to the same peer.
+        // The link that ended may have been a second one to the same peer.
         if link.is_some_and(|l| !l.is_closed()) {
             return;
         }

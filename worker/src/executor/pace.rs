@@ -1,31 +1,33 @@
-//! Where a program's steps run: on the thread that delivers their operands, or as jobs of compute. It begins with what a step
-//! is predicted to take, and is corrected by what steps take. No value depends on it.
+//! The choice of the thread that steps run on: the one that delivers their operands, or that of a compute job. It
+//! starts from a step's predicted time, and is corrected by measured times. No result depends on it.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How often in a row what was measured must say otherwise: a thread that was interrupted says little.
+/// Number of measurements in a row that must contradict the choice: a single one may only show that a thread was
+/// interrupted.
 const CONVINCED: u8 = 16;
-/// One in so many steps is measured: looking at a clock takes as long as a small kernel.
+/// One in so many steps is measured: reading a clock takes as long as a small kernel.
 const SAMPLE: u64 = 4;
 
-/// Steps are brief as predicted, or are not, and may be found to be.
+/// The prediction decides whether steps are brief.
 const PREDICTED: u8 = 0;
-/// They were found to be brief.
+/// Steps were measured to be brief.
 const FOUND_BRIEF: u8 = 1;
-/// They are not, and no job that was split over threads makes them so again.
+/// Steps were measured to be long. This is final, so that no job that was split over threads makes them count as brief
+/// again.
 const FOUND_LONG: u8 = 2;
 
-/// See the module.
+/// Decides whether the steps of one program run as compute jobs.
 pub(super) struct Pace {
-    /// What it takes to start a job.
+    /// The time that it takes to start a job on another thread.
     wake: Duration,
-    /// Unknown where it depends on the call: such steps never run but as jobs.
+    /// The predicted time of a step. Without one, since it depends on the call, steps always run as jobs.
     predicted: Option<Duration>,
     found: AtomicU8,
-    /// Measurements in a row that say otherwise.
+    /// Number of measurements in a row that contradict the choice.
     otherwise: AtomicU8,
 }
 
@@ -48,13 +50,13 @@ impl Pace {
         }
     }
 
-    /// What a step takes that runs without a job, at most on average.
+    /// A bound on the average time of a step that runs without a job.
     pub(super) fn usual(&self) -> Duration {
         let predicted = self.predicted.unwrap_or(self.wake);
         predicted.min(self.wake)
     }
 
-    /// Whether what step `n` takes can change where steps run.
+    /// Whether step `n` is measured, which may change the choice.
     pub(super) fn listens(&self, n: u64) -> bool {
         n.is_multiple_of(SAMPLE)
             && self.predicted.is_some()
@@ -62,7 +64,7 @@ impl Pace {
             && self.found.load(Ordering::Relaxed) != FOUND_LONG
     }
 
-    /// Threads worked at a step for so long, all in all.
+    /// Takes account of a measured step: `time` is the sum over the threads that worked at it.
     pub(super) fn took(&self, time: Duration) {
         let brief = self.is_brief();
         if (time <= self.wake) == brief {
@@ -75,7 +77,7 @@ impl Pace {
     }
 }
 
-/// Adds up the time of what is done between starts and stops.
+/// Measures the time between starts and stops, added up.
 pub(super) struct Stopwatch {
     since: Instant,
     before: Duration,
@@ -97,7 +99,7 @@ impl Stopwatch {
         self.since = Instant::now();
     }
 
-    /// The time so far, while it runs.
+    /// The time so far, while the stopwatch runs.
     pub(super) fn read(&self) -> Duration {
         self.before + self.since.elapsed()
     }
@@ -109,7 +111,8 @@ mod tests {
 
     const WAKE: Duration = Duration::from_micros(20);
 
-    /// Microseconds that steps took, one after the other; whether those that follow are brief.
+    /// Feeds times in microseconds, each with a number of steps that took it, and checks whether later steps count as
+    /// brief.
     fn check(predicted: Option<u64>, took: &[(u64, usize)], want: bool) {
         let pace = Pace::new(predicted.map(Duration::from_micros), WAKE);
         for (micros, times) in took {
@@ -127,12 +130,12 @@ mod tests {
         check(Some(20), &[], true);
         check(Some(21), &[], false);
         check(None, &[(1, 100)], false);
-        // Found to be brief, again and again.
+        // Steps are measured to be brief, a number of times in a row.
         check(Some(50), &[(20, 15)], false);
         check(Some(50), &[(20, 16)], true);
         check(Some(50), &[(21, 100)], false);
         check(Some(50), &[(9, 15), (90, 1), (9, 15)], false);
-        // Found to be long, and then it stays so.
+        // Steps are measured to be long, which stays so.
         check(Some(5), &[(21, 15)], true);
         check(Some(5), &[(21, 16)], false);
         check(Some(5), &[(20, 100)], true);

@@ -1,11 +1,11 @@
-//! Partial steps: what fails in a node ends only what depends on it, and everything else goes on.
+//! Partial steps: a node's failure ends only what depends on the node, and everything else goes on.
 //!
 //! ```text
 //! node fails ──> its results are lost ──> instructions that read them are left out ──> their results are lost ...
 //!                      └──> sends of them: Failed ── lane ──> recv of a peer, or of the driver, is lost as well
 //! ```
-//! A lost value carries the error of the node that failed. What is not of a node ends the step, as one that is not partial: a
-//! participant that is lost, a deadline, memory that is refused to a tensor on its way, a cancelled call.
+//! A lost value carries the error of the node that failed. A failure that is not a node's ends the step, as it ends one
+//! that is not partial: the loss of a participant, a deadline, memory refused to an arriving tensor, a cancelled call.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ use convoke_rendezvous::frame::{Frame, MAX_FAILED};
 use super::Executor;
 use super::run::{After, Untold};
 
-/// Whether an error is a node's own: what says that a participant, or its lease, is gone is not.
+/// Whether an error is a node's own, and does not report the loss of a participant or a lease.
 pub(super) fn is_of_node(error: &Error) -> bool {
     !error.code.is_secondary()
 }
 
 impl Executor {
-    /// Something failed here, before anything else that this worker knows of: the step is told of as one that failed.
+    /// Counts and reports the step as failed. Called at the first failure in it that this worker knows of.
     pub(super) fn note_loss(&self, n: u64, error: &Error) {
         let Some(lease) = self.lease() else { return };
         let run = self.run(n);
@@ -32,7 +32,7 @@ impl Executor {
         }
     }
 
-    /// Tells peers and the driver which tensors do not come, and why.
+    /// Tells peers and the driver which tensors of the step will not come, and why.
     pub(super) fn tell_losses(&self, lease: &Lease, n: u64, untold: Vec<Untold>) {
         let (count, key) = (untold.len(), StepKey { lease: lease.id, n });
         let mut by_peer: Vec<Option<(Arc<Error>, Vec<u32>)>> = vec![None; self.links.len()];
@@ -48,7 +48,7 @@ impl Executor {
                 continue;
             };
             match waiting {
-                // What failed because of one error goes together.
+                // Slots that failed because of one error share a frame.
                 Some((because, slots))
                     if Arc::ptr_eq(because, &error) && slots.len() < MAX_FAILED =>
                 {

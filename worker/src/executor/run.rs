@@ -1,19 +1,20 @@
-//! One window entry of an executor: what a step has, what it waits for, and what follows from an event.
+//! One window entry of an executor: the data of its step, what the step waits for, and what follows from an event.
 //!
 //! ```text
-//! Run, under the entry's lock     phase, error, who interprets, what links hold, mail
-//! Flow                            registers, counts, ready regions: under the lock as well, but for while a thread
-//!                                 interprets the step, whose own it is then
+//! Run, under the entry's lock     phase, error, runner, tensors that links hold, mail
+//! Flow                            registers, counts, ready regions: under the lock as well, except while a thread
+//!                                 interprets the step and owns them
 //! ```
-//! A thread that interprets a step runs region after region without the lock, the most urgent first: one that becomes ready
-//! and is more urgent than what comes next interrupts it. What comes meanwhile, tensors from peers and
-//! from handles, is mail, which it looks for when it is told that there is some, and before it ends.
+//! The thread that interprets a step runs region after region without the lock, the most urgent first: a region that
+//! becomes ready and is more urgent than the next instruction interrupts the current one. Tensors from peers and
+//! handles that come meanwhile are mail. The thread takes its mail when it is told that there is some, and before it
+//! ends.
 //!
-//! In a *partial* step an instruction that fails takes along what depends on it, and nothing else. A value that is lost has
-//! an empty register; from the first loss on each instruction is looked at before it runs, and left out where it lacks an
-//! operand. Without a loss nothing is looked at.
+//! In a *partial* step an instruction that fails takes along what depends on it, and nothing else. A lost value has an
+//! empty register. From the first loss on each instruction is checked before it runs, and left out if it lacks an
+//! operand. Before the first loss nothing is checked.
 //!
-//! Plain state: nothing here sends or runs anything. [`After`] says what to do once the lock is released.
+//! This is plain state: nothing here sends or runs anything. [`After`] says what to do once the lock is released.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -38,45 +39,45 @@ pub(super) enum Phase {
     Running,
 }
 
-/// Who interprets a step.
+/// The state of a step's runner.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Runner {
-    /// Nobody.
+    /// No thread interprets the step, and none is about to.
     None,
-    /// A job that no thread has yet: it holds nothing of the step, and a step that ends does not wait for it.
+    /// A job that no thread has begun: it owns nothing of the step, and a step that ends does not wait for it.
     Queued,
-    /// A thread, which has the flow.
+    /// A thread, which owns the flow.
     Active,
 }
 
-/// What a step computes with.
+/// The data that a step computes with: registers, counts and ready regions.
 #[derive(Default)]
 pub(super) struct Flow {
     pub(super) registers: Vec<Register>,
-    /// By region: values that are missing.
+    /// By region, the number of values that it still waits for.
     missing: Vec<u32>,
-    /// By region: the instruction that it begins or goes on with.
+    /// By region, the instruction that it begins or goes on with.
     next: Vec<u32>,
-    /// By counted value: regions that have yet to read it.
+    /// By counted value, the number of regions that have yet to read it.
     counts: Vec<u32>,
-    /// Regions that can run, by the priority of what they go on with.
+    /// Regions that can run, by the priority of their next instruction.
     ready: BinaryHeap<(u64, Reverse<u32>)>,
-    /// The region that runs; what comes next of it, up to its end.
+    /// The region that runs; its next instruction is `at`, and it ends before `end`.
     region: u32,
     at: u32,
     end: u32,
-    /// Whether a region became ready that may be more urgent, or the next instruction may lack an operand.
+    /// Whether the next instruction must be chosen anew: a more urgent region may be ready, or an operand may be lost.
     woken: bool,
-    /// Instructions and arrivals that have yet to end.
+    /// Number of instructions and arrivals that have yet to end.
     left: usize,
-    /// Of a partial step in which something has failed.
+    /// The losses of a partial step in which something has failed.
     losses: Option<Box<Losses>>,
 }
 
-/// What a partial step has lost.
+/// The lost values of a partial step.
 #[derive(Default)]
 struct Losses {
-    /// Why a register is empty; of one that is not it says nothing any more.
+    /// By register, the error that explains why it is empty. It has no meaning for a register that has a tensor.
     because: BTreeMap<u32, Arc<Error>>,
     /// Send slots whose values are lost, until their peers are told.
     untold: Vec<Untold>,
@@ -85,28 +86,29 @@ struct Losses {
 /// A send slot whose value is lost, and why.
 pub(super) type Untold = (u32, Arc<Error>);
 
-/// A value that came while the step was interpreted.
+/// A value that came while a thread interpreted the step.
 pub(super) struct Mail {
-    /// None where nothing needs it.
+    /// The value; `None` where no instruction needs it.
     value: Option<u32>,
     delivered: Delivered,
 }
 
-/// One window entry.
+/// The state of one window entry, and of the step that uses it.
 pub(super) struct Run {
     pub(super) n: u64,
     pub(super) phase: Phase,
-    /// Whether what fails ends only what depends on it.
+    /// Whether a failure ends only what depends on it.
     pub(super) partial: bool,
     pub(super) flow: Flow,
     mail: Vec<Mail>,
-    /// Tensors that links still hold, and losses that peers are about to be told of; and how many of the tensors by participant.
+    /// Number of tensors that links still hold and of losses that peers have yet to be told; `unsent` counts the
+    /// tensors by participant.
     pub(super) sending: usize,
     pub(super) unsent: Vec<u32>,
     pub(super) runner: Runner,
-    /// What threads took for it, where that is measured.
+    /// Time that threads took for the step, if it is measured.
     pub(super) spent: Duration,
-    /// Whether it has ended without quiescing, and is watched.
+    /// Whether the step has ended without quiescing, and is watched.
     pub(super) watched: bool,
     pub(super) error: Option<Error>,
     pub(super) flag: Arc<AtomicBool>,
@@ -114,7 +116,7 @@ pub(super) struct Run {
     pub(super) span: tracing::Span,
 }
 
-/// What to do once the lock is released: links may call straight into their peers.
+/// The actions that follow once the lock is released: links may call straight into their peers.
 #[derive(Default)]
 pub(super) struct After {
     pub(super) sends: Vec<(u32, Tensor)>,
@@ -125,14 +127,14 @@ pub(super) struct After {
 }
 
 impl After {
-    /// What links are to take of it.
+    /// Number of tensors and losses that go out to peers.
     pub(super) fn outgoing(&self) -> usize {
         self.sends.len() + self.untold.len()
     }
 }
 
 impl Flow {
-    /// Before anything is there. The buffers of the step before are used again.
+    /// Begins a step: no value is there yet. The buffers of the step before are used again.
     pub(super) fn start(&mut self, code: &Lowered) {
         self.clear();
         self.registers.resize(code.registers, None);
@@ -156,7 +158,7 @@ impl Flow {
         self.stop();
     }
 
-    /// Nothing more of it is to run.
+    /// Drops all ready regions, so that no instruction runs any more.
     fn stop(&mut self) {
         self.ready.clear();
         self.end = self.at;
@@ -168,7 +170,7 @@ impl Flow {
         self.woken = true;
     }
 
-    /// Looks at the instruction that is to run next, and its priority.
+    /// The priority and number of the instruction that would run next, without taking it.
     pub(super) fn peek(&self, code: &Lowered) -> Option<(u64, u32)> {
         let going = (self.at < self.end).then(|| (code.priority(self.at), self.at));
         let first = self.ready.peek();
@@ -179,13 +181,13 @@ impl Flow {
         }
     }
 
-    /// Whether nothing can run now.
+    /// Whether no instruction can run now.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.at == self.end && self.ready.is_empty()
     }
 
-    /// The instruction to run now.
+    /// Takes the next instruction to run.
     #[inline]
     pub(super) fn next(&mut self, code: &Lowered) -> Option<u32> {
         if self.at == self.end || self.woken {
@@ -198,7 +200,7 @@ impl Flow {
         Some(self.at - 1)
     }
 
-    /// Goes on with the region that is most urgent, behind what lacks an operand.
+    /// Goes on with the most urgent region; instructions that lack an operand are left out.
     #[cold]
     fn choose(&mut self, code: &Lowered) {
         self.advance(code);
@@ -207,14 +209,14 @@ impl Flow {
         }
     }
 
-    /// Leaves out the instructions that lack an operand.
+    /// Leaves out the next instructions as long as they lack an operand.
     fn skip_lost(&mut self, code: &Lowered) {
         while let Some(error) = self.lacking(code) {
             self.at += 1;
             self.lose(code, self.at - 1, &error);
             self.advance(code);
         }
-        // Whatever comes next is to be looked at as well.
+        // The instruction after these must be checked as well.
         self.woken = true;
     }
 
@@ -236,7 +238,7 @@ impl Flow {
         }
     }
 
-    /// Why an operand of the next instruction is not there, where one was lost: the first.
+    /// The error of the first lost operand of the next instruction, if it lacks one.
     fn lacking(&self, code: &Lowered) -> Option<Arc<Error>> {
         let losses = self.losses.as_ref().filter(|_| self.at < self.end)?;
         let lost = |register: u32| match self.registers.get(register as usize) {
@@ -250,7 +252,7 @@ impl Flow {
         })
     }
 
-    /// An instruction gives no results, in a partial step.
+    /// Ends an instruction of a partial step without results.
     #[cold]
     pub(super) fn lose(&mut self, code: &Lowered, i: u32, error: &Arc<Error>) {
         self.free(code, i);
@@ -259,7 +261,8 @@ impl Flow {
         }
     }
 
-    /// A value is not there and will not be: others may go on without it, and who waits for it elsewhere is to be told.
+    /// Marks a value as lost: instructions that wait for it go on without it, and peers that wait for it are to be
+    /// told.
     #[cold]
     fn lost(&mut self, code: &Lowered, value: u32, register: u32, error: &Arc<Error>) {
         self.wake(code, value);
@@ -272,12 +275,12 @@ impl Flow {
         self.woken = true;
     }
 
-    /// Whether anything was lost.
+    /// Whether any value was lost.
     pub(super) fn has_losses(&self) -> bool {
         self.losses.is_some()
     }
 
-    /// An instruction is over: it reads nothing any more.
+    /// Ends an instruction: the registers that it reads last are freed.
     #[inline(always)]
     fn free(&mut self, code: &Lowered, i: u32) {
         self.left -= 1;
@@ -293,7 +296,7 @@ impl Flow {
         }
     }
 
-    /// An instruction has ended, and made its results, in their order.
+    /// Ends an instruction that made these results, in their order.
     #[inline]
     pub(super) fn ended(&mut self, code: &Lowered, i: u32, mut made: Outputs, after: &mut After) {
         self.free(code, i);
@@ -304,7 +307,7 @@ impl Flow {
         {
             return self.keep(result.register, tensor);
         }
-        // What nobody asked for is behind what somebody did.
+        // Outputs that no one asked for come last, and are dropped.
         for (result, tensor) in results.iter().zip(made) {
             if crosses {
                 self.tell(code, result.value, &tensor, after);
@@ -320,7 +323,7 @@ impl Flow {
         }
     }
 
-    /// A value is there: others may run now, and it is sent.
+    /// A result is there: regions that wait for it may run, and it is sent.
     fn tell(&mut self, code: &Lowered, value: u32, tensor: &Tensor, after: &mut After) {
         self.wake(code, value);
         let most = [usize::MAX, 1][usize::from(mutant!("fan-out-once"))];
@@ -329,7 +332,7 @@ impl Flow {
         }
     }
 
-    /// Who waits for a value may go on.
+    /// Counts a value as there for the regions that wait for it.
     #[inline(always)]
     fn wake(&mut self, code: &Lowered, value: u32) {
         for region in code.waits.row(value) {
@@ -341,7 +344,7 @@ impl Flow {
         }
     }
 
-    /// A value came from outside; none of the step's own where nothing needs it.
+    /// Takes a tensor from outside; `value` is `None` where no instruction needs it.
     pub(super) fn arrive(
         &mut self,
         code: &Lowered,
@@ -358,7 +361,7 @@ impl Flow {
         }
     }
 
-    /// [`Flow::arrive`], or in a partial step what came in place of a value.
+    /// Takes what was delivered in place of a value: a tensor as in [`Flow::arrive`], or, in a partial step, an error.
     fn take(
         &mut self,
         code: &Lowered,
@@ -377,14 +380,14 @@ impl Flow {
         }
     }
 
-    /// Whoever waits elsewhere for what was lost is to be told now.
+    /// Hands the losses to `after`, so that peers are told.
     fn report(&mut self, after: &mut After) {
         if let Some(losses) = &mut self.losses {
             after.untold.append(&mut losses.untold);
         }
     }
 
-    /// Whether everything has ended.
+    /// Whether all instructions and arrivals have ended.
     pub(super) fn is_over(&self) -> bool {
         self.left == 0
     }
@@ -410,7 +413,7 @@ impl Run {
         }
     }
 
-    /// The step that follows in this entry, with the buffers of this one.
+    /// Prepares the entry for the next step that uses it, with the buffers of this one.
     pub(super) fn follow(&mut self, n: u64) {
         let mut flow = std::mem::take(&mut self.flow);
         flow.clear();
@@ -420,14 +423,14 @@ impl Run {
         };
     }
 
-    /// The step begins.
+    /// Starts the step.
     pub(super) fn start(&mut self, installed: &Installed, after: &mut After) {
         self.flow.start(&installed.code);
         self.wake(after);
     }
 
-    /// The step ends. What it has is dropped, by the runner where one is active: peers lend tensors and wait for them, as this
-    /// step does for those that it lends.
+    /// Ends the step by an error. Its tensors are dropped at once, or by the runner where one is active: peers wait for
+    /// the tensors that they lent, as this step waits for those that it lends.
     pub(super) fn stop(&mut self, error: Error) {
         self.error = Some(error);
         self.flag.store(true, Ordering::Relaxed);
@@ -439,8 +442,8 @@ impl Run {
         }
     }
 
-    /// A value came from outside, or in a partial step why there is none. True where a thread interprets the step, which is
-    /// to look for its mail.
+    /// A value came from outside or, in a partial step, the error that explains its absence. True where a thread
+    /// interprets the step, which must then look for its mail.
     pub(super) fn came(
         &mut self,
         installed: &Installed,
@@ -485,7 +488,7 @@ impl Run {
         true
     }
 
-    /// The runner gives the flow back; what stays of a step that ended is dropped.
+    /// The runner gives the flow back; the data of a step that ended is dropped.
     pub(super) fn rest(&mut self, flow: Flow, runner: Runner) {
         self.flow = flow;
         self.runner = runner;
@@ -494,7 +497,8 @@ impl Run {
         }
     }
 
-    /// Whether the step has quiesced.
+    /// Retires the step once it has quiesced: no runner, no tensor on a link, and either an error or nothing left to
+    /// do.
     pub(super) fn settle(&mut self, after: &mut After) {
         let quiet =
             self.phase == Phase::Running && self.runner == Runner::None && self.sending == 0;
@@ -510,7 +514,7 @@ mod tests {
     use super::*;
     use convoke_common::error::Code;
 
-    /// A step that has `tensor`, and one of its own on a link.
+    /// A running step that holds `tensor`, and has one tensor on a link.
     fn running(tensor: &Tensor, runner: Runner) -> Run {
         let mut run = Run::new(3);
         run.phase = Phase::Running;
@@ -531,7 +535,7 @@ mod tests {
             run.stop(Error::new(Code::KernelFailed, "x"));
             assert!(tensor.is_unique() && run.runner == Runner::None);
         }
-        // One that is interpreted has its registers taken out, and drops them as they come back.
+        // While a thread interprets the step, the flow is taken out; it is dropped when it comes back.
         let tensor = Tensor::scalar(1f32);
         let mut run = running(&tensor, Runner::Active);
         let flow = std::mem::take(&mut run.flow);

@@ -20,10 +20,10 @@ use crate::cache::Cache;
 use crate::loader::{ClientSource, Loaded};
 use crate::window::Window;
 
-/// Above what any of this takes.
+/// More than any of these loads takes.
 const BOUND: Duration = Duration::from_secs(20);
 
-/// A folder that is removed at the end.
+/// A folder that is removed at the end of the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -52,12 +52,12 @@ fn meta(bytes: &[u8], path: &str) -> ArtifactMeta {
     ArtifactMeta::new(path.into(), bytes.len() as u64, hashes)
 }
 
-/// A client with one file, who notes what it is asked for.
+/// A client with one file, which records the chunks that it is asked for.
 #[derive(Default)]
 struct Client {
     file: Vec<u8>,
     asked: Mutex<Vec<u64>>,
-    /// The file ends here, as far as this client can read it.
+    /// Length of the file as this client can read it, if it is cut short.
     ends: Option<u64>,
 }
 
@@ -79,7 +79,7 @@ fn client(file: &[u8]) -> Client {
     }
 }
 
-/// A load: the ranges as literals of a program, in this order.
+/// A load: these ranges as the literals of a program, in this order.
 struct Rig {
     world: World,
     meta: ArtifactMeta,
@@ -94,7 +94,7 @@ struct Rig {
 
 impl Rig {
     fn new(meta: ArtifactMeta, ranges: &[(u64, u64)]) -> Rig {
-        // The smallest window: seven chunks.
+        // The smallest window has seven chunks.
         let ledger = Ledger::new("w0", 64 << 20);
         Rig {
             world: World::real(Arc::new(NoCompute)),
@@ -177,7 +177,7 @@ impl Rig {
         Ok(values.into_iter().map(bytes).collect())
     }
 
-    /// Loads, compares with the file, and looks at what is left.
+    /// Loads, compares the values with the file, and checks that nothing is left.
     async fn check(&self, file: &[u8]) {
         let loaded = tokio::time::timeout(BOUND, self.load()).await.unwrap();
         for ((offset, len), bytes) in self.ranges.iter().zip(loaded.unwrap()) {
@@ -195,7 +195,7 @@ impl Rig {
         e
     }
 
-    /// Every slot comes back, at the latest when jobs end that had begun; no tensor is held.
+    /// Checks that every slot is free again, at the latest once running jobs end, and that no tensor is held.
     async fn nothing_is_left(&self) {
         let share = self.window.share(u64::MAX);
         let all = tokio::time::timeout(BOUND, share.slots(7)).await;
@@ -206,7 +206,7 @@ impl Rig {
 }
 
 const MIB: u64 = CHUNK;
-/// Sizes of every kind: within, across and along chunks, small ones beside, before and after large ones.
+/// Ranges of every kind: within, across and along chunks, and small ones beside, before and after large ones.
 const RANGES: [(u64, u64); 9] = [
     (0, 3 * MIB + 5),
     (3 * MIB + 5, 100),
@@ -231,7 +231,7 @@ async fn a_client_is_asked_for_each_chunk_once_where_it_can_be() {
     rig.check(&file).await;
     let mut asked = source.asked.lock().unwrap().clone();
     asked.sort_unstable();
-    // Two are touched again by literals that are needed later and do not ride.
+    // Two chunks are read again for literals that are needed later and do not ride.
     let mut expected: Vec<u64> = (0..20).chain([3, 13]).collect();
     expected.sort_unstable();
     assert_eq!(asked, expected);
@@ -325,7 +325,7 @@ async fn endpoint(world: &World, ca: &ClusterCa, role: Role) -> Endpoint {
     world.net.endpoint(any, &tls, &options).await.unwrap()
 }
 
-/// Serves `source` to the rig over QUIC, at most `requests` of them, and then hangs up.
+/// Serves `source` to the rig over QUIC, for at most `requests` requests, and then closes the connection.
 async fn remote(rig: Rig, source: Arc<Client>, requests: usize) -> Rig {
     let world = rig.world.clone();
     let ca = ClusterCa::create(&world).unwrap();

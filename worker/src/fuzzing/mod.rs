@@ -1,5 +1,5 @@
-//! What the fuzz targets in `fuzz/` run, and the tests that replay their corpora; see [`convoke_common::fuzzing`]. No
-//! part of the interface.
+//! The functions that the fuzz targets in `fuzz/` run, and the tests that replay their corpora; see
+//! [`convoke_common::fuzzing`]. This module is no part of the interface.
 
 #[cfg(test)]
 mod seeds;
@@ -51,17 +51,17 @@ pub const TARGETS: &[Target] = &[
     },
 ];
 
-/// What the session's worker may hold of tensors, in bytes.
+/// Most bytes of tensors that the session's worker may hold.
 const MOST_HELD: usize = 1 << 20;
 
-/// What a former process left: a page, of which zeros at the end may be missing.
+/// Parses the page that a former process left; zeros at its end may be missing.
 fn black_box(input: &[u8]) -> bool {
     let mut page = input.to_vec();
     page.resize(blackbox::SIZE, 0);
     !blackbox::parse(&page).is_empty()
 }
 
-/// All that becomes of a grant before weights are loaded.
+/// Does all that an install does with a grant before weights are loaded.
 fn install(input: &[u8]) -> bool {
     let Ok(grant) = codec::decode::<Grant>(input) else {
         return false;
@@ -82,7 +82,7 @@ fn install(input: &[u8]) -> bool {
     resolved & Installed::new(program, constants).is_ok()
 }
 
-/// A batch of a client, whose brief ops run; longer ones find no thread.
+/// Takes a batch of a client's commands. Brief ops run; longer ones find no thread.
 fn session(input: &[u8]) -> Option<bool> {
     let [worker, client] = [(Role::Worker, "me"), (Role::Client, "client")].map(|(role, name)| {
         Hub::new(Peer {

@@ -1,4 +1,4 @@
-//! A grant, and the page of a process that died in a kernel.
+//! Seeds of the corpora: a grant, the page of a process that died in a kernel, and batches of a session.
 
 #[path = "../../../fuzz/src/seed.rs"]
 mod seed;
@@ -30,7 +30,7 @@ fn node(name: &str, op: &str, attrs: Attrs, inputs: &[u32], output: u32) -> Prog
     }
 }
 
-/// `y = Softmax(x + Neg(w) + c)`, with the sum of `w` and `c` made at install.
+/// The program `y = Softmax(x + Neg(w) + c)`, where the sum of `Neg(w)` and `c` is made at install.
 fn program() -> Program {
     let value = |name: &str, shape: &[Dim]| Value {
         name: name.into(),
@@ -103,7 +103,7 @@ fn grant() -> Grant {
     }
 }
 
-/// A page of two records, of which the second is the dying thread's where `own`.
+/// A page of two records; with `own` the second is that of the thread that raised the signal.
 fn page(own: bool) -> Vec<u8> {
     let mut page = vec![0; 256];
     page[..8].copy_from_slice(b"cvkbox\x00\x01");
@@ -133,7 +133,8 @@ fn op(name: &str, operands: usize) -> Definition {
     }
 }
 
-/// Ops on a value, on what waits for another worker, and on each other; then all is given away and dropped.
+/// A batch with ops on a value, on a tensor that another worker sends, and on each other; all handles are then given
+/// away and dropped.
 fn batch(ops: &[Definition; 2]) -> Vec<u8> {
     let mut out = Vec::new();
     let participant = Participant {

@@ -1,4 +1,4 @@
-//! A worker's links: to the driver of a lease and to other workers, and how fast these are.
+//! A worker's links to the drivers of leases and to other workers, and the measurement of their speed.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};
@@ -15,12 +15,12 @@ use convoke_rendezvous::{Link, Peer, probe, remote};
 
 use super::Node;
 
-/// How long a peer of a new lease may take to link itself: it installs the same lease right now.
+/// How long a peer of a new lease may take to link itself: it installs the same lease at the same time.
 const LINK_BOUND: Duration = Duration::from_secs(10);
 
 impl Node {
-    /// The links that a grant needs: to the driver, and to workers with a common edge. Of two workers the
-    /// one whose name sorts first dials, the other waits to be dialled.
+    /// The links that a grant needs: to the driver, and to workers with a common edge. Of two workers the one whose
+    /// name sorts first dials, and the other waits for it.
     pub(super) async fn links(self: &Arc<Self>, grant: &Grant) -> Result<Vec<Option<Arc<Link>>>> {
         let driver = grant.participants.len() - 1;
         let mut links = Vec::new();
@@ -43,7 +43,7 @@ impl Node {
         Ok(links)
     }
 
-    /// A link to a participant, which is dialled where there is none, or awaited.
+    /// The link to a participant. Without one, this worker dials or, if `dial` is false, waits to be dialled.
     pub(crate) async fn link_to(
         self: &Arc<Self>,
         p: &Participant,
@@ -55,7 +55,8 @@ impl Node {
             return Ok(link);
         }
         if dial {
-            // The peer may count on the link as soon as it has it, whatever becomes of the install that needs it here.
+            // The dialling is completed even where the install is cancelled: the peer may count on the link as soon as
+            // it has it.
             let (me, p) = (self.clone(), p.clone());
             let dial = async move { me.dial_in_turn(&p, &peer).await };
             return self.world.complete(dial).await;
@@ -66,7 +67,7 @@ impl Node {
                 "start the worker with --advertise HOST:PORT, an address that the others can reach",
             );
             match role {
-                // The driver knows of itself that it is there: to it, this worker is the one out of reach.
+                // The driver knows that it is there itself: from its side, this worker is out of reach.
                 Role::Client => error.about(&self.me.name),
                 _ => error.about(&p.name),
             }
@@ -76,7 +77,7 @@ impl Node {
     async fn dial_in_turn(self: &Arc<Self>, p: &Participant, peer: &Peer) -> Result<Arc<Link>> {
         let turn = {
             let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-            // Those that nobody waits for are over.
+            // Locks that no task waits for are dropped.
             turns.retain(|_, t| Arc::strong_count(t) > 1);
             turns.entry(p.name.clone()).or_default().clone()
         };
@@ -144,13 +145,13 @@ impl Node {
         reports
     }
 
-    /// Round trip, and bytes per second towards the peer.
+    /// Round-trip time, and bytes per second towards the peer.
     async fn measured(&self, link: &Link) -> Result<(Duration, f64)> {
         let connection = link.connection();
         let connection = connection.ok_or_else(|| Error::internal("workers link over QUIC"))?;
         let (round_trip, wire) = probe::probe(connection).await?;
         let bandwidth = match link.shares().await {
-            // What is lent is read where it lies.
+            // Lent memory is read in place.
             true => wire.max(self.engine.compute.speed().1),
             false => wire,
         };
@@ -183,7 +184,7 @@ pub(super) async fn lends(program: &Program, axes: &Axes, links: &[Option<Arc<Li
     false
 }
 
-/// A loss, about this peer.
+/// An error that reports the loss of this peer.
 pub(super) fn gone(peer: &str, msg: String) -> Error {
     Error::new(Code::PeerLost, msg).about(peer)
 }

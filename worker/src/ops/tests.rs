@@ -19,7 +19,7 @@ fn same(i: &Infer<'_>) -> Result<Vec<Inferred>, OpError> {
 
 static TRY: OpDef = OpDef::new("test.Try", "X, any shape.", X, same).attrs(MODE);
 
-/// What [`TRY`] does is its mode's to say.
+/// Makes a kernel for [`TRY`]; the attribute `mode` says what the kernel does.
 fn make(spec: &Spec<'_>) -> Result<Box<dyn CustomKernel>, OpError> {
     let mode = spec.attrs().str("mode", "").to_owned();
     match &*mode {

@@ -1,6 +1,6 @@
-//! Two executors and a driver over one lease, linked as a test asks.
+//! Two executors and a driver over one lease, with links of the test's choice.
 
-// Each test binary uses its part.
+// Each test binary uses only a part of this module.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::sync::{Arc, Condvar, Mutex};
@@ -26,7 +26,7 @@ use convoke_worker::installed::Installed;
 
 pub const LEASE: LeaseId = LeaseId(1);
 
-/// What a worker's steps have of memory, for one that reads it in place as well.
+/// Bytes of memory for a worker's steps, enough for reading operands in place as well.
 const BASE: u64 = 4 << 20;
 
 pub fn value(name: &str, dtype: DType, shape: &[Dim]) -> Value {
@@ -69,16 +69,16 @@ pub struct Cluster {
     pub leases: Vec<Arc<Lease>>,
     pub ledger: Ledger,
     pub hubs: Vec<Arc<Hub>>,
-    /// Of each worker, one.
+    /// The compute threads of each worker, one each.
     pub threads: Vec<Threads>,
     pub engines: Vec<Arc<Engine>>,
     pub holds: Vec<Arc<Hold>>,
 }
 
-/// Stops kernels in the middle, as if they hung.
+/// Stops kernels in the middle, as if they did not end.
 #[derive(Default)]
 pub struct Hold {
-    /// Whether they stop, and how many have.
+    /// Whether kernels stop, and how many have stopped.
     state: Mutex<(bool, usize)>,
     changed: Condvar,
 }
@@ -131,17 +131,17 @@ pub fn hubs() -> Vec<Arc<Hub>> {
     ["w0", "w1", "driver"].map(|n| Hub::new(peer(n))).into()
 }
 
-/// Whoever has no lease.
+/// The share of a caller that has no lease.
 pub fn of_nobody() -> Share {
     Share::new(AccountId::named("nobody"), convoke_common::ids::LeaseId(99))
 }
 
-/// A cluster linked inside the process.
+/// A cluster that is linked inside the process.
 pub fn cluster(in_flight: u32) -> Cluster {
     over(joined(), in_flight)
 }
 
-/// [`hubs`], linked inside the process.
+/// The [`hubs`], linked inside the process.
 pub fn joined() -> Vec<Arc<Hub>> {
     let hubs = hubs();
     for (a, b) in [(0, 1), (0, 2), (1, 2)] {
@@ -150,7 +150,8 @@ pub fn joined() -> Vec<Arc<Hub>> {
     hubs
 }
 
-/// w0: s = x + x; w1: y = 24 / s, back to the driver. `x` is i64 of shape [n]; 0 fails.
+/// A cluster in which w0 computes s = x + x and w1 computes y = 24 / s for the driver. `x` is i64 of shape [n]; 0
+/// fails.
 pub fn over(hubs: Vec<Arc<Hub>>, in_flight: u32) -> Cluster {
     let n = Dim::sym("n");
     let i64s = |name: &str| value(name, DType::I64, std::slice::from_ref(&n));
@@ -199,7 +200,7 @@ pub fn over(hubs: Vec<Arc<Hub>>, in_flight: u32) -> Cluster {
     of_programs(hubs, in_flight, [first, second], driver)
 }
 
-/// The programs of w0, w1 and the driver, with the dynamic axis `n`.
+/// A cluster that runs these programs at w0, w1 and the driver, with the dynamic axis `n`.
 pub fn of_programs(
     hubs: Vec<Arc<Hub>>,
     in_flight: u32,
@@ -320,7 +321,7 @@ impl Cluster {
         Ok(out[0].as_slice::<i64>().unwrap().to_vec())
     }
 
-    /// Waits for retirement, then checks that nothing is left.
+    /// Waits until all steps have retired, then checks that nothing is left.
     pub async fn check_at_rest(&self) {
         self.driver.quiesce().await;
         for (e, l) in self.executors.iter().zip(&self.leases) {

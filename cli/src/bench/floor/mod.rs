@@ -1,4 +1,4 @@
-//! What measurements stand beside: child processes that do the least that could be done, and how this process asks them.
+//! The floors of measurements: child processes that do the least that could be done, and how this process drives them.
 //!
 //! ```text
 //! Relay  this thread -> driver's thread -> a [-> b] -> driver's thread -> this thread      over quinn
@@ -25,12 +25,12 @@ use crate::failure::Failure;
 
 pub use part::run as run_part;
 
-/// How long a party may take to end; none has anything to finish.
+/// How long a party may take to stop; no party has work to finish.
 const STOP_BOUND: Duration = Duration::from_secs(5);
-/// How long sending tensors to and fro may take.
+/// How long one request to send bytes to and fro may take.
 const ASK_BOUND: Duration = Duration::from_secs(60);
 
-/// Starts a party; where it listens.
+/// Starts a child process of a floor, and returns the address at which it listens.
 async fn party(
     part: Part,
     flags: Vec<String>,
@@ -47,14 +47,14 @@ async fn party(
     Ok(spawn(&what, recipe, parties).await?.listen)
 }
 
-/// A process with an embedded cluster that does nothing.
+/// Starts a process with an embedded cluster that does nothing.
 pub async fn idle(log: &LogArgs) -> Result<Vec<Process>, Failure> {
     let mut parties = Vec::new();
     party(Part::Idle, vec![], log, &mut parties).await?;
     Ok(parties)
 }
 
-/// Ends what [`idle`] started.
+/// Ends the processes of a floor.
 pub async fn end(parties: Vec<Process>) {
     stop(parties, STOP_BOUND).await;
 }
@@ -64,17 +64,18 @@ fn address(listen: &str) -> Result<SocketAddr> {
     listen.parse().map_err(bad)
 }
 
-/// Asks for a round of the relay.
+/// A request for one round of the relay: where its result is sent.
 type Ask = oneshot::Sender<Result<()>>;
 
-/// A ring of processes, through a thread of this one.
+/// A ring of processes in which a message goes round; it starts and ends in a thread of this process, the driver.
 pub struct Relay {
     ask: mpsc::UnboundedSender<Ask>,
     parties: Vec<Process>,
 }
 
 impl Relay {
-    /// A driver and these parties, whose keys are in a folder that only this user reads.
+    /// Starts a driver and the parties with these names. Their keys are written to `keys`, a folder that only this user
+    /// can read.
     pub async fn start(names: &[&str], keys: &Path, log: &LogArgs) -> Result<Relay, Failure> {
         quic::make_keys(keys)?;
         let (ask, asked) = mpsc::unbounded_channel();
@@ -89,7 +90,7 @@ impl Relay {
             let listen = party(Part::Relay, flags, log, &mut parties).await?;
             next = address(&listen)?;
         }
-        // The driver is gone where this fails, which the next line says.
+        // This fails only if the driver is gone, which the next line reports.
         let _ = driver.first.send(next);
         quic::told(driver.linked).await?;
         Ok(Relay { ask, parties })
@@ -102,7 +103,8 @@ impl Relay {
         answered.await.map_err(|_| gone())?
     }
 
-    /// Rounds, each from this thread and back to it, in microseconds; none where there is no relay.
+    /// Runs rounds, each from this thread and back to it, and returns their times in microseconds; none without a
+    /// relay.
     pub async fn times(relay: Option<&Relay>, rounds: usize) -> Result<Vec<f64>> {
         let Some(relay) = relay else {
             return Ok(vec![]);
@@ -116,20 +118,20 @@ impl Relay {
         Ok(times)
     }
 
-    /// Ends it.
+    /// Ends its processes.
     pub async fn end(self) {
         drop(self.ask);
         end(self.parties).await;
     }
 }
 
-/// Two processes that throw bytes to and fro.
+/// Two processes that send bytes to and fro.
 pub struct Tcp {
     parties: Vec<Process>,
 }
 
 impl Tcp {
-    /// Starts both.
+    /// Starts both processes.
     pub async fn start(log: &LogArgs) -> Result<Tcp, Failure> {
         let mut parties = Vec::new();
         let echo = party(Part::Tcp, vec![], log, &mut parties).await?;
@@ -138,7 +140,7 @@ impl Tcp {
         Ok(Tcp { parties })
     }
 
-    /// So many bytes thrown to and fro, so often: seconds for each direction.
+    /// Sends `bytes` bytes to and fro `rounds` times; returns the seconds that one direction took in each round.
     pub async fn thrown(&mut self, bytes: usize, rounds: usize) -> Result<Vec<f64>> {
         let none = || Error::internal("a floor without a sender");
         let sender = self.parties.last_mut().ok_or_else(none)?;
@@ -148,7 +150,7 @@ impl Tcp {
             .map_err(|e| Error::new(Code::Io, format!("the floor's times cannot be read: {e}")))
     }
 
-    /// Ends it.
+    /// Ends its processes.
     pub async fn end(self) {
         end(self.parties).await;
     }

@@ -1,4 +1,4 @@
-//! `convoke bench-part`: what `bench` starts as processes of their own.
+//! `convoke bench-part`: the processes that `bench` starts for its floors.
 
 use std::io::{BufRead, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -14,10 +14,10 @@ use crate::failure::Failure;
 use crate::output;
 use crate::signals::Signals;
 
-/// Most bytes that are thrown at once.
+/// The most bytes that are sent at once.
 const MOST: usize = 1 << 30;
 
-/// Runs until it is stopped.
+/// Runs a process of a floor until it is stopped.
 pub async fn run(args: FloorArgs) -> Result<(), Failure> {
     let mut signals = Signals::hear()?;
     match (args.part, args.to) {
@@ -37,7 +37,7 @@ pub async fn run(args: FloorArgs) -> Result<(), Failure> {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(io)?;
             ready(listener.local_addr().map_err(io)?.to_string())?;
             on_thread(move || {
-                // It ends with the sender.
+                // The echo fails when the sender ends, which is how it stops.
                 let _ = echo(&listener);
             })?;
             stopped(&mut signals, args.attached).await
@@ -71,7 +71,8 @@ fn on_thread(work: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sends back what comes: a message says how large the next ones are and how many.
+/// Sends back the messages that it receives. A header of two u64 states the size and the number of the messages after
+/// it.
 fn echo(listener: &TcpListener) -> std::io::Result<()> {
     let (mut peer, _) = listener.accept()?;
     peer.set_nodelay(true)?;
@@ -90,8 +91,8 @@ fn echo(listener: &TcpListener) -> std::io::Result<()> {
     }
 }
 
-/// Throws what each line asks for, `BYTES ROUNDS`, and answers with the seconds of each direction. Ends with stdin, whose
-/// other end is the parent's.
+/// For each line `BYTES ROUNDS` on stdin, sends that many bytes to and fro that often, and prints the seconds of one
+/// direction in each round. Ends when the parent closes stdin.
 fn throw(to: SocketAddr) -> Result<(), Failure> {
     let mut peer = TcpStream::connect(to).map_err(io)?;
     peer.set_nodelay(true).map_err(io)?;

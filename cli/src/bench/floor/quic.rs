@@ -1,4 +1,4 @@
-//! Messages of 4 bytes over plain quinn, with the endpoints and certificates of the product.
+//! Relays messages of 4 bytes over plain quinn, with the endpoints and certificates of the product.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -18,12 +18,12 @@ use tokio::time::timeout;
 use super::Ask;
 use crate::failure::Failure;
 
-/// Longest wait for another party.
+/// How long to wait for another party.
 const WAIT: Duration = Duration::from_secs(30);
-/// What goes round.
+/// The message that goes round the ring.
 type Message = [u8; 4];
 
-/// A new authority, kept in a folder for the parties.
+/// Makes a new certificate authority, and saves it in a folder for the parties.
 pub fn make_keys(folder: &Path) -> Result<()> {
     let world = world();
     Ok(ClusterCa::create(&world)?.save(world.store.as_ref(), folder)?)
@@ -38,7 +38,7 @@ fn broken(e: &dyn std::error::Error) -> Error {
     Error::new(Code::Unreachable, msg)
 }
 
-/// Waits for what another party does.
+/// Waits for work that depends on another party, and fails after [`WAIT`].
 async fn within<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     timeout(WAIT, work).await.unwrap_or_else(|_| {
         let msg = format!("a party of the relay is not there after {WAIT:?}");
@@ -46,7 +46,7 @@ async fn within<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     })
 }
 
-/// A worker's endpoint under the authority in a folder.
+/// Makes an endpoint with a worker's certificate, signed by the authority in the folder `keys`.
 pub async fn endpoint(keys: &Path, name: &str) -> Result<Endpoint> {
     let world = world();
     let bad = |_| Error::new(Code::InvalidArgument, format!("'{name}' is no name"));
@@ -61,7 +61,7 @@ pub async fn endpoint(keys: &Path, name: &str) -> Result<Endpoint> {
     Ok(world.net.endpoint(any, &tls, &options).await?)
 }
 
-/// The stream to a party that [`incoming`] at the other end returns.
+/// Opens a stream to a party, which receives the other end of it from [`incoming`].
 pub async fn outgoing(endpoint: &Endpoint, to: SocketAddr) -> Result<SendStream> {
     within(async {
         let dialled = dial(endpoint, to, Role::Worker, WAIT).await?;
@@ -75,7 +75,7 @@ pub async fn outgoing(endpoint: &Endpoint, to: SocketAddr) -> Result<SendStream>
     .await
 }
 
-/// See [`outgoing`].
+/// Accepts the stream that a party opens with [`outgoing`].
 pub async fn incoming(endpoint: &Endpoint) -> Result<RecvStream> {
     within(async {
         let closed = || Error::internal("an endpoint closed by itself");
@@ -96,8 +96,8 @@ async fn receive(from: &mut RecvStream) -> Result<Message> {
     Ok(message)
 }
 
-/// Passes on what comes, until the ring breaks: its driver says so, or has ended. A connection whose peer is silent ends
-/// by itself.
+/// Passes on messages until a stream fails, which is no error here: the driver reports it, or has ended. A connection
+/// whose peer is silent ends by itself.
 pub async fn pass_on(endpoint: &Endpoint, to: SocketAddr) -> Result<()> {
     let mut from = incoming(endpoint).await?;
     let mut send = outgoing(endpoint, to).await?;
@@ -109,16 +109,16 @@ pub async fn pass_on(endpoint: &Endpoint, to: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// The part of this process: a network thread of its own, as a client has one.
+/// The driver of the ring in this process: it has a network thread of its own, as a client does.
 pub struct Driver {
     pub address: oneshot::Receiver<Result<SocketAddr>>,
-    /// Takes the address of the first party.
+    /// Sends the address of the first party to the thread.
     pub first: oneshot::Sender<SocketAddr>,
-    /// Whether the ring is closed.
+    /// Receives whether the ring could be closed.
     pub linked: oneshot::Receiver<Result<()>>,
 }
 
-/// What the thread has of it.
+/// The state of the driver's thread: the other ends of the channels of [`Driver`].
 struct Thread {
     keys: PathBuf,
     address: oneshot::Sender<Result<SocketAddr>>,
@@ -128,7 +128,7 @@ struct Thread {
 }
 
 impl Driver {
-    /// Starts the thread, which ends when nobody can ask any more.
+    /// Starts the thread, which ends when all senders of `asked` are dropped.
     pub fn start(keys: &Path, asked: mpsc::UnboundedReceiver<Ask>) -> Result<Driver, Failure> {
         let failed = |e: std::io::Error| Failure::io("cannot start a network thread", &e);
         let (tell_address, address) = oneshot::channel();
@@ -158,14 +158,14 @@ impl Driver {
     }
 }
 
-/// What the driver's thread tells.
+/// Waits for a message of the driver's thread.
 pub async fn told<T>(told: oneshot::Receiver<Result<T>>) -> Result<T> {
     let gone = |_| Error::new(Code::Unreachable, "the relay's driver ended");
     within(async { told.await.map_err(gone)? }).await
 }
 
 impl Thread {
-    // Nobody hears an answer where its receiver is gone: that is no failure.
+    // A send fails only if its receiver is gone; then nobody needs the answer.
     async fn run(mut self) {
         let endpoint = match endpoint(&self.keys, "driver").await {
             Ok(endpoint) => endpoint,

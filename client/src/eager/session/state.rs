@@ -1,4 +1,4 @@
-//! What a session has told its worker, and what it waits for.
+//! The state of a session: what it has told its worker, and what it waits for.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::Location;
@@ -16,9 +16,9 @@ use tokio::sync::oneshot;
 
 use super::super::prepared::{Key, Prepared, Slot};
 
-/// Whether the worker can be told anything.
+/// The state of the link to the worker.
 pub(super) enum Way {
-    /// What is to be done once it can.
+    /// The worker is being dialled; these closures run once it is linked.
     Dialling(Vec<Box<dyn FnOnce(&Arc<Link>) + Send>>),
     Up(Arc<Link>),
     Lost(Error),
@@ -31,23 +31,23 @@ pub(super) struct State {
     pub told: bool,
     pub next: u64,
     pub unresolved: u64,
-    /// Handles that are not freed.
+    /// The number of handles that are not freed.
     pub live: usize,
     pub prepared: Prepared,
     pub origins: FxHashMap<(&'static str, u32), u32>,
     pub peers: Vec<Peer>,
     pub transfers: u64,
-    /// Where the tensors on their way come from, by transfer.
+    /// By transfer, the worker that a tensor on its way comes from.
     pub moves: BTreeMap<u64, Peer>,
     pub late: FxHashMap<u64, Weak<std::sync::OnceLock<Shape>>>,
-    /// Of ops whose handles nobody may have asked.
+    /// The failures of ops, since nobody may ever ask for their handles.
     pub failures: VecDeque<Error>,
     pub requests: u64,
     pub accounts: BTreeMap<u64, oneshot::Sender<Vec<Holding>>>,
 }
 
 impl State {
-    /// Before anything is issued; transfers and handles are numbered from these on.
+    /// The state before anything is issued. Transfers and handles are numbered from `transfers` and `first` on.
     pub fn new(batch: Batch, transfers: u64, first: u64) -> State {
         State {
             way: Way::Dialling(vec![]),
@@ -68,7 +68,7 @@ impl State {
         }
     }
 
-    /// Writes a command.
+    /// Writes a command to the batch.
     pub fn command(&mut self, command: &Command) -> Result<()> {
         let mut bytes = Vec::new();
         command.encode(&mut bytes, self.next)?;
@@ -82,7 +82,7 @@ impl State {
         Ok(())
     }
 
-    /// Where an op is at the worker, which knows it then.
+    /// Returns the place of an op at the worker, after defining it there where the worker does not know it.
     pub fn prepare(&mut self, key: &Key, slot: Option<&Slot>) -> Result<u32> {
         if let Some(index) = slot.and_then(|s| self.prepared.again(s)) {
             return Ok(index);
@@ -105,7 +105,7 @@ impl State {
         Ok(index)
     }
 
-    /// The number of a place in the program; those beyond the limit share the first.
+    /// Returns the number of a place in the program. Places beyond the limit share the number 0.
     pub fn origin(&mut self, at: &'static Location<'static>) -> Result<u32> {
         let key = (at.file(), at.line());
         if let Some(known) = self.origins.get(&key) {
@@ -123,7 +123,7 @@ impl State {
         Ok(index)
     }
 
-    /// The number of a peer.
+    /// Returns the number of a peer, after naming the peer to the worker where it is new.
     pub fn name(&mut self, participant: &Participant) -> Result<u32> {
         let is = |p: &Peer| p.name == participant.name && p.incarnation == participant.incarnation;
         if let Some(known) = self.peers.iter().position(is) {

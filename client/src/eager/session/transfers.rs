@@ -15,13 +15,13 @@ use super::state::Way;
 use super::{Late, Need, WorkerSession};
 use crate::tensor::Tensor;
 
-/// Most tensors on their way to the worker from others.
+/// How many tensors may be on their way to the worker from other workers.
 pub(super) const MOVES: usize = 1000;
-/// Most bytes of tensors on their way to the worker from this client; a single one may be larger.
+/// How many bytes of tensors may be on their way to the worker from this client; a single tensor may be larger.
 pub(super) const PUTTING: u64 = 256 << 20;
 
 impl WorkerSession {
-    /// Puts a tensor there; gives its number.
+    /// Puts a tensor on the worker. Returns the number of its handle.
     pub fn put(&self, tensor: &HostTensor, origin: &'static Location<'static>) -> Result<u64> {
         let owner = self.sessions()?.session.hub.me.incarnation;
         let bytes = tensor.byte_len() as u64;
@@ -49,7 +49,7 @@ impl WorkerSession {
                 sent: Box::new(move || {
                     putting.fetch_sub(bytes, Ordering::Relaxed);
                     if let Some(me) = me.upgrade() {
-                        // Whoever looked before that waits by now, and hears of it.
+                        // With the lock taken once, a thread that saw no room waits by now, and is woken.
                         drop(me.state());
                         me.tell_room();
                     }
@@ -76,7 +76,7 @@ impl WorkerSession {
         Ok(id)
     }
 
-    /// Announces a tensor from another worker; gives its number and the transfer's.
+    /// Announces a tensor from another worker. Returns the numbers of its handle and of the transfer.
     pub fn take(
         &self,
         from: &WorkerSession,
@@ -102,7 +102,8 @@ impl WorkerSession {
         Ok((id, transfer))
     }
 
-    /// Sends a handle's tensor to another worker, once that can tell it from a stranger's. Until then it is held.
+    /// Sends a handle's tensor to another worker, once that worker is linked, so that it can tell the tensor from a
+    /// stranger's. Until then the tensor is held.
     pub fn give(self: &Arc<Self>, tensor: &Tensor, to: &Arc<WorkerSession>, transfer: u64) {
         let mut there = to.state();
         match &mut there.way {
@@ -114,13 +115,13 @@ impl WorkerSession {
                 drop(there);
                 self.give_now(tensor, to, transfer);
             }
-            // Its handle has failed with it.
+            // The handle of the move's result has failed with the session.
             Way::Lost(_) => {}
         }
     }
 
     fn give_now(&self, tensor: &Tensor, to: &WorkerSession, transfer: u64) {
-        // Looked at before the state, which it may need.
+        // The handle is determined before the state is locked, since it may need the state.
         let handle = tensor.id();
         let given = self.usable().and_then(|mut guard| {
             let state = &mut *guard;
@@ -155,7 +156,7 @@ impl WorkerSession {
         Ok(fetching)
     }
 
-    /// A move to this worker does not come.
+    /// Tells the worker that a move to it does not come.
     pub(in crate::eager) fn fail_move(&self, transfer: u64, error: Error) {
         let Ok(mut guard) = self.usable() else { return };
         if guard.moves.contains_key(&transfer) {
@@ -168,7 +169,7 @@ impl WorkerSession {
         }
     }
 
-    /// Moves from a worker that is lost do not come.
+    /// Tells the worker that moves from a lost worker do not come.
     pub(in crate::eager) fn source_lost(&self, source: &Peer, error: &Error) {
         let transfers: Vec<u64> = {
             let state = self.state();

@@ -1,4 +1,4 @@
-//! The core's exact commands. Times are milliseconds since the connection was made.
+//! The core's exact commands. Times are in milliseconds since the connection was made.
 
 use super::Command::{Arm, Lose, Refuse};
 use super::*;
@@ -47,7 +47,7 @@ impl Rig {
         Rig { core, start }
     }
 
-    /// One whose first heartbeat was sent and echoed, and whose tripwire stands, at 0.
+    /// A core that sent its first heartbeat and got its echo, and whose tripwire stands, at 0.
     fn armed(dials: bool) -> Rig {
         let mut rig = Rig::new(dials);
         rig.at(0, Event::Tick);
@@ -56,7 +56,7 @@ impl Rig {
         rig
     }
 
-    /// What an event asks for.
+    /// Applies an event, and returns the commands that follow.
     fn at(&mut self, ms: u64, event: Event) -> Vec<Command> {
         self.core
             .apply(self.start + Duration::from_millis(ms), event);
@@ -74,8 +74,8 @@ impl Rig {
         assert_eq!(due, ms.map(Duration::from_millis));
     }
 
-    /// Lets time pass up to `until` with whatever `peer` answers to each command, timers as late as `late`: what was
-    /// asked for, and when.
+    /// Lets time pass up to `until`; `peer` answers each command, and timers fire `late`. Returns the commands with
+    /// their times.
     fn run(
         &mut self,
         until: u64,
@@ -100,7 +100,7 @@ impl Rig {
     }
 }
 
-/// A peer that echoes all it gets, at once.
+/// A peer that echoes every datagram at once.
 fn lively(_: u64, command: Command) -> Option<Event> {
     match command {
         Command::Send(datagram) => Some(got(datagram.counter, datagram.counter)),
@@ -137,7 +137,7 @@ fn the_dialler_arms_at_once_and_the_acceptor_waits() {
 
 #[test]
 fn silence_is_loss_within_the_bound() {
-    // A peer that dies right after an echo, or right before one would be due.
+    // The peer dies right after an echo, or right before one would be due.
     for last in [0u64, 499, 500, 999, 1000] {
         let mut rig = Rig::armed(DIALLER);
         let all = rig.run(60_000, 0, |ms, command| {
@@ -153,7 +153,7 @@ fn silence_is_loss_within_the_bound() {
 
 #[test]
 fn a_one_way_cut_is_silence_to_both() {
-    // What this end sends is lost; the peer's heartbeats arrive and echo the last that it got.
+    // What this end sends is lost; the peer's heartbeats arrive, and echo the last counter that it received.
     let mut rig = Rig::armed(ACCEPTOR);
     let mut theirs = 1;
     let all = rig.run(60_000, 0, |_, command| {
@@ -165,7 +165,7 @@ fn a_one_way_cut_is_silence_to_both() {
 
 #[test]
 fn a_peer_that_started_anew_is_silence() {
-    // It does not know the connection, nor do its packets belong to it.
+    // The peer's new process does not know the connection.
     let mut rig = Rig::armed(DIALLER);
     let all = rig.run(60_000, 0, dead);
     assert_eq!(verdict(&all), Some((2500, Verdict::NoAnswer)));
@@ -193,7 +193,7 @@ fn a_forged_reset_kills_nothing_and_the_tripwire_is_armed_again() {
     rig.check(110, got(2, 1), &[]);
     rig.check(150, Event::Tick, &[asks(2, 2)]);
     rig.check(170, got(2, 2), &[]);
-    // The first pause.
+    // This is the first pause.
     rig.check_due(Some(270));
     rig.check(270, Event::Tick, &[Arm]);
     rig.check(280, Event::Armed, &[]);
@@ -248,15 +248,15 @@ fn a_tripwire_that_stood_long_is_dialled_again_soon() {
 
 #[test]
 fn a_process_that_was_stopped_starts_its_windows_anew() {
-    // Its own timer, due at 500, fires after ten seconds: only a new heartbeat is sent.
+    // The end's own timer, due at 500, fires after ten seconds: only a new heartbeat is sent.
     let mut rig = Rig::new(ACCEPTOR);
     rig.check(0, Event::Tick, &[beat(1, 0)]);
     rig.check(10_000, Event::Tick, &[beat(2, 0)]);
-    // The window is a whole one.
+    // The peer gets the whole bound of silence again.
     let all = rig.run(60_000, 0, dead);
     assert_eq!(verdict(&all), Some((12_000, Verdict::NoAnswer)));
 
-    // Whichever timer is the late one.
+    // The same holds if the late timer is that of the tripwire.
     let mut rig = Rig::new(DIALLER);
     rig.check(0, Event::Tick, &[beat(1, 0), Arm]);
     rig.check(0, Event::Unarmed, &[]);
@@ -264,12 +264,12 @@ fn a_process_that_was_stopped_starts_its_windows_anew() {
     let all = rig.run(60_000, 0, dead);
     assert_eq!(verdict(&all), Some((3101, Verdict::NoAnswer)));
 
-    // A datagram that comes before the timer makes no difference.
+    // A datagram that is delivered before the timer makes no difference.
     let mut rig = Rig::new(ACCEPTOR);
     rig.check(0, Event::Tick, &[beat(1, 0)]);
     rig.check(10_000, got(1, 0), &[beat(2, 1)]);
 
-    // Nor does an end of the tripwire, or a probe in flight.
+    // The end of a tripwire, or a probe in flight, makes no difference either.
     let mut rig = Rig::armed(DIALLER);
     rig.check(100, Event::Tripped, &[asks(2, 1)]);
     rig.check(10_000, Event::Tick, &[asks(2, 1), beat(3, 1)]);
@@ -293,7 +293,7 @@ fn probes_count_only_where_their_timers_are_on_time() {
     let mut rig = Rig::armed(DIALLER);
     rig.check(100, Event::Tripped, &[asks(2, 1)]);
     rig.check(150, Event::Tick, &[asks(2, 1)]);
-    // Due at 200, and at 301: neither counts.
+    // The probes due at 200 and at 301 are late, and do not count.
     rig.check(251, Event::Tick, &[asks(2, 1)]);
     rig.check(352, Event::Tick, &[asks(2, 1)]);
     rig.check(402, Event::Tick, &[asks(2, 1)]);
@@ -318,10 +318,10 @@ fn an_echo_of_what_was_never_sent_is_refused() {
     rig.check(0, Event::Tick, &[beat(1, 0)]);
     rig.check(1, got(7, 2), &[Refuse]);
     rig.check(1, got(7, u64::MAX), &[Refuse]);
-    // It proves no life: the first heartbeat is still unechoed.
+    // The datagram proves no life: the first heartbeat is still not echoed.
     let all = rig.run(60_000, 0, dead);
     assert_eq!(verdict(&all), Some((2000, Verdict::NoAnswer)));
-    // And counters at the end of the range upset nothing.
+    // Counters at the end of the range do no harm.
     let mut rig = Rig::armed(ACCEPTOR);
     rig.check(1, got(u64::MAX, 1), &[]);
     rig.check(500, Event::Tick, &[beat(2, u64::MAX)]);

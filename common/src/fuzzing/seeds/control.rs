@@ -1,4 +1,4 @@
-//! Every request and response.
+//! Corpus inputs for every request and response of the control plane.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,7 @@ const PLAN: PlanId = PlanId(6);
 const LIFE: Incarnation = Incarnation(7);
 const FUNCTION: FunctionId = FunctionId([8; 32]);
 
-/// A request as it stands in a frame: the deadline is told from now on, so that encoding one takes the time.
+/// A request as a frame contains it. Its deadline is encoded as a duration from now.
 fn request(decoder: u8, request: &impl Serialize) -> Vec<u8> {
     let trace = tarpc::trace::Context::default();
     let message = (0u32, Duration::from_secs(10), trace, 1u64, request);

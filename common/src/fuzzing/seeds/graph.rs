@@ -1,4 +1,4 @@
-//! A function with every kind of value, and its parts.
+//! Functions with every kind of value, and the parts of one.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ fn typed(mut b: Builder, result: ValueId) -> Function {
     b.0
 }
 
-/// A layer with weights in a file: `Softmax(Gemm(x, w, b))`, `b` made from `c` at install.
+/// A layer with weights in a file: `Softmax(Gemm(x, w, b))`, where `b` is computed from `c` at the install.
 pub(super) fn layer() -> Function {
     let mut b = Builder(Function::default());
     let dims = |d: &[i64]| d.iter().copied().map(Dim::Const).collect::<Vec<_>>();
@@ -81,7 +81,7 @@ pub(super) fn layer() -> Function {
     typed(b, y)
 }
 
-/// Shape arithmetic as exporters write it: a reshape to `[n, s / 2, 2 * 4]`, and a window.
+/// Shape arithmetic as exporters write it: a reshape to `[n, s / 2, 2 * 4]`, and a slice.
 pub(super) fn shapes() -> Function {
     let mut b = Builder(Function::default());
     let (n, s) = (Dim::sym("n"), Dim::sym("s"));
@@ -113,7 +113,7 @@ pub(super) fn shapes() -> Function {
     typed(b, cut)
 }
 
-/// Dimensions as polynomials of everything that they can be made of.
+/// A tensor whose dimensions are polynomials that use every operation on dimensions.
 pub(super) fn dimensions() -> Function {
     let mut b = Builder(Function::default());
     let (n, s, two) = (Dim::sym("n"), Dim::sym("s"), Dim::Const(2));

@@ -1,4 +1,4 @@
-//! What members and newcomers of a cluster bring.
+//! Corpus inputs with what members and newcomers of a cluster bring.
 
 use super::{Seed, chosen};
 use crate::identity::fuzzing::{authority, own_file, world};
@@ -16,7 +16,7 @@ fn token() -> JoinToken {
     TokenStore::default().create(world.rng.as_ref(), ca, Role::Worker, None, 5)
 }
 
-/// The file that keeps an identity.
+/// The file that stores an identity.
 fn kept() -> Vec<u8> {
     let member = member(Role::Client);
     let block = |label: &str, der: &[u8]| {

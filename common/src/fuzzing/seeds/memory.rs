@@ -1,8 +1,8 @@
-//! What passes the socket between processes that share memory.
+//! Corpus inputs for the socket between processes that share memory.
 
 use super::{Seed, chosen};
 
-/// One write of a script, and which files come with it.
+/// One write of a script, with the number of the files that accompany it.
 fn write(files: u8, bytes: &[u8]) -> Vec<u8> {
     [&[files, bytes.len() as u8], bytes].concat()
 }

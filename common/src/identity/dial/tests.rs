@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 const SOON: Duration = Duration::from_secs(5);
 
-/// Serves one connection, and hands out what came of it.
+/// Accepts one connection, and returns its outcome.
 fn serve(endpoint: &Endpoint) -> JoinHandle<Result<Greeted, AcceptError>> {
     let endpoint = endpoint.clone();
     tokio::spawn(async move {
@@ -19,7 +19,7 @@ fn serve(endpoint: &Endpoint) -> JoinHandle<Result<Greeted, AcceptError>> {
     })
 }
 
-/// Dials a server of `role` at `server`.
+/// Dials a server of `role` at `server`, and returns the outcome at both ends.
 async fn meet(
     server: &Endpoint,
     dialler: &Endpoint,
@@ -56,7 +56,7 @@ async fn members_know_each_other() {
         assert_eq!(connection.stats().path.current_mtu, 6500, "loopback");
     }
 
-    // The connection is ours to use: streams in either direction, from either side.
+    // Either side can open streams in either direction.
     let (mut send, _recv) = greeted.connection.open_bi().await.expect("open");
     send.write_all(b"hello").await.expect("write");
     let (_send, mut recv) = dialled.connection.accept_bi().await.expect("accept");
@@ -117,7 +117,7 @@ async fn another_cluster_is_refused_on_both_sides() {
     assert_eq!(rejected(dialled), (Side::Peer, TlsCause::OtherCluster));
     assert!(matches!(greeted, Err(AcceptError::Handshake { .. })));
 
-    // One that would accept the server is refused by it.
+    // A dialler that would accept the server is refused by the server.
     let mut half = there.identity(Role::Worker, "w");
     half.replace_ca(here.ca.certificate().clone());
     let half = here.endpoint(&here.tls(&half)).await;
@@ -126,7 +126,7 @@ async fn another_cluster_is_refused_on_both_sides() {
     assert!(greeted.is_err());
 }
 
-/// Whoever knows neither a member's CA nor a token learns that something is there, and no more.
+/// A dialler that knows neither a member's CA nor a token learns that something listens, and no more.
 #[tokio::test]
 async fn who_does_not_know_the_cluster_is_shown_no_certificate() {
     let (rig, other) = (rig(), super::super::testing::rig());
@@ -135,7 +135,7 @@ async fn who_does_not_know_the_cluster_is_shown_no_certificate() {
         for name in ["convoke", "localhost", "c"] {
             let mut tls = other.tls(&other.identity(Role::Client, "c"));
             tls.asks_for = AskedNames::new(vec![name.to_owned()]);
-            // A verifier that is asked has been shown a certificate.
+            // A verifier that is called has been shown a certificate.
             let asked = super::super::testing::accept_any(&mut tls);
             let stranger = other.endpoint(&tls).await;
             let (dialled, greeted) = meet(&server, &stranger, role).await;
@@ -177,7 +177,7 @@ async fn certificates_have_their_time() {
         }
     }
 
-    // The server renews: now it is the worker's that is too old. Neither endpoint was rebuilt.
+    // The server renews its certificate: now the worker's is too old. Neither endpoint was rebuilt.
     let renewed = rig.identity(Role::Coordinator, "c");
     server_tls.renew(&renewed).expect("renewed");
     let (dialled, _) = meet(&server, &worker, Role::Coordinator).await;
@@ -220,7 +220,7 @@ async fn revocation_takes_effect_on_the_next_handshake() {
     assert!(greeted.is_err());
     assert!(standing.0.connection.close_reason().is_none());
 
-    // And as a server.
+    // The same holds for a server whose token was revoked.
     let client = rig.member(Role::Client).await;
     let (dialled, _) = meet(&worker, &client, Role::Worker).await;
     assert_eq!(rejected(dialled), (Side::Us, TlsCause::Revoked));
@@ -238,7 +238,7 @@ async fn roles_bind() {
         matches!(error, DialError::WrongRole { expected: e, found: f, .. } if e == expected && f == found)
     );
 
-    // A client's certificate cannot serve: its endpoint turns diallers away.
+    // A client's certificate cannot serve: a client's endpoint refuses diallers.
     let dialled = dial(
         &worker,
         client.local_addr(),
@@ -292,7 +292,7 @@ async fn silence_ends_in_time() {
         "{error:?}"
     );
 
-    // One that completes TLS and then does not greet, seen from either side.
+    // This peer completes TLS and then does not greet; both sides see that.
     let server = rig.member(Role::Coordinator).await;
     let silent = tokio::spawn({
         let server = server.clone();

@@ -20,7 +20,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// Reads `activation`, `act_alpha` and `act_beta`; `None` where there is no activation. Defaults are
+    /// Reads attributes `activation`, `act_alpha` and `act_beta`; `None` where there is no activation. Defaults are
     /// those of the op of the same name.
     pub fn new(attrs: &Attrs) -> Result<Option<Activation>, OpError> {
         let (alpha, beta) = (

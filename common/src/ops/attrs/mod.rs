@@ -1,4 +1,4 @@
-//! Attributes and their defaults, read and checked: what shape rules and kernels share.
+//! Reads and checks attributes, with their defaults. Shape rules and kernels share this code.
 
 mod activation;
 mod random;
@@ -12,7 +12,7 @@ use super::def::OpError;
 use crate::DType;
 use crate::graph::{Attr, Attrs};
 
-/// The error of attribute `attr`.
+/// Makes an error about attribute `attr`.
 pub(super) fn bad(attr: &str, reason: impl Into<String>) -> OpError {
     OpError::Attr {
         attr: attr.into(),
@@ -57,7 +57,7 @@ pub fn split_axis(attrs: &Attrs, default: i64, rank: usize) -> Result<usize, OpE
     }
 }
 
-/// A boolean written as an integer.
+/// The boolean attribute called `name`, which ONNX writes as an integer.
 pub fn flag(attrs: &Attrs, name: &str, default: bool) -> bool {
     attrs.int(name, default.into()) != 0
 }
@@ -80,7 +80,7 @@ pub fn selu(attrs: &Attrs) -> (f32, f32) {
     (attrs.float("alpha", alpha), attrs.float("gamma", gamma))
 }
 
-/// Whether `Gelu` is the one by tanh.
+/// Whether `Gelu` is the approximation by tanh.
 pub fn gelu_tanh(attrs: &Attrs) -> Result<bool, OpError> {
     match attrs.str("approximate", "none") {
         "none" => Ok(false),
@@ -92,7 +92,7 @@ pub fn gelu_tanh(attrs: &Attrs) -> Result<bool, OpError> {
     }
 }
 
-/// Small constant of the normalisations: 1e-5 where it is absent, for every op.
+/// Attribute `epsilon` of the normalisations, 1e-5 where it is absent, for every op.
 pub fn epsilon(attrs: &Attrs) -> f32 {
     attrs.float("epsilon", 1e-5)
 }
@@ -107,7 +107,7 @@ pub struct GemmAttrs {
 }
 
 impl GemmAttrs {
-    /// Reads them.
+    /// Reads the attributes of a node.
     pub fn new(attrs: &Attrs) -> GemmAttrs {
         GemmAttrs {
             alpha: attrs.float("alpha", 1.),
@@ -121,7 +121,7 @@ impl GemmAttrs {
 /// Attributes of `LRN`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LrnAttrs {
-    /// Channels of a window.
+    /// The number of channels in a window.
     pub size: usize,
     pub alpha: f32,
     pub beta: f32,
@@ -129,7 +129,7 @@ pub struct LrnAttrs {
 }
 
 impl LrnAttrs {
-    /// Reads and checks them.
+    /// Reads and checks the attributes of a node.
     pub fn new(attrs: &Attrs) -> Result<LrnAttrs, OpError> {
         let size = usize::try_from(attrs.int("size", 0))
             .ok()
@@ -146,16 +146,16 @@ impl LrnAttrs {
 /// Attributes of the reductions, `ArgMax` and `ArgMin` included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReduceAttrs {
-    /// Reduced axes stay, with length one.
+    /// Whether reduced axes stay, with length one.
     pub keep_dims: bool,
-    /// No axes means no reduction instead of a reduction over all.
+    /// Whether an empty list of axes means no reduction, instead of a reduction over all axes.
     pub noop_with_empty_axes: bool,
-    /// `ArgMax`, `ArgMin`: of equal elements the last counts.
+    /// Whether `ArgMax` and `ArgMin` take the last of equal elements.
     pub select_last: bool,
 }
 
 impl ReduceAttrs {
-    /// Reads them.
+    /// Reads the attributes of a node.
     pub fn new(attrs: &Attrs) -> ReduceAttrs {
         ReduceAttrs {
             keep_dims: flag(attrs, "keepdims", true),
@@ -164,7 +164,7 @@ impl ReduceAttrs {
         }
     }
 
-    /// The axes to reduce, ascending, of an operand of `rank`; `axes` as given or empty.
+    /// The axes to reduce of an operand of `rank`, ascending. `axes` are the given ones, or empty.
     pub fn axes(&self, axes: &[i64], rank: usize) -> Result<Vec<usize>, OpError> {
         if axes.is_empty() {
             return Ok(if self.noop_with_empty_axes {
@@ -179,7 +179,7 @@ impl ReduceAttrs {
     }
 }
 
-/// How `ScatterElements` and `ScatterND` combine.
+/// How `ScatterElements` and `ScatterND` combine an update with the element in its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reduction {
     /// The update replaces the element.
@@ -191,7 +191,7 @@ pub enum Reduction {
 }
 
 impl Reduction {
-    /// Reads it.
+    /// Reads attribute `reduction`.
     pub fn new(attrs: &Attrs) -> Result<Reduction, OpError> {
         Ok(match attrs.str("reduction", "none") {
             "none" => Reduction::None,
@@ -204,7 +204,7 @@ impl Reduction {
     }
 }
 
-/// What `Pad` fills with.
+/// How `Pad` chooses the elements that it adds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PadMode {
     Constant,
@@ -214,7 +214,7 @@ pub enum PadMode {
 }
 
 impl PadMode {
-    /// Reads it.
+    /// Reads attribute `mode`.
     pub fn new(attrs: &Attrs) -> Result<PadMode, OpError> {
         Ok(match attrs.str("mode", "constant") {
             "constant" => PadMode::Constant,
@@ -226,8 +226,8 @@ impl PadMode {
     }
 }
 
-/// Whether `mode` of `DepthToSpace` and `SpaceToDepth` is CRD, where a channel's block is its fastest
-/// part, not DCR.
+/// Whether `mode` of `DepthToSpace` and `SpaceToDepth` is CRD, in which the block is the fastest part of the channels,
+/// and not DCR.
 pub fn column_row_depth(attrs: &Attrs) -> Result<bool, OpError> {
     match attrs.str("mode", "DCR") {
         "DCR" => Ok(false),
@@ -236,12 +236,12 @@ pub fn column_row_depth(attrs: &Attrs) -> Result<bool, OpError> {
     }
 }
 
-/// Axes of `MeanVarianceNormalization`: all but the channels where absent.
+/// Axes of `MeanVarianceNormalization`: where the attribute is absent, all axes of [N, C, H, W] except the channels.
 pub fn mvn_axes(attrs: &Attrs, rank: usize) -> Result<Vec<usize>, OpError> {
     normalize_axes(attrs.ints("axes").unwrap_or(&[0, 2, 3]), rank)
 }
 
-/// `perm` of `Transpose`: reversed where absent.
+/// Attribute `perm` of `Transpose`: the axes in reverse order where it is absent.
 pub fn transpose_perm(attrs: &Attrs, rank: usize) -> Result<Vec<usize>, OpError> {
     let Some(perm) = attrs.ints("perm") else {
         return Ok((0..rank).rev().collect());

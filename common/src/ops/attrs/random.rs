@@ -7,7 +7,7 @@ use crate::DType;
 use crate::graph::Attrs;
 use crate::ops::OpError;
 
-/// Attribute `dtype`: a float.
+/// Attribute `dtype`, which must be a float.
 fn float(attrs: &Attrs) -> Result<DType, OpError> {
     match attrs.dtype("dtype") {
         Some(d) if d.is_float() => Ok(d),
@@ -34,7 +34,7 @@ pub struct UniformAttrs {
 }
 
 impl UniformAttrs {
-    /// Reads and checks them: finite bounds in ascending order, a finite distance apart.
+    /// Reads the attributes, and checks that the bounds are finite, in ascending order, and a finite distance apart.
     pub fn new(attrs: &Attrs) -> Result<UniformAttrs, OpError> {
         let dtype = float(attrs)?;
         let (low, high) = (attrs.float("low", 0.), attrs.float("high", 1.));
@@ -61,7 +61,7 @@ pub struct NormalAttrs {
 }
 
 impl NormalAttrs {
-    /// Reads and checks them: both finite, the scale not negative.
+    /// Reads the attributes, and checks that mean and scale are finite and the scale is not negative.
     pub fn new(attrs: &Attrs) -> Result<NormalAttrs, OpError> {
         let dtype = float(attrs)?;
         let (mean, scale) = (attrs.float("mean", 0.), attrs.float("scale", 1.));

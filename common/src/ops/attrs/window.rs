@@ -7,19 +7,19 @@ use super::{bad, flag};
 use crate::Dim;
 use crate::graph::Attrs;
 
-/// Largest kernel extent, stride, dilation or padding; keeps window arithmetic inside an i64.
+/// The largest kernel extent, stride, dilation or padding. The limit keeps the arithmetic of windows inside an i64.
 const MAX_EXTENT: i64 = 1 << 24;
 
 /// How padding is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AutoPad {
-    /// By `pads`.
+    /// Attribute `pads` gives the padding.
     NotSet,
-    /// So that there are ceil(input / stride) outputs, the odd one at the end.
+    /// The padding is such that there are ceil(input / stride) outputs; an odd element is added at the end.
     SameUpper,
-    /// The same, the odd one at the beginning.
+    /// As `SameUpper`, but an odd element is added at the beginning.
     SameLower,
-    /// None.
+    /// There is no padding.
     Valid,
 }
 
@@ -35,7 +35,7 @@ pub struct Window {
     pub ceil_mode: bool,
 }
 
-/// A list of `rank` integers of at least `least`, or `default` repeated.
+/// Reads a list of `rank` integers of at least `least`; `default` is repeated where the attribute is absent.
 fn list(
     attrs: &Attrs,
     name: &str,
@@ -62,8 +62,8 @@ fn list(
 }
 
 impl Window {
-    /// Reads a window over `rank` spatial axes; `kernel` where the op's weight gives it, else
-    /// `kernel_shape` is required.
+    /// Reads a window over `rank` spatial axes. `kernel` is its shape where the op's weight gives it; otherwise,
+    /// attribute `kernel_shape` is required.
     pub fn new(attrs: &Attrs, rank: usize, kernel: Option<&[usize]>) -> Result<Window, OpError> {
         if kernel.is_none() && attrs.ints("kernel_shape").is_none() {
             return Err(bad("kernel_shape", "is required"));
@@ -106,7 +106,7 @@ impl Window {
         })
     }
 
-    /// Extent of the kernel with its gaps.
+    /// Extent of the kernel along spatial axis `axis`, with the gaps of its dilation.
     pub fn extent(&self, axis: usize) -> usize {
         (self.kernel[axis] - 1) * self.dilations[axis] + 1
     }
@@ -134,7 +134,7 @@ impl Window {
         }
     }
 
-    /// Windows along spatial axis `axis` of length `input`.
+    /// Number of windows along spatial axis `axis` of length `input`.
     pub fn output(&self, axis: usize, input: usize) -> Result<usize, OpError> {
         let stride = self.strides[axis];
         if self.same() {
@@ -156,7 +156,7 @@ impl Window {
         Ok(n.min(input.saturating_add(before).saturating_sub(1) / stride + 1))
     }
 
-    /// The same for a symbolic length.
+    /// As [`Window::output`], for a length that may be symbolic.
     pub fn output_dim(&self, axis: usize, input: &Dim) -> Result<Dim, OpError> {
         if let Some(n) = input.as_const() {
             let n = usize::try_from(n).map_err(|_| OpError::shape("negative dimension"))?;
@@ -190,7 +190,7 @@ pub struct ConvAttrs {
 }
 
 impl ConvAttrs {
-    /// Reads and checks them; `kernel` is the weight's spatial shape.
+    /// Reads and checks the attributes of a node; `kernel` is the weight's spatial shape.
     pub fn new(attrs: &Attrs, kernel: &[usize]) -> Result<ConvAttrs, OpError> {
         let window = Window::new(attrs, kernel.len(), Some(kernel))?;
         Ok(ConvAttrs {
@@ -212,16 +212,16 @@ impl ConvAttrs {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolAttrs {
     pub window: Window,
-    /// `AveragePool`: padding counts as elements.
+    /// Whether `AveragePool` counts padding as elements.
     pub count_include_pad: bool,
-    /// `MaxPool`: indices count column-major over the spatial axes.
+    /// Whether the indices of `MaxPool` count column-major over the spatial axes.
     pub column_major: bool,
-    /// `LpPool`: the norm's exponent.
+    /// The exponent of the norm of `LpPool`.
     pub p: i64,
 }
 
 impl PoolAttrs {
-    /// Reads and checks them for an operand of `spatial` spatial axes.
+    /// Reads and checks the attributes of a node, for an operand of `spatial` spatial axes.
     pub fn new(attrs: &Attrs, spatial: usize) -> Result<PoolAttrs, OpError> {
         let p = attrs.int("p", 2);
         if p < 1 {

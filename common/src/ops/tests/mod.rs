@@ -1,4 +1,4 @@
-//! Tables over all families: operand types and attributes against output types.
+//! Tables over all families, which map operand types and attributes to output types.
 
 use super::*;
 use crate::DType::{self, *};

@@ -1,4 +1,4 @@
-//! Random ops: shapes, and which attributes are refused.
+//! The random ops: their shapes, and the attributes that they refuse.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Ops on shapes and indices, and the elements that inference follows.
+//! Tests of ops on shapes and indices, and of the elements that inference follows.
 
 use super::*;
 use crate::tensor::Tensor;

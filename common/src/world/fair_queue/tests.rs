@@ -7,7 +7,7 @@ fn share(account: &str, lease: u64) -> Share {
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A thread that always has the job whose turn it is, for as long as each takes; the order in which they ran.
+/// Runs the next job `times` times, each for as long as `takes`; returns the jobs in the order in which they ran.
 fn serve(queue: &mut FairQueue<&'static str>, times: usize, takes: Duration) -> Vec<&'static str> {
     let one = |_| {
         let (share, job) = queue.pop(true)?;
@@ -45,7 +45,7 @@ fn accounts_have_equal_parts_whatever_their_leases_and_jobs() {
     }
     let order = serve(&mut queue, 60, MS);
     assert!(count(&order, "a").abs_diff(30) <= 1, "{order:?}");
-    // What one does not use is the other's.
+    // The time that one account does not use goes to the other.
     let rest = serve(&mut queue, 1000, MS);
     assert_eq!(count(&rest, "a") + count(&order, "a"), 100);
     assert_eq!(count(&rest, "b") + count(&order, "b"), 100);
@@ -92,14 +92,14 @@ fn time_that_nobody_else_wanted_is_not_held_against_anybody() {
     for _ in 0..100 {
         queue.push(&old, 0, "old").unwrap();
     }
-    // It was alone for long.
+    // The account was alone for a long time.
     assert_eq!(serve(&mut queue, 50, 100 * MS).len(), 50);
     for _ in 0..50 {
         queue.push(&new, 0, "new").unwrap();
     }
     let order = serve(&mut queue, 40, MS);
     assert!(count(&order, "old").abs_diff(20) <= 3, "{order:?}");
-    // Nor is anything saved up by being away.
+    // An account that was away has saved up no time either.
     queue.push(&share("late", 3), 0, "late").unwrap();
     assert_eq!(serve(&mut queue, 1, MS), ["late"]);
 }
@@ -116,7 +116,7 @@ fn whoever_runs_gives_way_to_others_once_it_has_had_more() {
     let Rival::Other(ahead) = queue.rival(&running, true) else {
         panic!("nobody waits")
     };
-    // At once, not only after a turn.
+    // The new job has a claim at once, not only after the running job's turn.
     assert_eq!(ahead, credit() as i64);
     assert_eq!(queue.rival(&running, false), Rival::None);
     queue.give_way(&running, 0, true, job);
@@ -129,7 +129,7 @@ fn whoever_runs_gives_way_to_others_once_it_has_had_more() {
     );
     queue.ended(&shares);
     assert_eq!(queue.pop(false).unwrap().1, "long");
-    // Another of the same lease, and one of another lease.
+    // Another job of the same lease waits, then also one of another lease.
     queue.push(&long, 0, "next").unwrap();
     assert_eq!(queue.rival(&running, true), Rival::Same);
     queue.push(&share("long", 7), 0, "third").unwrap();
@@ -147,13 +147,13 @@ fn an_account_begins_few_jobs_and_none_is_lost() {
         let (share, job) = queue.pop(true).unwrap();
         queue.give_way(&share, 0, false, job);
     }
-    // No more than it has begun: one of these goes on.
+    // The account has begun as many jobs as it may: one of these goes on.
     let (running, _) = queue.pop(true).unwrap();
     assert_eq!(
         queue.waiting().filter(|(_, begun, _)| *begun).count(),
         MOST_BEGUN - 1
     );
-    // Another begins all the same.
+    // A job of another account begins all the same.
     queue.push(&share("other", 2), 0, "other").unwrap();
     queue.charge(&running, MS);
     assert_eq!(queue.pop(true).unwrap().1, "other");

@@ -1,5 +1,5 @@
-//! Entries of [`crate::fuzzing`] that need what is private here: a peer that writes to a socket, and sends files with it,
-//! as it likes.
+//! Entries of [`crate::fuzzing`] that need private items of this module: a peer that writes bytes to a socket, and
+//! sends files with them, as a script says.
 
 use std::io::{ErrorKind, IoSlice};
 use std::mem::MaybeUninit;
@@ -16,16 +16,16 @@ use super::{Giver, Nonce, SharedMemory, Taker, Told, show};
 use crate::block::{ALIGN, Block};
 use crate::segment::{Lent, PeerSegment};
 
-/// Bytes of each of the files that have some.
+/// Bytes of each ordinary file.
 const FILE: u64 = 4096;
 
-/// Bytes of one of which hardly any are there.
+/// The length, in bytes, of a file of which hardly any page exists.
 const SPARSE: u64 = 1 << 40;
 
-/// Most writes of a script: with 255 bytes each they fit in a socket of which nobody reads yet.
+/// The most writes of a script: with 255 bytes each they fit into a socket that nobody reads yet.
 const WRITES: u8 = 64;
 
-/// As a segment is sealed.
+/// The seals of a segment.
 const SEALED: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
     .union(SealFlags::FUTURE_WRITE)
@@ -68,7 +68,7 @@ impl Files {
         })
     }
 
-    /// Those that come with a write.
+    /// The files that accompany a write, by the script's number for them.
     fn of(&self, which: u8) -> Vec<BorrowedFd<'_>> {
         let files = match which {
             1 => vec![&self.whole],
@@ -86,14 +86,14 @@ impl Files {
     }
 }
 
-/// One end of a socket, and the other.
+/// A socket pair: an asynchronous end, and the peer's.
 fn pair() -> Option<(UnixStream, Peer)> {
     let (mine, theirs) = Peer::pair().ok()?;
     mine.set_nonblocking(true).ok()?;
     Some((UnixStream::from_std(mine).ok()?, theirs))
 }
 
-/// A socket whose peer has written these bytes, as many as fit, and writes no more.
+/// A socket whose peer has written up to 256 of these bytes, and writes no more.
 fn written(bytes: &[u8]) -> Option<(UnixStream, Peer)> {
     let (mine, theirs) = pair()?;
     let bytes = bytes.get(..256).unwrap_or(bytes);
@@ -112,15 +112,15 @@ fn write(to: &Peer, bytes: &[u8], files: &[BorrowedFd<'_>]) -> Option<usize> {
     sendmsg(to, &bytes, &mut with, SendFlags::NOSIGNAL).ok()
 }
 
-/// What a taker takes from a peer that has written all that it ever will.
+/// A taker whose peer has already written all that it ever will.
 pub struct Scripted {
     pub taker: Taker,
-    /// That peer's end: what the taker says arrives.
+    /// The peer's end of the socket, which receives what the taker says.
     pub peer: Peer,
 }
 
-/// What a script has a peer write, and what follows the script: `writes u8`, and as often
-/// `files u8 | length u8 | bytes`.
+/// Runs a script of the peer's writes, `writes u8` and then for each `files u8 | length u8 | bytes`; returns the taker,
+/// and the bytes after the script.
 pub fn taker(script: &[u8]) -> Option<(Scripted, &[u8])> {
     let files = Files::made()?;
     let (stream, peer) = pair()?;
@@ -138,7 +138,7 @@ pub fn taker(script: &[u8]) -> Option<(Scripted, &[u8])> {
 
 const NONCE: Nonce = [7; 32];
 
-/// What a stranger says to the socket of a process that expects a nonce.
+/// Writes bytes to the socket of a process that expects a nonce, as a stranger would.
 pub(crate) async fn greeting(bytes: &[u8]) -> bool {
     let at = Arc::<SharedMemory>::default();
     let mut expected = at.expect(NONCE);
@@ -148,7 +148,7 @@ pub(crate) async fn greeting(bytes: &[u8]) -> bool {
     at.greet(stream).await.is_ok() && expected.told.try_recv().is_ok()
 }
 
-/// What a socket answers to who shows a nonce there.
+/// Shows a nonce to a socket that answers with these bytes.
 pub(crate) async fn greeted(bytes: &[u8]) -> bool {
     match written(bytes) {
         Some((stream, _peer)) => show(stream, &NONCE).await.is_ok(),
@@ -156,7 +156,7 @@ pub(crate) async fn greeted(bytes: &[u8]) -> bool {
     }
 }
 
-/// What a taker answers to a segment.
+/// Gives a segment to a taker that answers with these bytes.
 pub(crate) async fn has(bytes: &[u8]) -> bool {
     let (Some(block), Some((stream, _peer))) = (Block::shared(FILE as usize), written(bytes))
     else {
@@ -167,12 +167,12 @@ pub(crate) async fn has(bytes: &[u8]) -> bool {
     };
     match Giver(stream).give(segment).await {
         Ok(()) => true,
-        // That it has another one.
+        // The taker confirmed another segment.
         Err(error) => error.kind() == ErrorKind::InvalidData,
     }
 }
 
-/// The first byte and the last.
+/// Reads the first byte and the last byte of a segment.
 fn ends(of: PeerSegment) -> Option<[u8; 2]> {
     let last = of.len() - 1;
     let lines = (last / ALIGN * ALIGN) as u64;
@@ -182,7 +182,7 @@ fn ends(of: PeerSegment) -> Option<[u8; 2]> {
     Some([*first.bytes().first()?, *rest.bytes().last()?])
 }
 
-/// What a giver gives and forgets.
+/// Takes all segments that a scripted giver gives and forgets.
 pub(crate) async fn gifts(script: &[u8]) -> bool {
     let Some((Scripted { mut taker, peer }, _)) = taker(script) else {
         return false;

@@ -1,4 +1,4 @@
-//! Who becomes which member, and what is known of it.
+//! Which member a newcomer becomes, and what is known of it.
 
 use convoke_common::ops::CustomOp;
 use convoke_common::rpc::MeasuredLink;
@@ -66,9 +66,9 @@ fn the_same_holder_returns_as_a_new_incarnation() {
         peers: vec![participant("w1", 2, 1)],
     };
     assert_eq!(rig.commands(), [close, probe, Command::Population(2)]);
-    // What the other worker holds is its driver's to release.
+    // Only the driver can release what the other worker holds.
     assert_eq!(rig.core.leases()[0].workers, ["w1"]);
-    // The old connection's end is no longer that of a worker.
+    // The end of the old connection no longer concerns the worker.
     rig.core.closed(rig.now, ConnectionId(0));
     assert_eq!((rig.commands(), rig.core.serving()), (vec![], 2));
     // The process that was superseded does not come back, and learns why.
@@ -95,7 +95,7 @@ fn a_living_holder_keeps_its_name_from_others() {
     rig.core.closed(rig.now, ConnectionId(0));
     assert_eq!(rig.commands(), [gone("w0", false), Command::Population(0)]);
     assert_eq!(rig.core.claim(rig.now, Some(&name), None), Ok("w0".into()));
-    // Reserved for a moment.
+    // The name is reserved for a moment.
     let taken = MembershipError::NameTaken {
         name: "w0".into(),
         holder: None,
@@ -130,7 +130,7 @@ fn unnamed_workers_get_the_lowest_free_name() {
     let mut rig = rig().workers(2);
     assert_eq!(rig.core.claim(rig.now, None, None), Ok("w2".into()));
     assert_eq!(rig.core.claim(rig.now, None, None), Ok("w3".into()));
-    // The lost keep theirs for a day.
+    // The names of lost workers are kept for a day.
     rig.core.closed(rig.now, ConnectionId(0));
     assert_eq!(rig.core.claim(rig.now, None, None), Ok("w4".into()));
     rig.commands();
@@ -220,7 +220,7 @@ fn links_are_what_was_measured() {
         "a failed probe is no measurement"
     );
     assert_eq!(model.link(1, 2), crate::place::ASSUMED_LINK);
-    // Another process behind the name may be on another network.
+    // A new process with this name may be on another network, so the old measurements are dropped.
     rig.register(7, "w1", 2, 70).unwrap();
     assert_eq!(rig.core.model(&[]).link(0, 1), crate::place::ASSUMED_LINK);
 }

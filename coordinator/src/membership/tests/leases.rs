@@ -1,4 +1,4 @@
-//! When leases end, and whom that is told.
+//! When leases end, and which members are informed.
 
 use super::super::leases::HELD;
 use super::*;
@@ -12,7 +12,7 @@ fn a_driver_that_returns_holds_no_more_than_it_may() {
     assert!(rig.core.drivers.denies(&me(), LeaseId(HELD as u64)));
 }
 
-/// The worker `wN` is back on another connection, as the process that it was, with these leases.
+/// The worker `wN` returns on another connection, with the same incarnation and these leases.
 fn back(rig: &mut Rig, n: u64, connection: u64, leases: &[LeaseId]) {
     let mut back = newcomer(connection, &format!("w{n}"), n as u8 + 1, n + 1);
     let held = leases.iter().map(|lease| HeldLease {
@@ -40,7 +40,7 @@ fn losing_sight_of_workers_and_driver_ends_nothing() {
             Command::Population(1)
         ]
     );
-    // However long it takes: their names are nobody else's, and they are not forgotten.
+    // The leases and the names are kept for any length of time.
     for _ in 0..3 {
         rig.now += Duration::from_secs(3600 * 24);
         rig.core.handle_timeout(rig.now);
@@ -56,7 +56,7 @@ fn losing_sight_of_workers_and_driver_ends_nothing() {
         Err(reserved.clone())
     );
     assert_eq!(rig.register(7, "w1", 77, 7), Err(reserved));
-    // They return, and nobody is told anything.
+    // When worker and driver return, no worker is told to drop anything.
     back(&mut rig, 1, 8, &[LEASE]);
     rig.core
         .resume(ConnectionId(92), me(), vec![LEASE])
@@ -77,7 +77,7 @@ fn who_was_out_of_reach_is_told_of_what_ended_until_it_confirms() {
     assert_eq!(rig.commands(), [release(&[0])]);
     assert!(rig.core.leases().is_empty());
     rig.core.dropped(ConnectionId(0), &[LEASE]);
-    // Whatever it says that it holds: an install may still have been under way.
+    // The worker is told even if it reports no lease: an install may still have been under way.
     back(&mut rig, 1, 8, &[]);
     assert_eq!(rig.commands()[0], release(&[8]));
     rig.core.closed(rig.now, ConnectionId(8));
@@ -89,14 +89,15 @@ fn who_was_out_of_reach_is_told_of_what_ended_until_it_confirms() {
     );
     rig.core.dropped(ConnectionId(9), &[LEASE]);
     assert_eq!(rig.core.leases.len(), 0);
-    // A driver need not know that it ended.
+    // A driver need not know that its lease ended.
     assert_eq!(rig.core.release(CLIENT, LEASE), Ok(()));
     assert_eq!(rig.commands(), []);
 }
 
 #[test]
 fn what_nobody_holds_any_more_is_gone() {
-    // Its workers dropped it, said so, or did while nobody heard it; or are other processes; or said goodbye.
+    // The four ways: a worker confirmed; it dropped the lease while out of reach; it has another incarnation; it said
+    // goodbye.
     for how in 0..4 {
         let mut rig = rig().workers(2).granted();
         rig.core.installed(LEASE).unwrap();
@@ -173,20 +174,20 @@ fn a_client_whose_connection_broke_has_a_while_to_return() {
     assert_eq!(rig.commands(), []);
     rig.now += RETURN_BOUND - Duration::from_millis(1);
     rig.core.handle_timeout(rig.now);
-    // Back in time, on another connection: all is as it was.
+    // The driver returns in time on another connection and keeps everything.
     let back = ConnectionId(92);
     rig.core.resume(back, me(), vec![LEASE]).unwrap();
     assert!(rig.core.plan(rig.now, back, PLAN).is_ok());
     rig.now += RETURN_BOUND;
     rig.core.handle_timeout(rig.now);
     assert_eq!((rig.commands(), rig.core.leases().len()), (vec![], 1));
-    // An older connection that ends after all is nobody's.
+    // The late end of the older connection has no effect.
     rig.core.closed(rig.now, CLIENT);
     rig.core.closed(rig.now, back);
     let due = rig.now + RETURN_BOUND;
     assert_eq!(rig.core.poll_timeout(), Some(due));
     rig.core.handle_timeout(due);
-    // What it plans it has to plan anew; what it was granted it has.
+    // A driver that returns too late has lost its plans, but keeps its leases.
     let later = ConnectionId(93);
     rig.core.resume(later, me(), vec![LEASE]).unwrap();
     assert!(rig.core.plan(rig.now, later, PLAN).is_err());

@@ -1,4 +1,4 @@
-//! The core by a clock that tests move, and the commands that it gives.
+//! Tests of the core: a clock that tests move, and the commands that the core gives.
 
 mod joining;
 mod leases;
@@ -57,7 +57,7 @@ fn newcomer(connection: u64, name: &str, key: u8, incarnation: u64) -> Newcomer 
     }
 }
 
-/// The worker `wN` on connection N, which holds a lease of this life of the client.
+/// The worker `wN` on connection N, which holds a lease of this incarnation of the client.
 fn holder(n: u64, driver: u64) -> Newcomer {
     let mut worker = newcomer(n, &format!("w{n}"), n as u8 + 1, 7);
     worker.register.leases.push(HeldLease {
@@ -81,7 +81,7 @@ fn participant(name: &str, incarnation: u64, connection: u64) -> Participant {
     }
 }
 
-/// That the holder of a name is gone is to be kept.
+/// The command to save that the holder of a name is gone.
 pub(super) fn gone(name: &str, left: bool) -> Command {
     Command::Gone {
         name: name.into(),
@@ -89,7 +89,7 @@ pub(super) fn gone(name: &str, left: bool) -> Command {
     }
 }
 
-/// A name and its certificate as they were kept, of a worker that was there.
+/// A saved name with its certificate, of a worker that was connected.
 fn kept(n: u8) -> KeptMember {
     KeptMember {
         name: format!("w{n}"),
@@ -114,7 +114,7 @@ impl Rig {
             .register(self.now, newcomer(connection, name, key, incarnation))
     }
 
-    /// `w0`, `w1`, … on connections 0, 1, … with keys and incarnations of the same number plus one.
+    /// Registers `w0`, `w1`, … on connections 0, 1, …; the key and the incarnation of `wN` are N + 1.
     pub(super) fn workers(mut self, count: u64) -> Rig {
         for n in 0..count {
             self.register(n, &format!("w{n}"), n as u8 + 1, n + 1)
@@ -124,7 +124,7 @@ impl Rig {
         self
     }
 
-    /// A plan over `w0` and `w1` of the client, granted.
+    /// Grants a plan of the client over `w0` and `w1`.
     pub(super) fn granted(mut self) -> Rig {
         let plan = Plan {
             model: "m".into(),
@@ -148,7 +148,7 @@ impl Rig {
     }
 }
 
-/// The names of what a worker is told to drop.
+/// Returns the leases that the worker on connection 0 is told to drop.
 fn dropped(rig: &mut Rig) -> Vec<LeaseId> {
     let commands = rig.commands().into_iter();
     let lease = |c| match c {
@@ -158,7 +158,7 @@ fn dropped(rig: &mut Rig) -> Vec<LeaseId> {
     commands.filter_map(lease).collect()
 }
 
-/// The client.
+/// The client, as a driver.
 fn me() -> Driver {
     Driver {
         name: "me".into(),

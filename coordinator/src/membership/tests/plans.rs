@@ -1,4 +1,4 @@
-//! How long plans are kept, and for whom.
+//! How long plans are kept, and for which client.
 
 use super::*;
 

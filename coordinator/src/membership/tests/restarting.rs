@@ -1,4 +1,4 @@
-//! What is known after the coordinator was away, and who is waited for.
+//! What a restarted coordinator knows, and which workers it waits for.
 
 use super::super::leases::HELD;
 use super::super::member::LONGEST_TEXT;
@@ -59,7 +59,7 @@ fn a_restarted_coordinator_learns_of_leases_from_those_who_hold_them() {
     rig.core.restore(rig.now, vec![kept(0), kept(1), kept(2)]);
     rig.core.register(rig.now, holder(0, 9)).unwrap();
     rig.core.register(rig.now, holder(1, 9)).unwrap();
-    // Whoever says otherwise later is not believed.
+    // A worker that later reports another driver for the lease is not believed.
     rig.core.register(rig.now, holder(2, 10)).unwrap();
     let known = rig.core.leases();
     assert_eq!(
@@ -67,13 +67,13 @@ fn a_restarted_coordinator_learns_of_leases_from_those_who_hold_them() {
         (1, &["w0".to_owned(), "w1".to_owned()][..])
     );
     rig.commands();
-    // Its driver is back in time, and done.
+    // The driver returns in time and releases its lease.
     rig.now += RETURN_BOUND;
     rig.core.handle_timeout(rig.now);
     rig.core.resume(CLIENT, me(), vec![LEASE]).unwrap();
     assert_eq!(rig.core.release(CLIENT, LEASE), Ok(()));
     assert_eq!(rig.commands(), [release(&[0, 1])]);
-    // Who returns only now is told at once.
+    // A worker that returns only now is told at once.
     rig.core.restore(rig.now, vec![kept(3)]);
     rig.core.register(rig.now, holder(3, 9)).unwrap();
     assert_eq!(rig.commands()[0], release(&[3]));
@@ -138,7 +138,7 @@ fn who_left_is_not_lost_and_who_died_is_forgotten_after_a_day() {
             .collect()
     };
     assert_eq!(names(&rig), ["w0", "w2"]);
-    // Nobody waits for those that were gone already; their names are theirs all the same.
+    // Workers that were gone before the restart are not waited for, but their names are kept for them.
     rig.register(0, "w0", 1, 1).unwrap();
     assert_eq!(rig.core.returning(rig.now), None);
     assert_eq!(rig.core.claim(rig.now, None, None), Ok("w3".into()));
@@ -165,7 +165,7 @@ fn a_name_is_forgotten_on_demand_but_not_that_of_who_is_there() {
     assert_eq!(rig.commands(), [Command::Forget { name: "w0".into() }]);
     let nobody = MembershipError::NoSuchWorker { name: "w0".into() };
     assert_eq!(rig.core.forget_gone("w0"), Err(nobody));
-    // Its certificate is as good as before.
+    // The worker's certificate is still accepted.
     rig.register(5, "w0", 1, 3).unwrap();
     assert_eq!(rig.core.serving(), 2);
 }

@@ -1,19 +1,19 @@
-//! The activation that follows a value.
+//! Finds the activation that follows a value.
 
 use convoke_common::graph::ValueId;
 
 use crate::passes::edit::Edit;
 
-/// Nodes that apply an activation to a value that nothing else uses.
+/// An activation that is applied to a value with no other use.
 pub struct Following {
     pub nodes: Vec<usize>,
-    /// As in the attribute `activation`.
+    /// The activation's name in the attribute `activation`.
     pub name: &'static str,
-    /// `act_alpha` and `act_beta`, as far as the activation has them.
+    /// The values of `act_alpha` and `act_beta`, as far as the activation has them.
     pub parameters: Vec<f32>,
 }
 
-/// The activation that alone uses `value`.
+/// Returns the activation that is the only user of `value`.
 pub fn following(e: &Edit, value: ValueId) -> Option<Following> {
     match e.users(value) {
         [_] => single(e, value, e.sole_user(value)?),
@@ -58,7 +58,8 @@ fn single(e: &Edit, value: ValueId, node: usize) -> Option<Following> {
     }
 }
 
-/// x · sigmoid(x) is what Silu computes, step by step; x · hard_sigmoid(x) with 1/6 and 1/2 likewise.
+/// Finds gated activations: x · sigmoid(x) is Silu, and x · hard_sigmoid(x) with alpha 1/6 and beta 1/2 is HardSwish;
+/// both compute the same bits.
 fn gated(e: &Edit, value: ValueId, first: usize, second: usize) -> Option<Following> {
     let gate = &e.f.nodes[first];
     let name = match &*gate.op {

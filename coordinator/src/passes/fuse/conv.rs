@@ -1,4 +1,4 @@
-//! Convolution, bias, residual, activation.
+//! Fuses a convolution with the bias, residual and activation that follow it.
 
 use convoke_common::DType;
 use convoke_common::graph::Attr;
@@ -6,7 +6,7 @@ use convoke_common::graph::Attr;
 use super::{Fused, addition, as_vector};
 use crate::passes::edit::Edit;
 
-/// What convolution `i` becomes.
+/// Returns the fused node that replaces convolution `i`.
 pub fn find(e: &mut Edit, i: usize) -> Option<Fused> {
     let (x, weight) = (e.operand(i, 0)?, e.operand(i, 1)?);
     let shape = e.f.ty(weight).fixed_shape()?;
@@ -35,7 +35,7 @@ pub fn find(e: &mut Edit, i: usize) -> Option<Fused> {
         value = out;
     }
     if let Some((node, other, out)) = addition(e, value) {
-        // Of two convolutions that meet in an addition the later one takes it.
+        // If two convolutions meet in an addition, the later one takes it.
         let later_conv = e
             .def(other)
             .is_some_and(|d| d > i && &*e.f.nodes[d].op == "Conv");

@@ -1,4 +1,4 @@
-//! Matrix product with a constant matrix, bias, activation.
+//! Fuses a product with a constant matrix with the bias and activation that follow it.
 
 use convoke_common::DType;
 use convoke_common::graph::{Attr, Attrs, TensorType, ValueId};
@@ -6,7 +6,7 @@ use convoke_common::graph::{Attr, Attrs, TensorType, ValueId};
 use super::{Fused, addition, as_vector};
 use crate::passes::edit::Edit;
 
-/// What `Gemm` node `i` becomes.
+/// Returns the fused node that replaces `Gemm` node `i`.
 pub fn find_gemm(e: &mut Edit, i: usize) -> Option<Fused> {
     let attrs = &e.f.nodes[i].attrs;
     let plain = attrs.float("alpha", 1.0) == 1.0 && attrs.int("transA", 0) == 0;
@@ -24,7 +24,7 @@ pub fn find_gemm(e: &mut Edit, i: usize) -> Option<Fused> {
     Some(finish(e, vec![i], [Some(a), Some(b), bias], out))
 }
 
-/// What `MatMul` node `i` becomes.
+/// Returns the fused node that replaces `MatMul` node `i`.
 pub fn find_matmul(e: &mut Edit, i: usize) -> Option<Fused> {
     let (a, b) = (e.operand(i, 0)?, e.operand(i, 1)?);
     let [_, n] = matrix(e, a, b)?;
@@ -44,7 +44,7 @@ pub fn find_matmul(e: &mut Edit, i: usize) -> Option<Fused> {
     Some(finish(e, nodes, [Some(a), Some(b), bias], value))
 }
 
-/// The shape of `b`, where it is a constant f32 matrix and `a` is f32.
+/// Returns the shape of `b` if it is a constant f32 matrix and `a` is f32.
 fn matrix(e: &Edit, a: ValueId, b: ValueId) -> Option<[usize; 2]> {
     let f32s = e.f.ty(a).dtype == DType::F32 && e.f.ty(b).dtype == DType::F32;
     let shape =
@@ -54,7 +54,7 @@ fn matrix(e: &Edit, a: ValueId, b: ValueId) -> Option<[usize; 2]> {
     shape.try_into().ok()
 }
 
-/// `b` transposed at install; packing reads through it.
+/// Adds an init node that transposes `b`; the packing pass reads through it.
 fn transpose(e: &mut Edit, at: usize, b: ValueId, [rows, cols]: [usize; 2]) -> ValueId {
     let name = format!("{}:transposed", e.f.value(b).name);
     let attrs = Attrs::default().with("perm", Attr::Ints(vec![1, 0]));

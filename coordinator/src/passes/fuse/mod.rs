@@ -1,5 +1,5 @@
-//! Convolutions and matrix products take in what follows them: bias, residual, activation. The fused
-//! kernels round like the separate ops, so no bit changes.
+//! Fuses convolutions and matrix products with what follows them: bias, residual, activation. The fused kernels round
+//! like the separate ops, so no bit changes.
 //!
 //! The fused node stands where the last of its nodes stood and keeps that node's output. A value that is
 //! a result, or that something else uses too, is never fused away.
@@ -49,12 +49,12 @@ pub fn run(f: Function) -> (Function, Option<String>) {
     (e.finish(), report)
 }
 
-/// Nodes that become one.
+/// A node that replaces several.
 struct Fused {
     op: &'static str,
     attrs: Attrs,
     inputs: Vec<Option<ValueId>>,
-    /// In graph order; the last one's output stays.
+    /// The replaced nodes in graph order; the output of the last one stays.
     nodes: Vec<usize>,
 }
 
@@ -82,7 +82,7 @@ impl Fused {
         };
     }
 
-    /// Takes in the activation that alone follows `value`.
+    /// Fuses the activation that is the only user of `value`.
     fn absorb_activation(&mut self, e: &Edit, value: ValueId) {
         if let Some(a) = activation::following(e, value) {
             self.nodes.extend(a.nodes);
@@ -95,8 +95,8 @@ impl Fused {
     }
 }
 
-/// The addition that alone uses `value`, its other operand and its output, where the addition does not
-/// broadcast `value`.
+/// Returns the addition that is the only user of `value`, with its other operand and its output; `None` if it
+/// broadcasts `value`.
 fn addition(e: &Edit, value: ValueId) -> Option<(usize, ValueId, ValueId)> {
     let user = e.sole_user(value).filter(|u| &*e.f.nodes[*u].op == "Add")?;
     let out = e.f.nodes[user].outputs[0];
@@ -107,7 +107,7 @@ fn addition(e: &Edit, value: ValueId) -> Option<(usize, ValueId, ValueId)> {
     Some((user, if a == value { b } else { a }, out))
 }
 
-/// `bias` as a vector of `n`, where it holds `n` elements all along the axis `from_end` (0: the last).
+/// Returns `bias` as a vector of `n` elements, if all of its `n` elements lie along the axis `from_end` (0: the last).
 fn as_vector(e: &mut Edit, at: usize, bias: ValueId, n: usize, from_end: usize) -> Option<ValueId> {
     let ty = e.f.ty(bias);
     let shape = ty.fixed_shape()?;

@@ -1,4 +1,4 @@
-//! What the audit log says of members and of the owner.
+//! The lines of the audit log about members and about the owner.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -35,7 +35,7 @@ impl Audited {
         }
     }
 
-    /// The lines of one event, once what happened before is written.
+    /// Returns the lines of one kind of event, after all earlier events were written.
     async fn lines(&self, event: &str) -> Vec<Value> {
         self.rig.running.health().await.unwrap();
         let text = std::fs::read_to_string(self.scratch.path().join("audit.log")).unwrap();
@@ -43,7 +43,7 @@ impl Audited {
         lines.filter(|l: &Value| l["event"] == event).collect()
     }
 
-    /// The one line of an event.
+    /// Returns the only line of one kind of event.
     async fn line(&self, event: &str) -> Value {
         let lines = self.lines(event).await;
         assert_eq!(lines.len(), 1, "{event}: {lines:?}");
@@ -51,7 +51,7 @@ impl Audited {
     }
 }
 
-/// Checks role, name and token of a line, and that it names an address of this machine.
+/// Checks role, name and token of a line, and that its address is one of this machine.
 #[track_caller]
 fn check(line: &Value, role: &str, name: &str, token: &JoinToken) {
     let of = [&line["role"], &line["name"], &line["token"]];
@@ -116,7 +116,7 @@ async fn refused_joins_are_recorded_a_few_at_a_time() {
     check(&lines[0], "worker", "w0\\u{1b}[2J", &good);
     assert_eq!(lines[0]["code"], "unauthorized");
     assert_eq!(lines[0]["cause"], "the join token is unknown here");
-    // Others find their own lines all the same.
+    // Joins with another token still have a line.
     let client = audited.rig.token(Role::Client).await;
     audited.rig.join(&client, Role::Client, "").await.unwrap();
     audited.line("joined").await;
@@ -134,7 +134,7 @@ async fn a_connection_beyond_the_budget_is_recorded() {
     let token = token.await.unwrap();
     let identity = rig.join(&token, Role::Client, "").await.unwrap();
     let _first = rig.connect(&identity).await.unwrap();
-    // The refusal may come before the greeting is through, or after.
+    // The refusal may come before the end of the greeting or after it.
     if let Ok(second) = rig.connect(&identity).await {
         assert_eq!(second.close_code().await, u64::from(close::REFUSED));
     }
@@ -152,7 +152,7 @@ async fn the_end_of_a_membership_is_recorded() {
     let audited = Audited::start().await;
     let rig = &audited.rig;
     let token = rig.token(Role::Client).await;
-    // Time enough to join and to connect.
+    // Two seconds are enough to join and to connect.
     let stay = Duration::from_secs(2);
     rig.running.bound_membership(&token.id, stay).await.unwrap();
     let identity = rig.join(&token, Role::Client, "").await.unwrap();

@@ -1,4 +1,4 @@
-//! Workers taken out of service, and nodes in quarantine, over the admin socket and a restart.
+//! Tests of workers out of service and of quarantined nodes, over the admin socket and a restart.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ async fn plan(client: &Session, function: Function) -> Result<()> {
     answer("", planned.await).map(drop)
 }
 
-/// A coordinator that keeps its state in `scratch`, and its admin.
+/// Starts a coordinator that keeps its state in `scratch`, with a client of its admin socket.
 async fn kept(scratch: &Scratch) -> (Rig, Client) {
     let dir = scratch.path().join("state");
     let config = CoordinatorConfig {
@@ -82,7 +82,7 @@ async fn a_drained_worker_is_told_and_stays_out_over_a_restart() {
 
     let (rig, admin) = kept(&scratch).await;
     let client = rig.member(Role::Client, "").await;
-    // Of who is not back yet the name is known.
+    // Of a worker that has not returned yet the name is known.
     let lost = ("a", MemberState::Lost);
     assert_eq!(
         states(&status(&client).await),
@@ -100,7 +100,7 @@ async fn a_drained_worker_is_told_and_stays_out_over_a_restart() {
     );
 }
 
-/// Plans and installs.
+/// Plans a function and installs the plan.
 async fn grant(client: &Session, function: Function) -> Result<()> {
     let options = options(&function, WorkerCount::Auto);
     let planned = client

@@ -1,4 +1,4 @@
-//! Who is let in, and what they may call.
+//! Which newcomers are let in, and what members may call.
 
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ async fn names_are_given_lowest_first_and_guarded_while_their_holder_answers() {
         Code::InvalidArgument,
         "name",
     );
-    // One that is connected and does not answer gives it up.
+    // A worker that is connected but does not answer loses its name.
     let silent = rig.member(Role::Worker, "silent").await;
     silent.register(1).await.unwrap();
     rig.join(&token, Role::Worker, "silent").await.unwrap();
@@ -157,7 +157,7 @@ async fn roles_bound_what_may_be_called() {
         );
         assert!(status.bytes_received > 0 && status.bytes_sent > 0);
     }
-    // A member may not open what is not its own to open.
+    // A client may not open the streams of other roles.
     for kind in [StreamKind::Join, StreamKind::Worker] {
         let (_send, mut recv) = open_stream(&client.connection, kind).await.unwrap();
         assert!(recv.read_exact(&mut [0; 1]).await.is_err(), "{kind:?}");
@@ -205,7 +205,7 @@ async fn renewal_keeps_the_name_and_its_place() {
 #[tokio::test]
 async fn a_membership_ends_in_time_and_only_a_token_that_is_good_begins_another() {
     let rig = rig().await;
-    // Time enough to join and to connect. The first token is void before the membership that it brings is over.
+    // Three seconds are enough to join and to connect. The first token expires before its member's time is over.
     let stay = Duration::from_secs(3);
     let (void, open) = (
         rig.running.create_token(Role::Client, Some(stay)),
@@ -219,7 +219,7 @@ async fn a_membership_ends_in_time_and_only_a_token_that_is_good_begins_another(
         let session = rig.connect(&identity).await.unwrap();
         members.push((identity, session));
     }
-    // As many streams as are served at once: that their holder needs no more does not let it stay.
+    // Occupy as many streams as are served at once: the membership ends nevertheless.
     let mut streams = Vec::new();
     for _ in 0..16 {
         let stream = open_stream(&members[0].1.connection, StreamKind::Coordinator);
@@ -257,7 +257,7 @@ async fn a_worker_that_does_not_answer_holds_up_no_revocation() {
     silent.register(1).await.unwrap();
     let token = rig.token(Role::Client).await;
     let revoked = rig.running.revoke_token(&token.id);
-    // Whoever asks by the admin socket waits twice as long at most.
+    // An exchange over the admin socket may take 15 s.
     let revoked = tokio::time::timeout(Duration::from_secs(8), revoked).await;
     revoked.unwrap().unwrap();
 }

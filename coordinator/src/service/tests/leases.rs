@@ -287,7 +287,7 @@ async fn a_release_is_over_once_the_workers_have_freed_the_lease() {
     }
     frees.add_permits(1);
     answer("", release.await).unwrap();
-    // Whoever is out of reach is not waited for.
+    // A worker that is out of reach is not waited for.
     let planned = client.plan(two()).await.unwrap();
     let lease = client.install(&planned).await.unwrap().lease;
     a.connection.close(CLOSE_LOST, b"out of reach");
@@ -328,7 +328,7 @@ async fn a_driver_that_lost_its_connection_returns_to_its_leases() {
     let planned = first.plan(options(&model(), WorkerCount::Exactly(1)));
     let planned = planned.await.unwrap();
     let lease = first.install(&planned).await.unwrap().lease;
-    // It takes the coordinator for lost.
+    // The client takes the coordinator for lost.
     first.connection.close(CLOSE_LOST, b"no answer");
     let second = rig.connect(&identity).await.unwrap();
     let stranger = answer("", second.client.release(call(), lease).await);
@@ -342,7 +342,7 @@ async fn a_driver_that_lost_its_connection_returns_to_its_leases() {
     answer("", resumed.await).unwrap();
     let again = second.install(&planned).await.unwrap().lease;
     assert_eq!(second.leases().await.len(), 2);
-    // It says goodbye: nothing is waited for.
+    // The client says goodbye, which ends its leases at once.
     second.connection.close(0u32.into(), b"client leaving");
     worker.saw(&Call::Release(lease)).await;
     worker.saw(&Call::Release(again)).await;
@@ -361,11 +361,11 @@ async fn a_plan_avoids_whom_its_client_has_lost() {
             .collect(),
         ..two()
     };
-    // Two were asked for, and one is left.
+    // Two workers were asked for, and one is left.
     let planned = client.plan(avoiding(&["a"])).await.unwrap();
     let names: Vec<_> = planned.participants.iter().map(|p| &p.name).collect();
     assert_eq!(names, ["b", &client.name]);
-    // Nobody is left: the ones to avoid are waited for, and are used where they are still there.
+    // No worker is left: the avoided ones are waited for, and are used in the end since they are still connected.
     let begun = Instant::now();
     let planned = client.plan(avoiding(&["a", "b"])).await.unwrap();
     assert_eq!(planned.participants.len(), 3);
@@ -384,10 +384,10 @@ async fn a_plan_waits_for_workers_that_were_lost_just_now() {
         workers: WorkerCount::Auto,
         ..two()
     };
-    // It is lost, and somebody starts it again.
+    // The worker is lost, and its next process is started.
     a.connection.close(0u32.into(), b"killed");
     let waiting = client.plan(avoiding);
-    // Joining takes several round trips, so that the plan is asked for first.
+    // Joining takes several round trips, so the plan is requested before the worker is back.
     let returning = async {
         let next = rig.member(Role::Worker, "a").await;
         next.register(2).await.map(|_| next)
@@ -396,7 +396,7 @@ async fn a_plan_waits_for_workers_that_were_lost_just_now() {
     let (planned, _next) = futures::future::join(waiting, returning).await;
     assert_eq!(planned.unwrap().participants[0].incarnation, Incarnation(2));
     assert!(begun.elapsed() < RETURN_BOUND, "{:?}", begun.elapsed());
-    // Whoever left in order is not waited for.
+    // A worker that left in order is not waited for.
     answer("", b.client.leave(call()).await).unwrap();
     b.connection.close(0u32.into(), b"left");
     let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! Starting, stopping, and what is kept in between.
+//! Tests of starting and stopping, and of what is kept in between.
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -25,7 +25,7 @@ async fn a_taken_port_and_a_taken_folder_are_said_so() {
         assert_eq!(error.code, Code::AddressInUse, "{error}");
     }
     first.running.shutdown(Duration::from_secs(5)).await;
-    // All of it is free again at once.
+    // The address and the state folder are free again at once.
     rig_with(CoordinatorConfig { listen, ..kept() })
         .await
         .unwrap();
@@ -66,7 +66,7 @@ async fn a_restart_keeps_authority_tokens_and_names() {
     assert_eq!([read(Role::Worker), read(Role::Client)], lines);
     let error = second.join(&revoked, Role::Worker, "").await.unwrap_err();
     assert!(error.message.contains("revoked"), "{error}");
-    // The name of the worker that has not come back yet is not given away.
+    // The name of the worker that has not returned yet is not given to another.
     assert_eq!(
         second
             .join(&left, Role::Worker, "")
@@ -170,7 +170,8 @@ async fn members_and_tokens_of_both_authorities_are_served_until_the_former_is_r
     }
     rig.running.shutdown(Duration::from_secs(5)).await;
 
-    // It is all kept: the old member, which heard of nothing, follows the endorsement.
+    // Both authorities were kept. The old member, which was not informed, trusts the new one because the old one
+    // endorsed it.
     let rig = rig_with(settings()).await.unwrap();
     for member in [&old, &by_old, &by_new] {
         rig.connect(member).await.unwrap();

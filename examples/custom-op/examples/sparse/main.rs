@@ -1,7 +1,8 @@
-//! A sparse solution of a least-squares problem, by an op of our own (ISTA: a step down the gradient, then the threshold):
+//! Solves a sparse least-squares problem with a custom op, by ISTA: each iteration is a step down the gradient, then
+//! the threshold. Run it with
 //! `cargo run --release -p convoke-custom-op --example sparse`
 //!
-//! On a cluster that runs: `... --example sparse -- HOST:PORT TOKEN_FILE`, whose workers are
+//! To use a running cluster, add `-- HOST:PORT TOKEN_FILE`. Its workers are started with
 //! `cargo run --release -p convoke-custom-op --bin custom-worker -- --join HOST:PORT --token-file FILE`.
 
 #[allow(dead_code, reason = "other examples use all of it")]
@@ -13,7 +14,7 @@ use convoke::Result;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
-    // Of a cluster of processes the workers have the kernel, and this program needs none.
+    // In a cluster of processes only the workers need the kernel, so this program does not register it.
     if std::env::args().len() == 1 {
         convoke_custom_op::register()?;
     }

@@ -1,9 +1,9 @@
-//! The example itself.
+//! The solver of the example.
 
 use convoke::{Attr, Attrs, Cluster, DType, Result, Tensor};
 use convoke_custom_op::SOFT_THRESHOLD;
 
-/// Equations, unknowns, and how many of those are not zero.
+/// The number of equations, of unknowns, and of unknowns that are not zero.
 const ROWS: usize = 120;
 const UNKNOWNS: usize = 200;
 const SPARSE: usize = 6;
@@ -13,7 +13,7 @@ fn soft_threshold(x: &Tensor, lambda: f32) -> Result<Tensor> {
     convoke::op(&SOFT_THRESHOLD, attrs, [x])
 }
 
-/// x nearer to what minimises |a x - b|² / 2 + lambda |x|.
+/// One iteration, which moves x towards the minimum of |a x - b|² / 2 + lambda |x|.
 fn step(a: &Tensor, b: &Tensor, x: &Tensor) -> Result<Tensor> {
     const RATE: f32 = 0.1;
     let gradient = a.t()?.matmul(&(a.matmul(x)? - b)?)?;
@@ -32,7 +32,7 @@ pub async fn run(cluster: &Cluster) -> Result<()> {
     let a = (device.random_normal([ROWS, UNKNOWNS], DType::F32, 1)? * scale)?;
     let b = a.matmul(&device.put(truth.clone())?.reshape([UNKNOWNS as i64, 1])?)?;
 
-    // Op by op: the rule is checked at this line.
+    // An eager op: its rule is checked at this line.
     let zero = device
         .put(vec![0f32; UNKNOWNS])?
         .reshape([UNKNOWNS as i64, 1])?;
@@ -40,7 +40,7 @@ pub async fn run(cluster: &Cluster) -> Result<()> {
     let wrong = soft_threshold(&first, -1.0).expect_err("a threshold below zero");
     println!("at the call: {wrong}");
 
-    // Traced: the coordinator plans it without knowing the op.
+    // A traced function: the coordinator plans it without knowing the op.
     let descend = cluster.function(|t: &[Tensor]| {
         let mut x = t[2].clone();
         for _ in 0..50 {

@@ -1,5 +1,6 @@
-//! All of `convoke`, whose workers have the ops of this crate, `convoke-custom up` included: what the tests run. `OPS` in
-//! the environment leaves them out (`none`), or takes another of the same name (`other`).
+//! The whole `convoke` command for the tests, whose workers have the ops of this crate, also those of
+//! `convoke-custom up`. In the environment, `OPS=none` leaves the ops out, and `OPS=other` registers another op under
+//! the name of one of them.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `convoke worker` with the op: the same flags.
+//! `convoke worker` with the custom op, and with the same flags.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! Ops of ONNX Runtime's domain `com.microsoft` that standard ops express.
+//! Ops of ONNX Runtime's domain `com.microsoft` that can be expressed by standard ops.
 
 use convoke_common::graph::{Attr, Attrs, ValueId};
 
@@ -22,14 +22,14 @@ pub(in super::super) fn microsoft(b: &mut Builder, mut c: Call) -> Outputs {
     }
 }
 
-/// Gelu of the sum of the operands.
+/// Imports Gelu of the sum of the operands.
 fn gelu(b: &mut Builder, c: Call, approximate: &str) -> Outputs {
     let x = sum(b, &c, c.need(0)?, c.input(1))?;
     let attrs = Attrs::default().with("approximate", Attr::Str(approximate.into()));
     c.finish(b, "Gelu", attrs, vec![Some(x)])
 }
 
-/// `x * sigmoid(alpha * x)`.
+/// Imports QuickGelu as `x * sigmoid(alpha * x)`.
 fn quick_gelu(b: &mut Builder, mut c: Call) -> Outputs {
     let x = c.need(0)?;
     let alpha = c.take_float("alpha")?.unwrap_or(1.702);
@@ -39,7 +39,7 @@ fn quick_gelu(b: &mut Builder, mut c: Call) -> Outputs {
     c.finish(b, "Mul", Attrs::default(), vec![Some(x), Some(gate)])
 }
 
-/// Layer normalisation of `input + skip + bias`; the sum may be an output, too.
+/// Imports layer normalisation of `input + skip + bias`. The sum is the optional fourth output.
 fn skip_layer_norm(b: &mut Builder, mut c: Call) -> Outputs {
     let (x, skip, scale) = (c.need(0)?, c.need(1)?, c.need(2)?);
     let (beta, bias) = (c.input(3), c.input(4));
@@ -63,7 +63,7 @@ fn skip_layer_norm(b: &mut Builder, mut c: Call) -> Outputs {
         attrs,
         vec![Some(total), Some(scale), beta],
     )?;
-    // Two that nothing reads, then the sum.
+    // The second and third output, which nothing reads, and the fourth one are all the sum.
     out.extend(std::iter::repeat_n(total, others));
     Ok(out)
 }

@@ -1,9 +1,9 @@
-//! Older forms of ops, rewritten to the newest.
+//! Rewriting of older forms of ops to the newest form.
 //!
 //! Invariants
-//! 1. What a rewritten node computes is what the op of its own operator set version computes.
-//! 2. The last node of a rewriting has the name of the original and yields the original's outputs; nodes added
-//!    before it are named `NAME/Op`, operands that were attributes `NAME/attribute`.
+//! 1. A rewritten node computes what the op computes in the version of its own operator set.
+//! 2. The last node of a rewriting has the name and the outputs of the original node `NAME`. Nodes before it are named
+//! `NAME/Op`, and operands that were attributes `NAME/attribute`.
 //! 3. A form that cannot be expressed is reported as unsupported, never approximated.
 
 mod contrib;
@@ -17,23 +17,24 @@ use convoke_common::graph::{Attr, Attrs, ValueId};
 use super::builder::Builder;
 use crate::error::ModelError;
 
-/// A node to import, its operands resolved.
+/// A node to import, with resolved operands.
 pub(super) struct Call {
     pub name: String,
     pub op: String,
     pub inputs: Vec<Option<ValueId>>,
     pub attrs: Attrs,
-    /// Names of the outputs, at least one; an empty one is read by nothing.
+    /// The names of the outputs, of which there is at least one. An output with an empty name is never read.
     pub outputs: Vec<String>,
-    /// Version of the operator set of the op's domain.
+    /// The version of the operator set of the op's domain.
     pub opset: i64,
 }
 
 /// Why a node cannot be imported.
 pub(super) enum Refused {
-    /// Reported together with all others.
+    /// The node is not supported, for this reason, which is empty where the op itself is unknown. It is reported
+    /// together with all other such nodes.
     Unsupported(String),
-    /// Ends the import.
+    /// The model is wrong, which ends the import.
     Error(ModelError),
 }
 
@@ -51,12 +52,12 @@ fn unsupported(reason: impl Into<String>) -> Refused {
 }
 
 impl Call {
-    /// Operand `i`, where it is given.
+    /// Operand `i`; `None` where it is left out.
     fn input(&self, i: usize) -> Option<ValueId> {
         self.inputs.get(i).copied().flatten()
     }
 
-    /// Operand `i`.
+    /// Operand `i`. Fails where it is left out.
     fn need(&self, i: usize) -> Result<ValueId, ModelError> {
         self.input(i)
             .ok_or_else(|| self.error(format!("operand {i} is missing")))
@@ -70,12 +71,12 @@ impl Call {
         self.inputs[i] = id;
     }
 
-    /// Removes an attribute.
+    /// Removes and returns an attribute.
     fn take(&mut self, attr: &str) -> Option<Attr> {
         self.attrs.0.remove(attr)
     }
 
-    /// Removes an attribute that is a list of integers.
+    /// Removes and returns an attribute that must be a list of integers.
     fn take_ints(&mut self, attr: &str) -> Result<Option<Vec<i64>>, ModelError> {
         match self.take(attr) {
             None => Ok(None),
@@ -84,7 +85,7 @@ impl Call {
         }
     }
 
-    /// Removes an attribute that is an integer.
+    /// Removes and returns an attribute that must be an integer.
     fn take_int(&mut self, attr: &str) -> Result<Option<i64>, ModelError> {
         match self.take(attr) {
             None => Ok(None),
@@ -93,7 +94,7 @@ impl Call {
         }
     }
 
-    /// Removes an attribute that is a number.
+    /// Removes and returns an attribute that must be a float.
     fn take_float(&mut self, attr: &str) -> Result<Option<f32>, ModelError> {
         match self.take(attr) {
             None => Ok(None),
@@ -119,12 +120,12 @@ impl Call {
         }
     }
 
-    /// The name of something added for this node.
+    /// The name of a node or value that is added for this node.
     fn sub(&self, what: &str) -> String {
         format!("{}/{what}", self.name)
     }
 
-    /// A node added before the last one, with one output.
+    /// Adds a node before the last one, and returns its only output.
     fn before(
         &self,
         b: &mut Builder,
@@ -140,7 +141,7 @@ impl Call {
             .ok_or_else(|| self.error("has no output"))
     }
 
-    /// The last node: `op` on `inputs`.
+    /// Adds the last node of a rewriting: `op` on `inputs`.
     fn finish(
         self,
         b: &mut Builder,
@@ -151,12 +152,12 @@ impl Call {
         Ok(b.emit(op, &self.name, attrs, inputs, &self.outputs)?)
     }
 
-    /// The node as it is now.
+    /// Adds the node in its current form.
     pub(super) fn emit(self, b: &mut Builder) -> Outputs {
         Ok(b.emit(&self.op, &self.name, self.attrs, self.inputs, &self.outputs)?)
     }
 
-    /// The node under another op's name.
+    /// Adds the node with another op.
     fn emit_as(mut self, b: &mut Builder, op: &str) -> Outputs {
         self.op = op.into();
         self.emit(b)

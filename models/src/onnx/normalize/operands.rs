@@ -1,4 +1,4 @@
-//! Attributes that became operands, and attributes of training.
+//! Attributes that became operands in later operator sets, and attributes that concern training.
 
 use convoke_common::Tensor;
 use convoke_common::graph::{Attr, Attrs, ValueId};
@@ -8,10 +8,10 @@ use super::super::builder::Builder;
 use super::{Call, Outputs, unsupported};
 use convoke_common::DType;
 
-/// Squeeze, Unsqueeze and Reduce*: `axes`.
+/// Turns the attribute `axes` of Squeeze, Unsqueeze and Reduce* into an operand.
 pub(super) fn axes(b: &mut Builder, mut c: Call) -> Outputs {
     if let Some(axes) = c.take_ints("axes")? {
-        // An empty list meant what leaving it out means.
+        // An empty list had the same meaning as an absent attribute.
         if !axes.is_empty() {
             let id = b.ints(&c.sub("axes"), &axes)?;
             c.set(1, Some(id));
@@ -20,7 +20,7 @@ pub(super) fn axes(b: &mut Builder, mut c: Call) -> Outputs {
     c.emit(b)
 }
 
-/// Squeeze and Unsqueeze: one axis may come as a scalar, which ONNX forbids and everybody accepts.
+/// Turns a scalar axis of Squeeze and Unsqueeze into a list. ONNX forbids a scalar, but other runtimes accept it.
 pub(super) fn scalar_axes(b: &mut Builder, mut c: Call) -> Outputs {
     if let Some(axes) = c.input(1)
         && b.ty(axes).is_some_and(|t| t.shape.is_empty())
@@ -32,7 +32,7 @@ pub(super) fn scalar_axes(b: &mut Builder, mut c: Call) -> Outputs {
     c.emit(b)
 }
 
-/// Split: `split`, and the number of parts where the sizes are left out.
+/// Turns the attribute `split` of Split into an operand, and adds the number of parts where the sizes are left out.
 pub(super) fn split(b: &mut Builder, mut c: Call) -> Outputs {
     if let Some(sizes) = c.take_ints("split")? {
         let id = b.ints(&c.sub("split"), &sizes)?;
@@ -45,9 +45,9 @@ pub(super) fn split(b: &mut Builder, mut c: Call) -> Outputs {
     c.emit(b)
 }
 
-/// Pad: `pads` and `value`.
+/// Turns the attributes `pads` and `value` of Pad into operands.
 pub(super) fn pad(b: &mut Builder, mut c: Call) -> Outputs {
-    // Of operator set 1, and still written by some exporters.
+    // `paddings` is the name of operator set 1, which some exporters still write.
     let pads = c.take_ints("pads")?.or(c.take_ints("paddings")?);
     let pads = pads.ok_or_else(|| c.error("attribute 'pads' is missing"))?;
     let id = b.ints(&c.sub("pads"), &pads)?;
@@ -59,7 +59,7 @@ pub(super) fn pad(b: &mut Builder, mut c: Call) -> Outputs {
     c.emit(b)
 }
 
-/// Slice: `starts`, `ends`, `axes`.
+/// Turns the attributes `starts`, `ends` and `axes` of Slice into operands.
 pub(super) fn slice(b: &mut Builder, mut c: Call) -> Outputs {
     for (i, attr) in [(1, "starts"), (2, "ends"), (3, "axes")] {
         match c.take_ints(attr)? {
@@ -74,7 +74,7 @@ pub(super) fn slice(b: &mut Builder, mut c: Call) -> Outputs {
     c.emit(b)
 }
 
-/// Clip: `min` and `max`.
+/// Turns the attributes `min` and `max` of Clip into operands.
 pub(super) fn clip(b: &mut Builder, mut c: Call) -> Outputs {
     for (i, attr) in [(1, "min"), (2, "max")] {
         if let Some(v) = c.take_float(attr)? {
@@ -85,7 +85,7 @@ pub(super) fn clip(b: &mut Builder, mut c: Call) -> Outputs {
     c.emit(b)
 }
 
-/// TopK: `k`.
+/// Turns the attribute `k` of TopK into an operand.
 pub(super) fn top_k(b: &mut Builder, mut c: Call) -> Outputs {
     let k = c
         .take_int("k")?
@@ -95,7 +95,8 @@ pub(super) fn top_k(b: &mut Builder, mut c: Call) -> Outputs {
     c.emit(b)
 }
 
-/// BatchNormalization: statistics are given, one per channel.
+/// Imports BatchNormalization with given statistics per channel. Training mode and statistics per element are
+/// unsupported.
 pub(super) fn batch_norm(b: &mut Builder, mut c: Call) -> Outputs {
     if c.take_int("training_mode")?.unwrap_or(0) != 0 {
         return Err(unsupported("training mode"));
@@ -106,7 +107,7 @@ pub(super) fn batch_norm(b: &mut Builder, mut c: Call) -> Outputs {
     c.emit(b)
 }
 
-/// DFT: `axis`.
+/// Turns the attribute `axis` of DFT into an operand.
 pub(super) fn dft(b: &mut Builder, mut c: Call) -> Outputs {
     let axis = c.take_int("axis")?.unwrap_or(1);
     let id = b.literal(&c.sub("axis"), Tensor::scalar(axis));
@@ -114,7 +115,7 @@ pub(super) fn dft(b: &mut Builder, mut c: Call) -> Outputs {
     c.emit(b)
 }
 
-/// Dropout is the identity outside training; its mask is all ones.
+/// Imports Dropout, which outside of training is the identity with a mask of ones.
 pub(super) fn dropout(b: &mut Builder, mut c: Call) -> Outputs {
     if let Some(mode) = c.input(2)
         && b.elements(mode).as_deref() != Some(&[0])
@@ -160,7 +161,7 @@ fn one(dtype: DType) -> Option<Tensor> {
     }
 }
 
-/// A float scalar.
+/// A scalar of a float dtype; `None` for other dtypes.
 pub(super) fn float(dtype: DType, v: f32) -> Option<Tensor> {
     Some(match dtype {
         DType::F32 => Tensor::scalar(v),
@@ -171,7 +172,7 @@ pub(super) fn float(dtype: DType, v: f32) -> Option<Tensor> {
     })
 }
 
-/// A literal scalar of the dtype of the first operand, for attribute `attr`.
+/// Adds a literal scalar of the dtype of the first operand, in place of attribute `attr`.
 pub(super) fn scalar(
     b: &mut Builder,
     c: &Call,

@@ -6,7 +6,7 @@ use convoke_common::graph::Attr;
 use super::super::builder::Builder;
 use super::{Call, Outputs};
 
-/// Upsample is a Resize that maps coordinates without an offset and rounds down.
+/// Imports Upsample as a Resize that maps coordinates without an offset and rounds down.
 pub(super) fn upsample(b: &mut Builder, mut c: Call) -> Outputs {
     let scales = match c.take("scales") {
         Some(Attr::Floats(v)) => {
@@ -23,8 +23,8 @@ pub(super) fn upsample(b: &mut Builder, mut c: Call) -> Outputs {
     c.emit_as(b, "Resize")
 }
 
-/// Before operator set 11 the scales were the second operand. From then on empty tensors stand for operands left
-/// out.
+/// Imports Resize. Before operator set 11 the scales were the second operand; since then empty tensors stand for
+/// operands that are left out.
 pub(super) fn resize(b: &mut Builder, mut c: Call) -> Outputs {
     if c.opset < 11 {
         let scales = c.need(1)?;
@@ -51,7 +51,7 @@ fn asymmetric(c: &mut Call) {
     }
 }
 
-/// GridSample named its modes otherwise.
+/// Imports GridSample, whose modes had other names before operator set 20.
 pub(super) fn grid_sample(b: &mut Builder, mut c: Call) -> Outputs {
     let mode = match c.attrs.str("mode", "bilinear") {
         "bilinear" => "linear",

@@ -1,5 +1,5 @@
-//! Softmax, LogSoftmax and Hardmax before operator set 13 saw their operand as a matrix: the dimensions before
-//! `axis` are its rows, all others together its columns.
+//! Softmax, LogSoftmax and Hardmax before operator set 13, which treated their operand as a matrix: the dimensions
+//! before `axis` are its rows, and all other dimensions together are its columns.
 
 use convoke_common::Dim;
 use convoke_common::graph::{Attr, Attrs};
@@ -7,8 +7,8 @@ use convoke_common::graph::{Attr, Attrs};
 use super::super::builder::Builder;
 use super::{Call, Outputs};
 
-/// Rewrites the node to act along one axis: directly where at most one column dimension is not 1, else by way of
-/// the matrix.
+/// Rewrites the node to act along one axis: directly where at most one column dimension is not 1, otherwise by
+/// reshaping the operand to the matrix.
 pub(super) fn flattening(b: &mut Builder, mut c: Call) -> Outputs {
     let x = c.need(0)?;
     let axis = c.take_int("axis")?.unwrap_or(1);
@@ -26,12 +26,12 @@ pub(super) fn flattening(b: &mut Builder, mut c: Call) -> Outputs {
     let flat = c.before(b, "Flatten", with_axis(axis), vec![Some(x)])?;
     let op = c.op.clone();
     let y = c.before(b, &op, with_axis(1), vec![Some(flat)])?;
-    // A dimension of zero is a dimension of zero, not one to copy.
+    // With `allowzero`, a zero in the shape is a dimension of size zero, not one to copy from the operand.
     let attrs = Attrs::default().with("allowzero", Attr::Int(1));
     c.finish(b, "Reshape", attrs, vec![Some(y), Some(back)])
 }
 
-/// The only axis from `axis` on that is not 1, counted from the front.
+/// The only axis from `axis` on whose size is not 1, counted from the front; `None` where there are several.
 fn one_axis(shape: &[Dim], axis: i64) -> Option<i64> {
     let rank = shape.len() as i64;
     let first = if axis < 0 { axis + rank } else { axis };
@@ -43,7 +43,7 @@ fn one_axis(shape: &[Dim], axis: i64) -> Option<i64> {
         .map(|(i, _)| i as i64);
     match (wide.next(), wide.next()) {
         (Some(i), None) => Some(first + i),
-        // All are 1.
+        // All column dimensions are 1, so any of their axes will do.
         (None, None) if !columns.is_empty() => Some(rank - 1),
         _ => None,
     }

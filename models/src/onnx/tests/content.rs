@@ -1,11 +1,11 @@
-//! Where the content of constants ends up.
+//! Tests of where the content of constants is placed.
 
 use convoke_common::artifact::CHUNK;
 
 use super::*;
 use crate::Source;
 
-/// The bytes of a literal, as a worker would get them.
+/// The bytes of a literal, as a worker loads them.
 fn bytes(i: &Imported, name: &str) -> Vec<u8> {
     match literal(&i.function, name) {
         Literal::Inline(t) => t.bytes().to_vec(),
@@ -31,7 +31,7 @@ fn data(n: usize) -> Vec<f32> {
     (0..n).map(|i| i as f32 * 0.5 - 3.0).collect()
 }
 
-/// `y = x + w`.
+/// A model that computes `y = x + w`.
 fn adds(w: TensorProto, dims: &[&str]) -> ModelProto {
     let x = value("x", w.data_type.unwrap(), dims);
     model(
@@ -85,7 +85,7 @@ fn artifacts_are_named_relative_to_the_root_and_their_hashes_remembered() {
             total: len
         }]
     );
-    // The list is trusted once it is clearly younger than the file.
+    // The list of hashes is trusted once it is clearly younger than the file.
     let entry = std::fs::read_dir(s.path().join("cache/hashes"))
         .unwrap()
         .next()
@@ -101,7 +101,7 @@ fn artifacts_are_named_relative_to_the_root_and_their_hashes_remembered() {
     let second = load(&path, &o).unwrap();
     assert_eq!(second.function, first.function);
     assert!(seen.lock().unwrap().is_empty());
-    // A damaged list is computed anew.
+    // The hashes of a damaged list are computed anew.
     let mut list = std::fs::read(entry.path()).unwrap();
     list[90] ^= 1;
     std::fs::write(entry.path(), list).unwrap();
@@ -172,7 +172,7 @@ fn typed_content_is_decoded() {
         };
         check(t, bytemuck::cast_slice(&u));
     }
-    // Negative numbers take ten bytes, and the low ones count.
+    // A negative number takes ten encoded bytes, of which the low ones are used.
     let v: Vec<i32> = (0..5000).map(|i| -i).collect();
     let t = TensorProto {
         int32_data: v.clone(),
@@ -237,7 +237,7 @@ fn external_data_is_a_range_of_its_file() {
         }
     );
     assert_eq!(bytes(&i, "w"), bytemuck::cast_slice::<f32, u8>(&want));
-    // A small one is read.
+    // Small external data is read into the graph.
     let i = at(&[("location", "./sub/w.bin"), ("offset", "5")], 3).unwrap();
     assert_eq!(bytes(&i, "w"), bytemuck::cast_slice::<f32, u8>(&want[..3]));
     assert!(i.sources.is_empty());

@@ -1,8 +1,8 @@
-//! Older forms of ops become the newest.
+//! Tests of the rewriting of older forms of ops.
 
 use super::*;
 
-/// The nodes of a model of one node on `x: f32[dims]`.
+/// Checks the nodes that a model of one node on `x: f32[dims]` is imported as.
 fn check(version: i64, dims: &[&str], n: NodeProto, want: &[&str]) -> Function {
     let f = import(&one(version, dims, n));
     assert_eq!(lines(&f), want);
@@ -25,7 +25,7 @@ fn axes_become_operands() {
         let f = check(v, &["2", "n"], n, &["ReduceSum(x, [0])"]);
         assert_eq!(f.ty(f.results[0].1).to_string(), "f32[n]");
     }
-    // One axis as a scalar.
+    // One axis may be given as a scalar.
     let axis = raw("a", I64, &[], 1i64.to_le_bytes().to_vec());
     let x = value("x", F32, &["2", "1"]);
     let m = model(
@@ -50,7 +50,7 @@ fn split_states_its_sizes_or_their_number() {
     check(7, &["4"], n(), &["Split(x, [1, 3])"]);
     let f = check(13, &["4"], node("Split", "x", "a b", vec![]), &["Split(x)"]);
     assert_eq!(f.nodes[0].attrs.int("num_outputs", 0), 2);
-    // A part that nothing reads is still a part.
+    // A part of a Split that nothing reads is kept.
     let m = one(13, &["4"], node("Split", "x", "a b", vec![]));
     let mut g = m.graph.clone().unwrap();
     g.output.pop();
@@ -221,7 +221,7 @@ fn constants_become_literals() {
         try_import(&m).unwrap_err(),
         ModelError::Unsupported { .. }
     ));
-    // A large one stays in the file, as an initializer does.
+    // A large constant stays in the file, as an initializer does.
     let big = tensor_attr("value", floats("", &[2000], &[1.; 2000]));
     let s = Scratch::new();
     let m = model(

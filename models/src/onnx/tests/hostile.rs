@@ -1,4 +1,4 @@
-//! Files that are broken, cut short, or made to hurt.
+//! Tests of files that are damaged, truncated, or malicious.
 
 use super::super::wire;
 use super::*;
@@ -46,7 +46,7 @@ fn any_byte_may_be_anything() {
         for bits in [0xff, 0x80, 0x01, 0x55] {
             let mut broken = whole.clone();
             broken[at] ^= bits;
-            // Only that it returns matters here.
+            // Any result will do, as long as the call returns.
             let _ = load_bytes(&s, &broken);
         }
     }
@@ -93,7 +93,7 @@ fn huge_lengths_allocate_nothing() {
         bytes.extend(claims(7, len));
         let e = load_bytes(&s, &bytes).unwrap_err();
         assert!(matches!(e, ModelError::Truncated { .. }), "{e}");
-        // The same inside a message that is itself whole.
+        // The same claim inside a message that is itself intact.
         let mut bytes = vec![8, 8];
         wire::put_bytes(7, &claims(5, len), &mut bytes);
         bytes.extend([0x42, 0]);
@@ -107,7 +107,7 @@ fn deep_nesting_ends() {
     let s = Scratch::new();
     let mut bytes = Vec::new();
     for _ in 0..10_000 {
-        // graph { node { attribute { g
+        // Each round nests a graph in an attribute of a node of a graph.
         let mut outer = Vec::new();
         wire::put_bytes(6, &bytes, &mut outer);
         let mut node = Vec::new();

@@ -1,4 +1,4 @@
-//! Whole imports of models that the tests build.
+//! Tests that import whole models, which they build themselves.
 
 mod content;
 mod forms;
@@ -21,7 +21,7 @@ const F32: i32 = 1;
 const I64: i32 = 7;
 const F16: i32 = 10;
 
-/// A float tensor of a graph's signature; a dimension that is no number is a symbol, an empty one unknown.
+/// An input or output of a graph. A dimension that is not a number is a symbol, and an empty one is unknown.
 fn value(name: &str, elem: i32, dims: &[&str]) -> ValueInfoProto {
     let dim = |d: &&str| Dimension {
         value: match d.parse() {
@@ -55,7 +55,7 @@ fn names(list: &str) -> Vec<String> {
     list.split_whitespace().map(one).collect()
 }
 
-/// A node named like its first output; `_` leaves an operand out.
+/// A node with the name of its first output; `_` leaves an operand out.
 fn node(op: &str, inputs: &str, outputs: &str, attribute: Vec<AttributeProto>) -> NodeProto {
     let output = names(outputs);
     NodeProto {
@@ -216,7 +216,7 @@ fn fails(m: &ModelProto, code: Code, message: &str) {
     assert!(!e.advice().is_empty());
 }
 
-/// `Op(a, b=[1, 2])` for each node: small literals with their elements.
+/// Each node in the form `Op(a, b=[1, 2])`, with the elements of small literals.
 fn lines(f: &Function) -> Vec<String> {
     let operand = |id| match f.inline(id) {
         None => f.value(id).name.to_string(),

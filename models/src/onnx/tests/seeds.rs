@@ -1,4 +1,4 @@
-//! Models that the fuzzer starts from: one for each part of the importer.
+//! The models that the fuzzer starts from, one for each part of the importer.
 
 #[path = "../../../../fuzz/src/seed.rs"]
 mod seed;
@@ -20,7 +20,7 @@ fn small() -> ModelProto {
     model(17, g)
 }
 
-/// Weights beside the model, and typed content that is decoded.
+/// A model with weights in a file beside it, and with typed content that is decoded.
 fn stored() -> ModelProto {
     let entries = [
         ("location", "data.bin"),
@@ -98,7 +98,7 @@ fn branches() -> ModelProto {
     model(17, graph(vec![value("x", F32, &["2"])], vec![], nodes, "y"))
 }
 
-/// Shape arithmetic that ends in a reshape.
+/// A model whose shape arithmetic ends in a reshape.
 fn shapes() -> ModelProto {
     let longs = |name: &str, v: &[i64]| {
         let data = bytemuck::cast_slice(v).to_vec();
@@ -121,7 +121,7 @@ fn shapes() -> ModelProto {
     model(13, graph(vec![x], initializers, nodes, "y"))
 }
 
-/// Older forms, each rewritten.
+/// Models with older forms of ops, each of which is rewritten.
 fn older() -> Vec<(&'static str, ModelProto)> {
     let unary = |op: &str, attrs| node(op, "x", "y", attrs);
     let ms = |n: NodeProto| NodeProto {

@@ -1,4 +1,4 @@
-//! Names, order, functions, branches.
+//! Tests of names, the order of nodes, functions and branches.
 
 use super::*;
 
@@ -128,7 +128,7 @@ fn every_unsupported_op_is_listed() {
 
 #[test]
 fn defaults_and_unread_constants() {
-    // An initializer that is also an input is a default; one that nothing reads is not imported.
+    // An initializer that is also an input is a default; an initializer that nothing reads is not imported.
     let inputs = vec![value("x", F32, &["2"]), value("w", F32, &["2"])];
     let constants = vec![floats("w", &[2], &[1., 2.]), raw("unread", 8, &[1], vec![])];
     let f = import(&model(
@@ -155,7 +155,7 @@ fn a_parameter_may_be_a_result() {
     assert_eq!(f.results.len(), 2);
 }
 
-/// `scaled(a, b, alpha) = relu(a) * alpha + b`, b optional in the call.
+/// The function `scaled(a, b, alpha) = relu(a) * alpha + b`, whose operand `b` is optional in a call.
 fn functions() -> Vec<FunctionProto> {
     let reference = |name: &str, outer: &str, t| AttributeProto {
         ref_attr_name: Some(outer.into()),

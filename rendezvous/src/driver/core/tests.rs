@@ -1,6 +1,6 @@
 use super::*;
 
-/// An event, or that much time.
+/// An event, or the passing of time.
 enum Input {
     Event(Event),
     Wait(Duration),
@@ -12,7 +12,7 @@ impl From<Event> for Input {
     }
 }
 
-/// A core of the workers a, b and c, and a clock that moves by hand.
+/// A core of the workers a, b and c, and a clock that tests move by hand.
 struct Rig {
     core: Core,
     now: Instant,
@@ -26,13 +26,13 @@ fn rig() -> Rig {
 }
 
 impl Rig {
-    /// The commands that follow from an input.
+    /// Applies an input, and returns the commands that follow.
     fn take(&mut self, input: Input) -> Vec<String> {
         match input {
             Input::Event(e) => self.core.apply(self.now, e),
             Input::Wait(d) => {
                 self.now += d;
-                // Not a moment before it is due.
+                // The core is not called before its timeout is due.
                 if self.core.poll_timeout().is_some_and(|t| t <= self.now) {
                     self.core.handle_timeout(self.now);
                 }
@@ -93,13 +93,13 @@ fn reports(from: u16, error: Error) -> Input {
     .into()
 }
 
-/// The driver's own link ended.
+/// The driver's own link to a participant ended.
 fn lost(peer: u16, name: &str) -> Input {
     let error = Error::lost(name, "it ended");
     Event::Lost { peer, error }.into()
 }
 
-/// A participant says that it lost another.
+/// A participant reports the loss of another one.
 fn lost_by(from: u16, name: &str) -> Input {
     reports(from, Error::lost(name, "cut"))
 }
@@ -132,7 +132,7 @@ fn the_first_primary_error_is_the_cause_and_later_ones_are_attached() {
             begin(),
             failed(1, Code::KernelFailed, "boom"),
             failed(0, Code::KernelFailed, "bang"),
-            // What they say next of the same thing is nothing new.
+            // Further reports about the same participants are nothing new.
             failed(1, Code::KernelFailed, "boom again"),
             lost_by(2, "b"),
             done(0),
@@ -147,7 +147,7 @@ fn the_first_primary_error_is_the_cause_and_later_ones_are_attached() {
             "retire 0",
         ],
     );
-    // c cannot reach b any more: another step would fail.
+    // c cannot reach b any more, so another step would fail.
     assert!(core.broken().is_some());
 }
 
@@ -171,7 +171,7 @@ fn what_the_driver_sees_itself_waits_for_nothing() {
         ],
     );
     assert_eq!(unusable(&core), [1]);
-    // Whichever is first, a peer's word and the driver's own agree.
+    // The report of a peer and the driver's own observation agree, whichever comes first.
     let core = check(
         vec![begin(), lost_by(0, "b"), lost_by(2, "b"), lost(1, "b")],
         &[
@@ -193,7 +193,7 @@ fn what_the_driver_sees_itself_waits_for_nothing() {
 
 #[test]
 fn a_consequence_waits_for_its_cause_no_longer_than_needed() {
-    // A primary error came after all.
+    // A primary error arrives in time.
     let core = check(
         vec![
             begin(),
@@ -207,7 +207,7 @@ fn a_consequence_waits_for_its_cause_no_longer_than_needed() {
         ],
     );
     assert_eq!(unusable(&core), [1]);
-    // Everybody has spoken.
+    // All participants have quiesced.
     let core = check(
         vec![begin(), lost_by(0, "b"), done(0), done(1), done(2)],
         &[
@@ -218,7 +218,7 @@ fn a_consequence_waits_for_its_cause_no_longer_than_needed() {
         ],
     );
     assert_eq!(unusable(&core), [1]);
-    // Each blames the other.
+    // Two participants blame each other.
     check(
         vec![begin(), lost_by(0, "b"), lost_by(1, "a")],
         &[
@@ -227,7 +227,7 @@ fn a_consequence_waits_for_its_cause_no_longer_than_needed() {
             "err 0 a lost contact with b: cut stopped a c",
         ],
     );
-    // Nobody says more, and the driver sees nothing wrong.
+    // No other participant reports anything, and the driver sees nothing wrong.
     let silence = || {
         vec![
             begin(),
@@ -337,9 +337,9 @@ fn a_dropped_lease_ends_every_step_and_those_to_come() {
             "retire 1",
         ],
     );
-    // It is there, and can serve another lease.
+    // The worker is alive, and can serve another lease.
     assert!(unusable(&core).is_empty());
-    // It dropped the lease since another is gone, which is the cause.
+    // The participant dropped the lease because another one is gone, which is the cause.
     check(
         vec![begin(), failed(1, Code::LeaseRetired, "gone"), lost(2, "c")],
         &[

@@ -1,4 +1,4 @@
-//! Every command and report there and back, and what is damaged.
+//! Every command and report is encoded and decoded, and damaged ones are refused.
 
 use super::*;
 use crate::fuzzing::seeds::reports;
@@ -99,14 +99,14 @@ fn reports_round_trip() {
 #[test]
 fn what_lies_is_refused() {
     let refused = |bytes: &[u8]| Reader::new(bytes).command(2).is_err();
-    // A handle of the future, at distance 0, and beyond the first.
+    // A handle of the future, at distance 0, and one before the first are refused.
     assert!(refused(&[FREE as u8, 0]) && refused(&[FREE as u8, 3]));
     assert!(!refused(&[FREE as u8, 2]));
-    // A head has no meaning from 11 to 15.
+    // The heads from 11 to 15 have no meaning.
     assert!(refused(&[11]));
-    // A number of more than 64 bits.
+    // A number of more than 64 bits is refused.
     assert!(refused(&[0xff; 10]));
-    // A tensor that claims more than a batch holds, and one whose size overflows.
+    // A tensor that claims more than a batch holds is refused, and so is one whose size overflows.
     assert!(refused(&[
         LITERAL as u8,
         0,
@@ -121,7 +121,7 @@ fn what_lies_is_refused() {
     huge.extend([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]);
     assert!(refused(&huge));
     assert!(refused(&[LITERAL as u8, 0, DType::Bool as u8, 1, 1, 2]));
-    // A peer beyond the limit, a rank beyond the limit.
+    // A peer beyond the limit is refused, and so is a rank beyond the limit.
     assert!(refused(&[GIVE as u8, 1, 0x80, 0x20, 0]));
     assert!(refused(&[TAKE as u8, 1, 1, 0, DType::F32 as u8, 17]));
 }

@@ -1,4 +1,4 @@
-//! Turns of what crosses, without a peer.
+//! Turns of the staging task, without a peer.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn stage() -> Stage {
     stage
 }
 
-/// Has a tensor of so many slots cross; how often it was sent.
+/// Stages a tensor of this many buffers; returns how often `sent` was called for it.
 fn add(stage: &Stage, priority: u64, slots: usize) -> (Arc<AtomicUsize>, CancellationToken) {
     let (sent, cancel) = (Arc::<AtomicUsize>::default(), CancellationToken::new());
     let count = sent.clone();
@@ -35,7 +35,7 @@ fn add(stage: &Stage, priority: u64, slots: usize) -> (Arc<AtomicUsize>, Cancell
     (sent, cancel)
 }
 
-/// Tells what comes next: its slot, and what was said.
+/// Copies and announces the next piece; returns its buffer and the frames.
 fn next(stage: &Stage) -> Option<(Slot, Vec<Sharing>)> {
     let turn = locked(&stage.state).turn()?;
     let Turn::Copy(chunk) = turn else {
@@ -64,7 +64,7 @@ fn the_most_urgent_goes_first_and_others_in_order() {
         add(&stage, priority, 2);
     }
     check_next(&stage, 1, true);
-    // Also while another is under way.
+    // The order holds also while another tensor is under way.
     add(&stage, 9, 1);
     let told = [(3, true), (1, false), (2, true), (2, false), (0, true)];
     for (transfer, begins) in told {
@@ -89,7 +89,7 @@ fn no_more_are_told_than_there_are_slots_and_a_peer_may_have_open() {
         add(&stage, transfer, 3);
         stage.free(check_next(&stage, transfer, true));
     }
-    // The next, more urgent still, waits until one of them is told.
+    // The next tensor, although more urgent, waits until one of them is announced entirely.
     add(&stage, most + 1, 1);
     for _ in 1..3 {
         stage.free(check_next(&stage, most, false));
@@ -130,11 +130,11 @@ fn one_that_comes_too_early_is_told_again_from_its_start() {
         stage.free(check_next(&stage, 1, begins));
     }
     assert_eq!(sent.load(Ordering::Relaxed), 1);
-    // What the peer says of none, which may have been cancelled, changes nothing.
+    // A frame about an unknown transfer, which may have been cancelled, changes nothing.
     hold(1).unwrap();
     stage.again(0).unwrap();
     assert_eq!(said.take(), []);
-    // Of one that it was not told of, or has begun, it makes no sense.
+    // A frame about a transfer that was not announced, or that has begun, is refused.
     add(&stage, 0, 2);
     assert!(hold(2).is_err() && stage.again(2).is_err());
     stage.free(check_next(&stage, 2, true));
@@ -170,7 +170,7 @@ fn one_that_is_refused_goes_no_further() {
     assert!(next(&stage).is_none());
     stage.free(slot);
     assert!(locked(&stage.state).is_idle());
-    // Of one that is over it may still be said.
+    // A frame about a transfer that is over is still allowed.
     unwanted(0).unwrap();
     assert_eq!(said.take(), []);
 }

@@ -1,15 +1,15 @@
-//! The digest, and the data it is taken over.
+//! The digest, and the input data of the kernels.
 
 use convoke_kernels::element::Number;
 
-/// FNV-1a over bit patterns; every NaN counts as one.
+/// FNV-1a hashes over bit patterns, in which all NaNs count as the same one.
 pub struct Digest {
     pub all: u64,
     pub verbose: bool,
 }
 
 impl Digest {
-    /// Takes in one result.
+    /// Adds one result to the digest.
     pub fn add<T: Number>(&mut self, what: &str, values: &[T]) {
         let mut own = 0xcbf2_9ce4_8422_2325u64;
         for &value in values {
@@ -27,7 +27,7 @@ impl Digest {
     }
 }
 
-/// Fixed numbers: most within ±`scale`, some huge, tiny or special.
+/// Fixed numbers, most of which lie within ±`scale`; some are huge, tiny or special.
 pub fn data<T: Number>(n: usize, scale: f64, seed: u64) -> Vec<T> {
     let special = [
         0.0,
@@ -59,7 +59,7 @@ pub fn data<T: Number>(n: usize, scale: f64, seed: u64) -> Vec<T> {
         .collect()
 }
 
-/// As [`data`], without the special values that would make every sum NaN.
+/// Fixed numbers within ±`scale`, without special values, which would make every sum NaN.
 pub fn tame<T: Number>(n: usize, scale: f64, seed: u64) -> Vec<T> {
     data::<i32>(n, 1e6, seed)
         .into_iter()

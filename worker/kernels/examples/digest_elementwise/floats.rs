@@ -1,4 +1,4 @@
-//! Functions of floating-point types.
+//! The kernels of floating-point types.
 
 use crate::digest::{Digest, data, tame};
 use convoke_kernels::Exec;

@@ -1,4 +1,4 @@
-//! Functions of integer types.
+//! The kernels of integer types.
 
 use crate::digest::{Digest, data};
 use convoke_kernels::Exec;

@@ -1,4 +1,4 @@
-//! What moves elements.
+//! The kernels that move elements.
 
 use crate::digest::{Digest, data, tame};
 use convoke_kernels::Exec;

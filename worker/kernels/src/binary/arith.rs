@@ -1,4 +1,4 @@
-//! Arithmetic of equal types.
+//! Arithmetic on two operands of one type.
 
 use super::{BinaryFn, binary_functions, check_divisor, map, map_inplace};
 use crate::Exec;
@@ -26,13 +26,13 @@ pub enum Arith {
     Pow,
     /// a where a >= 0, else a * b (`PRelu`, b is the slope).
     PRelu,
-    /// The smaller, NaN if either is.
+    /// The smaller of both; NaN if either is NaN.
     Min,
-    /// The larger, NaN if either is.
+    /// The larger of both; NaN if either is NaN.
     Max,
 }
 
-// Integers vectorize as well as they need to with what every machine has.
+// Integer loops are not compiled for wider instruction sets, because the baseline vectorizes them well enough.
 binary_functions! { Number => T, wide !T::INTEGER;
     Add(a, b) canonical_nan(T::add(a, b));
     Sub(a, b) T::sub(a, b);
@@ -52,7 +52,7 @@ binary_functions! { Number => T, wide !T::INTEGER && size_of::<T>() < 8;
     Pow(a, b) T::pow(a, b);
 }
 
-// What `Pow` computes for these exponents (see `math::pow`), where the exponent is known beforehand.
+// These give the bits of `Pow` for exponents 2 and 3 (see `math::pow`), for loops whose exponent is constant.
 binary_functions! { Number => T, wide !T::INTEGER;
     Square(a, _b) {
         let a = a.widen();
@@ -64,7 +64,7 @@ binary_functions! { Number => T, wide !T::INTEGER;
     };
 }
 
-/// Two or three, where that is the only exponent.
+/// The exponent of a power, where it is one constant for all elements and is 2 or 3.
 pub(super) fn constant_exponent<T: Number>(op: Arith, b: &[T]) -> Option<u32> {
     match b {
         [b] if op == Arith::Pow => [2, 3].into_iter().find(|&n| b.to_f64() == f64::from(n)),
@@ -89,7 +89,7 @@ macro_rules! dispatch {
     };
 }
 
-/// Calls a loop over a block with the function of `op`, which is not one of a remainder.
+/// Calls a loop over a block with the function of `op`, which must not be a remainder.
 macro_rules! dispatch_block {
     ($op:expr, $exponent:expr, $call:ident($($arg:expr),*)) => {{
         use $crate::binary::arith as f;

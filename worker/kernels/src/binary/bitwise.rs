@@ -1,4 +1,4 @@
-//! Booleans and bits.
+//! Logical functions of booleans, and functions of the bits of integers.
 
 use super::{BinaryFn, binary_functions, map};
 use crate::Exec;

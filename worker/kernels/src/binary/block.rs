@@ -1,4 +1,4 @@
-//! Arithmetic of floats on short runs, for chains of functions.
+//! Arithmetic of floats on short blocks, for fused chains.
 
 use super::arith::{constant_exponent, dispatch_block};
 use super::{BinaryFn, run, run_inplace};
@@ -26,13 +26,13 @@ multiversion! {
     }
 }
 
-/// `y[i] = op(a[i], b[i])`; an operand of step 0 is its first element.
+/// `y[i] = op(a[i], b[i])`; an operand of step 0 counts as its first element throughout.
 pub(crate) fn apart<T: Float>(op: Arith, steps: [isize; 2], a: &[T], b: &[T], y: &mut [T]) {
     let constant = constant_exponent(op, &b[..if steps[1] == 0 { 1 } else { 0 }]);
     dispatch_block!(op, constant, apart_wide(steps, a, b, y))
 }
 
-/// `y[i] = op(y[i], b[i])`; with a step of 0 `b` is its first element.
+/// `y[i] = op(y[i], b[i])`; with a step of 0, `b` counts as its first element throughout.
 pub(crate) fn inplace<T: Float>(op: Arith, step: isize, b: &[T], y: &mut [T]) {
     let constant = constant_exponent(op, &b[..if step == 0 { 1 } else { 0 }]);
     dispatch_block!(op, constant, inplace_wide(step, b, y))

@@ -1,6 +1,7 @@
 //! Functions of two elements with numpy broadcasting, and the ternary `Where`.
 //!
-//! Variadic operators are chains of these: the first two operands into the result, each further one in place.
+//! Callers compute variadic operators as a chain: the first two operands into the result, then each further operand in
+//! place.
 
 mod arith;
 mod bitwise;
@@ -25,12 +26,12 @@ use std::ops::Range;
 
 /// One function of two elements; `O` is the type of its result.
 trait BinaryFn<T, O>: Copy + Send + Sync {
-    /// Whether wider instruction sets are worth two more copies of its loops.
+    /// Whether the function's loops are also compiled for wider instruction sets, at the price of two more copies.
     const WIDE: bool;
     fn eval(self, a: T, b: T) -> O;
 }
 
-/// A run of outputs whose inputs advance by zero or one.
+/// Computes a run of outputs; each input advances by 0 or 1, as `steps` says.
 #[inline(always)]
 fn run<T: Element, O: Element, F: BinaryFn<T, O>>(
     f: F,
@@ -63,7 +64,7 @@ fn run<T: Element, O: Element, F: BinaryFn<T, O>>(
     }
 }
 
-/// [`run`] whose first operand is what it writes.
+/// Computes like [`run`], with `y` as its first operand.
 #[inline(always)]
 fn run_inplace<T: Element, F: BinaryFn<T, T>>(f: F, step: isize, b: &[T], y: &mut [T]) {
     let n = y.len();
@@ -180,7 +181,7 @@ fn map_inplace<T: Element, F: BinaryFn<T, T>>(
     })?)
 }
 
-/// Integer division needs a divisor without zeros (if anything is divided at all).
+/// Fails where an integer divisor contains a zero, unless there is nothing to divide.
 fn check_divisor<T: Number>(outputs: usize, divisor: &[T]) -> Result {
     if T::INTEGER
         && outputs > 0

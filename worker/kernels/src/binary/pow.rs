@@ -53,9 +53,9 @@ compiled_numbers! {
     }
 }
 
-/// `y = a^b` for exponents of another dtype, given as `f64`; both broadcast to `y_shape`. Computes in `f64` and
-/// rounds (or truncates and saturates) to the base's type; an integer to a whole power multiplies exactly, and
-/// wraps. Equal types have the faster [`super::Arith::Pow`].
+/// `y = a^b` for exponents of another dtype, which are given as `f64`; both operands broadcast to `y_shape`. The power
+/// is computed in `f64` and rounded (or truncated and saturated) to the base's type; an integer to a whole power that
+/// is not negative is a product that wraps. For operands of equal types [`super::Arith::Pow`] is faster.
 pub fn pow_mixed<T: Number>(
     exec: &Exec,
     a: Operand<T>,

@@ -1,4 +1,4 @@
-//! `Where`: one of two elements by a boolean.
+//! `Where`: a boolean selects one of two elements.
 
 use crate::Exec;
 use crate::compiled::compiled_bits;
@@ -9,7 +9,7 @@ use crate::shape::{Operand, Walk, count};
 use crate::split::{GRAIN, tiles};
 use std::ops::Range;
 
-/// The two choices along a run.
+/// The operands of `Where` along a run.
 #[derive(Clone, Copy)]
 struct Choices<'a, T> {
     yes: &'a [T],
@@ -93,8 +93,8 @@ compiled_bits! {
     }
 }
 
-/// `out = condition ? yes : no`, all broadcast to `out_shape`. Moves bits: cast other dtypes to the unsigned
-/// integer of their size.
+/// `out = condition ? yes : no`, where all operands broadcast to `out_shape`. The caller views elements of other dtypes
+/// as the unsigned integer of their size.
 pub fn select<T: Bits>(
     exec: &Exec,
     condition: Operand<u8>,

@@ -18,13 +18,13 @@ use crate::gemm::{MR, Output, unroll};
 use crate::isa::{Isa, Simd, per_isa};
 use crate::{Cancelled, Exec};
 
-/// Largest kernel side: bounds the tables of tap offsets. Larger kernels are unfolded.
+/// Largest side of a kernel, which bounds the tables of tap offsets. Larger kernels are unfolded.
 const MAX_SIDE: usize = 32;
-/// Vectors that the innermost loop keeps in flight: the latency of a multiply-add times two per cycle.
+/// Vectors that the innermost loop keeps in flight: the latency of a multiply-add, times two multiply-adds per cycle.
 const UNROLL: usize = 8;
-/// Reading and writing whole vectors passes the end of a block by less than this.
+/// Reads and writes of whole vectors pass the end of a block by fewer values than this.
 const SLACK: usize = UNROLL * 16;
-/// Values of window and sums together: they stay in a level-1 cache, mostly.
+/// Values of window and sums together, which mostly stay in a level-1 cache.
 const BLOCK_LEN: usize = 12 * 1024;
 /// Widest block of output columns.
 const MAX_COLS: usize = 1024;
@@ -37,16 +37,16 @@ pub(super) struct Plan {
     /// Output rows and columns of a block.
     rows: usize,
     cols: usize,
-    /// Distance between rows of a phase, and values of a phase.
+    /// Distance between rows of a phase, and number of values of a phase.
     pitch: usize,
     phase: usize,
-    /// Where the taps of kernel row i and kernel column j begin: the sum of both.
+    /// The tap at kernel row i and column j begins at `row_base[i] + col_base[j]` of the window.
     row_base: [usize; MAX_SIDE],
     col_base: [usize; MAX_SIDE],
 }
 
 impl Plan {
-    /// `None` where the convolution is not depthwise, or its window is too large.
+    /// Plans a convolution; `None` where it is not depthwise, or its window is too large.
     pub(super) fn new(s: &ConvShape) -> Option<Plan> {
         let [_, kh, kw] = s.kernel;
         let flat = s.kernel[0] == 1 && s.input[0] == 1 && s.output[0] == 1 && s.pad[0] == 0;
@@ -57,7 +57,7 @@ impl Plan {
         let reach = |d: usize| ((s.kernel[d] - 1) * s.dilation[d]) / s.stride[d];
         let cols = s.output[2].min(MAX_COLS);
         let pitch = cols.checked_add(reach(2))?;
-        // Window and outputs: (rows + reach) * pitch per phase, and rows * pitch.
+        // The window takes (rows + reach) * pitch values for each phase, and the sums take rows * pitch.
         let phases = sh.checked_mul(sw)?;
         let per_row = (phases.checked_add(1)?).checked_mul(pitch)?;
         let fixed = reach(1)
@@ -142,14 +142,14 @@ pub(super) fn run(
     )
 }
 
-/// One block of one input channel: all output channels that read it.
+/// One block of one input channel, with all output channels that read the channel.
 struct Block<'a> {
     plan: &'a Plan,
     /// The input channel.
     plane: &'a [f32],
     image: usize,
     group: usize,
-    /// First output row and column, and how many.
+    /// First output row and column, and the number of rows and columns.
     y: usize,
     x: usize,
     rows: usize,
@@ -173,14 +173,14 @@ unsafe fn block_body<S: Simd>(job: &Block<'_>, scratch: &mut [f32]) {
     let s = &plan.shape;
     let [_, oh, ow] = s.output;
     let (window, sums) = scratch.split_at_mut(plan.window_len() + SLACK);
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller keeps the same contract.
     unsafe { fill_window::<S>(job, window) };
     let ConvEpilogue {
         bias,
         residual,
         activation,
     } = job.epilogue;
-    // Bounds run in registers where nothing comes between.
+    // Bounds are applied in registers where no residual is added before them.
     let bounds = activation.as_bounds().filter(|_| residual.is_none());
     for sub in 0..s.group_out() {
         let oc = job.group * s.group_out() + sub;
@@ -208,7 +208,7 @@ unsafe fn block_body<S: Simd>(job: &Block<'_>, scratch: &mut [f32]) {
     }
 }
 
-/// `row = sums + residual`
+/// Writes `row = sums + residual`.
 #[inline(always)]
 unsafe fn write_row<S: Simd>(row: *mut f32, sums: &[f32], residual: Option<&[f32]>) {
     for j in (0..sums.len()).step_by(S::LANES) {
@@ -293,7 +293,7 @@ struct Strip {
     hi: usize,
 }
 
-/// Copies a strip down its rows. `STRIDE` 0 stands for any.
+/// Copies the rows of a strip. `STRIDE` 0 stands for any stride.
 #[inline(always)]
 unsafe fn copy_strip<S: Simd, const STRIDE: usize>(
     plan: &Plan,
@@ -346,14 +346,15 @@ impl<'a> Taps<'a> {
     }
 }
 
-/// What follows the sums in registers.
+/// The operations on the sums while they are in registers.
 #[derive(Clone, Copy)]
 struct Finish {
     bias: Option<f32>,
     bounds: Option<(Option<f32>, Option<f32>)>,
 }
 
-/// `sums[q] = Σ tap * window[base of tap + q]`, finished, for `q < len`, as a chain over the taps.
+/// `sums[q] = Σ tap * window[base of tap + q]` for `q < len`, as a chain over the taps, with `finish` applied to each
+/// sum.
 ///
 /// # Safety
 /// The instruction set of `S` is available; [`SLACK`] values follow `len` in `sums` and in the window

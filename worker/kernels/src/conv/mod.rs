@@ -1,14 +1,15 @@
 //! Convolutions over one, two or three spatial dimensions, f32, channels first.
 //!
-//! Every output is the chain `acc = 0; acc = fma(w, x, acc)` over (input channel of the group, kd, kh,
-//! kw) ascending, the weights' own order. **Padding is a zero like any other**: it takes part in the
-//! chain in every code path (so an infinite weight over padding gives NaN, as in a padded input).
-//! Then `+ bias`, `+ residual` and the activation, each rounded as the separate op rounds it.
+//! Every output is the chain `acc = 0; acc = fma(w, x, acc)` over (input channel of the group, kd, kh, kw) ascending,
+//! the order of the weights. **Padding is a zero like any other**: it takes part in the chain in every code path (so an
+//! infinite weight over padding gives NaN, as in a padded input). The bias, the residual and the activation follow,
+//! each rounded as the separate op rounds.
 //!
 //! Invariants
 //! 1. Pointwise, unfolded, grouped and depthwise kernels give equal bits where they overlap; packed
 //!    weights, threads, alignment and instruction set change nothing.
-//! 2. No Winograd or FFT: they change the chain. Nothing is allocated but the bounded block per thread.
+//! 2. Winograd and FFT algorithms are not used, since they change the chain. The only allocation is the bounded block
+//! of scratch for each thread.
 
 mod depthwise;
 mod shape;
@@ -30,25 +31,25 @@ use crate::{Cancelled, Exec};
 /// Weights of a convolution.
 #[derive(Debug, Clone, Copy)]
 pub enum ConvWeights<'a> {
-    /// `[out_channels, in_channels / groups, kernel…]`, row-major.
+    /// Row-major weights, `[out_channels, in_channels / groups, kernel…]`.
     RowMajor(&'a [f32]),
-    /// Filled by [`pack_conv_weights_into`].
+    /// Weights that were packed by [`pack_conv_weights_into`].
     Packed(&'a [f32]),
 }
 
-/// What follows the sums.
+/// The operations that follow the sums.
 #[derive(Debug, Clone, Copy)]
 pub struct ConvEpilogue<'a> {
-    /// One value per output channel, added first.
+    /// One value per output channel, which is added first.
     pub bias: Option<&'a [f32]>,
-    /// A tensor of the output's shape, added next.
+    /// A tensor of the output's shape, which is added next.
     pub residual: Option<&'a [f32]>,
-    /// Applied last.
+    /// The activation, applied last.
     pub activation: Activation,
 }
 
 impl ConvEpilogue<'static> {
-    /// Nothing.
+    /// The epilogue that leaves the sums unchanged.
     pub const NONE: Self = ConvEpilogue {
         bias: None,
         residual: None,

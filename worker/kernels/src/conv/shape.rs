@@ -1,15 +1,15 @@
 //! The geometry of a convolution, in three spatial dimensions: one- and two-dimensional ones have
 //! leading dimensions of size 1.
 
-/// Sizes of a convolution that do not fit together.
+/// Why the sizes of a convolution do not fit together.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConvShapeError {
-    /// Not one, two or three spatial dimensions, or lists of different lengths.
+    /// The number of spatial dimensions is not 1, 2 or 3, or the lists have different lengths.
     #[error(
         "a convolution has 1 to 3 spatial dimensions with equally many sizes, strides, dilations and pads; give {0:?}"
     )]
     Rank([usize; 6]),
-    /// Channels are not a multiple of the groups.
+    /// The number of channels is not a multiple of the number of groups.
     #[error("{in_channels} input and {out_channels} output channels cannot form {groups} groups")]
     Groups {
         /// Input channels.
@@ -32,8 +32,8 @@ pub enum ConvShapeError {
     },
 }
 
-/// A convolution's sizes and attributes, checked. Input `[batch, in_channels, input…]`, weights
-/// `[out_channels, in_channels / groups, kernel…]`, output `[batch, out_channels, output…]`.
+/// The checked sizes and attributes of a convolution. Its input is `[batch, in_channels, input…]`, its weights are
+/// `[out_channels, in_channels / groups, kernel…]`, and its output is `[batch, out_channels, output…]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ConvShape {
     pub(crate) batch: usize,
@@ -48,7 +48,7 @@ pub struct ConvShape {
     pub(crate) output: [usize; 3],
 }
 
-/// What [`ConvShape::new`] is made of: the spatial lists have one entry per dimension.
+/// The arguments of [`ConvShape::new`]. The spatial lists have one entry per dimension.
 #[derive(Debug, Clone, Copy)]
 pub struct ConvSizes<'a> {
     /// Batch size.
@@ -74,7 +74,7 @@ pub struct ConvSizes<'a> {
 }
 
 impl ConvShape {
-    /// Checks the sizes and derives the output's.
+    /// Checks the sizes and derives those of the output.
     pub fn new(s: &ConvSizes<'_>) -> Result<Self, ConvShapeError> {
         let rank = s.input.len();
         let lists = [
@@ -137,7 +137,7 @@ impl ConvShape {
                 });
             }
             shape.output[d] = (padded - extent) / stride + 1;
-            // Offsets into one channel are kept as i32 and isize.
+            // Offsets into one channel must fit i32 and isize.
             sum(padded, stride)?;
         }
         let volume = |head: [usize; 2], tail: [usize; 3]| {
@@ -160,27 +160,27 @@ impl ConvShape {
         }
     }
 
-    /// Spatial sizes of the output, with leading sizes of 1 below three dimensions.
+    /// The three spatial sizes of the output; with fewer dimensions, the leading sizes are 1.
     pub fn output(&self) -> [usize; 3] {
         self.output
     }
 
-    /// Values in the input.
+    /// Number of values in the input.
     pub fn input_len(&self) -> usize {
         self.batch * self.in_channels * self.in_plane()
     }
 
-    /// Values in the output.
+    /// Number of values in the output.
     pub fn output_len(&self) -> usize {
         self.batch * self.out_channels * self.out_plane()
     }
 
-    /// Values in the weights, packed or not.
+    /// Number of values in the weights, packed or not.
     pub fn weights_len(&self) -> usize {
         self.out_channels * self.chain()
     }
 
-    /// Products in one output value.
+    /// Number of products in the chain of one output.
     pub(crate) fn chain(&self) -> usize {
         self.group_in() * self.taps()
     }

@@ -1,4 +1,4 @@
-//! Every path against the chain written down naively, bit for bit.
+//! Compares every code path, bit for bit, with a naive loop over the chain.
 
 use super::*;
 use crate::gemm::tests::{assert_bits, noise, on_threads};
@@ -42,7 +42,7 @@ fn reference(s: &ConvShape, x: &[f32], w: &[f32], e: &ConvEpilogue<'_>) -> Vec<f
     out
 }
 
-/// All instruction sets, threads and packings give the reference's bits, with every epilogue.
+/// Checks that all instruction sets, thread counts and packings give the bits of the reference, with every epilogue.
 fn check(sizes: &ConvSizes<'_>) {
     let s = ConvShape::new(sizes).unwrap();
     let (x, w) = (noise(s.input_len() + 1, 1), noise(s.weights_len() + 1, 2));
@@ -259,7 +259,7 @@ fn grouped_and_depthwise() {
         pads_end: &[0],
         ..depth
     });
-    // Too wide a kernel for the window: the unfolded path, same chain.
+    // This kernel is too wide for the window, so the unfolded path computes the same chain.
     check(&ConvSizes {
         input: &[9, 40],
         kernel: &[1, 33],

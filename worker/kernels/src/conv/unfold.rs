@@ -1,7 +1,7 @@
 //! Unfolds patches of the input into panels of B, one panel at a time, never the whole matrix.
 //!
-//! Row `k` of the unfolded matrix is the tap (channel, kd, kh, kw) of the weights' own order, column
-//! `n` an output position. Padding is an ordinary zero that takes part in the chain.
+//! Row `k` of the unfolded matrix is the tap (channel, kd, kh, kw) in the order of the weights, and column `n` is an
+//! output position. Padding is an ordinary zero that takes part in the chain.
 //!
 //! The columns of a panel are cut into *runs* at the ends of output rows; within a run a tap reads the
 //! input at a constant stride. Taps are the outer loop and channels the inner one, so that a run is
@@ -24,28 +24,28 @@ impl Im2col {
         Im2col { shape: *shape }
     }
 
-    /// Writes a piece as rows of 48 values, zeros after its columns up to 16.
+    /// Writes a piece as rows of 48 values; zeros follow its columns up to the next multiple of 16.
     ///
     /// # Safety
     /// `isa` is available; `data` is the input of one group of one batch item; the piece lies inside
     /// the unfolded matrix; `dst` holds `piece.k` rows.
     pub(crate) unsafe fn unfold(&self, isa: Isa, dst: *mut f32, data: *const f32, piece: Piece) {
-        // SAFETY: handed on from the caller.
+        // SAFETY: the caller keeps the same contract.
         unsafe { unfold(isa, &self.shape, dst, data, piece) }
     }
 }
 
 per_isa! {
-    /// [`Im2col::unfold`]
+    /// The body of [`Im2col::unfold`].
     ///
     /// # Safety
-    /// As there.
+    /// The contract is that of [`Im2col::unfold`].
     unsafe fn unfold(s: &ConvShape, dst: *mut f32, data: *const f32, piece: Piece) => unfold_body
 }
 
 #[inline(always)]
 unsafe fn unfold_body<S: Simd>(s: &ConvShape, dst: *mut f32, data: *const f32, piece: Piece) {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller keeps the same contract.
     unsafe {
         match s.stride[2] {
             1 => unfold_stride::<S, 1>(s, dst, data, piece),
@@ -55,10 +55,10 @@ unsafe fn unfold_body<S: Simd>(s: &ConvShape, dst: *mut f32, data: *const f32, p
     }
 }
 
-/// Consecutive outputs of one row, as many as lie in the panel.
+/// Consecutive outputs of one output row that lie in the panel.
 #[derive(Clone, Copy)]
 struct Run {
-    /// First column in the panel, and columns.
+    /// First column in the panel, and number of columns.
     at: usize,
     len: usize,
     /// Input position of tap (0, 0, 0) for the first output; may be negative in the padding.
@@ -69,14 +69,14 @@ struct Run {
 #[derive(Clone, Copy)]
 struct Op<M> {
     at: usize,
-    /// Of lane 0, within the channel; may be negative.
+    /// Offset of lane 0 within the channel; may be negative.
     from: isize,
     lo: u32,
     hi: u32,
     load: M,
 }
 
-/// `STRIDE` 0 stands for any.
+/// Unfolds a piece. `STRIDE` 0 stands for any stride.
 #[inline(always)]
 unsafe fn unfold_stride<S: Simd, const STRIDE: usize>(
     s: &ConvShape,
@@ -208,8 +208,8 @@ struct Rows {
 /// The instruction set of `S` is available; rows and operations lie inside their matrices.
 #[inline(always)]
 unsafe fn copy<S: Simd, const STRIDE: usize>(rows: &Rows, ops: &[Op<S::Mask>]) {
-    // Operations before `whole` may store a whole vector: what spills over is overwritten by later
-    // ones, or lies in the zeros after the columns. The rest would spill over the row of 48.
+    // Operations before `whole` may store a whole vector: lanes past their run are overwritten by later operations, or
+    // are zeros after the columns. The other operations would write past the row of 48.
     let whole = ops
         .iter()
         .position(|op| op.at + S::LANES > NR)
@@ -244,7 +244,7 @@ unsafe fn copy<S: Simd, const STRIDE: usize>(rows: &Rows, ops: &[Op<S::Mask>]) {
     }
 }
 
-/// Loads lanes `lo..hi`, lane i from `p + i * stride`; the others are zero.
+/// Loads lanes `lo..hi`, lane i from `p + i * stride`; the other lanes are zero.
 ///
 /// # Safety
 /// The instruction set of `S` is available, and those lanes are readable.
@@ -255,7 +255,7 @@ pub(super) unsafe fn load_strided<S: Simd>(
     lo: usize,
     hi: usize,
 ) -> S::V {
-    // SAFETY: handed on from the caller; sixteen values are at least LANES.
+    // SAFETY: the caller keeps the same contract; sixteen values are at least LANES.
     unsafe {
         match stride {
             1 => S::load_masked(p, S::mask(lo, hi)),

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-/// Exact.
+/// Widens exactly.
 #[inline(always)]
 pub fn f16_to_f32(x: f16) -> f32 {
     let bits = u32::from(x.to_bits());
@@ -18,7 +18,7 @@ pub fn f16_to_f32(x: f16) -> f32 {
     f32::from_bits(y.to_bits() | ((bits & 0x8000) << 16))
 }
 
-/// To nearest even; overflow gives infinity.
+/// Rounds to nearest even; overflow gives infinity.
 #[inline(always)]
 pub fn f32_to_f16(x: f32) -> f16 {
     let bits = x.to_bits();
@@ -41,13 +41,13 @@ pub fn f32_to_f16(x: f32) -> f16 {
     f16::from_bits((y | sign) as u16)
 }
 
-/// Exact.
+/// Widens exactly.
 #[inline(always)]
 pub fn bf16_to_f32(x: bf16) -> f32 {
     f32::from_bits(u32::from(x.to_bits()) << 16)
 }
 
-/// To nearest even; overflow gives infinity.
+/// Rounds to nearest even; overflow gives infinity.
 #[inline(always)]
 pub fn f32_to_bf16(x: f32) -> bf16 {
     let bits = x.to_bits();
@@ -61,14 +61,14 @@ pub fn f32_to_bf16(x: f32) -> bf16 {
     bf16::from_bits(y as u16)
 }
 
-/// Rounds to `f32` such that a second rounding to fewer bits is right ("round to odd").
+/// Rounds to `f32` by round-to-odd, after which a second rounding to fewer bits gives the correctly rounded value.
 #[inline(always)]
 pub fn f64_to_f32_odd(x: f64) -> f32 {
     let nearest = x as f32;
     let back = f64::from(nearest);
     let bits = nearest.to_bits();
     let exact = back == x || x.is_nan();
-    // Truncate toward zero, then set the last bit.
+    // An inexact value is truncated toward zero, and its last bit is set.
     let truncated = if back.abs() > x.abs() {
         bits.wrapping_sub(1)
     } else {
@@ -77,13 +77,13 @@ pub fn f64_to_f32_odd(x: f64) -> f32 {
     f32::from_bits(if exact { bits } else { truncated | 1 })
 }
 
-/// Rounds once.
+/// Rounds once to `f16`, by way of round-to-odd, so that no double rounding occurs.
 #[inline(always)]
 pub fn f64_to_f16(x: f64) -> f16 {
     f32_to_f16(f64_to_f32_odd(x))
 }
 
-/// Rounds once.
+/// Rounds once to `bf16`, by way of round-to-odd, so that no double rounding occurs.
 #[inline(always)]
 pub fn f64_to_bf16(x: f64) -> bf16 {
     f32_to_bf16(f64_to_f32_odd(x))
@@ -135,7 +135,8 @@ mod tests {
 
     #[test]
     fn doubles_round_once() {
-        // Just above the middle between 1 and the next f16; f32 would round it to the middle.
+        // This value lies just above the middle between 1 and the next f16; rounding to f32 would move it to the
+        // middle.
         let x = 1.0 + 2f64.powi(-11) + 2f64.powi(-40);
         assert_eq!(
             f64_to_f16(x).to_bits(),

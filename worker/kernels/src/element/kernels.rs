@@ -1,8 +1,9 @@
-//! The kernels that come with a type: supertraits of the element traits, so that generic callers need not name them.
+//! The kernel traits of each kind of element type. They are supertraits of the element traits, so that generic callers
+//! need not name them.
 
 use crate::{binary, cast, movement, norm, pool, random, reduce, softmax, unary};
 
-/// Declares a trait that stands for several others.
+/// Declares a trait that stands for several other traits.
 macro_rules! together {
     ($($(#[$meta:meta])* $name:ident = $first:path $(, $rest:path)*;)*) => {$(
         $(#[$meta])*

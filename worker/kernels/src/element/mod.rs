@@ -13,7 +13,7 @@ pub use half::{bf16, f16};
 pub(crate) use number::canonical_nan;
 pub use number::{Float, Integer, Number};
 
-/// Plain copyable data of a tensor.
+/// An element of a tensor: plain data that can be copied.
 pub trait Element:
     Copy + Default + PartialEq + PartialOrd + std::fmt::Debug + Send + Sync + 'static
 {
@@ -24,7 +24,7 @@ macro_rules! elements {
 }
 elements!(f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64);
 
-/// An unsigned integer standing for any element of its size, in kernels that only move.
+/// An unsigned integer that stands for any element of its size in kernels that only move elements.
 pub trait Bits: Element + kernels::BitsKernels {}
 
 macro_rules! bits {

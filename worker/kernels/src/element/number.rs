@@ -4,7 +4,7 @@ use super::kernels::{FloatKernels, IntegerKernels, NumberKernels};
 use super::{Element, bf16, f16, halves};
 use crate::math::Real;
 
-/// An element with arithmetic; every dtype has it (booleans count as `u8`).
+/// An element with arithmetic. Every dtype has arithmetic; booleans count as `u8`.
 pub trait Number: Element + NumberKernels {
     /// The type that operators compute in: `f32` for `f16` and `bf16`, else the type itself.
     type Wide: Number<Wide = Self::Wide>;
@@ -19,13 +19,13 @@ pub trait Number: Element + NumberKernels {
     /// Whether this is an integer type.
     const INTEGER: bool;
 
-    /// To the computing type, exactly.
+    /// Converts to the computing type, exactly.
     fn widen(self) -> Self::Wide;
-    /// From the computing type, rounding once.
+    /// Converts from the computing type, rounding once.
     fn narrow(x: Self::Wide) -> Self;
-    /// Nearest `f64`.
+    /// Converts to the nearest `f64`.
     fn to_f64(self) -> f64;
-    /// From `f64`: rounds, or truncates and saturates.
+    /// Converts from `f64`: a float is rounded, an integer truncated and saturated.
     fn from_f64(x: f64) -> Self;
     /// a + b.
     fn add(a: Self, b: Self) -> Self;
@@ -35,7 +35,7 @@ pub trait Number: Element + NumberKernels {
     fn mul(a: Self, b: Self) -> Self;
     /// a * b + c, rounded once.
     fn fma(a: Self, b: Self, c: Self) -> Self;
-    /// a / b; integers truncate and give 0 for b = 0 (operators check before).
+    /// a / b. Integers truncate, and give 0 for b = 0, which operators exclude beforehand.
     fn div(a: Self, b: Self) -> Self;
     /// Remainder with the sign of the divisor (Python's `%`).
     fn modulo(a: Self, b: Self) -> Self;
@@ -47,20 +47,20 @@ pub trait Number: Element + NumberKernels {
     fn neg(a: Self) -> Self;
     /// |a|.
     fn abs(a: Self) -> Self;
-    /// NaN test.
+    /// Whether the element is NaN.
     fn is_nan(self) -> bool;
 
-    /// The smaller; NaN if either is.
+    /// The smaller of both; NaN if either is NaN.
     #[inline(always)]
     fn min(a: Self, b: Self) -> Self {
         if (a < b) | a.is_nan() { a } else { b }
     }
-    /// The larger; NaN if either is.
+    /// The larger of both; NaN if either is NaN.
     #[inline(always)]
     fn max(a: Self, b: Self) -> Self {
         if (a > b) | a.is_nan() { a } else { b }
     }
-    /// -1, 0 or 1; NaN stays.
+    /// The sign as -1, 0 or 1; NaN stays NaN.
     #[inline(always)]
     fn sign(a: Self) -> Self {
         let y = if a > Self::ZERO { Self::ONE } else { a };
@@ -72,8 +72,9 @@ pub trait Number: Element + NumberKernels {
     }
 }
 
-/// Of two NaNs the processor takes the first, and where operands commute the compiler decides which that is, in each loop
-/// anew. So that no bit depends on the loop, what such a function gives is the one NaN.
+/// Replaces every NaN by the canonical one. Of two NaN operands the processor keeps the first, and where operands
+/// commute the compiler decides in each loop which operand is first; without this function, bits would depend on the
+/// loop.
 #[inline(always)]
 pub(crate) fn canonical_nan<T: Number>(x: T) -> T {
     if x.is_nan() { T::from_f64(f64::NAN) } else { x }
@@ -81,7 +82,7 @@ pub(crate) fn canonical_nan<T: Number>(x: T) -> T {
 
 /// A floating-point element.
 pub trait Float: Number<Wide: Real> + FloatKernels {
-    /// The slice itself where it already holds the computing type.
+    /// The same slice in the computing type, where that is the element type itself; `None` for the other types.
     fn as_wide_mut(slice: &mut [Self]) -> Option<&mut [Self::Wide]>;
 }
 

@@ -1,11 +1,12 @@
-//! Chains of functions of single elements, worked through tile by tile while a tile stays in the first-level cache.
+//! Chains of element-wise functions, computed tile by tile, so that a tile stays in the first-level cache between
+//! functions.
 //!
 //! ```text
 //! stages:  t0 = a * b     t0 = t0 + c     t1 = erf(t0)     t0 = t0 * t1        a tile is TILE elements
 //! ```
-//! Tile 0 is the output itself, or what is converted or reduced into it. Inputs may be of other types, from which they are
-//! converted tile by tile. Every stage computes what its function alone computes, element by element and rounded as
-//! its type is, so a chain has the bits of its functions run one after the other.
+//! Tile 0 is the output itself, or the values that are converted or reduced into the output. Inputs of other types are
+//! converted tile by tile. Every stage computes and rounds each element exactly as its function alone does, so a chain
+//! has the same bits as its functions run one after the other.
 
 use std::ops::Range;
 
@@ -21,47 +22,48 @@ use crate::shape::{Operand, Walk, count};
 use crate::split::{GRAIN, tiles};
 use crate::unary::{self, FloatUnary};
 
-/// Elements of a tile.
+/// Number of elements of a tile.
 const TILE: usize = 512;
-/// Most tiles of a chain.
+/// The largest number of tiles in a chain.
 pub const MOST_TILES: usize = 8;
-/// Most inputs of a chain.
+/// The largest number of inputs of a chain.
 pub const MOST_INPUTS: usize = 8;
-/// Stages between two looks at the cancel flag.
+/// Number of stages between two checks of the cancel flag.
 const LOOK: usize = 64;
 
-/// Where a stage reads.
+/// Where a stage reads an operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// A tile that an earlier stage wrote; tile 0 at first holds what the output did.
+    /// A tile that an earlier stage wrote. Tile 0 initially holds the content of the output.
     Tile(u8),
-    /// An input of the chain.
+    /// The input of the chain with this index.
     Input(u8),
 }
 
-/// What a stage computes.
+/// The element-wise function that a stage computes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Function {
-    /// Of one element.
+    /// A function of one element.
     Unary(FloatUnary, Source),
-    /// Of two; neither [`Arith::Mod`] nor [`Arith::Fmod`].
+    /// A function of two elements, which is neither [`Arith::Mod`] nor [`Arith::Fmod`].
     Binary(Arith, Source, Source),
 }
 
-/// One function, and the tile it writes. The second operand is never that tile, unless it is the first as well.
+/// One function and the tile that it writes. That tile may be the first operand or both, but never the second operand
+/// alone.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stage {
-    /// What is computed.
+    /// The function, with its operands.
     pub function: Function,
-    /// The tile.
+    /// Index of the tile that the result goes to.
     pub to: u8,
 }
 
-/// Elements of another type, converted as they are read.
+/// An input of another type, whose elements are converted as they are read.
 pub trait Converted<T>: Sync {
-    /// Their dimensions.
+    /// The dimensions of the input.
     fn shape(&self) -> &[usize];
-    /// Those from `first` on, as many as `y` has.
+    /// Fills `y` with the converted elements from position `first` on.
     fn read(&self, first: usize, y: &mut [T]);
 }
 
@@ -75,12 +77,12 @@ impl<A: CastTo<T>, T> Converted<T> for Operand<'_, A> {
     }
 }
 
-/// An input of a chain.
+/// An input of a chain, as the caller gives it.
 #[derive(Clone, Copy)]
 pub enum Given<'a, T> {
-    /// Of the chain's own type.
+    /// An input of the chain's own type.
     Own(Operand<'a, T>),
-    /// Of another.
+    /// An input of another type.
     Other(&'a dyn Converted<T>),
 }
 
@@ -93,35 +95,36 @@ impl<'a, T> Given<'a, T> {
     }
 }
 
-/// An input along one tile.
+/// The elements of an input that belong to one tile.
 #[derive(Clone, Copy)]
 enum Along<'a, T> {
-    /// One element for all.
+    /// One element that every output of the tile reads.
     One(&'a [T]),
-    /// As many as the output.
+    /// One element for each output of the tile.
     Dense(&'a [T]),
-    /// Gathered into a buffer.
+    /// The elements were gathered into the buffer with this index.
     Buffer(usize),
 }
 
-/// What an input is to the whole output.
+/// How an input relates to the whole output.
 #[derive(Clone, Copy)]
 enum Input<'a, T> {
     One(&'a [T]),
-    /// One element that was converted.
+    /// One element of another type, already converted.
     Single(T),
     Dense(&'a [T]),
-    /// Converted where it is read.
+    /// A dense input of another type, converted tile by tile.
     Other(&'a dyn Converted<T>),
-    /// Broadcast, along the walk of this number.
+    /// A broadcast input, read along the walk with this index.
     Walked(usize, Given<'a, T>),
 }
 
-/// The tiles, then gathered inputs.
+/// The tiles of a chain, followed by its gathered inputs.
 struct Buffers<'a, T>([&'a mut [T]; MOST_TILES + MOST_INPUTS]);
 
 impl<T: Float> Buffers<'_, T> {
-    /// Elements at a source, and whether each stands for itself or one for all.
+    /// The elements of a source, and their step: 1 where each output has its own element, 0 where one serves all
+    /// outputs.
     fn read<'s>(&'s self, from: Source, inputs: &[Along<'s, T>]) -> (&'s [T], isize) {
         match from {
             Source::Tile(t) => (&*self.0[usize::from(t)], 1),
@@ -136,7 +139,7 @@ impl<T: Float> Buffers<'_, T> {
     fn run(&mut self, stage: Stage, inputs: &[Along<'_, T>]) {
         let to = usize::from(stage.to);
         let own = |from: Source| from == Source::Tile(stage.to);
-        // Nobody reads the tile meanwhile but the function itself.
+        // Only the function itself reads this tile, so the tile can be taken out of the buffers meanwhile.
         let y = std::mem::take(&mut self.0[to]);
         match stage.function {
             Function::Unary(op, x) => {
@@ -162,15 +165,15 @@ impl<T: Float> Buffers<'_, T> {
     }
 }
 
-/// A chain and its inputs, which can be computed for any run of elements.
+/// A chain prepared with its inputs, so that any run of elements can be computed.
 struct Ready<'a, T> {
     stages: &'a [Stage],
     inputs: [Input<'a, T>; MOST_INPUTS],
     given: usize,
     walks: Vec<Walk<1>>,
-    /// Tiles but for the first.
+    /// Number of tiles, without tile 0.
     further: usize,
-    /// Inputs that are gathered or converted.
+    /// Number of inputs that are gathered or converted into buffers.
     gathered: usize,
 }
 
@@ -207,12 +210,12 @@ impl<'a, T: Float> Ready<'a, T> {
         Ok(ready)
     }
 
-    /// Room beside tile 0 for tiles of `len` elements.
+    /// Number of scratch elements that tiles of `len` elements need beside tile 0.
     fn room(&self, len: usize) -> usize {
         (self.further + self.gathered) * len
     }
 
-    /// The elements from `start` on into tile 0; false where the step is cancelled.
+    /// Computes the elements from `start` on into `y`, which is tile 0; false where the step is cancelled.
     fn tile(&self, exec: &Exec, start: usize, y: &mut [T], room: &mut [T]) -> bool {
         let len = y.len();
         let mut buffers = Buffers(std::array::from_fn(|_| Default::default()));
@@ -273,7 +276,7 @@ fn chain_any<T: Float>(
     Ok(exec.check()?)
 }
 
-/// Computes the elements `range` and hands them on, run by run, until the step is cancelled.
+/// Computes the elements `range` and passes them to `to`, tile by tile, until the step is cancelled.
 fn each_any<T: Float>(
     exec: &Exec,
     stages: &[Stage],
@@ -304,7 +307,7 @@ fn chain_reduced_any<T: Float>(
     y: &mut [T],
     shape: &[usize],
 ) -> Result {
-    /// What each fold does.
+    /// The arguments of a chain whose result is reduced by a fold.
     struct Reduced<'a, 'y, T> {
         exec: &'a Exec<'a>,
         stages: &'a [Stage],
@@ -326,7 +329,7 @@ fn chain_reduced_any<T: Float>(
             tiles(exec, self.y, 1, (GRAIN / row).max(1), |range, part| {
                 let mut rows = Rows::new(fold, row, part);
                 let range = range.start * row..range.end * row;
-                // Its only error is found below.
+                // The only possible error is a cancellation, which the check after the loop reports.
                 let _ = each_any(exec, stages, given, shape, range, &mut |x| rows.push(x));
             })?;
             Ok(exec.check()?)
@@ -338,7 +341,7 @@ fn chain_reduced_any<T: Float>(
         "{op:?} of {shape:?} into {}",
         y.len()
     );
-    // A shape of too many axes is an error before anything is computed.
+    // A shape with too many axes is reported before anything is computed.
     Ready::new(stages, given, shape)?;
     let mut over = Reduced {
         exec,
@@ -351,7 +354,7 @@ fn chain_reduced_any<T: Float>(
     single_pass(op, &mut over).unwrap_or(Ok(()))
 }
 
-/// The elements of a broadcast input that belong to outputs `start..`.
+/// Copies the elements of a broadcast input that belong to the outputs from `start` on into `y`.
 fn gather<T: Float>(walk: &Walk<1>, start: usize, x: Given<T>, y: &mut [T]) {
     let step = walk.inner()[0];
     let mut runs = walk.runs(start..start + y.len());
@@ -386,8 +389,9 @@ compiled_floats! {
     }
 }
 
-/// Runs `stages` for every element of `y`, whose shape all inputs broadcast to. The first stages may read what `y` holds
-/// as tile 0. At most [`MOST_INPUTS`] inputs, and tiles below [`MOST_TILES`].
+/// Runs `stages` for every element of `y`. All inputs broadcast to `shape`, the shape of `y`. Stages may read the
+/// former content of `y` as tile 0 before they overwrite it. A chain has at most [`MOST_INPUTS`] inputs, and tiles
+/// below [`MOST_TILES`].
 pub fn chain<T: Float + ChainKernels>(
     exec: &Exec,
     stages: &[Stage],
@@ -398,7 +402,7 @@ pub fn chain<T: Float + ChainKernels>(
     T::chain(exec, stages, given, y, shape)
 }
 
-/// As [`chain`], converted to another type; nothing is read of `y`.
+/// Runs a chain like [`chain`] and converts its result to another type. The former content of `y` is not read.
 pub fn chain_cast<T: Float + ChainKernels + CastTo<B>, B: Element>(
     exec: &Exec,
     stages: &[Stage],
@@ -407,7 +411,7 @@ pub fn chain_cast<T: Float + ChainKernels + CastTo<B>, B: Element>(
     shape: &[usize],
 ) -> Result {
     assert_eq!(y.len(), count(shape), "result of shape {shape:?}");
-    // A shape of too many axes is an error before anything is computed.
+    // A shape with too many axes is reported before anything is computed.
     Ready::new(stages, given, shape)?;
     tiles(exec, y, 1, GRAIN, |range, part| {
         let mut rest = part;
@@ -416,14 +420,14 @@ pub fn chain_cast<T: Float + ChainKernels + CastTo<B>, B: Element>(
             T::cast_few(x, now);
             rest = later;
         };
-        // Its only error is found below.
+        // The only possible error is a cancellation, which the check after the loop reports.
         let _ = T::each(exec, stages, given, shape, range, &mut convert);
     })?;
     Ok(exec.check()?)
 }
 
-/// As [`chain`], with rows of the trailing axes reduced to one element of `y` each, as [`reduce_float`] does; `shape` is that
-/// of the chain and has elements. `op` is one that looks at each element once.
+/// Runs a chain like [`chain`] and reduces each row of its trailing axes to one element of `y`, with the bits of
+/// [`reduce_float`]. `shape` is the shape of the chain and has at least one element; `op` reads each element once.
 ///
 /// [`reduce_float`]: crate::reduce::reduce_float
 pub fn chain_reduced<T: Float + ChainKernels>(

@@ -24,7 +24,7 @@ where
     operands.iter().map(|x| Given::Own(*x)).collect()
 }
 
-/// What the stages give one after the other, each over whole tensors.
+/// The result of the stages run one after the other, each over whole tensors.
 fn one_by_one<E: Float>(
     stages: &[Stage],
     operands: &[Operand<E>],
@@ -42,7 +42,8 @@ fn one_by_one<E: Float>(
             Function::Unary(op, x) => {
                 let zero = [E::ZERO];
                 let zero = Operand::new(&zero, &[]);
-                // Broadcasts, and keeps every bit but the sign of zero, which the data has none of.
+                // Adding zero broadcasts, and changes no bit except the sign of a negative zero, which the data does
+                // not contain.
                 arith(&exec(), Arith::Add, read(x), zero, &mut made, shape).unwrap();
                 let wide = made.clone();
                 float(&exec(), op, &wide, &mut made).unwrap();
@@ -93,7 +94,7 @@ fn check(stages: &[Stage]) {
 #[test]
 fn chains_equal_their_functions_one_by_one() {
     use Arith::{Add, Div, Max, Min, Mul, PRelu, Pow, Sub};
-    // In place all the way, beginning with what the output holds.
+    // Every stage works in place, beginning with the former content of the output.
     check(&[
         binary(Add, T(0), I(0), 0),
         binary(Mul, T(0), I(1), 0),
@@ -101,7 +102,7 @@ fn chains_equal_their_functions_one_by_one() {
         unary(FloatUnary::Tanh, T(0), 0),
         binary(Max, T(0), I(3), 0),
     ]);
-    // Several tiles, and every way that operands may lie.
+    // Several tiles, and every layout of operands.
     check(&[
         binary(Div, I(0), I(1), 3),
         unary(FloatUnary::Erf, T(3), 1),
@@ -173,7 +174,7 @@ fn not_even_a_nan_depends_on_the_loop() {
             .iter()
             .flat_map(|x| values.iter().map(move |y| (*x, *y)))
         {
-            // Rows of 21, with the same all along: dense, one a row, one for all.
+            // Rows of 21 elements; the second operand is dense, has one element a row, or one element in all.
             let shape = [2, 21];
             let sizes: [&[usize]; 3] = [&shape, &[2, 1], &[1]];
             let data = |value: f32| sizes.map(|s| vec![value; count(s)]);
@@ -203,7 +204,7 @@ fn not_even_a_nan_depends_on_the_loop() {
     }
 }
 
-/// Data, and the same converted to `E`.
+/// Data, and the same values converted to `E`.
 fn converted<A: Number + CastTo<E>, E: Float>(n: usize, seed: u64) -> (Vec<A>, Vec<E>) {
     let x: Vec<A> = random(n, 3., seed);
     let mut y = vec![E::ZERO; n];
@@ -211,7 +212,7 @@ fn converted<A: Number + CastTo<E>, E: Float>(n: usize, seed: u64) -> (Vec<A>, V
     (x, y)
 }
 
-/// A chain whose inputs are of type `A`, whose result is of type `B`.
+/// Checks a chain in type `E` whose inputs are of type `A` and whose result is of type `B`.
 fn check_casts<A, E, B>()
 where
     A: Number + CastTo<E>,
@@ -232,7 +233,7 @@ where
             .copied()
             .chain([1])
             .collect();
-        // Of its own type, and of the other: dense, one for all, along rows and along columns.
+        // Inputs of the chain's own type and of the other one: dense, one element in all, along rows and along columns.
         let shapes = [shape, &[], &row, &column];
         let data: Vec<(Vec<A>, Vec<E>)> = (0..4)
             .map(|i| converted(count(shapes[i]), 3 + i as u64))

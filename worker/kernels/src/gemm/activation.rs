@@ -2,12 +2,12 @@
 
 use crate::math;
 
-/// An activation: the same function of the same value as the separate op.
+/// An activation, which gives the same bits as the separate op.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Activation {
-    /// `x`
+    /// The identity.
     None,
-    /// [`math::relu`]
+    /// The function [`math::relu`].
     Relu,
     /// `t = if x < min { min } else { x }`, then `if t > max { max } else { t }`; NaN stays.
     Clip {
@@ -16,34 +16,34 @@ pub enum Activation {
         /// Upper bound.
         max: f32,
     },
-    /// [`math::leaky_relu`]
+    /// The function [`math::leaky_relu`].
     LeakyRelu {
         /// Slope below zero.
         alpha: f32,
     },
-    /// [`math::hard_sigmoid`]
+    /// The function [`math::hard_sigmoid`].
     HardSigmoid {
         /// Slope.
         alpha: f32,
         /// Offset.
         beta: f32,
     },
-    /// [`math::hard_swish`]
+    /// The function [`math::hard_swish`].
     HardSwish,
-    /// [`math::sigmoid`]
+    /// The function [`math::sigmoid`].
     Sigmoid,
-    /// [`math::silu`]
+    /// The function [`math::silu`].
     Silu,
-    /// [`math::tanh`]
+    /// The function [`math::tanh`].
     Tanh,
-    /// [`math::gelu`], with the error function.
+    /// The function [`math::gelu`], which uses the error function.
     Gelu,
-    /// [`math::gelu_tanh`]
+    /// The function [`math::gelu_tanh`].
     GeluTanh,
 }
 
 impl Activation {
-    /// Applies it to every value of `row`.
+    /// Applies the activation to every value of `row`.
     #[inline(always)]
     pub(crate) fn apply(self, row: &mut [f32]) {
         match self {
@@ -66,7 +66,7 @@ impl Activation {
         }
     }
 
-    /// The bounds that express it, for functions that are only bounds.
+    /// The lower and upper bound of an activation that only clamps; `None` for every other activation.
     pub(crate) fn as_bounds(self) -> Option<(Option<f32>, Option<f32>)> {
         match self {
             Activation::None => Some((None, None)),

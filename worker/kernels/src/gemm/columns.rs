@@ -1,16 +1,16 @@
 //! The kernel for the few columns that a matrix leaves after its last whole panel: its lanes are rows
 //! of a packed A, so one column costs one lane per output instead of a vector.
 //!
-//! The same chain per output as the micro kernel, hence the same bits.
+//! Each output is the same chain as in the micro kernel, so the bits are the same.
 
 use super::micro::MR;
 use crate::isa::{Isa, Simd};
 
-/// Up to this many columns the kernel is faster than the micro kernel's single vector per row.
+/// Up to this many columns, this kernel is faster than the micro kernel with a single vector per row.
 pub(crate) const NARROW: usize = 8;
-/// Columns at once.
+/// Columns that are computed at once.
 const STEP: usize = 4;
-/// Panels of A at once.
+/// Panels of A that are computed at once, at most.
 pub(crate) const PANELS: usize = 4;
 
 /// Operands of a narrow tile: `panels` whole panels of A, `cols` columns.
@@ -20,36 +20,36 @@ pub(crate) struct Narrow {
     /// The first panel at the first k of the block; element (row, i) of a panel at `i * 8 + row`.
     pub a: *const f32,
     pub a_panel: usize,
-    /// 1..=4
+    /// Number of panels, 1..=4.
     pub panels: usize,
     pub b: *const f32,
     pub b_k: usize,
     pub c: *mut f32,
     pub c_row: usize,
-    /// 1..=8
+    /// Number of columns, 1..=8.
     pub cols: usize,
     pub first: bool,
 }
 
-/// Computes a narrow tile's bare sums.
+/// Computes the sums of a narrow tile, without an epilogue.
 ///
 /// # Safety
 /// `isa` is available; all operands cover the tile, and C is written by this thread alone.
 pub(crate) unsafe fn narrow_tile(isa: Isa, t: &Narrow) {
     #[cfg(target_arch = "x86_64")]
     {
-        /// With thirty-two vector registers.
+        /// Uses the 256-bit vectors of AVX2 with the thirty-two registers that AVX-512 has.
         #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
         unsafe fn avx512(t: &Narrow) {
-            // SAFETY: handed on.
+            // SAFETY: the caller keeps the same contract.
             unsafe { steps::<crate::isa::Avx2Simd, 1, PANELS>(t) }
         }
         #[target_feature(enable = "avx2,fma")]
         unsafe fn avx2(t: &Narrow) {
-            // SAFETY: handed on.
+            // SAFETY: the caller keeps the same contract.
             unsafe { steps::<crate::isa::Avx2Simd, 1, 2>(t) }
         }
-        // SAFETY: handed on.
+        // SAFETY: the caller keeps the same contract.
         unsafe {
             match isa {
                 Isa::Avx512 => return avx512(t),
@@ -59,11 +59,11 @@ pub(crate) unsafe fn narrow_tile(isa: Isa, t: &Narrow) {
         }
     }
     let _ = isa;
-    // SAFETY: handed on.
+    // SAFETY: the caller keeps the same contract.
     unsafe { steps::<crate::isa::PortableSimd, 2, 1>(t) }
 }
 
-/// `W` vectors hold a panel's rows, `P` panels are computed at once.
+/// Computes the tile with `W` vectors for the rows of a panel, and `P` panels at once.
 #[inline(always)]
 unsafe fn steps<S: Simd, const W: usize, const P: usize>(t: &Narrow) {
     const { assert!(W * S::LANES == MR) };

@@ -1,7 +1,7 @@
 //! Cuts products into tiles for the threads.
 //!
-//! Invariant: tiles are disjoint rectangles of C, cut at multiples of 8 rows and 48 columns; every tile
-//! has the whole chain.
+//! Invariant: tiles are disjoint rectangles of C, cut at multiples of 8 rows and 48 columns; a tile computes the whole
+//! chain of each of its outputs.
 
 use super::columns::NARROW;
 use super::epilogue::Post;
@@ -18,7 +18,7 @@ const TILE_WORK: f64 = 1e6;
 /// The left-hand operand.
 #[derive(Clone, Copy)]
 pub(crate) enum ASource {
-    /// Panels as [`super::pack_a_into`] lays them.
+    /// Panels in the layout of [`super::pack_a_into`].
     Packed { data: *const f32 },
     /// Element (m, k) at `m * row + k * col`.
     Strided {
@@ -28,7 +28,7 @@ pub(crate) enum ASource {
     },
 }
 
-/// One matrix product with everything resolved.
+/// One matrix product with resolved addresses and strides.
 #[derive(Clone, Copy)]
 pub(crate) struct Product<'a> {
     pub isa: Isa,
@@ -36,7 +36,7 @@ pub(crate) struct Product<'a> {
     pub k: usize,
     pub a: ASource,
     pub b: BSource<'a>,
-    /// Row-major, `n` wide.
+    /// The output, row-major and `n` wide.
     pub c: *mut f32,
     pub post: Post,
 }
@@ -44,8 +44,8 @@ pub(crate) struct Product<'a> {
 // SAFETY: A and B are only read; tiles of C are disjoint.
 unsafe impl Sync for Product<'_> {}
 
-/// How a set of equal products is cut. It may depend on the number of threads, because no cut changes
-/// a bit.
+/// How a set of equal products is cut into tiles. The cut may depend on the number of threads, because no cut changes a
+/// bit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Grid {
     tile_rows: usize,
@@ -56,8 +56,8 @@ struct Grid {
 
 impl Grid {
     fn new(threads: usize, batch: usize, m: usize, n: usize, k: usize) -> Grid {
-        // Four tiles a thread even out what the threads get; one thread needs no tiles. Cutting columns
-        // is free, cutting rows makes several tiles fetch the same panel of B.
+        // Four tiles a thread balance the load; one thread needs a single tile. Cutting columns is free, whereas
+        // cutting rows makes several tiles fetch the same panel of B.
         let work = batch as f64 * m as f64 * n as f64 * k.max(1) as f64;
         let wanted = if threads == 1 {
             1
@@ -65,7 +65,7 @@ impl Grid {
             (work / TILE_WORK).min(threads as f64 * 4.0) as usize
         };
         let wanted = wanted.max(1).div_ceil(batch.max(1));
-        // A few columns after the last whole panel are no tile of their own.
+        // A few columns after the last whole panel do not get a tile of their own.
         let panels = (n / NR + usize::from(n % NR > NARROW)).max(1);
         let col_tiles = wanted.min(panels);
         let tile_cols = panels.div_ceil(col_tiles) * NR;
@@ -112,7 +112,7 @@ pub(crate) unsafe fn run<'a>(
 ) -> Result<(), Cancelled> {
     let grid = Grid::new(exec.threads(), batch, m, n, k);
     let per_item = grid.tiles();
-    // Tiny products share a tile of work, so that a batch of them is not a batch of wake-ups.
+    // Small products share a tile of work, so that a batch does not wake a thread for each product.
     let grain = if per_item == 1 {
         (TILE_WORK / (m * n * k.max(1)) as f64) as usize
     } else {
@@ -126,6 +126,6 @@ pub(crate) unsafe fn run<'a>(
             unsafe { run_tile(exec, &product, rows, cols) };
         }
     })?;
-    // A tile that saw the flag stopped early and could not say so.
+    // A tile that saw the cancel flag stopped early and could not report it.
     exec.check()
 }

@@ -1,8 +1,8 @@
-//! What happens to each finished sum, in this order, each step rounded as the separate op rounds it:
-//! `v = sum`; `v = alpha * v` (unless alpha is 1); `v = v + scale * addend` (two roundings; the
-//! product is skipped where scale is 1); `v = v + residual`; `v = activation(v)`.
+//! The operations on each finished sum. They run in this order, and each is rounded as the separate op rounds:
+//! `v = sum`; `v = alpha * v` (unless alpha is 1); `v = v + scale * addend` (two roundings; the product is skipped
+//! where scale is 1); `v = v + residual`; `v = activation(v)`.
 //!
-//! Invariant: whether a step runs in registers or in a pass over the stored tile changes no bit.
+//! Invariant: whether an operation runs in registers or in a pass over the stored tile changes no bit.
 
 use super::micro::RegEpilogue;
 use super::{Activation, Strided};
@@ -14,25 +14,25 @@ use crate::isa::{Simd, per_isa};
 pub struct Addend<'a> {
     /// The matrix.
     pub values: Strided<'a, f32>,
-    /// Multiplied with it first, unless 1.
+    /// The factor of the matrix; a factor of 1 is not multiplied.
     pub scale: f32,
 }
 
-/// What follows the product.
+/// The operations that follow the product.
 #[derive(Debug, Clone, Copy)]
 pub struct Epilogue<'a> {
-    /// Multiplied with the product, unless 1.
+    /// The factor of the product, applied first; a factor of 1 is not multiplied.
     pub alpha: f32,
-    /// Added next: a bias, or the C of an ONNX Gemm with its beta.
+    /// The matrix that is added next: a bias, or the C of an ONNX Gemm with its beta.
     pub addend: Option<Addend<'a>>,
-    /// Added next: a tensor of the output's own shape.
+    /// A tensor of the output's own shape that is added next.
     pub residual: Option<&'a [f32]>,
-    /// Applied last.
+    /// The activation, applied last.
     pub activation: Activation,
 }
 
 impl<'a> Epilogue<'a> {
-    /// Nothing.
+    /// The epilogue that leaves the product unchanged.
     pub const NONE: Epilogue<'static> = Epilogue {
         alpha: 1.0,
         addend: None,
@@ -40,7 +40,7 @@ impl<'a> Epilogue<'a> {
         activation: Activation::None,
     };
 
-    /// Adds `bias[col]`.
+    /// The epilogue that adds `bias[col]`.
     pub fn col_bias(bias: &'a [f32]) -> Self {
         Epilogue::addend(Strided {
             data: bias,
@@ -49,7 +49,7 @@ impl<'a> Epilogue<'a> {
         })
     }
 
-    /// Adds `bias[row]`.
+    /// The epilogue that adds `bias[row]`.
     pub fn row_bias(bias: &'a [f32]) -> Self {
         Epilogue::addend(Strided {
             data: bias,
@@ -65,7 +65,7 @@ impl<'a> Epilogue<'a> {
         }
     }
 
-    /// With this activation at the end.
+    /// The same epilogue with this activation.
     pub fn activation(self, activation: Activation) -> Self {
         Epilogue { activation, ..self }
     }
@@ -81,9 +81,9 @@ pub(crate) struct Post {
     scale: f32,
     residual: *const f32,
     activation: Activation,
-    /// The linear steps run in registers.
+    /// Whether the linear operations run in registers.
     linear_in_regs: bool,
-    /// The activation runs in registers.
+    /// The activation as bounds, where it runs in registers.
     bounds: Option<(Option<f32>, Option<f32>)>,
 }
 
@@ -106,7 +106,7 @@ impl Post {
             None => (null, 0, 0, 1.0),
         };
         let residual = e.residual.map_or(null, |r| r[residual_at..].as_ptr());
-        // The registers know one vector per row, one per column, and one full matrix.
+        // The micro kernel can add one value per row, one per column, and one full matrix in registers.
         let vector = matches!((addend_row, addend_col), (1, 0) | (0, 1));
         let full = addend_col == 1 && addend_row > 1 && residual.is_null();
         let linear_in_regs = e.alpha == 1.0 && scale == 1.0 && (addend.is_null() || vector || full);
@@ -154,7 +154,7 @@ impl Post {
         reg
     }
 
-    /// The same epilogue with nothing in registers: for kernels that store bare sums.
+    /// The same epilogue with no operation in registers, for kernels that store sums without an epilogue.
     #[inline]
     pub(crate) fn all_in_pass(self) -> Post {
         Post {
@@ -164,7 +164,7 @@ impl Post {
         }
     }
 
-    /// Whether it does nothing at all.
+    /// Whether the epilogue leaves every value unchanged.
     #[inline]
     pub(crate) fn is_none(&self) -> bool {
         self.linear_in_regs
@@ -180,7 +180,7 @@ impl Post {
     }
 }
 
-/// A tile of the output, stored.
+/// A tile of the output that was stored.
 #[derive(Clone, Copy)]
 pub(crate) struct Stored {
     /// The tile's first element.
@@ -194,7 +194,7 @@ pub(crate) struct Stored {
 }
 
 per_isa! {
-    /// Applies what [`Post::in_regs`] left out to a stored tile.
+    /// Applies those operations to a stored tile that [`Post::in_regs`] left out.
     ///
     /// # Safety
     /// `isa` is available; the tile is written by this thread alone; the epilogue's operands cover it.

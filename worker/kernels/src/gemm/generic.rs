@@ -1,4 +1,5 @@
-//! Matrix products in the types that are seldom multiplied: the same chain, without micro kernels.
+//! Matrix products in types that are seldom multiplied, such as f64 and integers: the same chain, without micro
+//! kernels.
 
 use super::{Batch, Output, Strided};
 use crate::multiversion::multiversion;
@@ -6,9 +7,9 @@ use crate::{Cancelled, Exec};
 
 /// An element type with a multiply-add: fused for floats, wrapping for integers.
 pub trait ChainElement: Copy + Send + Sync {
-    /// Where the chain starts.
+    /// The initial value of the chain.
     const ZERO: Self;
-    /// `a * b + acc`
+    /// One multiply-add of the chain: `a * b + acc`.
     fn chain(a: Self, b: Self, acc: Self) -> Self;
 }
 
@@ -37,7 +38,7 @@ macro_rules! chain_int {
 chain_float!(f32 f64);
 chain_int!(i8 i16 i32 i64 u8 u16 u32 u64);
 
-/// Values multiplied per tile, and between two looks at the cancel flag: a few milliseconds at the slowest.
+/// Multiply-adds per tile, and between two checks of the cancel flag: a few milliseconds in the slowest case.
 const TILE_WORK: usize = 1 << 18;
 
 /// `c[i] = a[i] · b[i]` for every batch item, `c` contiguous `[dims…, m, n]`.
@@ -59,7 +60,7 @@ pub fn gemm_generic<T: ChainElement>(
         return exec.check();
     }
     let rows_per_tile = (TILE_WORK / (n * k.max(1))).max(1);
-    // Pieces of one row: so many columns, so many steps of their chains.
+    // A row is computed in pieces of `columns` columns, and of `depth` multiply-adds of their chains.
     let columns = n.min(TILE_WORK);
     let depth = TILE_WORK / columns;
     let out = Output(c.as_mut_ptr());
@@ -88,7 +89,7 @@ pub fn gemm_generic<T: ChainElement>(
 }
 
 multiversion! {
-    /// `row += a[a_at..] · b[b_at..]`, each the operand of a part of one output row: `k` steps of its chains.
+    /// `row += a[a_at..] · b[b_at..]`: adds `k` multiply-adds to the chains of a part of one output row.
     fn product_row<T: ChainElement>(
         row: &mut [T], a: Strided<'_, T>, a_at: usize, b: Strided<'_, T>, b_at: usize, k: usize,
     ) {
@@ -156,7 +157,7 @@ mod tests {
 
     #[test]
     fn one_huge_row_stops_when_it_is_cancelled() {
-        // A deep one and a wide one; the pieces of each give what the whole gives.
+        // A deep product and a wide one, each computed in several pieces.
         for (n, k) in [(3, (1 << 24) + 5), ((1 << 19) + 3, 37)] {
             let (a, b) = (vec![3i32; k], vec![5i32; k * n]);
             let (sa, sb) = (Strided::row_major(&a, k), Strided::row_major(&b, n));

@@ -1,27 +1,26 @@
 //! The micro kernel: one tile of at most 8 × 48 outputs, accumulated in registers.
 //!
-//! Invariant: every output is the chain `acc = fma(a[k], b[k], acc)` for k ascending, continued from
-//! the value stored in C when `first` is false. Lanes never meet, so any split of a tile is the same. A NaN is the
-//! canonical one.
+//! Invariant: every output is the chain `acc = fma(a[k], b[k], acc)` for k ascending, continued from the value stored
+//! in C when `first` is false. Lanes are never combined, so every split of a tile gives the same bits. Every NaN is
+//! stored as the canonical one.
 
 use crate::isa::{Simd, per_isa};
 
-/// Rows of a packed panel of A, and of the largest tile.
+/// Rows of a packed panel of A, and the most rows of a tile.
 pub(crate) const MR: usize = 8;
-/// Columns of a packed panel of B, and of the largest tile.
+/// Columns of a packed panel of B, and the most columns of a tile.
 pub(crate) const NR: usize = 48;
 /// Packed panels of B are padded to a multiple of this many columns: the widest vector.
 pub(crate) const LANE_PAD: usize = 16;
 
-/// What happens to finished sums while they are still in registers, in this order; null or `None`
-/// means not at all.
+/// The operations on finished sums while they are still in registers, in this order; null or `None` skips an operation.
 #[derive(Clone, Copy)]
 pub(crate) struct RegEpilogue {
-    /// One value per row of the tile.
+    /// One value per row of the tile, to be added.
     pub row: *const f32,
-    /// One value per column of the tile.
+    /// One value per column of the tile, to be added.
     pub col: *const f32,
-    /// A matrix laid over the tile, with its row stride.
+    /// A matrix that is added to the tile, with its row stride.
     pub full: *const f32,
     pub full_stride: usize,
     pub at_least: Option<f32>,
@@ -51,15 +50,15 @@ pub(crate) struct Tile {
     pub b_k: usize,
     pub c: *mut f32,
     pub c_row: usize,
-    /// 1..=8
+    /// Number of rows, 1..=8.
     pub rows: usize,
-    /// 1..=48
+    /// Number of columns, 1..=48.
     pub cols: usize,
-    /// Start from zero instead of from C.
+    /// Whether the chain starts from zero instead of from C.
     pub first: bool,
-    /// Packed A of the tile after this one, or any other address: fetched ahead, 8 values a step.
+    /// Packed A of the next tile, which is prefetched, 8 values for each k. Any other address is harmless.
     pub next_a: *const f32,
-    /// Applied after the chain; only where the chain is complete.
+    /// The operations after the chain, which must be [`RegEpilogue::NONE`] unless the chain is complete.
     pub epilogue: RegEpilogue,
 }
 
@@ -73,9 +72,9 @@ per_isa! {
     pub(crate) unsafe fn micro_tile(tile: &Tile) => tile_body
 }
 
-/// Writes the body out once for each value of `$i` below `$n`, at most 8. A loop would do, but the
-/// optimiser does not always unroll it before it decides what lives in registers. The conditions are
-/// constants, so that what is beyond `$n` is not even handed to the optimiser.
+/// Writes the body out once for each value of `$i` below `$n`, which is at most 8. The optimiser does not always unroll
+/// a loop before it decides which values live in registers. The conditions are constants, so that bodies beyond `$n` do
+/// not even reach the optimiser.
 macro_rules! unroll {
     ($i:ident < $n:expr, $body:block) => {
         unroll!(@ $i $n, $body, 0 1 2 3 4 5 6 7)
@@ -142,7 +141,7 @@ unsafe fn piece_body<S: Simd>(t: &Tile) {
             }
         };
     }
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller keeps the same contract.
     unsafe { pick!(8 4 1 2 3 5 6 7) }
 }
 
@@ -228,7 +227,7 @@ unsafe fn kernel<S: Simd, const R: usize, const V: usize>(t: &Tile) {
 
 #[inline(always)]
 unsafe fn load_cols<S: Simd>(p: *const f32, last: bool, tail: usize) -> S::V {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller keeps the same contract.
     unsafe {
         if last && tail < S::LANES {
             S::load_masked(p, S::mask(0, tail))

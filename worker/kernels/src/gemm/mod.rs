@@ -4,9 +4,9 @@
 //! followed by the [`Epilogue`].
 //!
 //! Invariants
-//! 1. Packed or not, any thread count, tile, alignment and instruction set: equal bits (the payload and
-//!    sign of a NaN excepted, which IEEE 754 leaves open).
-//! 2. Nothing is allocated per call but one bounded block per thread, once.
+//! 1. Packing, thread count, tile, alignment and instruction set never change a bit of an f32 result: a sum that is NaN
+//! is always the canonical NaN.
+//! 2. The only allocation is one bounded block for each thread, at its first call.
 //!
 //! ```text
 //! gemm / gemm_batched ── driver: tiles for threads, blocks of K ── micro: 8 × 48 in registers
@@ -44,18 +44,18 @@ use panel::BSource;
 /// The left-hand operand, `[m, k]`.
 #[derive(Debug, Clone, Copy)]
 pub enum Lhs<'a> {
-    /// As it lies in memory.
+    /// A matrix given by strides.
     Strided(Strided<'a, f32>),
-    /// Packed weights.
+    /// A packed matrix of weights.
     Packed(PackedA<'a>),
 }
 
 /// The right-hand operand, `[k, n]`.
 #[derive(Debug, Clone, Copy)]
 pub enum Rhs<'a> {
-    /// As it lies in memory.
+    /// A matrix given by strides.
     Strided(Strided<'a, f32>),
-    /// Packed weights.
+    /// A packed matrix of weights.
     Packed(PackedB<'a>),
 }
 
@@ -75,16 +75,16 @@ pub fn gemm(
 /// The output is contiguous: `[dims…, m, n]`.
 #[derive(Debug, Clone, Copy)]
 pub struct Batch<'a> {
-    /// Sizes.
+    /// The batch dimensions.
     pub dims: &'a [usize],
-    /// Strides of the left-hand operand, as many as `dims`. All 0 where it is packed.
+    /// The left-hand operand's stride along each batch dimension; all are 0 where the operand is packed.
     pub a_strides: &'a [usize],
-    /// Strides of the right-hand operand, as many as `dims`. All 0 where it is packed.
+    /// The right-hand operand's stride along each batch dimension; all are 0 where the operand is packed.
     pub b_strides: &'a [usize],
 }
 
 impl Batch<'static> {
-    /// A single product.
+    /// The batch of a single product.
     pub const ONE: Batch<'static> = Batch {
         dims: &[],
         a_strides: &[],
@@ -184,7 +184,7 @@ pub(crate) fn gemm_on(
 
 /// The start of an output whose disjoint parts are written by several threads.
 pub(crate) struct Output<T>(pub *mut T);
-// SAFETY: only an address; who writes through it proves that the parts are disjoint.
+// SAFETY: this is only an address; code that writes through it proves that the parts are disjoint.
 unsafe impl<T: Send> Sync for Output<T> {}
 
 impl<T> Output<T> {

@@ -13,12 +13,12 @@ use super::micro::{LANE_PAD, MR, NR};
 use crate::split::{tiles, units_per_tile};
 use crate::{Cancelled, Exec};
 
-/// Rows of a panel that are packed together: 6 KiB.
+/// Rows of a panel of B that are packed together: 6 KiB.
 const BLOCK: usize = 32;
 
 /// An element type that weights are stored in.
 pub trait PackSource: Copy + Send + Sync {
-    /// The same value as f32.
+    /// Converts to f32, exactly.
     fn to_f32(self) -> f32;
 }
 
@@ -46,14 +46,14 @@ impl PackSource for half::bf16 {
 pub struct Strided<'a, T> {
     /// The elements.
     pub data: &'a [T],
-    /// Distance between rows.
+    /// Distance between rows, in elements.
     pub row_stride: usize,
-    /// Distance between columns.
+    /// Distance between columns, in elements.
     pub col_stride: usize,
 }
 
 impl<'a, T> Strided<'a, T> {
-    /// Rows lie one after the other, `row_stride` elements apart.
+    /// A matrix whose rows lie one after the other, `row_stride` elements apart.
     pub fn row_major(data: &'a [T], row_stride: usize) -> Self {
         Strided {
             data,
@@ -62,8 +62,8 @@ impl<'a, T> Strided<'a, T> {
         }
     }
 
-    /// Columns lie one after the other, `col_stride` elements apart: the transpose of a row-major
-    /// matrix with that row stride.
+    /// A matrix whose columns lie one after the other, `col_stride` elements apart: the transpose of a row-major matrix
+    /// with that row stride.
     pub fn col_major(data: &'a [T], col_stride: usize) -> Self {
         Strided {
             data,
@@ -100,8 +100,8 @@ pub fn packed_a_bytes(m: usize, k: usize) -> usize {
     packed_a_len(m, k) * size_of::<f32>()
 }
 
-/// Packs `[k, n]` into `dst`, whose length must be [`packed_b_len`]. 64-byte alignment of `dst` is
-/// faster, and not required.
+/// Packs a `[k, n]` matrix into `dst`, whose length must be [`packed_b_len`]. An alignment of `dst` to 64 bytes is
+/// faster, but not required.
 pub fn pack_b_into<T: PackSource>(dst: &mut [f32], src: Strided<'_, T>, k: usize, n: usize) {
     check_b(dst, src, k, n);
     if k == 0 {
@@ -112,7 +112,7 @@ pub fn pack_b_into<T: PackSource>(dst: &mut [f32], src: Strided<'_, T>, k: usize
     }
 }
 
-/// [`pack_b_into`] on the threads of `exec`.
+/// Packs like [`pack_b_into`], on the threads of `exec`.
 pub fn pack_b_on<T: PackSource>(
     exec: &Exec<'_>,
     dst: &mut [f32],
@@ -146,7 +146,7 @@ fn check_b<T: PackSource>(dst: &[f32], src: Strided<'_, T>, k: usize, n: usize) 
     assert!(src.holds(k, n), "source of a packed [{k}, {n}] matrix");
 }
 
-/// Packs these columns, at most [`NR`], of which there are `k` rows, at least one.
+/// Packs `k` rows of at most [`NR`] columns; `k` is at least 1.
 fn pack_panel<T: PackSource>(
     panel: &mut [f32],
     src: Strided<'_, T>,
@@ -166,7 +166,8 @@ fn pack_panel<T: PackSource>(
                 }
             }
         } else {
-            // Column by column, since those of a transposed matrix are contiguous; of few rows, which stay in the cache.
+            // The block is copied column by column, since the columns of a transposed matrix are contiguous. It has few
+            // rows, so that they stay in the cache.
             for (j, column) in columns.clone().enumerate() {
                 let from = &src.data[first * rows + column * cols..];
                 let written = block.iter_mut().skip(j).step_by(width);
@@ -181,7 +182,7 @@ fn pack_panel<T: PackSource>(
     }
 }
 
-/// Packs `[m, k]` into `dst`, whose length must be [`packed_a_len`].
+/// Packs an `[m, k]` matrix into `dst`, whose length must be [`packed_a_len`].
 pub fn pack_a_into<T: PackSource>(dst: &mut [f32], src: Strided<'_, T>, m: usize, k: usize) {
     assert_eq!(
         dst.len(),
@@ -212,7 +213,7 @@ pub struct PackedB<'a> {
 }
 
 impl<'a> PackedB<'a> {
-    /// `data` was filled by [`pack_b_into`] for the same `k` and `n`.
+    /// The packed matrix in `data`, which [`pack_b_into`] filled for the same `k` and `n`.
     pub fn new(data: &'a [f32], k: usize, n: usize) -> Self {
         assert_eq!(data.len(), packed_b_len(k, n), "packed [{k}, {n}] matrix");
         PackedB { data, k, n }
@@ -228,7 +229,7 @@ pub struct PackedA<'a> {
 }
 
 impl<'a> PackedA<'a> {
-    /// `data` was filled by [`pack_a_into`] for the same `m` and `k`.
+    /// The packed matrix in `data`, which [`pack_a_into`] filled for the same `m` and `k`.
     pub fn new(data: &'a [f32], m: usize, k: usize) -> Self {
         assert_eq!(data.len(), packed_a_len(m, k), "packed [{m}, {k}] matrix");
         PackedA { data, m, k }

@@ -1,13 +1,13 @@
-//! Panels of B as the micro kernel wants them: in place where they can be, else copied to scratch.
+//! Panels of B in a layout that the micro kernel reads: used in place where possible, otherwise copied to scratch.
 
 use super::micro::{LANE_PAD, MR, NR};
 use crate::conv::Im2col;
 use crate::isa::{Isa, Simd, per_isa};
 
-/// Where the right-hand operand comes from.
+/// The layout of the right-hand operand in memory.
 #[derive(Clone, Copy)]
 pub(crate) enum BSource<'a> {
-    /// Panels as [`super::pack_b_into`] lays them.
+    /// Panels in the layout of [`super::pack_b_into`].
     Packed { data: *const f32 },
     /// Element (k, n) at `k * stride + n`.
     RowMajor { data: *const f32, stride: usize },
@@ -37,7 +37,7 @@ pub(crate) struct Piece {
 const COPY_FROM_ROWS: usize = 64;
 
 impl BSource<'_> {
-    /// Address and row stride of a piece, readable up to 16 whole columns.
+    /// Returns the address and row stride of a piece whose rows are readable up to the next multiple of 16 columns.
     ///
     /// # Safety
     /// `isa` is available; the piece lies inside a matrix of total size `k_total` × `n_total` that
@@ -98,7 +98,7 @@ impl BSource<'_> {
 }
 
 per_isa! {
-    /// Copies `k` rows of `cols <= 48` values into rows of 48, zeros after them up to 16 columns.
+    /// Copies `k` rows of `cols <= 48` values into rows of 48; zeros follow up to the next multiple of 16 columns.
     ///
     /// # Safety
     /// `isa` is available; both matrices have the stated sizes.
@@ -139,8 +139,8 @@ unsafe fn copy_body<S: Simd>(dst: *mut f32, src: *const f32, stride: usize, k: u
 }
 
 per_isa! {
-    /// Writes the transpose of `cols <= 48` columns, `stride` apart, of `k` consecutive values into
-    /// rows of 48, zeros after them up to 16 columns.
+    /// Writes the transpose of `cols <= 48` columns, `stride` apart, of `k` consecutive values into rows of 48; zeros
+    /// follow up to the next multiple of 16 columns.
     ///
     /// # Safety
     /// `isa` is available; both matrices have the stated sizes.

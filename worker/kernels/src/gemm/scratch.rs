@@ -1,11 +1,11 @@
 //! Bounded scratch memory, one block per thread, kept between calls.
 //!
-//! Invariant: a thread never holds more than [`SCRATCH_LEN`] values here, whatever the shapes.
+//! Invariant: a thread never holds more than [`SCRATCH_LEN`] values of scratch, whatever the shapes.
 
 use std::cell::RefCell;
 
-/// Values of scratch that a kernel may ask for: a panel of B (320 × 48) and a block of A (512 × 320).
-/// What a thread really uses at once fits its level-2 cache.
+/// The most values of scratch that a kernel may ask for: a panel of B (320 × 48) and a block of A (512 × 320). The
+/// values that a thread uses at one time fit its level-2 cache.
 pub(crate) const SCRATCH_LEN: usize = (512 + 48) * 320;
 
 #[derive(Clone, Copy)]
@@ -16,8 +16,8 @@ thread_local! {
     static SCRATCH: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs `f` with `len` values of this thread's block: of unspecified content, 64-byte aligned.
-/// Must not be nested.
+/// Runs `f` with `len` values of this thread's block, which are aligned to 64 bytes and of unspecified content. Calls
+/// must not be nested.
 pub(crate) fn with_scratch<R>(len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
     assert!(len <= SCRATCH_LEN);
     SCRATCH.with_borrow_mut(|lines| {

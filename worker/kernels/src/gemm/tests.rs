@@ -1,11 +1,11 @@
-//! Every path against the chain written down naively, bit for bit.
+//! Compares every code path, bit for bit, with a naive loop over the chain.
 
 use super::*;
 use crate::element::canonical_nan;
 use crate::isa::Isa;
 use std::sync::atomic::AtomicBool;
 
-/// Values in -1..1 from a small generator, some of them zero.
+/// Deterministic values in -1..1, some of which are zero.
 pub(crate) fn noise(len: usize, seed: u32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(2654435761).wrapping_add(12345);
     (0..len)
@@ -29,7 +29,7 @@ pub(crate) fn on_threads(mut f: impl FnMut(Exec<'_>, usize)) {
     }
 }
 
-/// The same with infinities and NaNs of several bits among them.
+/// Values like those of `noise`, with infinities and NaNs of several bit patterns among them.
 fn noise_and_nans(len: usize, seed: u32) -> Vec<f32> {
     let nans = [0x7fc0_0000, 0xffc0_0000, 0x7fc0_0123, 0xffc0_0456].map(f32::from_bits);
     let odd = [&nans[..], &[f32::INFINITY, f32::NEG_INFINITY]].concat();
@@ -81,18 +81,18 @@ fn reference(
     c
 }
 
-/// All instruction sets, threads and packings give the reference's bits.
+/// Checks that all instruction sets, thread counts and packings give the bits of the reference.
 fn check(shape: (usize, usize, usize), epilogue: &Epilogue<'_>) {
     check_values(shape, epilogue, noise);
 }
 
-/// The same of operands with such values.
+/// Checks like `check`, with operands that `values` generates.
 fn check_values(
     (m, n, k): (usize, usize, usize),
     epilogue: &Epilogue<'_>,
     values: fn(usize, u32) -> Vec<f32>,
 ) {
-    // One value before each operand, so that the other half of the runs is misaligned.
+    // One value precedes each operand, so that half of the runs can start misaligned.
     let (a, b) = (values(m * k + 1, 1), values(k * n + 1, 2));
     let what = format!("[{m}, {k}] · [{k}, {n}]");
     for shift in [0, 1] {
@@ -284,7 +284,7 @@ fn epilogues_round_as_separate_ops() {
 fn batches_follow_their_strides() {
     let (m, n, k) = (7, 20, 11);
     let (a, b) = (noise(3 * m * k, 6), noise(2 * 3 * k * n, 7));
-    // dims [2, 3]: A is shared along the first, B is stored with both swapped.
+    // Batch dimensions [2, 3]: A is shared along the first, and B is stored with both swapped.
     let batch = Batch {
         dims: &[2, 3],
         a_strides: &[0, m * k],

@@ -1,6 +1,6 @@
 //! One tile of a product on one thread: blocks of K, panels of B, strips of A.
 //!
-//! Invariant: the sums of earlier blocks of K wait in C as f32, so no block changes a bit.
+//! Invariant: C holds the sums of earlier blocks of K as f32, so cutting K into blocks changes no bit.
 
 use super::columns::{NARROW, Narrow, PANELS, narrow_tile};
 use super::driver::{ASource, Product};
@@ -11,23 +11,22 @@ use super::scratch::{SCRATCH_LEN, with_scratch};
 use crate::Exec;
 use std::ops::Range;
 
-/// Longest block of K: measured; a panel of B of this height streams from the level-2 cache.
+/// Longest block of K, found by measurement: a panel of B of this height streams from the level-2 cache.
 const KC: usize = 320;
 
-/// Most rows of a tile with many panels: with [`KC`], the block of A that a level-2 cache keeps
-/// (640 KiB).
+/// Most rows of a tile: with [`KC`], they make the block of A that a level-2 cache keeps (640 KiB).
 pub(super) const MAX_TILE_ROWS: usize = 512;
 
 const _: () = assert!(KC * (NR + MAX_TILE_ROWS) <= SCRATCH_LEN);
 
-/// From this many panels of B on, packing a badly laid A pays for itself.
+/// From this many panels of B on, packing an A with an unfavourable layout pays for itself.
 const PACK_A_PANELS: usize = 4;
 
-/// A stride (in values) of which cache sets and pages make rows collide.
+/// Rows whose stride is a multiple of this many values collide in cache sets and pages.
 const COLLISION: usize = 512;
 
 /// # Safety
-/// As [`super::driver::run`]; no other thread has this tile.
+/// The contract of [`super::driver::run`] holds, and no other thread has this tile.
 pub(super) unsafe fn run_tile(
     exec: Exec<'_>,
     p: &Product<'_>,
@@ -105,7 +104,7 @@ pub(super) unsafe fn run_tile(
     });
 }
 
-/// The rows of a tile within one block of K.
+/// The rows of A for one tile, within one block of K.
 #[derive(Clone, Copy)]
 enum ABlock {
     /// Row `from` begins at `data`.
@@ -115,7 +114,7 @@ enum ABlock {
         row: usize,
         col: usize,
     },
-    /// Panels of length `k`, of which the block begins at `k0`; row `from` begins at `data`.
+    /// Panels of length `k`, in which the block begins at `k0`; row `from` begins at `data`.
     Panels {
         data: *const f32,
         from: usize,
@@ -124,7 +123,7 @@ enum ABlock {
     },
 }
 
-/// One panel of B, and its place in the chain.
+/// One panel of B with the rows of A, and its position in the chain.
 #[derive(Clone, Copy)]
 struct At {
     a: ABlock,
@@ -136,12 +135,12 @@ struct At {
 }
 
 /// # Safety
-/// As [`run_tile`]; the panel holds the piece.
+/// The contract of [`run_tile`] holds, and the panel holds the piece.
 unsafe fn run_panel(p: &Product<'_>, at: &At, rows: Range<usize>) {
     let mut row = rows.start;
     while row < rows.end {
         let height = (rows.end - row).min(MR);
-        // SAFETY: handed on from the caller.
+        // SAFETY: the caller keeps the same contract.
         row += unsafe {
             match at.a {
                 ABlock::Panels { data, from, k, k0 } if at.piece.cols <= NARROW && height == MR => {
@@ -154,10 +153,10 @@ unsafe fn run_panel(p: &Product<'_>, at: &At, rows: Range<usize>) {
     }
 }
 
-/// Whole packed panels of A, `step` apart, times a few columns. Returns the rows done.
+/// Multiplies whole packed panels of A, `step` apart, with a few columns. Returns the number of rows that are done.
 ///
 /// # Safety
-/// As [`run_panel`], for `panels` whole panels from `row` on.
+/// The contract of [`run_panel`] holds for `panels` whole panels from `row` on.
 unsafe fn narrow_strip(
     p: &Product<'_>,
     at: &At,
@@ -200,10 +199,10 @@ unsafe fn narrow_strip(
     rows
 }
 
-/// One call of the micro kernel, and the epilogue where the chain is complete. Returns the rows done.
+/// Calls the micro kernel once, and the epilogue where the chain is complete. Returns the number of rows that are done.
 ///
 /// # Safety
-/// As [`run_panel`], for the `rows` from `row` on.
+/// The contract of [`run_panel`] holds for the `rows` from `row` on.
 #[inline(always)]
 unsafe fn strip(p: &Product<'_>, at: &At, row: usize, rows: usize) -> usize {
     let Piece { k, n0, cols, .. } = at.piece;

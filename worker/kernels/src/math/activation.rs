@@ -1,4 +1,4 @@
-//! Activations, each rounding as the ONNX operators of its function body would.
+//! Activations. Each rounds as the ONNX operators of its function body do.
 
 use super::Real;
 
@@ -83,7 +83,7 @@ pub fn leaky_relu<W: Real>(x: W, alpha: W) -> W {
 /// x where x > alpha, else 0.
 #[inline(always)]
 pub fn thresholded_relu<W: Real>(x: W, alpha: W) -> W {
-    // Negated so that NaN stays.
+    // The comparison is written this way round so that NaN stays.
     if x <= alpha { W::ZERO } else { x }
 }
 
@@ -149,7 +149,7 @@ mod tests {
         );
     }
 
-    /// The cancellation in 1 + erf is that of the unfused operators: the error is small against the largest output.
+    /// The unfused operators have the same cancellation in 1 + erf: the error is small relative to the largest output.
     #[test]
     fn gelus_are_close() {
         for i in -8000..8000 {

@@ -8,7 +8,7 @@ const LN2_LO: f32 = 3.194_618_5e-5;
 /// 1.5 * 2^23: adding it leaves the nearest integer in the low mantissa bits.
 const ROUND: f32 = 12_582_912.0;
 
-/// (e^r - 1 - r) / r^2 on |r| <= ln(2)/2; error 6.6e-8.
+/// (e^r - 1 - r) / r^2 for |r| <= ln(2)/2, with an error of 6.6e-8.
 #[inline(always)]
 fn tail(r: f32) -> f32 {
     let p = 0.001_392_625_1_f32;
@@ -37,7 +37,7 @@ fn exp2i(n: i32) -> f32 {
     f32::from_bits((n.wrapping_add(127) as u32) << 23)
 }
 
-/// Keeps NaN, unlike `f32::clamp` in vector form.
+/// Clamps `x` to `lo..=hi`. A NaN stays NaN, unlike in the vectorized form of `f32::clamp`.
 #[inline(always)]
 pub(super) fn clamp(x: f32, lo: f32, hi: f32) -> f32 {
     let x = if x < lo { lo } else { x };
@@ -50,7 +50,7 @@ pub fn exp(x: f32) -> f32 {
     // Beyond these bounds the scaling below overflows to infinity or rounds to zero by itself.
     let (n, r) = reduce(clamp(x, -105.0, 89.5));
     let p = (r * r).mul_add(tail(r), r) + 1.0;
-    // Two factors: n reaches 129 and -152, outside the range of one.
+    // n reaches 129 and -152, which exceeds the exponents of one factor, so the power is applied in two factors.
     let half = n >> 1;
     p * exp2i(half) * exp2i(n.wrapping_sub(half))
 }
@@ -65,7 +65,7 @@ pub fn expm1(x: f32) -> f32 {
     let (s, t) = (exp2i(half), exp2i(n.wrapping_sub(half)));
     // s * t may overflow where the result does not, so multiply by t last; 1/t is exact.
     let y = (s.mul_add(q, s - exp2i(half.wrapping_sub(n)))) * t;
-    // Restores the sign of zero.
+    // The sum above loses the sign of zero.
     if x == 0.0 { x } else { y }
 }
 

@@ -36,7 +36,7 @@ fn split(x: f32) -> (f32, f32) {
     (mantissa - 1.0, n as f32 + bias)
 }
 
-/// Natural logarithm; -inf at zero, NaN below.
+/// Natural logarithm; -inf at zero, NaN for negative values.
 #[inline(always)]
 pub fn ln(x: f32) -> f32 {
     let (f, n) = split(x);
@@ -50,7 +50,7 @@ pub fn ln(x: f32) -> f32 {
 #[inline(always)]
 pub fn log1p_unit(z: f32) -> f32 {
     let u = 1.0 + z;
-    // u lost z - (u - 1); its effect on the logarithm is that much over u.
+    // Rounding 1 + z to u lost z - (u - 1), which changes the logarithm by that difference divided by u.
     let lost = z - (u - 1.0);
     let (f, n) = split(u);
     ln_parts(f, n) + lost / u

@@ -6,9 +6,9 @@
 //!    math library. A loop around it vectorizes inside a function compiled with wider target features.
 //! 2. An activation that has an ONNX function body rounds exactly as its unfused operators here do.
 //! 3. NaN gives NaN (the payload is unspecified), infinities and signed zeros follow IEEE 754 / C99.
-//! 4. Errors stay below 3 ulp unless stated.
+//! 4. Errors stay below 3 ulp unless a function states another bound.
 
-// Coefficients keep the digits they were fitted with.
+// Coefficients keep the digits that they were fitted with.
 #![allow(clippy::excessive_precision)]
 
 mod activation;
@@ -34,7 +34,7 @@ pub use trig::{TRIG_FAST_LIMIT, cos, cos_fast, sin, sin_fast, tan, tan_fast};
 
 #[cfg(test)]
 pub(crate) mod testing {
-    /// Distance in units in the last place of the exact value rounded to `f32`.
+    /// The distance of `got` from `exact`, in units in the last place of `exact` rounded to `f32`.
     pub fn ulps(got: f32, exact: f64) -> f64 {
         let want = exact as f32;
         if got.is_nan() || exact.is_nan() {
@@ -59,7 +59,7 @@ pub(crate) mod testing {
         (f64::from(got) - exact).abs() / ulp
     }
 
-    /// Sweeps all bit patterns with a stride, and reports the worst error within `keep`.
+    /// Sweeps all bit patterns with a stride, and checks the worst error among the arguments that `keep` selects.
     pub fn check_ulps(
         name: &str,
         f: fn(f32) -> f32,
@@ -82,7 +82,7 @@ pub(crate) mod testing {
         assert!(worst.0 <= limit, "{name}: {} ulp at {:e}", worst.0, worst.1);
     }
 
-    /// The points every function must get right: zeros, infinities, NaN, subnormals, extremes.
+    /// The arguments that every function must handle: zeros, infinities, NaN, subnormals and extremes.
     pub const SPECIAL: [f32; 14] = [
         0.0,
         -0.0,

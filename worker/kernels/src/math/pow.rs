@@ -42,8 +42,8 @@ fn exp2(x: f64) -> f64 {
     p * f64::from_bits(n.wrapping_add(1023) << 52)
 }
 
-/// x^y as C99 `powf`: pow(x, 0) = pow(1, y) = 1 even for NaN; a negative base needs an integral exponent.
-/// Exponents 2 and 3 are plain products.
+/// x^y with the special cases of C99 `powf`: pow(x, 0) = pow(1, y) = 1 even for NaN, and a negative base needs an
+/// integral exponent. Exponents 2 and 3 are computed as products.
 #[inline(always)]
 pub fn pow(x: f32, y: f32) -> f32 {
     let magnitude = x.abs();
@@ -62,7 +62,8 @@ pub fn pow(x: f32, y: f32) -> f32 {
     let e = if e < -300.0 { -300.0 } else { e };
     let e = if e > 300.0 { 300.0 } else { e };
     let z = exp2(e) as f32;
-    // inf and 0 raised to a vanishing exponent stay where they are; |e| is infinite there.
+    // A base of infinity or zero needs no case of its own: |e| is infinite however small the exponent, and z overflows
+    // or vanishes.
     let z = if magnitude == 1.0 { 1.0 } else { z };
     let whole = y.floor() == y;
     let odd = whole & (y.abs() < 16_777_216.0) & ((y * 0.5).floor() != y * 0.5);

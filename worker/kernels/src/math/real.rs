@@ -1,9 +1,9 @@
-//! The two types that kernels compute in: `f32` with this module's functions, `f64` with the pure-Rust `libm`.
+//! The two types that kernels compute in: `f32` uses the functions of `math`, `f64` those of the pure-Rust `libm`.
 
 use std::fmt::Debug;
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
-/// A type kernels compute in. Multiply-add is fused; every function gives equal bits on every machine.
+/// A type that kernels compute in. Multiply-add is fused, and every function gives equal bits on every machine.
 pub trait Real:
     Copy
     + Debug
@@ -34,7 +34,7 @@ pub trait Real:
 
     /// Rounds from `f64`.
     fn from_f64(x: f64) -> Self;
-    /// Widens (or keeps).
+    /// Converts to `f64`, exactly.
     fn to_f64(self) -> f64;
     /// Rounds from an element count.
     fn from_usize(n: usize) -> Self;
@@ -44,15 +44,15 @@ pub trait Real:
     fn sqrt(self) -> Self;
     /// Absolute value.
     fn abs(self) -> Self;
-    /// Toward negative infinity.
+    /// Rounds toward negative infinity.
     fn floor(self) -> Self;
-    /// Toward positive infinity.
+    /// Rounds toward positive infinity.
     fn ceil(self) -> Self;
-    /// To nearest, ties to even.
+    /// Rounds to the nearest integer, ties to even.
     fn round(self) -> Self;
-    /// Remainder of truncated division (exact).
+    /// The exact remainder of truncated division.
     fn fmod(self, b: Self) -> Self;
-    /// Magnitude of `self`, sign of `sign`.
+    /// The magnitude of `self` with the sign of `sign`.
     fn copysign(self, sign: Self) -> Self;
     /// e^x.
     fn exp(self) -> Self;
@@ -72,13 +72,13 @@ pub trait Real:
     fn cos(self) -> Self;
     /// Tangent.
     fn tan(self) -> Self;
-    /// Sine, cosine and tangent without a branch, for arguments that are not [`Real::beyond_fast`].
+    /// Sine without a branch, for arguments that are not [`Real::beyond_fast`].
     fn sin_fast(self) -> Self;
-    /// See [`Real::sin_fast`].
+    /// Cosine without a branch, for arguments that are not [`Real::beyond_fast`].
     fn cos_fast(self) -> Self;
-    /// See [`Real::sin_fast`].
+    /// Tangent without a branch, for arguments that are not [`Real::beyond_fast`].
     fn tan_fast(self) -> Self;
-    /// Whether the branch-free trigonometric functions are wrong here.
+    /// Whether the branch-free trigonometric functions are wrong for this argument.
     fn beyond_fast(self) -> bool;
     /// Hyperbolic sine.
     fn sinh(self) -> Self;
@@ -99,7 +99,7 @@ pub trait Real:
     /// Inverse hyperbolic tangent.
     fn atanh(self) -> Self;
 
-    /// NaN test.
+    /// Whether the value is NaN.
     #[inline(always)]
     #[allow(clippy::eq_op)]
     fn is_nan(self) -> bool {
@@ -209,7 +209,7 @@ impl Real for f64 {
     }
     #[inline(always)]
     fn pow(self, y: f64) -> f64 {
-        // As for f32, so that a constant exponent may be a product.
+        // Exponents 2 and 3 are products as for f32, so that kernels may multiply where the exponent is constant.
         if y == 2.0 {
             self * self
         } else if y == 3.0 {

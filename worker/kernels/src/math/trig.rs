@@ -12,7 +12,7 @@ const PIO2_LO: f64 = 6.123_233_995_736_766e-17;
 /// 1.5 * 2^52: adding it leaves the nearest integer in the low mantissa bits.
 const ROUND: f64 = 6_755_399_441_055_744.0;
 
-/// Quadrant (low two bits), sine and cosine of the remainder in [-pi/4, pi/4].
+/// The quadrant (in the low two bits), and sine and cosine of the remainder in [-pi/4, pi/4].
 #[inline(always)]
 fn parts(x: f32) -> (u64, f64, f64) {
     let x = f64::from(x);

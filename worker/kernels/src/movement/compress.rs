@@ -1,4 +1,5 @@
-//! Operators whose output size the data decides: `NonZero`, `Compress`. Count first, then fill.
+//! Operators whose output size depends on the data: `NonZero`, `Compress`. The caller counts first, then a kernel fills
+//! the output.
 
 use crate::Exec;
 use crate::compiled::{compiled_bits, compiled_numbers};
@@ -70,7 +71,7 @@ fn compress_any<T: Bits>(
 }
 
 compiled_numbers! {
-    /// Positions of what is not zero in a type.
+    /// `NonZero` on elements of one type.
     trait NonZeroKernels {
         fn nonzero(exec: &Exec, x: &[Self], shape: &[usize], y: &mut [i64]) = nonzero_any;
     }
@@ -83,19 +84,19 @@ compiled_bits! {
     }
 }
 
-/// How many elements are not zero.
+/// Returns how many elements are not zero.
 pub fn count_nonzero<T: Number>(x: &[T]) -> usize {
     x.iter().filter(|&&x| x != T::ZERO).count()
 }
 
-/// Positions of the elements that are not zero: `y` is `[rank, count_nonzero(x)]`. A scalar counts as `[1]`: pass
-/// that shape.
+/// Writes the positions of the elements that are not zero to `y` of shape `[rank, count_nonzero(x)]`. For a scalar the
+/// caller passes the shape `[1]`.
 pub fn nonzero<T: Number>(exec: &Exec, x: &[T], shape: &[usize], y: &mut [i64]) -> Result {
     T::nonzero(exec, x, shape, y)
 }
 
-/// The slices of `x` along `axis` where `condition` is true; a short condition ends with false. Without an axis,
-/// pass `x` as `[1, n, 1]`.
+/// Copies the slices of `x` along `axis` for which `condition` is true; entries that a short condition lacks are false.
+/// For `Compress` without an axis the caller passes `x` as `[1, n, 1]`.
 pub fn compress<T: Bits>(
     exec: &Exec,
     x: &[T],

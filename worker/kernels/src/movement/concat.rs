@@ -76,12 +76,12 @@ compiled_bits! {
     }
 }
 
-/// Joins inputs along an axis before which the dimensions multiply to `outer`.
+/// Joins the inputs along an axis; `outer` is the product of the dimensions before that axis.
 pub fn concat<T: Bits>(exec: &Exec, outer: usize, inputs: &[&[T]], y: &mut [T]) -> Result {
     T::concat(exec, outer, inputs, y)
 }
 
-/// Inverse of [`concat()`]; the lengths of the outputs tell their widths.
+/// Splits `x` along an axis, the inverse of [`concat()`]. The lengths of the outputs give their sizes along the axis.
 pub fn split<T: Bits>(exec: &Exec, outer: usize, x: &[T], outputs: &mut [&mut [T]]) -> Result {
     T::split(exec, outer, x, outputs)
 }

@@ -1,4 +1,4 @@
-//! Tensors from little: `ConstantOfShape`, `EyeLike`, `OneHot`, `Range`.
+//! Operators that create tensors from a few values: `ConstantOfShape`, `EyeLike`, `OneHot`, `Range`.
 
 use super::indices::Indices;
 use crate::Exec;
@@ -43,7 +43,7 @@ fn one_hot_any<T: Bits>(
                     } else {
                         index
                     };
-                    // Outside the depth nothing is on.
+                    // An index outside the depth leaves its whole column off.
                     if let Some(at) = usize::try_from(index).ok().filter(|&at| at < depth) {
                         y[at * inner + i] = on;
                     }
@@ -86,12 +86,12 @@ compiled_numbers! {
     }
 }
 
-/// Every element becomes `value`.
+/// Sets every element of `y` to `value`.
 pub fn fill<T: Bits>(exec: &Exec, value: T, y: &mut [T]) -> Result {
     T::fill(exec, value, y)
 }
 
-/// `y[r][c] = one` where `c - r = k`, else zero.
+/// `y[r][c] = one` where `c - r = k`; all other elements become zero.
 pub fn eye<T: Bits>(exec: &Exec, one: T, columns: usize, k: i64, y: &mut [T]) -> Result {
     T::fill(exec, T::default(), y)?;
     for (r, row) in y.chunks_mut(columns.max(1)).enumerate() {
@@ -103,7 +103,8 @@ pub fn eye<T: Bits>(exec: &Exec, one: T, columns: usize, k: i64, y: &mut [T]) ->
     Ok(())
 }
 
-/// `y` is `on` at `axis` position `indices[outer, inner]`, else `off`. An index beyond the depth is on nowhere.
+/// Sets `y` to `on` at position `indices[outer, inner]` of `axis`, and to `off` elsewhere. An index outside the depth
+/// sets no element to `on`.
 pub fn one_hot<T: Bits>(
     exec: &Exec,
     indices: Indices,
@@ -120,7 +121,7 @@ pub fn range<T: Number>(exec: &Exec, start: T, delta: T, y: &mut [T]) -> Result 
     T::range(exec, start, delta, y)
 }
 
-/// Elements of an integer range; none where `delta` is zero or points away.
+/// Number of elements of an integer range; 0 where `delta` is zero or points away from `limit`.
 pub fn range_len(start: i64, limit: i64, delta: i64) -> usize {
     let (distance, step) = (i128::from(limit) - i128::from(start), i128::from(delta));
     if step == 0 || (distance > 0) != (step > 0) {
@@ -129,7 +130,7 @@ pub fn range_len(start: i64, limit: i64, delta: i64) -> usize {
     usize::try_from((distance.abs() + step.abs() - 1) / step.abs()).unwrap_or(usize::MAX)
 }
 
-/// Elements of a floating-point range; none where undefined.
+/// Number of elements of a floating-point range; 0 where the number is undefined or negative.
 pub fn range_len_float(start: f64, limit: f64, delta: f64) -> usize {
     let n = ((limit - start) / delta).ceil();
     // NaN and negative numbers saturate to zero.

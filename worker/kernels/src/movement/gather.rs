@@ -79,7 +79,7 @@ fn gather_elements_any<T: Bits>(
     })?)
 }
 
-/// Checks the rows of `indices`, each a position in the axes of `shape` from `batch` on.
+/// Checks the rows of `indices`, each of which is a position in the `depth` axes of `shape` from axis `batch` on.
 pub(super) fn check_rows(indices: Indices, shape: &[usize], batch: usize, depth: usize) -> Result {
     for at in 0..indices.len() {
         let axis = batch + at % depth.max(1);
@@ -88,7 +88,7 @@ pub(super) fn check_rows(indices: Indices, shape: &[usize], batch: usize, depth:
     Ok(())
 }
 
-/// Flat offset of row `row` of `indices`, among `dims` with strides `dense`.
+/// The flat offset that row `row` of `indices` addresses in dimensions `dims` with strides `dense`.
 pub(super) fn row_offset(indices: Indices, row: usize, dims: &[usize], dense: &[isize]) -> usize {
     let depth = dims.len();
     (0..depth)
@@ -164,7 +164,8 @@ pub fn gather<T: Bits>(
     T::gather(exec, x, shape, axis, indices, y)
 }
 
-/// `y[i, j, …] = x[indices[i, j, …], j, …]` for axis 0, and so on; `indices` has the shape of `y`.
+/// `y[i, j, …] = x[indices[i, j, …], j, …]` for axis 0, and correspondingly for other axes; `indices` has the shape of
+/// `y`.
 pub fn gather_elements<T: Bits>(
     exec: &Exec,
     x: &[T],
@@ -177,8 +178,8 @@ pub fn gather_elements<T: Bits>(
     T::gather_elements(exec, x, shape, axis, indices, y, y_shape)
 }
 
-/// `y[b, i, …] = x[b, indices[b, i], …]`, where an index is a row of `depth` positions and the first `batch_dims`
-/// axes of all three agree.
+/// `y[b, i, …] = x[b, indices[b, i], …]`, where an index is a row of `depth` positions. The first `batch_dims` axes of
+/// `x`, `indices` and `y` are equal.
 pub fn gather_nd<T: Bits>(
     exec: &Exec,
     x: &[T],

@@ -2,12 +2,12 @@
 
 use crate::error::{KernelError, Result};
 
-/// The elements of an index tensor in either of ONNX's types.
+/// The elements of an index tensor, which ONNX allows in two types.
 #[derive(Debug, Clone, Copy)]
 pub enum Indices<'a> {
-    /// 32-bit.
+    /// 32-bit indices.
     I32(&'a [i32]),
-    /// 64-bit.
+    /// 64-bit indices.
     I64(&'a [i64]),
 }
 
@@ -20,12 +20,12 @@ impl Indices<'_> {
         }
     }
 
-    /// Whether there are none.
+    /// Whether the tensor has no indices.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The index at `at`, as given.
+    /// The index at position `at`, as the tensor has it.
     pub(super) fn get(&self, at: usize) -> i64 {
         match self {
             Indices::I32(indices) => i64::from(indices[at]),
@@ -33,7 +33,8 @@ impl Indices<'_> {
         }
     }
 
-    /// The index at `at`, counted from the end where negative. It must have been checked.
+    /// The index at position `at`, counted from the end of the axis where it is negative. The index must have been
+    /// checked.
     #[inline]
     pub(super) fn resolved(&self, at: usize, len: usize) -> usize {
         let index = self.get(at);
@@ -44,7 +45,7 @@ impl Indices<'_> {
         }) as usize
     }
 
-    /// Checks that every index addresses an axis of `len`.
+    /// Checks that every index addresses an element of an axis of length `len`.
     pub(super) fn check(&self, len: usize, axis: usize) -> Result {
         for at in 0..self.len() {
             check_index(self.get(at), len, axis)?;
@@ -53,7 +54,7 @@ impl Indices<'_> {
     }
 }
 
-/// Checks that `index` addresses an axis of `len`, from either end.
+/// Checks that `index` addresses an element of an axis of length `len`, from either end.
 pub(super) fn check_index(index: i64, len: usize, axis: usize) -> Result {
     let bound = i64::try_from(len).unwrap_or(i64::MAX);
     if index < -bound || index >= bound {

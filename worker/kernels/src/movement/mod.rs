@@ -1,7 +1,7 @@
 //! Operators that move elements without looking at them.
 //!
-//! Most take [`Bits`](crate::element::Bits): the caller views its dtype as the unsigned integer of equal size.
-//! Indices are checked before anything is written; one out of range is an error that names it.
+//! Most kernels take [`Bits`](crate::element::Bits): the caller views its elements as unsigned integers of equal size.
+//! Indices are checked before anything is written; the error names the first index that is out of range.
 
 mod compress;
 mod concat;

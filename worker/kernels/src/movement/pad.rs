@@ -7,21 +7,21 @@ use crate::error::{KernelError, Result};
 use crate::shape::{check_rank, count, strides};
 use crate::split::{tiles, units_per_tile};
 
-/// What fills the padding.
+/// How the padding is filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PadMode<T> {
-    /// This value.
+    /// The padding is this value.
     Constant(T),
-    /// The mirror image, without the edge itself.
+    /// The padding is the mirror image of the data, without the edge itself.
     Reflect,
-    /// The edge, repeated.
+    /// The padding repeats the element at the edge.
     Edge,
-    /// The other end, as if the data were a ring.
+    /// The padding is the data from the other end, as if the data were a ring.
     Wrap,
 }
 
 impl<T: Bits> PadMode<T> {
-    /// The source of position `at` relative to the data of length `len`; none where a constant goes.
+    /// The position in data of length `len` that position `at` copies; `None` where the constant goes.
     fn source(self, at: i64, len: usize) -> Option<usize> {
         let len = len as i64;
         if (0..len).contains(&at) {
@@ -81,7 +81,7 @@ fn pad_any<T: Bits>(
         T::default()
     };
     let (from, to) = (shape[last] as i64, y_shape[last]);
-    // The outputs of a row that are the row itself.
+    // The outputs of a row that are copies of the input row.
     let start = begins[last].clamp(0, to as i64);
     let end = (begins[last] + from).clamp(start, to as i64);
     let (start, end) = (start as usize, end as usize);
@@ -128,7 +128,8 @@ compiled_bits! {
     }
 }
 
-/// `y` is `x` with `begins[axis]` elements put before each axis (or cut off, if negative); `y_shape` tells the ends.
+/// Pads `x` to `y`: `begins[axis]` elements go before each axis, or are cut off where the number is negative; `y_shape`
+/// decides how many go after it.
 pub fn pad<T: Bits>(
     exec: &Exec,
     mode: PadMode<T>,

@@ -69,8 +69,8 @@ compiled_bits! {
     }
 }
 
-/// Reverses the first `lengths[b]` steps of every batch entry. The first two axes are time and batch, or the other
-/// way round.
+/// Reverses the first `lengths[b]` time steps of every batch entry. The first two axes are time and batch, in either
+/// order.
 pub fn reverse_sequence<T: Bits>(
     exec: &Exec,
     x: &[T],

@@ -1,6 +1,6 @@
 //! `ScatterElements` and `ScatterND`.
 //!
-//! Updates apply in their order, on one thread, so that repeated indices give one result.
+//! Updates are applied in their order on one thread, so that repeated indices give the same result on every machine.
 
 use super::gather::{check_rows, row_offset};
 use super::indices::Indices;
@@ -11,18 +11,18 @@ use crate::error::Result;
 use crate::shape::{Walk, check_rank, count, strides};
 use crate::split::{GRAIN, units_per_tile};
 
-/// What happens to the element that an update meets.
+/// How an update is combined with the element that its index addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScatterReduction {
-    /// It is replaced.
+    /// The update replaces the element.
     None,
-    /// The update is added.
+    /// The update is added to the element.
     Add,
-    /// The update is multiplied.
+    /// The element is multiplied by the update.
     Mul,
-    /// The smaller stays.
+    /// The smaller of both is kept.
     Min,
-    /// The larger stays.
+    /// The larger of both is kept.
     Max,
 }
 
@@ -127,7 +127,8 @@ compiled_numbers! {
     }
 }
 
-/// `y[indices[i, j, …], j, …] = updates[i, j, …]` for axis 0, and so on. `y` holds the data before.
+/// `y[indices[i, j, …], j, …] = updates[i, j, …]` for axis 0, and correspondingly for other axes. The caller has copied
+/// the data to `y`.
 pub fn scatter_elements<T: Number>(
     exec: &Exec,
     reduction: ScatterReduction,
@@ -150,7 +151,8 @@ pub fn scatter_elements<T: Number>(
     )
 }
 
-/// `y[indices[i], …] = updates[i, …]`, where an index is a row of `depth` positions. `y` holds the data before.
+/// `y[indices[i], …] = updates[i, …]`, where an index is a row of `depth` positions. The caller has copied the data to
+/// `y`.
 pub fn scatter_nd<T: Number>(
     exec: &Exec,
     reduction: ScatterReduction,

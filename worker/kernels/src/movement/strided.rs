@@ -7,7 +7,7 @@ use crate::error::{KernelError, Result};
 use crate::shape::{MAX_RANK, Walk, check_rank, count, strides};
 use crate::split::{GRAIN, tiles};
 
-/// Fills `y` in order from the places of `x` that `walk` names.
+/// Fills `y` in order with the elements of `x` that `walk` visits.
 pub(super) fn copy_walk<T: Element>(exec: &Exec, x: &[T], walk: &Walk<1>, y: &mut [T]) -> Result {
     let step = walk.inner()[0];
     Ok(tiles(exec, y, 1, GRAIN, |range, part| {
@@ -99,7 +99,7 @@ fn tile_any<T: Bits>(
         x.len() == count(shape) && repeats.len() == rank && y.len() == x.len() * count(repeats),
         "{shape:?}"
     );
-    // Every axis becomes two: the repetition, which does not move, and the axis itself.
+    // Every axis becomes two axes: the repetition, whose stride is 0, and the axis itself.
     let dense = strides(shape);
     let (mut dims, mut moves) = ([1; MAX_RANK], [0; MAX_RANK]);
     for axis in 0..rank {
@@ -158,7 +158,7 @@ pub fn expand<T: Bits>(
     T::expand(exec, x, shape, y, y_shape)
 }
 
-/// Repeats `x` `repeats[axis]` times along every axis. At most eight axes.
+/// Repeats `x` `repeats[axis]` times along every axis. `x` has at most eight axes.
 pub fn tile<T: Bits>(
     exec: &Exec,
     x: &[T],
@@ -169,7 +169,7 @@ pub fn tile<T: Bits>(
     T::tile(exec, x, shape, repeats, y)
 }
 
-/// Copies equal lengths.
+/// Copies `x` to `y`, which has the same length.
 pub fn copy<T: Bits>(exec: &Exec, x: &[T], y: &mut [T]) -> Result {
     T::copy(exec, x, y)
 }

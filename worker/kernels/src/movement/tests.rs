@@ -1,4 +1,4 @@
-//! Moving without indices; the rest is in `index`.
+//! Operators without indices; the tests of the others are in `index`.
 
 use super::*;
 use crate::error::KernelError;
@@ -7,7 +7,7 @@ use crate::testing::{each_exec, exec};
 
 mod index;
 
-/// 0, 1, 2, …, so that an element tells where it came from.
+/// 0, 1, 2, …, so that an element shows which position it came from.
 fn numbered(n: usize) -> Vec<u32> {
     (0..n as u32).collect()
 }

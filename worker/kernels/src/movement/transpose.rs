@@ -1,7 +1,7 @@
 //! `Transpose`, `DepthToSpace`, `SpaceToDepth`.
 //!
-//! Axes that stay together are merged first. Then rows that stay whole are copied; a swap of the two innermost
-//! axes goes through square blocks; the rest is gathered element by element.
+//! Axes that stay adjacent are merged first. Then rows that stay whole are copied, the two innermost axes are swapped
+//! by way of square blocks, and any other permutation is gathered element by element.
 
 use super::strided::copy_walk;
 use crate::Exec;
@@ -14,10 +14,10 @@ use crate::split::{tiles, units_per_tile};
 /// Side of the blocks of a swap: sixteen rows of sixteen elements stay in the first-level cache.
 const BLOCK: usize = 16;
 
-/// Rows of a block are multiples of this many outputs per tile.
+/// A swap is split into tiles at multiples of this many output rows.
 const ROWS: usize = 4 * BLOCK;
 
-/// `rows` outputs rows of `columns` elements: `y[r][c] = x[c * step + r]`.
+/// Writes `rows` rows of `columns` elements: `y[r][c] = x[c * step + r]`.
 fn swap<T: Bits>(x: &[T], step: usize, y: &mut [T], rows: usize, columns: usize) {
     for r in (0..rows).step_by(BLOCK) {
         let height = BLOCK.min(rows - r);
@@ -107,7 +107,7 @@ pub fn transpose<T: Bits>(
     T::transpose(exec, x, shape, perm, y)
 }
 
-/// How the depth of `DepthToSpace` is read.
+/// The order of the parts that the channel axis of `DepthToSpace` consists of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockOrder {
     /// Block row, block column, channel.
@@ -116,7 +116,7 @@ pub enum BlockOrder {
     ColumnRowDepth,
 }
 
-/// `[n, c, h, w]` to `[n, c / block^2, h * block, w * block]`.
+/// Moves `[n, c, h, w]` to `[n, c / block^2, h * block, w * block]`.
 pub fn depth_to_space<T: Bits>(
     exec: &Exec,
     x: &[T],
@@ -148,7 +148,7 @@ pub fn depth_to_space<T: Bits>(
     }
 }
 
-/// `[n, c, h, w]` to `[n, c * block^2, h / block, w / block]`, block row and column before the channel.
+/// Moves `[n, c, h, w]` to `[n, c * block^2, h / block, w / block]`, with block row and column before the channel.
 pub fn space_to_depth<T: Bits>(
     exec: &Exec,
     x: &[T],

@@ -27,7 +27,7 @@ fn trilu_any<T: Bits>(
         |range, part| {
             for (row, y) in range.zip(part.chunks_mut(columns)) {
                 let x = &x[row * columns..(row + 1) * columns];
-                // First column of the upper part, or one past the lower.
+                // The first column of the upper triangle, or the column after the lower one.
                 let diagonal = ((row % rows) as i64)
                     .saturating_add(k)
                     .saturating_add(i64::from(!upper));
@@ -54,7 +54,7 @@ compiled_bits! {
     }
 }
 
-/// Keeps what is on and above (or on and below) the `k`-th diagonal of every matrix; the rest is zero.
+/// Keeps the elements on and above (or on and below) the `k`-th diagonal of every matrix; the others become zero.
 pub fn trilu<T: Bits>(
     exec: &Exec,
     upper: bool,

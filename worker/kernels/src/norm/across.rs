@@ -11,11 +11,12 @@ use crate::reduce::{Reduce, reduce_float};
 use crate::shape::{Axis, MAX_RANK, Operand, check_rank, count};
 use crate::split::{PIECE, pieces, tiles, units_per_tile};
 
-/// Columns worked on together.
+/// Number of adjacent columns that are computed together.
 const COLUMNS: usize = 64;
 
 multiversion! {
-    /// One channel of one batch entry: `x` begins at the first channel of the window, `own` is the channel itself.
+    /// Normalizes one channel of one batch entry: `x` begins at the first channel of the window, `own` is the channel
+    /// itself.
     fn lrn_row<T: Float>(
         exec: &Exec, x: &[T], window: usize, own: &[T], factor: f64, beta: f64, bias: f64, y: &mut [T],
     ) {
@@ -83,7 +84,7 @@ compiled_floats! {
     }
 }
 
-/// `y = x / (bias + alpha / size * sum of squares)^beta`, the sum over the `size` channels around each.
+/// `y = x / (bias + alpha / size * sum of squares)^beta`, where the sum covers the `size` channels around each channel.
 pub fn lrn<T: Float>(
     exec: &Exec,
     x: &[T],
@@ -123,7 +124,7 @@ pub fn mean_variance_norm<T: Float>(
         shape,
     )?;
     reduce_float(exec, Reduce::L2, y, shape, axes, scratch)?;
-    // The root mean square from the root of the sum.
+    // Dividing the root of the sum by this root of the count gives the root mean square.
     let root = T::from_f64((count(shape) as f64 / count(kept).max(1) as f64).sqrt());
     arith_inplace(exec, Arith::Div, scratch, kept, Operand::new(&[root], &[]))?;
     arith_inplace(

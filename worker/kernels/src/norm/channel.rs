@@ -108,7 +108,8 @@ compiled_floats! {
     }
 }
 
-/// `y = (x - mean) * (scale / sqrt(variance + epsilon)) + bias`, parameters per channel, the axis `channels`.
+/// `y = (x - mean) * (scale / sqrt(variance + epsilon)) + bias`, where the four parameters have one element per channel
+/// of the axis `channels`.
 pub fn batch_norm<T: Float>(
     exec: &Exec,
     x: &[T],

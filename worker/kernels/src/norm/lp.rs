@@ -9,7 +9,7 @@ use crate::reduce::{LANES, merge_lanes};
 use crate::shape::Axis;
 use crate::split::{PIECE, pieces, tiles, units_per_tile};
 
-/// Which norm.
+/// The norm that is divided by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LpNorm {
     /// Sum of absolute values.
@@ -33,7 +33,7 @@ fn lp_norm_any<T: Float>(exec: &Exec, norm: LpNorm, x: &[T], axis: Axis, y: &mut
     Ok(exec.check()?)
 }
 
-/// One column: its elements lie `axis.inner` apart.
+/// Normalizes one column, whose elements lie `axis.inner` apart.
 fn column<T: Float>(exec: &Exec, norm: LpNorm, axis: Axis, x: &[T], y: &mut [T]) {
     let divisor = divisor(exec, norm, axis, x);
     let zero = divisor == <T::Wide as Real>::ZERO;

@@ -59,7 +59,7 @@ fn row_squares<T: Float>(exec: &Exec, x: &[T], center: T::Wide) -> T::Wide {
     merge_lanes(sums)
 }
 
-/// Mean, and the reciprocal of the standard deviation.
+/// The mean of a row, and `1 / sqrt(variance + epsilon)`.
 #[inline(always)]
 fn row_stats<T: Float>(exec: &Exec, x: &[T], epsilon: T::Wide) -> (T::Wide, T::Wide) {
     let n = <T::Wide as Real>::from_usize(x.len());

@@ -118,8 +118,8 @@ pub fn layer_norm<T: Float>(
     T::layer_norm(exec, x, scale, bias, epsilon, y)
 }
 
-/// The optional outputs of `LayerNormalization`: mean and `1 / sqrt(variance + epsilon)` of every row of `n`, as
-/// [`layer_norm`] has them.
+/// Computes the optional outputs of `LayerNormalization`: mean and `1 / sqrt(variance + epsilon)` of every row of `n`
+/// elements, with the bits that [`layer_norm`] uses.
 pub fn layer_norm_stats<T: Float>(
     exec: &Exec,
     x: &[T],

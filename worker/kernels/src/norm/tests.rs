@@ -24,7 +24,7 @@ fn assert_close<T: Float>(got: &[T], want: &[f64], tolerance: f64, what: &str) {
     }
 }
 
-/// Runs at all thread counts; results must agree with each other and with `want`.
+/// Runs a kernel at all thread counts; the results must have equal bits, and be within `tolerance` of `want`.
 fn check<T: Float>(want: &[f64], tolerance: f64, what: &str, run: impl Fn(&crate::Exec, &mut [T])) {
     let mut first = vec![T::ZERO; want.len()];
     run(&exec(), &mut first);

@@ -30,7 +30,7 @@ impl<T: Float> Pool<T> for Average {
     }
 }
 
-/// Square root of the sum of squares.
+/// The L2 norm: the square root of the sum of squares.
 #[derive(Clone, Copy)]
 struct L2;
 
@@ -49,7 +49,7 @@ impl<T: Float> Pool<T> for L2 {
     }
 }
 
-/// p-th root of the sum of p-th powers.
+/// The Lp norm: the p-th root of the sum of p-th powers.
 #[derive(Clone, Copy)]
 struct Lp {
     p: u32,
@@ -106,8 +106,8 @@ compiled_floats! {
     }
 }
 
-/// Mean over the window in each plane of `x`. Taps outside the input are zeros that count where `include_pad`
-/// (those beyond the padding, where `ceil_mode` lets the window reach, never count).
+/// Computes the mean over the window in each plane of `x`. With `include_pad`, taps in the padding count as zeros. Taps
+/// beyond the padding, which `ceil_mode` lets the window reach, never count.
 pub fn average_pool<T: Float>(
     exec: &Exec,
     window: &Window,
@@ -118,7 +118,7 @@ pub fn average_pool<T: Float>(
     T::average_pool(exec, window, include_pad, x, y)
 }
 
-/// p-norm over the window in each plane of `x`; p is at least 1.
+/// Computes the p-norm over the window in each plane of `x`; p is at least 1.
 pub fn lp_pool<T: Float>(exec: &Exec, window: &Window, p: u32, x: &[T], y: &mut [T]) -> Result {
     T::lp_pool(exec, window, p, x, y)
 }

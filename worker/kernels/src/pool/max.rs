@@ -1,4 +1,4 @@
-//! `MaxPool`, with and without the positions.
+//! `MaxPool`, with and without the positions of the maxima.
 
 use super::rows::{Pool, pool_planes};
 use super::window::Window;
@@ -72,7 +72,7 @@ fn with_indices_any<T: Number>(
     )?)
 }
 
-/// The first largest tap of output `o`, and its number in the plane.
+/// The largest tap of output `o`, the first among equals, and its position in the plane.
 fn best<T: Number>(w: &Window, order: StorageOrder, x: &[T], o: usize) -> (T, usize) {
     let [depth, height, width] = w.input;
     let (od, oh, ow) = (
@@ -116,12 +116,12 @@ compiled_numbers! {
     }
 }
 
-/// Largest element in the window in each plane of `x`; NaN if one is.
+/// Computes the largest element of the window in each plane of `x`; NaN if an element is NaN.
 pub fn max_pool<T: Number>(exec: &Exec, window: &Window, x: &[T], y: &mut [T]) -> Result {
     T::max_pool(exec, window, x, y)
 }
 
-/// [`max_pool`] with the flat position of each (the first of equals) in `x`.
+/// Computes [`max_pool`], and the flat position in `x` of each maximum, the first among equals.
 pub fn max_pool_with_indices<T: Number>(
     exec: &Exec,
     window: &Window,

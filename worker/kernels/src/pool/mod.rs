@@ -17,13 +17,13 @@ use crate::element::Float;
 use crate::error::Result;
 use crate::reduce::{Reduce, reduce_float};
 
-/// Mean of every plane: `x` is `[y.len(), spatial]`.
+/// Computes the mean of every plane; `x` is `[y.len(), spatial]`.
 pub fn global_average_pool<T: Float>(exec: &Exec, x: &[T], spatial: usize, y: &mut [T]) -> Result {
     let shape = [y.len(), spatial];
     reduce_float(exec, Reduce::Mean, x, &shape, &[1], y)
 }
 
-/// Largest element of every plane: `x` is `[y.len(), spatial]`.
+/// Computes the largest element of every plane; `x` is `[y.len(), spatial]`.
 pub fn global_max_pool<T: Float>(exec: &Exec, x: &[T], spatial: usize, y: &mut [T]) -> Result {
     let shape = [y.len(), spatial];
     reduce_float(exec, Reduce::Max, x, &shape, &[1], y)

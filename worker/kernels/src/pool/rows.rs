@@ -1,4 +1,4 @@
-//! The loop of every pooling: rows of outputs, accumulated tap by tap.
+//! The loop that all pooling kernels share: it accumulates rows of outputs tap by tap.
 
 use super::window::Window;
 use crate::Exec;
@@ -7,12 +7,12 @@ use crate::error::Result;
 use crate::multiversion::multiversion;
 use crate::split::{tiles, units_per_tile};
 
-/// Outputs accumulated together.
+/// Number of outputs that are accumulated together.
 const COLUMNS: usize = 64;
 
-/// What is accumulated over a window.
+/// A function that is accumulated over a window.
 pub(super) trait Pool<T: Number>: Copy + Send + Sync {
-    /// Whether wider instruction sets are worth two more copies of its loops.
+    /// Whether the function's loops are also compiled for wider instruction sets, at the price of two more copies.
     const WIDE: bool = !T::INTEGER;
     /// The value of an empty window.
     fn identity(self) -> T::Wide;

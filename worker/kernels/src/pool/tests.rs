@@ -110,7 +110,8 @@ impl Case {
         .unwrap()
     }
 
-    /// Flat positions of the taps inside, and the number inside the padded input, of every output of a plane.
+    /// For every output of a plane: the flat positions of its taps inside the input, and the number of its taps inside
+    /// the padded input.
     fn taps(&self) -> Vec<(Vec<usize>, usize)> {
         let output = self.output();
         let mut all = Vec::new();

@@ -4,7 +4,7 @@ use crate::error::{KernelError, Result};
 use crate::shape::count;
 use std::ops::Range;
 
-/// A window over up to three spatial dimensions; fewer are filled up in front with ones.
+/// A window over up to three spatial dimensions; with fewer dimensions, the leading sizes are 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     pub(super) input: [usize; 3],
@@ -19,15 +19,16 @@ pub struct Window {
 /// The taps of a window along one dimension that lie in the input.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Taps {
-    /// Kernel positions inside.
+    /// Range of kernel positions inside the input.
     pub kernel: (usize, usize),
-    /// Kernel positions inside the padded input.
+    /// Number of kernel positions inside the padded input, counted from the first one.
     pub padded: usize,
 }
 
 impl Window {
-    /// `input` and `output` are spatial dimensions; `pads` holds the begins, then the ends, as in ONNX. The output
-    /// dimensions decide how far the window moves (`ceil_mode` is the caller's).
+    /// Creates a window. `input` and `output` are spatial dimensions; `pads` holds the padding before each dimension,
+    /// then the padding after each, as in ONNX. The output dimensions decide how far the window moves, so the caller
+    /// applies `ceil_mode` to them.
     pub fn new(
         input: &[usize],
         output: &[usize],
@@ -74,20 +75,20 @@ impl Window {
         })
     }
 
-    /// Elements of an input plane.
+    /// Number of elements of an input plane.
     pub(super) fn input_len(&self) -> usize {
         count(&self.input)
     }
 
-    /// Elements of an output plane.
+    /// Number of elements of an output plane.
     pub(super) fn output_len(&self) -> usize {
         count(&self.output)
     }
 
-    /// `distance` in steps of the last dimension, rounded up.
+    /// The number of strides of the last dimension in `distance`, rounded up.
     #[inline(always)]
     fn steps(&self, distance: usize) -> usize {
-        // The common stride needs no division, which would cost more than the taps it leads to.
+        // The common stride of 1 avoids a division, which would cost more than the taps it saves.
         if self.strides[2] == 1 {
             distance
         } else {
@@ -95,14 +96,14 @@ impl Window {
         }
     }
 
-    /// Taps of output `o` along dimension `d`.
+    /// The taps of output `o` along dimension `d`.
     #[inline(always)]
     pub(super) fn taps(&self, d: usize, o: usize) -> Taps {
         let (dilation, kernel) = (self.dilations[d], self.kernel[d]);
         let start = o * self.strides[d];
         let below = |limit: usize| {
             let distance = limit.saturating_sub(start);
-            // A division for every output would cost more than its taps.
+            // A dilation of 1 avoids a division for every output, which would cost more than its taps.
             let taps = if dilation == 1 {
                 distance
             } else {
@@ -118,7 +119,7 @@ impl Window {
         }
     }
 
-    /// Outputs among `range` of the last dimension with all taps in the input.
+    /// The outputs among `range` of the last dimension whose taps all lie in the input.
     #[inline(always)]
     pub(super) fn interior(&self, range: Range<usize>) -> (usize, usize) {
         let reach = (self.kernel[2] - 1) * self.dilations[2];
@@ -127,13 +128,13 @@ impl Window {
         (first, self.steps(room).clamp(first, range.end))
     }
 
-    /// Input position of tap `k` of output `o` along dimension `d`; the tap must lie inside.
+    /// The input position of tap `k` of output `o` along dimension `d`; the tap must lie inside the input.
     #[inline(always)]
     pub(super) fn position(&self, d: usize, o: usize, k: usize) -> usize {
         o * self.strides[d] + k * self.dilations[d] - self.pads[d]
     }
 
-    /// Outputs among `range` of the last dimension whose tap `k` lies in the input.
+    /// The outputs among `range` of the last dimension whose tap `k` lies in the input.
     #[inline(always)]
     pub(super) fn outputs(&self, k: usize, range: Range<usize>) -> (usize, usize) {
         let offset = k * self.dilations[2];

@@ -7,7 +7,7 @@
 //! `PhiloxUniform` and `PhiloxNormal` of the op registry define which word gives what.
 //!
 //! Invariants
-//! 1. Tiles and the pieces of a tile begin at a block's first element, so no element depends on where they do.
+//! 1. Tiles and the pieces of a tile begin at the first element of a block, so no element depends on where tiles begin.
 //! 2. Uniform numbers are below `high`, whatever the type they are rounded to.
 
 mod draw;
@@ -31,7 +31,7 @@ enum Law {
     Normal,
 }
 
-/// What is made of a number x of a standard distribution: `factor * x + offset`, at most `most`.
+/// The map from a number x of a standard distribution to the result: `factor * x + offset`, at most `most`.
 #[derive(Debug, Clone, Copy)]
 struct Scaling<W> {
     factor: W,
@@ -59,7 +59,7 @@ multiversion! {
     }
 }
 
-/// Fills `y` in tiles of `grain` elements, a whole number of blocks.
+/// Fills `y` in tiles of `grain` elements; `grain` is a whole number of blocks.
 fn fill<T: Float>(
     exec: &Exec,
     grain: usize,
@@ -87,7 +87,7 @@ where
     })?)
 }
 
-/// The largest number below a finite one.
+/// A type in which the next smaller number can be computed; `self` must be finite.
 trait Below: Float {
     fn below(self) -> Self;
 }
@@ -163,13 +163,13 @@ compiled_floats! {
     }
 }
 
-/// Numbers uniform in [low, high), both rounded to `T`; where these are equal, that number. They are finite and so is
-/// their distance.
+/// Fills `y` with numbers uniform in [low, high). Both bounds are rounded to `T`; where they are then equal, every
+/// number is that bound. The bounds and their difference must be finite.
 pub fn uniform<T: Float>(exec: &Exec, seed: Seed, low: f64, high: f64, y: &mut [T]) -> Result {
     T::random_uniform(exec, seed, low, high, y)
 }
 
-/// Normal numbers around `mean` with standard deviation `scale`.
+/// Fills `y` with normal numbers of this mean and of standard deviation `scale`.
 pub fn normal<T: Float>(exec: &Exec, seed: Seed, mean: f64, scale: f64, y: &mut [T]) -> Result {
     T::random_normal(exec, seed, mean, scale, y)
 }

@@ -1,30 +1,30 @@
-//! Philox4x32-10: words from a key and a counter.
+//! Philox4x32-10: blocks of four words from a key and a counter.
 //!
 //! Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 
 use crate::multiversion::multiversion;
 
-/// What is drawn by: another key or another stream gives unrelated numbers.
+/// The seed of a draw. A different key or stream gives unrelated numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seed {
     /// The key of the generator.
     pub key: u64,
-    /// The upper half of its counter.
+    /// The upper half of the generator's counter.
     pub stream: u64,
 }
 
-/// Blocks that are made at a time.
+/// Blocks that one call of [`blocks`] generates at most.
 pub(super) const BLOCKS: usize = 256;
 
-/// Words of [`BLOCKS`] blocks: first those at place 0 of each, then those at place 1, and so on.
+/// The words of [`BLOCKS`] blocks: `words[i][j]` is word i of block j.
 pub(super) type Words = [[u32; BLOCKS]; 4];
 
-/// Blocks that are made side by side; divides [`BLOCKS`].
+/// Blocks that are generated together, one in each vector lane; divides [`BLOCKS`].
 const LANES: usize = 16;
 
 const ROUNDS: usize = 10;
 const MULTIPLIERS: [u64; 2] = [0xd251_1f53, 0xcd9e_8d57];
-/// What is added to the key after each round.
+/// The constants that are added to the key after each round.
 const WEYL: [u32; 2] = [0x9e37_79b9, 0xbb67_ae85];
 
 #[inline(always)]
@@ -32,7 +32,7 @@ fn halves(x: u64) -> [u32; 2] {
     [x as u32, (x >> 32) as u32]
 }
 
-/// A round on a counter, under the key of that round.
+/// Applies one round to a counter, with the key of that round.
 #[inline(always)]
 fn round([a, b, c, d]: [u32; 4], [k, l]: [u32; 2]) -> [u32; 4] {
     let [a_low, a_high] = halves(u64::from(a) * MULTIPLIERS[0]);
@@ -41,7 +41,7 @@ fn round([a, b, c, d]: [u32; 4], [k, l]: [u32; 2]) -> [u32; 4] {
 }
 
 multiversion! {
-    /// The words of `count` blocks from number `first` on, and of some more.
+    /// Generates the words of `count` blocks from block `first` on. Words of a few further blocks are overwritten, too.
     pub(super) fn blocks<>(seed: Seed, first: u64, count: usize, words: &mut Words) {
         let ([k, l], [stream_low, stream_high]) = (halves(seed.key), halves(seed.stream));
         for at in (0..count.min(BLOCKS)).step_by(LANES) {
@@ -69,7 +69,7 @@ multiversion! {
 mod tests {
     use super::*;
 
-    /// The block of `counter` under `key`.
+    /// The block of words for `counter` and `key`.
     fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
         let wide = |x: u32, y: u32| u64::from(y) << 32 | u64::from(x);
         let [a, b, c, d] = counter;
@@ -82,7 +82,7 @@ mod tests {
         words.map(|w| w[0])
     }
 
-    /// From `kat_vectors` of the authors' library, Random123.
+    /// The expected words are from `kat_vectors` of the authors' library, Random123.
     #[test]
     fn known_answers() {
         let check = |counter, key, want| assert_eq!(philox(counter, key), want);
@@ -110,7 +110,7 @@ mod tests {
             stream: 0x0370_7344_1319_8a2e,
         };
         let mut words = [[0; BLOCKS]; 4];
-        // The numbers pass from the counter's first word to its second.
+        // These block numbers carry from the counter's first word into its second.
         let first = 0x85a3_08d2_ffff_ff80;
         blocks(seed, first, BLOCKS, &mut words);
         for j in 0..BLOCKS {

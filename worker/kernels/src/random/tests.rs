@@ -21,7 +21,7 @@ fn between<T: Float>(low: f64, high: f64, n: usize) -> Vec<T> {
     y
 }
 
-/// Compares with numbers that another implementation of the definition gave.
+/// Compares with numbers that another implementation of the definition computed.
 #[test]
 fn numbers_follow_from_words() {
     fn check<T: Float>(law: Law, want: &[f64], within: f64) {
@@ -58,7 +58,7 @@ fn numbers_follow_from_words() {
     check::<f64>(Law::Normal, &normals, 4e-15);
 }
 
-/// What a seed gives is a promise: across machines, and across versions.
+/// The numbers of a seed are promised to be the same on every machine and in every version.
 #[test]
 fn bits_are_fixed() {
     fn check<T: Float>(law: Law, want: u64) {
@@ -135,7 +135,8 @@ fn seeds_give_unrelated_numbers() {
     }
 }
 
-/// Averages of the powers one to four of numbers less `mean`, and of the products of those `apart` places apart.
+/// The averages of the first to fourth powers of the deviations from `mean`, and of the products of deviations that are
+/// `apart` positions apart.
 fn moments<T: Float>(y: &[T], mean: f64, apart: usize) -> ([f64; 4], f64) {
     let n = y.len() as f64;
     let off = |v: &T| v.to_f64() - mean;
@@ -145,7 +146,7 @@ fn moments<T: Float>(y: &[T], mean: f64, apart: usize) -> ([f64; 4], f64) {
     ([1, 2, 3, 4].map(power), products / n)
 }
 
-/// Bounds are about five standard deviations of what is measured.
+/// The bounds are about five standard deviations of the measured averages.
 #[test]
 fn distributions_have_their_moments() {
     fn check<T: Float>(law: Law, mean: f64, want: [f64; 4], bounds: [f64; 4], product: f64) {
@@ -170,7 +171,7 @@ fn distributions_have_their_moments() {
     check_both::<f64>();
     check_both::<f16>();
     check_both::<bf16>();
-    // Beyond three deviations: 0.27 in a hundred; beyond five: one in 1.7 million.
+    // Of normal numbers 0.27 % lie beyond three standard deviations, and one in 1.7 million lies beyond five.
     let y = drawn::<f32>(Law::Normal, SEED, 4_000_000);
     let beyond = |d: f32| y.iter().filter(|v| v.abs() > d).count();
     assert!((10_300..11_300).contains(&beyond(3.0)), "{}", beyond(3.0));
@@ -209,7 +210,7 @@ fn uniform_numbers_are_below_the_upper_bound() {
     check_all::<f64>();
     check_all::<f16>();
     check_all::<bf16>();
-    // Bounds four steps apart: an eighth of what is drawn rounds to the upper one.
+    // The bounds are four representable numbers apart, so an eighth of the numbers would round to the upper one.
     for high in [1.0 + 4.0 * f64::from(f32::EPSILON), -1.0 + 2e-7] {
         let low = high.floor();
         let y = check::<f32>(low, high);

@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::shape::Axis;
 use crate::split::{GRAIN, PIECE, pieces, tiles};
 
-/// Which end of the order.
+/// The end of the order that is searched for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extreme {
     /// The largest.
@@ -52,7 +52,7 @@ fn best<T: Number>(exec: &Exec, axis: Axis, x: &[T], better: impl Fn(T, T) -> bo
     for piece in pieces(exec, axis.len, PIECE) {
         for k in piece {
             let x = x[k * axis.inner];
-            // The first is no better than itself, or is itself the last of its equals so far.
+            // Comparing the first element with itself changes nothing, so the loop needs no special start.
             if better(x, best) {
                 (at, best) = (k, x);
             }
@@ -84,8 +84,8 @@ compiled_numbers! {
     }
 }
 
-/// Position of the extreme along `axis`, the first or the last of equals, into `y` of `outer * inner` elements. NaN
-/// is more extreme than any number. `axis.len` is at least one unless `y` is empty.
+/// Writes the position of the extreme along `axis`, the first or the last among equals, to `y` of `outer * inner`
+/// elements. NaN is more extreme than any number. `axis.len` is at least 1 unless `y` is empty.
 pub fn arg_extreme<T: Number>(
     exec: &Exec,
     extreme: Extreme,

@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::shape::Axis;
 use crate::split::{PIECE, pieces, tiles, units_per_tile};
 
-/// Columns summed together.
+/// Number of adjacent columns that are summed together.
 const COLUMNS: usize = 64;
 fn cum_sum_any<T: Number>(
     exec: &Exec,
@@ -52,8 +52,8 @@ compiled_numbers! {
     }
 }
 
-/// Running sums along `axis`, from the end where `reverse`, without the element itself where `exclusive`. One chain
-/// of additions; `f16` and `bf16` carry it in `f32`.
+/// Computes running sums along `axis`: from the end if `reverse`, without the element itself if `exclusive`. Each
+/// column is one chain of additions; `f16` and `bf16` accumulate in `f32`.
 pub fn cum_sum<T: Number>(
     exec: &Exec,
     x: &[T],

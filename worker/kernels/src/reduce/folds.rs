@@ -1,4 +1,4 @@
-//! What ONNX reduces by.
+//! The reductions of ONNX.
 
 use super::lanes::{Fold, Plan, pass};
 use crate::Exec;
@@ -29,7 +29,7 @@ pub enum Reduce {
 }
 
 impl Reduce {
-    /// Whether it looks at each element once.
+    /// Whether the reduction reads each element once.
     pub fn is_single_pass(self) -> bool {
         self != Reduce::LogSumExp
     }
@@ -81,7 +81,7 @@ folds! { Number, !T::INTEGER;
         merge T::Wide::add; finish(a, _n, _p) T::narrow(a);
 }
 
-/// A maximum that is no finite number shifts nothing.
+/// The shift of `LogSumExp`: the maximum, or 0 where the maximum is infinite.
 #[inline(always)]
 fn shift<W: Real>(pivot: W) -> W {
     if pivot.abs() == W::INFINITY {
@@ -109,12 +109,12 @@ folds! { Integer, false;
         merge f64::add; finish(a, _n, p) T::from_f64(libm::log(a) + p.to_f64());
 }
 
-/// What is done with a fold.
+/// A function that is generic over the fold that it receives.
 pub(crate) trait Visit<T: Number> {
     fn visit<F: Fold<T>>(&mut self, fold: F) -> Result;
 }
 
-/// The reductions that every dtype has; `None` for the others.
+/// Passes the fold of a reduction that every dtype has to `to`; `None` for the other reductions.
 fn common<T: Number>(op: Reduce, to: &mut impl Visit<T>) -> Option<Result> {
     Some(match op {
         Reduce::Sum => to.visit(Sum),
@@ -128,7 +128,7 @@ fn common<T: Number>(op: Reduce, to: &mut impl Visit<T>) -> Option<Result> {
     })
 }
 
-/// The reductions of floats that look at each element once; `None` for the others.
+/// Passes the fold of a float reduction that reads each element once to `to`; `None` for the other reductions.
 pub(crate) fn single_pass<T: Float>(op: Reduce, to: &mut impl Visit<T>) -> Option<Result> {
     match op {
         Reduce::L2 => Some(to.visit(L2)),
@@ -138,7 +138,7 @@ pub(crate) fn single_pass<T: Float>(op: Reduce, to: &mut impl Visit<T>) -> Optio
     }
 }
 
-/// One [`pass`] over whole tensors.
+/// The arguments of one [`pass`] over whole tensors.
 struct Pass<'a, T> {
     exec: &'a Exec<'a>,
     plan: &'a Plan,
@@ -216,8 +216,8 @@ compiled_integers! {
     }
 }
 
-/// Reduces `x` over `axes` (each once, less than the rank; none reduces every element by itself) into `y`, the kept
-/// axes in order. `f16` and `bf16` accumulate in `f32`.
+/// Reduces `x` over `axes` into `y`, whose shape is that of the kept axes in order. Each axis is less than the rank and
+/// listed once; without axes, every element is reduced by itself. `f16` and `bf16` accumulate in `f32`.
 pub fn reduce_float<T: Float>(
     exec: &Exec,
     op: Reduce,
@@ -229,8 +229,8 @@ pub fn reduce_float<T: Float>(
     T::reduce(exec, op, x, shape, axes, y)
 }
 
-/// Like [`reduce_float`] for integers: sums wrap, a mean truncates, and what needs roots or logarithms computes in
-/// `f64` and truncates.
+/// Reduces integers like [`reduce_float`]: sums wrap, a mean truncates, and reductions with roots or logarithms are
+/// computed in `f64` and truncated.
 pub fn reduce_integer<T: Integer>(
     exec: &Exec,
     op: Reduce,

@@ -1,4 +1,4 @@
-//! The loops of a reduction: rows where the reduced axes are innermost, columns elsewhere.
+//! The loops of a reduction: by rows where the innermost axis is reduced, by columns otherwise.
 
 use crate::Exec;
 use crate::element::Number;
@@ -14,15 +14,15 @@ pub(crate) const LANES: usize = 16;
 /// Columns whose lanes are kept on the stack together.
 const COLUMNS: usize = 64;
 
-/// What is accumulated.
+/// A function that is accumulated over elements.
 pub(crate) trait Fold<T: Number>: Copy + Send + Sync {
-    /// A lane.
+    /// The accumulator of one lane.
     type Acc: Copy;
-    /// Whether the loops compute more than they load.
+    /// Whether the fold's loops are also compiled for wider instruction sets.
     const WIDE: bool;
     /// The value of an empty lane.
     fn identity(self) -> Self::Acc;
-    /// Adds one element. `pivot` is what the pass before finished with.
+    /// Adds one element. `pivot` is the result of the previous pass.
     fn push(self, acc: Self::Acc, x: T, pivot: T) -> Self::Acc;
     /// Joins two lanes.
     fn merge(self, a: Self::Acc, b: Self::Acc) -> Self::Acc;
@@ -97,18 +97,18 @@ multiversion! {
     }
 }
 
-/// Reduces rows of equal length whose elements come run by run, into one result each.
+/// Reduces rows of equal length, whose elements arrive run by run, to one result each.
 pub(crate) struct Rows<'a, T: Number, F: Fold<T>> {
     fold: F,
     row: usize,
     acc: [F::Acc; LANES],
-    /// Elements of the row so far.
+    /// Number of elements of the current row so far.
     at: usize,
     results: std::slice::IterMut<'a, T>,
 }
 
 impl<'a, T: Number, F: Fold<T>> Rows<'a, T, F> {
-    /// Rows of at least one element.
+    /// Creates the reduction of rows of `row` elements; `row` is at least 1.
     pub fn new(fold: F, row: usize, results: &'a mut [T]) -> Self {
         Rows {
             fold,
@@ -119,7 +119,7 @@ impl<'a, T: Number, F: Fold<T>> Rows<'a, T, F> {
         }
     }
 
-    /// The elements that follow.
+    /// Adds the elements that follow.
     pub fn push(&mut self, mut x: &[T]) {
         while !x.is_empty() {
             let (now, rest) = x.split_at(x.len().min(self.row - self.at));
@@ -143,7 +143,7 @@ impl<'a, T: Number, F: Fold<T>> Rows<'a, T, F> {
     }
 }
 
-/// Where the outputs start in the input, and where the elements of each lie relative to that.
+/// The offset in the input at which each output starts, and the offsets of its elements relative to that.
 #[derive(Clone, Copy)]
 pub(super) struct Plan {
     kept: Walk<1>,
@@ -180,7 +180,7 @@ impl Plan {
     }
 }
 
-/// Leaves garbage where it was cancelled, as [`column_tile`] does.
+/// Reduces the outputs `range` one after the other. A cancelled tile leaves garbage, as [`column_tile`] does.
 #[inline(always)]
 fn row_tile<T: Number, F: Fold<T>>(
     exec: &Exec,
@@ -263,7 +263,7 @@ fn column_tile<T: Number, F: Fold<T>>(
                     }
                 }
             }
-            // Lanes beyond the last element hold what an earlier block left.
+            // Lanes beyond the last element still hold values of an earlier block.
             for lane in acc.iter_mut().skip(plan.elements) {
                 lane[..width].fill(fold.identity());
             }
@@ -295,7 +295,7 @@ multiversion! {
     }
 }
 
-/// One pass over the input; the pivots are the values of `y` before.
+/// Runs one pass over the input; the pivots are the former values of `y`.
 pub(super) fn pass<T: Number, F: Fold<T>>(
     exec: &Exec,
     fold: F,

@@ -69,7 +69,7 @@ const OPS: [Reduce; 10] = [
 
 fn check_float<T: Float>(tolerance: f64) {
     for (shape, axes) in CASES {
-        // Positive, so that every logarithm exists.
+        // The data is positive, so that every logarithm exists.
         let mut x: Vec<T> = random(count(shape) + 1, 0.5, 3);
         x.iter_mut()
             .for_each(|x| *x = T::from_f64(x.to_f64() + 1.0));
@@ -162,7 +162,7 @@ fn integers_wrap() {
     }
 }
 
-/// The promise of the module: rows and columns add in one order.
+/// Rows and columns add in the same order, as the module promises.
 #[test]
 fn layout_does_not_change_bits() {
     let (n, m) = (1003, 70);
@@ -308,7 +308,7 @@ fn one_huge_output_stops_when_it_is_cancelled() {
     let n = 1 << 24;
     let x: Vec<f32> = vec![0.5; n];
     check_stops(|exec| reduce_float(exec, Reduce::LogSumExp, &x, &[n], &[0], &mut [0.0]));
-    // By columns: one block of them.
+    // The same by columns, in one block of columns.
     let (rows, columns) = (n / 8, 8);
     check_stops(|exec| {
         let y = &mut [0.0; 8];

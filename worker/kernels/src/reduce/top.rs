@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::shape::Axis;
 use crate::split::{GRAIN, PIECE, pieces, tiles2};
 
-/// The best elements of one column, strided in the outputs. The root is the worst of them.
+/// A heap of the best elements of one column, which lie strided in the outputs. The root is the worst of them.
 struct Heap<'a, T> {
     values: &'a mut [T],
     indices: &'a mut [i64],
@@ -17,7 +17,8 @@ struct Heap<'a, T> {
 }
 
 impl<T: Number> Heap<'_, T> {
-    /// Strict order: whether `(a, i)` goes before `(b, j)`. NaN counts as the largest; equals go by index.
+    /// Whether `(a, i)` comes before `(b, j)` in the strict order of results. NaN counts as the largest value; equal
+    /// values are ordered by index.
     fn before(&self, (a, i): (T, i64), (b, j): (T, i64)) -> bool {
         let (low, high) = if self.extreme == Extreme::Max {
             (b, a)
@@ -38,7 +39,7 @@ impl<T: Number> Heap<'_, T> {
         self.indices[at * self.step] = index;
     }
 
-    /// Moves the entry at `at` down until both children go before it.
+    /// Moves the entry at `at` down until both children come before it.
     fn sift(&mut self, mut at: usize, len: usize) {
         let entry = self.get(at);
         loop {
@@ -131,14 +132,14 @@ fn top_k_any<T: Number>(
 }
 
 compiled_numbers! {
-    /// Best elements in a type.
+    /// `TopK` on elements of one type.
     trait TopKernels {
         fn top_k(exec: &Exec, extreme: Extreme, x: &[Self], axis: Axis, k: usize, values: &mut [Self], indices: &mut [i64]) = top_k_any;
     }
 }
 
-/// The `k` most extreme elements along `axis` (`k <= axis.len`), most extreme first, equals by ascending index.
-/// Outputs have `k` in place of `axis.len`. NaN counts as the largest.
+/// Writes the `k` most extreme elements along `axis` (`k <= axis.len`), most extreme first, equal ones by ascending
+/// index. The outputs have `k` in place of `axis.len`. NaN counts as the largest value.
 pub fn top_k<T: Number>(
     exec: &Exec,
     extreme: Extreme,

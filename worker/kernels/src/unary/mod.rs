@@ -1,6 +1,7 @@
 //! Functions of one element.
 //!
-//! `*_inplace` forms replace their argument; the others copy block by block and do the same in cache.
+//! The `*_inplace` forms replace their argument. The others copy block by block, and compute in place while a block is
+//! in the cache.
 
 mod ops;
 
@@ -13,7 +14,7 @@ use crate::error::Result;
 use crate::multiversion::multiversion;
 use crate::split::{GRAIN, tiles};
 
-/// Elements worked on while they stay in the first-level cache.
+/// Number of elements of a block, which stays in the first-level cache while it is computed.
 const BLOCK: usize = 1024;
 
 /// Replaces every element of a run by its function value.
@@ -94,7 +95,7 @@ compiled_floats! {
     }
 }
 
-/// `y[i] = op(x[i])`; lengths agree.
+/// `y[i] = op(x[i])`; both slices have the same length.
 pub fn float<T: Float>(exec: &Exec, op: FloatUnary, x: &[T], y: &mut [T]) -> Result {
     T::unary(exec, op, x, y)
 }
@@ -142,7 +143,7 @@ struct Clip<T> {
 impl<T: Number> IntegerFn<T> for Clip<T> {
     #[inline(always)]
     fn eval(self, x: T) -> T {
-        // NaN passes both comparisons; max wins over min.
+        // A NaN fails both comparisons and stays; where the bounds cross, `max` wins.
         let y = if x < self.min { self.min } else { x };
         if y > self.max { self.max } else { y }
     }
@@ -194,7 +195,7 @@ compiled_integers! {
     }
 }
 
-/// `y[i] = op(x[i])`; lengths agree. `Neg` and `Abs` wrap.
+/// `y[i] = op(x[i])`; both slices have the same length. `Neg` and `Abs` wrap.
 pub fn integer<T: Integer>(exec: &Exec, op: IntegerUnary, x: &[T], y: &mut [T]) -> Result {
     T::unary(exec, op, x, y)
 }
@@ -220,27 +221,27 @@ compiled_numbers! {
     }
 }
 
-/// `y[i] = min(max(x[i], min), max)`, so that `max` wins where they cross; NaN stays. An absent bound is
-/// [`Number::LOWEST`] or [`Number::HIGHEST`].
+/// `y[i] = min(max(x[i], min), max)`: `max` wins where the bounds cross, and NaN stays. The caller passes
+/// [`Number::LOWEST`] or [`Number::HIGHEST`] for an absent bound.
 pub fn clip<T: Number>(exec: &Exec, min: T, max: T, x: &[T], y: &mut [T]) -> Result {
     T::clip(exec, min, max, x, y)
 }
 
-/// [`clip`] in place.
+/// Computes [`clip`] in place.
 pub fn clip_inplace<T: Number>(exec: &Exec, min: T, max: T, y: &mut [T]) -> Result {
     T::clip_inplace(exec, min, max, y)
 }
 
-/// A question about a floating-point element.
+/// A predicate on a floating-point element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Test {
-    /// Is it NaN?
+    /// Whether the element is NaN.
     IsNan,
-    /// Is it an infinity of a sign that counts?
+    /// Whether the element is an infinity of one of the chosen signs.
     IsInf {
-        /// +inf counts.
+        /// Whether +inf counts.
         positive: bool,
-        /// -inf counts.
+        /// Whether -inf counts.
         negative: bool,
     },
 }
@@ -260,7 +261,7 @@ multiversion! {
     }
 }
 
-/// `y[i] = test(x[i])` as 0 or 1; lengths agree.
+/// `y[i] = test(x[i])` as 0 or 1; both slices have the same length.
 pub fn test<T: Float>(exec: &Exec, test: Test, x: &[T], y: &mut [u8]) -> Result {
     T::test(exec, test, x, y)
 }
@@ -275,12 +276,12 @@ impl IntegerFn<u8> for Not {
     }
 }
 
-/// Logical complement of booleans; lengths agree.
+/// Computes the logical complement of booleans; both slices have the same length.
 pub fn not(exec: &Exec, x: &[u8], y: &mut [u8]) -> Result {
     copied(exec, x, y, |y| each(Not, y))
 }
 
-/// [`not`] in place.
+/// Computes [`not`] in place.
 pub fn not_inplace(exec: &Exec, y: &mut [u8]) -> Result {
     replaced(exec, y, |y| each(Not, y))
 }

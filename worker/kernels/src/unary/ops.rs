@@ -1,4 +1,4 @@
-//! The floating-point unary functions as values that loops are compiled around.
+//! The floating-point unary functions, as types for which the loops are compiled.
 
 use crate::math::{self, Real};
 use crate::multiversion::multiversion;
@@ -14,7 +14,7 @@ pub enum FloatUnary {
     Sqrt,
     Floor,
     Ceil,
-    /// To nearest, ties to even.
+    /// Rounds to the nearest integer, ties to even.
     Round,
     Exp,
     Log,
@@ -32,7 +32,7 @@ pub enum FloatUnary {
     Atanh,
     Erf,
     Sigmoid,
-    /// x sigmoid(alpha x); with alpha = 1, SiLU.
+    /// x sigmoid(alpha x), which is SiLU for alpha = 1.
     Swish {
         alpha: f64,
     },
@@ -58,9 +58,9 @@ pub enum FloatUnary {
         beta: f64,
     },
     HardSwish,
-    /// The exact form, with erf.
+    /// The exact form of Gelu, with erf.
     Gelu,
-    /// The approximation with tanh.
+    /// The approximation of Gelu with tanh.
     GeluTanh,
     Softplus,
     Softsign,
@@ -160,14 +160,14 @@ multiversion! {
     }
 }
 
-/// For functions that do not vectorize: one copy of the code instead of three.
+/// Applies a function that does not vectorize, with one copy of the code instead of three.
 fn one_by_one<W: Real, O: UnaryFn<W>>(op: O, y: &mut [W]) {
     for v in y {
         *v = op.eval(*v);
     }
 }
 
-/// The branch-free function, except for blocks that leave its range.
+/// Applies the branch-free function, except to blocks that contain an argument outside its range.
 fn trigonometric<W: Real, F: UnaryFn<W>, S: UnaryFn<W>>(fast: F, slow: S, y: &mut [W]) {
     for block in y.chunks_mut(256) {
         if block.iter().fold(false, |any, x| any | x.beyond_fast()) {

@@ -96,7 +96,8 @@ fn all_float_ops() -> Vec<(FloatUnary, fn(f64) -> f64)> {
     ]
 }
 
-/// Compares with `f64` arithmetic for odd lengths and misaligned slices, at all thread counts, in place and not.
+/// Compares with `f64` arithmetic, for odd lengths and misaligned slices, at all thread counts, in place and out of
+/// place.
 fn check_float<T: Float>(tolerance: f64) {
     let awkward = [
         0.0,

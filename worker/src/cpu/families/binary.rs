@@ -1,4 +1,4 @@
-//! Functions of two elements with broadcasting, chains of them, and `Where`.
+//! Functions of two elements with broadcasting, folds of them over many operands, and `Where`.
 
 use convoke_common::ops::OpError;
 use convoke_common::ops::attrs::flag;
@@ -53,7 +53,7 @@ pub(super) fn find(spec: &Spec<'_>) -> Found {
     found.map(Some)
 }
 
-/// The function that `op` is of so many floats of one dtype.
+/// The function that `op` computes of this many float operands of one dtype.
 pub(super) fn fold_of(op: &str, operands: usize) -> Option<Arith> {
     Some(match (op, operands) {
         ("Add", 2) => Arith::Add,
@@ -110,7 +110,7 @@ fn pow(spec: &Spec<'_>) -> Result<Body, OpError> {
     found.ok_or_else(|| spec.no_dtype(base))
 }
 
-/// The elements of operand 1 in f64, whatever its dtype.
+/// A function that converts operand 1, whatever its dtype, to f64.
 type Widened = fn(&Call<'_, '_>) -> Result<Tensor, KernelFailure>;
 
 fn widened<B: Element + CastTo<f64>>(call: &Call<'_, '_>) -> Result<Tensor, KernelFailure> {
@@ -142,7 +142,7 @@ fn chain(spec: &Spec<'_>, op: Arith, mean: bool) -> Result<Body, OpError> {
     found.ok_or_else(|| spec.no_dtype(dtype))
 }
 
-/// The first two operands into the result, each further one in place.
+/// Combines the first two operands into the result, and then each further one in place.
 fn folded<T: Element + Number>(
     mut call: Call<'_, '_>,
     op: Arith,

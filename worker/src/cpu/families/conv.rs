@@ -39,7 +39,7 @@ pub(super) fn find(spec: &Spec<'_>) -> Found {
 }
 
 struct Fused {
-    /// The weights' original shape, where they are packed.
+    /// The original shape of the weights, if they are packed.
     packed: Option<Vec<usize>>,
     activation: Activation,
 }
@@ -109,7 +109,7 @@ impl Fused {
     }
 }
 
-/// The convolution of `x [n, c, spatial..]` by `w [m, c / group, kernel..]`.
+/// The sizes of the convolution of `x [n, c, spatial..]` by `w [m, c / group, kernel..]`.
 fn sizes(attrs: &Attrs, x: &[usize], w: &[usize]) -> Result<ConvShape, KernelFailure> {
     let ([batch, in_channels, input @ ..], [out_channels, depth, kernel @ ..]) = (x, w) else {
         return Err(KernelFailure::values(format!(
@@ -144,7 +144,7 @@ fn sizes(attrs: &Attrs, x: &[usize], w: &[usize]) -> Result<ConvShape, KernelFai
     ConvShape::new(&sizes).map_err(|e| KernelFailure::values(e.to_string()))
 }
 
-/// Weights in the order that convolutions read them.
+/// Makes the kernel that packs weights into the order in which convolutions read them.
 fn pack(spec: &Spec<'_>) -> Result<Body, OpError> {
     let group = ConvAttrs::group(spec.attrs)?;
     let dtype = spec.dtype(0)?;

@@ -1,4 +1,4 @@
-//! Convolutions in f64: patches unfolded into scratch, then a matrix product. Rare, so simple.
+//! Convolutions in f64: patches unfolded into scratch memory, then a matrix product. They are rare, and so kept simple.
 
 use convoke_common::ops::attrs::ConvAttrs;
 use convoke_kernels::gemm::{Batch, Strided, gemm_generic};
@@ -6,7 +6,7 @@ use convoke_kernels::gemm::{Batch, Strided, gemm_generic};
 use crate::cpu::call::{Call, one, write};
 use crate::cpu::{KernelFailure, Outputs};
 
-/// The spatial axes, padded in front to three.
+/// The sizes of the spatial axes, padded in front to three axes.
 struct Space {
     input: [usize; 3],
     kernel: [usize; 3],
@@ -23,14 +23,14 @@ fn three(list: &[usize], fill: usize) -> [usize; 3] {
 }
 
 impl Space {
-    /// Where the tap `k` of output position `o` reads along `axis`; `None` in the padding.
+    /// The input position that tap `k` of output position `o` reads along `axis`; `None` in the padding.
     fn source(&self, axis: usize, o: usize, k: usize) -> Option<usize> {
         let at =
             (o * self.strides[axis] + k * self.dilations[axis]).checked_sub(self.pads[axis])?;
         (at < self.input[axis]).then_some(at)
     }
 
-    /// One row of the unfolded input: what tap `k` reads of `channel`, for every output position.
+    /// Fills one row of the unfolded input: the elements of `channel` that tap `k` reads, for every output position.
     fn unfold(&self, channel: &[f64], k: [usize; 3], row: &mut [f64]) {
         let [_, height, width] = self.input;
         let mut row = row.iter_mut();
@@ -49,7 +49,8 @@ impl Space {
     }
 }
 
-/// X `[n, c, ..]` by W `[m, c / group, ..]`, plus B `[m]`; sizes were checked by the registry's rule.
+/// Convolves X `[n, c, ..]` by W `[m, c / group, ..]`, and adds B `[m]` if given; the registry's rule has checked the
+/// sizes.
 pub(super) fn conv(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     let (x, w, b) = (
         call.slice::<f64>(0)?,

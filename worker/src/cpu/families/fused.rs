@@ -1,4 +1,4 @@
-//! Products and convolutions with prepacked weights and what follows them in one pass.
+//! Products and convolutions with prepacked weights, each computed in one pass with the activation that follows.
 
 use convoke_common::ops::OpError;
 use convoke_common::ops::attrs::{self, flag};
@@ -21,7 +21,7 @@ pub(super) fn find(spec: &Spec<'_>) -> Found {
     }
 }
 
-/// The activation that the attributes name.
+/// The activation that the attributes specify.
 pub(super) fn activation(spec: &Spec<'_>) -> Result<Activation, OpError> {
     Ok(match attrs::Activation::new(spec.attrs)? {
         None => Activation::None,
@@ -40,7 +40,7 @@ pub(super) fn activation(spec: &Spec<'_>) -> Result<Activation, OpError> {
     })
 }
 
-/// `[k, n]`, or `[n, k]` with `trans`, in the order that products read it.
+/// Makes the kernel that packs `[k, n]`, or `[n, k]` with `trans`, into the order in which products read it.
 fn pack_gemm_b(spec: &Spec<'_>) -> Result<Body, OpError> {
     let trans = flag(spec.attrs, "trans", false);
     let dtype = spec.dtype(0)?;

@@ -1,4 +1,4 @@
-//! Ops on handles: the executor runs them itself, since they need the caller's session.
+//! Ops on handles. They have no kernel here: the executor runs them itself, since they need the caller's session.
 
 use convoke_common::Error;
 

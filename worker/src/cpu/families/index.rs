@@ -56,7 +56,7 @@ fn gathered<T: Bits + bytemuck::Pod>(call: Call<'_, '_>) -> Result<Outputs, Kern
     one(y)
 }
 
-/// Checks that `small` lies inside `large` but along `axis`.
+/// Checks that `small` lies inside `large` in every axis except `axis`.
 fn check_inside(small: &[usize], large: &[usize], axis: usize) -> Result<(), KernelFailure> {
     let fits = |(a, (s, l)): (usize, (&usize, &usize))| a == axis || s <= l;
     if small.len() == large.len() && small.iter().zip(large).enumerate().all(fits) {
@@ -88,7 +88,7 @@ fn gathered_elements<T: Bits + bytemuck::Pod>(
     one(y)
 }
 
-/// Coordinates per row of an index tensor.
+/// The number of coordinates in each row of an index tensor.
 fn depth(indices: &Tensor) -> Result<usize, KernelFailure> {
     let depth = indices.shape().last().copied().filter(|d| *d > 0);
     depth.ok_or_else(|| KernelFailure::values(format!("indices {indices:?} have no coordinates")))
@@ -118,7 +118,7 @@ fn gathered_rows<T: Bits + bytemuck::Pod>(call: Call<'_, '_>) -> Result<Outputs,
 
 fn scatter(spec: &Spec<'_>, elements: bool) -> Result<Body, OpError> {
     let reduction = match Reduction::new(spec.attrs)? {
-        // Replacing looks at no element.
+        // A scatter without a reduction only moves elements.
         Reduction::None => {
             return by_size!(spec.dtype(0)?, T => body(move |call| {
                 scattered::<T>(call, elements, ScatterReduction::None, bits, write_bits)
@@ -182,7 +182,7 @@ fn scattered<T: Number>(
     one(y)
 }
 
-/// Operand 0 in a buffer of its own.
+/// Copies operand 0 into a buffer of its own.
 fn copied(call: &Call<'_, '_>) -> Result<Tensor, KernelFailure> {
     let mut y = call.output(0)?;
     copy::<u8>(
@@ -211,7 +211,7 @@ fn hot(spec: &Spec<'_>) -> Result<Body, OpError> {
     }))
 }
 
-/// Operand 0 as i64.
+/// Operand 0 converted to i64.
 fn as_i64<I: Element + CastTo<i64>>(call: &Call<'_, '_>) -> Result<Tensor, KernelFailure> {
     let x = call.input(0)?;
     let mut y = call.launch.pool.tensor(DType::I64, x.shape())?;

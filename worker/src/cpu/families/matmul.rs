@@ -1,4 +1,4 @@
-//! Matrix products.
+//! Matrix products: `MatMul` and `Gemm`.
 
 use convoke_common::ops::OpError;
 use convoke_common::ops::attrs::GemmAttrs;
@@ -27,7 +27,7 @@ fn in_f32(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
 }
 
-/// The sizes of a stack of products, and where its operands lie.
+/// The sizes of a stack of products, and the offsets of its matrices.
 pub(super) struct Stack {
     pub sizes: (usize, usize, usize),
     dims: Dims,
@@ -38,8 +38,8 @@ pub(super) struct Stack {
 type Dims = SmallVec<[usize; 6]>;
 
 impl Stack {
-    /// `a[..., m, k] · b[..., k, n]`, leading axes broadcast; a vector is one row on the left and one column on
-    /// the right.
+    /// The stack for `a[..., m, k] · b[..., k, n]`, with broadcast leading axes. A vector is one row on the left, and
+    /// one column on the right.
     fn new(a: &[usize], b: &[usize]) -> Result<Stack, KernelFailure> {
         let mismatch = || KernelFailure::values(format!("{a:?} and {b:?} cannot be multiplied"));
         let (a_batch, (m, k)) = match a {
@@ -56,7 +56,7 @@ impl Stack {
             return Err(mismatch());
         }
         if b_batch.iter().all(|d| *d == 1) && b_batch.len() <= a_batch.len() {
-            // One right-hand matrix for all: the rows of the whole stack are the rows of one product.
+            // With one right-hand matrix for all, the rows of the whole stack are the rows of one product.
             let rows = a_batch.iter().product::<usize>() * m;
             let none = Dims::new;
             return Ok(Stack {
@@ -105,7 +105,7 @@ impl Stack {
     }
 }
 
-/// `a · b` as dense row-major operands, into a new output 0, with `epilogue`.
+/// Computes `a · b` of dense row-major operands into a new output 0, and applies `epilogue`.
 pub(super) fn product(
     call: &Call<'_, '_>,
     a: &Tensor,
@@ -179,7 +179,7 @@ fn gemm_sizes(
     Ok((m, n, k))
 }
 
-/// `[rows, cols]`, stored transposed where `trans`.
+/// The data as `[rows, cols]`; with `trans` it is stored transposed.
 fn oriented<T>(data: &[T], trans: bool, (rows, cols): (usize, usize)) -> Strided<'_, T> {
     if trans {
         Strided::col_major(data, rows)
@@ -188,7 +188,7 @@ fn oriented<T>(data: &[T], trans: bool, (rows, cols): (usize, usize)) -> Strided
     }
 }
 
-/// `c` as a matrix that broadcasts to `[m, n]`.
+/// `c` viewed as a matrix that broadcasts to `[m, n]`.
 fn broadcast<'t, T>(
     data: &'t [T],
     shape: &[usize],
@@ -294,7 +294,7 @@ fn gemm_of<T: Element + ChainElement + Number>(
     one(out)
 }
 
-/// `factor * x`; an integer is scaled as f64 and truncated.
+/// `factor * x`, where an integer is scaled as f64 and truncated.
 fn scaled<T: Number>(x: T, factor: f32) -> T {
     match (factor == 1.0, T::INTEGER) {
         (true, _) => x,
@@ -303,7 +303,7 @@ fn scaled<T: Number>(x: T, factor: f32) -> T {
     }
 }
 
-/// The last axis of `a` and all before it, for products with one matrix.
+/// The sizes of `a` as one matrix: the product of all axes except the last, and the last.
 pub(super) fn rows(a: &[usize]) -> Result<(usize, usize), KernelFailure> {
     let (k, batch) = a
         .split_last()
@@ -352,7 +352,7 @@ mod tests {
             &[&half([1.0, 256.0], [1, 2]), &half([1.0, 1.0], [2, 1])],
         )
         .unwrap();
-        // 257 is no bf16: rounded once, to even.
+        // bf16 cannot represent 257: the sum is rounded once, to even.
         assert_eq!(y.as_slice::<half::bf16>().unwrap()[0].to_f32(), 256.0);
     }
 

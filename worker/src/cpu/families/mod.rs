@@ -1,4 +1,4 @@
-//! One module per family of ops: each answers for its own ops by name.
+//! The kernels by family of ops: each module finds its own ops by name.
 
 mod binary;
 mod cast;
@@ -26,17 +26,17 @@ use convoke_kernels::unary::FloatUnary;
 
 use super::call::{Found, Spec};
 
-/// The function of one float that an op is.
+/// The function of one float that an op computes, if it is such an op.
 pub(super) fn unary_of(spec: &Spec<'_>) -> Option<FloatUnary> {
     unary::float_op(spec).ok().flatten()
 }
 
-/// The function of two floats that an op is, or of each further operand in turn.
+/// The function of two floats that an op computes, or folds over its operands.
 pub(super) fn fold_of(spec: &Spec<'_>) -> Option<Arith> {
     binary::fold_of(spec.op, spec.operands.len())
 }
 
-/// What dtypes an op converts from and to, where it does no more and the two differ.
+/// The dtypes that an op converts between, if it does nothing else and they differ.
 pub(super) fn conversion_of(spec: &Spec<'_>) -> Option<(DType, DType)> {
     cast::conversion(spec)
         .ok()
@@ -44,12 +44,12 @@ pub(super) fn conversion_of(spec: &Spec<'_>) -> Option<(DType, DType)> {
         .filter(|(a, b)| a != b)
 }
 
-/// The reduction that an op is, and its attributes.
+/// The reduction that an op computes, with its attributes.
 pub(super) fn reduction_of(spec: &Spec<'_>) -> Option<(Reduce, ReduceAttrs)> {
     Some((reduce::reduction(spec.op)?, ReduceAttrs::new(spec.attrs)))
 }
 
-/// The implementation of `spec`, by the family that knows the op.
+/// Finds the implementation for `spec` in the family that knows the op.
 pub(super) fn find(spec: &Spec<'_>) -> Found {
     let families = [
         unary::find,

@@ -1,4 +1,4 @@
-//! Ops that move elements to places that shapes and host operands decide.
+//! Ops that move elements to positions that shapes and host operands decide.
 
 use convoke_common::ops::OpError;
 use convoke_common::ops::attrs::{self, axis, flag, normalize_axes, slice_range, transpose_perm};
@@ -14,7 +14,7 @@ use crate::cpu::dispatch::by_size;
 use crate::cpu::{KernelFailure, Outputs};
 
 pub(super) fn find(spec: &Spec<'_>) -> Found {
-    /// The function for elements of operand 0's size.
+    /// The function `f` for elements of operand 0's size.
     macro_rules! sized {
         ($f:ident) => {
             by_size!(spec.dtype(0)?, T => body($f::<T>))
@@ -37,7 +37,7 @@ pub(super) fn find(spec: &Spec<'_>) -> Found {
     found.map(Some)
 }
 
-/// Element types that only move.
+/// Types of elements that are only moved, never computed with.
 trait Moved: Bits + bytemuck::Pod {}
 impl<T: Bits + bytemuck::Pod> Moved for T {}
 
@@ -63,7 +63,7 @@ fn transposed<T: Moved>(mut call: Call<'_, '_>) -> Result<Outputs, KernelFailure
     one(y)
 }
 
-/// Operand 0 under the output's shape.
+/// Operand 0 with the output's shape.
 fn same_elements(call: &mut Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.take(0)?;
     let y = x.reshape(call.out_shape(0));
@@ -132,7 +132,7 @@ fn sliced<T: Moved>(mut call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
             return Err(KernelFailure::values("a slice has step zero"));
         }
         let (first, count) = slice_range(*dim as i64, *start, *end, *step);
-        // The first index of an empty slice may lie outside; it is not read.
+        // The first index of an empty slice may lie outside, since it is not read.
         from[*axis] = usize::try_from(first).unwrap_or(0);
         steps[*axis] = if count > 1 { *step as isize } else { 1 };
     }
@@ -191,7 +191,7 @@ fn tiled<T: Moved>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     one(y)
 }
 
-/// Padding beyond this is refused, so that positions stay inside an i64.
+/// Largest padding; more is refused, so that positions fit into an i64.
 const MAX_PAD: i64 = 1 << 40;
 
 fn padded<T: Moved>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
@@ -258,7 +258,7 @@ fn triangle<T: Moved>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     one(y)
 }
 
-/// The shape `[n, c, h, w]` of an operand, and the block size.
+/// The shape `[n, c, h, w]` of an operand, and the block size of the attributes.
 fn blocks(call: &Call<'_, '_>, x: &Tensor) -> Result<([usize; 4], usize), KernelFailure> {
     let shape = <[usize; 4]>::try_from(x.shape());
     let shape = shape.map_err(|_| KernelFailure::values(format!("{x:?} must have four axes")))?;

@@ -32,7 +32,7 @@ pub(super) fn find(spec: &Spec<'_>) -> Found {
     found.map(Some)
 }
 
-/// `body(f::<T>)` for the float `T` of operand 0.
+/// The implementation `body(f::<T>)` for the float type `T` of operand 0.
 macro_rules! of_floats {
     ($spec:expr, $f:ident) => {{
         let dtype = $spec.dtype(0)?;
@@ -52,7 +52,7 @@ fn common(dtypes: impl IntoIterator<Item = DType>) -> DType {
     })
 }
 
-/// The channels, axis 1.
+/// The channel axis, which is axis 1.
 fn channels(x: &[usize]) -> Result<Axis, KernelFailure> {
     if x.len() < 2 {
         return Err(KernelFailure::values(format!("{x:?} has no channels")));
@@ -60,7 +60,7 @@ fn channels(x: &[usize]) -> Result<Axis, KernelFailure> {
     Ok(Axis::of(x, 1))
 }
 
-/// Operand `i` as one value per channel.
+/// Operand `i`, which has one value per channel.
 fn per_channel<'t, T: Element>(
     call: &'t Call<'_, '_>,
     i: usize,
@@ -373,7 +373,7 @@ fn lp<T: Element + Float>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> 
     one(y)
 }
 
-/// 1 at the first maximum along an axis, else 0.
+/// Computes 1 at the first maximum along an axis, and 0 elsewhere.
 fn hardmax<T: Element + Float>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     let shape = call.shape(0)?;
     let axis = Axis::of(shape, axis(call.attrs, -1, shape.len())?);

@@ -40,7 +40,7 @@ enum Op {
     GlobalLp,
 }
 
-/// The attributes and the window of x `[n, c, ..]`.
+/// The attributes, and the pooling window of x `[n, c, ..]`.
 fn window(call: &Call<'_, '_>) -> Result<(PoolAttrs, Window), KernelFailure> {
     let (Some(input), Some(output)) = (call.shape(0)?.get(2..), call.out_shape(0).get(2..)) else {
         return Err(KernelFailure::values(format!(
@@ -103,7 +103,7 @@ fn floats<T: Element + Float>(call: Call<'_, '_>, op: Op) -> Result<Outputs, Ker
         Op::Max | Op::GlobalMax => global_max_pool(&call.launch.exec, x, spatial, out)?,
         Op::GlobalLp if spatial == 0 => out.fill(T::ZERO),
         Op::GlobalLp => {
-            // One window over the whole plane.
+            // A single pooling window covers the whole plane.
             let window = Window::new(&[spatial], &[1], &[spatial], &[1], &[1], &[0, 0])?;
             lp_pool(
                 &call.launch.exec,

@@ -1,4 +1,4 @@
-//! Random tensors of a given shape, from a seed that is an operand.
+//! Random tensors of a given shape; the seed is an operand.
 
 use convoke_common::ops::OpError;
 use convoke_common::ops::attrs::{NormalAttrs, UniformAttrs};

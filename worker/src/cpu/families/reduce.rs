@@ -1,4 +1,4 @@
-//! Reductions over axes, extremes along one, and running sums.
+//! Reductions over axes, extremes along one axis, and running sums.
 
 use convoke_common::ops::attrs::{ReduceAttrs, flag};
 use convoke_common::ops::{OpError, normalize_axis};
@@ -13,7 +13,7 @@ use crate::cpu::call::{Body, Call, Found, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
 use crate::cpu::{KernelFailure, Outputs};
 
-/// The reduction over axes that an op is.
+/// The reduction over axes that an op computes, if it is such an op.
 pub(super) fn reduction(op: &str) -> Option<Reduce> {
     Some(match op {
         "ReduceSum" => Reduce::Sum,
@@ -51,14 +51,14 @@ pub(super) fn find(spec: &Spec<'_>) -> Found {
     found.map(Some).ok_or_else(|| spec.no_dtype(dtype))
 }
 
-/// The axes to reduce, by operand 1.
+/// The axes to reduce, as operand 1 and the attributes give them.
 fn axes(call: &Call<'_, '_>, attrs: &ReduceAttrs) -> Result<Vec<usize>, KernelFailure> {
     let given = call.ints(1)?.unwrap_or_default();
     Ok(attrs.axes(&given, call.shape(0)?.len())?)
 }
 
-/// What a reduction into `outputs` elements runs over: the operand's shape and the axes. Of an operand without
-/// elements only the number of results counts.
+/// The operand's shape and the axes of a reduction into `outputs` elements. For an operand without elements only the
+/// number of results counts.
 fn over(
     call: &Call<'_, '_>,
     attrs: &ReduceAttrs,
@@ -107,7 +107,8 @@ fn reduce_ints<T: Element + Integer>(
     one(y)
 }
 
-/// The greatest or the least, as bytes; of none, what bytes have as identity is no bool.
+/// The greatest or the least of bools, which are reduced as bytes. Without elements the identity of bytes would not be
+/// a bool.
 fn reduce_bools(
     call: Call<'_, '_>,
     op: Reduce,

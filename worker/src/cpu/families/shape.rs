@@ -1,4 +1,4 @@
-//! Ops on sizes, and tensors made from nothing else.
+//! Ops on sizes, and tensors that are made from sizes alone.
 
 use convoke_common::Element;
 use convoke_common::ops::OpError;
@@ -51,7 +51,7 @@ fn shape(spec: &Spec<'_>) -> Result<Body, OpError> {
     })
 }
 
-/// A tensor of one value, 0 in f32 unless the attribute `value` says otherwise.
+/// A tensor with one value everywhere: the attribute `value`, or 0 in f32 without it.
 fn constant(spec: &Spec<'_>) -> Result<Body, OpError> {
     let (dtype, bytes) = fill_value(spec.attrs)?;
     by_size!(dtype, T => {
@@ -83,7 +83,7 @@ fn range_of<T: Element + Number>(call: Call<'_, '_>) -> Result<Outputs, KernelFa
     one(y)
 }
 
-/// Ones on diagonal `k`.
+/// A matrix with ones on diagonal `k`.
 fn eye(spec: &Spec<'_>) -> Result<Body, OpError> {
     let k = spec.attrs.int("k", 0);
     let dtype = spec

@@ -47,7 +47,7 @@ pub(super) fn find(spec: &Spec<'_>) -> Found {
     found.map(Some).ok_or_else(|| spec.no_dtype(dtype))
 }
 
-/// The function of floats that `op` is.
+/// The function of floats that `op` computes, if it is such an op.
 pub(super) fn float_op(spec: &Spec<'_>) -> Result<Option<FloatUnary>, OpError> {
     let (alpha, beta) = alpha_beta(spec.op, spec.attrs);
     let (alpha, beta) = (f64::from(alpha), f64::from(beta));
@@ -100,7 +100,7 @@ pub(super) fn float_op(spec: &Spec<'_>) -> Result<Option<FloatUnary>, OpError> {
     }))
 }
 
-/// The function of integers that `op` is.
+/// The function of integers that `op` computes, if it is such an op.
 fn integer_op(op: &str) -> Option<IntegerUnary> {
     Some(match op {
         "Abs" => IntegerUnary::Abs,
@@ -112,7 +112,7 @@ fn integer_op(op: &str) -> Option<IntegerUnary> {
     })
 }
 
-/// `y[i] = f(x[i])`, in place where the operand may be overwritten.
+/// Computes `y[i] = f(x[i])`, in place where the operand may be overwritten.
 fn map<T: Element>(
     copy: impl Fn(&Exec<'_>, &[T], &mut [T]) -> KernelResult + Send + Sync + 'static,
     replace: impl Fn(&Exec<'_>, &mut [T]) -> KernelResult + Send + Sync + 'static,
@@ -128,7 +128,7 @@ fn map<T: Element>(
     }))
 }
 
-/// The error function of integers: in f64, truncated.
+/// The error function of integers: computed in f64, and truncated.
 fn erf_of<T: Element + CastTo<f64>>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure>
 where
     f64: CastTo<T>,

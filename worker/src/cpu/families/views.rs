@@ -1,4 +1,4 @@
-//! Ops that give the same elements another shape, or none at all: nothing is copied.
+//! Ops that give the same elements another shape, or the same one: nothing is copied.
 
 use crate::cpu::call::{Call, Found, Spec, body, one, write};
 use crate::cpu::{KernelFailure, Outputs};
@@ -26,7 +26,7 @@ pub(super) fn find(spec: &Spec<'_>) -> Found {
     .map(Some)
 }
 
-/// Inference keeps every element.
+/// Computes `Dropout` of inference, which keeps every element.
 fn dropout(mut call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     let mut outputs = Outputs::from([call.take(0)?]);
     if call.outputs.len() > 1 {

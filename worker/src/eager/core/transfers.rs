@@ -1,4 +1,4 @@
-//! Tensors that come from peers: announced by the client, or earlier than that.
+//! Tensors that come from peers, after the client has announced them or before.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use super::{Core, Id, MOST_EARLY};
 
-/// A transfer that was announced.
+/// A transfer that was announced and has not ended.
 pub(super) struct Expected {
     from: Peer,
     id: Id,
@@ -21,18 +21,18 @@ pub(super) struct Expected {
     claimed: bool,
 }
 
-/// A transfer that was not announced yet.
+/// A transfer that came before its announcement.
 pub(super) enum Early {
-    /// Its bytes are coming.
+    /// The transfer's bytes are arriving.
     Claimed(DType, Shape),
     Here(Tensor),
     Failed(Error),
-    /// Its sender is held up until it is announced.
+    /// The sender's link is held up until the transfer is announced.
     Held(oneshot::Sender<()>),
 }
 
 impl Core {
-    /// A new handle that a peer fills.
+    /// Announces a transfer: makes a handle that the peer's tensor fills.
     pub fn take(
         &mut self,
         from: Peer,
@@ -44,7 +44,8 @@ impl Core {
         let id = self.make(origin, 1);
         self.announced = self.announced.max(transfer.saturating_add(1));
         let early = self.early.remove(&(transfer, from.name.clone()));
-        // Numbers ascend: what is below was for a session before this one, and whoever holds it up may go on.
+        // Transfer numbers ascend: those below were for a session before this one, and a link that one of them holds up
+        // may go on.
         self.early = self.early.split_off(&(self.announced, String::new()));
         let mut expected = Expected {
             from,
@@ -68,7 +69,7 @@ impl Core {
             },
             Some((_, Early::Held(go))) => {
                 self.expected.insert(transfer, expected);
-                // The link that holds it up may be gone.
+                // The link that waited may be gone.
                 let _ = go.send(());
             }
             None => {
@@ -90,7 +91,8 @@ impl Core {
         self.settle(id, result.map_err(Arc::new));
     }
 
-    /// Whether it can be said of a transfer if it is expected; else who is told when it can.
+    /// Returns `None` where a transfer is announced or its fate is known, so that its tensor may be read. Otherwise a
+    /// receiver that is told when that is so.
     pub fn foreseen(&mut self, from: &Peer, transfer: u64) -> Option<oneshot::Receiver<()>> {
         if self.expected.contains_key(&transfer) || transfer < self.announced {
             return None;
@@ -104,7 +106,7 @@ impl Core {
         Some(held)
     }
 
-    /// A transfer begins to arrive.
+    /// Admits a transfer that begins to arrive.
     pub fn claim(&mut self, from: &Peer, h: &TensorHeader) -> Result<(), Refused> {
         let transfer = h.key.n;
         if let Some(expected) = self.expected.get_mut(&transfer) {
@@ -135,7 +137,7 @@ impl Core {
         Ok(())
     }
 
-    /// Why a transfer failed that was not announced yet.
+    /// The error of a transfer that failed before it was announced.
     pub fn early_failure(&self, from: &Peer, transfer: u64) -> Option<Error> {
         match self.early.get(&(transfer, from.name.clone())) {
             Some((peer, Early::Failed(error))) if peer == from => Some(error.clone()),
@@ -143,20 +145,20 @@ impl Core {
         }
     }
 
-    /// A transfer that was not announced yet has failed.
+    /// Notes that a transfer failed before it was announced.
     pub fn fail_early(&mut self, from: &Peer, transfer: u64, error: Error) {
         let key = (transfer, from.name.clone());
         self.early.insert(key, (from.clone(), Early::Failed(error)));
     }
 
-    /// Where a transfer that is expected was issued.
+    /// The place in the client's program that issued an announced transfer; 0 where the transfer is unknown.
     pub fn origin_of(&self, transfer: u64) -> u32 {
         let id = self.expected.get(&transfer).map(|e| e.id);
         id.and_then(|id| self.handles.get(&id))
             .map_or(0, |h| h.origin)
     }
 
-    /// A transfer has arrived, or failed.
+    /// Ends a transfer, which has arrived or failed.
     pub fn end(&mut self, from: &Peer, transfer: u64, result: Result<Tensor>) {
         match self.expected.get(&transfer) {
             Some(expected) if expected.from == *from => {
@@ -179,7 +181,7 @@ impl Core {
         }
     }
 
-    /// The client says that a transfer does not come.
+    /// Fails a transfer that does not come, as the client says.
     pub fn fail(&mut self, transfer: u64, error: Error) {
         let from = self.expected.get(&transfer).map(|e| e.from.clone());
         if let Some(from) = from {
@@ -187,7 +189,7 @@ impl Core {
         }
     }
 
-    /// A link to `peer` ended: what it was to bring does not come.
+    /// Fails the transfers that were to come from `peer`, because the link to it ended.
     pub fn lost(&mut self, peer: &Peer, error: &Error) {
         let of_peer = self.expected.iter().filter(|(_, e)| e.from == *peer);
         let transfers: Vec<u64> = of_peer.map(|(t, _)| *t).collect();

@@ -1,4 +1,5 @@
-//! Brief ops of a client in this process, on its own thread: the same kernels, memory and refusals, but no handle.
+//! Brief ops of a client in this process, run on the client's thread: with the session's kernels, memory and refusals,
+//! but without handles.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,7 +35,7 @@ impl Direct for Session {
         operands: &[Option<DType>],
         outputs: u8,
     ) -> Option<Arc<dyn DirectOp>> {
-        // Nobody can say how long an op of a user's own takes, or a loop.
+        // The time of a custom op or of a loop is unknown.
         if ops::is_custom(op) || attrs.functions().next().is_some() {
             return None;
         }
@@ -86,7 +87,7 @@ impl DirectOp for Op {
             if !brief || !engine.compute.admits(&session.share, seen.predicted) {
                 return None;
             }
-            // A failure is one of the op that is issued then, which fails the same way.
+            // After a failure the client issues the op to the session, where it fails the same way and is reported.
             let run = catch_unwind(AssertUnwindSafe(|| {
                 engine.compute.launching(prepared.op.name);
                 prepared.kernel.launch(&mut Launch {

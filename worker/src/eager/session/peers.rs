@@ -1,6 +1,7 @@
-//! What a session sends, and whom it sends to: tensors leave over a link, which is made where there is none.
+//! The tensors that a session sends to peers: each leaves over a link, which is made where there is none.
 //!
-//! Invariant: a transfer that was given to a link ends with the tensor's arrival or with a report that it does not come.
+//! Invariant: a transfer that was given to a link ends with the tensor's arrival, or with a report that it does not
+//! come.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, MutexGuard, Weak};
@@ -17,14 +18,14 @@ use convoke_rendezvous::{Link, Outgoing, Peer};
 use super::super::core::{Effect, MOST_EARLY};
 use super::{Session, State};
 
-/// A peer that the client has named.
+/// A peer that the client has announced to the session.
 pub(super) struct Named {
     participant: Participant,
-    /// Tensors that wait for a link to it; `None` while nobody makes one.
+    /// Tensors that wait for a link to the peer; `None` unless a link is being made.
     waiting: Option<Vec<(u64, convoke_common::Tensor)>>,
-    /// The transfers given to a link to it last, as many as may be on their way, each with its link where it has one.
+    /// The latest transfers that were given to a link, as many as may be under way, each with its link.
     given: VecDeque<(u64, Weak<Link>)>,
-    /// What this is charged to.
+    /// The reservation for the peer's description.
     _charge: Reservation,
 }
 
@@ -55,7 +56,7 @@ impl Session {
                 transfer,
                 tensor,
             } => self.send_to(peer, transfer, tensor),
-            // The client passes it on: it may not have told the peer yet that anything comes.
+            // The client passes the error on: it may not have announced the transfer to the peer yet.
             Effect::Abort {
                 peer,
                 transfer,
@@ -88,7 +89,7 @@ impl Session {
         link.send(Frame::Abort { key, error });
     }
 
-    /// Sends to another worker, which a link is made to where there is none.
+    /// Sends a tensor to another worker; a link is made where there is none.
     fn send_to(&self, peer: u32, transfer: u64, tensor: convoke_common::Tensor) {
         let mut state = self.state();
         let (Some(named), Some(node)) = (state.peers.get_mut(&peer), self.node.upgrade()) else {
@@ -103,7 +104,7 @@ impl Session {
             named.give(transfer, &link);
             drop(state);
             self.send(&link, transfer, tensor);
-            // Whoever told of its end may have done so before.
+            // The link may have ended, and reported that, before the transfer was listed.
             if link.is_closed() {
                 self.lost(&to, link.lost());
             }
@@ -112,7 +113,7 @@ impl Session {
         named.waiting = Some(vec![(transfer, tensor)]);
         drop(state);
         let me = self.me.clone();
-        // It ends with its bounds.
+        // The task ends with the bounds of dialling.
         node.world.clone().spawn(async move {
             let linked = node.link_to(&participant, Role::Worker, true).await;
             if let Some(me) = me.upgrade() {
@@ -121,7 +122,7 @@ impl Session {
         });
     }
 
-    /// There is a link to a peer, or none can be made.
+    /// Sends the tensors that wait for a link to a peer, or reports that no link can be made.
     fn linked(&self, peer: u32, linked: Result<Arc<Link>>) {
         let mut state = self.state();
         let named = state.peers.get_mut(&peer);
@@ -133,7 +134,7 @@ impl Session {
                     waiting.iter().for_each(|(t, _)| named.give(*t, &link));
                 }
                 drop(state);
-                // Whoever told of its end may have done so before.
+                // The link may have ended, and reported that, before the transfers were listed.
                 if link.is_closed() {
                     self.lost(link.peer(), link.lost());
                 }
@@ -165,19 +166,19 @@ impl Session {
         self.settle(state);
     }
 
-    /// A link to a peer ended.
+    /// Reports the transfers that are lost with a link to a peer.
     pub fn lost(&self, peer: &Peer, mut error: Error) {
-        // The client, whom it is told, may have contact with the peer.
+        // The message names this worker: the client, which gets it, may still reach the peer.
         if let Some(me) = self.engine.place().worker {
             error.message = format!("{me} {}", error.message);
         }
         let mut state = self.state();
-        // What was to come by another link to it still does; of the rest its sender tells.
+        // Transfers that come over another link to the peer go on; their sender reports the rest.
         let node = self.node.upgrade();
         if node.is_none_or(|n| n.hub.link(peer).is_none()) {
             state.core.lost(peer, &error);
         }
-        // What was on its way there may not have arrived, and the peer may not know that it comes; the client does.
+        // Sent tensors may not have arrived, and the peer may not know that they come; the client knows.
         let named = state.peers.iter_mut();
         let mut lost = Vec::new();
         for (index, named) in named.filter(|(_, n)| Peer::of(&n.participant, Role::Worker) == *peer)
@@ -213,7 +214,7 @@ impl Named {
         }
     }
 
-    /// A transfer is given to a link.
+    /// Lists a transfer as given to a link.
     fn give(&mut self, transfer: u64, link: &Arc<Link>) {
         if self.given.len() >= MOST_EARLY {
             self.given.pop_front();

@@ -1,4 +1,4 @@
-//! Random commands and events, against what has to come of them.
+//! Random commands and events, compared with a model of what must follow from them.
 
 use std::collections::BTreeMap;
 
@@ -24,14 +24,14 @@ impl Random {
         all.get(self.below(all.len())).cloned()
     }
 
-    /// Takes one out.
+    /// Removes a random element.
     fn out<T>(&mut self, all: &mut Vec<T>) -> Option<T> {
         let at = self.below(all.len());
         (at < all.len()).then(|| all.swap_remove(at))
     }
 }
 
-/// What is to become of a handle.
+/// What a handle is to resolve to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fate {
     Open,
@@ -43,23 +43,23 @@ enum Fate {
 struct Model {
     fates: BTreeMap<Id, Fate>,
     operands: BTreeMap<Id, Vec<Id>>,
-    /// Handles that the client has.
+    /// Handles that the client has not dropped.
     kept: Vec<Id>,
     running: Vec<Id>,
     reserved: Vec<Id>,
-    /// Transfers that were announced, and their handles.
+    /// Transfers that were announced and have not ended, with their handles.
     announced: Vec<(u64, Id)>,
-    /// Transfers that came before they were announced, and whether they failed.
+    /// Transfers that came before their announcement, with whether they failed.
     early: Vec<(u64, bool)>,
     transfers: u64,
-    /// Handles that were asked for, by the order of asking, and how often each was told.
+    /// Handles that were sent to [`ASKED`], in this order, with how often each was told.
     asked: Vec<(Id, u32)>,
     resolved: u64,
     last_ready: BTreeMap<Id, ()>,
 }
 
 impl Model {
-    /// Decides a handle, and every op that fails with it.
+    /// Decides the fate of a handle, and of every op that fails with it.
     fn decide(&mut self, id: Id, fate: Fate) {
         assert_eq!(self.fates[&id], Fate::Open);
         self.fates.insert(id, fate);
@@ -121,10 +121,10 @@ impl Run {
                 self.made(id, if failed { Fate::Failed } else { Fate::Open });
             }
             6 => {
-                // Announced now, or early.
+                // The transfer is announced now, or comes early.
                 let n = m.transfers;
                 m.transfers += 1;
-                // They are announced in the order of their numbers.
+                // Transfers are announced in the order of their numbers.
                 if r.below(2) == 0 || !m.early.is_empty() {
                     let fails = r.below(3) == 0;
                     let result = if fails { Err(boom()) } else { Ok(tensor(3.)) };
@@ -199,7 +199,7 @@ impl Run {
             let again = self.model.last_ready.insert(*id, ());
             assert!(again.is_none(), "{id} is ready twice");
         }
-        // Nothing that may run is left behind.
+        // No op that may run is left behind.
         for id in self.model.operands.keys() {
             let left = self.model.fates[id] == Fate::Open
                 && self.model.launchable(*id)
@@ -219,7 +219,7 @@ impl Run {
         }
     }
 
-    /// Who was told by now: of what is decided, and rightly.
+    /// Checks that only resolved handles were told, with the right results.
     fn effects(&mut self) {
         for effect in self.bench.core.effects() {
             let (asked, is) = match effect {
@@ -242,7 +242,7 @@ impl Run {
         }
     }
 
-    /// Everything ends, and every handle is dropped.
+    /// Ends everything, and drops every handle.
     fn end(mut self) {
         self.bench
             .core

@@ -1,4 +1,4 @@
-//! Transfers from peers: announced before, while and after they come, and those that nobody announces.
+//! Transfers from peers: announced before, while and after they come, and some that are never announced.
 
 use convoke_common::Shape;
 use convoke_common::ids::{LeaseId, StepKey};
@@ -13,18 +13,18 @@ fn header(n: u64, value: &Tensor) -> TensorHeader {
     TensorHeader::of(StepKey { lease, n }, 0, value)
 }
 
-/// Something about transfer 5, which carries f32[] 2 from `w1`.
+/// An event of transfer 5, which carries the f32[] 2 from `w1`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Event {
     Take,
-    /// Announced as f32[3].
+    /// The transfer is announced as f32[3].
     TakeOther,
     Claim,
     Arrive,
     Break,
     /// The link to `w1` ends.
     Lose,
-    /// The client says that it does not come.
+    /// The client says that the transfer does not come.
     Fail,
     Free,
 }
@@ -50,7 +50,8 @@ impl Bench {
     }
 }
 
-/// Whatever comes first, the handle is what it is, and the client is told once that the transfer ended.
+/// Checks that in any order of events the handle resolves to `want`, and the client is told once that the transfer
+/// ended.
 #[track_caller]
 fn check(events: &[Event], want: Result<f32, Code>) {
     let mut b = Bench::new();
@@ -66,7 +67,7 @@ fn check(events: &[Event], want: Result<f32, Code>) {
     assert_eq!(reports.iter().filter(ended).count(), 2, "{reports:?}");
     let shapes = reports.iter().filter(|r| matches!(r, Report::Shape { .. }));
     assert_eq!(shapes.count(), usize::from(want.is_ok()));
-    // What comes after is of no transfer that is known.
+    // Events that come later belong to no known transfer.
     assert_eq!(b.event(Claim), Err(Refused::StaleStep));
     for event in [Arrive, Break, Lose, Fail] {
         b.event(event).unwrap();
@@ -92,9 +93,9 @@ fn a_transfer_may_come_before_it_is_announced() {
     check(&[Take, Claim, Lose], Err(Code::PeerLost));
     check(&[Claim, Take, Lose], Err(Code::PeerLost));
     check(&[Claim, Lose, Take], Err(Code::PeerLost));
-    // It was there already.
+    // The tensor has arrived before the link ends.
     check(&[Claim, Arrive, Lose, Take], Ok(2.));
-    // Not the tensor that was announced.
+    // The tensor is not the one that was announced.
     check(&[Claim, TakeOther], Err(Code::ProtocolViolation));
     check(&[Claim, Arrive, TakeOther], Err(Code::ProtocolViolation));
 }
@@ -118,7 +119,7 @@ fn a_tensor_of_another_kind_fails_its_handle() {
     assert_eq!(b.event(Claim), Err(Refused::WrongTensor));
     b.check_code(0, Code::ProtocolViolation);
     assert_eq!(b.event(Claim), Err(Refused::StaleStep));
-    // Of any shape, but of one dtype.
+    // A transfer may be announced with any shape, but with one dtype.
     b.core.take(peer("w1"), 6, DType::F32, None, 1);
     let ints = Tensor::scalar(1i64);
     let claimed = b.core.claim(&peer("w1"), &header(6, &ints));
@@ -142,7 +143,7 @@ fn a_transfer_is_of_one_source_and_comes_once() {
             }
             b.event(Claim).unwrap();
         } else {
-            // Two may say that theirs is the fifth: whose it is, the announcement says.
+            // Two peers may number a transfer 5: the announcement says whose is meant.
             b.core.claim(&other, &h).unwrap();
             b.core.end(&other, 5, Ok(tensor(9.)));
             b.event(Claim).unwrap();
@@ -154,7 +155,7 @@ fn a_transfer_is_of_one_source_and_comes_once() {
         b.event(Arrive).unwrap();
         b.check_value(0, 2.);
     }
-    // A tensor of a former life is not the new one's.
+    // A tensor from a former incarnation of a peer is not taken for that of the new one.
     let mut b = Bench::new();
     b.core.claim(&reborn, &h).unwrap();
     b.core.end(&reborn, 5, Ok(tensor(9.)));
@@ -176,12 +177,12 @@ fn a_stream_is_held_until_its_transfer_is_announced() {
     b.event(Claim).unwrap();
     b.event(Arrive).unwrap();
     b.check_value(0, 2.);
-    // Nothing is held that can be decided: it is announced, or over.
+    // A link is not held up where the transfer is announced, or over.
     b.core.take(w1.clone(), 7, DType::F32, None, 1);
     for transfer in [7, 5, 6] {
         assert!(b.core.foreseen(&w1, transfer).is_none(), "{transfer}");
     }
-    // Where the link ends, or the session, the holder is let go.
+    // A link that is held up goes on where the link or the session ends.
     let mut lost = b.core.foreseen(&w1, 8).unwrap();
     let mut ended = b.core.foreseen(&peer("w2"), 8).unwrap();
     b.core.lost(&w1, &Error::lost("w1", "gone"));
@@ -207,7 +208,7 @@ fn what_is_not_announced_is_bounded() {
     let beyond = header(most, &tensor(0.));
     assert_eq!(b.core.claim(&w1, &beyond), Err(Refused::AheadOfWindow));
     b.core.end(&w1, most, Err(boom()));
-    // Those that have their place go on, and leave it when they are announced.
+    // Early transfers that have a place go on, and leave the place when they are announced.
     b.core.end(&w1, 1, Ok(tensor(1.)));
     for n in 0..3 {
         b.core.take(w1.clone(), n, DType::F32, None, 1);
