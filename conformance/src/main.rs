@@ -7,9 +7,9 @@
 //!
 //! Invariants
 //! 1. Every case counts as right, wrong or not registered. A case is not registered where it names an op, a dtype or a
-//! kind of value that is not supported; every other failure makes it wrong.
+//!    kind of value that is not supported; every other failure makes it wrong.
 //! 2. A case that has an operand, and at least one node that runs in steps, runs both alone and apart. The report says
-//! how many cases do.
+//!    how many cases do.
 
 mod case;
 mod compare;

@@ -34,7 +34,7 @@ pub fn account_of(ledger: &Ledger, link: Option<&Arc<Link>>) -> Ledger {
     let identity = link.and_then(|link| link.identity());
     match identity.filter(|_| !mutant!("nobody-charged")) {
         None => ledger.clone(),
-        Some(identity) => account_of_member(ledger, &identity),
+        Some(identity) => account_of_member(ledger, identity),
     }
 }
 

@@ -5,7 +5,7 @@
 //!
 //! Invariants
 //! 1. The folder of a sidecar is named by a hash of everything that decides its bytes, and the file in it by the id of
-//! its content. A file that does not match its name is written anew.
+//!    its content. A file that does not match its name is written anew.
 //! 2. A sidecar appears as a whole or not at all.
 
 use std::io::Write;

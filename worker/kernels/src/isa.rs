@@ -4,8 +4,8 @@
 //! Invariants
 //! 1. [`Isa::detect`] answers the same for the whole life of the process.
 //! 2. Every `Simd` type computes lane by lane with IEEE rounding and fused multiply-add, so a kernel that is generic
-//! over `Simd` gives equal bits for every type, provided that it makes every NaN that it stores the canonical one:
-//! which of two NaN operands survives an operation is not specified.
+//!    over `Simd` gives equal bits for every type, provided that it makes every NaN that it stores the canonical one:
+//!    which of two NaN operands survives an operation is not specified.
 
 use std::sync::OnceLock;
 

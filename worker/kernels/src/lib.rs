@@ -9,7 +9,7 @@
 //!    virtual lanes combined in a fixed order; multiply-add is always fused.
 //! 2. Every kernel runs through [`Exec`], which checks the cancel flag between tiles.
 //! 3. No kernel allocates, with two exceptions: matrix products and convolutions keep one bounded block of scratch per
-//! thread, and fused chains take a few KiB for each tile of work.
+//!    thread, and fused chains take a few KiB for each tile of work.
 
 // Index loops over several slices of one length are the form that vectorizes.
 #![allow(clippy::needless_range_loop)]

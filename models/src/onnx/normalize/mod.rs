@@ -3,7 +3,7 @@
 //! Invariants
 //! 1. A rewritten node computes what the op computes in the version of its own operator set.
 //! 2. The last node of a rewriting has the name and the outputs of the original node `NAME`. Nodes before it are named
-//! `NAME/Op`, and operands that were attributes `NAME/attribute`.
+//!    `NAME/Op`, and operands that were attributes `NAME/attribute`.
 //! 3. A form that cannot be expressed is reported as unsupported, never approximated.
 
 mod contrib;

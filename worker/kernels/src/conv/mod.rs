@@ -9,7 +9,7 @@
 //! 1. Pointwise, unfolded, grouped and depthwise kernels give equal bits where they overlap; packed
 //!    weights, threads, alignment and instruction set change nothing.
 //! 2. Winograd and FFT algorithms are not used, since they change the chain. The only allocation is the bounded block
-//! of scratch for each thread.
+//!    of scratch for each thread.
 
 mod depthwise;
 mod shape;

@@ -5,7 +5,7 @@
 //!
 //! Invariants
 //! 1. Packing, thread count, tile, alignment and instruction set never change a bit of an f32 result: a sum that is NaN
-//! is always the canonical NaN.
+//!    is always the canonical NaN.
 //! 2. The only allocation is one bounded block for each thread, at its first call.
 //!
 //! ```text
