@@ -47,7 +47,7 @@ impl Handshakes {
     }
 
     /// Gives a peer's handshake a place. While half of the places are taken, a peer whose address is not proven is
-    /// asked to prove it, which returns `None`, and the others wait for [`PACE`].
+    /// asked to prove it, which returns `None`, and the others wait for `PACE`.
     pub async fn begin(&self, incoming: Incoming) -> Option<Handshake> {
         if 2 * self.places.len() >= self.most {
             if !incoming.is_validated() {
