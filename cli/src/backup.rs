@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use convoke_common::admission::chain;
 use convoke_common::error::{Code, Error};
 use convoke_common::world::{FileMode, NoCompute, World};
-use convoke_coordinator::admin::{Client, socket_in};
+use convoke_coordinator::admin::{AdminClient, socket_in};
 use convoke_coordinator::{backup_folder, restore as restore_folder};
 use serde::Serialize;
 
@@ -44,7 +44,7 @@ pub struct BackupArgs {
 }
 
 #[derive(Serialize)]
-struct Done<'a> {
+struct BackupOutput<'a> {
     file: &'a Path,
     state_dir: &'a Path,
 }
@@ -55,7 +55,7 @@ pub async fn backup(args: BackupArgs, json: bool) -> Result<(), Failure> {
     let (file, folder) = (args.file, coordinator_dir(args.at.state_dir)?);
     let socket = socket_in(&folder);
     let text = match socket.exists() {
-        true => Client::new(&socket).backup().await?,
+        true => AdminClient::new(&socket).backup().await?,
         false => backup_folder(&world, &folder)?,
     };
     let written = world
@@ -63,7 +63,7 @@ pub async fn backup(args: BackupArgs, json: bool) -> Result<(), Failure> {
         .write_atomic(&file, text.as_bytes(), FileMode::Secret);
     written.map_err(|e| Error::new(Code::Io, chain(&e)))?;
     match json {
-        true => output::json(&Done {
+        true => output::json(&BackupOutput {
             file: &file,
             state_dir: &folder,
         }),
@@ -75,7 +75,7 @@ pub async fn backup(args: BackupArgs, json: bool) -> Result<(), Failure> {
 }
 
 #[derive(Serialize)]
-struct Changed {
+struct CaOutput {
     changed: bool,
 }
 
@@ -93,7 +93,7 @@ pub async fn ca(command: CaCommand, json: bool) -> Result<(), Failure> {
         }
     };
     match json {
-        true => output::json(&Changed { changed: true }),
+        true => output::json(&CaOutput { changed: true }),
         false => output::print(text),
     }
 }
@@ -104,7 +104,7 @@ pub fn restore(args: BackupArgs, json: bool) -> Result<(), Failure> {
     let (file, folder) = (args.file, coordinator_dir(args.at.state_dir)?);
     restore_folder(&world, &folder, &file)?;
     match json {
-        true => output::json(&Done {
+        true => output::json(&BackupOutput {
             file: &file,
             state_dir: &folder,
         }),

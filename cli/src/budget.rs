@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use clap::Args;
 use convoke_common::identity::{Amount, Budget, Weight};
 use convoke_common::members::OpenConnections;
-use convoke_common::memory::Holding;
+use convoke_common::memory::TokenHolding;
 use serde::Serialize;
 
 use crate::output;
@@ -52,7 +52,7 @@ impl From<BudgetArgs> for Budget {
 
 /// A budget in JSON: what is set, each with its unit.
 #[derive(Debug, Default, Serialize)]
-pub struct Listing {
+pub struct BudgetOutput {
     #[serde(skip_serializing_if = "Option::is_none")]
     memory_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -80,11 +80,11 @@ fn by_unit(amount: Option<Amount>) -> (Option<u64>, Option<u8>) {
     }
 }
 
-impl From<&Budget> for Listing {
-    fn from(budget: &Budget) -> Listing {
+impl From<&Budget> for BudgetOutput {
+    fn from(budget: &Budget) -> BudgetOutput {
         let (memory_bytes, memory_percent) = by_unit(budget.memory);
         let (requests_bytes, requests_percent) = by_unit(budget.requests);
-        Listing {
+        BudgetOutput {
             memory_bytes,
             memory_percent,
             requests_bytes,
@@ -136,11 +136,11 @@ pub fn words(budget: &Budget) -> String {
 
 /// Formats what the members of tokens hold: one row for each token and process.
 pub fn table<'a>(
-    processes: impl Iterator<Item = (&'a str, &'a [Holding], &'a [OpenConnections])>,
+    processes: impl Iterator<Item = (&'a str, &'a [TokenHolding], &'a [OpenConnections])>,
 ) -> String {
     let mut rows = Vec::new();
     for (process, holdings, connections) in processes {
-        let mut tokens: BTreeMap<&str, (Option<&Holding>, Option<&OpenConnections>)> =
+        let mut tokens: BTreeMap<&str, (Option<&TokenHolding>, Option<&OpenConnections>)> =
             BTreeMap::new();
         for holding in holdings {
             tokens.entry(holding.token.as_str()).or_default().0 = Some(holding);
@@ -150,7 +150,7 @@ pub fn table<'a>(
         }
         for (token, (holding, open)) in tokens {
             let none = || "-".to_owned();
-            let used = |h: &Holding| {
+            let used = |h: &TokenHolding| {
                 let used = h.used.iter().filter(|(_, n)| **n > 0);
                 let used = used.map(|(account, n)| format!("{} {}", account.as_str(), bytes(*n)));
                 used.collect::<Vec<_>>().join(", ")
@@ -178,7 +178,7 @@ pub fn table<'a>(
 mod tests {
     use super::*;
     use convoke_common::identity::Role;
-    use convoke_common::memory::Account;
+    use convoke_common::memory::Purpose;
 
     #[test]
     fn amounts_are_sizes_or_parts() {
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_budget_in_json_has_what_is_set_with_its_unit() {
-        let json = |budget: &Budget| serde_json::to_value(Listing::from(budget)).unwrap();
+        let json = |budget: &Budget| serde_json::to_value(BudgetOutput::from(budget)).unwrap();
         assert_eq!(json(&Budget::default()), serde_json::json!({}));
         let budget = Budget {
             memory: Some(Amount::Percent(50)),
@@ -222,11 +222,11 @@ mod tests {
 
     #[test]
     fn who_holds_what_is_told_by_token_and_process() {
-        let holding = Holding {
+        let holding = TokenHolding {
             token: "aaaa".parse().unwrap(),
             member: "client-1".into(),
             limit: 512 << 20,
-            used: [(Account::Handles, 300 << 20), (Account::Leases, 0)].into(),
+            used: [(Purpose::Handles, 300 << 20), (Purpose::Leases, 0)].into(),
         };
         let open = |token: &str| OpenConnections {
             token: token.parse().unwrap(),

@@ -8,7 +8,7 @@ use crate::output;
 use crate::token::client;
 
 #[derive(Serialize)]
-struct Drained {
+struct DrainOutput {
     drained: String,
     /// Whether the worker is connected, and was told to end.
     there: bool,
@@ -19,7 +19,7 @@ pub async fn drain(args: DrainArgs, json: bool) -> Result<(), Failure> {
     let name = args.name;
     let there = client(args.at)?.drain(&name).await?;
     match (json, there) {
-        (true, _) => output::json(&Drained {
+        (true, _) => output::json(&DrainOutput {
             drained: name,
             there,
         }),
@@ -33,7 +33,7 @@ pub async fn drain(args: DrainArgs, json: bool) -> Result<(), Failure> {
 }
 
 #[derive(Serialize)]
-struct Undrained {
+struct UndrainOutput {
     undrained: String,
     /// Whether plans use the worker from now on; if not, it must be started first.
     serves: bool,
@@ -44,7 +44,7 @@ pub async fn undrain(args: DrainArgs, json: bool) -> Result<(), Failure> {
     let name = args.name;
     let serves = client(args.at)?.undrain(&name).await?;
     match (json, serves) {
-        (true, _) => output::json(&Undrained {
+        (true, _) => output::json(&UndrainOutput {
             undrained: name,
             serves,
         }),
@@ -54,7 +54,7 @@ pub async fn undrain(args: DrainArgs, json: bool) -> Result<(), Failure> {
 }
 
 #[derive(Serialize)]
-struct Forgotten {
+struct ForgetOutput {
     forgotten: String,
 }
 
@@ -63,13 +63,13 @@ pub async fn forget(args: DrainArgs, json: bool) -> Result<(), Failure> {
     let name = args.name;
     client(args.at)?.forget(&name).await?;
     match json {
-        true => output::json(&Forgotten { forgotten: name }),
+        true => output::json(&ForgetOutput { forgotten: name }),
         false => output::print(&format!("worker {name} is forgotten")),
     }
 }
 
 #[derive(Serialize)]
-struct Lifted {
+struct LiftOutput {
     lifted: String,
     functions: u32,
 }
@@ -79,7 +79,7 @@ pub async fn quarantine(command: QuarantineCommand, json: bool) -> Result<(), Fa
     let QuarantineCommand::Lift { node, at } = command;
     let functions = client(at)?.lift_quarantine(&node).await?;
     match json {
-        true => output::json(&Lifted {
+        true => output::json(&LiftOutput {
             lifted: node,
             functions,
         }),

@@ -76,14 +76,14 @@ impl Arrays {
     pub fn read_expected(
         &mut self,
         comparable: impl Fn(&str, &ArrayType) -> bool,
-    ) -> Result<Vec<(String, Expected)>, Failure> {
+    ) -> Result<Vec<(String, ExpectedOutput)>, Failure> {
         let mut all = Vec::with_capacity(self.expected.len());
         for (name, array) in &self.expected {
             let expected = match &mut self.archive {
                 Some(archive) if comparable(name, array) => {
-                    Expected::Values(archive.read(&format!("{EXPECTED}{name}"))?)
+                    ExpectedOutput::Values(archive.read(&format!("{EXPECTED}{name}"))?)
                 }
-                _ => Expected::Type(array.clone()),
+                _ => ExpectedOutput::Type(array.clone()),
             };
             all.push((name.clone(), expected));
         }
@@ -92,7 +92,7 @@ impl Arrays {
 }
 
 /// What an output of the model is compared with.
-pub enum Expected {
+pub enum ExpectedOutput {
     /// The output has these values.
     Values(Tensor),
     /// The expected output has another dtype or shape than the output, so its values are not compared.

@@ -36,7 +36,7 @@ struct Report {
     outputs: Vec<Output>,
     /// With `--partial`: the outputs that failed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    failed: Option<Vec<Failed>>,
+    failed: Option<Vec<FailedOutput>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     verify: Option<Verdict>,
     load_ms: f64,
@@ -87,7 +87,7 @@ struct Output {
 
 /// An output that failed, and why.
 #[derive(Serialize)]
-struct Failed {
+struct FailedOutput {
     name: String,
     error: Error,
 }
@@ -115,15 +115,15 @@ impl Quantiles {
 }
 
 /// The results of a step.
-struct Given {
+struct StepOutput {
     outputs: Outputs,
     /// With `--partial`, the outputs that failed.
-    failed: Vec<Failed>,
+    failed: Vec<FailedOutput>,
 }
 
 /// The results of a finished run.
-struct Done {
-    given: Given,
+struct FinishedRun {
+    given: StepOutput,
     summary: PlanSummary,
     load: Duration,
     times: Vec<Duration>,
@@ -177,7 +177,7 @@ pub async fn run(args: RunArgs, json: bool) -> Result<(), Failure> {
     }
     let verdict = match verdict {
         Some(v) => {
-            let Given { outputs, failed } = &done.given;
+            let StepOutput { outputs, failed } = &done.given;
             let mut expected =
                 arrays.read_expected(|name, want| comparable(outputs, name, want))?;
             // The errors of failed outputs are reported apart from the comparison.
@@ -201,7 +201,7 @@ async fn run_split(
     cluster: &Cluster,
     args: &RunArgs,
     arrays: &mut Arrays,
-) -> Result<(Done, Vec<(String, Tensor)>), Failure> {
+) -> Result<(FinishedRun, Vec<(String, Tensor)>), Failure> {
     let progress = Progress::new();
     let mut b = pinned(builder(cluster, &args.model)?, &args.model).retry(args.retry());
     if let Some(n) = exactly(&args.cluster) {
@@ -223,7 +223,7 @@ async fn run_split(
     // If a worker was lost meanwhile, the plan in use is another than the first one.
     let summary = model.plan().await.unwrap_or(summary);
     model.unload().await?;
-    let done = Done {
+    let done = FinishedRun {
         given,
         summary,
         load,
@@ -262,21 +262,21 @@ async fn call(
     model: &Model,
     args: &RunArgs,
     inputs: &[(String, Tensor)],
-) -> convoke::Result<Given> {
+) -> convoke::Result<StepOutput> {
     let inputs = inputs.iter().cloned();
     let mut failed = vec![];
     if !args.partial {
         let outputs = model.call_with(inputs, args.call()).await?;
-        return Ok(Given { outputs, failed });
+        return Ok(StepOutput { outputs, failed });
     }
     let mut outputs = Outputs(vec![]);
     for (name, result) in model.partial().call_with(inputs, args.call()).await?.0 {
         match result {
             Ok(tensor) => outputs.0.push((name, tensor)),
-            Err(error) => failed.push(Failed { name, error }),
+            Err(error) => failed.push(FailedOutput { name, error }),
         }
     }
-    Ok(Given { outputs, failed })
+    Ok(StepOutput { outputs, failed })
 }
 
 /// Runs all steps, `--in-flight` at a time, and returns the results of the first. Fails if a step gives other bits.
@@ -285,7 +285,7 @@ async fn steps(
     args: &RunArgs,
     inputs: &[(String, Tensor)],
     progress: &Progress,
-) -> Result<(Given, Vec<Duration>), Failure> {
+) -> Result<(StepOutput, Vec<Duration>), Failure> {
     let step = async |_: u64| {
         let start = Instant::now();
         let given = call(model, args, inputs).await?;
@@ -353,7 +353,7 @@ async fn run_single(
 }
 
 /// The error that lists the failed outputs; `None` if none failed.
-fn incomplete(given: &Given) -> Option<Error> {
+fn incomplete(given: &StepOutput) -> Option<Error> {
     let first = given.failed.first()?;
     let (failed, all) = (
         given.failed.len(),
@@ -364,12 +364,17 @@ fn incomplete(given: &Given) -> Option<Error> {
     Some(Error::new(first.error.code, msg))
 }
 
-fn report(args: &RunArgs, done: Done, verdict: Option<Verdict>, json: bool) -> Result<(), Failure> {
+fn report(
+    args: &RunArgs,
+    done: FinishedRun,
+    verdict: Option<Verdict>,
+    json: bool,
+) -> Result<(), Failure> {
     let problem = verdict.as_ref().and_then(Verdict::problem);
     let error = problem
         .map(|p| Error::new(Code::VerifyFailed, p))
         .or_else(|| incomplete(&done.given));
-    let Given { outputs, failed } = done.given;
+    let StepOutput { outputs, failed } = done.given;
     let steps = done.times.len() as u64;
     let output = |(name, t): &(String, Tensor)| Output {
         name: name.clone(),
@@ -438,7 +443,7 @@ fn text(r: &Report, outputs: &Outputs) -> String {
     if !failed.is_empty() {
         text.push_str("failed\n");
     }
-    for Failed { name, error } in failed {
+    for FailedOutput { name, error } in failed {
         text.push_str(&format!("  {}: {error}\n", Printable(name)));
     }
     if let Some(v) = &r.verify {

@@ -7,7 +7,7 @@ use convoke_common::admission::chain;
 use convoke_common::error::{Code, Error};
 use convoke_common::identity::{Role, TokenInfo};
 use convoke_common::world::{Disk, FileMode, Store, SystemClock, SystemRng, WallClock};
-use convoke_coordinator::admin::{Client, socket_in};
+use convoke_coordinator::admin::{AdminClient, socket_in};
 use serde::Serialize;
 
 use crate::args::{AdminArgs, TokenCommand, TokenRole};
@@ -23,23 +23,23 @@ pub fn coordinator_dir(given: Option<PathBuf>) -> Result<PathBuf, Failure> {
 }
 
 /// Makes a client of the coordinator's Unix socket.
-pub fn client(at: AdminArgs) -> Result<Client, Failure> {
+pub fn client(at: AdminArgs) -> Result<AdminClient, Failure> {
     let dir = coordinator_dir(at.state_dir)?;
     // A socket that another user put there would receive what only the coordinator may know. If the folder does not
     // exist, the client's own error says so.
     if dir.exists() {
         machine::check_private(&dir)?;
     }
-    Ok(Client::new(&socket_in(&dir)))
+    Ok(AdminClient::new(&socket_in(&dir)))
 }
 
 #[derive(Serialize)]
-struct Created {
+struct CreateOutput {
     token: String,
 }
 
 #[derive(Serialize)]
-struct Written {
+struct TokenFileOutput {
     token_file: String,
 }
 
@@ -55,13 +55,13 @@ fn write(file: &Path, token: &str) -> Result<(), Failure> {
 }
 
 #[derive(Serialize)]
-struct Listed {
-    tokens: Vec<Listing>,
+struct ListOutput {
+    tokens: Vec<TokenEntry>,
 }
 
 /// The JSON form of a token.
 #[derive(Serialize)]
-struct Listing {
+struct TokenEntry {
     id: String,
     role: String,
     #[serde(rename = "created_unix_seconds")]
@@ -74,12 +74,12 @@ struct Listing {
     member_ttl: Option<u64>,
     /// What its holders may have together, where that is not the default.
     #[serde(skip_serializing_if = "Option::is_none")]
-    budget: Option<budget::Listing>,
+    budget: Option<budget::BudgetOutput>,
 }
 
-impl From<TokenInfo> for Listing {
-    fn from(t: TokenInfo) -> Listing {
-        Listing {
+impl From<TokenInfo> for TokenEntry {
+    fn from(t: TokenInfo) -> TokenEntry {
+        TokenEntry {
             id: t.id.to_string(),
             role: t.role.to_string(),
             created: t.created,
@@ -92,7 +92,7 @@ impl From<TokenInfo> for Listing {
 }
 
 #[derive(Serialize)]
-struct Revoked {
+struct RevokeOutput {
     revoked: String,
 }
 
@@ -118,21 +118,21 @@ pub async fn token(command: TokenCommand, json: bool) -> Result<(), Failure> {
                 (Some(file), _) => {
                     write(&file, &token)?;
                     match json {
-                        true => output::json(&Written {
+                        true => output::json(&TokenFileOutput {
                             token_file: file.display().to_string(),
                         }),
                         false => output::print(&format!("the token is in {}", file.display())),
                     }
                 }
-                (None, true) => output::json(&Created { token }),
+                (None, true) => output::json(&CreateOutput { token }),
                 (None, false) => output::print(&token),
             }
         }
         TokenCommand::List { at } => {
             let tokens = client(at)?.list_tokens().await?;
             match json {
-                true => output::json(&Listed {
-                    tokens: tokens.into_iter().map(Listing::from).collect(),
+                true => output::json(&ListOutput {
+                    tokens: tokens.into_iter().map(TokenEntry::from).collect(),
                 }),
                 false => output::print(&list(&tokens, SystemClock.unix_seconds())),
             }
@@ -140,7 +140,7 @@ pub async fn token(command: TokenCommand, json: bool) -> Result<(), Failure> {
         TokenCommand::Revoke { id, at } => {
             client(at)?.revoke_token(&id).await?;
             match json {
-                true => output::json(&Revoked { revoked: id }),
+                true => output::json(&RevokeOutput { revoked: id }),
                 false => output::print(&format!("token {id} is revoked")),
             }
         }

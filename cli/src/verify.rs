@@ -5,7 +5,7 @@ use convoke::{ArrayType, DType, HostTensor as Tensor, Outputs};
 use convoke_common::{Element, Printable, printable};
 use serde::Serialize;
 
-use crate::model::Expected;
+use crate::model::ExpectedOutput;
 use crate::output;
 
 /// Largest allowed error of f32 and f64 outputs, relative to the largest expected value.
@@ -19,7 +19,7 @@ pub struct Verdict {
     /// Whether one worker gives the same bits; `None` if that could not be compared, see `not_compared`.
     pub bits_equal: Option<bool>,
     /// Comparisons with the arrays `expected/NAME`.
-    pub expected: Vec<Compared>,
+    pub expected: Vec<Comparison>,
     /// Names of outputs whose bits differ.
     #[serde(skip)]
     pub differing: Vec<String>,
@@ -30,7 +30,7 @@ pub struct Verdict {
 
 /// The comparison of one output with its expected array.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Compared {
+pub struct Comparison {
     /// The output's name.
     pub name: String,
     /// Largest absolute error.
@@ -83,7 +83,7 @@ impl Verdict {
             (None, None) => {}
         }
         if !self.expected.is_empty() {
-            let row = |c: &Compared| {
+            let row = |c: &Comparison| {
                 let verdict = match (&c.problem, c.ok) {
                     (Some(p), _) => p.clone(),
                     (None, true) => "ok".into(),
@@ -117,15 +117,15 @@ pub fn comparable(outputs: &Outputs, name: &str, want: &ArrayType) -> bool {
 }
 
 /// Compares outputs with the arrays expected of them.
-pub fn compare(outputs: &Outputs, expected: &[(String, Expected)]) -> Vec<Compared> {
+pub fn compare(outputs: &Outputs, expected: &[(String, ExpectedOutput)]) -> Vec<Comparison> {
     expected
         .iter()
         .map(|(name, want)| compare_one(name, outputs.get(name), want))
         .collect()
 }
 
-fn compare_one(name: &str, got: Option<&Tensor>, want: &Expected) -> Compared {
-    let mut c = Compared {
+fn compare_one(name: &str, got: Option<&Tensor>, want: &ExpectedOutput) -> Comparison {
+    let mut c = Comparison {
         name: name.to_owned(),
         max_abs_err: f64::NAN,
         max_abs: f64::NAN,
@@ -137,11 +137,11 @@ fn compare_one(name: &str, got: Option<&Tensor>, want: &Expected) -> Compared {
             c.problem = Some("is expected but not an output of the model".into());
             return c;
         }
-        (Some(got), Expected::Type(want)) => {
+        (Some(got), ExpectedOutput::Type(want)) => {
             c.problem = Some(format!("is {}, expected {want}", got.signature()));
             return c;
         }
-        (Some(got), Expected::Values(want)) => (got, want),
+        (Some(got), ExpectedOutput::Values(want)) => (got, want),
     };
     (c.max_abs_err, c.max_abs) = (0., 0.);
     let (got_values, want_values) = (values(got), values(want));
@@ -230,14 +230,14 @@ pub fn preview(t: &Tensor, most: usize) -> String {
 mod tests {
     use super::*;
 
-    fn expected(outputs: &Outputs, want: Tensor) -> Expected {
+    fn expected(outputs: &Outputs, want: Tensor) -> ExpectedOutput {
         match comparable(outputs, "y", &ArrayType::from(&want)) {
-            true => Expected::Values(want),
-            false => Expected::Type(want.into()),
+            true => ExpectedOutput::Values(want),
+            false => ExpectedOutput::Type(want.into()),
         }
     }
 
-    fn check(got: Tensor, want: Tensor, ok: bool) -> Compared {
+    fn check(got: Tensor, want: Tensor, ok: bool) -> Comparison {
         let outputs = Outputs(vec![("y".into(), got)]);
         let c = compare(&outputs, &[("y".into(), expected(&outputs, want))]);
         assert_eq!(c[0].ok, ok, "{c:?}");
@@ -278,7 +278,10 @@ mod tests {
         let c = check(i(&[1]), f32s(&[1.]), false);
         assert_eq!(c.problem.as_deref(), Some("is i64[1], expected f32[1]"));
         check(f32s(&[1.]), f32s(&[1., 1.]), false);
-        let none = compare(&Outputs(vec![]), &[("z".into(), Expected::Values(i(&[1])))]);
+        let none = compare(
+            &Outputs(vec![]),
+            &[("z".into(), ExpectedOutput::Values(i(&[1])))],
+        );
         assert!(!none[0].ok && none[0].problem.is_some());
     }
 
@@ -288,7 +291,7 @@ mod tests {
             bits_equal: Some(true),
             expected: compare(
                 &Outputs(vec![("y".into(), f32s(&[2.]))]),
-                &[("y".into(), Expected::Values(f32s(&[1.])))],
+                &[("y".into(), ExpectedOutput::Values(f32s(&[1.])))],
             ),
             differing: vec![],
             not_compared: None,

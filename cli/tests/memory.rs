@@ -16,7 +16,7 @@ use common::{Daemon, Scratch};
 use convoke::{Cluster, DType, HostTensor as Tensor, Token};
 use convoke_common::Dim;
 use convoke_common::graph::{Attrs, Function, Literal, TensorType};
-use convoke_common::memory::Account;
+use convoke_common::memory::Purpose;
 use convoke_models::ArtifactIndex;
 
 /// Rows and columns of a weight.
@@ -110,7 +110,7 @@ async fn check(name: &str, count: usize, rows: usize, memory: &str) {
             account.resident_peak <= account.memory_budget,
             "{account:?}"
         );
-        let measured = account.resident_peak - account.memory_used[&Account::Base];
+        let measured = account.resident_peak - account.memory_used[&Purpose::Base];
         let tolerance = (part.peak_bytes / 100 * 15).max(NOISE);
         assert!(
             measured.abs_diff(part.peak_bytes) <= tolerance,

@@ -10,26 +10,26 @@ use convoke_common::error::{Code, Error, Result};
 use convoke_common::mutant;
 use tokio::time::Instant;
 
-use crate::lease::Named;
+use crate::lease::WorkerProcess;
 use crate::model::{CallOptions, Retry};
 
 /// How often one call runs again at most.
 const RERUNS: usize = 2;
 
 /// An attempt that failed.
-pub(crate) struct Failed {
+pub(crate) struct FailedAttempt {
     error: Box<Error>,
     /// Whether another attempt may succeed.
     again: bool,
     /// Whether the attempt ended before its step began, since its lease was replaced: it runs again whatever the call's
     /// options say.
     unbegun: bool,
-    unusable: Vec<Named>,
+    unusable: Vec<WorkerProcess>,
 }
 
-impl From<Error> for Failed {
-    fn from(error: Error) -> Failed {
-        Failed {
+impl From<Error> for FailedAttempt {
+    fn from(error: Error) -> FailedAttempt {
+        FailedAttempt {
             error: Box::new(error),
             again: false,
             unbegun: false,
@@ -44,10 +44,10 @@ fn is_loss(code: Code) -> bool {
     matches!(code, PeerLost | WorkerLeaving | Wedged | LeaseRetired)
 }
 
-impl Failed {
+impl FailedAttempt {
     /// The failure of a step. Further plans of the call avoid the workers in `unusable`.
-    pub(crate) fn of_step(error: Error, unusable: Vec<Named>) -> Failed {
-        Failed {
+    pub(crate) fn of_step(error: Error, unusable: Vec<WorkerProcess>) -> FailedAttempt {
+        FailedAttempt {
             again: is_loss(error.code),
             unbegun: error.code == Code::LeaseRetired,
             error: Box::new(error),
@@ -58,8 +58,8 @@ impl Failed {
     /// The failure of an install, because of the worker `about` where the error names one. A worker that cannot be
     /// reached may have been restarted or cut off since the plan was made, or advertise an address at which it cannot
     /// be reached: the next attempt avoids it.
-    pub(crate) fn of_install(error: Error, about: Option<Named>) -> Failed {
-        Failed {
+    pub(crate) fn of_install(error: Error, about: Option<WorkerProcess>) -> FailedAttempt {
+        FailedAttempt {
             again: is_loss(error.code) || error.code == Code::Unreachable && about.is_some(),
             unbegun: false,
             error: Box::new(error),
@@ -103,7 +103,7 @@ pub(crate) struct Attempts {
     retry: Retry,
     deadline: Option<Instant>,
     errors: Vec<Error>,
-    avoid: Vec<Named>,
+    avoid: Vec<WorkerProcess>,
     /// How many failed attempts [`Attempts::rerun`] has reported.
     told: usize,
 }
@@ -134,7 +134,7 @@ impl Attempts {
     }
 
     /// The workers that further plans of this call avoid.
-    pub(crate) fn avoid(&self) -> &[Named] {
+    pub(crate) fn avoid(&self) -> &[WorkerProcess] {
         &self.avoid
     }
 
@@ -152,7 +152,7 @@ impl Attempts {
     }
 
     /// Notes that an attempt failed. Returns the call's error where that attempt was the last.
-    pub(crate) fn failed(&mut self, failed: Failed) -> Result<()> {
+    pub(crate) fn failed(&mut self, failed: FailedAttempt) -> Result<()> {
         // The plan used the worker once more, as nothing else would do, and the worker still cannot be reached.
         let out_of_reach = failed.error.code == Code::Unreachable
             && failed.unusable.iter().all(|n| self.avoid.contains(n));
@@ -208,18 +208,18 @@ mod tests {
 
     use super::*;
 
-    fn lost(name: &str) -> Failed {
+    fn lost(name: &str) -> FailedAttempt {
         let error = Error::lost(name, "its process ended");
-        Failed::of_step(error, vec![(name.into(), Incarnation(1))])
+        FailedAttempt::of_step(error, vec![(name.into(), Incarnation(1))])
     }
 
-    fn error(code: Code, message: &str) -> Failed {
-        Failed::of_step(Error::new(code, message), vec![])
+    fn error(code: Code, message: &str) -> FailedAttempt {
+        FailedAttempt::of_step(Error::new(code, message), vec![])
     }
 
     /// Lets the attempts of a call fail, and checks the error that the last one ends the call with.
     #[track_caller]
-    fn check(retry: Retry, failures: Vec<Failed>, expected: &str) -> Error {
+    fn check(retry: Retry, failures: Vec<FailedAttempt>, expected: &str) -> Error {
         let mut attempts = Attempts::new(&CallOptions {
             retry,
             ..CallOptions::default()
@@ -295,7 +295,7 @@ mod tests {
     fn a_worker_out_of_reach_is_done_without() {
         let unreachable = |worker: &str| {
             let error = Error::new(Code::Unreachable, format!("cannot reach {worker}"));
-            Failed::of_install(error.about(worker), Some((worker.into(), Incarnation(1))))
+            FailedAttempt::of_install(error.about(worker), Some((worker.into(), Incarnation(1))))
         };
         let mut attempts = Attempts::new(&CallOptions::default());
         attempts.failed(unreachable("w1")).unwrap();
@@ -318,7 +318,7 @@ mod tests {
         let away = Error::new(Code::Unreachable, "the coordinator cannot be reached");
         check(
             Retry::On,
-            vec![Failed::of_install(away, None)],
+            vec![FailedAttempt::of_install(away, None)],
             "the coordinator cannot be reached",
         );
     }

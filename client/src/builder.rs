@@ -18,7 +18,7 @@ use crate::callbacks::Progress;
 use crate::cluster::Cluster;
 use crate::function::Inner;
 use crate::model::{Model, Retry};
-use crate::session::Session;
+use crate::presence::ClusterPresence;
 
 /// How long a load waits for the number of workers that it asks for.
 const WORKERS_BOUND: Duration = Duration::from_secs(30);
@@ -212,7 +212,11 @@ impl IntoFuture for ModelBuilder {
     }
 }
 
-async fn import(session: &Session, path: PathBuf, b: &ModelBuilder) -> Result<onnx::Imported> {
+async fn import(
+    session: &ClusterPresence,
+    path: PathBuf,
+    b: &ModelBuilder,
+) -> Result<onnx::ImportedModel> {
     let hashing = b.progress.clone();
     let options = LoadOptions {
         weights: b.weights.clone(),

@@ -17,8 +17,8 @@ use convoke_rendezvous::Hub;
 use crate::builder::{ModelBuilder, Origin};
 use crate::callbacks::Reports;
 use crate::eager::Sessions;
+use crate::presence::ClusterPresence;
 use crate::runtime::NetThread;
-use crate::session::Session;
 
 /// A secret that lets a client in: one line, as `convoke token create --role client` prints it.
 #[derive(Debug, Clone)]
@@ -59,7 +59,7 @@ impl std::str::FromStr for Token {
 #[derive(Clone)]
 pub struct Cluster {
     // Declared before `net`, so that it is dropped before the thread that its tasks run on.
-    pub(crate) session: Arc<Session>,
+    pub(crate) session: Arc<ClusterPresence>,
     pub(crate) eager: Arc<Sessions>,
     #[cfg(feature = "embedded")]
     pub(crate) embedded: Option<Arc<crate::embedded::Parts>>,
@@ -91,8 +91,8 @@ async fn join(
     state_dir: Option<PathBuf>,
 ) -> Result<Cluster> {
     let (world, address) = (net.world().clone(), address.to_owned());
-    let session =
-        net.run(async move { Session::connect(world, &address, &token.0, state_dir).await });
+    let session = net
+        .run(async move { ClusterPresence::connect(world, &address, &token.0, state_dir).await });
     let session = session.await?;
     net.serves(&session.endpoint);
     let cluster = Cluster {

@@ -13,7 +13,7 @@ use convoke_common::{DType, Dim, Tensor as HostTensor};
 
 use crate::device::Device;
 use crate::tensor::{Operand, Tensor, issue};
-use crate::trace::{Body, Trace};
+use crate::trace::{ControlFlowBody, Trace};
 
 fn wrong(message: impl Into<String>) -> Error {
     Error::new(Code::InvalidArgument, message.into())
@@ -100,10 +100,10 @@ pub fn cond(
 /// Gives a branch a parameter for each of the captured tensors in `all`, after its first `own` parameters. The tensors
 /// that the branch captures itself have parameters already.
 fn widen(
-    Body {
+    ControlFlowBody {
         function: f,
         captured,
-    }: &mut Body,
+    }: &mut ControlFlowBody,
     own: usize,
     all: &[Tensor],
 ) {
@@ -193,7 +193,7 @@ fn repeated(
     carried: usize,
     home: Option<Device>,
     f: impl Fn(&[Tensor]) -> Result<Vec<Tensor>>,
-) -> Result<Body> {
+) -> Result<ControlFlowBody> {
     loop {
         let body = Trace::body(name, &params, home.clone(), &f)?;
         let results = body.function.results.iter().skip(first_result);
@@ -224,7 +224,7 @@ fn looped(
 ) -> Result<Vec<Tensor>> {
     let mut params = vec![scalar(DType::I64), scalar(DType::Bool)];
     params.extend(types(init));
-    let Body {
+    let ControlFlowBody {
         function: body,
         captured,
     } = repeated(
@@ -276,7 +276,7 @@ pub fn scan(
         Ok(state.into_iter().chain(made).collect())
     };
     let home = home(init).or_else(|| home(over));
-    let Body {
+    let ControlFlowBody {
         function: body,
         captured,
     } = repeated(&name("scan", at), params, (0, 0), kept, home, iteration)?;

@@ -20,9 +20,9 @@ use std::time::Duration;
 use convoke_common::VERSION;
 use convoke_common::admission::{JoinFailure, call, reach};
 use convoke_common::credentials::{Credentials, RENEWAL_CHECK};
-use convoke_common::detection::{CLOSE_LOST, Detector, Watched};
+use convoke_common::detection::{CLOSE_LOST, Detector, WatchedConnection};
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::identity::{Dialled, Role, dial};
+use convoke_common::identity::{OutboundConnection, Role, dial};
 use convoke_common::ids::{Incarnation, LeaseId};
 use convoke_common::mutant;
 use convoke_common::rpc::{self, CoordinatorClient, RETURN_BOUND};
@@ -45,7 +45,7 @@ const SHORT_DIAL: Duration = Duration::from_secs(1);
 const LOOK_UP: u32 = 4;
 
 #[derive(Clone)]
-enum State {
+enum ConnectionState {
     There {
         client: CoordinatorClient,
         connection: Connection,
@@ -61,14 +61,14 @@ enum State {
 pub(crate) struct CoordinatorLink {
     world: World,
     address: String,
-    state: watch::Receiver<State>,
+    state: watch::Receiver<ConnectionState>,
     wanted: Arc<Notify>,
-    held: Arc<Held>,
+    held: Arc<HeldLeases>,
     stop: CancellationToken,
 }
 
 /// A live connection to the coordinator.
-struct Found {
+struct ReachedCoordinator {
     client: CoordinatorClient,
     connection: Connection,
     generation: u64,
@@ -76,26 +76,26 @@ struct Found {
 
 /// The leases that this client holds.
 #[derive(Default)]
-struct Held(Mutex<BTreeSet<LeaseId>>);
+struct HeldLeases(Mutex<BTreeSet<LeaseId>>);
 
-impl Held {
+impl HeldLeases {
     fn leases(&self) -> MutexGuard<'_, BTreeSet<LeaseId>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Why a connection could not be made.
-struct Refused {
+struct DialFailure {
     error: Error,
     /// Whether the refusal is final, so that dialling again cannot mend it.
     for_good: bool,
 }
 
-impl From<JoinFailure> for Refused {
-    fn from(failure: JoinFailure) -> Refused {
+impl From<JoinFailure> for DialFailure {
+    fn from(failure: JoinFailure) -> DialFailure {
         match failure {
             JoinFailure::Unreachable(error) => error.into(),
-            JoinFailure::Refused(error) => Refused {
+            JoinFailure::Refused(error) => DialFailure {
                 error,
                 for_good: true,
             },
@@ -103,25 +103,25 @@ impl From<JoinFailure> for Refused {
     }
 }
 
-impl From<Error> for Refused {
-    fn from(error: Error) -> Refused {
+impl From<Error> for DialFailure {
+    fn from(error: Error) -> DialFailure {
         // A certificate error is not final: this host's calendar may be wrong.
         let for_good = error.code == Code::VersionMismatch;
-        Refused { error, for_good }
+        DialFailure { error, for_good }
     }
 }
 
 /// A connection to the coordinator, on which it knows this client's leases.
-struct There {
-    watched: Watched,
+struct LiveConnection {
+    watched: WatchedConnection,
     client: CoordinatorClient,
     /// The task that carries the client's calls.
     carrier: JoinHandle<()>,
 }
 
-impl There {
-    fn state(&self, generation: u64) -> State {
-        State::There {
+impl LiveConnection {
+    fn state(&self, generation: u64) -> ConnectionState {
+        ConnectionState::There {
             client: self.client.clone(),
             connection: self.watched.connection().clone(),
             generation,
@@ -163,7 +163,7 @@ impl There {
 }
 
 /// What the client needs to reach the coordinator.
-pub(crate) struct Way {
+pub(crate) struct CoordinatorRoute {
     pub(crate) world: World,
     pub(crate) endpoint: Endpoint,
     pub(crate) detector: Detector,
@@ -173,9 +173,9 @@ pub(crate) struct Way {
     pub(crate) credentials: Credentials,
 }
 
-impl Way {
+impl CoordinatorRoute {
     /// Dials the coordinator by its name, which is looked up.
-    async fn reach(&self) -> Result<Dialled> {
+    async fn reach(&self) -> Result<OutboundConnection> {
         let (world, endpoint) = (&self.world, &self.endpoint);
         let reached = reach(world, endpoint, &self.address, Role::Coordinator).await;
         reached.map_err(|e| {
@@ -187,7 +187,11 @@ impl Way {
     }
 
     /// Tells the coordinator which driver is connected and which leases it holds.
-    async fn resume(&self, dialled: Dialled, held: &Held) -> Result<There, Refused> {
+    async fn resume(
+        &self,
+        dialled: OutboundConnection,
+        held: &HeldLeases,
+    ) -> Result<LiveConnection, DialFailure> {
         let watched = self.detector.watch(dialled.connection);
         let resumed = async {
             let (client, carrier) = rpc::stay_connected(&self.world, watched.connection()).await?;
@@ -198,7 +202,7 @@ impl Way {
             rpc::answer("the coordinator", answer).map(|()| (client, carrier))
         };
         match resumed.await {
-            Ok((client, carrier)) => Ok(There {
+            Ok((client, carrier)) => Ok(LiveConnection {
                 watched,
                 client,
                 carrier,
@@ -208,7 +212,7 @@ impl Way {
                 // take the connection for resumed.
                 let said = expulsion(watched.connection().close_reason().as_ref());
                 watched.connection().close(CLOSE_LOST, b"not resumed");
-                Err(Refused {
+                Err(DialFailure {
                     for_good: said.is_some(),
                     error: said.unwrap_or(e),
                 })
@@ -218,7 +222,7 @@ impl Way {
 
     /// Connects to the coordinator, and starts the task that keeps the connection.
     pub(crate) async fn connect(self) -> Result<CoordinatorLink> {
-        let held = Arc::<Held>::default();
+        let held = Arc::<HeldLeases>::default();
         let resumed = self.resume(self.reach().await?, &held).await;
         let there = resumed.map_err(|refused| refused.error)?;
         let (tell, state) = watch::channel(there.state(0));
@@ -268,14 +272,14 @@ fn expulsion(why: Option<&ConnectionError>) -> Option<Error> {
 
 /// The task that owns the connection, and replaces it when it is lost.
 struct Keeper {
-    tell: watch::Sender<State>,
+    tell: watch::Sender<ConnectionState>,
     wanted: Arc<Notify>,
-    held: Arc<Held>,
+    held: Arc<HeldLeases>,
     stop: CancellationToken,
 }
 
 impl Keeper {
-    async fn run(self, mut way: Way, mut there: There) {
+    async fn run(self, mut way: CoordinatorRoute, mut there: LiveConnection) {
         for generation in 1.. {
             let (why, text) = there.attend(&mut way.credentials).await;
             if self.stop.is_cancelled() {
@@ -293,7 +297,7 @@ impl Keeper {
             let back = match expulsion(Some(&why)) {
                 Some(final_word) => Err(final_word),
                 None => {
-                    self.tell.send_replace(State::Away(lost));
+                    self.tell.send_replace(ConnectionState::Away(lost));
                     let last = there.watched.connection().remote_address();
                     self.redial(&mut way, last).await
                 }
@@ -301,7 +305,7 @@ impl Keeper {
             there = match back {
                 Ok(there) => there,
                 Err(e) => {
-                    self.tell.send_replace(State::Gone(e));
+                    self.tell.send_replace(ConnectionState::Gone(e));
                     return;
                 }
             };
@@ -311,7 +315,7 @@ impl Keeper {
     }
 
     /// Dials until the coordinator is back, or refuses this client for good.
-    async fn redial(&self, way: &mut Way, last: SocketAddr) -> Result<There> {
+    async fn redial(&self, way: &mut CoordinatorRoute, last: SocketAddr) -> Result<LiveConnection> {
         let (mut pause, mut dials) = (REDIAL.0, 0u32);
         loop {
             dials = dials.wrapping_add(1);
@@ -327,16 +331,16 @@ impl Keeper {
             };
             match back.await {
                 Ok(back) => return Ok(back),
-                Err(Refused {
+                Err(DialFailure {
                     error,
                     for_good: true,
                 }) => return Err(error),
-                Err(Refused { error: e, .. }) => {
+                Err(DialFailure { error: e, .. }) => {
                     tracing::debug!(
                         coordinator = way.address,
                         "cannot reach the coordinator: {e}"
                     );
-                    self.tell.send_replace(State::Away(e));
+                    self.tell.send_replace(ConnectionState::Away(e));
                 }
             }
             tokio::select! {
@@ -361,14 +365,18 @@ impl CoordinatorLink {
     }
 
     /// Like [`CoordinatorLink::client`], but waits for a connection of a later generation than `last`.
-    async fn after(&self, last: Option<u64>, deadline: Option<Instant>) -> Result<Found> {
+    async fn after(
+        &self,
+        last: Option<u64>,
+        deadline: Option<Instant>,
+    ) -> Result<ReachedCoordinator> {
         let begun = Instant::now();
         let until = deadline.unwrap_or(begun + RETURN_BOUND);
         let mut state = self.state.clone();
-        let later = |s: &State| match s {
-            State::There { generation, .. } => last.is_none_or(|l| *generation > l),
-            State::Away(_) => false,
-            State::Gone(_) => true,
+        let later = |s: &ConnectionState| match s {
+            ConnectionState::There { generation, .. } => last.is_none_or(|l| *generation > l),
+            ConnectionState::Away(_) => false,
+            ConnectionState::Gone(_) => true,
         };
         if !later(&state.borrow()) {
             self.wanted.notify_one();
@@ -381,16 +389,16 @@ impl CoordinatorLink {
             Err(_) => self.state.borrow().clone(),
         };
         match found {
-            State::There {
+            ConnectionState::There {
                 client,
                 connection,
                 generation,
-            } => Ok(Found {
+            } => Ok(ReachedCoordinator {
                 client,
                 connection,
                 generation,
             }),
-            State::Away(e) => {
+            ConnectionState::Away(e) => {
                 // The message states whole tenths of a second: more digits tell nothing.
                 let waited = Duration::from_millis(begun.elapsed().as_millis() as u64 / 100 * 100);
                 let msg = format!(
@@ -400,7 +408,7 @@ impl CoordinatorLink {
                 let advice = "start the coordinator again with its --state-dir";
                 Err(Error::new(Code::Unreachable, msg).advise(advice))
             }
-            State::Gone(e) => Err(e),
+            ConnectionState::Gone(e) => Err(e),
         }
     }
 
@@ -410,7 +418,8 @@ impl CoordinatorLink {
     where
         F: Future<Output = Result<T>>,
     {
-        self.ask_on(None, |found: Found| ask(found.client)).await
+        self.ask_on(None, |found: ReachedCoordinator| ask(found.client))
+            .await
     }
 
     /// Like [`CoordinatorLink::ask`], on a stream that ends with the answer, so that the buffers of a large call are
@@ -424,14 +433,18 @@ impl CoordinatorLink {
         F: Future<Output = Result<T>>,
     {
         let ask = &ask;
-        let asked = self.ask_on(deadline, |found: Found| async move {
+        let asked = self.ask_on(deadline, |found: ReachedCoordinator| async move {
             let client = rpc::connect_coordinator(&self.world, &found.connection).await?;
             ask(client).await
         });
         asked.await
     }
 
-    async fn ask_on<T, F>(&self, deadline: Option<Instant>, ask: impl Fn(Found) -> F) -> Result<T>
+    async fn ask_on<T, F>(
+        &self,
+        deadline: Option<Instant>,
+        ask: impl Fn(ReachedCoordinator) -> F,
+    ) -> Result<T>
     where
         F: Future<Output = Result<T>>,
     {

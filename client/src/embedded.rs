@@ -14,8 +14,8 @@ use futures::future::join_all;
 
 use crate::cluster::Cluster;
 use crate::eager::Sessions;
+use crate::presence::ClusterPresence;
 use crate::runtime::NetThread;
-use crate::session::Session;
 
 /// How long the parts of an embedded cluster may take to end.
 const SHUTDOWN_BOUND: Duration = Duration::from_secs(5);
@@ -79,7 +79,12 @@ impl Embedded {
 
 /// The coordinator and the workers of an embedded cluster.
 pub(crate) struct Parts(
-    Mutex<Option<(convoke_coordinator::Running, Vec<convoke_worker::Running>)>>,
+    Mutex<
+        Option<(
+            convoke_coordinator::RunningCoordinator,
+            Vec<convoke_worker::RunningWorker>,
+        )>,
+    >,
 );
 
 impl Parts {
@@ -99,7 +104,11 @@ impl Parts {
     }
 }
 
-async fn start(world: World, config: Embedded, threads: usize) -> Result<(Arc<Session>, Parts)> {
+async fn start(
+    world: World,
+    config: Embedded,
+    threads: usize,
+) -> Result<(Arc<ClusterPresence>, Parts)> {
     let any: SocketAddr = (Ipv4Addr::LOCALHOST, 0).into();
     let volatile = CoordinatorConfig {
         listen: any,
@@ -147,7 +156,7 @@ async fn start(world: World, config: Embedded, threads: usize) -> Result<(Arc<Se
         };
         workers.push(Worker::start(own, worker, Some(&pool)).await?);
     }
-    let session = Session::connect(world, &address, &client_token, None).await?;
+    let session = ClusterPresence::connect(world, &address, &client_token, None).await?;
     for w in &workers {
         w.add_local_client(&session.hub, session.sources.clone());
     }

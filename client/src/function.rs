@@ -17,14 +17,14 @@ use crate::builder::ModelBuilder;
 use crate::callbacks::Progress;
 use crate::lease::Lease;
 use crate::model::{ArrayType, CallOptions, Retry};
-use crate::partial::Given;
+use crate::partial::CallResult;
+use crate::presence::ClusterPresence;
 use crate::runtime::NetThread;
-use crate::session::Session;
-use crate::sources::Served;
+use crate::sources::ServedFiles;
 
 /// A function with its options, its bounds, and the lease that it runs under.
 pub(crate) struct Inner {
-    pub(crate) session: Arc<Session>,
+    pub(crate) session: Arc<ClusterPresence>,
     pub(crate) function: Arc<Function>,
     pub(crate) options: PlanOptions,
     /// The bounds that the program asked for, by symbol. A call beyond a bound plans anew.
@@ -38,15 +38,15 @@ pub(crate) struct Inner {
     /// Notified at an unload: every call that loads, or waits for a load, gives up.
     pub(crate) unloading: Notify,
     /// Serves the function's files as long as it may be loaded again.
-    _served: Served,
+    _served: ServedFiles,
     pub(crate) net: NetThread,
 }
 
 impl Inner {
     pub(crate) fn new(
-        session: Arc<Session>,
+        session: Arc<ClusterPresence>,
         function: Arc<Function>,
-        served: Served,
+        served: ServedFiles,
         b: &ModelBuilder,
     ) -> Result<Inner> {
         let inner = Inner {
@@ -191,7 +191,7 @@ impl Inner {
     }
 
     /// Runs one step, and runs it again where a worker is lost meanwhile.
-    pub(crate) async fn call<R: Given>(
+    pub(crate) async fn call<R: CallResult>(
         &self,
         inputs: Vec<Tensor>,
         bindings: Bindings,

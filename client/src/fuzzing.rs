@@ -4,7 +4,7 @@
 use std::io::Cursor;
 use std::path::Path;
 
-use convoke_common::fuzzing::{Budget, Target};
+use convoke_common::fuzzing::{MemoryBound, Target};
 
 use crate::numpy;
 
@@ -13,7 +13,7 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "npy",
         // Memory for an array, once more where it is in Fortran order, and for its header.
-        budget: Budget {
+        budget: MemoryBound {
             fixed: 16 << 10,
             factor: 8,
         },
@@ -25,7 +25,7 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "npz",
         // Twice what deflate can expand the input to, for arrays in Fortran order.
-        budget: Budget {
+        budget: MemoryBound {
             fixed: 512 << 10,
             factor: 2100,
         },

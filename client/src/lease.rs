@@ -9,9 +9,9 @@ use convoke_common::admission::call;
 use convoke_common::dim::Bindings;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::ids::Incarnation;
-use convoke_common::memory::{Account, Pool};
+use convoke_common::memory::{Pool, Purpose};
 use convoke_common::program::{FetchFrom, MOST_IN_FLIGHT, Participant};
-use convoke_common::rpc::{self, Leased, Planned};
+use convoke_common::rpc::{self, LeaseGrant, PlanAnswer};
 use convoke_common::rpc_transport::call_context;
 use convoke_rendezvous::driver::Driver;
 use convoke_rendezvous::eager::direct::{DirectFunction, Number};
@@ -19,77 +19,77 @@ use tokio::sync::{OwnedRwLockReadGuard, RwLock, oneshot};
 use tokio::time::Instant;
 use tracing::Instrument;
 
-use crate::attempts::{Attempts, Failed};
+use crate::attempts::{Attempts, FailedAttempt};
 use crate::builder::Phase;
 use crate::callbacks::Progress;
 use crate::coordinator::is_away;
 use crate::eager::direct::Line;
 use crate::function::Inner;
-use crate::partial::Given;
+use crate::partial::CallResult;
+use crate::presence::ClusterPresence;
 use crate::runtime::NetThread;
-use crate::session::Session;
 
 /// How often the coordinator is asked for the progress of a load.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(200);
 
 /// The name and the incarnation of a worker process.
-pub(crate) type Named = (String, Incarnation);
+pub(crate) type WorkerProcess = (String, Incarnation);
 
 /// An installed plan. Dropping it releases the lease.
 pub(crate) struct Lease {
     driver: Arc<Driver>,
-    pub(crate) planned: Planned,
+    pub(crate) planned: PlanAnswer,
     /// Locked for reading by each call, so that a working lease is replaced only between calls.
     calls: Arc<RwLock<()>>,
-    session: Arc<Session>,
+    session: Arc<ClusterPresence>,
     net: NetThread,
     /// Whether the model was unloaded, so that its calls do not run again on another lease.
     unloaded: AtomicBool,
     released: AtomicBool,
     /// How the lease is called on the caller's own thread; `None` inside where that is never possible.
-    direct: OnceLock<Option<Direct>>,
+    direct: OnceLock<Option<DirectCall>>,
 }
 
 /// A function that runs on the caller's own thread, and the numbers that its recv slots are fed with.
-pub(crate) struct Direct {
+pub(crate) struct DirectCall {
     pub(crate) function: Arc<dyn DirectFunction>,
     pub(crate) numbers: Vec<Number>,
 }
 
 /// A lease, and the permit that keeps it from being replaced during a call.
-pub(crate) struct Held {
+pub(crate) struct CallPermit {
     pub(crate) lease: Arc<Lease>,
     _call: Option<OwnedRwLockReadGuard<()>>,
 }
 
-impl Held {
+impl CallPermit {
     /// Takes a permit for a call. The caller holds the lock `Inner::loading`, so nobody replaces the lease, and the
     /// permit is granted at once.
-    fn of(lease: &Arc<Lease>) -> Held {
-        Held {
+    fn of(lease: &Arc<Lease>) -> CallPermit {
+        CallPermit {
             lease: lease.clone(),
             _call: lease.calls.clone().try_read_owned().ok(),
         }
     }
 }
 
-pub(crate) fn named(p: &Participant) -> Named {
+pub(crate) fn named(p: &Participant) -> WorkerProcess {
     (p.name.clone(), p.incarnation)
 }
 
 /// The workers of a plan: all participants but the last, which is the driver.
-fn workers(planned: &Planned) -> &[Participant] {
+fn workers(planned: &PlanAnswer) -> &[Participant] {
     &planned.participants[..planned.participants.len().saturating_sub(1)]
 }
 
 impl Lease {
     /// Runs one step.
-    pub(crate) async fn step<R: Given>(
+    pub(crate) async fn step<R: CallResult>(
         &self,
         inputs: Vec<Tensor>,
         bindings: &Bindings,
         deadline: Option<Instant>,
-    ) -> Result<Vec<R>, Failed> {
+    ) -> Result<Vec<R>, FailedAttempt> {
         let axes = self.planned.axes.bounds.iter();
         let sizes = axes.map(|(s, _)| bindings.get(s).copied().unwrap_or(1));
         let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
@@ -99,13 +99,13 @@ impl Lease {
                 Error::new(Code::Cancelled, error.message).into()
             }
             true => error.into(),
-            false => Failed::of_step(error, self.unusable()),
+            false => FailedAttempt::of_step(error, self.unusable()),
         })
     }
 
     /// Returns how the lease is called on the caller's thread. It can be only where `worker`, which `line` leads to, is
     /// its only worker and computes all results.
-    pub(crate) fn direct(&self, worker: &Participant, line: &Line) -> Option<&Direct> {
+    pub(crate) fn direct(&self, worker: &Participant, line: &Line) -> Option<&DirectCall> {
         let find = || {
             let [only] = workers(&self.planned) else {
                 return None;
@@ -120,7 +120,7 @@ impl Lease {
             let function = line
                 .function(self.driver.lease())
                 .filter(|_| made && only == worker)?;
-            Some(Direct {
+            Some(DirectCall {
                 function,
                 numbers: numbers.collect(),
             })
@@ -135,7 +135,7 @@ impl Lease {
     }
 
     /// The workers that a plan which replaces this lease should not use.
-    fn unusable(&self) -> Vec<Named> {
+    fn unusable(&self) -> Vec<WorkerProcess> {
         self.driver.unusable().iter().map(named).collect()
     }
 
@@ -179,7 +179,7 @@ impl Lease {
 /// Ends a lease. Its steps are over at every participant, or fenced off with a participant that did not end them,
 /// before the workers drop the lease. The workers hear of the release from this driver, and from the coordinator, which
 /// knows who has yet to confirm.
-async fn release(session: &Session, driver: &Driver) -> Result<()> {
+async fn release(session: &ClusterPresence, driver: &Driver) -> Result<()> {
     driver.close();
     driver.quiesce().await;
     driver.release();
@@ -204,14 +204,14 @@ impl Inner {
     pub(crate) async fn leased(
         &self,
         bindings: &Bindings,
-        avoid: &[Named],
+        avoid: &[WorkerProcess],
         deadline: Option<Instant>,
-    ) -> Result<Held, Failed> {
+    ) -> Result<CallPermit, FailedAttempt> {
         let _turn = self.loading.lock().await;
         let mut avoid = avoid.to_vec();
         if let Some(old) = self.lease() {
             if old.holds(bindings) {
-                return Ok(Held::of(&old));
+                return Ok(CallPermit::of(&old));
             }
             if old.driver.broken().is_none() {
                 // Running calls that fit the old bounds end undisturbed.
@@ -228,23 +228,23 @@ impl Inner {
         }
         let lease = self.new_lease(bindings, avoid, deadline).await?;
         self.put_lease(Some(lease.clone()));
-        Ok(Held::of(&lease))
+        Ok(CallPermit::of(&lease))
     }
 
     /// Like [`Inner::leased`], but returns `None` where the lease would have to be made or waited for.
-    fn holding(&self, bindings: &Bindings) -> Option<Held> {
+    fn holding(&self, bindings: &Bindings) -> Option<CallPermit> {
         let _turn = self.loading.try_lock().ok()?;
         let lease = self.lease().filter(|l| l.holds(bindings))?;
-        Some(Held::of(&lease))
+        Some(CallPermit::of(&lease))
     }
 
     /// Plans for axes of these sizes; nothing is installed.
     pub(crate) async fn planned(
         &self,
         bindings: &Bindings,
-        avoid: Vec<Named>,
+        avoid: Vec<WorkerProcess>,
         deadline: Option<Instant>,
-    ) -> Result<Planned> {
+    ) -> Result<PlanAnswer> {
         self.progress.note(Phase::Planning);
         let mut options = self.options.clone();
         let bounds = self.bounds_for(bindings).into_iter();
@@ -268,9 +268,9 @@ impl Inner {
     async fn new_lease(
         &self,
         bindings: &Bindings,
-        avoid: Vec<Named>,
+        avoid: Vec<WorkerProcess>,
         deadline: Option<Instant>,
-    ) -> Result<Arc<Lease>, Failed> {
+    ) -> Result<Arc<Lease>, FailedAttempt> {
         let mut planned = self.planned(bindings, avoid.clone(), deadline).await?;
         let mut established = self.establish(&planned, deadline).await;
         if established.as_ref().is_err_and(forgotten) {
@@ -282,13 +282,17 @@ impl Inner {
         established.map_err(|error| {
             let site = error.site.as_ref().and_then(|s| s.worker.as_ref());
             let about = workers(&planned).iter().find(|p| Some(&p.name) == site);
-            Failed::of_install(error, about.map(named))
+            FailedAttempt::of_install(error, about.map(named))
         })
     }
 
     /// Installs a plan and becomes its driver, in a task of its own: where the caller goes away, a lease that was
     /// granted by then is released.
-    async fn establish(&self, planned: &Planned, deadline: Option<Instant>) -> Result<Arc<Lease>> {
+    async fn establish(
+        &self,
+        planned: &PlanAnswer,
+        deadline: Option<Instant>,
+    ) -> Result<Arc<Lease>> {
         planned.check()?;
         let install = Install {
             deadline,
@@ -317,7 +321,11 @@ impl Inner {
 
     /// Returns a lease for these sizes with a permit to call it. Plans again where a worker is lost meanwhile, as often
     /// as `attempts` allows.
-    pub(crate) async fn ready(&self, bindings: &Bindings, attempts: &mut Attempts) -> Result<Held> {
+    pub(crate) async fn ready(
+        &self,
+        bindings: &Bindings,
+        attempts: &mut Attempts,
+    ) -> Result<CallPermit> {
         let held = match self.holding(bindings) {
             Some(held) => held,
             // Boxed, since the future is large, and every call would carry it.
@@ -330,7 +338,11 @@ impl Inner {
         Ok(held)
     }
 
-    async fn await_lease(&self, bindings: &Bindings, attempts: &mut Attempts) -> Result<Held> {
+    async fn await_lease(
+        &self,
+        bindings: &Bindings,
+        attempts: &mut Attempts,
+    ) -> Result<CallPermit> {
         loop {
             let leased = async {
                 tokio::select! {
@@ -361,8 +373,8 @@ impl Inner {
 struct Install {
     /// The deadline of the call that needs the lease, if it has one.
     deadline: Option<Instant>,
-    planned: Planned,
-    session: Arc<Session>,
+    planned: PlanAnswer,
+    session: Arc<ClusterPresence>,
     net: NetThread,
     progress: Progress,
 }
@@ -372,7 +384,7 @@ impl Install {
         let (session, planned) = (&self.session, &self.planned);
         // The workers are linked before the install: they ask this client for weights over these connections.
         let links = session.links(workers(planned)).await?;
-        let pool = Pool::new(&session.ledger, Account::Leases, 0)?;
+        let pool = Pool::new(&session.ledger, Purpose::Leases, 0)?;
         let leased = self.installed().await?;
         session.coordinator.holds(leased.lease);
         let driver = Driver::new(
@@ -400,7 +412,7 @@ impl Install {
         Ok(Arc::new(lease))
     }
 
-    async fn installed(&self) -> Result<Leased> {
+    async fn installed(&self) -> Result<LeaseGrant> {
         let client = self.session.coordinator.client(self.deadline).await?;
         let plan = self.planned.plan;
         let install = client.install(call_context(rpc::INSTALL_BOUND), plan);

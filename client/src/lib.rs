@@ -39,9 +39,9 @@ mod nesting;
 pub mod numpy;
 mod partial;
 mod prepare;
+mod presence;
 mod runtime;
 mod safetensors;
-mod session;
 mod sources;
 mod step;
 mod tensor;
@@ -58,7 +58,7 @@ pub use convoke_common::rpc::{
 };
 pub use convoke_common::{Code, DType, Dim, Element, Error, Result, Site, Tensor as HostTensor};
 pub use convoke_models::Source;
-pub use device::{CacheStats, Device, DeviceSet, Held, Scoped, with_device};
+pub use device::{CacheStats, Device, DeviceSet, Held, ScopedFuture, with_device};
 #[cfg(feature = "embedded")]
 pub use embedded::{Embedded, embedded};
 pub use host::{FromHost, ToHost};
@@ -75,14 +75,14 @@ pub use traced::Function;
 
 /// Functions as graphs, for programs that build graphs themselves.
 pub mod graph {
-    pub use convoke_common::graph::{Function, Literal, Node, Part, Value, ValueId};
+    pub use convoke_common::graph::{Function, Literal, Node, RunsAt, Value, ValueId};
 }
 
 /// Definitions of custom ops: their operands, attributes, rules for dtypes and shapes, and costs. [`op`] issues a
 /// custom op.
 pub mod ops {
     pub use convoke_common::ops::def::{
-        AttrDef, AttrKind, Cost, HostValue, Infer, Inferred, Memory, OpDef, OpError, Operand,
+        AttrDef, AttrKind, Cost, HostValue, Infer, InferredOutput, Memory, OpDef, OpError, Operand,
         OperandDef, attr, operand, required,
     };
     pub use convoke_common::ops::register;
@@ -93,7 +93,7 @@ pub mod ops {
 #[cfg(feature = "embedded")]
 pub mod kernels {
     pub use convoke_worker::ops::{
-        Call, CustomKernel, KernelFailure, Outputs, Spec, elements_mut, kernel, register,
+        CustomKernel, KernelCall, KernelFailure, Outputs, Spec, elements_mut, kernel, register,
     };
 }
 

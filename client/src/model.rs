@@ -11,7 +11,7 @@ use convoke_common::{DType, Shape, Tensor};
 
 use crate::cluster::Cluster;
 use crate::function::Inner;
-use crate::partial::Given;
+use crate::partial::CallResult;
 
 /// A loaded model. Dropping the last clone unloads it.
 #[derive(Clone)]
@@ -153,7 +153,7 @@ impl Model {
     }
 
     /// Runs the model. Returns the results by name, each in the form that this kind of call gives.
-    pub(crate) async fn run<N: Into<String>, R: Given>(
+    pub(crate) async fn run<N: Into<String>, R: CallResult>(
         &self,
         inputs: impl IntoIterator<Item = (N, Tensor)>,
         options: CallOptions,

@@ -12,10 +12,10 @@ thread_local! {
 }
 
 /// Marks that a function's closure runs on this thread, until the mark is dropped.
-pub(crate) struct Within(());
+pub(crate) struct FunctionScope(());
 
 /// Marks that the closure of function `name` is about to run. Fails where too many run already.
-pub(crate) fn enter(name: &str) -> Result<Within> {
+pub(crate) fn enter(name: &str) -> Result<FunctionScope> {
     let depth = DEPTH.get();
     if depth == DEEPEST {
         let msg = format!("{name} is within {DEEPEST} other calls of functions");
@@ -24,10 +24,10 @@ pub(crate) fn enter(name: &str) -> Result<Within> {
         ));
     }
     DEPTH.set(depth + 1);
-    Ok(Within(()))
+    Ok(FunctionScope(()))
 }
 
-impl Drop for Within {
+impl Drop for FunctionScope {
     fn drop(&mut self) {
         DEPTH.set(DEPTH.get().saturating_sub(1));
     }

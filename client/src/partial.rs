@@ -143,7 +143,7 @@ impl Partial<Function> {
 }
 
 /// What a call gives for each result: an ordinary call a tensor, a partial call a tensor or an error.
-pub(crate) trait Given: Sized + Send + 'static {
+pub(crate) trait CallResult: Sized + Send + 'static {
     /// The same for a result that stays on its worker: a handle instead of a tensor.
     type Handle: Send;
 
@@ -165,7 +165,7 @@ pub(crate) trait Given: Sized + Send + 'static {
     fn handles(all: Vec<Tensor>) -> Vec<Self::Handle>;
 }
 
-impl Given for HostTensor {
+impl CallResult for HostTensor {
     type Handle = Tensor;
 
     fn step(
@@ -190,7 +190,7 @@ impl Given for HostTensor {
     }
 }
 
-impl Given for Result<HostTensor> {
+impl CallResult for Result<HostTensor> {
     type Handle = Result<Tensor>;
 
     fn step(

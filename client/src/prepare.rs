@@ -14,10 +14,10 @@ use convoke_rendezvous::eager::wire;
 use smallvec::SmallVec;
 
 use crate::device::{Device, enter};
-use crate::eager::direct::{Issued, Known};
-use crate::eager::{Issue, Key, Slot};
-use crate::tensor::{Near, Operand, Placed, Tensor, issue};
-use crate::trace::{self, Body, Trace};
+use crate::eager::direct::{OpQuery, RememberedOp};
+use crate::eager::{Issue, Key, RememberedPlace};
+use crate::tensor::{LocalTensor, Operand, PlacedBy, Tensor, issue};
+use crate::trace::{self, ControlFlowBody, Trace};
 
 /// Where an operand of the op comes from.
 enum Source {
@@ -34,9 +34,9 @@ enum Source {
 pub struct PreparedOp {
     device: Device,
     key: Key,
-    slot: Slot,
+    slot: RememberedPlace,
     /// How the op runs on the caller's thread, where the worker is in this process.
-    known: OnceLock<Arc<Known>>,
+    known: OnceLock<Arc<RememberedOp>>,
     /// The dtype and shape of each operand that the op is issued with.
     operands: Vec<(DType, Shape)>,
     sources: Vec<Source>,
@@ -57,8 +57,12 @@ fn known(i: usize, t: &Tensor) -> Result<(DType, Shape)> {
 }
 
 /// Returns where the only op of a body gets its operands from. Tensors that the body captures are moved to `device`.
-fn sources(body: Body, device: &Device, at: &'static Location<'static>) -> Result<Vec<Source>> {
-    let Body {
+fn sources(
+    body: ControlFlowBody,
+    device: &Device,
+    at: &'static Location<'static>,
+) -> Result<Vec<Source>> {
+    let ControlFlowBody {
         function: f,
         captured,
     } = body;
@@ -154,7 +158,7 @@ impl Device {
         Ok(PreparedOp {
             device: self.clone(),
             key,
-            slot: Slot::default(),
+            slot: RememberedPlace::default(),
             known: OnceLock::new(),
             operands: types?,
             sources: sources(body, self, at)?,
@@ -208,7 +212,7 @@ impl PreparedOp {
             &self.device.0,
             id,
             made,
-            Placed::Explicit,
+            PlacedBy::Explicit,
             at,
         ))
     }
@@ -216,21 +220,23 @@ impl PreparedOp {
     /// Runs the op on this thread, and returns its result; `None` where the op has to be issued.
     fn here(&self, operands: &[&Tensor]) -> Option<Tensor> {
         let line = self.device.0.line()?;
-        let mut near: SmallVec<[Option<Near<'_>>; 2]> = SmallVec::new();
+        let mut near: SmallVec<[Option<LocalTensor<'_>>; 2]> = SmallVec::new();
         for source in &self.sources {
             near.push(match source {
                 Source::Given(i) => Some(operands[*i].here_on(&self.device.0)?),
                 Source::Bound(t) => Some(t.here_on(&self.device.0)?),
-                Source::Value(t) => Some(Near::Here(t)),
+                Source::Value(t) => Some(LocalTensor::Here(t)),
                 Source::Absent => None,
             });
         }
-        let inputs: SmallVec<[Option<&HostTensor>; 4]> =
-            near.iter().map(|n| n.as_ref().map(Near::tensor)).collect();
+        let inputs: SmallVec<[Option<&HostTensor>; 4]> = near
+            .iter()
+            .map(|n| n.as_ref().map(LocalTensor::tensor))
+            .collect();
         let known = match self.known.get() {
             Some(known) => known,
             None => {
-                let issued = Issued {
+                let issued = OpQuery {
                     op: self.key.op,
                     attrs: &self.key.attrs,
                     outputs: 1,
@@ -243,7 +249,7 @@ impl PreparedOp {
         let made = line.run(known, &inputs)?.into_iter().next()?;
         let here = line.keep(known, made);
         let (device, at) = (&self.device.0, self.key.origin);
-        Some(Tensor::made_here(device, here, Placed::Explicit, at))
+        Some(Tensor::made_here(device, here, PlacedBy::Explicit, at))
     }
 
     /// Issues the op as one of the function that is being traced.

@@ -29,10 +29,10 @@ pub(crate) struct NetThread(Arc<Inner>);
 struct Inner {
     world: World,
     handle: Handle,
-    own: Option<Own>,
+    own: Option<OwnRuntime>,
 }
 
-struct Own {
+struct OwnRuntime {
     /// The endpoint whose connections tell their peers of the end before the thread ends.
     endpoint: Arc<OnceLock<Endpoint>>,
     stop: CancellationToken,
@@ -69,7 +69,7 @@ impl NetThread {
             .name(name.into())
             .spawn(run)
             .map_err(failed)?;
-        let own = Some(Own {
+        let own = Some(OwnRuntime {
             endpoint,
             stop,
             thread,
@@ -111,14 +111,14 @@ impl NetThread {
     pub(crate) fn run<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T>> + Send + 'static,
-    ) -> Running<T> {
+    ) -> RunningWork<T> {
         let (tell, answer) = oneshot::channel();
         let work = work.in_current_span();
         let task = self.spawn(async move {
             // The caller may have dropped the future; then nobody wants the answer.
             drop(tell.send(work.await));
         });
-        Running {
+        RunningWork {
             task,
             answer,
             _thread: self.clone(),
@@ -132,7 +132,7 @@ impl NetThread {
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
         let mut work = Box::pin(work.in_current_span());
-        let woken = Arc::new(Woken(AtomicBool::new(true)));
+        let woken = Arc::new(WakeFlag(AtomicBool::new(true)));
         let waker = Waker::from(woken.clone());
         let mut turns = MOST_TURNS;
         // Work that was woken during its poll can go on at once.
@@ -167,7 +167,7 @@ impl NetThread {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let Some(Own { stop, thread, .. }) = self.own.take() else {
+        let Some(OwnRuntime { stop, thread, .. }) = self.own.take() else {
             return;
         };
         stop.cancel();
@@ -182,22 +182,22 @@ impl Drop for Inner {
 const MOST_TURNS: usize = 8;
 
 /// A waker that records whether the work was woken.
-struct Woken(AtomicBool);
+struct WakeFlag(AtomicBool);
 
-impl Wake for Woken {
+impl Wake for WakeFlag {
     fn wake(self: Arc<Self>) {
         self.0.store(true, Ordering::Release);
     }
 }
 
 /// Work that was given to a [`NetThread`]; dropping it cancels the work.
-pub(crate) struct Running<T> {
+pub(crate) struct RunningWork<T> {
     task: JoinHandle<()>,
     answer: oneshot::Receiver<Result<T>>,
     _thread: NetThread,
 }
 
-impl<T> Future for Running<T> {
+impl<T> Future for RunningWork<T> {
     type Output = Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
@@ -209,7 +209,7 @@ impl<T> Future for Running<T> {
     }
 }
 
-impl<T> Drop for Running<T> {
+impl<T> Drop for RunningWork<T> {
     fn drop(&mut self) {
         self.task.abort();
     }

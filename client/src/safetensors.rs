@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use convoke_common::device_spec::device_name;
 use convoke_common::dim::Bindings;
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::graph::{Attrs, Function as Graph, Literal, Node, Part, TensorType};
+use convoke_common::graph::{Attrs, Function as Graph, Literal, Node, RunsAt, TensorType};
 use convoke_common::world::{FileMode, Store, StoreError, StoreFile, off_thread};
 use convoke_common::{DType, Dim, Tensor as HostTensor};
 use convoke_models::{StoredTensor, StoredTensors, stored_header, stored_tensors};
@@ -27,9 +27,9 @@ use crate::cluster::Cluster;
 use crate::device::Device;
 use crate::function::Inner;
 use crate::model::CallOptions;
-use crate::step::{Call, Compiled};
+use crate::step::{Call, CompiledFunction};
 use crate::tensor::Tensor;
-use crate::trace::Traced;
+use crate::trace::TracedFunction;
 
 /// How many bytes of a tensor are fetched at once to be saved.
 const PIECE: usize = 8 << 20;
@@ -154,10 +154,10 @@ impl LoadTensors {
         builder.pins = pins.collect();
         let session = self.cluster.session.clone();
         let served = session.sources.serve(vec![file.source.clone()]);
-        let loading = Compiled {
-            traced: Traced {
+        let loading = CompiledFunction {
+            traced: TracedFunction {
                 results: group.iter().map(|(t, _)| t.ty.clone()).collect(),
-                ..Traced::default()
+                ..TracedFunction::default()
             },
             inner: Inner::new(session, graph, served, &builder)?,
         };
@@ -211,7 +211,7 @@ fn graph(file: &StoredTensors, group: &[(&StoredTensor, Device)]) -> Graph {
             attrs: Attrs::default(),
             inputs: vec![Some(value), Some(number)],
             outputs: vec![kept],
-            part: Part::Step,
+            runs_at: RunsAt::Step,
         });
         graph.results.push((format!("kept{i}"), kept));
     }

@@ -13,7 +13,7 @@ use convoke_rendezvous::artifacts::ArtifactSource;
 pub(crate) struct Sources(Mutex<BTreeMap<ArtifactId, Vec<Arc<Source>>>>);
 
 /// The files of one function, served until this is dropped.
-pub(crate) struct Served {
+pub(crate) struct ServedFiles {
     sources: Arc<Sources>,
     own: Vec<Arc<Source>>,
 }
@@ -29,7 +29,7 @@ impl Sources {
     }
 
     /// Serves these files until the returned guard is dropped.
-    pub(crate) fn serve(self: &Arc<Self>, sources: Vec<Source>) -> Served {
+    pub(crate) fn serve(self: &Arc<Self>, sources: Vec<Source>) -> ServedFiles {
         let own: Vec<_> = sources.into_iter().map(Arc::new).collect();
         let mut all = self.all();
         for source in &own {
@@ -37,14 +37,14 @@ impl Sources {
             files.push(source.clone());
         }
         drop(all);
-        Served {
+        ServedFiles {
             sources: self.clone(),
             own,
         }
     }
 }
 
-impl Drop for Served {
+impl Drop for ServedFiles {
     fn drop(&mut self) {
         let mut all = self.sources.all();
         for source in &self.own {

@@ -14,19 +14,19 @@ use futures::stream::FuturesUnordered;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use crate::attempts::{Attempts, Failed};
+use crate::attempts::{Attempts, FailedAttempt};
 use crate::cluster::Cluster;
-use crate::eager::{Late, SessionHandle, WorkerSession, stranger};
+use crate::eager::{LateShape, SessionOwner, WorkerSession, stranger};
 use crate::function::Inner;
 use crate::lease::{Lease, named};
 use crate::model::CallOptions;
-use crate::partial::Given;
-use crate::tensor::{Near, Placed, Promised, Tensor};
-use crate::trace::Traced;
+use crate::partial::CallResult;
+use crate::tensor::{LocalTensor, PendingTensor, PlacedBy, Tensor};
+use crate::trace::TracedFunction;
 
 /// A function that is traced for operands of certain types on certain devices.
-pub(crate) struct Compiled {
-    pub traced: Traced,
+pub(crate) struct CompiledFunction {
+    pub traced: TracedFunction,
     pub inner: Inner,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Call<'a> {
     pub at: &'static Location<'static>,
 }
 
-impl Compiled {
+impl CompiledFunction {
     /// Runs the function on the calling thread. Returns `None` unless it is brief, and installed at one worker of this
     /// process that has all operands.
     pub fn here(
@@ -57,19 +57,19 @@ impl Compiled {
         if !worker.is_in(&cluster.eager) || !lease.holds(&Bindings::new()) {
             return None;
         }
-        let mut near: SmallVec<[Near<'_>; 4]> = SmallVec::new();
+        let mut near: SmallVec<[LocalTensor<'_>; 4]> = SmallVec::new();
         for t in operands.iter().chain(&traced.captured) {
             near.push(t.here_on(worker)?);
         }
-        let given: SmallVec<[&HostTensor; 4]> = near.iter().map(Near::tensor).collect();
+        let given: SmallVec<[&HostTensor; 4]> = near.iter().map(LocalTensor::tensor).collect();
         let (function, results) = (&*direct.function, traced.results.len());
         let made = line.call(function, &direct.numbers, &given, results, at)?;
-        let handle = |here| Tensor::made_here(worker, here, Placed::Planned, at);
+        let handle = |here| Tensor::made_here(worker, here, PlacedBy::Planned, at);
         Some(made.into_iter().map(handle).collect())
     }
 
     /// Runs a step, and runs it again where a worker is lost meanwhile.
-    pub async fn call<R: Given>(
+    pub async fn call<R: CallResult>(
         &self,
         cluster: &Cluster,
         operands: &[Tensor],
@@ -97,7 +97,7 @@ impl Compiled {
         {
             return Err(stranger());
         }
-        let promise = |of: &[usize]| -> Result<Vec<Promised>> {
+        let promise = |of: &[usize]| -> Result<Vec<PendingTensor>> {
             of.iter().map(|i| operands[*i].promise()).collect()
         };
         let (given, promised) = (promise(donated)?, promise(retained)?);
@@ -145,7 +145,8 @@ impl Compiled {
                     if given.iter().all(R::is_there) {
                         promised.into_iter().for_each(|p| p.keep(call.at));
                     }
-                    let handle = |(reserved, r): (Reserved, R)| r.handle(|| reserved.keep(call.at));
+                    let handle =
+                        |(reserved, r): (HandleReservation, R)| r.handle(|| reserved.keep(call.at));
                     return Ok(results.into_iter().zip(given).map(handle).collect());
                 }
                 Err(failed) => {
@@ -167,7 +168,7 @@ impl Compiled {
         lease: &Lease,
         call: &Call<'_>,
         deadline: Option<Instant>,
-    ) -> Result<Vec<Reserved>, Failed> {
+    ) -> Result<Vec<HandleReservation>, FailedAttempt> {
         let planned = &lease.planned;
         let mut reserved = Vec::new();
         for (fetch, ty) in planned.driver.fetches.iter().zip(&self.traced.results) {
@@ -195,12 +196,12 @@ impl Compiled {
                 };
                 id = room.and_then(|()| session.reserve(call.at));
             }
-            let id = id.map_err(|e| Failed::of_step(e, vec![named(worker)]))?;
+            let id = id.map_err(|e| FailedAttempt::of_step(e, vec![named(worker)]))?;
             let dims = ty.shape.iter().map(|d| d.substitute(call.axes));
             let ty = TensorType::new(ty.dtype, dims.collect());
             // The worker reports the shape when the step has filled the handle.
             let late = ty.fixed_shape().is_none().then(|| session.late(id));
-            reserved.push(Reserved {
+            reserved.push(HandleReservation {
                 session,
                 id,
                 ty,
@@ -214,7 +215,7 @@ impl Compiled {
 
 /// Returns once the session of an operand is lost. The worker may not have noticed, and may wait for the operand.
 async fn gone(operands: &[&Tensor]) {
-    let mut sessions: Vec<&Arc<SessionHandle>> = Vec::new();
+    let mut sessions: Vec<&Arc<SessionOwner>> = Vec::new();
     for session in operands.iter().filter_map(|t| t.worker()) {
         if !sessions.iter().any(|s| Arc::ptr_eq(s, session)) {
             sessions.push(session);
@@ -240,32 +241,32 @@ fn lives(operands: &[&Tensor]) -> Result<()> {
 }
 
 /// A handle that a step is to fill. Dropping it before it is kept gives it up.
-struct Reserved {
-    session: Arc<SessionHandle>,
+struct HandleReservation {
+    session: Arc<SessionOwner>,
     id: u64,
     ty: TensorType,
-    late: Option<Late>,
+    late: Option<LateShape>,
     kept: bool,
 }
 
-impl Reserved {
+impl HandleReservation {
     fn keep(mut self, at: &'static Location<'static>) -> Tensor {
         self.kept = true;
         let (session, id) = (&self.session, self.id);
         match self.ty.fixed_shape() {
             Some(shape) => {
                 let ty = (self.ty.dtype, shape.as_slice().into());
-                Tensor::remote(session, id, ty, Placed::Planned, at)
+                Tensor::remote(session, id, ty, PlacedBy::Planned, at)
             }
             None => {
                 let (ty, shape) = (self.ty.clone(), self.late.clone().unwrap_or_default());
-                Tensor::late(session, id, ty, shape, Placed::Planned, at)
+                Tensor::late(session, id, ty, shape, PlacedBy::Planned, at)
             }
         }
     }
 }
 
-impl Drop for Reserved {
+impl Drop for HandleReservation {
     fn drop(&mut self) {
         if !self.kept {
             self.session.abandon(self.id);

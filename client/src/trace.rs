@@ -16,9 +16,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::graph::{
-    Attr, Attrs, Function, INLINE_LIMIT, Literal, Node, Part, TensorType, ValueId,
+    Attr, Attrs, Function, INLINE_LIMIT, Literal, Node, RunsAt, TensorType, ValueId,
 };
-use convoke_common::ops::{HostValue, Inferred, OpDef};
+use convoke_common::ops::{HostValue, InferredOutput, OpDef};
 use convoke_common::{DType, Dim, Tensor as HostTensor};
 use convoke_models::Source;
 
@@ -27,11 +27,11 @@ use crate::tensor::{Operand, Tensor};
 
 /// A function under construction. The tensors of a trace share it.
 pub(crate) struct Trace {
-    state: Mutex<State>,
+    state: Mutex<TraceState>,
 }
 
 #[derive(Default)]
-struct State {
+struct TraceState {
     function: Function,
     /// How often each node name was given.
     names: BTreeMap<String, u32>,
@@ -57,7 +57,7 @@ struct State {
 
 /// A value of a trace.
 #[derive(Clone)]
-pub(crate) struct Symbolic {
+pub(crate) struct SymbolicTensor {
     pub trace: Arc<Trace>,
     pub value: ValueId,
     pub ty: TensorType,
@@ -69,7 +69,7 @@ pub(crate) struct Symbolic {
 
 /// A closure, traced for operands of certain types on certain devices.
 #[derive(Default)]
-pub(crate) struct Traced {
+pub(crate) struct TracedFunction {
     pub function: Function,
     /// Pins: a node's name, and the specification of the devices that may run the node.
     pub pins: Vec<(String, String)>,
@@ -84,7 +84,7 @@ pub(crate) struct Traced {
 }
 
 /// The traced body of a control-flow op.
-pub(crate) struct Body {
+pub(crate) struct ControlFlowBody {
     pub function: Function,
     /// The tensors from outside that the body's last parameters stand for.
     pub captured: Vec<Tensor>,
@@ -107,24 +107,24 @@ pub(crate) fn current() -> Option<Arc<Trace>> {
 /// Runs a trace's closure.
 fn within<T>(trace: &Arc<Trace>, f: impl FnOnce() -> T) -> T {
     /// Restores the trace around this one, even where the closure panics.
-    struct Back(Option<Arc<Trace>>);
-    impl Drop for Back {
+    struct TraceGuard(Option<Arc<Trace>>);
+    impl Drop for TraceGuard {
         fn drop(&mut self) {
             CURRENT.set(self.0.take());
         }
     }
-    let _back = Back(CURRENT.replace(Some(trace.clone())));
+    let _back = TraceGuard(CURRENT.replace(Some(trace.clone())));
     f()
 }
 
 impl Trace {
-    fn new(state: State) -> Arc<Trace> {
+    fn new(state: TraceState) -> Arc<Trace> {
         Arc::new(Trace {
             state: Mutex::new(state),
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TraceState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -136,15 +136,15 @@ impl Trace {
         types: &[TensorType],
         donated: &[usize],
         f: &(dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync),
-    ) -> Result<Traced> {
-        let trace = Trace::new(State {
+    ) -> Result<TracedFunction> {
+        let trace = Trace::new(TraceState {
             function: Function {
                 name: name.to_owned(),
                 ..Function::default()
             },
             called_with: operands.len(),
             donated: donated.to_vec(),
-            ..State::default()
+            ..TraceState::default()
         });
         let given = operands.iter().zip(types);
         let symbolic: Result<Vec<Tensor>> = given
@@ -161,15 +161,15 @@ impl Trace {
         params: &[TensorType],
         home: Option<Device>,
         f: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,
-    ) -> Result<Body> {
-        let trace = Trace::new(State {
+    ) -> Result<ControlFlowBody> {
+        let trace = Trace::new(TraceState {
             function: Function {
                 name: name.to_owned(),
                 ..Function::default()
             },
             body: true,
             home,
-            ..State::default()
+            ..TraceState::default()
         });
         let param = |ty: &TensorType| trace.param(ty);
         let symbolic: Vec<Tensor> = params.iter().map(param).collect();
@@ -181,7 +181,7 @@ impl Trace {
         let mut function = std::mem::take(&mut state.function);
         let results = values.into_iter().enumerate();
         function.results = results.map(|(i, v)| (format!("result{i}"), v)).collect();
-        Ok(Body {
+        Ok(ControlFlowBody {
             function,
             captured: std::mem::take(&mut state.captured),
         })
@@ -275,7 +275,7 @@ impl Trace {
             attrs,
             inputs: vec![Some(number)],
             outputs: vec![value],
-            part: Part::Step,
+            runs_at: RunsAt::Step,
         });
         state.operands.push(t.clone());
         state.values.push(value);
@@ -288,7 +288,7 @@ impl Trace {
         ty: TensorType,
         host: Option<HostValue>,
     ) -> Tensor {
-        Tensor::symbolic(Symbolic {
+        Tensor::symbolic(SymbolicTensor {
             trace: self.clone(),
             value,
             shape: ty.fixed_shape(),
@@ -303,7 +303,7 @@ impl Trace {
         def: &OpDef,
         attrs: Attrs,
         operands: &[Operand<'_>],
-        inferred: Vec<Inferred>,
+        inferred: Vec<InferredOutput>,
         at: &Location<'_>,
     ) -> Result<Vec<Tensor>> {
         let mut inputs = Vec::new();
@@ -338,7 +338,7 @@ impl Trace {
             attrs,
             inputs,
             outputs: outputs.clone(),
-            part: Part::Step,
+            runs_at: RunsAt::Step,
         });
         drop(guard);
         let made = outputs.into_iter().zip(inferred);
@@ -409,7 +409,7 @@ impl Trace {
         Ok(())
     }
 
-    fn finish(self: &Arc<Trace>, results: &[Tensor]) -> Result<Traced> {
+    fn finish(self: &Arc<Trace>, results: &[Tensor]) -> Result<TracedFunction> {
         let values: Result<Vec<ValueId>> = results.iter().map(|t| self.value_of(t)).collect();
         let values = values?;
         let mut guard = self.state();
@@ -441,12 +441,12 @@ impl Trace {
                 attrs: Attrs::default(),
                 inputs: vec![Some(value), Some(number)],
                 outputs: vec![kept],
-                part: Part::Step,
+                runs_at: RunsAt::Step,
             });
             state.function.results.push((format!("result{i}"), kept));
         }
         state.done = true;
-        Ok(Traced {
+        Ok(TracedFunction {
             function: std::mem::take(&mut state.function),
             pins: std::mem::take(&mut state.pins),
             captured: state.operands.split_off(state.called_with),
@@ -457,7 +457,7 @@ impl Trace {
     }
 }
 
-impl State {
+impl TraceState {
     fn open(&self) -> Result<()> {
         if !self.done {
             return Ok(());

@@ -18,8 +18,8 @@ use crate::device::unscoped;
 use crate::function::Inner;
 use crate::model::CallOptions;
 use crate::nesting;
-use crate::partial::Given;
-use crate::step::{Call, Compiled};
+use crate::partial::CallResult;
+use crate::step::{Call, CompiledFunction};
 use crate::tensor::Tensor;
 use crate::trace::Trace;
 
@@ -28,24 +28,24 @@ const SIGNATURES: usize = 32;
 /// How many calls of one function and signature run at once; further calls wait.
 const IN_FLIGHT: u32 = 4;
 
-type Body = dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync;
+type FunctionBody = dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync;
 
 /// A function of tensors, made by [`Cluster::function`]. Clones share its traces.
 #[derive(Clone)]
 pub struct Function {
     cluster: Cluster,
-    shared: Arc<Shared>,
+    shared: Arc<FunctionState>,
 }
 
-struct Shared {
+struct FunctionState {
     name: String,
-    body: Box<Body>,
+    body: Box<FunctionBody>,
     donated: Vec<usize>,
     retained: Vec<usize>,
     dynamic: Vec<DynamicAxis>,
     options: CallOptions,
     /// The compiled function of each signature, in the order of their last use.
-    known: Mutex<Vec<(Signature, Arc<Compiled>)>>,
+    known: Mutex<Vec<(Signature, Arc<CompiledFunction>)>>,
 }
 
 /// The signature of a call: each operand's type, and the worker process that it is on.
@@ -94,7 +94,7 @@ impl Function {
     ) -> Function {
         Function {
             cluster,
-            shared: Arc::new(Shared {
+            shared: Arc::new(FunctionState {
                 name,
                 body: Box::new(body),
                 donated: vec![],
@@ -141,7 +141,7 @@ impl Function {
     }
 
     /// Returns the shared part to change, and forgets all traces. Fails where the function has clones.
-    fn own(&mut self) -> Result<&mut Shared> {
+    fn own(&mut self) -> Result<&mut FunctionState> {
         let own = Arc::get_mut(&mut self.shared);
         let shared = own.ok_or_else(|| {
             let msg =
@@ -153,7 +153,7 @@ impl Function {
         Ok(shared)
     }
 
-    fn not_donated(&mut self, index: usize) -> Result<&mut Shared> {
+    fn not_donated(&mut self, index: usize) -> Result<&mut FunctionState> {
         let shared = self.own()?;
         match shared.donated.contains(&index) || shared.retained.contains(&index) {
             false => Ok(shared),
@@ -172,7 +172,7 @@ impl Function {
     }
 
     /// Starts a call, whose results have the form that this kind of call gives.
-    pub(crate) fn start<R: Given>(
+    pub(crate) fn start<R: CallResult>(
         &self,
         operands: &[Tensor],
         at: &'static Location<'static>,
@@ -232,13 +232,13 @@ impl Function {
         self.known().len()
     }
 
-    fn known(&self) -> MutexGuard<'_, Vec<(Signature, Arc<Compiled>)>> {
+    fn known(&self) -> MutexGuard<'_, Vec<(Signature, Arc<CompiledFunction>)>> {
         let known = self.shared.known.lock();
         known.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the compiled function of a signature that `is` accepts, and notes its use.
-    fn remembered(&self, is: impl Fn(&Signature) -> bool) -> Option<Arc<Compiled>> {
+    fn remembered(&self, is: impl Fn(&Signature) -> bool) -> Option<Arc<CompiledFunction>> {
         let mut known = self.known();
         let i = known.iter().rposition(|(s, _)| is(s))?;
         let last = known.len() - 1;
@@ -247,7 +247,7 @@ impl Function {
     }
 
     /// Returns the function compiled for operands of this signature, and the sizes of its dynamic axes.
-    fn compiled(&self, operands: &[Tensor]) -> Result<(Arc<Compiled>, Bindings)> {
+    fn compiled(&self, operands: &[Tensor]) -> Result<(Arc<CompiledFunction>, Bindings)> {
         let shared = &self.shared;
         let (types, sizes) = axes::symbolic(&shared.dynamic, operands)?;
         let mut signature = Signature(vec![]);
@@ -282,7 +282,7 @@ impl Function {
         let session = self.cluster.session.clone();
         let served = session.sources.serve(std::mem::take(&mut traced.sources));
         let inner = Inner::new(session, function, served, &builder)?;
-        let compiled = Arc::new(Compiled { traced, inner });
+        let compiled = Arc::new(CompiledFunction { traced, inner });
         let mut known = self.known();
         if known.len() >= SIGNATURES {
             known.remove(0);
@@ -291,9 +291,9 @@ impl Function {
         Ok((compiled, sizes))
     }
 
-    async fn run<R: Given>(
+    async fn run<R: CallResult>(
         &self,
-        compiled: &Compiled,
+        compiled: &CompiledFunction,
         axes: &Bindings,
         operands: &[Tensor],
         at: &'static Location<'static>,

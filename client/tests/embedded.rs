@@ -5,12 +5,12 @@
 use std::path::PathBuf;
 use std::sync::Mutex;
 
-use convoke::graph::{Function, Literal, Node, Part, ValueId};
+use convoke::graph::{Function, Literal, Node, RunsAt, ValueId};
 use convoke::{
     Attrs, Cluster, Code, DType, Dim, Embedded, HostTensor as Tensor, Model, Outputs, Phase,
     Result, TensorType,
 };
-use convoke_common::memory::Account;
+use convoke_common::memory::Purpose;
 
 type Call = tokio::task::JoinHandle<Result<Outputs>>;
 
@@ -112,7 +112,7 @@ fn slow_to_load() -> Function {
             attrs: Attrs::default(),
             inputs: inputs.map(Some).to_vec(),
             outputs: vec![made],
-            part: Part::Step,
+            runs_at: RunsAt::Step,
         });
         made
     };
@@ -181,7 +181,7 @@ async fn what_is_put_is_bounded_by_the_workers_memory() {
     let held = || async {
         let status = cluster.status().await.unwrap();
         let used = &status.members[0].status.as_ref().unwrap().memory_used;
-        used.get(&Account::Handles).copied().unwrap_or(0)
+        used.get(&Purpose::Handles).copied().unwrap_or(0)
     };
     // All puts share the memory of these zeros, which nobody touches.
     let part = Tensor::zeros(DType::U8, &[PART as usize]).unwrap();

@@ -14,7 +14,7 @@ use convoke::graph::Function;
 use convoke::{Cluster, Code, DType, HostTensor as Tensor, TensorType, Token};
 use convoke_common::admission::join;
 use convoke_common::detection::Detector;
-use convoke_common::graph::{Attrs, Node, Part};
+use convoke_common::graph::{Attrs, Node, RunsAt};
 use convoke_common::identity::{JoinToken, RevocationList, Role, TlsConfigs, dial};
 use convoke_common::rpc::{StreamKind, close};
 use convoke_common::world::quic::{Connection, ConnectionError};
@@ -27,8 +27,8 @@ const BOUND: Duration = Duration::from_secs(60);
 
 struct Rig {
     world: World,
-    coordinator: convoke_coordinator::Running,
-    worker: convoke_worker::Running,
+    coordinator: convoke_coordinator::RunningCoordinator,
+    worker: convoke_worker::RunningWorker,
     token: JoinToken,
 }
 
@@ -145,7 +145,7 @@ fn named(name: String) -> Function {
         attrs: Attrs::default(),
         inputs: vec![Some(x)],
         outputs: vec![y],
-        part: Part::Step,
+        runs_at: RunsAt::Step,
     });
     f.results.push(("y".into(), y));
     f

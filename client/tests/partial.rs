@@ -2,7 +2,7 @@
 #![cfg(feature = "embedded")]
 #![allow(clippy::unwrap_used)]
 
-use convoke::graph::{Function, Node, Part};
+use convoke::graph::{Function, Node, RunsAt};
 use convoke::{
     Attrs, Cluster, Code, DType, Dim, Embedded, Error, HostTensor, Model, Operand, Result, Tensor,
     TensorType, cond, for_loop,
@@ -34,7 +34,7 @@ fn lookup() -> Function {
             attrs: Attrs::default(),
             inputs: inputs.iter().map(|v| Some(*v)).collect(),
             outputs: vec![made],
-            part: Part::Step,
+            runs_at: RunsAt::Step,
         });
         made
     };

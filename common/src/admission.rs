@@ -12,9 +12,10 @@ use tarpc::context::Context;
 
 use crate::error::{Code, Error, Result};
 use crate::identity::{
-    DialError, Dialled, IdentityError, JoinToken, OwnIdentity, OwnKey, Role, TlsConfigs, dial,
+    DialError, IdentityError, JoinToken, OutboundConnection, OwnIdentity, OwnKey, Role, TlsConfigs,
+    dial,
 };
-use crate::rpc::{CALL_BOUND, JoinRequest, Joined, answer, connect_joining};
+use crate::rpc::{CALL_BOUND, JoinAnswer, JoinRequest, answer, connect_joining};
 use crate::rpc_transport::call_context;
 use crate::world::{Endpoint, EndpointOptions, NetError, World};
 
@@ -102,7 +103,7 @@ pub async fn reach(
     endpoint: &Endpoint,
     host_port: &str,
     expected: Role,
-) -> Result<Dialled> {
+) -> Result<OutboundConnection> {
     let mut last = None;
     for addr in lookup(world, host_port).await? {
         match dial(endpoint, addr, expected, DIAL_BOUND).await {
@@ -235,7 +236,7 @@ pub async fn try_join(
             former: former.map_or(vec![], |f| f.certificate().to_vec()),
         };
         let joined = answer("the coordinator", client.join(call(), request).await);
-        let joined: Joined = joined.map_err(|e| match e.code {
+        let joined: JoinAnswer = joined.map_err(|e| match e.code {
             Code::Unauthorized => JoinFailure::Refused(e),
             _ => JoinFailure::Unreachable(e),
         })?;

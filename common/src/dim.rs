@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::nesting::Growing;
+use crate::nesting::GrowingVec;
 
 mod bounds;
 
@@ -30,7 +30,7 @@ pub enum Dim {
 pub struct Poly(#[serde(deserialize_with = "terms")] Vec<(Vec<Atom>, i64)>);
 
 fn terms<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<(Vec<Atom>, i64)>, D::Error> {
-    let Growing::<(Growing<Atom>, i64)>(terms) = Deserialize::deserialize(d)?;
+    let GrowingVec::<(GrowingVec<Atom>, i64)>(terms) = Deserialize::deserialize(d)?;
     Ok(terms.into_iter().map(|(atoms, c)| (atoms.0, c)).collect())
 }
 

@@ -178,7 +178,7 @@ impl Attrs {
 
 /// When a node runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Part {
+pub enum RunsAt {
     /// Once, at install.
     Init,
     /// In every step.
@@ -197,7 +197,7 @@ pub struct Node {
     pub inputs: Vec<Option<ValueId>>,
     /// Outputs. Trailing optional outputs of the op that no node uses are left out.
     pub outputs: Vec<ValueId>,
-    pub part: Part,
+    pub runs_at: RunsAt,
 }
 
 /// A constant, or the place of its bytes.
@@ -373,7 +373,11 @@ impl fmt::Display for Function {
                 .iter()
                 .map(|i| i.as_ref().map_or("_".into(), v))
                 .collect();
-            let part = if n.part == Part::Init { "init " } else { "" };
+            let part = if n.runs_at == RunsAt::Init {
+                "init "
+            } else {
+                ""
+            };
             writeln!(
                 f,
                 "  {part}{} = {}({}) '{}'",

@@ -143,9 +143,9 @@ pub mod digits {
 }
 
 /// Displays all digits of a hash, as they are in JSON; logs show the first sixteen.
-struct Whole<'a>(&'a [u8; 32]);
+struct FullHash<'a>(&'a [u8; 32]);
 
-impl Display for Whole<'_> {
+impl Display for FullHash<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.iter().try_for_each(|b| write!(f, "{b:02x}"))
     }
@@ -172,7 +172,7 @@ macro_rules! hash {
         pub struct $name(pub [u8; 32]);
         impl Serialize for $name {
             fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-                write(to, &Whole(&self.0), &self.0)
+                write(to, &FullHash(&self.0), &self.0)
             }
         }
         impl<'de> Deserialize<'de> for $name {

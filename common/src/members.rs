@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::Result;
-use crate::memory::{Account, Ledger, Reservation};
+use crate::memory::{Ledger, Purpose, Reservation};
 use crate::world::quic::{Connection, VarInt};
 use crate::world::{FIRST_WINDOW, admit_all_streams};
 use serde::{Deserialize, Serialize};
@@ -108,7 +108,7 @@ struct Open {
 }
 
 #[derive(Debug)]
-struct OfToken {
+struct TokenConnections {
     role: Role,
     limit: usize,
     /// The account that is charged for windows, where one is.
@@ -125,7 +125,7 @@ struct Book {
     all: usize,
     clients: usize,
     of_member: BTreeMap<(Role, PeerName), usize>,
-    of_token: BTreeMap<TokenId, OfToken>,
+    of_token: BTreeMap<TokenId, TokenConnections>,
 }
 
 /// The connections that a process serves; clones share them.
@@ -137,7 +137,7 @@ pub struct Members {
 
 /// One connection, which counts until this is dropped.
 #[derive(Debug)]
-pub struct Entered {
+pub struct MemberConnection {
     members: Members,
     number: u64,
     member: (Role, PeerName),
@@ -177,13 +177,13 @@ impl Members {
     }
 
     /// Enters a connection of this member, or says who has too many. It may send [`FIRST_WINDOW`] bytes ahead until
-    /// [`Entered::carry`]. Windows beyond a tenth of the token's memory are reserved in `ledger`, where there is one.
+    /// [`MemberConnection::carry`]. Windows beyond a tenth of the token's memory are reserved in `ledger`, where there is one.
     pub fn enter(
         &self,
         identity: &PeerIdentity,
         connection: &Connection,
         ledger: Option<Ledger>,
-    ) -> Result<Entered, NoPlace> {
+    ) -> Result<MemberConnection, NoPlace> {
         let mut book = self.book();
         let entered = self.admit(&mut book, identity)?;
         let mut paid = Ok(());
@@ -203,7 +203,7 @@ impl Members {
         }
     }
 
-    fn admit(&self, book: &mut Book, identity: &PeerIdentity) -> Result<Entered, NoPlace> {
+    fn admit(&self, book: &mut Book, identity: &PeerIdentity) -> Result<MemberConnection, NoPlace> {
         let bounds = &self.bounds;
         let member = (identity.role, identity.name.clone());
         let is_client = identity.role == Role::Client;
@@ -225,7 +225,7 @@ impl Members {
         book.all += 1;
         book.clients += usize::from(is_client);
         book.of_member.insert(member.clone(), of_member + 1);
-        let new = || OfToken {
+        let new = || TokenConnections {
             role: identity.role,
             limit,
             ledger: None,
@@ -235,7 +235,7 @@ impl Members {
         };
         let token = identity.token_id.clone();
         book.of_token.entry(token.clone()).or_insert_with(new).limit = limit;
-        Ok(Entered {
+        Ok(MemberConnection {
             members: self.clone(),
             number: book.last,
             member,
@@ -257,7 +257,7 @@ impl Members {
     }
 }
 
-impl OfToken {
+impl TokenConnections {
     /// Reserves what the connections need beyond the free part, and gives each that carries something its share.
     fn settle(&mut self, windows: &Windows) -> Result<()> {
         let carriers = self.connections.values().filter(|c| c.carries).count();
@@ -272,7 +272,7 @@ impl OfToken {
             match &mut self.charge {
                 Some(charge) if charge.bytes() >= beyond => charge.shrink(beyond),
                 Some(charge) => charge.grow(beyond - charge.bytes())?,
-                None => self.charge = Some(ledger.reserve(Account::Windows, beyond)?),
+                None => self.charge = Some(ledger.reserve(Purpose::Buffers, beyond)?),
             }
         }
         let share = windows.share(free.saturating_sub(others), carriers);
@@ -285,7 +285,7 @@ impl OfToken {
     }
 }
 
-impl Entered {
+impl MemberConnection {
     /// Gives the connection its share of its token's windows, and all the streams of a member, since it is known now what
     /// it carries. Fails where the token has no memory left for that.
     pub fn carry(&self) -> Result<()> {
@@ -319,7 +319,7 @@ fn set_window(connection: &Connection, share: u32) {
     connection.set_receive_window(VarInt::from_u32(share));
 }
 
-impl Drop for Entered {
+impl Drop for MemberConnection {
     fn drop(&mut self) {
         let mut book = self.members.book();
         book.all = book.all.saturating_sub(1);

@@ -24,7 +24,7 @@ use crate::tensor::{Tensor, TensorError};
 /// The purpose that memory is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Account {
+pub enum Purpose {
     /// The process itself, before any work.
     Base,
     /// Weights in the form that kernels use.
@@ -35,7 +35,8 @@ pub enum Account {
     /// Tensors of eager handles.
     Handles,
     /// Bytes in flight while weights load.
-    Windows,
+    #[serde(rename = "windows")]
+    Buffers,
     /// What eager sessions remember besides tensors: prepared ops, names, handles and ops that wait.
     Definitions,
     /// Requests that arrive, wait or are served.
@@ -44,18 +45,18 @@ pub enum Account {
     Plans,
 }
 
-impl Account {
+impl Purpose {
     /// The name of the purpose in messages.
     pub fn as_str(self) -> &'static str {
         match self {
-            Account::Base => "base",
-            Account::Weights => "weights",
-            Account::Leases => "steps",
-            Account::Handles => "handles",
-            Account::Windows => "windows",
-            Account::Definitions => "definitions",
-            Account::Requests => "requests",
-            Account::Plans => "plans",
+            Purpose::Base => "base",
+            Purpose::Weights => "weights",
+            Purpose::Leases => "steps",
+            Purpose::Handles => "handles",
+            Purpose::Buffers => "windows",
+            Purpose::Definitions => "definitions",
+            Purpose::Requests => "requests",
+            Purpose::Plans => "plans",
         }
     }
 }
@@ -73,7 +74,7 @@ pub struct Owner {
 
 /// The memory that the holders of one token have in a ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Holding {
+pub struct TokenHolding {
     pub token: TokenId,
     /// The member that reserved last.
     pub member: String,
@@ -82,10 +83,10 @@ pub struct Holding {
     pub limit: u64,
     /// Bytes that the holders have, by purpose.
     #[serde(rename = "used_bytes")]
-    pub used: BTreeMap<Account, u64>,
+    pub used: BTreeMap<Purpose, u64>,
 }
 
-impl Holding {
+impl TokenHolding {
     /// Bytes that the holders have, for all purposes together.
     pub fn total(&self) -> u64 {
         self.used.values().sum()
@@ -94,7 +95,7 @@ impl Holding {
     fn has(&self, name: &str) -> String {
         let used = self.used.iter().filter(|(_, bytes)| **bytes > 0);
         let used: Vec<String> = used
-            .map(|(account, bytes)| format!("{} {}", account.as_str(), mib(*bytes)))
+            .map(|(purpose, bytes)| format!("{} {}", purpose.as_str(), mib(*bytes)))
             .collect();
         let used = match used.is_empty() {
             true => String::new(),
@@ -115,11 +116,11 @@ const NAMED: usize = 3;
 
 #[derive(Debug, Default)]
 struct Books {
-    used: BTreeMap<Account, u64>,
+    used: BTreeMap<Purpose, u64>,
     total: u64,
     peak: u64,
     /// The holdings of the tokens whose holders have memory.
-    tokens: BTreeMap<TokenId, Holding>,
+    tokens: BTreeMap<TokenId, TokenHolding>,
 }
 
 impl Books {
@@ -141,7 +142,7 @@ impl Books {
 /// The ledger of one process or worker.
 #[derive(Debug, Clone)]
 pub struct Ledger {
-    budget: u64,
+    limit: u64,
     name: Arc<str>,
     owner: Option<Arc<Owner>>,
     books: Arc<Mutex<Books>>,
@@ -152,15 +153,15 @@ pub struct Ledger {
 #[derive(Debug)]
 pub struct Reservation {
     ledger: Ledger,
-    account: Account,
+    purpose: Purpose,
     bytes: u64,
 }
 
 impl Ledger {
-    /// Makes a ledger of the worker or process `name`, with a memory limit of `budget` bytes.
-    pub fn new(name: &str, budget: u64) -> Ledger {
+    /// Makes a ledger of the worker or process `name`, with a memory limit of `limit` bytes.
+    pub fn new(name: &str, limit: u64) -> Ledger {
         Ledger {
-            budget,
+            limit,
             name: name.into(),
             owner: None,
             books: Arc::default(),
@@ -182,20 +183,20 @@ impl Ledger {
     }
 
     /// The ledger's memory limit in bytes.
-    pub fn budget(&self) -> u64 {
-        self.budget
+    pub fn limit(&self) -> u64 {
+        self.limit
     }
 
     /// Reserves `bytes` for a purpose. Fails with [`Code::OutOfMemory`] where that exceeds what the owner may have, or
     /// the ledger's memory limit; the error says how much is used, and by which tokens.
-    pub fn reserve(&self, account: Account, bytes: u64) -> Result<Reservation> {
+    pub fn reserve(&self, purpose: Purpose, bytes: u64) -> Result<Reservation> {
         let mut b = self.books.lock().unwrap_or_else(PoisonError::into_inner);
         let total = b.total.saturating_add(bytes);
         if let Some(owner) = &self.owner {
             let known = b.tokens.get(&owner.token);
-            let has = known.map_or(0, Holding::total);
+            let has = known.map_or(0, TokenHolding::total);
             if has.saturating_add(bytes) > owner.limit {
-                let nothing = || Holding {
+                let nothing = || TokenHolding {
                     token: owner.token.clone(),
                     member: owner.member.clone(),
                     limit: owner.limit,
@@ -211,14 +212,14 @@ impl Ledger {
                 ));
             }
         }
-        if total > self.budget {
+        if total > self.limit {
             return Err(Error::new(
                 Code::OutOfMemory,
                 format!(
                     "worker {} has {} of {} MiB free; {} more MiB are needed{}",
                     self.name,
-                    mib(self.budget - b.total),
-                    mib(self.budget),
+                    mib(self.limit - b.total),
+                    mib(self.limit),
                     mib(bytes),
                     b.largest()
                 ),
@@ -227,9 +228,9 @@ impl Ledger {
         }
         b.total = total;
         b.peak = b.peak.max(total);
-        *b.used.entry(account).or_default() += bytes;
+        *b.used.entry(purpose).or_default() += bytes;
         if let Some(owner) = self.owner.as_ref().filter(|_| bytes > 0) {
-            let new = || Holding {
+            let new = || TokenHolding {
                 token: owner.token.clone(),
                 member: String::new(),
                 limit: 0,
@@ -243,28 +244,28 @@ impl Ledger {
                 holding.member.clone_from(&owner.member);
             }
             holding.limit = owner.limit;
-            *holding.used.entry(account).or_default() += bytes;
+            *holding.used.entry(purpose).or_default() += bytes;
         }
         Ok(Reservation {
             ledger: self.clone(),
-            account,
+            purpose,
             bytes,
         })
     }
 
     /// Bytes that the holders of this ledger's token have for one purpose; 0 where the ledger has no owner.
-    pub fn used_by_owner(&self, account: Account) -> u64 {
+    pub fn used_by_owner(&self, purpose: Purpose) -> u64 {
         let Some(owner) = &self.owner else { return 0 };
         let b = self.books.lock().unwrap_or_else(PoisonError::into_inner);
         let holding = b.tokens.get(&owner.token);
         holding
-            .and_then(|h| h.used.get(&account))
+            .and_then(|h| h.used.get(&purpose))
             .copied()
             .unwrap_or(0)
     }
 
     /// The memory that the holders of each token have.
-    pub fn holdings(&self) -> Vec<Holding> {
+    pub fn holdings(&self) -> Vec<TokenHolding> {
         let b = self.books.lock().unwrap_or_else(PoisonError::into_inner);
         b.tokens.values().cloned().collect()
     }
@@ -275,7 +276,7 @@ impl Ledger {
     }
 
     /// Bytes in use, by purpose.
-    pub fn used(&self) -> BTreeMap<Account, u64> {
+    pub fn used(&self) -> BTreeMap<Purpose, u64> {
         self.books
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -303,23 +304,23 @@ impl Reservation {
 
     /// Adds `bytes` to the reservation. Fails as [`Ledger::reserve`] does, and leaves the reservation as it was.
     pub fn grow(&mut self, bytes: u64) -> Result<()> {
-        let mut more = self.ledger.reserve(self.account, bytes)?;
+        let mut more = self.ledger.reserve(self.purpose, bytes)?;
         self.bytes += std::mem::take(&mut more.bytes);
         Ok(())
     }
 
     /// Counts the reservation for another purpose from now on.
-    pub fn becomes(&mut self, account: Account) {
+    pub fn becomes(&mut self, purpose: Purpose) {
         let mut b = self
             .ledger
             .books
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let move_to = |used: &mut BTreeMap<Account, u64>| {
-            if let Some(former) = used.get_mut(&self.account) {
+        let move_to = |used: &mut BTreeMap<Purpose, u64>| {
+            if let Some(former) = used.get_mut(&self.purpose) {
                 *former = former.saturating_sub(self.bytes);
             }
-            *used.entry(account).or_default() += self.bytes;
+            *used.entry(purpose).or_default() += self.bytes;
         };
         move_to(&mut b.used);
         let token = self.ledger.owner.as_ref().map(|owner| &owner.token);
@@ -327,33 +328,33 @@ impl Reservation {
             move_to(&mut holding.used);
         }
         drop(b);
-        self.account = account;
+        self.purpose = purpose;
     }
 
     /// Releases all of the reservation except `bytes`.
     pub fn shrink(&mut self, bytes: u64) {
         let give = self.bytes.saturating_sub(bytes);
         self.bytes -= give;
-        release(&self.ledger, self.account, give);
+        release(&self.ledger, self.purpose, give);
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        release(&self.ledger, self.account, self.bytes);
+        release(&self.ledger, self.purpose, self.bytes);
     }
 }
 
-fn release(ledger: &Ledger, account: Account, bytes: u64) {
+fn release(ledger: &Ledger, purpose: Purpose, bytes: u64) {
     let mut b = ledger.books.lock().unwrap_or_else(PoisonError::into_inner);
     b.total -= bytes;
-    if let Some(u) = b.used.get_mut(&account) {
+    if let Some(u) = b.used.get_mut(&purpose) {
         *u -= bytes;
     }
     if let Some(owner) = &ledger.owner
         && let Some(holding) = b.tokens.get_mut(&owner.token)
     {
-        if let Some(used) = holding.used.get_mut(&account) {
+        if let Some(used) = holding.used.get_mut(&purpose) {
             // The mutant counts twice as many bytes as released.
             *used = used.saturating_sub(bytes << u32::from(mutant!("released-twice")));
         }
@@ -378,9 +379,9 @@ pub struct Pool(Arc<Inner>);
 
 struct Inner {
     ledger: Ledger,
-    account: Account,
+    purpose: Purpose,
     base: Option<Arc<Region>>,
-    small: Mutex<Small>,
+    small: Mutex<SmallRegions>,
     /// Bytes of living tensors beyond the base, except the small ones.
     beyond: Arc<AtomicU64>,
     /// Keeps the memory of the last large tensor for the next one, while [`Pool::reuse`] is on.
@@ -389,13 +390,13 @@ struct Inner {
 
 /// The regions that small tensors are cut from.
 #[derive(Default)]
-struct Small {
+struct SmallRegions {
     /// The region that the next small tensor is cut from.
     current: Weak<Region>,
     all: Vec<Weak<Region>>,
 }
 
-impl Small {
+impl SmallRegions {
     /// A region of which half or less is used, if there is one.
     fn roomy(&mut self) -> Option<Arc<Region>> {
         self.all.retain(|region| region.strong_count() > 0);
@@ -405,12 +406,12 @@ impl Small {
 }
 
 /// Covers one tensor beyond the base, or one that was adopted.
-struct Beyond {
+struct ExtraReservation {
     reservation: Reservation,
     sum: Arc<AtomicU64>,
 }
 
-impl Drop for Beyond {
+impl Drop for ExtraReservation {
     fn drop(&mut self) {
         self.sum
             .fetch_sub(self.reservation.bytes, Ordering::Relaxed);
@@ -419,30 +420,30 @@ impl Drop for Beyond {
 
 impl Pool {
     /// Makes a pool that reserves `base` bytes for its life.
-    pub fn new(ledger: &Ledger, account: Account, base: u64) -> Result<Pool> {
-        Self::with(ledger, account, base, Region::new)
+    pub fn new(ledger: &Ledger, purpose: Purpose, base: u64) -> Result<Pool> {
+        Self::with(ledger, purpose, base, Region::new)
     }
 
     /// Makes a pool whose base peers on this host can read, where the system has such memory.
-    pub fn shared(ledger: &Ledger, account: Account, base: u64) -> Result<Pool> {
-        Self::with(ledger, account, base, Region::shared)
+    pub fn shared(ledger: &Ledger, purpose: Purpose, base: u64) -> Result<Pool> {
+        Self::with(ledger, purpose, base, Region::shared)
     }
 
     fn with(
         ledger: &Ledger,
-        account: Account,
+        purpose: Purpose,
         base: u64,
         make: impl FnOnce(usize, Cover) -> Result<Arc<Region>, TensorError>,
     ) -> Result<Pool> {
         let region = || {
-            let reservation = ledger.reserve(account, base)?;
+            let reservation = ledger.reserve(purpose, base)?;
             let len = usize::try_from(base).map_err(|_| Error::internal("a pool beyond memory"))?;
             Ok::<_, Error>(make(len, Box::new(reservation))?)
         };
         Ok(Pool(Arc::new(Inner {
             base: (base > 0).then(region).transpose()?,
             ledger: ledger.clone(),
-            account,
+            purpose,
             small: Mutex::default(),
             beyond: Arc::default(),
             spare: Mutex::default(),
@@ -484,7 +485,7 @@ impl Pool {
         let region = match small.roomy() {
             Some(region) => region,
             None => {
-                let cover = self.0.ledger.reserve(self.0.account, SHARED as u64).ok()?;
+                let cover = self.0.ledger.reserve(self.0.purpose, SHARED as u64).ok()?;
                 let region = Region::new(SHARED, Box::new(cover)).ok()?;
                 small.all.push(Arc::downgrade(&region));
                 region
@@ -514,18 +515,20 @@ impl Pool {
         Ok(Block::covered(len, Box::new(self.reserved(len)?))?)
     }
 
-    fn reserved(&self, len: usize) -> Result<Beyond> {
-        let reservation = self.0.ledger.reserve(self.0.account, len as u64)?;
+    fn reserved(&self, len: usize) -> Result<ExtraReservation> {
+        let reservation = self.0.ledger.reserve(self.0.purpose, len as u64)?;
         let sum = self.0.beyond.clone();
         sum.fetch_add(len as u64, Ordering::Relaxed);
-        Ok(Beyond { reservation, sum })
+        Ok(ExtraReservation { reservation, sum })
     }
 
     /// Takes a tensor that was made elsewhere into the pool. It stays where it lies, and its bytes are reserved as long
     /// as the result, or a view of it, lives. A tensor that has a reservation of its own in the same ledger is returned
     /// unchanged.
     pub fn adopt(&self, tensor: Tensor) -> Result<Tensor> {
-        let counted = tensor.cover().and_then(|c| c.downcast_ref::<Beyond>());
+        let counted = tensor
+            .cover()
+            .and_then(|c| c.downcast_ref::<ExtraReservation>());
         let books = counted.map(|beyond| &beyond.reservation.ledger.books);
         if books.is_some_and(|books| Arc::ptr_eq(books, &self.0.ledger.books)) {
             return Ok(tensor);
@@ -550,11 +553,11 @@ mod tests {
     #[test]
     fn budget_is_never_exceeded_and_drops_release() {
         let l = Ledger::new("w0", 100);
-        let a = l.reserve(Account::Weights, 60).unwrap();
-        let e = l.reserve(Account::Leases, 41).unwrap_err();
+        let a = l.reserve(Purpose::Weights, 60).unwrap();
+        let e = l.reserve(Purpose::Leases, 41).unwrap_err();
         assert_eq!(e.code, Code::OutOfMemory);
         drop(a);
-        let mut b = l.reserve(Account::Leases, 100).unwrap();
+        let mut b = l.reserve(Purpose::Leases, 100).unwrap();
         b.shrink(10);
         assert_eq!(l.total_and_peak(), (10, 100));
         drop(b);
@@ -570,9 +573,9 @@ mod tests {
             limit: limit << 20,
         };
         let (a, b) = (l.of(owner("aaaa", 6)), l.of(owner("bbbb", 8)));
-        let held = a.reserve(Account::Handles, 4 << 20).unwrap();
-        let definitions = a.reserve(Account::Definitions, 1 << 20).unwrap();
-        let e = a.reserve(Account::Weights, 2 << 20).unwrap_err();
+        let held = a.reserve(Purpose::Handles, 4 << 20).unwrap();
+        let definitions = a.reserve(Purpose::Definitions, 1 << 20).unwrap();
+        let e = a.reserve(Purpose::Weights, 2 << 20).unwrap_err();
         assert_eq!(
             (e.code, &*e.message),
             (
@@ -584,20 +587,20 @@ mod tests {
         // Another holder of the token is counted together with the first.
         assert!(
             l.of(owner("aaaa", 6))
-                .reserve(Account::Leases, 2 << 20)
+                .reserve(Purpose::Leases, 2 << 20)
                 .is_err()
         );
-        let mut other = b.reserve(Account::Weights, 5 << 20).unwrap();
-        let e = b.reserve(Account::Weights, 1 << 20).unwrap_err();
+        let mut other = b.reserve(Purpose::Weights, 5 << 20).unwrap();
+        let e = b.reserve(Purpose::Weights, 1 << 20).unwrap_err();
         assert!(e.message.contains("w0 has 0.0 of 10.0 MiB free"), "{e}");
         assert!(
             e.message
                 .contains("token aaaa (client-of-aaaa) has 5.0 MiB"),
             "{e}"
         );
-        other.becomes(Account::Plans);
+        other.becomes(Purpose::Plans);
         other.shrink(1 << 20);
-        assert_eq!(l.used()[&Account::Plans], 1 << 20);
+        assert_eq!(l.used()[&Purpose::Plans], 1 << 20);
         let holdings = l.holdings();
         assert_eq!(holdings.len(), 2);
         assert_eq!((holdings[1].total(), holdings[1].limit), (1 << 20, 8 << 20));
@@ -608,7 +611,7 @@ mod tests {
     #[test]
     fn memory_is_reused_and_growth_is_accounted() {
         let l = Ledger::new("w0", 4096);
-        let p = Pool::new(&l, Account::Leases, 1024).unwrap();
+        let p = Pool::new(&l, Purpose::Leases, 1024).unwrap();
         let a = p.tensor(DType::F32, &[256]).unwrap();
         let at = a.bytes().as_ptr();
         drop(a);
@@ -631,7 +634,7 @@ mod tests {
     fn what_is_adopted_is_counted_once_while_anything_made_of_it_lives() {
         let len = SMALL as u64 + 1;
         let (l, other) = (Ledger::new("w0", 3 * len - 1), Ledger::new("w1", 10 * len));
-        let p = Pool::new(&l, Account::Handles, 0).unwrap();
+        let p = Pool::new(&l, Purpose::Handles, 0).unwrap();
         let theirs = Tensor::zeros(DType::U8, &[len as usize]).unwrap();
         let mine = p.adopt(theirs.clone()).unwrap();
         assert_eq!(mine.bytes().as_ptr(), theirs.bytes().as_ptr());
@@ -646,7 +649,7 @@ mod tests {
         drop((mine, made));
         assert_eq!(l.total_and_peak().0, 2 * len);
         // Another ledger counts the tensor for itself.
-        let elsewhere = Pool::new(&other, Account::Handles, 0).unwrap();
+        let elsewhere = Pool::new(&other, Purpose::Handles, 0).unwrap();
         let moved = elsewhere.adopt(again[0].clone()).unwrap();
         drop(again);
         assert_eq!((l.total_and_peak().0, p.live_bytes()), (0, 0));
@@ -659,7 +662,7 @@ mod tests {
     fn memory_is_kept_for_the_next_of_its_size_as_long_as_that_is_wanted() {
         let large = 8 << 20;
         let l = Ledger::new("w0", 2 * large);
-        let p = Pool::new(&l, Account::Weights, 0).unwrap();
+        let p = Pool::new(&l, Purpose::Weights, 0).unwrap();
         let tensor = |len: u64| p.tensor(DType::U8, &[len as usize]);
         drop(tensor(large).unwrap());
         assert_eq!(l.total_and_peak().0, 0);
@@ -672,7 +675,7 @@ mod tests {
         drop(pair);
         assert_eq!(l.total_and_peak().0, large);
         // The kept memory never prevents another tensor.
-        let rest = l.reserve(Account::Leases, large - 1).unwrap();
+        let rest = l.reserve(Purpose::Leases, large - 1).unwrap();
         drop(tensor(SMALL as u64 + 1).unwrap());
         assert_eq!(l.total_and_peak().0, large - 1);
         drop(rest);
@@ -686,7 +689,7 @@ mod tests {
     fn small_tensors_share_reservations_that_end_with_them() {
         let shared = SHARED as u64;
         let l = Ledger::new("w0", 5 * shared);
-        let p = Pool::new(&l, Account::Handles, 0).unwrap();
+        let p = Pool::new(&l, Purpose::Handles, 0).unwrap();
         let small = || p.tensor(DType::U8, &[100]).unwrap();
         let (a, b) = (small(), small());
         assert_eq!((l.total_and_peak().0, p.live_bytes()), (shared, 200));
@@ -704,7 +707,7 @@ mod tests {
         }
         assert_eq!(l.total_and_peak().0, shared);
         // Where no shared reservation fits any more, tensors are reserved one by one.
-        let rest = l.reserve(Account::Leases, 4 * shared - 500).unwrap();
+        let rest = l.reserve(Purpose::Leases, 4 * shared - 500).unwrap();
         let mut full: Vec<Tensor> = (0..SHARED / 128 - 3).map(|_| small()).collect();
         full.extend((0..5).map(|_| small()));
         assert!(p.tensor(DType::U8, &[100]).is_err());

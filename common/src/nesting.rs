@@ -27,14 +27,14 @@ pub(crate) fn bounded<'de, T: Deserialize<'de>, D: Deserializer<'de>>(d: D) -> R
 pub(crate) fn bounded_list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     d: D,
 ) -> Result<Vec<T>, D::Error> {
-    bounded(d).map(|Growing(list)| list)
+    bounded(d).map(|GrowingVec(list)| list)
 }
 
 /// A list that allocates memory as its elements arrive. serde's own list allocates up to 1 MiB for the length that a
 /// message claims, which adds up over the levels of a nested message.
-pub(crate) struct Growing<T>(pub Vec<T>);
+pub(crate) struct GrowingVec<T>(pub Vec<T>);
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Growing<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for GrowingVec<T> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         d.deserialize_seq(Elements(PhantomData))
     }
@@ -43,17 +43,17 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Growing<T> {
 struct Elements<T>(PhantomData<T>);
 
 impl<'de, T: Deserialize<'de>> Visitor<'de> for Elements<T> {
-    type Value = Growing<T>;
+    type Value = GrowingVec<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a list")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Growing<T>, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<GrowingVec<T>, A::Error> {
         let mut list = Vec::new();
         while let Some(element) = seq.next_element()? {
             list.push(element);
         }
-        Ok(Growing(list))
+        Ok(GrowingVec(list))
     }
 }

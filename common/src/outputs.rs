@@ -7,10 +7,10 @@ use crate::tensor::Tensor;
 /// The output tensors in the op's order. This type is as large as two pointers, since most ops have one output, and
 /// each list is moved several times.
 #[derive(Debug, Clone, Default)]
-pub struct Outputs(Few);
+pub struct Outputs(OutputList);
 
 #[derive(Debug, Clone, Default)]
-enum Few {
+enum OutputList {
     #[default]
     None,
     One(Tensor),
@@ -22,18 +22,18 @@ impl Outputs {
     /// An empty list.
     #[inline]
     pub const fn new() -> Outputs {
-        Outputs(Few::None)
+        Outputs(OutputList::None)
     }
 
     /// Appends a tensor.
     #[inline]
     pub fn push(&mut self, tensor: Tensor) {
         self.0 = match std::mem::take(&mut self.0) {
-            Few::None => Few::One(tensor),
-            Few::One(first) => Few::Many(Box::new(vec![first, tensor])),
-            Few::Many(mut all) => {
+            OutputList::None => OutputList::One(tensor),
+            OutputList::One(first) => OutputList::Many(Box::new(vec![first, tensor])),
+            OutputList::Many(mut all) => {
                 all.push(tensor);
-                Few::Many(all)
+                OutputList::Many(all)
             }
         };
     }
@@ -42,9 +42,9 @@ impl Outputs {
     #[inline]
     pub fn pop(&mut self) -> Option<Tensor> {
         match &mut self.0 {
-            Few::Many(all) => all.pop(),
+            OutputList::Many(all) => all.pop(),
             _ => match std::mem::take(&mut self.0) {
-                Few::One(tensor) => Some(tensor),
+                OutputList::One(tensor) => Some(tensor),
                 _ => None,
             },
         }
@@ -54,8 +54,8 @@ impl Outputs {
     #[inline]
     pub fn pop_only(&mut self) -> Option<Tensor> {
         match &self.0 {
-            Few::One(_) => self.pop(),
-            Few::None | Few::Many(_) => None,
+            OutputList::One(_) => self.pop(),
+            OutputList::None | OutputList::Many(_) => None,
         }
     }
 
@@ -63,9 +63,9 @@ impl Outputs {
     #[inline]
     pub fn truncate(&mut self, len: usize) {
         match &mut self.0 {
-            Few::Many(all) => all.truncate(len),
-            Few::One(_) if len == 0 => self.0 = Few::None,
-            Few::None | Few::One(_) => {}
+            OutputList::Many(all) => all.truncate(len),
+            OutputList::One(_) if len == 0 => self.0 = OutputList::None,
+            OutputList::None | OutputList::One(_) => {}
         }
     }
 }
@@ -76,9 +76,9 @@ impl Deref for Outputs {
     #[inline]
     fn deref(&self) -> &[Tensor] {
         match &self.0 {
-            Few::None => &[],
-            Few::One(tensor) => std::slice::from_ref(tensor),
-            Few::Many(all) => all,
+            OutputList::None => &[],
+            OutputList::One(tensor) => std::slice::from_ref(tensor),
+            OutputList::Many(all) => all,
         }
     }
 }
@@ -86,7 +86,7 @@ impl Deref for Outputs {
 impl From<Tensor> for Outputs {
     #[inline]
     fn from(tensor: Tensor) -> Outputs {
-        Outputs(Few::One(tensor))
+        Outputs(OutputList::One(tensor))
     }
 }
 
@@ -125,9 +125,9 @@ impl IntoIterator for Outputs {
 
     fn into_iter(self) -> Self::IntoIter {
         let (one, many) = match self.0 {
-            Few::None => (None, vec![]),
-            Few::One(tensor) => (Some(tensor), vec![]),
-            Few::Many(all) => (None, *all),
+            OutputList::None => (None, vec![]),
+            OutputList::One(tensor) => (Some(tensor), vec![]),
+            OutputList::Many(all) => (None, *all),
         };
         one.into_iter().chain(many)
     }

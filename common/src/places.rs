@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio_util::sync::CancellationToken;
 
 #[derive(Debug, Default)]
-struct Taken {
+struct TakenPlaces {
     last: u64,
     /// The places in use, the oldest first.
     places: VecDeque<(u64, CancellationToken)>,
@@ -21,7 +21,7 @@ struct Taken {
 #[derive(Debug, Clone)]
 pub struct Places {
     most: usize,
-    taken: Arc<Mutex<Taken>>,
+    taken: Arc<Mutex<TakenPlaces>>,
 }
 
 /// A place in use; it is free again when this is dropped.
@@ -41,7 +41,7 @@ impl Places {
         }
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken> {
+    fn taken(&self) -> MutexGuard<'_, TakenPlaces> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -59,7 +59,7 @@ pub struct RecvSlot {
 
 /// A tensor that leaves in every step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct SendSlot {
+pub struct SendEdge {
     pub value: u32,
     pub to: ParticipantIx,
     /// The recv slot at the destination.
@@ -83,7 +83,7 @@ pub struct Program {
     pub nodes: Vec<ProgramNode>,
     pub init_nodes: u32,
     pub recvs: Vec<RecvSlot>,
-    pub sends: Vec<SendSlot>,
+    pub sends: Vec<SendEdge>,
 }
 
 impl Program {

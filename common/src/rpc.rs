@@ -16,7 +16,7 @@ use crate::identity::{Role, TokenId, TokenSecret};
 use crate::ids::{FunctionId, Incarnation, LeaseId, ParticipantIx, PlanId};
 use crate::ops::CustomOp;
 use crate::program::{Axes, DriverProgram, FetchFrom, Participant};
-use crate::rpc_transport::{Bounded, MAX_FRAME, client_config, client_transport};
+use crate::rpc_transport::{DeadlineChannel, MAX_FRAME, client_config, client_transport};
 use crate::world::World;
 
 pub use services::{Coordinator, Joining, Worker};
@@ -83,7 +83,7 @@ pub struct JoinRequest {
 
 /// The answer to a [`JoinRequest`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Joined {
+pub struct JoinAnswer {
     pub name: String,
     /// The member's certificate in DER.
     pub certificate: Vec<u8>,
@@ -93,7 +93,7 @@ pub struct Joined {
 
 /// What a worker tells the coordinator about itself.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Register {
+pub struct Registration {
     pub incarnation: Incarnation,
     /// `host:port` at which the worker is reached; an empty host stands for the one that the coordinator sees.
     pub advertise: String,
@@ -105,7 +105,7 @@ pub struct Register {
     /// Bytes that programs may use: the memory limit less the base footprint and the load buffer.
     pub memory: u64,
     /// Bytes of the load buffer, which is kept for weights in flight.
-    pub window: u64,
+    pub load_buffer: u64,
     /// Measured speed of a matrix product on all threads, in FLOP/s.
     pub flops: f64,
     /// Measured speed of reading memory that no cache holds, on all threads, in bytes/s.
@@ -154,9 +154,9 @@ pub fn signal_name(signal: i32) -> String {
     }
 }
 
-/// The coordinator's answer to a [`Register`].
+/// The coordinator's answer to a [`Registration`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Registered {
+pub struct RegistrationAnswer {
     pub name: String,
     /// `host:port` at which the other members will reach the worker.
     pub address: String,
@@ -291,7 +291,7 @@ pub struct PlanSummary {
 
 /// The answer to a request for a plan.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Planned {
+pub struct PlanAnswer {
     pub plan: PlanId,
     /// The workers, then the driver.
     pub participants: Vec<Participant>,
@@ -300,7 +300,7 @@ pub struct Planned {
     pub summary: PlanSummary,
 }
 
-impl Planned {
+impl PlanAnswer {
     /// Checks that every participant and every slot that the driver's part names exists.
     pub fn check(&self) -> Result<()> {
         let workers = self.participants.len().checked_sub(1);
@@ -331,7 +331,7 @@ impl Planned {
 
 /// A granted lease.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Leased {
+pub struct LeaseGrant {
     pub lease: LeaseId,
     pub in_flight: u32,
 }
@@ -405,7 +405,7 @@ pub async fn open_stream(
 macro_rules! connect {
     ($(#[$doc:meta])* $name:ident, $client:ident, $request:ident, $response:ident, $kind:ident) => {
         $(#[$doc])*
-        pub type $client = services::$client<Bounded<services::$request, services::$response>>;
+        pub type $client = services::$client<DeadlineChannel<services::$request, services::$response>>;
 
         $(#[$doc])*
         pub async fn $name(world: &World, connection: &quinn::Connection) -> Result<$client> {
@@ -420,7 +420,7 @@ async fn open_client<Req, Resp>(
     world: &World,
     connection: &quinn::Connection,
     kind: StreamKind,
-) -> Result<(Bounded<Req, Resp>, JoinHandle<()>)>
+) -> Result<(DeadlineChannel<Req, Resp>, JoinHandle<()>)>
 where
     Req: tarpc::RequestName + Serialize + Send + 'static,
     Resp: for<'de> Deserialize<'de> + Send + 'static,
@@ -428,7 +428,7 @@ where
     let (send, recv) = open_stream(connection, kind).await?;
     let new = tarpc::client::new(client_config(), client_transport(send, recv, MAX_FRAME));
     let dispatch = world.spawn(async move { drop(new.dispatch.await) });
-    Ok((Bounded::from(new.client), dispatch))
+    Ok((DeadlineChannel::from(new.client), dispatch))
 }
 
 /// As [`connect_coordinator`], but also returns the task that carries the calls: once it has ended, no call is answered

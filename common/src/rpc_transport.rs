@@ -40,7 +40,7 @@ mod served;
 
 pub use served::{Charge, current_charge};
 
-use served::{Charging, Frames as ServedFrames, Served};
+use served::{ChargingServer, Frames as ServedFrames, ServedStream};
 
 /// The most bytes of a frame, where the caller has no tighter bound. Programs and plans fit; tensors do not travel
 /// here.
@@ -124,12 +124,12 @@ pub mod codec {
 }
 
 /// A message that may arrive on a stream.
-pub trait Arriving: Sized {
+pub trait InboundMessage: Sized {
     /// Decodes the message that exactly these bytes hold.
     fn decode(bytes: &[u8]) -> Result<Self, codec::CodecError>;
 }
 
-impl<T: DeserializeOwned> Arriving for Response<T> {
+impl<T: DeserializeOwned> InboundMessage for Response<T> {
     fn decode(bytes: &[u8]) -> Result<Self, codec::CodecError> {
         codec::decode(bytes)
     }
@@ -152,7 +152,7 @@ enum Message<T> {
 }
 
 /// A deadline later than `BACKSTOP` from now is brought forward to that.
-impl<T: DeserializeOwned> Arriving for ClientMessage<T> {
+impl<T: DeserializeOwned> InboundMessage for ClientMessage<T> {
     fn decode(bytes: &[u8]) -> Result<Self, codec::CodecError> {
         Ok(match codec::decode(bytes)? {
             Message::Request {
@@ -188,7 +188,7 @@ fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Er
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-impl<In: Arriving, Out> tokio_serde::Deserializer<In> for Frames<In, Out> {
+impl<In: InboundMessage, Out> tokio_serde::Deserializer<In> for Frames<In, Out> {
     type Error = io::Error;
 
     fn deserialize(self: Pin<&mut Self>, frame: &BytesMut) -> io::Result<In> {
@@ -219,7 +219,7 @@ pub fn transport<In, Out>(
     max_frame: usize,
 ) -> RpcTransport<In, Out>
 where
-    In: Arriving + for<'de> Deserialize<'de>,
+    In: InboundMessage + for<'de> Deserialize<'de>,
     Out: Serialize,
 {
     let frames = LengthDelimitedCodec::builder()
@@ -255,27 +255,27 @@ pub fn client_config() -> tarpc::client::Config {
     config
 }
 
-/// The deadline of tarpc's own timers, which read the operating system's clock. No bound is as long: [`Bounded`] ends
+/// The deadline of tarpc's own timers, which read the operating system's clock. No bound is as long: [`DeadlineChannel`] ends
 /// calls by tokio's clock.
 const BACKSTOP: Duration = Duration::from_secs(24 * 3600);
 
 /// A client's channel that ends each call at its deadline. Dropping the call tells the server, which drops its handler.
 #[derive(Debug)]
-pub struct Bounded<Req, Resp>(tarpc::client::Channel<Req, Resp>);
+pub struct DeadlineChannel<Req, Resp>(tarpc::client::Channel<Req, Resp>);
 
-impl<Req, Resp> From<tarpc::client::Channel<Req, Resp>> for Bounded<Req, Resp> {
+impl<Req, Resp> From<tarpc::client::Channel<Req, Resp>> for DeadlineChannel<Req, Resp> {
     fn from(channel: tarpc::client::Channel<Req, Resp>) -> Self {
-        Bounded(channel)
+        DeadlineChannel(channel)
     }
 }
 
-impl<Req, Resp> Clone for Bounded<Req, Resp> {
+impl<Req, Resp> Clone for DeadlineChannel<Req, Resp> {
     fn clone(&self) -> Self {
-        Bounded(self.0.clone())
+        DeadlineChannel(self.0.clone())
     }
 }
 
-impl<Req: RequestName, Resp> Stub for Bounded<Req, Resp> {
+impl<Req: RequestName, Resp> Stub for DeadlineChannel<Req, Resp> {
     type Req = Req;
     type Resp = Resp;
 
@@ -319,7 +319,7 @@ pub async fn serve_charged<S>(
     S::Resp: Serialize + Debug,
 {
     let frames = ServedFrames::new(max_frame, ledger);
-    let transport = Served::<S::Req, S::Resp>::new(join(recv, send), frames);
+    let transport = ServedStream::<S::Req, S::Resp>::new(join(recv, send), frames);
     let config = tarpc::server::Config {
         pending_response_buffer: PENDING_RESPONSES,
     };
@@ -327,7 +327,7 @@ pub async fn serve_charged<S>(
     // polling the channel, which also writes the responses: the two would wait for each other.
     BaseChannel::new(config, transport)
         .max_concurrent_requests(MAX_IN_FLIGHT)
-        .execute(Charging(serve))
+        .execute(ChargingServer(serve))
         .for_each_concurrent(None, |request| async {
             // A handler that panics takes no other with it; its caller's deadline ends the wait.
             if AssertUnwindSafe(request).catch_unwind().await.is_err() {

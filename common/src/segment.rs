@@ -29,14 +29,14 @@ const TMPFS: u64 = 0x0102_1994;
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// A callback that runs when the segment is dropped.
-type AtEnd = Box<dyn FnOnce() + Send>;
+type EndCallback = Box<dyn FnOnce() + Send>;
 
 /// A segment that this process made.
 pub struct Segment {
     number: u64,
     len: usize,
     file: OwnedFd,
-    at_end: Mutex<Vec<AtEnd>>,
+    at_end: Mutex<Vec<EndCallback>>,
 }
 
 impl Segment {
@@ -178,7 +178,7 @@ impl Drop for PeerSegment {
 }
 
 /// Bytes that a peer lent from its segment, until this value is dropped.
-pub struct Lent {
+pub struct SegmentLoan {
     of: Arc<PeerSegment>,
     offset: usize,
     len: usize,
@@ -186,7 +186,7 @@ pub struct Lent {
     _loan: Box<dyn Any + Send + Sync>,
 }
 
-impl Lent {
+impl SegmentLoan {
     /// Borrows `len` bytes from `offset` on. Returns `None` where they do not all lie inside the segment, or `offset`
     /// is not aligned to [`ALIGN`]. `loan` is dropped when the bytes are no longer used.
     pub fn new(
@@ -194,11 +194,11 @@ impl Lent {
         offset: u64,
         len: usize,
         loan: Box<dyn Any + Send + Sync>,
-    ) -> Option<Lent> {
+    ) -> Option<SegmentLoan> {
         let offset = usize::try_from(offset).ok()?;
         let inside = offset.checked_add(len)? <= of.len;
         let aligned = offset.is_multiple_of(ALIGN);
-        (inside && aligned).then_some(Lent {
+        (inside && aligned).then_some(SegmentLoan {
             of,
             offset,
             len,
@@ -261,7 +261,7 @@ mod tests {
     fn what_one_writes_the_other_reads() {
         let mut block = shared(10_000);
         block.bytes_mut()[64..68].copy_from_slice(&[1, 2, 3, 4]);
-        let lent = Lent::new(map(&block), 64, 4, Box::new(())).unwrap();
+        let lent = SegmentLoan::new(map(&block), 64, 4, Box::new(())).unwrap();
         assert_eq!(lent.bytes(), [1, 2, 3, 4]);
         // The mapping outlives the segment.
         drop(block);
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn what_lies_outside_or_between_is_not_lent() {
         let of = map(&shared(10_000));
-        let lent = |offset, len| Lent::new(of.clone(), offset, len, Box::new(())).is_some();
+        let lent = |offset, len| SegmentLoan::new(of.clone(), offset, len, Box::new(())).is_some();
         assert!(lent(0, 10_000) && lent(9_984, 16));
         assert!(!lent(0, 10_001) && !lent(9_984, 17) && !lent(32, 4));
         assert!(!lent(u64::MAX - 63, 64) && !lent(64, usize::MAX));
@@ -281,7 +281,7 @@ mod tests {
     fn what_lies_inside_is_copied() {
         let mut block = shared(10_000);
         block.bytes_mut()[64..68].copy_from_slice(&[1, 2, 3, 4]);
-        let lent = Lent::new(map(&block), 64, 4, Box::new(())).unwrap();
+        let lent = SegmentLoan::new(map(&block), 64, 4, Box::new(())).unwrap();
         let check = |at, len: usize, copied: Option<&[u8]>| {
             let mut out = vec![9; len];
             let done = lent.copy_to(at, &mut out);
@@ -337,7 +337,7 @@ mod tests {
     fn a_tensor_that_is_lent_is_read_and_never_written() {
         let mut block = shared(4096);
         block.bytes_mut()[64] = 7;
-        let lent = Lent::new(map(&block), 64, 6, Box::new(())).unwrap();
+        let lent = SegmentLoan::new(map(&block), 64, 6, Box::new(())).unwrap();
         let mut t = Tensor::lent(DType::U8, &[2, 3], lent);
         assert_eq!(t.bytes(), [7, 0, 0, 0, 0, 0]);
         let mut row = t.outer_range(0, 1).unwrap();
@@ -361,7 +361,7 @@ mod tests {
         let row = t.outer_range(1, 2).unwrap();
         let (segment, offset) = row.segment().unwrap();
         assert_eq!((segment.number(), at, offset), (number, 0, 128 + 64));
-        let lent = Lent::new(map(&first), offset, 64, Box::new(())).unwrap();
+        let lent = SegmentLoan::new(map(&first), offset, 64, Box::new(())).unwrap();
         assert_eq!(lent.bytes(), row.bytes());
         // A tensor outside shared memory lies in no segment.
         assert!(Tensor::scalar(1f32).segment().is_none());

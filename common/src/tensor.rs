@@ -19,7 +19,7 @@ use triomphe::Arc as Shared;
 
 use crate::block::{Block, Cover};
 use crate::dtype::{DType, Element};
-use crate::segment::{Lent, Segment};
+use crate::segment::{Segment, SegmentLoan};
 
 pub use crate::block::ALIGN;
 
@@ -91,7 +91,7 @@ enum Buffer {
     /// In the tensor itself, in words that are aligned for every element type.
     Inline([u64; INLINE / 8]),
     /// In memory that a peer lent, for reading only.
-    Lent(Lent),
+    Lent(SegmentLoan),
     /// In the buffer of a tensor that is not a view, from this offset on.
     View(Shared<Inner>, usize),
     /// In the buffer of a tensor that is neither a view nor covered, from this offset on; the cover accounts for them.
@@ -163,7 +163,7 @@ impl Tensor {
     }
 
     /// Makes a tensor over the first bytes that a peer lent, which must be at least as many as the shape needs.
-    pub fn lent(dtype: DType, shape: &[usize], lent: Lent) -> Tensor {
+    pub fn lent(dtype: DType, shape: &[usize], lent: SegmentLoan) -> Tensor {
         let need = byte_size(dtype, shape);
         assert!(
             need.is_some_and(|n| n <= lent.bytes().len()),
@@ -482,13 +482,13 @@ impl Serialize for Tensor {
 impl<'de> Deserialize<'de> for Tensor {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Tensor, D::Error> {
         #[derive(Deserialize)]
-        struct Owned {
+        struct WireTensor {
             dtype: DType,
             shape: Vec<u64>,
             bytes: Vec<u8>,
         }
         use serde::de::Error;
-        let w = Owned::deserialize(d)?;
+        let w = WireTensor::deserialize(d)?;
         let shape: Result<Vec<usize>, _> = w.shape.iter().map(|d| usize::try_from(*d)).collect();
         let shape = shape.map_err(|_| D::Error::custom("dimension too large"))?;
         Tensor::from_bytes(w.dtype, &shape, &w.bytes).map_err(D::Error::custom)

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use convoke_common::DType;
-use convoke_common::graph::{Attrs, Function, Node, Part, ValueId};
+use convoke_common::graph::{Attrs, Function, Node, RunsAt, ValueId};
 
 /// The pattern that matches the names of the feeding nodes, and no name of the function's own nodes.
 pub const FEEDERS: &str = "fed-from-elsewhere/*";
@@ -27,7 +27,7 @@ pub fn fed(f: &Function) -> Function {
                 attrs: Attrs::default(),
                 inputs: vec![Some(value)],
                 outputs: vec![out],
-                part: Part::Step,
+                runs_at: RunsAt::Step,
             });
             value = out;
         }

@@ -23,7 +23,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use convoke::Cluster;
-use convoke_models::{Imported, ModelError};
+use convoke_models::{ImportedModel, ModelError};
 
 use case::{Case, Named};
 use report::{Report, Verdict};
@@ -110,7 +110,7 @@ async fn judge(cluster: &Cluster, case: &Case, cache: &Path) -> Verdict {
 /// Runs the model alone and, where possible, apart. Returns whether it ran apart, or what is wrong with its results.
 async fn run_both(
     cluster: &Cluster,
-    model: &Imported,
+    model: &ImportedModel,
     sets: Vec<(Named, Named)>,
 ) -> Result<bool, String> {
     let (inputs, expected): (Vec<Named>, Vec<Named>) = sets.into_iter().unzip();

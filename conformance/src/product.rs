@@ -4,7 +4,7 @@ use std::path::Path;
 
 use convoke::{Cluster, Error, Model, ModelBuilder, Outputs, Result};
 use convoke_models::onnx::{LoadOptions, load};
-use convoke_models::{Imported, ModelError};
+use convoke_models::{ImportedModel, ModelError};
 
 use crate::case::Named;
 use crate::feed::{FEEDERS, fed};
@@ -15,7 +15,7 @@ const WORKERS: [&str; 2] = ["w0", "w1"];
 const MEMORY: u64 = 1 << 30;
 
 /// Imports the model at `path`.
-pub fn import(path: &Path, cache: &Path) -> std::result::Result<Imported, ModelError> {
+pub fn import(path: &Path, cache: &Path) -> std::result::Result<ImportedModel, ModelError> {
     let options = LoadOptions {
         cache_dir: Some(cache.into()),
         ..LoadOptions::default()
@@ -40,13 +40,13 @@ pub struct Ran {
 }
 
 /// Runs the model on each of `sets`, on one worker.
-pub async fn alone(cluster: &Cluster, model: &Imported, sets: &[Named]) -> Result<Ran> {
+pub async fn alone(cluster: &Cluster, model: &ImportedModel, sets: &[Named]) -> Result<Ran> {
     let builder = cluster.load_function(model.function.clone(), model.sources.clone());
     run(builder.workers(1), sets).await
 }
 
 /// Runs the model on each of `sets`, on a worker whose operands come from another.
-pub async fn apart(cluster: &Cluster, model: &Imported, sets: &[Named]) -> Result<Ran> {
+pub async fn apart(cluster: &Cluster, model: &ImportedModel, sets: &[Named]) -> Result<Ran> {
     let builder = cluster.load_function(fed(&model.function), model.sources.clone());
     let pinned = builder.pin(FEEDERS, WORKERS[0]).pin("*", WORKERS[1]);
     run(pinned.workers(2), sets).await

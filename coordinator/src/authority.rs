@@ -14,7 +14,7 @@ use convoke_common::identity::{
     Budget, CA_LIFE, CERTIFICATE_LIFE, CaHash, ClusterCa, Grant, JoinToken, PeerIdentity, PeerName,
     RevocationList, Role, TokenError, TokenId, TokenInfo, TokenSecret, TokenStore, former_holder,
 };
-use convoke_common::rpc::Joined;
+use convoke_common::rpc::JoinAnswer;
 use convoke_common::world::{FileMode, World};
 use convoke_common::{Code, Error, Result};
 use tokio::sync::{Mutex, watch};
@@ -289,7 +289,7 @@ impl Authority {
         budget: Budget,
         csr: &[u8],
         until: Option<u64>,
-    ) -> Result<(Joined, Fingerprint)> {
+    ) -> Result<(JoinAnswer, Fingerprint)> {
         let ca = self.ca();
         let now = self.world.wall.unix_seconds();
         let ttl = self.member_ttl(&token_id).await;
@@ -314,7 +314,7 @@ impl Authority {
             .issue(csr, &grant, now, self.world.rng.as_ref())?
             .to_vec();
         let fingerprint = *blake3::hash(&certificate).as_bytes();
-        let joined = Joined {
+        let joined = JoinAnswer {
             name: name.to_string(),
             certificate,
             authorities: ca.authorities().iter().map(|ca| ca.to_vec()).collect(),

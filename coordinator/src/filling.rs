@@ -10,7 +10,7 @@ use convoke_common::world::{
 };
 
 /// A disk that accepts no more writes once it is full.
-pub struct Filling {
+pub struct FillableDisk {
     disk: Disk,
     pub is_full: Arc<AtomicBool>,
     /// Number of bytes that the disk still accepts.
@@ -71,10 +71,10 @@ impl StoreFile for FillingFile {
     }
 }
 
-impl Filling {
+impl FillableDisk {
     /// Returns a disk with room.
-    pub fn new() -> Filling {
-        Filling {
+    pub fn new() -> FillableDisk {
+        FillableDisk {
             disk: Disk::new(Arc::new(SystemRng::default())),
             is_full: Arc::default(),
             room: Arc::new(u64::MAX.into()),
@@ -90,7 +90,7 @@ impl Filling {
     }
 }
 
-impl Store for Filling {
+impl Store for FillableDisk {
     fn read(&self, path: &Path, limit: u64) -> Result<Vec<u8>, StoreError> {
         self.disk.read(path, limit)
     }

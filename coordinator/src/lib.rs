@@ -34,5 +34,5 @@ mod tasks;
 mod testing;
 
 pub use authority::token_file;
-pub use running::{Coordinator, CoordinatorConfig, Running};
+pub use running::{Coordinator, CoordinatorConfig, RunningCoordinator};
 pub use state_dir::{backup_folder, restore};

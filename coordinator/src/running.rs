@@ -20,7 +20,7 @@ use crate::admin::{Listener, socket_in};
 use crate::audit::{Audit, Entry, Event};
 use crate::authority::Authority;
 use crate::service::Service;
-use crate::state::{Kept, State};
+use crate::state::{State, StoredState};
 use crate::state_dir;
 use crate::tasks::{StopOnDrop, Tasks, blocking};
 
@@ -51,8 +51,8 @@ pub struct CoordinatorConfig {
 /// The coordinator, which [`Coordinator::start`] starts.
 pub struct Coordinator;
 
-/// A running coordinator. Dropping it stops it; [`Running::shutdown`] also waits.
-pub struct Running {
+/// A running coordinator. Dropping it stops it; [`RunningCoordinator::shutdown`] also waits.
+pub struct RunningCoordinator {
     service: Arc<Service>,
     endpoint: Endpoint,
     tasks: StopOnDrop,
@@ -62,14 +62,14 @@ fn unusable(e: IdentityError) -> Error {
     Error::new(Code::Io, chain(&e))
 }
 
-struct Opened {
+struct OpenedCluster {
     ca: ClusterCa,
     state: Option<Arc<State>>,
-    kept: Kept,
+    kept: StoredState,
 }
 
 /// Reads the authority and the state, or creates them.
-fn open(world: &World, config: &CoordinatorConfig) -> Result<Opened> {
+fn open(world: &World, config: &CoordinatorConfig) -> Result<OpenedCluster> {
     if let Some(folder) = &config.run_dir {
         let made = world.store.create_dir(folder, FileMode::Secret);
         // Whoever can write to this folder decides who is let in.
@@ -78,14 +78,14 @@ fn open(world: &World, config: &CoordinatorConfig) -> Result<Opened> {
     }
     let Some(folder) = &config.state_dir else {
         let ca = ClusterCa::create(world).map_err(unusable)?;
-        return Ok(Opened {
+        return Ok(OpenedCluster {
             ca,
             state: None,
-            kept: Kept::default(),
+            kept: StoredState::default(),
         });
     };
-    let state_dir::Opened { ca, state, kept } = state_dir::open(world, folder)?;
-    Ok(Opened {
+    let state_dir::StateDirContents { ca, state, kept } = state_dir::open(world, folder)?;
+    Ok(OpenedCluster {
         ca,
         state: Some(Arc::new(state)),
         kept,
@@ -94,9 +94,9 @@ fn open(world: &World, config: &CoordinatorConfig) -> Result<Opened> {
 
 impl Coordinator {
     /// Starts the coordinator. Returns once members can join.
-    pub async fn start(world: World, config: CoordinatorConfig) -> Result<Running> {
+    pub async fn start(world: World, config: CoordinatorConfig) -> Result<RunningCoordinator> {
         let (inside, settings) = (world.clone(), config.clone());
-        let Opened {
+        let OpenedCluster {
             ca,
             state,
             mut kept,
@@ -138,7 +138,7 @@ impl Coordinator {
         }
         tasks.spawn(renew(service.clone(), own, tls));
         tracing::info!(address = %endpoint.local_addr(), "coordinator listens");
-        Ok(Running {
+        Ok(RunningCoordinator {
             service,
             endpoint,
             tasks: StopOnDrop(tasks),
@@ -179,7 +179,7 @@ async fn renew(service: Arc<Service>, mut own: OwnIdentity, tls: TlsConfigs) {
     }
 }
 
-impl Running {
+impl RunningCoordinator {
     /// Returns the address that the coordinator listens on.
     pub fn addr(&self) -> SocketAddr {
         self.endpoint.local_addr()
@@ -206,7 +206,7 @@ impl Running {
         self.create_token_with(role, ttl, Budget::default()).await
     }
 
-    /// Creates a join token as [`Running::create_token`] does, with a budget that all members who join with it share.
+    /// Creates a join token as [`RunningCoordinator::create_token`] does, with a budget that all members who join with it share.
     pub async fn create_token_with(
         &self,
         role: Role,
@@ -249,7 +249,7 @@ impl Running {
         let _ = timeout(GOODBYE.min(bound), self.endpoint.wait_idle()).await;
     }
 
-    /// Stops the coordinator as [`Running::shutdown`] does, except that it does not wait until the members are
+    /// Stops the coordinator as [`RunningCoordinator::shutdown`] does, except that it does not wait until the members are
     /// informed.
     pub async fn stop(&self, bound: Duration) {
         // The endpoint is closed first, so that nothing that ends with a connection can reach a worker any more.

@@ -16,7 +16,7 @@ use convoke_common::{Code, Error, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::membership::{KeptMember, Record};
-use crate::state::{Kept, State};
+use crate::state::{State, StoredState};
 
 /// The version of a backup's layout; any other is refused.
 const FORMAT: u32 = 1;
@@ -29,15 +29,15 @@ fn unusable(e: IdentityError) -> Error {
 }
 
 /// The content of a state folder, after it was opened.
-pub struct Opened {
+pub struct StateDirContents {
     pub ca: ClusterCa,
     pub state: State,
-    pub kept: Kept,
+    pub kept: StoredState,
 }
 
 /// Opens what the folder holds, or creates it if the folder is empty. The state is locked first, so that of two
 /// coordinators only one creates an authority.
-pub fn open(world: &World, folder: &Path) -> Result<Opened> {
+pub fn open(world: &World, folder: &Path) -> Result<StateDirContents> {
     let store = world.store.as_ref();
     let made = store.create_dir(folder, FileMode::Secret);
     made.map_err(|e| Error::new(Code::Io, chain(&e)))?;
@@ -63,7 +63,7 @@ pub fn open(world: &World, folder: &Path) -> Result<Opened> {
     if kept.ca != Some(ca.hash()) {
         state.put_ca(&ca.hash())?;
     }
-    Ok(Opened { ca, state, kept })
+    Ok(StateDirContents { ca, state, kept })
 }
 
 /// Saves an authority that replaces the former one. Blocks.
@@ -149,7 +149,7 @@ pub fn backup_folder(world: &World, folder: &Path) -> Result<String> {
         return Err(Error::new(Code::NotFound, msg)
             .advise("give the coordinator's --state-dir, or start the coordinator"));
     }
-    let Opened { state, .. } = open(world, folder)?;
+    let StateDirContents { state, .. } = open(world, folder)?;
     backup(world, &state)
 }
 

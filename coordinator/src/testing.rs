@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use convoke_common::artifact::{ArtifactMeta, CHUNK};
-use convoke_common::graph::{Attr, Attrs, Function, Literal, Node, Part, TensorType, ValueId};
+use convoke_common::graph::{Attr, Attrs, Function, Literal, Node, RunsAt, TensorType, ValueId};
 use convoke_common::ids::Incarnation;
 use convoke_common::program::Axes;
 use convoke_common::rpc::{PlanOptions, WorkerCount};
@@ -75,8 +75,8 @@ impl Builder {
                 let id = self.names[rest.trim()];
                 self.f.results.push((rest.trim().into(), id));
             }
-            "init" => self.node(rest, Part::Init),
-            _ => self.node(line, Part::Step),
+            "init" => self.node(rest, RunsAt::Init),
+            _ => self.node(line, RunsAt::Step),
         }
     }
 
@@ -91,7 +91,7 @@ impl Builder {
         id
     }
 
-    fn node(&mut self, line: &str, part: Part) {
+    fn node(&mut self, line: &str, runs_at: RunsAt) {
         let (outputs, rest) = line.split_once('=').unwrap();
         let (op, rest) = rest.trim().split_once('(').unwrap();
         let (inputs, rest) = rest.split_once(')').unwrap();
@@ -117,7 +117,7 @@ impl Builder {
             attrs,
             inputs,
             outputs,
-            part,
+            runs_at,
         });
     }
 }
@@ -185,7 +185,11 @@ pub fn dump(f: &Function) -> String {
     let mut out = String::new();
     let name = |v: &ValueId| f.value(*v).name.to_string();
     for n in &f.nodes {
-        let init = if n.part == Part::Init { "init " } else { "" };
+        let init = if n.runs_at == RunsAt::Init {
+            "init "
+        } else {
+            ""
+        };
         let outputs: Vec<String> = n.outputs.iter().map(name).collect();
         let inputs: Vec<String> = n
             .inputs
@@ -245,7 +249,7 @@ pub fn cluster(n: usize, memory: u64) -> ClusterModel {
         incarnation: Incarnation(i as u64),
         threads: 2,
         memory,
-        window: 0,
+        load_buffer: 0,
         flops: 1e11,
         memory_bandwidth: 1e10,
         ops: vec![],

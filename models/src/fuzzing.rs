@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use convoke_common::DType;
-use convoke_common::fuzzing::{Budget, Target};
+use convoke_common::fuzzing::{MemoryBound, Target};
 
 use crate::error::ModelError;
 use crate::onnx::{self, LoadOptions};
@@ -17,7 +17,7 @@ pub const TARGETS: &[Target] = &[
         name: "onnx",
         // Functions and branches may expand to 4 MiB of nodes, and 1 KiB more for each byte of input. A node takes
         // several times as much in memory as its bytes.
-        budget: Budget {
+        budget: MemoryBound {
             fixed: 32 << 20,
             factor: 8 << 10,
         },
@@ -25,7 +25,7 @@ pub const TARGETS: &[Target] = &[
     },
     Target {
         name: "tensor",
-        budget: Budget {
+        budget: MemoryBound {
             fixed: 64 << 10,
             factor: 32,
         },
@@ -33,7 +33,7 @@ pub const TARGETS: &[Target] = &[
     },
     Target {
         name: "safetensors",
-        budget: Budget {
+        budget: MemoryBound {
             fixed: 256 << 10,
             factor: 64,
         },

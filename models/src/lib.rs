@@ -27,5 +27,5 @@ mod testing;
 
 pub use artifact_index::{ArtifactIndex, OnProgress, Progress, Source, default_cache_dir};
 pub use error::{ModelError, UnsupportedNode};
-pub use onnx::{Imported, LoadOptions, ModelInfo};
+pub use onnx::{ImportedModel, LoadOptions, ModelInfo};
 pub use stored::{StoredTensor, StoredTensors, stored_header, stored_tensors};

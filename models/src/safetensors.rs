@@ -32,7 +32,7 @@ struct Entry {
 
 /// The location of a weight.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Found<'a> {
+pub(crate) struct WeightLocation<'a> {
     pub path: &'a Path,
     pub identity: Identity,
     pub offset: u64,
@@ -79,7 +79,7 @@ impl Weights {
         name: &str,
         dtype: DType,
         shape: &[usize],
-    ) -> Result<Option<Found<'_>>, ModelError> {
+    ) -> Result<Option<WeightLocation<'_>>, ModelError> {
         let Some(e) = self.tensors.get(name) else {
             return Ok(None);
         };
@@ -93,7 +93,7 @@ impl Weights {
                 path: path.clone(),
             });
         }
-        Ok(Some(Found {
+        Ok(Some(WeightLocation {
             path,
             identity: *identity,
             offset: e.offset,

@@ -16,13 +16,13 @@ use convoke_common::identity::{
     ClusterCa, PeerName, RevocationList, Role, TlsConfigs, dial, greet,
 };
 use convoke_common::ids::{Incarnation, LeaseId, ParticipantIx, StepKey};
-use convoke_common::memory::{Account, Ledger, Pool};
+use convoke_common::memory::{Ledger, Pool, Purpose};
 use convoke_common::program::{Axes, Participant};
 use convoke_common::rpc::StreamKind;
 use convoke_common::world::{Endpoint, EndpointOptions, NoCompute, World};
 use convoke_common::{DType, Error, Tensor};
 use convoke_rendezvous::frame::Frame;
-use convoke_rendezvous::slot::Registered;
+use convoke_rendezvous::slot::RegisterOutcome;
 use convoke_rendezvous::{Hub, Lease, Link, Outgoing, Peer, RecvSpec, StepHandler, remote};
 use tokio_util::sync::CancellationToken;
 
@@ -61,7 +61,7 @@ impl End {
 
 fn register(end: &End, lease: &Lease, n: u64) {
     lease.table.admit(n).unwrap();
-    if let Registered::Ready(_) = lease.table.slot(n, 0).unwrap().register(n) {
+    if let RegisterOutcome::Ready(_) = lease.table.slot(n, 0).unwrap().register(n) {
         end.finish(lease, n);
     }
 }
@@ -107,7 +107,7 @@ fn lease(me: u16, ty: TensorType, end: &Arc<End>) -> Arc<Lease> {
         address: String::new(),
     });
     let ledger = Ledger::new("bench", 4 << 30);
-    let pool = Pool::new(&ledger, Account::Leases, 256 << 20).unwrap();
+    let pool = Pool::new(&ledger, Purpose::Leases, 256 << 20).unwrap();
     let recvs = vec![RecvSpec { from: 1 - me, ty }];
     let handler: Arc<dyn StepHandler> = end.clone();
     let lease = Lease::new(

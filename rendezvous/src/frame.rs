@@ -60,12 +60,12 @@ pub enum Frame {
     /// A small tensor follows in the same body.
     Tensor(TensorHeader),
     /// A message about shared memory between two ends of a link on one host, see [`crate::sharing`].
-    Sharing(Sharing),
+    Sharing(SharingFrame),
 }
 
 /// What two ends of a link on one host tell each other about shared memory, see [`crate::sharing`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Sharing {
+pub enum SharingFrame {
     /// The receiver can get the sender's segments at this address, by showing the nonce there.
     Meet { nonce: Nonce, address: Vec<u8> },
     /// The sender takes the receiver's segments at this address, from a peer that shows the nonce there.
@@ -351,7 +351,7 @@ impl Frame {
                 }
                 return Ok((Frame::Tensor(h), r.0));
             }
-            MEET..=UNWANTED => Frame::Sharing(Sharing::decode(kind, &mut r)?),
+            MEET..=UNWANTED => Frame::Sharing(SharingFrame::decode(kind, &mut r)?),
             _ => return Err(bad("unknown kind")),
         };
         if r.0.is_empty() {
@@ -362,20 +362,20 @@ impl Frame {
     }
 }
 
-impl Sharing {
+impl SharingFrame {
     /// Appends the body, and returns the frame's kind.
     fn encode(&self, out: &mut Vec<u8>) -> u8 {
         match self {
-            Sharing::Meet { nonce, address } | Sharing::Bring { nonce, address } => {
+            SharingFrame::Meet { nonce, address } | SharingFrame::Bring { nonce, address } => {
                 out.extend(nonce);
                 out.extend(address);
                 match self {
-                    Sharing::Meet { .. } => MEET,
+                    SharingFrame::Meet { .. } => MEET,
                     _ => BRING,
                 }
             }
-            Sharing::Apart => APART,
-            Sharing::Lent {
+            SharingFrame::Apart => APART,
+            SharingFrame::Lent {
                 tensor,
                 segment,
                 offset,
@@ -387,16 +387,16 @@ impl Sharing {
                 }
                 LENT
             }
-            Sharing::Returned { loan } => {
+            SharingFrame::Returned { loan } => {
                 out.extend(loan.to_le_bytes());
                 RETURNED
             }
-            Sharing::Staged { transfer, tensor } => {
+            SharingFrame::Staged { transfer, tensor } => {
                 out.extend(transfer.to_le_bytes());
                 tensor.encode(out);
                 STAGED
             }
-            Sharing::Part {
+            SharingFrame::Part {
                 transfer,
                 segment,
                 offset,
@@ -409,26 +409,26 @@ impl Sharing {
                 out.extend(len.to_le_bytes());
                 PART
             }
-            Sharing::Cut { transfer } => {
+            SharingFrame::Cut { transfer } => {
                 out.extend(transfer.to_le_bytes());
                 CUT
             }
-            Sharing::Later { transfer } => {
+            SharingFrame::Later { transfer } => {
                 out.extend(transfer.to_le_bytes());
                 LATER
             }
-            Sharing::Again { transfer } => {
+            SharingFrame::Again { transfer } => {
                 out.extend(transfer.to_le_bytes());
                 AGAIN
             }
-            Sharing::Unwanted { transfer } => {
+            SharingFrame::Unwanted { transfer } => {
                 out.extend(transfer.to_le_bytes());
                 UNWANTED
             }
         }
     }
 
-    fn decode(kind: u8, r: &mut Reader<'_>) -> Result<Sharing> {
+    fn decode(kind: u8, r: &mut Reader<'_>) -> Result<SharingFrame> {
         Ok(match kind {
             MEET | BRING => {
                 let nonce = r.array()?;
@@ -437,33 +437,33 @@ impl Sharing {
                 }
                 let address = r.take(r.0.len())?.to_vec();
                 match kind {
-                    MEET => Sharing::Meet { nonce, address },
-                    _ => Sharing::Bring { nonce, address },
+                    MEET => SharingFrame::Meet { nonce, address },
+                    _ => SharingFrame::Bring { nonce, address },
                 }
             }
-            APART => Sharing::Apart,
-            LENT => Sharing::Lent {
+            APART => SharingFrame::Apart,
+            LENT => SharingFrame::Lent {
                 tensor: TensorHeader::decode(r)?,
                 segment: r.u64()?,
                 offset: r.u64()?,
                 loan: r.u64()?,
             },
-            STAGED => Sharing::Staged {
+            STAGED => SharingFrame::Staged {
                 transfer: r.u64()?,
                 tensor: TensorHeader::decode(r)?,
             },
-            PART => Sharing::Part {
+            PART => SharingFrame::Part {
                 transfer: r.u64()?,
                 segment: r.u64()?,
                 offset: r.u64()?,
                 loan: r.u64()?,
                 len: r.u32()?,
             },
-            CUT => Sharing::Cut { transfer: r.u64()? },
-            LATER => Sharing::Later { transfer: r.u64()? },
-            AGAIN => Sharing::Again { transfer: r.u64()? },
-            UNWANTED => Sharing::Unwanted { transfer: r.u64()? },
-            _ => Sharing::Returned { loan: r.u64()? },
+            CUT => SharingFrame::Cut { transfer: r.u64()? },
+            LATER => SharingFrame::Later { transfer: r.u64()? },
+            AGAIN => SharingFrame::Again { transfer: r.u64()? },
+            UNWANTED => SharingFrame::Unwanted { transfer: r.u64()? },
+            _ => SharingFrame::Returned { loan: r.u64()? },
         })
     }
 }
@@ -545,30 +545,30 @@ mod tests {
         let t = Tensor::from_slice(&[2], &[1f32, 2.]).unwrap();
         let tensor = TensorHeader::of(key(), 1, &t);
         check_round_trip(Frame::Tensor(tensor.clone()), t.bytes());
-        check_round_trip(Frame::Sharing(Sharing::Apart), &[]);
+        check_round_trip(Frame::Sharing(SharingFrame::Apart), &[]);
         let told = [
-            Sharing::Returned { loan: 1 },
-            Sharing::Lent {
+            SharingFrame::Returned { loan: 1 },
+            SharingFrame::Lent {
                 tensor: tensor.clone(),
                 segment: 1,
                 offset: 64,
                 loan: u64::MAX,
             },
-            Sharing::Staged {
+            SharingFrame::Staged {
                 transfer: 2,
                 tensor,
             },
-            Sharing::Part {
+            SharingFrame::Part {
                 transfer: 2,
                 segment: 1,
                 offset: 64,
                 len: u32::MAX,
                 loan: 3,
             },
-            Sharing::Cut { transfer: 2 },
-            Sharing::Later { transfer: 2 },
-            Sharing::Again { transfer: 2 },
-            Sharing::Unwanted { transfer: 2 },
+            SharingFrame::Cut { transfer: 2 },
+            SharingFrame::Later { transfer: 2 },
+            SharingFrame::Again { transfer: 2 },
+            SharingFrame::Unwanted { transfer: 2 },
         ];
         for sharing in told {
             check_round_trip(Frame::Sharing(sharing), &[]);
@@ -579,11 +579,14 @@ mod tests {
     fn an_address_is_as_long_as_a_socket_may_have() {
         let check = |len: usize, fits: bool| {
             let (nonce, address) = ([3; 32], vec![b'a'; len]);
-            let meet = Sharing::Meet {
+            let meet = SharingFrame::Meet {
                 nonce,
                 address: address.clone(),
             };
-            for (kind, told) in [(MEET, meet), (BRING, Sharing::Bring { nonce, address })] {
+            for (kind, told) in [
+                (MEET, meet),
+                (BRING, SharingFrame::Bring { nonce, address }),
+            ] {
                 let (mut out, frame) = (vec![], Frame::Sharing(told));
                 frame.encode(&mut out);
                 assert_eq!(out[0], kind);

@@ -18,21 +18,21 @@ use convoke_common::Tensor;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::ids::{LeaseId, ParticipantIx, StepKey};
 use convoke_common::mutant;
-use convoke_common::segment::Lent;
+use convoke_common::segment::SegmentLoan;
 use dashmap::DashMap;
 
-use crate::eager::{Direct, Eager};
+use crate::eager::{DirectSession, EagerService};
 use crate::frame::{Frame, TensorHeader};
 use crate::lease::{Lease, Peer};
 use crate::link::Link;
 use crate::remote::STALL_BOUND;
-use crate::slot::{Published, Slot, Unfillable};
-use crate::table::{Delivered, Fenced};
-use crate::{step_event, trace};
+use crate::slot::{FillFailure, PublishOutcome, Slot};
+use crate::table::{Delivery, FenceReason};
+use crate::{step_event, step_events};
 
 /// Why a frame was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Refused {
+pub enum FrameRefusal {
     /// The lease is not here, or not any more.
     UnknownLease,
     /// The sender does not take part in the lease, or is another incarnation.
@@ -61,43 +61,43 @@ pub enum Refused {
     OverBudget,
 }
 
-impl Refused {
+impl FrameRefusal {
     /// The name under which the refusal is counted in `status`.
     pub fn name(self) -> &'static str {
         match self {
-            Refused::UnknownLease => "unknown_lease",
-            Refused::Stranger => "stranger",
-            Refused::NotDriver => "not_driver",
-            Refused::StaleStep => "stale_step",
-            Refused::AheadOfWindow => "ahead_of_window",
-            Refused::AbortedStep => "aborted_step",
-            Refused::Duplicate => "duplicate",
-            Refused::WrongSource => "wrong_source",
-            Refused::WrongTensor => "wrong_tensor",
-            Refused::NoSuchEdge => "no_such_edge",
-            Refused::Malformed => "malformed",
-            Refused::Stalled => "stalled",
-            Refused::OverBudget => "over_budget",
+            FrameRefusal::UnknownLease => "unknown_lease",
+            FrameRefusal::Stranger => "stranger",
+            FrameRefusal::NotDriver => "not_driver",
+            FrameRefusal::StaleStep => "stale_step",
+            FrameRefusal::AheadOfWindow => "ahead_of_window",
+            FrameRefusal::AbortedStep => "aborted_step",
+            FrameRefusal::Duplicate => "duplicate",
+            FrameRefusal::WrongSource => "wrong_source",
+            FrameRefusal::WrongTensor => "wrong_tensor",
+            FrameRefusal::NoSuchEdge => "no_such_edge",
+            FrameRefusal::Malformed => "malformed",
+            FrameRefusal::Stalled => "stalled",
+            FrameRefusal::OverBudget => "over_budget",
         }
     }
 }
 
-impl From<Fenced> for Refused {
-    fn from(f: Fenced) -> Refused {
+impl From<FenceReason> for FrameRefusal {
+    fn from(f: FenceReason) -> FrameRefusal {
         match f {
-            Fenced::Stale => Refused::StaleStep,
-            Fenced::Ahead => Refused::AheadOfWindow,
-            Fenced::NoSuchSlot => Refused::NoSuchEdge,
+            FenceReason::Stale => FrameRefusal::StaleStep,
+            FenceReason::Ahead => FrameRefusal::AheadOfWindow,
+            FenceReason::NoSuchSlot => FrameRefusal::NoSuchEdge,
         }
     }
 }
 
-impl From<Unfillable> for Refused {
-    fn from(u: Unfillable) -> Refused {
+impl From<FillFailure> for FrameRefusal {
+    fn from(u: FillFailure) -> FrameRefusal {
         match u {
-            Unfillable::Duplicate => Refused::Duplicate,
-            Unfillable::Aborted => Refused::AbortedStep,
-            Unfillable::Stale => Refused::StaleStep,
+            FillFailure::Duplicate => FrameRefusal::Duplicate,
+            FillFailure::Aborted => FrameRefusal::AbortedStep,
+            FillFailure::Stale => FrameRefusal::StaleStep,
         }
     }
 }
@@ -108,9 +108,9 @@ pub struct Hub {
     leases: DashMap<LeaseId, Arc<Lease>>,
     /// The links by the peer's name, the newest last: if both sides dialled, there are two.
     links: DashMap<String, Vec<Arc<Link>>>,
-    refused: Mutex<BTreeMap<Refused, u64>>,
+    refused: Mutex<BTreeMap<FrameRefusal, u64>>,
     link_added: tokio::sync::Notify,
-    eager: OnceLock<Weak<dyn Eager>>,
+    eager: OnceLock<Weak<dyn EagerService>>,
 }
 
 /// A tensor that begins to arrive: its slot is claimed, and its bytes are still to come. If it is dropped unfinished,
@@ -127,7 +127,7 @@ enum Destination {
         slot: u32,
     },
     Session {
-        eager: Arc<dyn Eager>,
+        eager: Arc<dyn EagerService>,
         from: Peer,
         key: StepKey,
     },
@@ -147,13 +147,13 @@ impl Hub {
     }
 
     /// Hands eager work to `eager` from now on; the caller keeps its owner.
-    pub fn serve_eager(&self, eager: Weak<dyn Eager>) {
+    pub fn serve_eager(&self, eager: Weak<dyn EagerService>) {
         if self.eager.set(eager).is_err() {
             tracing::warn!("eager work is served already");
         }
     }
 
-    fn eager(&self) -> Option<Arc<dyn Eager>> {
+    fn eager(&self) -> Option<Arc<dyn EagerService>> {
         self.eager.get()?.upgrade()
     }
 
@@ -162,20 +162,20 @@ impl Hub {
         match self.eager() {
             Some(eager) => eager.batch(from, batch),
             None => {
-                self.count(Refused::UnknownLease);
+                self.count(FrameRefusal::UnknownLease);
                 Ok(())
             }
         }
     }
 
     /// The direct execution of brief ops of a client in this process.
-    pub(crate) fn direct(&self, from: &Peer) -> Option<Arc<dyn Direct>> {
+    pub(crate) fn direct(&self, from: &Peer) -> Option<Arc<dyn DirectSession>> {
         self.eager()?.direct(from)
     }
 
     /// Returns once it is known whether a tensor of an eager session is expected: the tensor may overtake the command
     /// that announces it.
-    pub(crate) async fn foreseen(&self, from: &Peer, h: &TensorHeader) -> Result<(), Refused> {
+    pub(crate) async fn foreseen(&self, from: &Peer, h: &TensorHeader) -> Result<(), FrameRefusal> {
         let Some(eager) = self.eager() else {
             return Ok(());
         };
@@ -188,7 +188,7 @@ impl Hub {
         }
         let msg = format!("a tensor was not announced for {STALL_BOUND:?} after it came");
         eager.failed(from, h.key, Error::new(Code::PeerLost, msg));
-        Err(Refused::Stalled)
+        Err(FrameRefusal::Stalled)
     }
 
     /// Adds a lease.
@@ -214,7 +214,7 @@ impl Hub {
     }
 
     /// Counts a refusal by its reason.
-    pub fn count(&self, why: Refused) {
+    pub fn count(&self, why: FrameRefusal) {
         *self
             .refused
             .lock()
@@ -307,9 +307,9 @@ impl Hub {
         }
     }
 
-    fn find(&self, from: &Peer, id: LeaseId) -> Result<(Arc<Lease>, ParticipantIx), Refused> {
-        let lease = self.lease(id).ok_or(Refused::UnknownLease)?;
-        let ix = lease.index_of(from).ok_or(Refused::Stranger)?;
+    fn find(&self, from: &Peer, id: LeaseId) -> Result<(Arc<Lease>, ParticipantIx), FrameRefusal> {
+        let lease = self.lease(id).ok_or(FrameRefusal::UnknownLease)?;
+        let ix = lease.index_of(from).ok_or(FrameRefusal::Stranger)?;
         Ok((lease, ix))
     }
 
@@ -320,7 +320,7 @@ impl Hub {
         }
     }
 
-    fn try_frame(&self, from: &Peer, frame: Frame) -> Result<(), Refused> {
+    fn try_frame(&self, from: &Peer, frame: Frame) -> Result<(), FrameRefusal> {
         match frame {
             Frame::Start {
                 key,
@@ -329,22 +329,22 @@ impl Hub {
                 partial,
             } => {
                 let (lease, ix) = match self.find(from, key.lease) {
-                    Err(Refused::UnknownLease) => {
+                    Err(FrameRefusal::UnknownLease) => {
                         self.deny(from, key);
-                        return Err(Refused::UnknownLease);
+                        return Err(FrameRefusal::UnknownLease);
                     }
                     found => found?,
                 };
                 if ix != lease.driver() {
-                    return Err(Refused::NotDriver);
+                    return Err(FrameRefusal::NotDriver);
                 }
                 lease.table.admit(key.n)?;
                 if !lease.handler.start(key.n, axes, trace, partial) {
-                    return Err(Refused::Duplicate);
+                    return Err(FrameRefusal::Duplicate);
                 }
             }
             Frame::Abort { key, error } if key.lease.is_session() => {
-                let eager = self.eager().ok_or(Refused::UnknownLease)?;
+                let eager = self.eager().ok_or(FrameRefusal::UnknownLease)?;
                 eager.failed(from, key, *error);
             }
             Frame::Abort { key, mut error } => {
@@ -366,25 +366,25 @@ impl Hub {
             Frame::Done { key } => {
                 let (lease, ix) = self.find(from, key.lease)?;
                 if lease.me != lease.driver() {
-                    return Err(Refused::NotDriver);
+                    return Err(FrameRefusal::NotDriver);
                 }
                 if !lease.table.is_open(key.n) {
-                    return Err(Refused::StaleStep);
+                    return Err(FrameRefusal::StaleStep);
                 }
                 lease.handler.done(key.n, ix);
             }
             Frame::Release { lease } => {
                 let (lease, ix) = match self.find(from, lease) {
                     // The coordinator released the lease first.
-                    Err(Refused::UnknownLease) => return Ok(()),
+                    Err(FrameRefusal::UnknownLease) => return Ok(()),
                     found => found?,
                 };
                 if ix != lease.driver() {
-                    return Err(Refused::NotDriver);
+                    return Err(FrameRefusal::NotDriver);
                 }
                 lease.handler.released();
             }
-            Frame::Tensor(_) | Frame::Sharing(_) => return Err(Refused::WrongTensor),
+            Frame::Tensor(_) | Frame::Sharing(_) => return Err(FrameRefusal::WrongTensor),
         }
         Ok(())
     }
@@ -398,7 +398,7 @@ impl Hub {
     }
 
     /// Checks a tensor's header, claims its slot and allocates its buffer.
-    pub fn begin(&self, from: &Peer, h: &TensorHeader) -> Result<Incoming, Refused> {
+    pub fn begin(&self, from: &Peer, h: &TensorHeader) -> Result<Incoming, FrameRefusal> {
         if h.key.lease.is_session() {
             return self.transfer(from, h, |eager| eager.buffer(h));
         }
@@ -415,7 +415,7 @@ impl Hub {
                 }
                 // The step cannot complete without this tensor, so it fails here, with the ledger's error.
                 lease.handler.abort(n, e, lease.me);
-                Err(Refused::OverBudget)
+                Err(FrameRefusal::OverBudget)
             }
         }
     }
@@ -425,9 +425,9 @@ impl Hub {
         &self,
         from: &Peer,
         h: &TensorHeader,
-        take: impl FnOnce(&dyn Eager) -> Result<Tensor>,
-    ) -> Result<Incoming, Refused> {
-        let eager = self.eager().ok_or(Refused::UnknownLease)?;
+        take: impl FnOnce(&dyn EagerService) -> Result<Tensor>,
+    ) -> Result<Incoming, FrameRefusal> {
+        let eager = self.eager().ok_or(FrameRefusal::UnknownLease)?;
         eager.claim(from, h)?;
         let taken = take(&*eager);
         let (from, key) = (from.clone(), h.key);
@@ -439,19 +439,23 @@ impl Hub {
             }
             Err(e) => {
                 to.fail(e);
-                Err(Refused::OverBudget)
+                Err(FrameRefusal::OverBudget)
             }
         }
     }
 
-    fn claim(&self, from: &Peer, h: &TensorHeader) -> Result<(Arc<Lease>, ParticipantIx), Refused> {
+    fn claim(
+        &self,
+        from: &Peer,
+        h: &TensorHeader,
+    ) -> Result<(Arc<Lease>, ParticipantIx), FrameRefusal> {
         let (lease, ix) = self.find(from, h.key.lease)?;
         let slot = edge(&lease, ix, h.key.n, h.slot)?;
         if let Err(e) = lease.check(h) {
             tracing::warn!(key = %h.key, peer = from.name, "{e}");
             // The source sends the tensor only once: without it the step would wait for ever.
             lease.handler.abort(h.key.n, e, lease.me);
-            return Err(Refused::WrongTensor);
+            return Err(FrameRefusal::WrongTensor);
         }
         slot.claim(h.key.n)?;
         Ok((lease.clone(), ix))
@@ -475,7 +479,7 @@ impl Hub {
     }
 
     /// Takes a step's tensor that lies in memory lent by the peer.
-    pub(crate) fn borrow(&self, from: &Peer, h: &TensorHeader, lent: Lent) {
+    pub(crate) fn borrow(&self, from: &Peer, h: &TensorHeader, lent: SegmentLoan) {
         let claimed = self.claim(from, h).and_then(|(lease, _)| {
             let (n, slot) = (h.key.n, h.slot);
             let tensor = Some(Tensor::lent(h.dtype, &h.shape, lent));
@@ -494,12 +498,12 @@ fn edge(
     from: ParticipantIx,
     n: u64,
     slot: u32,
-) -> Result<&Slot<Delivered>, Refused> {
+) -> Result<&Slot<Delivery>, FrameRefusal> {
     let found = lease.table.slot(n, slot)?;
     let spec = lease.recvs().get(slot as usize);
     match spec.is_some_and(|s| s.from == from) {
         true => Ok(found),
-        false => Err(Refused::WrongSource),
+        false => Err(FrameRefusal::WrongSource),
     }
 }
 
@@ -510,13 +514,13 @@ fn fail_edge(
     n: u64,
     slot: u32,
     error: &Arc<Error>,
-) -> Result<(), Refused> {
+) -> Result<(), FrameRefusal> {
     let found = edge(lease, from, n, slot)?;
     if from == lease.driver() {
-        return Err(Refused::WrongTensor);
+        return Err(FrameRefusal::WrongTensor);
     }
     found.claim(n)?;
-    if found.publish(n, Err(error.clone())) == Published::Awaited {
+    if found.publish(n, Err(error.clone())) == PublishOutcome::Awaited {
         lease.handler.arrived(n, slot);
     }
     Ok(())
@@ -547,12 +551,12 @@ impl Incoming {
     }
 
     /// Delivers the tensor if the received bytes are valid for its dtype; fails the step otherwise.
-    pub fn finish(self) -> Result<(), Refused> {
+    pub fn finish(self) -> Result<(), FrameRefusal> {
         match self.tensor.as_ref().map(Tensor::check_bool) {
             Some(Err(e)) => {
                 self.to
                     .fail(Error::new(Code::ProtocolViolation, e.to_string()));
-                Err(Refused::WrongTensor)
+                Err(FrameRefusal::WrongTensor)
             }
             _ => {
                 self.publish();
@@ -573,15 +577,15 @@ impl Incoming {
         let Ok(cell) = lease.table.slot(n, slot) else {
             return;
         };
-        let sum = trace::listening().then(|| trace::checksum(&tensor));
+        let sum = step_events::listening().then(|| step_events::checksum(&tensor));
         let published = cell.publish(n, Ok(tensor));
         if let Some(sum) = sum
-            && !matches!(published, Published::Refused(_))
+            && !matches!(published, PublishOutcome::Refused(_))
         {
             let lease = lease.id;
             step_event!("filled", StepKey { lease, n }, slot = slot, checksum = sum);
         }
-        if published == Published::Awaited {
+        if published == PublishOutcome::Awaited {
             lease.handler.arrived(n, slot);
         }
     }

@@ -24,10 +24,10 @@ pub mod probe;
 pub mod remote;
 pub mod sharing;
 pub mod slot;
+pub mod step_events;
 pub mod table;
-pub mod trace;
 
 pub use hub::Hub;
 pub use lease::{Lease, Peer, RecvSpec, StepHandler};
 pub use link::{Link, Outgoing};
-pub use table::Delivered;
+pub use table::Delivery;

@@ -17,15 +17,15 @@ use convoke_common::ids::StepKey;
 use convoke_common::rpc::LinkStatus;
 use tokio_util::sync::CancellationToken;
 
-use crate::eager::{Batches, Direct, bodies};
+use crate::eager::{Batches, DirectSession, bodies};
 use crate::frame::{Frame, TensorHeader};
 use crate::hub::Hub;
 use crate::lease::Peer;
 use crate::remote::{self, Remote};
-use crate::sharing::Shared;
+use crate::sharing::LinkSharing;
 
 /// Called when the link has released a tensor.
-pub type Sent = Box<dyn FnOnce() + Send>;
+pub type SentCallback = Box<dyn FnOnce() + Send>;
 
 /// A tensor to send.
 pub struct Outgoing {
@@ -37,7 +37,7 @@ pub struct Outgoing {
     pub priority: u64,
     /// Cancelled when the step is aborted; it resets the tensor's stream.
     pub cancel: CancellationToken,
-    pub sent: Sent,
+    pub sent: SentCallback,
 }
 
 impl Outgoing {
@@ -51,7 +51,7 @@ impl Outgoing {
 
 /// The waiting batches of a local link: one thread at a time delivers for all, which keeps the batches in order.
 #[derive(Default)]
-pub struct Batching {
+pub struct LocalBatches {
     waiting: VecDeque<Arc<dyn Batches>>,
     delivering: bool,
 }
@@ -64,7 +64,7 @@ pub enum Link {
         peer: Peer,
         hub: Weak<Hub>,
         closed: CancellationToken,
-        batches: Mutex<Batching>,
+        batches: Mutex<LocalBatches>,
     },
     /// A link to another process.
     Remote(Remote),
@@ -160,7 +160,7 @@ impl Link {
     }
 
     /// The direct execution of brief ops on the calling thread, over a local link to a worker.
-    pub fn direct(&self) -> Option<Arc<dyn Direct>> {
+    pub fn direct(&self) -> Option<Arc<dyn DirectSession>> {
         match self {
             Link::Local { me, hub, .. } => hub.upgrade()?.direct(me),
             Link::Remote(_) => None,
@@ -184,7 +184,7 @@ impl Link {
     }
 
     /// The shared memory of the link's two ends, if both may be on one host.
-    pub(crate) fn shared(&self) -> Option<&Shared> {
+    pub(crate) fn shared(&self) -> Option<&LinkSharing> {
         match self {
             Link::Local { .. } => None,
             Link::Remote(r) => r.shared(),
@@ -287,7 +287,7 @@ impl Link {
                 LinkStatus {
                     peer,
                     address: r.connection().remote_address().to_string(),
-                    path: match self.shared().is_some_and(Shared::reaches) {
+                    path: match self.shared().is_some_and(LinkSharing::reaches) {
                         true => "shm",
                         false => "quic",
                     }

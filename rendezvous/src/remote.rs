@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use convoke_common::Tensor;
-use convoke_common::detection::Watched;
+use convoke_common::detection::WatchedConnection;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::{PeerIdentity, Role, peer_identity};
 use convoke_common::mutant;
@@ -39,16 +39,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::eager::Batches;
-use crate::frame::{EAGER, Frame, HEAD, LANE_LIMIT, MAX_BODY, Sharing, TensorHeader};
-use crate::hub::{Hub, Refused};
+use crate::frame::{EAGER, Frame, HEAD, LANE_LIMIT, MAX_BODY, SharingFrame, TensorHeader};
+use crate::hub::{FrameRefusal, Hub};
 use crate::lease::Peer;
 use crate::link::{Link, Outgoing};
-use crate::sharing::{Carried, Shared};
+use crate::sharing::{CarryResult, LinkSharing};
 
 use greeting::lane_error;
 pub use greeting::{accept_lane, dial_lane};
 pub(crate) use greeting::{hello_head, hello_peer};
-use queue::{Held, Out, Queue};
+use queue::{Queue, QueueItem, QueuedTensor};
 
 /// How many tensor streams a link writes at once; more would only share the same bandwidth.
 const STREAMS: usize = 16;
@@ -70,7 +70,7 @@ pub struct Remote {
     peer: Peer,
     /// The identity in the peer's certificate.
     identity: Option<PeerIdentity>,
-    watched: Watched,
+    watched: WatchedConnection,
     queue: Arc<Queue>,
     closed: AtomicBool,
     /// Whether the peer ended the link in an orderly way.
@@ -82,7 +82,7 @@ pub struct Remote {
     /// Tasks that send tensors which the peer has not acknowledged.
     sending: TaskTracker,
     /// The shared memory of the link, if the peer may be on this host.
-    shared: Option<Box<Shared>>,
+    shared: Option<Box<LinkSharing>>,
 }
 
 impl Remote {
@@ -94,7 +94,7 @@ impl Remote {
         self.identity.as_ref()
     }
 
-    pub(crate) fn shared(&self) -> Option<&Shared> {
+    pub(crate) fn shared(&self) -> Option<&LinkSharing> {
         self.shared.as_deref()
     }
 
@@ -102,7 +102,7 @@ impl Remote {
         self.left.load(Ordering::Acquire)
     }
 
-    pub(crate) fn watched(&self) -> &Watched {
+    pub(crate) fn watched(&self) -> &WatchedConnection {
         &self.watched
     }
 
@@ -129,18 +129,24 @@ impl Remote {
         if let Some(shared) = &self.shared {
             self.until_ended(shared.crossed()).await;
         }
-        self.push(Out::End);
+        self.push(QueueItem::End);
         self.ended.cancelled().await;
     }
 
-    fn hear(&self, world: &World, hub: &Arc<Hub>, link: &Arc<Link>, told: Sharing) -> Result<()> {
+    fn hear(
+        &self,
+        world: &World,
+        hub: &Arc<Hub>,
+        link: &Arc<Link>,
+        told: SharingFrame,
+    ) -> Result<()> {
         match (&self.shared, told) {
             (Some(shared), told) => shared.frame(world, hub, link, told),
-            (None, Sharing::Meet { .. }) => {
-                self.send(&Frame::Sharing(Sharing::Apart));
+            (None, SharingFrame::Meet { .. }) => {
+                self.send(&Frame::Sharing(SharingFrame::Apart));
                 Ok(())
             }
-            (None, Sharing::Bring { .. }) => Ok(()),
+            (None, SharingFrame::Bring { .. }) => Ok(()),
             (None, _) => Err(Error::new(
                 Code::ProtocolViolation,
                 "no memory is shared on this link",
@@ -153,7 +159,7 @@ impl Remote {
         self.ended.run_until_cancelled(task).await;
     }
 
-    fn push(&self, out: Out) {
+    fn push(&self, out: QueueItem) {
         let mut q = self
             .queue
             .items
@@ -161,7 +167,7 @@ impl Remote {
             .unwrap_or_else(PoisonError::into_inner);
         if self.is_closed() {
             drop(q);
-            if let Out::Tensor(t) = out {
+            if let QueueItem::Tensor(t) = out {
                 (t.sent)();
             }
             return;
@@ -178,18 +184,18 @@ impl Remote {
         if self.queue.frames.fetch_add(more, Ordering::Relaxed) + more > FRAMES_QUEUED {
             self.close("the peer does not read what it is told");
         }
-        self.push(Out::Frame(bytes));
+        self.push(QueueItem::Frame(bytes));
     }
 
     pub(crate) fn ready(&self, source: Arc<dyn Batches>) {
-        self.push(Out::Batches(source));
+        self.push(QueueItem::Batches(source));
     }
 
     pub(crate) fn send_tensor(&self, mut out: Outgoing) {
         let bytes = out.tensor.byte_len();
         self.queue.tensors.fetch_add(bytes, Ordering::Relaxed);
         // Any task may hold the tensor when the link ends: dropping this value reports the release as well.
-        let told = Held {
+        let told = QueuedTensor {
             queue: self.queue.clone(),
             bytes,
             sent: Some(out.sent),
@@ -205,10 +211,10 @@ impl Remote {
         }
     }
 
-    pub(crate) fn carry(&self, carried: Carried) {
+    pub(crate) fn carry(&self, carried: CarryResult) {
         match carried {
             Ok(frame) => self.send(&frame),
-            Err(out) => self.push(Out::Tensor(out)),
+            Err(out) => self.push(QueueItem::Tensor(out)),
         }
     }
 }
@@ -216,7 +222,7 @@ impl Remote {
 fn run(
     world: &World,
     hub: &Arc<Hub>,
-    watched: Watched,
+    watched: WatchedConnection,
     peer: Peer,
     send: SendStream,
     recv: RecvStream,
@@ -226,7 +232,7 @@ fn run(
     let (roles, received) = ([hub.me.role, peer.role], Arc::<AtomicU64>::default());
     let memory = world.shared.clone();
     let shared = memory
-        .and_then(|memory| Shared::new(memory, roles, received.clone()))
+        .and_then(|memory| LinkSharing::new(memory, roles, received.clone()))
         .map(Box::new);
     let invites = hub.me.role == Role::Worker && shared.is_some();
     let remote = Remote {
@@ -279,7 +285,7 @@ async fn supervise(
         e = remote.connection().closed() => e.to_string(),
     };
     remote.left.store(why == LEFT, Ordering::Release);
-    let left: Vec<Out> = {
+    let left: Vec<QueueItem> = {
         let mut q = remote
             .queue
             .items
@@ -294,7 +300,7 @@ async fn supervise(
         .connection()
         .close(VarInt::from_u32(0), why.as_bytes());
     for out in left {
-        if let Out::Tensor(t) = out {
+        if let QueueItem::Tensor(t) = out {
             (t.sent)();
         }
     }
@@ -349,7 +355,12 @@ async fn read_lane(
 
 /// Takes one frame of a lane, and returns what it says about shared memory, which concerns the link itself. Fails if
 /// the frame is malformed.
-pub(crate) fn take_frame(hub: &Hub, from: &Peer, kind: u8, body: &[u8]) -> Result<Option<Sharing>> {
+pub(crate) fn take_frame(
+    hub: &Hub,
+    from: &Peer,
+    kind: u8,
+    body: &[u8],
+) -> Result<Option<SharingFrame>> {
     if kind == EAGER {
         hub.batch(from, body)?;
         return Ok(None);
@@ -370,7 +381,7 @@ pub(crate) fn take_frame(hub: &Hub, from: &Peer, kind: u8, body: &[u8]) -> Resul
 
 /// Counts a malformed frame. The link then ends, since the frames after it cannot be told apart.
 fn malformed(hub: &Hub, e: &Error) -> String {
-    hub.count(Refused::Malformed);
+    hub.count(FrameRefusal::Malformed);
     e.to_string()
 }
 
@@ -385,7 +396,7 @@ fn refuse(remote: &Remote, e: &Error) {
 }
 
 /// Why the peer closed the connection, where it refused what was asked of it.
-pub(crate) fn refusal(watched: &Watched, name: &str) -> Option<Error> {
+pub(crate) fn refusal(watched: &WatchedConnection, name: &str) -> Option<Error> {
     let why = watched.connection().close_reason()?;
     let ConnectionError::ApplicationClosed(closed) = &why else {
         return None;
@@ -408,7 +419,7 @@ fn finish(hub: &Hub, incoming: crate::hub::Incoming) {
 
 async fn write_lane(world: &World, remote: &Remote, mut send: SendStream) -> String {
     let streams = Arc::new(Semaphore::new(STREAMS));
-    let mut batch: VecDeque<Out> = VecDeque::new();
+    let mut batch: VecDeque<QueueItem> = VecDeque::new();
     let mut bytes = Vec::new();
     loop {
         {
@@ -427,19 +438,19 @@ async fn write_lane(world: &World, remote: &Remote, mut send: SendStream) -> Str
         let (mut frames, mut last) = (0, false);
         for out in batch.drain(..) {
             match out {
-                Out::End => last = true,
-                Out::Frame(f) => {
+                QueueItem::End => last = true,
+                QueueItem::Frame(f) => {
                     frames += f.len();
                     bytes.extend(f);
                 }
-                Out::Batches(source) => source.take(&mut bytes),
-                Out::Tensor(t) if t.cancel.is_cancelled() => (t.sent)(),
-                Out::Tensor(t) if t.tensor.byte_len() <= LANE_LIMIT => {
+                QueueItem::Batches(source) => source.take(&mut bytes),
+                QueueItem::Tensor(t) if t.cancel.is_cancelled() => (t.sent)(),
+                QueueItem::Tensor(t) if t.tensor.byte_len() <= LANE_LIMIT => {
                     Frame::Tensor(TensorHeader::of(t.key, t.slot, &t.tensor)).encode(&mut bytes);
                     bytes.extend_from_slice(t.tensor.bytes());
                     written.push(t.sent);
                 }
-                Out::Tensor(t) => {
+                QueueItem::Tensor(t) => {
                     let sending = send_stream(remote.connection().clone(), streams.clone(), t);
                     world.spawn(remote.sending.track_future(sending));
                 }
@@ -547,7 +558,7 @@ async fn accept_streams(
 }
 
 /// Why a tensor did not arrive.
-enum Missing {
+enum ArrivalFailure {
     /// The stream was reset, or the connection was lost.
     Ended,
     /// The sender stalled.
@@ -568,7 +579,11 @@ pub(crate) async fn stalled(link: &AtomicU64) {
 }
 
 /// Fills `out` from the stream; fails if the stream ends or the sender stalls.
-async fn fill(stream: &mut RecvStream, out: &mut [u8], link: &AtomicU64) -> Result<(), Missing> {
+async fn fill(
+    stream: &mut RecvStream,
+    out: &mut [u8],
+    link: &AtomicU64,
+) -> Result<(), ArrivalFailure> {
     let stalled = stalled(link);
     tokio::pin!(stalled);
     let mut at = 0;
@@ -580,27 +595,30 @@ async fn fill(stream: &mut RecvStream, out: &mut [u8], link: &AtomicU64) -> Resu
                     at += n;
                     link.fetch_add(n as u64, Ordering::Relaxed);
                 }
-                Ok(None) | Err(_) => return Err(Missing::Ended),
+                Ok(None) | Err(_) => return Err(ArrivalFailure::Ended),
             },
-            () = &mut stalled => return Err(Missing::Stalled),
+            () = &mut stalled => return Err(ArrivalFailure::Stalled),
         }
     }
     Ok(())
 }
 
-async fn read_header(stream: &mut RecvStream, link: &AtomicU64) -> Result<TensorHeader, Refused> {
+async fn read_header(
+    stream: &mut RecvStream,
+    link: &AtomicU64,
+) -> Result<TensorHeader, FrameRefusal> {
     let missing = |m| match m {
-        Missing::Ended => Refused::Malformed,
-        Missing::Stalled => Refused::Stalled,
+        ArrivalFailure::Ended => FrameRefusal::Malformed,
+        ArrivalFailure::Stalled => FrameRefusal::Stalled,
     };
     let mut fixed = [0; TensorHeader::FIXED];
     fill(stream, &mut fixed, link).await.map_err(missing)?;
-    let rank = TensorHeader::rank(&fixed).map_err(|_| Refused::Malformed)?;
+    let rank = TensorHeader::rank(&fixed).map_err(|_| FrameRefusal::Malformed)?;
     let mut all = fixed.to_vec();
     all.resize(TensorHeader::FIXED + rank * 8 + 8, 0);
     let rest = fill(stream, &mut all[TensorHeader::FIXED..], link);
     rest.await.map_err(missing)?;
-    TensorHeader::decode_all(&all).map_err(|_| Refused::Malformed)
+    TensorHeader::decode_all(&all).map_err(|_| FrameRefusal::Malformed)
 }
 
 async fn receive_stream(hub: Arc<Hub>, link: Arc<Link>, mut stream: RecvStream) {
@@ -612,10 +630,10 @@ async fn receive_stream(hub: Arc<Hub>, link: Arc<Link>, mut stream: RecvStream) 
         match fill(&mut stream, incoming.bytes_mut(), &remote.received).await {
             Ok(()) => incoming.finish(),
             // Dropping `incoming` gives the claim back; the abort that caused the reset arrives on the lane.
-            Err(Missing::Ended) => Ok(()),
-            Err(Missing::Stalled) => {
+            Err(ArrivalFailure::Ended) => Ok(()),
+            Err(ArrivalFailure::Stalled) => {
                 incoming.stalled(&remote.peer, STALL_BOUND);
-                Err(Refused::Stalled)
+                Err(FrameRefusal::Stalled)
             }
         }
     };

@@ -36,17 +36,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::Role;
-use convoke_common::segment::{Lent, PeerSegment};
+use convoke_common::segment::{PeerSegment, SegmentLoan};
 use convoke_common::world::{SharedMemory, World};
 use tokio::sync::{mpsc, watch};
 
-use crate::frame::{Frame, Sharing, TensorHeader};
+use crate::frame::{Frame, SharingFrame, TensorHeader};
 use crate::hub::Hub;
 use crate::link::{Link, Outgoing};
 
-use lending::{Change, Lending};
+use lending::{LendingState, SegmentUpdate};
 use meeting::{bring, meet};
-use receiving::{Arriving, Receiving};
+use receiving::{IncomingTensor, StagingReceiver};
 use staging::Stage;
 
 /// Whether the peer can read this end's segments.
@@ -58,25 +58,25 @@ enum Reach {
 }
 
 /// How a tensor travels: a frame that lends it, or the tensor itself, to be sent over the wire.
-pub(crate) type Carried = std::result::Result<Frame, Outgoing>;
+pub(crate) type CarryResult = std::result::Result<Frame, Outgoing>;
 
 /// The shared memory of one end of a link.
-pub(crate) struct Shared {
+pub(crate) struct LinkSharing {
     memory: Arc<SharedMemory>,
     me: Role,
     peer: Role,
     reach: watch::Sender<Reach>,
-    lending: Mutex<Lending>,
+    lending: Mutex<LendingState>,
     stage: Stage,
-    changes: mpsc::UnboundedSender<Change>,
+    changes: mpsc::UnboundedSender<SegmentUpdate>,
     /// The receiver of `changes`, for the one task that tells the peer about segments.
-    giving: Mutex<Option<mpsc::UnboundedReceiver<Change>>>,
-    /// Whether the peer has sent [`Sharing::Meet`]; `asked` says the same of [`Sharing::Bring`].
+    giving: Mutex<Option<mpsc::UnboundedReceiver<SegmentUpdate>>>,
+    /// Whether the peer has sent [`SharingFrame::Meet`]; `asked` says the same of [`SharingFrame::Bring`].
     told: AtomicBool,
     asked: AtomicBool,
     /// The segments that the peer gave, by their number.
     segments: Mutex<HashMap<u64, Arc<PeerSegment>>>,
-    receiving: Receiving,
+    receiving: StagingReceiver,
     /// Bytes of tensors that arrived over the link.
     received: Arc<AtomicU64>,
 }
@@ -89,20 +89,20 @@ fn broken(why: &str) -> Error {
     Error::new(Code::ProtocolViolation, format!("shared memory: {why}"))
 }
 
-impl Shared {
+impl LinkSharing {
     /// The shared memory of one end of a link; `None` if members of these two roles never share memory.
     pub(crate) fn new(
         memory: Arc<SharedMemory>,
         [me, peer]: [Role; 2],
         received: Arc<AtomicU64>,
-    ) -> Option<Shared> {
+    ) -> Option<LinkSharing> {
         match (me, peer) {
             (Role::Worker, Role::Worker | Role::Client) | (Role::Client, Role::Worker) => {}
             _ => return None,
         }
         // The channel is bounded by the number of segments: each is given and forgotten once.
         let (changes, giving) = mpsc::unbounded_channel();
-        Some(Shared {
+        Some(LinkSharing {
             memory,
             me,
             peer,
@@ -114,7 +114,7 @@ impl Shared {
             told: AtomicBool::new(false),
             asked: AtomicBool::new(false),
             segments: Mutex::default(),
-            receiving: Receiving::default(),
+            receiving: StagingReceiver::default(),
             received,
         })
     }
@@ -124,7 +124,7 @@ impl Shared {
         *self.reach.borrow() == Reach::Together
     }
 
-    /// Like [`Shared::reaches`], but waits until the answer is known.
+    /// Like [`LinkSharing::reaches`], but waits until the answer is known.
     pub(crate) async fn settled(&self) -> bool {
         let mut reach = self.reach.subscribe();
         let known = reach.wait_for(|r| *r != Reach::Unknown).await;
@@ -150,15 +150,15 @@ impl Shared {
     }
 
     /// The memory that the peer says it lends.
-    fn borrowed(&self, segment: u64, offset: u64, len: usize, loan: Loan) -> Result<Lent> {
+    fn borrowed(&self, segment: u64, offset: u64, len: usize, loan: Loan) -> Result<SegmentLoan> {
         let of = locked(&self.segments).get(&segment).cloned();
         let of = of.ok_or_else(|| broken("no such segment"))?;
-        let lent = Lent::new(of, offset, len, Box::new(loan));
+        let lent = SegmentLoan::new(of, offset, len, Box::new(loan));
         lent.ok_or_else(|| broken("outside of its segment"))
     }
 
-    fn arriving(&self, hub: &Arc<Hub>, link: &Arc<Link>, header: TensorHeader) -> Arriving {
-        Arriving {
+    fn arriving(&self, hub: &Arc<Hub>, link: &Arc<Link>, header: TensorHeader) -> IncomingTensor {
+        IncomingTensor {
             hub: hub.clone(),
             link: link.clone(),
             header,
@@ -172,7 +172,7 @@ impl Shared {
         world: &World,
         hub: &Arc<Hub>,
         link: &Arc<Link>,
-        frame: Sharing,
+        frame: SharingFrame,
     ) -> Result<()> {
         let worker = || match self.peer {
             Role::Worker => Ok(()),
@@ -180,12 +180,12 @@ impl Shared {
         };
         let tell = |told| link.send(Frame::Sharing(told));
         match frame {
-            Sharing::Meet { nonce, address } => {
+            SharingFrame::Meet { nonce, address } => {
                 worker()?;
                 self.once(&self.told)?;
                 world.spawn(meet(link.clone(), nonce, address));
             }
-            Sharing::Bring { nonce, address } => {
+            SharingFrame::Bring { nonce, address } => {
                 worker()?;
                 self.once(&self.asked)?;
                 if self.me != Role::Client {
@@ -193,7 +193,7 @@ impl Shared {
                 }
                 world.spawn(bring(link.clone(), nonce, address));
             }
-            Sharing::Apart => {
+            SharingFrame::Apart => {
                 self.reach.send_if_modified(|reach| {
                     let unknown = *reach == Reach::Unknown;
                     if unknown {
@@ -202,7 +202,7 @@ impl Shared {
                     unknown
                 });
             }
-            Sharing::Lent {
+            SharingFrame::Lent {
                 tensor,
                 segment,
                 offset,
@@ -218,12 +218,12 @@ impl Shared {
                     _ => self.arriving(hub, link, tensor).whole(world, lent),
                 }
             }
-            Sharing::Returned { loan } => self.returned(loan)?,
-            Sharing::Staged { transfer, tensor } => {
+            SharingFrame::Returned { loan } => self.returned(loan)?,
+            SharingFrame::Staged { transfer, tensor } => {
                 let arriving = self.arriving(hub, link, tensor);
                 self.receiving.begin(world, transfer, arriving)?;
             }
-            Sharing::Part {
+            SharingFrame::Part {
                 transfer,
                 segment,
                 offset,
@@ -234,10 +234,10 @@ impl Shared {
                 let part = self.borrowed(segment, offset, len as usize, loan)?;
                 self.receiving.part(transfer, part)?;
             }
-            Sharing::Cut { transfer } => self.receiving.cut(transfer)?,
-            Sharing::Later { transfer } => self.stage.hold(transfer, tell)?,
-            Sharing::Unwanted { transfer } => self.stage.unwanted(transfer, tell)?,
-            Sharing::Again { transfer } => self.stage.again(transfer)?,
+            SharingFrame::Cut { transfer } => self.receiving.cut(transfer)?,
+            SharingFrame::Later { transfer } => self.stage.hold(transfer, tell)?,
+            SharingFrame::Unwanted { transfer } => self.stage.unwanted(transfer, tell)?,
+            SharingFrame::Again { transfer } => self.stage.again(transfer)?,
         }
         Ok(())
     }
@@ -274,7 +274,7 @@ impl Drop for Loan {
             held.fetch_sub(1, Ordering::Relaxed);
         }
         if let Some(link) = self.link.upgrade() {
-            link.send(Frame::Sharing(Sharing::Returned { loan: self.loan }));
+            link.send(Frame::Sharing(SharingFrame::Returned { loan: self.loan }));
         }
     }
 }

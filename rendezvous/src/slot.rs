@@ -50,7 +50,7 @@ unsafe impl<T: Send> Sync for Slot<T> {}
 
 /// The result of [`Slot::register`].
 #[derive(Debug, PartialEq, Eq)]
-pub enum Registered<T> {
+pub enum RegisterOutcome<T> {
     /// There is no value yet: the publisher will learn that a consumer waits.
     Waiting,
     /// The value was already there.
@@ -61,7 +61,7 @@ pub enum Registered<T> {
 
 /// Why a slot cannot be filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unfillable {
+pub enum FillFailure {
     /// Another sender filled the slot, or is about to.
     Duplicate,
     /// The step was aborted.
@@ -72,7 +72,7 @@ pub enum Unfillable {
 
 /// The result of [`Slot::publish`].
 #[derive(Debug, PartialEq, Eq)]
-pub enum Published<T> {
+pub enum PublishOutcome<T> {
     /// The value is stored until a consumer asks for it.
     Stored,
     /// The value is stored, and the registered consumer is to be told.
@@ -116,35 +116,35 @@ impl<T> Slot<T> {
     }
 
     /// Registers the consumer of step `n`.
-    pub fn register(&self, n: u64) -> Registered<T> {
+    pub fn register(&self, n: u64) -> RegisterOutcome<T> {
         loop {
             let (w, state) = self.read(n);
             let to = match state {
                 Ok(EMPTY) => WAITING,
                 Ok(FILLING) => FILLING_WAITED,
                 Ok(FULL) => match self.take(n) {
-                    Some(v) => return Registered::Ready(v),
+                    Some(v) => return RegisterOutcome::Ready(v),
                     None => continue,
                 },
-                _ => return Registered::Aborted,
+                _ => return RegisterOutcome::Aborted,
             };
             if self.swap(w, word(n, to)) {
-                return Registered::Waiting;
+                return RegisterOutcome::Waiting;
             }
         }
     }
 
     /// Claims the slot, so that the caller is the one that fills step `n`.
-    pub fn claim(&self, n: u64) -> Result<(), Unfillable> {
+    pub fn claim(&self, n: u64) -> Result<(), FillFailure> {
         loop {
             let (w, state) = self.read(n);
             let to = match state {
                 Ok(EMPTY) => FILLING,
                 Ok(TAKEN) if mutant!("duplicate-delivered") => FILLING,
                 Ok(WAITING) => FILLING_WAITED,
-                Ok(ABORTED) => return Err(Unfillable::Aborted),
-                Ok(_) => return Err(Unfillable::Duplicate),
-                Err(()) => return Err(Unfillable::Stale),
+                Ok(ABORTED) => return Err(FillFailure::Aborted),
+                Ok(_) => return Err(FillFailure::Duplicate),
+                Err(()) => return Err(FillFailure::Stale),
             };
             if self.swap(w, word(n, to)) {
                 return Ok(());
@@ -160,7 +160,7 @@ impl<T> Slot<T> {
     }
 
     /// Delivers the value of a claimed slot.
-    pub fn publish(&self, n: u64, value: T) -> Published<T> {
+    pub fn publish(&self, n: u64, value: T) -> PublishOutcome<T> {
         let awaited = loop {
             if self.swap(word(n, FILLING), word(n, PUBLISHING)) {
                 break false;
@@ -170,16 +170,16 @@ impl<T> Slot<T> {
             }
             let w = self.word.load(Ordering::Acquire);
             if w != word(n, FILLING) && w != word(n, FILLING_WAITED) {
-                return Published::Refused(value);
+                return PublishOutcome::Refused(value);
             }
         };
         // SAFETY: PUBLISHING excludes every other access to the cell (invariant 2).
         self.cell.with_mut(|cell| unsafe { *cell = Some(value) });
         self.word.store(word(n, FULL), Ordering::Release);
         if awaited {
-            Published::Awaited
+            PublishOutcome::Awaited
         } else {
-            Published::Stored
+            PublishOutcome::Stored
         }
     }
 

@@ -16,12 +16,12 @@ use crate::slot::{MAX_STEP, Slot};
 const OPEN: u64 = 1;
 
 /// What arrives over an edge: its tensor, or, in a partial step, the error that came in its place.
-pub type Delivered = Result<Tensor, Arc<Error>>;
+pub type Delivery = Result<Tensor, Arc<Error>>;
 
 struct Entry {
     /// The step number << 1 | open. If it is not open, this step is the next that may be opened.
     word: AtomicU64,
-    slots: Box<[Slot<Delivered>]>,
+    slots: Box<[Slot<Delivery>]>,
 }
 
 /// The slots of the steps in flight of one lease at one participant.
@@ -31,7 +31,7 @@ pub struct StepTable {
 
 /// Why a frame's step is not admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fenced {
+pub enum FenceReason {
     /// The step is below the window: it is over.
     Stale,
     /// The step is above the window: it may not have started yet.
@@ -62,15 +62,15 @@ impl StepTable {
     }
 
     /// Admits a frame of step `n`; opens the step if it is the next one of its entry.
-    pub fn admit(&self, n: u64) -> Result<(), Fenced> {
+    pub fn admit(&self, n: u64) -> Result<(), FenceReason> {
         if n > MAX_STEP >> 1 {
-            return Err(Fenced::Ahead);
+            return Err(FenceReason::Ahead);
         }
         let e = self.entry(n);
         let w = e.word.load(Ordering::Acquire);
         match (w >> 1).cmp(&n) {
-            std::cmp::Ordering::Less => Err(Fenced::Ahead),
-            std::cmp::Ordering::Greater => Err(Fenced::Stale),
+            std::cmp::Ordering::Less => Err(FenceReason::Ahead),
+            std::cmp::Ordering::Greater => Err(FenceReason::Stale),
             std::cmp::Ordering::Equal if w & OPEN == OPEN => Ok(()),
             std::cmp::Ordering::Equal => {
                 match e
@@ -79,7 +79,7 @@ impl StepTable {
                 {
                     Ok(_) => Ok(()),
                     Err(now) if now == w | OPEN => Ok(()),
-                    Err(_) => Err(Fenced::Stale),
+                    Err(_) => Err(FenceReason::Stale),
                 }
             }
         }
@@ -91,12 +91,12 @@ impl StepTable {
     }
 
     /// A slot of step `n`, which is admitted first.
-    pub fn slot(&self, n: u64, slot: u32) -> Result<&Slot<Delivered>, Fenced> {
+    pub fn slot(&self, n: u64, slot: u32) -> Result<&Slot<Delivery>, FenceReason> {
         self.admit(n)?;
         self.entry(n)
             .slots
             .get(slot as usize)
-            .ok_or(Fenced::NoSuchSlot)
+            .ok_or(FenceReason::NoSuchSlot)
     }
 
     /// Aborts the slots of step `n`: none of its values is delivered any more.
@@ -131,24 +131,27 @@ impl StepTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::slot::Published;
+    use crate::slot::PublishOutcome;
 
     #[test]
     fn window_moves_with_retirement() {
         let t = StepTable::new(2, 1);
-        assert_eq!(t.admit(2), Err(Fenced::Ahead));
+        assert_eq!(t.admit(2), Err(FenceReason::Ahead));
         t.admit(0).unwrap();
         t.admit(1).unwrap();
         let s = t.slot(0, 0).unwrap();
         s.claim(0).unwrap();
-        assert_eq!(s.publish(0, Ok(Tensor::scalar(1f32))), Published::Stored);
+        assert_eq!(
+            s.publish(0, Ok(Tensor::scalar(1f32))),
+            PublishOutcome::Stored
+        );
         assert!(t.retire(0));
         assert!(!t.retire(0));
-        assert_eq!(t.admit(0), Err(Fenced::Stale));
+        assert_eq!(t.admit(0), Err(FenceReason::Stale));
         assert_eq!(t.slot(2, 0).unwrap().take(2), None);
-        assert_eq!(t.slot(2, 9).err(), Some(Fenced::NoSuchSlot));
+        assert_eq!(t.slot(2, 9).err(), Some(FenceReason::NoSuchSlot));
         assert_eq!(t.open_steps(), 2);
-        assert_eq!(t.admit(u64::MAX), Err(Fenced::Ahead));
+        assert_eq!(t.admit(u64::MAX), Err(FenceReason::Ahead));
         assert!(t.is_open(2) && !t.is_open(2 | 1 << 63));
     }
 }

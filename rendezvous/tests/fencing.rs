@@ -10,12 +10,12 @@ use convoke_common::error::{Code, Error};
 use convoke_common::graph::TensorType;
 use convoke_common::identity::Role;
 use convoke_common::ids::{Incarnation, LeaseId, ParticipantIx, StepKey};
-use convoke_common::memory::{Account, Ledger, Pool};
+use convoke_common::memory::{Ledger, Pool, Purpose};
 use convoke_common::program::{Axes, Participant};
 use convoke_common::telemetry::TraceIds;
 use convoke_common::{DType, Tensor};
 use convoke_rendezvous::frame::{Frame, TensorHeader};
-use convoke_rendezvous::slot::Registered;
+use convoke_rendezvous::slot::RegisterOutcome;
 use convoke_rendezvous::{Hub, Lease, Peer, RecvSpec, StepHandler};
 
 const LEASE: LeaseId = LeaseId(5);
@@ -100,7 +100,7 @@ fn rig(me: ParticipantIx) -> Rig {
     let dynamic = TensorType::new(DType::I64, vec![Dim::sym("n")]);
     let recvs = [(1, fixed), (2, dynamic)].map(|(from, ty)| RecvSpec { from, ty });
     let ledger = Ledger::new("me", 1 << 20);
-    let pool = Pool::new(&ledger, Account::Leases, 1 << 16).unwrap();
+    let pool = Pool::new(&ledger, Purpose::Leases, 1 << 16).unwrap();
     let log = Arc::<Log>::default();
     let lease = Arc::new(Lease::new(
         LEASE,
@@ -188,7 +188,7 @@ impl Rig {
     fn check_empty(&self, n: u64) {
         for slot in 0..2 {
             let found = self.lease.table.slot(n, slot).unwrap().register(n);
-            assert!(matches!(found, Registered::Waiting), "{n}/{slot}");
+            assert!(matches!(found, RegisterOutcome::Waiting), "{n}/{slot}");
         }
     }
 }
@@ -351,7 +351,7 @@ fn a_step_takes_each_thing_once_and_nothing_after_its_end() {
         &[],
     );
     let slot = r.lease.table.slot(0, 0).unwrap();
-    assert!(matches!(slot.register(0), Registered::Ready(_)));
+    assert!(matches!(slot.register(0), RegisterOutcome::Ready(_)));
     r.check(
         "sent again",
         T(other.clone(), key(0), 0, pair()),
@@ -410,12 +410,12 @@ fn an_error_in_the_place_of_a_tensor_meets_its_recv_once() {
     let slot = r.lease.table.slot(0, 0).unwrap();
     // The error arrives before its recv is registered, and after.
     r.comes(F(other.clone(), failed(0, &[0])));
-    let Registered::Ready(Err(error)) = slot.register(0) else {
+    let RegisterOutcome::Ready(Err(error)) = slot.register(0) else {
         panic!("nothing came");
     };
     assert_eq!(error.message, "boom");
     let later = r.lease.table.slot(1, 0).unwrap();
-    assert_eq!(later.register(1), Registered::Waiting);
+    assert_eq!(later.register(1), RegisterOutcome::Waiting);
     r.comes(F(other.clone(), failed(1, &[0])));
     assert_eq!(*r.log.0.lock().unwrap(), ["arrived 1/0"]);
     assert!(matches!(later.take(1), Some(Err(_))));

@@ -15,12 +15,12 @@ use convoke_common::detection::Detector;
 use convoke_common::error::{Error, Result};
 use convoke_common::identity::{ClusterCa, RevocationList, Role, TlsConfigs, dial, greet};
 use convoke_common::ids::{Incarnation, LeaseId, StepKey};
-use convoke_common::memory::{Account, Ledger, Pool};
+use convoke_common::memory::{Ledger, Pool, Purpose};
 use convoke_common::rpc::StreamKind;
 use convoke_common::world::{Endpoint, EndpointOptions, NoCompute, World};
-use convoke_rendezvous::eager::Eager;
+use convoke_rendezvous::eager::EagerService;
 use convoke_rendezvous::frame::TensorHeader;
-use convoke_rendezvous::hub::Refused;
+use convoke_rendezvous::hub::FrameRefusal;
 use convoke_rendezvous::{Hub, Link, Outgoing, Peer, remote};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -42,7 +42,7 @@ impl Inbox {
     fn new() -> (Arc<Inbox>, mpsc::UnboundedReceiver<(u64, Result<Tensor>)>) {
         let (ended, arrived) = mpsc::unbounded_channel();
         let ledger = Ledger::new("test", 1 << 30);
-        let pool = Pool::new(&ledger, Account::Leases, 0).unwrap();
+        let pool = Pool::new(&ledger, Purpose::Leases, 0).unwrap();
         let unannounced = Mutex::default();
         let inbox = Inbox {
             pool,
@@ -62,15 +62,15 @@ impl Inbox {
     }
 }
 
-impl Eager for Inbox {
+impl EagerService for Inbox {
     fn batch(&self, _: &Peer, _: &[u8]) -> Result<()> {
         Ok(())
     }
-    fn claim(&self, _: &Peer, h: &TensorHeader) -> Result<(), Refused> {
+    fn claim(&self, _: &Peer, h: &TensorHeader) -> Result<(), FrameRefusal> {
         // Only transfers of this session are accepted.
         match h.key.lease == LeaseId::of_session(ME) {
             true => Ok(()),
-            false => Err(Refused::UnknownLease),
+            false => Err(FrameRefusal::UnknownLease),
         }
     }
     fn buffer(&self, h: &TensorHeader) -> Result<Tensor> {
@@ -123,7 +123,7 @@ impl End {
             incarnation: ME,
         });
         let (inbox, arrived) = Inbox::new();
-        let eager: Arc<dyn Eager> = inbox.clone();
+        let eager: Arc<dyn EagerService> = inbox.clone();
         hub.serve_eager(Arc::downgrade(&eager));
         let mut end = End {
             world,

@@ -74,7 +74,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use loom::sync::Arc;
 use loom::thread;
 
-use slot::{Published, Registered, Slot, Unfillable};
+use slot::{FillFailure, PublishOutcome, RegisterOutcome, Slot};
 
 /// The number of living values, counted outside the model.
 #[derive(Clone, Default)]
@@ -111,16 +111,16 @@ enum Fill {
     Stored,
     Awaited,
     Refused,
-    Unclaimed(Unfillable),
+    Unclaimed(FillFailure),
 }
 
 fn fill(slot: &Slot<Value>, n: u64, alive: &Alive) -> Fill {
     match slot.claim(n) {
         Err(why) => Fill::Unclaimed(why),
         Ok(()) => match slot.publish(n, alive.value(n)) {
-            Published::Stored => Fill::Stored,
-            Published::Awaited => Fill::Awaited,
-            Published::Refused(v) => {
+            PublishOutcome::Stored => Fill::Stored,
+            PublishOutcome::Awaited => Fill::Awaited,
+            PublishOutcome::Refused(v) => {
                 drop(v);
                 Fill::Refused
             }
@@ -154,15 +154,15 @@ fn a_recv_gets_its_value_or_a_word_about_it() {
         let got = slot.register(5);
         let filled = filler.join().unwrap();
         match got {
-            Registered::Ready(v) => {
+            RegisterOutcome::Ready(v) => {
                 assert_eq!((v.n, filled), (5, Fill::Stored));
             }
-            Registered::Waiting => {
+            RegisterOutcome::Waiting => {
                 // The publisher is told that a consumer waits.
                 assert_eq!(filled, Fill::Awaited);
                 assert_eq!(slot.take(5).unwrap().n, 5);
             }
-            Registered::Aborted => panic!("nobody aborted"),
+            RegisterOutcome::Aborted => panic!("nobody aborted"),
         }
         assert!(slot.take(5).is_none());
         alive.check_none();
@@ -185,8 +185,8 @@ fn an_abort_leaves_no_recv_waiting_and_no_value_behind() {
         }
         drop(got);
         // After the sweep nothing starts any more.
-        assert!(matches!(slot.register(1), Registered::Aborted));
-        assert_eq!(slot.claim(1), Err(Unfillable::Aborted));
+        assert!(matches!(slot.register(1), RegisterOutcome::Aborted));
+        assert_eq!(slot.claim(1), Err(FillFailure::Aborted));
         alive.check_none();
     });
 }
@@ -199,9 +199,9 @@ fn of_two_fillers_one_wins() {
             .map(|_| {
                 let (s, a) = (slot.clone(), alive.clone());
                 thread::spawn(move || match s.claim(2) {
-                    Ok(()) => Some(matches!(s.publish(2, a.value(2)), Published::Awaited)),
+                    Ok(()) => Some(matches!(s.publish(2, a.value(2)), PublishOutcome::Awaited)),
                     Err(why) => {
-                        assert_eq!(why, Unfillable::Duplicate);
+                        assert_eq!(why, FillFailure::Duplicate);
                         None
                     }
                 })
@@ -214,9 +214,9 @@ fn of_two_fillers_one_wins() {
             .collect();
         assert_eq!(won.len(), 1, "each edge carries one value per step");
         match got {
-            Registered::Ready(v) => assert!(!won[0] && v.n == 2),
-            Registered::Waiting => assert!(won[0] && slot.take(2).is_some()),
-            Registered::Aborted => panic!("nobody aborted"),
+            RegisterOutcome::Ready(v) => assert!(!won[0] && v.n == 2),
+            RegisterOutcome::Waiting => assert!(won[0] && slot.take(2).is_some()),
+            RegisterOutcome::Aborted => panic!("nobody aborted"),
         }
         alive.check_none();
     });
@@ -234,17 +234,17 @@ fn a_claim_given_back_can_be_taken_up_again() {
         let got = slot.register(0);
         reset.join().unwrap();
         let mut filled = filler.join().unwrap();
-        if filled == Fill::Unclaimed(Unfillable::Duplicate) {
+        if filled == Fill::Unclaimed(FillFailure::Duplicate) {
             // This fill came before the reset; the source's next stream finds the slot open.
             filled = fill(&slot, 0, &alive);
         }
         match got {
-            Registered::Ready(v) => assert_eq!((v.n, filled), (0, Fill::Stored)),
-            Registered::Waiting => {
+            RegisterOutcome::Ready(v) => assert_eq!((v.n, filled), (0, Fill::Stored)),
+            RegisterOutcome::Waiting => {
                 assert_eq!(filled, Fill::Awaited);
                 assert!(slot.take(0).is_some());
             }
-            Registered::Aborted => panic!("nobody aborted"),
+            RegisterOutcome::Aborted => panic!("nobody aborted"),
         }
         alive.check_none();
     });
@@ -254,7 +254,7 @@ fn a_claim_given_back_can_be_taken_up_again() {
 fn a_taker_and_an_abort_share_no_value() {
     model(|| {
         let (slot, alive) = (Arc::new(Slot::default()), Alive::default());
-        assert!(matches!(slot.register(0), Registered::Waiting));
+        assert!(matches!(slot.register(0), RegisterOutcome::Waiting));
         assert_eq!(fill(&slot, 0, &alive), Fill::Awaited);
         let s = slot.clone();
         let aborter = thread::spawn(move || s.abort(0));
@@ -287,15 +287,15 @@ fn a_late_fill_never_reaches_the_next_step() {
         late.join().unwrap();
         let filled = filler.join().unwrap();
         match got {
-            Registered::Ready(v) => assert_eq!((v.n, filled), (3, Fill::Stored)),
-            Registered::Waiting => {
+            RegisterOutcome::Ready(v) => assert_eq!((v.n, filled), (3, Fill::Stored)),
+            RegisterOutcome::Waiting => {
                 assert_eq!(filled, Fill::Awaited);
                 assert_eq!(slot.take(3).unwrap().n, 3);
             }
-            Registered::Aborted => panic!("the next step was not aborted"),
+            RegisterOutcome::Aborted => panic!("the next step was not aborted"),
         }
-        assert_eq!(slot.claim(0), Err(Unfillable::Stale));
-        assert!(matches!(slot.register(0), Registered::Aborted));
+        assert_eq!(slot.claim(0), Err(FillFailure::Stale));
+        assert!(matches!(slot.register(0), RegisterOutcome::Aborted));
         alive.check_none();
     });
 }
@@ -317,12 +317,12 @@ fn a_late_abort_and_a_late_reset_leave_the_next_step_alone() {
         late.join().unwrap();
         let filled = filler.join().unwrap();
         let value = match got {
-            Registered::Ready(v) => v,
-            Registered::Waiting => {
+            RegisterOutcome::Ready(v) => v,
+            RegisterOutcome::Waiting => {
                 assert_eq!(filled, Fill::Awaited);
                 slot.take(1).unwrap()
             }
-            Registered::Aborted => panic!("a late abort ended the next step"),
+            RegisterOutcome::Aborted => panic!("a late abort ended the next step"),
         };
         assert_eq!(value.n, 1);
         drop(value);
@@ -340,7 +340,7 @@ fn the_cell_changes_hands_in_order() {
         // The next step finds the slot at rest, or is refused.
         match fill(&slot, 1, &alive) {
             Fill::Stored => assert_eq!(slot.take(1).unwrap().n, 1),
-            other => assert_eq!(other, Fill::Unclaimed(Unfillable::Stale)),
+            other => assert_eq!(other, Fill::Unclaimed(FillFailure::Stale)),
         }
         assert_eq!(taker.join().unwrap(), 0);
         alive.check_none();

@@ -33,8 +33,8 @@ use convoke_common::identity::Budget;
 use convoke_rendezvous::Hub;
 use tracing::{Dispatch, Level};
 
-use crate::trace::{Recorder, Trace};
-use crate::world::{Common, EPOCH, Knobs, Machine, SimTime, Turn, Wires, unexpected, watch};
+use crate::event_log::{EventLog, Recorder};
+use crate::world::{EPOCH, Knobs, Machine, SharedWorld, SimTime, Turn, Wires, unexpected, watch};
 
 pub use crate::world::Host;
 pub use task::Task;
@@ -89,7 +89,7 @@ impl Default for Setup {
 
 /// The state of a host's process, as its supervisor knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum HostState {
     /// Its process runs.
     Up,
     /// Its process ended, and the supervisor starts the next one at this time.
@@ -103,7 +103,7 @@ pub struct Cluster {
     sim: turmoil::Sim<'static>,
     setup: Setup,
     time: SimTime,
-    trace: Trace,
+    trace: EventLog,
     wires: Arc<Wires>,
     names: Arc<BTreeMap<String, IpAddr>>,
     tokens: Tokens,
@@ -111,7 +111,7 @@ pub struct Cluster {
     coordinator: Site<process::CoordinatorHandle>,
     workers: Vec<Site<process::WorkerHandle>>,
     clients: Vec<Site<process::ClientHandle>>,
-    states: BTreeMap<Host, State>,
+    states: BTreeMap<Host, HostState>,
     /// Directed pairs that a scenario cut.
     cuts: BTreeSet<(Host, Host)>,
     /// Hosts whose power failed.
@@ -145,9 +145,9 @@ impl Cluster {
         let address = |h: &Host| (h.name(), sim.lookup(h.name()));
         let names: Arc<BTreeMap<String, IpAddr>> = Arc::new(hosts.iter().map(address).collect());
         let time = SimTime::default();
-        let trace = Trace::new(time.clone());
+        let trace = EventLog::new(time.clone());
         let wires = Arc::<Wires>::default();
-        let common = Common {
+        let common = SharedWorld {
             time: time.clone(),
             trace: trace.clone(),
             wires: wires.clone(),
@@ -188,7 +188,7 @@ impl Cluster {
             coordinator,
             workers,
             clients,
-            states: hosts.into_iter().map(|h| (h, State::Up)).collect(),
+            states: hosts.into_iter().map(|h| (h, HostState::Up)).collect(),
             cuts: BTreeSet::new(),
             dark: BTreeSet::new(),
             severed: BTreeSet::new(),
@@ -236,7 +236,7 @@ impl Cluster {
     /// Lets time pass until every process that should run does: workers are registered and clients connected.
     pub fn settle(&mut self, bound: Duration) -> bool {
         self.run_until(bound, |c| {
-            let settled = |(h, s): (&Host, &State)| *s == State::Down || c.is_ready(*h);
+            let settled = |(h, s): (&Host, &HostState)| *s == HostState::Down || c.is_ready(*h);
             c.states.iter().all(settled)
         })
     }
@@ -257,7 +257,7 @@ impl Cluster {
     }
 
     /// The record of everything that happened.
-    pub fn trace(&self) -> &Trace {
+    pub fn trace(&self) -> &EventLog {
         &self.trace
     }
 
@@ -267,8 +267,8 @@ impl Cluster {
     }
 
     /// The state of a host's process, as its supervisor knows it.
-    pub fn state(&self, host: Host) -> State {
-        self.states.get(&host).copied().unwrap_or(State::Down)
+    pub fn state(&self, host: Host) -> HostState {
+        self.states.get(&host).copied().unwrap_or(HostState::Down)
     }
 
     /// Whether a host's process runs, is registered or connected, and serves.
@@ -278,7 +278,7 @@ impl Cluster {
 
     /// Whether the tasks of a host make progress: its process is up and not paused.
     pub fn is_running(&self, host: Host) -> bool {
-        self.state(host) == State::Up && !self.machine(host).is_some_and(|m| m.gate.is_closed())
+        self.state(host) == HostState::Up && !self.machine(host).is_some_and(|m| m.gate.is_closed())
     }
 
     /// Directed pairs of hosts that a scenario cut.
@@ -410,13 +410,14 @@ impl Cluster {
         let now = self.elapsed();
         for host in self.hosts() {
             match self.state(host) {
-                State::Up => {
+                HostState::Up => {
                     let Some(process) = self.process(host) else {
                         continue;
                     };
                     if process.machine.disk.is_dark() {
                         self.fail_power(host);
-                        self.states.insert(host, State::Restarting(now + RESTART));
+                        self.states
+                            .insert(host, HostState::Restarting(now + RESTART));
                         continue;
                     }
                     let Some(end) = process.take_end() else {
@@ -427,14 +428,14 @@ impl Cluster {
                         self.stragglers.push((host, end.tasks));
                     }
                     let next = match end.wanted {
-                        true => State::Down,
-                        false => State::Restarting(now + RESTART),
+                        true => HostState::Down,
+                        false => HostState::Restarting(now + RESTART),
                     };
                     self.states.insert(host, next);
                     self.ends.push((now, host, end.why));
                 }
-                State::Restarting(at) if at <= now => self.start(host),
-                State::Restarting(_) | State::Down => {}
+                HostState::Restarting(at) if at <= now => self.start(host),
+                HostState::Restarting(_) | HostState::Down => {}
             }
         }
     }

@@ -12,7 +12,7 @@ use crate::workload::Model;
 
 /// How a call is made without the model being loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum How {
+pub enum CallMode {
     /// The nodes are issued one by one.
     Issued,
     /// The nodes are traced as a function of handles, which is then called.
@@ -24,7 +24,7 @@ pub async fn run(
     cluster: &convoke::Cluster,
     model: &Model,
     given: Vec<(String, HostTensor)>,
-    (how, seed): (How, u64),
+    (how, seed): (CallMode, u64),
 ) -> Result<Vec<HostTensor>> {
     let devices = cluster.devices().await?;
     if devices.is_empty() {
@@ -35,12 +35,12 @@ pub async fn run(
     let params = given.into_iter().map(|(_, t)| devices[some(&mut d)].put(t));
     let params: Vec<Tensor> = params.collect::<Result<_>>()?;
     let results = match how {
-        How::Issued => {
+        CallMode::Issued => {
             let places = model.function.nodes.iter();
             let places: Vec<_> = places.map(|_| Some(some(&mut d))).collect();
             nodes(&model.function, &params, &devices, &places)?
         }
-        How::Traced => {
+        CallMode::Traced => {
             // The placer chooses a worker for each node that is given no device.
             let place = |_: &Node| d.chance(30).then(|| some(&mut d));
             let places: Vec<_> = model.function.nodes.iter().map(place).collect();
@@ -68,9 +68,9 @@ fn nodes(
         values.node(node, place.map(|p| &devices[p]))?;
     }
     let result = |(_, id): &(String, ValueId)| match &values.0[id.ix()] {
-        Value::Handle(t) => Ok(t.clone()),
-        Value::Literal(t) => devices[0].put(t),
-        Value::None => Err(missing(f, id.ix())),
+        EagerValue::Handle(t) => Ok(t.clone()),
+        EagerValue::Literal(t) => devices[0].put(t),
+        EagerValue::None => Err(missing(f, id.ix())),
     };
     f.results.iter().map(result).collect()
 }
@@ -80,7 +80,7 @@ fn missing(f: &Function, value: usize) -> Error {
 }
 
 #[derive(Clone)]
-enum Value {
+enum EagerValue {
     None,
     Handle(Tensor),
     /// A constant, which travels with the op that reads it.
@@ -88,18 +88,18 @@ enum Value {
 }
 
 /// The values of a function, by [`ValueId`].
-struct Values(Vec<Value>);
+struct Values(Vec<EagerValue>);
 
 impl Values {
     /// Starts with the parameters and literals; the outputs of nodes are added as they are issued.
     fn new(f: &Function, params: &[Tensor]) -> Values {
-        let mut values = vec![Value::None; f.values.len()];
+        let mut values = vec![EagerValue::None; f.values.len()];
         for (id, t) in f.params.iter().zip(params) {
-            values[id.ix()] = Value::Handle(t.clone());
+            values[id.ix()] = EagerValue::Handle(t.clone());
         }
         for (id, literal) in &f.literals {
             if let Literal::Inline(t) = literal {
-                values[id.ix()] = Value::Literal(t.clone());
+                values[id.ix()] = EagerValue::Literal(t.clone());
             }
         }
         Values(values)
@@ -107,9 +107,9 @@ impl Values {
 
     fn node(&mut self, node: &Node, device: Option<&Device>) -> Result<()> {
         let operand = |id: ValueId| match &self.0[id.ix()] {
-            Value::None => Operand::None,
-            Value::Handle(t) => Operand::Tensor(t),
-            Value::Literal(t) => Operand::Value(t.clone()),
+            EagerValue::None => Operand::None,
+            EagerValue::Handle(t) => Operand::Tensor(t),
+            EagerValue::Literal(t) => Operand::Value(t.clone()),
         };
         let operands = node.inputs.iter();
         let operands: Vec<_> = operands
@@ -122,7 +122,7 @@ impl Values {
             None => run(),
         }?;
         for (id, t) in node.outputs.iter().zip(made) {
-            self.0[id.ix()] = Value::Handle(t);
+            self.0[id.ix()] = EagerValue::Handle(t);
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 pub mod cluster;
 pub mod draw;
 pub mod eager;
+pub mod event_log;
 pub mod explore;
 pub mod faults;
 pub mod invariants;
@@ -12,6 +13,5 @@ pub mod scale;
 pub mod scenario;
 pub mod script;
 pub mod steps;
-pub mod trace;
 pub mod workload;
 pub mod world;

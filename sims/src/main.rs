@@ -15,11 +15,11 @@ use tracing::Level;
 #[derive(Parser)]
 struct Args {
     #[command(subcommand)]
-    command: What,
+    command: SimCommand,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum SimCommand {
     /// Runs many seeds. The exit code is 1 if a seed violates an invariant; if, over 200 seeds or more, a fault met no
     /// step or few calls succeed; or if, over 1,000 seeds or more, a cell of the table fault × step state stays empty.
     Explore {
@@ -63,7 +63,7 @@ enum What {
 
 fn main() -> anyhow::Result<ExitCode> {
     match Args::parse().command {
-        What::Explore {
+        SimCommand::Explore {
             seeds,
             from,
             jobs,
@@ -77,7 +77,7 @@ fn main() -> anyhow::Result<ExitCode> {
             }
             Ok(ExitCode::from(u8::from(!summary.is_good())))
         }
-        What::Replay {
+        SimCommand::Replay {
             seed,
             scenario,
             log,
@@ -100,14 +100,14 @@ fn main() -> anyhow::Result<ExitCode> {
             }
             Ok(ExitCode::from(u8::from(!report.violations.is_empty())))
         }
-        What::Scale { workers } => {
+        SimCommand::Scale { workers } => {
             println!("{}", scale::HEAD);
             for n in workers {
                 println!("{}", scale::measure(n)?);
             }
             Ok(ExitCode::SUCCESS)
         }
-        What::Batch { from, to } => {
+        SimCommand::Batch { from, to } => {
             batch(from..to)?;
             Ok(ExitCode::SUCCESS)
         }

@@ -11,7 +11,7 @@ use crate::workload::{Model, TRAP, Trap};
 
 /// The outcome of a call that nothing disturbs.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Expected {
+pub enum ExpectedOutcome {
     /// The results, in the function's order.
     Results(Vec<Tensor>),
     /// An error with this code, at this node.
@@ -22,20 +22,20 @@ pub enum Expected {
 const ABSURD: i64 = 1 << 30;
 
 /// Computes the expected outcome of `model` for these inputs.
-pub fn expect(model: &Model, inputs: &[(String, Tensor)]) -> Expected {
+pub fn expect(model: &Model, inputs: &[(String, Tensor)]) -> ExpectedOutcome {
     let size =
         |(name, t): &(String, Tensor)| name == "size" && t.to_i64s().is_some_and(|v| v[0] > ABSURD);
     if inputs.iter().any(size) {
         // The evaluator has no memory limit, so it would really allocate the tensor.
-        return Expected::Fails {
+        return ExpectedOutcome::Fails {
             code: Trap::Memory.code(),
             node: TRAP.into(),
         };
     }
     let given: Vec<Tensor> = inputs.iter().map(|(_, t)| t.clone()).collect();
     match evaluate(&model.function, &given, &inline_only) {
-        Ok(results) => Expected::Results(results),
-        Err(e) => Expected::Fails {
+        Ok(results) => ExpectedOutcome::Results(results),
+        Err(e) => ExpectedOutcome::Fails {
             code: e.code,
             node: e.site.and_then(|s| s.node).unwrap_or_default(),
         },

@@ -12,18 +12,18 @@ use convoke_common::detection::bounds::LOST;
 use serde::{Deserialize, Serialize};
 use tracing::Level;
 
-use crate::cluster::{Cluster, Host, Setup, State, Task};
+use crate::cluster::{Cluster, Host, HostState, Setup, Task};
 use crate::draw::Draw;
+use crate::event_log::Event;
 use crate::faults::{Air, Cells, Injector};
 use crate::invariants::{
-    CALL_BOUND, Canary, Found, Invariants, REST_BOUND, SETTLE_BOUND, Stage, View, Violation,
+    CALL_BOUND, Canary, Findings, Invariants, REST_BOUND, SETTLE_BOUND, Stage, View, Violation,
     deserted, keeps, left_over, of_coordinator,
 };
-use crate::oracle::{Expected, expect};
+use crate::oracle::{ExpectedOutcome, expect};
 use crate::scenario::Scenario;
-use crate::script::{self, Ended, Models, Notes, Record};
+use crate::script::{self, CallOutcome, Models, Notes, Record};
 use crate::steps::Steps;
-use crate::trace::Event;
 use crate::workload::{Model, ModelSpec, inputs};
 use crate::world::Wire;
 
@@ -74,13 +74,13 @@ struct Run<'a> {
     events: Vec<Event>,
     injector: Injector,
     invariants: Invariants,
-    found: Found,
+    found: Findings,
     notes: Notes,
     records: Vec<Record>,
     /// The version of `notes` that `records` is a copy of.
     copied: u64,
     models: Vec<Models>,
-    expected: BTreeMap<(usize, usize), Expected>,
+    expected: BTreeMap<(usize, usize), ExpectedOutcome>,
     scripts: Vec<Option<Task<()>>>,
     /// Whether each client has finished its script. A client whose process dies goes on with its remaining calls.
     spoken: Vec<bool>,
@@ -158,7 +158,7 @@ impl<'a> Run<'a> {
             steps: Steps::default(),
             events: vec![],
             invariants: Invariants::default(),
-            found: Found::default(),
+            found: Findings::default(),
             notes: Notes::default(),
             records: vec![],
             copied: 0,
@@ -246,7 +246,7 @@ impl<'a> Run<'a> {
         }
         for (c, spec) in self.scenario.clients.iter().enumerate() {
             let host = Host::Client(c as u16);
-            if self.cluster.state(host) != State::Up {
+            if self.cluster.state(host) != HostState::Up {
                 self.notes.lost(c, now);
                 self.scripts[c] = None;
                 self.spoken[c] = false;
@@ -382,7 +382,7 @@ impl<'a> Run<'a> {
     /// Runs a step of each client.
     fn canaries(&mut self) -> Vec<Canary> {
         let model = ModelSpec::narrow(7, 12).build();
-        let Expected::Results(want) = expect(&model, &inputs(&model, 1, 2, false)) else {
+        let ExpectedOutcome::Results(want) = expect(&model, &inputs(&model, 1, 2, false)) else {
             return vec![];
         };
         let alive = (0..self.scenario.workers.len())
@@ -424,13 +424,13 @@ impl<'a> Run<'a> {
         for (part, hosts) in parts.into_iter().enumerate() {
             let up: Vec<Host> = hosts
                 .into_iter()
-                .filter(|h| self.cluster.state(*h) == State::Up)
+                .filter(|h| self.cluster.state(*h) == HostState::Up)
                 .collect();
             for host in &up {
                 self.left.insert(*host, self.cluster.elapsed());
                 self.cluster.stop(*host);
             }
-            let down = |r: &Run<'_>| up.iter().all(|h| r.cluster.state(*h) == State::Down);
+            let down = |r: &Run<'_>| up.iter().all(|h| r.cluster.state(*h) == HostState::Down);
             self.wait(STOP_BOUND, down);
             if part == 0 {
                 self.wait(REST_BOUND, |r| deserted(&r.cluster).is_empty());
@@ -454,10 +454,10 @@ impl<'a> Run<'a> {
         let mut calls = BTreeMap::new();
         for record in self.notes.records().iter().filter(|r| r.call.is_some()) {
             let outcome = match &record.ended {
-                Some((_, Ended::Results(_))) => "ok".to_owned(),
-                Some((_, Ended::Failed(e))) => e.code.name(),
-                Some((_, Ended::Dropped)) => "dropped".to_owned(),
-                Some((_, Ended::Lost)) | None => "lost".to_owned(),
+                Some((_, CallOutcome::Results(_))) => "ok".to_owned(),
+                Some((_, CallOutcome::Failed(e))) => e.code.name(),
+                Some((_, CallOutcome::Dropped)) => "dropped".to_owned(),
+                Some((_, CallOutcome::Lost)) | None => "lost".to_owned(),
             };
             *calls.entry(outcome).or_default() += 1;
         }

@@ -9,7 +9,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use convoke_common::graph::{Attrs, Function, Node, Part, TensorType, ValueId};
+use convoke_common::graph::{Attrs, Function, Node, RunsAt, TensorType, ValueId};
 use convoke_common::{DType, Tensor};
 
 use crate::cluster::{Cluster, Setup, Task};
@@ -161,7 +161,7 @@ fn node(name: &str, op: &str, inputs: &[ValueId], output: ValueId) -> Node {
         attrs: Attrs::default(),
         inputs: inputs.iter().map(|v| Some(*v)).collect(),
         outputs: vec![output],
-        part: Part::Step,
+        runs_at: RunsAt::Step,
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::cluster::{Cluster, Task};
-use crate::eager::{self, How};
+use crate::eager::{self, CallMode};
 use crate::scenario::{CallSpec, ClientSpec, ModelUse};
 use crate::workload::{AXIS_BOUND, Model, inputs};
 
@@ -23,7 +23,7 @@ const LOAD_PAUSE: Duration = Duration::from_millis(400);
 
 /// How a call or load ended.
 #[derive(Debug, Clone)]
-pub enum Ended {
+pub enum CallOutcome {
     Results(Vec<Tensor>),
     Failed(Error),
     /// The caller dropped the call.
@@ -40,15 +40,15 @@ pub struct Record {
     /// Index of the call, or `None` for a load.
     pub call: Option<usize>,
     pub begun: Duration,
-    pub ended: Option<(Duration, Ended)>,
+    pub ended: Option<(Duration, CallOutcome)>,
 }
 
 /// The records of all scripts; clones share them.
 #[derive(Debug, Clone, Default)]
-pub struct Notes(Arc<Mutex<Noted>>);
+pub struct Notes(Arc<Mutex<RecordLog>>);
 
 #[derive(Debug, Default)]
-struct Noted {
+struct RecordLog {
     records: Vec<Record>,
     /// Counts the changes of `records`.
     version: u64,
@@ -56,7 +56,7 @@ struct Noted {
 
 impl Notes {
     /// Locks the records for a change.
-    fn noted(&self) -> MutexGuard<'_, Noted> {
+    fn noted(&self) -> MutexGuard<'_, RecordLog> {
         let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         noted.version += 1;
         noted
@@ -68,7 +68,7 @@ impl Notes {
         records.len() - 1
     }
 
-    fn end(&self, at: usize, when: Duration, ended: Ended) {
+    fn end(&self, at: usize, when: Duration, ended: CallOutcome) {
         self.noted().records[at].ended = Some((when, ended));
     }
 
@@ -77,7 +77,7 @@ impl Notes {
         let noted = &mut *self.noted();
         let open = noted.records.iter_mut().filter(|r| r.client == client);
         for r in open.filter(|r| r.ended.is_none()) {
-            r.ended = Some((when, Ended::Lost));
+            r.ended = Some((when, CallOutcome::Lost));
         }
     }
 
@@ -138,7 +138,7 @@ pub fn run(
     })
 }
 
-type Loaded = Option<Result<convoke::Model, Error>>;
+type LoadOutcome = Option<Result<convoke::Model, Error>>;
 
 impl Script {
     fn now(&self) -> Duration {
@@ -153,7 +153,7 @@ impl Script {
         let slots: Vec<_> = self
             .models
             .iter()
-            .map(|_| watch::channel::<Loaded>(None))
+            .map(|_| watch::channel::<LoadOutcome>(None))
             .collect();
         let loads = slots.iter().enumerate().map(|(i, (tell, _))| {
             let cluster = cluster.clone();
@@ -200,8 +200,8 @@ impl Script {
             });
             let loaded = builder(cluster, &self.models[i], used).await;
             let ended = match &loaded {
-                Ok(_) => Ended::Results(vec![]),
-                Err(e) => Ended::Failed(e.clone()),
+                Ok(_) => CallOutcome::Results(vec![]),
+                Err(e) => CallOutcome::Failed(e.clone()),
             };
             self.notes.end(note, self.now(), ended);
             match loaded {
@@ -224,7 +224,7 @@ impl Script {
         })
     }
 
-    async fn eager(&self, cluster: &convoke::Cluster, i: usize, how: (How, u64)) {
+    async fn eager(&self, cluster: &convoke::Cluster, i: usize, how: (CallMode, u64)) {
         let spec = &self.spec.calls[i];
         let note = self.begin_call(i);
         let model = &self.models[spec.model];
@@ -234,9 +234,9 @@ impl Script {
             Some(ms) => timeout(Duration::from_millis(ms.into()), run).await.ok(),
         };
         let ended = match ended {
-            Some(Ok(results)) => Ended::Results(results),
-            Some(Err(e)) => Ended::Failed(e),
-            None => Ended::Dropped,
+            Some(Ok(results)) => CallOutcome::Results(results),
+            Some(Err(e)) => CallOutcome::Failed(e),
+            None => CallOutcome::Dropped,
         };
         self.notes.end(note, self.now(), ended);
     }
@@ -257,7 +257,7 @@ impl Script {
             None => ended(call.await),
             Some(ms) => match timeout(Duration::from_millis(ms.into()), call).await {
                 Ok(answer) => ended(answer),
-                Err(_) => Ended::Dropped,
+                Err(_) => CallOutcome::Dropped,
             },
         };
         self.notes.end(note, self.now(), ended);
@@ -270,10 +270,10 @@ fn is_final(used: &ModelUse, code: Code) -> bool {
     code == Code::InvalidArgument || code == Code::NoWorkers && used.workers.is_some()
 }
 
-fn ended(answer: Result<Outputs, Error>) -> Ended {
+fn ended(answer: Result<Outputs, Error>) -> CallOutcome {
     match answer {
-        Ok(Outputs(results)) => Ended::Results(results.into_iter().map(|(_, t)| t).collect()),
-        Err(e) => Ended::Failed(e),
+        Ok(Outputs(results)) => CallOutcome::Results(results.into_iter().map(|(_, t)| t).collect()),
+        Err(e) => CallOutcome::Failed(e),
     }
 }
 

@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::event_log::{Event, EventLog, Kind};
 use crate::faults::StepState;
-use crate::trace::{Event, Kind, Trace};
 use crate::world::Host;
 
 /// Identifies a step by its lease and its number.
@@ -115,7 +115,7 @@ impl Lease {
 
 impl Steps {
     /// Returns the events since the last call, without applying them.
-    pub fn peek(&mut self, trace: &Trace) -> Vec<Event> {
+    pub fn peek(&mut self, trace: &EventLog) -> Vec<Event> {
         let events = trace.since(self.read);
         self.read += events.len();
         events

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use convoke_common::error::Error;
-use convoke_common::graph::{Function, Node, Part, TensorType};
+use convoke_common::graph::{Function, Node, RunsAt, TensorType};
 use convoke_common::{DType, Tensor};
 use convoke_sims::cluster::{Cluster, Host, Setup};
 use convoke_sims::steps::Steps;
@@ -34,7 +34,7 @@ fn function() -> Function {
             attrs: Default::default(),
             inputs: vec![Some(from)],
             outputs: vec![to],
-            part: Part::Step,
+            runs_at: RunsAt::Step,
         });
     }
     f.results.push(("z".into(), z));

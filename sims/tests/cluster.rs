@@ -9,7 +9,7 @@ use convoke_common::Tensor;
 use convoke_common::error::{Code, Error};
 use convoke_sims::cluster::{Cluster, Host, Setup, Task};
 use convoke_sims::draw::Draw;
-use convoke_sims::oracle::{Expected, difference, expect};
+use convoke_sims::oracle::{ExpectedOutcome, difference, expect};
 use convoke_sims::scale;
 use convoke_sims::workload::{Model, ModelSpec, inputs};
 use convoke_sims::world::Wire;
@@ -84,7 +84,7 @@ fn check_result(model: &Model, calls: u64, outcome: Option<Outcome>) {
     let Some(last) = feeds(model, calls).pop() else {
         return;
     };
-    let Expected::Results(want) = expect(model, &last) else {
+    let ExpectedOutcome::Results(want) = expect(model, &last) else {
         panic!("the model does not evaluate");
     };
     let got = outcome.expect("the client lives").expect("no fault");

@@ -12,7 +12,7 @@ use std::time::Duration;
 use convoke::{CallOptions, Model, Retry};
 use convoke_common::error::{Code, Result};
 use convoke_common::identity::Budget;
-use convoke_sims::cluster::{Cluster, Host, Setup, State};
+use convoke_sims::cluster::{Cluster, Host, HostState, Setup};
 use convoke_sims::faults::{Harm, Target};
 use convoke_sims::run::{Report, run};
 use convoke_sims::workload::inputs;
@@ -221,7 +221,7 @@ fn a_drain_reaches_a_worker_that_was_cut_off() {
     );
     cluster.heal();
     // It has no step to finish, and ends as soon as it is told to.
-    let ended = |c: &Cluster| c.state(W0) == State::Down;
+    let ended = |c: &Cluster| c.state(W0) == HostState::Down;
     assert!(cluster.run_until(TOLD, ended), "it goes on serving");
 }
 

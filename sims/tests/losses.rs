@@ -8,7 +8,7 @@ use convoke::{CallOptions, Device, Operand, Retry, Tensor, issue, with_device};
 use convoke_common::detection::bounds::{LOST, PROCESS_KILLED};
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::rpc::RETURN_BOUND;
-use convoke_sims::cluster::{Cluster, Host, State, Task};
+use convoke_sims::cluster::{Cluster, Host, HostState, Task};
 use convoke_sims::workload::{Model, ModelSpec, inputs};
 use settled::{NEVER, end, settled};
 
@@ -209,7 +209,7 @@ fn a_worker_whose_kernel_hangs_while_it_leaves_ends_with_its_wedge() {
     cluster.run_for(Duration::from_secs(1));
     cluster.stop(LOSER);
     let begun = cluster.elapsed();
-    let down = |c: &Cluster| c.state(LOSER) == State::Down;
+    let down = |c: &Cluster| c.state(LOSER) == HostState::Down;
     assert!(cluster.run_until(NEVER, down), "it hangs");
     let took = cluster.elapsed() - begun;
     assert!(took < Duration::from_secs(5), "it ended after {took:?}");

@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use convoke_sims::faults::{Fault, Harm, Row, StepState, Target, When};
+use convoke_sims::faults::{Fault, Harm, Row, StepState, Target, Trigger};
 use convoke_sims::invariants::Invariants;
 use convoke_sims::scenario::Scenario;
 
@@ -113,7 +113,7 @@ fn where_an_install_fails(s: &Scenario) -> bool {
     let fails = |row| matches!(row, Row::OutOfMemory | Row::Refuse | Row::CrashWorker);
     let state = StepState::Prepare;
     has(s, |f, row| {
-        fails(row) && matches!(f.when, When::On { state: at, .. } if at == state)
+        fails(row) && matches!(f.when, Trigger::On { state: at, .. } if at == state)
     })
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::error::Error;
-use convoke_common::graph::{Attrs, Function, Literal, Node, Part, TensorType};
+use convoke_common::graph::{Attrs, Function, Literal, Node, RunsAt, TensorType};
 use convoke_common::{DType, Tensor};
 use convoke_models::{ArtifactIndex, Source};
 use convoke_sims::cluster::{Cluster, Host, Setup};
@@ -67,7 +67,7 @@ fn function(source: &Source) -> Function {
         attrs: Attrs::default(),
         inputs: vec![Some(x), Some(w)],
         outputs: vec![y],
-        part: Part::Step,
+        runs_at: RunsAt::Step,
     });
     f.results.push(("y".into(), y));
     f.verify().expect("valid");

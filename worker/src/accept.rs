@@ -12,7 +12,7 @@ use convoke_common::world::EndpointOptions;
 use convoke_common::world::quic::Connection;
 use tokio_util::sync::CancellationToken;
 
-use crate::node::Node;
+use crate::holdings::Holdings;
 use crate::records::account_of_member;
 use crate::service;
 
@@ -65,15 +65,15 @@ pub fn bounds(memory: u64) -> Bounds {
 
 /// The connections that are served, dialled by either side: a revocation ends those of its tokens.
 #[derive(Default)]
-pub struct Served(Mutex<BTreeMap<u64, (TokenId, Connection)>>);
+pub struct ServedConnections(Mutex<BTreeMap<u64, (TokenId, Connection)>>);
 
 /// Lists a served connection until it is dropped.
-pub struct Standing {
-    node: Arc<Node>,
+pub struct ServedConnection {
+    holdings: Arc<Holdings>,
     number: u64,
 }
 
-impl Served {
+impl ServedConnections {
     fn all(&self) -> MutexGuard<'_, BTreeMap<u64, (TokenId, Connection)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -88,51 +88,51 @@ impl Served {
     }
 }
 
-impl Standing {
+impl ServedConnection {
     /// Lists a connection, or ends it where its token was revoked since the handshake.
-    pub fn enter(node: &Arc<Node>, connection: &Connection) -> Option<Standing> {
+    pub fn enter(holdings: &Arc<Holdings>, connection: &Connection) -> Option<ServedConnection> {
         let token = peer_identity(connection)?.token_id;
         let number = connection.stable_id() as u64;
         let entry = (token, connection.clone());
-        node.served.all().insert(number, entry);
-        node.served.end(&node.revoked);
-        let node = node.clone();
-        Some(Standing { node, number })
+        holdings.served.all().insert(number, entry);
+        holdings.served.end(&holdings.revoked);
+        let holdings = holdings.clone();
+        Some(ServedConnection { holdings, number })
     }
 }
 
-impl Drop for Standing {
+impl Drop for ServedConnection {
     fn drop(&mut self) {
-        self.node.served.all().remove(&self.number);
+        self.holdings.served.all().remove(&self.number);
     }
 }
 
 /// Accepts connections until `stop` is cancelled.
-pub async fn run(node: Arc<Node>, stop: CancellationToken) {
-    let handshakes = Handshakes::new(HANDSHAKES, node.refused.clone());
-    while let Some(Some(incoming)) = stop.run_until_cancelled(node.endpoint.accept()).await {
+pub async fn run(holdings: Arc<Holdings>, stop: CancellationToken) {
+    let handshakes = Handshakes::new(HANDSHAKES, holdings.refused.clone());
+    while let Some(Some(incoming)) = stop.run_until_cancelled(holdings.endpoint.accept()).await {
         let begun = stop.run_until_cancelled(handshakes.begin(incoming)).await;
         let Some(handshake) = begun.flatten() else {
             continue;
         };
-        let node = node.clone();
+        let holdings = holdings.clone();
         // The task ends with its bound, or with the endpoint.
-        node.world.clone().spawn(async move {
+        holdings.world.clone().spawn(async move {
             let Some(greeted) = handshake.greet(GREET_BOUND).await else {
                 return;
             };
             let connection = greeted.connection;
             let Some(peer) = greeted.identity.filter(|p| p.role != Role::Coordinator) else {
-                node.refused.count("connection_wrong_role");
+                holdings.refused.count("connection_wrong_role");
                 connection.close(close::REFUSED.into(), b"a certificate is needed");
                 return;
             };
             let charged =
-                (peer.role == Role::Client).then(|| account_of_member(&node.ledger, &peer));
-            let entered = match node.members.enter(&peer, &connection, charged) {
+                (peer.role == Role::Client).then(|| account_of_member(&holdings.ledger, &peer));
+            let entered = match holdings.members.enter(&peer, &connection, charged) {
                 Ok(entered) => entered,
                 Err(why) => {
-                    node.refused.count("connection_too_many");
+                    holdings.refused.count("connection_too_many");
                     let code = match why {
                         NoPlace::Memory(_) => close::NO_MEMORY,
                         _ => close::REFUSED,
@@ -142,8 +142,8 @@ pub async fn run(node: Arc<Node>, stop: CancellationToken) {
                 }
             };
             let name = peer.name.as_str().to_owned();
-            let watched = node.detector.watch(connection);
-            service::serve_connection(&node, watched, peer.role, name, Some(entered));
+            let watched = holdings.detector.watch(connection);
+            service::serve_connection(&holdings, watched, peer.role, name, Some(entered));
         });
     }
 }

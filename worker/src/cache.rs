@@ -39,30 +39,30 @@ pub struct Cache {
 /// What this worker knows of the chunks in the folder.
 #[derive(Default)]
 struct Index {
-    chunks: HashMap<ChunkHash, Entry>,
+    chunks: HashMap<ChunkHash, CacheEntry>,
     /// Bytes of the chunks that are on disk.
     bytes: u64,
 }
 
-struct Entry {
+struct CacheEntry {
     bytes: u64,
     pins: u32,
-    state: State,
+    state: ChunkState,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ChunkState {
     /// The chunk is pinned and not on disk.
     Absent,
     Writing,
     OnDisk,
 }
 
-impl Entry {
-    const NEW: Entry = Entry {
+impl CacheEntry {
+    const NEW: CacheEntry = CacheEntry {
         bytes: 0,
         pins: 0,
-        state: State::Absent,
+        state: ChunkState::Absent,
     };
 }
 
@@ -82,14 +82,14 @@ fn unhex(name: &str) -> Option<ChunkHash> {
 }
 
 /// A chunk file in the folder.
-struct Stored {
+struct StoredChunk {
     hash: ChunkHash,
     bytes: u64,
     used_ns: i128,
 }
 
 /// The folder's lock, held while the folder is changed.
-struct Locked<'a> {
+struct CacheLock<'a> {
     cache: &'a Cache,
     file: Arc<dyn StoreFile>,
     _turn: MutexGuard<'a, ()>,
@@ -124,11 +124,11 @@ impl Cache {
     }
 
     /// Lists all chunks in the folder.
-    fn list(&self) -> Result<Vec<Stored>, StoreError> {
+    fn list(&self) -> Result<Vec<StoredChunk>, StoreError> {
         let entries = self.store.list(&self.folder)?.into_iter();
         let stored = entries.filter(|e| e.kind == EntryKind::File && e.size <= CHUNK);
         let stored = stored.filter_map(|e| {
-            Some(Stored {
+            Some(StoredChunk {
                 hash: unhex(e.name.to_str()?)?,
                 bytes: e.size,
                 used_ns: e.modified_ns,
@@ -218,10 +218,10 @@ impl Cache {
         self.index().written(hash, matches!(kept, Ok(true)));
     }
 
-    fn lock(&self) -> Result<Locked<'_>, StoreError> {
+    fn lock(&self) -> Result<CacheLock<'_>, StoreError> {
         let turn = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let file = self.store.lock(&self.folder.join(LOCK), FileMode::Secret)?;
-        Ok(Locked {
+        Ok(CacheLock {
             cache: self,
             file,
             _turn: turn,
@@ -232,7 +232,7 @@ impl Cache {
     pub fn pin(self: &Arc<Self>, hashes: Vec<ChunkHash>) -> Pins {
         let mut index = self.index();
         for h in &hashes {
-            index.chunks.entry(*h).or_insert(Entry::NEW).pins += 1;
+            index.chunks.entry(*h).or_insert(CacheEntry::NEW).pins += 1;
         }
         drop(index);
         Pins {
@@ -242,7 +242,7 @@ impl Cache {
     }
 }
 
-impl Locked<'_> {
+impl CacheLock<'_> {
     /// Writes a chunk; returns whether it is in the folder afterwards.
     fn keep(&self, hash: &ChunkHash, bytes: &[u8]) -> Result<bool, StoreError> {
         let (store, path) = (&self.cache.store, self.cache.path(hash));
@@ -325,7 +325,7 @@ impl Locked<'_> {
 impl Index {
     fn is_on_disk(&self, hash: &ChunkHash) -> bool {
         let entry = self.chunks.get(hash);
-        entry.is_some_and(|e| e.state == State::OnDisk)
+        entry.is_some_and(|e| e.state == ChunkState::OnDisk)
     }
 
     /// Whether no program of this worker needs the chunk.
@@ -334,32 +334,32 @@ impl Index {
     }
 
     /// Replaces what the index knows to be on disk by a listing of the folder.
-    fn found(&mut self, stored: &[Stored]) {
+    fn found(&mut self, stored: &[StoredChunk]) {
         for e in self.chunks.values_mut() {
-            if e.state == State::OnDisk {
-                e.state = State::Absent;
+            if e.state == ChunkState::OnDisk {
+                e.state = ChunkState::Absent;
             }
         }
         self.bytes = 0;
         for s in stored {
-            let e = self.chunks.entry(s.hash).or_insert(Entry::NEW);
+            let e = self.chunks.entry(s.hash).or_insert(CacheEntry::NEW);
             // A chunk that this worker is writing counts once it is written.
-            if e.state != State::Writing {
-                (e.bytes, e.state) = (s.bytes, State::OnDisk);
+            if e.state != ChunkState::Writing {
+                (e.bytes, e.state) = (s.bytes, ChunkState::OnDisk);
                 self.bytes += s.bytes;
             }
         }
         self.chunks
-            .retain(|_, e| e.pins > 0 || e.state != State::Absent);
+            .retain(|_, e| e.pins > 0 || e.state != ChunkState::Absent);
     }
 
     /// Marks a chunk as being written; false where it is on disk, or is being written already.
     fn claim(&mut self, hash: &ChunkHash, bytes: u64) -> bool {
-        let e = self.chunks.entry(*hash).or_insert(Entry::NEW);
-        if e.state != State::Absent {
+        let e = self.chunks.entry(*hash).or_insert(CacheEntry::NEW);
+        if e.state != ChunkState::Absent {
             return false;
         }
-        (e.bytes, e.state) = (bytes, State::Writing);
+        (e.bytes, e.state) = (bytes, ChunkState::Writing);
         true
     }
 
@@ -369,11 +369,11 @@ impl Index {
             return;
         };
         if good {
-            e.state = State::OnDisk;
+            e.state = ChunkState::OnDisk;
             self.bytes += e.bytes;
             return;
         }
-        e.state = State::Absent;
+        e.state = ChunkState::Absent;
         if e.pins == 0 {
             self.chunks.remove(hash);
         }
@@ -381,11 +381,11 @@ impl Index {
 
     fn forget(&mut self, hash: &ChunkHash) {
         let entry = self.chunks.get_mut(hash);
-        let Some(e) = entry.filter(|e| e.state == State::OnDisk) else {
+        let Some(e) = entry.filter(|e| e.state == ChunkState::OnDisk) else {
             return;
         };
         self.bytes -= e.bytes;
-        e.state = State::Absent;
+        e.state = ChunkState::Absent;
         if e.pins == 0 {
             self.chunks.remove(hash);
         }
@@ -404,7 +404,7 @@ impl Drop for Pins {
         for h in &self.hashes {
             if let Some(e) = index.chunks.get_mut(h) {
                 e.pins -= 1;
-                if e.pins == 0 && e.state == State::Absent {
+                if e.pins == 0 && e.state == ChunkState::Absent {
                     index.chunks.remove(h);
                 }
             }

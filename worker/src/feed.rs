@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Invariants
-//! 1. The feeder runs ahead of the install that needs the literals, as far as the window has slots.
+//! 1. The feeder runs ahead of the install that needs the literals, as far as the load buffer has room.
 //! 2. Feeder and piece tasks belong to the feed: dropping it ends them.
 //! 3. No slot is held while a chunk is waited for.
 
@@ -23,19 +23,19 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::install::Counter;
-use crate::loader::{Asked, Loader, destination};
+use crate::load_buffer::{Allotment, Chunk, PIECE};
+use crate::loader::{ChunkRequest, Loader, destination};
 use crate::order::{Fetch, Order, Range, Rider};
-use crate::window::{Chunk, PIECE, Share};
 
 /// Longest wait for the next chunk of a client or disk that is reachable: it may be slow.
 const CHUNK_BOUND: Duration = Duration::from_secs(60);
 /// Chunks that one job copies into a tensor: a hand-over between threads costs as much as copying half a chunk.
 const BATCH: usize = 4;
-/// Length of the queue of promised chunks; the window has fewer slots.
+/// Length of the queue of promised chunks; the load buffer has fewer slots.
 const QUEUE: usize = 64;
 
 /// A chunk whose load has begun.
-struct Promised {
+struct PendingChunk {
     fetch: Fetch,
     chunk: oneshot::Receiver<Result<Chunk>>,
     /// The task that loads this chunk, and others with it.
@@ -47,9 +47,9 @@ pub struct Feed {
     program: Arc<Program>,
     loader: Arc<Loader>,
     pool: Pool,
-    promised: mpsc::Receiver<Promised>,
+    promised: mpsc::Receiver<PendingChunk>,
     /// The next chunk in line, where it was looked at before it had arrived.
-    next: Option<Promised>,
+    next: Option<PendingChunk>,
     /// The chunk that was taken last, with its artifact and index.
     current: Option<((u32, u64), Chunk)>,
     _feeder: AbortOnDropHandle<()>,
@@ -58,10 +58,10 @@ pub struct Feed {
 impl Feed {
     /// Starts to load the literals `wanted`, which the caller then takes in this order. Tensors are made in `pool`.
     pub fn start(loader: Arc<Loader>, program: Arc<Program>, wanted: Vec<u32>, pool: Pool) -> Feed {
-        let order = Order::new(&program.literals, wanted, loader.window.ahead);
-        let share = loader.window.share(order.bytes());
+        let order = Order::new(&program.literals, wanted, loader.load_buffer.ahead);
+        let allotment = loader.load_buffer.allotment(order.bytes());
         let (tell, promised) = mpsc::channel(QUEUE);
-        let feeder = feed(loader.clone(), program.clone(), order, share, tell);
+        let feeder = feed(loader.clone(), program.clone(), order, allotment, tell);
         let feeder = loader.world.spawn(feeder);
         Feed {
             program,
@@ -99,7 +99,7 @@ impl Feed {
             tensor: None,
         };
         loop {
-            let mut placing = Placing {
+            let mut placing = FillJob {
                 program: self.program.clone(),
                 pool: self.pool.clone(),
                 target,
@@ -185,13 +185,13 @@ fn cut_short() -> Error {
     Error::internal("a loading task ended without a result")
 }
 
-/// Requests every chunk of the order as soon as the window has room. Ends early once the feed is dropped.
+/// Requests every chunk of the order as soon as the load buffer has room. Ends early once the feed is dropped.
 async fn feed(
     loader: Arc<Loader>,
     program: Arc<Program>,
     order: Order,
-    share: Share,
-    tell: mpsc::Sender<Promised>,
+    allotment: Allotment,
+    tell: mpsc::Sender<PendingChunk>,
 ) {
     let metas: Vec<Arc<ArtifactMeta>> = program.artifacts.iter().cloned().map(Arc::new).collect();
     let mut order = order.peekable();
@@ -212,17 +212,19 @@ async fn feed(
         {
             piece.push(next);
         }
-        let Some(mut slots) = share.slots(piece.len() as u32).await else {
+        let Some(mut permits) = allotment.permits(piece.len() as u32).await else {
             return;
         };
         let (mut asked, mut chunks) = (Vec::new(), Vec::new());
         for fetch in piece {
-            let Some(slot) = slots.split() else { return };
+            let Some(permit) = permits.split() else {
+                return;
+            };
             let (answer, chunk) = oneshot::channel();
             let index = fetch.index;
-            asked.push(Asked {
+            asked.push(ChunkRequest {
                 index,
-                slot,
+                permit,
                 answer,
             });
             chunks.push((fetch, chunk));
@@ -230,7 +232,7 @@ async fn feed(
         let task = loader.clone().piece(source, meta.clone(), asked);
         let task = Arc::new(AbortOnDropHandle::new(loader.world.spawn(task)));
         for (fetch, chunk) in chunks {
-            let promised = Promised {
+            let promised = PendingChunk {
                 fetch,
                 chunk,
                 _piece: task.clone(),
@@ -265,7 +267,7 @@ impl Target {
 }
 
 /// One job, which copies chunks into a tensor and fills the literals that ride along.
-struct Placing {
+struct FillJob {
     program: Arc<Program>,
     pool: Pool,
     target: Target,
@@ -273,15 +275,15 @@ struct Placing {
     riders: Vec<(Rider, u64, Chunk)>,
 }
 
-/// The result of a [`Placing`] job.
-struct Placed {
+/// The result of a [`FillJob`] job.
+struct FilledLiteral {
     target: Target,
     riders: Vec<(u32, Tensor)>,
     bytes: u64,
 }
 
-impl Placing {
-    fn run(mut self) -> Result<Placed> {
+impl FillJob {
+    fn run(mut self) -> Result<FilledLiteral> {
         let mut bytes = 0;
         let range = self.target.range;
         let tensor = self.target.tensor(&self.program, &self.pool)?;
@@ -300,7 +302,7 @@ impl Placing {
             tensor.check_bool()?;
             riders.extend(target.tensor.map(|t| (rider.value, t)));
         }
-        Ok(Placed {
+        Ok(FilledLiteral {
             target: self.target,
             riders,
             bytes,

@@ -1,4 +1,4 @@
-//! One node of a program's init part, run on the compute pool while its lease is installed.
+//! One node of a program's init part, run on the compute threads while its lease is installed.
 //!
 //! A cancelled install stops its kernel as an aborted step does: a node that no thread has yet never runs, a running
 //! kernel sees the flag, and one that does not stop is watched.
@@ -16,7 +16,7 @@ use convoke_common::world::Share;
 use convoke_kernels::Exec;
 use tokio::sync::oneshot;
 
-use crate::compute::Lane;
+use crate::compute::Crew;
 use crate::cpu::{Inputs, KernelFailure, Launch, Operands, Outputs};
 use crate::executor::Engine;
 use crate::installed::{kernel, site};
@@ -31,13 +31,13 @@ struct Progress {
 }
 
 /// The thread's side of a run: its drop marks the run as over, whatever happens.
-struct Over {
+struct EndGuard {
     engine: Arc<Engine>,
     progress: Arc<Progress>,
     lease: LeaseId,
 }
 
-impl Drop for Over {
+impl Drop for EndGuard {
     fn drop(&mut self) {
         self.progress.over.store(true, Ordering::SeqCst);
         self.engine.watch.quiesced(Work::Init(self.lease));
@@ -45,7 +45,7 @@ impl Drop for Over {
 }
 
 /// The waiting side of a run: a drop before the answer cancels the run.
-struct Waiting {
+struct WaiterGuard {
     engine: Arc<Engine>,
     progress: Arc<Progress>,
     lease: LeaseId,
@@ -53,7 +53,7 @@ struct Waiting {
     answered: bool,
 }
 
-impl Drop for Waiting {
+impl Drop for WaiterGuard {
     fn drop(&mut self) {
         if self.answered {
             return;
@@ -79,7 +79,7 @@ impl Drop for Waiting {
     }
 }
 
-/// Runs init node `index` on the compute pool, and waits for its results.
+/// Runs init node `index` on the compute threads, and waits for its results.
 pub async fn run(
     engine: &Arc<Engine>,
     share: &Share,
@@ -98,7 +98,7 @@ pub async fn run(
         ..site(node, names)
     };
     let progress = Arc::<Progress>::default();
-    let mut waiting = Waiting {
+    let mut waiting = WaiterGuard {
         engine: engine.clone(),
         progress: progress.clone(),
         lease,
@@ -110,7 +110,7 @@ pub async fn run(
     let (pool, name, function) = (weights.clone(), node.name.clone(), program.function);
     let begin = Box::new(move || beginning.began.store(true, Ordering::SeqCst));
     let job = Box::new(move || {
-        let over = Over {
+        let over = EndGuard {
             engine: running,
             progress,
             lease,
@@ -119,9 +119,9 @@ pub async fn run(
         if flag.load(Ordering::SeqCst) {
             return;
         }
-        let lane = Lane::current();
-        let exec = match &lane {
-            Some(lane) => lane.exec(flag),
+        let crew = Crew::current();
+        let exec = match &crew {
+            Some(crew) => crew.exec(flag),
             None => Exec::single(flag),
         };
         let noted = engine.note(&function, &name);
@@ -147,7 +147,7 @@ pub async fn run(
     if engine.compute.submit_begun(share, 0, begin, job).is_err() {
         return Err(Error::new(
             Code::Busy,
-            "the compute pool takes no further work",
+            "the compute threads take no further work",
         ));
     }
     let result = result.await;
@@ -170,7 +170,7 @@ mod tests {
     use convoke_common::DType;
     use convoke_common::graph::{Attrs, TensorType, Value};
     use convoke_common::ids::FunctionId;
-    use convoke_common::memory::{Account, Ledger};
+    use convoke_common::memory::{Ledger, Purpose};
     use convoke_common::program::{NUMERICS_PROFILE, ProgramNode};
     use convoke_common::world::{AccountId, Compute, Job, RefusedJob};
     use futures::FutureExt;
@@ -179,12 +179,12 @@ mod tests {
 
     /// A compute pool that holds jobs, begun or not, until a test runs them.
     #[derive(Default)]
-    struct ByHand {
+    struct ManualCompute {
         begins: bool,
         jobs: Mutex<Vec<Job>>,
     }
 
-    impl Compute for ByHand {
+    impl Compute for ManualCompute {
         fn threads(&self) -> usize {
             1
         }
@@ -239,12 +239,12 @@ mod tests {
 
     /// Cancels an install before or after a thread has its job, and runs the job `ms` milliseconds later.
     async fn check(begins: bool, ms: u64, wedges: bool) {
-        let compute = Arc::new(ByHand {
+        let compute = Arc::new(ManualCompute {
             begins,
-            ..ByHand::default()
+            ..ManualCompute::default()
         });
         let engine = Arc::new(Engine::new("w0", "here", compute.clone(), None));
-        let pool = Pool::new(&Ledger::new("w0", 1 << 20), Account::Weights, 0).unwrap();
+        let pool = Pool::new(&Ledger::new("w0", 1 << 20), Purpose::Weights, 0).unwrap();
         let inputs = Inputs::from_iter([Some(Tensor::scalar(1f32))]);
         let program = program();
         let share = Share::new(AccountId::named("c"), LeaseId(3));

@@ -19,7 +19,7 @@ use crate::cpu::Inputs;
 use crate::executor::Engine;
 use crate::feed::Feed;
 use crate::init;
-use crate::installed::Installed;
+use crate::installed::InstalledProgram;
 use crate::loader::Loader;
 use crate::order::Range;
 
@@ -32,7 +32,7 @@ pub struct Counter {
 
 /// A program whose init part has run.
 pub struct Ready {
-    pub installed: Arc<Installed>,
+    pub installed: Arc<InstalledProgram>,
     /// Bytes of the constants that steps use.
     pub weights_bytes: u64,
     /// Holds the constants' reservation.
@@ -110,7 +110,7 @@ pub async fn prepare(
     // Waiting for the cache lets a second load find there what this one fetched.
     loader.written().await;
     let weights_bytes = values.iter().flatten().map(|t| t.byte_len() as u64).sum();
-    let installed = Arc::new(Installed::new(program, values)?);
+    let installed = Arc::new(InstalledProgram::new(program, values)?);
     Ok(Ready {
         installed,
         weights_bytes,

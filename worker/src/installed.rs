@@ -9,7 +9,7 @@ use convoke_common::error::{Code, Error, Result, Site};
 use convoke_common::program::{NO_OPERAND, Program, ProgramNode};
 use convoke_common::{DType, Tensor, ops};
 
-use crate::code::Lowered;
+use crate::code::LoweredProgram;
 use crate::cpu::{self, Kernel};
 
 /// Rows of indices in compressed form: all rows concatenated, with the start of each.
@@ -44,10 +44,10 @@ impl Csr {
 }
 
 /// A program with all that its steps need, made by its install.
-pub struct Installed {
+pub struct InstalledProgram {
     pub program: Arc<Program>,
     /// The step part, lowered.
-    pub code: Lowered,
+    pub code: LoweredProgram,
     /// Predicted time of a step. `None` for a program with a dynamic size, of which the prediction counts nothing, and
     /// for one with custom ops or loops.
     pub predicted: Option<Duration>,
@@ -85,9 +85,9 @@ pub fn declared(program: &Program, node: &ProgramNode) -> Vec<String> {
         .collect()
 }
 
-impl Installed {
+impl InstalledProgram {
     /// Installs a checked program; `constants` are the values that its init part left, by value.
-    pub fn new(program: Arc<Program>, constants: Vec<Option<Tensor>>) -> Result<Installed> {
+    pub fn new(program: Arc<Program>, constants: Vec<Option<Tensor>>) -> Result<InstalledProgram> {
         let steps = &program.nodes[program.init_nodes as usize..];
         let kernels: Vec<Arc<dyn Kernel>> = steps
             .iter()
@@ -106,11 +106,11 @@ impl Installed {
         let known = !steps.iter().any(|n| ops::is_custom(&n.op));
         let made = steps.iter().flat_map(|n| &n.outputs);
         let mut dims = made.flat_map(|v| &program.values[*v as usize].ty.shape);
-        Ok(Installed {
+        Ok(InstalledProgram {
             predicted: cost
                 .filter(|_| known && dims.all(|d| d.as_const().is_some()))
                 .map(Duration::from_nanos),
-            code: Lowered::new(&program, &constants, &kernels)?,
+            code: LoweredProgram::new(&program, &constants, &kernels)?,
             constant_sends,
             program,
         })

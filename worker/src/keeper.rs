@@ -26,17 +26,17 @@ pub struct Keeper<B> {
 }
 
 struct Queue<B> {
-    state: Mutex<Unwritten<B>>,
+    state: Mutex<UnwrittenChunks<B>>,
     idle: Notify,
 }
 
-struct Unwritten<B> {
+struct UnwrittenChunks<B> {
     waiting: VecDeque<(ChunkHash, B)>,
     writers: usize,
 }
 
 impl<B> Queue<B> {
-    fn state(&self) -> MutexGuard<'_, Unwritten<B>> {
+    fn state(&self) -> MutexGuard<'_, UnwrittenChunks<B>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -78,7 +78,7 @@ impl<B> Drop for Writer<B> {
 impl<B: Deref<Target = [u8]> + Send + 'static> Keeper<B> {
     /// A keeper with nothing to do.
     pub fn new(store: Arc<dyn Store>, cache: Arc<Cache>) -> Keeper<B> {
-        let none = Unwritten {
+        let none = UnwrittenChunks {
             waiting: VecDeque::new(),
             writers: 0,
         };

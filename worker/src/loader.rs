@@ -8,7 +8,7 @@
 //! Invariants
 //! 1. A chunk that is handed out has matched its hash.
 //! 2. The network thread only receives: reading, hashing and writing files are jobs of the store's threads.
-//! 3. Every chunk holds its slot of the window from before it is requested.
+//! 3. Every chunk holds its slot of the load buffer from before it is requested.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::cache::Cache;
 use crate::keeper::Keeper;
-use crate::window::{Buffer, Buffers, Chunk, Held, Slots, Window};
+use crate::load_buffer::{Buffer, Buffers, Chunk, ChunkBytes, ChunkPermits, LoadBuffer};
 
 /// Jobs of one load that read files at once: enough to keep a disk busy, and few beside the threads that compute.
 const READERS: usize = 4;
@@ -48,9 +48,9 @@ pub enum ClientSource {
 
 /// Bytes of weights loaded so far, by source: shared path, cache, client.
 #[derive(Debug, Default)]
-pub struct Loaded([AtomicU64; 3]);
+pub struct LoadedBytes([AtomicU64; 3]);
 
-impl Loaded {
+impl LoadedBytes {
     /// The counts so far.
     pub fn get(&self) -> Sources {
         let [shared_path, cache, clients] = [0, 1, 2].map(|i| self.0[i].load(Ordering::Relaxed));
@@ -65,21 +65,21 @@ impl Loaded {
     }
 }
 
-/// A requested chunk: its index, its place in the window, and the channel on which its load is awaited.
-pub struct Asked {
+/// A requested chunk: its index, its place in the load buffer, and the channel on which its load is awaited.
+pub struct ChunkRequest {
     pub index: u64,
-    pub slot: Slots,
+    pub permit: ChunkPermits,
     pub answer: oneshot::Sender<Result<Chunk>>,
 }
 
-impl Asked {
+impl ChunkRequest {
     fn fail(self, e: Error) {
         // The receiver is gone where the load was given up.
         let _ = self.answer.send(Err(e));
     }
 
-    fn give(self, bytes: Held) -> Chunk {
-        let chunk = Chunk::new(bytes, self.slot);
+    fn give(self, bytes: ChunkBytes) -> Chunk {
+        let chunk = Chunk::new(bytes, self.permit);
         let _ = self.answer.send(Ok(chunk.clone()));
         chunk
     }
@@ -87,15 +87,15 @@ impl Asked {
 
 /// The source that chunks are taken from.
 #[derive(Clone)]
-pub enum Source {
+pub enum ChunkSource {
     Shared(Arc<dyn StoreFile>),
     Cache,
     Client,
 }
 
-impl Source {
+impl ChunkSource {
     /// Whether both sources are of one kind.
-    pub fn is_like(&self, other: &Source) -> bool {
+    pub fn is_like(&self, other: &ChunkSource) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 }
@@ -109,8 +109,8 @@ pub struct Loader {
     pub root: Option<PathBuf>,
     pub cache: Option<Arc<Cache>>,
     pub client: Option<ClientSource>,
-    pub loaded: Arc<Loaded>,
-    pub window: Arc<Window>,
+    pub loaded: Arc<LoadedBytes>,
+    pub load_buffer: Arc<LoadBuffer>,
     keeper: Option<Keeper<Chunk>>,
     buffers: Buffers,
     readers: Semaphore,
@@ -124,8 +124,8 @@ impl Loader {
         root: Option<PathBuf>,
         cache: Option<Arc<Cache>>,
         client: Option<ClientSource>,
-        loaded: Arc<Loaded>,
-        window: Arc<Window>,
+        loaded: Arc<LoadedBytes>,
+        load_buffer: Arc<LoadBuffer>,
     ) -> Loader {
         let keeper = |c: &Arc<Cache>| Keeper::new(world.store.clone(), c.clone());
         Loader {
@@ -135,7 +135,7 @@ impl Loader {
             cache,
             client,
             loaded,
-            window,
+            load_buffer,
             buffers: Buffers::default(),
             readers: Semaphore::new(READERS),
             files: Mutex::default(),
@@ -167,14 +167,14 @@ impl Loader {
         shared: Option<&Arc<dyn StoreFile>>,
         meta: &ArtifactMeta,
         index: u64,
-    ) -> Source {
+    ) -> ChunkSource {
         if let Some(file) = shared {
-            return Source::Shared(file.clone());
+            return ChunkSource::Shared(file.clone());
         }
         let hash = usize::try_from(index).ok().and_then(|i| meta.chunks.get(i));
         match self.cache.as_ref().zip(hash) {
-            Some((cache, hash)) if cache.has(hash) => Source::Cache,
-            _ => Source::Client,
+            Some((cache, hash)) if cache.has(hash) => ChunkSource::Cache,
+            _ => ChunkSource::Client,
         }
     }
 
@@ -215,11 +215,11 @@ impl Loader {
     /// Loads a piece: consecutive chunks of one artifact.
     pub async fn piece(
         self: Arc<Self>,
-        source: Source,
+        source: ChunkSource,
         meta: Arc<ArtifactMeta>,
-        asked: Vec<Asked>,
+        asked: Vec<ChunkRequest>,
     ) {
-        if matches!(source, Source::Client) {
+        if matches!(source, ChunkSource::Client) {
             return self.from_client(&meta, asked).await;
         }
         // All buffers are taken on this thread: the allocator does not reuse for one thread what many others freed.
@@ -232,7 +232,7 @@ impl Loader {
         }
     }
 
-    async fn from_client(self: &Arc<Self>, meta: &Arc<ArtifactMeta>, asked: Vec<Asked>) {
+    async fn from_client(self: &Arc<Self>, meta: &Arc<ArtifactMeta>, asked: Vec<ChunkRequest>) {
         match &self.client {
             Some(ClientSource::Remote(connection)) => {
                 self.fetch(connection, meta, asked).await;
@@ -242,7 +242,7 @@ impl Loader {
                 let read = move || {
                     for a in asked {
                         match source.chunk(m.id, a.index) {
-                            Ok(bytes) => me.verified(&m, a, Held::Shared(bytes)),
+                            Ok(bytes) => me.verified(&m, a, ChunkBytes::Shared(bytes)),
                             Err(e) => a.fail(e),
                         }
                     }
@@ -272,17 +272,17 @@ impl Loader {
     /// Reads chunks from the shared file or the cache; returns the requests whose chunks turn out to be missing.
     fn here(
         &self,
-        source: &Source,
+        source: &ChunkSource,
         meta: &ArtifactMeta,
-        asked: Vec<(Asked, Buffer)>,
-    ) -> Vec<Asked> {
+        asked: Vec<(ChunkRequest, Buffer)>,
+    ) -> Vec<ChunkRequest> {
         let mut missing = Vec::new();
         for (a, mut buffer) in asked {
-            if let Source::Shared(file) = source {
+            if let ChunkSource::Shared(file) = source {
                 match read_shared(file.as_ref(), meta, a.index, &mut buffer) {
                     Ok(len) => {
                         self.loaded.add(0, len);
-                        a.give(Held::Buffer(buffer, len));
+                        a.give(ChunkBytes::Buffer(buffer, len));
                     }
                     Err(e) => a.fail(e),
                 }
@@ -293,7 +293,7 @@ impl Loader {
             match cached.and_then(|(c, h)| c.read(h, &mut buffer)) {
                 Some(len) => {
                     self.loaded.add(1, len);
-                    a.give(Held::Buffer(buffer, len));
+                    a.give(ChunkBytes::Buffer(buffer, len));
                 }
                 None => missing.push(a),
             }
@@ -306,7 +306,7 @@ impl Loader {
         self: &Arc<Self>,
         connection: &Connection,
         meta: &Arc<ArtifactMeta>,
-        asked: Vec<Asked>,
+        asked: Vec<ChunkRequest>,
     ) {
         let first = asked.first().map_or(0, |a| a.index);
         let chunks = first..first + asked.len() as u64;
@@ -324,13 +324,13 @@ impl Loader {
             };
             let (me, m) = (self.clone(), meta.clone());
             self.world.store.run_blocking(Box::new(move || {
-                me.verified(&m, a, Held::Buffer(buffer, len));
+                me.verified(&m, a, ChunkBytes::Buffer(buffer, len));
             }));
         }
     }
 
     /// Hands out a client's chunk that matches its hash, and queues it for the cache.
-    fn verified(&self, meta: &ArtifactMeta, asked: Asked, bytes: Held) {
+    fn verified(&self, meta: &ArtifactMeta, asked: ChunkRequest, bytes: ChunkBytes) {
         let index = asked.index;
         if let Err(e) = meta.check_chunk(index, &bytes) {
             return asked.fail(Error::new(Code::CorruptArtifact, e.to_string()));

@@ -4,12 +4,12 @@
 //! their process registered both before it started them, and announce that when they register.
 //!
 //! ```
-//! use convoke_worker::ops::{self, Infer, Inferred, OpDef, OpError, operand};
+//! use convoke_worker::ops::{self, Infer, InferredOutput, OpDef, OpError, operand};
 //! use convoke_common::DType;
 //!
-//! fn same(i: &Infer<'_>) -> Result<Vec<Inferred>, OpError> {
+//! fn same(i: &Infer<'_>) -> Result<Vec<InferredOutput>, OpError> {
 //!     let x = i.required(0)?;
-//!     Ok(vec![Inferred::of(x.ty.dtype, x.ty.shape.clone())])
+//!     Ok(vec![InferredOutput::of(x.ty.dtype, x.ty.shape.clone())])
 //! }
 //! const OPERANDS: &[ops::OperandDef] = &[operand("X", &[DType::F32])];
 //! static TWICE: OpDef = OpDef::new("example.Twice", "2 X, any shape.", OPERANDS, same);
@@ -28,11 +28,11 @@
 //! ```
 //!
 //! The rest of the system expects of a kernel:
-//! 1. Equal operands and attributes give equal bits, whatever [`Call::threads`] is, unless the definition says that the
+//! 1. Equal operands and attributes give equal bits, whatever [`KernelCall::threads`] is, unless the definition says that the
 //!    op is impure: steps run again elsewhere when a worker is lost.
-//! 2. The kernel calls [`Call::check`] every few milliseconds. A kernel that does not end 5 s after its step has ended
+//! 2. The kernel calls [`KernelCall::check`] every few milliseconds. A kernel that does not end 5 s after its step has ended
 //!    wedges the worker, which ends itself.
-//! 3. The kernel takes memory from [`Call::output`] and [`Call::scratch`], which fail where the worker has no more.
+//! 3. The kernel takes memory from [`KernelCall::output`] and [`KernelCall::scratch`], which fail where the worker has no more.
 //!    Other allocations are not counted.
 //!
 //! A kernel that fails or panics fails its step, and nothing else.
@@ -48,7 +48,7 @@ use convoke_common::{DType, Element, Result, Tensor};
 
 pub use convoke_common::ops::def::{attr, operand, required};
 pub use convoke_common::ops::{
-    AttrDef, AttrKind, Cost, CustomOp, Infer, Inferred, Memory, OpDef, OpError, OperandDef,
+    AttrDef, AttrKind, Cost, CustomOp, Infer, InferredOutput, Memory, OpDef, OpError, OperandDef,
 };
 
 use crate::cpu;
@@ -79,15 +79,15 @@ impl Spec<'_> {
 /// A custom op made ready for attributes and dtypes. Any thread may run it, and several threads at once.
 pub trait CustomKernel: Send + Sync {
     /// Computes the outputs, in their order. Outputs beyond the number that the call asks for are dropped.
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<Outputs, KernelFailure>;
+    fn run(&self, call: &mut KernelCall<'_, '_>) -> Result<Outputs, KernelFailure>;
 }
 
 impl<F, R> CustomKernel for F
 where
-    F: Fn(&mut Call<'_, '_>) -> Result<R, KernelFailure> + Send + Sync,
+    F: Fn(&mut KernelCall<'_, '_>) -> Result<R, KernelFailure> + Send + Sync,
     R: Into<Outputs>,
 {
-    fn run(&self, call: &mut Call<'_, '_>) -> Result<Outputs, KernelFailure> {
+    fn run(&self, call: &mut KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
         self(call).map(Into::into)
     }
 }
@@ -95,24 +95,24 @@ where
 /// Makes a kernel of a closure, which returns its outputs as an array or a vector of tensors.
 pub fn kernel<F, R>(run: F) -> Box<dyn CustomKernel>
 where
-    F: Fn(&mut Call<'_, '_>) -> Result<R, KernelFailure> + Send + Sync + 'static,
+    F: Fn(&mut KernelCall<'_, '_>) -> Result<R, KernelFailure> + Send + Sync + 'static,
     R: Into<Outputs>,
 {
     Box::new(run)
 }
 
 /// One run of a kernel.
-pub struct Call<'c, 'l> {
-    inner: cpu::Call<'c, 'l>,
+pub struct KernelCall<'c, 'l> {
+    inner: cpu::KernelCall<'c, 'l>,
 }
 
-impl Call<'_, '_> {
+impl KernelCall<'_, '_> {
     /// The attributes of the op.
     pub fn attrs(&self) -> &Attrs {
         self.inner.attrs
     }
 
-    /// Operand `i`; `None` where it is left out, or was taken by [`Call::take`] or [`Call::reuse`].
+    /// Operand `i`; `None` where it is left out, or was taken by [`KernelCall::take`] or [`KernelCall::reuse`].
     #[inline]
     pub fn operand(&self, i: usize) -> Option<&Tensor> {
         self.inner.optional(i)
@@ -160,14 +160,14 @@ impl Call<'_, '_> {
         Ok(self.inner.launch.exec.check()?)
     }
 
-    /// Number of threads that [`Call::tiles`] may use.
+    /// Number of threads that [`KernelCall::tiles`] may use.
     pub fn threads(&self) -> usize {
         self.inner.launch.exec.threads()
     }
 
     /// Splits `out` into units of `unit` elements and calls `tile(units, part)` for `grain` units at a time, where
     /// `part` has the elements of these units: in parallel if there are threads, and until the step is cancelled.
-    /// `grain` must not depend on [`Call::threads`].
+    /// `grain` must not depend on [`KernelCall::threads`].
     pub fn tiles<T: Send>(
         &self,
         out: &mut [T],
@@ -193,19 +193,19 @@ impl Call<'_, '_> {
     }
 }
 
-/// The elements of a tensor from [`Call::output`], [`Call::scratch`] or [`Call::reuse`].
+/// The elements of a tensor from [`KernelCall::output`], [`KernelCall::scratch`] or [`KernelCall::reuse`].
 pub fn elements_mut<T: Element>(t: &mut Tensor) -> Result<&mut [T], KernelFailure> {
     cpu::write(t)
 }
 
 type Factory = Box<dyn Fn(&Spec<'_>) -> Result<Box<dyn CustomKernel>, OpError> + Send + Sync>;
 
-struct Registered {
+struct OpRegistration {
     def: &'static OpDef,
     make: Factory,
 }
 
-static KERNELS: RwLock<BTreeMap<&'static str, Arc<Registered>>> = RwLock::new(BTreeMap::new());
+static KERNELS: RwLock<BTreeMap<&'static str, Arc<OpRegistration>>> = RwLock::new(BTreeMap::new());
 
 /// Registers an op and the function that makes its kernels. `make` is called for each use of the op, with attributes
 /// and operand dtypes that fit the definition; it may refuse them. Registering the same definition again keeps the
@@ -218,7 +218,7 @@ pub fn register(
     let mut kernels = KERNELS.write().unwrap_or_else(PoisonError::into_inner);
     kernels.entry(def.name).or_insert_with(|| {
         let make = Box::new(make);
-        Arc::new(Registered { def, make })
+        Arc::new(OpRegistration { def, make })
     });
     Ok(())
 }
@@ -230,7 +230,7 @@ pub(crate) fn registered() -> Vec<CustomOp> {
 }
 
 /// Makes the kernel of a custom op; `None` where the op is not one.
-pub(crate) fn find(spec: &cpu::Spec<'_>) -> cpu::Found {
+pub(crate) fn find(spec: &cpu::Spec<'_>) -> cpu::FamilyAnswer {
     if !defs::is_custom(spec.op) {
         return Ok(None);
     }
@@ -247,27 +247,27 @@ pub(crate) fn find(spec: &cpu::Spec<'_>) -> cpu::Found {
     }));
     let panicked = |_| Err(OpError::shape(format!("preparing {op} panicked")));
     let kernel = made.unwrap_or_else(panicked)?;
-    let custom = Custom { op, kernel };
-    Ok(Some(cpu::Body::Custom(custom)))
+    let custom = RegisteredKernel { op, kernel };
+    Ok(Some(cpu::KernelBody::Custom(custom)))
 }
 
 /// The kernel of one use of a custom op.
-pub(crate) struct Custom {
+pub(crate) struct RegisteredKernel {
     op: &'static str,
     kernel: Box<dyn CustomKernel>,
 }
 
-impl Custom {
+impl RegisteredKernel {
     /// Runs the kernel, and checks its outputs against the definition's rule.
-    pub(crate) fn run(&self, call: cpu::Call<'_, '_>) -> Result<Outputs, KernelFailure> {
+    pub(crate) fn run(&self, call: cpu::KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
         let rule = call.outputs;
         // The fields are copied one by one: a copy in one go would wait for the stores that have just been made.
-        let inner = cpu::Call {
+        let inner = cpu::KernelCall {
             attrs: call.attrs,
             outputs: rule,
             launch: call.launch,
         };
-        let mut outputs = self.kernel.run(&mut Call { inner })?;
+        let mut outputs = self.kernel.run(&mut KernelCall { inner })?;
         // The kernel may give optional outputs that no one asked for.
         outputs.truncate(rule.len());
         check(self.op, rule, &outputs)?;

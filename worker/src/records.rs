@@ -9,7 +9,7 @@ use std::sync::Arc;
 use convoke_common::error::Result;
 use convoke_common::identity::PeerIdentity;
 use convoke_common::ids::LeaseId;
-use convoke_common::memory::{Account, Holding, Ledger, Owner, Reservation};
+use convoke_common::memory::{Ledger, Owner, Purpose, Reservation, TokenHolding};
 use convoke_common::mutant;
 use convoke_common::world::{AccountId, Share};
 use convoke_rendezvous::Link;
@@ -18,7 +18,7 @@ use convoke_rendezvous::Link;
 const PART: u64 = 16;
 const LEAST: u64 = 4 << 20;
 
-/// The least number of bytes by which [`Growing`] grows.
+/// The least number of bytes by which [`GrowingRecords`] grows.
 const STEP: u64 = 64 << 10;
 
 /// The memory for records, charged to the worker or to a token; clones share it.
@@ -43,7 +43,7 @@ pub fn account_of_member(ledger: &Ledger, member: &PeerIdentity) -> Ledger {
     ledger.of(Owner {
         token: member.token_id.clone(),
         member: member.name.to_string(),
-        limit: member.memory_of(ledger.budget()),
+        limit: member.memory_of(ledger.limit()),
     })
 }
 
@@ -66,7 +66,7 @@ fn in_proportion(limit: u64, part: u64, all: u64) -> u64 {
 impl Records {
     /// The records of the worker `name`, beside its memory `all`.
     pub fn new(name: &str, all: &Ledger) -> Records {
-        let part = (all.budget() / PART).max(LEAST);
+        let part = (all.limit() / PART).max(LEAST);
         Records {
             own: Ledger::new(name, part),
             all: all.clone(),
@@ -80,7 +80,7 @@ impl Records {
         let own = match all.owner() {
             None => self.own.clone(),
             Some(owner) => self.own.of(Owner {
-                limit: in_proportion(owner.limit, self.own.budget(), all.budget()),
+                limit: in_proportion(owner.limit, self.own.limit(), all.limit()),
                 ..owner.clone()
             }),
         };
@@ -89,12 +89,12 @@ impl Records {
 
     /// Reserves bytes for one record, first of the records' own part, then of the worker's memory.
     pub fn reserve(&self, bytes: u64) -> Result<Reservation> {
-        let own = self.own.reserve(Account::Definitions, bytes);
-        own.or_else(|_| self.all.reserve(Account::Definitions, bytes))
+        let own = self.own.reserve(Purpose::Definitions, bytes);
+        own.or_else(|_| self.all.reserve(Purpose::Definitions, bytes))
     }
 
     /// Bytes that the members of each token hold, in memory and records together.
-    pub fn holdings(&self) -> Vec<Holding> {
+    pub fn holdings(&self) -> Vec<TokenHolding> {
         let mut all = self.all.holdings();
         for own in self.own.holdings() {
             match all.iter_mut().find(|holding| holding.token == own.token) {
@@ -104,8 +104,8 @@ impl Records {
                     }
                 }
                 None => {
-                    let limit = in_proportion(own.limit, self.all.budget(), self.own.budget());
-                    all.push(Holding { limit, ..own });
+                    let limit = in_proportion(own.limit, self.all.limit(), self.own.limit());
+                    all.push(TokenHolding { limit, ..own });
                 }
             }
         }
@@ -115,18 +115,18 @@ impl Records {
 }
 
 /// A reservation for records whose size changes.
-pub struct Growing {
+pub struct GrowingRecords {
     records: Records,
     own: Reservation,
     beyond: Reservation,
 }
 
-impl Growing {
+impl GrowingRecords {
     /// A reservation of no bytes yet.
-    pub fn new(records: Records) -> Result<Growing> {
-        let own = records.own.reserve(Account::Definitions, 0)?;
-        let beyond = records.all.reserve(Account::Definitions, 0)?;
-        Ok(Growing {
+    pub fn new(records: Records) -> Result<GrowingRecords> {
+        let own = records.own.reserve(Purpose::Definitions, 0)?;
+        let beyond = records.all.reserve(Purpose::Definitions, 0)?;
+        Ok(GrowingRecords {
             records,
             own,
             beyond,
@@ -173,15 +173,15 @@ mod tests {
     fn records_have_a_part_of_their_own_and_then_the_memory() {
         let all = Ledger::new("w0", 128 << 20);
         let records = Records::new("w0", &all);
-        let tensors = all.reserve(Account::Handles, 128 << 20).unwrap();
+        let tensors = all.reserve(Purpose::Handles, 128 << 20).unwrap();
         let first = records.reserve(6 << 20).unwrap();
         assert!(records.reserve(4 << 20).is_err());
         drop(tensors);
         let second = records.reserve(4 << 20).unwrap();
-        assert_eq!(all.used()[&Account::Definitions], 4 << 20);
+        assert_eq!(all.used()[&Purpose::Definitions], 4 << 20);
         drop((first, second));
 
-        let mut growing = Growing::new(records.clone()).unwrap();
+        let mut growing = GrowingRecords::new(records.clone()).unwrap();
         growing.cover(1).unwrap();
         assert_eq!((growing.bytes(), all.total_and_peak().0), (STEP, 0));
         growing.cover(8 << 20).unwrap();

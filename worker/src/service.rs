@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use convoke_common::detection::Watched;
+use convoke_common::detection::WatchedConnection;
 use convoke_common::error::Result;
 use convoke_common::identity::{MEMBERSHIP_OVER, Role, TokenId, membership_over, peer_identity};
 use convoke_common::ids::{LeaseId, PlanId};
-use convoke_common::members::Entered;
+use convoke_common::members::MemberConnection;
 use convoke_common::mutant;
 use convoke_common::program::{Grant, Participant};
 use convoke_common::rpc::{LinkReport, Progress, StreamKind, Worker, WorkerStatus, close};
@@ -18,8 +18,8 @@ use convoke_rendezvous::{probe, remote};
 use tarpc::context::Context;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::accept::Standing;
-use crate::node::Node;
+use crate::accept::ServedConnection;
+use crate::holdings::Holdings;
 
 /// How long a peer may take to send the first byte of a new stream, which states its kind.
 const FIRST_BYTE_BOUND: Duration = Duration::from_secs(5);
@@ -31,33 +31,33 @@ const COORDINATOR_STREAMS: usize = 1024;
 /// Serves the streams that a peer of this role and name opens, until the connection ends. `entered`, the place of a peer that
 /// dialled, is dropped then.
 pub fn serve_connection(
-    node: &Arc<Node>,
-    watched: Watched,
+    holdings: &Arc<Holdings>,
+    watched: WatchedConnection,
     role: Role,
     name: String,
-    entered: Option<Entered>,
+    entered: Option<MemberConnection>,
 ) {
-    let world = node.world.clone();
-    let node = node.clone();
+    let world = holdings.world.clone();
+    let holdings = holdings.clone();
     let places = Arc::new(Semaphore::new(match role {
         Role::Coordinator => COORDINATOR_STREAMS,
         Role::Worker | Role::Client => STREAMS,
     }));
-    let peer = Arc::new(Served {
+    let peer = Arc::new(ServedPeer {
         watched,
         role,
         name,
         entered,
         has_lane: AtomicBool::new(false),
     });
-    let standing = Standing::enter(&node, peer.watched.connection());
+    let standing = ServedConnection::enter(&holdings, peer.watched.connection());
     world.spawn(async move {
         let _standing = standing;
         let connection = peer.watched.connection();
         let identity = peer_identity(connection);
         let over = async {
             match &identity {
-                Some(identity) => membership_over(node.world.wall.as_ref(), identity).await,
+                Some(identity) => membership_over(holdings.world.wall.as_ref(), identity).await,
                 None => std::future::pending().await,
             }
         };
@@ -67,8 +67,8 @@ pub fn serve_connection(
                     return;
                 };
                 // The task ends with the stream, and so with the connection.
-                let stream = serve_stream_of(node.clone(), peer.clone(), place, send, recv);
-                node.world.spawn(stream);
+                let stream = serve_stream_of(holdings.clone(), peer.clone(), place, send, recv);
+                holdings.world.spawn(stream);
             }
         };
         tokio::select! {
@@ -81,15 +81,15 @@ pub fn serve_connection(
 
 /// Serves a stream that a peer opened, or refuses it where the peer may not open one of its kind.
 async fn serve_stream_of(
-    node: Arc<Node>,
-    peer: Arc<Served>,
+    holdings: Arc<Holdings>,
+    peer: Arc<ServedPeer>,
     _place: OwnedSemaphorePermit,
     mut send: SendStream,
     mut recv: RecvStream,
 ) {
     let refused = match peer.kind(&mut recv).await {
         Ok(kind) => {
-            serve_one(node, &peer, kind, send, recv).await;
+            serve_one(holdings, &peer, kind, send, recv).await;
             if mutant!("served-stream-stays") {
                 std::future::pending::<()>().await;
             }
@@ -98,24 +98,24 @@ async fn serve_stream_of(
         Err(refused) => refused,
     };
     tracing::debug!(peer = peer.name, "{refused}");
-    node.refused.count(refused);
+    holdings.refused.count(refused);
     // Both calls fail only where the peer has ended the stream itself.
     let _ = send.reset(close::REFUSED.into());
     let _ = recv.stop(close::REFUSED.into());
 }
 
 /// A peer whose streams are served.
-struct Served {
-    watched: Watched,
+struct ServedPeer {
+    watched: WatchedConnection,
     role: Role,
     name: String,
     /// The place of the connection, where the peer dialled.
-    entered: Option<Entered>,
+    entered: Option<MemberConnection>,
     /// A connection has one lane for its life: a link that ends closes it.
     has_lane: AtomicBool,
 }
 
-impl Served {
+impl ServedPeer {
     /// The kind of a new stream, if the peer may open such a stream; else the name that the refusal is counted under.
     async fn kind(&self, recv: &mut RecvStream) -> Result<StreamKind, &'static str> {
         let mut first = [0];
@@ -139,42 +139,44 @@ impl Served {
 }
 
 async fn serve_one(
-    node: Arc<Node>,
-    peer: &Served,
+    holdings: Arc<Holdings>,
+    peer: &ServedPeer,
     kind: StreamKind,
     send: SendStream,
     recv: RecvStream,
 ) {
     match kind {
         StreamKind::Worker => {
-            serve_stream(send, recv, Service { node }.serve(), MAX_FRAME).await;
+            serve_stream(send, recv, Service { holdings }.serve(), MAX_FRAME).await;
         }
         StreamKind::Lane => {
-            if let Some(Err(why)) = peer.entered.as_ref().map(Entered::carry) {
-                node.refused.count("lane_no_memory");
+            if let Some(Err(why)) = peer.entered.as_ref().map(MemberConnection::carry) {
+                holdings.refused.count("lane_no_memory");
                 let connection = peer.watched.connection();
                 connection.close(close::NO_MEMORY.into(), why.message.as_bytes());
                 return;
             }
             let watched = peer.watched.clone();
-            let (world, role, name) = (node.world.clone(), peer.role, &*peer.name);
-            let linked = remote::accept_lane(&world, &node.hub, watched, role, name, send, recv);
+            let (world, role, name) = (holdings.world.clone(), peer.role, &*peer.name);
+            let linked =
+                remote::accept_lane(&world, &holdings.hub, watched, role, name, send, recv);
             if let Err(e) = linked.await {
                 tracing::warn!(peer = name, "no link: {e}");
-                node.refused.count("lane_greeting");
+                holdings.refused.count("lane_greeting");
                 // A connection is of no use without a lane.
                 let connection = peer.watched.connection();
                 connection.close(close::REFUSED.into(), b"no lane");
             }
         }
         StreamKind::Tripwire => {
-            node.detector
+            holdings
+                .detector
                 .expect_tripwire(&peer.watched, send, recv)
                 .await
         }
         StreamKind::Probe => {
             // The semaphore is never closed.
-            if let Ok(_place) = node.probes.acquire().await {
+            if let Ok(_place) = holdings.probes.acquire().await {
                 probe::serve(send, recv).await;
             }
         }
@@ -184,39 +186,39 @@ async fn serve_one(
 
 #[derive(Clone)]
 struct Service {
-    node: Arc<Node>,
+    holdings: Arc<Holdings>,
 }
 
 impl Worker for Service {
     async fn install(self, _: Context, grant: Grant) -> Result<()> {
-        self.node.install(grant).await
+        self.holdings.install(grant).await
     }
 
     async fn progress(self, _: Context, plan: PlanId) -> Result<Progress> {
-        Ok(self.node.progress(plan))
+        Ok(self.holdings.progress(plan))
     }
 
     async fn release(self, _: Context, lease: LeaseId) -> Result<()> {
-        self.node.release(lease);
+        self.holdings.release(lease);
         Ok(())
     }
 
     async fn probe(self, _: Context, peers: Vec<Participant>) -> Result<Vec<LinkReport>> {
-        Ok(self.node.probe(peers).await)
+        Ok(self.holdings.probe(peers).await)
     }
 
     async fn revoke(self, _: Context, token_ids: Vec<TokenId>) -> Result<()> {
-        self.node.revoke(token_ids);
+        self.holdings.revoke(token_ids);
         Ok(())
     }
 
     async fn drain(self, _: Context) -> Result<()> {
         tracing::info!("told to take no new work and to end");
-        self.node.engine.gate.leave(&self.node.me.name);
+        self.holdings.engine.gate.leave(&self.holdings.me.name);
         Ok(())
     }
 
     async fn status(self, _: Context) -> Result<WorkerStatus> {
-        Ok(self.node.status())
+        Ok(self.holdings.status())
     }
 }

@@ -15,10 +15,10 @@ use convoke_common::credentials::Credentials;
 use convoke_common::detection::Detector;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::{JoinToken, RevocationList, Role};
-use convoke_common::memory::{Account, Ledger};
+use convoke_common::memory::{Ledger, Purpose};
 use convoke_common::mutant;
 use convoke_common::program::NUMERICS_PROFILE;
-use convoke_common::rpc::Register;
+use convoke_common::rpc::Registration;
 use convoke_common::world::{Share, World};
 use convoke_rendezvous::artifacts::ArtifactSource;
 use convoke_rendezvous::{Hub, Peer};
@@ -30,11 +30,11 @@ use crate::accept;
 use crate::blackbox::BlackBox;
 use crate::cache::Cache;
 use crate::compute::Threads;
+use crate::coordinator_link::{AbsenceNotice, CoordinatorLink, LinkSignals};
 use crate::drain::Standing;
 use crate::executor::Engine;
-use crate::node::{self, Node};
-use crate::session::{Away, Session, Told};
-use crate::window::Window;
+use crate::holdings::{self, Holdings};
+use crate::load_buffer::LoadBuffer;
 
 /// Bytes that serving takes on top of the memory that the process has when its worker registers, whatever it runs: code
 /// that links and kernels touch first, and the buffers of connections. Measured.
@@ -79,9 +79,9 @@ pub struct WorkerConfig {
 /// Starts workers.
 pub struct Worker;
 
-/// A running worker. Dropped without [`Running::shutdown`] it ends at once, even before it has registered.
-pub struct Running {
-    node: Arc<Node>,
+/// A running worker. Dropped without [`RunningWorker::shutdown`] it ends at once, even before it has registered.
+pub struct RunningWorker {
+    holdings: Arc<Holdings>,
     stop: CancellationToken,
     tasks: TaskTracker,
     lost: watch::Receiver<Option<Error>>,
@@ -95,7 +95,7 @@ impl Worker {
         world: World,
         mut config: WorkerConfig,
         threads: Option<&Threads>,
-    ) -> Result<Running> {
+    ) -> Result<RunningWorker> {
         let revoked = Arc::new(RevocationList::default());
         let credentials = Credentials::obtain(
             &world,
@@ -114,7 +114,7 @@ impl Worker {
         let me = Peer {
             role: Role::Worker,
             name: name.clone(),
-            incarnation: node::incarnation(&world),
+            incarnation: holdings::incarnation(&world),
         };
         let cache = match &config.cache_dir {
             None => None,
@@ -135,10 +135,10 @@ impl Worker {
         let ledger = Ledger::new(&name, config.memory);
         // The speed is measured before the base is taken: that touches code and scratch memory that every program uses.
         let speed = engine.compute.speed();
-        let process = node::resident(&world).0.saturating_add(SERVING);
+        let process = holdings::resident(&world).0.saturating_add(SERVING);
         let base = process / u64::from(config.sharers.max(1));
-        let base = ledger.reserve(Account::Base, base.min(config.memory))?;
-        let node = Node::new(
+        let base = ledger.reserve(Purpose::Base, base.min(config.memory))?;
+        let holdings = Holdings::new(
             world.clone(),
             me,
             endpoint,
@@ -168,19 +168,19 @@ impl Worker {
         let (tell_lost, lost) = watch::channel(None);
         let (tell_expelled, expelled) = watch::channel(None);
         let (tell_informed, informed) = watch::channel(false);
-        let told = Told {
+        let told = LinkSignals {
             registered: Some(registered),
             lost: tell_lost,
             expelled: tell_expelled,
             informed: tell_informed,
         };
-        let register = register(&node, &config, speed, base.bytes());
-        let session = Session {
-            node: node.clone(),
+        let register = register(&holdings, &config, speed, base.bytes());
+        let session = CoordinatorLink {
+            holdings: holdings.clone(),
             join: config.join,
             register,
             credentials,
-            away: Away::default(),
+            away: AbsenceNotice::default(),
         };
         let stopped = stop.clone();
         world.spawn(tasks.track_future(async move {
@@ -193,8 +193,8 @@ impl Worker {
                 () = session.run(told) => {}
             }
         }));
-        world.spawn(tasks.track_future(accept::run(node.clone(), stop.clone())));
-        let (stopped, watching) = (stop.clone(), node.clone());
+        world.spawn(tasks.track_future(accept::run(holdings.clone(), stop.clone())));
+        let (stopped, watching) = (stop.clone(), holdings.clone());
         world.spawn(tasks.track_future(async move {
             let wedged = watching.engine.watch.wedged();
             if let Some(error) = stopped.run_until_cancelled(wedged).await {
@@ -202,7 +202,7 @@ impl Worker {
             }
         }));
         if let Some(threads) = threads.cloned() {
-            let (stopped, watching) = (stop.clone(), node.clone());
+            let (stopped, watching) = (stop.clone(), holdings.clone());
             world.spawn(tasks.track_future(async move {
                 let stuck = stuck(&threads);
                 if let Some((thread, share)) = stopped.run_until_cancelled(stuck).await {
@@ -214,8 +214,8 @@ impl Worker {
         world.spawn(tasks.track_future(async move {
             stopped.run_until_cancelled(listen).await;
         }));
-        let running = Running {
-            node,
+        let running = RunningWorker {
+            holdings,
             stop,
             tasks,
             lost,
@@ -248,13 +248,18 @@ async fn stuck(threads: &Threads) -> (String, Share) {
     }
 }
 
-fn register(node: &Node, config: &WorkerConfig, speed: (f64, f64), base: u64) -> Register {
-    let compute = &node.engine.compute;
+fn register(
+    holdings: &Holdings,
+    config: &WorkerConfig,
+    speed: (f64, f64),
+    base: u64,
+) -> Registration {
+    let compute = &holdings.engine.compute;
     let (flops, memory_bandwidth) = speed;
-    let window = Window::bytes(config.memory);
-    let port = node.endpoint.local_addr().port();
-    Register {
-        incarnation: node.me.incarnation,
+    let load_buffer = LoadBuffer::bytes(config.memory);
+    let port = holdings.endpoint.local_addr().port();
+    Registration {
+        incarnation: holdings.me.incarnation,
         advertise: config
             .advertise
             .clone()
@@ -263,13 +268,13 @@ fn register(node: &Node, config: &WorkerConfig, speed: (f64, f64), base: u64) ->
         version: convoke_common::VERSION.into(),
         profile: NUMERICS_PROFILE.into(),
         threads: compute.threads() as u32,
-        memory: config.memory.saturating_sub(base + window),
-        window,
+        memory: config.memory.saturating_sub(base + load_buffer),
+        load_buffer,
         flops,
         memory_bandwidth,
         leases: vec![],
         ops: crate::ops::registered(),
-        deaths: node
+        deaths: holdings
             .engine
             .black_box
             .as_ref()
@@ -278,36 +283,36 @@ fn register(node: &Node, config: &WorkerConfig, speed: (f64, f64), base: u64) ->
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningWorker {
     fn drop(&mut self) {
         self.stop.cancel();
-        self.node.endpoint.close(0u32.into(), b"worker gone");
+        self.holdings.endpoint.close(0u32.into(), b"worker gone");
     }
 }
 
-impl Running {
+impl RunningWorker {
     /// The worker's name in the cluster.
     pub fn name(&self) -> &str {
-        &self.node.me.name
+        &self.holdings.me.name
     }
 
     /// The address that the worker listens on.
     pub fn addr(&self) -> SocketAddr {
-        self.node.endpoint.local_addr()
+        self.holdings.endpoint.local_addr()
     }
 
     /// Links a client of this process without the network.
     pub fn add_local_client(&self, client: &Arc<Hub>, source: Arc<dyn ArtifactSource>) {
-        self.node.add_local_client(client, source);
+        self.holdings.add_local_client(client, source);
     }
 
     /// Begins to note running kernels in the black box: what the former process died of is reported by now.
     fn note_kernels(&self) {
-        let engine = &self.node.engine;
+        let engine = &self.holdings.engine;
         let begun = engine
             .black_box
             .as_ref()
-            .map(|b| b.begin(self.node.me.incarnation));
+            .map(|b| b.begin(self.holdings.me.incarnation));
         if let Some(Err(e)) = begun {
             tracing::warn!("a node that kills this worker will not be found out: {e}");
         }
@@ -315,28 +320,28 @@ impl Running {
 
     /// The worker's name and incarnation.
     pub fn peer(&self) -> &Peer {
-        &self.node.me
+        &self.holdings.me
     }
 
     /// The worker's end of the rendezvous: leases, links, and counts of refused frames.
     pub fn hub(&self) -> &Arc<Hub> {
-        &self.node.hub
+        &self.holdings.hub
     }
 
     /// The ledger of the worker's memory.
     pub fn ledger(&self) -> &Ledger {
-        &self.node.ledger
+        &self.holdings.ledger
     }
 
     /// The worker's status, as `convoke status` shows it.
     pub fn status(&self) -> convoke_common::rpc::WorkerStatus {
-        self.node.status()
+        self.holdings.status()
     }
 
-    /// Number of things held for clients beyond what [`Running::status`] counts, by table. Between calls only sessions
+    /// Number of things held for clients beyond what [`RunningWorker::status`] counts, by table. Between calls only sessions
     /// are left, and once the clients are gone nothing is.
     pub fn tables(&self) -> Vec<(&'static str, usize)> {
-        self.node.tables()
+        self.holdings.tables()
     }
 
     /// Why the coordinator cannot be reached at present, if it cannot.
@@ -354,7 +359,7 @@ impl Running {
         }
     }
 
-    /// Resolves when the coordinator has asked this worker to end; the caller then calls [`Running::drain`].
+    /// Resolves when the coordinator has asked this worker to end; the caller then calls [`RunningWorker::drain`].
     pub async fn told_to_leave(&self) {
         self.stands(|s| *s == Standing::Leaving).await;
     }
@@ -369,7 +374,7 @@ impl Running {
     }
 
     async fn stands(&self, wanted: impl Fn(&Standing) -> bool) -> Standing {
-        let mut standing = self.node.engine.gate.standing();
+        let mut standing = self.holdings.engine.gate.standing();
         match standing.wait_for(wanted).await.map(|s| s.clone()) {
             Ok(stands) => stands,
             // The engine, which sends the standing, outlives this receiver.
@@ -378,19 +383,19 @@ impl Running {
     }
 
     /// Leaves: takes no new work, lets running steps finish for `bound`, cancels the rest, and ends like
-    /// [`Running::shutdown`] within [`END_BOUND`]. Returns the error of a kernel that does not stop, if there is one;
+    /// [`RunningWorker::shutdown`] within [`END_BOUND`]. Returns the error of a kernel that does not stop, if there is one;
     /// such a kernel is not waited for once it is known.
     pub async fn drain(&self, bound: Duration) -> Option<Error> {
-        let node = &self.node;
-        node.engine.gate.leave(&node.me.name);
-        if tokio::time::timeout(bound, node.engine.gate.finished())
+        let holdings = &self.holdings;
+        holdings.engine.gate.leave(&holdings.me.name);
+        if tokio::time::timeout(bound, holdings.engine.gate.finished())
             .await
             .is_err()
         {
             tracing::warn!("steps did not finish within {bound:?} and are cancelled");
         }
         self.shutdown(END_BOUND).await;
-        node.engine.gate.unfinished(&node.me.name)
+        holdings.engine.gate.unfinished(&holdings.me.name)
     }
 
     /// Ends every step with the cause "worker leaving", lets the peers read all that was sent, closes all connections
@@ -398,39 +403,39 @@ impl Running {
     pub async fn shutdown(&self, bound: Duration) {
         let all = async {
             self.stop(bound).await;
-            self.node.endpoint.wait_idle().await;
+            self.holdings.endpoint.wait_idle().await;
         };
         if tokio::time::timeout(bound, all).await.is_err() {
             tracing::warn!("connections did not end within {bound:?}");
         }
     }
 
-    /// Like [`Running::shutdown`], except that it does not wait until the peers know that the connections are closed.
+    /// Like [`RunningWorker::shutdown`], except that it does not wait until the peers know that the connections are closed.
     pub async fn stop(&self, bound: Duration) {
-        let node = &self.node;
+        let holdings = &self.holdings;
         let all = async {
-            let stands = node.engine.gate.standing().borrow().clone();
+            let stands = holdings.engine.gate.standing().borrow().clone();
             if stands != Standing::Serving && self.lost.borrow().is_none() {
                 // Waiting for the coordinator to know is worth a moment: others then plan without this worker at once.
                 let mut informed = self.informed.clone();
                 let told = informed.wait_for(|informed| *informed);
                 let _ = tokio::time::timeout(bound / 4, told).await;
             }
-            let error = match &*node.engine.gate.standing().borrow() {
+            let error = match &*holdings.engine.gate.standing().borrow() {
                 Standing::Wedged(error) => error.clone(),
-                _ => Error::leaving(&node.me.name),
+                _ => Error::leaving(&holdings.me.name),
             };
-            node.end(&error, bound / 2).await;
+            holdings.end(&error, bound / 2).await;
             self.stop.cancel();
             self.tasks.close();
-            node.endpoint.close(0u32.into(), b"worker leaving");
+            holdings.endpoint.close(0u32.into(), b"worker leaving");
             self.tasks.wait().await;
         };
         if tokio::time::timeout(bound, all).await.is_err() {
             tracing::warn!("the worker did not end within {bound:?}");
-            node.endpoint.close(0u32.into(), b"worker leaving");
+            holdings.endpoint.close(0u32.into(), b"worker leaving");
         }
-        if let Some(black_box) = &node.engine.black_box {
+        if let Some(black_box) = &holdings.engine.black_box {
             black_box.remove();
         }
     }

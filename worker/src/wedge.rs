@@ -63,11 +63,11 @@ impl<T> Core<T> {
 }
 
 /// Looks at overdue work: returns the error that names the kernel that does not stop, if a kernel is the reason.
-pub type Look = Box<dyn FnOnce() -> Option<Error> + Send>;
+pub type OverdueProbe = Box<dyn FnOnce() -> Option<Error> + Send>;
 
 /// Watches work that has ended until it has quiesced.
 pub struct Watch {
-    core: Mutex<Core<Look>>,
+    core: Mutex<Core<OverdueProbe>>,
     changed: Notify,
 }
 
@@ -81,12 +81,12 @@ impl Default for Watch {
 }
 
 impl Watch {
-    fn core(&self) -> MutexGuard<'_, Core<Look>> {
+    fn core(&self) -> MutexGuard<'_, Core<OverdueProbe>> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Watches work that ended and has not quiesced yet. May be called under a step's lock, which `look` may take.
-    pub fn ended(&self, work: Work, look: Look) {
+    pub fn ended(&self, work: Work, look: OverdueProbe) {
         self.core().ended(Instant::now(), work, look);
         self.changed.notify_one();
     }
@@ -167,8 +167,9 @@ mod tests {
     async fn the_watch_names_the_kernel_that_does_not_stop() {
         let watch = Watch::default();
         let start = Instant::now();
-        let named =
-            |message: &'static str| -> Look { Box::new(move || Some(Error::internal(message))) };
+        let named = |message: &'static str| -> OverdueProbe {
+            Box::new(move || Some(Error::internal(message)))
+        };
         watch.ended(step(0), named("stops in time"));
         watch.ended(step(1), Box::new(|| None));
         let wedged = async {

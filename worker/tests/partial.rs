@@ -11,7 +11,7 @@ use convoke_common::dim::Dim;
 use convoke_common::graph::{Literal, Value};
 use convoke_common::ids::StepKey;
 use convoke_common::program::{
-    DriverProgram, DriverSlot, Feed, Fetch, FetchFrom, Program, RecvSlot, SendSlot,
+    DriverProgram, DriverSlot, Feed, Fetch, FetchFrom, Program, RecvSlot, SendEdge,
 };
 use convoke_common::{Code, DType, Error, Result, Tensor};
 use convoke_rendezvous::frame::Frame;
@@ -31,8 +31,8 @@ fn twenty_four(program: &mut Program, at: u32) {
     program.literals = vec![(at, Literal::Inline(ids(&[24])))];
 }
 
-fn send(value: u32, to: u16, slot: u32) -> SendSlot {
-    SendSlot {
+fn send(value: u32, to: u16, slot: u32) -> SendEdge {
+    SendEdge {
         value,
         to,
         slot,

@@ -17,7 +17,7 @@ use convoke_common::ids::{Incarnation, StepKey};
 use convoke_common::rpc::StreamKind;
 use convoke_common::world::{Endpoint, EndpointOptions, NoCompute, World};
 use convoke_common::{Code, Error};
-use convoke_rendezvous::frame::{Frame, Sharing, TensorHeader};
+use convoke_rendezvous::frame::{Frame, SharingFrame, TensorHeader};
 use convoke_rendezvous::remote::{self, STALL_BOUND};
 use convoke_rendezvous::{Hub, Link, Outgoing, Peer};
 use harness::{Cluster, LEASE, hubs, ids, over};
@@ -209,7 +209,7 @@ async fn on_one_host_nothing_large_takes_the_wire() {
 }
 
 /// Makes w0 send w1 this message about shared memory, which must end their link.
-async fn check_refused(told: Sharing) {
+async fn check_refused(told: SharingFrame) {
     let c = cluster(host(), 1).await;
     let link = c.hubs[0].link(&c.hubs[1].me).unwrap();
     link.send(Frame::Sharing(told));
@@ -219,11 +219,11 @@ async fn check_refused(told: Sharing) {
 
 #[tokio::test]
 async fn nonsense_of_memory_ends_the_link() {
-    check_refused(Sharing::Returned { loan: 0 }).await;
+    check_refused(SharingFrame::Returned { loan: 0 }).await;
     let (nonce, address) = ([0; 32], vec![]);
-    check_refused(Sharing::Meet { nonce, address }).await;
+    check_refused(SharingFrame::Meet { nonce, address }).await;
     let key = StepKey { lease: LEASE, n: 0 };
-    check_refused(Sharing::Lent {
+    check_refused(SharingFrame::Lent {
         tensor: TensorHeader::of(key, 0, &ids(&[1])),
         segment: u64::MAX,
         offset: 0,

@@ -4,15 +4,15 @@
 #![allow(clippy::unwrap_used)]
 
 mod code {
-    pub use convoke_worker::code::{Lowered, NONE};
+    pub use convoke_worker::code::{LoweredProgram, NONE};
 }
 
 mod cpu {
-    pub use convoke_worker::cpu::{Outputs, Place, Register};
+    pub use convoke_worker::cpu::{OperandPlace, Outputs, Register};
 }
 
 mod installed {
-    pub use convoke_worker::installed::Installed;
+    pub use convoke_worker::installed::InstalledProgram;
 }
 
 // The executor's shell uses items that this test does not.
@@ -25,14 +25,14 @@ use std::sync::atomic::Ordering as Std;
 
 use convoke_common::error::{Code, Error};
 use convoke_common::graph::{Attrs, TensorType, Value};
-use convoke_common::program::{NUMERICS_PROFILE, Program, ProgramNode, RecvSlot, SendSlot};
+use convoke_common::program::{NUMERICS_PROFILE, Program, ProgramNode, RecvSlot, SendEdge};
 use convoke_common::{DType, Tensor};
 use convoke_worker::cpu::Operands;
-use convoke_worker::installed::Installed;
+use convoke_worker::installed::InstalledProgram;
 use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread::{self, JoinHandle};
-use run::{After, Phase, Run, Runner};
+use run::{FollowUp, Phase, Run, Runner};
 
 /// The program: receives `x` and `y`; `a = -x`, `b = a + y`, `c = a + b`; `b` and `c` are sent.
 fn program() -> Program {
@@ -49,7 +49,7 @@ fn program() -> Program {
         priority: 1,
         cost: 1,
     };
-    let send = |value| SendSlot {
+    let send = |value| SendEdge {
         value,
         to: 1,
         slot: value,
@@ -114,7 +114,7 @@ fn failed() -> Arc<Error> {
 
 /// A step under the checker's lock, with the record of its events.
 struct Step {
-    installed: Arc<Installed>,
+    installed: Arc<InstalledProgram>,
     state: Mutex<(Run, Record)>,
     stirred: AtomicBool,
     /// Whether runners are threads of their own, or run where the operands arrive.
@@ -128,10 +128,10 @@ fn tensor() -> Tensor {
 }
 
 impl Step {
-    fn started(installed: Arc<Installed>, threads: bool, fault: Fault) -> Arc<Step> {
+    fn started(installed: Arc<InstalledProgram>, threads: bool, fault: Fault) -> Arc<Step> {
         let mut run = Run::new(0);
         (run.phase, run.partial) = (Phase::Running, fault != Fault::None);
-        let mut after = After::default();
+        let mut after = FollowUp::default();
         run.start(&installed, &mut after);
         assert!(!after.start_runner, "nothing is ready before it arrives");
         Arc::new(Step {
@@ -145,7 +145,7 @@ impl Step {
     }
 
     fn arrived(self: &Arc<Self>, value: u32) {
-        let mut after = After::default();
+        let mut after = FollowUp::default();
         {
             let (run, _) = &mut *self.state.lock().unwrap();
             if run.n != 0 || run.error.is_some() {
@@ -164,7 +164,7 @@ impl Step {
     }
 
     fn abort(self: &Arc<Self>) {
-        let mut after = After::default();
+        let mut after = FollowUp::default();
         {
             let (run, record) = &mut *self.state.lock().unwrap();
             if run.n != 0 || run.error.is_some() {
@@ -178,9 +178,9 @@ impl Step {
         self.finish(after);
     }
 
-    fn finish(self: &Arc<Self>, after: After) {
+    fn finish(self: &Arc<Self>, after: FollowUp) {
         for (send, _) in after.sends {
-            let mut after = After::default();
+            let mut after = FollowUp::default();
             {
                 let (run, record) = &mut *self.state.lock().unwrap();
                 record.sent.push(send);
@@ -191,7 +191,7 @@ impl Step {
         }
         if !after.untold.is_empty() {
             let (count, untold) = (after.untold.len(), after.untold.into_iter());
-            let mut after = After::default();
+            let mut after = FollowUp::default();
             {
                 let (run, record) = &mut *self.state.lock().unwrap();
                 record.told.extend(untold.map(|(send, _)| send));
@@ -232,7 +232,7 @@ impl Step {
             (run.flag.clone(), std::mem::take(&mut run.flow))
         };
         loop {
-            let mut after = After::default();
+            let mut after = FollowUp::default();
             if flow.is_idle() || self.stirred.load(Ordering::Acquire) {
                 let goes_on = {
                     let (run, _) = &mut *self.state.lock().unwrap();
@@ -318,7 +318,7 @@ fn check(threads: bool, abort: bool) {
 fn check_with(threads: bool, abort: bool, fault: Fault) {
     let program = Arc::new(program());
     let constants = vec![None; program.values.len()];
-    let installed = Arc::new(Installed::new(program, constants).unwrap());
+    let installed = Arc::new(InstalledProgram::new(program, constants).unwrap());
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
     builder.check(move || {

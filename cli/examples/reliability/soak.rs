@@ -193,12 +193,12 @@ fn is_at_rest(s: &ClusterStatus) -> bool {
 
 /// The largest usage of a process that was seen between 10 % and 40 % of the time, and in the last 30 %.
 #[derive(Default)]
-struct Held {
+struct PeakUsage {
     early: Option<Usage>,
     late: Option<Usage>,
 }
 
-impl Held {
+impl PeakUsage {
     /// Records the usage of a process when the fraction `part` of the time is over.
     fn look(&mut self, pid: u32, part: f64) {
         let most = match part {
@@ -222,7 +222,7 @@ impl Held {
     }
 }
 
-impl std::fmt::Display for Held {
+impl std::fmt::Display for PeakUsage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let text = |u: &Option<Usage>| u.map_or("?".into(), |u| u.to_string());
         write!(f, "{}; {}", text(&self.early), text(&self.late))
@@ -232,8 +232,8 @@ impl std::fmt::Display for Held {
 /// The usage of the client, and the largest of any worker.
 #[derive(Default)]
 struct Memory {
-    client: Held,
-    workers: Held,
+    client: PeakUsage,
+    workers: PeakUsage,
 }
 
 impl Memory {

@@ -28,7 +28,7 @@ pub struct BenchArgs {
 pub struct FloorArgs {
     /// What the process does.
     #[arg(value_enum)]
-    pub part: Part,
+    pub part: Helper,
     /// Folder with the certificate authority of the relay's parties.
     #[arg(long, hide = true)]
     pub keys: Option<PathBuf>,
@@ -45,7 +45,7 @@ pub struct FloorArgs {
 
 /// The task of a process that `bench` starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Part {
+pub enum Helper {
     /// Passes on messages of 4 bytes over quinn
     Relay,
     /// Sends back what it receives over TCP, or with `--to` is the sender
@@ -54,13 +54,13 @@ pub enum Part {
     Idle,
 }
 
-impl Part {
+impl Helper {
     /// The task's name on the command line.
     pub fn name(self) -> &'static str {
         match self {
-            Part::Relay => "relay",
-            Part::Tcp => "tcp",
-            Part::Idle => "idle",
+            Helper::Relay => "relay",
+            Helper::Tcp => "tcp",
+            Helper::Idle => "idle",
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::failure::Failure;
 
 /// The cluster that a measurement needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum Setting {
     /// No cluster: the measurement uses this process, or starts others itself.
     Alone,
     /// A cluster in this process.
@@ -19,7 +19,7 @@ pub enum Place {
 
 /// What is measured; [`ALL`] has its name, unit and place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum What {
+pub enum Subject {
     NullChain,
     NullLayered,
     AddChain,
@@ -46,14 +46,14 @@ pub enum What {
 /// One entry of the catalogue.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Bench {
-    pub what: What,
+    pub what: Subject,
     pub name: &'static str,
     /// The unit of the values. Rates, whose unit ends in `/s`, are better when higher; all others when lower.
     pub unit: &'static str,
-    pub place: Place,
+    pub place: Setting,
 }
 
-const fn bench(what: What, name: &'static str, unit: &'static str, place: Place) -> Bench {
+const fn bench(what: Subject, name: &'static str, unit: &'static str, place: Setting) -> Bench {
     Bench {
         what,
         name,
@@ -64,98 +64,133 @@ const fn bench(what: What, name: &'static str, unit: &'static str, place: Place)
 
 /// All measurements except those of devices, in the order in which they are reported.
 pub const ALL: [Bench; 29] = [
-    bench(What::NullChain, "exec_null_chain", "ns/op", Place::Embedded),
     bench(
-        What::NullLayered,
+        Subject::NullChain,
+        "exec_null_chain",
+        "ns/op",
+        Setting::Embedded,
+    ),
+    bench(
+        Subject::NullLayered,
         "exec_null_layered",
         "ns/op",
-        Place::Embedded,
+        Setting::Embedded,
     ),
-    bench(What::AddChain, "exec_add_chain", "ns/op", Place::Embedded),
-    bench(What::Call, "call_local", "us", Place::Embedded),
-    bench(What::EagerAdd, "eager_add_local", "ns/op", Place::Embedded),
     bench(
-        What::EagerPrepared,
+        Subject::AddChain,
+        "exec_add_chain",
+        "ns/op",
+        Setting::Embedded,
+    ),
+    bench(Subject::Call, "call_local", "us", Setting::Embedded),
+    bench(
+        Subject::EagerAdd,
+        "eager_add_local",
+        "ns/op",
+        Setting::Embedded,
+    ),
+    bench(
+        Subject::EagerPrepared,
         "eager_add_prepared",
         "ns/op",
-        Place::Embedded,
+        Setting::Embedded,
     ),
     bench(
-        What::RemoteFetch,
+        Subject::RemoteFetch,
         "remote_add_fetch",
         "us",
-        Place::Cluster(1),
+        Setting::Cluster(1),
     ),
     bench(
-        What::RemotePipelined,
+        Subject::RemotePipelined,
         "remote_add_pipelined",
         "adds/s",
-        Place::Cluster(1),
+        Setting::Cluster(1),
     ),
-    bench(What::Step, "step_two_workers", "us", Place::Cluster(2)),
+    bench(Subject::Step, "step_two_workers", "us", Setting::Cluster(2)),
     bench(
-        What::StepsInFlight,
+        Subject::StepsInFlight,
         "steps_in_flight",
         "steps/s",
-        Place::Cluster(2),
+        Setting::Cluster(2),
     ),
-    bench(What::Transfer4KiB, "transfer_4KiB", "us", Place::Cluster(2)),
     bench(
-        What::Transfer64MiB,
+        Subject::Transfer4KiB,
+        "transfer_4KiB",
+        "us",
+        Setting::Cluster(2),
+    ),
+    bench(
+        Subject::Transfer64MiB,
         "transfer_64MiB",
         "ms",
-        Place::Cluster(2),
+        Setting::Cluster(2),
     ),
     bench(
-        What::TransferShared,
+        Subject::TransferShared,
         "transfer_64MiB_shm",
         "ms",
-        Place::Local,
+        Setting::Local,
     ),
     bench(
-        What::ErrorToCaller,
+        Subject::ErrorToCaller,
         "error_to_caller",
         "us",
-        Place::Cluster(2),
+        Setting::Cluster(2),
     ),
-    bench(What::FanCpu, "fan_out_2_cpu", "us", Place::Fan(2)),
-    bench(What::FanCpu, "fan_out_4_cpu", "us", Place::Fan(4)),
-    bench(What::FanCpu, "fan_out_8_cpu", "us", Place::Fan(8)),
-    bench(What::FanCpu, "fan_out_16_cpu", "us", Place::Fan(16)),
+    bench(Subject::FanCpu, "fan_out_2_cpu", "us", Setting::Fan(2)),
+    bench(Subject::FanCpu, "fan_out_4_cpu", "us", Setting::Fan(4)),
+    bench(Subject::FanCpu, "fan_out_8_cpu", "us", Setting::Fan(8)),
+    bench(Subject::FanCpu, "fan_out_16_cpu", "us", Setting::Fan(16)),
     bench(
-        What::FanDatagrams,
+        Subject::FanDatagrams,
         "fan_out_2_datagrams",
         "datagrams",
-        Place::Fan(2),
+        Setting::Fan(2),
     ),
     bench(
-        What::FanDatagrams,
+        Subject::FanDatagrams,
         "fan_out_4_datagrams",
         "datagrams",
-        Place::Fan(4),
+        Setting::Fan(4),
     ),
     bench(
-        What::FanDatagrams,
+        Subject::FanDatagrams,
         "fan_out_8_datagrams",
         "datagrams",
-        Place::Fan(8),
+        Setting::Fan(8),
     ),
     bench(
-        What::FanDatagrams,
+        Subject::FanDatagrams,
         "fan_out_16_datagrams",
         "datagrams",
-        Place::Fan(16),
+        Setting::Fan(16),
     ),
-    bench(What::Compile(1_000), "compile_1k", "ms", Place::Alone),
-    bench(What::Compile(10_000), "compile_10k", "ms", Place::Alone),
-    bench(What::Compile(100_000), "compile_100k", "ms", Place::Alone),
-    bench(What::Compile(1_000_000), "compile_1m", "ms", Place::Alone),
-    bench(What::ColdStart, "cold_start", "ms", Place::Alone),
-    bench(What::IdleCpu, "idle_cpu", "%", Place::Local),
-    bench(What::IdleRss, "idle_rss", "MiB", Place::Alone),
+    bench(Subject::Compile(1_000), "compile_1k", "ms", Setting::Alone),
+    bench(
+        Subject::Compile(10_000),
+        "compile_10k",
+        "ms",
+        Setting::Alone,
+    ),
+    bench(
+        Subject::Compile(100_000),
+        "compile_100k",
+        "ms",
+        Setting::Alone,
+    ),
+    bench(
+        Subject::Compile(1_000_000),
+        "compile_1m",
+        "ms",
+        Setting::Alone,
+    ),
+    bench(Subject::ColdStart, "cold_start", "ms", Setting::Alone),
+    bench(Subject::IdleCpu, "idle_cpu", "%", Setting::Local),
+    bench(Subject::IdleRss, "idle_rss", "MiB", Setting::Alone),
 ];
 
-/// The numbers of workers that [`Place::Fan`] is measured with.
+/// The numbers of workers that [`Setting::Fan`] is measured with.
 pub const FANS: [u32; 4] = [2, 4, 8, 16];
 
 /// The help text that lists the names of all measurements.
@@ -174,22 +209,22 @@ pub fn of_device(device: &str) -> String {
 
 /// The measurements that a run does.
 #[derive(Debug)]
-pub struct Wanted {
+pub struct Selection {
     /// The wanted entries of the catalogue, in the order of [`ALL`].
     pub benches: Vec<&'static Bench>,
     /// Names of the wanted measurements of devices; `None` means those of all devices.
     devices: Option<Vec<String>>,
 }
 
-impl Wanted {
+impl Selection {
     /// Chooses all measurements that can be done, or those of them that `only` names. With `connects` they must fit a
     /// cluster that runs already; otherwise this command starts clusters. Fails if `only` names any other.
-    pub fn of(only: &[String], connects: bool) -> Result<Wanted, Failure> {
-        let here = |b: &&Bench| !connects || matches!(b.place, Place::Cluster(_));
+    pub fn of(only: &[String], connects: bool) -> Result<Selection, Failure> {
+        let here = |b: &&Bench| !connects || matches!(b.place, Setting::Cluster(_));
         let benches: Vec<&'static Bench> = ALL.iter().filter(here).collect();
         if only.is_empty() {
             let devices = None;
-            return Ok(Wanted { benches, devices });
+            return Ok(Selection { benches, devices });
         }
         let is_devices = |name: &str| {
             let inner = name.strip_prefix("device_");
@@ -210,14 +245,14 @@ impl Wanted {
         }
         let named = |b: &&Bench| only.iter().any(|name| name == b.name);
         let devices = only.iter().filter(|name| is_devices(name)).cloned();
-        Ok(Wanted {
+        Ok(Selection {
             devices: Some(devices.collect()),
             benches: benches.into_iter().filter(named).collect(),
         })
     }
 
     /// The wanted measurements at the places for which `place` holds.
-    pub fn at(&self, place: impl Fn(Place) -> bool) -> Vec<&'static Bench> {
+    pub fn at(&self, place: impl Fn(Setting) -> bool) -> Vec<&'static Bench> {
         let there = self.benches.iter().filter(|b| place(b.place));
         there.copied().collect()
     }
@@ -249,34 +284,34 @@ impl Wanted {
 mod tests {
     use super::*;
 
-    fn names(w: &Wanted) -> Vec<&'static str> {
+    fn names(w: &Selection) -> Vec<&'static str> {
         w.benches.iter().map(|b| b.name).collect()
     }
 
     #[test]
     fn names_are_wanted_once_and_in_order() {
         let only = ["idle_rss", "call_local", "idle_rss"].map(String::from);
-        let wanted = Wanted::of(&only, false).unwrap();
+        let wanted = Selection::of(&only, false).unwrap();
         assert_eq!(names(&wanted), ["call_local", "idle_rss"]);
         assert!(!wanted.any_device());
-        assert_eq!(Wanted::of(&[], false).unwrap().benches.len(), ALL.len());
+        assert_eq!(Selection::of(&[], false).unwrap().benches.len(), ALL.len());
     }
 
     #[test]
     fn what_needs_a_cluster_of_its_own_is_refused_elsewhere() {
-        let all = Wanted::of(&[], true).unwrap();
+        let all = Selection::of(&[], true).unwrap();
         assert_eq!(names(&all).len(), 7);
-        let of_own = Wanted::of(&["cold_start".into()], true).unwrap_err();
+        let of_own = Selection::of(&["cold_start".into()], true).unwrap_err();
         let text = format!("{of_own:?}");
         assert!(text.contains("not measured with --connect"), "{text}");
-        let unknown = Wanted::of(&["cold".into()], false).unwrap_err();
+        let unknown = Selection::of(&["cold".into()], false).unwrap_err();
         let text = format!("{unknown:?}");
         assert!(text.contains("cold_start, idle_cpu"), "{text}");
     }
 
     #[test]
     fn every_width_is_measured() {
-        let there = |b: &Bench| !matches!(b.place, Place::Fan(n) if !FANS.contains(&n));
+        let there = |b: &Bench| !matches!(b.place, Setting::Fan(n) if !FANS.contains(&n));
         assert!(ALL.iter().all(there));
     }
 
@@ -284,10 +319,10 @@ mod tests {
     fn devices_are_named_with_their_worker() {
         let there = ["w0/cpu:0".to_owned(), "w1/cpu:0".to_owned()];
         let only = ["device_w1/cpu:0_matmul".to_owned()];
-        let wanted = Wanted::of(&only, true).unwrap();
+        let wanted = Selection::of(&only, true).unwrap();
         assert_eq!(wanted.devices(&there).unwrap(), there[1..]);
         assert!(wanted.devices(&there[..1]).is_err());
-        let all = Wanted::of(&[], true).unwrap();
+        let all = Selection::of(&[], true).unwrap();
         assert_eq!(all.devices(&there).unwrap(), there);
     }
 }

@@ -10,7 +10,7 @@ use convoke_common::error::{Code, Error, Result};
 use tokio::process::Command;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::report::Beside;
+use super::report::Baseline;
 use super::turns::{Samples, beside, millis};
 use super::{cpu, floor};
 use crate::args::LogArgs;
@@ -29,7 +29,7 @@ const WATCH: (Duration, Duration, Duration) = (
 );
 
 /// The floor of a cold start: the same binary, which only prints its version.
-pub const FLOOR: Beside = Beside {
+pub const FLOOR: Baseline = Baseline {
     name: "convoke --version",
     usual: None,
 };

@@ -4,7 +4,7 @@ use convoke::{DType, TensorType};
 use convoke_common::Dim;
 use convoke_common::artifact::{ArtifactMeta, CHUNK};
 use convoke_common::error::{Error, Result};
-use convoke_common::graph::{Attrs, Function, Literal, Node, Part, ValueId};
+use convoke_common::graph::{Attrs, Function, Literal, Node, RunsAt, ValueId};
 use convoke_common::ids::Incarnation;
 use convoke_common::program::Axes;
 use convoke_common::rpc::{PlanOptions, WorkerCount};
@@ -57,7 +57,7 @@ impl Graph {
             attrs: Attrs::default(),
             inputs: inputs.iter().map(|v| Some(*v)).collect(),
             outputs: vec![out],
-            part: Part::Step,
+            runs_at: RunsAt::Step,
         });
         out
     }
@@ -94,7 +94,7 @@ fn cluster() -> ClusterModel {
         incarnation: Incarnation(i as u64),
         threads: 8,
         memory: 64 << 30,
-        window: 64 << 20,
+        load_buffer: 64 << 20,
         flops: 5e11,
         memory_bandwidth: 2e10,
         ops: vec![],

@@ -7,7 +7,7 @@ use convoke_common::error::{Error, Result};
 use ndarray::Array0;
 use tokio::time::Instant;
 
-use super::report::Beside;
+use super::report::Baseline;
 use super::turns::{Samples, alone, beside, micros, nanos_each};
 
 /// Additions that are issued without waiting: far fewer than a session allows to be unresolved.
@@ -16,7 +16,7 @@ pub const CHAIN: usize = 10_000;
 const CALLS: usize = 500;
 
 /// The floor of additions: the same chain with arrays of ndarray.
-pub const FLOOR: Beside = Beside {
+pub const FLOOR: Baseline = Baseline {
     name: "ndarray",
     usual: None,
 };

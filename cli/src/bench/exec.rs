@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use convoke::kernels::{self, KernelFailure};
 use convoke::ops::{
-    AttrDef, AttrKind, Infer, Inferred, OpDef, OpError, OperandDef, operand, required,
+    AttrDef, AttrKind, Infer, InferredOutput, OpDef, OpError, OperandDef, operand, required,
 };
 use convoke::{Attr, Attrs, Cluster, DType, Function, Tensor};
 use convoke_common::error::{Error, Result};
@@ -16,17 +16,17 @@ use convoke_common::ops::{ConcreteOperand, ConcreteOutputs};
 use tokio::time::Instant;
 
 use super::eager::arrays;
-use super::report::Beside;
+use super::report::Baseline;
 use super::turns::{Samples, beside, bounded, nanos_each};
 
 /// The floor of null ops: calls of boxed functions, see the [module](self).
-pub const FLOOR: Beside = Beside {
+pub const FLOOR: Baseline = Baseline {
     name: "boxed calls",
     usual: None,
 };
 
 /// Samples of a measurement and of its floor.
-type Both = (Samples, Samples);
+type SamplesAndFloor = (Samples, Samples);
 
 /// The number of nodes of a chain.
 const CHAIN: usize = 10_000;
@@ -48,9 +48,9 @@ static NULL: OpDef = OpDef::new("convoke.bench.Null", "X, any shape.", OPERANDS,
 static FIRST: OpDef =
     OpDef::new("convoke.bench.First", "The first X, any shape.", MANY, same).quick(same_quickly);
 
-fn same(i: &Infer<'_>) -> Result<Vec<Inferred>, OpError> {
+fn same(i: &Infer<'_>) -> Result<Vec<InferredOutput>, OpError> {
     let x = i.required(0)?.ty;
-    Ok(vec![Inferred::of(x.dtype, x.shape.clone())])
+    Ok(vec![InferredOutput::of(x.dtype, x.shape.clone())])
 }
 
 /// The shape rule for run time, which ops of the registry have too: without it, shape inference would dominate the
@@ -97,7 +97,7 @@ fn null(x: &Tensor, lane: usize) -> Result<Tensor> {
 }
 
 /// Measures a chain of null ops, each of which depends on the one before.
-pub async fn null_chain(cluster: &Cluster, x: &Tensor, rounds: u32) -> Result<Both> {
+pub async fn null_chain(cluster: &Cluster, x: &Tensor, rounds: u32) -> Result<SamplesAndFloor> {
     let chain = |nodes: usize| {
         cluster.function(move |t| {
             let mut y = t[0].clone();
@@ -113,7 +113,7 @@ pub async fn null_chain(cluster: &Cluster, x: &Tensor, rounds: u32) -> Result<Bo
 /// Measures null ops in layers: each node reads one node of the layer before, and the result needs the whole last
 /// layer. The time of a function of one layer is subtracted, as it too gathers a layer and starts as many nodes at
 /// once; a function of a single node would do neither.
-pub async fn null_layered(cluster: &Cluster, x: &Tensor, rounds: u32) -> Result<Both> {
+pub async fn null_layered(cluster: &Cluster, x: &Tensor, rounds: u32) -> Result<SamplesAndFloor> {
     let (width, depth) = LAYERED;
     let layers = |depth: usize| {
         cluster.function(move |t| {
@@ -130,7 +130,7 @@ pub async fn null_layered(cluster: &Cluster, x: &Tensor, rounds: u32) -> Result<
 }
 
 /// Measures a chain of additions of scalars, each of which depends on the one before.
-pub async fn add_chain(cluster: &Cluster, x: &Tensor, rounds: u32) -> Result<Both> {
+pub async fn add_chain(cluster: &Cluster, x: &Tensor, rounds: u32) -> Result<SamplesAndFloor> {
     let chain = |nodes: usize| {
         cluster.function(move |t| {
             let mut y = t[0].clone();
@@ -153,7 +153,7 @@ async fn per_node(
     expected: f32,
     floor: fn() -> f64,
     rounds: u32,
-) -> Result<Both> {
+) -> Result<SamplesAndFloor> {
     let operands = std::slice::from_ref(x);
     let first = bounded(async {
         let made = many.call(operands).await?;

@@ -38,9 +38,9 @@ use std::time::Duration;
 use convoke::{Cluster, Device, Embedded};
 
 use self::args::BenchArgs;
-use self::catalogue::{ALL, Bench, FANS, Place, Wanted, of_device};
-use self::places::{Own, Remote};
-use self::report::{Measured, Report};
+use self::catalogue::{ALL, Bench, FANS, Selection, Setting, of_device};
+use self::places::{OwnCluster, RemoteCluster};
+use self::report::{Measurement, Report};
 use self::turns::bounded;
 use crate::args::{LogArgs, UpArgs};
 use crate::children::{Process, stop};
@@ -60,7 +60,7 @@ const DRAIN_BOUND: Duration = Duration::from_secs(1);
 
 /// Does the measurements and prints the report.
 pub async fn bench(args: BenchArgs, log: LogArgs, json: bool) -> Result<(), Failure> {
-    let wanted = Wanted::of(&args.only, args.connect.is_some())?;
+    let wanted = Selection::of(&args.only, args.connect.is_some())?;
     let mut signals = Signals::hear()?;
     let mut run = Run {
         of: wanted.benches.len(),
@@ -108,14 +108,14 @@ async fn with_cluster(
 
 /// The state of a run of `convoke bench`.
 struct Run {
-    wanted: Wanted,
+    wanted: Selection,
     rounds: u32,
     log: LogArgs,
     progress: Progress,
     /// The number of measurements that have begun, out of `of`.
     begun: usize,
     of: usize,
-    results: Vec<Measured>,
+    results: Vec<Measurement>,
 }
 
 impl Run {
@@ -132,7 +132,7 @@ impl Run {
             .map_err(|e| e.advise("set XDG_RUNTIME_DIR to a folder of this user's"))?;
         end_anyway(folder.0.clone())?;
         signals.or(self.alone(&folder.0)).await?;
-        if !self.at(Place::Embedded).is_empty() {
+        if !self.at(Setting::Embedded).is_empty() {
             exec::register()?;
             let embedded = Embedded::new(1)
                 .threads(1)
@@ -141,24 +141,24 @@ impl Run {
             let work = async |c: &Cluster| self.embedded(c).await;
             with_cluster(signals, open, work).await?;
         }
-        let needs_processes = |p| matches!(p, Place::Local | Place::Cluster(_));
+        let needs_processes = |p| matches!(p, Setting::Local | Setting::Cluster(_));
         if !self.wanted.at(needs_processes).is_empty() || self.wanted.any_device() {
             self.processes(signals, &folder.0, None).await?;
         }
         for fan in FANS {
-            if !self.at(Place::Fan(fan)).is_empty() {
+            if !self.at(Setting::Fan(fan)).is_empty() {
                 self.processes(signals, &folder.0, Some(fan)).await?;
             }
         }
         Ok(())
     }
 
-    fn at(&self, place: Place) -> Vec<&'static Bench> {
+    fn at(&self, place: Setting) -> Vec<&'static Bench> {
         self.wanted.at(|p| p == place)
     }
 
     async fn alone(&mut self, folder: &Path) -> Result<(), Failure> {
-        for bench in self.at(Place::Alone) {
+        for bench in self.at(Setting::Alone) {
             self.begin(bench.name);
             let measured = places::alone(bench, folder, &self.log, self.rounds).await?;
             self.results.push(measured);
@@ -171,7 +171,7 @@ impl Run {
         // Once a value has come back, the worker is linked; the link decides the path of later ops.
         bounded(device.put(0f32)?.fetch::<f32>()).await?;
         let x = device.put(1f32)?;
-        for bench in self.at(Place::Embedded) {
+        for bench in self.at(Setting::Embedded) {
             self.begin(bench.name);
             let measured = places::embedded(bench, cluster, &x, self.rounds).await?;
             self.results.push(measured);
@@ -218,7 +218,7 @@ impl Run {
         };
         let log = self.log.clone();
         let started = signals.or(start(&up, &log, folder, processes)).await?;
-        let own = Own {
+        let own = OwnCluster {
             processes,
             folder,
             log: &log,
@@ -232,9 +232,14 @@ impl Run {
     }
 
     /// Does the measurements of steps over `workers` workers.
-    async fn fan(&mut self, cluster: &Cluster, workers: u32, own: &Own<'_>) -> Result<(), Failure> {
+    async fn fan(
+        &mut self,
+        cluster: &Cluster,
+        workers: u32,
+        own: &OwnCluster<'_>,
+    ) -> Result<(), Failure> {
         let devices = bounded(cluster.devices()).await?;
-        for bench in self.at(Place::Fan(workers)) {
+        for bench in self.at(Setting::Fan(workers)) {
             self.begin(bench.name);
             let measured = places::fan(bench, cluster, &devices, own, self.rounds).await?;
             self.results.push(measured);
@@ -243,19 +248,23 @@ impl Run {
     }
 
     /// Does the measurements of a cluster of processes that fit its number of workers, and those of its devices.
-    async fn remote(&mut self, cluster: &Cluster, own: Option<Own<'_>>) -> Result<(), Failure> {
+    async fn remote(
+        &mut self,
+        cluster: &Cluster,
+        own: Option<OwnCluster<'_>>,
+    ) -> Result<(), Failure> {
         let devices = bounded(cluster.devices()).await?;
         let names: Vec<String> = devices.iter().map(Device::name).collect();
         let products = self.wanted.devices(&names)?;
         let mut workers = devices.clone();
         workers.dedup_by(|a, b| a.worker() == b.worker());
         let fits = |b: &&Bench| match b.place {
-            Place::Cluster(needed) => needed <= workers.len(),
-            place => place == Place::Local,
+            Setting::Cluster(needed) => needed <= workers.len(),
+            place => place == Setting::Local,
         };
         let wanted = self
             .wanted
-            .at(|p| matches!(p, Place::Local | Place::Cluster(_)));
+            .at(|p| matches!(p, Setting::Local | Setting::Cluster(_)));
         let (mut fit, left): (Vec<&Bench>, Vec<&Bench>) = wanted.into_iter().partition(fits);
         for bench in &left {
             let line = format!("{} is left out: it needs more workers", bench.name);
@@ -263,8 +272,8 @@ impl Run {
         }
         self.of = self.of + products.len() - left.len();
         // Idle processes are measured before the cluster has done most of its work.
-        fit.sort_by_key(|b| b.place != Place::Local);
-        let remote = Remote {
+        fit.sort_by_key(|b| b.place != Setting::Local);
+        let remote = RemoteCluster {
             cluster,
             workers,
             own,
@@ -284,7 +293,7 @@ impl Run {
     /// Makes the report: results in the order of the catalogue, then those of devices.
     fn report(self) -> Report {
         let mut results = self.results;
-        let place = |m: &Measured| ALL.iter().position(|b| b.name == m.name());
+        let place = |m: &Measurement| ALL.iter().position(|b| b.name == m.name());
         results.sort_by_key(|m| place(m).unwrap_or(ALL.len()));
         Report::new(results)
     }

@@ -5,9 +5,9 @@ use std::path::Path;
 use convoke::{Cluster, Device, Tensor};
 use convoke_common::error::Error;
 
-use super::catalogue::{Bench, What, of_device};
+use super::catalogue::{Bench, Subject, of_device};
 use super::floor::{Relay, Tcp};
-use super::report::{Beside, Measured};
+use super::report::{Baseline, Measurement};
 use super::turns::Samples;
 use super::{cold, compile, devices, eager, exec, fan, remote, steps, transfers};
 use crate::args::LogArgs;
@@ -25,14 +25,16 @@ pub async fn alone(
     folder: &Path,
     log: &LogArgs,
     rounds: u32,
-) -> Result<Measured, Failure> {
+) -> Result<Measurement, Failure> {
     Ok(match bench.what {
-        What::ColdStart => {
+        Subject::ColdStart => {
             let both = cold::starts(folder, rounds).await?;
-            Measured::beside(bench, &both, Some(cold::FLOOR))
+            Measurement::beside(bench, &both, Some(cold::FLOOR))
         }
-        What::IdleRss => Measured::alone(bench, &cold::memory(log).await?),
-        What::Compile(nodes) => Measured::alone(bench, &compile::compile(nodes, rounds).await?),
+        Subject::IdleRss => Measurement::alone(bench, &cold::memory(log).await?),
+        Subject::Compile(nodes) => {
+            Measurement::alone(bench, &compile::compile(nodes, rounds).await?)
+        }
         _ => return Err(misplaced(bench)),
     })
 }
@@ -43,23 +45,23 @@ pub async fn embedded(
     cluster: &Cluster,
     x: &Tensor,
     rounds: u32,
-) -> Result<Measured, Failure> {
-    let alone = |samples: Samples| Ok(Measured::alone(bench, &samples));
-    let calls = |both| Ok(Measured::beside(bench, &both, Some(exec::FLOOR)));
-    let beside = |both| Ok(Measured::beside(bench, &both, Some(eager::FLOOR)));
+) -> Result<Measurement, Failure> {
+    let alone = |samples: Samples| Ok(Measurement::alone(bench, &samples));
+    let calls = |both| Ok(Measurement::beside(bench, &both, Some(exec::FLOOR)));
+    let beside = |both| Ok(Measurement::beside(bench, &both, Some(eager::FLOOR)));
     match bench.what {
-        What::NullChain => calls(exec::null_chain(cluster, x, rounds).await?),
-        What::NullLayered => calls(exec::null_layered(cluster, x, rounds).await?),
-        What::AddChain => beside(exec::add_chain(cluster, x, rounds).await?),
-        What::Call => alone(eager::calls(cluster, x, rounds).await?),
-        What::EagerAdd => beside(eager::adds(x, rounds).await?),
-        What::EagerPrepared => beside(eager::prepared(x, rounds).await?),
+        Subject::NullChain => calls(exec::null_chain(cluster, x, rounds).await?),
+        Subject::NullLayered => calls(exec::null_layered(cluster, x, rounds).await?),
+        Subject::AddChain => beside(exec::add_chain(cluster, x, rounds).await?),
+        Subject::Call => alone(eager::calls(cluster, x, rounds).await?),
+        Subject::EagerAdd => beside(eager::adds(x, rounds).await?),
+        Subject::EagerPrepared => beside(eager::prepared(x, rounds).await?),
         _ => Err(misplaced(bench)),
     }
 }
 
 /// What is known only of a cluster that this command started: its processes, and what floors beside it need.
-pub struct Own<'a> {
+pub struct OwnCluster<'a> {
     pub processes: &'a [Process],
     /// The folder for the keys of floors.
     pub folder: &'a Path,
@@ -71,27 +73,27 @@ pub async fn fan(
     bench: &Bench,
     cluster: &Cluster,
     workers: &[Device],
-    own: &Own<'_>,
+    own: &OwnCluster<'_>,
     rounds: u32,
-) -> Result<Measured, Failure> {
+) -> Result<Measurement, Failure> {
     let samples = match bench.what {
-        What::FanCpu => fan::cpu(cluster, workers, own.processes, rounds).await?,
-        What::FanDatagrams => fan::datagrams(cluster, workers, rounds).await?,
+        Subject::FanCpu => fan::cpu(cluster, workers, own.processes, rounds).await?,
+        Subject::FanDatagrams => fan::datagrams(cluster, workers, rounds).await?,
         _ => return Err(misplaced(bench)),
     };
-    Ok(Measured::alone(bench, &samples))
+    Ok(Measurement::alone(bench, &samples))
 }
 
 /// A cluster of worker processes.
-pub struct Remote<'a> {
+pub struct RemoteCluster<'a> {
     pub cluster: &'a Cluster,
     /// A device of each worker.
     pub workers: Vec<Device>,
-    pub own: Option<Own<'a>>,
+    pub own: Option<OwnCluster<'a>>,
     pub rounds: u32,
 }
 
-impl Remote<'_> {
+impl RemoteCluster<'_> {
     /// The first `N` workers. The catalogue states that many for each measurement, so too few are an internal error.
     fn first<const N: usize>(&self) -> Result<[&Device; N], Failure> {
         let few = || Error::internal("a measurement has too few workers");
@@ -107,49 +109,53 @@ impl Remote<'_> {
     }
 
     /// Does a measurement of the cluster.
-    pub async fn measure(&self, bench: &Bench) -> Result<Measured, Failure> {
+    pub async fn measure(&self, bench: &Bench) -> Result<Measurement, Failure> {
         let (cluster, rounds) = (self.cluster, self.rounds);
-        let alone = |samples: Samples| Ok(Measured::alone(bench, &samples));
+        let alone = |samples: Samples| Ok(Measurement::alone(bench, &samples));
         match bench.what {
-            What::IdleCpu => match &self.own {
+            Subject::IdleCpu => match &self.own {
                 Some(own) => alone(cold::busy(own.processes, rounds).await?),
                 None => Err(misplaced(bench)),
             },
-            What::RemoteFetch => {
+            Subject::RemoteFetch => {
                 let ([device], relay) = (self.first()?, self.relay(&["a"]).await?);
                 let both = remote::fetches(&device.put(1f32)?, relay.as_ref(), rounds).await?;
                 Ok(relayed(bench, both, relay, remote::PING_PONG).await)
             }
-            What::RemotePipelined => {
+            Subject::RemotePipelined => {
                 let [device] = self.first()?;
                 alone(remote::pipelined(&device.put(1f32)?, rounds).await?)
             }
-            What::Step => {
+            Subject::Step => {
                 let (two, relay) = (self.first()?, self.relay(&["a", "b"]).await?);
                 let workers = two.map(Device::worker);
                 let both = steps::steps(cluster, workers, relay.as_ref(), rounds).await?;
                 Ok(relayed(bench, both, relay, steps::RELAY).await)
             }
-            What::StepsInFlight => {
+            Subject::StepsInFlight => {
                 let workers = self.first()?.map(Device::worker);
                 alone(steps::in_flight(cluster, workers, rounds).await?)
             }
-            What::ErrorToCaller => {
+            Subject::ErrorToCaller => {
                 let workers = self.first()?.map(Device::worker);
                 alone(steps::errors(cluster, workers, rounds).await?)
             }
-            What::Transfer4KiB => self.transfer(bench, &transfers::SMALL).await,
-            What::TransferShared => {
+            Subject::Transfer4KiB => self.transfer(bench, &transfers::SMALL).await,
+            Subject::TransferShared => {
                 let workers = self.first()?.map(Device::worker);
                 let both = transfers::lent(cluster, workers, rounds).await?;
-                Ok(Measured::beside(bench, &both, Some(transfers::COPY)))
+                Ok(Measurement::beside(bench, &both, Some(transfers::COPY)))
             }
-            What::Transfer64MiB => self.transfer(bench, &transfers::LARGE).await,
+            Subject::Transfer64MiB => self.transfer(bench, &transfers::LARGE).await,
             _ => Err(misplaced(bench)),
         }
     }
 
-    async fn transfer(&self, bench: &Bench, size: &transfers::Size) -> Result<Measured, Failure> {
+    async fn transfer(
+        &self,
+        bench: &Bench,
+        size: &transfers::Size,
+    ) -> Result<Measurement, Failure> {
         let mut tcp = match &self.own {
             Some(own) => Some(Tcp::start(own.log).await?),
             None => None,
@@ -160,14 +166,14 @@ impl Remote<'_> {
         if let Some(tcp) = tcp {
             tcp.end().await;
         }
-        Ok(Measured::beside(bench, &both, beside))
+        Ok(Measurement::beside(bench, &both, beside))
     }
 
     /// Does the measurement of a device.
-    pub async fn device(&self, device: &Device) -> Result<Measured, Failure> {
+    pub async fn device(&self, device: &Device) -> Result<Measurement, Failure> {
         let samples = devices::products(device, self.rounds).await?;
         let name = of_device(&device.name());
-        Ok(Measured::named(name, "GFLOP/s", &samples))
+        Ok(Measurement::named(name, "GFLOP/s", &samples))
     }
 }
 
@@ -176,11 +182,11 @@ async fn relayed(
     bench: &Bench,
     both: (Samples, Samples),
     relay: Option<Relay>,
-    floor: Beside,
-) -> Measured {
+    floor: Baseline,
+) -> Measurement {
     let beside = relay.is_some().then_some(floor);
     if let Some(relay) = relay {
         relay.end().await;
     }
-    Measured::beside(bench, &both, beside)
+    Measurement::beside(bench, &both, beside)
 }

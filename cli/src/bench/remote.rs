@@ -6,14 +6,14 @@ use tokio::time::Instant;
 
 use super::eager::chain;
 use super::floor::Relay;
-use super::report::Beside;
+use super::report::Baseline;
 use super::turns::{Samples, alone, beside, micros};
 
 /// Values that are fetched in a turn.
 const FETCHES: usize = 200;
 
 /// The floor of a fetch: a message of 4 bytes to another process and back.
-pub const PING_PONG: Beside = Beside {
+pub const PING_PONG: Baseline = Baseline {
     name: "quinn ping-pong",
     usual: Some(85.),
 };

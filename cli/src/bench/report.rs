@@ -12,7 +12,7 @@ const SUSPECT: f64 = 1.3;
 
 /// The definition of a floor, beside which a measurement is reported.
 #[derive(Debug, Clone, Copy)]
-pub struct Beside {
+pub struct Baseline {
     pub name: &'static str,
     /// The floor's usual median in the measurement's unit, on two cores of a virtual machine where nothing else runs.
     pub usual: Option<f64>,
@@ -31,7 +31,7 @@ struct Floor {
 
 /// The result of a measurement.
 #[derive(Debug, Serialize)]
-pub struct Measured {
+pub struct Measurement {
     name: String,
     unit: &'static str,
     /// The median.
@@ -44,15 +44,15 @@ pub struct Measured {
     ratio: Option<f64>,
 }
 
-impl Measured {
+impl Measurement {
     /// Makes the result of a measurement without a floor.
-    pub fn alone(bench: &Bench, samples: &Samples) -> Measured {
-        Measured::named(bench.name.into(), bench.unit, samples)
+    pub fn alone(bench: &Bench, samples: &Samples) -> Measurement {
+        Measurement::named(bench.name.into(), bench.unit, samples)
     }
 
     /// Makes the result of a measurement without a floor that is not in the catalogue.
-    pub fn named(name: String, unit: &'static str, samples: &Samples) -> Measured {
-        Measured {
+    pub fn named(name: String, unit: &'static str, samples: &Samples) -> Measurement {
+        Measurement {
             name,
             unit,
             p50: samples.quantile(0.5),
@@ -67,14 +67,14 @@ impl Measured {
     pub fn beside(
         bench: &Bench,
         (ours, floor): &(Samples, Samples),
-        beside: Option<Beside>,
-    ) -> Measured {
-        let alone = Measured::alone(bench, ours);
+        beside: Option<Baseline>,
+    ) -> Measurement {
+        let alone = Measurement::alone(bench, ours);
         let Some(beside) = beside else {
             return alone;
         };
         let p50 = floor.quantile(0.5);
-        Measured {
+        Measurement {
             ratio: (p50 > 0.).then_some(alone.p50 / p50),
             floor: Some(Floor {
                 name: beside.name,
@@ -111,12 +111,12 @@ struct Machine {
 #[derive(Debug, Serialize)]
 pub struct Report {
     machine: Machine,
-    results: Vec<Measured>,
+    results: Vec<Measurement>,
 }
 
 impl Report {
     /// Makes a report that describes this machine.
-    pub fn new(results: Vec<Measured>) -> Report {
+    pub fn new(results: Vec<Measurement>) -> Report {
         Report {
             machine: Machine {
                 cpu: machine::cpu(),
@@ -153,7 +153,7 @@ impl Report {
         ];
         let rows: Vec<Vec<String>> = self.results.iter().map(row).collect();
         text.push_str(&output::table(&head, &[1, 2, 4, 6, 7, 8], &rows));
-        let suspect = |m: &Measured| m.floor.as_ref().is_some_and(|f| f.suspect);
+        let suspect = |m: &Measurement| m.floor.as_ref().is_some_and(|f| f.suspect);
         if self.results.iter().any(suspect) {
             text.push_str("* over 1.3 times what this floor takes on a quiet machine of two cores: busy, or slow today\n");
         }
@@ -161,7 +161,7 @@ impl Report {
     }
 }
 
-fn row(m: &Measured) -> Vec<String> {
+fn row(m: &Measurement) -> Vec<String> {
     let floor = |of: &dyn Fn(&Floor) -> String| m.floor.as_ref().map_or(String::new(), of);
     vec![
         m.name.clone(),
@@ -190,7 +190,7 @@ mod tests {
     use super::super::catalogue::ALL;
     use super::*;
 
-    const BESIDE: Beside = Beside {
+    const BESIDE: Baseline = Baseline {
         name: "floor",
         usual: Some(10.),
     };
@@ -199,7 +199,7 @@ mod tests {
     fn a_slow_floor_is_suspect() {
         for (floor, suspect) in [(13., false), (13.1, true)] {
             let both = (Samples::of(26.2), Samples::of(floor));
-            let measured = Measured::beside(&ALL[0], &both, Some(BESIDE));
+            let measured = Measurement::beside(&ALL[0], &both, Some(BESIDE));
             let json = serde_json::to_value(&measured).unwrap();
             assert_eq!(json["floor"]["suspect"] == true, suspect, "{json}");
             assert_eq!(json["ratio"], 26.2 / floor);
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn without_a_floor_there_is_neither_floor_nor_ratio() {
-        let measured = Measured::alone(&ALL[0], &Samples::of(0.5));
+        let measured = Measurement::alone(&ALL[0], &Samples::of(0.5));
         let json = serde_json::to_value(&measured).unwrap();
         assert!(json["floor"].is_null() && json["ratio"].is_null(), "{json}");
         assert_eq!((number(123.4), number(0.5)), ("123".into(), "0.50".into()));

@@ -8,14 +8,14 @@
 //! ```
 //! A failing call is timed from its start to the error in the caller's hands.
 
-use convoke::graph::{Function, Node, Part, ValueId};
+use convoke::graph::{Function, Node, RunsAt, ValueId};
 use convoke::{Attr, Attrs, Cluster, Code, DType, HostTensor, Model, TensorType};
 use convoke_common::error::{Error, Result};
 use futures::future::join_all;
 use tokio::time::Instant;
 
 use super::floor::Relay;
-use super::report::Beside;
+use super::report::Baseline;
 use super::turns::{Samples, alone, beside, bounded, micros};
 
 /// Calls in a turn.
@@ -26,7 +26,7 @@ const IN_FLIGHT: (u32, usize) = (64, 20);
 const SIZE: usize = 4;
 
 /// The floor of a step: messages of 4 bytes along the same hops.
-pub const RELAY: Beside = Beside {
+pub const RELAY: Baseline = Baseline {
     name: "quinn relay",
     // This is the slower end of its usual range.
     usual: Some(173.),
@@ -40,7 +40,7 @@ pub fn node(name: &str, op: &str, attrs: Attrs, inputs: &[ValueId], output: Valu
         attrs,
         inputs: inputs.iter().map(|v| Some(*v)).collect(),
         outputs: vec![output],
-        part: Part::Step,
+        runs_at: RunsAt::Step,
     }
 }
 

@@ -10,7 +10,7 @@ use convoke_common::error::Result;
 use tokio::time::Instant;
 
 use super::floor::Tcp;
-use super::report::Beside;
+use super::report::Baseline;
 use super::steps::{self, node};
 use super::turns::{Samples, beside, bounded, millis};
 
@@ -22,10 +22,10 @@ pub struct Size {
     rows: usize,
     /// The factor from seconds to the measurement's unit.
     scale: f64,
-    pub floor: Beside,
+    pub floor: Baseline,
 }
 
-const FLOOR: Beside = Beside {
+const FLOOR: Baseline = Baseline {
     name: "TCP",
     usual: None,
 };
@@ -45,7 +45,7 @@ pub const LARGE: Size = Size {
     moves: 4,
     rows: 1,
     scale: 1e3,
-    floor: Beside {
+    floor: Baseline {
         // This corresponds to 2.2 GB/s.
         usual: Some(30.5),
         ..FLOOR
@@ -94,7 +94,7 @@ pub async fn moves(
 }
 
 /// The floor of a crossing in shared memory: a copy of the tensor within a process.
-pub const COPY: Beside = Beside {
+pub const COPY: Baseline = Baseline {
     name: "memcpy",
     usual: None,
 };

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use convoke::{Cluster, ClusterStatus, Code, Error};
-use convoke_coordinator::admin::{Client, socket_in};
+use convoke_coordinator::admin::{AdminClient, socket_in};
 use serde::Serialize;
 
 use crate::args::StatusArgs;
@@ -108,7 +108,7 @@ enum Source {
     /// A coordinator, over the network.
     Network(Cluster),
     /// A coordinator on this machine, over its Unix socket: the user who runs it needs no token.
-    Socket(Client),
+    Socket(AdminClient),
 }
 
 impl Source {
@@ -128,7 +128,7 @@ impl Source {
             return Err(Failure::Usage(msg));
         }
         machine::check_private(&dir)?;
-        Ok(Source::Socket(Client::new(&socket)))
+        Ok(Source::Socket(AdminClient::new(&socket)))
     }
 
     async fn ask(&self) -> Result<ClusterStatus, Failure> {
@@ -174,5 +174,5 @@ async fn process(dir: &Path) -> Result<(), Failure> {
         );
         return Err(Error::new(Code::NotFound, msg).into());
     }
-    Ok(Client::new(&socket).health().await?)
+    Ok(AdminClient::new(&socket).health().await?)
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use convoke::graph::Function;
 use convoke::{DType, TensorType};
-use convoke_common::graph::{Attr, Attrs, Literal, Node, Part, ValueId};
+use convoke_common::graph::{Attr, Attrs, Literal, Node, RunsAt, ValueId};
 use convoke_models::ArtifactIndex;
 
 /// The bytes of each table of [`with_tables`].
@@ -18,7 +18,7 @@ pub fn node(op: &str, inputs: &[ValueId], output: ValueId, attrs: Attrs) -> Node
         attrs,
         inputs: inputs.iter().map(|v| Some(*v)).collect(),
         outputs: vec![output],
-        part: Part::Step,
+        runs_at: RunsAt::Step,
     }
 }
 

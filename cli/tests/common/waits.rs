@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use convoke::{Cluster, ClusterStatus};
-use convoke_common::memory::Account;
+use convoke_common::memory::Purpose;
 use convoke_common::rpc::MemberStatus;
 
 use super::BOUND;
@@ -56,7 +56,7 @@ pub fn live_steps(m: &MemberStatus) -> u64 {
 /// Whether a worker has no program installed, runs no step and keeps no memory for leases.
 pub fn is_free(m: &MemberStatus) -> bool {
     m.status.as_ref().is_some_and(|s| {
-        let leases = s.memory_used.get(&Account::Leases);
+        let leases = s.memory_used.get(&Purpose::Leases);
         s.live_steps == 0 && s.programs.is_empty() && leases.is_none_or(|bytes| *bytes == 0)
     })
 }

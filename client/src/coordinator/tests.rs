@@ -31,7 +31,7 @@ async fn a_connection_that_carries_no_calls_is_ended_as_lost() {
 
     let (client, carrier) = rpc::stay_connected(&world, &connection).await.unwrap();
     let watched = Detector::dialling(world.clone()).watch(connection);
-    let mut there = There {
+    let mut there = LiveConnection {
         watched,
         client,
         carrier,

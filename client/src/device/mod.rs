@@ -18,16 +18,16 @@ use convoke_rendezvous::eager::wire::INLINE;
 
 use crate::cluster::Cluster;
 use crate::eager::direct::Line;
-use crate::eager::{SessionHandle, WorkerSession};
+use crate::eager::{SessionOwner, WorkerSession};
 use crate::host::ToHost;
-use crate::tensor::{Operand, Placed, Tensor, apply};
+use crate::tensor::{Operand, PlacedBy, Tensor, apply};
 
 pub use set::DeviceSet;
 
 /// A device of a worker, such as `w0/cpu:0`. Clones are the same device. A device keeps its connection to the cluster,
 /// and with it an embedded cluster, until [`Cluster::shutdown`].
 #[derive(Clone)]
-pub struct Device(pub(crate) Arc<SessionHandle>);
+pub struct Device(pub(crate) Arc<SessionOwner>);
 
 /// The tensors that live on a device and were issued at one line of the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,14 +61,14 @@ pub(crate) fn scope() -> Option<DeviceSet> {
 }
 
 /// Keeps the running task in a device scope until it is dropped.
-pub(crate) struct Entered;
+pub(crate) struct ScopeGuard;
 
-pub(crate) fn enter(devices: impl Into<DeviceSet>) -> Entered {
+pub(crate) fn enter(devices: impl Into<DeviceSet>) -> ScopeGuard {
     SCOPES.with(|s| s.borrow_mut().push(devices.into()));
-    Entered
+    ScopeGuard
 }
 
-impl Drop for Entered {
+impl Drop for ScopeGuard {
     fn drop(&mut self) {
         // The scope may be the program's last link to its cluster, so it is dropped after the borrow has ended.
         let left = SCOPES.with(|s| s.borrow_mut().pop());
@@ -79,13 +79,13 @@ impl Drop for Entered {
 /// Runs `f` outside of all device scopes.
 pub(crate) fn unscoped<T>(f: impl FnOnce() -> T) -> T {
     /// Restores the scopes, even where `f` panics.
-    struct Back(Vec<DeviceSet>);
-    impl Drop for Back {
+    struct ScopesGuard(Vec<DeviceSet>);
+    impl Drop for ScopesGuard {
         fn drop(&mut self) {
             SCOPES.set(std::mem::take(&mut self.0));
         }
     }
-    let _back = Back(SCOPES.take());
+    let _back = ScopesGuard(SCOPES.take());
     f()
 }
 
@@ -99,12 +99,12 @@ pub fn with_device<T>(devices: impl Into<DeviceSet>, f: impl FnOnce() -> T) -> T
 }
 
 /// A future under a device scope, see [`Device::scope`].
-pub struct Scoped<F> {
+pub struct ScopedFuture<F> {
     devices: DeviceSet,
     future: Pin<Box<F>>,
 }
 
-impl<F: Future> Future for Scoped<F> {
+impl<F: Future> Future for ScopedFuture<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
@@ -159,11 +159,11 @@ impl Device {
         let small = tensor.byte_len() <= INLINE;
         let line = self.0.line().filter(|_| small);
         if let Some(here) = line.and_then(|line| line.put(&tensor, at)) {
-            return Ok(Tensor::made_here(&self.0, here, Placed::Explicit, at));
+            return Ok(Tensor::made_here(&self.0, here, PlacedBy::Explicit, at));
         }
         let id = self.0.put(&tensor, at)?;
         let ty = (tensor.dtype(), tensor.shape().into());
-        Ok(Tensor::remote(&self.0, id, ty, Placed::Explicit, at))
+        Ok(Tensor::remote(&self.0, id, ty, PlacedBy::Explicit, at))
     }
 
     /// Issues an op of the registry that has no operand on a device, such as one that makes a tensor from its shape.
@@ -205,7 +205,7 @@ impl Device {
     }
 
     /// Runs `future` in the scope of this device, as [`with_device`] does.
-    pub fn scope<F: Future>(&self, future: F) -> Scoped<F> {
+    pub fn scope<F: Future>(&self, future: F) -> ScopedFuture<F> {
         DeviceSet::from(self).scope(future)
     }
 }
@@ -232,8 +232,8 @@ impl fmt::Debug for Device {
 
 impl DeviceSet {
     /// Runs `future` in the scope of these devices, as [`with_device`] does.
-    pub fn scope<F: Future>(&self, future: F) -> Scoped<F> {
-        Scoped {
+    pub fn scope<F: Future>(&self, future: F) -> ScopedFuture<F> {
+        ScopedFuture {
             devices: self.clone(),
             future: Box::pin(future),
         }

@@ -9,7 +9,7 @@ use convoke_common::printable;
 
 use super::Device;
 use crate::cluster::Cluster;
-use crate::eager::SessionHandle;
+use crate::eager::SessionOwner;
 
 /// A set of devices, any of which may be used: see [`Cluster::device_set`]. A [`Device`] converts to the set of itself.
 /// Clones share the list of devices.
@@ -19,10 +19,10 @@ pub struct DeviceSet(Repr);
 #[derive(Clone)]
 enum Repr {
     One(Device),
-    Several(Arc<Several>),
+    Several(Arc<DeviceList>),
 }
 
-struct Several {
+struct DeviceList {
     spec: DeviceSpec,
     /// The devices, two at least, in the order of their workers' names.
     devices: Vec<Device>,
@@ -46,7 +46,7 @@ impl DeviceSet {
     }
 
     /// The device of a worker, where it is in the set.
-    pub(crate) fn at(&self, worker: &Arc<SessionHandle>) -> Option<&Device> {
+    pub(crate) fn at(&self, worker: &Arc<SessionOwner>) -> Option<&Device> {
         let mut devices = self.devices().iter();
         devices.find(|d| Arc::ptr_eq(&d.0, worker))
     }
@@ -126,7 +126,7 @@ impl Cluster {
         let mut devices: Vec<Device> = fits.map(|m| self.device_of(m)).collect();
         if devices.len() > 1 {
             let spec = wanted;
-            return Ok(DeviceSet(Repr::Several(Arc::new(Several {
+            return Ok(DeviceSet(Repr::Several(Arc::new(DeviceList {
                 spec,
                 devices,
             }))));

@@ -16,7 +16,7 @@ use convoke_common::graph::Attrs;
 use convoke_common::ids::LeaseId;
 use convoke_common::ops::OpDef;
 use convoke_common::{DType, Error, Outputs};
-use convoke_rendezvous::eager::Direct;
+use convoke_rendezvous::eager::DirectSession;
 use convoke_rendezvous::eager::direct::{DirectFunction, DirectOp, Number};
 use convoke_rendezvous::eager::wire::{Holding, MOST_HANDLES};
 use rustc_hash::FxHashMap;
@@ -30,7 +30,7 @@ const WAYS: usize = 8;
 const MOST_PLACES: usize = SETS * WAYS;
 
 /// A line of the program, and the tensors that it made here.
-struct Place {
+struct IssueSite {
     origin: &'static Location<'static>,
     /// The number of tensors, in the lowest bits, and their bytes above.
     held: AtomicU64,
@@ -43,18 +43,18 @@ struct Place {
 const COUNT_BITS: u32 = 24;
 const _: () = assert!(MOST_HANDLES < 1 << (COUNT_BITS - 1));
 
-/// What a tensor adds to [`Place::held`]: one handle, and its bytes.
+/// What a tensor adds to [`IssueSite::held`]: one handle, and its bytes.
 fn held(tensor: &HostTensor) -> u64 {
     (tensor.byte_len() as u64) << COUNT_BITS | 1
 }
 
 /// An op as it is issued at one line.
-pub(crate) struct Known {
+pub(crate) struct RememberedOp {
     op: &'static OpDef,
     attrs: Attrs,
     operands: SmallVec<[Option<DType>; 4]>,
     outputs: u8,
-    place: Arc<Place>,
+    place: Arc<IssueSite>,
     /// How the op runs on the caller's thread; `None` where it never does.
     runs: Option<Arc<dyn DirectOp>>,
     /// Whether the op has run here before.
@@ -62,9 +62,9 @@ pub(crate) struct Known {
 }
 
 /// A value that the worker knows nothing of.
-pub(crate) struct Here {
+pub(crate) struct UnsentValue {
     tensor: HostTensor,
-    place: Arc<Place>,
+    place: Arc<IssueSite>,
     /// The value's handle, once the worker was told of the value.
     told: Mutex<Option<u64>>,
 }
@@ -72,18 +72,18 @@ pub(crate) struct Here {
 /// The direct way to a worker's session.
 pub(crate) struct Line {
     /// The worker's end, which is gone with the worker, even while tensors live.
-    direct: Weak<dyn Direct>,
+    direct: Weak<dyn DirectSession>,
     /// The number of handles of all places.
     handles: Arc<AtomicU64>,
-    sets: Box<[Mutex<SmallVec<[Arc<Known>; 2]>>]>,
-    places: Mutex<FxHashMap<&'static Location<'static>, Weak<Place>>>,
+    sets: Box<[Mutex<SmallVec<[Arc<RememberedOp>; 2]>>]>,
+    places: Mutex<FxHashMap<&'static Location<'static>, Weak<IssueSite>>>,
     lost: AtomicBool,
     hits: AtomicU64,
     misses: AtomicU64,
 }
 
 /// The key by which a remembered op is looked for.
-pub(crate) struct Issued<'a> {
+pub(crate) struct OpQuery<'a> {
     pub op: &'static OpDef,
     pub attrs: &'a Attrs,
     pub outputs: usize,
@@ -98,8 +98,8 @@ fn same_place(a: &'static Location<'static>, b: &'static Location<'static>) -> b
     std::ptr::eq(a, b) || a == b
 }
 
-impl Known {
-    fn is(&self, issued: &Issued<'_>, operands: &[Option<DType>]) -> bool {
+impl RememberedOp {
+    fn is(&self, issued: &OpQuery<'_>, operands: &[Option<DType>]) -> bool {
         std::ptr::eq(self.op, issued.op)
             && same_place(self.place.origin, issued.origin)
             && self.operands[..] == *operands
@@ -109,7 +109,7 @@ impl Known {
 }
 
 impl Line {
-    pub fn new(direct: &Arc<dyn Direct>) -> Line {
+    pub fn new(direct: &Arc<dyn DirectSession>) -> Line {
         Line {
             handles: direct.handles(),
             direct: Arc::downgrade(direct),
@@ -137,7 +137,11 @@ impl Line {
     }
 
     /// Returns the op, remembered or resolved anew; `None` where nothing can run here.
-    pub fn find(&self, issued: &Issued<'_>, operands: &[Option<DType>]) -> Option<Arc<Known>> {
+    pub fn find(
+        &self,
+        issued: &OpQuery<'_>,
+        operands: &[Option<DType>],
+    ) -> Option<Arc<RememberedOp>> {
         if !self.usable() {
             return None;
         }
@@ -157,7 +161,7 @@ impl Line {
         let direct = self.direct.upgrade()?;
         let outputs = u8::try_from(issued.outputs).ok()?;
         let (name, attrs) = (issued.op.name, issued.attrs);
-        let new = Arc::new(Known {
+        let new = Arc::new(RememberedOp {
             op: issued.op,
             attrs: attrs.clone(),
             operands: operands.into(),
@@ -172,7 +176,7 @@ impl Line {
         Some(new)
     }
 
-    fn place(&self, origin: &'static Location<'static>) -> Arc<Place> {
+    fn place(&self, origin: &'static Location<'static>) -> Arc<IssueSite> {
         let mut places = locked(&self.places);
         if let Some(known) = places.get(origin).and_then(Weak::upgrade) {
             return known;
@@ -180,7 +184,7 @@ impl Line {
         if places.len() >= MOST_PLACES {
             places.retain(|_, p| p.strong_count() > 0);
         }
-        let new = Arc::new(Place {
+        let new = Arc::new(IssueSite {
             origin,
             held: AtomicU64::new(0),
             all: self.handles.clone(),
@@ -190,7 +194,7 @@ impl Line {
     }
 
     /// Runs an op. Returns `None` where the op has to be issued.
-    pub fn run(&self, known: &Known, inputs: &[Option<&HostTensor>]) -> Option<Outputs> {
+    pub fn run(&self, known: &RememberedOp, inputs: &[Option<&HostTensor>]) -> Option<Outputs> {
         let runs = known.runs.as_ref().filter(|_| self.usable())?;
         let made = runs.run(inputs)?;
         // An op that is issued instead is counted where it is issued.
@@ -216,7 +220,7 @@ impl Line {
         operands: &[&HostTensor],
         results: usize,
         origin: &'static Location<'static>,
-    ) -> Option<SmallVec<[Here; 2]>> {
+    ) -> Option<SmallVec<[UnsentValue; 2]>> {
         if !self.usable() {
             return None;
         }
@@ -228,12 +232,16 @@ impl Line {
 
     /// Counts a value that the op `known` made here.
     #[inline]
-    pub fn keep(&self, known: &Known, tensor: HostTensor) -> Here {
+    pub fn keep(&self, known: &RememberedOp, tensor: HostTensor) -> UnsentValue {
         self.hold(known.place.clone(), tensor)
     }
 
     /// Copies a small value of the program. Returns `None` where the value has to be sent.
-    pub fn put(&self, value: &HostTensor, origin: &'static Location<'static>) -> Option<Here> {
+    pub fn put(
+        &self,
+        value: &HostTensor,
+        origin: &'static Location<'static>,
+    ) -> Option<UnsentValue> {
         if !self.usable() {
             return None;
         }
@@ -241,10 +249,10 @@ impl Line {
     }
 
     #[inline]
-    fn hold(&self, place: Arc<Place>, tensor: HostTensor) -> Here {
+    fn hold(&self, place: Arc<IssueSite>, tensor: HostTensor) -> UnsentValue {
         self.handles.fetch_add(1, Ordering::Relaxed);
         place.held.fetch_add(held(&tensor), Ordering::Relaxed);
-        Here {
+        UnsentValue {
             tensor,
             place,
             told: Mutex::new(None),
@@ -273,7 +281,7 @@ impl Line {
     }
 }
 
-impl Here {
+impl UnsentValue {
     pub fn tensor(&self) -> &HostTensor {
         &self.tensor
     }
@@ -295,7 +303,7 @@ impl Here {
         *locked(&self.told)
     }
 
-    /// Like [`Here::id`], for a value that nobody else has, so that no lock is taken.
+    /// Like [`UnsentValue::id`], for a value that nobody else has, so that no lock is taken.
     pub fn last_id(&mut self) -> Option<u64> {
         *self.told.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
@@ -307,7 +315,7 @@ impl Here {
     }
 }
 
-impl Drop for Here {
+impl Drop for UnsentValue {
     fn drop(&mut self) {
         if self.last_id().is_none() {
             self.uncount();

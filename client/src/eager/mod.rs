@@ -6,7 +6,7 @@
 //! 2. Every fetch ends: with its tensor, or with the error because of which the tensor does not come.
 //! 3. This client knows a move until its destination has taken the tensor, so that the loss of either end ends the move
 //!    at the other.
-//! 4. Tensors and devices own the sessions, by a [`SessionHandle`]; nothing that the sessions own keeps a handle for
+//! 4. Tensors and devices own the sessions, by a [`SessionOwner`]; nothing that the sessions own keeps a handle for
 //!    longer than a worker is being dialled.
 
 pub(crate) mod direct;
@@ -26,18 +26,18 @@ use convoke_common::ops::{self, CustomOp, OpDef};
 use convoke_common::program::Participant;
 use convoke_common::rpc::{ClusterStatus, MemberState};
 use convoke_rendezvous::Peer;
-use convoke_rendezvous::eager::Eager;
+use convoke_rendezvous::eager::EagerService;
 use convoke_rendezvous::eager::wire::{Reader, Report};
 use convoke_rendezvous::frame::TensorHeader;
-use convoke_rendezvous::hub::Refused;
+use convoke_rendezvous::hub::FrameRefusal;
 use tokio::sync::oneshot;
 
-pub(crate) use self::prepared::{Key, Slot};
-pub(crate) use self::session::{Issue, Late, WorkerSession, stranger};
+pub(crate) use self::prepared::{Key, RememberedPlace};
+pub(crate) use self::session::{Issue, LateShape, WorkerSession, stranger};
 
 use crate::device::{Device, DeviceSet};
+use crate::presence::ClusterPresence;
 use crate::runtime::NetThread;
-use crate::session::Session;
 
 /// A tensor on its way to this client.
 struct Fetch {
@@ -53,13 +53,13 @@ struct Fetches {
 }
 
 /// A fetch that was asked for. Dropping it gives the fetch up.
-pub(crate) struct Fetching {
+pub(crate) struct PendingFetch {
     sessions: Weak<Sessions>,
     pub transfer: u64,
     pub answer: oneshot::Receiver<Result<HostTensor>>,
 }
 
-impl Drop for Fetching {
+impl Drop for PendingFetch {
     fn drop(&mut self) {
         if let Some(sessions) = self.sessions.upgrade() {
             sessions.fetches().open.remove(&self.transfer);
@@ -68,7 +68,7 @@ impl Drop for Fetching {
 }
 
 /// A worker that was serving when the cluster's status was last asked for.
-struct Member {
+struct ListedWorker {
     worker: Participant,
     /// The custom ops that it has kernels for.
     ops: Vec<CustomOp>,
@@ -78,19 +78,19 @@ struct Member {
 
 /// A session as tensors and devices hold it. It keeps the connection to the cluster alive, and an embedded cluster as
 /// well.
-pub(crate) struct SessionHandle {
+pub(crate) struct SessionOwner {
     session: Arc<WorkerSession>,
     _sessions: Arc<Sessions>,
 }
 
-impl SessionHandle {
+impl SessionOwner {
     /// The session alone, which does not keep the connection alive.
     pub fn session(&self) -> &Arc<WorkerSession> {
         &self.session
     }
 }
 
-impl Deref for SessionHandle {
+impl Deref for SessionOwner {
     type Target = WorkerSession;
 
     #[inline]
@@ -100,17 +100,17 @@ impl Deref for SessionHandle {
 }
 
 /// A session, and the one handle that its tensors and devices share as long as there are any.
-struct Known {
+struct SessionEntry {
     session: Arc<WorkerSession>,
-    handle: Weak<SessionHandle>,
+    handle: Weak<SessionOwner>,
 }
 
-impl Known {
-    fn handle(&mut self, sessions: &Arc<Sessions>) -> Arc<SessionHandle> {
+impl SessionEntry {
+    fn handle(&mut self, sessions: &Arc<Sessions>) -> Arc<SessionOwner> {
         if let Some(handle) = self.handle.upgrade() {
             return handle;
         }
-        let handle = Arc::new(SessionHandle {
+        let handle = Arc::new(SessionOwner {
             session: self.session.clone(),
             _sessions: sessions.clone(),
         });
@@ -119,15 +119,15 @@ impl Known {
     }
 }
 
-type Workers = BTreeMap<(String, Incarnation), Known>;
+type Workers = BTreeMap<(String, Incarnation), SessionEntry>;
 
 /// The sessions of a client.
 pub(crate) struct Sessions {
-    pub session: Arc<Session>,
+    pub session: Arc<ClusterPresence>,
     /// The sessions, by the worker's process.
     workers: Mutex<Workers>,
     /// The workers that were serving when the cluster's status was last asked for, in the order of their names.
-    members: RwLock<Vec<Member>>,
+    members: RwLock<Vec<ListedWorker>>,
     fetches: Mutex<Fetches>,
     fails_when_full: AtomicBool,
     closed: AtomicBool,
@@ -146,7 +146,7 @@ pub(crate) fn shut() -> Error {
 impl Sessions {
     /// Makes a list without sessions, which serves the hub's eager messages. `keeps` lives as long as the list.
     pub fn new(
-        session: Arc<Session>,
+        session: Arc<ClusterPresence>,
         keeps: Option<Arc<dyn Any + Send + Sync>>,
         net: &NetThread,
     ) -> Arc<Sessions> {
@@ -160,7 +160,7 @@ impl Sessions {
             _keeps: keeps,
             net: net.clone(),
         });
-        let served: Arc<dyn Eager> = sessions.clone();
+        let served: Arc<dyn EagerService> = sessions.clone();
         sessions.session.hub.serve_eager(Arc::downgrade(&served));
         sessions
     }
@@ -217,7 +217,7 @@ impl Sessions {
         let serves = |s: MemberState| s == MemberState::Alive;
         let alive = status.members.iter().filter(|m| serves(m.state));
         let mut members: Vec<_> = alive
-            .map(|m| Member {
+            .map(|m| ListedWorker {
                 worker: Participant {
                     name: m.name.clone(),
                     incarnation: m.incarnation,
@@ -275,7 +275,7 @@ impl Sessions {
     }
 
     /// The session at the fastest worker, as measured, that has a kernel of a custom op as it is defined here.
-    pub fn fastest_with(self: &Arc<Self>, def: &OpDef) -> Option<Arc<SessionHandle>> {
+    pub fn fastest_with(self: &Arc<Self>, def: &OpDef) -> Option<Arc<SessionOwner>> {
         let wanted = CustomOp::of(def);
         let fastest = {
             let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
@@ -307,7 +307,7 @@ impl Sessions {
     /// Returns the session at a worker; the first call dials the worker. A session that was lost is followed by
     /// another, whose transfers and handles have other numbers, so that messages for the lost one are refused. Once the
     /// sessions are closed, a new session is lost from the beginning.
-    pub fn at(self: &Arc<Self>, worker: &Participant) -> Arc<SessionHandle> {
+    pub fn at(self: &Arc<Self>, worker: &Participant) -> Arc<SessionOwner> {
         let key = (worker.name.clone(), worker.incarnation);
         let mut workers = self.workers();
         let first = match workers.get_mut(&key) {
@@ -318,7 +318,7 @@ impl Sessions {
             None => (0, 0),
         };
         let session = WorkerSession::new(worker.clone(), Arc::downgrade(self), first);
-        let mut known = Known {
+        let mut known = SessionEntry {
             session: session.clone(),
             handle: Weak::new(),
         };
@@ -342,7 +342,7 @@ impl Sessions {
     }
 
     /// Begins a fetch from a worker. The caller has to tell the worker the number of the transfer.
-    pub fn expect(self: &Arc<Self>, from: &Peer) -> Fetching {
+    pub fn expect(self: &Arc<Self>, from: &Peer) -> PendingFetch {
         let (reply, answer) = oneshot::channel();
         let mut fetches = self.fetches();
         let transfer = fetches.next;
@@ -353,7 +353,7 @@ impl Sessions {
             reply,
         };
         fetches.open.insert(transfer, fetch);
-        Fetching {
+        PendingFetch {
             sessions: Arc::downgrade(self),
             transfer,
             answer,
@@ -412,7 +412,7 @@ impl Drop for Sessions {
     }
 }
 
-impl Eager for Sessions {
+impl EagerService for Sessions {
     fn batch(&self, from: &Peer, batch: &[u8]) -> Result<()> {
         let none = || Error::new(Code::ProtocolViolation, "a report of no session");
         let session = self.of(from).ok_or_else(none)?;
@@ -434,17 +434,20 @@ impl Eager for Sessions {
         Ok(())
     }
 
-    fn claim(&self, from: &Peer, h: &TensorHeader) -> Result<(), Refused> {
+    fn claim(&self, from: &Peer, h: &TensorHeader) -> Result<(), FrameRefusal> {
         if !self.mine(h.key) {
-            return Err(Refused::UnknownLease);
+            return Err(FrameRefusal::UnknownLease);
         }
         let mut fetches = self.fetches();
-        let fetch = fetches.open.get_mut(&h.key.n).ok_or(Refused::StaleStep)?;
+        let fetch = fetches
+            .open
+            .get_mut(&h.key.n)
+            .ok_or(FrameRefusal::StaleStep)?;
         if fetch.from != *from {
-            return Err(Refused::WrongSource);
+            return Err(FrameRefusal::WrongSource);
         }
         match std::mem::replace(&mut fetch.claimed, true) {
-            true => Err(Refused::Duplicate),
+            true => Err(FrameRefusal::Duplicate),
             false => Ok(()),
         }
     }

@@ -58,10 +58,10 @@ struct Entry {
 
 /// Remembers the place of an op in the cache, so that the op need not be looked for by its key as long as it is there.
 #[derive(Default)]
-pub(crate) struct Slot(AtomicU64);
+pub(crate) struct RememberedPlace(AtomicU64);
 
 /// The ops that a worker has prepared, as its client knows them.
-pub(super) struct Prepared {
+pub(super) struct PreparedOps {
     /// The entries, by place.
     entries: Vec<Entry>,
     /// The places of the entries whose keys have a hash.
@@ -72,15 +72,15 @@ pub(super) struct Prepared {
     misses: u64,
 }
 
-impl Default for Prepared {
-    fn default() -> Prepared {
-        Prepared::of(MOST_PREPARED)
+impl Default for PreparedOps {
+    fn default() -> PreparedOps {
+        PreparedOps::of(MOST_PREPARED)
     }
 }
 
-impl Prepared {
-    fn of(most: u32) -> Prepared {
-        Prepared {
+impl PreparedOps {
+    fn of(most: u32) -> PreparedOps {
+        PreparedOps {
             entries: Vec::new(),
             places: FxHashMap::default(),
             most,
@@ -90,7 +90,7 @@ impl Prepared {
         }
     }
 
-    /// Returns the op's place, and whether the op has to be defined there first, which is so until [`Prepared::told`]
+    /// Returns the op's place, and whether the op has to be defined there first, which is so until [`PreparedOps::told`]
     /// is called.
     pub fn find(&mut self, key: &Key) -> (u32, bool) {
         self.clock += 1;
@@ -128,7 +128,7 @@ impl Prepared {
     }
 
     /// Notes that the op was defined, and lets `slot` remember its place.
-    pub fn told(&mut self, index: u32, slot: Option<&Slot>) {
+    pub fn told(&mut self, index: u32, slot: Option<&RememberedPlace>) {
         if let Some(entry) = self.entries.get_mut(index as usize) {
             entry.told = true;
             if let Some(slot) = slot {
@@ -139,7 +139,7 @@ impl Prepared {
     }
 
     /// Returns the place that `slot` remembers, if its op is still there.
-    pub fn again(&mut self, slot: &Slot) -> Option<u32> {
+    pub fn again(&mut self, slot: &RememberedPlace) -> Option<u32> {
         let place = slot.0.load(Ordering::Relaxed);
         let (made, index) = (place / u64::from(self.most), place % u64::from(self.most));
         let entry = self.entries.get_mut(index as usize)?;
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn the_one_not_used_for_longest_makes_room() {
-        let mut p = Prepared::of(2);
+        let mut p = PreparedOps::of(2);
         let [relu, relu64, neg] = [
             key("Relu", DType::F32),
             key("Relu", DType::F64),
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn what_could_not_be_defined_is_defined_when_it_is_next_used() {
-        let mut p = Prepared::of(2);
+        let mut p = PreparedOps::of(2);
         let relu = key("Relu", DType::F32);
         assert_eq!([p.find(&relu), p.find(&relu)], [(0, true); 2]);
         p.told(0, None);
@@ -225,9 +225,9 @@ mod tests {
 
     #[test]
     fn a_slot_finds_its_op_until_another_is_in_its_place() {
-        let mut p = Prepared::of(1);
+        let mut p = PreparedOps::of(1);
         let (relu, neg) = (key("Relu", DType::F32), key("Neg", DType::F32));
-        let slot = Slot::default();
+        let slot = RememberedPlace::default();
         assert_eq!(p.again(&slot), None);
         p.find(&relu);
         p.told(0, Some(&slot));

@@ -33,10 +33,10 @@ use convoke_rendezvous::{Link, Peer};
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use self::state::{State, Way};
+use self::state::{DialState, SessionState};
 use self::transfers::{MOVES, PUTTING};
 use super::direct::Line;
-use super::prepared::{Key, Slot};
+use super::prepared::{Key, RememberedPlace};
 use super::{Sessions, shut};
 
 /// How many ops may be issued and not resolved.
@@ -47,7 +47,7 @@ const WAITING: usize = 16 << 20;
 const FAILURES: usize = 64;
 
 /// The cell for a handle's shape that only data decides.
-pub(crate) type Late = Arc<std::sync::OnceLock<Shape>>;
+pub(crate) type LateShape = Arc<std::sync::OnceLock<Shape>>;
 
 /// A client's session at one worker, with the state of what it has issued there.
 pub(crate) struct WorkerSession {
@@ -55,7 +55,7 @@ pub(crate) struct WorkerSession {
     pub peer: Peer,
     me: Weak<WorkerSession>,
     sessions: Weak<Sessions>,
-    state: Mutex<State>,
+    state: Mutex<SessionState>,
     putting: Arc<AtomicU64>,
     /// Notified when there may be room again: `room` wakes tasks, and `freed` wakes threads.
     room: Notify,
@@ -70,10 +70,10 @@ pub(crate) struct WorkerSession {
 pub(crate) struct Issue<'a> {
     pub key: &'a Key,
     /// Remembers where the op is prepared.
-    pub slot: Option<&'a Slot>,
+    pub slot: Option<&'a RememberedPlace>,
     pub operands: &'a [Operand<'a>],
     /// By output, the cell for a shape that only data decides.
-    pub late: &'a [Option<Late>],
+    pub late: &'a [Option<LateShape>],
 }
 
 /// The error of a tensor that belongs to another connection.
@@ -84,7 +84,7 @@ pub(crate) fn stranger() -> Error {
 
 /// Something that is to be issued, and needs room.
 #[derive(Clone, Copy)]
-enum Need<'a> {
+enum RoomRequest<'a> {
     Op(&'a Key),
     /// A result of a call.
     Result(&'static Location<'static>),
@@ -94,13 +94,13 @@ enum Need<'a> {
     Put(u64, &'static Location<'static>),
 }
 
-impl fmt::Display for Need<'_> {
+impl fmt::Display for RoomRequest<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (what, at) = match self {
-            Need::Op(key) => (key.op.name, key.origin),
-            Need::Result(at) => ("the result of a call", *at),
-            Need::Move(at) => ("a move", *at),
-            Need::Put(_, at) => ("a put", *at),
+            RoomRequest::Op(key) => (key.op.name, key.origin),
+            RoomRequest::Result(at) => ("the result of a call", *at),
+            RoomRequest::Move(at) => ("a move", *at),
+            RoomRequest::Put(_, at) => ("a put", *at),
         };
         write!(f, "{what} at {}:{}", at.file(), at.line())
     }
@@ -138,7 +138,7 @@ impl WorkerSession {
             peer,
             me: me.clone(),
             sessions,
-            state: Mutex::new(State::new(batch, transfers, first)),
+            state: Mutex::new(SessionState::new(batch, transfers, first)),
             putting: Arc::default(),
             room: Notify::new(),
             freed: Condvar::new(),
@@ -157,7 +157,7 @@ impl WorkerSession {
         self.line.get()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SessionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -198,17 +198,17 @@ impl WorkerSession {
     }
 
     /// Locks the state. Fails where the session is lost.
-    fn usable(&self) -> Result<MutexGuard<'_, State>> {
+    fn usable(&self) -> Result<MutexGuard<'_, SessionState>> {
         let state = self.state();
         match &state.way {
-            Way::Lost(error) => Err(error.clone()),
+            DialState::Lost(error) => Err(error.clone()),
             _ => Ok(state),
         }
     }
 
     /// Names what has reached its bound, so that there is no room for `need`. With `some`, an eighth of the bound has
     /// to be free.
-    fn full(&self, state: &State, need: Need<'_>, some: bool) -> Option<String> {
+    fn full(&self, state: &SessionState, need: RoomRequest<'_>, some: bool) -> Option<String> {
         let most = |most: u64| if some { most - most / 8 } else { most };
         let (ops, waiting) = (state.unresolved, state.batch.len());
         let (moves, putting) = (state.moves.len(), self.putting.load(Ordering::Relaxed));
@@ -219,8 +219,10 @@ impl WorkerSession {
             return Some(format!("{} MiB of commands", waiting >> 20));
         }
         match need {
-            Need::Move(_) if moves as u64 >= most(MOVES as u64) => Some(format!("{moves} moves")),
-            Need::Put(bytes, _) if putting > 0 && putting + bytes > PUTTING => {
+            RoomRequest::Move(_) if moves as u64 >= most(MOVES as u64) => {
+                Some(format!("{moves} moves"))
+            }
+            RoomRequest::Put(bytes, _) if putting > 0 && putting + bytes > PUTTING => {
                 Some(format!("{} MiB of values", putting >> 20))
             }
             _ => None,
@@ -229,7 +231,7 @@ impl WorkerSession {
 
     /// Locks the state, like [`Self::usable`], once there is room. Waits for room, or fails where the thread may not
     /// wait.
-    fn open(&self, need: Need<'_>) -> Result<MutexGuard<'_, State>> {
+    fn open(&self, need: RoomRequest<'_>) -> Result<MutexGuard<'_, SessionState>> {
         loop {
             let state = self.open_now(need);
             let full = |e: &Error| e.code == Code::WouldBlock;
@@ -241,7 +243,7 @@ impl WorkerSession {
             while self.full(&state, need, true).is_some() {
                 let woken = self.freed.wait(state);
                 state = woken.unwrap_or_else(PoisonError::into_inner);
-                if let Way::Lost(error) = &state.way {
+                if let DialState::Lost(error) = &state.way {
                     return Err(error.clone());
                 }
             }
@@ -249,7 +251,7 @@ impl WorkerSession {
     }
 
     /// Locks the state, like [`Self::open`], but fails at once where there is no room.
-    fn open_now(&self, need: Need<'_>) -> Result<MutexGuard<'_, State>> {
+    fn open_now(&self, need: RoomRequest<'_>) -> Result<MutexGuard<'_, SessionState>> {
         let state = self.usable()?;
         if let Some(what) = self.full(&state, need, false) {
             let worker = &self.peer.name;
@@ -268,11 +270,13 @@ impl WorkerSession {
     }
 
     /// Sends the commands that were written, now or when the lane asks for them.
-    fn flush(&self, mut state: MutexGuard<'_, State>) {
+    fn flush(&self, mut state: MutexGuard<'_, SessionState>) {
         if state.batch.is_empty() || state.told {
             return;
         }
-        let Way::Up(link) = &state.way else { return };
+        let DialState::Up(link) = &state.way else {
+            return;
+        };
         let link = link.clone();
         state.told = true;
         drop(state);
@@ -289,7 +293,7 @@ impl WorkerSession {
             return Err(Error::new(Code::InvalidArgument, msg)
                 .advise("put them on the device, and use the tensors"));
         }
-        let mut guard = self.open(Need::Op(issue.key))?;
+        let mut guard = self.open(RoomRequest::Op(issue.key))?;
         let state = &mut *guard;
         let index = state.prepare(issue.key, issue.slot)?;
         let first = state.next;
@@ -319,7 +323,7 @@ impl WorkerSession {
 
     /// Reserves a handle that a step is to fill. Fails at once where there is no room.
     pub fn reserve(&self, origin: &'static Location<'static>) -> Result<u64> {
-        let mut guard = self.open_now(Need::Result(origin))?;
+        let mut guard = self.open_now(RoomRequest::Result(origin))?;
         let state = &mut *guard;
         let origin = state.origin(origin)?;
         state.command(&Command::Reserve { origin })?;
@@ -343,8 +347,8 @@ impl WorkerSession {
     }
 
     /// Returns the cell for a handle's shape, which is set once the worker has reported the shape.
-    pub fn late(&self, handle: u64) -> Late {
-        let late = Late::default();
+    pub fn late(&self, handle: u64) -> LateShape {
+        let late = LateShape::default();
         self.state().late.insert(handle, Arc::downgrade(&late));
         late
     }
@@ -437,13 +441,13 @@ impl WorkerSession {
             Ok(link) => {
                 // A session that was lost meanwhile stays lost: whoever waits for it was told.
                 let Ok(mut state) = self.usable() else { return };
-                let way = std::mem::replace(&mut state.way, Way::Up(link.clone()));
+                let way = std::mem::replace(&mut state.way, DialState::Up(link.clone()));
                 if let Some(direct) = link.direct() {
                     self.line.get_or_init(|| Line::new(&direct));
                 }
                 // Commands are sent first: a tensor may overtake the command that announces it, but need not.
                 self.flush(state);
-                if let Way::Dialling(then) = way {
+                if let DialState::Dialling(then) = way {
                     then.into_iter().for_each(|f| f(&link));
                 }
                 if link.is_closed() {
@@ -457,10 +461,10 @@ impl WorkerSession {
     /// Ends the session, since its link ended or could not be made.
     pub(super) fn lost(&self, error: &Error) {
         let mut state = self.state();
-        if matches!(state.way, Way::Lost(_)) {
+        if matches!(state.way, DialState::Lost(_)) {
             return;
         }
-        let way = std::mem::replace(&mut state.way, Way::Lost(error.clone()));
+        let way = std::mem::replace(&mut state.way, DialState::Lost(error.clone()));
         state.batch = Batch::default();
         state.moves.clear();
         state.late.clear();

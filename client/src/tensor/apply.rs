@@ -6,14 +6,14 @@ use std::sync::{Arc, OnceLock};
 
 use convoke_common::error::{Code, Error, Result, Site};
 use convoke_common::graph::{Attrs, TensorType};
-use convoke_common::ops::{self, ConcreteOperand, HostValue, Inferred, OpDef, OpError};
+use convoke_common::ops::{self, ConcreteOperand, HostValue, InferredOutput, OpDef, OpError};
 use convoke_common::{DType, Dim, Shape, Tensor as HostTensor};
 use convoke_rendezvous::eager::wire::{self, INLINE};
 use smallvec::SmallVec;
 
-use super::{Placed, Tensor, quick};
+use super::{PlacedBy, Tensor, quick};
 use crate::device::{Device, DeviceSet, scope};
-use crate::eager::{Issue, Key, Late, SessionHandle, WorkerSession};
+use crate::eager::{Issue, Key, LateShape, SessionOwner, WorkerSession};
 use crate::trace::Trace;
 
 /// An operand of an op.
@@ -27,7 +27,7 @@ pub enum Operand<'a> {
 }
 
 /// The results of an op.
-pub(crate) type Made = SmallVec<[Tensor; 2]>;
+pub(crate) type OpResults = SmallVec<[Tensor; 2]>;
 
 fn rejected(op: &str, operands: &[Operand<'_>], why: &OpError, at: &Location<'_>) -> Error {
     let code = match why {
@@ -105,7 +105,7 @@ pub(crate) fn apply(
     attrs: Attrs,
     operands: &[Operand<'_>],
     outputs: usize,
-) -> Result<Made> {
+) -> Result<OpResults> {
     let at = Location::caller();
     let reject = |why: OpError| rejected(op, operands, &why, at);
     let def = ops::lookup(op).ok_or_else(|| reject(OpError::Unknown { op: op.into() }))?;
@@ -165,18 +165,18 @@ pub(crate) fn apply(
             Operand::Value(t) => {
                 let id = device.0.put(t, at)?;
                 let ty = (t.dtype(), t.shape().into());
-                large.push(Tensor::remote(&device.0, id, ty, Placed::Explicit, at));
+                large.push(Tensor::remote(&device.0, id, ty, PlacedBy::Explicit, at));
                 wire::Operand::Handle(id)
             }
             Operand::None => wire::Operand::Absent,
         });
     }
     let shapes: Option<SmallVec<[Shape; 2]>> = made.iter().map(concrete).collect();
-    let late: SmallVec<[Option<Late>; 2]> = match &shapes {
+    let late: SmallVec<[Option<LateShape>; 2]> = match &shapes {
         Some(_) => SmallVec::new(),
         None => made
             .iter()
-            .map(|ty| concrete(ty).is_none().then(Late::default))
+            .map(|ty| concrete(ty).is_none().then(LateShape::default))
             .collect(),
     };
     let key = Key {
@@ -258,7 +258,7 @@ fn infer_general(
     operands: &[Operand<'_>],
     outputs: usize,
     trace: Option<&Trace>,
-) -> Result<Vec<Inferred>, OpError> {
+) -> Result<Vec<InferredOutput>, OpError> {
     let types: Vec<Option<TensorType>> = operands
         .iter()
         .map(|o| match o {
@@ -321,13 +321,13 @@ fn able(devices: &DeviceSet, def: &OpDef) -> Result<()> {
 /// Chooses where an op runs: on the device with a kernel that has most bytes of its operands, among the devices of the
 /// task's scope, or without a scope those of the operands. Where there is none, the op runs on the fastest device that
 /// has a kernel, in the scope, or without one anywhere. Returns `None` where there is neither a scope nor an operand.
-fn place(def: &OpDef, operands: &[Operand<'_>]) -> Result<Option<(Arc<SessionHandle>, Placed)>> {
+fn place(def: &OpDef, operands: &[Operand<'_>]) -> Result<Option<(Arc<SessionOwner>, PlacedBy)>> {
     let scope = scope();
     if let Some(device) = scope.as_ref().and_then(DeviceSet::only) {
         has_kernel(&device.0, def)?;
-        return Ok(Some((device.0.clone(), Placed::Scope)));
+        return Ok(Some((device.0.clone(), PlacedBy::Scope)));
     }
-    let mut there: SmallVec<[(&Arc<SessionHandle>, u64); 4]> = SmallVec::new();
+    let mut there: SmallVec<[(&Arc<SessionOwner>, u64); 4]> = SmallVec::new();
     for operand in operands {
         let Operand::Tensor(t) = operand else {
             continue;
@@ -343,7 +343,7 @@ fn place(def: &OpDef, operands: &[Operand<'_>]) -> Result<Option<(Arc<SessionHan
         }
     }
     let all = there.iter().map(|(_, bytes)| bytes).sum();
-    let in_scope = |worker: &Arc<SessionHandle>| match &scope {
+    let in_scope = |worker: &Arc<SessionOwner>| match &scope {
         Some(devices) => devices.at(worker).is_some(),
         None => true,
     };
@@ -352,8 +352,8 @@ fn place(def: &OpDef, operands: &[Operand<'_>]) -> Result<Option<(Arc<SessionHan
     let able = able.filter(|(worker, _)| in_scope(worker) && has_kernel(worker, def).is_ok());
     if let Some((worker, bytes)) = able.max_by_key(|(_, bytes)| *bytes) {
         let placed = match scope.is_some() {
-            true => Placed::ScopeOperands(*bytes, all),
-            false => Placed::Operands(*bytes, all),
+            true => PlacedBy::ScopeOperands(*bytes, all),
+            false => PlacedBy::Operands(*bytes, all),
         };
         return Ok(Some(((*worker).clone(), placed)));
     }
@@ -362,7 +362,7 @@ fn place(def: &OpDef, operands: &[Operand<'_>]) -> Result<Option<(Arc<SessionHan
             return Ok(None);
         };
         return match first.0.sessions()?.fastest_of(devices, Some(def)) {
-            Some(device) => Ok(Some((device.0, Placed::ScopeFastest))),
+            Some(device) => Ok(Some((device.0, PlacedBy::ScopeFastest))),
             None => has_kernel(&first.0, def).map(|()| None),
         };
     }
@@ -370,7 +370,7 @@ fn place(def: &OpDef, operands: &[Operand<'_>]) -> Result<Option<(Arc<SessionHan
         return Ok(None);
     };
     match worker.sessions()?.fastest_with(def) {
-        Some(fastest) => Ok(Some((fastest, Placed::Fastest))),
+        Some(fastest) => Ok(Some((fastest, PlacedBy::Fastest))),
         None => worker.has_op(def).map(|()| None),
     }
 }

@@ -11,60 +11,60 @@ use convoke_common::{DType, Tensor as HostTensor};
 use smallvec::SmallVec;
 
 use super::Tensor;
-use super::apply::{Made, Operand, apply};
+use super::apply::{OpResults, Operand, apply};
 use super::args::{Arg, ArgKind, Axes, HostArg, OptArg, OptHostArg, Scalar};
 use crate::device::Device;
 
 /// An operand of a method, and whether it is brought to the dtype of others.
-pub(super) enum Given<'a> {
+pub(super) enum CallOperand<'a> {
     /// The operand is passed as it is.
     Strict(Operand<'a>),
     /// The operand is brought to the common dtype of all joint operands.
     Joint(ArgKind<'a>),
 }
 
-pub(super) fn strict(tensor: &Tensor) -> Given<'_> {
-    Given::Strict(Operand::Tensor(tensor))
+pub(super) fn strict(tensor: &Tensor) -> CallOperand<'_> {
+    CallOperand::Strict(Operand::Tensor(tensor))
 }
 
-pub(super) fn optional(tensor: Option<&Tensor>) -> Given<'_> {
-    Given::Strict(tensor.map_or(Operand::None, Operand::Tensor))
+pub(super) fn optional(tensor: Option<&Tensor>) -> CallOperand<'_> {
+    CallOperand::Strict(tensor.map_or(Operand::None, Operand::Tensor))
 }
 
-pub(super) fn joint<'a>(arg: impl Into<Arg<'a>>) -> Given<'a> {
-    Given::Joint(arg.into().0)
+pub(super) fn joint<'a>(arg: impl Into<Arg<'a>>) -> CallOperand<'a> {
+    CallOperand::Joint(arg.into().0)
 }
 
-pub(super) fn optional_joint<'a>(arg: impl Into<OptArg<'a>>) -> Given<'a> {
-    Given::Joint(arg.into().0)
+pub(super) fn optional_joint<'a>(arg: impl Into<OptArg<'a>>) -> CallOperand<'a> {
+    CallOperand::Joint(arg.into().0)
 }
 
-pub(super) fn host<'a>(arg: impl Into<HostArg<'a>>) -> Result<Given<'a>> {
-    arg.into().operand().map(Given::Strict)
+pub(super) fn host<'a>(arg: impl Into<HostArg<'a>>) -> Result<CallOperand<'a>> {
+    arg.into().operand().map(CallOperand::Strict)
 }
 
-pub(super) fn optional_host<'a>(arg: impl Into<OptHostArg<'a>>) -> Result<Given<'a>> {
-    arg.into().operand().map(Given::Strict)
+pub(super) fn optional_host<'a>(arg: impl Into<OptHostArg<'a>>) -> Result<CallOperand<'a>> {
+    arg.into().operand().map(CallOperand::Strict)
 }
 
 /// The dtype that the joint operands are brought to, see [`Arg`]; `None` where none of them is a tensor.
-fn common(operands: &[Given<'_>]) -> Option<DType> {
-    let joint = |g: &Given<'_>| match g {
-        Given::Joint(ArgKind::Tensor(t)) => Some(t.dtype()),
+fn common(operands: &[CallOperand<'_>]) -> Option<DType> {
+    let joint = |g: &CallOperand<'_>| match g {
+        CallOperand::Joint(ArgKind::Tensor(t)) => Some(t.dtype()),
         _ => None,
     };
     let tensors = operands.iter().filter_map(joint).reduce(promote)?;
     let numbers = operands.iter().filter_map(|g| match g {
-        Given::Joint(ArgKind::Scalar(s)) => Some(*s),
+        CallOperand::Joint(ArgKind::Scalar(s)) => Some(*s),
         _ => None,
     });
     Some(numbers.fold(tensors, beside))
 }
 
 /// The dtype that numpy brings numbers to where no operand is a tensor.
-fn of_numbers(operands: &[Given<'_>]) -> DType {
+fn of_numbers(operands: &[CallOperand<'_>]) -> DType {
     let numbers = operands.iter().filter_map(|g| match g {
-        Given::Joint(ArgKind::Scalar(s)) => Some(*s),
+        CallOperand::Joint(ArgKind::Scalar(s)) => Some(*s),
         _ => None,
     });
     let each = numbers.map(|s| match s {
@@ -85,12 +85,12 @@ fn beside(dtype: DType, number: Scalar) -> DType {
 }
 
 /// Adds the op, its operands, and the line of the call to an error.
-fn located(error: Error, op: &str, operands: &[Given<'_>], at: &Location<'_>) -> Error {
+fn located(error: Error, op: &str, operands: &[CallOperand<'_>], at: &Location<'_>) -> Error {
     let operands = operands.iter().filter_map(|g| match g {
-        Given::Strict(Operand::Tensor(t)) | Given::Joint(ArgKind::Tensor(t)) => {
+        CallOperand::Strict(Operand::Tensor(t)) | CallOperand::Joint(ArgKind::Tensor(t)) => {
             Some(t.ty().to_string())
         }
-        Given::Strict(Operand::Value(t)) => Some(t.signature()),
+        CallOperand::Strict(Operand::Value(t)) => Some(t.signature()),
         _ => None,
     });
     error.at(Site {
@@ -103,7 +103,7 @@ fn located(error: Error, op: &str, operands: &[Given<'_>], at: &Location<'_>) ->
 
 /// Fails a call that makes no op.
 #[track_caller]
-pub(super) fn refused<T>(op: &str, why: &str, operands: &[Given<'_>]) -> Result<T> {
+pub(super) fn refused<T>(op: &str, why: &str, operands: &[CallOperand<'_>]) -> Result<T> {
     let error = Error::new(Code::InvalidArgument, why);
     Err(located(error, op, operands, Location::caller()))
 }
@@ -113,9 +113,9 @@ pub(super) fn refused<T>(op: &str, why: &str, operands: &[Given<'_>]) -> Result<
 pub(super) fn several(
     op: &str,
     attrs: Attrs,
-    operands: &[Given<'_>],
+    operands: &[CallOperand<'_>],
     outputs: usize,
-) -> Result<Made> {
+) -> Result<OpResults> {
     let at = Location::caller();
     if u8::try_from(outputs).is_err() {
         let msg = format!("an op has at most {} outputs, not {outputs}", u8::MAX);
@@ -125,7 +125,7 @@ pub(super) fn several(
     let common = common(operands);
     let mut casts: SmallVec<[Tensor; 2]> = SmallVec::new();
     for operand in operands {
-        if let (Given::Joint(ArgKind::Tensor(t)), Some(to)) = (operand, common)
+        if let (CallOperand::Joint(ArgKind::Tensor(t)), Some(to)) = (operand, common)
             && t.dtype() != to
         {
             casts.push(cast(t, to)?);
@@ -135,17 +135,17 @@ pub(super) fn several(
     let mut given: SmallVec<[Operand<'_>; 5]> = SmallVec::new();
     for operand in operands {
         given.push(match operand {
-            Given::Strict(Operand::Tensor(t)) => Operand::Tensor(t),
-            Given::Strict(Operand::Value(t)) => Operand::Value(t.clone()),
-            Given::Joint(ArgKind::Tensor(t)) if common.is_some_and(|to| to != t.dtype()) => {
+            CallOperand::Strict(Operand::Tensor(t)) => Operand::Tensor(t),
+            CallOperand::Strict(Operand::Value(t)) => Operand::Value(t.clone()),
+            CallOperand::Joint(ArgKind::Tensor(t)) if common.is_some_and(|to| to != t.dtype()) => {
                 casts.next().map_or(Operand::Tensor(t), Operand::Tensor)
             }
-            Given::Joint(ArgKind::Tensor(t)) => Operand::Tensor(t),
-            Given::Joint(ArgKind::Scalar(s)) => {
+            CallOperand::Joint(ArgKind::Tensor(t)) => Operand::Tensor(t),
+            CallOperand::Joint(ArgKind::Scalar(s)) => {
                 let value = s.to_tensor(common.unwrap_or_else(|| of_numbers(operands)));
                 Operand::Value(value.map_err(|e| located(e, op, operands, at))?)
             }
-            Given::Strict(Operand::None) | Given::Joint(ArgKind::None) => Operand::None,
+            CallOperand::Strict(Operand::None) | CallOperand::Joint(ArgKind::None) => Operand::None,
         });
     }
     apply(op, attrs, &given, outputs)
@@ -158,7 +158,7 @@ pub(super) fn cast(tensor: &Tensor, to: DType) -> Result<Tensor> {
     first(apply("Cast", attrs, &[Operand::Tensor(tensor)], 1)?)
 }
 
-fn first(made: Made) -> Result<Tensor> {
+fn first(made: OpResults) -> Result<Tensor> {
     made.into_iter().next().ok_or_else(no_output)
 }
 
@@ -168,13 +168,17 @@ fn no_output() -> Error {
 
 /// Issues an op with one output.
 #[track_caller]
-pub(super) fn one(op: &str, attrs: Attrs, operands: &[Given<'_>]) -> Result<Tensor> {
+pub(super) fn one(op: &str, attrs: Attrs, operands: &[CallOperand<'_>]) -> Result<Tensor> {
     first(several(op, attrs, operands, 1)?)
 }
 
 /// Issues an op with two outputs.
 #[track_caller]
-pub(super) fn two(op: &str, attrs: Attrs, operands: &[Given<'_>]) -> Result<(Tensor, Tensor)> {
+pub(super) fn two(
+    op: &str,
+    attrs: Attrs,
+    operands: &[CallOperand<'_>],
+) -> Result<(Tensor, Tensor)> {
     let mut made = several(op, attrs, operands, 2)?.into_iter();
     made.next().zip(made.next()).ok_or_else(no_output)
 }
@@ -184,7 +188,7 @@ pub(super) fn two(op: &str, attrs: Attrs, operands: &[Given<'_>]) -> Result<(Ten
 pub(super) fn three(
     op: &str,
     attrs: Attrs,
-    operands: &[Given<'_>],
+    operands: &[CallOperand<'_>],
 ) -> Result<(Tensor, Tensor, Tensor)> {
     let mut made = several(op, attrs, operands, 3)?.into_iter();
     match (made.next(), made.next(), made.next()) {
@@ -199,11 +203,11 @@ pub(super) fn create(
     device: &Device,
     op: &str,
     attrs: Attrs,
-    operands: &[Given<'_>],
+    operands: &[CallOperand<'_>],
 ) -> Result<Tensor> {
     let operands = operands.iter().map(|g| match g {
-        Given::Strict(Operand::Tensor(t)) => Operand::Tensor(t),
-        Given::Strict(Operand::Value(t)) => Operand::Value(t.clone()),
+        CallOperand::Strict(Operand::Tensor(t)) => Operand::Tensor(t),
+        CallOperand::Strict(Operand::Value(t)) => Operand::Value(t.clone()),
         _ => Operand::None,
     });
     let operands: SmallVec<[Operand<'_>; 4]> = operands.collect();

@@ -10,7 +10,7 @@ use half::{bf16, f16};
 
 use super::Tensor;
 use super::apply::Operand;
-use super::call::{self, Given};
+use super::call::{self, CallOperand};
 use crate::device::enter;
 
 /// How many elements are shown at either end of an axis that has more than twice as many.
@@ -37,7 +37,7 @@ pub fn display(tensor: &HostTensor) -> impl fmt::Display + '_ {
             .flat_map(|p| at.iter().map(move |k| p * length + k));
         picked = next.collect();
     }
-    Shown {
+    ShownElements {
         elements: texts(tensor, &picked),
         shape: shape.to_vec(),
         edge,
@@ -54,7 +54,7 @@ impl Tensor {
         let corners = self.corners(&shape, edge(&shape))?;
         let shown = corners.fetch::<HostTensor>().await?;
         let all: Vec<usize> = (0..shown.elements()).collect();
-        let shown = Shown {
+        let shown = ShownElements {
             elements: texts(&shown, &all),
             edge: edge(&shape),
             shape,
@@ -72,7 +72,10 @@ impl Tensor {
             }
             let at: Vec<i64> = shown(*length, edge).iter().map(|k| *k as i64).collect();
             let at = HostTensor::from_slice(&[at.len()], &at)?;
-            let operands = [call::strict(&corners), Given::Strict(Operand::Value(at))];
+            let operands = [
+                call::strict(&corners),
+                CallOperand::Strict(Operand::Value(at)),
+            ];
             let attrs = call::attrs([("axis", call::int(axis as i64))]);
             corners = call::one("Gather", attrs, &operands)?;
         }
@@ -81,7 +84,7 @@ impl Tensor {
 }
 
 /// The text of the elements that are shown, and the tensor's form.
-struct Shown {
+struct ShownElements {
     elements: Vec<String>,
     /// The shape of the whole tensor.
     shape: Vec<usize>,
@@ -158,7 +161,7 @@ fn texts(tensor: &HostTensor, picked: &[usize]) -> Vec<String> {
     texts.iter().map(|t| format!("{t:>width$}")).collect()
 }
 
-impl Shown {
+impl ShownElements {
     /// Writes the elements along the axes from `axis` on.
     fn write(
         &self,
@@ -194,7 +197,7 @@ impl Shown {
     }
 }
 
-impl fmt::Display for Shown {
+impl fmt::Display for ShownElements {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.edge == 0 && !self.shape.contains(&0) {
             return f.write_str("[...]");

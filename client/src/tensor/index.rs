@@ -137,7 +137,7 @@ tuples! {
 
 /// Indices as operands of the ops that take the elements, which follow each other in the order of the fields.
 #[derive(Debug, Default, PartialEq)]
-struct Lowered {
+struct LoweredIndex {
     starts: Vec<i64>,
     ends: Vec<i64>,
     axes: Vec<i64>,
@@ -151,12 +151,16 @@ struct Lowered {
 }
 
 /// Lowers indices of a tensor of `rank` axes, whose lengths may be known.
-fn lower(indices: &[Index<'_>], rank: usize, dims: Option<&[usize]>) -> Result<Lowered, String> {
+fn lower(
+    indices: &[Index<'_>],
+    rank: usize,
+    dims: Option<&[usize]>,
+) -> Result<LoweredIndex, String> {
     let new = |i: &&Index<'_>| matches!(i, Index::NewAxis | Index::Ellipsis);
     let named = indices.len() - indices.iter().filter(new).count();
     let rest = rank.checked_sub(named);
     let rest = rest.ok_or_else(|| format!("{named} indices for a tensor of rank {rank}"))?;
-    let mut out = Lowered::default();
+    let mut out = LoweredIndex::default();
     let (mut axis, mut kept, mut result) = (0usize, 0usize, 0usize);
     let mut ellipsis = false;
     for (which, index) in indices.iter().enumerate() {
@@ -213,7 +217,7 @@ fn lower(indices: &[Index<'_>], rank: usize, dims: Option<&[usize]>) -> Result<L
     Ok(out)
 }
 
-impl Lowered {
+impl LoweredIndex {
     fn slice(&mut self, axis: usize, start: i64, end: Option<i64>, step: i64) {
         let all = if step < 0 { i64::MIN } else { i64::MAX };
         self.starts.push(start);
@@ -287,13 +291,13 @@ impl Tensor {
 mod tests {
     use super::*;
 
-    fn check<'a>(indices: impl Indices<'a>, dims: &[usize], want: Lowered) {
+    fn check<'a>(indices: impl Indices<'a>, dims: &[usize], want: LoweredIndex) {
         let got = lower(&indices.indices(), dims.len(), Some(dims));
         assert_eq!(got, Ok(want));
     }
 
-    fn slices(of: &[(i64, i64, i64, i64)]) -> Lowered {
-        let mut out = Lowered::default();
+    fn slices(of: &[(i64, i64, i64, i64)]) -> LoweredIndex {
+        let mut out = LoweredIndex::default();
         for (axis, start, end, step) in of {
             out.axes.push(*axis);
             out.starts.push(*start);
@@ -325,7 +329,7 @@ mod tests {
 
     #[test]
     fn an_integer_takes_its_axis_away() {
-        let with = |of, squeeze: &[i64]| Lowered {
+        let with = |of, squeeze: &[i64]| LoweredIndex {
             squeeze: squeeze.into(),
             ..slices(of)
         };
@@ -337,7 +341,7 @@ mod tests {
 
     #[test]
     fn new_axes_are_counted_in_the_result() {
-        let with = |of, squeeze: &[i64], unsqueeze: &[i64]| Lowered {
+        let with = |of, squeeze: &[i64], unsqueeze: &[i64]| LoweredIndex {
             squeeze: squeeze.into(),
             unsqueeze: unsqueeze.into(),
             ..slices(of)

@@ -33,14 +33,14 @@ pub use index::{Index, Indices};
 pub use ops::options;
 
 use crate::device::{Device, DeviceSet, enter};
-use crate::eager::direct::Here;
-use crate::eager::{Fetching, Late, SessionHandle, shut};
+use crate::eager::direct::UnsentValue;
+use crate::eager::{LateShape, PendingFetch, SessionOwner, shut};
 use crate::host::FromHost;
-use crate::trace::Symbolic;
+use crate::trace::SymbolicTensor;
 
 /// Why a tensor lives where it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Placed {
+pub(crate) enum PlacedBy {
     /// The program named the device.
     Explicit,
     /// A device scope of the task names one device.
@@ -69,13 +69,13 @@ pub struct Tensor(Repr);
 #[derive(Clone)]
 enum Repr {
     Remote(Shared<Handle>),
-    Traced(Arc<Symbolic>),
+    Traced(Arc<SymbolicTensor>),
 }
 
 struct Handle {
-    worker: Arc<SessionHandle>,
-    value: Value,
-    placed: Placed,
+    worker: Arc<SessionOwner>,
+    value: TensorValue,
+    placed: PlacedBy,
     origin: &'static Location<'static>,
     /// Whether a call has the tensor, or is promised it.
     promised: AtomicBool,
@@ -85,13 +85,13 @@ struct Handle {
     freed: AtomicBool,
 }
 
-enum Value {
+enum TensorValue {
     /// The value is at the worker, or will be.
-    There(There),
-    Here(Here),
+    There(RemoteValue),
+    Here(UnsentValue),
 }
 
-struct There {
+struct RemoteValue {
     /// The number of the handle at the worker.
     id: u64,
     dtype: DType,
@@ -101,51 +101,51 @@ struct There {
 enum Dims {
     Known(Shape),
     /// Dimensions that only data decides: they are declared with symbols, and set once they are known.
-    Late(Box<(TensorType, Late)>),
+    Late(Box<(TensorType, LateShape)>),
 }
 
 impl Handle {
     fn dtype(&self) -> DType {
         match &self.value {
-            Value::There(there) => there.dtype,
-            Value::Here(here) => here.tensor().dtype(),
+            TensorValue::There(there) => there.dtype,
+            TensorValue::Here(here) => here.tensor().dtype(),
         }
     }
 
     fn shape(&self) -> Option<&[usize]> {
         match &self.value {
-            Value::There(there) => match &there.dims {
+            TensorValue::There(there) => match &there.dims {
                 Dims::Known(shape) => Some(shape),
                 Dims::Late(late) => late.1.get().map(|shape| &shape[..]),
             },
-            Value::Here(here) => Some(here.tensor().shape()),
+            TensorValue::Here(here) => Some(here.tensor().shape()),
         }
     }
 
     /// The declared type, and the cell that its shape is set in, where only data decides the shape.
-    fn late(&self) -> Option<(&TensorType, &Late)> {
+    fn late(&self) -> Option<(&TensorType, &LateShape)> {
         match &self.value {
-            Value::There(there) => match &there.dims {
+            TensorValue::There(there) => match &there.dims {
                 Dims::Known(_) => None,
                 Dims::Late(late) => Some((&late.0, &late.1)),
             },
-            Value::Here(_) => None,
+            TensorValue::Here(_) => None,
         }
     }
 
     /// The number of the handle at the worker. A value that the worker does not know yet is sent there first.
     fn id(&self) -> Result<u64> {
         match &self.value {
-            Value::There(there) => Ok(there.id),
-            Value::Here(here) => here.told(|tensor| self.worker.put(tensor, self.origin)),
+            TensorValue::There(there) => Ok(there.id),
+            TensorValue::Here(here) => here.told(|tensor| self.worker.put(tensor, self.origin)),
         }
     }
 
     fn free(&self) {
         if !self.freed.swap(true, Ordering::AcqRel)
             && let Some(id) = match &self.value {
-                Value::There(there) => Some(there.id),
-                Value::Here(here) => here.id(),
+                TensorValue::There(there) => Some(there.id),
+                TensorValue::Here(here) => here.id(),
             }
         {
             self.worker.free(id);
@@ -154,31 +154,31 @@ impl Handle {
 }
 
 /// A value in this process: borrowed from this client, or looked up at the worker.
-pub(crate) enum Near<'a> {
+pub(crate) enum LocalTensor<'a> {
     Here(&'a HostTensor),
     There(HostTensor),
 }
 
-impl Near<'_> {
+impl LocalTensor<'_> {
     #[inline]
     pub(crate) fn tensor(&self) -> &HostTensor {
         match self {
-            Near::Here(tensor) => tensor,
-            Near::There(tensor) => tensor,
+            LocalTensor::Here(tensor) => tensor,
+            LocalTensor::There(tensor) => tensor,
         }
     }
 }
 
 /// A value that was asked for.
-enum Asked {
+enum RequestedValue {
     Here(HostTensor),
-    Coming(Fetching),
+    Coming(PendingFetch),
 }
 
 /// A tensor that is promised to a call. Dropping the promise before it is given or kept leaves the tensor as it is.
-pub(crate) struct Promised(Shared<Handle>);
+pub(crate) struct PendingTensor(Shared<Handle>);
 
-impl Promised {
+impl PendingTensor {
     /// Takes the tensor from everybody and frees it, since the call has succeeded.
     pub(crate) fn keep(self, at: &'static Location<'static>) {
         self.give(at);
@@ -192,7 +192,7 @@ impl Promised {
     }
 }
 
-impl Drop for Promised {
+impl Drop for PendingTensor {
     fn drop(&mut self) {
         if self.0.donated.get().is_none() {
             self.0.promised.store(false, Ordering::Release);
@@ -204,8 +204,8 @@ impl Drop for Handle {
     fn drop(&mut self) {
         // The worker knows nothing of most values in this process, so they need not be freed there.
         let untold = match &mut self.value {
-            Value::Here(here) => here.last_id().is_none(),
-            Value::There(_) => false,
+            TensorValue::Here(here) => here.last_id().is_none(),
+            TensorValue::There(_) => false,
         };
         if !untold {
             self.free();
@@ -216,48 +216,48 @@ impl Drop for Handle {
 impl Tensor {
     /// A handle of known shape.
     pub(crate) fn remote(
-        worker: &Arc<SessionHandle>,
+        worker: &Arc<SessionOwner>,
         id: u64,
         (dtype, shape): (DType, Shape),
-        placed: Placed,
+        placed: PlacedBy,
         origin: &'static Location<'static>,
     ) -> Tensor {
         let dims = Dims::Known(shape);
-        let value = Value::There(There { id, dtype, dims });
+        let value = TensorValue::There(RemoteValue { id, dtype, dims });
         Tensor::handle_of(worker, value, placed, origin)
     }
 
     /// A handle whose shape only data decides; `shape` is set once it is known.
     pub(crate) fn late(
-        worker: &Arc<SessionHandle>,
+        worker: &Arc<SessionOwner>,
         id: u64,
         declared: TensorType,
-        shape: Late,
-        placed: Placed,
+        shape: LateShape,
+        placed: PlacedBy,
         origin: &'static Location<'static>,
     ) -> Tensor {
         let dtype = declared.dtype;
         let dims = Dims::Late(Box::new((declared, shape)));
-        let value = Value::There(There { id, dtype, dims });
+        let value = TensorValue::There(RemoteValue { id, dtype, dims });
         Tensor::handle_of(worker, value, placed, origin)
     }
 
     /// A handle whose value is in this process.
     #[inline]
     pub(crate) fn made_here(
-        worker: &Arc<SessionHandle>,
-        here: Here,
-        placed: Placed,
+        worker: &Arc<SessionOwner>,
+        here: UnsentValue,
+        placed: PlacedBy,
         origin: &'static Location<'static>,
     ) -> Tensor {
-        Tensor::handle_of(worker, Value::Here(here), placed, origin)
+        Tensor::handle_of(worker, TensorValue::Here(here), placed, origin)
     }
 
     #[inline]
     fn handle_of(
-        worker: &Arc<SessionHandle>,
-        value: Value,
-        placed: Placed,
+        worker: &Arc<SessionOwner>,
+        value: TensorValue,
+        placed: PlacedBy,
         origin: &'static Location<'static>,
     ) -> Tensor {
         Tensor(Repr::Remote(Shared::new(Handle {
@@ -272,12 +272,12 @@ impl Tensor {
     }
 
     /// A value of a function's trace.
-    pub(crate) fn symbolic(symbolic: Symbolic) -> Tensor {
+    pub(crate) fn symbolic(symbolic: SymbolicTensor) -> Tensor {
         Tensor(Repr::Traced(Arc::new(symbolic)))
     }
 
     /// The value of a trace that the tensor stands for, if it is in a trace.
-    pub(crate) fn traced(&self) -> Option<&Symbolic> {
+    pub(crate) fn traced(&self) -> Option<&SymbolicTensor> {
         match &self.0 {
             Repr::Remote(_) => None,
             Repr::Traced(symbolic) => Some(symbolic),
@@ -321,10 +321,10 @@ impl Tensor {
     }
 
     /// Promises the tensor to a call. Of two calls at once, the second one fails.
-    pub(crate) fn promise(&self) -> Result<Promised> {
+    pub(crate) fn promise(&self) -> Result<PendingTensor> {
         let handle = self.remote_for("donated")?;
         if !handle.promised.swap(true, Ordering::AcqRel) {
-            return Ok(Promised(handle.clone()));
+            return Ok(PendingTensor(handle.clone()));
         }
         self.remote_for("donated")?;
         let msg = format!("{} is promised to a call that runs", self.ty());
@@ -342,7 +342,7 @@ impl Tensor {
         }
     }
 
-    pub(crate) fn worker(&self) -> Option<&Arc<SessionHandle>> {
+    pub(crate) fn worker(&self) -> Option<&Arc<SessionOwner>> {
         self.handle().map(|h| &h.worker)
     }
 
@@ -354,12 +354,12 @@ impl Tensor {
     }
 
     /// Returns the value where it belongs to this worker, is in this process, and is there already.
-    pub(crate) fn here_on(&self, worker: &Arc<SessionHandle>) -> Option<Near<'_>> {
+    pub(crate) fn here_on(&self, worker: &Arc<SessionOwner>) -> Option<LocalTensor<'_>> {
         let of = |h: &&Handle| Arc::ptr_eq(&h.worker, worker) && h.donated.get().is_none();
         let h = self.handle().filter(of)?;
         match &h.value {
-            Value::Here(here) => Some(Near::Here(here.tensor())),
-            Value::There(there) => h.worker.line()?.value(there.id).map(Near::There),
+            TensorValue::Here(here) => Some(LocalTensor::Here(here.tensor())),
+            TensorValue::There(there) => h.worker.line()?.value(there.id).map(LocalTensor::There),
         }
     }
 
@@ -434,23 +434,23 @@ impl Tensor {
             return format!("{} is a value of a function's trace", self.ty());
         };
         let why = match h.placed {
-            Placed::Explicit => "the program names the device".to_owned(),
-            Placed::Scope => "the task's device scope names it".to_owned(),
-            Placed::ScopeOperands(there, all) => {
+            PlacedBy::Explicit => "the program names the device".to_owned(),
+            PlacedBy::Scope => "the task's device scope names it".to_owned(),
+            PlacedBy::ScopeOperands(there, all) => {
                 format!("of the devices that the task's device scope names, {there} of {all} operand bytes were on this one")
             }
-            Placed::ScopeFastest => {
+            PlacedBy::ScopeFastest => {
                 "it is the fastest that the task's device scope names, and none of those has an operand".to_owned()
             }
-            Placed::Operands(there, all) => {
+            PlacedBy::Operands(there, all) => {
                 format!("{there} of {all} operand bytes were there")
             }
-            Placed::Fastest => {
+            PlacedBy::Fastest => {
                 "it is the fastest that has a kernel of the op, which no operand's device has"
                     .to_owned()
             }
-            Placed::Moved => "it was moved there".to_owned(),
-            Placed::Planned => "the plan of the function that made it says so".to_owned(),
+            PlacedBy::Moved => "it was moved there".to_owned(),
+            PlacedBy::Planned => "the plan of the function that made it says so".to_owned(),
         };
         let (device, at) = (Device(h.worker.clone()), h.origin);
         format!(
@@ -487,8 +487,8 @@ impl Tensor {
         from.session().give(self, to.session(), transfer);
         let ty = (h.dtype(), known.unwrap_or_default());
         Ok(match late {
-            None => Tensor::remote(to, id, ty, Placed::Moved, at),
-            Some(late) => Tensor::late(to, id, self.ty(), late.clone(), Placed::Moved, at),
+            None => Tensor::remote(to, id, ty, PlacedBy::Moved, at),
+            Some(late) => Tensor::late(to, id, self.ty(), late.clone(), PlacedBy::Moved, at),
         })
     }
 
@@ -503,22 +503,22 @@ impl Tensor {
     }
 
     /// Asks for the value.
-    fn ask(&self) -> Result<Asked> {
+    fn ask(&self) -> Result<RequestedValue> {
         let h = self.remote_for("fetched")?;
         match &h.value {
-            Value::Here(here) => match h.worker.lost_because() {
-                None => Ok(Asked::Here(here.tensor().clone())),
+            TensorValue::Here(here) => match h.worker.lost_because() {
+                None => Ok(RequestedValue::Here(here.tensor().clone())),
                 Some(error) => Err(error),
             },
-            Value::There(there) => h.worker.fetch(there.id).map(Asked::Coming),
+            TensorValue::There(there) => h.worker.fetch(there.id).map(RequestedValue::Coming),
         }
     }
 
     /// Awaits the value that was asked for.
-    async fn told(&self, asked: Asked) -> Result<HostTensor> {
+    async fn told(&self, asked: RequestedValue) -> Result<HostTensor> {
         let mut fetching = match asked {
-            Asked::Here(tensor) => return Ok(tensor),
-            Asked::Coming(fetching) => fetching,
+            RequestedValue::Here(tensor) => return Ok(tensor),
+            RequestedValue::Coming(fetching) => fetching,
         };
         let answer = (&mut fetching.answer).await;
         let tensor = answer.unwrap_or_else(|_| Err(shut()))?;
@@ -533,7 +533,7 @@ impl Tensor {
     pub async fn ready(&self) -> Result<()> {
         if self
             .remote_for("awaited")
-            .is_ok_and(|h| matches!(h.value, Value::Here(_)))
+            .is_ok_and(|h| matches!(h.value, TensorValue::Here(_)))
         {
             return self.value().await.map(drop);
         }
@@ -570,7 +570,7 @@ pub async fn fetch_all<'a, T: FromHost>(
     tensors: impl IntoIterator<Item = &'a Tensor>,
 ) -> Result<Vec<T>> {
     let asked = tensors.into_iter().map(|t| Ok((t, t.ask()?)));
-    let asked: Vec<(&Tensor, Asked)> = asked.collect::<Result<_>>()?;
+    let asked: Vec<(&Tensor, RequestedValue)> = asked.collect::<Result<_>>()?;
     let mut values = Vec::with_capacity(asked.len());
     for (t, asked) in asked {
         values.push(T::from_host(t.told(asked).await?)?);

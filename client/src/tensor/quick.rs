@@ -7,10 +7,10 @@ use convoke_common::ops::OpDef;
 use convoke_common::{DType, Tensor as HostTensor};
 use smallvec::SmallVec;
 
-use super::apply::{Made, Operand};
-use super::{Near, Placed, Tensor};
+use super::apply::{OpResults, Operand};
+use super::{LocalTensor, PlacedBy, Tensor};
 use crate::device::{DeviceSet, scope};
-use crate::eager::direct::Issued;
+use crate::eager::direct::OpQuery;
 
 /// The most bytes of a value among the operands. A result may be a view of the value, whose bytes would not be counted.
 const MOST_VALUE: usize = 1 << 10;
@@ -22,7 +22,7 @@ pub(super) fn run(
     operands: &[Operand<'_>],
     outputs: usize,
     origin: &'static Location<'static>,
-) -> Option<Made> {
+) -> Option<OpResults> {
     let scope = scope();
     let first = || {
         operands.iter().find_map(|o| match o {
@@ -37,7 +37,7 @@ pub(super) fn run(
     }
     let line = worker.line()?;
     let mut bytes = 0;
-    let mut near: SmallVec<[Option<Near<'_>>; 2]> = SmallVec::new();
+    let mut near: SmallVec<[Option<LocalTensor<'_>>; 2]> = SmallVec::new();
     for operand in operands {
         near.push(match operand {
             Operand::Tensor(t) => {
@@ -45,7 +45,7 @@ pub(super) fn run(
                 bytes += value.tensor().byte_len() as u64;
                 Some(value)
             }
-            Operand::Value(t) if t.byte_len() <= MOST_VALUE => Some(Near::Here(t)),
+            Operand::Value(t) if t.byte_len() <= MOST_VALUE => Some(LocalTensor::Here(t)),
             Operand::None => None,
             _ => return None,
         });
@@ -53,11 +53,11 @@ pub(super) fn run(
     let mut dtypes: SmallVec<[Option<DType>; 4]> = SmallVec::new();
     let mut inputs: SmallVec<[Option<&HostTensor>; 4]> = SmallVec::new();
     for input in &near {
-        let input = input.as_ref().map(Near::tensor);
+        let input = input.as_ref().map(LocalTensor::tensor);
         dtypes.push(input.map(HostTensor::dtype));
         inputs.push(input);
     }
-    let issued = Issued {
+    let issued = OpQuery {
         op,
         attrs,
         outputs,
@@ -66,9 +66,9 @@ pub(super) fn run(
     let known = line.find(&issued, &dtypes)?;
     let made = line.run(&known, &inputs)?;
     let placed = match (&scope, only) {
-        (None, _) => Placed::Operands(bytes, bytes),
-        (_, Some(_)) => Placed::Scope,
-        (_, None) => Placed::ScopeOperands(bytes, bytes),
+        (None, _) => PlacedBy::Operands(bytes, bytes),
+        (_, Some(_)) => PlacedBy::Scope,
+        (_, None) => PlacedBy::ScopeOperands(bytes, bytes),
     };
     let made = made.into_iter().take(outputs);
     let handle = |t| Tensor::made_here(worker, line.keep(&known, t), placed, origin);

@@ -6,7 +6,7 @@ use convoke_common::{DType, Tensor as HostTensor};
 use super::Tensor;
 use super::apply::Operand;
 use super::args::{Arg, Axes, HostArg, Scalar, Seed};
-use super::call::{self, Given};
+use super::call::{self, CallOperand};
 use crate::device::{Device, enter};
 
 /// The dtype in which numpy sums elements of a dtype.
@@ -189,7 +189,7 @@ impl Tensor {
         let (off, on) = (Scalar::Bool(false), Scalar::Bool(true));
         let bytes = [off.to_tensor(dtype)?.bytes(), on.to_tensor(dtype)?.bytes()].concat();
         let values = HostTensor::from_bytes(dtype, &[2], &bytes)?;
-        let values = Given::Strict(Operand::Value(values));
+        let values = CallOperand::Strict(Operand::Value(values));
         let operands = [call::strict(self), call::host(depth)?, values];
         call::one("OneHot", call::attrs([]), &operands)
     }

@@ -11,10 +11,10 @@ use convoke_common::Dim;
 use convoke_common::Tensor as HostTensor;
 use convoke_common::error::{Code, Error, Result, Site};
 use convoke_common::graph::{Function, Literal, Node, TensorType, ValueId};
-use convoke_common::ops::{self, HostValue, Inferred};
+use convoke_common::ops::{self, HostValue, InferredOutput};
 use convoke_models::Source;
 
-use super::{State, Symbolic, Trace};
+use super::{SymbolicTensor, Trace, TraceState};
 use crate::tensor::Tensor;
 
 /// The files that a trace's literals are ranges of.
@@ -26,7 +26,7 @@ pub(super) struct Files {
 }
 
 /// What the trace knows of a value of the spliced graph.
-struct Known<'g> {
+struct SplicedValue<'g> {
     id: ValueId,
     ty: TensorType,
     host: Option<HostValue>,
@@ -43,9 +43,9 @@ impl Trace {
         operands: &[Tensor],
         at: &Location<'_>,
     ) -> Result<Vec<Tensor>> {
-        let mut known: Vec<Option<Known<'_>>> = graph.values.iter().map(|_| None).collect();
+        let mut known: Vec<Option<SplicedValue<'_>>> = graph.values.iter().map(|_| None).collect();
         for (param, t) in graph.params.iter().zip(operands) {
-            known[param.ix()] = Some(Known {
+            known[param.ix()] = Some(SplicedValue {
                 id: self.value_of(t)?,
                 ty: t.ty(),
                 host: t.traced().and_then(|s| s.host.clone()),
@@ -78,7 +78,7 @@ impl Trace {
                     .function
                     .add_value(format!("{name}.{i}"), out.ty.clone());
                 outputs.push(id);
-                known[value.ix()] = Some(Known {
+                known[value.ix()] = Some(SplicedValue {
                     id,
                     ty: out.ty,
                     host: out.value,
@@ -95,7 +95,7 @@ impl Trace {
         drop(guard);
         let results = graph.results.iter().map(|(_, value)| {
             let known = defined(graph, &known, *value)?;
-            Ok(Tensor::symbolic(Symbolic {
+            Ok(Tensor::symbolic(SymbolicTensor {
                 trace: self.clone(),
                 value: known.id,
                 shape: known.ty.fixed_shape(),
@@ -107,7 +107,7 @@ impl Trace {
     }
 }
 
-impl State {
+impl TraceState {
     /// Adds the graph's artifacts to the trace, and returns the number that each has there.
     fn artifacts(&mut self, graph: &Function, sources: &[Source]) -> Vec<u32> {
         let mut numbers = Vec::new();
@@ -130,7 +130,7 @@ impl State {
         value: ValueId,
         literal: &'g Literal,
         artifacts: &[u32],
-    ) -> Result<Known<'g>> {
+    ) -> Result<SplicedValue<'g>> {
         let (own, ty) = (graph.value(value), graph.ty(value).clone());
         let (literal, key) = match literal {
             Literal::Inline(_) => (literal.clone(), None),
@@ -163,7 +163,7 @@ impl State {
             }
         };
         let inline = graph.inline(value);
-        Ok(Known {
+        Ok(SplicedValue {
             id,
             ty,
             host: inline.and_then(ops::host_value),
@@ -174,9 +174,9 @@ impl State {
 
 fn defined<'k, 'g>(
     graph: &Function,
-    known: &'k [Option<Known<'g>>],
+    known: &'k [Option<SplicedValue<'g>>],
     value: ValueId,
-) -> Result<&'k Known<'g>> {
+) -> Result<&'k SplicedValue<'g>> {
     let known = known.get(value.ix()).and_then(Option::as_ref);
     known.ok_or_else(|| {
         let msg = format!("value {} of {} is not defined", value.0, graph.name);
@@ -189,8 +189,8 @@ fn infer(
     graph: &Function,
     node: &Node,
     name: &str,
-    known: &[Option<Known<'_>>],
-) -> Result<Vec<Inferred>> {
+    known: &[Option<SplicedValue<'_>>],
+) -> Result<Vec<InferredOutput>> {
     let unsupported = || {
         let msg = format!("op '{}' is not supported", node.op);
         Error::new(Code::UnsupportedOp, msg)

@@ -6,7 +6,7 @@ use std::pin::pin;
 use tokio::io::{duplex, join, sink};
 
 use super::listener::name;
-use super::tripwire::{Expected, NONCE, announce, answer};
+use super::tripwire::{ExpectedNonces, NONCE, announce, answer};
 use super::watched::Tripwires;
 use crate::fuzzing::on_runtime;
 use crate::world::TcpConnection;
@@ -26,7 +26,7 @@ pub(crate) fn answers(bytes: &[u8]) -> bool {
 /// The bytes are what a dialler announces on the stream, and then what connections to the TCP port show, one nonce
 /// each.
 pub(crate) fn announced(bytes: &[u8]) -> bool {
-    let table = Expected::default();
+    let table = ExpectedNonces::default();
     let (tripwires, mut to_monitor) = Tripwires::new();
     let (stream, shown) = bytes.split_at(bytes.len().min(NONCE));
     on_runtime(async {

@@ -10,12 +10,12 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::bounds::{ACCEPT_PAUSE, FIRST_BYTES, UNNAMED};
-use super::tripwire::{Expected, NONCE};
-use super::{BAD_TRIPWIRE, Shared};
+use super::tripwire::{ExpectedNonces, NONCE};
+use super::{BAD_TRIPWIRE, DetectorState};
 use crate::world::{TcpAcceptor, TcpConnection};
 
 /// Accepts connections for ever. Dropping the future closes all connections that have not shown their nonce.
-pub(super) async fn run(shared: &Arc<Shared>, acceptor: Box<dyn TcpAcceptor>) {
+pub(super) async fn run(shared: &Arc<DetectorState>, acceptor: Box<dyn TcpAcceptor>) {
     let mut unnamed = FuturesUnordered::new();
     // The keys count up, so that the oldest connection is the first.
     let mut evict: BTreeMap<u64, CancellationToken> = BTreeMap::new();
@@ -59,7 +59,7 @@ pub(super) async fn run(shared: &Arc<Shared>, acceptor: Box<dyn TcpAcceptor>) {
 }
 
 /// Reads a connection's nonce and hands the connection on; returns whether an expected nonce came in time.
-pub(super) async fn name(table: Option<&Expected>, mut tcp: Box<dyn TcpConnection>) -> bool {
+pub(super) async fn name(table: Option<&ExpectedNonces>, mut tcp: Box<dyn TcpConnection>) -> bool {
     let mut nonce = [0; NONCE];
     let read = timeout(FIRST_BYTES, tcp.read_exact(&mut nonce)).await;
     matches!(read, Ok(Ok(_))) && table.is_some_and(|t| t.show(&nonce, tcp))

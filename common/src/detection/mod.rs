@@ -52,18 +52,18 @@ use crate::world::{BoxFuture, Endpoint, EndpointOptions, NetError, World};
 
 pub use self::core::{Command, Core, Event};
 pub use datagram::{Datagram, Kind};
-pub use watched::{CLOSE_LOST, Verdict, Watched};
+pub use watched::{CLOSE_LOST, Verdict, WatchedConnection};
 
-use tripwire::Expected;
+use tripwire::ExpectedNonces;
 
 /// The failure detection of one process, which its monitored connections share; clones are handles.
 #[derive(Clone)]
-pub struct Detector(Arc<Shared>);
+pub struct Detector(Arc<DetectorState>);
 
-struct Shared {
+struct DetectorState {
     world: World,
     /// The nonces that diallers announced; absent if this process has no TCP port.
-    expected: Option<Expected>,
+    expected: Option<ExpectedNonces>,
     refused: Counters,
 }
 
@@ -117,7 +117,7 @@ impl Detector {
                 }
             };
         }
-        let expected = acceptor.is_some().then(Expected::default);
+        let expected = acceptor.is_some().then(ExpectedNonces::default);
         let detector = Detector::new(world.clone(), expected);
         let shared = detector.0.clone();
         let listen = async move {
@@ -129,8 +129,8 @@ impl Detector {
         Ok((endpoint, detector, Box::pin(listen)))
     }
 
-    fn new(world: World, expected: Option<Expected>) -> Detector {
-        Detector(Arc::new(Shared {
+    fn new(world: World, expected: Option<ExpectedNonces>) -> Detector {
+        Detector(Arc::new(DetectorState {
             world,
             expected,
             refused: Counters::default(),
@@ -138,14 +138,14 @@ impl Detector {
     }
 
     /// Starts monitoring a connection: returns its handle, and the monitor's task, which ends with the connection.
-    pub fn monitor(&self, connection: Connection) -> (Watched, BoxFuture<'static, ()>) {
-        let (watched, armed) = Watched::new(connection);
+    pub fn monitor(&self, connection: Connection) -> (WatchedConnection, BoxFuture<'static, ()>) {
+        let (watched, armed) = WatchedConnection::new(connection);
         let run = monitor::run(self.0.clone(), watched.clone(), armed);
         (watched, Box::pin(run))
     }
 
     /// Like [`Detector::monitor`], but also spawns the monitor's task.
-    pub fn watch(&self, connection: Connection) -> Watched {
+    pub fn watch(&self, connection: Connection) -> WatchedConnection {
         let (watched, monitor) = self.monitor(connection);
         self.0.world.spawn(monitor);
         watched
@@ -153,7 +153,12 @@ impl Detector {
 
     /// Answers a stream on which the peer of a monitored connection announces its tripwire; `recv` starts after the
     /// kind.
-    pub async fn expect_tripwire(&self, watched: &Watched, send: SendStream, recv: RecvStream) {
+    pub async fn expect_tripwire(
+        &self,
+        watched: &WatchedConnection,
+        send: SendStream,
+        recv: RecvStream,
+    ) {
         tripwire::expect(self.0.expected.as_ref(), watched, send, recv).await;
     }
 

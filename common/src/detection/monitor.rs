@@ -9,16 +9,16 @@ use tokio::time::{Instant, sleep_until};
 
 use super::core::{Command, Core, Event};
 use super::datagram::Datagram;
-use super::watched::{Matched, Watched};
-use super::{BAD_DATAGRAM, Shared, Verdict, bounds, tripwire};
+use super::watched::{TripwireConnection, WatchedConnection};
+use super::{BAD_DATAGRAM, DetectorState, Verdict, bounds, tripwire};
 use crate::mutant;
 use crate::world::{BoxFuture, TcpConnection};
 
 /// Runs until the connection ends, because the peer is lost or for another reason.
 pub(super) async fn run(
-    shared: Arc<Shared>,
-    watched: Watched,
-    mut matched: mpsc::Receiver<Matched>,
+    shared: Arc<DetectorState>,
+    watched: WatchedConnection,
+    mut matched: mpsc::Receiver<TripwireConnection>,
 ) {
     let connection = watched.connection();
     let dials = connection.side() == Side::Client;
@@ -50,7 +50,7 @@ pub(super) async fn run(
         let event = tokio::select! {
             biased;
             _ = &mut closed => return,
-            Some(Matched(tcp)) = matched.recv() => {
+            Some(TripwireConnection(tcp)) = matched.recv() => {
                 wire = Some(tcp);
                 Event::Armed
             }

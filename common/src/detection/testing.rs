@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{Detector, Watched};
+use super::{Detector, WatchedConnection};
 use crate::identity::testing::Rig;
 use crate::identity::{Role, TlsConfigs, dial, greet};
 use crate::rpc::StreamKind;
@@ -50,7 +50,7 @@ impl Listening {
     }
 
     /// Accepts the next member that dials, monitors its connection, and answers its tripwires.
-    pub async fn accept(&self) -> Watched {
+    pub async fn accept(&self) -> WatchedConnection {
         let incoming = self.endpoint.accept().await.expect("open");
         let greeted = greet(incoming, WAIT).await.expect("greeted");
         let watched = self.detector.watch(greeted.connection);
@@ -71,7 +71,7 @@ impl Listening {
 }
 
 /// Dials a member at `addr` and monitors it.
-pub async fn dialled(rig: &Rig, addr: SocketAddr) -> (Endpoint, Watched) {
+pub async fn dialled(rig: &Rig, addr: SocketAddr) -> (Endpoint, WatchedConnection) {
     let endpoint = rig.member(Role::Worker).await;
     let dialled = dial(&endpoint, addr, Role::Coordinator, WAIT).await;
     let detector = Detector::dialling(rig.world.clone());
@@ -81,8 +81,8 @@ pub async fn dialled(rig: &Rig, addr: SocketAddr) -> (Endpoint, Watched) {
 
 /// Both ends of a connection.
 pub struct Pair {
-    pub here: Watched,
-    pub there: Watched,
+    pub here: WatchedConnection,
+    pub there: WatchedConnection,
     pub server: Listening,
     pub relay: Arc<Relay>,
     _dialler: Endpoint,

@@ -9,15 +9,15 @@ use tokio::time::{Instant, timeout};
 
 use super::bounds::{FIRST_BYTES, IDLE_TIMEOUT, LOST, PROCESS_KILLED, UNNAMED};
 use super::testing::{Listening, Pair, WAIT, dialled, until};
-use super::tripwire::{Expected, NONCE};
-use super::{CLOSE_LOST, Verdict, Watched};
+use super::tripwire::{ExpectedNonces, NONCE};
+use super::{CLOSE_LOST, Verdict, WatchedConnection};
 use crate::identity::testing::rig;
 use crate::identity::{Role, dial};
 use crate::rpc::{StreamKind, open_stream};
 use crate::world::quic::ConnectionError;
 
 /// Waits until a connection ended, and returns the reason; prints how long that took since `from`.
-async fn ended(what: &str, watched: &Watched, from: Instant, bound: Duration) -> String {
+async fn ended(what: &str, watched: &WatchedConnection, from: Instant, bound: Duration) -> String {
     let closed = timeout(bound * 10, watched.connection().closed()).await;
     assert!(closed.is_ok(), "{what}: still open");
     let why = watched.ended().unwrap_or_default();
@@ -274,7 +274,7 @@ async fn a_nonce_counts_once_and_is_forgotten() {
 
 #[test]
 fn nonces_expected_are_bounded() {
-    let table = Expected::default();
+    let table = ExpectedNonces::default();
     let nonce = |i: u32| {
         let mut nonce = [0; NONCE];
         nonce[..4].copy_from_slice(&i.to_le_bytes());

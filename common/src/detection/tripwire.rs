@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::bounds::{ARMING, EXPECTED};
-use super::watched::{Matched, Tripwires, Watched};
+use super::watched::{TripwireConnection, Tripwires, WatchedConnection};
 use crate::rpc::{StreamKind, open_stream};
 use crate::world::{BoxFuture, NetError, TcpConnection, World};
 
@@ -25,42 +25,42 @@ const ARMED: u8 = 2;
 
 /// The nonces that this process expects on its TCP port.
 #[derive(Default)]
-pub(super) struct Expected(Mutex<BTreeMap<Nonce, oneshot::Sender<Matched>>>);
+pub(super) struct ExpectedNonces(Mutex<BTreeMap<Nonce, oneshot::Sender<TripwireConnection>>>);
 
 /// An announced nonce; dropping it, as the stream's task ends, takes the nonce back.
-pub(super) struct Announced<'a> {
-    table: &'a Expected,
+pub(super) struct NonceGuard<'a> {
+    table: &'a ExpectedNonces,
     nonce: Nonce,
 }
 
-impl Drop for Announced<'_> {
+impl Drop for NonceGuard<'_> {
     fn drop(&mut self) {
         self.table.entries().remove(&self.nonce);
     }
 }
 
-impl Expected {
-    fn entries(&self) -> MutexGuard<'_, BTreeMap<Nonce, oneshot::Sender<Matched>>> {
+impl ExpectedNonces {
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<Nonce, oneshot::Sender<TripwireConnection>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn announce(
         &self,
         nonce: Nonce,
-    ) -> Option<(Announced<'_>, oneshot::Receiver<Matched>)> {
+    ) -> Option<(NonceGuard<'_>, oneshot::Receiver<TripwireConnection>)> {
         let mut entries = self.entries();
         if entries.len() >= EXPECTED || entries.contains_key(&nonce) {
             return None;
         }
         let (matched, arrival) = oneshot::channel();
         entries.insert(nonce, matched);
-        Some((Announced { table: self, nonce }, arrival))
+        Some((NonceGuard { table: self, nonce }, arrival))
     }
 
     /// Hands over a TCP connection that showed a nonce; returns whether the nonce was expected. A nonce counts once.
     pub(super) fn show(&self, nonce: &Nonce, tcp: Box<dyn TcpConnection>) -> bool {
         let announced = self.entries().remove(nonce);
-        announced.is_some_and(|arrival| arrival.send(Matched(tcp)).is_ok())
+        announced.is_some_and(|arrival| arrival.send(TripwireConnection(tcp)).is_ok())
     }
 
     #[cfg(test)]
@@ -103,8 +103,8 @@ pub(super) async fn announce(
 
 /// The acceptor's end: expects the nonce on the TCP port, and hands the connection that shows it to the monitor.
 pub(super) async fn expect(
-    table: Option<&Expected>,
-    watched: &Watched,
+    table: Option<&ExpectedNonces>,
+    watched: &WatchedConnection,
     send: SendStream,
     recv: RecvStream,
 ) {
@@ -120,7 +120,7 @@ pub(super) async fn expect(
 
 /// Answers what [`announce`] sends.
 pub(super) async fn answer(
-    table: Option<&Expected>,
+    table: Option<&ExpectedNonces>,
     tripwires: &Tripwires,
     mut send: impl AsyncWrite + Unpin,
     mut recv: impl AsyncRead + Unpin,

@@ -36,13 +36,13 @@ impl fmt::Display for Verdict {
 
 /// The handle of a monitored connection; clones share it.
 #[derive(Debug, Clone)]
-pub struct Watched {
+pub struct WatchedConnection {
     connection: Connection,
-    shared: Arc<Shared>,
+    shared: Arc<WatchedState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct WatchedState {
     verdict: OnceLock<Verdict>,
     armed: AtomicBool,
     tripwires: Tripwires,
@@ -52,22 +52,22 @@ struct Shared {
 #[derive(Debug)]
 pub(super) struct Tripwires {
     /// The way to the monitor.
-    matched: mpsc::Sender<Matched>,
+    matched: mpsc::Sender<TripwireConnection>,
     /// Allows one announcement at a time.
     announcing: Semaphore,
 }
 
 /// A TCP connection that showed a nonce which was announced on a monitored connection.
-pub(super) struct Matched(pub(super) Box<dyn TcpConnection>);
+pub(super) struct TripwireConnection(pub(super) Box<dyn TcpConnection>);
 
-impl fmt::Debug for Matched {
+impl fmt::Debug for TripwireConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Matched").finish_non_exhaustive()
+        f.debug_struct("TripwireConnection").finish_non_exhaustive()
     }
 }
 
 impl Tripwires {
-    pub(super) fn new() -> (Tripwires, mpsc::Receiver<Matched>) {
+    pub(super) fn new() -> (Tripwires, mpsc::Receiver<TripwireConnection>) {
         let (matched, to_monitor) = mpsc::channel(1);
         let announcing = Semaphore::new(1);
         let tripwires = Tripwires {
@@ -82,20 +82,22 @@ impl Tripwires {
     }
 
     /// Hands a tripwire to the monitor; `None` if the monitor has not even taken the previous one.
-    pub(super) fn matched(&self, tcp: Matched) -> Option<()> {
+    pub(super) fn matched(&self, tcp: TripwireConnection) -> Option<()> {
         self.matched.try_send(tcp).ok()
     }
 }
 
-impl Watched {
-    pub(super) fn new(connection: Connection) -> (Watched, mpsc::Receiver<Matched>) {
+impl WatchedConnection {
+    pub(super) fn new(
+        connection: Connection,
+    ) -> (WatchedConnection, mpsc::Receiver<TripwireConnection>) {
         let (tripwires, to_monitor) = Tripwires::new();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(WatchedState {
             verdict: OnceLock::new(),
             armed: AtomicBool::new(false),
             tripwires,
         });
-        (Watched { connection, shared }, to_monitor)
+        (WatchedConnection { connection, shared }, to_monitor)
     }
 
     /// The connection that is monitored.

@@ -4,17 +4,17 @@ use serde::de::DeserializeOwned;
 use tarpc::{ClientMessage, RequestName, Response};
 
 use super::graph::{trust_driver, trust_function, trust_grant};
-use super::{Budget, Target, choose};
+use super::{MemoryBound, Target, choose};
 use crate::error::Result;
 use crate::rpc::services::{
     CoordinatorRequest, CoordinatorResponse, JoiningRequest, JoiningResponse, WorkerRequest,
     WorkerResponse,
 };
-use crate::rpc_transport::Arriving;
+use crate::rpc_transport::InboundMessage;
 
 pub(super) const TARGET: Target = Target {
     name: "control",
-    budget: Budget {
+    budget: MemoryBound {
         fixed: 8 << 20,
         factor: 1 << 10,
     },

@@ -2,7 +2,7 @@
 
 use serde::de::DeserializeOwned;
 
-use super::{Budget, Target, choose};
+use super::{MemoryBound, Target, choose};
 use crate::dim::Bindings;
 use crate::graph::{Function, TensorType};
 use crate::ops;
@@ -11,7 +11,7 @@ use crate::rpc_transport::codec;
 
 pub(super) const TARGET: Target = Target {
     name: "graph",
-    budget: Budget {
+    budget: MemoryBound {
         fixed: 8 << 20,
         factor: 1 << 10,
     },

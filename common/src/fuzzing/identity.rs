@@ -1,12 +1,12 @@
 //! What newcomers and handshakes bring: join tokens, names, signing requests and certificates; also identity files.
 
-use super::{Budget, Target, choose};
+use super::{MemoryBound, Target, choose};
 use crate::identity::fuzzing::{authority, certificate, own_file, signing_request, stranger};
 use crate::identity::{JoinToken, PeerName, Role, Serial, TokenId};
 
 pub(super) const TARGET: Target = Target {
     name: "identity",
-    budget: Budget {
+    budget: MemoryBound {
         fixed: 256 << 10,
         factor: 64,
     },

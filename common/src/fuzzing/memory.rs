@@ -1,11 +1,11 @@
 //! The messages and files that processes of one host send on the socket over which they share memory.
 
-use super::{Budget, Target, choose, on_runtime};
+use super::{MemoryBound, Target, choose, on_runtime};
 use crate::world::shared_memory::fuzzing::{gifts, greeted, greeting, has};
 
 pub(super) const TARGET: Target = Target {
     name: "memory",
-    budget: Budget {
+    budget: MemoryBound {
         fixed: 64 << 10,
         factor: 4,
     },

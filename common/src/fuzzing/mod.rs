@@ -20,7 +20,7 @@ pub use graph::{trust_function, trust_grant};
 
 /// The most bytes that an entry may have allocated at once.
 #[derive(Debug, Clone, Copy)]
-pub struct Budget {
+pub struct MemoryBound {
     /// Bytes for any input. serde allocates up to 1 MiB for a list before its first element, at each of the few levels
     /// that messages have.
     pub fixed: usize,
@@ -28,7 +28,7 @@ pub struct Budget {
     pub factor: usize,
 }
 
-impl Budget {
+impl MemoryBound {
     /// The bound in bytes for an input of this length.
     pub fn bytes(&self, input: usize) -> usize {
         self.fixed.saturating_add(self.factor.saturating_mul(input))
@@ -40,7 +40,7 @@ impl Budget {
 pub struct Target {
     /// The name of the target, and of its folder in `fuzz/corpus`.
     pub name: &'static str,
-    pub budget: Budget,
+    pub budget: MemoryBound,
     /// Runs the target on an input; returns whether the input was accepted.
     pub entry: fn(&[u8]) -> bool,
 }

@@ -1,13 +1,13 @@
 //! What a peer can send before it is known, or unreliably: greetings, first bytes of streams, and datagrams.
 
-use super::{Budget, Target, choose};
+use super::{MemoryBound, Target, choose};
 use crate::detection::datagram::Datagram;
 use crate::rpc::StreamKind;
 use crate::world::hello;
 
 pub(super) const TARGET: Target = Target {
     name: "preface",
-    budget: Budget {
+    budget: MemoryBound {
         fixed: 4 << 10,
         factor: 4,
     },

@@ -1,12 +1,12 @@
 //! What both ends send while a tripwire is armed, on a stream of the connection, and what strangers may send to the TCP
 //! port.
 
-use super::{Budget, Target, choose};
+use super::{MemoryBound, Target, choose};
 use crate::detection::fuzzing::{announced, answers};
 
 pub(super) const TARGET: Target = Target {
     name: "tripwire",
-    budget: Budget {
+    budget: MemoryBound {
         fixed: 64 << 10,
         factor: 4,
     },

@@ -447,7 +447,7 @@ mod tests {
 
     #[test]
     fn members_of_either_authority_trust_each_other_until_the_former_is_retired() {
-        use super::super::verify::Trusted;
+        use super::super::verify::TrustedAuthorities;
         use rustls::pki_types::UnixTime;
         use webpki::KeyUsage;
 
@@ -460,7 +460,7 @@ mod tests {
         };
         let now = UnixTime::since_unix_epoch(Duration::from_secs(rig.now()));
         let accepts = |who: &OwnIdentity, other: &OwnIdentity| {
-            let trusted = Trusted::new(who.authorities());
+            let trusted = TrustedAuthorities::new(who.authorities());
             let usage = KeyUsage::client_auth();
             let shown = other.authorities();
             trusted

@@ -228,7 +228,7 @@ impl DialError {
 
 /// A connection that this side made.
 #[derive(Debug, Clone)]
-pub struct Dialled {
+pub struct OutboundConnection {
     /// The connection; its greeting is done.
     pub connection: Connection,
     /// The verified identity of the peer.
@@ -242,7 +242,7 @@ pub async fn dial(
     addr: SocketAddr,
     expected: Role,
     timeout: Duration,
-) -> Result<Dialled, DialError> {
+) -> Result<OutboundConnection, DialError> {
     dial_as(hello::PROTOCOL_VERSION, endpoint, addr, expected, timeout).await
 }
 
@@ -252,7 +252,7 @@ async fn dial_as(
     addr: SocketAddr,
     expected: Role,
     timeout: Duration,
-) -> Result<Dialled, DialError> {
+) -> Result<OutboundConnection, DialError> {
     let deadline = Instant::now() + timeout;
     let mut names = endpoint.asked_names().into_iter().peekable();
     let connection = loop {
@@ -287,7 +287,7 @@ async fn dial_as(
         connection.close(CLOSE_VERSION, b"no common greeting");
         return Err(DialError::from_hello(addr, error));
     }
-    Ok(Dialled {
+    Ok(OutboundConnection {
         connection,
         identity,
     })
@@ -295,7 +295,7 @@ async fn dial_as(
 
 /// A connection that a peer made, after its greeting.
 #[derive(Debug, Clone)]
-pub struct Greeted {
+pub struct InboundConnection {
     /// The connection; its greeting is done.
     pub connection: Connection,
     /// The verified identity of the peer; a peer without a certificate may use the join service only.
@@ -333,7 +333,10 @@ pub enum AcceptError {
 
 /// Completes a peer's connection: TLS, then the greeting. Run one task for each: a slow peer must not hold up others.
 /// A peer with a certificate may then send as much ahead of its readers as the endpoint allows, on all streams.
-pub async fn greet(incoming: Incoming, timeout: Duration) -> Result<Greeted, AcceptError> {
+pub async fn greet(
+    incoming: Incoming,
+    timeout: Duration,
+) -> Result<InboundConnection, AcceptError> {
     let window = VarInt::from_u32(incoming.member_window());
     let greeted = greet_first(incoming, timeout).await?;
     if greeted.identity.is_some() {
@@ -347,7 +350,7 @@ pub async fn greet(incoming: Incoming, timeout: Duration) -> Result<Greeted, Acc
 pub(super) async fn greet_first(
     incoming: Incoming,
     timeout: Duration,
-) -> Result<Greeted, AcceptError> {
+) -> Result<InboundConnection, AcceptError> {
     greet_as(hello::PROTOCOL_VERSION, incoming, timeout).await
 }
 
@@ -355,7 +358,7 @@ async fn greet_as(
     version: u16,
     incoming: Incoming,
     timeout: Duration,
-) -> Result<Greeted, AcceptError> {
+) -> Result<InboundConnection, AcceptError> {
     let deadline = Instant::now() + timeout;
     let addr = incoming.remote_address();
     let failed = |source| AcceptError::Handshake { addr, source };
@@ -373,7 +376,7 @@ async fn greet_as(
         connection.close(CLOSE_VERSION, b"no common greeting");
         return Err(AcceptError::Hello { addr, source });
     }
-    Ok(Greeted {
+    Ok(InboundConnection {
         connection,
         identity,
     })

@@ -13,7 +13,7 @@ use super::files::{OwnIdentity, parse_pem};
 use super::revocation::RevocationList;
 use super::subject::{CaHash, PeerName, Role, TokenId};
 use super::tls::SERVER_NAME;
-use super::verify::{Trusted, VerifyClient, VerifyServer};
+use super::verify::{TrustedAuthorities, VerifyClient, VerifyServer};
 use crate::world::{NoCompute, Rng, WallClock, World};
 
 /// The time at which everything is verified, in seconds since 1970.
@@ -72,7 +72,7 @@ pub(crate) fn certificate(der: &[u8]) -> bool {
     let Some(authority) = authority() else {
         return false;
     };
-    let ca = || Trusted::new(vec![authority.certificate().clone()]);
+    let ca = || TrustedAuthorities::new(vec![authority.certificate().clone()]);
     let revoked = Arc::<RevocationList>::default();
     let server = VerifyServer::member(ca(), revoked.clone());
     let client = VerifyClient::member(ca(), revoked);

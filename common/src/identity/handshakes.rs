@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::dial::{AcceptError, Greeted, TlsCause, alert, greet_first};
+use super::dial::{AcceptError, InboundConnection, TlsCause, alert, greet_first};
 use crate::admission::chain;
 use crate::counters::Counters;
 use crate::places::{Place, Places};
@@ -70,7 +70,7 @@ impl Handshakes {
 
 impl Handshake {
     /// Completes the handshake within `bound`; `None` if the peer is not let in. Run one task for each handshake.
-    pub async fn greet(self, bound: Duration) -> Option<Greeted> {
+    pub async fn greet(self, bound: Duration) -> Option<InboundConnection> {
         let greeting = greet_first(self.incoming, bound);
         match self.place.hold(greeting).await? {
             Ok(greeted) => Some(greeted),

@@ -40,8 +40,8 @@ pub use budget::{Amount, Budget, Weight};
 pub use ca::{CA_LIFE, CERTIFICATE_LIFE, ClusterCa, Grant, IdentityError};
 pub use csr::OwnKey;
 pub use dial::{
-    AcceptError, CLOSE_WRONG_ROLE, DIAL_TIMEOUT, DialError, Dialled, Greeted, Side, TlsCause, dial,
-    greet,
+    AcceptError, CLOSE_WRONG_ROLE, DIAL_TIMEOUT, DialError, InboundConnection, OutboundConnection,
+    Side, TlsCause, dial, greet,
 };
 pub use files::{IdentityFiles, OwnIdentity};
 pub use former::former_holder;

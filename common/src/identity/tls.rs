@@ -16,7 +16,7 @@ use super::files::OwnIdentity;
 use super::revocation::RevocationList;
 use super::subject::{CaHash, Role};
 use super::token::base32;
-use super::verify::{ALGORITHMS, Trusted, VerifyClient, VerifyServer};
+use super::verify::{ALGORITHMS, TrustedAuthorities, VerifyClient, VerifyServer};
 use crate::world::{WallClock, WallTime};
 
 /// The DNS name in every server certificate. Certificates hold no addresses: members are known by role and key.
@@ -153,7 +153,7 @@ pub struct TlsConfigs {
     pub server: Option<Arc<ServerConfig>>,
     /// The names for which this endpoint asks when it dials, see [`name_asked_for`].
     pub(crate) asks_for: AskedNames,
-    live: Option<(Arc<LiveIdentity>, Arc<Trusted>)>,
+    live: Option<(Arc<LiveIdentity>, Arc<TrustedAuthorities>)>,
 }
 
 impl TlsConfigs {
@@ -168,7 +168,7 @@ impl TlsConfigs {
             certified: RwLock::new(certified(identity)?),
             names: RwLock::new(names(identity)),
         });
-        let trusted = Trusted::new(identity.authorities());
+        let trusted = TrustedAuthorities::new(identity.authorities());
         let verifier = VerifyServer::member(trusted.clone(), revoked.clone());
         let mut client = client_builder(&wall, verifier)?.with_client_cert_resolver(live.clone());
         finish_client(&mut client);

@@ -74,15 +74,15 @@ pub(super) fn verify_leaf(
 /// How members verify each other, whichever side dialled.
 #[derive(Debug)]
 struct Membership {
-    trusted: Arc<Trusted>,
+    trusted: Arc<TrustedAuthorities>,
     revoked: Arc<RevocationList>,
 }
 
 /// The authorities that a member trusts; renewal replaces them in place.
 #[derive(Debug)]
-pub(super) struct Trusted(RwLock<Vec<CertificateDer<'static>>>);
+pub(super) struct TrustedAuthorities(RwLock<Vec<CertificateDer<'static>>>);
 
-impl Trusted {
+impl TrustedAuthorities {
     pub(super) fn new(authorities: Vec<CertificateDer<'static>>) -> Arc<Self> {
         Arc::new(Self(RwLock::new(authorities)))
     }
@@ -151,7 +151,7 @@ enum Servers {
 pub(super) struct VerifyServer(Servers);
 
 impl VerifyServer {
-    pub(super) fn member(trusted: Arc<Trusted>, revoked: Arc<RevocationList>) -> Self {
+    pub(super) fn member(trusted: Arc<TrustedAuthorities>, revoked: Arc<RevocationList>) -> Self {
         Self(Servers::Members(Membership { trusted, revoked }))
     }
 
@@ -227,7 +227,7 @@ impl ServerCertVerifier for VerifyServer {
 pub(super) struct VerifyClient(Membership);
 
 impl VerifyClient {
-    pub(super) fn member(trusted: Arc<Trusted>, revoked: Arc<RevocationList>) -> Self {
+    pub(super) fn member(trusted: Arc<TrustedAuthorities>, revoked: Arc<RevocationList>) -> Self {
         Self(Membership { trusted, revoked })
     }
 }

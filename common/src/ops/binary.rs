@@ -24,7 +24,7 @@ const MANY_FLOAT: &[OperandDef] = &[operand("data", FLOATS).class(1).variadic()]
 /// The rule of an output of `dtype` whose elements are followed through `f`.
 fn paired(i: &Infer<'_>, dtype: DType, f: impl Fn(&Dim, &Dim) -> Option<Dim>) -> Rule {
     let shape = broadcast(i.shape(0)?, i.shape(1)?)?;
-    let mut out = Inferred::of(dtype, shape);
+    let mut out = InferredOutput::of(dtype, shape);
     let value = |k: usize| i.opt(k).and_then(|o| o.value);
     if let (Some(a), Some(b)) = (value(0), value(1)) {
         out.value = host::zip(a, b, &out.ty.shape, f);
@@ -87,7 +87,7 @@ fn power(i: &Infer<'_>) -> Rule {
 /// The rule of an op on operands that are all broadcast together, and whose elements are followed through `f`.
 fn many(i: &Infer<'_>, f: Option<Arith>) -> Rule {
     let dtype = i.dtype(0)?;
-    let mut out = Inferred::of(dtype, i.shape(0)?.to_vec());
+    let mut out = InferredOutput::of(dtype, i.shape(0)?.to_vec());
     out.value = i
         .opt(0)
         .and_then(|o| o.value)
@@ -113,7 +113,7 @@ fn prelu(i: &Infer<'_>) -> Rule {
 fn select(i: &Infer<'_>) -> Rule {
     let dtype = i.dtype(1)?;
     let shape = broadcast(&broadcast(i.shape(0)?, i.shape(1)?)?, i.shape(2)?)?;
-    let mut out = Inferred::of(dtype, shape);
+    let mut out = InferredOutput::of(dtype, shape);
     let value = |k: usize| i.opt(k).and_then(|o| o.value);
     if let (Some(c), Some(x), Some(y)) = (value(0), value(1), value(2)) {
         // Each side has zeros at the positions that the other side fills; their sum is the result.

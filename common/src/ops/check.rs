@@ -1,6 +1,6 @@
 //! Checks of every node before its shape rule runs, and of every output afterwards.
 
-use super::def::{AttrKind, Inferred, OpDef, OpError};
+use super::def::{AttrKind, InferredOutput, OpDef, OpError};
 use crate::graph::{Attrs, TensorType};
 use crate::tensor::MAX_RANK;
 use crate::{DType, Dim};
@@ -134,7 +134,7 @@ pub(super) fn check_type(ty: &TensorType) -> Result<(), OpError> {
 /// Checks the outputs of a rule; expressions beyond `weight` become symbols of their own, so that no
 /// chain of nodes can grow them without bound.
 pub(super) fn settle(
-    outputs: &mut [Inferred],
+    outputs: &mut [InferredOutput],
     weight: usize,
     fresh: &dyn Fn(usize, usize) -> Dim,
 ) -> Result<(), OpError> {

@@ -19,7 +19,7 @@ use super::def::*;
 use super::shapes::*;
 use crate::Dim;
 use crate::dim::Bindings;
-use crate::graph::{Attrs, Function, Part, TensorType};
+use crate::graph::{Attrs, Function, RunsAt, TensorType};
 
 /// The most levels of functions within functions.
 const MOST_NESTED: usize = 5;
@@ -99,7 +99,7 @@ fn check_body(name: &str, f: &Function) -> Result<(), OpError> {
         return bad("a function within a node reads files".into());
     }
     for n in &f.nodes {
-        if n.part == Part::Init {
+        if n.runs_at == RunsAt::Init {
             return bad(format!("node '{}' runs at install", n.name));
         }
         if super::is_custom(&n.op) {
@@ -162,8 +162,8 @@ fn check_outputs(i: &Infer<'_>, results: usize) -> Result<(), OpError> {
     }
 }
 
-fn of(ty: TensorType) -> Inferred {
-    Inferred { ty, value: None }
+fn of(ty: TensorType) -> InferredOutput {
+    InferredOutput { ty, value: None }
 }
 
 /// The type that covers both: their common dimensions, and new symbols where they differ. `None` where dtypes or ranks
@@ -282,7 +282,7 @@ fn settled(
 }
 
 /// The output that collects a result of `n` iterations along a new first axis.
-fn collected(n: &Dim, ty: &TensorType) -> Inferred {
+fn collected(n: &Dim, ty: &TensorType) -> InferredOutput {
     let shape = std::iter::once(n.clone()).chain(ty.shape.iter().cloned());
     of(TensorType::new(ty.dtype, shape.collect()))
 }

@@ -14,7 +14,7 @@ use std::sync::{PoisonError, RwLock};
 
 use serde::{Deserialize, Serialize};
 
-use super::def::{Inferred, OpDef, OpError};
+use super::def::{InferredOutput, OpDef, OpError};
 use crate::error::{Code, Error, Result};
 use crate::graph::{Node, Value};
 
@@ -102,7 +102,7 @@ pub(super) fn guarded<T>(op: &OpDef, rule: impl FnOnce() -> T) -> Result<T, OpEr
 }
 
 /// The declared outputs of a node whose op has no definition. Fails where that cannot be a custom op.
-pub(super) fn declared(node: &Node, values: &[Value]) -> Result<Vec<Inferred>, OpError> {
+pub(super) fn declared(node: &Node, values: &[Value]) -> Result<Vec<InferredOutput>, OpError> {
     if !is_custom(&node.op) {
         let op = node.op.to_string();
         return Err(OpError::Unknown { op });
@@ -114,7 +114,7 @@ pub(super) fn declared(node: &Node, values: &[Value]) -> Result<Vec<Inferred>, O
         return Err(OpError::shape("has no outputs"));
     }
     let ty = |id: &crate::graph::ValueId| values[id.ix()].ty.clone();
-    let of = |ty| Inferred { ty, value: None };
+    let of = |ty| InferredOutput { ty, value: None };
     Ok(node.outputs.iter().map(ty).map(of).collect())
 }
 
@@ -122,18 +122,18 @@ pub(super) fn declared(node: &Node, values: &[Value]) -> Result<Vec<Inferred>, O
 mod tests {
     use super::*;
     use crate::DType::{self, F32, I64};
-    use crate::graph::{Attrs, Function, GraphError, Part, TensorType};
+    use crate::graph::{Attrs, Function, GraphError, RunsAt, TensorType};
     use crate::ops::def::{Infer, operand};
     use crate::ops::{self, Cost, OperandDef};
 
     const X: &[OperandDef] = &[operand("X", &[F32])];
 
-    fn same(i: &Infer<'_>) -> Result<Vec<Inferred>, OpError> {
+    fn same(i: &Infer<'_>) -> Result<Vec<InferredOutput>, OpError> {
         let x = i.required(0)?;
-        Ok(vec![Inferred::of(x.ty.dtype, x.ty.shape.clone())])
+        Ok(vec![InferredOutput::of(x.ty.dtype, x.ty.shape.clone())])
     }
 
-    fn panics(_: &Infer<'_>) -> Result<Vec<Inferred>, OpError> {
+    fn panics(_: &Infer<'_>) -> Result<Vec<InferredOutput>, OpError> {
         panic!("on purpose")
     }
 
@@ -157,7 +157,7 @@ mod tests {
             attrs: Attrs::default(),
             inputs: vec![Some(x)],
             outputs: vec![y],
-            part: Part::Step,
+            runs_at: RunsAt::Step,
         });
         f.results = vec![("y".into(), y)];
         f

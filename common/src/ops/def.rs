@@ -169,16 +169,16 @@ impl<'a> Infer<'a> {
 
 /// The result of a shape rule for one output.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Inferred {
+pub struct InferredOutput {
     pub ty: TensorType,
     /// The output's elements, where they follow from the operands' shapes and known elements.
     pub value: Option<HostValue>,
 }
 
-impl Inferred {
+impl InferredOutput {
     /// An output of this type, with unknown elements.
-    pub fn of(dtype: DType, shape: Vec<Dim>) -> Inferred {
-        Inferred {
+    pub fn of(dtype: DType, shape: Vec<Dim>) -> InferredOutput {
+        InferredOutput {
             ty: TensorType::new(dtype, shape),
             value: None,
         }
@@ -249,7 +249,7 @@ pub struct ConcreteOperand<'a> {
 pub type ConcreteOutputs = smallvec::SmallVec<[(DType, Shape); 1]>;
 
 /// A dtype and shape rule: it gives the types of the outputs.
-pub type InferFn = fn(&Infer<'_>) -> Result<Vec<Inferred>, OpError>;
+pub type InferFn = fn(&Infer<'_>) -> Result<Vec<InferredOutput>, OpError>;
 
 /// A faster dtype and shape rule for concrete operands only; `None` leaves the case to the general rule.
 pub type QuickFn = fn(&[Option<ConcreteOperand<'_>>]) -> Option<ConcreteOutputs>;

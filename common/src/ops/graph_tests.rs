@@ -42,7 +42,7 @@ impl Build {
             attrs,
             inputs: inputs.iter().map(|i| Some(*i)).collect(),
             outputs: vec![out],
-            part: Part::Step,
+            runs_at: RunsAt::Step,
         });
         out
     }
@@ -196,7 +196,7 @@ fn broken_graphs_are_errors() {
     check("defined twice", |f| f.nodes[1].outputs[0] = ValueId(1));
     check("defined twice", |f| f.params.push(ValueId(0)));
     check("defined twice", |f| f.values[2].name = "x".into());
-    check("depends on step", |f| f.nodes[1].part = Part::Init);
+    check("depends on step", |f| f.nodes[1].runs_at = RunsAt::Init);
     check("is declared f32[s, 2]", |f| {
         f.values[2].ty.shape = vec![Dim::sym("s"), Dim::Const(2)]
     });

@@ -18,7 +18,7 @@ fn gather(i: &Infer<'_>) -> Rule {
     let mut shape = x[..axis].to_vec();
     shape.extend_from_slice(indices);
     shape.extend_from_slice(&x[axis + 1..]);
-    let mut out = Inferred::of(i.dtype(0)?, shape);
+    let mut out = InferredOutput::of(i.dtype(0)?, shape);
     out.value = gathered(i, axis, indices.len(), &out.ty.shape);
     Ok(vec![out])
 }

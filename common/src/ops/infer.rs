@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::check;
 use super::custom;
-use super::def::{HostValue, Infer, Inferred, OpDef, OpError, Operand};
+use super::def::{HostValue, Infer, InferredOutput, OpDef, OpError, Operand};
 use super::host;
 use super::infer_partial as partial;
 use crate::graph::{Function, GraphError, Literal, Node, TensorType, Value, ValueId};
@@ -51,7 +51,7 @@ pub fn infer_op(
     inputs: &[Option<Operand<'_>>],
     outputs: usize,
     fresh: &dyn Fn(usize, usize) -> Dim,
-) -> Result<Vec<Inferred>, OpError> {
+) -> Result<Vec<InferredOutput>, OpError> {
     let inputs: SmallVec<[Option<Operand<'_>>; 8]> = inputs
         .iter()
         .map(|o| o.map(|o| partial::visible(op.name, o)))
@@ -70,7 +70,7 @@ pub(super) fn apply(
     inputs: &[Option<Operand<'_>>],
     outputs: usize,
     fresh: &dyn Fn(usize, usize) -> Dim,
-) -> Result<Vec<Inferred>, OpError> {
+) -> Result<Vec<InferredOutput>, OpError> {
     let dtypes: SmallVec<[Option<DType>; 8]> = inputs
         .iter()
         .map(|i| i.as_ref().map(|i| i.ty.dtype))
@@ -101,17 +101,17 @@ pub(super) fn apply(
 }
 
 /// What is known about values besides their types, while a function is walked.
-pub(super) struct Known<'f> {
+pub(super) struct ValueFacts<'f> {
     values: Vec<Option<HostValue>>,
     tensors: Vec<Option<&'f Tensor>>,
     /// The weight that is left of [`MAX_FOLLOWED`].
     left: usize,
 }
 
-impl<'f> Known<'f> {
+impl<'f> ValueFacts<'f> {
     /// Starts from the inline literals.
-    pub fn new(literals: &'f [(ValueId, Literal)], count: usize) -> Known<'f> {
-        let mut k = Known {
+    pub fn new(literals: &'f [(ValueId, Literal)], count: usize) -> ValueFacts<'f> {
+        let mut k = ValueFacts {
             values: vec![None; count],
             tensors: vec![None; count],
             left: MAX_FOLLOWED,
@@ -126,7 +126,7 @@ impl<'f> Known<'f> {
     }
 
     /// Infers the outputs of `node` from the types in `values`; the node's value ids must have been checked.
-    pub fn infer(&self, node: &Node, values: &[Value]) -> Result<Vec<Inferred>, OpError> {
+    pub fn infer(&self, node: &Node, values: &[Value]) -> Result<Vec<InferredOutput>, OpError> {
         let fresh = |output: usize, axis: usize| {
             let named = node.outputs.get(output).or(node.outputs.first());
             let name = named.map_or(&node.name, |id| &values[id.ix()].name);
@@ -209,13 +209,13 @@ pub fn infer_types(f: &mut Function) -> Result<(), Vec<GraphError>> {
     let mut errors = Vec::new();
     let count = f.values.len();
     let given = f.params.iter().map(|id| (id, "parameter"));
-    let mut state = vec![State::Undefined; count];
+    let mut state = vec![InferenceState::Undefined; count];
     for (id, what) in given.chain(f.literals.iter().map(|(id, _)| (id, "literal"))) {
         match f.values.get(id.ix()) {
             None => errors.push(GraphError::NoSuchValue { node: what.into() }),
             Some(v) => {
                 errors.extend(check_given(v, what).err());
-                state[id.ix()] = State::Typed;
+                state[id.ix()] = InferenceState::Typed;
             }
         }
     }
@@ -227,7 +227,7 @@ pub fn infer_types(f: &mut Function) -> Result<(), Vec<GraphError>> {
         errors.truncate(MAX_ERRORS);
         return Err(errors);
     }
-    let mut known = Known::new(&f.literals, count);
+    let mut known = ValueFacts::new(&f.literals, count);
     for node in &f.nodes {
         if errors.len() >= MAX_ERRORS {
             break;
@@ -241,14 +241,14 @@ pub fn infer_types(f: &mut Function) -> Result<(), Vec<GraphError>> {
                     for (id, out) in node.outputs.iter().zip(outputs) {
                         f.values[id.ix()].ty = out.ty;
                         known.set(*id, out.value);
-                        state[id.ix()] = State::Typed;
+                        state[id.ix()] = InferenceState::Typed;
                     }
                     continue;
                 }
             },
         }
         for id in node.outputs.iter().filter(|id| id.ix() < count) {
-            state[id.ix()] = State::Failed;
+            state[id.ix()] = InferenceState::Failed;
         }
     }
     if errors.is_empty() {
@@ -259,7 +259,7 @@ pub fn infer_types(f: &mut Function) -> Result<(), Vec<GraphError>> {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum State {
+enum InferenceState {
     Undefined,
     Typed,
     /// The value's node was rejected, or depends on a rejected one.
@@ -267,7 +267,7 @@ enum State {
 }
 
 /// Whether all operands of `node` have types; an error where an id or a definition is missing.
-fn readable(node: &Node, values: &[Value], state: &[State]) -> Result<bool, GraphError> {
+fn readable(node: &Node, values: &[Value], state: &[InferenceState]) -> Result<bool, GraphError> {
     let mut typed = true;
     for id in node.inputs.iter().flatten().chain(&node.outputs) {
         if id.ix() >= values.len() {
@@ -278,9 +278,9 @@ fn readable(node: &Node, values: &[Value], state: &[State]) -> Result<bool, Grap
     }
     for id in node.inputs.iter().flatten() {
         match state[id.ix()] {
-            State::Typed => {}
-            State::Failed => typed = false,
-            State::Undefined => {
+            InferenceState::Typed => {}
+            InferenceState::Failed => typed = false,
+            InferenceState::Undefined => {
                 let (value, user) = (values[id.ix()].name.to_string(), node.name.to_string());
                 return Err(GraphError::Undefined { value, user });
             }
@@ -293,7 +293,7 @@ fn readable(node: &Node, values: &[Value], state: &[State]) -> Result<bool, Grap
 /// typed; nodes that cannot be followed are passed over.
 pub fn fold_host(f: &Function) -> HostValues {
     let count = f.values.len();
-    let mut known = Known::new(&f.literals, count);
+    let mut known = ValueFacts::new(&f.literals, count);
     for node in &f.nodes {
         let ids = node.inputs.iter().flatten().chain(&node.outputs);
         if ids.into_iter().any(|id| id.ix() >= count) {

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeSet;
 
-use super::def::{HostValue, Inferred, Operand};
+use super::def::{HostValue, InferredOutput, Operand};
 use super::{host, shapes};
 use crate::Dim;
 
@@ -41,7 +41,7 @@ pub(super) fn visible<'a>(op: &str, operand: Operand<'a>) -> Operand<'a> {
 pub(super) fn follow(
     op: &str,
     inputs: &[Option<Operand<'_>>],
-    out: &mut Inferred,
+    out: &mut InferredOutput,
     fresh: &dyn Fn(usize, usize) -> Dim,
 ) {
     match op {
@@ -60,7 +60,7 @@ pub(super) fn follow(
 /// The elements of concatenated small vectors of integers, where some are known; open symbols stand for the others.
 fn joined(
     inputs: &[Option<Operand<'_>>],
-    out: &Inferred,
+    out: &InferredOutput,
     fresh: &dyn Fn(usize, usize) -> Dim,
 ) -> Option<HostValue> {
     let any_known = inputs.iter().flatten().any(|o| o.value.is_some());
@@ -86,7 +86,7 @@ fn joined(
 #[cfg(test)]
 mod tests {
     use crate::Tensor;
-    use crate::graph::{Attr, Attrs, Function, Node, Part, TensorType, ValueId};
+    use crate::graph::{Attr, Attrs, Function, Node, RunsAt, TensorType, ValueId};
     use crate::ops::{fold_host, infer_types};
     use crate::{DType, Dim};
 
@@ -99,7 +99,7 @@ mod tests {
             attrs,
             inputs: inputs.iter().copied().map(Some).collect(),
             outputs: vec![out],
-            part: Part::Step,
+            runs_at: RunsAt::Step,
         });
         out
     }

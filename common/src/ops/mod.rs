@@ -39,7 +39,7 @@ mod index;
 mod matmul;
 mod movement;
 mod norm;
-mod pool;
+mod pooling;
 mod random;
 mod reduce;
 mod scan;
@@ -57,8 +57,8 @@ pub use control::{check_bodies, split_loop, split_scan};
 pub use cost::{node_cost, value_bytes};
 pub use custom::{CustomOp, is_custom, is_custom_name, register};
 pub use def::{
-    AttrDef, AttrKind, ConcreteOperand, ConcreteOutputs, Cost, HostValue, Infer, Inferred, Memory,
-    OpDef, OpError, Operand, OperandDef,
+    AttrDef, AttrKind, ConcreteOperand, ConcreteOutputs, Cost, HostValue, Infer, InferredOutput,
+    Memory, OpDef, OpError, Operand, OperandDef,
 };
 pub use infer::{HostValues, fold_host, infer_op, infer_types};
 
@@ -73,7 +73,7 @@ static FAMILIES: [(&str, &[OpDef]); 16] = [
     ("matmul", matmul::OPS),
     ("movement", movement::OPS),
     ("norm", norm::OPS),
-    ("pool", pool::OPS),
+    ("pool", pooling::OPS),
     ("random", random::OPS),
     ("reduce", reduce::OPS),
     ("scan", scan::OPS),

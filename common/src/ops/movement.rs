@@ -10,7 +10,7 @@ use crate::Dim;
 fn transpose(i: &Infer<'_>) -> Rule {
     let x = i.shape(0)?;
     let perm = transpose_perm(i.attrs, x.len())?;
-    let mut out = Inferred::of(i.dtype(0)?, perm.iter().map(|p| x[*p].clone()).collect());
+    let mut out = InferredOutput::of(i.dtype(0)?, perm.iter().map(|p| x[*p].clone()).collect());
     if let (Some(v), Some(shape)) = (i.opt(0).and_then(|o| o.value), host::fixed(&out.ty.shape)) {
         out.value = v.reindex(&shape, |at| {
             let source = |axis: usize| at.get(perm.iter().position(|p| *p == axis)?);

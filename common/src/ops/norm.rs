@@ -85,9 +85,9 @@ fn layer(i: &Infer<'_>) -> Rule {
         .collect();
     let stash = stash_type(i)?;
     Ok(vec![
-        Inferred::of(i.dtype(0)?, x.to_vec()),
-        Inferred::of(stash, stats.clone()),
-        Inferred::of(stash, stats),
+        InferredOutput::of(i.dtype(0)?, x.to_vec()),
+        InferredOutput::of(stash, stats.clone()),
+        InferredOutput::of(stash, stats),
     ])
 }
 

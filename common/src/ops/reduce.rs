@@ -66,7 +66,7 @@ fn reduce(i: &Infer<'_>, follow: Option<Arith>, none: Option<&str>) -> Rule {
         return Err(OpError::shape(format!("axis {axis} is empty: {why}")));
     }
     let dtype = i.dtype(0)?;
-    let mut out = Inferred::of(dtype, reduced(shape, &axes, attrs.keep_dims));
+    let mut out = InferredOutput::of(dtype, reduced(shape, &axes, attrs.keep_dims));
     if let (Some(f), Some(v)) = (follow, i.opt(0).and_then(|o| o.value)) {
         let all = axes.len() == shape.len();
         let total = v

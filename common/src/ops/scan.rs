@@ -29,8 +29,8 @@ fn top_k(i: &Infer<'_>) -> Rule {
     let mut shape = x.to_vec();
     shape[axis] = k;
     Ok(vec![
-        Inferred::of(i.dtype(0)?, shape.clone()),
-        Inferred::of(I64, shape),
+        InferredOutput::of(i.dtype(0)?, shape.clone()),
+        InferredOutput::of(I64, shape),
     ])
 }
 

@@ -13,9 +13,9 @@ fn relabelled(i: &Infer<'_>, shape: Vec<Dim>) -> Rule {
         .opt(0)
         .and_then(|o| o.value)
         .and_then(|v| v.reshaped(&shape));
-    Ok(vec![Inferred {
+    Ok(vec![InferredOutput {
         value,
-        ..Inferred::of(i.dtype(0)?, shape)
+        ..InferredOutput::of(i.dtype(0)?, shape)
     }])
 }
 
@@ -28,8 +28,8 @@ fn shape(i: &Infer<'_>) -> Rule {
     };
     let (start, end) = (at("start", 0), at("end", rank));
     let elements = dims.get(start..end).unwrap_or(&[]).to_vec();
-    let ty = Inferred::of(I64, vec![elements.len().into()]);
-    Ok(vec![Inferred {
+    let ty = InferredOutput::of(I64, vec![elements.len().into()]);
+    Ok(vec![InferredOutput {
         value: Some(HostValue::vector(elements)),
         ..ty
     }])
@@ -37,9 +37,9 @@ fn shape(i: &Infer<'_>) -> Rule {
 
 fn size(i: &Infer<'_>) -> Rule {
     let value = Some(HostValue::scalar(product(i.shape(0)?)));
-    Ok(vec![Inferred {
+    Ok(vec![InferredOutput {
         value,
-        ..Inferred::of(I64, vec![])
+        ..InferredOutput::of(I64, vec![])
     }])
 }
 
@@ -157,7 +157,7 @@ fn constant_of_shape(i: &Infer<'_>) -> Rule {
     let Some(dims) = i.dims(0) else {
         return one(dtype, i.unknown(Some(rank))?);
     };
-    let mut out = Inferred::of(dtype, dims.to_vec());
+    let mut out = InferredOutput::of(dtype, dims.to_vec());
     let element = crate::Tensor::from_bytes(dtype, &[], &bytes)
         .ok()
         .and_then(|t| host::from_tensor(&t, 1));
@@ -225,7 +225,7 @@ fn range(i: &Infer<'_>) -> Rule {
         (_, _, Some(d)) if d > i64::MIN => (start - limit).ceil_div(&Dim::Const(-d)),
         _ => i.fresh(0, 0),
     };
-    let mut out = Inferred::of(dtype, vec![count.clone()]);
+    let mut out = InferredOutput::of(dtype, vec![count.clone()]);
     if let Some(n) = count.as_const().filter(|n| *n <= host::LIMIT as i64) {
         let at = |k: i64| host::add(start, &host::mul(&Dim::Const(k), delta, dtype)?, dtype);
         out.value = (0..n).map(at).collect::<Option<_>>().map(HostValue::vector);
@@ -245,9 +245,9 @@ fn constant(i: &Infer<'_>) -> Rule {
         .ok_or_else(|| bad("value", "is required"))?;
     let dims = t.shape().iter().map(|d| Dim::from(*d)).collect();
     let value = host::from_tensor(t, host::LIMIT);
-    Ok(vec![Inferred {
+    Ok(vec![InferredOutput {
         value,
-        ..Inferred::of(t.dtype(), dims)
+        ..InferredOutput::of(t.dtype(), dims)
     }])
 }
 

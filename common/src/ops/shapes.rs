@@ -1,6 +1,6 @@
 //! Arithmetic on symbolic shapes that several rules share.
 
-use super::def::{Infer, Inferred, OpError, Operand};
+use super::def::{Infer, InferredOutput, OpError, Operand};
 use crate::dtype::DType;
 use crate::graph::TensorType;
 use crate::tensor::MAX_RANK;
@@ -18,11 +18,11 @@ pub(super) const INDEX: &[DType] = &[I32, I64];
 pub(super) const LONG: &[DType] = &[I64];
 
 /// The result of a rule.
-pub(super) type Rule = Result<Vec<Inferred>, OpError>;
+pub(super) type Rule = Result<Vec<InferredOutput>, OpError>;
 
 /// The result of a rule with one output whose elements are unknown.
 pub(super) fn one(dtype: DType, shape: Vec<Dim>) -> Rule {
-    Ok(vec![Inferred::of(dtype, shape)])
+    Ok(vec![InferredOutput::of(dtype, shape)])
 }
 
 impl<'a> Infer<'a> {

@@ -81,7 +81,7 @@ fn slice(i: &Infer<'_>) -> Rule {
         };
         out[*axis] = dim.unwrap_or_else(|| i.fresh(0, *axis));
     }
-    let mut out = Inferred::of(i.dtype(0)?, out);
+    let mut out = InferredOutput::of(i.dtype(0)?, out);
     out.value = sliced(i, &axes, &out.ty.shape);
     Ok(vec![out])
 }
@@ -166,9 +166,9 @@ fn split(i: &Infer<'_>) -> Rule {
             .zip(len)
             .and_then(|(r, n)| Some((r.get(..n)?, r.get(n..)?)));
         rest = cut.map(|(_, rest)| rest);
-        Inferred {
+        InferredOutput {
             value: cut.map(|(v, _)| HostValue::vector(v.to_vec())),
-            ..Inferred::of(dtype, shape)
+            ..InferredOutput::of(dtype, shape)
         }
     };
     Ok(sizes.iter().map(part).collect())
@@ -193,7 +193,7 @@ fn concat(i: &Infer<'_>) -> Rule {
             };
         }
     }
-    let mut out = Inferred::of(i.dtype(0)?, out);
+    let mut out = InferredOutput::of(i.dtype(0)?, out);
     // Along the outermost axis, elements simply follow each other.
     if let Some(shape) = host::fixed(&out.ty.shape).filter(|_| at == 0) {
         let parts = i
@@ -237,7 +237,7 @@ fn tile(i: &Infer<'_>) -> Rule {
             "repeats {repeats:?} must not be negative"
         )));
     }
-    let mut out = Inferred::of(
+    let mut out = InferredOutput::of(
         i.dtype(0)?,
         x.iter().zip(repeats).map(|(d, r)| d * r).collect(),
     );
@@ -258,7 +258,7 @@ fn expand(i: &Infer<'_>) -> Rule {
         let dims = (0..rank.max(x.len())).map(|k| i.fresh(0, k)).collect();
         return one(i.dtype(0)?, dims);
     };
-    let mut out = Inferred::of(i.dtype(0)?, broadcast(x, to)?);
+    let mut out = InferredOutput::of(i.dtype(0)?, broadcast(x, to)?);
     if let (Some(v), Some(shape)) = (i.opt(0).and_then(|o| o.value), host::fixed(&out.ty.shape)) {
         out.value = v.reindex(&shape, |at| v.broadcast_index(at));
     }

@@ -106,7 +106,7 @@ fn gelu(i: &Infer<'_>) -> Rule {
 }
 
 fn cast_to(i: &Infer<'_>, to: DType) -> Rule {
-    let mut out = Inferred::of(to, i.shape(0)?.to_vec());
+    let mut out = InferredOutput::of(to, i.shape(0)?.to_vec());
     let value = i.opt(0).and_then(|o| o.value);
     out.value = value
         .filter(|_| !to.is_float())

@@ -2,14 +2,14 @@
 
 use std::collections::HashSet;
 
-use super::infer::{Known, check_given, rejected, unsupported};
+use super::infer::{ValueFacts, check_given, rejected, unsupported};
 use super::shapes::can_equal;
-use crate::graph::{Function, GraphError, Literal, Part, TensorType, Value, ValueId};
+use crate::graph::{Function, GraphError, Literal, RunsAt, TensorType, Value, ValueId};
 use crate::tensor::byte_size;
 
 /// Whether a value is defined, and in which part of the function.
 #[derive(Clone, Copy, PartialEq)]
-enum Defined {
+enum DefinedAt {
     Not,
     Init,
     Step,
@@ -27,28 +27,28 @@ pub(super) fn verify_untyped(f: &Function) -> Result<(), GraphError> {
 }
 
 fn check(f: &Function, typed: bool) -> Result<(), GraphError> {
-    let mut defined = vec![Defined::Not; f.values.len()];
+    let mut defined = vec![DefinedAt::Not; f.values.len()];
     check_names(&f.values)?;
     for id in &f.params {
         check_given(
-            define(f, &mut defined, *id, Defined::Step, "parameters")?,
+            define(f, &mut defined, *id, DefinedAt::Step, "parameters")?,
             "parameter",
         )?;
     }
     for (id, literal) in &f.literals {
-        let value = define(f, &mut defined, *id, Defined::Init, "literals")?;
+        let value = define(f, &mut defined, *id, DefinedAt::Init, "literals")?;
         check_given(value, "literal")?;
         check_literal(f, value, literal)?;
     }
     if let Some(e) = unsupported(f).into_iter().next() {
         return Err(e);
     }
-    let mut known = Known::new(&f.literals, f.values.len());
+    let mut known = ValueFacts::new(&f.literals, f.values.len());
     for node in &f.nodes {
-        let when = if node.part == Part::Init {
-            Defined::Init
+        let when = if node.runs_at == RunsAt::Init {
+            DefinedAt::Init
         } else {
-            Defined::Step
+            DefinedAt::Step
         };
         for id in node.inputs.iter().flatten() {
             let Some(value) = f.values.get(id.ix()) else {
@@ -58,13 +58,13 @@ fn check(f: &Function, typed: bool) -> Result<(), GraphError> {
             };
             let value = || value.name.to_string();
             match (defined[id.ix()], when) {
-                (Defined::Not, _) => {
+                (DefinedAt::Not, _) => {
                     return Err(GraphError::Undefined {
                         value: value(),
                         user: node.name.to_string(),
                     });
                 }
-                (Defined::Step, Defined::Init) => {
+                (DefinedAt::Step, DefinedAt::Init) => {
                     let node = node.name.to_string();
                     return Err(GraphError::InitDependsOnStep {
                         node,
@@ -101,7 +101,7 @@ fn check(f: &Function, typed: bool) -> Result<(), GraphError> {
     }
     for (name, id) in &f.results {
         match (f.values.get(id.ix()), defined.get(id.ix())) {
-            (Some(_), Some(Defined::Init | Defined::Step)) => {}
+            (Some(_), Some(DefinedAt::Init | DefinedAt::Step)) => {}
             (Some(v), _) => {
                 return Err(GraphError::Undefined {
                     value: v.name.to_string(),
@@ -127,14 +127,14 @@ fn check_names(values: &[Value]) -> Result<(), GraphError> {
 /// Records the definition of `id`, and fails where it has another one. `by` names the definer in errors.
 fn define<'f>(
     f: &'f Function,
-    defined: &mut [Defined],
+    defined: &mut [DefinedAt],
     id: ValueId,
-    when: Defined,
+    when: DefinedAt,
     by: &str,
 ) -> Result<&'f Value, GraphError> {
     match (f.values.get(id.ix()), defined.get_mut(id.ix())) {
         (Some(value), Some(slot)) => match std::mem::replace(slot, when) {
-            Defined::Not => Ok(value),
+            DefinedAt::Not => Ok(value),
             _ => Err(GraphError::DefinedTwice {
                 value: value.name.to_string(),
             }),

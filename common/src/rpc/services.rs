@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    ClusterStatus, JoinRequest, Joined, Leased, LinkReport, PlanOptions, Planned, Progress,
-    Register, Registered, StepFailure, WorkerStatus,
+    ClusterStatus, JoinAnswer, JoinRequest, LeaseGrant, LinkReport, PlanAnswer, PlanOptions,
+    Progress, Registration, RegistrationAnswer, StepFailure, WorkerStatus,
 };
 use crate::error::{Error, Result};
 use crate::graph::Function;
@@ -16,14 +16,14 @@ use crate::program::{Grant, Participant};
 #[tarpc::service]
 pub trait Joining {
     /// Trades a token for a certificate.
-    async fn join(request: JoinRequest) -> Result<Joined>;
+    async fn join(request: JoinRequest) -> Result<JoinAnswer>;
 }
 
 /// The service that the coordinator offers to members.
 #[tarpc::service]
 pub trait Coordinator {
     /// Registers a worker, or its return as a new incarnation.
-    async fn register(request: Register) -> Result<Registered>;
+    async fn register(request: Registration) -> Result<RegistrationAnswer>;
     /// Announces that a worker takes no new work and will end: nothing more is planned on it, and its running steps go
     /// on.
     async fn leave() -> Result<()>;
@@ -37,7 +37,7 @@ pub trait Coordinator {
     /// Reports what a worker measured of its links.
     async fn report_links(links: Vec<LinkReport>) -> Result<()>;
     /// Issues a fresh certificate for the caller's own name.
-    async fn renew(csr: Vec<u8>) -> Result<Joined>;
+    async fn renew(csr: Vec<u8>) -> Result<JoinAnswer>;
     /// Waits until `count` workers have joined or `wait_ms` have passed; returns how many workers there are.
     async fn await_workers(count: u32, wait_ms: u64) -> Result<u32>;
     /// Optimises, places and partitions a function; installs nothing. `driver` is the caller's incarnation.
@@ -45,9 +45,9 @@ pub trait Coordinator {
         function: Arc<Function>,
         options: PlanOptions,
         driver: Incarnation,
-    ) -> Result<Planned>;
+    ) -> Result<PlanAnswer>;
     /// Installs a plan at its workers; the caller becomes the driver of the lease.
-    async fn install(plan: PlanId) -> Result<Leased>;
+    async fn install(plan: PlanId) -> Result<LeaseGrant>;
     /// How far the install of `plan` is.
     async fn progress(plan: PlanId) -> Result<Progress>;
     /// Ends a lease; ending it again is no error. Returns once the workers that are alive have freed it, or after

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::Error;
 use crate::ids::{FunctionId, Incarnation, LeaseId, StepKey};
 use crate::members::OpenConnections;
-use crate::memory::{Account, Holding};
+use crate::memory::{Purpose, TokenHolding};
 use crate::ops::CustomOp;
 use crate::printable::Printable;
 use crate::world::AccountId;
@@ -19,7 +19,7 @@ pub struct WorkerStatus {
     #[serde(rename = "memory_budget_bytes")]
     pub memory_budget: u64,
     #[serde(rename = "memory_used_bytes")]
-    pub memory_used: BTreeMap<Account, u64>,
+    pub memory_used: BTreeMap<Purpose, u64>,
     /// The most bytes that the ledger ever held.
     #[serde(rename = "memory_peak_bytes")]
     pub memory_peak: u64,
@@ -45,7 +45,7 @@ pub struct WorkerStatus {
     #[serde(rename = "loaded_bytes")]
     pub loaded: Sources,
     /// How much memory the holders of each token use, and how much they may use.
-    pub holdings: Vec<Holding>,
+    pub holdings: Vec<TokenHolding>,
     /// The open connections of members, by the token with which they joined.
     pub connections: Vec<OpenConnections>,
     /// The leases and sessions whose jobs run, and whose jobs wait behind them.
@@ -233,7 +233,7 @@ pub struct ClusterStatus {
     #[serde(rename = "sent_bytes")]
     pub bytes_sent: u64,
     /// How much of the coordinator's memory the holders of each token use, and how much they may use.
-    pub holdings: Vec<Holding>,
+    pub holdings: Vec<TokenHolding>,
     /// The open connections of members to the coordinator, by the token with which they joined.
     pub connections: Vec<OpenConnections>,
 }

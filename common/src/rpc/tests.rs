@@ -6,7 +6,7 @@ use crate::graph::TensorType;
 use crate::program::{DriverSlot, Feed, Fetch};
 
 /// A plan of one worker and the driver: `x` goes to the worker, `y` comes from it, and `x` is a result too.
-fn planned() -> Planned {
+fn planned() -> PlanAnswer {
     let participant = |name: &str| Participant {
         name: name.into(),
         incarnation: Incarnation(1),
@@ -18,7 +18,7 @@ fn planned() -> Planned {
         ty: ty(),
         from,
     };
-    Planned {
+    PlanAnswer {
         plan: PlanId(1),
         participants: vec![participant("w0"), participant("me")],
         driver: DriverProgram {
@@ -49,7 +49,7 @@ fn planned() -> Planned {
 #[test]
 fn a_plan_names_only_what_is_there() {
     planned().check().unwrap();
-    let check = |wrong: fn(&mut Planned)| {
+    let check = |wrong: fn(&mut PlanAnswer)| {
         let mut planned = planned();
         wrong(&mut planned);
         assert_eq!(planned.check().unwrap_err().code, Code::ProtocolViolation);

@@ -26,9 +26,9 @@ use tarpc::server::Serve;
 use tarpc::{ClientMessage, RequestName, Response, ServerError, trace};
 use tokio_util::codec::{Decoder, Encoder, Framed};
 
-use super::{Arriving, BiStream, codec, invalid};
+use super::{BiStream, InboundMessage, codec, invalid};
 use crate::error::{Error, Result};
-use crate::memory::{Account, Ledger, Reservation};
+use crate::memory::{Ledger, Purpose, Reservation};
 use crate::telemetry;
 
 /// Bytes of the length before a frame.
@@ -58,18 +58,18 @@ pub fn current_charge() -> Charge {
 
 /// A request or a response, with its charge.
 #[derive(Debug)]
-pub(super) struct Charged<T> {
+pub(super) struct ChargedMessage<T> {
     value: T,
     charge: Charge,
 }
 
-impl<T: RequestName> RequestName for Charged<T> {
+impl<T: RequestName> RequestName for ChargedMessage<T> {
     fn name(&self) -> &str {
         self.value.name()
     }
 }
 
-impl<T: Serialize> Serialize for Charged<T> {
+impl<T: Serialize> Serialize for ChargedMessage<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         self.value.serialize(serializer)
     }
@@ -77,26 +77,26 @@ impl<T: Serialize> Serialize for Charged<T> {
 
 /// A server that keeps each request's charge while its handler runs.
 #[derive(Clone)]
-pub(super) struct Charging<S>(pub S);
+pub(super) struct ChargingServer<S>(pub S);
 
-impl<S: Serve> Serve for Charging<S> {
-    type Req = Charged<S::Req>;
-    type Resp = Charged<S::Resp>;
+impl<S: Serve> Serve for ChargingServer<S> {
+    type Req = ChargedMessage<S::Req>;
+    type Resp = ChargedMessage<S::Resp>;
 
     async fn serve(
         self,
         context: Context,
-        request: Charged<S::Req>,
-    ) -> std::result::Result<Charged<S::Resp>, ServerError> {
+        request: ChargedMessage<S::Req>,
+    ) -> std::result::Result<ChargedMessage<S::Resp>, ServerError> {
         telemetry::name_current_span(request.name());
         let charge = request.charge.clone();
         let served = CHARGE.scope(request.charge, self.0.serve(context, request.value));
         let value = served.await?;
-        Ok(Charged { value, charge })
+        Ok(ChargedMessage { value, charge })
     }
 }
 
-enum State {
+enum ReadState {
     Length,
     Body { len: usize, charge: Charge },
     Refused { left: usize, error: Error },
@@ -113,7 +113,7 @@ pub(super) enum Arrival {
 pub(super) struct Frames {
     most: usize,
     ledger: Option<Ledger>,
-    state: State,
+    state: ReadState,
     prefix: BytesMut,
 }
 
@@ -122,14 +122,14 @@ impl Frames {
         Frames {
             most,
             ledger,
-            state: State::Length,
+            state: ReadState::Length,
             prefix: BytesMut::new(),
         }
     }
 
     fn charge(&self, len: usize) -> Result<Charge> {
         let bytes = (len as u64).saturating_mul(EXPANSION).max(LEAST);
-        let reserve = |ledger: &Ledger| ledger.reserve(Account::Requests, bytes).map(Arc::new);
+        let reserve = |ledger: &Ledger| ledger.reserve(Purpose::Requests, bytes).map(Arc::new);
         self.ledger.as_ref().map(reserve).transpose()
     }
 }
@@ -145,7 +145,7 @@ impl Decoder for Frames {
     fn decode(&mut self, src: &mut BytesMut) -> io::Result<Option<Arrival>> {
         loop {
             match &mut self.state {
-                State::Length => {
+                ReadState::Length => {
                     if src.len() < LENGTH {
                         return Ok(None);
                     }
@@ -156,20 +156,20 @@ impl Decoder for Frames {
                     self.state = match self.charge(len) {
                         Ok(charge) => {
                             src.reserve(len.saturating_sub(src.len()));
-                            State::Body { len, charge }
+                            ReadState::Body { len, charge }
                         }
-                        Err(error) => State::Refused { left: len, error },
+                        Err(error) => ReadState::Refused { left: len, error },
                     };
                 }
-                State::Body { len, charge } => {
+                ReadState::Body { len, charge } => {
                     if src.len() < *len {
                         return Ok(None);
                     }
                     let (frame, charge) = (src.split_to(*len), charge.take());
-                    self.state = State::Length;
+                    self.state = ReadState::Length;
                     return Ok(Some(Arrival::Frame(frame, charge)));
                 }
-                State::Refused { left, error } => {
+                ReadState::Refused { left, error } => {
                     let part = src.len().min(*left);
                     let keep = part.min(PREFIX - self.prefix.len().min(PREFIX));
                     self.prefix.extend_from_slice(&src[..keep]);
@@ -179,7 +179,7 @@ impl Decoder for Frames {
                         return Ok(None);
                     }
                     let (prefix, error) = (self.prefix.split(), error.clone());
-                    self.state = State::Length;
+                    self.state = ReadState::Length;
                     return Ok(Some(Arrival::Refused(prefix, error)));
                 }
             }
@@ -205,7 +205,7 @@ impl Encoder<Bytes> for Frames {
 /// The beginning of a message, which holds the number of the request to answer.
 #[derive(Deserialize)]
 #[allow(dead_code, reason = "the layout of what is read")]
-enum Beginning {
+enum MessageHead {
     Request {
         deadline: Duration,
         trace_context: trace::Context,
@@ -220,22 +220,22 @@ enum Beginning {
 fn request_of(prefix: &[u8]) -> Option<u64> {
     let read = codec::bincode().allow_trailing_bytes().deserialize(prefix);
     match read {
-        Ok(Beginning::Request { id, .. }) => Some(id),
-        Ok(Beginning::Cancel { .. }) | Err(_) => None,
+        Ok(MessageHead::Request { id, .. }) => Some(id),
+        Ok(MessageHead::Cancel { .. }) | Err(_) => None,
     }
 }
 
 /// The server's side of a stream: a stream of requests and a sink of responses.
-pub(super) struct Served<Req, Resp> {
+pub(super) struct ServedStream<Req, Resp> {
     framed: Framed<BiStream, Frames>,
     /// The answer to a refused request; it is written before more is read.
     refusal: Option<Bytes>,
     types: PhantomData<fn(Req) -> Resp>,
 }
 
-impl<Req, Resp> Served<Req, Resp> {
+impl<Req, Resp> ServedStream<Req, Resp> {
     pub fn new(stream: BiStream, frames: Frames) -> Self {
-        Served {
+        ServedStream {
             framed: Framed::new(stream, frames),
             refusal: None,
             types: PhantomData,
@@ -273,7 +273,7 @@ fn refusal(id: u64, error: &Error) -> io::Result<Bytes> {
         .into())
 }
 
-fn charged<T>(message: ClientMessage<T>, charge: Charge) -> ClientMessage<Charged<T>> {
+fn charged<T>(message: ClientMessage<T>, charge: Charge) -> ClientMessage<ChargedMessage<T>> {
     match message {
         ClientMessage::Request(tarpc::Request {
             context,
@@ -282,7 +282,7 @@ fn charged<T>(message: ClientMessage<T>, charge: Charge) -> ClientMessage<Charge
         }) => ClientMessage::Request(tarpc::Request {
             context,
             id,
-            message: Charged {
+            message: ChargedMessage {
                 value: message,
                 charge,
             },
@@ -302,11 +302,11 @@ fn charged<T>(message: ClientMessage<T>, charge: Charge) -> ClientMessage<Charge
     }
 }
 
-impl<Req, Resp> Stream for Served<Req, Resp>
+impl<Req, Resp> Stream for ServedStream<Req, Resp>
 where
-    ClientMessage<Req>: Arriving,
+    ClientMessage<Req>: InboundMessage,
 {
-    type Item = io::Result<ClientMessage<Charged<Req>>>;
+    type Item = io::Result<ClientMessage<ChargedMessage<Req>>>;
 
     fn poll_next(self: Pin<&mut Self>, task: &mut Task<'_>) -> Poll<Option<Self::Item>> {
         let me = self.get_mut();
@@ -336,14 +336,17 @@ where
     }
 }
 
-impl<Req, Resp: Serialize> Sink<Response<Charged<Resp>>> for Served<Req, Resp> {
+impl<Req, Resp: Serialize> Sink<Response<ChargedMessage<Resp>>> for ServedStream<Req, Resp> {
     type Error = io::Error;
 
     fn poll_ready(self: Pin<&mut Self>, task: &mut Task<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().framed).poll_ready(task)
     }
 
-    fn start_send(self: Pin<&mut Self>, response: Response<Charged<Resp>>) -> io::Result<()> {
+    fn start_send(
+        self: Pin<&mut Self>,
+        response: Response<ChargedMessage<Resp>>,
+    ) -> io::Result<()> {
         let bytes = codec::bincode().serialize(&response).map_err(invalid)?;
         Pin::new(&mut self.get_mut().framed).start_send(bytes.into())
     }
@@ -357,7 +360,7 @@ impl<Req, Resp: Serialize> Sink<Response<Charged<Resp>>> for Served<Req, Resp> {
     }
 }
 
-impl<Req, Resp> fmt::Debug for Served<Req, Resp> {
+impl<Req, Resp> fmt::Debug for ServedStream<Req, Resp> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Served")
     }

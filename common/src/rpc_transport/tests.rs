@@ -2,7 +2,7 @@ use super::codec::{CodecError, decode, decode_within, encode, encode_within};
 use super::*;
 use crate::identity::Role;
 use crate::identity::testing::{Rig, rig};
-use crate::identity::{Dialled, dial, greet};
+use crate::identity::{OutboundConnection, dial, greet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tarpc::client::NewClient;
@@ -42,9 +42,9 @@ impl Echo for Server {
 }
 
 struct Pair {
-    client: EchoClient<Bounded<EchoRequest, EchoResponse>>,
+    client: EchoClient<DeadlineChannel<EchoRequest, EchoResponse>>,
     running: Arc<AtomicUsize>,
-    dialled: Dialled,
+    dialled: OutboundConnection,
     _rig: Rig,
 }
 
@@ -75,7 +75,7 @@ async fn charged_pair(max_frame: usize, ledger: Option<Ledger>) -> Pair {
     let NewClient { client, dispatch } = tarpc::client::new(client_config(), transport);
     tokio::spawn(async move { drop(dispatch.await) });
     Pair {
-        client: Bounded::from(client).into(),
+        client: DeadlineChannel::from(client).into(),
         running,
         dialled,
         _rig: rig,

@@ -48,12 +48,12 @@ impl ConnectionIdGenerator for RandomIds {
 
 /// A value for peers on this machine, and one for all others.
 #[derive(Clone)]
-struct ByPlace<T> {
+struct ConfigByLocality<T> {
     here: T,
     elsewhere: T,
 }
 
-impl<T> ByPlace<T> {
+impl<T> ConfigByLocality<T> {
     fn build(mut one: impl FnMut(bool) -> Result<T, NetError>) -> Result<Self, NetError> {
         Ok(Self {
             here: one(true)?,
@@ -76,10 +76,10 @@ impl<T> ByPlace<T> {
 pub struct Endpoint {
     quic: quinn::Endpoint,
     local: SocketAddr,
-    client: ByPlace<quinn::ClientConfig>,
+    client: ConfigByLocality<quinn::ClientConfig>,
     window: u32,
     asks_for: AskedNames,
-    server: Option<ByPlace<Arc<quinn::ServerConfig>>>,
+    server: Option<ConfigByLocality<Arc<quinn::ServerConfig>>>,
 }
 
 impl std::fmt::Debug for Endpoint {
@@ -105,7 +105,7 @@ pub fn build_endpoint(
         .local_addr()
         .map_err(|error| setting(format!("the socket has no address: {error}")))?;
 
-    let client = ByPlace::build(|loopback| {
+    let client = ConfigByLocality::build(|loopback| {
         let crypto = QuicClientConfig::try_from(tls.client.clone())
             .map_err(|error| setting(error.to_string()))?;
         let mut config = quinn::ClientConfig::new(Arc::new(crypto));
@@ -122,7 +122,7 @@ pub fn build_endpoint(
     let token_key =
         Arc::new(ring::hkdf::Salt::new(ring::hkdf::HKDF_SHA256, &[]).extract(&token_secret));
     let server = tls.server.as_ref().map(|server| {
-        ByPlace::build(|loopback| {
+        ConfigByLocality::build(|loopback| {
             let crypto = QuicServerConfig::try_from(server.clone())
                 .map_err(|error| setting(error.to_string()))?;
             let mut config = quinn::ServerConfig::new(Arc::new(crypto), token_key.clone());

@@ -61,7 +61,7 @@ pub use net::{Net, NetError, TcpAcceptor, TcpConnection};
 pub use real_net::RealNet;
 pub use rng::{Rng, SystemRng};
 pub use share::{AccountId, Share};
-pub use shared_memory::{Expected, Giver, Nonce, SharedMemory, Taker, Told};
+pub use shared_memory::{ExpectedPeer, Giver, Nonce, SegmentNotice, SharedMemory, Taker};
 pub use socket::bind_private;
 pub use store::{
     DirEntry, DiskSpace, EntryKind, FileIdentity, FileMode, Store, StoreError, StoreFile,
@@ -90,7 +90,7 @@ pub struct World {
 }
 
 impl World {
-    /// The production world over a compute pool that the caller owns, or [`NoCompute`].
+    /// The production world over compute threads that the caller owns, or [`NoCompute`].
     pub fn real(compute: Arc<dyn Compute>) -> Self {
         let wall: Arc<dyn WallClock> = Arc::new(SystemClock);
         let rng: Arc<dyn Rng> = Arc::new(SystemRng::default());

@@ -112,11 +112,11 @@ impl SharedMemory {
     }
 
     /// Expects a peer that shows this nonce, until the returned value is dropped.
-    pub fn expect(self: &Arc<Self>, nonce: Nonce) -> Expected {
+    pub fn expect(self: &Arc<Self>, nonce: Nonce) -> ExpectedPeer {
         let (tell, told) = oneshot::channel();
         self.expected().insert(nonce, tell);
         let at = self.clone();
-        Expected { at, nonce, told }
+        ExpectedPeer { at, nonce, told }
     }
 
     /// Connects to the process at `address` that expects this nonce, to take segments from it.
@@ -169,13 +169,13 @@ impl Drop for Socket {
 }
 
 /// A meeting with a peer that was told a nonce and may show it.
-pub struct Expected {
+pub struct ExpectedPeer {
     at: Arc<SharedMemory>,
     nonce: Nonce,
     told: oneshot::Receiver<UnixStream>,
 }
 
-impl Expected {
+impl ExpectedPeer {
     /// Waits until the peer has shown the nonce, to give it segments of this process.
     pub async fn came(&mut self) -> Option<Giver> {
         self.showed().await.map(Giver)
@@ -191,7 +191,7 @@ impl Expected {
     }
 }
 
-impl Drop for Expected {
+impl Drop for ExpectedPeer {
     fn drop(&mut self) {
         self.at.expected().remove(&self.nonce);
     }
@@ -242,7 +242,7 @@ impl Giver {
 }
 
 /// What a giver tells the taker.
-pub enum Told {
+pub enum SegmentNotice {
     /// A segment with this number can be read.
     Given(u64, PeerSegment),
     /// The segment with this number no longer exists.
@@ -254,7 +254,7 @@ pub struct Taker(UnixStream);
 
 impl Taker {
     /// Receives the giver's next message.
-    pub async fn next(&mut self) -> Result<Told> {
+    pub async fn next(&mut self) -> Result<SegmentNotice> {
         let (mut bytes, mut at, mut file) = ([0; MESSAGE], 0, None);
         while at < MESSAGE {
             let rest = &mut bytes[at..];
@@ -277,11 +277,11 @@ impl Taker {
         };
         let (number, len) = (word(0), word(8));
         match (file, len) {
-            (None, 0) => Ok(Told::Forgotten(number)),
+            (None, 0) => Ok(SegmentNotice::Forgotten(number)),
             (Some(file), _) => {
                 let segment = PeerSegment::map(&file, len)
                     .map_err(|e| Error::new(ErrorKind::InvalidData, e))?;
-                Ok(Told::Given(number, segment))
+                Ok(SegmentNotice::Given(number, segment))
             }
             (None, _) => Err(Error::new(ErrorKind::InvalidData, "no file came")),
         }
@@ -313,7 +313,7 @@ fn receive(stream: &UnixStream, into: &mut [u8]) -> Result<(usize, Option<OwnedF
 mod tests {
     use super::*;
     use crate::block::Block;
-    use crate::segment::Lent;
+    use crate::segment::SegmentLoan;
 
     /// A folder of the test's own, which is removed when dropped.
     struct Scratch(PathBuf);
@@ -339,7 +339,7 @@ mod tests {
         block.bytes_mut()[..3].copy_from_slice(b"abc");
         let segment = block.segment().unwrap().0;
         let take = async {
-            let Told::Given(number, of) = taker.next().await.unwrap() else {
+            let SegmentNotice::Given(number, of) = taker.next().await.unwrap() else {
                 panic!("nothing was given");
             };
             taker.has(number).await.unwrap();
@@ -348,11 +348,11 @@ mod tests {
         let (gave, (number, of)) = tokio::join!(giver.give(segment), take);
         gave.unwrap();
         assert_eq!(number, segment.number());
-        let lent = Lent::new(of, 0, 3, Box::new(())).unwrap();
+        let lent = SegmentLoan::new(of, 0, 3, Box::new(())).unwrap();
         assert_eq!(lent.bytes(), b"abc");
         giver.forget(number).await.unwrap();
         let told = taker.next().await.unwrap();
-        assert!(matches!(told, Told::Forgotten(n) if n == number));
+        assert!(matches!(told, SegmentNotice::Forgotten(n) if n == number));
     }
 
     #[tokio::test]

@@ -14,14 +14,14 @@ use super::{ANSWER_LIMIT, Answer, EXCHANGE_BOUND, Request};
 
 /// A client of one coordinator's admin socket.
 #[derive(Debug, Clone)]
-pub struct Client {
+pub struct AdminClient {
     socket: PathBuf,
 }
 
-impl Client {
+impl AdminClient {
     /// Returns a client for the coordinator with this socket. Each request opens a connection of its own.
-    pub fn new(socket: &Path) -> Client {
-        Client {
+    pub fn new(socket: &Path) -> AdminClient {
+        AdminClient {
             socket: socket.to_owned(),
         }
     }
@@ -66,7 +66,7 @@ impl Client {
         }
     }
 
-    /// Takes a worker out of service until [`Client::undrain`]. Returns whether the worker is connected; if so, it
+    /// Takes a worker out of service until [`AdminClient::undrain`]. Returns whether the worker is connected; if so, it
     /// finishes the steps in flight and ends.
     pub async fn drain(&self, name: &str) -> Result<bool> {
         let name = name.to_owned();
@@ -112,7 +112,7 @@ impl Client {
         }
     }
 
-    /// Creates a new certificate authority. What the former one signed stays valid until [`Client::retire_ca`].
+    /// Creates a new certificate authority. What the former one signed stays valid until [`AdminClient::retire_ca`].
     pub async fn rotate_ca(&self) -> Result<()> {
         match self.ask(&Request::RotateCa).await? {
             Answer::Done => Ok(()),

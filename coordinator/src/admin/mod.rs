@@ -14,7 +14,7 @@ use convoke_common::identity::{Budget, Role, TokenInfo};
 use convoke_common::rpc::ClusterStatus;
 use serde::{Deserialize, Serialize};
 
-pub use client::Client;
+pub use client::AdminClient;
 pub use server::Listener;
 
 /// The socket's file name in the run folder or the state folder.

@@ -93,7 +93,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::*;
-    use crate::filling::Filling;
+    use crate::filling::FillableDisk;
     use crate::service::testing::Scratch;
 
     /// A log whose files hold 16 bytes at most, in a folder of its own.
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_full_file_makes_room_and_the_oldest_goes() {
-        let ((_scratch, file), store) = (small(), Filling::new());
+        let ((_scratch, file), store) = (small(), FillableDisk::new());
         for n in 0..12 {
             file.append(&store, &format!("line {n:2}\n")).unwrap();
         }
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_file_that_moved_on_before_a_crash_is_not_moved_twice() {
-        let ((_scratch, file), store) = (small(), Filling::new());
+        let ((_scratch, file), store) = (small(), FillableDisk::new());
         for n in 0..10 {
             file.append(&store, &format!("line {n:2}\n")).unwrap();
         }
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn lines_larger_than_a_file_are_whole() {
-        let ((_scratch, file), store) = (small(), Filling::new());
+        let ((_scratch, file), store) = (small(), FillableDisk::new());
         let long = format!("{}\n", "x".repeat(40));
         file.append(&store, &long).unwrap();
         file.append(&store, "next\n").unwrap();
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_line_that_a_crash_cut_off_is_ended() {
-        let ((_scratch, file), store) = (small(), Filling::new());
+        let ((_scratch, file), store) = (small(), FillableDisk::new());
         std::fs::write(file.path(0), "torn").unwrap();
         file.append(&store, "whole\n").unwrap();
         check(&file, &[("audit.log", "torn\nwhole\n")]);
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_full_disk_takes_all_lines_or_none() {
-        let ((_scratch, file), store) = (small(), Filling::new());
+        let ((_scratch, file), store) = (small(), FillableDisk::new());
         file.append(&store, "one\n").unwrap();
         store.is_full.store(true, Ordering::Relaxed);
         assert!(file.append(&store, "two\n").is_err());

@@ -4,7 +4,7 @@ use convoke_common::world::NoCompute;
 use serde_json::Value;
 
 use super::*;
-use crate::filling::Filling;
+use crate::filling::FillableDisk;
 use crate::service::testing::Scratch;
 
 /// An audit log on a disk that can be full.
@@ -16,7 +16,7 @@ struct Rig {
 
 impl Rig {
     fn new() -> Rig {
-        let store = Filling::new();
+        let store = FillableDisk::new();
         Rig {
             is_full: store.is_full.clone(),
             world: World {

@@ -6,7 +6,7 @@ mod seeds;
 
 use std::sync::Arc;
 
-use convoke_common::fuzzing::{Budget, Target, choose};
+use convoke_common::fuzzing::{MemoryBound, Target, choose};
 use convoke_common::graph::Function;
 use convoke_common::identity::TokenStore;
 use convoke_common::ids::Incarnation;
@@ -23,7 +23,7 @@ use crate::service::planning::compute;
 pub const TARGETS: &[Target] = &[
     Target {
         name: "records",
-        budget: Budget {
+        budget: MemoryBound {
             fixed: 4 << 20,
             factor: 64,
         },
@@ -31,7 +31,7 @@ pub const TARGETS: &[Target] = &[
     },
     Target {
         name: "admin",
-        budget: Budget {
+        budget: MemoryBound {
             fixed: 64 << 10,
             factor: 64,
         },
@@ -39,7 +39,7 @@ pub const TARGETS: &[Target] = &[
     },
     Target {
         name: "plan",
-        budget: Budget {
+        budget: MemoryBound {
             fixed: 16 << 20,
             factor: 8 << 10,
         },
@@ -86,7 +86,7 @@ fn cluster() -> ClusterModel {
         incarnation: Incarnation(i),
         threads: 2,
         memory: (1 << 30) >> (8 * i),
-        window: 1 << 20,
+        load_buffer: 1 << 20,
         flops: 1e11,
         memory_bandwidth: 1e10,
         ops: vec![],

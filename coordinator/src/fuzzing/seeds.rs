@@ -9,7 +9,7 @@ use convoke_common::rpc::WorkerCount;
 use convoke_common::world::Rng;
 
 use super::*;
-use crate::membership::Counted;
+use crate::membership::CountedDeath;
 use crate::testing::{options, parse};
 use seed::Seed;
 
@@ -25,7 +25,7 @@ fn records() -> Vec<Seed> {
     let mut book = TokenStore::default();
     book.create(&Sevens, CaHash::from_bytes([1; 32]), Role::Worker, None, 5);
     let holders: Vec<Fingerprint> = vec![[1; 32], [2; 32]];
-    let death = |incarnation| Counted {
+    let death = |incarnation| CountedDeath {
         worker: "w0".into(),
         incarnation: Incarnation(incarnation),
         signal: 11,

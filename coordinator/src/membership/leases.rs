@@ -143,7 +143,7 @@ impl Leases {
 
 /// A plan that is about to be installed, with the connections of its workers.
 #[derive(Debug)]
-pub struct Granted {
+pub struct InstallOrder {
     pub plan: Arc<Plan>,
     /// The workers' connections, in the order of [`Plan::parts`].
     pub connections: Vec<ConnectionId>,
@@ -177,7 +177,7 @@ impl Membership {
         now: Instant,
         owner: ConnectionId,
         id: PlanId,
-    ) -> Result<Granted, MembershipError> {
+    ) -> Result<InstallOrder, MembershipError> {
         let owner = self.drivers.on(owner);
         let plan = owner.and_then(|owner| self.plans.get(now, owner, id));
         let plan = plan.ok_or(MembershipError::NoSuchPlan)?;
@@ -201,7 +201,7 @@ impl Membership {
             Ok(connection)
         });
         let connections = connections.collect::<Result<_, _>>()?;
-        Ok(Granted { plan, connections })
+        Ok(InstallOrder { plan, connections })
     }
 
     /// Compares the leases that a registering worker holds with those recorded for it.
@@ -308,7 +308,7 @@ impl Membership {
         driver: ConnectionId,
         id: PlanId,
         lease: LeaseId,
-    ) -> Result<Granted, MembershipError> {
+    ) -> Result<InstallOrder, MembershipError> {
         let granted = self.plan(now, driver, id)?;
         let driver = self.drivers.on(driver).cloned();
         let plan = &granted.plan;

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use convoke_common::rpc::{LinkReport, MeasuredLink};
 
-use crate::place::Link;
+use crate::place::LinkSpeed;
 
 /// The lowest and the highest latency that a link is recorded with, whatever a worker reports, in nanoseconds.
 const LATENCY_NS: (u64, u64) = (500, 10_000_000_000);
 
 /// The measured links, by the names of sender and receiver.
 #[derive(Debug, Default)]
-pub struct Links(BTreeMap<(String, String), Link>);
+pub struct Links(BTreeMap<(String, String), LinkSpeed>);
 
 impl Links {
     /// Records a worker's report on one link; impossible numbers are ignored. A failed probe says nothing about the
@@ -22,7 +22,7 @@ impl Links {
         if report.failure.is_some() || !measured {
             return;
         }
-        let link = Link {
+        let link = LinkSpeed {
             latency_ns: (report.round_trip / 2).clamp(LATENCY_NS.0, LATENCY_NS.1),
             bandwidth: report.bandwidth,
         };
@@ -30,7 +30,7 @@ impl Links {
     }
 
     /// Returns the link as `from` measured it, else as `to` measured it, or `None` if neither did.
-    pub fn get(&self, from: &str, to: &str) -> Option<Link> {
+    pub fn get(&self, from: &str, to: &str) -> Option<LinkSpeed> {
         let key = |a: &str, b: &str| (a.to_owned(), b.to_owned());
         let link = self
             .0

@@ -6,7 +6,7 @@ use std::time::Duration;
 use convoke_common::ids::Incarnation;
 use convoke_common::mutant;
 use convoke_common::ops::{CustomOp, is_custom_name};
-use convoke_common::rpc::{MemberState, Register};
+use convoke_common::rpc::{MemberState, Registration};
 use tokio::time::Instant;
 
 use super::{ConnectionId, Fingerprint, MembershipError};
@@ -37,7 +37,7 @@ pub struct Newcomer {
     pub fingerprint: Fingerprint,
     /// The address at which other members reach the worker.
     pub address: String,
-    pub register: Register,
+    pub register: Registration,
     /// When the registration arrived: seconds since 1970, by the coordinator's calendar.
     pub at: u64,
 }
@@ -51,7 +51,7 @@ pub struct Offer {
     pub version: String,
     pub threads: u32,
     pub memory: u64,
-    pub window: u64,
+    pub load_buffer: u64,
     pub flops: f64,
     pub memory_bandwidth: f64,
     /// The custom ops that the worker has kernels for, sorted by name.
@@ -63,15 +63,15 @@ impl Offer {
     pub fn check(
         name: &str,
         address: String,
-        register: Register,
+        register: Registration,
     ) -> Result<Offer, MembershipError> {
-        let Register {
+        let Registration {
             incarnation,
             host,
             version,
             threads,
             memory,
-            window,
+            load_buffer,
             flops,
             memory_bandwidth,
             mut ops,
@@ -100,7 +100,7 @@ impl Offer {
                 version,
                 threads,
                 memory,
-                window,
+                load_buffer,
                 flops,
                 memory_bandwidth,
                 ops,

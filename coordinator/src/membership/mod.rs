@@ -37,11 +37,11 @@ use tokio::time::Instant;
 pub use commands::{Command, ConnectionId, Fingerprint};
 pub use drivers::Driver;
 pub use error::MembershipError;
-pub use leases::Granted;
+pub use leases::InstallOrder;
 pub use member::{Newcomer, Offer};
-pub use names::{Gone, KeptMember};
+pub use names::{Absence, KeptMember};
 pub use plans::Plan;
-pub use quarantine::{Counted, Record};
+pub use quarantine::{CountedDeath, Record};
 
 use crate::place::{ClusterModel, WorkerModel};
 use drivers::Drivers;
@@ -374,7 +374,7 @@ impl Membership {
             incarnation: offer.incarnation,
             threads: offer.threads,
             memory: offer.memory,
-            window: offer.window,
+            load_buffer: offer.load_buffer,
             flops: offer.flops,
             memory_bandwidth: offer.memory_bandwidth,
             ops: offer.ops.clone(),

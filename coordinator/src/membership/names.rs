@@ -17,12 +17,12 @@ pub struct KeptMember {
     /// Hashes of the certificates that hold the name.
     pub fingerprints: Vec<Fingerprint>,
     /// Set if the holder of the name is gone.
-    pub gone: Option<Gone>,
+    pub gone: Option<Absence>,
 }
 
 /// When and how a worker went.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Gone {
+pub struct Absence {
     /// The time since then, by the coordinator's calendar.
     pub ago: Duration,
     /// Whether the worker had announced that it would leave.
@@ -49,7 +49,7 @@ impl Membership {
                 fingerprints,
                 ..Member::expected(now)
             };
-            if let Some(Gone { ago, left }) = gone {
+            if let Some(Absence { ago, left }) = gone {
                 member.seen = now.checked_sub(ago.min(KEPT)).unwrap_or(now);
                 if left {
                     member.life = Life::Left;

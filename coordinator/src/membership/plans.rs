@@ -34,7 +34,7 @@ pub struct Plan {
 }
 
 #[derive(Debug)]
-struct Kept {
+struct StoredPlan {
     owner: Driver,
     used: Instant,
     plan: Arc<Plan>,
@@ -44,7 +44,7 @@ struct Kept {
 
 /// The plans of all clients.
 #[derive(Debug, Default)]
-pub struct Plans(BTreeMap<PlanId, Kept>);
+pub struct Plans(BTreeMap<PlanId, StoredPlan>);
 
 impl Plans {
     /// Returns the number of plans.
@@ -79,7 +79,7 @@ impl Plans {
         }
         self.0.insert(
             id,
-            Kept {
+            StoredPlan {
                 owner,
                 used: now,
                 plan,

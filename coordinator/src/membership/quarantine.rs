@@ -32,7 +32,7 @@ const REPORTED: usize = 64;
 
 /// One death in a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counted {
+pub struct CountedDeath {
     pub worker: String,
     pub incarnation: Incarnation,
     pub signal: i32,
@@ -47,11 +47,11 @@ pub struct Counted {
 pub struct Record {
     pub function: FunctionId,
     pub node: String,
-    pub deaths: Vec<Counted>,
+    pub deaths: Vec<CountedDeath>,
 }
 
 impl Record {
-    fn counting(&self) -> impl Iterator<Item = &Counted> {
+    fn counting(&self) -> impl Iterator<Item = &CountedDeath> {
         self.deaths.iter().filter(|d| !d.forgiven)
     }
 
@@ -81,7 +81,7 @@ impl Quarantine {
         match of_function.map(|(_, r)| r).find(|r| r.is_refused()) {
             None => Ok(()),
             Some(record) => {
-                let death = |d: &Counted| {
+                let death = |d: &CountedDeath| {
                     let signal = signal_name(d.signal);
                     format!("worker '{}' ({signal}, {})", d.worker, utc(d.at))
                 };
@@ -110,14 +110,14 @@ impl Quarantine {
             node,
             deaths: vec![],
         });
-        let known = |d: &Counted| d.worker == worker && d.incarnation == incarnation;
+        let known = |d: &CountedDeath| d.worker == worker && d.incarnation == incarnation;
         if record.deaths.iter().any(known) {
             return None;
         }
         if record.deaths.len() >= DEATHS {
             record.deaths.remove(0);
         }
-        record.deaths.push(Counted {
+        record.deaths.push(CountedDeath {
             worker: worker.to_owned(),
             incarnation,
             signal,

@@ -34,8 +34,8 @@ pub struct Cut {
 
 /// The programs of all participants, and the tensors that cross between them.
 #[derive(Debug, Clone)]
-pub struct Partitioned {
-    /// One program for each member of the team.
+pub struct Partition {
+    /// One program for each participant of the team.
     pub programs: Vec<Program>,
     pub driver: DriverProgram,
     pub cuts: Vec<Cut>,
@@ -44,7 +44,7 @@ pub struct Partitioned {
 }
 
 /// A send before values are renumbered.
-struct Sending {
+struct UnnumberedSend {
     value: ValueId,
     to: ParticipantIx,
     slot: u32,
@@ -56,18 +56,18 @@ struct Sending {
 struct Crossings {
     /// Values that each worker receives, in slot order.
     recvs: Vec<Vec<(ValueId, ParticipantIx)>>,
-    sends: Vec<Vec<Sending>>,
+    sends: Vec<Vec<UnnumberedSend>>,
     driver: DriverProgram,
     cuts: Vec<Cut>,
 }
 
 /// Partitions `placed`.
-pub fn partition(placed: &Placed) -> Partitioned {
+pub fn partition(placed: &Placed) -> Partition {
     let crossings = crossings(placed);
     let programs = (0..placed.team.size())
         .map(|m| program::build(placed, &crossings, m))
         .collect();
-    Partitioned {
+    Partition {
         programs,
         driver: crossings.driver,
         cuts: crossings.cuts,
@@ -95,12 +95,12 @@ fn crossings(placed: &Placed) -> Crossings {
         let from = if writer == NONE {
             driver
         } else {
-            placed.member[writer as usize]
+            placed.participant[writer as usize]
         };
         // The urgency of the most urgent reader at each destination.
         let mut readers: BTreeMap<ParticipantIx, u64> = BTreeMap::new();
         for r in work.readers.row(v).iter().map(|r| *r as usize) {
-            let urgency = readers.entry(placed.member[r]).or_default();
+            let urgency = readers.entry(placed.participant[r]).or_default();
             *urgency = (*urgency).max(placed.schedule.priority[r]);
         }
         for (to, urgency) in readers.into_iter().filter(|(to, _)| *to != from) {
@@ -114,7 +114,7 @@ fn crossings(placed: &Placed) -> Crossings {
             let bytes = work.flow_bytes[v];
             let transfer = team.transfer_ns(usize::from(from), usize::from(to), bytes);
             let priority = transfer.saturating_add(urgency);
-            c.sends[usize::from(from)].push(Sending {
+            c.sends[usize::from(from)].push(UnnumberedSend {
                 value,
                 to,
                 slot,
@@ -154,10 +154,13 @@ fn fetches(placed: &Placed, c: &mut Crossings) {
                     let at = work.of_value[value.ix()] as usize;
                     let (from, bytes) = match homes.get(value) {
                         Some(home) => (*home, work.const_bytes[at]),
-                        None => (placed.member[work.writer[at] as usize], work.flow_bytes[at]),
+                        None => (
+                            placed.participant[work.writer[at] as usize],
+                            work.flow_bytes[at],
+                        ),
                     };
                     let priority = placed.team.driver.transfer_ns(bytes);
-                    let sending = Sending {
+                    let sending = UnnumberedSend {
                         value: *value,
                         to: driver,
                         slot: next,

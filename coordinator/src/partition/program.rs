@@ -5,13 +5,13 @@ use convoke_common::graph::{Literal, Node, ValueId};
 use convoke_common::ids::FunctionId;
 use convoke_common::ops;
 use convoke_common::program::{
-    NO_OPERAND, NUMERICS_PROFILE, Program, ProgramNode, RecvSlot, SendSlot,
+    NO_OPERAND, NUMERICS_PROFILE, Program, ProgramNode, RecvSlot, SendEdge,
 };
 
 use super::Crossings;
 use crate::place::{NONE, Placed, needed};
 
-/// Builds the program of member `m`.
+/// Builds the program of participant `m`.
 pub fn build(placed: &Placed, crossings: &Crossings, m: usize) -> Program {
     let work = &placed.work;
     let mut b = Builder {
@@ -31,7 +31,7 @@ pub fn build(placed: &Placed, crossings: &Crossings, m: usize) -> Program {
         },
     };
     let positions: Vec<usize> = (0..work.positions())
-        .filter(|p| usize::from(placed.member[*p]) == m)
+        .filter(|p| usize::from(placed.participant[*p]) == m)
         .collect();
 
     let mut wanted = vec![false; work.const_value.len()];
@@ -79,7 +79,7 @@ pub fn build(placed: &Placed, crossings: &Crossings, m: usize) -> Program {
     }
     for s in &crossings.sends[m] {
         let value = b.value(s.value);
-        b.program.sends.push(SendSlot {
+        b.program.sends.push(SendEdge {
             value,
             to: s.to,
             slot: s.slot,

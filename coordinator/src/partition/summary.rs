@@ -2,11 +2,11 @@
 
 use convoke_common::rpc::{CutEdge, PartSummary, PinPart, PinSummary, PlanSummary};
 
-use super::Partitioned;
+use super::Partition;
 use crate::place::Placed;
 
 /// Describes a partitioned placement; `passes` is what the optimiser reported.
-pub fn summarise(placed: &Placed, parts: &Partitioned, passes: Vec<String>) -> PlanSummary {
+pub fn summarise(placed: &Placed, parts: &Partition, passes: Vec<String>) -> PlanSummary {
     let name = |m: u16| placed.team.workers[usize::from(m)].name.clone();
     let cuts = parts.cuts.iter().map(|cut| CutEdge {
         tensor: placed.function.value(cut.value).name.to_string(),
@@ -27,7 +27,7 @@ pub fn summarise(placed: &Placed, parts: &Partitioned, passes: Vec<String>) -> P
     }
 }
 
-fn part(placed: &Placed, parts: &Partitioned, m: usize) -> PartSummary {
+fn part(placed: &Placed, parts: &Partition, m: usize) -> PartSummary {
     let (worker, usage) = (&placed.team.workers[m], &placed.usage[m]);
     let program = &parts.programs[m];
     let node = |p: &u32| &placed.function.nodes[placed.work.steps[*p as usize] as usize];
@@ -35,7 +35,7 @@ fn part(placed: &Placed, parts: &Partitioned, m: usize) -> PartSummary {
         .schedule
         .order
         .iter()
-        .filter(|p| usize::from(placed.member[**p as usize]) == m);
+        .filter(|p| usize::from(placed.participant[**p as usize]) == m);
     let first = order.next();
     let last = order.next_back().or(first);
     let named = |p: Option<&u32>| p.map_or(String::new(), |p| node(p).name.to_string());
@@ -61,7 +61,7 @@ fn pins(placed: &Placed) -> Vec<PinSummary> {
     let each = placed.pins.each().map(|(pin, positions)| {
         let mut nodes = vec![0u32; placed.team.size()];
         for p in positions {
-            nodes[usize::from(placed.member[p])] += 1;
+            nodes[usize::from(placed.participant[p])] += 1;
         }
         let workers = placed.team.workers.iter().zip(nodes);
         let used = workers.filter(|(_, nodes)| *nodes > 0);

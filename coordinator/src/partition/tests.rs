@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use convoke_common::graph::{Function, Part};
+use convoke_common::graph::{Function, RunsAt};
 use convoke_common::program::NO_OPERAND;
 use convoke_common::rpc::WorkerCount;
 
@@ -12,7 +12,7 @@ use crate::passes::optimise;
 use crate::place::place;
 use crate::testing::{cluster, options, parse, random};
 
-fn split(f: &Function, n: u32) -> (Placed, Partitioned) {
+fn split(f: &Function, n: u32) -> (Placed, Partition) {
     let placed = place(
         f.clone(),
         &cluster(n as usize, 100 << 20),
@@ -39,7 +39,7 @@ fn edges(p: &Program) -> Vec<Edges> {
     p.nodes.iter().map(node).collect()
 }
 
-fn check(f: &Function, n: u32) -> Partitioned {
+fn check(f: &Function, n: u32) -> Partition {
     let (placed, parts) = split(f, n);
     let f = &placed.function;
     assert_eq!(parts.programs.len(), n as usize);
@@ -93,7 +93,7 @@ fn check(f: &Function, n: u32) -> Partitioned {
     let whole: BTreeSet<Edges> = f
         .nodes
         .iter()
-        .filter(|n| n.part == Part::Step)
+        .filter(|n| n.runs_at == RunsAt::Step)
         .map(|n| {
             let inputs = n.inputs.iter().map(|v| v.as_ref().map(name)).collect();
             (n.name.clone(), inputs, n.outputs.iter().map(name).collect())
@@ -104,7 +104,7 @@ fn check(f: &Function, n: u32) -> Partitioned {
     parts
 }
 
-fn check_driver(f: &Function, parts: &Partitioned) {
+fn check_driver(f: &Function, parts: &Partition) {
     let d = &parts.driver;
     assert_eq!(d.feeds.len(), f.params.len());
     assert_eq!(d.fetches.len(), f.results.len());

@@ -81,7 +81,7 @@ fn hash(e: &Edit, node: usize) -> u64 {
 fn same(e: &Edit, a: usize, b: usize) -> bool {
     let (m, n) = (&e.f.nodes[a], &e.f.nodes[b]);
     m.op == n.op
-        && m.part == n.part
+        && m.runs_at == n.runs_at
         && m.inputs.len() == n.inputs.len()
         && m.outputs.len() == n.outputs.len()
         && (0..m.inputs.len()).all(|i| e.operand(a, i) == e.operand(b, i))

@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use convoke_common::graph::{Function, Literal, Node, Part, TensorType, ValueId};
+use convoke_common::graph::{Function, Literal, Node, RunsAt, TensorType, ValueId};
 use convoke_common::tensor::Tensor;
 
 const NONE: u32 = u32::MAX;
@@ -58,7 +58,7 @@ impl Edit {
         for (i, node) in e.f.nodes.iter().enumerate() {
             for o in &node.outputs {
                 e.def[o.ix()] = i as u32;
-                e.constant[o.ix()] = node.part == Part::Init;
+                e.constant[o.ix()] = node.runs_at == RunsAt::Init;
             }
             for v in node.inputs.iter().flatten() {
                 e.first[v.ix() + 1] += 1;
@@ -234,7 +234,7 @@ impl Edit {
             attrs,
             inputs: inputs.iter().map(|v| Some(*v)).collect(),
             outputs: vec![out],
-            part: Part::Init,
+            runs_at: RunsAt::Init,
         };
         self.insert(at, node);
         out
@@ -242,7 +242,7 @@ impl Edit {
 
     /// Moves a node to the init part.
     pub fn make_init(&mut self, node: usize) {
-        self.f.nodes[node].part = Part::Init;
+        self.f.nodes[node].runs_at = RunsAt::Init;
         for o in self.f.nodes[node].outputs.clone() {
             self.constant[o.ix()] = true;
         }

@@ -5,7 +5,7 @@
 //! their operands (weights given as `ConstantOfShape`); they are counted as weights. Custom ops also stay in the step:
 //! constants live where they are read, and not all workers have the kernel of a custom op.
 
-use convoke_common::graph::{Function, Part};
+use convoke_common::graph::{Function, RunsAt};
 use convoke_common::ops;
 
 use super::edit::Edit;
@@ -16,7 +16,7 @@ pub fn run(f: Function) -> (Function, Option<String>) {
     let mut moved = 0;
     for i in 0..e.f.nodes.len() {
         let node = &e.f.nodes[i];
-        let constant = node.part == Part::Step
+        let constant = node.runs_at == RunsAt::Step
             && node.inputs.iter().flatten().all(|v| e.is_constant(*v))
             && node
                 .outputs

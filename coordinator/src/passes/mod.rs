@@ -29,7 +29,7 @@ use convoke_common::{Code, Error, Result};
 
 /// An optimised function, and one line for each pass that changed something.
 #[derive(Debug, Clone)]
-pub struct Optimised {
+pub struct OptimisedFunction {
     pub function: Function,
     pub report: Vec<String>,
 }
@@ -54,7 +54,7 @@ const PASSES: &[(&str, bool, Pass)] = &[
 ];
 
 /// Optimises `function`. With `exact` no value changes in any bit.
-pub fn optimise(function: Function, exact: bool) -> Result<Optimised> {
+pub fn optimise(function: Function, exact: bool) -> Result<OptimisedFunction> {
     function.verify().map_err(|e| {
         let code = match e {
             GraphError::Unsupported { .. } => Code::UnsupportedOp,
@@ -75,7 +75,7 @@ pub fn optimise(function: Function, exact: bool) -> Result<Optimised> {
         }
     }
     verify_after(&function, "the last pass")?;
-    Ok(Optimised { function, report })
+    Ok(OptimisedFunction { function, report })
 }
 
 fn verify_after(f: &Function, pass: &str) -> Result<()> {

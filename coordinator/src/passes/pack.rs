@@ -33,7 +33,7 @@ pub fn run(f: Function) -> (Function, Option<String>) {
 }
 
 /// Packed weights, by raw weight and by how it is read (whether transposed, or in how many groups).
-type Packed = BTreeMap<(ValueId, i64), ValueId>;
+type PackedWeights = BTreeMap<(ValueId, i64), ValueId>;
 
 /// Returns the node that computes a constant, and its first operand.
 fn source(e: &Edit, v: ValueId) -> Option<(&Node, ValueId)> {
@@ -55,7 +55,7 @@ fn transposed(e: &Edit, v: ValueId) -> Option<ValueId> {
     (&*node.op == "Transpose" && swaps).then_some(from)
 }
 
-fn gemm(e: &mut Edit, node: usize, packed: &mut Packed) -> Option<()> {
+fn gemm(e: &mut Edit, node: usize, packed: &mut PackedWeights) -> Option<()> {
     let weight = raw_weight(e, node)?;
     let [k, n] = e.f.ty(weight).fixed_shape()?[..] else {
         return None;
@@ -87,7 +87,7 @@ fn gemm(e: &mut Edit, node: usize, packed: &mut Packed) -> Option<()> {
     Some(())
 }
 
-fn conv(e: &mut Edit, node: usize, packed: &mut Packed) -> Option<()> {
+fn conv(e: &mut Edit, node: usize, packed: &mut PackedWeights) -> Option<()> {
     let weight = raw_weight(e, node)?;
     let shape = e.f.ty(weight).fixed_shape()?;
     let group = e.f.nodes[node].attrs.int("group", 1);
@@ -119,7 +119,7 @@ fn raw_weight(e: &Edit, node: usize) -> Option<ValueId> {
 fn pack(
     e: &mut Edit,
     at: usize,
-    packed: &mut Packed,
+    packed: &mut PackedWeights,
     key: (ValueId, i64),
     op: &str,
     attrs: Attrs,

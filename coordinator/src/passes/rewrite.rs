@@ -74,7 +74,7 @@ fn replace(
         attrs,
         inputs: inputs.iter().map(|v| Some(*v)).collect(),
         outputs: e.f.nodes[last].outputs.clone(),
-        part: e.f.nodes[last].part,
+        runs_at: e.f.nodes[last].runs_at,
     };
     nodes
         .iter()

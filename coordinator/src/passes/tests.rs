@@ -1,6 +1,6 @@
 //! Tests of each pass: text before, text after.
 
-use convoke_common::graph::Part;
+use convoke_common::graph::RunsAt;
 
 use super::*;
 use crate::testing::{dedent, dump, parse, random};
@@ -253,7 +253,7 @@ fn exact_results_keep_batch_norm() {
     let steps: Vec<&str> = f
         .nodes
         .iter()
-        .filter(|n| n.part == Part::Step)
+        .filter(|n| n.runs_at == RunsAt::Step)
         .map(|n| &*n.name)
         .collect();
     assert_eq!(steps, ["y+z+r"]);
@@ -471,5 +471,5 @@ fn ops_that_are_not_known_stay_as_they_are() {
          result b = b
          result i = s";
     assert_eq!(dump(&after), dedent(want));
-    assert!(after.nodes.iter().all(|n| n.part == Part::Step));
+    assert!(after.nodes.iter().all(|n| n.runs_at == RunsAt::Step));
 }

@@ -50,7 +50,7 @@ fn order(e: &Edit, node: usize) -> Option<Vec<usize>> {
 /// the inner transpose has other users.
 fn merge(e: &mut Edit, node: usize) -> Option<()> {
     let inner = e.def(e.operand(node, 0)?)?;
-    if !is_transpose(e, inner) || e.f.nodes[inner].part != e.f.nodes[node].part {
+    if !is_transpose(e, inner) || e.f.nodes[inner].runs_at != e.f.nodes[node].runs_at {
         return None;
     }
     let (x, first, second) = (e.operand(inner, 0)?, order(e, inner)?, order(e, node)?);

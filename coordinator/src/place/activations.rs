@@ -1,7 +1,7 @@
-//! Predicts how much memory of each member one step's tensors take, with the allocator that the workers' pools use.
+//! Predicts how much memory of each participant one step's tensors take, with the allocator that the workers' pools use.
 //!
 //! Invariant: a fed tensor exists from the start of the step; a received tensor from the time it was written until its
-//! last reader on the member; a sent tensor until the end, since its link may still be reading it. A tensor that the
+//! last reader on the participant; a sent tensor until the end, since its link may still be reading it. A tensor that the
 //! caller's session lends takes no memory of the step on its own worker.
 
 use convoke_common::offsets::Offsets;
@@ -11,16 +11,16 @@ use super::work::{NONE, Work};
 /// The offset of a flow that takes no memory.
 const NOWHERE: u64 = u64::MAX;
 
-/// Returns the most bytes of one step's tensors at once on each member, including gaps between them. `bytes` has the
+/// Returns the most bytes of one step's tensors at once on each participant, including gaps between them. `bytes` has the
 /// size of each flow, and `order` the positions in the order in which they run.
 pub fn activations(
     work: &Work,
     bytes: &[u64],
-    members: usize,
-    member: &[u16],
+    participants: usize,
+    participant: &[u16],
     order: &[u32],
 ) -> Vec<u64> {
-    let mut step = Step::new(work, bytes, members, member);
+    let mut step = Step::new(work, bytes, participants, participant);
     for v in (0..work.flow_value.len()).filter(|v| work.writer[*v] == NONE) {
         for at in step.copies(v) {
             step.allocate(v, at);
@@ -30,7 +30,7 @@ pub fn activations(
     step.memory.iter().map(Memory::most).collect()
 }
 
-/// The predicted memory of one member.
+/// The predicted memory of one participant.
 #[derive(Clone)]
 struct Memory {
     offsets: Offsets,
@@ -47,9 +47,9 @@ impl Memory {
     }
 }
 
-/// The copy of a flow at a member that reads it.
+/// The copy of a flow at a participant that reads it.
 struct Copy {
-    member: u16,
+    participant: u16,
     /// Number of readers that have not run yet.
     reads: u32,
     offset: u64,
@@ -58,7 +58,7 @@ struct Copy {
 struct Step<'a> {
     work: &'a Work,
     bytes: &'a [u64],
-    member: &'a [u16],
+    participant: &'a [u16],
     memory: Vec<Memory>,
     /// The copies of flow `v` are `copies[first[v]..first[v + 1]]`.
     copies: Vec<Copy>,
@@ -66,18 +66,23 @@ struct Step<'a> {
 }
 
 impl<'a> Step<'a> {
-    fn new(work: &'a Work, bytes: &'a [u64], members: usize, member: &'a [u16]) -> Step<'a> {
+    fn new(
+        work: &'a Work,
+        bytes: &'a [u64],
+        participants: usize,
+        participant: &'a [u16],
+    ) -> Step<'a> {
         let mut first = Vec::with_capacity(work.flow_value.len() + 1);
         let mut copies: Vec<Copy> = Vec::new();
         first.push(0);
         for v in 0..work.flow_value.len() {
             let start = copies.len();
             for reader in work.readers.row(v) {
-                let m = member[*reader as usize];
-                match copies[start..].iter_mut().find(|c| c.member == m) {
+                let m = participant[*reader as usize];
+                match copies[start..].iter_mut().find(|c| c.participant == m) {
                     Some(c) => c.reads += 1,
                     None => copies.push(Copy {
-                        member: m,
+                        participant: m,
                         reads: 1,
                         offset: NOWHERE,
                     }),
@@ -92,8 +97,8 @@ impl<'a> Step<'a> {
         Step {
             work,
             bytes,
-            member,
-            memory: vec![memory; members],
+            participant,
+            memory: vec![memory; participants],
             copies,
             first,
         }
@@ -104,29 +109,29 @@ impl<'a> Step<'a> {
         self.first[v]..self.first[v + 1]
     }
 
-    fn take(&mut self, v: usize, member: u16) -> u64 {
-        let memory = &mut self.memory[usize::from(member)];
+    fn take(&mut self, v: usize, participant: u16) -> u64 {
+        let memory = &mut self.memory[usize::from(participant)];
         memory.offsets.take(self.bytes[v]).unwrap_or_else(|| {
             memory.absurd = true;
             NOWHERE
         })
     }
 
-    fn give(&mut self, v: usize, member: u16, offset: u64) {
+    fn give(&mut self, v: usize, participant: u16, offset: u64) {
         if offset != NOWHERE {
-            let memory = &mut self.memory[usize::from(member)];
+            let memory = &mut self.memory[usize::from(participant)];
             memory.offsets.give(offset, self.bytes[v]);
         }
     }
 
     fn allocate(&mut self, v: usize, copy: usize) {
-        self.copies[copy].offset = self.take(v, self.copies[copy].member);
+        self.copies[copy].offset = self.take(v, self.copies[copy].participant);
     }
 
     fn run(&mut self, p: usize) {
-        let (work, here) = (self.work, self.member[p]);
+        let (work, here) = (self.work, self.participant[p]);
         let donor = work.donor(p).map(|v| v as usize).filter(|v| {
-            let last = |c: &Copy| c.member == here && c.reads == 1;
+            let last = |c: &Copy| c.participant == here && c.reads == 1;
             self.copies[self.copies(*v)].iter().any(last) && !self.is_sent(*v, here)
         });
         let mut inherited = NOWHERE;
@@ -141,7 +146,7 @@ impl<'a> Step<'a> {
         }
         for v in work.reads.row(p).iter().map(|v| *v as usize) {
             let sent = self.is_sent(v, here);
-            let Some(at) = self.copies(v).find(|c| self.copies[*c].member == here) else {
+            let Some(at) = self.copies(v).find(|c| self.copies[*c].participant == here) else {
                 continue;
             };
             self.copies[at].reads -= 1;
@@ -160,7 +165,7 @@ impl<'a> Step<'a> {
             let mut used = work.flow_is_result[v];
             for at in self.copies(v) {
                 used = true;
-                match self.copies[at].member == here {
+                match self.copies[at].participant == here {
                     true => self.copies[at].offset = offset,
                     false => self.allocate(v, at),
                 }
@@ -171,13 +176,13 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Returns whether `v` was written on member `here` and is sent to others.
+    /// Returns whether `v` was written on participant `here` and is sent to others.
     fn is_sent(&self, v: usize, here: u16) -> bool {
         let writer = self.work.writer[v];
-        let written_here = writer != NONE && self.member[writer as usize] == here;
+        let written_here = writer != NONE && self.participant[writer as usize] == here;
         let elsewhere = || {
             let copies = &self.copies[self.copies(v)];
-            copies.iter().any(|c| c.member != here)
+            copies.iter().any(|c| c.participant != here)
         };
         written_here && (self.work.flow_is_result[v] || elsewhere())
     }

@@ -16,7 +16,7 @@ pub struct WorkerModel {
     /// Bytes of memory that programs may use.
     pub memory: u64,
     /// Bytes that the worker reserves for weights while they are loaded.
-    pub window: u64,
+    pub load_buffer: u64,
     /// Speed of all threads together, in FLOP/s.
     pub flops: f64,
     /// Bandwidth of memory that no cache holds, in bytes/s.
@@ -27,14 +27,14 @@ pub struct WorkerModel {
 
 /// The predicted speed of a link in one direction.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Link {
+pub struct LinkSpeed {
     /// Latency in one direction in nanoseconds, including that of software.
     pub latency_ns: u64,
     /// Bandwidth in bytes/s.
     pub bandwidth: f64,
 }
 
-impl Link {
+impl LinkSpeed {
     /// Returns for how many nanoseconds `bytes` occupy the link.
     pub fn occupancy_ns(&self, bytes: u64) -> u64 {
         nanos(bytes as f64 / self.bandwidth.max(1.0))
@@ -47,7 +47,7 @@ impl Link {
 }
 
 /// The speed that is assumed of a link without measurements: a local network of 10 Gbit/s.
-pub const ASSUMED_LINK: Link = Link {
+pub const ASSUMED_LINK: LinkSpeed = LinkSpeed {
     latency_ns: 100_000,
     bandwidth: 1.2e9,
 };
@@ -59,9 +59,9 @@ const NODE_OVERHEAD_NS: u64 = 1_000;
 #[derive(Debug, Clone)]
 pub struct ClusterModel {
     pub workers: Vec<WorkerModel>,
-    links: BTreeMap<(usize, usize), Link>,
+    links: BTreeMap<(usize, usize), LinkSpeed>,
     /// The link between the driver and any worker.
-    pub driver: Link,
+    pub driver: LinkSpeed,
 }
 
 impl ClusterModel {
@@ -75,12 +75,12 @@ impl ClusterModel {
     }
 
     /// Sets the link from worker `from` to worker `to`.
-    pub fn set_link(&mut self, from: usize, to: usize, link: Link) {
+    pub fn set_link(&mut self, from: usize, to: usize, link: LinkSpeed) {
         self.links.insert((from, to), link);
     }
 
     /// Returns the link from worker `from` to worker `to`.
-    pub fn link(&self, from: usize, to: usize) -> Link {
+    pub fn link(&self, from: usize, to: usize) -> LinkSpeed {
         self.links.get(&(from, to)).copied().unwrap_or(ASSUMED_LINK)
     }
 
@@ -98,24 +98,24 @@ impl ClusterModel {
     }
 }
 
-/// The workers of a plan; member `i` is participant `i`.
+/// The workers of a plan; participant `i` is participant `i`.
 #[derive(Debug, Clone)]
 pub struct Team {
-    /// Index of each member in [`ClusterModel::workers`].
+    /// Index of each participant in [`ClusterModel::workers`].
     pub indices: Vec<usize>,
     pub workers: Vec<WorkerModel>,
-    /// The links between members, row-major: from × to.
-    links: Vec<Link>,
-    pub driver: Link,
+    /// The links between participants, row-major: from × to.
+    links: Vec<LinkSpeed>,
+    pub driver: LinkSpeed,
 }
 
 impl Team {
-    /// Number of members.
+    /// Number of participants.
     pub fn size(&self) -> usize {
         self.workers.len()
     }
 
-    /// Returns the nanoseconds that `bytes` take from one member to another; 0 from a member to itself.
+    /// Returns the nanoseconds that `bytes` take from one participant to another; 0 from a participant to itself.
     pub fn transfer_ns(&self, from: usize, to: usize, bytes: u64) -> u64 {
         if from == to {
             0
@@ -124,14 +124,14 @@ impl Team {
         }
     }
 
-    /// Returns the link between two members.
-    pub fn link(&self, from: usize, to: usize) -> Link {
+    /// Returns the link between two participants.
+    pub fn link(&self, from: usize, to: usize) -> LinkSpeed {
         self.links[from * self.workers.len() + to]
     }
 
-    /// Predicts the nanoseconds of a node on a member: its arithmetic or its memory traffic, whichever is slower.
-    pub fn time_ns(&self, member: usize, cost: &Cost) -> u64 {
-        let w = &self.workers[member];
+    /// Predicts the nanoseconds of a node on a participant: its arithmetic or its memory traffic, whichever is slower.
+    pub fn time_ns(&self, participant: usize, cost: &Cost) -> u64 {
+        let w = &self.workers[participant];
         let seconds = (cost.flops / w.flops.max(1.0)).max(cost.bytes / w.memory_bandwidth.max(1.0));
         nanos(seconds).saturating_add(NODE_OVERHEAD_NS)
     }

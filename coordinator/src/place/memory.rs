@@ -1,4 +1,4 @@
-//! Predicts how much memory of each member a placement needs.
+//! Predicts how much memory of each participant a placement needs.
 //!
 //! Invariants
 //! 1. Loading runs the init nodes in order: a raw operand exists from its first use until its last, unless the step
@@ -15,12 +15,12 @@ use convoke_common::block::touched;
 
 use super::activations::activations;
 use super::cluster::Team;
-use super::work::{NONE, Stored, Work};
+use super::work::{ArtifactBytes, NONE, Work};
 
 /// Most bytes of crossing tensors that the transport holds in each direction; measured over loopback.
 const IN_TRANSIT: u64 = 4 << 20;
 
-/// Bytes that a placement needs of one member.
+/// Bytes that a placement needs of one participant.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Bytes of the constants that steps read, in the form in which they read them.
@@ -36,23 +36,23 @@ pub struct Usage {
     pub needed: u64,
 }
 
-/// Predicts the usage of each member. `order` has the positions in the order in which they run, and `homes` the member
+/// Predicts the usage of each participant. `order` has the positions in the order in which they run, and `homes` the participant
 /// that holds each of [`Work::const_results`].
 pub fn usage(
     work: &Work,
     team: &Team,
-    member: &[u16],
+    participant: &[u16],
     order: &[u32],
     homes: &[u16],
     in_flight: u32,
 ) -> Vec<Usage> {
-    let activations = activations(work, &work.bound_bytes, team.size(), member, order);
+    let activations = activations(work, &work.bound_bytes, team.size(), participant, order);
     let each = activations
         .into_iter()
-        .zip(retained(work, team, member, homes));
+        .zip(retained(work, team, participant, homes));
     each.map(|(activations, retained)| {
         let weights = sum(&retained, &work.const_bytes);
-        let loading = Loading::new(work, &retained);
+        let loading = InitFootprint::new(work, &retained);
         let steps = activations.saturating_mul(u64::from(in_flight.max(1)));
         Usage {
             weights,
@@ -66,17 +66,17 @@ pub fn usage(
     .collect()
 }
 
-/// Predicts the peak of each member's process above its base footprint, with the axes at their expected sizes.
+/// Predicts the peak of each participant's process above its base footprint, with the axes at their expected sizes.
 pub fn peaks(
     work: &Work,
     team: &Team,
-    member: &[u16],
+    participant: &[u16],
     order: &[u32],
     in_flight: u32,
     usage: &[Usage],
 ) -> Vec<u64> {
-    let expected = activations(work, &work.flow_bytes, team.size(), member, order);
-    let crossing = crossing(work, team.size(), member);
+    let expected = activations(work, &work.flow_bytes, team.size(), participant, order);
+    let crossing = crossing(work, team.size(), participant);
     let each = expected.into_iter().zip(crossing).zip(usage);
     let each = each.zip(&team.workers);
     each.map(|(((expected, crossing), usage), worker)| {
@@ -84,7 +84,9 @@ pub fn peaks(
         let [come, go] = crossing.map(|bytes| all(bytes).min(IN_TRANSIT));
         let steps = touched(all(usage.activations), all(expected)).saturating_add(come + go);
         // The buffers of chunks stay until all weights are loaded.
-        let coming = usage.chunks.min(coming(usage.artifacts, worker.window));
+        let coming = usage
+            .chunks
+            .min(coming(usage.artifacts, worker.load_buffer));
         // Most bytes of weights in transit are in the chunk buffers; the transport itself adds little.
         let coming = coming + (coming / 4).min(IN_TRANSIT);
         let loading = usage.loading.saturating_add(coming);
@@ -93,14 +95,16 @@ pub fn peaks(
     .collect()
 }
 
-/// Returns the bytes of tensors that each member receives and sends in a step, with the axes at their expected sizes.
-fn crossing(work: &Work, members: usize, member: &[u16]) -> Vec<[u64; 2]> {
-    let mut all = vec![[0u64; 2]; members];
+/// Returns the bytes of tensors that each participant receives and sends in a step, with the axes at their expected sizes.
+fn crossing(work: &Work, participants: usize, participant: &[u16]) -> Vec<[u64; 2]> {
+    let mut all = vec![[0u64; 2]; participants];
     for (v, bytes) in work.flow_bytes.iter().enumerate() {
         let writer = work.writer[v];
-        let from = (writer != NONE).then(|| usize::from(member[writer as usize]));
+        let from = (writer != NONE).then(|| usize::from(participant[writer as usize]));
         let readers = work.readers.row(v).iter();
-        let mut to: Vec<usize> = readers.map(|p| usize::from(member[*p as usize])).collect();
+        let mut to: Vec<usize> = readers
+            .map(|p| usize::from(participant[*p as usize]))
+            .collect();
         to.sort_unstable();
         to.dedup();
         to.retain(|m| Some(*m) != from);
@@ -115,10 +119,10 @@ fn crossing(work: &Work, members: usize, member: &[u16]) -> Vec<[u64; 2]> {
     all
 }
 
-/// Returns for each member which constants it keeps.
-fn retained(work: &Work, team: &Team, member: &[u16], homes: &[u16]) -> Vec<Vec<bool>> {
+/// Returns for each participant which constants it keeps.
+fn retained(work: &Work, team: &Team, participant: &[u16], homes: &[u16]) -> Vec<Vec<bool>> {
     let mut all = vec![vec![false; work.const_value.len()]; team.size()];
-    for (p, m) in member.iter().enumerate() {
+    for (p, m) in participant.iter().enumerate() {
         let mine = &mut all[usize::from(*m)];
         work.weights
             .row(p)
@@ -137,7 +141,7 @@ fn sum(of: &[bool], bytes: &[u64]) -> u64 {
 }
 
 /// The memory that the init part takes.
-struct Loading {
+struct InitFootprint {
     /// Bytes read from files.
     artifacts: u64,
     /// Bytes of the requested chunks, whole.
@@ -146,9 +150,9 @@ struct Loading {
     peak: u64,
 }
 
-impl Loading {
+impl InitFootprint {
     /// Predicts the loading of everything that the `retained` constants depend on.
-    fn new(work: &Work, retained: &[bool]) -> Loading {
+    fn new(work: &Work, retained: &[bool]) -> InitFootprint {
         let needed = needed(work, retained);
         let mut uses = vec![0u32; retained.len()];
         let nodes = || needed.nodes.iter().enumerate().filter(|(_, n)| **n);
@@ -157,7 +161,7 @@ impl Loading {
             reads.for_each(|c| uses[*c as usize] += 1);
         }
         let mut loaded = vec![false; retained.len()];
-        let mut asked = Asked::default();
+        let mut asked = ChunkRequests::default();
         let (mut now, mut peak) = (0u64, 0u64);
         for (i, _) in nodes() {
             let (reads, writes) = (work.init_reads.row(i), work.init_writes.row(i));
@@ -178,7 +182,7 @@ impl Loading {
         for c in (0..loaded.len()).filter(|c| retained[*c] && !loaded[*c]) {
             asked.read(work.const_stored[c]);
         }
-        Loading {
+        InitFootprint {
             artifacts: asked.bytes,
             chunks: asked.chunks.saturating_mul(CHUNK),
             peak: peak.max(sum(retained, &work.const_bytes)),
@@ -190,16 +194,16 @@ impl Loading {
 /// share the chunk that both touch, small literals come with a chunk that was requested before, and others request a
 /// chunk again.
 #[derive(Default)]
-struct Asked {
+struct ChunkRequests {
     bytes: u64,
     chunks: u64,
     last: Option<(u32, u64)>,
     seen: BTreeSet<(u32, u64)>,
 }
 
-impl Asked {
-    fn read(&mut self, stored: Option<Stored>) {
-        let Some(Stored {
+impl ChunkRequests {
+    fn read(&mut self, stored: Option<ArtifactBytes>) {
+        let Some(ArtifactBytes {
             artifact,
             offset,
             len,
@@ -224,13 +228,13 @@ impl Asked {
 }
 
 /// The init nodes and constants that `wanted` constants depend on.
-pub struct Needed {
+pub struct InitDependencies {
     pub nodes: Vec<bool>,
     pub constants: Vec<bool>,
 }
 
 /// Returns the init nodes and constants that the `wanted` constants depend on, directly or not.
-pub fn needed(work: &Work, wanted: &[bool]) -> Needed {
+pub fn needed(work: &Work, wanted: &[bool]) -> InitDependencies {
     let mut constants = wanted.to_vec();
     let mut nodes = vec![false; work.inits.len()];
     for i in (0..work.inits.len()).rev() {
@@ -246,5 +250,5 @@ pub fn needed(work: &Work, wanted: &[bool]) -> Needed {
                 .for_each(|c| constants[*c as usize] = true);
         }
     }
-    Needed { nodes, constants }
+    InitDependencies { nodes, constants }
 }

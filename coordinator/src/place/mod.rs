@@ -13,32 +13,32 @@
 //! 4. A node of a custom op runs on a worker that has its kernel, and a pinned one on a worker of the pin's set.
 //! 5. Pure and deterministic: equal inputs give equal placements.
 
-mod able;
 mod activations;
 mod cluster;
+mod cut;
+mod eligibility;
 mod memory;
 mod pins;
+mod position_run;
 mod ranked;
 mod refine;
 mod schedule;
 mod search;
-mod segment;
 mod too_small;
-mod window;
 mod work;
 
 use convoke_common::graph::Function;
 use convoke_common::rpc::{PlanOptions, WorkerCount};
 use convoke_common::{Code, Error, Result};
 
-pub use cluster::{ASSUMED_LINK, ClusterModel, Link, Team, WorkerModel};
-pub use memory::{Needed, Usage, needed};
+pub use cluster::{ASSUMED_LINK, ClusterModel, LinkSpeed, Team, WorkerModel};
+pub use memory::{InitDependencies, Usage, needed};
 pub use pins::{Pins, check as check_pins};
 pub use schedule::Schedule;
 pub use too_small::human;
 pub use work::{NONE, Rows, Work};
 
-use able::Able;
+use eligibility::Eligibility;
 use search::Search;
 
 /// A function after placement.
@@ -46,15 +46,15 @@ use search::Search;
 pub struct Placed {
     pub function: Function,
     pub work: Work,
-    /// The workers in use; member `i` is participant `i`.
+    /// The workers in use, by their index as participants.
     pub team: Team,
-    /// The member of each position of `work`.
-    pub member: Vec<u16>,
-    /// The member that holds each constant result of `work`.
+    /// The participant of each position of `work`.
+    pub participant: Vec<u16>,
+    /// The participant that holds each constant result of `work`.
     pub homes: Vec<u16>,
     pub schedule: Schedule,
     pub usage: Vec<Usage>,
-    /// Predicted peak of each member's process above its base footprint.
+    /// Predicted peak of each participant's process above its base footprint.
     pub peaks: Vec<u64>,
     /// The predicted nanoseconds of a step on the fastest single worker whose memory holds the whole function.
     pub single_ns: Option<u64>,
@@ -83,7 +83,7 @@ pub fn place(function: Function, cluster: &ClusterModel, options: &PlanOptions) 
     }
     let work = Work::new(&function, &bounds, &expected);
     let pins = Pins::resolve(&function, &work, cluster, &options.pins)?;
-    let able = Able::new(&function, &work, cluster, &pins, &options.ops)?;
+    let able = Eligibility::new(&function, &work, cluster, &pins, &options.ops)?;
     let search = Search::new(&work, cluster, &pins.fixed, &able, options.in_flight);
     let single = search.single();
     let single_ns = single.as_ref().map(|c| c.schedule.step_ns);
@@ -93,7 +93,7 @@ pub fn place(function: Function, cluster: &ClusterModel, options: &PlanOptions) 
     };
     let search::Candidate {
         team,
-        member,
+        participant,
         homes,
         schedule,
         usage,
@@ -101,7 +101,7 @@ pub fn place(function: Function, cluster: &ClusterModel, options: &PlanOptions) 
     let peaks = memory::peaks(
         &work,
         &team,
-        &member,
+        &participant,
         &schedule.order,
         options.in_flight,
         &usage,
@@ -110,7 +110,7 @@ pub fn place(function: Function, cluster: &ClusterModel, options: &PlanOptions) 
         function,
         work,
         team,
-        member,
+        participant,
         homes,
         schedule,
         usage,

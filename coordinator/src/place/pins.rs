@@ -9,7 +9,7 @@ use convoke_common::printable;
 use convoke_common::{Code, Error, Result};
 
 use super::cluster::ClusterModel;
-use super::segment::UNPINNED;
+use super::cut::UNPINNED;
 use super::work::{NONE, Work};
 
 /// The pins of a plan, resolved for the workers of a cluster.

@@ -2,17 +2,22 @@
 //! transfers included. (Topcuoglu, Hariri, Wu: Performance-effective and low-complexity task scheduling for
 //! heterogeneous computing, 2002.)
 
-use super::able::Allowed;
 use super::cluster::Team;
+use super::cut::UNPINNED;
+use super::eligibility::TeamEligibility;
 use super::schedule::priorities;
-use super::segment::UNPINNED;
 use super::work::{NONE, Work};
 
-/// Most (flow, member) pairs; a larger table of arrivals is not worth its memory.
+/// Most (flow, participant) pairs; a larger table of arrivals is not worth its memory.
 const MOST_ARRIVALS: usize = 16 << 20;
 
 /// Returns a placement of `work` over `team`; `None` if weights do not fit or the graph is too large.
-pub fn ranked(work: &Work, team: &Team, pinned: &[u16], able: &Allowed<'_>) -> Option<Vec<u16>> {
+pub fn ranked(
+    work: &Work,
+    team: &Team,
+    pinned: &[u16],
+    able: &TeamEligibility<'_>,
+) -> Option<Vec<u16>> {
     let n = team.size();
     if work.flow_value.len().checked_mul(n)? > MOST_ARRIVALS {
         return None;
@@ -22,7 +27,7 @@ pub fn ranked(work: &Work, team: &Team, pinned: &[u16], able: &Allowed<'_>) -> O
     // A node's rank exceeds its successors', so the order is topological.
     order.sort_by_key(|p| (std::cmp::Reverse(rank[*p as usize]), *p));
 
-    let mut member = pinned.to_vec();
+    let mut participant = pinned.to_vec();
     let mut finish = vec![0u64; work.positions()];
     let mut free_at = vec![0u64; n];
     let mut memory: Vec<u64> = team.workers.iter().map(|w| w.memory).collect();
@@ -39,7 +44,7 @@ pub fn ranked(work: &Work, team: &Team, pinned: &[u16], able: &Allowed<'_>) -> O
             })
         };
         let place = match (pinned[p], work.beside[p]) {
-            (UNPINNED, beside) if beside != NONE => member[beside as usize],
+            (UNPINNED, beside) if beside != NONE => participant[beside as usize],
             (pin, _) => pin,
         };
         let mut best: Option<(u64, usize)> = None;
@@ -56,7 +61,7 @@ pub fn ranked(work: &Work, team: &Team, pinned: &[u16], able: &Allowed<'_>) -> O
                 .map(|v| match work.writer[*v as usize] {
                     NONE => team.driver.transfer_ns(work.flow_bytes[*v as usize]),
                     w => {
-                        let from = member[w as usize] as usize;
+                        let from = participant[w as usize] as usize;
                         let transfer = team.transfer_ns(from, m, work.flow_bytes[*v as usize]);
                         finish[w as usize].saturating_add(transfer)
                     }
@@ -73,9 +78,9 @@ pub fn ranked(work: &Work, team: &Team, pinned: &[u16], able: &Allowed<'_>) -> O
             .row(p)
             .iter()
             .for_each(|c| holds[*c as usize * n + m] = true);
-        member[p] = m as u16;
+        participant[p] = m as u16;
         finish[p] = end;
         free_at[m] = end;
     }
-    Some(member)
+    Some(participant)
 }

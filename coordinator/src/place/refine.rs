@@ -1,9 +1,9 @@
-//! Moves light nodes between members if that saves transfers: shape arithmetic goes to its consumers, and a node at a
+//! Moves light nodes between participants if that saves transfers: shape arithmetic goes to its consumers, and a node at a
 //! boundary to the side that it shares more with. A node takes along the nodes that only it reads.
 
-use super::able::Allowed;
 use super::cluster::Team;
-use super::segment::UNPINNED;
+use super::cut::UNPINNED;
+use super::eligibility::TeamEligibility;
 use super::work::{NONE, Work};
 
 /// Most bytes of weights that may move with a node: little against any prediction of memory.
@@ -12,11 +12,17 @@ const LIGHT: u64 = 64 << 10;
 const MOST_TOGETHER: usize = 16;
 /// Number of sweeps over the graph; moves become rare after the first.
 const SWEEPS: usize = 2;
-/// Most (flow, member) pairs; a larger table of readers is not worth its memory.
+/// Most (flow, participant) pairs; a larger table of readers is not worth its memory.
 const MOST_READERS: usize = 32 << 20;
 
-/// Improves `member` in place. Each member keeps at least one position.
-pub fn refine(work: &Work, team: &Team, pinned: &[u16], allowed: &Allowed<'_>, member: &mut [u16]) {
+/// Improves `participant` in place. Each participant keeps at least one position.
+pub fn refine(
+    work: &Work,
+    team: &Team,
+    pinned: &[u16],
+    allowed: &TeamEligibility<'_>,
+    participant: &mut [u16],
+) {
     let n = team.size();
     if n < 2
         || work
@@ -27,7 +33,7 @@ pub fn refine(work: &Work, team: &Team, pinned: &[u16], allowed: &Allowed<'_>, m
     {
         return;
     }
-    let mut r = Refiner::new(work, team, pinned, allowed, member);
+    let mut r = Refiner::new(work, team, pinned, allowed, participant);
     for _ in 0..SWEEPS {
         let mut moved = false;
         // The sweep runs backwards, so that a chain follows its last consumer at once.
@@ -47,13 +53,13 @@ struct Refiner<'a> {
     work: &'a Work,
     team: &'a Team,
     pinned: &'a [u16],
-    allowed: &'a Allowed<'a>,
-    member: &'a mut [u16],
-    /// Number of readers of each (flow, member).
+    allowed: &'a TeamEligibility<'a>,
+    participant: &'a mut [u16],
+    /// Number of readers of each (flow, participant).
     readers: Vec<u32>,
     positions: Vec<u32>,
     busy: Vec<u64>,
-    /// The most busy time that a move may lead to, in nanoseconds: a quarter more than the busiest member had.
+    /// The most busy time that a move may lead to, in nanoseconds: a quarter more than the busiest participant had.
     limit: u64,
 }
 
@@ -62,14 +68,14 @@ impl<'a> Refiner<'a> {
         work: &'a Work,
         team: &'a Team,
         pinned: &'a [u16],
-        allowed: &'a Allowed<'a>,
-        member: &'a mut [u16],
+        allowed: &'a TeamEligibility<'a>,
+        participant: &'a mut [u16],
     ) -> Refiner<'a> {
         let n = team.size();
         let mut readers = vec![0; work.flow_value.len() * n];
         let mut positions = vec![0; n];
         let mut busy = vec![0; n];
-        for (p, m) in member.iter().map(|m| usize::from(*m)).enumerate() {
+        for (p, m) in participant.iter().map(|m| usize::from(*m)).enumerate() {
             positions[m] += 1;
             busy[m] += team.time_ns(m, &work.cost[p]);
             work.reads
@@ -86,7 +92,7 @@ impl<'a> Refiner<'a> {
             team,
             pinned,
             allowed,
-            member,
+            participant,
             readers,
             positions,
             busy,
@@ -94,7 +100,7 @@ impl<'a> Refiner<'a> {
         }
     }
 
-    /// Moves position `p`, alone or with the nodes that only it reads, to a neighbour's member if that saves transfers.
+    /// Moves position `p`, alone or with the nodes that only it reads, to a neighbour's participant if that saves transfers.
     /// Returns whether it moved.
     fn improve(&mut self, p: usize) -> bool {
         if !self.is_light(p) {
@@ -122,7 +128,7 @@ impl<'a> Refiner<'a> {
         }) <= LIGHT
     }
 
-    /// Returns the other members that hold a writer of what `p` reads, or a reader of what it writes.
+    /// Returns the other participants that hold a writer of what `p` reads, or a reader of what it writes.
     fn neighbours(&self, p: usize) -> Vec<usize> {
         let reads = self
             .work
@@ -134,21 +140,23 @@ impl<'a> Refiner<'a> {
         let readers = writes
             .flat_map(|v| self.work.readers.row(*v as usize))
             .copied();
-        let mut members = Vec::new();
+        let mut participants = Vec::new();
         for neighbour in reads
             .filter(|w| *w != NONE)
             .take(16)
             .chain(readers.take(16))
         {
-            let m = usize::from(self.member[neighbour as usize]);
-            if self.member[neighbour as usize] != self.member[p] && !members.contains(&m) {
-                members.push(m);
+            let m = usize::from(self.participant[neighbour as usize]);
+            if self.participant[neighbour as usize] != self.participant[p]
+                && !participants.contains(&m)
+            {
+                participants.push(m);
             }
         }
-        members
+        participants
     }
 
-    /// Returns `p` with the positions beside it, their number, and then the light positions of the same member whose
+    /// Returns `p` with the positions beside it, their number, and then the light positions of the same participant whose
     /// outputs only the group reads.
     fn group(&self, p: usize) -> (Vec<usize>, usize) {
         let mut group = vec![p];
@@ -172,7 +180,7 @@ impl<'a> Refiner<'a> {
                             .iter()
                             .all(|r| group.contains(&(*r as usize)))
                 };
-                if self.member[w] == self.member[p]
+                if self.participant[w] == self.participant[p]
                     && self.pinned[w] == UNPINNED
                     && group.len() < MOST_TOGETHER
                     && !group.contains(&w)
@@ -187,9 +195,9 @@ impl<'a> Refiner<'a> {
         (group, alone)
     }
 
-    /// Moves `group` from its member to `to`, and undoes the move unless it saves transfers. Returns whether it moved.
+    /// Moves `group` from its participant to `to`, and undoes the move unless it saves transfers. Returns whether it moved.
     fn move_if_better(&mut self, group: &[usize], to: usize) -> bool {
-        let from = usize::from(self.member[group[0]]);
+        let from = usize::from(self.participant[group[0]]);
         let time = group.iter().fold(0u64, |sum, p| {
             sum + self.team.time_ns(to, &self.work.cost[*p])
         });
@@ -225,7 +233,7 @@ impl<'a> Refiner<'a> {
                     gain += i128::from(only_reader) * fed - i128::from(new_reader) * fed;
                 }
                 w => {
-                    let home = self.member[w as usize] as usize;
+                    let home = self.participant[w as usize] as usize;
                     gain += i128::from(only_reader) * transfer(home, from, bytes);
                     gain -= i128::from(new_reader) * transfer(home, to, bytes);
                 }
@@ -246,7 +254,7 @@ impl<'a> Refiner<'a> {
             self.readers[*v as usize * n + from] -= 1;
             self.readers[*v as usize * n + to] += 1;
         }
-        self.member[p] = to as u16;
+        self.participant[p] = to as u16;
         self.positions[from] -= 1;
         self.positions[to] += 1;
         self.busy[from] -= self.team.time_ns(from, &self.work.cost[p]);

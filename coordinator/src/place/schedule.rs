@@ -12,7 +12,7 @@ use super::work::{NONE, Work};
 pub struct Schedule {
     /// Nanoseconds from the start of the step until the last result has reached the driver.
     pub step_ns: u64,
-    /// Busy nanoseconds of each member.
+    /// Busy nanoseconds of each participant.
     pub busy_ns: Vec<u64>,
     /// Nanoseconds from the start of a position to the end of the step along the longest path.
     pub priority: Vec<u64>,
@@ -20,10 +20,10 @@ pub struct Schedule {
     pub order: Vec<u32>,
 }
 
-/// Predicts a step of `work`; `member` has the member of `team` that runs each position.
-pub fn simulate(work: &Work, team: &Team, member: &[u16]) -> Schedule {
-    let priority = priorities(work, team, member);
-    let mut sim = Simulation::new(work, team, member, &priority);
+/// Predicts a step of `work`; `participant` has the participant of `team` that runs each position.
+pub fn simulate(work: &Work, team: &Team, participant: &[u16]) -> Schedule {
+    let priority = priorities(work, team, participant);
+    let mut sim = Simulation::new(work, team, participant, &priority);
     sim.run();
     let Simulation {
         step_ns,
@@ -40,10 +40,10 @@ pub fn simulate(work: &Work, team: &Team, member: &[u16]) -> Schedule {
 }
 
 /// Returns the nanoseconds of the longest path from each position to the end of the step, transfers included.
-pub fn priorities(work: &Work, team: &Team, member: &[u16]) -> Vec<u64> {
+pub fn priorities(work: &Work, team: &Team, participant: &[u16]) -> Vec<u64> {
     let mut rank = vec![0u64; work.positions()];
     for p in (0..work.positions()).rev() {
-        let here = member[p] as usize;
+        let here = participant[p] as usize;
         let mut longest = 0;
         for v in work.writes.row(p) {
             let v = *v as usize;
@@ -51,7 +51,7 @@ pub fn priorities(work: &Work, team: &Team, member: &[u16]) -> Vec<u64> {
                 longest = longest.max(team.driver.transfer_ns(work.flow_bytes[v]));
             }
             for reader in work.readers.row(v) {
-                let to = member[*reader as usize] as usize;
+                let to = participant[*reader as usize] as usize;
                 let path = team
                     .transfer_ns(here, to, work.flow_bytes[v])
                     .saturating_add(rank[*reader as usize]);
@@ -73,18 +73,18 @@ enum Event {
 struct Simulation<'a> {
     work: &'a Work,
     team: &'a Team,
-    member: &'a [u16],
+    participant: &'a [u16],
     priority: &'a [u64],
     events: BinaryHeap<Reverse<(u64, Event)>>,
-    /// Ready positions of each member, the most urgent on top.
+    /// Ready positions of each participant, the most urgent on top.
     ready: Vec<BinaryHeap<(u64, Reverse<u32>)>>,
     busy: Vec<bool>,
     /// For each position the number of operands that have not arrived, and when the latest of the others arrived.
     missing: Vec<u32>,
     ready_at: Vec<u64>,
-    /// When each link is free again: from × to, the driver after the members.
+    /// When each link is free again: from × to, the driver after the participants.
     free_at: Vec<u64>,
-    /// When the flow that is being delivered arrives at each member; `u64::MAX` if it was not sent there.
+    /// When the flow that is being delivered arrives at each participant; `u64::MAX` if it was not sent there.
     arrival: Vec<u64>,
     step_ns: u64,
     busy_ns: Vec<u64>,
@@ -92,12 +92,12 @@ struct Simulation<'a> {
 }
 
 impl<'a> Simulation<'a> {
-    fn new(work: &'a Work, team: &'a Team, member: &'a [u16], priority: &'a [u64]) -> Self {
+    fn new(work: &'a Work, team: &'a Team, participant: &'a [u16], priority: &'a [u64]) -> Self {
         let n = team.size();
         Simulation {
             work,
             team,
-            member,
+            participant,
             priority,
             events: BinaryHeap::new(),
             ready: vec![BinaryHeap::new(); n],
@@ -128,12 +128,12 @@ impl<'a> Simulation<'a> {
         while let Some(Reverse((now, event))) = self.events.pop() {
             match event {
                 Event::Ready(p) => {
-                    let at = self.member[p as usize] as usize;
+                    let at = self.participant[p as usize] as usize;
                     self.ready[at].push((self.priority[p as usize], Reverse(p)));
                     self.start_next(at, now);
                 }
                 Event::Finished(p) => {
-                    let at = self.member[p as usize] as usize;
+                    let at = self.participant[p as usize] as usize;
                     self.step_ns = self.step_ns.max(now);
                     let work = self.work;
                     work.writes
@@ -170,7 +170,7 @@ impl<'a> Simulation<'a> {
             self.step_ns = self.step_ns.max(arrives);
         }
         for reader in work.readers.row(v) {
-            let to = self.member[*reader as usize] as usize;
+            let to = self.participant[*reader as usize] as usize;
             if self.arrival[to] == u64::MAX {
                 self.arrival[to] = if to == from {
                     now
@@ -187,7 +187,7 @@ impl<'a> Simulation<'a> {
             }
         }
         for reader in work.readers.row(v) {
-            self.arrival[self.member[*reader as usize] as usize] = u64::MAX;
+            self.arrival[self.participant[*reader as usize] as usize] = u64::MAX;
         }
     }
 

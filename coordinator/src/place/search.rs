@@ -5,15 +5,15 @@
 
 use convoke_common::{Code, Error, Result};
 
-use super::able::Able;
 use super::cluster::{ClusterModel, Team};
+use super::cut::{UNPINNED, cut};
+use super::eligibility::Eligibility;
 use super::memory::{Usage, usage};
+use super::position_run::Charge;
 use super::ranked::ranked;
 use super::refine::refine;
 use super::schedule::{Schedule, priorities, simulate};
-use super::segment::{UNPINNED, segment};
 use super::too_small;
-use super::window::Charge;
 use super::work::Work;
 
 /// Most kinds of workers that are tried as the only worker.
@@ -22,9 +22,9 @@ const MOST_KINDS: usize = 8;
 /// A placement with its predictions.
 pub struct Candidate {
     pub team: Team,
-    /// The member of each position.
-    pub member: Vec<u16>,
-    /// The member that holds each constant result.
+    /// The participant of each position.
+    pub participant: Vec<u16>,
+    /// The participant that holds each constant result.
     pub homes: Vec<u16>,
     pub schedule: Schedule,
     pub usage: Vec<Usage>,
@@ -57,7 +57,7 @@ pub struct Search<'a> {
     cluster: &'a ClusterModel,
     /// The worker that each position is pinned to, or [`UNPINNED`].
     pinned: &'a [u16],
-    able: &'a Able,
+    able: &'a Eligibility,
     /// The workers that pins name, followed by those that are also needed for custom ops.
     needed: Vec<usize>,
     /// How many of the needed workers are named by pins.
@@ -75,7 +75,7 @@ impl<'a> Search<'a> {
         work: &'a Work,
         cluster: &'a ClusterModel,
         pinned: &'a [u16],
-        able: &'a Able,
+        able: &'a Eligibility,
         in_flight: u32,
     ) -> Self {
         let mut total = convoke_common::ops::Cost::default();
@@ -258,10 +258,9 @@ impl<'a> Search<'a> {
         let allowed = self.able.on(indices)?;
         let pinned: Vec<u16> = self.pinned.iter().map(to_member).collect();
         let cut = |charge| {
-            let cut = |pinned: &[u16]| {
-                segment(self.work, &team, pinned, &allowed, self.in_flight, charge)
-            };
-            // A cut gives each member, in order, one run of positions. If no such runs satisfy the constraints, the
+            let cut =
+                |pinned: &[u16]| cut(self.work, &team, pinned, &allowed, self.in_flight, charge);
+            // A cut gives each participant, in order, one run of positions. If no such runs satisfy the constraints, the
             // constrained positions are pinned first, so that runs need not contain them.
             let settled = || allowed.constrains().then(|| allowed.settle(&pinned));
             cut(&pinned).or_else(|| cut(&settled()?))
@@ -280,12 +279,12 @@ impl<'a> Search<'a> {
             }
         }
         if self.branches
-            && let Some(member) = ranked(self.work, &team, &pinned, &allowed)
-            && (0..team.size()).all(|m| member.contains(&(m as u16)))
+            && let Some(participant) = ranked(self.work, &team, &pinned, &allowed)
+            && (0..team.size()).all(|m| participant.contains(&(m as u16)))
         {
             best = better(
                 best,
-                Some(self.predict(team, member)).filter(Candidate::fits),
+                Some(self.predict(team, participant)).filter(Candidate::fits),
             );
         }
         best
@@ -308,20 +307,20 @@ impl<'a> Search<'a> {
         bytes.fold(0u64, |sum, (_, b)| sum.saturating_add(*b))
     }
 
-    fn predict(&self, team: Team, member: Vec<u16>) -> Candidate {
-        let schedule = simulate(self.work, &team, &member);
-        let homes = homes(self.work, &team, &member);
+    fn predict(&self, team: Team, participant: Vec<u16>) -> Candidate {
+        let schedule = simulate(self.work, &team, &participant);
+        let homes = homes(self.work, &team, &participant);
         let usage = usage(
             self.work,
             &team,
-            &member,
+            &participant,
             &schedule.order,
             &homes,
             self.in_flight,
         );
         Candidate {
             team,
-            member,
+            participant,
             homes,
             schedule,
             usage,
@@ -349,15 +348,15 @@ fn better(a: Option<Candidate>, b: Option<Candidate>) -> Option<Candidate> {
     }
 }
 
-/// Returns the member that each constant result comes from: one that holds it anyway, else the one with most memory.
-fn homes(work: &Work, team: &Team, member: &[u16]) -> Vec<u16> {
+/// Returns the participant that each constant result comes from: one that holds it anyway, else the one with most memory.
+fn homes(work: &Work, team: &Team, participant: &[u16]) -> Vec<u16> {
     let mut home = vec![UNPINNED; work.const_value.len()];
     if !work.const_results.is_empty() {
         for p in (0..work.positions()).rev() {
             work.weights
                 .row(p)
                 .iter()
-                .for_each(|c| home[*c as usize] = member[p]);
+                .for_each(|c| home[*c as usize] = participant[p]);
         }
     }
     let largest = (0..team.size())

@@ -23,12 +23,12 @@ fn chain(layers: usize, side: usize) -> Function {
 /// Places `f` and checks properties that hold for every placement.
 fn check(f: &Function, cluster: &ClusterModel, options: &PlanOptions) -> Placed {
     let placed = place(f.clone(), cluster, options).unwrap();
-    assert_eq!(placed.member.len(), placed.work.positions());
-    let used = |m: usize| placed.member.iter().any(|at| usize::from(*at) == m);
+    assert_eq!(placed.participant.len(), placed.work.positions());
+    let used = |m: usize| placed.participant.iter().any(|at| usize::from(*at) == m);
     assert!(
         placed.work.positions() == 0 || (0..placed.team.size()).all(used),
         "{:?}",
-        placed.member
+        placed.participant
     );
     for (usage, worker) in placed.usage.iter().zip(&placed.team.workers) {
         assert!(
@@ -38,7 +38,7 @@ fn check(f: &Function, cluster: &ClusterModel, options: &PlanOptions) -> Placed 
         );
     }
     let again = place(f.clone(), cluster, options).unwrap();
-    assert_eq!(again.member, placed.member);
+    assert_eq!(again.participant, placed.participant);
     placed
 }
 
@@ -57,11 +57,11 @@ fn exactly_n_is_balanced_along_a_chain() {
         );
         assert_eq!(placed.team.size(), n as usize);
         assert!(
-            placed.member.windows(2).all(|w| w[0] <= w[1]),
+            placed.participant.windows(2).all(|w| w[0] <= w[1]),
             "{:?}",
-            placed.member
+            placed.participant
         );
-        let count = |m: u16| placed.member.iter().filter(|at| **at == m).count();
+        let count = |m: u16| placed.participant.iter().filter(|at| **at == m).count();
         let counts: Vec<usize> = (0..n as u16).map(count).collect();
         assert!(
             counts
@@ -97,7 +97,7 @@ fn branches_spread_where_links_are_fast() {
     }
     let f = parse(&format!("{text}y = Add(b0s6, b1s6)\nresult y"));
     let mut fast = cluster(2, 100 * MIB);
-    let link = Link {
+    let link = LinkSpeed {
         latency_ns: 1_000,
         bandwidth: 1e11,
     };
@@ -112,7 +112,7 @@ fn branches_spread_where_links_are_fast() {
         slow.set_link(
             a,
             b,
-            Link {
+            LinkSpeed {
                 latency_ns: 100_000_000,
                 bandwidth: 1e6,
             },
@@ -135,7 +135,7 @@ fn faster_workers_get_more() {
         w.memory_bandwidth *= 4.0;
     }
     let placed = check(&f, &c, &options(&f, WorkerCount::Exactly(2)));
-    let on_slow = placed.member.iter().filter(|m| **m == 0).count();
+    let on_slow = placed.participant.iter().filter(|m| **m == 0).count();
     assert!(
         (3..=9).contains(&on_slow),
         "{on_slow} of 30 on the slow worker"
@@ -164,10 +164,10 @@ fn pins_hold_and_must_match() {
     let o = pinned(&[("x1", "w2"), ("x*", "w1")], WorkerCount::Auto);
     let placed = check(&f, &c, &o);
     assert_eq!(placed.team.indices, [1, 2]);
-    assert_eq!(placed.member, [1, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(placed.participant, [1, 0, 0, 0, 0, 0, 0, 0]);
     let o = pinned(&[("x4", "w1")], WorkerCount::Exactly(2));
     assert_eq!(
-        check(&f, &c, &o).team.workers[usize::from(check(&f, &c, &o).member[3])].name,
+        check(&f, &c, &o).team.workers[usize::from(check(&f, &c, &o).participant[3])].name,
         "w1"
     );
     let o = pinned(&[("x1", "w2"), ("nothing*", "w1")], WorkerCount::Auto);
@@ -247,9 +247,14 @@ fn light_chains_move_to_their_reader() {
         &cluster(2, 100 * MIB),
         &options(&f, WorkerCount::Exactly(2)),
     );
-    let last = *placed.member.last().unwrap();
-    assert_eq!(placed.member[..3], [last; 3], "{:?}", placed.member);
-    assert_eq!(placed.member[3], 1 - last);
+    let last = *placed.participant.last().unwrap();
+    assert_eq!(
+        placed.participant[..3],
+        [last; 3],
+        "{:?}",
+        placed.participant
+    );
+    assert_eq!(placed.participant[3], 1 - last);
 }
 
 #[test]
@@ -315,7 +320,7 @@ fn chunks_count_as_often_as_they_are_asked_for() {
             }
         }
         let mut c = cluster(1, 100 * MIB);
-        c.workers[0].window = 64 * MIB;
+        c.workers[0].load_buffer = 64 * MIB;
         let placed = check(&f, &c, &options(&f, WorkerCount::Auto));
         let usage = placed.usage[0];
         assert_eq!(usage.artifacts, 16 * weight);
@@ -336,12 +341,12 @@ fn chunks_count_as_often_as_they_are_asked_for() {
 fn weights_on_their_way_count_towards_the_peak_alone() {
     // The weights are 1 MiB each and used in their stored form.
     let f = chain(12, 512);
-    for (window, peak) in [(0, 12), (4 * MIB, 17), (64 * MIB, 22)] {
+    for (load_buffer, peak) in [(0, 12), (4 * MIB, 17), (64 * MIB, 22)] {
         let mut c = cluster(1, 100 * MIB);
-        c.workers[0].window = window;
+        c.workers[0].load_buffer = load_buffer;
         let placed = check(&f, &c, &options(&f, WorkerCount::Auto));
         let over = placed.peaks[0] - peak * MIB;
-        assert!(over < MIB / 8, "{window}: {:?}", placed.peaks);
+        assert!(over < MIB / 8, "{load_buffer}: {:?}", placed.peaks);
         assert!(placed.usage[0].needed < 12 * MIB + MIB / 8);
     }
 }
@@ -394,8 +399,8 @@ fn custom_ops_run_where_their_kernel_is() {
         };
         let placed = check(f, c, &o);
         for p in at {
-            let worker = &placed.team.workers[usize::from(placed.member[*p])];
-            assert_eq!(worker.ops, [product(1)], "{:?}", placed.member);
+            let worker = &placed.team.workers[usize::from(placed.participant[*p])];
+            assert_eq!(worker.ops, [product(1)], "{:?}", placed.participant);
         }
         placed.team.indices
     };
@@ -435,7 +440,7 @@ fn workers_of(c: &ClusterModel, pins: &[(&str, &str)], workers: WorkerCount) -> 
     };
     let placed = check(&f, c, &o);
     let of = |m: &u16| placed.team.workers[usize::from(*m)].name.clone();
-    placed.member.iter().map(of).collect()
+    placed.participant.iter().map(of).collect()
 }
 
 #[test]
@@ -547,7 +552,7 @@ fn a_custom_op_that_no_worker_has_is_named() {
         fingerprint: 0,
     }];
     let placed = super::place(two.clone(), &c, &options(&two, WorkerCount::Auto)).unwrap();
-    assert_eq!(placed.member[1..3], [1, 0]);
+    assert_eq!(placed.participant[1..3], [1, 0]);
     let e = failure(&two, &c, &options(&two, WorkerCount::Exactly(1)));
     assert!(e.message.contains("need 2 workers"), "{e}");
 }
@@ -570,7 +575,7 @@ fn what_is_handed_out_stays_beside_what_computes_it() {
         for n in 1..=4 {
             for pinned in [None, Some("w0"), Some("w3")] {
                 let mut c = cluster(4, 100 * MIB);
-                let link = Link {
+                let link = LinkSpeed {
                     latency_ns,
                     bandwidth,
                 };
@@ -583,9 +588,14 @@ fn what_is_handed_out_stays_beside_what_computes_it() {
                     .into_iter()
                     .collect();
                 let placed = check(&f, &c, &o);
-                let (computed, handed) = placed.member.split_at(24);
-                for (i, member) in handed.iter().enumerate() {
-                    assert_eq!(*member, computed[2 * i + 1], "{:?}", placed.member);
+                let (computed, handed) = placed.participant.split_at(24);
+                for (i, participant) in handed.iter().enumerate() {
+                    assert_eq!(
+                        *participant,
+                        computed[2 * i + 1],
+                        "{:?}",
+                        placed.participant
+                    );
                 }
             }
         }

@@ -4,8 +4,8 @@
 use convoke_common::{Code, Error};
 
 use super::cluster::ClusterModel;
+use super::position_run::{Charge, Scale};
 use super::search::by_memory;
-use super::window::{Charge, Scale};
 use super::work::Work;
 
 /// How many workers a message lists by name before it says how many more there are.

@@ -9,10 +9,10 @@
 //! 2. Building it and every walk over it is linear in nodes and operands.
 
 use convoke_common::dim::Bindings;
-use convoke_common::graph::{Function, Literal, Node, Part, TensorType, ValueId};
+use convoke_common::graph::{Function, Literal, Node, RunsAt, TensorType, ValueId};
 use convoke_common::ops::{self, Cost};
 
-use super::segment::UNPINNED;
+use super::cut::UNPINNED;
 
 /// The index that stands for none.
 pub const NONE: u32 = u32::MAX;
@@ -76,20 +76,20 @@ impl Rows {
 
 /// A range of bytes of an artifact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stored {
+pub struct ArtifactBytes {
     pub artifact: u32,
     pub offset: u64,
     pub len: u64,
 }
 
-impl Stored {
-    fn of(literal: &Literal) -> Option<Stored> {
+impl ArtifactBytes {
+    fn of(literal: &Literal) -> Option<ArtifactBytes> {
         match *literal {
             Literal::Range {
                 artifact,
                 offset,
                 len,
-            } => Some(Stored {
+            } => Some(ArtifactBytes {
                 artifact,
                 offset,
                 len,
@@ -138,7 +138,7 @@ pub struct Work {
     pub const_value: Vec<ValueId>,
     pub const_bytes: Vec<u64>,
     /// Where each constant is read from; `None` if it is computed or travels inside the graph.
-    pub const_stored: Vec<Option<Stored>>,
+    pub const_stored: Vec<Option<ArtifactBytes>>,
     pub const_is_literal: Vec<bool>,
     /// The node indices of the init nodes, in order, and the constants that each reads and writes.
     pub inits: Vec<u32>,
@@ -167,16 +167,16 @@ impl Work {
             w.const_value.push(*v);
             w.const_bytes.push(bytes);
             w.const_is_literal.push(true);
-            w.const_stored.push(Stored::of(l));
+            w.const_stored.push(ArtifactBytes::of(l));
         }
         for p in &f.params {
             let bytes = |at| bytes_of(f.ty(*p), at).unwrap_or(0);
             w.add_flow(*p, bytes(expected), bytes(bounds), NONE);
         }
         for (i, node) in f.nodes.iter().enumerate() {
-            match node.part {
-                Part::Init => w.add_init(f, i, node, bounds, &mut is_const),
-                Part::Step => w.add_step(f, i, node, &sizes, &is_const),
+            match node.runs_at {
+                RunsAt::Init => w.add_init(f, i, node, bounds, &mut is_const),
+                RunsAt::Step => w.add_step(f, i, node, &sizes, &is_const),
             }
         }
         w.readers = w.reads.transposed(w.flow_value.len());
@@ -280,14 +280,14 @@ impl Work {
         readers.filter(beside).copied()
     }
 
-    /// Gives each position that runs beside another, and has no entry in `member` yet, the entry of that other
+    /// Gives each position that runs beside another, and has no entry in `participant` yet, the entry of that other
     /// position.
-    pub fn join(&self, member: &mut [u16]) {
+    pub fn join(&self, participant: &mut [u16]) {
         for p in 0..self.positions() {
-            if let (UNPINNED, beside) = (member[p], self.beside[p])
+            if let (UNPINNED, beside) = (participant[p], self.beside[p])
                 && beside != NONE
             {
-                member[p] = member[beside as usize];
+                participant[p] = participant[beside as usize];
             }
         }
     }

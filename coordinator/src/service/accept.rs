@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout};
 
 use super::Service;
 use super::connections::Peer;
-use super::joining::Newcomer;
+use super::joining::JoiningPeer;
 use super::members::{Caller, Member};
 use crate::audit::{Entry, Event};
 use crate::membership::ConnectionId;
@@ -106,12 +106,12 @@ impl Service {
 }
 
 /// Removes a connection from the registry when it is dropped, however the serving ends.
-struct Entered {
+struct ConnectionEntry {
     service: Arc<Service>,
     id: ConnectionId,
 }
 
-impl Drop for Entered {
+impl Drop for ConnectionEntry {
     fn drop(&mut self) {
         self.service.connections.leave(self.id);
     }
@@ -124,11 +124,11 @@ async fn attend_newcomer(service: Arc<Service>, connection: Connection) {
         identity: None,
         watched: None,
     };
-    let _entered = Entered {
+    let _entered = ConnectionEntry {
         service: service.clone(),
         id: service.connections.enter(peer),
     };
-    let newcomer = Newcomer::new(service.clone(), seen(&connection));
+    let newcomer = JoiningPeer::new(service.clone(), seen(&connection));
     let answered = newcomer.answered();
     let served = async {
         while let Ok((mut send, mut recv)) = connection.accept_bi().await {
@@ -178,7 +178,7 @@ async fn attend(service: Arc<Service>, connection: Connection, identity: PeerIde
         watched: Some(watched.clone()),
     };
     let id = service.connections.enter(peer);
-    let _entered = Entered {
+    let _entered = ConnectionEntry {
         service: service.clone(),
         id,
     };

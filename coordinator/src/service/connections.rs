@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use convoke_common::detection::Watched;
+use convoke_common::detection::WatchedConnection;
 use convoke_common::identity::{PeerIdentity, TokenId};
 use convoke_common::members::{Bounds, Windows};
 use convoke_common::world::quic::Connection;
@@ -51,7 +51,7 @@ pub struct Peer {
     /// The identity that its certificate proved; absent for a newcomer.
     pub identity: Option<PeerIdentity>,
     /// The handle of the connection's monitor; newcomers are not monitored.
-    pub watched: Option<Watched>,
+    pub watched: Option<WatchedConnection>,
 }
 
 #[derive(Debug, Default)]

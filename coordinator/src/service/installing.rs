@@ -6,7 +6,7 @@ use std::time::Duration;
 use convoke_common::admission::call;
 use convoke_common::ids::{LeaseId, ParticipantIx, PlanId};
 use convoke_common::program::Grant;
-use convoke_common::rpc::{INSTALL_BOUND, Leased, Progress, answer};
+use convoke_common::rpc::{INSTALL_BOUND, LeaseGrant, Progress, answer};
 use convoke_common::rpc_transport::call_context;
 use convoke_common::{Code, Error, Result};
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use tracing::Instrument;
 
 use super::Service;
-use crate::membership::{ConnectionId, Granted, Membership};
+use crate::membership::{ConnectionId, InstallOrder, Membership};
 
 /// If a worker failed as a consequence of another failure, how long the cause may take to arrive.
 const CAUSE_BOUND: Duration = Duration::from_secs(2);
@@ -26,7 +26,7 @@ impl Service {
         self: &Arc<Self>,
         driver: ConnectionId,
         plan: PlanId,
-    ) -> Result<Leased> {
+    ) -> Result<LeaseGrant> {
         let lease = LeaseId::of_lease(u64::from_le_bytes(self.world.rng.bytes()));
         let (answer, answered) = oneshot::channel();
         // From the grant on this runs in a task of its own, which cleans up even if the caller goes away.
@@ -41,7 +41,7 @@ impl Service {
         driver: ConnectionId,
         lease: LeaseId,
         plan: PlanId,
-        mut answer: oneshot::Sender<Result<Leased>>,
+        mut answer: oneshot::Sender<Result<LeaseGrant>>,
     ) {
         let grant = move |core: &mut Membership, now| core.grant(now, driver, plan, lease);
         let granted = match self.core.call(grant).await {
@@ -74,7 +74,7 @@ impl Service {
             Ok(()) => tracing::info!(%lease, model, "lease granted"),
             Err(error) => tracing::warn!(%lease, model, %error, "install failed"),
         }
-        let leased = result.map(|()| Leased {
+        let leased = result.map(|()| LeaseGrant {
             lease,
             in_flight: granted.plan.in_flight,
         });
@@ -92,7 +92,12 @@ impl Service {
 
     /// Installs a plan on all workers. Of several errors it returns the first cause, else the first loss, else the
     /// first.
-    async fn install_all(&self, lease: LeaseId, plan: PlanId, granted: &Granted) -> Result<()> {
+    async fn install_all(
+        &self,
+        lease: LeaseId,
+        plan: PlanId,
+        granted: &InstallOrder,
+    ) -> Result<()> {
         let parts = granted
             .plan
             .parts
@@ -128,7 +133,7 @@ impl Service {
         &self,
         lease: LeaseId,
         plan: PlanId,
-        granted: &Granted,
+        granted: &InstallOrder,
         me: usize,
         (program, step_bytes): &(Arc<convoke_common::program::Program>, u64),
         connection: ConnectionId,

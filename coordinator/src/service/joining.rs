@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use convoke_common::identity::{Budget, PeerName, Role, TokenId};
 use convoke_common::mutant;
-use convoke_common::rpc::{JoinRequest, Joined, Joining};
+use convoke_common::rpc::{JoinAnswer, JoinRequest, Joining};
 use convoke_common::{Code, Error, Result};
 use tarpc::context::Context;
 use tokio::time::Instant;
@@ -35,7 +35,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// Serves a peer that has no certificate.
 #[derive(Clone)]
-pub struct Newcomer {
+pub struct JoiningPeer {
     service: Arc<Service>,
     /// The peer's address as the coordinator sees it.
     remote: SocketAddr,
@@ -43,10 +43,10 @@ pub struct Newcomer {
     answered: CancellationToken,
 }
 
-impl Newcomer {
+impl JoiningPeer {
     /// Returns the service of a newcomer that has not asked for anything yet.
-    pub fn new(service: Arc<Service>, remote: SocketAddr) -> Newcomer {
-        Newcomer {
+    pub fn new(service: Arc<Service>, remote: SocketAddr) -> JoiningPeer {
+        JoiningPeer {
             service,
             remote,
             asked: Arc::default(),
@@ -60,8 +60,8 @@ impl Newcomer {
     }
 }
 
-impl Joining for Newcomer {
-    async fn join(self, _: Context, request: JoinRequest) -> Result<Joined> {
+impl Joining for JoiningPeer {
+    async fn join(self, _: Context, request: JoinRequest) -> Result<JoinAnswer> {
         if self.asked.swap(true, Ordering::Relaxed) {
             let e = Error::new(Code::ProtocolViolation, "one join for each connection");
             return Err(e.advise("dial again to join anew"));
@@ -80,7 +80,7 @@ impl Joining for Newcomer {
             ..
         } = &*self.service;
         match &joined {
-            Ok(Joined { name, .. }) => {
+            Ok(JoinAnswer { name, .. }) => {
                 tracing::info!(name, %role, %address, %token, "joined");
                 audit.record(entry(Event::Joined).name(name));
             }
@@ -159,7 +159,7 @@ fn wanted(name: String) -> Result<Option<PeerName>> {
 }
 
 impl Service {
-    async fn join(&self, request: JoinRequest) -> Result<Joined> {
+    async fn join(&self, request: JoinRequest) -> Result<JoinAnswer> {
         let JoinRequest {
             token_id,
             secret,

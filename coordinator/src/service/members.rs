@@ -9,8 +9,8 @@ use convoke_common::graph::Function;
 use convoke_common::identity::{PeerIdentity, Role, certified_until};
 use convoke_common::ids::{Incarnation, LeaseId, PlanId};
 use convoke_common::rpc::{
-    ClusterStatus, Coordinator, Joined, Leased, LinkReport, PlanOptions, Planned, Progress,
-    Register, Registered, StepFailure,
+    ClusterStatus, Coordinator, JoinAnswer, LeaseGrant, LinkReport, PlanAnswer, PlanOptions,
+    Progress, Registration, RegistrationAnswer, StepFailure,
 };
 use convoke_common::{Code, Error, Result, VERSION};
 use tarpc::context::Context;
@@ -65,7 +65,7 @@ pub struct Member {
 }
 
 impl Coordinator for Member {
-    async fn register(self, _: Context, request: Register) -> Result<Registered> {
+    async fn register(self, _: Context, request: Registration) -> Result<RegistrationAnswer> {
         let caller = &*self.caller;
         let registered = async {
             caller.must_be(Role::Worker, "register")?;
@@ -123,7 +123,7 @@ impl Coordinator for Member {
             .await
     }
 
-    async fn renew(self, _: Context, csr: Vec<u8>) -> Result<Joined> {
+    async fn renew(self, _: Context, csr: Vec<u8>) -> Result<JoinAnswer> {
         let (service, caller) = (self.service, self.caller);
         let PeerIdentity {
             role,
@@ -174,14 +174,14 @@ impl Coordinator for Member {
         function: Arc<Function>,
         options: PlanOptions,
         driver: Incarnation,
-    ) -> Result<Planned> {
+    ) -> Result<PlanAnswer> {
         self.caller.must_be(Role::Client, "plan")?;
         self.service
             .plan(&self.caller, function, options, driver)
             .await
     }
 
-    async fn install(self, _: Context, plan: PlanId) -> Result<Leased> {
+    async fn install(self, _: Context, plan: PlanId) -> Result<LeaseGrant> {
         self.caller.must_be(Role::Client, "install a plan")?;
         self.service.install(self.caller.id, plan).await
     }
@@ -245,7 +245,11 @@ fn brief(text: &str) -> String {
 }
 
 impl Service {
-    async fn register(&self, caller: &Caller, register: Register) -> Result<Registered> {
+    async fn register(
+        &self,
+        caller: &Caller,
+        register: Registration,
+    ) -> Result<RegistrationAnswer> {
         let name = caller.identity.name.to_string();
         same_release(Role::Worker, &name, &register.version)?;
         let advertised = reachable(&register.advertise, caller.remote.ip())?;
@@ -273,7 +277,7 @@ impl Service {
         );
         self.audit
             .record_of(&caller.identity, caller.entry(Event::Registered));
-        Ok(Registered {
+        Ok(RegistrationAnswer {
             name,
             address: advertised,
             revoked: self.authority.revoked().list(),

@@ -49,12 +49,12 @@ use self::core::Core;
 use crate::audit::Audit;
 use crate::authority::Authority;
 use crate::membership::{Command, Membership};
-use crate::state::{Kept, State};
+use crate::state::{State, StoredState};
 use crate::tasks::{Tasks, blocking};
 use connections::Connections;
 use joining::Joins;
-use planning::Planning;
-use releasing::{Releases, Releasing};
+use planning::PlanningLimits;
+use releasing::{ReleaseGuard, Releases};
 
 /// Bytes that the requests and the kept plans of all members together may take.
 const REQUESTS: u64 = 512 << 20;
@@ -79,7 +79,7 @@ pub struct Service {
     failed_steps: LineLimit,
     /// How many workers take new work.
     population: watch::Sender<u32>,
-    planning: Planning,
+    planning: PlanningLimits,
     releases: Releases,
     /// Notified after each input of the core, for tasks that wait for a change of the membership.
     changed: tokio::sync::Notify,
@@ -100,7 +100,7 @@ impl Service {
         endpoint: Endpoint,
         detector: Detector,
         state: Option<Arc<State>>,
-        kept: Kept,
+        kept: StoredState,
         audit: Audit,
     ) -> Arc<Service> {
         let (handle, mailbox) = Core::new();
@@ -119,7 +119,7 @@ impl Service {
             refused_connections: LineLimit::default(),
             failed_steps: LineLimit::default(),
             population: watch::Sender::new(0),
-            planning: Planning::default(),
+            planning: PlanningLimits::default(),
             releases: Releases::default(),
             changed: tokio::sync::Notify::new(),
             draining: tokio::sync::Mutex::default(),
@@ -151,7 +151,7 @@ impl Service {
             Command::Release { lease, at } => {
                 tracing::info!(%lease, workers = at.len(), "lease ends");
                 for connection in at {
-                    let releasing = Releasing::begin(self, lease);
+                    let releasing = ReleaseGuard::begin(self, lease);
                     self.tasks.spawn(releasing.tell(connection));
                 }
             }
@@ -200,7 +200,7 @@ impl Service {
 
     /// Returns the ledger account that a member's requests are charged to.
     fn account_of(&self, identity: &PeerIdentity) -> Ledger {
-        let all = self.ledger.budget();
+        let all = self.ledger.limit();
         let limit = match identity.role {
             _ if identity.token_id == TokenId::direct() => all,
             Role::Client => identity.budget.requests.unwrap_or(Budget::REQUESTS).of(all),

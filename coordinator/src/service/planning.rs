@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use convoke_common::graph::Function;
 use convoke_common::identity::{PeerIdentity, TokenId};
 use convoke_common::ids::{Incarnation, PlanId};
-use convoke_common::memory::{Account, Ledger, Reservation};
+use convoke_common::memory::{Ledger, Purpose, Reservation};
 use convoke_common::program::{MOST_IN_FLIGHT, Participant, model_name};
-use convoke_common::rpc::{PlanOptions, Planned, RETURN_BOUND, WorkerCount};
+use convoke_common::rpc::{PlanAnswer, PlanOptions, RETURN_BOUND, WorkerCount};
 use convoke_common::rpc_transport::{Charge, codec, current_charge};
 use convoke_common::{Code, Error, Result};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -50,16 +50,16 @@ enum Sharer {
 }
 
 /// The bounds on planning.
-pub struct Planning {
+pub struct PlanningLimits {
     places: Arc<Semaphore>,
     /// The shares of the clients that plan, and of their tokens.
     shares: Mutex<BTreeMap<Sharer, Weak<Semaphore>>>,
     turns: Arc<Semaphore>,
 }
 
-impl Default for Planning {
-    fn default() -> Planning {
-        Planning {
+impl Default for PlanningLimits {
+    fn default() -> PlanningLimits {
+        PlanningLimits {
             places: Arc::new(Semaphore::new(WAITING)),
             shares: Mutex::default(),
             turns: Arc::new(Semaphore::new(AT_ONCE)),
@@ -67,7 +67,7 @@ impl Default for Planning {
     }
 }
 
-impl Planning {
+impl PlanningLimits {
     /// Returns how many plans are computed or wait.
     pub fn len(&self) -> usize {
         WAITING - self.places.available_permits()
@@ -267,7 +267,7 @@ impl Service {
     /// Drops plans of the caller until the plans of its token leave half of the token's memory to requests.
     async fn make_room(&self, caller: ConnectionId, account: &Ledger) -> Result<()> {
         let limit = account.owner().map_or(u64::MAX, |owner| owner.limit);
-        while account.used_by_owner(Account::Plans) > limit / 2 {
+        while account.used_by_owner(Purpose::Plans) > limit / 2 {
             let dropped = self.core.call(move |core, _| core.drop_oldest_plan(caller));
             if !dropped.await? {
                 return Ok(());
@@ -288,7 +288,7 @@ impl Service {
         });
         let bytes = written.sum::<Result<u64>>()?.saturating_mul(IN_MEMORY);
         loop {
-            let refused = match account.reserve(Account::Plans, bytes) {
+            let refused = match account.reserve(Purpose::Plans, bytes) {
                 Ok(charge) => return Ok(charge),
                 Err(refused) => refused,
             };
@@ -306,7 +306,7 @@ impl Service {
         function: Arc<Function>,
         options: PlanOptions,
         driver: Incarnation,
-    ) -> Result<Planned> {
+    ) -> Result<PlanAnswer> {
         self.returned().await?;
         let place = self.planning.enter(caller.id, &caller.identity.token_id)?;
         let account = self.account_of(&caller.identity);
@@ -356,7 +356,7 @@ impl Service {
         self.core
             .call(move |core, now| core.keep_plan(now, owner, id, plan, Some(charge)))
             .await?;
-        Ok(Planned {
+        Ok(PlanAnswer {
             plan: id,
             participants,
             driver: planned.driver,
@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn one_client_and_one_token_take_no_more_than_their_shares_of_the_places() {
-        let planning = Planning::default();
+        let planning = PlanningLimits::default();
         let [a, b] = ["aaaa", "bbbb"].map(|t| t.parse::<TokenId>().unwrap());
         let mut held: Vec<_> = (0..OF_ONE)
             .map(|_| planning.enter(ConnectionId(1), &a).unwrap())

@@ -23,7 +23,7 @@ pub struct Releases {
 }
 
 /// The release of a lease at one worker, which is over when this is dropped.
-pub struct Releasing {
+pub struct ReleaseGuard {
     service: Arc<Service>,
     lease: LeaseId,
 }
@@ -53,11 +53,11 @@ impl Releases {
     }
 }
 
-impl Releasing {
+impl ReleaseGuard {
     /// Counts one worker of the release until the returned value is dropped.
-    pub fn begin(service: &Arc<Service>, lease: LeaseId) -> Releasing {
+    pub fn begin(service: &Arc<Service>, lease: LeaseId) -> ReleaseGuard {
         *service.releases.open().entry(lease).or_insert(0) += 1;
-        Releasing {
+        ReleaseGuard {
             service: service.clone(),
             lease,
         }
@@ -104,7 +104,7 @@ impl Releasing {
     }
 }
 
-impl Drop for Releasing {
+impl Drop for ReleaseGuard {
     fn drop(&mut self) {
         let releases = &self.service.releases;
         let mut open = releases.open();

@@ -13,8 +13,8 @@ use convoke_common::identity::{
 use convoke_common::ids::{Incarnation, LeaseId, PlanId};
 use convoke_common::program::{Grant, NUMERICS_PROFILE, Participant};
 use convoke_common::rpc::{
-    CoordinatorClient, LinkReport, Progress, Register, Registered, Worker, WorkerStatus, answer,
-    connect_coordinator,
+    CoordinatorClient, LinkReport, Progress, Registration, RegistrationAnswer, Worker,
+    WorkerStatus, answer, connect_coordinator,
 };
 use convoke_common::rpc_transport::{MAX_FRAME, serve_stream};
 use convoke_common::world::quic::Connection;
@@ -22,7 +22,7 @@ use convoke_common::world::{Endpoint, EndpointOptions, NoCompute, Rng, SystemRng
 use tarpc::context::Context;
 use tokio::sync::Semaphore;
 
-use crate::{Coordinator, CoordinatorConfig, Running};
+use crate::{Coordinator, CoordinatorConfig, RunningCoordinator};
 
 /// A new folder, which is removed with its contents when this is dropped.
 pub struct Scratch(PathBuf);
@@ -49,7 +49,7 @@ impl Drop for Scratch {
 /// A running coordinator with its world.
 pub struct Rig {
     pub world: World,
-    pub running: Running,
+    pub running: RunningCoordinator,
 }
 
 pub fn config() -> CoordinatorConfig {
@@ -91,13 +91,13 @@ impl Rig {
     }
 
     /// Joins a member with a new token and connects it.
-    pub async fn member(&self, role: Role, name: &str) -> Session {
+    pub async fn member(&self, role: Role, name: &str) -> TestMember {
         let token = self.token(role).await;
         let identity = self.join(&token, role, name).await.unwrap();
         self.connect(&identity).await.unwrap()
     }
 
-    pub async fn connect(&self, identity: &OwnIdentity) -> Result<Session> {
+    pub async fn connect(&self, identity: &OwnIdentity) -> Result<TestMember> {
         let tls = TlsConfigs::cluster(
             identity,
             Arc::<RevocationList>::default(),
@@ -115,17 +115,17 @@ impl Rig {
             .connection;
         Detector::dialling(self.world.clone()).watch(connection.clone());
         let client = connect_coordinator(&self.world, &connection).await?;
-        Ok(Session {
+        Ok(TestMember {
             name: identity.peer().name.to_string(),
             _endpoint: endpoint,
             connection,
             client,
-            seen: Seen::default(),
+            seen: SeenCalls::default(),
         })
     }
 
     /// Joins and registers a worker that follows the script.
-    pub async fn worker(&self, name: &str, script: Script) -> Session {
+    pub async fn worker(&self, name: &str, script: Script) -> TestMember {
         let session = self.member(Role::Worker, name).await;
         session.serve(&self.world, script);
         session.register(1).await.unwrap();
@@ -134,16 +134,16 @@ impl Rig {
 }
 
 /// A member's connection.
-pub struct Session {
+pub struct TestMember {
     pub name: String,
     _endpoint: Endpoint,
     pub connection: Connection,
     pub client: CoordinatorClient,
-    pub seen: Seen,
+    pub seen: SeenCalls,
 }
 
-pub fn offer(incarnation: u64) -> Register {
-    Register {
+pub fn offer(incarnation: u64) -> Registration {
+    Registration {
         incarnation: Incarnation(incarnation),
         advertise: ":7071".into(),
         host: "here".into(),
@@ -151,7 +151,7 @@ pub fn offer(incarnation: u64) -> Register {
         profile: NUMERICS_PROFILE.into(),
         threads: 1,
         memory: 1 << 30,
-        window: 8 << 20,
+        load_buffer: 8 << 20,
         flops: 1e9,
         memory_bandwidth: 1e9,
         leases: vec![],
@@ -160,8 +160,8 @@ pub fn offer(incarnation: u64) -> Register {
     }
 }
 
-impl Session {
-    pub async fn register(&self, incarnation: u64) -> Result<Registered> {
+impl TestMember {
+    pub async fn register(&self, incarnation: u64) -> Result<RegistrationAnswer> {
         answer(
             "the coordinator",
             self.client.register(call(), offer(incarnation)).await,
@@ -197,7 +197,7 @@ impl Session {
     }
 
     /// Waits until the scripted worker has seen this call.
-    pub async fn saw(&self, wanted: &Call) {
+    pub async fn saw(&self, wanted: &SeenCall) {
         let seen = async {
             while !self.seen.0.lock().unwrap().contains(wanted) {
                 tokio::time::sleep(Duration::from_millis(2)).await;
@@ -227,7 +227,7 @@ pub struct Script {
 
 /// A call that a scripted worker saw.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Call {
+pub enum SeenCall {
     Install(LeaseId),
     Release(LeaseId),
     Probe(Vec<String>),
@@ -236,23 +236,23 @@ pub enum Call {
 }
 
 #[derive(Clone, Default)]
-pub struct Seen(pub Arc<Mutex<Vec<Call>>>);
+pub struct SeenCalls(pub Arc<Mutex<Vec<SeenCall>>>);
 
 #[derive(Clone)]
 struct Scripted {
     script: Script,
-    seen: Seen,
+    seen: SeenCalls,
 }
 
 impl Scripted {
-    fn note(&self, call: Call) {
+    fn note(&self, call: SeenCall) {
         self.seen.0.lock().unwrap().push(call);
     }
 }
 
 impl Worker for Scripted {
     async fn install(self, _: Context, grant: Grant) -> Result<()> {
-        self.note(Call::Install(grant.lease));
+        self.note(SeenCall::Install(grant.lease));
         if self.script.hangs {
             std::future::pending::<()>().await;
         }
@@ -262,22 +262,22 @@ impl Worker for Scripted {
         Ok(Progress { done: 3, total: 10 })
     }
     async fn release(self, _: Context, lease: LeaseId) -> Result<()> {
-        self.note(Call::Release(lease));
+        self.note(SeenCall::Release(lease));
         if let Some(frees) = &self.script.frees {
             frees.acquire().await.unwrap().forget();
         }
         Ok(())
     }
     async fn probe(self, _: Context, peers: Vec<Participant>) -> Result<Vec<LinkReport>> {
-        self.note(Call::Probe(peers.into_iter().map(|p| p.name).collect()));
+        self.note(SeenCall::Probe(peers.into_iter().map(|p| p.name).collect()));
         Ok(vec![])
     }
     async fn revoke(self, _: Context, ids: Vec<TokenId>) -> Result<()> {
-        self.note(Call::Revoke(ids));
+        self.note(SeenCall::Revoke(ids));
         Ok(())
     }
     async fn drain(self, _: Context) -> Result<()> {
-        self.note(Call::Drain);
+        self.note(SeenCall::Drain);
         Ok(())
     }
     async fn status(self, _: Context) -> Result<WorkerStatus> {

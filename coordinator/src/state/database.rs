@@ -78,7 +78,7 @@ fn find_or_make(
 }
 
 /// A database that is opened again after an error.
-pub struct Reopened {
+pub struct StateDatabase {
     path: PathBuf,
     /// The open file, which holds the lock whether or not the database is open.
     file: Arc<dyn StoreFile>,
@@ -96,13 +96,13 @@ fn open(file: &Arc<dyn StoreFile>) -> Result<Database, redb::Error> {
     Ok(Database::builder().create_with_backend(Backend(file.clone()))?)
 }
 
-impl Reopened {
+impl StateDatabase {
     /// Opens the file in this folder, or creates it. A new file has the returned temporary name; the caller renames it
     /// once its layout is complete.
     pub fn open(
         store: &dyn Store,
         folder: &Path,
-    ) -> Result<(Reopened, Option<PathBuf>), StateError> {
+    ) -> Result<(StateDatabase, Option<PathBuf>), StateError> {
         let path = folder.join(FILE);
         let file = find_or_make(store, folder).map_err(|source| match source {
             StoreError::InUse { .. } => StateError::InUse { path: path.clone() },
@@ -118,7 +118,7 @@ impl Reopened {
             database: Some(database),
             trouble: None,
         });
-        Ok((Reopened { path, file, inner }, unfinished))
+        Ok((StateDatabase { path, file, inner }, unfinished))
     }
 
     /// Returns the path of the file.

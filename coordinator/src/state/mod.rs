@@ -20,8 +20,8 @@ use convoke_common::world::{Store, StoreError};
 use convoke_common::{Code, Error};
 use redb::{ReadableDatabase, ReadableTable, TableDefinition};
 
-use crate::membership::{Fingerprint, Gone, KeptMember, Record};
-use database::Reopened;
+use crate::membership::{Absence, Fingerprint, KeptMember, Record};
+use database::StateDatabase;
 
 const FILE: &str = "coordinator.redb";
 
@@ -112,7 +112,7 @@ impl From<StateError> for Error {
 
 /// The open state file.
 pub struct State {
-    database: Reopened,
+    database: StateDatabase,
 }
 
 /// A table, a key in it, and the value to write, or `None` to remove the key.
@@ -120,7 +120,7 @@ type Entry<'a> = (Table, &'a str, Option<Vec<u8>>);
 
 /// The content of the state.
 #[derive(Default)]
-pub struct Kept {
+pub struct StoredState {
     /// The authority that the state belongs to, if it is known.
     pub ca: Option<CaHash>,
     pub tokens: TokenStore,
@@ -136,8 +136,12 @@ fn deaths_key(function: &FunctionId, node: &str) -> String {
 
 impl State {
     /// Opens or creates the file in a folder that exists; `now` is in seconds since 1970.
-    pub fn open(store: &dyn Store, folder: &Path, now: u64) -> Result<(State, Kept), StateError> {
-        let (database, unfinished) = Reopened::open(store, folder)?;
+    pub fn open(
+        store: &dyn Store,
+        folder: &Path,
+        now: u64,
+    ) -> Result<(State, StoredState), StateError> {
+        let (database, unfinished) = StateDatabase::open(store, folder)?;
         let state = State { database };
         state.prepare()?;
         let kept = state.read(now)?;
@@ -197,7 +201,7 @@ impl State {
     }
 
     /// Reads the whole content; `now` is in seconds since 1970.
-    pub fn read(&self, now: u64) -> Result<Kept, StateError> {
+    pub fn read(&self, now: u64) -> Result<StoredState, StateError> {
         let [
             book,
             members,
@@ -224,7 +228,7 @@ impl State {
             path: self.path().to_owned(),
             source,
         };
-        let mut kept = Kept::default();
+        let mut kept = StoredState::default();
         for (_, book) in book {
             kept.tokens = codec::decode(&book).map_err(damaged)?;
         }
@@ -250,7 +254,7 @@ impl State {
         for (name, value) in gone {
             let (at, left): (u64, bool) = codec::decode(&value).map_err(damaged)?;
             let ago = Duration::from_secs(now.saturating_sub(at));
-            ends.insert(name, Gone { ago, left });
+            ends.insert(name, Absence { ago, left });
         }
         for (name, value) in members {
             let gone = ends.remove(&name);

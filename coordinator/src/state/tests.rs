@@ -6,7 +6,7 @@ use convoke_common::identity::{CaHash, Role};
 use convoke_common::world::{Disk, SystemRng};
 
 use super::*;
-use crate::filling::Filling;
+use crate::filling::FillableDisk;
 use crate::service::testing::Scratch;
 
 const NOW: u64 = 1_800_000_000;
@@ -65,7 +65,7 @@ fn what_was_kept_comes_back_and_nobody_else_may_read_it() {
         fingerprints,
         gone,
     };
-    let gone = Gone {
+    let gone = Absence {
         ago: Duration::from_secs(60),
         left: true,
     };
@@ -87,7 +87,7 @@ fn what_was_kept_comes_back_and_nobody_else_may_read_it() {
 #[test]
 fn a_disk_that_was_full_is_used_again_once_it_has_room() {
     let scratch = Scratch::new();
-    let store = Filling::new();
+    let store = FillableDisk::new();
     let is_full = store.is_full.clone();
     let (state, _) = State::open(&store, scratch.path(), NOW).unwrap();
     state.put_member("w0", &[[1; 32]]).unwrap();
@@ -103,7 +103,7 @@ fn a_disk_that_was_full_is_used_again_once_it_has_room() {
     assert!(!state.is_in_trouble());
     state.put_member("w2", &[[3; 32]]).unwrap();
     // The refused write is absent, and those before and after it are present.
-    let names = |kept: Kept| kept.members.into_iter().map(|m| m.name).collect::<Vec<_>>();
+    let names = |kept: StoredState| kept.members.into_iter().map(|m| m.name).collect::<Vec<_>>();
     assert_eq!(names(state.read(NOW).unwrap()), ["w0", "w2"]);
     assert!(matches!(
         State::open(&store, scratch.path(), NOW),

@@ -1,9 +1,9 @@
 //! `example.Faulty`, an op that fails in every way in which an op can fail. `tests/processes.rs` shows the
 //! consequences.
 
-use convoke::kernels::{self, Call, KernelFailure};
+use convoke::kernels::{self, KernelCall, KernelFailure};
 use convoke::ops::{
-    AttrDef, AttrKind, Infer, Inferred, OpDef, OpError, OperandDef, operand, required,
+    AttrDef, AttrKind, Infer, InferredOutput, OpDef, OpError, OperandDef, operand, required,
 };
 use convoke::{Attr, Attrs, DType, HostTensor, Result};
 
@@ -29,9 +29,9 @@ pub static OTHER: OpDef = OpDef::new(
 .attrs(ATTRS)
 .version(2);
 
-fn rule(i: &Infer<'_>) -> Result<Vec<Inferred>, OpError> {
+fn rule(i: &Infer<'_>) -> Result<Vec<InferredOutput>, OpError> {
     let x = i.required(0)?.ty;
-    Ok(vec![Inferred::of(x.dtype, x.shape.clone())])
+    Ok(vec![InferredOutput::of(x.dtype, x.shape.clone())])
 }
 
 /// The attributes that make the op fail in the way `how`.
@@ -47,7 +47,7 @@ pub fn register(def: &'static OpDef) -> Result<()> {
     })
 }
 
-fn run(call: &mut Call<'_, '_>, how: &str) -> Result<Vec<HostTensor>, KernelFailure> {
+fn run(call: &mut KernelCall<'_, '_>, how: &str) -> Result<Vec<HostTensor>, KernelFailure> {
     match how {
         "fail" => Err(KernelFailure::new("this op fails")),
         "panic" => panic!("this op panics"),

@@ -4,9 +4,9 @@
 
 pub mod faulty;
 
-use convoke::kernels::{self, Call, KernelFailure, Spec};
+use convoke::kernels::{self, KernelCall, KernelFailure, Spec};
 use convoke::ops::{
-    AttrDef, AttrKind, Cost, Infer, Inferred, OpDef, OpError, OperandDef, operand, required,
+    AttrDef, AttrKind, Cost, Infer, InferredOutput, OpDef, OpError, OperandDef, operand, required,
 };
 use convoke::{Attrs, DType, Element, HostTensor, Result, TensorType};
 
@@ -25,7 +25,7 @@ pub static SOFT_THRESHOLD: OpDef = OpDef::new(
 
 /// Infers dtype and shape of the result. The number and dtypes of operands, and the names and kinds of attributes were
 /// checked before.
-fn rule(i: &Infer<'_>) -> Result<Vec<Inferred>, OpError> {
+fn rule(i: &Infer<'_>) -> Result<Vec<InferredOutput>, OpError> {
     let lambda = i.attrs.float("lambda", 0.0);
     // A NaN is refused as well.
     if lambda.is_nan() || lambda < 0.0 {
@@ -35,7 +35,7 @@ fn rule(i: &Infer<'_>) -> Result<Vec<Inferred>, OpError> {
         });
     }
     let x = i.required(0)?.ty;
-    Ok(vec![Inferred::of(x.dtype, x.shape.clone())])
+    Ok(vec![InferredOutput::of(x.dtype, x.shape.clone())])
 }
 
 /// The cost of the op: three operations for each element.
@@ -85,7 +85,10 @@ fn soft<T: Float>(x: T, lambda: T) -> T {
 }
 
 /// Runs the kernel. Each element is computed on its own, so the bits are the same on any number of threads.
-fn run<T: Float>(call: &mut Call<'_, '_>, lambda: T) -> Result<Vec<HostTensor>, KernelFailure> {
+fn run<T: Float>(
+    call: &mut KernelCall<'_, '_>,
+    lambda: T,
+) -> Result<Vec<HostTensor>, KernelFailure> {
     const GRAIN: usize = 16 << 10;
     // The kernel works in place where nothing else reads the operand.
     if let Some(mut y) = call.reuse(0, 0) {

@@ -4,18 +4,18 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use convoke_common::graph::{Attr, Attrs, Function, Literal, Node, Part, TensorType, ValueId};
+use convoke_common::graph::{Attr, Attrs, Function, Literal, Node, RunsAt, TensorType, ValueId};
 use convoke_common::ops::{self, AttrKind, HostValue, OpDef, Operand};
 use convoke_common::{DType, Dim, Tensor};
 
 use super::attrs::is_default;
 use super::encoded::Job;
-use super::files::Placed;
+use super::files::StoredConstant;
 use crate::error::{ModelError, UnsupportedNode};
 
 /// The facts about a value that are known so far.
 #[derive(Default)]
-struct Known {
+struct ValueFacts {
     /// Whether the type is known.
     typed: bool,
     /// The elements, where the value is a small integer or bool tensor and they are known.
@@ -33,7 +33,7 @@ pub(super) struct Builder {
     /// The names of values, each with the first suffix to try for the next value of that name.
     taken: HashMap<Arc<str>, u32>,
     /// The known facts, indexed by value.
-    known: Vec<Known>,
+    known: Vec<ValueFacts>,
     /// Literals that will lie in the sidecar: the index into `f.literals`, and the index of the decoding job.
     sidecar: Vec<(usize, usize)>,
     unsupported: Vec<UnsupportedNode>,
@@ -64,9 +64,9 @@ impl Builder {
             self.taken.insert(name.into(), n);
         }
         self.taken.insert(unique.clone(), 1);
-        self.known.push(Known {
+        self.known.push(ValueFacts {
             typed: ty.is_some(),
-            ..Known::default()
+            ..ValueFacts::default()
         });
         // Inference replaces this placeholder of an unknown type.
         self.f.add_value(
@@ -85,7 +85,7 @@ impl Builder {
     /// Adds an inline constant.
     pub(super) fn literal(&mut self, name: &str, t: Tensor) -> ValueId {
         let ty = TensorType::fixed(t.dtype(), t.shape());
-        self.constant(name, ty, Placed::Literal(Literal::Inline(t)))
+        self.constant(name, ty, StoredConstant::Literal(Literal::Inline(t)))
     }
 
     /// Adds a one-dimensional inline constant.
@@ -99,11 +99,16 @@ impl Builder {
     }
 
     /// Adds a constant of type `ty`.
-    pub(super) fn constant(&mut self, name: &str, ty: TensorType, placed: Placed) -> ValueId {
+    pub(super) fn constant(
+        &mut self,
+        name: &str,
+        ty: TensorType,
+        placed: StoredConstant,
+    ) -> ValueId {
         let id = self.value(name, Some(ty));
         let literal = match placed {
-            Placed::Literal(l) => l,
-            Placed::Sidecar(job) => {
+            StoredConstant::Literal(l) => l,
+            StoredConstant::Sidecar(job) => {
                 self.sidecar.push((self.f.literals.len(), job));
                 // `place_sidecar` fills in the range.
                 Literal::Range {
@@ -228,7 +233,7 @@ impl Builder {
             attrs,
             inputs,
             outputs: outputs.clone(),
-            part: Part::Step,
+            runs_at: RunsAt::Step,
         };
         self.observe(def, &node);
         self.f.nodes.push(node);
@@ -269,7 +274,7 @@ impl Builder {
         let inferred = ops::infer_op(def, &node.attrs, &inputs, node.outputs.len(), &fresh);
         for (id, i) in node.outputs.iter().zip(inferred.unwrap_or_default()) {
             self.f.values[id.ix()].ty = i.ty;
-            self.known[id.ix()] = Known {
+            self.known[id.ix()] = ValueFacts {
                 typed: true,
                 elements: i.value,
                 tensor: None,

@@ -32,7 +32,7 @@ pub(super) struct Files<'a> {
 }
 
 /// Where the content of a constant was placed.
-pub(super) enum Placed {
+pub(super) enum StoredConstant {
     Literal(Literal),
     /// The content goes to the sidecar, decoded by the job with this index.
     Sidecar(usize),
@@ -85,7 +85,7 @@ impl<'a> Files<'a> {
     }
 
     /// Places the content of constant `c` with the name `name`.
-    pub(super) fn place(&mut self, name: &str, c: Constant) -> Result<Placed, ModelError> {
+    pub(super) fn place(&mut self, name: &str, c: Constant) -> Result<StoredConstant, ModelError> {
         let job = |input| Job {
             tensor: name.into(),
             dtype: c.dtype,
@@ -94,7 +94,7 @@ impl<'a> Files<'a> {
         };
         Ok(match &c.content {
             Content::Inline(t) if t.byte_len() <= INLINE_LIMIT => {
-                Placed::Literal(Literal::Inline(t.clone()))
+                StoredConstant::Literal(Literal::Inline(t.clone()))
             }
             Content::Inline(t) => self.later(job(Input::Bytes(t.bytes().to_vec()))),
             Content::Decoded(data) => self.later(job(Input::Bytes(data.clone()))),
@@ -103,11 +103,17 @@ impl<'a> Files<'a> {
                 if c.bytes > INLINE_LIMIT as u64 {
                     return Ok(self.later(job));
                 }
-                Placed::Literal(inline(name, &c, &encoded::decode(self.model, &job)?)?)
+                StoredConstant::Literal(inline(name, &c, &encoded::decode(self.model, &job)?)?)
             }
             Content::Model(offset) => {
                 let model = self.model;
-                Placed::Literal(self.range(name, &c, model.path(), model.identity(), *offset)?)
+                StoredConstant::Literal(self.range(
+                    name,
+                    &c,
+                    model.path(),
+                    model.identity(),
+                    *offset,
+                )?)
             }
             Content::External { location, offset } => {
                 let (path, identity) = self.resolve(name, location)?;
@@ -120,14 +126,16 @@ impl<'a> Files<'a> {
                         len,
                     });
                 }
-                Placed::Literal(self.range(name, &c, &path, identity, *offset)?)
+                StoredConstant::Literal(self.range(name, &c, &path, identity, *offset)?)
             }
             Content::Missing => match self.weights.find(name, c.dtype, &c.shape)? {
-                Some(w) => Placed::Literal(self.range(name, &c, w.path, w.identity, w.offset)?),
+                Some(w) => {
+                    StoredConstant::Literal(self.range(name, &c, w.path, w.identity, w.offset)?)
+                }
                 None => {
                     self.missing.push(name.into());
                     // This range is a placeholder: the import fails after all missing names are collected.
-                    Placed::Literal(Literal::Range {
+                    StoredConstant::Literal(Literal::Range {
                         artifact: 0,
                         offset: 0,
                         len: c.bytes,
@@ -137,9 +145,9 @@ impl<'a> Files<'a> {
         })
     }
 
-    fn later(&mut self, job: Job) -> Placed {
+    fn later(&mut self, job: Job) -> StoredConstant {
         self.jobs.push(job);
-        Placed::Sidecar(self.jobs.len() - 1)
+        StoredConstant::Sidecar(self.jobs.len() - 1)
     }
 
     fn range(

@@ -9,7 +9,7 @@ use prost::Message as _;
 use super::builder::Builder;
 use super::files::Files;
 use super::inputs;
-use super::normalize::{self, Call, Outputs, Refused};
+use super::normalize::{self, ImportFailure, ImportedNode, Outputs};
 use super::proto::{AttributeProto, ModelProto, NodeProto};
 use super::scope::{Functions, Scope, domain, functions, opsets};
 use super::skeleton::Payload;
@@ -264,8 +264,8 @@ impl<'a> Importer<'a> {
     ) -> Result<Vec<ValueId>, ModelError> {
         match out {
             Ok(out) => Ok(out),
-            Err(Refused::Error(e)) => Err(e),
-            Err(Refused::Unsupported(reason)) => {
+            Err(ImportFailure::Error(e)) => Err(e),
+            Err(ImportFailure::Unsupported(reason)) => {
                 let op = if domain.is_empty() {
                     op.into()
                 } else {
@@ -290,7 +290,7 @@ impl<'a> Importer<'a> {
         let version = match self.opset(domain) {
             Some(v) => v,
             None => {
-                return Err(Refused::Unsupported(
+                return Err(ImportFailure::Unsupported(
                     "its operator set is not imported".into(),
                 ));
             }
@@ -298,18 +298,19 @@ impl<'a> Importer<'a> {
         let custom = match domain {
             "" | "com.microsoft" => None,
             _ => match ops::lookup(&format!("{domain}.{op}")) {
-                None => return Err(Refused::Unsupported(String::new())),
+                None => return Err(ImportFailure::Unsupported(String::new())),
                 found => found,
             },
         };
         let graphs = |a: &AttributeProto| a.g.is_some() || !a.graphs.is_empty();
         if matches!(op, "Loop" | "Scan" | "SequenceMap") || bound.iter().any(|(_, a)| graphs(a)) {
-            return Err(Refused::Unsupported("control flow".into()));
+            return Err(ImportFailure::Unsupported("control flow".into()));
         }
         let mut attributes = Attrs::default();
         for (attr, a) in bound {
-            let value = attrs::convert(a, self.payloads)
-                .map_err(|reason| Refused::Unsupported(format!("attribute '{attr}' {reason}")))?;
+            let value = attrs::convert(a, self.payloads).map_err(|reason| {
+                ImportFailure::Unsupported(format!("attribute '{attr}' {reason}"))
+            })?;
             attributes.0.insert((*attr).into(), value);
         }
         if outputs.is_empty() {
@@ -318,7 +319,7 @@ impl<'a> Importer<'a> {
         let outputs = self.full_names(outputs);
         let op = custom.map_or(op, |def| def.name);
         let (name, op) = (name.into(), op.into());
-        let call = Call {
+        let call = ImportedNode {
             name,
             op,
             inputs,
@@ -391,7 +392,7 @@ impl<'a> Importer<'a> {
             "value_float" => Tensor::scalar(a.f()),
             "value_ints" => tensor(Tensor::from_slice(&[a.ints.len()], &a.ints))?,
             "value_floats" => tensor(Tensor::from_slice(&[a.floats.len()], &a.floats))?,
-            other => return Err(Refused::Unsupported(format!("attribute '{other}'"))),
+            other => return Err(ImportFailure::Unsupported(format!("attribute '{other}'"))),
         };
         let ty = TensorType::fixed(t.dtype(), t.shape());
         let content = tensor::Content::Inline(t.clone());

@@ -3,7 +3,7 @@
 use convoke_common::graph::ValueId;
 
 use super::import::{Importer, OPSETS, check_opset};
-use super::normalize::Refused;
+use super::normalize::ImportFailure;
 use super::proto::{AttributeProto, FunctionProto, GraphProto};
 use super::scope::{Scope, opsets};
 use crate::error::ModelError;
@@ -37,7 +37,9 @@ impl<'a> Importer<'a> {
             .flatten()
             .and_then(|id| self.b.elements(id));
         let Some([condition]) = known.as_deref() else {
-            let reason = Err(Refused::Unsupported("its condition is not constant".into()));
+            let reason = Err(ImportFailure::Unsupported(
+                "its condition is not constant".into(),
+            ));
             let out = self.reported(reason, "", "If", name, outputs)?;
             for (o, id) in outputs.iter().zip(out).filter(|(o, _)| !o.is_empty()) {
                 self.scope().define(o, Some(id))?;

@@ -66,7 +66,7 @@ pub struct ModelInfo {
 
 /// An imported model.
 #[derive(Debug, Clone)]
-pub struct Imported {
+pub struct ImportedModel {
     /// The function, typed and verified, with every op in its newest form.
     pub function: Function,
     /// The files of `function.artifacts`, in the same order.
@@ -75,7 +75,7 @@ pub struct Imported {
 }
 
 /// Imports the model at `path`.
-pub fn load(path: &Path, options: &LoadOptions) -> Result<Imported, ModelError> {
+pub fn load(path: &Path, options: &LoadOptions) -> Result<ImportedModel, ModelError> {
     let file = DataFile::open(path)?;
     let skeleton = skeleton::read(&file)?;
     let info = info(&skeleton.model);
@@ -112,7 +112,7 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Imported, ModelError> 
     b.f.artifacts = sources.iter().map(|s| s.meta().clone()).collect();
     b.f.verify()
         .map_err(|e| ModelError::Graph { errors: vec![e] })?;
-    Ok(Imported {
+    Ok(ImportedModel {
         function: b.f,
         sources,
         info,

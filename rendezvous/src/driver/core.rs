@@ -90,7 +90,7 @@ struct Suspicion {
 }
 
 #[derive(Debug)]
-enum State {
+enum StepPhase {
     Running { missing: usize },
     Suspect(Suspicion),
     Resolved,
@@ -98,7 +98,7 @@ enum State {
 
 #[derive(Debug)]
 struct Step {
-    state: State,
+    state: StepPhase,
     /// The participants that may still run something of the step.
     quiescing: BTreeSet<ParticipantIx>,
     failed: bool,
@@ -112,7 +112,7 @@ struct Step {
 
 /// Why no further step runs.
 #[derive(Debug)]
-struct Broken {
+struct LeaseFailure {
     from: Option<ParticipantIx>,
     error: Error,
     cause: bool,
@@ -130,7 +130,7 @@ pub struct Core {
     silent: BTreeSet<ParticipantIx>,
     /// The participants that no new plan should use.
     unusable: BTreeSet<ParticipantIx>,
-    broken: Option<Broken>,
+    broken: Option<LeaseFailure>,
     commands: VecDeque<Command>,
 }
 
@@ -172,7 +172,7 @@ impl Core {
     /// When [`Core::handle_timeout`] is to be called; `None` if nothing waits for a time.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let due = |s: &Step| match &s.state {
-            State::Suspect(s) => Some(s.until),
+            StepPhase::Suspect(s) => Some(s.until),
             _ => s.overdue,
         };
         self.steps.values().filter_map(due).min()
@@ -185,8 +185,8 @@ impl Core {
                 continue;
             };
             match &step.state {
-                State::Suspect(s) if s.until <= now => self.convict(n),
-                State::Resolved if step.overdue.is_some_and(|t| t <= now) => {
+                StepPhase::Suspect(s) if s.until <= now => self.convict(n),
+                StepPhase::Resolved if step.overdue.is_some_and(|t| t <= now) => {
                     let late: Vec<_> = step.quiescing.iter().copied().collect();
                     for peer in late {
                         let msg = format!("{} did not stop a step that ended", self.name(peer));
@@ -250,7 +250,7 @@ impl Core {
 
     fn breaks(&mut self, from: Option<ParticipantIx>, error: &Error, cause: bool) {
         if self.broken.as_ref().is_none_or(|b| cause && !b.cause) {
-            self.broken = Some(Broken {
+            self.broken = Some(LeaseFailure {
                 from,
                 error: error.clone(),
                 cause,
@@ -320,7 +320,7 @@ impl Core {
         self.steps.insert(
             n,
             Step {
-                state: State::Running { missing: results },
+                state: StepPhase::Running { missing: results },
                 quiescing,
                 failed: false,
                 overdue: None,
@@ -341,7 +341,7 @@ impl Core {
 
     fn arrived(&mut self, n: u64) {
         let Some(Step {
-            state: State::Running { missing },
+            state: StepPhase::Running { missing },
             ..
         }) = self.steps.get_mut(&n)
         else {
@@ -355,7 +355,7 @@ impl Core {
 
     fn finish(&mut self, n: u64) {
         if let Some(s) = self.steps.get_mut(&n) {
-            s.state = State::Resolved;
+            s.state = StepPhase::Resolved;
             self.commands
                 .push_back(Command::Resolve { n, result: Ok(()) });
             self.settle(n);
@@ -383,29 +383,29 @@ impl Core {
         let Some(step) = self.steps.get_mut(&n) else {
             return;
         };
-        if let State::Running { .. } = step.state {
+        if let StepPhase::Running { .. } = step.state {
             step.failed = true;
             step.overdue = Some(now + QUIESCE_BOUND);
             let error = error.clone();
             self.commands.push_back(Command::Abort { n, error, except });
         }
         match &step.state {
-            State::Running { .. } if !cause => {
-                step.state = State::Suspect(Suspicion {
+            StepPhase::Running { .. } if !cause => {
+                step.state = StepPhase::Suspect(Suspicion {
                     error,
                     from,
                     blamed,
                     until: now + CAUSE_BOUND,
                 });
             }
-            State::Running { .. } | State::Suspect(_) if cause => {
+            StepPhase::Running { .. } | StepPhase::Suspect(_) if cause => {
                 self.resolve(n, from, blamed, error)
             }
             // Two participants each say that the other is gone: no third one is to blame.
-            State::Suspect(s) if s.from.is_some() && s.from == blamed && s.blamed == from => {
+            StepPhase::Suspect(s) if s.from.is_some() && s.from == blamed && s.blamed == from => {
                 self.convict(n);
             }
-            State::Resolved if cause => self.attach(n, from, blamed, error),
+            StepPhase::Resolved if cause => self.attach(n, from, blamed, error),
             _ => {}
         }
         self.settle(n);
@@ -442,7 +442,7 @@ impl Core {
         let stopped = (0..self.workers).filter(|w| !gone(w));
         error.stopped = stopped.map(|w| self.name(w).to_owned()).collect();
         if let Some(step) = self.steps.get_mut(&n) {
-            step.state = State::Resolved;
+            step.state = StepPhase::Resolved;
             step.culprit = culprit;
             let result = Err(error);
             self.commands.push_back(Command::Resolve { n, result });
@@ -452,7 +452,7 @@ impl Core {
     /// Resolves a step with its consequence, since no cause came.
     fn convict(&mut self, n: u64) {
         let Some(Step {
-            state: State::Suspect(s),
+            state: StepPhase::Suspect(s),
             ..
         }) = self.steps.get(&n)
         else {
@@ -481,16 +481,16 @@ impl Core {
         let Some(step) = self.steps.get(&n) else {
             return;
         };
-        let early = matches!(step.state, State::Resolved) && mutant!("slot-reused-early");
+        let early = matches!(step.state, StepPhase::Resolved) && mutant!("slot-reused-early");
         if !step.quiescing.is_empty() && !early {
             return;
         }
-        if let State::Suspect(_) = step.state {
+        if let StepPhase::Suspect(_) = step.state {
             // All participants that could have sent a cause have quiesced.
             self.convict(n);
         }
         if let Some(step) = self.steps.get(&n)
-            && matches!(step.state, State::Resolved)
+            && matches!(step.state, StepPhase::Resolved)
         {
             self.steps.remove(&n);
             self.commands.push_back(Command::Retire { n });

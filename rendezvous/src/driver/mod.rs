@@ -29,16 +29,16 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use self::core::Event;
-use self::outcome::{Arrived, Outcome};
-use self::shell::{InFlight, Shell};
+use self::outcome::{Outcome, StepResults};
+use self::shell::{Shell, UnretiredCall};
 use crate::frame::Frame;
 use crate::hub::Hub;
 use crate::lease::{Lease, RecvSpec, StepHandler};
 use crate::link::{Link, Outgoing};
-use crate::slot::Registered;
+use crate::slot::RegisterOutcome;
 use crate::step_event;
-use crate::table::Delivered;
-use crate::trace::checksum;
+use crate::step_events::checksum;
+use crate::table::Delivery;
 
 /// Drives the steps of one lease.
 pub struct Driver {
@@ -159,7 +159,7 @@ impl Driver {
         axes: Vec<i64>,
         deadline: Option<Duration>,
         partial: bool,
-    ) -> Arrived {
+    ) -> StepResults {
         // A deadline beyond the end of time is no deadline.
         let deadline = deadline.and_then(|d| Instant::now().checked_add(d));
         // The span lasts from the wait for the window to the outcome that the caller sees.
@@ -194,8 +194,8 @@ impl Driver {
     fn results<T>(
         &self,
         inputs: &[Tensor],
-        mut arrived: Vec<Option<Delivered>>,
-        one: impl Fn(Delivered) -> Result<T>,
+        mut arrived: Vec<Option<Delivery>>,
+        one: impl Fn(Delivery) -> Result<T>,
     ) -> Result<Vec<T>> {
         let mut uses: Vec<usize> = vec![0; arrived.len()];
         for f in &self.program.fetches {
@@ -255,7 +255,7 @@ impl Driver {
         span.record("key", tracing::field::display(key));
         let trace = telemetry::trace_of(span);
         let outcome = Arc::<Outcome>::default();
-        self.shell.enter(InFlight {
+        self.shell.enter(UnretiredCall {
             n,
             start: Frame::Start {
                 key,
@@ -274,7 +274,7 @@ impl Driver {
         let mut early = Vec::new();
         for slot in 0..slots as u32 {
             if let Ok(s) = self.lease.table.slot(n, slot)
-                && let Registered::Ready(delivered) = s.register(n)
+                && let RegisterOutcome::Ready(delivered) = s.register(n)
             {
                 if delivered.is_ok() {
                     step_event!("taken", key, slot = slot);
@@ -311,7 +311,7 @@ impl Driver {
     }
 
     /// Ends a step whose deadline has passed; returns the outcome if the step has resolved meanwhile.
-    async fn too_late(&self, n: u64, outcome: &Outcome) -> Arrived {
+    async fn too_late(&self, n: u64, outcome: &Outcome) -> StepResults {
         let unfinished = self.shell.core().unfinished(n);
         let names: Vec<&str> = unfinished.iter().map(|w| self.lease.name_of(*w)).collect();
         let late = |msg: String| Error::new(Code::DeadlineExceeded, msg);

@@ -7,25 +7,25 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use convoke_common::error::{Error, Result};
 use tokio::sync::Notify;
 
-use crate::table::Delivered;
+use crate::table::Delivery;
 
 /// What arrived in the recv slots, by slot; or the error of the step.
-pub(super) type Arrived = Result<Vec<Option<Delivered>>>;
+pub(super) type StepResults = Result<Vec<Option<Delivery>>>;
 
 /// The outcome of one step, until its caller takes it.
 #[derive(Default)]
 pub(super) struct Outcome {
-    result: Mutex<Option<Arrived>>,
+    result: Mutex<Option<StepResults>>,
     put: Notify,
 }
 
 impl Outcome {
-    fn result(&self) -> MutexGuard<'_, Option<Arrived>> {
+    fn result(&self) -> MutexGuard<'_, Option<StepResults>> {
         self.result.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Stores the outcome of a step that has resolved.
-    pub(super) fn put(&self, result: Arrived) {
+    pub(super) fn put(&self, result: StepResults) {
         *self.result() = Some(result);
         self.put.notify_one();
     }
@@ -41,7 +41,7 @@ impl Outcome {
     }
 
     /// Waits for the outcome, and takes it.
-    pub(super) async fn take(&self) -> Arrived {
+    pub(super) async fn take(&self) -> StepResults {
         loop {
             if let Some(result) = self.result().take() {
                 return result;

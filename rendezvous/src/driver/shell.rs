@@ -17,7 +17,7 @@ use crate::frame::Frame;
 use crate::lease::{Lease, StepHandler};
 use crate::link::Link;
 use crate::step_event;
-use crate::table::Delivered;
+use crate::table::Delivery;
 
 /// Carries out the commands of a driver's core.
 pub(super) struct Shell {
@@ -27,7 +27,7 @@ pub(super) struct Shell {
     /// Whether a thread carries out commands at the moment.
     draining: AtomicBool,
     /// The calls in flight, by window entry.
-    calls: Vec<Mutex<Option<InFlight>>>,
+    calls: Vec<Mutex<Option<UnretiredCall>>>,
     /// When the core's next timeout is due.
     due: watch::Sender<Option<Instant>>,
     /// Whether every step that began has retired.
@@ -37,12 +37,12 @@ pub(super) struct Shell {
 }
 
 /// A call whose step has not retired.
-pub(super) struct InFlight {
+pub(super) struct UnretiredCall {
     pub(super) n: u64,
     pub(super) start: Frame,
     /// Whether the call accepts errors in place of results.
     pub(super) partial: bool,
-    pub(super) results: Vec<Option<Delivered>>,
+    pub(super) results: Vec<Option<Delivery>>,
     pub(super) outcome: Arc<Outcome>,
     pub(super) cancel: CancellationToken,
     /// The only permit of the window entry, held until the step retires.
@@ -72,24 +72,24 @@ impl Shell {
         self.lease.get()?.upgrade()
     }
 
-    fn call(&self, n: u64) -> MutexGuard<'_, Option<InFlight>> {
+    fn call(&self, n: u64) -> MutexGuard<'_, Option<UnretiredCall>> {
         let entry = &self.calls[(n % self.calls.len() as u64) as usize];
         entry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn with_call<T>(&self, n: u64, f: impl FnOnce(&mut InFlight) -> T) -> Option<T> {
+    fn with_call<T>(&self, n: u64, f: impl FnOnce(&mut UnretiredCall) -> T) -> Option<T> {
         self.call(n).as_mut().filter(|c| c.n == n).map(f)
     }
 
     /// Records the call of a step that is about to begin.
-    pub(super) fn enter(&self, call: InFlight) {
+    pub(super) fn enter(&self, call: UnretiredCall) {
         let mut entry = self.call(call.n);
         *entry = Some(call);
     }
 
     /// Stores a result, or the error that came in its place, which ends a step that is not partial: its sender takes
     /// the step for a partial one.
-    pub(super) fn store(&self, n: u64, slot: u32, delivered: Delivered) {
+    pub(super) fn store(&self, n: u64, slot: u32, delivered: Delivery) {
         // A step that has failed meanwhile takes no more results.
         let event = self.with_call(n, |c| {
             let result = c.results.get_mut(slot as usize)?;

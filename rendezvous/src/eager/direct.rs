@@ -9,7 +9,7 @@ use convoke_common::ids::LeaseId;
 use convoke_common::{DType, Outputs, Tensor};
 
 /// A client's session at a worker of its own process.
-pub trait Direct: Send + Sync {
+pub trait DirectSession: Send + Sync {
     /// Resolves an op for operands of these dtypes; `None` if such an op never runs directly.
     fn resolve(
         &self,

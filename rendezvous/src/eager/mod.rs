@@ -21,27 +21,27 @@ use convoke_common::ids::StepKey;
 use tokio::sync::oneshot;
 
 use crate::frame::TensorHeader;
-use crate::hub::Refused;
+use crate::hub::FrameRefusal;
 use crate::lease::Peer;
 
 pub use batch::Batch;
 pub(crate) use batch::bodies;
-pub use direct::Direct;
+pub use direct::DirectSession;
 
 /// The eager work of a process. Calls come from network tasks and, over local links, from the sender's thread; none may
 /// block.
-pub trait Eager: Send + Sync {
+pub trait EagerService: Send + Sync {
     /// Takes a batch: commands at a worker, reports at a client. An error ends the link, since what follows cannot be
     /// understood.
     fn batch(&self, from: &Peer, batch: &[u8]) -> Result<()>;
     /// Admits a transfer that begins to arrive, or refuses it. A transfer that was admitted either arrives or fails.
-    fn claim(&self, from: &Peer, h: &TensorHeader) -> Result<(), Refused>;
+    fn claim(&self, from: &Peer, h: &TensorHeader) -> Result<(), FrameRefusal>;
     /// Allocates the buffer of an admitted transfer.
     fn buffer(&self, h: &TensorHeader) -> Result<Tensor>;
     /// Takes over the tensor of an admitted transfer that comes by reference, over a local link: its memory is counted
     /// here from now on.
     fn adopt(&self, h: &TensorHeader, tensor: Tensor) -> Result<Tensor>;
-    /// A receiver that is answered once [`Eager::claim`] can decide whether a transfer is expected, and dropped if it
+    /// A receiver that is answered once [`EagerService::claim`] can decide whether a transfer is expected, and dropped if it
     /// never will; `None` if it can decide now.
     fn foreseen(&self, from: &Peer, h: &TensorHeader) -> Option<oneshot::Receiver<()>>;
     /// Takes a transfer that has arrived.
@@ -51,7 +51,7 @@ pub trait Eager: Send + Sync {
     /// Reports that a link to a peer has ended, and with it everything that was on its way to the peer.
     fn lost(&self, peer: &Peer, error: &Error);
     /// The direct execution of brief ops of a client in the same process; `None` in a process that runs no kernels.
-    fn direct(&self, _from: &Peer) -> Option<Arc<dyn Direct>> {
+    fn direct(&self, _from: &Peer) -> Option<Arc<dyn DirectSession>> {
         None
     }
 }

@@ -10,17 +10,17 @@ use std::sync::Arc;
 
 use convoke_common::artifact::{ArtifactMeta, CHUNK};
 use convoke_common::error::Error;
-use convoke_common::fuzzing::{Budget, Target, choose, on_runtime};
+use convoke_common::fuzzing::{MemoryBound, Target, choose, on_runtime};
 use convoke_common::graph::TensorType;
 use convoke_common::identity::Role;
 use convoke_common::ids::{Incarnation, LeaseId, ParticipantIx};
-use convoke_common::memory::{Account, Ledger, Pool};
+use convoke_common::memory::{Ledger, Pool, Purpose};
 use convoke_common::program::{Axes, Participant};
 use convoke_common::telemetry::TraceIds;
 use convoke_common::{DType, Dim};
 
 use crate::eager::wire::{Command, Reader};
-use crate::frame::{Frame, HEAD, Sharing, TensorHeader};
+use crate::frame::{Frame, HEAD, SharingFrame, TensorHeader};
 use crate::remote::{hello_head, hello_peer, take_frame};
 use crate::{Hub, Lease, Peer, RecvSpec, StepHandler, artifacts, probe, sharing};
 
@@ -28,7 +28,7 @@ use crate::{Hub, Lease, Peer, RecvSpec, StepHandler, artifacts, probe, sharing};
 pub const TARGETS: &[Target] = &[
     Target {
         name: "lane",
-        budget: Budget {
+        budget: MemoryBound {
             fixed: MOST_LEASED + (4 << 20),
             factor: 32,
         },
@@ -36,7 +36,7 @@ pub const TARGETS: &[Target] = &[
     },
     Target {
         name: "driver",
-        budget: Budget {
+        budget: MemoryBound {
             fixed: MOST_LEASED + (4 << 20),
             factor: 32,
         },
@@ -44,7 +44,7 @@ pub const TARGETS: &[Target] = &[
     },
     Target {
         name: "sharing",
-        budget: Budget {
+        budget: MemoryBound {
             fixed: MOST_LEASED + (4 << 20),
             factor: 32,
         },
@@ -52,7 +52,7 @@ pub const TARGETS: &[Target] = &[
     },
     Target {
         name: "stream",
-        budget: Budget {
+        budget: MemoryBound {
             fixed: MOST_LEASED + (1 << 20),
             factor: 4,
         },
@@ -60,7 +60,7 @@ pub const TARGETS: &[Target] = &[
     },
     Target {
         name: "eager",
-        budget: Budget {
+        budget: MemoryBound {
             fixed: 2 << 20,
             factor: 64,
         },
@@ -122,7 +122,7 @@ fn axes() -> Axes {
 
 fn pool() -> Option<Pool> {
     let ledger = Ledger::new("me", MOST_LEASED as u64);
-    Pool::new(&ledger, Account::Leases, 1 << 14).ok()
+    Pool::new(&ledger, Purpose::Leases, 1 << 14).ok()
 }
 
 /// A worker that holds one lease with two workers and a driver.
@@ -161,7 +161,7 @@ pub(crate) fn frames(
     hub: &Hub,
     from: &Peer,
     mut rest: &[u8],
-    mut hear: impl FnMut(Sharing) -> bool,
+    mut hear: impl FnMut(SharingFrame) -> bool,
 ) -> bool {
     while !rest.is_empty() {
         let Some((told, after)) = frame(hub, from, rest) else {
@@ -176,7 +176,7 @@ pub(crate) fn frames(
 }
 
 /// Takes one frame; returns what it says about shared memory, if it does, and the bytes after it.
-fn frame<'a>(hub: &Hub, from: &Peer, bytes: &'a [u8]) -> Option<(Option<Sharing>, &'a [u8])> {
+fn frame<'a>(hub: &Hub, from: &Peer, bytes: &'a [u8]) -> Option<(Option<SharingFrame>, &'a [u8])> {
     let (head, rest) = bytes.split_first_chunk::<HEAD>()?;
     let (kind, len) = Frame::head(head).ok()?;
     let (body, rest) = rest.split_at_checked(len)?;

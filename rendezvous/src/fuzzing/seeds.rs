@@ -9,7 +9,7 @@ use convoke_common::ids::StepKey;
 
 use super::*;
 use crate::eager::wire::{Definition, Holding, Operand, Report, put_run};
-use crate::frame::Sharing;
+use crate::frame::SharingFrame;
 use convoke_common::Shape;
 use convoke_common::graph::{Attr, Attrs};
 use seed::Seed;
@@ -68,22 +68,22 @@ fn sharing() -> Vec<u8> {
     let mut out = vec![1, 1, 16];
     out.extend([3u64, 4096].map(u64::to_le_bytes).concat());
     let [(tensor, _), ..] = tensors(0);
-    let meet = Sharing::Meet {
+    let meet = SharingFrame::Meet {
         nonce: [7; 32],
         address: b"/run/convoke/w0/memory.sock".into(),
     };
-    let lent = Sharing::Lent {
+    let lent = SharingFrame::Lent {
         tensor,
         segment: 3,
         offset: 64,
         loan: 1,
     };
-    let returned = [1, 0].map(|loan| Sharing::Returned { loan });
+    let returned = [1, 0].map(|loan| SharingFrame::Returned { loan });
     let staged = |transfer| {
         let [(tensor, _), ..] = tensors(1);
-        Sharing::Staged { transfer, tensor }
+        SharingFrame::Staged { transfer, tensor }
     };
-    let part = |transfer, len, loan| Sharing::Part {
+    let part = |transfer, len, loan| SharingFrame::Part {
         transfer,
         segment: 3,
         offset: 128,
@@ -96,12 +96,14 @@ fn sharing() -> Vec<u8> {
         part(0, 4, 3),
         staged(1),
         part(1, 4, 4),
-        Sharing::Cut { transfer: 1 },
-        Sharing::Later { transfer: 0 },
-        Sharing::Again { transfer: 0 },
-        Sharing::Unwanted { transfer: 0 },
+        SharingFrame::Cut { transfer: 1 },
+        SharingFrame::Later { transfer: 0 },
+        SharingFrame::Again { transfer: 0 },
+        SharingFrame::Unwanted { transfer: 0 },
     ];
-    let told = [meet, Sharing::Apart, lent].into_iter().chain(returned);
+    let told = [meet, SharingFrame::Apart, lent]
+        .into_iter()
+        .chain(returned);
     let told = told.chain(passing);
     told.for_each(|sharing| Frame::Sharing(sharing).encode(&mut out));
     out

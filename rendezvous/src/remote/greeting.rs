@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use convoke_common::detection::Watched;
+use convoke_common::detection::WatchedConnection;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::Role;
 use convoke_common::ids::Incarnation;
@@ -27,7 +27,7 @@ const MAX_NAME: usize = 255;
 pub async fn dial_lane(
     world: &World,
     hub: &Arc<Hub>,
-    watched: Watched,
+    watched: WatchedConnection,
     name: String,
 ) -> Result<Arc<Link>> {
     let hello = async {
@@ -63,7 +63,7 @@ pub async fn dial_lane(
 pub async fn accept_lane(
     world: &World,
     hub: &Arc<Hub>,
-    watched: Watched,
+    watched: WatchedConnection,
     role: Role,
     name: &str,
     mut send: SendStream,

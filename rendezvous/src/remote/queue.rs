@@ -8,9 +8,9 @@ use convoke_common::mutant;
 use tokio::sync::Notify;
 
 use crate::eager::Batches;
-use crate::link::{Outgoing, Sent};
+use crate::link::{Outgoing, SentCallback};
 
-pub(super) enum Out {
+pub(super) enum QueueItem {
     Frame(Vec<u8>),
     Tensor(Outgoing),
     /// A source of batches of eager work, which is asked for them when they can be sent.
@@ -21,7 +21,7 @@ pub(super) enum Out {
 
 #[derive(Default)]
 pub(super) struct Queue {
-    pub items: Mutex<VecDeque<Out>>,
+    pub items: Mutex<VecDeque<QueueItem>>,
     pub filled: Notify,
     /// Bytes of frames that are not written yet.
     pub frames: AtomicUsize,
@@ -30,13 +30,13 @@ pub(super) struct Queue {
 }
 
 /// A tensor that the link holds. When it is dropped, its bytes are no longer counted and `sent` is called, once.
-pub(super) struct Held {
+pub(super) struct QueuedTensor {
     pub queue: Arc<Queue>,
     pub bytes: usize,
-    pub sent: Option<Sent>,
+    pub sent: Option<SentCallback>,
 }
 
-impl Drop for Held {
+impl Drop for QueuedTensor {
     fn drop(&mut self) {
         if !mutant!("sent-still-counted") {
             self.queue.tensors.fetch_sub(self.bytes, Ordering::Relaxed);

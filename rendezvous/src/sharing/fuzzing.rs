@@ -12,25 +12,25 @@ use convoke_common::{DType, Tensor};
 use tokio_util::sync::CancellationToken;
 
 use super::staging::SLOTS;
-use super::{Reach, Shared};
-use crate::frame::Sharing;
+use super::{LinkSharing, Reach};
+use crate::frame::SharingFrame;
 use crate::fuzzing::{LEASE, frames, hub, peer};
-use crate::hub::{Hub, Refused};
+use crate::hub::{FrameRefusal, Hub};
 use crate::link::{Link, Outgoing};
-use crate::slot::Registered;
+use crate::slot::RegisterOutcome;
 
 /// How many tensors the worker has lent.
 const LENT: usize = 2;
 
 /// The end of a link that has lent tensors, and how many of them it has released.
 struct Lender {
-    shared: Shared,
+    shared: LinkSharing,
     sent: Arc<AtomicUsize>,
 }
 
 fn lender() -> Option<Lender> {
     let roles = [0, 1].map(|ix| peer(ix).role);
-    let shared = Shared::new(Arc::default(), roles, Arc::default())?;
+    let shared = LinkSharing::new(Arc::default(), roles, Arc::default())?;
     shared.reach.send_replace(Reach::Together);
     let sent = Arc::<AtomicUsize>::default();
     let tensor = Tensor::from_block(DType::U8, &[64], Block::shared(64)?);
@@ -60,7 +60,7 @@ fn read(hub: &Hub) {
     };
     for n in 0..lease.table.in_flight() {
         if let Ok(slot) = lease.table.slot(n, 0)
-            && let Registered::Ready(Ok(tensor)) = slot.register(n)
+            && let RegisterOutcome::Ready(Ok(tensor)) = slot.register(n)
         {
             std::hint::black_box(tensor.bytes().to_vec());
         }
@@ -92,9 +92,9 @@ pub(crate) async fn entry(input: &[u8]) -> bool {
     drop(socket);
     let (mut borrowed, mut staged) = (0, 0);
     let accepted = frames(&hub, link.peer(), lane, |told| {
-        let lent = matches!(told, Sharing::Lent { .. } | Sharing::Part { .. });
+        let lent = matches!(told, SharingFrame::Lent { .. } | SharingFrame::Part { .. });
         borrowed += u64::from(lent);
-        staged += u64::from(matches!(told, Sharing::Staged { .. }));
+        staged += u64::from(matches!(told, SharingFrame::Staged { .. }));
         shared.frame(&world, &hub, &link, told).is_ok()
     });
     shared.end();
@@ -107,7 +107,7 @@ pub(crate) async fn entry(input: &[u8]) -> bool {
     // the other hub counts them as refused.
     drop(hub);
     let returned = other.refused();
-    let returned = returned.get(Refused::WrongTensor.name()).copied();
+    let returned = returned.get(FrameRefusal::WrongTensor.name()).copied();
     // For each staged tensor the peer may also have been told that the tensor is unwanted.
     let expected = borrowed..=borrowed + staged;
     assert!(

@@ -9,13 +9,13 @@ use convoke_common::identity::Role;
 use convoke_common::segment::Segment;
 use tokio::sync::oneshot;
 
-use super::staging::Slot;
-use super::{Carried, Shared, broken, locked};
-use crate::frame::{Frame, Sharing, TensorHeader};
+use super::staging::StagingBuffer;
+use super::{CarryResult, LinkSharing, broken, locked};
+use crate::frame::{Frame, SharingFrame, TensorHeader};
 use crate::link::Outgoing;
 
 /// News about a segment for the peer.
-pub(super) enum Change {
+pub(super) enum SegmentUpdate {
     Give(Arc<Segment>),
     /// Like `Give`, for the staging segment; the sender is answered when the peer has it.
     Stage(Arc<Segment>, oneshot::Sender<()>),
@@ -23,30 +23,30 @@ pub(super) enum Change {
 }
 
 /// Whether the peer has a segment.
-enum Standing {
+enum SegmentDelivery {
     /// The segment is being given; these tensors wait until the peer has it.
     Underway(Vec<Outgoing>),
     There,
 }
 
 /// Memory that the peer uses until it returns it.
-enum Loaned {
+enum OpenLoan {
     Tensor(Outgoing),
-    Slot(Slot),
+    Slot(StagingBuffer),
 }
 
 /// What this end lends to the peer.
 #[derive(Default)]
-pub(super) struct Lending {
+pub(super) struct LendingState {
     /// The segments that were given to the peer, by number.
-    segments: HashMap<u64, Standing>,
-    loans: HashMap<u64, Loaned>,
+    segments: HashMap<u64, SegmentDelivery>,
+    loans: HashMap<u64, OpenLoan>,
     next: u64,
     over: bool,
 }
 
-impl Lending {
-    fn note(&mut self, loaned: Loaned) -> u64 {
+impl LendingState {
+    fn note(&mut self, loaned: OpenLoan) -> u64 {
         let loan = self.next;
         self.next += 1;
         self.loans.insert(loan, loaned);
@@ -56,8 +56,8 @@ impl Lending {
     /// Records that a tensor is lent, and returns the frame that says so.
     fn lend(&mut self, segment: u64, offset: u64, out: Outgoing) -> Frame {
         let tensor = TensorHeader::of(out.key, out.slot, &out.tensor);
-        let loan = self.note(Loaned::Tensor(out));
-        Frame::Sharing(Sharing::Lent {
+        let loan = self.note(OpenLoan::Tensor(out));
+        Frame::Sharing(SharingFrame::Lent {
             tensor,
             segment,
             offset,
@@ -66,10 +66,10 @@ impl Lending {
     }
 }
 
-impl Shared {
+impl LinkSharing {
     /// Passes a tensor through memory if possible: lends it if it lies in a segment, and stages it otherwise. Returns
     /// `None` if the tensor waits.
-    pub(crate) fn lend(&self, out: Outgoing) -> Option<Carried> {
+    pub(crate) fn lend(&self, out: Outgoing) -> Option<CarryResult> {
         if !self.reaches() || out.cancel.is_cancelled() {
             return Some(Err(out));
         }
@@ -84,26 +84,26 @@ impl Shared {
         }
     }
 
-    fn lend_in(&self, segment: Arc<Segment>, offset: u64, out: Outgoing) -> Option<Carried> {
+    fn lend_in(&self, segment: Arc<Segment>, offset: u64, out: Outgoing) -> Option<CarryResult> {
         let number = segment.number();
         let mut lending = locked(&self.lending);
         if lending.over {
             return Some(Err(out));
         }
         match lending.segments.get_mut(&number) {
-            Some(Standing::There) => Some(Ok(lending.lend(number, offset, out))),
-            Some(Standing::Underway(waiting)) => {
+            Some(SegmentDelivery::There) => Some(Ok(lending.lend(number, offset, out))),
+            Some(SegmentDelivery::Underway(waiting)) => {
                 waiting.push(out);
                 None
             }
             None => {
                 let changes = self.changes.clone();
                 // The receiver may be gone, with the link.
-                segment.at_end(move || drop(changes.send(Change::Forget(number))));
-                if self.changes.send(Change::Give(segment)).is_err() {
+                segment.at_end(move || drop(changes.send(SegmentUpdate::Forget(number))));
+                if self.changes.send(SegmentUpdate::Give(segment)).is_err() {
                     return Some(Err(out));
                 }
-                let underway = Standing::Underway(vec![out]);
+                let underway = SegmentDelivery::Underway(vec![out]);
                 lending.segments.insert(number, underway);
                 None
             }
@@ -111,15 +111,15 @@ impl Shared {
     }
 
     /// Records that a staging buffer is lent to the peer, and returns the number of the loan.
-    pub(super) fn lend_slot(&self, slot: Slot) -> u64 {
-        locked(&self.lending).note(Loaned::Slot(slot))
+    pub(super) fn lend_slot(&self, slot: StagingBuffer) -> u64 {
+        locked(&self.lending).note(OpenLoan::Slot(slot))
     }
 
     /// Records that the peer has a segment: the tensors that waited for it are lent.
-    pub(super) fn given(&self, number: u64) -> Vec<Carried> {
+    pub(super) fn given(&self, number: u64) -> Vec<CarryResult> {
         let mut lending = locked(&self.lending);
-        let waited = lending.segments.insert(number, Standing::There);
-        let Some(Standing::Underway(waiting)) = waited else {
+        let waited = lending.segments.insert(number, SegmentDelivery::There);
+        let Some(SegmentDelivery::Underway(waiting)) = waited else {
             return vec![];
         };
         let waiting = waiting.into_iter();
@@ -136,12 +136,12 @@ impl Shared {
     }
 
     /// Records that the peer takes no more segments: returns the tensors that waited for one, to be sent over the wire.
-    pub(super) fn part(&self) -> Vec<Carried> {
+    pub(super) fn part(&self) -> Vec<CarryResult> {
         self.apart();
         let mut lending = locked(&self.lending);
         let mut back = vec![];
         for standing in lending.segments.values_mut() {
-            if let Standing::Underway(waiting) = standing {
+            if let SegmentDelivery::Underway(waiting) = standing {
                 back.extend(waiting.drain(..).map(Err));
             }
         }
@@ -151,8 +151,8 @@ impl Shared {
     pub(super) fn returned(&self, loan: u64) -> Result<()> {
         let loaned = locked(&self.lending).loans.remove(&loan);
         match loaned.ok_or_else(|| broken("nothing is lent so"))? {
-            Loaned::Tensor(out) => out.let_go(),
-            Loaned::Slot(slot) => self.stage.free(slot),
+            OpenLoan::Tensor(out) => out.let_go(),
+            OpenLoan::Slot(slot) => self.stage.free(slot),
         }
         Ok(())
     }
@@ -168,12 +168,12 @@ impl Shared {
             )
         };
         let loans = loans.into_values().filter_map(|l| match l {
-            Loaned::Tensor(out) => Some(out),
-            Loaned::Slot(_) => None,
+            OpenLoan::Tensor(out) => Some(out),
+            OpenLoan::Slot(_) => None,
         });
         let waiting = segments.into_values().filter_map(|s| match s {
-            Standing::Underway(waiting) => Some(waiting),
-            Standing::There => None,
+            SegmentDelivery::Underway(waiting) => Some(waiting),
+            SegmentDelivery::There => None,
         });
         loans.chain(waiting.flatten()).for_each(Outgoing::let_go);
     }

@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use convoke_common::identity::Role;
 use convoke_common::segment::PeerSegment;
-use convoke_common::world::{Giver, Nonce, Taker, Told, World};
+use convoke_common::world::{Giver, Nonce, SegmentNotice, Taker, World};
 
-use super::lending::Change;
+use super::lending::SegmentUpdate;
 use super::staging::{SLOT, SLOTS};
-use super::{Carried, Reach, Shared, locked};
-use crate::frame::{Frame, Sharing};
+use super::{CarryResult, LinkSharing, Reach, locked};
+use crate::frame::{Frame, SharingFrame};
 use crate::lease::Peer;
 use crate::link::Link;
 use crate::remote::Remote;
@@ -24,7 +24,7 @@ use crate::remote::Remote;
 /// The most segments of one peer that are mapped at once.
 const MOST: usize = 4096;
 
-impl Shared {
+impl LinkSharing {
     /// Invites the peer to take this end's segments, and, if it is a client, which has no socket, to bring its own.
     pub(crate) async fn invite(&self, world: &World, remote: &Remote) {
         let address = || self.memory.address().as_os_str().as_bytes().to_vec();
@@ -32,7 +32,7 @@ impl Shared {
             let nonce: Nonce = world.rng.bytes();
             let mut expected = self.memory.expect(nonce);
             let address = address();
-            remote.send(&Frame::Sharing(Sharing::Meet { nonce, address }));
+            remote.send(&Frame::Sharing(SharingFrame::Meet { nonce, address }));
             let came = self.unless_apart(expected.came()).await;
             drop(expected);
             match came {
@@ -47,7 +47,7 @@ impl Shared {
             let nonce: Nonce = world.rng.bytes();
             let mut expected = self.memory.expect(nonce);
             let address = address();
-            remote.send(&Frame::Sharing(Sharing::Bring { nonce, address }));
+            remote.send(&Frame::Sharing(SharingFrame::Bring { nonce, address }));
             let brought = self.unless_apart(expected.brought()).await;
             drop(expected);
             if let Some(taker) = brought {
@@ -88,19 +88,23 @@ impl Shared {
         tokio::join!(tell, self.stage(remote));
     }
 
-    async fn tell(&self, giver: &mut Giver, change: Change) -> std::io::Result<Vec<Carried>> {
+    async fn tell(
+        &self,
+        giver: &mut Giver,
+        change: SegmentUpdate,
+    ) -> std::io::Result<Vec<CarryResult>> {
         match change {
-            Change::Give(segment) => {
+            SegmentUpdate::Give(segment) => {
                 giver.give(&segment).await?;
                 Ok(self.given(segment.number()))
             }
-            Change::Stage(segment, then) => {
+            SegmentUpdate::Stage(segment, then) => {
                 giver.give(&segment).await?;
                 // The receiver is gone if the link has ended.
                 let _ = then.send(());
                 Ok(vec![])
             }
-            Change::Forget(number) => {
+            SegmentUpdate::Forget(number) => {
                 self.forgotten(number);
                 giver.forget(number).await?;
                 Ok(vec![])
@@ -132,12 +136,12 @@ impl Shared {
                 }
             };
             match told {
-                Told::Given(number, segment) => {
+                SegmentNotice::Given(number, segment) => {
                     if !self.keep(number, segment) || taker.has(number).await.is_err() {
                         return;
                     }
                 }
-                Told::Forgotten(number) => {
+                SegmentNotice::Forgotten(number) => {
                     locked(&self.segments).remove(&number);
                 }
             }
@@ -153,7 +157,7 @@ pub(super) async fn meet(link: Arc<Link>, nonce: Nonce, address: Vec<u8>) {
         Ok(taker) => link.until_ended(shared.take(link.peer(), taker)).await,
         Err(e) => {
             tracing::debug!(peer = link.peer().name, "not on this host: {e}");
-            link.send(Frame::Sharing(Sharing::Apart));
+            link.send(Frame::Sharing(SharingFrame::Apart));
         }
     }
 }

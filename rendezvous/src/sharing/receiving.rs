@@ -18,34 +18,34 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use convoke_common::error::Result;
-use convoke_common::segment::Lent;
+use convoke_common::segment::SegmentLoan;
 use convoke_common::world::World;
 use tokio::sync::mpsc;
 
 use super::staging::{OPEN, SLOT, SLOTS};
 use super::{Loan, broken, locked};
-use crate::frame::{Frame, Sharing, TensorHeader};
-use crate::hub::{Hub, Refused};
+use crate::frame::{Frame, SharingFrame, TensorHeader};
+use crate::hub::{FrameRefusal, Hub};
 use crate::link::Link;
 use crate::remote::{STALL_BOUND, stalled};
 
 /// A tensor of which pieces are still to come.
 struct Open {
     /// Hands the pieces to the tensor's task, which has ended if the tensor was refused.
-    parts: mpsc::UnboundedSender<Lent>,
+    parts: mpsc::UnboundedSender<SegmentLoan>,
     left: usize,
 }
 
 /// The tensors that are being staged to this end.
 #[derive(Default)]
-pub(super) struct Receiving {
+pub(super) struct StagingReceiver {
     open: Mutex<HashMap<u64, Open>>,
     /// How many pieces have not been returned.
     held: Arc<AtomicUsize>,
 }
 
 /// A tensor that is arriving.
-pub(super) struct Arriving {
+pub(super) struct IncomingTensor {
     pub hub: Arc<Hub>,
     pub link: Arc<Link>,
     pub header: TensorHeader,
@@ -53,11 +53,11 @@ pub(super) struct Arriving {
     pub received: Arc<AtomicU64>,
 }
 
-type Parts = mpsc::UnboundedReceiver<Lent>;
+type Parts = mpsc::UnboundedReceiver<SegmentLoan>;
 
-impl Receiving {
+impl StagingReceiver {
     /// Starts the task that receives a tensor's pieces.
-    pub fn begin(&self, world: &World, transfer: u64, arriving: Arriving) -> Result<()> {
+    pub fn begin(&self, world: &World, transfer: u64, arriving: IncomingTensor) -> Result<()> {
         let left = arriving.header.byte_len().filter(|len| *len > 0);
         let left = left.ok_or_else(|| broken("a tensor without bytes"))?;
         let (parts, coming) = mpsc::unbounded_channel();
@@ -76,7 +76,7 @@ impl Receiving {
     }
 
     /// Takes a tensor's next piece.
-    pub fn part(&self, transfer: u64, part: Lent) -> Result<()> {
+    pub fn part(&self, transfer: u64, part: SegmentLoan) -> Result<()> {
         let mut all = locked(&self.open);
         let open = all.get_mut(&transfer);
         let open = open.ok_or_else(|| broken("a part of no tensor"))?;
@@ -117,9 +117,9 @@ impl Receiving {
     }
 }
 
-impl Arriving {
+impl IncomingTensor {
     /// Copies a tensor that is lent as a whole, and then returns it.
-    pub fn whole(self, world: &World, lent: Lent) {
+    pub fn whole(self, world: &World, lent: SegmentLoan) {
         let (tell, mut coming) = mpsc::unbounded_channel();
         // Sending cannot fail, since the receiver is in this function.
         drop(tell.send(lent));
@@ -148,16 +148,16 @@ impl Arriving {
                     refused => refused,
                 };
                 if taken.is_err() {
-                    link.send(Frame::Sharing(Sharing::Unwanted { transfer }));
+                    link.send(Frame::Sharing(SharingFrame::Unwanted { transfer }));
                 }
                 taken
             }
             None => {
-                link.send(Frame::Sharing(Sharing::Later { transfer }));
+                link.send(Frame::Sharing(SharingFrame::Later { transfer }));
                 // The pieces are dropped only now: those returned after `Later` have not been taken.
                 drop(parts);
                 let foreseen = foreseen.await;
-                link.send(Frame::Sharing(Sharing::Again { transfer }));
+                link.send(Frame::Sharing(SharingFrame::Again { transfer }));
                 foreseen
             }
         };
@@ -166,10 +166,10 @@ impl Arriving {
         }
     }
 
-    async fn receive(&self, parts: &mut Parts) -> Result<(), Refused> {
+    async fn receive(&self, parts: &mut Parts) -> Result<(), FrameRefusal> {
         let (hub, from, received) = (&self.hub, self.link.peer(), &*self.received);
         let mut incoming = hub.begin(from, &self.header)?;
-        let len = self.header.byte_len().ok_or(Refused::Malformed)?;
+        let len = self.header.byte_len().ok_or(FrameRefusal::Malformed)?;
         let stalled = stalled(received);
         tokio::pin!(stalled);
         let mut at = 0;
@@ -179,7 +179,7 @@ impl Arriving {
                 part = parts.recv() => part,
                 () = &mut stalled => {
                     incoming.stalled(from, STALL_BOUND);
-                    return Err(Refused::Stalled);
+                    return Err(FrameRefusal::Stalled);
                 }
             };
             // The tensor was cut: dropping `incoming` gives the claim back.
@@ -189,7 +189,7 @@ impl Arriving {
                 let more = SLOT.min(part.len() - copied);
                 let to = incoming.bytes_mut().get_mut(at..at + more);
                 if !to.is_some_and(|to| part.copy_to(copied, to)) {
-                    return Err(Refused::Malformed);
+                    return Err(FrameRefusal::Malformed);
                 }
                 (at, copied) = (at + more, copied + more);
                 received.fetch_add(more as u64, Ordering::Relaxed);

@@ -20,9 +20,9 @@ use convoke_common::block::Block;
 use convoke_common::error::Result;
 use tokio::sync::{Notify, oneshot};
 
-use super::lending::Change;
-use super::{Shared, broken, locked};
-use crate::frame::{Frame, Sharing, TensorHeader};
+use super::lending::SegmentUpdate;
+use super::{LinkSharing, broken, locked};
+use crate::frame::{Frame, SharingFrame, TensorHeader};
 use crate::link::Outgoing;
 use crate::remote::Remote;
 
@@ -36,13 +36,13 @@ pub(super) const STAGED: usize = 256 << 10;
 pub(super) const OPEN: usize = 16;
 
 /// A staging buffer that is lent to the peer.
-pub(super) struct Slot {
+pub(super) struct StagingBuffer {
     index: usize,
     transfer: u64,
 }
 
 /// A tensor that is being staged.
-struct Crossing {
+struct StagedTensor {
     out: Outgoing,
     /// How many bytes have been put into buffers.
     at: usize,
@@ -53,9 +53,9 @@ struct Crossing {
 }
 
 #[derive(Default)]
-struct State {
+struct StagingState {
     /// The staged tensors, by the number of the transfer.
-    crossing: BTreeMap<u64, Crossing>,
+    crossing: BTreeMap<u64, StagedTensor>,
     /// The free buffers; the one that was used last is taken first, since it is in the caches.
     free: Vec<usize>,
     /// How many buffers are lent to the peer.
@@ -67,13 +67,13 @@ struct State {
 
 /// What the staging task is to do next.
 enum Turn {
-    Copy(Chunk),
+    Copy(TensorPiece),
     /// Drop a transfer that was cancelled, perhaps after its first pieces were announced.
-    Cancelled(u64, Crossing),
+    Cancelled(u64, StagedTensor),
 }
 
 /// A piece of a tensor, and the buffer that it is copied into.
-struct Chunk {
+struct TensorPiece {
     transfer: u64,
     tensor: Tensor,
     /// The header of the tensor, which precedes its first piece.
@@ -85,13 +85,13 @@ struct Chunk {
 /// The tensors that this end stages.
 #[derive(Default)]
 pub(super) struct Stage {
-    state: Mutex<State>,
+    state: Mutex<StagingState>,
     changed: Notify,
     /// Notified when no tensor is left to stage.
     idle: Notify,
 }
 
-impl Crossing {
+impl StagedTensor {
     fn rest(&self) -> usize {
         self.out.tensor.byte_len() - self.at
     }
@@ -106,9 +106,9 @@ impl Crossing {
     }
 }
 
-impl State {
+impl StagingState {
     fn add(&mut self, out: Outgoing) {
-        let crossing = Crossing {
+        let crossing = StagedTensor {
             out,
             at: 0,
             begun: false,
@@ -131,7 +131,7 @@ impl State {
             return Some(Turn::Cancelled(transfer, crossing));
         }
         let header = || TensorHeader::of(c.out.key, c.out.slot, &c.out.tensor);
-        let chunk = Chunk {
+        let chunk = TensorPiece {
             transfer,
             tensor: c.out.tensor.clone(),
             header: (c.at == 0).then(header),
@@ -145,7 +145,10 @@ impl State {
 
     /// Removes a tensor if all of it has been announced and the peer has begun to copy it.
     fn over(&mut self, transfer: u64) -> Option<Outgoing> {
-        let over = self.crossing.get(&transfer).is_some_and(Crossing::is_over);
+        let over = self
+            .crossing
+            .get(&transfer)
+            .is_some_and(StagedTensor::is_over);
         over.then(|| self.crossing.remove(&transfer))
             .flatten()
             .map(|c| c.out)
@@ -158,7 +161,7 @@ impl State {
 
 impl Stage {
     /// Changes the state, and wakes the staging task.
-    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut StagingState) -> T) -> T {
         let mut state = locked(&self.state);
         let changed = change(&mut state);
         let idle = state.is_idle();
@@ -183,7 +186,7 @@ impl Stage {
     }
 
     /// Frees a buffer whose piece the peer has copied.
-    pub fn free(&self, slot: Slot) {
+    pub fn free(&self, slot: StagingBuffer) {
         let over = self.change(|state| {
             state.free.push(slot.index);
             state.lent -= 1;
@@ -197,7 +200,7 @@ impl Stage {
     }
 
     /// Holds a transfer that the peer does not expect yet; nothing of it has been taken.
-    pub fn hold(&self, transfer: u64, tell: impl FnOnce(Sharing)) -> Result<()> {
+    pub fn hold(&self, transfer: u64, tell: impl FnOnce(SharingFrame)) -> Result<()> {
         self.change(|state| {
             // The transfer may have been cancelled.
             let Some(crossing) = state.crossing.get_mut(&transfer) else {
@@ -208,7 +211,7 @@ impl Stage {
             }
             if crossing.is_open() {
                 // No piece of it can follow, since pieces are announced under the same lock.
-                tell(Sharing::Cut { transfer });
+                tell(SharingFrame::Cut { transfer });
             }
             (crossing.at, crossing.held) = (0, true);
             Ok(())
@@ -231,15 +234,15 @@ impl Stage {
     }
 
     /// Drops a transfer of which the peer takes nothing more.
-    pub fn unwanted(&self, transfer: u64, tell: impl FnOnce(Sharing)) -> Result<()> {
+    pub fn unwanted(&self, transfer: u64, tell: impl FnOnce(SharingFrame)) -> Result<()> {
         let unwanted = self.change(|state| {
             let crossing = state.crossing.get(&transfer);
             if crossing.is_some_and(|c| c.at == 0) {
                 return Err(broken("it has not been told"));
             }
             // As in `hold`, no piece can follow; all pieces may have been announced already.
-            if crossing.is_some_and(Crossing::is_open) {
-                tell(Sharing::Cut { transfer });
+            if crossing.is_some_and(StagedTensor::is_open) {
+                tell(SharingFrame::Cut { transfer });
             }
             Ok(state.crossing.remove(&transfer))
         })?;
@@ -280,12 +283,12 @@ impl Stage {
     /// Announces a piece that is in its buffer, unless its tensor was held meanwhile or the link has ended.
     fn tell(
         &self,
-        chunk: Chunk,
+        chunk: TensorPiece,
         len: usize,
-        part: impl FnOnce(Slot) -> Sharing,
-        send: impl Fn(Sharing),
+        part: impl FnOnce(StagingBuffer) -> SharingFrame,
+        send: impl Fn(SharingFrame),
     ) {
-        let Chunk { transfer, slot, .. } = chunk;
+        let TensorPiece { transfer, slot, .. } = chunk;
         let over = self.change(|state| {
             let crossing = state.crossing.get_mut(&transfer);
             let Some(crossing) = crossing.filter(|c| !c.held) else {
@@ -297,17 +300,17 @@ impl Stage {
             let over = state.over(transfer);
             let header = chunk
                 .header
-                .map(|tensor| Sharing::Staged { transfer, tensor });
+                .map(|tensor| SharingFrame::Staged { transfer, tensor });
             header.into_iter().for_each(&send);
             let index = slot;
-            send(part(Slot { index, transfer }));
+            send(part(StagingBuffer { index, transfer }));
             over
         });
         over.into_iter().for_each(Outgoing::let_go);
     }
 }
 
-impl Shared {
+impl LinkSharing {
     /// Stages tensors until the link ends, or until no staging segment can be made.
     pub(super) async fn stage(&self, remote: &Remote) {
         let stage = &self.stage;
@@ -323,7 +326,7 @@ impl Shared {
                 None => stage.changed.notified().await,
                 Some(Turn::Cancelled(transfer, crossing)) => {
                     if crossing.is_open() {
-                        remote.send(&Frame::Sharing(Sharing::Cut { transfer }));
+                        remote.send(&Frame::Sharing(SharingFrame::Cut { transfer }));
                     }
                     crossing.out.let_go();
                     stage.change(|_| {});
@@ -345,18 +348,26 @@ impl Shared {
         let segment = block.segment()?.0.clone();
         let number = segment.number();
         let (tell, told) = oneshot::channel();
-        self.changes.send(Change::Stage(segment, tell)).ok()?;
+        self.changes
+            .send(SegmentUpdate::Stage(segment, tell))
+            .ok()?;
         told.await.ok()?;
         Some((block, number))
     }
 
     /// Copies a piece into its buffer, and announces it to the peer.
-    fn copy(&self, block: &mut Block, segment: u64, chunk: Chunk, send: impl Fn(Sharing)) {
+    fn copy(
+        &self,
+        block: &mut Block,
+        segment: u64,
+        chunk: TensorPiece,
+        send: impl Fn(SharingFrame),
+    ) {
         let (rest, start) = (&chunk.tensor.bytes()[chunk.at..], chunk.slot * SLOT);
         let len = rest.len().min(SLOT);
         block.bytes_mut()[start..start + len].copy_from_slice(&rest[..len]);
         let transfer = chunk.transfer;
-        let part = |slot| Sharing::Part {
+        let part = |slot| SharingFrame::Part {
             transfer,
             segment,
             offset: start as u64,

@@ -10,7 +10,7 @@ use super::staging::{OPEN, SLOT, SLOTS};
 use super::*;
 use crate::fuzzing::{LEASE, hub, peer};
 use crate::remote::{LEAST_BYTES, STALL_BOUND};
-use crate::slot::Registered;
+use crate::slot::RegisterOutcome;
 
 /// The number of the peer's segment, which is long enough for what the peer says.
 const SEGMENT: u64 = 3;
@@ -23,7 +23,7 @@ struct Pair {
     hub: Arc<Hub>,
     other: Arc<Hub>,
     link: Arc<Link>,
-    shared: Shared,
+    shared: LinkSharing,
     block: Block,
 }
 
@@ -39,7 +39,7 @@ fn pair(with: usize) -> Pair {
     Link::join_local(&hub, &other);
     let link = hub.link(&other.me).unwrap();
     let roles = [hub.me.role, other.me.role];
-    let shared = Shared::new(Arc::default(), roles, Arc::default()).unwrap();
+    let shared = LinkSharing::new(Arc::default(), roles, Arc::default()).unwrap();
     let block = Block::shared(LEN).unwrap();
     assert!(shared.keep(SEGMENT, mapped(&block)));
     Pair {
@@ -53,7 +53,7 @@ fn pair(with: usize) -> Pair {
 }
 
 impl Pair {
-    fn tell(&self, told: Sharing) -> Result<()> {
+    fn tell(&self, told: SharingFrame) -> Result<()> {
         self.shared.frame(&self.world, &self.hub, &self.link, told)
     }
 
@@ -65,11 +65,11 @@ impl Pair {
 }
 
 /// The client's tensor of 64 numbers.
-fn numbers(transfer: u64) -> Sharing {
+fn numbers(transfer: u64) -> SharingFrame {
     staged(transfer, 1, DType::I64, &[64])
 }
 
-fn staged(transfer: u64, slot: u32, dtype: DType, shape: &[usize]) -> Sharing {
+fn staged(transfer: u64, slot: u32, dtype: DType, shape: &[usize]) -> SharingFrame {
     let key = StepKey { lease: LEASE, n: 0 };
     let tensor = TensorHeader {
         key,
@@ -77,11 +77,11 @@ fn staged(transfer: u64, slot: u32, dtype: DType, shape: &[usize]) -> Sharing {
         dtype,
         shape: shape.into(),
     };
-    Sharing::Staged { transfer, tensor }
+    SharingFrame::Staged { transfer, tensor }
 }
 
-fn part(transfer: u64, offset: u64, len: u32) -> Sharing {
-    Sharing::Part {
+fn part(transfer: u64, offset: u64, len: u32) -> SharingFrame {
+    SharingFrame::Part {
         transfer,
         segment: SEGMENT,
         offset,
@@ -92,7 +92,7 @@ fn part(transfer: u64, offset: u64, len: u32) -> Sharing {
 
 /// Sends these frames, and checks the error of the last one.
 #[track_caller]
-fn check_broken(with: usize, told: impl IntoIterator<Item = Sharing>, why: &str) {
+fn check_broken(with: usize, told: impl IntoIterator<Item = SharingFrame>, why: &str) {
     let pair = pair(with);
     let mut told: Vec<_> = told.into_iter().map(|told| pair.tell(told)).collect();
     let last = told.pop().unwrap().unwrap_err();
@@ -105,8 +105,8 @@ const CLIENT: usize = 2;
 
 #[tokio::test]
 async fn what_makes_no_sense_of_parts_is_refused() {
-    let check = |told: &[Sharing], why: &str| check_broken(CLIENT, told.to_vec(), why);
-    let with = |told: Sharing, why: &str| check(&[numbers(0), told], why);
+    let check = |told: &[SharingFrame], why: &str| check_broken(CLIENT, told.to_vec(), why);
+    let with = |told: SharingFrame, why: &str| check(&[numbers(0), told], why);
     with(part(1, 0, 8), "of no tensor");
     with(part(0, LEN as u64, 8), "outside");
     with(part(0, LEN as u64 - 64, 65), "outside");
@@ -115,9 +115,9 @@ async fn what_makes_no_sense_of_parts_is_refused() {
     with(part(0, 0, 513), "beyond");
     with(part(0, 0, 0), "no length");
     with(numbers(0), "another's number");
-    with(Sharing::Cut { transfer: 1 }, "no such");
+    with(SharingFrame::Cut { transfer: 1 }, "no such");
     check(&[staged(0, 1, DType::I64, &[0])], "without bytes");
-    let elsewhere = Sharing::Part {
+    let elsewhere = SharingFrame::Part {
         transfer: 0,
         segment: SEGMENT + 1,
         offset: 0,
@@ -127,11 +127,11 @@ async fn what_makes_no_sense_of_parts_is_refused() {
     with(elsewhere, "no such segment");
     // All of the tensor has been announced.
     let whole = [numbers(0), part(0, 0, 512)];
-    for after in [part(0, 0, 8), Sharing::Cut { transfer: 0 }] {
+    for after in [part(0, 0, 8), SharingFrame::Cut { transfer: 0 }] {
         let told = whole.iter().cloned().chain([after]);
         check_broken(CLIENT, told, "no");
     }
-    let cut = [numbers(0), Sharing::Cut { transfer: 0 }, part(0, 0, 8)];
+    let cut = [numbers(0), SharingFrame::Cut { transfer: 0 }, part(0, 0, 8)];
     check(&cut, "of no tensor");
 }
 
@@ -147,20 +147,20 @@ async fn a_peer_has_no_more_under_way_than_it_may() {
 #[tokio::test]
 async fn a_client_lends_nothing_and_is_met_nowhere() {
     let (nonce, address) = ([0; 32], vec![]);
-    let Sharing::Staged { tensor, .. } = numbers(0) else {
+    let SharingFrame::Staged { tensor, .. } = numbers(0) else {
         unreachable!();
     };
-    let lent = Sharing::Lent {
+    let lent = SharingFrame::Lent {
         tensor,
         segment: SEGMENT,
         offset: 0,
         loan: 0,
     };
-    let meet = Sharing::Meet {
+    let meet = SharingFrame::Meet {
         nonce,
         address: address.clone(),
     };
-    let bring = Sharing::Bring { nonce, address };
+    let bring = SharingFrame::Bring { nonce, address };
     for told in [lent, meet, bring.clone()] {
         check_broken(CLIENT, [told], "a client");
     }
@@ -194,7 +194,7 @@ async fn parts_are_put_together_and_each_is_returned() {
     pair.block.bytes_mut().fill(1);
     let lease = pair.hub.lease(LEASE).unwrap();
     let slot = lease.table.slot(0, 1).unwrap();
-    let Registered::Ready(Ok(tensor)) = slot.register(0) else {
+    let RegisterOutcome::Ready(Ok(tensor)) = slot.register(0) else {
         panic!("nothing arrived");
     };
     assert_eq!(tensor.bytes(), numbers);
@@ -217,9 +217,11 @@ async fn what_is_refused_or_cut_is_returned_as_well() {
         // This tensor belongs to no edge, and is cut.
         staged(3, 9, DType::I64, &[2]),
         part(3, 0, 8),
-        Sharing::Cut { transfer: 3 },
+        SharingFrame::Cut { transfer: 3 },
     ];
-    let parts = told.iter().filter(|t| matches!(t, Sharing::Part { .. }));
+    let parts = told
+        .iter()
+        .filter(|t| matches!(t, SharingFrame::Part { .. }));
     // The refused tensors are reported as unwanted.
     let answers = parts.count() as u64 + 3;
     told.into_iter().for_each(|t| pair.tell(t).unwrap());

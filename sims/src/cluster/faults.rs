@@ -1,7 +1,7 @@
 //! The faults that a scenario may cause, as methods of the cluster. Each one is noted in the trace.
 
-use super::{Cluster, Host, State};
-use crate::world::{Inside, Wire};
+use super::{Cluster, Host, HostState};
+use crate::world::{HostGuard, Wire};
 
 impl Cluster {
     fn note(&self, what: String) {
@@ -15,7 +15,7 @@ impl Cluster {
     pub fn kill(&mut self, host: Host) {
         self.note(format!("kill {host}"));
         self.end(host);
-        self.states.insert(host, State::Down);
+        self.states.insert(host, HostState::Down);
     }
 
     /// Cuts a host's power: it tells nobody, and the writes that its disk had not synced are lost, in whole or in part.
@@ -25,7 +25,7 @@ impl Cluster {
             machine.disk.cut();
         }
         self.fail_power(host);
-        self.states.insert(host, State::Down);
+        self.states.insert(host, HostState::Down);
     }
 
     /// Stops a host's process as SIGSTOP does, until [`Cluster::resume`].
@@ -54,7 +54,7 @@ impl Cluster {
 
     /// Starts a host's process, unless it is up.
     pub fn start(&mut self, host: Host) {
-        if self.state(host) == State::Up {
+        if self.state(host) == HostState::Up {
             return;
         }
         self.note(format!("start {host}"));
@@ -66,7 +66,7 @@ impl Cluster {
         self.sever();
         let (sim, dispatch) = (&mut self.sim, &self.dispatch);
         tracing::dispatcher::with_default(dispatch, || sim.bounce(host.name()));
-        self.states.insert(host, State::Up);
+        self.states.insert(host, HostState::Up);
     }
 
     /// A worker's next process on the host `to` has a copy of the state folder of the host `from`, and its name.
@@ -138,7 +138,7 @@ impl Cluster {
 
     /// Ends a host's process at once, if it is up.
     pub(super) fn end(&mut self, host: Host) {
-        if self.state(host) != State::Up {
+        if self.state(host) != HostState::Up {
             return;
         }
         // The handles are dropped first: sockets have to close with the process, while turmoil knows which host they
@@ -150,7 +150,7 @@ impl Cluster {
         }
         let (sim, dispatch) = (&mut self.sim, &self.dispatch);
         tracing::dispatcher::with_default(dispatch, || {
-            let _inside = Inside::of(host);
+            let _inside = HostGuard::of(host);
             sim.crash(host.name());
         });
         // A paused process that is killed does not leave its host paused.

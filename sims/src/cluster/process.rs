@@ -25,9 +25,9 @@ use super::tokens::Tokens;
 use crate::world::{Host, Machine, STATE, Sockets};
 
 /// A running coordinator.
-pub type CoordinatorHandle = Arc<convoke_coordinator::Running>;
+pub type CoordinatorHandle = Arc<convoke_coordinator::RunningCoordinator>;
 /// A running worker.
-pub type WorkerHandle = Arc<convoke_worker::Running>;
+pub type WorkerHandle = Arc<convoke_worker::RunningWorker>;
 /// A client's connection to the cluster.
 pub type ClientHandle = convoke::Cluster;
 

@@ -5,29 +5,29 @@ use std::fmt;
 
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
-enum Seen<T> {
+enum TaskState<T> {
     Runs(oneshot::Receiver<T>),
     Over(Option<T>),
 }
 
 /// Work that runs on a host. Dropping it does not end the work.
-pub struct Task<T>(RefCell<Seen<T>>);
+pub struct Task<T>(RefCell<TaskState<T>>);
 
 impl<T> Task<T> {
     pub(super) fn new() -> (oneshot::Sender<T>, Task<T>) {
         let (tell, told) = oneshot::channel();
-        (tell, Task(RefCell::new(Seen::Runs(told))))
+        (tell, Task(RefCell::new(TaskState::Runs(told))))
     }
 
     /// A task that is over without a result, because its host does not exist.
     pub(super) fn lost() -> Task<T> {
-        Task(RefCell::new(Seen::Over(None)))
+        Task(RefCell::new(TaskState::Over(None)))
     }
 
     /// Whether the task has ended, by itself or with its process.
     pub fn is_over(&self) -> bool {
         let mut seen = self.0.borrow_mut();
-        let Seen::Runs(told) = &mut *seen else {
+        let TaskState::Runs(told) = &mut *seen else {
             return true;
         };
         let over = match told.try_recv() {
@@ -35,7 +35,7 @@ impl<T> Task<T> {
             Err(TryRecvError::Closed) => None,
             Err(TryRecvError::Empty) => return false,
         };
-        *seen = Seen::Over(over);
+        *seen = TaskState::Over(over);
         true
     }
 
@@ -43,8 +43,8 @@ impl<T> Task<T> {
     pub fn take(&self) -> Option<T> {
         match self.is_over() {
             true => match &mut *self.0.borrow_mut() {
-                Seen::Over(result) => result.take(),
-                Seen::Runs(_) => None,
+                TaskState::Over(result) => result.take(),
+                TaskState::Runs(_) => None,
             },
             false => None,
         }

@@ -13,7 +13,7 @@ use super::{Cluster, Task};
 use crate::world::Host;
 
 #[derive(Default)]
-struct Given {
+struct IssuedTokens {
     /// The token of all workers, and the token of all clients.
     of_roles: Option<(JoinToken, JoinToken)>,
     own: BTreeMap<Host, JoinToken>,
@@ -21,11 +21,11 @@ struct Given {
 
 /// The tokens that the processes of a cluster start with; clones share them.
 #[derive(Clone)]
-pub(super) struct Tokens(Arc<watch::Sender<Given>>);
+pub(super) struct Tokens(Arc<watch::Sender<IssuedTokens>>);
 
 impl Default for Tokens {
     fn default() -> Tokens {
-        Tokens(Arc::new(watch::Sender::new(Given::default())))
+        Tokens(Arc::new(watch::Sender::new(IssuedTokens::default())))
     }
 }
 
@@ -51,7 +51,7 @@ impl Tokens {
     /// Has the coordinator make a token for this host, which replaces any that the host has.
     pub async fn make(
         &self,
-        coordinator: &convoke_coordinator::Running,
+        coordinator: &convoke_coordinator::RunningCoordinator,
         host: Host,
         budget: Budget,
     ) -> Result<()> {

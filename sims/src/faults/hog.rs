@@ -28,12 +28,12 @@ const CALLS: usize = 64;
 const IN_FLIGHT: u32 = 16;
 
 /// The tensors that a client knows to exist at the worker.
-struct Kept {
+struct KnownTensors {
     tensors: Vec<(Tensor, u64)>,
     bytes: Arc<AtomicU64>,
 }
 
-impl Kept {
+impl KnownTensors {
     fn add(&mut self, tensor: Tensor, bytes: u64) {
         self.tensors.push((tensor, bytes));
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -49,7 +49,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for KnownTensors {
     fn drop(&mut self) {
         self.truncate(0);
     }
@@ -152,7 +152,7 @@ impl Work {
 }
 
 async fn hoard(work: Work) {
-    let mut kept = Kept {
+    let mut kept = KnownTensors {
         tensors: Vec::new(),
         bytes: work.kept.clone(),
     };

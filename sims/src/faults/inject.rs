@@ -3,17 +3,17 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use convoke_common::memory::{Account, Reservation};
+use convoke_common::memory::{Purpose, Reservation};
 
 use super::forge::forge;
 use super::harm::AT_ONCE;
 use super::hog::Hog;
-use super::revoke::Revoking;
-use super::{Cells, Fault, Harm, Row, StepState, Target, When};
-use crate::cluster::{Cluster, Host, State};
+use super::revoke::PendingRevocation;
+use super::{Cells, Fault, Harm, Row, StepState, Target, Trigger};
+use crate::cluster::{Cluster, Host, HostState};
 use crate::draw::Draw;
+use crate::event_log::{Event, Kind};
 use crate::steps::{Key, Steps};
-use crate::trace::{Event, Kind};
 use crate::world::Wire;
 
 /// Milliseconds after which a fault strikes even if its moment has not come.
@@ -31,7 +31,7 @@ pub struct Air(pub Wire);
 
 /// A fault that struck, with the times at which it did.
 #[derive(Debug, Clone)]
-pub struct Injured {
+pub struct Injury {
     pub harm: Harm,
     pub row: Row,
     pub host: Host,
@@ -45,7 +45,7 @@ pub struct Injured {
 }
 
 /// The part of an active fault that needs a state of its own.
-enum Ongoing {
+enum ActiveFault {
     Nothing,
     /// The memory that is kept from the worker.
     Memory {
@@ -53,7 +53,7 @@ enum Ongoing {
     },
     /// Index into [`Injector::hogs`].
     Hog(usize),
-    Revoke(Revoking),
+    Revoke(PendingRevocation),
     /// The number of days that have yet to pass, and when the next of them do.
     Days(u16, Duration),
 }
@@ -66,12 +66,12 @@ enum Stage {
         met: BTreeSet<(Key, StepState)>,
         /// Index into [`Injector::injured`].
         injury: usize,
-        ongoing: Ongoing,
+        ongoing: ActiveFault,
     },
     /// The fault's time is up; it is over once its ongoing part has ended.
     Ending {
         injury: usize,
-        ongoing: Ongoing,
+        ongoing: ActiveFault,
     },
     Over,
 }
@@ -88,7 +88,7 @@ pub struct Injector {
     /// Hosts that left for good, which no fault strikes or starts any more.
     pub left: BTreeSet<Host>,
     pub cells: Cells,
-    pub injured: Vec<Injured>,
+    pub injured: Vec<Injury>,
     /// Clients that take, or took, all they can get of a worker.
     pub hogs: Vec<Hog>,
     /// The days by which all calendars have advanced.
@@ -225,7 +225,7 @@ impl Injector {
         let states = steps.states(host);
         states.iter().for_each(|(_, s)| self.cells.hit(row, *s));
         let now = cluster.elapsed();
-        self.injured.push(Injured {
+        self.injured.push(Injury {
             harm: fault.harm,
             row,
             host,
@@ -253,13 +253,13 @@ impl Injector {
     }
 
     /// Starts the ongoing part of a fault. Returns `None` if the fault cannot strike at all.
-    fn set_off(&mut self, harm: Harm, host: Host, cluster: &Cluster) -> Option<Ongoing> {
+    fn set_off(&mut self, harm: Harm, host: Host, cluster: &Cluster) -> Option<ActiveFault> {
         Some(match harm {
-            Harm::Memory => Ongoing::Memory {
+            Harm::Memory => ActiveFault::Memory {
                 _taken: take_memory(cluster, host),
             },
-            Harm::Revoke => Ongoing::Revoke(Revoking::begin(cluster, host)?),
-            Harm::Days(days) => Ongoing::Days(days, cluster.elapsed()),
+            Harm::Revoke => ActiveFault::Revoke(PendingRevocation::begin(cluster, host)?),
+            Harm::Days(days) => ActiveFault::Days(days, cluster.elapsed()),
             Harm::Hoard { .. } | Harm::Flood { .. } => {
                 let client = self.other(harm)?;
                 cluster.own_token(client)?;
@@ -268,9 +268,9 @@ impl Injector {
                     _ => Hog::floods(cluster, client, host),
                 };
                 self.hogs.push(hog);
-                Ongoing::Hog(self.hogs.len() - 1)
+                ActiveFault::Hog(self.hogs.len() - 1)
             }
-            _ => Ongoing::Nothing,
+            _ => ActiveFault::Nothing,
         })
     }
 
@@ -284,13 +284,13 @@ impl Injector {
             return;
         };
         let answered = match ongoing {
-            Ongoing::Revoke(revoking) => revoking.look(cluster),
+            ActiveFault::Revoke(revoking) => revoking.look(cluster),
             _ => false,
         };
         if answered {
             self.injured[*injury].answered = Some(now);
         }
-        if let Ongoing::Days(left, at) = ongoing
+        if let ActiveFault::Days(left, at) = ongoing
             && *left > 0
             && *at <= now
         {
@@ -312,15 +312,15 @@ impl Injector {
             return;
         };
         let ended = match ongoing {
-            Ongoing::Revoke(revoking) => {
+            ActiveFault::Revoke(revoking) => {
                 let ended = self.left.contains(&host) || revoking.end(cluster);
                 if ended {
                     steps.gone(host, now);
                 }
                 ended
             }
-            Ongoing::Hog(hog) => self.hogs[*hog].stop(),
-            Ongoing::Nothing | Ongoing::Memory { .. } | Ongoing::Days(..) => true,
+            ActiveFault::Hog(hog) => self.hogs[*hog].stop(),
+            ActiveFault::Nothing | ActiveFault::Memory { .. } | ActiveFault::Days(..) => true,
         };
         if ended {
             self.injured[*injury].until = Some(now);
@@ -333,7 +333,7 @@ impl Injector {
         match std::mem::replace(&mut self.faults[i].1, Stage::Over) {
             Stage::Active {
                 injury,
-                ongoing: ongoing @ (Ongoing::Hog(_) | Ongoing::Revoke(_)),
+                ongoing: ongoing @ (ActiveFault::Hog(_) | ActiveFault::Revoke(_)),
                 ..
             } => {
                 self.faults[i].1 = Stage::Ending { injury, ongoing };
@@ -384,7 +384,7 @@ impl Injector {
         let paused = on_host(|h| (h == Harm::Pause).then_some(1)).is_some();
         match (
             paused,
-            cluster.state(host) == State::Up,
+            cluster.state(host) == HostState::Up,
             cluster.is_running(host),
         ) {
             (true, true, true) => cluster.pause(host),
@@ -467,8 +467,8 @@ fn due(
 ) -> bool {
     let ms = |t: u32| Duration::from_millis(u64::from(t));
     match fault.when {
-        When::At(at) => now >= ms(at),
-        When::On { state, nth, after } => {
+        Trigger::At(at) => now >= ms(at),
+        Trigger::On { state, nth, after } => {
             if now < ms(after) {
                 return false;
             }
@@ -483,6 +483,6 @@ fn due(
 fn take_memory(cluster: &Cluster, host: Host) -> Option<Reservation> {
     let Host::Worker(i) = host else { return None };
     let ledger = cluster.worker(i)?.ledger().clone();
-    let free = ledger.budget() - ledger.total_and_peak().0;
-    ledger.reserve(Account::Handles, free).ok()
+    let free = ledger.limit() - ledger.total_and_peak().0;
+    ledger.reserve(Purpose::Handles, free).ok()
 }

@@ -12,21 +12,21 @@ use serde::{Deserialize, Serialize};
 pub use cells::{Cells, Row, StepState};
 pub use harm::{BESIDE, Harm, Target, draw as draw_harm, drawn};
 pub use hog::Hog;
-pub use inject::{Air, Injector, Injured};
+pub use inject::{Air, Injector, Injury};
 
 /// One fault of a scenario.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Fault {
     pub target: Target,
     pub harm: Harm,
-    pub when: When,
+    pub when: Trigger,
     /// Milliseconds after which the fault is undone: healed, restarted or continued.
     pub lasts: u32,
 }
 
 /// When a fault strikes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub enum When {
+pub enum Trigger {
     /// The fault strikes at this time, in milliseconds since the scenario began.
     At(u32),
     /// The fault strikes once `nth` steps that concern the target have been seen in this state since `after`

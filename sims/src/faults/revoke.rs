@@ -2,10 +2,10 @@
 
 use convoke_common::error::Result;
 
-use crate::cluster::{Cluster, Host, State, Task};
+use crate::cluster::{Cluster, Host, HostState, Task};
 
 /// A revocation under way: the requests to the coordinator, and their answers.
-pub(super) struct Revoking {
+pub(super) struct PendingRevocation {
     host: Host,
     /// The last request.
     asked: Task<Result<()>>,
@@ -15,11 +15,11 @@ pub(super) struct Revoking {
     renewing: bool,
 }
 
-impl Revoking {
+impl PendingRevocation {
     /// Requests the revocation of a host's own token. Returns `None` if the host has none.
-    pub fn begin(cluster: &Cluster, host: Host) -> Option<Revoking> {
+    pub fn begin(cluster: &Cluster, host: Host) -> Option<PendingRevocation> {
         let asked = cluster.revoke(cluster.own_token(host)?);
-        Some(Revoking {
+        Some(PendingRevocation {
             host,
             asked,
             revoked: false,
@@ -48,7 +48,7 @@ impl Revoking {
         match answered {
             Some(Some(Ok(()))) if self.renewing => {
                 // If the host is down, it is left to the fault that took it down.
-                if cluster.state(self.host) != State::Down {
+                if cluster.state(self.host) != HostState::Down {
                     cluster.kill(self.host);
                     cluster.start(self.host);
                 }

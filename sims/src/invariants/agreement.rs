@@ -1,8 +1,8 @@
 //! Caller and participants agree on the outcome of a step: it fails for the caller if and only if it failed for them.
 
-use super::{Found, Invariant, View};
+use super::{Findings, Invariant, View};
 use crate::cluster::Host;
-use crate::trace::Kind;
+use crate::event_log::Kind;
 
 /// Codes of errors that a driver may find by itself, without a participant that reported them.
 const OF_DRIVER: &[&str] = &[
@@ -24,7 +24,7 @@ impl Invariant for Agreement {
         "caller and participants agree"
     }
 
-    fn tick(&mut self, view: &View<'_>, found: &mut Found) {
+    fn tick(&mut self, view: &View<'_>, found: &mut Findings) {
         for e in view.events.iter().filter(|e| e.kind == Kind::Outcome) {
             let Some(step) = view.steps.steps.get(&(e.lease, e.n)) else {
                 continue;

@@ -5,10 +5,10 @@
 use std::time::Duration;
 
 use convoke_common::identity::Role;
-use convoke_common::memory::Account;
+use convoke_common::memory::Purpose;
 use convoke_common::rpc::{LeaseStatus, WorkerStatus};
 
-use super::{Found, Invariant, Stage, View};
+use super::{Findings, Invariant, Stage, View};
 use crate::cluster::{Cluster, Host, Task};
 
 pub(super) struct AtRest;
@@ -116,7 +116,7 @@ fn of_worker(host: Host, status: &WorkerStatus, left: &mut Vec<String>) {
     }
     for (account, bytes) in &status.memory_used {
         // Memory of these two accounts is held for the worker's life.
-        let lasting = matches!(account, Account::Base | Account::Windows);
+        let lasting = matches!(account, Purpose::Base | Purpose::Buffers);
         if *bytes > 0 && !lasting {
             left.push(format!("{host}: {bytes} bytes of {account:?}"));
         }
@@ -160,7 +160,7 @@ impl Invariant for AtRest {
         "nothing is left at rest"
     }
 
-    fn at(&mut self, stage: Stage, view: &View<'_>, found: &mut Found) {
+    fn at(&mut self, stage: Stage, view: &View<'_>, found: &mut Findings) {
         let left = match stage {
             Stage::Rest => left_over(view.cluster),
             Stage::Deserted => deserted(view.cluster),

@@ -1,6 +1,6 @@
 //! After faults heal, all processes come back within the bound, except those that were told to leave.
 
-use super::{Found, Invariant, Stage, View};
+use super::{Findings, Invariant, Stage, View};
 
 pub(super) struct Back;
 
@@ -9,7 +9,7 @@ impl Invariant for Back {
         "everybody comes back"
     }
 
-    fn at(&mut self, stage: Stage, view: &View<'_>, found: &mut Found) {
+    fn at(&mut self, stage: Stage, view: &View<'_>, found: &mut Findings) {
         if stage == Stage::Back && !view.missing().is_empty() {
             let missing = view.missing();
             found.say(format!("not back after all is mended: {missing}"));

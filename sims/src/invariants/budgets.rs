@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use convoke_common::error::Code;
 use convoke_common::identity::Budget;
-use convoke_common::memory::{Account, Holding};
+use convoke_common::memory::{Purpose, TokenHolding};
 
-use super::{Found, Invariant, View};
+use super::{Findings, Invariant, View};
 use crate::cluster::Host;
-use crate::faults::{Harm, Hog, Injured};
+use crate::faults::{Harm, Hog, Injury};
 
 /// How long a fault between two members affects either: the loss is noticed, the session is freed, and a new one
 /// begins.
 const LINGER: Duration = Duration::from_secs(15);
 
 /// Accounts of which every byte is charged to a token.
-const CHARGED: [Account; 3] = [Account::Weights, Account::Leases, Account::Handles];
+const CHARGED: [Purpose; 3] = [Purpose::Weights, Purpose::Leases, Purpose::Handles];
 
 /// The workers, or pairs of worker and hog, that a violation was already reported for.
 #[derive(Default)]
@@ -29,7 +29,7 @@ impl Invariant for Budgets {
         "budgets are kept"
     }
 
-    fn tick(&mut self, view: &View<'_>, found: &mut Found) {
+    fn tick(&mut self, view: &View<'_>, found: &mut Findings) {
         // Apart from hogs, nothing is reserved or freed without an event, and a wrong charge that lasts is seen at the
         // next one.
         if view.events.is_empty() && view.hogs.is_empty() {
@@ -43,16 +43,16 @@ impl Invariant for Budgets {
             let ledger = worker.ledger();
             let holdings = ledger.holdings();
             for holding in &holdings {
-                let limit = limit(view, holding, ledger.budget());
+                let limit = limit(view, holding, ledger.limit());
                 if holding.total() > limit && self.0.insert((host, None)) {
                     let (token, has) = (&holding.token, holding.total());
                     found.say(format!("{host}: token {token} has {has} bytes, of {limit}"));
                 }
             }
-            let taken = |i: &&Injured| i.host == host && i.harm == Harm::Memory;
+            let taken = |i: &&Injury| i.host == host && i.harm == Harm::Memory;
             let used = ledger.used();
             for account in CHARGED {
-                let of = |h: &Holding| h.used.get(&account).copied().unwrap_or(0);
+                let of = |h: &TokenHolding| h.used.get(&account).copied().unwrap_or(0);
                 let charged: u64 = holdings.iter().map(of).sum();
                 let used = used.get(&account).copied().unwrap_or(0);
                 let whole = view.injuries(view.now, view.now).any(|i| taken(&i));
@@ -71,7 +71,7 @@ impl Invariant for Budgets {
 }
 
 /// The bytes that a token may have at a worker whose memory limit is `all`.
-fn limit(view: &View<'_>, holding: &Holding, all: u64) -> u64 {
+fn limit(view: &View<'_>, holding: &TokenHolding, all: u64) -> u64 {
     let own = view.cluster.setup().own.iter();
     let own =
         own.filter(|(host, _)| view.cluster.own_token(**host).as_ref() == Some(&holding.token));
@@ -80,10 +80,16 @@ fn limit(view: &View<'_>, holding: &Holding, all: u64) -> u64 {
 }
 
 impl Budgets {
-    fn look(&mut self, view: &View<'_>, hog: &Hog, holdings: &[Holding], found: &mut Found) {
+    fn look(
+        &mut self,
+        view: &View<'_>,
+        hog: &Hog,
+        holdings: &[TokenHolding],
+        found: &mut Findings,
+    ) {
         let from = view.now.saturating_sub(LINGER);
         let ours = |host: Host| host == hog.client || host == hog.worker;
-        let hurt = |i: &Injured| {
+        let hurt = |i: &Injury| {
             let kernels = matches!(i.harm, Harm::Panic(_) | Harm::Refuse | Harm::Memory);
             i.harm.separates() || kernels
         };
@@ -96,9 +102,9 @@ impl Budgets {
             return;
         }
         let token = view.cluster.own_token(hog.client);
-        let of = |h: &&Holding| Some(&h.token) == token.as_ref();
+        let of = |h: &&TokenHolding| Some(&h.token) == token.as_ref();
         let charged = holdings.iter().find(of);
-        let charged = charged.and_then(|h| h.used.get(&Account::Handles)).copied();
+        let charged = charged.and_then(|h| h.used.get(&Purpose::Handles)).copied();
         let (has, charged) = (hog.bytes(), charged.unwrap_or(0));
         if has > charged && self.0.insert((hog.worker, Some(hog.client))) {
             let (client, worker) = (hog.client, hog.worker);

@@ -3,7 +3,7 @@
 use convoke::Error;
 use convoke_common::Tensor;
 
-use super::{Found, Invariant, Stage, View};
+use super::{Findings, Invariant, Stage, View};
 use crate::oracle::difference;
 
 /// The canary of one client: a step that it runs after all faults are healed.
@@ -21,7 +21,7 @@ impl Invariant for Canaries {
         "a step succeeds after all is mended"
     }
 
-    fn at(&mut self, stage: Stage, view: &View<'_>, found: &mut Found) {
+    fn at(&mut self, stage: Stage, view: &View<'_>, found: &mut Findings) {
         if stage != Stage::Rest {
             return;
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{Found, Invariant, View};
+use super::{Findings, Invariant, View};
 use crate::cluster::Host;
 use crate::faults::Harm;
 
@@ -19,7 +19,7 @@ impl Invariant for Deadlines {
         "a deadline is kept"
     }
 
-    fn tick(&mut self, view: &View<'_>, found: &mut Found) {
+    fn tick(&mut self, view: &View<'_>, found: &mut Findings) {
         let now = view.now.saturating_sub(view.zero);
         for (i, r) in view.records.iter().enumerate() {
             let Some(call) = r.call else { continue };

@@ -1,9 +1,9 @@
 //! Each send meets exactly one recv: no tensor is changed, delivered twice, or delivered to another step, edge or
 //! incarnation; and no tensor of a step that succeeded is lost.
 
-use super::{Found, Invariant, View};
+use super::{Findings, Invariant, View};
+use crate::event_log::{Event, Kind};
 use crate::steps::{Edge, Key, Tensor};
-use crate::trace::{Event, Kind};
 
 pub(super) struct Delivery;
 
@@ -12,7 +12,7 @@ impl Invariant for Delivery {
         "a send meets one recv"
     }
 
-    fn tick(&mut self, view: &View<'_>, found: &mut Found) {
+    fn tick(&mut self, view: &View<'_>, found: &mut Findings) {
         for e in view.events {
             if let Some(what) = of_the_dead(view, e) {
                 found.say(what);
@@ -69,7 +69,7 @@ fn of_the_dead(view: &View<'_>, e: &Event) -> Option<String> {
     })
 }
 
-fn check(key: Key, edge: Edge, t: &Tensor, found: &mut Found) {
+fn check(key: Key, edge: Edge, t: &Tensor, found: &mut Findings) {
     if t.sent.len() > 1 {
         say(found, key, edge, "sent twice", t);
     }
@@ -85,7 +85,7 @@ fn check(key: Key, edge: Edge, t: &Tensor, found: &mut Found) {
     }
 }
 
-fn say(found: &mut Found, key: Key, (to, slot): Edge, what: &str, t: &Tensor) {
+fn say(found: &mut Findings, key: Key, (to, slot): Edge, what: &str, t: &Tensor) {
     found.say(format!(
         "step {:x}#{}, to participant {to} slot {slot}: {what}: {t:?}",
         key.0, key.1

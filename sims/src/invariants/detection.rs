@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use convoke_common::detection::bounds::{LOST, PROCESS_KILLED};
 
-use super::{Found, Invariant, View};
+use super::{Findings, Invariant, View};
 use crate::cluster::Host;
-use crate::faults::{Harm, Injured};
+use crate::faults::{Harm, Injury};
 use crate::steps::{Key, Step};
 
 /// How much later than its bound a loss may be noticed: the news of it takes a while to arrive.
@@ -18,7 +18,7 @@ const SLACK: Duration = Duration::from_millis(100);
 const SETTLED: Duration = Duration::from_secs(1);
 
 /// A participant of a lease, and the other one that it lost.
-struct Struck {
+struct StruckParticipant {
     lease: u64,
     lost: Host,
     /// The participant that has to notice the loss.
@@ -32,7 +32,7 @@ struct Struck {
 pub(super) struct Detection {
     /// How many injuries were looked at.
     seen: usize,
-    struck: Vec<Struck>,
+    struck: Vec<StruckParticipant>,
 }
 
 impl Invariant for Detection {
@@ -40,7 +40,7 @@ impl Invariant for Detection {
         "a lost peer is noticed in time"
     }
 
-    fn tick(&mut self, view: &View<'_>, found: &mut Found) {
+    fn tick(&mut self, view: &View<'_>, found: &mut Findings) {
         for (i, injury) in view.injured.iter().enumerate().skip(self.seen) {
             self.strike(view, i, injury);
         }
@@ -64,7 +64,7 @@ impl Invariant for Detection {
 }
 
 /// Within which time `by` knows that this injury took `lost` from it, or `None` if it did not.
-fn bound(injury: &Injured, lost: Host, by: Host, settled: bool) -> Option<Duration> {
+fn bound(injury: &Injury, lost: Host, by: Host, settled: bool) -> Option<Duration> {
     let at_it = injury.host == lost;
     // A cut whose two ends are the same host separates that host from everybody.
     let cut =
@@ -78,7 +78,7 @@ fn bound(injury: &Injured, lost: Host, by: Host, settled: bool) -> Option<Durati
 }
 
 impl Detection {
-    fn strike(&mut self, view: &View<'_>, index: usize, injury: &Injured) {
+    fn strike(&mut self, view: &View<'_>, index: usize, injury: &Injury) {
         for (id, lease) in &view.steps.leases {
             let settled = lease.since + SETTLED <= injury.at;
             // A process that started after the one in the lease had ended has no part in the lease.
@@ -86,7 +86,7 @@ impl Detection {
             let watched = lease.watched().into_iter();
             for (lost, by) in watched.filter(|(a, b)| there(*a) && there(*b)) {
                 if let Some(bound) = bound(injury, lost, by, settled) {
-                    self.struck.push(Struck {
+                    self.struck.push(StruckParticipant {
                         lease: *id,
                         lost,
                         by,
@@ -99,7 +99,7 @@ impl Detection {
     }
 }
 
-impl Struck {
+impl StruckParticipant {
     /// Returns a step of the lease that `by` should have ended when it noticed the loss, and did not.
     fn goes_on(&self, view: &View<'_>) -> Option<u64> {
         let range = (self.lease, 0)..=(self.lease, u64::MAX);

@@ -6,31 +6,31 @@ use std::time::Duration;
 
 use convoke_common::world::{AccountId, CREDIT};
 
-use super::{Found, Invariant, View};
+use super::{Findings, Invariant, View};
 use crate::cluster::Host;
 use crate::world::{Party, Turn};
 
 /// How much more time the first of a pair had than the second, while both wanted to run.
-type Ahead<K> = BTreeMap<(K, K), Duration>;
+type LeadTimes<K> = BTreeMap<(K, K), Duration>;
 
 /// The times of one worker.
 #[derive(Default)]
-struct Shared {
-    accounts: Ahead<AccountId>,
-    leases: Ahead<Party>,
+struct WorkerShares {
+    accounts: LeadTimes<AccountId>,
+    leases: LeadTimes<Party>,
     /// How long the longest job took.
     longest: Duration,
 }
 
 #[derive(Default)]
-pub(super) struct Fairness(BTreeMap<Host, Shared>);
+pub(super) struct Fairness(BTreeMap<Host, WorkerShares>);
 
 impl Invariant for Fairness {
     fn name(&self) -> &'static str {
         "compute is shared"
     }
 
-    fn tick(&mut self, view: &View<'_>, found: &mut Found) {
+    fn tick(&mut self, view: &View<'_>, found: &mut Findings) {
         for host in view.cluster.hosts() {
             for turn in view.cluster.turns(host) {
                 let shared = self.0.entry(host).or_default();
@@ -44,7 +44,7 @@ impl Invariant for Fairness {
     }
 }
 
-impl Shared {
+impl WorkerShares {
     /// Adds a turn. Returns the pairs of which the first is too far ahead of the second.
     fn note(&mut self, turn: &Turn) -> Vec<(String, String)> {
         self.longest = self.longest.max(turn.took);
@@ -74,7 +74,7 @@ impl Shared {
 /// Adds time during which `of` was served while `waited` wanted to be. The pairs of `of` with a party that did not want
 /// to run start over at zero.
 fn advance<K: Ord + Clone>(
-    ahead: &mut Ahead<K>,
+    ahead: &mut LeadTimes<K>,
     of: K,
     waited: BTreeSet<K>,
     took: Duration,

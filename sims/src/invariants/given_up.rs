@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use convoke_common::error::Code;
 
-use super::{Found, Invariant, View};
+use super::{Findings, Invariant, View};
 use crate::cluster::Host;
-use crate::eager::How;
-use crate::faults::{Harm, Injured};
-use crate::script::{Ended, Record};
+use crate::eager::CallMode;
+use crate::event_log::Kind;
+use crate::faults::{Harm, Injury};
+use crate::script::{CallOutcome, Record};
 use crate::steps::Key;
-use crate::trace::Kind;
 
 /// By how much the times of a step may differ from those of its call, as the script notes them.
 const NOTED: Duration = Duration::from_millis(2);
 
 /// A step that succeeded.
-struct Success {
+struct SuccessfulStep {
     key: Key,
     client: u16,
     begun: Duration,
@@ -25,20 +25,20 @@ struct Success {
 
 /// The steps that succeeded within the last [`NOTED`], which are yet to be checked.
 #[derive(Default)]
-pub(super) struct GivenUp(Vec<Success>);
+pub(super) struct GivenUp(Vec<SuccessfulStep>);
 
 impl Invariant for GivenUp {
     fn name(&self) -> &'static str {
         "a call that is given up ends its step"
     }
 
-    fn tick(&mut self, view: &View<'_>, found: &mut Found) {
+    fn tick(&mut self, view: &View<'_>, found: &mut Findings) {
         for e in view.events.iter().filter(|e| e.kind == Kind::Outcome) {
             let key = (e.lease, e.n);
             let begun = view.steps.steps.get(&key);
             let begun = begun.and_then(|s| s.begun.first().copied());
             if let (None, Host::Client(client), Some(begun)) = (&e.code, e.host, begun) {
-                self.0.push(Success {
+                self.0.push(SuccessfulStep {
                     key,
                     client,
                     begun,
@@ -61,12 +61,12 @@ impl Invariant for GivenUp {
     }
 }
 
-impl Success {
+impl SuccessfulStep {
     /// Whether a call ended when the step did. Steps of canaries, which no script calls, and of clients that flood a
     /// worker are always wanted: no script makes their calls.
     fn is_wanted(&self, view: &View<'_>) -> bool {
         let me = Some(Host::Client(self.client));
-        let floods = |i: &Injured| matches!(i.harm, Harm::Flood { .. }) && i.other == me;
+        let floods = |i: &Injury| matches!(i.harm, Harm::Flood { .. }) && i.other == me;
         if view.injuries(self.begun, self.at).any(floods) {
             return true;
         }
@@ -80,7 +80,7 @@ impl Success {
             view.zero + r.begun <= self.begun + NOTED && !over
         };
         // The call of a traced function fetches its results after its step: it ends later, and may end in another way.
-        let is_traced = |r: &Record| how(r) == Some(Some(How::Traced));
+        let is_traced = |r: &Record| how(r) == Some(Some(CallMode::Traced));
         if mine.clone().filter(|r| is_traced(r)).any(|r| called(&r)) {
             return true;
         }
@@ -94,9 +94,9 @@ impl Success {
 }
 
 /// Whether a call may end in this way at the moment in which its step succeeds.
-fn may_end(how: &Ended) -> bool {
+fn may_end(how: &CallOutcome) -> bool {
     match how {
-        Ended::Results(_) | Ended::Dropped | Ended::Lost => true,
-        Ended::Failed(e) => e.code == Code::DeadlineExceeded,
+        CallOutcome::Results(_) | CallOutcome::Dropped | CallOutcome::Lost => true,
+        CallOutcome::Failed(e) => e.code == Code::DeadlineExceeded,
     }
 }

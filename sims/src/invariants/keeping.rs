@@ -2,7 +2,7 @@
 
 use convoke_common::identity::Role;
 
-use super::{Found, Invariant, Stage, View};
+use super::{Findings, Invariant, Stage, View};
 use crate::cluster::{Cluster, Task};
 
 /// Makes and revokes a token, both of which the coordinator has to keep on its disk, and asks for its health.
@@ -23,7 +23,7 @@ impl Invariant for Keeping {
         "the coordinator keeps what it is told"
     }
 
-    fn at(&mut self, stage: Stage, view: &View<'_>, found: &mut Found) {
+    fn at(&mut self, stage: Stage, view: &View<'_>, found: &mut Findings) {
         if let (Stage::Rest, Some(Err(why))) = (stage, view.kept) {
             found.say(why);
         }

@@ -31,12 +31,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Cluster, Host};
-use crate::faults::{Harm, Hog, Injured};
-use crate::oracle::Expected;
+use crate::event_log::Event;
+use crate::faults::{Harm, Hog, Injury};
+use crate::oracle::ExpectedOutcome;
 use crate::scenario::Scenario;
 use crate::script::Record;
 use crate::steps::Steps;
-use crate::trace::Event;
 
 pub use at_rest::{deserted, left_over, of_coordinator};
 pub use canary::Canary;
@@ -63,7 +63,7 @@ pub struct View<'a> {
     pub steps: &'a Steps,
     /// What happened in the last tick.
     pub events: &'a [Event],
-    pub injured: &'a [Injured],
+    pub injured: &'a [Injury],
     /// Clients that take all they can get of a worker.
     pub hogs: &'a [Hog],
     /// Workers that left for good, and when they were told to leave.
@@ -73,7 +73,7 @@ pub struct View<'a> {
     /// The calls and loads of all scripts. Their times are since `zero`.
     pub records: &'a [Record],
     /// The expected outcome of each call, by client and call.
-    pub expected: &'a BTreeMap<(usize, usize), Expected>,
+    pub expected: &'a BTreeMap<(usize, usize), ExpectedOutcome>,
     /// What the coordinator holds, as text; empty except at [`Stage::Rest`] and [`Stage::Deserted`].
     pub coordinators: &'a [String],
     /// Whether the coordinator kept what it was told once everything was mended, or why not; `None` until then.
@@ -99,7 +99,7 @@ pub enum Stage {
 
 /// The violations that were found.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct Findings {
     name: &'static str,
     at: u64,
     pub violations: Vec<Violation>,
@@ -114,7 +114,7 @@ const LEAVING: Duration = Duration::from_secs(10);
 /// How many violations are kept of one run; further ones tell nothing new.
 const MOST: usize = 20;
 
-impl Found {
+impl Findings {
     /// Records a violation of the invariant that is being checked.
     pub fn say(&mut self, what: impl Into<String>) {
         if self.violations.len() < MOST {
@@ -133,10 +133,10 @@ pub trait Invariant {
     fn name(&self) -> &'static str;
 
     /// Checks the invariant after a tick.
-    fn tick(&mut self, _view: &View<'_>, _found: &mut Found) {}
+    fn tick(&mut self, _view: &View<'_>, _found: &mut Findings) {}
 
     /// Checks the invariant at a stage of the run.
-    fn at(&mut self, _stage: Stage, _view: &View<'_>, _found: &mut Found) {}
+    fn at(&mut self, _stage: Stage, _view: &View<'_>, _found: &mut Findings) {}
 }
 
 /// All invariants.
@@ -178,20 +178,20 @@ impl Invariants {
     }
 
     /// Checks all invariants after a tick.
-    pub fn tick(&mut self, view: &View<'_>, found: &mut Found) {
+    pub fn tick(&mut self, view: &View<'_>, found: &mut Findings) {
         self.each(view, found, |i, view, found| i.tick(view, found));
     }
 
     /// Checks all invariants at a stage of the run.
-    pub fn at(&mut self, stage: Stage, view: &View<'_>, found: &mut Found) {
+    pub fn at(&mut self, stage: Stage, view: &View<'_>, found: &mut Findings) {
         self.each(view, found, |i, view, found| i.at(stage, view, found));
     }
 
     fn each(
         &mut self,
         view: &View<'_>,
-        found: &mut Found,
-        look: impl Fn(&mut dyn Invariant, &View<'_>, &mut Found),
+        found: &mut Findings,
+        look: impl Fn(&mut dyn Invariant, &View<'_>, &mut Findings),
     ) {
         found.at = view.now.saturating_sub(view.zero).as_millis() as u64;
         for invariant in &mut self.0 {
@@ -214,7 +214,7 @@ impl View<'_> {
     }
 
     /// Faults that were active at some time between `from` and `to`, which are times since the simulation began.
-    pub fn injuries(&self, from: Duration, to: Duration) -> impl Iterator<Item = &Injured> {
+    pub fn injuries(&self, from: Duration, to: Duration) -> impl Iterator<Item = &Injury> {
         self.injured
             .iter()
             .filter(move |i| i.at <= to && i.until.is_none_or(|until| until >= from))

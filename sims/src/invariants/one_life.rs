@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use convoke_common::detection::bounds::LOST;
 
-use super::{Found, Invariant, View};
+use super::{Findings, Invariant, View};
 use crate::cluster::Host;
+use crate::event_log::{Event, Kind};
 use crate::steps::{Key, Lease, Step};
-use crate::trace::{Event, Kind};
 
 pub(super) struct OneLife;
 
@@ -18,7 +18,7 @@ impl Invariant for OneLife {
         "a step lives once"
     }
 
-    fn tick(&mut self, view: &View<'_>, found: &mut Found) {
+    fn tick(&mut self, view: &View<'_>, found: &mut Findings) {
         let mut seen: BTreeSet<(Key, Host, Kind)> = BTreeSet::new();
         for e in view.events.iter().filter(|e| e.kind.is_of_step()) {
             let key = (e.lease, e.n);
@@ -66,7 +66,7 @@ fn wrong(e: &Event, step: &Step, seen: &mut BTreeSet<(Key, Host, Kind)>) -> Opti
 
 /// Checks that every worker had quiesced a step when it retired, or was lost to the driver. A link that died before the
 /// lease began may be found dead only during the lease.
-fn check_retired(view: &View<'_>, key: Key, step: &Step, lease: &Lease, found: &mut Found) {
+fn check_retired(view: &View<'_>, key: Key, step: &Step, lease: &Lease, found: &mut Findings) {
     let since = lease.since.saturating_sub(LOST);
     for w in lease.workers() {
         let quiesced = step.done.contains_key(w);

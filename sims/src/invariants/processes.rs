@@ -2,9 +2,9 @@
 //! revocation, a coordinator that a starting process does not reach, or a disk that a starting process cannot use and
 //! complains of. Nothing panics except the kernels that a scenario picked.
 
-use super::{Found, Invariant, View};
+use super::{Findings, Invariant, View};
 use crate::cluster::Host;
-use crate::faults::{Harm, Injured};
+use crate::faults::{Harm, Injury};
 
 /// Texts by which an error says that a disk is full or fails.
 const UNUSABLE: [&str; 3] = [
@@ -24,7 +24,7 @@ impl Invariant for Processes {
         "processes live"
     }
 
-    fn tick(&mut self, view: &View<'_>, found: &mut Found) {
+    fn tick(&mut self, view: &View<'_>, found: &mut Findings) {
         for panic in view.cluster.panics().iter().skip(self.panics) {
             found.say(format!("panic: {panic}"));
         }
@@ -43,9 +43,9 @@ impl Invariant for Processes {
                 || why.contains("did not greet in time"))
                 && view.separated(from, *at);
             // A certificate looks expired when either end's calendar is off.
-            let clock = |i: &Injured| matches!(i.harm, Harm::Clock(_));
+            let clock = |i: &Injury| matches!(i.harm, Harm::Clock(_));
             let expired = why.contains("out of date") && view.injuries(from, *at).any(clock);
-            let disk = |i: &Injured| {
+            let disk = |i: &Injury| {
                 let fails = matches!(i.harm, Harm::DiskFull | Harm::DiskFails);
                 fails && (i.host == *host || i.host == Host::Coordinator)
             };

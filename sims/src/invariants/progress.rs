@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{Found, Invariant, View};
+use super::{Findings, Invariant, View};
 
 /// How long a call may take, from its begin or from the end of the last fault if that is later. It may be run again
 /// twice, each time after a loss was noticed, a worker wedged, and a plan waited for a worker to return.
@@ -28,7 +28,7 @@ impl Invariant for Progress {
         "every call ends"
     }
 
-    fn tick(&mut self, view: &View<'_>, found: &mut Found) {
+    fn tick(&mut self, view: &View<'_>, found: &mut Findings) {
         let now = view.now.saturating_sub(view.zero);
         let faulty = view.separated(Duration::ZERO, view.now);
         for (i, r) in view.records.iter().enumerate() {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use convoke_common::program::bytes_under;
 use convoke_rendezvous::{Hub, Lease};
 
-use super::{Found, Invariant, View};
+use super::{Findings, Invariant, View};
 use crate::cluster::Host;
 use crate::faults::Harm;
 
@@ -44,7 +44,7 @@ impl Invariant for Queues {
         "queues are bounded"
     }
 
-    fn tick(&mut self, view: &View<'_>, found: &mut Found) {
+    fn tick(&mut self, view: &View<'_>, found: &mut Findings) {
         let hosts = view.cluster.hosts().into_iter();
         let hubs: Vec<(Host, Arc<Hub>)> = hosts
             .filter_map(|h| Some((h, view.cluster.hub(h)?)))

@@ -1,6 +1,6 @@
 //! A cluster gets ready: all workers are registered and all clients connected within the bound.
 
-use super::{Found, Invariant, Stage, View};
+use super::{Findings, Invariant, Stage, View};
 
 pub(super) struct Ready;
 
@@ -9,7 +9,7 @@ impl Invariant for Ready {
         "the cluster gets ready"
     }
 
-    fn at(&mut self, stage: Stage, view: &View<'_>, found: &mut Found) {
+    fn at(&mut self, stage: Stage, view: &View<'_>, found: &mut Findings) {
         if stage == Stage::Ready && !view.missing().is_empty() {
             found.say(format!("not ready: {}", view.missing()));
         }

@@ -1,8 +1,8 @@
 //! A call that succeeds yields the results of a direct evaluation, bit for bit.
 
-use super::{Found, Invariant, View};
-use crate::oracle::{Expected, difference};
-use crate::script::Ended;
+use super::{Findings, Invariant, View};
+use crate::oracle::{ExpectedOutcome, difference};
+use crate::script::CallOutcome;
 
 /// Indices of the records that were checked.
 #[derive(Default)]
@@ -13,17 +13,17 @@ impl Invariant for Results {
         "results equal a direct evaluation"
     }
 
-    fn tick(&mut self, view: &View<'_>, found: &mut Found) {
+    fn tick(&mut self, view: &View<'_>, found: &mut Findings) {
         for (i, r) in view.records.iter().enumerate() {
-            let (Some(call), Some((_, Ended::Results(got)))) = (r.call, &r.ended) else {
+            let (Some(call), Some((_, CallOutcome::Results(got)))) = (r.call, &r.ended) else {
                 continue;
             };
             if !self.0.insert(i) {
                 continue;
             }
             let complaint = match view.expected.get(&(r.client, call)) {
-                Some(Expected::Results(want)) => difference(want, got),
-                Some(Expected::Fails { node, .. }) => {
+                Some(ExpectedOutcome::Results(want)) => difference(want, got),
+                Some(ExpectedOutcome::Fails { node, .. }) => {
                     Some(format!("succeeded, though node '{node}' fails"))
                 }
                 None => Some("nobody knows what it should yield".to_owned()),

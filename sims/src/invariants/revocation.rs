@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use convoke_common::error::Code;
 
-use super::{Found, Invariant, View};
+use super::{Findings, Invariant, View};
 use crate::cluster::Host;
-use crate::faults::{Harm, Injured};
-use crate::script::{Ended, Record};
+use crate::faults::{Harm, Injury};
+use crate::script::{CallOutcome, Record};
 
 /// How long after the confirmation the workers that were told have ended their connections.
 const ENDED: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ impl Invariant for Revocation {
         "who is revoked is refused"
     }
 
-    fn tick(&mut self, view: &View<'_>, found: &mut Found) {
+    fn tick(&mut self, view: &View<'_>, found: &mut Findings) {
         for (n, injury) in view.injured.iter().enumerate() {
             let (Harm::Revoke, Some(answered)) = (injury.harm, injury.answered) else {
                 continue;
@@ -63,7 +63,7 @@ impl Invariant for Revocation {
 }
 
 /// The latest time by which `worker` has ended the connections of a token whose revocation was confirmed at `answered`.
-fn due(view: &View<'_>, injury: &Injured, answered: Duration, worker: Host) -> Duration {
+fn due(view: &View<'_>, injury: &Injury, answered: Duration, worker: Host) -> Duration {
     let ours = |host: Host| host == worker || host == Host::Coordinator;
     let from = answered.saturating_sub(LINGER);
     let hurt = view.injuries(from, view.now).filter(|i| {
@@ -78,7 +78,7 @@ fn due(view: &View<'_>, injury: &Injured, answered: Duration, worker: Host) -> D
 }
 
 /// Complains about a worker that still serves a revoked client, or a revoked worker that still serves.
-fn served(view: &View<'_>, injury: &Injured, answered: Duration) -> Option<String> {
+fn served(view: &View<'_>, injury: &Injury, answered: Duration) -> Option<String> {
     let host = injury.host;
     match host {
         Host::Coordinator => None,
@@ -114,7 +114,7 @@ fn served(view: &View<'_>, injury: &Injured, answered: Duration) -> Option<Strin
 }
 
 /// Complains about the outcome of a call that ran while its client was revoked.
-fn succeeded(view: &View<'_>, injury: &Injured, answered: Duration, r: &Record) -> Option<String> {
+fn succeeded(view: &View<'_>, injury: &Injury, answered: Duration, r: &Record) -> Option<String> {
     let (begun, ended) = (view.zero + r.begun, view.zero + r.ended.as_ref()?.0);
     let workers = view.cluster.hosts().into_iter();
     let workers = workers.filter(|h| matches!(h, Host::Worker(_)));
@@ -123,20 +123,20 @@ fn succeeded(view: &View<'_>, injury: &Injured, answered: Duration, r: &Record) 
         return None;
     }
     match &r.ended.as_ref()?.1 {
-        Ended::Results(_) => Some("a call succeeds though its token is revoked".to_owned()),
-        Ended::Failed(e)
+        CallOutcome::Results(_) => Some("a call succeeds though its token is revoked".to_owned()),
+        CallOutcome::Failed(e)
             if e.code != Code::Unauthorized && !is_away(view, injury, begun, ended) =>
         {
             let code = e.code.name();
             Some(format!("its token is revoked, and a call says {code}: {e}"))
         }
-        Ended::Failed(_) | Ended::Dropped | Ended::Lost => None,
+        CallOutcome::Failed(_) | CallOutcome::Dropped | CallOutcome::Lost => None,
     }
 }
 
 /// Whether another fault struck the revoked host or the coordinator, so that the host may not have heard of the
 /// revocation.
-fn is_away(view: &View<'_>, injury: &Injured, from: Duration, to: Duration) -> bool {
+fn is_away(view: &View<'_>, injury: &Injury, from: Duration, to: Duration) -> bool {
     let ours = |host: Host| host == injury.host || host == Host::Coordinator;
     let from = from.saturating_sub(LINGER);
     view.injuries(from, to).any(|i| {

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use convoke_common::error::{Code, Error};
 
-use super::{Found, Invariant, JOINING, View};
+use super::{Findings, Invariant, JOINING, View};
 use crate::cluster::Host;
-use crate::faults::{Harm, Injured, Row};
-use crate::oracle::Expected;
+use crate::faults::{Harm, Injury, Row};
+use crate::oracle::ExpectedOutcome;
 use crate::scenario::WorkerSpec;
-use crate::script::{Ended, Record};
+use crate::script::{CallOutcome, Record};
 use crate::steps::{Lease, worker};
 
 /// How long a fault has effects after its end: the next call may find a lost link, and a wedged worker has to return.
@@ -28,7 +28,7 @@ impl Invariant for RootCause {
         "the cause is the injected one"
     }
 
-    fn tick(&mut self, view: &View<'_>, found: &mut Found) {
+    fn tick(&mut self, view: &View<'_>, found: &mut Findings) {
         for (i, r) in view.records.iter().enumerate() {
             let Some((ended, how)) = &r.ended else {
                 continue;
@@ -36,7 +36,9 @@ impl Invariant for RootCause {
             if !self.0.insert(i) {
                 continue;
             }
-            let Ended::Failed(error) = how else { continue };
+            let CallOutcome::Failed(error) = how else {
+                continue;
+            };
             let case = Case {
                 view,
                 record: r,
@@ -76,7 +78,7 @@ impl Case<'_> {
             .record
             .call
             .and_then(|call| self.view.expected.get(&(self.record.client, call)));
-        if let Some(Expected::Fails { code, node }) = expected
+        if let Some(ExpectedOutcome::Fails { code, node }) = expected
             && self.error.code == *code
         {
             return match self.is_eager() {
@@ -174,7 +176,7 @@ impl Case<'_> {
         Host::Client(self.record.client as u16)
     }
 
-    fn injuries(&self) -> impl Iterator<Item = &Injured> {
+    fn injuries(&self) -> impl Iterator<Item = &Injury> {
         self.view.injuries(self.from, self.to)
     }
 
@@ -252,7 +254,7 @@ impl Case<'_> {
     /// Whether this client takes all the memory that its budget allows, and the error says so.
     fn is_at_its_limit(&self) -> bool {
         let hoards =
-            |i: &Injured| matches!(i.harm, Harm::Hoard { .. }) && i.other == Some(self.me());
+            |i: &Injury| matches!(i.harm, Harm::Hoard { .. }) && i.other == Some(self.me());
         self.error.message.starts_with("token ") && self.injuries().any(hoards)
     }
 
@@ -264,7 +266,7 @@ impl Case<'_> {
     }
 
     fn deaths(&self) -> usize {
-        let killed = |i: &&Injured| matches!(i.harm, Harm::Crash | Harm::PowerCut | Harm::Hang);
+        let killed = |i: &&Injury| matches!(i.harm, Harm::Crash | Harm::PowerCut | Harm::Hang);
         self.view.injured.iter().filter(killed).count() + self.view.cluster.ends().len()
     }
 

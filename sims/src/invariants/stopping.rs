@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use convoke_common::detection::bounds::LOST;
 
-use super::{Found, Invariant, View};
+use super::{Findings, Invariant, View};
 use crate::cluster::Host;
-use crate::faults::{Harm, Injured};
+use crate::event_log::Kind;
+use crate::faults::{Harm, Injury};
 use crate::steps::{Key, Lease, Step};
-use crate::trace::Kind;
 
 /// How long the last participant takes to quiesce after the first error, kernels that run meanwhile not counted: the
 /// error has to travel, and the transport resends now and then.
@@ -38,7 +38,7 @@ impl Invariant for Stopping {
         "an error stops everybody in time"
     }
 
-    fn tick(&mut self, view: &View<'_>, found: &mut Found) {
+    fn tick(&mut self, view: &View<'_>, found: &mut Findings) {
         for e in view.events {
             let failed =
                 matches!(e.kind, Kind::Abort) || (e.kind == Kind::Outcome && e.code.is_some());
@@ -54,9 +54,9 @@ impl Invariant for Stopping {
         self.injuries = view.injured.len();
         self.failed
             .retain(|key, since| match look(view, *key, *since) {
-                Look::Over => false,
-                Look::Wait => true,
-                Look::Late(host) => {
+                StopVerdict::Over => false,
+                StopVerdict::Wait => true,
+                StopVerdict::Late(host) => {
                     let ms = view.now.saturating_sub(*since).as_millis();
                     let (lease, n) = key;
                     found.say(format!(
@@ -70,7 +70,7 @@ impl Invariant for Stopping {
 
 impl Stopping {
     /// Marks the steps of a participant that died as failed, whether or not somebody reports it.
-    fn died(&mut self, view: &View<'_>, injury: &Injured) {
+    fn died(&mut self, view: &View<'_>, injury: &Injury) {
         let part = |l: &Lease| l.participants.contains(&injury.host);
         let leases = view.steps.leases.iter().filter(|(_, l)| part(l));
         for (id, lease) in leases {
@@ -84,19 +84,19 @@ impl Stopping {
     }
 }
 
-enum Look {
+enum StopVerdict {
     Over,
     Wait,
     Late(Host),
 }
 
-fn look(view: &View<'_>, key: Key, since: Duration) -> Look {
+fn look(view: &View<'_>, key: Key, since: Duration) -> StopVerdict {
     if view.now < since + STOP {
-        return Look::Wait;
+        return StopVerdict::Wait;
     }
     let (steps, leases) = (&view.steps.steps, &view.steps.leases);
     let (Some(step), Some(lease)) = (steps.get(&key), leases.get(&key.0)) else {
-        return Look::Over;
+        return StopVerdict::Over;
     };
     let mut running = lease
         .workers()
@@ -104,11 +104,11 @@ fn look(view: &View<'_>, key: Key, since: Duration) -> Look {
         .filter(|w| runs(view, step, **w))
         .peekable();
     if running.peek().is_none() {
-        return Look::Over;
+        return StopVerdict::Over;
     }
     match running.find(|w| view.now > latest(view, lease, since, **w)) {
-        Some(late) => Look::Late(*late),
-        None => Look::Wait,
+        Some(late) => StopVerdict::Late(*late),
+        None => StopVerdict::Wait,
     }
 }
 
@@ -117,7 +117,7 @@ fn runs(view: &View<'_>, step: &Step, worker: Host) -> bool {
     let Some(started) = step.started.get(&worker) else {
         return false;
     };
-    let killed = |i: &Injured| matches!(i.harm, Harm::Crash | Harm::PowerCut);
+    let killed = |i: &Injury| matches!(i.harm, Harm::Crash | Harm::PowerCut);
     let mut kills = view.injuries(*started, view.now).filter(|i| killed(i));
     let mut ends = view.cluster.ends().iter();
     // The worker's process may have ended before anybody knew of the error.

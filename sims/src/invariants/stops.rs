@@ -1,7 +1,7 @@
 //! Processes that are asked to stop do so within the bound, and leave no task behind.
 
-use super::{Found, Invariant, Stage, View};
-use crate::cluster::State;
+use super::{Findings, Invariant, Stage, View};
+use crate::cluster::HostState;
 
 pub(super) struct Stops;
 
@@ -10,12 +10,12 @@ impl Invariant for Stops {
         "processes stop"
     }
 
-    fn at(&mut self, stage: Stage, view: &View<'_>, found: &mut Found) {
+    fn at(&mut self, stage: Stage, view: &View<'_>, found: &mut Findings) {
         if stage != Stage::Over {
             return;
         }
         for host in view.cluster.hosts() {
-            if view.cluster.state(host) != State::Down {
+            if view.cluster.state(host) != HostState::Down {
                 found.say(format!("{host} has not stopped"));
             }
         }

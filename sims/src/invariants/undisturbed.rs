@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use super::{Found, Invariant, LEAVING, View};
+use super::{Findings, Invariant, LEAVING, View};
 use crate::cluster::Host;
-use crate::faults::{Harm, Injured};
+use crate::event_log::Kind;
+use crate::faults::{Harm, Injury};
 use crate::steps::Lease;
-use crate::trace::Kind;
 
 /// Codes of errors that report a member that was lost, left, or dropped the lease.
 const LOSSES: &[&str] = &["peer_lost", "lease_retired", "worker_leaving", "wedged"];
@@ -22,7 +22,7 @@ impl Invariant for Undisturbed {
         "a step ends by the doing of its members"
     }
 
-    fn tick(&mut self, view: &View<'_>, found: &mut Found) {
+    fn tick(&mut self, view: &View<'_>, found: &mut Findings) {
         for e in view.events.iter().filter(|e| e.kind == Kind::Outcome) {
             let Some(code) = e.code.as_deref().filter(|c| LOSSES.contains(c)) else {
                 continue;
@@ -56,7 +56,7 @@ fn was_disturbed(view: &View<'_>, lease: &Lease, until: Duration) -> bool {
 }
 
 /// Whether a fault struck a member itself, or the link between two members.
-fn is_among(injury: &Injured, members: &[Host]) -> bool {
+fn is_among(injury: &Injury, members: &[Host]) -> bool {
     let is_member = members.contains(&injury.host);
     match (injury.harm, injury.other) {
         (Harm::Cut { .. } | Harm::OneWay { .. }, Some(other)) if other != injury.host => {

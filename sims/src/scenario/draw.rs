@@ -2,8 +2,8 @@
 
 use super::{CallSpec, ClientSpec, ModelUse, Scenario, WorkerSpec};
 use crate::draw::Draw;
-use crate::eager::How;
-use crate::faults::{BESIDE, Fault, Harm, StepState, Target, When, draw_harm, drawn};
+use crate::eager::CallMode;
+use crate::faults::{BESIDE, Fault, Harm, StepState, Target, Trigger, draw_harm, drawn};
 use crate::workload::{AXIS_BOUND, ModelSpec};
 
 /// Milliseconds within which calls begin and faults strike.
@@ -53,12 +53,12 @@ fn beside(root: &Draw, s: &mut Scenario) {
     // These faults strike early, while there are steps, since most of them last long.
     let after = d.below(u64::from(BUSY) / 2) as u32;
     let when = match d.chance(50) {
-        true => When::On {
+        true => Trigger::On {
             state: d.pick(&StepState::ALL),
             nth: 1,
             after,
         },
-        false => When::At(after),
+        false => Trigger::At(after),
     };
     let workers = s.workers.len() as u64;
     let guest = s.clients.len() as u16;
@@ -81,7 +81,7 @@ fn beside(root: &Draw, s: &mut Scenario) {
                 harm: Harm::Cut {
                     from: Target::Coordinator,
                 },
-                when: When::At(0),
+                when: Trigger::At(0),
                 lasts: lasts + d.range(BUSY.into(), 2 * u64::from(BUSY)) as u32,
             });
         }
@@ -157,8 +157,8 @@ fn call(d: &mut Draw, models: u64) -> CallSpec {
     let eager = d.chance(20).then(|| {
         let seed = d.word();
         let how = match seed % 2 {
-            0 => How::Issued,
-            _ => How::Traced,
+            0 => CallMode::Issued,
+            _ => CallMode::Traced,
         };
         (how, seed)
     });
@@ -187,13 +187,13 @@ fn fault(d: &mut Draw) -> Fault {
             let state = d.pick(&StepState::ALL);
             // Most models are installed at the very beginning.
             let early = state == StepState::Prepare && d.chance(60);
-            When::On {
+            Trigger::On {
                 state,
                 nth: d.weighted(&[(4, 1), (2, 2), (1, 5)]),
                 after: if early { 0 } else { after },
             }
         }
-        false => When::At(after),
+        false => Trigger::At(after),
     };
     Fault {
         target,

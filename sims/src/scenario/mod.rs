@@ -12,7 +12,7 @@ use convoke_common::identity::{Amount, Budget};
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::Host;
-use crate::eager::How;
+use crate::eager::CallMode;
 use crate::faults::Fault;
 use crate::workload::ModelSpec;
 
@@ -85,7 +85,7 @@ pub struct CallSpec {
     pub retry: bool,
     /// If present, the call is made on handles, on devices that this seed draws. It has no deadline and is not run
     /// again.
-    pub eager: Option<(How, u64)>,
+    pub eager: Option<(CallMode, u64)>,
 }
 
 impl Scenario {

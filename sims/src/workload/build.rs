@@ -3,7 +3,7 @@
 //! All values are matrices `[rows, cols]`, so that any two can be combined; the rows may be the dynamic axis.
 
 use convoke_common::dim::Dim;
-use convoke_common::graph::{Attrs, Function, Literal, Node, Part, TensorType, ValueId};
+use convoke_common::graph::{Attrs, Function, Literal, Node, RunsAt, TensorType, ValueId};
 use convoke_common::ops::infer_types;
 use convoke_common::{DType, Tensor};
 
@@ -31,7 +31,7 @@ impl Rows {
 
 /// An f32 matrix that further nodes may read.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Live {
+pub(super) struct LiveMatrix {
     pub id: ValueId,
     pub rows: Rows,
     pub cols: usize,
@@ -42,7 +42,7 @@ pub(super) struct Live {
 pub(super) struct Build {
     f: Function,
     pub draw: Draw,
-    pub live: Vec<Live>,
+    pub live: Vec<LiveMatrix>,
 }
 
 /// Builds the function of `spec`.
@@ -156,7 +156,7 @@ impl Build {
             attrs,
             inputs: inputs.iter().copied().map(Some).collect(),
             outputs: outputs.clone(),
-            part: Part::Step,
+            runs_at: RunsAt::Step,
         });
         outputs
     }
@@ -169,7 +169,7 @@ impl Build {
     /// Makes `id` available as an operand of further nodes.
     pub fn push(&mut self, id: ValueId, rows: Rows, cols: usize) {
         let used = false;
-        self.live.push(Live {
+        self.live.push(LiveMatrix {
             id,
             rows,
             cols,
@@ -178,7 +178,7 @@ impl Build {
     }
 
     /// Draws an operand. Recent values make chains, and arbitrary values make fan-out.
-    pub fn operand(&mut self) -> Live {
+    pub fn operand(&mut self) -> LiveMatrix {
         let n = self.live.len() as u64;
         let back = if self.draw.chance(60) { n.min(2) } else { n };
         self.live[(n - 1 - self.draw.below(back)) as usize]

@@ -1,11 +1,11 @@
 //! Control flow: branches, loops and scans with small bodies.
 
-use convoke_common::graph::{Attr, Attrs, Function, Node, Part, TensorType, ValueId};
+use convoke_common::graph::{Attr, Attrs, Function, Node, RunsAt, TensorType, ValueId};
 use convoke_common::ops::infer_types;
 use convoke_common::{DType, Dim, Tensor};
 
-use super::build::{Build, Live, Rows};
-use super::ops::Unfit;
+use super::build::{Build, LiveMatrix, Rows};
+use super::ops::NotApplicable;
 
 const UNARY: &[&str] = &["Tanh", "Sigmoid", "Neg", "Abs", "Relu"];
 
@@ -30,7 +30,7 @@ fn body(params: Vec<TensorType>, nodes: &[(&str, &[u32])], results: &[u32]) -> A
             attrs: Attrs::default(),
             inputs: operands.iter().map(|o| Some(ValueId(*o))).collect(),
             outputs: vec![output],
-            part: Part::Step,
+            runs_at: RunsAt::Step,
         });
     }
     let results = results.iter().enumerate();
@@ -45,12 +45,12 @@ fn scalar(dtype: DType) -> TensorType {
     TensorType::new(dtype, vec![])
 }
 
-fn of(x: Live) -> TensorType {
+fn of(x: LiveMatrix) -> TensorType {
     TensorType::new(DType::F32, vec![x.rows.dim(), Dim::from(x.cols)])
 }
 
 /// Adds a branch: the sign of a value's sum decides which of two unary ops runs.
-pub(super) fn branch(b: &mut Build) -> Result<(), Unfit> {
+pub(super) fn branch(b: &mut Build) -> Result<(), NotApplicable> {
     let x = b.operand();
     let all = Attrs::default().with("keepdims", Attr::Int(0));
     let sum = b.node("ReduceSum", all, &[x.id], 1)[0];
@@ -69,7 +69,7 @@ pub(super) fn branch(b: &mut Build) -> Result<(), Unfit> {
 }
 
 /// Adds a loop that applies a unary op up to four times.
-pub(super) fn rounds(b: &mut Build) -> Result<(), Unfit> {
+pub(super) fn rounds(b: &mut Build) -> Result<(), NotApplicable> {
     let x = b.operand();
     let count = b.draw.below(5) as i64;
     let count = b.literal(Tensor::scalar(count));
@@ -84,10 +84,10 @@ pub(super) fn rounds(b: &mut Build) -> Result<(), Unfit> {
 }
 
 /// Adds a scan over rows: it keeps a running sum, and multiplies each row by the sum so far.
-pub(super) fn rows(b: &mut Build) -> Result<(), Unfit> {
+pub(super) fn rows(b: &mut Build) -> Result<(), NotApplicable> {
     let x = b.operand();
     if x.cols > 1024 || x.rows == Rows::Fixed(0) {
-        return Err(Unfit);
+        return Err(NotApplicable);
     }
     let state = b.weights(&[x.cols]);
     let row = || TensorType::fixed(DType::F32, &[x.cols]);

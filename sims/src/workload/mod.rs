@@ -105,7 +105,7 @@ impl ModelSpec {
         Model {
             spec: self,
             steps: steps
-                .filter(|n| n.part == convoke_common::graph::Part::Step)
+                .filter(|n| n.runs_at == convoke_common::graph::RunsAt::Step)
                 .map(|n| n.name.to_string())
                 .collect(),
             function: Arc::new(function),
@@ -118,7 +118,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::oracle::{Expected, expect};
+    use crate::oracle::{ExpectedOutcome, expect};
 
     #[test]
     fn models_repeat_verify_and_evaluate() {
@@ -132,12 +132,12 @@ mod tests {
             ops.extend(model.function.nodes.iter().map(|n| n.op.to_string()));
             let given = inputs(&model, d.word(), 3, false);
             match expect(&model, &given) {
-                Expected::Results(r) => assert_eq!(r.len(), model.function.results.len()),
-                Expected::Fails { code, .. } => panic!("{code:?} in {spec:?}"),
+                ExpectedOutcome::Results(r) => assert_eq!(r.len(), model.function.results.len()),
+                ExpectedOutcome::Fails { code, .. } => panic!("{code:?} in {spec:?}"),
             }
             if let Some(trap) = spec.trap {
                 let given = inputs(&model, d.word(), 3, true);
-                let want = Expected::Fails {
+                let want = ExpectedOutcome::Fails {
                     code: trap.code(),
                     node: TRAP.into(),
                 };

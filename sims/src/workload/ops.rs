@@ -32,10 +32,10 @@ const BINARY: &[&str] = &["Add", "Sub", "Mul", "Div", "Max", "Min"];
 const REDUCE: &[&str] = &["ReduceSum", "ReduceMax", "ReduceMean"];
 
 /// A way to grow that applies to none of the operands at hand.
-pub(super) struct Unfit;
-type Way = fn(&mut Build) -> Result<(), Unfit>;
+pub(super) struct NotApplicable;
+type NodeMaker = fn(&mut Build) -> Result<(), NotApplicable>;
 
-const WAYS: &[(u64, Way)] = &[
+const WAYS: &[(u64, NodeMaker)] = &[
     (6, unary),
     (5, binary),
     (4, with_constant),
@@ -66,7 +66,7 @@ fn attr(name: &str, value: i64) -> Attrs {
     Attrs::default().with(name, Attr::Int(value))
 }
 
-fn unary(b: &mut Build) -> Result<(), Unfit> {
+fn unary(b: &mut Build) -> Result<(), NotApplicable> {
     let x = b.operand();
     let op = b.draw.pick(UNARY);
     let y = b.apply(op, &[x.id]);
@@ -74,9 +74,9 @@ fn unary(b: &mut Build) -> Result<(), Unfit> {
     Ok(())
 }
 
-fn binary(b: &mut Build) -> Result<(), Unfit> {
+fn binary(b: &mut Build) -> Result<(), NotApplicable> {
     let x = b.operand();
-    let same = |l: &&super::build::Live| {
+    let same = |l: &&super::build::LiveMatrix| {
         (l.rows == x.rows || l.rows == Rows::Fixed(1)) && (l.cols == x.cols || l.cols == 1)
     };
     let fits: Vec<_> = b.live.iter().filter(same).map(|l| l.id).collect();
@@ -87,10 +87,10 @@ fn binary(b: &mut Build) -> Result<(), Unfit> {
     Ok(())
 }
 
-fn with_constant(b: &mut Build) -> Result<(), Unfit> {
+fn with_constant(b: &mut Build) -> Result<(), NotApplicable> {
     let x = b.operand();
     if x.cols > 1024 {
-        return Err(Unfit);
+        return Err(NotApplicable);
     }
     let c = b.weights(&[x.cols]);
     let op = b.draw.pick(BINARY);
@@ -99,10 +99,10 @@ fn with_constant(b: &mut Build) -> Result<(), Unfit> {
     Ok(())
 }
 
-fn product(b: &mut Build) -> Result<(), Unfit> {
+fn product(b: &mut Build) -> Result<(), NotApplicable> {
     let x = b.operand();
     if x.cols > NARROW {
-        return Err(Unfit);
+        return Err(NotApplicable);
     }
     let cols = b.draw.pick(&[4, 8, 16]);
     let mut w = b.weights(&[x.cols, cols]);
@@ -115,10 +115,10 @@ fn product(b: &mut Build) -> Result<(), Unfit> {
     Ok(())
 }
 
-fn gemm(b: &mut Build) -> Result<(), Unfit> {
+fn gemm(b: &mut Build) -> Result<(), NotApplicable> {
     let x = b.operand();
     if x.cols > NARROW {
-        return Err(Unfit);
+        return Err(NotApplicable);
     }
     let cols = b.draw.pick(&[4, 8, 16]);
     let (w, bias) = (b.weights(&[x.cols, cols]), b.weights(&[cols]));
@@ -132,7 +132,7 @@ fn gemm(b: &mut Build) -> Result<(), Unfit> {
     Ok(())
 }
 
-fn softmax(b: &mut Build) -> Result<(), Unfit> {
+fn softmax(b: &mut Build) -> Result<(), NotApplicable> {
     let x = b.operand();
     let op = b.draw.pick(&["Softmax", "LogSoftmax"]);
     let y = b.node(op, attr("axis", -1), &[x.id], 1)[0];
@@ -140,10 +140,10 @@ fn softmax(b: &mut Build) -> Result<(), Unfit> {
     Ok(())
 }
 
-fn layer_norm(b: &mut Build) -> Result<(), Unfit> {
+fn layer_norm(b: &mut Build) -> Result<(), NotApplicable> {
     let x = b.operand();
     if x.cols > 1024 {
-        return Err(Unfit);
+        return Err(NotApplicable);
     }
     let (scale, bias) = (b.weights(&[x.cols]), b.weights(&[x.cols]));
     let attrs = attr("axis", -1);
@@ -153,7 +153,7 @@ fn layer_norm(b: &mut Build) -> Result<(), Unfit> {
 }
 
 /// Adds `xᵀ y` for two values with the same rows, which removes the dynamic axis.
-fn transposed_product(b: &mut Build) -> Result<(), Unfit> {
+fn transposed_product(b: &mut Build) -> Result<(), NotApplicable> {
     let x = b.operand();
     let fits: Vec<_> = b
         .live
@@ -162,15 +162,15 @@ fn transposed_product(b: &mut Build) -> Result<(), Unfit> {
         .copied()
         .collect();
     let y = *fits
-        .get(b.draw.index(fits.len()).ok_or(Unfit)?)
-        .ok_or(Unfit)?;
+        .get(b.draw.index(fits.len()).ok_or(NotApplicable)?)
+        .ok_or(NotApplicable)?;
     let t = b.apply("Transpose", &[x.id]);
     let z = b.apply("MatMul", &[t, y.id]);
     b.push(z, Rows::Fixed(x.cols), y.cols);
     Ok(())
 }
 
-fn concat(b: &mut Build) -> Result<(), Unfit> {
+fn concat(b: &mut Build) -> Result<(), NotApplicable> {
     let x = b.operand();
     let fits: Vec<_> = b
         .live
@@ -184,7 +184,7 @@ fn concat(b: &mut Build) -> Result<(), Unfit> {
     }
     let cols: usize = parts.iter().map(|p| p.cols).sum();
     if cols > WIDEST {
-        return Err(Unfit);
+        return Err(NotApplicable);
     }
     let ids: Vec<_> = parts.iter().map(|p| p.id).collect();
     let y = b.node("Concat", attr("axis", 1), &ids, 1)[0];
@@ -192,10 +192,10 @@ fn concat(b: &mut Build) -> Result<(), Unfit> {
     Ok(())
 }
 
-fn split(b: &mut Build) -> Result<(), Unfit> {
+fn split(b: &mut Build) -> Result<(), NotApplicable> {
     let x = b.operand();
     if x.cols < 4 {
-        return Err(Unfit);
+        return Err(NotApplicable);
     }
     let first = b.draw.range(1, x.cols as u64 - 2) as usize;
     let sizes = [first, 1, x.cols - first - 1];
@@ -207,7 +207,7 @@ fn split(b: &mut Build) -> Result<(), Unfit> {
     Ok(())
 }
 
-fn top_k(b: &mut Build) -> Result<(), Unfit> {
+fn top_k(b: &mut Build) -> Result<(), NotApplicable> {
     let x = b.operand();
     let k = b.draw.range(1, x.cols.min(8) as u64);
     let k_value = b.ints(&[k as i64]);
@@ -219,7 +219,7 @@ fn top_k(b: &mut Build) -> Result<(), Unfit> {
     Ok(())
 }
 
-fn reduce(b: &mut Build) -> Result<(), Unfit> {
+fn reduce(b: &mut Build) -> Result<(), NotApplicable> {
     let x = b.operand();
     let axes = b.ints(&[1]);
     let op = b.draw.pick(REDUCE);
@@ -229,7 +229,7 @@ fn reduce(b: &mut Build) -> Result<(), Unfit> {
 }
 
 /// Adds a comparison and a selection by it, so that a bool matrix lies between two nodes.
-fn select(b: &mut Build) -> Result<(), Unfit> {
+fn select(b: &mut Build) -> Result<(), NotApplicable> {
     let x = b.operand();
     let zero = b.weights(&[1]);
     let above = b.apply("Greater", &[x.id, zero]);
@@ -239,7 +239,7 @@ fn select(b: &mut Build) -> Result<(), Unfit> {
     Ok(())
 }
 
-fn arg_max(b: &mut Build) -> Result<(), Unfit> {
+fn arg_max(b: &mut Build) -> Result<(), NotApplicable> {
     let x = b.operand();
     let at = b.node("ArgMax", attr("axis", 1), &[x.id], 1)[0];
     let to = Attrs::default().with("to", Attr::DType(DType::F32));
@@ -248,7 +248,7 @@ fn arg_max(b: &mut Build) -> Result<(), Unfit> {
     Ok(())
 }
 
-fn running_sum(b: &mut Build) -> Result<(), Unfit> {
+fn running_sum(b: &mut Build) -> Result<(), NotApplicable> {
     let x = b.operand();
     let axis = b.ints(&[1]);
     let axis = b.apply("Squeeze", &[axis]);
@@ -258,9 +258,9 @@ fn running_sum(b: &mut Build) -> Result<(), Unfit> {
 }
 
 /// Adds a sum of up to four values.
-fn sum_of_many(b: &mut Build) -> Result<(), Unfit> {
+fn sum_of_many(b: &mut Build) -> Result<(), NotApplicable> {
     let x = b.operand();
-    let same = |l: &&super::build::Live| l.rows == x.rows && l.cols == x.cols;
+    let same = |l: &&super::build::LiveMatrix| l.rows == x.rows && l.cols == x.cols;
     let fits: Vec<_> = b.live.iter().filter(same).map(|l| l.id).collect();
     let mut ids = vec![x.id];
     for _ in 0..b.draw.range(1, 3) {

@@ -1,4 +1,4 @@
-//! A compute pool in virtual time: each job waits for its turn and for a drawn duration, and then runs inline.
+//! Compute threads in virtual time: each job waits for its turn and for a drawn duration, and then runs inline.
 //!
 //! One job runs at a time and each launches one kernel, so that time passes between kernels, and an abort or the loss
 //! of a peer meets a step in the middle. The kernels themselves are the real ones.
@@ -19,14 +19,14 @@ use crate::draw::Draw;
 const SPEED: (f64, f64) = (1e9, 1e10);
 
 /// A job that waits for its turn, the share that pays for it, and what runs when its turn begins.
-struct Waiting {
+struct WaitingJob {
     share: Share,
     begin: Option<Job>,
     job: Job,
 }
 
-struct State {
-    waiting: FairQueue<Waiting>,
+struct ComputeState {
+    waiting: FairQueue<WaitingJob>,
     active: bool,
     draw: Draw,
 }
@@ -36,10 +36,10 @@ pub(super) struct SimCompute {
     gate: Arc<Gate>,
     knobs: Arc<Knobs>,
     turns: Arc<Turns>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ComputeState>>,
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(state: &Mutex<ComputeState>) -> MutexGuard<'_, ComputeState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -55,7 +55,7 @@ impl SimCompute {
             gate,
             knobs,
             turns,
-            state: Arc::new(Mutex::new(State {
+            state: Arc::new(Mutex::new(ComputeState {
                 waiting: FairQueue::default(),
                 active: false,
                 draw,
@@ -78,7 +78,7 @@ impl SimCompute {
         if self.knobs.refuses() {
             return Err(full(job));
         }
-        let waiting = Waiting {
+        let waiting = WaitingJob {
             share: share.clone(),
             begin,
             job,
@@ -95,7 +95,7 @@ impl SimCompute {
     }
 }
 
-async fn drain(state: Arc<Mutex<State>>, knobs: Arc<Knobs>, turns: Arc<Turns>) {
+async fn drain(state: Arc<Mutex<ComputeState>>, knobs: Arc<Knobs>, turns: Arc<Turns>) {
     loop {
         let (least, most) = knobs.job_ms();
         let (share, next, took) = {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use convoke_common::world::{EntryKind, FileIdentity, StoreError};
 
-use super::knobs::{Knobs, Surviving};
+use super::knobs::{Knobs, SurvivingWrites};
 use crate::draw::Draw;
 
 /// The number of the only device.
@@ -18,22 +18,22 @@ const DEVICE: u64 = 1;
 /// The operating system's error code for a disk that fails.
 const EIO: i32 = 5;
 
-enum Change {
+enum UnsyncedChange {
     Write { offset: u64, bytes: Vec<u8> },
     Length(u64),
 }
 
-impl Change {
+impl UnsyncedChange {
     fn apply(&self, content: &mut Vec<u8>) {
         match self {
-            Change::Write { offset, bytes } => {
+            UnsyncedChange::Write { offset, bytes } => {
                 let (start, end) = (*offset as usize, *offset as usize + bytes.len());
                 if content.len() < end {
                     content.resize(end, 0);
                 }
                 content[start..end].copy_from_slice(bytes);
             }
-            Change::Length(length) => content.resize(*length as usize, 0),
+            UnsyncedChange::Length(length) => content.resize(*length as usize, 0),
         }
     }
 }
@@ -44,7 +44,7 @@ pub(super) struct Inode {
     /// The content that a reader sees.
     content: Vec<u8>,
     synced: Vec<u8>,
-    unsynced: Vec<Change>,
+    unsynced: Vec<UnsyncedChange>,
     named: bool,
     /// When the file changed last, as a count of the disk's changes. It serves as the file's timestamps.
     changed: u64,
@@ -58,7 +58,7 @@ fn inode(file: &File) -> MutexGuard<'_, Inode> {
 }
 
 impl Inode {
-    fn change(&mut self, change: Change, at: u64) {
+    fn change(&mut self, change: UnsyncedChange, at: u64) {
         change.apply(&mut self.content);
         self.unsynced.push(change);
         self.changed = at;
@@ -71,25 +71,25 @@ impl Inode {
     }
 
     /// Replaces the content by what survives a power cut. Returns whether the file's name survives.
-    fn cut(&mut self, surviving: Surviving, draw: &mut Draw) -> bool {
+    fn cut(&mut self, surviving: SurvivingWrites, draw: &mut Draw) -> bool {
         let changes = std::mem::take(&mut self.unsynced);
         let kept = match surviving {
-            Surviving::None => 0,
-            Surviving::All => changes.len(),
-            Surviving::Prefix => draw.below(changes.len() as u64 + 1) as usize,
+            SurvivingWrites::None => 0,
+            SurvivingWrites::All => changes.len(),
+            SurvivingWrites::Prefix => draw.below(changes.len() as u64 + 1) as usize,
         };
         let mut content = std::mem::take(&mut self.synced);
         changes[..kept].iter().for_each(|c| c.apply(&mut content));
-        if surviving == Surviving::Prefix
-            && let Some(Change::Write { offset, bytes }) = changes.get(kept)
+        if surviving == SurvivingWrites::Prefix
+            && let Some(UnsyncedChange::Write { offset, bytes }) = changes.get(kept)
         {
             let torn = draw.below(bytes.len() as u64 + 1) as usize;
             let (offset, bytes) = (*offset, bytes[..torn].to_vec());
-            Change::Write { offset, bytes }.apply(&mut content);
+            UnsyncedChange::Write { offset, bytes }.apply(&mut content);
         }
         self.content.clone_from(&content);
         self.synced = content;
-        self.named || kept > 0 || surviving == Surviving::All
+        self.named || kept > 0 || surviving == SurvivingWrites::All
     }
 }
 
@@ -135,7 +135,11 @@ impl Disk {
     /// Cuts the power. What survives of the unsynced writes is drawn.
     pub fn cut(&self) {
         let mut draw = self.draw.lock().unwrap_or_else(PoisonError::into_inner);
-        let surviving = draw.pick(&[Surviving::None, Surviving::All, Surviving::Prefix]);
+        let surviving = draw.pick(&[
+            SurvivingWrites::None,
+            SurvivingWrites::All,
+            SurvivingWrites::Prefix,
+        ]);
         let mut tree = self.tree();
         tree.dark = true;
         tree.files.retain(|_, f| inode(f).cut(surviving, &mut draw));
@@ -303,14 +307,14 @@ impl Disk {
         self.may_change("write", path)?;
         let bytes = bytes.to_vec();
         let at = self.tick();
-        inode(file).change(Change::Write { offset, bytes }, at);
+        inode(file).change(UnsyncedChange::Write { offset, bytes }, at);
         Ok(())
     }
 
     pub(super) fn length(&self, file: &File, path: &Path, length: u64) -> Result<(), StoreError> {
         self.may_change("set the length of", path)?;
         let at = self.tick();
-        inode(file).change(Change::Length(length), at);
+        inode(file).change(UnsyncedChange::Length(length), at);
         Ok(())
     }
 

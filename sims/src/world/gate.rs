@@ -24,16 +24,16 @@ pub fn current_host() -> Option<Host> {
 }
 
 /// Marks the host whose code runs on this thread, until it is dropped.
-pub struct Inside(Option<Host>);
+pub struct HostGuard(Option<Host>);
 
-impl Inside {
+impl HostGuard {
     /// Marks `host` from now on.
-    pub fn of(host: Host) -> Inside {
-        Inside(CURRENT.replace(Some(host)))
+    pub fn of(host: Host) -> HostGuard {
+        HostGuard(CURRENT.replace(Some(host)))
     }
 }
 
-impl Drop for Inside {
+impl Drop for HostGuard {
     fn drop(&mut self) {
         CURRENT.set(self.0);
     }
@@ -88,9 +88,9 @@ impl Gate {
     }
 
     /// Puts a task of this host behind the gate, and counts it until it is dropped.
-    pub fn wrap(self: &Arc<Self>, task: BoxFuture<'static, ()>) -> Gated {
+    pub fn wrap(self: &Arc<Self>, task: BoxFuture<'static, ()>) -> GatedTask {
         self.alive.fetch_add(1, Ordering::Relaxed);
-        Gated {
+        GatedTask {
             gate: self.clone(),
             task: Some(task),
             counts: true,
@@ -103,7 +103,7 @@ impl Gate {
         reason = "this is the seam that owns spawning"
     )]
     pub fn spawn_transport(self: &Arc<Self>, task: BoxFuture<'static, ()>) {
-        tokio::spawn(Gated {
+        tokio::spawn(GatedTask {
             gate: self.clone(),
             task: Some(task),
             counts: false,
@@ -121,14 +121,14 @@ impl Gate {
 }
 
 /// A task behind a gate.
-pub struct Gated {
+pub struct GatedTask {
     gate: Arc<Gate>,
     task: Option<BoxFuture<'static, ()>>,
     /// Whether the task counts towards [`Gate::tasks`].
     counts: bool,
 }
 
-impl Future for Gated {
+impl Future for GatedTask {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -147,7 +147,7 @@ impl Future for Gated {
             }
             return Poll::Pending;
         }
-        let _inside = Inside::of(this.gate.host);
+        let _inside = HostGuard::of(this.gate.host);
         let polled = task.as_mut().poll(cx);
         if polled.is_ready() {
             this.task = None;
@@ -156,10 +156,10 @@ impl Future for Gated {
     }
 }
 
-impl Drop for Gated {
+impl Drop for GatedTask {
     fn drop(&mut self) {
         // Destructors of what the task holds run in its host's name, even if the host's process is killed.
-        let _inside = Inside::of(self.gate.host);
+        let _inside = HostGuard::of(self.gate.host);
         self.task = None;
         if self.counts {
             self.gate.alive.fetch_sub(1, Ordering::Relaxed);

@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 
 /// Which unsynced writes survive a power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Surviving {
+pub enum SurvivingWrites {
     /// No unsynced write survives.
     None,
     /// All unsynced writes survive.

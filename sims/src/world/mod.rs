@@ -37,13 +37,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use convoke_common::world::{Rng, WallClock, World};
 
 use crate::draw::Draw;
-use crate::trace::Trace;
+use crate::event_log::EventLog;
 
 pub use clock::{EPOCH, SimTime};
 pub use disk::Disk;
-pub use gate::{Gate, Inside, current_host};
+pub use gate::{Gate, HostGuard, current_host};
 pub use host::Host;
-pub use knobs::{Knobs, Surviving};
+pub use knobs::{Knobs, SurvivingWrites};
 pub use panics::{unexpected, watch};
 pub use turns::{Party, Turn, Turns};
 pub use udp::Sockets;
@@ -54,11 +54,11 @@ pub const STATE: &str = "/state";
 
 /// What all machines of a cluster share.
 #[derive(Clone)]
-pub struct Common {
+pub struct SharedWorld {
     /// Time since the simulation began.
     pub time: SimTime,
     /// The record of the run.
-    pub trace: Trace,
+    pub trace: EventLog,
     /// What the links between hosts do to packets.
     pub wires: Arc<Wires>,
     /// Host names and their addresses.
@@ -81,14 +81,14 @@ pub struct Machine {
     pub turns: Arc<Turns>,
     /// What its member asks to be called: as the host, unless it has the identity of another.
     member: Mutex<String>,
-    common: Common,
+    common: SharedWorld,
     draw: Draw,
     boots: AtomicU64,
 }
 
 impl Machine {
     /// Creates a machine that has run no process yet.
-    pub fn new(host: Host, seed: u64, common: Common) -> Machine {
+    pub fn new(host: Host, seed: u64, common: SharedWorld) -> Machine {
         let draw = Draw::new(seed).fork(&host.name());
         let knobs = Arc::new(Knobs::default());
         Machine {

@@ -17,7 +17,7 @@ use convoke_common::world::{
 use quinn::{AsyncTimer, AsyncUdpSocket, Runtime};
 use tokio::task::JoinHandle;
 
-use super::Common;
+use super::SharedWorld;
 use super::disk::Disk;
 use super::gate::Gate;
 use super::udp::{SimUdp, Sockets};
@@ -27,7 +27,7 @@ use crate::draw::Draw;
 pub(super) struct SimNet {
     gate: Arc<Gate>,
     disk: Arc<Disk>,
-    common: Common,
+    common: SharedWorld,
     wall: Arc<dyn WallClock>,
     rng: Arc<dyn Rng>,
     draw: Draw,
@@ -39,7 +39,7 @@ impl SimNet {
     pub(super) fn new(
         gate: Arc<Gate>,
         disk: Arc<Disk>,
-        common: Common,
+        common: SharedWorld,
         wall: Arc<dyn WallClock>,
         rng: Arc<dyn Rng>,
         draw: Draw,

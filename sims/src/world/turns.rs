@@ -21,7 +21,7 @@ pub struct Turn {
 }
 
 #[derive(Default)]
-struct Noted {
+struct TurnState {
     /// The number of waiting jobs of each party.
     waiting: BTreeMap<Party, usize>,
     turns: Vec<Turn>,
@@ -29,20 +29,20 @@ struct Noted {
 
 /// The turns of one host, and the jobs that wait for theirs.
 #[derive(Default)]
-pub struct Turns(Mutex<Noted>);
+pub struct Turns(Mutex<TurnState>);
 
 fn party(share: &Share) -> Party {
     (share.account().clone(), share.lease())
 }
 
 impl Turns {
-    fn noted(&self) -> MutexGuard<'_, Noted> {
+    fn noted(&self) -> MutexGuard<'_, TurnState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Clears the record for a new process, in which nobody waits yet.
     pub(super) fn restart(&self) {
-        *self.noted() = Noted::default();
+        *self.noted() = TurnState::default();
     }
 
     /// Notes that a job begins to wait.

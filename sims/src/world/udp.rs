@@ -21,7 +21,7 @@ use super::disk::Disk;
 use super::gate::Gate;
 use super::wire::Wires;
 use crate::draw::Draw;
-use crate::trace::Trace;
+use crate::event_log::EventLog;
 
 /// Bytes in front of each packet, which hold its delay in milliseconds.
 const PREFIX: usize = 2;
@@ -29,10 +29,10 @@ const PREFIX: usize = 2;
 /// The size of the longest packet that a socket takes, in bytes.
 const LONGEST: usize = 1 << 16;
 
-type Readable = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
+type ReadableFuture = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
 
 struct Inbox {
-    readable: Option<Readable>,
+    readable: Option<ReadableFuture>,
     /// Packets that are not due yet, by the time at which they are due and by the order of their arrival.
     early: BTreeMap<(Instant, u64), (Vec<u8>, SocketAddr)>,
     arrivals: u64,
@@ -78,7 +78,7 @@ pub(super) struct SimUdp {
     gate: Arc<Gate>,
     disk: Arc<Disk>,
     wires: Arc<Wires>,
-    trace: Trace,
+    trace: EventLog,
     draw: Mutex<Draw>,
     inbox: Mutex<Inbox>,
 }
@@ -96,7 +96,7 @@ impl SimUdp {
         gate: Arc<Gate>,
         disk: Arc<Disk>,
         wires: Arc<Wires>,
-        trace: Trace,
+        trace: EventLog,
         draw: Draw,
     ) -> io::Result<Arc<SimUdp>> {
         let io = Arc::new(turmoil::net::UdpSocket::bind(addr).await?);
@@ -168,9 +168,9 @@ impl SimUdp {
 
 /// A poller that is always ready, since sending never waits.
 #[derive(Debug)]
-struct Writable;
+struct AlwaysWritable;
 
-impl UdpPoller for Writable {
+impl UdpPoller for AlwaysWritable {
     fn poll_writable(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -238,7 +238,7 @@ impl Inbox {
 
 impl AsyncUdpSocket for SimUdp {
     fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
-        Box::pin(Writable)
+        Box::pin(AlwaysWritable)
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {

@@ -1,6 +1,6 @@
 //! A client that calls a model all the time while one fault strikes.
 
-use convoke_sims::faults::{Fault, Harm, Target, When};
+use convoke_sims::faults::{Fault, Harm, Target, Trigger};
 use convoke_sims::scenario::{CallSpec, ClientSpec, ModelUse, Scenario, WorkerSpec};
 use convoke_sims::workload::ModelSpec;
 
@@ -54,7 +54,7 @@ pub fn scenario(target: Target, harm: Harm, at: u32, lasts: u32) -> Scenario {
         faults: vec![Fault {
             target,
             harm,
-            when: When::At(at),
+            when: Trigger::At(at),
             lasts,
         }],
     }

@@ -24,9 +24,9 @@ pub trait Turn: Sync {
 
 /// A guard during whose life a kernel may stand still for an unbounded time, because what it waits for is not known
 /// here.
-pub struct Excused<'a>(Option<&'a AtomicBool>);
+pub struct StallExcuse<'a>(Option<&'a AtomicBool>);
 
-impl Drop for Excused<'_> {
+impl Drop for StallExcuse<'_> {
     #[inline]
     fn drop(&mut self) {
         if let Some(excused) = self.0 {
@@ -81,12 +81,12 @@ impl<'a> Exec<'a> {
     /// Excuses a kernel that may wait for an unknown event, such as one of a user's own op, until the returned guard is
     /// dropped.
     #[inline]
-    pub fn excused(&self) -> Excused<'a> {
+    pub fn excused(&self) -> StallExcuse<'a> {
         let excused = self.turn.map(Turn::excused);
         if let Some(excused) = excused {
             excused.store(true, Ordering::Relaxed);
         }
-        Excused(excused)
+        StallExcuse(excused)
     }
 
     /// Number of threads that [`Exec::tiles`] may use.

@@ -28,7 +28,7 @@ pub mod math;
 pub mod movement;
 mod multiversion;
 pub mod norm;
-pub mod pool;
+pub mod pooling;
 pub mod random;
 pub mod reduce;
 pub mod shape;

@@ -163,7 +163,7 @@ impl<const N: usize> Walk<N> {
 
     /// Cuts the outputs `range` into runs.
     #[inline(always)]
-    pub fn runs(&self, range: Range<usize>) -> Runs<'_, N> {
+    pub fn runs(&self, range: Range<usize>) -> RunIterator<'_, N> {
         let mut index = [0; MAX_RANK];
         let mut offset = self.base;
         let mut rest = range.start;
@@ -174,7 +174,7 @@ impl<const N: usize> Walk<N> {
                 offset[i] += index[axis] as isize * self.strides[axis][i];
             }
         }
-        Runs {
+        RunIterator {
             walk: self,
             index,
             offset,
@@ -195,7 +195,7 @@ pub(crate) struct Run<const N: usize> {
 }
 
 /// The runs that [`Walk::runs`] cuts a range into.
-pub(crate) struct Runs<'a, const N: usize> {
+pub(crate) struct RunIterator<'a, const N: usize> {
     walk: &'a Walk<N>,
     index: [usize; MAX_RANK],
     offset: [isize; N],
@@ -203,7 +203,7 @@ pub(crate) struct Runs<'a, const N: usize> {
     total: usize,
 }
 
-impl<const N: usize> Runs<'_, N> {
+impl<const N: usize> RunIterator<'_, N> {
     /// The next run. This is not an `Iterator`, because it must be inlined into multiversioned loops.
     #[inline(always)]
     pub fn next_run(&mut self) -> Option<Run<N>> {

@@ -53,12 +53,12 @@ pub struct BlackBox {
 }
 
 /// The note of a running kernel, which is cleared when it is dropped.
-pub struct Noted<'a> {
+pub struct NoteGuard<'a> {
     page: &'a Page,
     record: u32,
 }
 
-impl Drop for Noted<'_> {
+impl Drop for NoteGuard<'_> {
     fn drop(&mut self) {
         self.page.clear(self.record);
     }
@@ -92,7 +92,7 @@ impl BlackBox {
 
     /// Notes that this thread runs a kernel. `None` before [`BlackBox::begin`], and for threads beyond the number of
     /// records.
-    pub fn note(&self, function: &FunctionId, node: &str) -> Option<Noted<'_>> {
+    pub fn note(&self, function: &FunctionId, node: &str) -> Option<NoteGuard<'_>> {
         let page = self.page.get()?;
         let (record, thread) = OWN.with(|own| match own.get() {
             Some(known) => known,
@@ -106,7 +106,7 @@ impl BlackBox {
             return None;
         }
         page.fill(record, thread, function, node);
-        Some(Noted { page, record })
+        Some(NoteGuard { page, record })
     }
 
     /// Removes the file, because the process ends in order.

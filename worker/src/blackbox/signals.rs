@@ -26,12 +26,12 @@ const ABORT: usize = FATAL.len() - 1;
 static PAGE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 
 /// The actions that signals had before, in the order of [`FATAL`].
-struct Before(UnsafeCell<[MaybeUninit<sigaction>; FATAL.len()]>);
+struct FormerActions(UnsafeCell<[MaybeUninit<sigaction>; FATAL.len()]>);
 
 // SAFETY: the cell is written once, by the caller that `claim` let pass, before the handler that reads it is installed.
-unsafe impl Sync for Before {}
+unsafe impl Sync for FormerActions {}
 
-static BEFORE: Before = Before(UnsafeCell::new(
+static BEFORE: FormerActions = FormerActions(UnsafeCell::new(
     [const { MaybeUninit::uninit() }; FATAL.len()],
 ));
 

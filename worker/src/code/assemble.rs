@@ -1,4 +1,4 @@
-//! From units to instructions: assigns registers, finds last readers, and records which regions wait for what.
+//! From units to instructions: assigns registers, finds last readers, and records which sequences wait for what.
 
 use std::collections::HashMap;
 
@@ -6,43 +6,43 @@ use convoke_common::ops::ConcreteOutputs;
 use convoke_common::program::NO_OPERAND;
 
 use super::graph::{Graph, SameKernel, Unit};
-use super::{End, Instr, InstrKind, Lowered, Made, NONE, Region};
-use crate::cpu::{Place, Slot};
+use super::{End, Instr, InstrKind, LoweredProgram, NONE, ResultRegister, Sequence};
+use crate::cpu::{OperandPlace, OperandRef};
 use crate::installed::Csr;
 
-/// Stands for the region of a value that no region makes.
+/// Stands for the sequence of a value that no sequence makes.
 const OUTSIDE: u32 = u32::MAX;
 /// Stands for the read count of a value whose end in the current unit is noted already.
 const ENDED: u32 = u32::MAX;
 
 /// Facts about the values, collected before any instruction is written.
 struct Values {
-    /// By value, the region that makes it, or [`OUTSIDE`].
+    /// By value, the sequence that makes it, or [`OUTSIDE`].
     made_in: Vec<u32>,
-    /// By value, the number of regions that read it.
+    /// By value, the number of sequences that read it.
     readers: Vec<u32>,
-    /// The waits as (value, region).
+    /// The waits as (value, sequence).
     waits: Vec<(u32, u32)>,
-    /// By region, the number of values that it waits for.
+    /// By sequence, the number of values that it waits for.
     missing: Vec<u32>,
 }
 
 impl Values {
-    fn new(graph: &Graph<'_>, regions: &[Vec<Unit>]) -> Values {
+    fn new(graph: &Graph<'_>, sequences: &[Vec<Unit>]) -> Values {
         let values = graph.program.values.len();
         let mut all = Values {
             made_in: vec![OUTSIDE; values],
             readers: vec![0; values],
             waits: vec![],
-            missing: vec![0; regions.len()],
+            missing: vec![0; sequences.len()],
         };
-        for (r, units) in regions.iter().enumerate() {
+        for (r, units) in sequences.iter().enumerate() {
             for v in units.iter().flat_map(|u| &u.results) {
                 all.made_in[*v as usize] = r as u32;
             }
         }
         let mut reader = vec![OUTSIDE; values];
-        for (r, units) in regions.iter().enumerate() {
+        for (r, units) in sequences.iter().enumerate() {
             let r = r as u32;
             for v in units.iter().flat_map(|u| &u.operands) {
                 let i = *v as usize;
@@ -65,12 +65,12 @@ impl Values {
 struct Writer<'a> {
     graph: &'a Graph<'a>,
     values: Values,
-    code: Lowered,
-    /// By value, its register and, where several regions read it, its counter.
+    code: LoweredProgram,
+    /// By value, its register and, where several sequences read it, its counter.
     registers: Vec<u32>,
     counted: Vec<u32>,
     constants: Vec<u32>,
-    /// By value, the last unit of the current region that reads it.
+    /// By value, the last unit of the current sequence that reads it.
     last: Vec<u32>,
     /// By value, how often the current unit reads it.
     reads: Vec<u32>,
@@ -78,15 +78,15 @@ struct Writer<'a> {
     sizes: HashMap<ConcreteOutputs, u32>,
 }
 
-/// Writes the units of all regions, one region after the other.
-pub(super) fn code(graph: &Graph<'_>, regions: Vec<Vec<Unit>>) -> Lowered {
+/// Writes the units of all sequences, one sequence after the other.
+pub(super) fn code(graph: &Graph<'_>, sequences: Vec<Vec<Unit>>) -> LoweredProgram {
     let program = graph.program;
-    let values = Values::new(graph, &regions);
+    let values = Values::new(graph, &sequences);
     let sends = program.sends.iter().enumerate();
     let sends: Vec<(u32, u32)> = sends.map(|(i, s)| (s.value, i as u32)).collect();
     let count = program.values.len();
-    let units: usize = regions.iter().map(Vec::len).sum();
-    let code = Lowered {
+    let units: usize = sequences.iter().map(Vec::len).sum();
+    let code = LoweredProgram {
         instrs: Vec::with_capacity(units + 1),
         kernels: vec![],
         sizes: vec![],
@@ -95,7 +95,7 @@ pub(super) fn code(graph: &Graph<'_>, regions: Vec<Vec<Unit>>) -> Lowered {
         results: vec![],
         ends: vec![],
         members: vec![],
-        regions: Vec::with_capacity(regions.len()),
+        sequences: Vec::with_capacity(sequences.len()),
         missing: values.missing.clone(),
         waits: Csr::group(count, &values.waits),
         sends: Csr::group(count, &sends),
@@ -118,15 +118,15 @@ pub(super) fn code(graph: &Graph<'_>, regions: Vec<Vec<Unit>>) -> Lowered {
         sizes: HashMap::new(),
     };
     w.homes();
-    for units in regions {
-        w.region(units);
+    for units in sequences {
+        w.sequence(units);
     }
     w.begin_instr(None, false);
     w.code
 }
 
 impl Writer<'_> {
-    /// Assigns a register of its own to each value that crosses regions, and a counter if several regions read it.
+    /// Assigns a register of its own to each value that crosses sequences, and a counter if several sequences read it.
     fn homes(&mut self) {
         for v in 0..self.registers.len() {
             let readers = self.values.readers[v];
@@ -146,7 +146,7 @@ impl Writer<'_> {
         }
     }
 
-    fn region(&mut self, units: Vec<Unit>) {
+    fn sequence(&mut self, units: Vec<Unit>) {
         for (at, unit) in units.iter().enumerate() {
             for v in unit.operands.iter().filter(|v| **v != NO_OPERAND) {
                 self.last[*v as usize] = at as u32;
@@ -158,7 +158,7 @@ impl Writer<'_> {
             self.unit(at as u32, unit, &mut free);
         }
         let end = self.code.instrs.len() as u32;
-        self.code.regions.push(Region { first, end });
+        self.code.sequences.push(Sequence { first, end });
     }
 
     /// Begins an instruction: records where its entries in the arrays start. Called with `None` it closes the last one.
@@ -212,17 +212,17 @@ impl Writer<'_> {
         read.for_each(|v| self.reads[*v as usize] += 1);
         for v in &unit.operands {
             let place = match *v {
-                NO_OPERAND => Place::Nothing,
-                v if self.graph.is_constant(v) => Place::Constant(self.constant(v)),
+                NO_OPERAND => OperandPlace::Nothing,
+                v if self.graph.is_constant(v) => OperandPlace::Constant(self.constant(v)),
                 v => self.read(at, v, free),
             };
-            self.code.operands.push(Slot::new(place));
+            self.code.operands.push(OperandRef::new(place));
         }
         let read = unit.operands.iter().filter(|v| **v != NO_OPERAND);
         read.for_each(|v| self.reads[*v as usize] = 0);
         for v in &unit.results {
             let register = self.made(*v, free);
-            self.code.results.push(Made {
+            self.code.results.push(ResultRegister {
                 value: *v,
                 register,
             });
@@ -242,12 +242,12 @@ impl Writer<'_> {
         self.constants[v]
     }
 
-    /// The place of an operand, noting its end where the unit reads it last in the region.
-    fn read(&mut self, at: u32, value: u32, free: &mut Vec<u32>) -> Place {
+    /// The place of an operand, noting its end where the unit reads it last in the sequence.
+    fn read(&mut self, at: u32, value: u32, free: &mut Vec<u32>) -> OperandPlace {
         let v = value as usize;
         let (register, count) = (self.registers[v], self.counted[v]);
         if self.last[v] != at {
-            return Place::Read(register);
+            return OperandPlace::Read(register);
         }
         // A value that the unit reads several times ends once, and must not be overwritten.
         let times = std::mem::replace(&mut self.reads[v], ENDED);
@@ -258,8 +258,8 @@ impl Writer<'_> {
             }
         }
         match times == 1 && count == NONE {
-            true => Place::Last(register),
-            false => Place::Read(register),
+            true => OperandPlace::Last(register),
+            false => OperandPlace::Read(register),
         }
     }
 

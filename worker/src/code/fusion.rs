@@ -1,4 +1,4 @@
-//! The choice of nodes of a region that become one kernel: chains of functions of single elements whose results no
+//! The choice of nodes of a sequence that become one kernel: chains of functions of single elements whose results no
 //! other node reads, conversions of their operands, and one conversion or reduction of their result.
 //!
 //! A group is grown backwards from the node whose result is read elsewhere. It runs in the place of its first node,
@@ -33,11 +33,11 @@ pub(super) struct Candidate {
     pub output: u32,
 }
 
-/// A region's nodes as fusion sees them.
+/// A sequence's nodes as fusion sees them.
 pub(super) trait Graph {
-    /// Node `at` of the region.
+    /// Node `at` of the sequence.
     fn node(&self, at: usize) -> &Candidate;
-    /// The place in the region of the node that makes a value; `None` where no node of the region does.
+    /// The place in the sequence of the node that makes a value; `None` where no node of the sequence does.
     fn made_at(&self, value: u32) -> Option<usize>;
     /// Number of nodes that read a value and of sends of it.
     fn uses(&self, value: u32) -> u32;
@@ -50,7 +50,7 @@ pub(super) trait Graph {
 /// Largest number of nodes in a group.
 const MOST_NODES: usize = 1 << 16;
 
-/// The groups of at least two nodes in a region of `len` nodes, each as the places of its nodes, in order.
+/// The groups of at least two nodes in a sequence of `len` nodes, each as the places of its nodes, in order.
 pub(super) fn groups(graph: &impl Graph, len: usize) -> Vec<Vec<usize>> {
     let mut taken = vec![false; len];
     let mut groups = Vec::new();

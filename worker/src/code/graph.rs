@@ -10,8 +10,8 @@ use convoke_common::{DType, Shape, Tensor};
 
 use super::InstrKind;
 use super::fusion::{self, Candidate, Kind};
-use super::regions::{SetId, Sets};
 use super::schedule;
+use super::sequences::{SetId, Sets};
 use crate::cpu::chain::{self, Head, Step, Tail};
 use crate::cpu::{Kernel, Spec};
 use crate::executor::HandleOp;
@@ -91,15 +91,15 @@ impl<'a> Graph<'a> {
         recvs.chain(lent.copied())
     }
 
-    /// The units of each region, in order.
+    /// The units of each sequence, in order.
     pub fn units(&mut self, kernels: &[Arc<dyn Kernel>]) -> Vec<Vec<Unit>> {
         let order = self.order();
         let mut sizes = self.sizes(&order, kernels);
         let mut all = Vec::new();
-        for region in self.regions(&order) {
+        for sequence in self.sequences(&order) {
             let unit = |n: &u32| Some(self.unit(*n, kernels, &mut sizes));
-            let mut units: Vec<Option<Unit>> = region.iter().map(unit).collect();
-            self.fuse(&region, &mut units);
+            let mut units: Vec<Option<Unit>> = sequence.iter().map(unit).collect();
+            self.fuse(&sequence, &mut units);
             all.push(units.into_iter().flatten().collect());
         }
         all
@@ -175,15 +175,15 @@ impl<'a> Graph<'a> {
         all
     }
 
-    /// Groups nodes that wait for the same arrivals, in order; the regions have the order of their first nodes.
-    fn regions(&self, order: &[u32]) -> Vec<Vec<u32>> {
+    /// Groups nodes that wait for the same arrivals, in order; the sequences have the order of their first nodes.
+    fn sequences(&self, order: &[u32]) -> Vec<Vec<u32>> {
         let mut sets = Sets::default();
         let none = sets.none();
         let mut of_value = vec![none; self.program.values.len()];
         for v in self.arrivals() {
             of_value[v as usize] = sets.arrival();
         }
-        let mut regions: Vec<Vec<u32>> = Vec::new();
+        let mut sequences: Vec<Vec<u32>> = Vec::new();
         let mut of_set: HashMap<SetId, usize> = HashMap::new();
         for n in order {
             let node = &self.nodes[*n as usize];
@@ -194,13 +194,13 @@ impl<'a> Graph<'a> {
                     .iter()
                     .for_each(|v| of_value[*v as usize] = set);
             }
-            let region = *of_set.entry(set).or_insert_with(|| {
-                regions.push(vec![]);
-                regions.len() - 1
+            let sequence = *of_set.entry(set).or_insert_with(|| {
+                sequences.push(vec![]);
+                sequences.len() - 1
             });
-            regions[region].push(*n);
+            sequences[sequence].push(*n);
         }
-        regions
+        sequences
     }
 
     fn unit(
@@ -226,9 +226,9 @@ impl<'a> Graph<'a> {
     }
 
     /// Replaces units that can be one kernel by one unit, which runs in the place of the first of them.
-    fn fuse(&self, region: &[u32], units: &mut [Option<Unit>]) {
-        let view = View::new(self, region);
-        for group in fusion::groups(&view, region.len()) {
+    fn fuse(&self, sequence: &[u32], units: &mut [Option<Unit>]) {
+        let view = View::new(self, sequence);
+        for group in fusion::groups(&view, sequence.len()) {
             let Some((first, last)) = group.first().zip(group.last()) else {
                 continue;
             };
@@ -261,10 +261,10 @@ impl<'a> Graph<'a> {
                 continue;
             };
             let sizes = units[*last].as_mut().and_then(|u| u.sizes.take());
-            let priority = self.nodes[region[*first] as usize].priority;
+            let priority = self.nodes[sequence[*first] as usize].priority;
             group.iter().for_each(|at| units[*at] = None);
             units[*first] = Some(Unit {
-                members: group.iter().map(|at| region[*at]).collect(),
+                members: group.iter().map(|at| sequence[*at]).collect(),
                 operands: fused.operands,
                 results: vec![result],
                 kernel: fused.kernel.into(),
@@ -306,7 +306,7 @@ impl<'a> Graph<'a> {
     }
 }
 
-/// The nodes of one region as fusion sees them.
+/// The nodes of one sequence as fusion sees them.
 struct View<'a> {
     graph: &'a Graph<'a>,
     candidates: Vec<Candidate>,
@@ -314,10 +314,10 @@ struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    fn new(graph: &'a Graph<'a>, region: &[u32]) -> View<'a> {
+    fn new(graph: &'a Graph<'a>, sequence: &[u32]) -> View<'a> {
         let mut made_at = HashMap::new();
-        let mut candidates = Vec::with_capacity(region.len());
-        for (at, n) in region.iter().enumerate() {
+        let mut candidates = Vec::with_capacity(sequence.len());
+        for (at, n) in sequence.iter().enumerate() {
             let node = &graph.nodes[*n as usize];
             if !graph.lends(*n) {
                 made_at.extend(node.outputs.iter().map(|v| (*v, at)));

@@ -1,14 +1,14 @@
 //! A program lowered for this machine: flat arrays in the order in which a step reads them.
 //!
 //! ```text
-//! nodes ─ order by priority ─ regions by what they wait for ─ chains fused ─ registers ─> instructions
+//! nodes ─ order by priority ─ sequences by what they wait for ─ chains fused ─ registers ─> instructions
 //!
-//! region          instructions first..end, run one after the other, once `missing` values are there
+//! sequence        instructions first..end, run one after the other, once `missing` values are there
 //! instruction     kernel, operands (slots), results (values and registers), ends (registers whose tensor goes)
-//! value           waits[v] = regions that wait for it     sends[v] = send slots that carry it
+//! value           waits[v] = sequences that wait for it     sends[v] = send slots that carry it
 //! ```
-//! A value that is made and read in one region has a register of that region, which later values use again. A value
-//! that several regions read is counted: the last region to have read it frees it.
+//! A value that is made and read in one sequence has a register of that sequence, which later values use again. A value
+//! that several sequences read is counted: the last sequence to have read it frees it.
 //!
 //! Invariants
 //! 1. Code is made once, from a checked program, and is immutable afterwards.
@@ -18,8 +18,8 @@
 mod assemble;
 mod fusion;
 mod graph;
-mod regions;
 mod schedule;
+mod sequences;
 #[cfg(test)]
 mod tests;
 
@@ -30,7 +30,7 @@ use convoke_common::error::{Code, Error, Result};
 use convoke_common::ops::ConcreteOutputs;
 use convoke_common::program::Program;
 
-use crate::cpu::{Kernel, MOST_SLOTS, Slot};
+use crate::cpu::{Kernel, MOST_SLOTS, OperandRef};
 use crate::executor::HandleOp;
 use crate::installed::Csr;
 use graph::Graph;
@@ -47,7 +47,7 @@ pub enum InstrKind {
     Handle(HandleOp),
 }
 
-/// One instruction. Its entries in the arrays of [`Lowered`] reach from its indices to those of the next instruction.
+/// One instruction. Its entries in the arrays of [`LoweredProgram`] reach from its indices to those of the next instruction.
 #[derive(Debug, Clone, Copy)]
 pub struct Instr {
     /// The first of the step nodes that the instruction computes.
@@ -60,13 +60,13 @@ pub struct Instr {
     ends: u32,
     members: u32,
     pub kind: InstrKind,
-    /// Whether a result is sent, or another region waits for it.
+    /// Whether a result is sent, or another sequence waits for it.
     pub crosses: bool,
 }
 
 /// A result of an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Made {
+pub struct ResultRegister {
     pub value: u32,
     /// The register that keeps the result; [`NONE`] where no instruction reads it.
     pub register: u32,
@@ -76,39 +76,39 @@ pub struct Made {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct End {
     pub register: u32,
-    /// The counter of the regions that have yet to read the register; [`NONE`] where only this region reads it.
+    /// The counter of the sequences that have yet to read the register; [`NONE`] where only this sequence reads it.
     pub count: u32,
 }
 
 /// Instructions that run one after the other without waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Region {
+pub struct Sequence {
     pub first: u32,
     pub end: u32,
 }
 
 /// The lowered step part of a program.
-pub struct Lowered {
+pub struct LoweredProgram {
     instrs: Vec<Instr>,
     /// The kernels, each once, so that instructions that do the same find it in the processor's cache.
     kernels: Vec<Arc<dyn Kernel>>,
     /// The dtypes and shapes of results that never change, each once.
     sizes: Vec<ConcreteOutputs>,
     priorities: Vec<u64>,
-    operands: Vec<Slot>,
-    results: Vec<Made>,
+    operands: Vec<OperandRef>,
+    results: Vec<ResultRegister>,
     ends: Vec<End>,
     members: Vec<u32>,
-    pub regions: Vec<Region>,
-    /// By region, the number of values that it waits for.
+    pub sequences: Vec<Sequence>,
+    /// By sequence, the number of values that it waits for.
     pub missing: Vec<u32>,
-    /// By value, the regions that wait for it.
+    /// By value, the sequences that wait for it.
     pub waits: Csr,
     /// By value, the send slots that carry it.
     pub sends: Csr,
     /// By value, the register of a tensor that arrives.
     homes: Vec<u32>,
-    /// By counter, the number of regions that read its value.
+    /// By counter, the number of sequences that read its value.
     pub counts: Vec<u32>,
     pub constants: Vec<Tensor>,
     pub registers: usize,
@@ -116,21 +116,21 @@ pub struct Lowered {
     pub events: usize,
 }
 
-impl Lowered {
+impl LoweredProgram {
     /// Lowers the step part of a checked program. `constants` are the values that outlive steps, by value; `kernels`
     /// are those of the step nodes.
     pub fn new(
         program: &Program,
         constants: &[Option<Tensor>],
         kernels: &[Arc<dyn Kernel>],
-    ) -> Result<Lowered> {
+    ) -> Result<LoweredProgram> {
         if program.values.len() >= MOST_SLOTS {
             let msg = format!("a program of {} values", program.values.len());
             return Err(Error::new(Code::ProtocolViolation, msg));
         }
         let mut graph = Graph::new(program, constants);
-        let regions = graph.units(kernels);
-        Ok(assemble::code(&graph, regions))
+        let sequences = graph.units(kernels);
+        Ok(assemble::code(&graph, sequences))
     }
 
     /// Instruction `i`.
@@ -147,13 +147,13 @@ impl Lowered {
 
     /// The places of instruction `i`'s operands.
     #[inline]
-    pub fn operands(&self, i: u32) -> &[Slot] {
+    pub fn operands(&self, i: u32) -> &[OperandRef] {
         &self.operands[self.span(i, |i| i.operands)]
     }
 
     /// The results of instruction `i`.
     #[inline]
-    pub fn results(&self, i: u32) -> &[Made] {
+    pub fn results(&self, i: u32) -> &[ResultRegister] {
         &self.results[self.span(i, |i| i.results)]
     }
 

@@ -1,10 +1,10 @@
 use convoke_common::DType::{self, F32};
 use convoke_common::Dim;
 use convoke_common::graph::{Attr, Attrs, TensorType, Value};
-use convoke_common::program::{NO_OPERAND, NUMERICS_PROFILE, ProgramNode, RecvSlot, SendSlot};
+use convoke_common::program::{NO_OPERAND, NUMERICS_PROFILE, ProgramNode, RecvSlot, SendEdge};
 
 use super::*;
-use crate::cpu::Place::{Constant, Last, Nothing, Read};
+use crate::cpu::OperandPlace::{Constant, Last, Nothing, Read};
 use crate::installed::kernel;
 
 /// A program over values `v0`, `v1`, …; its nodes are (op, operands, result, priority).
@@ -38,7 +38,7 @@ impl Given {
         self
     }
 
-    fn lowered(&self) -> Lowered {
+    fn lowered(&self) -> LoweredProgram {
         let value = |(i, ty): (usize, &TensorType)| Value {
             name: format!("v{i}").into(),
             ty: ty.clone(),
@@ -63,7 +63,7 @@ impl Given {
             value: *value,
             from: 1,
         };
-        let send = |value: &u32| SendSlot {
+        let send = |value: &u32| SendEdge {
             value: *value,
             to: 1,
             slot: 0,
@@ -87,19 +87,19 @@ impl Given {
         }
         let kernels = program.nodes.iter();
         let kernels: Vec<_> = kernels.map(|n| kernel(&program, n).unwrap()).collect();
-        Lowered::new(&program, &constants, &kernels).unwrap()
+        LoweredProgram::new(&program, &constants, &kernels).unwrap()
     }
 }
 
-/// The nodes of each instruction of each region; a node is listed by its result.
+/// The nodes of each instruction of each sequence; a node is listed by its result.
 fn listing(given: &Given) -> Vec<Vec<Vec<u32>>> {
     let code = given.lowered();
     let nodes = |i: u32| -> Vec<u32> {
         let members = code.members(i).iter();
         members.map(|m| given.nodes[*m as usize].2).collect()
     };
-    let regions = code.regions.iter();
-    regions
+    let sequences = code.sequences.iter();
+    sequences
         .map(|r| (r.first..r.end).map(nodes).collect())
         .collect()
 }
@@ -125,7 +125,7 @@ fn nodes_that_wait_for_the_same_are_a_region() {
     let want: &[&[&[u32]]] = &[&[&[2], &[5]], &[&[3]], &[&[4], &[6]], &[&[8]]];
     assert_eq!(listing(&given), want);
     let code = given.lowered();
-    // The regions wait for x; for y; for 2, 3 and 5; and for nothing.
+    // The sequences wait for x; for y; for 2, 3 and 5; and for nothing.
     assert_eq!(code.missing, [1, 1, 3, 0]);
     assert_eq!(code.waits.row(0), [0]);
     assert_eq!(code.waits.row(5), [2]);

@@ -2,21 +2,21 @@
 //! middle when the turn of another has come.
 //!
 //! ```text
-//! submit ──> FairQueue ──the turn──> lane: a rayon pool, whose threads interpret a step and run its kernels
+//! submit ──> FairQueue ──the turn──> crew: a rayon pool, whose threads interpret a step and run its kernels
 //!               ^───gives way at a check point───┘
 //! ```
-//! A *lane* is a pool of threads with at most one job, whose kernels split over the lane's threads without a hand-over.
-//! As long as no two jobs compete there is one lane. A job that gives way keeps its stack: the threads of its lane
-//! sleep at their check points, and the next job runs on another lane. So a loop without end and a long kernel share
+//! A *crew* is a pool of threads with at most one job, whose kernels split over the crew's threads without a hand-over.
+//! As long as no two jobs compete there is one crew. A job that gives way keeps its stack: the threads of its crew
+//! sleep at their check points, and the next job runs on another crew. So a loop without end and a long kernel share
 //! the processor with brief calls, and no job ever runs on top of another's stack.
 //!
 //! Invariants
-//! 1. At most one lane has the turn. Only a job that was cancelled ends without it: what remains of such a job is
+//! 1. At most one crew has the turn. Only a job that was cancelled ends without it: what remains of such a job is
 //!    brief.
-//! 2. There are at most `MOST_LANES` lanes, and few jobs of one account have begun at once ([`FairQueue`]).
+//! 2. There are at most `MOST_LANES` crews, and few jobs of one account have begun at once ([`FairQueue`]).
 //! 3. A check point costs one load as long as no job waits.
 
-mod lane;
+mod crew;
 mod stuck;
 
 use std::collections::BTreeMap;
@@ -31,38 +31,38 @@ use convoke_common::world::{
 };
 use tokio::time::Instant;
 
-pub(crate) use self::lane::Lane;
+pub(crate) use self::crew::Crew;
 use self::stuck::Watch;
 use crate::measure::measure;
 
-/// Most lanes, and so most jobs of all accounts that have begun and not ended.
+/// Most crews, and so most jobs of all accounts that have begun and not ended.
 const MOST_LANES: usize = 64;
-/// Lanes with as many threads as the worker has. Lanes beyond these run their kernels on one thread each.
+/// Lanes with as many threads as the worker has. Crews beyond these run their kernels on one thread each.
 const WIDE: usize = 4;
-/// Idle lanes that are kept.
+/// Idle crews that are kept.
 const KEPT: usize = 2;
 
-/// What an entry of the queue waits to run: a job that has not begun, or one that sleeps in its lane.
-enum What {
-    Fresh(Fresh),
-    Paused(Arc<Lane>),
+/// What an entry of the queue waits to run: a job that has not begun, or one that sleeps in its crew.
+enum WaitingWork {
+    Fresh(NewJob),
+    Paused(Arc<Crew>),
 }
 
 /// A job that has not begun.
-struct Fresh {
+struct NewJob {
     begin: Option<Job>,
     job: Job,
 }
 
-struct Entry {
-    what: What,
+struct QueuedWork {
+    what: WaitingWork,
     priority: i64,
     since: Instant,
 }
 
 /// The job that has the turn.
-struct Running {
-    lane: Arc<Lane>,
+struct CurrentTurn {
+    crew: Arc<Crew>,
     share: Share,
     priority: i64,
     /// The time until which the job is charged.
@@ -71,25 +71,25 @@ struct Running {
 }
 
 #[derive(Default)]
-struct State {
-    queue: FairQueue<Entry>,
-    running: Option<Running>,
+struct SchedulerState {
+    queue: FairQueue<QueuedWork>,
+    running: Option<CurrentTurn>,
     /// Number of turns given so far.
     turns: u64,
-    idle: Vec<Arc<Lane>>,
-    lanes: usize,
+    idle: Vec<Arc<Crew>>,
+    crews: usize,
     /// Jobs that were cancelled while they slept, and end without a turn.
-    leaving: Vec<(Arc<Lane>, Share)>,
+    leaving: Vec<(Arc<Crew>, Share)>,
     /// Number of jobs that wait, readable without the lock.
     waiting: Arc<AtomicUsize>,
 }
 
-struct Shared {
+struct Scheduler {
     name: String,
     threads: usize,
     epoch: Instant,
-    first: Arc<Lane>,
-    state: Mutex<State>,
+    first: Arc<Crew>,
+    state: Mutex<SchedulerState>,
     waiting: Arc<AtomicUsize>,
     watch: Mutex<Watch>,
 }
@@ -97,20 +97,20 @@ struct Shared {
 /// The compute threads of a worker; clones share them.
 #[derive(Clone)]
 pub struct Threads {
-    shared: Arc<Shared>,
+    shared: Arc<Scheduler>,
 }
 
 impl Threads {
     /// Starts a pool of `threads` threads named after `name`.
     pub fn start(name: &str, threads: usize) -> Result<Threads, rayon::ThreadPoolBuildError> {
         let threads = threads.max(1);
-        let first = Lane::new(&format!("{name}-compute"), threads)?;
-        let state = State {
+        let first = Crew::new(&format!("{name}-compute"), threads)?;
+        let state = SchedulerState {
             idle: vec![first.clone()],
-            lanes: 1,
-            ..State::default()
+            crews: 1,
+            ..SchedulerState::default()
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(Scheduler {
             waiting: state.waiting.clone(),
             name: name.to_owned(),
             threads,
@@ -123,23 +123,23 @@ impl Threads {
         Ok(Threads { shared })
     }
 
-    /// The thread that has stopped for good although its lane has the turn, and the share of that turn. To be called
+    /// The thread that has stopped for good although its crew has the turn, and the share of that turn. To be called
     /// twice a second.
     pub fn stuck(&self) -> Option<(String, Share)> {
         let shared = &self.shared;
         let (running, turn) = {
             let s = shared.lock();
             let running = s.running.as_ref();
-            (running.map(|r| (r.lane.clone(), r.share.clone())), s.turns)
+            (running.map(|r| (r.crew.clone(), r.share.clone())), s.turns)
         };
         let mut watch = shared.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        let lane = running.as_ref().map(|(lane, _)| &**lane);
-        let thread = watch.look(lane, turn, Instant::now())?;
+        let crew = running.as_ref().map(|(crew, _)| &**crew);
+        let thread = watch.look(crew, turn, Instant::now())?;
         Some((thread, running?.1))
     }
 }
 
-impl State {
+impl SchedulerState {
     /// Charges the job that has the turn for its time until now.
     fn charge(&mut self, now: Instant) {
         if let Some(r) = &mut self.running {
@@ -149,64 +149,64 @@ impl State {
         }
     }
 
-    /// Whether there is an idle lane for a job that begins. Lanes beyond the first are made where a job gives way.
+    /// Whether there is an idle crew for a job that begins. Crews beyond the first are made where a job gives way.
     fn has_room(&self) -> bool {
         !self.idle.is_empty()
     }
 
-    /// Takes the idle lane with the most threads; among equals, the one that was used last.
-    fn widest(&mut self) -> Option<Arc<Lane>> {
+    /// Takes the idle crew with the most threads; among equals, the one that was used last.
+    fn widest(&mut self) -> Option<Arc<Crew>> {
         let idle = self.idle.iter().enumerate();
         let (at, _) = idle.max_by_key(|(_, l)| l.pool().current_num_threads())?;
         Some(self.idle.remove(at))
     }
 
-    fn runs(&self, lane: &Lane) -> bool {
+    fn runs(&self, crew: &Crew) -> bool {
         let running = self.running.as_ref();
-        running.is_some_and(|r| std::ptr::eq(&*r.lane, lane))
+        running.is_some_and(|r| std::ptr::eq(&*r.crew, crew))
     }
 
-    /// Gives the turn to the next job: a job that slept is woken, a job that begins is returned with its lane.
-    fn dispatch(&mut self, now: Instant) -> Option<(Arc<Lane>, Fresh)> {
+    /// Gives the turn to the next job: a job that slept is woken, a job that begins is returned with its crew.
+    fn dispatch(&mut self, now: Instant) -> Option<(Arc<Crew>, NewJob)> {
         debug_assert!(self.running.is_none());
         let popped = self.queue.pop(self.has_room());
         self.waiting.store(self.queue.len(), Ordering::Relaxed);
         let (share, entry) = popped?;
         self.turns += 1;
-        let (lane, fresh) = match entry.what {
-            What::Paused(lane) => (lane, None),
-            What::Fresh(fresh) => (self.widest()?, Some(fresh)),
+        let (crew, fresh) = match entry.what {
+            WaitingWork::Paused(crew) => (crew, None),
+            WaitingWork::Fresh(fresh) => (self.widest()?, Some(fresh)),
         };
-        self.running = Some(Running {
-            lane: lane.clone(),
+        self.running = Some(CurrentTurn {
+            crew: crew.clone(),
             share,
             priority: entry.priority,
             charged: now,
             since: now,
         });
-        lane.runs(!self.queue.is_empty());
-        fresh.map(|fresh| (lane, fresh))
+        crew.runs(!self.queue.is_empty());
+        fresh.map(|fresh| (crew, fresh))
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl Scheduler {
+    fn lock(&self) -> MutexGuard<'_, SchedulerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `next` on a lane, and then further jobs as long as the lane gets the turn.
-    fn serve(self: &Arc<Shared>, lane: Arc<Lane>, mut next: Fresh) {
-        let lane = &lane;
-        lane.enter(|| {
+    /// Runs `next` on a crew, and then further jobs as long as the crew gets the turn.
+    fn serve(self: &Arc<Scheduler>, crew: Arc<Crew>, mut next: NewJob) {
+        let crew = &crew;
+        crew.enter(|| {
             loop {
-                let Fresh { begin, job } = next;
+                let NewJob { begin, job } = next;
                 let run = move || {
                     begin.into_iter().for_each(|begin| begin());
                     job();
                 };
                 // A job reports its own panics; one that escapes it must not end the loop.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
-                match self.over(lane) {
+                match self.over(crew) {
                     Some(fresh) => next = fresh,
                     None => return,
                 }
@@ -214,31 +214,31 @@ impl Shared {
         });
     }
 
-    fn start(self: &Arc<Shared>, lane: Arc<Lane>, fresh: Fresh) {
-        let (shared, on) = (self.clone(), lane.clone());
-        lane.pool().spawn(move || shared.serve(on, fresh));
+    fn start(self: &Arc<Scheduler>, crew: Arc<Crew>, fresh: NewJob) {
+        let (shared, on) = (self.clone(), crew.clone());
+        crew.pool().spawn(move || shared.serve(on, fresh));
     }
 
-    /// Ends the job of a lane; returns the job that the lane runs next, if the turn goes to a new job on it.
-    fn over(self: &Arc<Shared>, lane: &Arc<Lane>) -> Option<Fresh> {
+    /// Ends the job of a crew; returns the job that the crew runs next, if the turn goes to a new job on it.
+    fn over(self: &Arc<Scheduler>, crew: &Arc<Crew>) -> Option<NewJob> {
         let mut surplus = None;
         let mut s = self.lock();
         let now = Instant::now();
-        if s.runs(lane) {
+        if s.runs(crew) {
             s.charge(now);
             if let Some(r) = s.running.take() {
                 s.queue.ended(&r.share);
             }
-        } else if let Some(at) = s.leaving.iter().position(|(l, _)| Arc::ptr_eq(l, lane)) {
+        } else if let Some(at) = s.leaving.iter().position(|(l, _)| Arc::ptr_eq(l, crew)) {
             let (_, share) = s.leaving.swap_remove(at);
             s.queue.ended(&share);
         }
-        lane.rests();
-        if s.idle.len() >= KEPT && !Arc::ptr_eq(lane, &self.first) {
-            s.lanes -= 1;
-            surplus = Some(lane.clone());
+        crew.rests();
+        if s.idle.len() >= KEPT && !Arc::ptr_eq(crew, &self.first) {
+            s.crews -= 1;
+            surplus = Some(crew.clone());
         } else {
-            s.idle.push(lane.clone());
+            s.idle.push(crew.clone());
         }
         let started = match s.running {
             None => s.dispatch(now),
@@ -247,29 +247,29 @@ impl Shared {
         drop(s);
         drop(surplus);
         let (on, fresh) = started?;
-        if Arc::ptr_eq(&on, lane) {
+        if Arc::ptr_eq(&on, crew) {
             return Some(fresh);
         }
         self.start(on, fresh);
         None
     }
 
-    /// Called at a check point of a lane: gives the turn to a rival that should run first, if there is one. The lane
+    /// Called at a check point of a crew: gives the turn to a rival that should run first, if there is one. The crew
     /// then sleeps until it has the turn again, or its job is cancelled.
-    fn give_way(self: &Arc<Shared>, lane: &Arc<Lane>) {
-        let mut made: Option<Option<Arc<Lane>>> = None;
+    fn give_way(self: &Arc<Scheduler>, crew: &Arc<Crew>) {
+        let mut made: Option<Option<Arc<Crew>>> = None;
         loop {
             let mut s = self.lock();
-            if let Some(Some(lane)) = made.take_if(|made| made.is_some()) {
-                s.idle.push(lane);
+            if let Some(Some(crew)) = made.take_if(|made| made.is_some()) {
+                s.idle.push(crew);
                 made = Some(None);
             }
-            if !s.runs(lane) {
+            if !s.runs(crew) {
                 return;
             }
             let now = Instant::now();
             s.charge(now);
-            let may_make = made.is_none() && s.lanes < MOST_LANES;
+            let may_make = made.is_none() && s.crews < MOST_LANES;
             let Some(r) = &s.running else { return };
             let rival = s.queue.rival(&r.share, s.has_room() || may_make);
             let (gives_way, first) = match rival {
@@ -278,25 +278,25 @@ impl Shared {
                 Rival::Same => (now.saturating_duration_since(r.since) >= STEP_TURN, false),
             };
             if !gives_way {
-                lane.looked(self.micros(now), !s.queue.is_empty());
+                crew.looked(self.micros(now), !s.queue.is_empty());
                 return;
             }
             if !s.has_room() && may_make {
-                s.lanes += 1;
-                let number = s.lanes;
+                s.crews += 1;
+                let number = s.crews;
                 drop(s);
-                // The lane is made without the lock, since starting threads takes a while.
+                // The crew is made without the lock, since starting threads takes a while.
                 let new = self.another(number);
                 if new.is_none() {
-                    self.lock().lanes -= 1;
+                    self.lock().crews -= 1;
                 }
                 made = Some(new);
                 continue;
             }
             let Some(r) = s.running.take() else { return };
-            lane.sleeps();
-            let entry = Entry {
-                what: What::Paused(lane.clone()),
+            crew.sleeps();
+            let entry = QueuedWork {
+                what: WaitingWork::Paused(crew.clone()),
                 priority: r.priority,
                 since: now,
             };
@@ -310,12 +310,12 @@ impl Shared {
         }
     }
 
-    fn another(self: &Arc<Shared>, number: usize) -> Option<Arc<Lane>> {
+    fn another(self: &Arc<Scheduler>, number: usize) -> Option<Arc<Crew>> {
         let threads = if number <= WIDE { self.threads } else { 1 };
-        match Lane::new(&format!("{}-lane-{number}", self.name), threads) {
-            Ok(lane) => {
-                lane.of(self);
-                Some(lane)
+        match Crew::new(&format!("{}-crew-{number}", self.name), threads) {
+            Ok(crew) => {
+                crew.of(self);
+                Some(crew)
             }
             Err(e) => {
                 tracing::warn!("compute cannot be shared for now: no further thread: {e}");
@@ -325,15 +325,16 @@ impl Shared {
     }
 
     /// Lets a sleeping job that was cancelled end without a turn.
-    fn leave(&self, lane: &Arc<Lane>, s: &mut State) {
-        let is_it = |e: &Entry| matches!(&e.what, What::Paused(l) if Arc::ptr_eq(l, lane));
+    fn leave(&self, crew: &Arc<Crew>, s: &mut SchedulerState) {
+        let is_it =
+            |e: &QueuedWork| matches!(&e.what, WaitingWork::Paused(l) if Arc::ptr_eq(l, crew));
         let found = s.queue.waiting().find(|(_, _, e)| is_it(e));
         if let Some(share) = found.map(|(share, _, _)| share.clone()) {
             s.queue.take(&share, is_it);
             s.waiting.store(s.queue.len(), Ordering::Relaxed);
-            s.leaving.push((lane.clone(), share));
+            s.leaving.push((crew.clone(), share));
         }
-        lane.leaves();
+        crew.leaves();
     }
 
     fn micros(&self, now: Instant) -> u64 {
@@ -341,21 +342,21 @@ impl Shared {
     }
 
     fn push(
-        self: &Arc<Shared>,
+        self: &Arc<Scheduler>,
         share: &Share,
         priority: i64,
-        fresh: Fresh,
+        fresh: NewJob,
     ) -> Result<(), RefusedJob> {
         let now = Instant::now();
         let mut s = self.lock();
         s.charge(now);
-        let entry = Entry {
-            what: What::Fresh(fresh),
+        let entry = QueuedWork {
+            what: WaitingWork::Fresh(fresh),
             priority,
             since: now,
         };
         if let Err(entry) = s.queue.push(share, priority, entry) {
-            let What::Fresh(Fresh { job, .. }) = entry.what else {
+            let WaitingWork::Fresh(NewJob { job, .. }) = entry.what else {
                 return Ok(());
             };
             let reason = Refusal::Full;
@@ -363,13 +364,13 @@ impl Shared {
         }
         s.waiting.store(s.queue.len(), Ordering::Relaxed);
         if let Some(r) = &s.running {
-            r.lane.contest();
+            r.crew.contest();
             return Ok(());
         }
         let started = s.dispatch(now);
         drop(s);
-        if let Some((lane, fresh)) = started {
-            self.start(lane, fresh);
+        if let Some((crew, fresh)) = started {
+            self.start(crew, fresh);
         }
         Ok(())
     }
@@ -386,7 +387,7 @@ impl Compute for Threads {
 
     fn submit(&self, share: &Share, priority: i64, job: Job) -> Result<(), RefusedJob> {
         self.shared
-            .push(share, priority, Fresh { begin: None, job })
+            .push(share, priority, NewJob { begin: None, job })
     }
 
     fn submit_begun(
@@ -397,7 +398,7 @@ impl Compute for Threads {
         job: Job,
     ) -> Result<(), RefusedJob> {
         let begin = Some(begin);
-        self.shared.push(share, priority, Fresh { begin, job })
+        self.shared.push(share, priority, NewJob { begin, job })
     }
 
     fn admits(&self, share: &Share, time: Duration) -> bool {

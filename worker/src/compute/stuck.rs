@@ -1,6 +1,6 @@
-//! A watch over the compute threads: a lane that stands still although it has the turn will never end its job.
+//! A watch over the compute threads: a crew that stands still although it has the turn will never end its job.
 //!
-//! A thread that computes uses the processor, or waits for it. A lane of which no thread has done either for [`BOUND`]
+//! A thread that computes uses the processor, or waits for it. A crew of which no thread has done either for [`BOUND`]
 //! is stuck: a thread of it is stopped, or waits for something that does not come. The watch needs nothing of kernels,
 //! so that it holds wherever a thread stands still, in a kernel or outside of one.
 
@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Lane;
+use super::Crew;
 
-/// How long the threads of a lane that has the turn may stand still.
+/// How long the threads of a crew that has the turn may stand still.
 const BOUND: Duration = Duration::from_secs(6);
 /// Longest time between two looks. A longer one says nothing of the threads: the process itself was stopped.
 const LATE: Duration = Duration::from_secs(2);
 
 /// The state of a thread at one look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Seen {
+struct ThreadSample {
     /// Whether the thread uses the processor, or waits for it.
     runs: bool,
     /// Whether the thread sleeps: it is idle, or waits for another thread.
@@ -26,7 +26,7 @@ struct Seen {
     used: u64,
 }
 
-/// Remembers what the threads of the lane with the turn have used, and since when.
+/// Remembers what the threads of the crew with the turn have used, and since when.
 #[derive(Default)]
 pub(super) struct Watch {
     /// The turn at the last look, and the ticks that its threads had used.
@@ -36,13 +36,13 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Looks at the lane that has the turn; returns the name of a thread of it that stands still for good.
-    pub(super) fn look(&mut self, lane: Option<&Lane>, turn: u64, now: Instant) -> Option<String> {
-        let threads = lane.filter(|l| !l.is_excused()).map(Lane::threads);
+    /// Looks at the crew that has the turn; returns the name of a thread of it that stands still for good.
+    pub(super) fn look(&mut self, crew: Option<&Crew>, turn: u64, now: Instant) -> Option<String> {
+        let threads = crew.filter(|l| !l.is_excused()).map(Crew::threads);
         let threads = threads.unwrap_or_default();
         let seen = threads.iter().map(|(id, _)| seen(*id));
         // Where the system does not tell, nothing is known of the threads.
-        let seen: Vec<Seen> = seen.collect::<Option<_>>().unwrap_or_default();
+        let seen: Vec<ThreadSample> = seen.collect::<Option<_>>().unwrap_or_default();
         if !self.stands_still(&seen, turn, now) {
             return None;
         }
@@ -51,7 +51,7 @@ impl Watch {
         Some(threads.get(at)?.1.clone())
     }
 
-    fn stands_still(&mut self, threads: &[Seen], turn: u64, now: Instant) -> bool {
+    fn stands_still(&mut self, threads: &[ThreadSample], turn: u64, now: Instant) -> bool {
         let before = self.before.replace(now);
         let late = before.is_none_or(|b| now.saturating_duration_since(b) > LATE);
         let used = threads.iter().map(|t| t.used).sum();
@@ -72,18 +72,18 @@ pub(super) fn this_thread() -> Option<u32> {
 }
 
 /// The state of a thread of this process, by `proc(5)`.
-fn seen(thread: u32) -> Option<Seen> {
+fn seen(thread: u32) -> Option<ThreadSample> {
     let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
     parse(&text)
 }
 
-fn parse(stat: &str) -> Option<Seen> {
+fn parse(stat: &str) -> Option<ThreadSample> {
     // The fields come behind the name, which may contain anything.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
     let mut ticks = fields.skip(10).map_while(|f| f.parse::<u64>().ok());
     let used = ticks.next()?.saturating_add(ticks.next()?);
-    Some(Seen {
+    Some(ThreadSample {
         runs: state == "R",
         sleeps: state == "S",
         used,
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn the_systems_words_are_understood() {
         let stat = "77 (a) b) S 1 2 3 0 -1 64 10 0 0 0 123 45 0 0 20 0 9 0 100";
-        let want = Seen {
+        let want = ThreadSample {
             runs: false,
             sleeps: true,
             used: 168,
@@ -117,7 +117,7 @@ mod tests {
         let found = looks.find(|(i, (turn, runs, used))| {
             let late = if *i > 6 { gap } else { 0 };
             let at = start + Duration::from_millis(500 * *i as u64) + Duration::from_secs(late);
-            let seen = Seen {
+            let seen = ThreadSample {
                 runs: *runs,
                 sleeps: false,
                 used: *used,
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(check((0..40).map(|i| (i / 9, false, 7)), 0), None);
         // The process was stopped for a minute.
         assert_eq!(check((0..40).map(|_| (1, false, 7)), 60), Some(19));
-        // No lane has the turn, or nothing is known of its threads.
+        // No crew has the turn, or nothing is known of its threads.
         let mut watch = Watch::default();
         let start = Instant::now();
         let at = |i: u64| start + Duration::from_millis(500 * i);

@@ -12,8 +12,8 @@ const BOUND: Duration = Duration::from_secs(60);
 /// A kernel without end: it looks at its check points until it is cancelled, and counts its looks.
 fn endless(looks: Arc<AtomicUsize>, cancel: Arc<AtomicBool>, ended: mpsc::Sender<()>) -> Job {
     Box::new(move || {
-        let lane = Lane::current().unwrap();
-        let exec = lane.exec(&cancel);
+        let crew = Crew::current().unwrap();
+        let exec = crew.exec(&cancel);
         while exec.check().is_ok() {
             looks.fetch_add(1, Ordering::Relaxed);
         }
@@ -81,9 +81,9 @@ fn wait_until(what: &str, holds: impl Fn() -> bool) {
 fn check_idle(t: &Threads) {
     wait_until("all is idle", || {
         let s = t.shared.lock();
-        s.running.is_none() && s.queue.is_empty() && s.leaving.is_empty() && s.idle.len() == s.lanes
+        s.running.is_none() && s.queue.is_empty() && s.leaving.is_empty() && s.idle.len() == s.crews
     });
-    assert!(t.shared.lock().lanes <= KEPT + 1 && t.turns().is_empty());
+    assert!(t.shared.lock().crews <= KEPT + 1 && t.turns().is_empty());
 }
 
 #[test]
@@ -218,9 +218,9 @@ fn a_kernel_that_is_split_sleeps_and_goes_on_with_all_its_tiles() {
     let done = Arc::<AtomicUsize>::default();
     let count = done.clone();
     let job = Box::new(move || {
-        let lane = Lane::current().unwrap();
+        let crew = Crew::current().unwrap();
         let cancel = AtomicBool::new(false);
-        let ended = lane.exec(&cancel).tiles(2000, 1, |_| {
+        let ended = crew.exec(&cancel).tiles(2000, 1, |_| {
             let start = Instant::now();
             while start.elapsed() < Duration::from_micros(50) {
                 std::hint::spin_loop();

@@ -1,4 +1,4 @@
-//! What an implementation of an op works with: a [`Spec`] when its kernel is resolved, a [`Call`] at every launch.
+//! What an implementation of an op works with: a [`Spec`] when its kernel is resolved, a [`KernelCall`] at every launch.
 
 use convoke_common::graph::Attrs;
 use convoke_common::ops::{ConcreteOutputs, OpError};
@@ -6,22 +6,22 @@ use convoke_common::{DType, Element, Error, Tensor};
 use convoke_kernels::shape::Operand;
 
 use super::{KernelFailure, Launch, Outputs};
-use crate::ops::Custom;
+use crate::ops::RegisteredKernel;
 
 /// An implementation of an op. It has captured all that does not depend on shapes and values.
-pub(crate) enum Body {
-    Own(Box<dyn Fn(Call<'_, '_>) -> Result<Outputs, KernelFailure> + Send + Sync>),
+pub(crate) enum KernelBody {
+    Own(Box<dyn Fn(KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> + Send + Sync>),
     /// The kernel of a custom op.
-    Custom(Custom),
+    Custom(RegisteredKernel),
 }
 
-impl Body {
+impl KernelBody {
     /// Runs the implementation on one launch.
     #[inline]
-    pub fn run(&self, call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
+    pub fn run(&self, call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
         match self {
-            Body::Own(run) => run(call),
-            Body::Custom(custom) => {
+            KernelBody::Own(run) => run(call),
+            KernelBody::Custom(custom) => {
                 let _excused = call.launch.exec.excused();
                 custom.run(call)
             }
@@ -30,13 +30,13 @@ impl Body {
 }
 
 /// The result of looking an op up in a family: `None` where the op is not of the family.
-pub(crate) type Found = Result<Option<Body>, OpError>;
+pub(crate) type FamilyAnswer = Result<Option<KernelBody>, OpError>;
 
 /// Boxes a closure as an implementation.
 pub(crate) fn body(
-    f: impl Fn(Call<'_, '_>) -> Result<Outputs, KernelFailure> + Send + Sync + 'static,
-) -> Result<Body, OpError> {
-    Ok(Body::Own(Box::new(f)))
+    f: impl Fn(KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> + Send + Sync + 'static,
+) -> Result<KernelBody, OpError> {
+    Ok(KernelBody::Own(Box::new(f)))
 }
 
 /// The key by which an implementation is chosen.
@@ -76,14 +76,14 @@ impl Spec<'_> {
 }
 
 /// One launch, with the attributes and output sizes of its op.
-pub(crate) struct Call<'c, 'l> {
+pub(crate) struct KernelCall<'c, 'l> {
     pub attrs: &'c Attrs,
     /// Dtypes and shapes of the outputs, by the registry's rule.
     pub outputs: &'c ConcreteOutputs,
     pub launch: &'c mut Launch<'l>,
 }
 
-impl Call<'_, '_> {
+impl KernelCall<'_, '_> {
     /// Operand `i`; `None` where it is left out or was taken.
     #[inline]
     pub fn optional(&self, i: usize) -> Option<&Tensor> {

@@ -8,8 +8,8 @@ use convoke_kernels::cast::CastTo;
 use convoke_kernels::element::{self, Float};
 pub use convoke_kernels::fused::MOST_INPUTS;
 use convoke_kernels::fused::{
-    ChainKernels, Converted, Function, Given, MOST_TILES, Source, Stage, chain, chain_cast,
-    chain_reduced,
+    ChainInput, ChainKernels, ConvertedElements, ElementFunction, MOST_TILES, Source, Stage, chain,
+    chain_cast, chain_reduced,
 };
 use convoke_kernels::reduce::Reduce;
 use convoke_kernels::shape::Operand;
@@ -103,7 +103,7 @@ pub struct Step<'a> {
 }
 
 /// A fused kernel, with the values that are its operands, in order.
-pub struct Fused {
+pub struct FusedChain {
     pub kernel: Box<dyn Kernel>,
     pub operands: Vec<u32>,
 }
@@ -117,7 +117,7 @@ pub fn fuse(
     steps: &[Step<'_>],
     tail: Tail,
     like_result: impl Fn(u32) -> bool,
-) -> Option<Fused> {
+) -> Option<FusedChain> {
     let pairs = functions(steps);
     let made: std::collections::HashSet<u32> = steps.iter().map(|s| s.output).collect();
     let mut operands = Vec::new();
@@ -135,12 +135,12 @@ pub fn fuse(
         Pair { a, b, .. } if *b != Some(*a) => Some(*a),
         _ => None,
     };
-    let once = |v: &Value| pairs.iter().filter(|p| p.reads(*v)).count() == 1;
+    let once = |v: &ChainValue| pairs.iter().filter(|p| p.reads(*v)).count() == 1;
     let lies_there = |v: u32| {
         tail == Tail::Plain && head(&v).is_none() && operands.contains(&v) && like_result(v)
     };
     let first = first.filter(once).and_then(|v| match v {
-        Value::Named(v) if lies_there(v) => Some(v),
+        ChainValue::Named(v) if lies_there(v) => Some(v),
         _ => None,
     });
     let mut stages = allocated(&pairs, &operands)?;
@@ -153,25 +153,25 @@ pub fn fuse(
             }
         };
         match &mut stage.function {
-            Function::Unary(_, a) => lies(a),
-            Function::Binary(_, a, _) => lies(a),
+            ElementFunction::Unary(_, a) => lies(a),
+            ElementFunction::Binary(_, a, _) => lies(a),
         }
     }
     let kernel = by_dtype!(float dtype, T => {
         let reads = |v: &u32| match head(v) {
-            Some(h) => by_dtype!(any h.from, A => converted::<A, T> as Reads<T>).map(Some),
+            Some(h) => by_dtype!(any h.from, A => converted::<A, T> as ReadFunction<T>).map(Some),
             None => Some(None),
         };
         let ending = match tail {
-            Tail::Plain => Ending::Plain,
-            Tail::Cast(to) => by_dtype!(number to, B => Ending::Cast(to, cast_into::<T, B>))?,
-            Tail::Reduce(op, shape) => Ending::Reduced(op, shape),
+            Tail::Plain => TypedTail::Plain,
+            Tail::Cast(to) => by_dtype!(number to, B => TypedTail::Cast(to, cast_into::<T, B>))?,
+            Tail::Reduce(op, shape) => TypedTail::Reduced(op, shape),
         };
         let reads = operands.iter().map(reads).collect::<Option<Vec<_>>>()?;
         Box::new(Chain::<T> { stages, own, reads, ending }) as Box<dyn Kernel>
     })?;
     let given = |v: &u32| head(v).map_or(*v, |h| h.input);
-    Some(Fused {
+    Some(FusedChain {
         kernel,
         operands: operands.iter().map(given).collect(),
     })
@@ -179,7 +179,7 @@ pub fn fuse(
 
 /// A value between functions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Value {
+enum ChainValue {
     Named(u32),
     /// A value between two functions of one node.
     Between(usize),
@@ -188,13 +188,13 @@ enum Value {
 /// One function of one or two values.
 struct Pair {
     function: Elementwise,
-    a: Value,
-    b: Option<Value>,
-    y: Value,
+    a: ChainValue,
+    b: Option<ChainValue>,
+    y: ChainValue,
 }
 
 impl Pair {
-    fn reads(&self, v: Value) -> bool {
+    fn reads(&self, v: ChainValue) -> bool {
         self.a == v || self.b == Some(v)
     }
 }
@@ -203,7 +203,7 @@ impl Pair {
 fn functions(steps: &[Step<'_>]) -> Vec<Pair> {
     let mut pairs: Vec<Pair> = Vec::with_capacity(steps.len());
     for step in steps {
-        let mut inputs = step.inputs.iter().map(|v| Value::Named(*v));
+        let mut inputs = step.inputs.iter().map(|v| ChainValue::Named(*v));
         let Some(mut a) = inputs.next() else { continue };
         let mut rest = inputs.peekable();
         if rest.peek().is_none() {
@@ -211,13 +211,13 @@ fn functions(steps: &[Step<'_>]) -> Vec<Pair> {
                 function: step.function,
                 a,
                 b: None,
-                y: Value::Named(step.output),
+                y: ChainValue::Named(step.output),
             });
         }
         while let Some(b) = rest.next() {
             let y = match rest.peek() {
-                Some(_) => Value::Between(pairs.len()),
-                None => Value::Named(step.output),
+                Some(_) => ChainValue::Between(pairs.len()),
+                None => ChainValue::Named(step.output),
             };
             pairs.push(Pair {
                 function: step.function,
@@ -235,36 +235,37 @@ fn functions(steps: &[Step<'_>]) -> Vec<Pair> {
 /// that is read later. `None` where there are too few tiles.
 fn allocated(pairs: &[Pair], operands: &[u32]) -> Option<Vec<Stage>> {
     let mut free: Vec<u8> = (1..MOST_TILES as u8).rev().collect();
-    let mut tiles = std::collections::HashMap::<Value, u8>::new();
+    let mut tiles = std::collections::HashMap::<ChainValue, u8>::new();
     tiles.insert(pairs.last()?.y, 0);
-    let input = |v: Value| match v {
-        Value::Named(v) => operands.iter().position(|o| *o == v),
-        Value::Between(_) => None,
+    let input = |v: ChainValue| match v {
+        ChainValue::Named(v) => operands.iter().position(|o| *o == v),
+        ChainValue::Between(_) => None,
     };
     let mut stages = Vec::with_capacity(pairs.len());
     for pair in pairs.iter().rev() {
         let to = tiles.remove(&pair.y)?;
         let mut kept = true;
-        let mut source = |v: Value, tiles: &mut std::collections::HashMap<Value, u8>, in_place| {
-            if let Some(i) = input(v) {
-                return Some(Source::Input(i as u8));
-            }
-            let tile = match tiles.get(&v) {
-                Some(tile) => *tile,
-                None if in_place => {
-                    kept = false;
-                    to
+        let mut source =
+            |v: ChainValue, tiles: &mut std::collections::HashMap<ChainValue, u8>, in_place| {
+                if let Some(i) = input(v) {
+                    return Some(Source::Input(i as u8));
                 }
-                None => free.pop()?,
+                let tile = match tiles.get(&v) {
+                    Some(tile) => *tile,
+                    None if in_place => {
+                        kept = false;
+                        to
+                    }
+                    None => free.pop()?,
+                };
+                tiles.insert(v, tile);
+                Some(Source::Tile(tile))
             };
-            tiles.insert(v, tile);
-            Some(Source::Tile(tile))
-        };
         let a = source(pair.a, &mut tiles, true)?;
         let function = match (pair.function, pair.b) {
-            (Elementwise::Unary(op), _) => Function::Unary(op, a),
+            (Elementwise::Unary(op), _) => ElementFunction::Unary(op, a),
             (Elementwise::Fold(op), Some(b)) => {
-                Function::Binary(op, a, source(b, &mut tiles, false)?)
+                ElementFunction::Binary(op, a, source(b, &mut tiles, false)?)
             }
             (Elementwise::Fold(_), None) => return None,
         };
@@ -278,24 +279,24 @@ fn allocated(pairs: &[Pair], operands: &[u32]) -> Option<Vec<Stage>> {
 }
 
 /// A function that reads a tensor of another dtype as elements of type `T`.
-type Reads<T> = for<'t> fn(&'t Tensor) -> Converting<'t, T>;
-type Converting<'t, T> = Result<Box<dyn Converted<T> + 't>, KernelFailure>;
+type ReadFunction<T> = for<'t> fn(&'t Tensor) -> ConversionResult<'t, T>;
+type ConversionResult<'t, T> = Result<Box<dyn ConvertedElements<T> + 't>, KernelFailure>;
 
-fn converted<A: Element + CastTo<T>, T>(t: &Tensor) -> Converting<'_, T> {
+fn converted<A: Element + CastTo<T>, T>(t: &Tensor) -> ConversionResult<'_, T> {
     Ok(Box::new(operand::<A>(t)?))
 }
 
 /// A function that computes a chain into a tensor of another dtype.
-type Casts<T> = fn(&Exec<'_>, &[Stage], &[Given<'_, T>], &mut Tensor, &[usize]) -> Done;
-type Done = Result<(), KernelFailure>;
+type Casts<T> = fn(&Exec<'_>, &[Stage], &[ChainInput<'_, T>], &mut Tensor, &[usize]) -> ChainResult;
+type ChainResult = Result<(), KernelFailure>;
 
 fn cast_into<T, B>(
     exec: &Exec<'_>,
     stages: &[Stage],
-    given: &[Given<'_, T>],
+    given: &[ChainInput<'_, T>],
     y: &mut Tensor,
     shape: &[usize],
-) -> Done
+) -> ChainResult
 where
     T: Float + ChainKernels + CastTo<B>,
     B: Element + element::Element,
@@ -304,7 +305,7 @@ where
 }
 
 /// A [`Tail`] for a chain of `T`.
-enum Ending<T> {
+enum TypedTail<T> {
     Plain,
     Cast(DType, Casts<T>),
     Reduced(Reduce, Shape),
@@ -315,8 +316,8 @@ struct Chain<T> {
     /// The operand that shares the result's memory, if there is one.
     own: Option<usize>,
     /// By operand, how it is read if it is of another dtype.
-    reads: Vec<Option<Reads<T>>>,
-    ending: Ending<T>,
+    reads: Vec<Option<ReadFunction<T>>>,
+    ending: TypedTail<T>,
 }
 
 impl<T: Element + Float + ChainKernels> Kernel for Chain<T> {
@@ -330,15 +331,15 @@ impl<T: Element + Float + ChainKernels> Kernel for Chain<T> {
         exec.check()?;
         let known = sizes.and_then(|sizes| sizes.first());
         let shape = match (&self.ending, known) {
-            (Ending::Reduced(_, shape), _) => shape.clone(),
+            (TypedTail::Reduced(_, shape), _) => shape.clone(),
             (_, Some((_, shape))) => shape.clone(),
             (_, None) => broadcast(inputs)?,
         };
         let mut y = match (&self.ending, known) {
-            (Ending::Plain, _) => self.beginning(inputs, &shape, pool)?,
-            (Ending::Cast(to, _), _) => pool.tensor(*to, &shape)?,
-            (Ending::Reduced(..), Some((dtype, shape))) => pool.tensor(*dtype, shape)?,
-            (Ending::Reduced(..), None) => {
+            (TypedTail::Plain, _) => self.beginning(inputs, &shape, pool)?,
+            (TypedTail::Cast(to, _), _) => pool.tensor(*to, &shape)?,
+            (TypedTail::Reduced(..), Some((dtype, shape))) => pool.tensor(*dtype, shape)?,
+            (TypedTail::Reduced(..), None) => {
                 return Err(Error::internal("a reduction of unknown size").into());
             }
         };
@@ -351,20 +352,20 @@ impl<T: Element + Float + ChainKernels> Kernel for Chain<T> {
             });
         }
         let nothing: [T; 1] = [T::ZERO];
-        let mut given = SmallVec::<[Given<'_, T>; MOST_INPUTS]>::new();
+        let mut given = SmallVec::<[ChainInput<'_, T>; MOST_INPUTS]>::new();
         for (i, (t, other)) in operands.iter().zip(&others).enumerate() {
             given.push(match (t, other) {
                 // No stage reads this operand: its elements are in the result's memory.
-                _ if self.own == Some(i) => Given::Own(Operand::new(&nothing, &[])),
-                (_, Some(other)) => Given::Other(&**other),
-                (Some(t), None) => Given::Own(operand(t)?),
+                _ if self.own == Some(i) => ChainInput::Own(Operand::new(&nothing, &[])),
+                (_, Some(other)) => ChainInput::Other(&**other),
+                (Some(t), None) => ChainInput::Own(operand(t)?),
                 (None, None) => return Err(missing(i)),
             });
         }
         match &self.ending {
-            Ending::Plain => chain::<T>(exec, &self.stages, &given, write(&mut y)?, &shape)?,
-            Ending::Cast(_, cast) => cast(exec, &self.stages, &given, &mut y, &shape)?,
-            Ending::Reduced(op, _) => {
+            TypedTail::Plain => chain::<T>(exec, &self.stages, &given, write(&mut y)?, &shape)?,
+            TypedTail::Cast(_, cast) => cast(exec, &self.stages, &given, &mut y, &shape)?,
+            TypedTail::Reduced(op, _) => {
                 let y = write(&mut y)?;
                 chain_reduced::<T>(exec, &self.stages, &given, *op, y, &shape)?
             }
@@ -436,7 +437,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use convoke_common::graph::{Attr, Attrs};
-    use convoke_common::memory::{Account, Ledger};
+    use convoke_common::memory::{Ledger, Purpose};
     use convoke_common::ops::ConcreteOutputs;
 
     use super::*;
@@ -447,11 +448,11 @@ mod tests {
     const NEG: Elementwise = Elementwise::Unary(FloatUnary::Neg);
 
     fn launched(
-        fused: &Fused,
+        fused: &FusedChain,
         mut registers: Vec<Option<Tensor>>,
         sizes: Option<&ConcreteOutputs>,
     ) -> Tensor {
-        let pool = Pool::new(&Ledger::new("test", 1 << 30), Account::Handles, 0).unwrap();
+        let pool = Pool::new(&Ledger::new("test", 1 << 30), Purpose::Handles, 0).unwrap();
         let flag = AtomicBool::new(false);
         let made = fused.kernel.launch(&mut Launch {
             inputs: Operands::given(&mut registers),

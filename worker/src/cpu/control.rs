@@ -269,7 +269,7 @@ impl Kernel for Loop {
         let captured: Values = carried.drain(self.carried..).collect();
         let shapes = [SmallVec::new(), SmallVec::new()].into_iter();
         let shapes = shapes.chain(carried.iter().chain(&captured).map(|t| t.shape().into()));
-        let mut made = Collected::new(&self.body, 1 + self.carried, shapes, None);
+        let mut made = IterationResults::new(&self.body, 1 + self.carried, shapes, None);
         let mut n = 0;
         while going && n < most {
             let mut params: Values = SmallVec::new();
@@ -325,7 +325,7 @@ impl Kernel for Scan {
         let shapes = shapes
             .chain(over.iter().map(slice))
             .chain(captured.iter().map(shape));
-        let mut made = Collected::new(&self.body, self.carried, shapes, Some(length));
+        let mut made = IterationResults::new(&self.body, self.carried, shapes, Some(length));
         made.to_first.clone_from(&self.to_first);
         for n in 0..length {
             let mut params: Values = SmallVec::new();
@@ -354,7 +354,7 @@ const FIRST: usize = 8;
 
 /// The results that a loop collects: each becomes one tensor with a new first axis. They are copied into memory of the
 /// pool as soon as they are there.
-struct Collected {
+struct IterationResults {
     /// By result, its dtype and shape in an iteration that never ran, for a loop without iterations.
     none: Vec<(DType, Shape)>,
     /// By result, its slices so far, in a tensor with room for more.
@@ -367,14 +367,14 @@ struct Collected {
     to_first: Vec<bool>,
 }
 
-impl Collected {
+impl IterationResults {
     /// Collects the results from number `first` on; `shapes` are those of the body's parameters.
     fn new(
         body: &Body,
         first: usize,
         shapes: impl Iterator<Item = Shape>,
         length: Option<usize>,
-    ) -> Collected {
+    ) -> IterationResults {
         let f = &*body.function;
         let mut axes = Bindings::new();
         for (id, shape) in f.params.iter().zip(shapes) {
@@ -390,7 +390,7 @@ impl Collected {
                 ty.shape.iter().map(|d| dim(d).unwrap_or(0)).collect(),
             )
         });
-        Collected {
+        IterationResults {
             none: none.collect(),
             made: vec![],
             count: 0,

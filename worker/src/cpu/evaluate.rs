@@ -5,7 +5,7 @@
 use std::sync::atomic::AtomicBool;
 
 use convoke_common::graph::{Function, Literal, Node, TensorType, ValueId};
-use convoke_common::memory::{Account, Ledger, Pool};
+use convoke_common::memory::{Ledger, Pool, Purpose};
 use convoke_common::{Code, DType, Error, Result, Site, Tensor};
 use convoke_kernels::Exec;
 
@@ -26,7 +26,7 @@ pub fn evaluate(f: &Function, params: &[Tensor], load: LoadLiteral<'_>) -> Resul
     }
     let cancel = AtomicBool::new(false);
     let exec = Exec::single(&cancel);
-    let pool = Pool::new(&Ledger::new("evaluator", u64::MAX), Account::Handles, 0)?;
+    let pool = Pool::new(&Ledger::new("evaluator", u64::MAX), Purpose::Handles, 0)?;
     let mut values: Vec<Option<Tensor>> = vec![None; f.values.len()];
     for (id, tensor) in f.params.iter().zip(params) {
         values[id.ix()] = Some(tensor.clone());
@@ -140,7 +140,7 @@ pub fn inline_only(f: &Function, literal: &Literal, _: &TensorType) -> Result<Te
 
 #[cfg(test)]
 mod tests {
-    use convoke_common::graph::{Attrs, Part};
+    use convoke_common::graph::{Attrs, RunsAt};
 
     use super::*;
     use crate::cpu::testing::vec1;
@@ -160,7 +160,7 @@ mod tests {
                 attrs: Attrs::default(),
                 inputs: inputs.map(Some).into(),
                 outputs: vec![output],
-                part: Part::Step,
+                runs_at: RunsAt::Step,
             });
         }
         f.results = vec![("double".into(), double), ("x".into(), x)];

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
 
 use convoke_common::graph::{Attr, Attrs, Function, TensorType};
-use convoke_common::memory::{Account, Ledger, Pool};
+use convoke_common::memory::{Ledger, Pool, Purpose};
 use convoke_common::ops::{self, AttrKind, OpDef, OperandDef};
 use convoke_common::{DType, Tensor};
 use convoke_kernels::Exec;
@@ -180,7 +180,7 @@ impl Dice {
 fn nothing_given_to_an_op_causes_a_panic() {
     let mut dice = Dice(7);
     let cancel = AtomicBool::new(false);
-    let pool = Pool::new(&Ledger::new("test", 1 << 24), Account::Handles, 0).unwrap();
+    let pool = Pool::new(&Ledger::new("test", 1 << 24), Purpose::Handles, 0).unwrap();
     let mut never = Vec::new();
     for def in ops::all() {
         let mut ran = 0;

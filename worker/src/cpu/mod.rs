@@ -35,8 +35,8 @@ use convoke_common::{Code, DType, Error, Shape, Tensor};
 use convoke_kernels::{Cancelled, Exec, KernelError};
 use smallvec::SmallVec;
 
-pub(crate) use call::{Body, Call, Found, Spec, write};
-pub use operands::{MOST_SLOTS, Operands, Place, Register, Slot};
+pub(crate) use call::{FamilyAnswer, KernelBody, KernelCall, Spec, write};
+pub use operands::{MOST_SLOTS, OperandPlace, OperandRef, Operands, Register};
 
 /// One run of a kernel on operands.
 pub struct Launch<'a> {
@@ -136,7 +136,7 @@ pub fn resolve(
     };
     let body = families::find(&spec)?.ok_or_else(|| OpError::Unknown { op: op.into() })?;
     let host = (0..operands.len()).map(|i| is_host(def, i)).collect();
-    Ok(Arc::new(Resolved {
+    Ok(Arc::new(ResolvedOp {
         def,
         attrs: attrs.clone(),
         outputs,
@@ -168,7 +168,7 @@ fn check_strides(shape: &[usize]) -> Result<(), OpError> {
     }
 }
 
-struct Resolved {
+struct ResolvedOp {
     def: &'static OpDef,
     attrs: Attrs,
     outputs: usize,
@@ -176,7 +176,7 @@ struct Resolved {
     host: SmallVec<[bool; 8]>,
     /// The sizes of the latest launch: in the steady state they do not change.
     last: Mutex<Option<Sizes>>,
-    body: Body,
+    body: KernelBody,
 }
 
 /// The operands of a launch, and the output sizes that follow from them.
@@ -243,7 +243,7 @@ impl SizeKey {
     }
 }
 
-impl Resolved {
+impl ResolvedOp {
     fn outputs(&self, inputs: &Operands<'_>) -> Result<ConcreteOutputs, OpError> {
         let given = || inputs.iter().zip(self.host.iter().copied());
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -285,7 +285,7 @@ impl Resolved {
     }
 }
 
-impl Kernel for Resolved {
+impl Kernel for ResolvedOp {
     fn launch(&self, launch: &mut Launch<'_>) -> Result<Outputs, KernelFailure> {
         launch.exec.check()?;
         let found;
@@ -296,7 +296,7 @@ impl Kernel for Resolved {
                 &found
             }
         };
-        self.body.run(Call {
+        self.body.run(KernelCall {
             attrs: &self.attrs,
             outputs,
             launch,
@@ -381,7 +381,7 @@ mod tests {
         let kernel = resolve("Reshape", &Attrs::default(), &dtypes, 1).unwrap();
         let cancel = std::sync::atomic::AtomicBool::new(false);
         let ledger = convoke_common::memory::Ledger::new("test", 1 << 20);
-        let pool = Pool::new(&ledger, convoke_common::memory::Account::Handles, 0).unwrap();
+        let pool = Pool::new(&ledger, convoke_common::memory::Purpose::Handles, 0).unwrap();
         let check = |x: &[usize], to: &[i64], want: &[usize]| {
             let mut inputs = [Some(counting(x)), Some(vec1(to))];
             let y = kernel
@@ -407,7 +407,7 @@ mod tests {
         let kernel = resolve("Relu", &Attrs::default(), &[Some(DType::F32)], 1).unwrap();
         let cancel = std::sync::atomic::AtomicBool::new(true);
         let ledger = convoke_common::memory::Ledger::new("test", 1 << 20);
-        let pool = Pool::new(&ledger, convoke_common::memory::Account::Handles, 0).unwrap();
+        let pool = Pool::new(&ledger, convoke_common::memory::Purpose::Handles, 0).unwrap();
         let mut inputs = [Some(counting(&[4]))];
         let end = kernel.launch(&mut Launch {
             inputs: Operands::given(&mut inputs),

@@ -7,11 +7,11 @@ pub type Register = Option<Tensor>;
 
 /// The encoded place of one operand: where it is, and whether the launch is the last to read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Slot(u32);
+pub struct OperandRef(u32);
 
-/// The decoded form of a [`Slot`].
+/// The decoded form of an [`OperandRef`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum OperandPlace {
     /// The place of an optional operand that is left out.
     Nothing,
     /// A constant, by number.
@@ -31,27 +31,27 @@ const LAST: u32 = 3 << 30;
 /// Most registers, and most constants, that slots can name.
 pub const MOST_SLOTS: usize = 1 << 30;
 
-impl Slot {
+impl OperandRef {
     /// Encodes a place. Its number must be below [`MOST_SLOTS`].
     #[inline]
-    pub fn new(place: Place) -> Slot {
-        Slot(match place {
-            Place::Nothing => NOTHING,
-            Place::Constant(i) => CONSTANT | i,
-            Place::Read(i) => READ | i,
-            Place::Last(i) => LAST | i,
+    pub fn new(place: OperandPlace) -> OperandRef {
+        OperandRef(match place {
+            OperandPlace::Nothing => NOTHING,
+            OperandPlace::Constant(i) => CONSTANT | i,
+            OperandPlace::Read(i) => READ | i,
+            OperandPlace::Last(i) => LAST | i,
         })
     }
 
     /// Decodes the place.
     #[inline]
-    pub fn place(self) -> Place {
+    pub fn place(self) -> OperandPlace {
         let i = self.0 & !KIND;
         match self.0 & KIND {
-            CONSTANT => Place::Constant(i),
-            READ => Place::Read(i),
-            LAST => Place::Last(i),
-            _ => Place::Nothing,
+            CONSTANT => OperandPlace::Constant(i),
+            READ => OperandPlace::Read(i),
+            LAST => OperandPlace::Last(i),
+            _ => OperandPlace::Nothing,
         }
     }
 }
@@ -62,7 +62,7 @@ pub struct Operands<'a>(Source<'a>);
 /// The storage of the operands.
 enum Source<'a> {
     Slots {
-        slots: &'a [Slot],
+        slots: &'a [OperandRef],
         registers: &'a mut [Register],
         constants: &'a [Tensor],
     },
@@ -76,7 +76,7 @@ impl<'a> Operands<'a> {
     /// The operands whose places are `slots`.
     #[inline]
     pub fn at(
-        slots: &'a [Slot],
+        slots: &'a [OperandRef],
         registers: &'a mut [Register],
         constants: &'a [Tensor],
     ) -> Operands<'a> {
@@ -123,9 +123,11 @@ impl<'a> Operands<'a> {
                 registers,
                 constants,
             } => match slots.get(i)?.place() {
-                Place::Nothing => None,
-                Place::Constant(c) => constants.get(c as usize),
-                Place::Read(r) | Place::Last(r) => registers.get(r as usize)?.as_ref(),
+                OperandPlace::Nothing => None,
+                OperandPlace::Constant(c) => constants.get(c as usize),
+                OperandPlace::Read(r) | OperandPlace::Last(r) => {
+                    registers.get(r as usize)?.as_ref()
+                }
             },
             Source::Given(all) => all.get(i)?.as_ref(),
             Source::Shown(all) => *all.get(i)?,
@@ -146,10 +148,10 @@ impl<'a> Operands<'a> {
                 registers,
                 constants,
             } => match slots.get(i)?.place() {
-                Place::Nothing => None,
-                Place::Constant(c) => constants.get(c as usize).cloned(),
-                Place::Read(r) => registers.get(r as usize)?.clone(),
-                Place::Last(r) => registers.get_mut(r as usize)?.take(),
+                OperandPlace::Nothing => None,
+                OperandPlace::Constant(c) => constants.get(c as usize).cloned(),
+                OperandPlace::Read(r) => registers.get(r as usize)?.clone(),
+                OperandPlace::Last(r) => registers.get_mut(r as usize)?.take(),
             },
             Source::Given(all) => all.get_mut(i)?.take(),
             Source::Shown(all) => (*all.get(i)?).cloned(),
@@ -163,7 +165,7 @@ impl<'a> Operands<'a> {
             Source::Slots {
                 slots, registers, ..
             } => match slots.get(i)?.place() {
-                Place::Last(r) => registers.get(r as usize)?.as_ref(),
+                OperandPlace::Last(r) => registers.get(r as usize)?.as_ref(),
                 _ => None,
             },
             Source::Given(all) => all.get(i)?.as_ref(),
@@ -183,13 +185,13 @@ mod tests {
         let mut registers = [Some(scalar(1.)), Some(scalar(2.)), None];
         let constants = [scalar(3.)];
         let slots = [
-            Place::Read(0),
-            Place::Last(1),
-            Place::Constant(0),
-            Place::Nothing,
-            Place::Last(2),
+            OperandPlace::Read(0),
+            OperandPlace::Last(1),
+            OperandPlace::Constant(0),
+            OperandPlace::Nothing,
+            OperandPlace::Last(2),
         ]
-        .map(Slot::new);
+        .map(OperandRef::new);
         let mut all = Operands::at(&slots, &mut registers, &constants);
         let values: Vec<_> = all.iter().map(|t| t.cloned()).collect();
         let given = [1., 2., 3.].map(|x| Some(scalar(x)));

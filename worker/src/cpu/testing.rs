@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 
 use convoke_common::graph::Attrs;
-use convoke_common::memory::{Account, Ledger, Pool};
+use convoke_common::memory::{Ledger, Pool, Purpose};
 use convoke_common::{DType, Error, Tensor};
 use convoke_kernels::Exec;
 
@@ -23,7 +23,7 @@ pub(crate) fn launch(
     let kernel =
         resolve(op, &attrs, &dtypes, outputs).map_err(|e| Error::internal(e.to_string()))?;
     let cancel = AtomicBool::new(false);
-    let pool = Pool::new(&Ledger::new("test", 1 << 40), Account::Handles, 0)?;
+    let pool = Pool::new(&Ledger::new("test", 1 << 40), Purpose::Handles, 0)?;
     let exec = Exec::single(&cancel);
     match kernel.launch(&mut Launch {
         inputs: Operands::given(&mut inputs),

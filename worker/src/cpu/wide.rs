@@ -5,11 +5,15 @@ use convoke_common::{DType, Error, Tensor};
 use convoke_kernels::cast::cast;
 
 use super::KernelFailure;
-use super::call::{Call, write};
+use super::call::{KernelCall, write};
 use super::dispatch::by_dtype;
 
 /// `x` converted to `to`, where both dtypes are floats; `x` itself if it has that dtype.
-pub(crate) fn convert(call: &Call<'_, '_>, x: &Tensor, to: DType) -> Result<Tensor, KernelFailure> {
+pub(crate) fn convert(
+    call: &KernelCall<'_, '_>,
+    x: &Tensor,
+    to: DType,
+) -> Result<Tensor, KernelFailure> {
     if x.dtype() == to {
         return Ok(x.clone());
     }
@@ -22,13 +26,13 @@ pub(crate) fn convert(call: &Call<'_, '_>, x: &Tensor, to: DType) -> Result<Tens
 }
 
 /// Operand `i` converted to f32.
-pub(crate) fn wide(call: &Call<'_, '_>, i: usize) -> Result<Tensor, KernelFailure> {
+pub(crate) fn wide(call: &KernelCall<'_, '_>, i: usize) -> Result<Tensor, KernelFailure> {
     convert(call, call.input(i)?, DType::F32)
 }
 
 /// Operand `i` converted to f32; `None` where it is left out.
 pub(crate) fn optional_wide(
-    call: &Call<'_, '_>,
+    call: &KernelCall<'_, '_>,
     i: usize,
 ) -> Result<Option<Tensor>, KernelFailure> {
     call.optional(i)
@@ -37,12 +41,16 @@ pub(crate) fn optional_wide(
 }
 
 /// An f32 tensor of output `o`'s shape.
-pub(crate) fn wide_output(call: &Call<'_, '_>, o: usize) -> Result<Tensor, KernelFailure> {
+pub(crate) fn wide_output(call: &KernelCall<'_, '_>, o: usize) -> Result<Tensor, KernelFailure> {
     Ok(call.launch.pool.tensor(DType::F32, call.out_shape(o))?)
 }
 
 /// `y` converted to the dtype of output `o`.
-pub(crate) fn narrow_to(call: &Call<'_, '_>, o: usize, y: Tensor) -> Result<Tensor, KernelFailure> {
+pub(crate) fn narrow_to(
+    call: &KernelCall<'_, '_>,
+    o: usize,
+    y: Tensor,
+) -> Result<Tensor, KernelFailure> {
     let (dtype, _) = call
         .outputs
         .get(o)

@@ -28,8 +28,8 @@ use rustc_hash::FxHashMap;
 use slab::Slab;
 use smallvec::SmallVec;
 
-use self::transfers::{Early, Expected};
-use super::prepared::{Prepared, Seen};
+use self::transfers::{EarlyTransfer, ExpectedTransfer};
+use super::prepared::{PreparedOp, ShapeFacts};
 use crate::cpu::{Inputs, Outputs};
 
 /// Most transfers that may come before they are announced: as many as a client may have under way.
@@ -53,7 +53,7 @@ const TRANSFER: u64 = 256;
 /// The number of a handle.
 pub(super) type Id = u64;
 
-enum State {
+enum HandleState {
     Pending {
         waiters: SmallVec<[Waiter; 1]>,
         dropped: bool,
@@ -63,7 +63,7 @@ enum State {
 }
 
 struct Handle {
-    state: State,
+    state: HandleState,
     origin: u32,
 }
 
@@ -79,20 +79,20 @@ enum Waiter {
         transfer: u64,
     },
     /// A step that reads the handle.
-    Step(Then),
+    Step(TensorCallback),
 }
 
 /// What a step does with a handle's tensor once it has resolved.
-pub(crate) type Then = Box<dyn FnOnce(Settled) + Send>;
+pub(crate) type TensorCallback = Box<dyn FnOnce(HandleOutcome) + Send>;
 
-struct Waiting {
+struct WaitingRun {
     run: Run,
     missing: usize,
 }
 
 /// An op whose operands are there, or will be.
 pub(super) struct Run {
-    pub prepared: Arc<Prepared>,
+    pub prepared: Arc<PreparedOp>,
     pub inputs: Inputs,
     /// The number of the op's first output.
     pub first: Id,
@@ -102,7 +102,7 @@ pub(super) struct Run {
 
 impl Run {
     /// The predicted time and the sizes of the op with these operands.
-    pub fn seen(&self) -> Arc<Seen> {
+    pub fn seen(&self) -> Arc<ShapeFacts> {
         let inputs: SmallVec<[Option<&Tensor>; 4]> =
             self.inputs.iter().map(Option::as_ref).collect();
         self.prepared.seen(&inputs)
@@ -139,7 +139,7 @@ pub(super) enum Effect {
         error: Arc<Error>,
     },
     /// A step that waited for a handle goes on.
-    Step(Then, Settled),
+    Step(TensorCallback, HandleOutcome),
 }
 
 /// The handles, ops and transfers of a session.
@@ -147,13 +147,13 @@ pub(super) enum Effect {
 pub(super) struct Core {
     handles: FxHashMap<Id, Handle>,
     next: Id,
-    waiting: Slab<Waiting>,
+    waiting: Slab<WaitingRun>,
     ready: BinaryHeap<Reverse<Run>>,
-    expected: BTreeMap<u64, Expected>,
-    early: BTreeMap<(u64, String), (Peer, Early)>,
+    expected: BTreeMap<u64, ExpectedTransfer>,
+    early: BTreeMap<(u64, String), (Peer, EarlyTransfer)>,
     /// Requests of steps for handles that are not made yet, by handle and in their order: a step's command may overtake
     /// the session's.
-    ahead: BTreeMap<Id, SmallVec<[Ahead; 1]>>,
+    ahead: BTreeMap<Id, SmallVec<[HandleUse; 1]>>,
     /// Number of these requests.
     wanted: usize,
     /// One more than the highest transfer that was announced so far.
@@ -168,13 +168,13 @@ pub(super) struct Core {
 }
 
 /// A request of a step for a handle that is not made yet.
-enum Ahead {
-    Lend(bool, Then),
+enum HandleUse {
+    Lend(bool, TensorCallback),
     Fill(Tensor),
 }
 
 /// A handle's tensor, or the error that explains its absence.
-pub(crate) type Settled = Result<Tensor, Arc<Error>>;
+pub(crate) type HandleOutcome = Result<Tensor, Arc<Error>>;
 
 impl Core {
     /// The number of the next handle.
@@ -200,7 +200,7 @@ impl Core {
         let first = self.next;
         for id in first..first + count as u64 {
             let (waiters, dropped) = (SmallVec::new(), false);
-            let state = State::Pending { waiters, dropped };
+            let state = HandleState::Pending { waiters, dropped };
             self.handles.insert(id, Handle { state, origin });
         }
         self.next += count as u64;
@@ -223,7 +223,7 @@ impl Core {
         for (id, ahead) in lost {
             self.wanted -= ahead.len();
             for each in ahead {
-                if let Ahead::Lend(_, then) = each {
+                if let HandleUse::Lend(_, then) = each {
                     let gone = Err(Arc::new(unknown(id)));
                     self.effects.push(Effect::Step(then, gone));
                 }
@@ -240,18 +240,18 @@ impl Core {
         for (id, ahead) in due.into_iter().filter(|(id, _)| *id >= first) {
             for each in ahead {
                 match each {
-                    Ahead::Lend(donate, then) => self.lend(id, donate, then),
-                    Ahead::Fill(tensor) => drop(self.fill(id, tensor)),
+                    HandleUse::Lend(donate, then) => self.lend(id, donate, then),
+                    HandleUse::Fill(tensor) => drop(self.fill(id, tensor)),
                 }
             }
         }
     }
 
     /// Keeps a step's request for a handle that is not made yet; returns it where too many are kept already.
-    fn foresee(&mut self, id: Id, ahead: Ahead) -> Result<(), Ahead> {
+    fn foresee(&mut self, id: Id, ahead: HandleUse) -> Result<(), HandleUse> {
         let known = self.ahead.get(&id).into_iter().flatten();
-        let filled = known.filter(|a| matches!(a, Ahead::Fill(_))).count() > 0;
-        if self.wanted >= MOST_EARLY || filled && matches!(ahead, Ahead::Fill(_)) {
+        let filled = known.filter(|a| matches!(a, HandleUse::Fill(_))).count() > 0;
+        if self.wanted >= MOST_EARLY || filled && matches!(ahead, HandleUse::Fill(_)) {
             return Err(ahead);
         }
         self.wanted += 1;
@@ -260,11 +260,11 @@ impl Core {
     }
 
     /// Issues an op. [`Core::next_ready`] hands it out once its operands are there.
-    pub fn run(&mut self, prepared: Arc<Prepared>, operands: SmallVec<[Operand<'static>; 4]>) {
+    pub fn run(&mut self, prepared: Arc<PreparedOp>, operands: SmallVec<[Operand<'static>; 4]>) {
         let first = self.make(prepared.origin, prepared.outputs);
         let failed = operands.iter().find_map(|o| match o {
             Operand::Handle(id) => match self.handles.get(id).map(|h| &h.state) {
-                Some(State::Failed(e)) => Some(e.clone()),
+                Some(HandleState::Failed(e)) => Some(e.clone()),
                 Some(_) if *id < first => None,
                 _ => Some(Arc::new(unknown(*id))),
             },
@@ -286,8 +286,8 @@ impl Core {
                 Operand::Value(t) => Some(t),
                 Operand::Borrowed(t) => Some(t.clone()),
                 Operand::Handle(id) => match self.handles.get_mut(&id).map(|h| &mut h.state) {
-                    Some(State::Ready(t)) => Some(t.clone()),
-                    Some(State::Pending { waiters, .. }) => {
+                    Some(HandleState::Ready(t)) => Some(t.clone()),
+                    Some(HandleState::Pending { waiters, .. }) => {
                         waiters.push(Waiter::Run { op, first, operand });
                         missing += 1;
                         None
@@ -306,7 +306,7 @@ impl Core {
         if missing == 0 {
             self.ready.push(Reverse(run));
         } else {
-            self.waiting.insert(Waiting { run, missing });
+            self.waiting.insert(WaitingRun { run, missing });
         }
     }
 
@@ -323,7 +323,7 @@ impl Core {
     }
 
     /// Resolves the outputs of an op that has ended.
-    pub fn finished(&mut self, first: Id, prepared: &Prepared, result: Result<Outputs, Error>) {
+    pub fn finished(&mut self, first: Id, prepared: &PreparedOp, result: Result<Outputs, Error>) {
         match result {
             Ok(outputs) => {
                 self.resolved += 1;
@@ -378,17 +378,18 @@ impl Core {
     }
 
     /// Resolves a handle, and all that fails with it. There is no recursion, since chains are long.
-    fn settle(&mut self, id: Id, settled: Settled) {
-        let mut todo: Vec<(Id, Settled)> = vec![(id, settled)];
+    fn settle(&mut self, id: Id, settled: HandleOutcome) {
+        let mut todo: Vec<(Id, HandleOutcome)> = vec![(id, settled)];
         while let Some((id, settled)) = todo.pop() {
             let Some(handle) = self.handles.get_mut(&id) else {
                 continue;
             };
             let state = match &settled {
-                Ok(t) => State::Ready(t.clone()),
-                Err(e) => State::Failed(e.clone()),
+                Ok(t) => HandleState::Ready(t.clone()),
+                Err(e) => HandleState::Failed(e.clone()),
             };
-            let State::Pending { waiters, dropped } = std::mem::replace(&mut handle.state, state)
+            let HandleState::Pending { waiters, dropped } =
+                std::mem::replace(&mut handle.state, state)
             else {
                 continue;
             };
@@ -431,8 +432,8 @@ impl Core {
         &mut self,
         op: usize,
         operand: usize,
-        settled: &Settled,
-        todo: &mut Vec<(Id, Settled)>,
+        settled: &HandleOutcome,
+        todo: &mut Vec<(Id, HandleOutcome)>,
     ) {
         match settled {
             Ok(t) => {
@@ -463,7 +464,7 @@ impl Core {
     /// Drops a handle for the client.
     pub fn free(&mut self, id: Id) {
         match self.handles.get_mut(&id).map(|h| &mut h.state) {
-            Some(State::Pending { dropped, .. }) => *dropped = true,
+            Some(HandleState::Pending { dropped, .. }) => *dropped = true,
             _ => drop(self.handles.remove(&id)),
         }
     }
@@ -471,11 +472,11 @@ impl Core {
     /// Sends a handle's tensor to a peer, now or once it is there.
     pub fn give(&mut self, id: Id, peer: u32, transfer: u64) {
         let error = match self.handles.get_mut(&id).map(|h| &mut h.state) {
-            Some(State::Pending { waiters, .. }) => {
+            Some(HandleState::Pending { waiters, .. }) => {
                 self.kept += GIVE;
                 return waiters.push(Waiter::Give { peer, transfer });
             }
-            Some(State::Ready(tensor)) => {
+            Some(HandleState::Ready(tensor)) => {
                 let tensor = tensor.clone();
                 return self.effects.push(Effect::Send {
                     peer,
@@ -483,7 +484,7 @@ impl Core {
                     tensor,
                 });
             }
-            Some(State::Failed(error)) => error.clone(),
+            Some(HandleState::Failed(error)) => error.clone(),
             None => Arc::new(unknown(id)),
         };
         self.effects.push(Effect::Abort {
@@ -511,10 +512,10 @@ impl Core {
     /// Fills a reserved handle with a step's tensor; false where the handle does not wait for one.
     pub fn fill(&mut self, id: Id, tensor: Tensor) -> bool {
         if id >= self.next {
-            return self.foresee(id, Ahead::Fill(tensor)).is_ok();
+            return self.foresee(id, HandleUse::Fill(tensor)).is_ok();
         }
         let state = self.handles.get(&id).map(|h| &h.state);
-        let waits = matches!(state, Some(State::Pending { .. }));
+        let waits = matches!(state, Some(HandleState::Pending { .. }));
         if waits {
             self.resolved += 1;
             let (handle, shape) = (id, tensor.shape().into());
@@ -526,21 +527,21 @@ impl Core {
 
     /// Lends a handle's tensor to a step, now or once it is there. A donated tensor is the step's alone, unless an op
     /// that was issued before still reads it.
-    pub fn lend(&mut self, id: Id, donate: bool, then: Then) {
+    pub fn lend(&mut self, id: Id, donate: bool, then: TensorCallback) {
         let then = match id >= self.next {
             false => then,
-            true => match self.foresee(id, Ahead::Lend(donate, then)) {
-                Err(Ahead::Lend(_, then)) => then,
+            true => match self.foresee(id, HandleUse::Lend(donate, then)) {
+                Err(HandleUse::Lend(_, then)) => then,
                 _ => return,
             },
         };
         let settled = match self.handles.get_mut(&id).map(|h| &mut h.state) {
-            Some(State::Pending { waiters, dropped }) => {
+            Some(HandleState::Pending { waiters, dropped }) => {
                 *dropped |= donate;
                 return waiters.push(Waiter::Step(then));
             }
-            Some(State::Ready(tensor)) => Ok(tensor.clone()),
-            Some(State::Failed(error)) => Err(error.clone()),
+            Some(HandleState::Ready(tensor)) => Ok(tensor.clone()),
+            Some(HandleState::Failed(error)) => Err(error.clone()),
             None => Err(Arc::new(unknown(id))),
         };
         if donate {
@@ -552,7 +553,7 @@ impl Core {
     /// A handle's tensor, if it is there.
     pub fn value(&self, id: Id) -> Option<Tensor> {
         match &self.handles.get(&id)?.state {
-            State::Ready(tensor) => Some(tensor.clone()),
+            HandleState::Ready(tensor) => Some(tensor.clone()),
             _ => None,
         }
     }
@@ -588,7 +589,7 @@ impl Core {
         for handle in self.handles.values() {
             let entry = held.entry(handle.origin).or_default();
             entry.0 += 1;
-            if let State::Ready(t) = &handle.state {
+            if let HandleState::Ready(t) = &handle.state {
                 entry.1 += t.byte_len() as u64;
             }
         }

@@ -16,19 +16,19 @@ use convoke_common::Tensor;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::{Budget, Role};
 use convoke_common::ids::{LeaseId, StepKey};
-use convoke_common::memory::{Account, Ledger, Pool};
+use convoke_common::memory::{Ledger, Pool, Purpose};
 use convoke_rendezvous::Peer;
-use convoke_rendezvous::eager::{Direct, Eager};
+use convoke_rendezvous::eager::{DirectSession, EagerService};
 use convoke_rendezvous::frame::TensorHeader;
-use convoke_rendezvous::hub::Refused;
+use convoke_rendezvous::hub::FrameRefusal;
 use tokio::sync::oneshot;
 
-pub(crate) use self::core::Settled;
+pub(crate) use self::core::HandleOutcome;
 pub(crate) use self::session::Session;
 
 use crate::executor::Engine;
-use crate::node::Node;
-use crate::records::{Growing, account_of};
+use crate::holdings::Holdings;
+use crate::records::{GrowingRecords, account_of};
 
 /// Bytes of records that a session takes before it has done anything.
 const SESSION: u64 = 16 << 10;
@@ -37,7 +37,7 @@ const SESSION: u64 = 16 << 10;
 pub struct Sessions {
     engine: Arc<Engine>,
     ledger: Ledger,
-    node: OnceLock<Weak<Node>>,
+    holdings: OnceLock<Weak<Holdings>>,
     all: Mutex<BTreeMap<LeaseId, Arc<Session>>>,
 }
 
@@ -47,14 +47,14 @@ impl Sessions {
         Arc::new(Sessions {
             engine,
             ledger,
-            node: OnceLock::new(),
+            holdings: OnceLock::new(),
             all: Mutex::default(),
         })
     }
 
     /// Ties the sessions to their worker.
-    pub fn attach(&self, node: &Arc<Node>) {
-        let _ = self.node.set(Arc::downgrade(node));
+    pub fn attach(&self, holdings: &Arc<Holdings>) {
+        let _ = self.holdings.set(Arc::downgrade(holdings));
     }
 
     fn all(&self) -> Vec<Arc<Session>> {
@@ -80,7 +80,7 @@ impl Sessions {
             Some(_) => self.end_closed(),
             None => {}
         }
-        let Some(node) = self.node.get().and_then(Weak::upgrade) else {
+        let Some(holdings) = self.holdings.get().and_then(Weak::upgrade) else {
             return Ok(None);
         };
         let of = |l: &Arc<convoke_rendezvous::Link>| {
@@ -88,12 +88,12 @@ impl Sessions {
             let owns = peer.role == Role::Client && LeaseId::of_session(peer.incarnation) == id;
             owns && !l.is_closed()
         };
-        let Some(link) = node.hub.links().into_iter().rev().find(of) else {
+        let Some(link) = holdings.hub.links().into_iter().rev().find(of) else {
             return Ok(None);
         };
         let ledger = account_of(&self.ledger, Some(&link));
-        let pool = Pool::new(&ledger, Account::Handles, 0)?;
-        let mut books = Growing::new(node.records.of(Some(&link)))?;
+        let pool = Pool::new(&ledger, Purpose::Handles, 0)?;
+        let mut books = GrowingRecords::new(holdings.records.of(Some(&link)))?;
         books.cover(SESSION)?;
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(identity) = link.identity() {
@@ -112,8 +112,8 @@ impl Sessions {
         }
         let begin = || {
             let (owner, engine) = (link.peer().clone(), self.engine.clone());
-            let node = Arc::downgrade(&node);
-            Session::new(owner, link.clone(), engine, node, pool, books)
+            let holdings = Arc::downgrade(&holdings);
+            Session::new(owner, link.clone(), engine, holdings, pool, books)
         };
         let session = all.entry(id).or_insert_with(begin).clone();
         drop(all);
@@ -131,8 +131,8 @@ impl Sessions {
         self.find(id).filter(|s| s.owner == *driver)
     }
 
-    fn of_key(&self, key: StepKey) -> Result<Arc<Session>, Refused> {
-        self.find(key.lease).ok_or(Refused::UnknownLease)
+    fn of_key(&self, key: StepKey) -> Result<Arc<Session>, FrameRefusal> {
+        self.find(key.lease).ok_or(FrameRefusal::UnknownLease)
     }
 
     fn end_closed(&self) {
@@ -174,7 +174,7 @@ fn gone() -> Error {
     Error::new(Code::LeaseRetired, "the session ended")
 }
 
-impl Eager for Sessions {
+impl EagerService for Sessions {
     fn batch(&self, from: &Peer, batch: &[u8]) -> Result<()> {
         let id = LeaseId::of_session(from.incarnation);
         let session = self.begin(id)?.filter(|s| s.owner == *from);
@@ -182,7 +182,7 @@ impl Eager for Sessions {
         session.ok_or_else(none)?.batch(batch)
     }
 
-    fn claim(&self, from: &Peer, h: &TensorHeader) -> Result<(), Refused> {
+    fn claim(&self, from: &Peer, h: &TensorHeader) -> Result<(), FrameRefusal> {
         self.of_key(h.key)?.claim(from, h)
     }
 
@@ -215,8 +215,8 @@ impl Eager for Sessions {
         self.all().iter().for_each(|s| s.lost(peer, error.clone()));
     }
 
-    fn direct(&self, from: &Peer) -> Option<Arc<dyn Direct>> {
-        let session: Arc<dyn Direct> = self.of_driver(from)?;
+    fn direct(&self, from: &Peer) -> Option<Arc<dyn DirectSession>> {
+        let session: Arc<dyn DirectSession> = self.of_driver(from)?;
         Some(session)
     }
 }

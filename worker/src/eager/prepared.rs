@@ -21,7 +21,7 @@ const LEAST: Duration = Duration::from_nanos(200);
 const MOST_HOST: usize = 1024;
 
 /// A resolved op of a session. It has no state except what it has computed for its latest operands.
-pub(super) struct Prepared {
+pub(super) struct PreparedOp {
     pub kernel: Arc<dyn Kernel>,
     pub op: &'static OpDef,
     attrs: Attrs,
@@ -32,13 +32,13 @@ pub(super) struct Prepared {
     /// Whether any operand is declared as one in host memory.
     has_host: bool,
     /// What was found for the operands that were seen first; most ops see no others.
-    first: OnceLock<Arc<Seen>>,
+    first: OnceLock<Arc<ShapeFacts>>,
     /// What was found for the latest operands that differ from the first ones.
-    last: Mutex<Option<Arc<Seen>>>,
+    last: Mutex<Option<Arc<ShapeFacts>>>,
 }
 
 /// What follows from the shapes of operands, and the values of those in host memory.
-pub(super) struct Seen {
+pub(super) struct ShapeFacts {
     operands: SizeKey,
     /// Predicted time of the kernel on one thread; [`Duration::MAX`] where it cannot be predicted.
     pub predicted: Duration,
@@ -46,9 +46,9 @@ pub(super) struct Seen {
     pub sizes: Option<ConcreteOutputs>,
 }
 
-impl Prepared {
+impl PreparedOp {
     /// Resolves the kernel of a defined op.
-    pub fn new(d: Definition) -> Result<Prepared, ops::OpError> {
+    pub fn new(d: Definition) -> Result<PreparedOp, ops::OpError> {
         let unknown = || ops::OpError::Unknown { op: d.op.clone() };
         let op = ops::lookup(&d.op).ok_or_else(unknown)?;
         let outputs = usize::from(d.outputs);
@@ -57,7 +57,7 @@ impl Prepared {
             let reason = format!("has {least} to {most} outputs, {outputs} asked for");
             return Err(ops::OpError::shape(reason));
         }
-        Ok(Prepared {
+        Ok(PreparedOp {
             has_host: op.operands.iter().any(|o| o.memory == Memory::Host),
             kernel: cpu::resolve(op.name, &d.attrs, &d.operands, outputs)?,
             op,
@@ -77,22 +77,22 @@ impl Prepared {
     }
 
     /// The types of a run's operands, for its error.
-    pub fn signatures(&self, seen: &Seen) -> Vec<String> {
+    pub fn signatures(&self, seen: &ShapeFacts) -> Vec<String> {
         let all = self.dtypes.iter().zip(seen.operands.shapes());
         let given = all.filter_map(|(dtype, shape)| dtype.zip(shape));
         given.map(|(d, shape)| format!("{d}{shape:?}")).collect()
     }
 
     /// The predicted time and the sizes of a run with these operands.
-    pub fn seen(&self, inputs: &[Option<&Tensor>]) -> Arc<Seen> {
+    pub fn seen(&self, inputs: &[Option<&Tensor>]) -> Arc<ShapeFacts> {
         self.with_seen(inputs, Arc::clone)
     }
 
-    /// Like [`Prepared::seen`], without a copy: `then` must be brief, since other runs may wait for it.
+    /// Like [`PreparedOp::seen`], without a copy: `then` must be brief, since other runs may wait for it.
     pub fn with_seen<R>(
         &self,
         inputs: &[Option<&Tensor>],
-        then: impl FnOnce(&Arc<Seen>) -> R,
+        then: impl FnOnce(&Arc<ShapeFacts>) -> R,
     ) -> R {
         let first = self.first.get_or_init(|| Arc::new(self.look(inputs)));
         if self.same(first, inputs) {
@@ -107,18 +107,18 @@ impl Prepared {
     }
 
     #[inline]
-    fn same(&self, seen: &Seen, inputs: &[Option<&Tensor>]) -> bool {
+    fn same(&self, seen: &ShapeFacts, inputs: &[Option<&Tensor>]) -> bool {
         match self.has_host {
             true => seen.operands.matches(self.given(inputs)),
             false => seen.operands.has_shapes(inputs),
         }
     }
 
-    fn look(&self, inputs: &[Option<&Tensor>]) -> Seen {
+    fn look(&self, inputs: &[Option<&Tensor>]) -> ShapeFacts {
         // The time of a custom op is unknown.
         let known = !ops::is_custom(self.op.name);
         let predicted = known.then(|| self.predict(inputs)).flatten();
-        Seen {
+        ShapeFacts {
             operands: SizeKey::of(self.given(inputs)),
             predicted: predicted.unwrap_or(Duration::MAX),
             sizes: self.kernel.sizes(&self.concrete(inputs)),

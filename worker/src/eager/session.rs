@@ -30,19 +30,19 @@ use convoke_rendezvous::eager::wire::{
 };
 use convoke_rendezvous::eager::{Batch, Batches};
 use convoke_rendezvous::frame::TensorHeader;
-use convoke_rendezvous::hub::Refused;
+use convoke_rendezvous::hub::FrameRefusal;
 use convoke_rendezvous::{Link, Peer};
 use smallvec::SmallVec;
 use tokio_util::sync::CancellationToken;
 
-use self::peers::Named;
-use super::core::{Core, Id, Run, Then};
-use super::prepared::{Prepared, Seen};
-use crate::compute::Lane;
+use self::peers::NamedPeer;
+use super::core::{Core, Id, Run, TensorCallback};
+use super::prepared::{PreparedOp, ShapeFacts};
+use crate::compute::Crew;
 use crate::cpu::{Launch, Operands, Outputs};
 use crate::executor::Engine;
-use crate::node::Node;
-use crate::records::{Growing, Records, share_of};
+use crate::holdings::Holdings;
+use crate::records::{GrowingRecords, Records, share_of};
 use crate::wedge::Work;
 
 /// Most predicted time of the ops of one batch that run on the thread that delivers it.
@@ -63,8 +63,8 @@ const MOST_HELD: usize = 256;
 
 /// A defined op. One that cannot be run is kept as well: every run of it fails with the reason.
 #[derive(Clone)]
-enum Defined {
-    Ready(Arc<Prepared>),
+enum DefinedOp {
+    Ready(Arc<PreparedOp>),
     Refused(Arc<Refusal>),
 }
 
@@ -86,19 +86,19 @@ enum Runner {
 }
 
 /// A definition or name that a session keeps, with the reservation of its memory.
-struct Charged<T> {
+struct ChargedEntry<T> {
     value: T,
     _charge: Option<Reservation>,
 }
 
 #[derive(Default)]
-struct State {
+struct SessionState {
     core: Core,
-    ops: BTreeMap<u32, Charged<Defined>>,
-    origins: BTreeMap<u32, Charged<Arc<str>>>,
-    peers: BTreeMap<u32, Named>,
+    ops: BTreeMap<u32, ChargedEntry<DefinedOp>>,
+    origins: BTreeMap<u32, ChargedEntry<Arc<str>>>,
+    peers: BTreeMap<u32, NamedPeer>,
     /// The reservation for handles, waiting ops and reports, until the session ends.
-    books: Option<Growing>,
+    books: Option<GrowingRecords>,
     runner: Runner,
     /// Numbers of the requests for an account that the client waits for.
     asked: Vec<u64>,
@@ -106,7 +106,7 @@ struct State {
     reporting: bool,
 }
 
-impl State {
+impl SessionState {
     /// The name of a place in the client's program, if the client has told it.
     fn origin(&self, index: u32) -> Option<Arc<str>> {
         self.origins.get(&index).map(|place| place.value.clone())
@@ -118,8 +118,8 @@ impl State {
 }
 
 /// The definition of an op that is refused whenever it is run.
-fn refusal(d: &Definition, error: Error) -> Defined {
-    Defined::Refused(Arc::new(Refusal {
+fn refusal(d: &Definition, error: Error) -> DefinedOp {
+    DefinedOp::Refused(Arc::new(Refusal {
         operands: d.operands.len(),
         outputs: usize::from(d.outputs),
         origin: d.origin,
@@ -135,11 +135,11 @@ pub(crate) struct Session {
     engine: Arc<Engine>,
     /// The share that is charged for the session's ops.
     share: Share,
-    node: Weak<Node>,
+    holdings: Weak<Holdings>,
     pool: Pool,
     /// The records of the client's token.
     records: Records,
-    state: Mutex<State>,
+    state: Mutex<SessionState>,
     /// Set when the session ends; running kernels look at it.
     ended: AtomicBool,
     /// Cancels the tensors on their way out when the session ends.
@@ -154,14 +154,14 @@ impl Session {
         owner: Peer,
         link: Arc<Link>,
         engine: Arc<Engine>,
-        node: Weak<Node>,
+        holdings: Weak<Holdings>,
         pool: Pool,
-        books: Growing,
+        books: GrowingRecords,
     ) -> Arc<Session> {
         let records = books.records().clone();
-        let state = State {
+        let state = SessionState {
             books: Some(books),
-            ..State::default()
+            ..SessionState::default()
         };
         Arc::new_cyclic(|me| Session {
             id: LeaseId::of_session(owner.incarnation),
@@ -173,7 +173,7 @@ impl Session {
             owner,
             link,
             engine,
-            node,
+            holdings,
             pool,
             records,
             state: Mutex::new(state),
@@ -184,7 +184,7 @@ impl Session {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SessionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -211,8 +211,8 @@ impl Session {
                     let defined = state.ops.get(&index).ok_or_else(no_such_op)?;
                     let defined = defined.value.clone();
                     let count = match &defined {
-                        Defined::Ready(prepared) => prepared.operands(),
-                        Defined::Refused(refusal) => refusal.operands,
+                        DefinedOp::Ready(prepared) => prepared.operands(),
+                        DefinedOp::Refused(refusal) => refusal.operands,
                     };
                     let mut operands: SmallVec<[Operand<'static>; 4]> = SmallVec::new();
                     let mut full = None;
@@ -229,7 +229,7 @@ impl Session {
                         });
                     }
                     match defined {
-                        Defined::Ready(prepared) => {
+                        DefinedOp::Ready(prepared) => {
                             match full {
                                 None => state.core.run(prepared, operands),
                                 Some(e) => {
@@ -240,7 +240,7 @@ impl Session {
                             }
                             self.run_brief(&mut state, &mut left);
                         }
-                        Defined::Refused(r) => {
+                        DefinedOp::Refused(r) => {
                             state.core.refuse(r.origin, r.outputs, r.error.clone());
                         }
                     }
@@ -260,7 +260,7 @@ impl Session {
     }
 
     /// Executes any command other than the run of an op.
-    fn obey(&self, state: &mut State, command: Command, written: usize) -> Result<()> {
+    fn obey(&self, state: &mut SessionState, command: Command, written: usize) -> Result<()> {
         match command {
             Command::Define(d) => {
                 let index = d.index;
@@ -275,7 +275,7 @@ impl Session {
                     }
                 };
                 let _charge = charge;
-                state.ops.insert(index, Charged { value, _charge });
+                state.ops.insert(index, ChargedEntry { value, _charge });
             }
             Command::Run(_) => {}
             Command::Begin { first } => state.core.begin(first)?,
@@ -312,7 +312,9 @@ impl Session {
             },
             Command::Peer { index, participant } => {
                 let charge = self.charge(written)?;
-                state.peers.insert(index, Named::new(participant, charge));
+                state
+                    .peers
+                    .insert(index, NamedPeer::new(participant, charge));
             }
             Command::Fail { transfer, error } => state.core.fail(transfer, *error),
             Command::Account { request } => {
@@ -325,7 +327,7 @@ impl Session {
             Command::Origin { index, place } => {
                 let _charge = Some(self.charge(written)?);
                 let value = place.into();
-                state.origins.insert(index, Charged { value, _charge });
+                state.origins.insert(index, ChargedEntry { value, _charge });
             }
         }
         Ok(())
@@ -337,7 +339,7 @@ impl Session {
         self.records.reserve(bytes)
     }
 
-    fn define(&self, state: &State, d: Definition) -> Defined {
+    fn define(&self, state: &SessionState, d: Definition) -> DefinedOp {
         let asked = d.clone();
         let refused = |e: OpError| {
             let error = Error::new(Code::UnsupportedOp, e.to_string()).at(Site {
@@ -347,7 +349,7 @@ impl Session {
             });
             refusal(&asked, error)
         };
-        Prepared::new(d).map_or_else(refused, |p| Defined::Ready(Arc::new(p)))
+        PreparedOp::new(d).map_or_else(refused, |p| DefinedOp::Ready(Arc::new(p)))
     }
 
     /// Copies a value that came with a command into counted memory.
@@ -360,7 +362,7 @@ impl Session {
     }
 
     /// Adds to an error the place in the client's program that issued what failed.
-    fn issued(&self, state: &State, error: Error, op: &str, origin: u32) -> Error {
+    fn issued(&self, state: &SessionState, error: Error, op: &str, origin: u32) -> Error {
         let mut error = error.at(self.engine.place());
         if let Some(site) = error.site.as_mut().filter(|s| s.origin.is_none()) {
             site.op.get_or_insert_with(|| op.to_owned());
@@ -369,7 +371,7 @@ impl Session {
         error
     }
 
-    fn account(&self, state: &State) -> Vec<Holding> {
+    fn account(&self, state: &SessionState) -> Vec<Holding> {
         let named = |origin: &u32| state.place(*origin).unwrap_or_default();
         let held = state.core.held().into_iter();
         let mut held: Vec<_> = held
@@ -392,7 +394,7 @@ impl Session {
     }
 
     /// Runs ready ops on this thread, as long as they are brief.
-    fn run_brief(&self, state: &mut State, left: &mut Duration) {
+    fn run_brief(&self, state: &mut SessionState, left: &mut Duration) {
         let wake = self.engine.compute.wake();
         while let Some(run) = state.core.peek_ready() {
             let seen = run.seen();
@@ -413,7 +415,7 @@ impl Session {
     }
 
     /// Does what follows from a change: tensors and reports leave, and a job starts if an op is ready.
-    fn settle(&self, mut state: MutexGuard<'_, State>) {
+    fn settle(&self, mut state: MutexGuard<'_, SessionState>) {
         let effects = state.core.effects();
         let start = state.core.peek_ready().is_some() && state.runner == Runner::None;
         if start {
@@ -448,7 +450,7 @@ impl Session {
         if let Err(refused) = self.engine.compute.submit_begun(&self.share, 0, begin, job) {
             self.engine.gate.quiesced();
             let why = format!(
-                "the compute pool takes no further work ({:?})",
+                "the compute threads take no further work ({:?})",
                 refused.reason
             );
             let error = Error::new(Code::Busy, why).at(self.engine.place());
@@ -465,7 +467,7 @@ impl Session {
 
     /// The session's job: runs ready ops until there are none, or its turn is over.
     fn work(&self) {
-        let lane = Lane::current();
+        let crew = Crew::current();
         for _ in 0..self.engine.compute.slice().min(TURN) {
             let mut state = self.state();
             let Some(run) = state.core.next_ready() else {
@@ -475,7 +477,7 @@ impl Session {
             let seen = run.seen();
             let origin = state.origin(prepared.origin);
             drop(state);
-            let result = self.launch(run, origin, lane.as_deref(), &seen);
+            let result = self.launch(run, origin, crew.as_deref(), &seen);
             let mut state = self.state();
             state.core.finished(first, &prepared, result);
             self.settle(state);
@@ -493,16 +495,16 @@ impl Session {
         &self,
         mut run: Run,
         origin: Option<Arc<str>>,
-        lane: Option<&Lane>,
-        seen: &Seen,
+        crew: Option<&Crew>,
+        seen: &ShapeFacts,
     ) -> Result<Outputs> {
         if let Some(refusal) = self.engine.gate.refusal() {
             return Err(refusal.clone());
         }
         let brief = seen.predicted <= self.engine.compute.wake();
-        let exec = match lane {
-            Some(lane) if brief => Exec::single(&self.ended).in_turns(lane),
-            Some(lane) => lane.exec(&self.ended),
+        let exec = match crew {
+            Some(crew) if brief => Exec::single(&self.ended).in_turns(crew),
+            Some(crew) => crew.exec(&self.ended),
             None => Exec::single(&self.ended),
         };
         // Other jobs may take their turn between kernels that have no check points. The kernel itself notices the
@@ -532,7 +534,7 @@ impl Session {
     }
 
     /// Admits a tensor that begins to arrive.
-    pub fn claim(&self, from: &Peer, h: &TensorHeader) -> Result<(), Refused> {
+    pub fn claim(&self, from: &Peer, h: &TensorHeader) -> Result<(), FrameRefusal> {
         let mut state = self.state();
         let claimed = state.core.claim(from, h);
         self.settle(state);
@@ -551,7 +553,7 @@ impl Session {
         adopted.map_err(|e| e.at(self.engine.place()))
     }
 
-    /// See [`convoke_rendezvous::eager::Eager::foreseen`].
+    /// See [`convoke_rendezvous::eager::EagerService::foreseen`].
     pub fn foreseen(&self, from: &Peer, n: u64) -> Option<tokio::sync::oneshot::Receiver<()>> {
         self.state().core.foreseen(from, n)
     }
@@ -569,7 +571,7 @@ impl Session {
     }
 
     /// Lends a handle's tensor to a step: `then` is called with it, perhaps before this returns.
-    pub fn lend(&self, id: Id, donate: bool, then: Then) {
+    pub fn lend(&self, id: Id, donate: bool, then: TensorCallback) {
         let mut state = self.state();
         state.core.lend(id, donate, then);
         self.settle(state);

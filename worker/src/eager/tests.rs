@@ -14,15 +14,15 @@ use convoke_rendezvous::Peer;
 use convoke_rendezvous::eager::wire::{Definition, Operand, Report};
 use tokio::sync::mpsc;
 
-use super::core::{Core, Effect, Id, Settled};
-use super::prepared::Prepared;
+use super::core::{Core, Effect, HandleOutcome, Id};
+use super::prepared::PreparedOp;
 use crate::cpu::Outputs;
 
 /// The peer that handles are sent to, to learn what they resolve to.
 const ASKED: u32 = 9;
 
-fn prepared(op: &str, operands: &[DType], outputs: u8) -> Arc<Prepared> {
-    let prepared = Prepared::new(Definition {
+fn prepared(op: &str, operands: &[DType], outputs: u8) -> Arc<PreparedOp> {
+    let prepared = PreparedOp::new(Definition {
         index: 0,
         op: op.into(),
         attrs: Attrs::default(),
@@ -53,8 +53,8 @@ fn boom() -> Error {
 /// A core, and prepared ops with one and two operands.
 struct Bench {
     core: Core,
-    neg: Arc<Prepared>,
-    add: Arc<Prepared>,
+    neg: Arc<PreparedOp>,
+    add: Arc<PreparedOp>,
 }
 
 impl Bench {
@@ -100,13 +100,13 @@ impl Bench {
     }
 
     /// What a handle has resolved to; `None` where it is pending.
-    fn asked(&mut self, id: Id) -> Option<Settled> {
+    fn asked(&mut self, id: Id) -> Option<HandleOutcome> {
         self.core.give(id, ASKED, id);
         self.told(id)
     }
 
     /// What a handle that was sent to [`ASKED`] before has resolved to by now.
-    fn told(&mut self, id: Id) -> Option<Settled> {
+    fn told(&mut self, id: Id) -> Option<HandleOutcome> {
         let effects = self.core.effects().into_iter();
         let told = effects.filter_map(|e| match e {
             Effect::Send {
@@ -336,7 +336,7 @@ fn two_steps_may_want_a_handle_that_is_not_made_yet() {
     let (tell, told) = std::sync::mpsc::channel();
     for _ in 0..2 {
         let tell = tell.clone();
-        let then = Box::new(move |settled: Settled| tell.send(settled.is_ok()).unwrap());
+        let then = Box::new(move |settled: HandleOutcome| tell.send(settled.is_ok()).unwrap());
         b.core.lend(ahead, false, then);
     }
     assert_eq!(b.literal(1.), ahead);
@@ -356,7 +356,8 @@ fn numbers_of_a_lost_session_are_nobodys() {
     let (tell, told) = std::sync::mpsc::channel();
     for id in [3, 5] {
         let tell = tell.clone();
-        let then = Box::new(move |settled: Settled| tell.send((id, settled.is_ok())).unwrap());
+        let then =
+            Box::new(move |settled: HandleOutcome| tell.send((id, settled.is_ok())).unwrap());
         b.core.lend(id, false, then);
     }
     b.core.begin(5).unwrap();
@@ -434,7 +435,7 @@ fn a_reserved_handle_is_filled_or_abandoned_once() {
 }
 
 /// Lends a handle to a step; the channel gives what the step receives.
-fn lend(b: &mut Bench, id: Id, donate: bool) -> mpsc::UnboundedReceiver<Settled> {
+fn lend(b: &mut Bench, id: Id, donate: bool) -> mpsc::UnboundedReceiver<HandleOutcome> {
     let (tell, told) = mpsc::unbounded_channel();
     b.core
         .lend(id, donate, Box::new(move |s| drop(tell.send(s))));

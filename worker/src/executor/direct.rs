@@ -16,18 +16,18 @@ use smallvec::SmallVec;
 use super::Executor;
 use super::handles::{HandleOp, filled, kept, number};
 use super::pace::Stopwatch;
-use super::run::After;
+use super::run::FollowUp;
 use crate::code::InstrKind;
 use crate::cpu::Operands;
 use crate::eager::Session;
 
 /// A lease of a client in this process, whose steps may run on the client's threads.
-struct Here {
+struct LocalLease {
     executor: Weak<Executor>,
     session: Weak<Session>,
 }
 
-impl DirectFunction for Here {
+impl DirectFunction for LocalLease {
     fn run(&self, numbers: &[Number], operands: &[&Tensor], results: usize) -> Option<Outputs> {
         let (executor, session) = (self.executor.upgrade()?, self.session.upgrade()?);
         executor.run_here(numbers, operands, results, session.pool())
@@ -37,7 +37,7 @@ impl DirectFunction for Here {
 impl Executor {
     /// The lease's function, for a client of this process that runs steps on its own threads.
     pub(crate) fn direct(&self, session: &Arc<Session>) -> Arc<dyn DirectFunction> {
-        Arc::new(Here {
+        Arc::new(LocalLease {
             executor: self.me.clone(),
             session: Arc::downgrade(session),
         })
@@ -74,7 +74,7 @@ impl Executor {
         let mut flow = spare.unwrap_or_default();
         let code = &x.code;
         // The sends of such a step only tell the driver that it has ended; they are dropped.
-        let mut after = After::default();
+        let mut after = FollowUp::default();
         flow.start(code);
         for (slot, number) in numbers {
             let recv = x.program.recvs.get(*slot as usize)?;

@@ -9,7 +9,7 @@ use convoke_common::program::ProgramNode;
 use convoke_rendezvous::Link;
 use convoke_rendezvous::frame::Frame;
 
-use super::run::{After, Phase, Run, Runner};
+use super::run::{FollowUp, Phase, Run, Runner};
 use super::{Executor, live};
 use crate::installed::{declared, site};
 use crate::wedge::{WEDGED, Work};
@@ -17,7 +17,7 @@ use crate::wedge::{WEDGED, Work};
 impl Executor {
     /// Adds a step to the watch if it has ended and not quiesced. Called under the step's lock, so that the step cannot
     /// quiesce in between.
-    pub(super) fn watch(&self, run: &mut Run, after: &After) {
+    pub(super) fn watch(&self, run: &mut Run, after: &FollowUp) {
         let lingers = run.phase == Phase::Running && run.error.is_some() && !after.retire;
         let (Some(lease), true) = (self.lease(), lingers && !run.watched) else {
             return;

@@ -24,18 +24,18 @@ const MOST_UNTOLD: usize = 64;
 #[derive(Debug, Default)]
 pub struct Failures {
     lines: LineLimit,
-    known: Mutex<Known>,
+    known: Mutex<FailureCounts>,
     more: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct FailureCounts {
     by_code: BTreeMap<Code, u64>,
     untold: VecDeque<StepFailure>,
 }
 
 impl Failures {
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, FailureCounts> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

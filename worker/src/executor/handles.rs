@@ -13,9 +13,9 @@ use convoke_rendezvous::Peer;
 
 use super::Executor;
 use super::partial::is_of_node;
-use super::run::{After, Phase};
+use super::run::{FollowUp, Phase};
 use crate::cpu::Operands;
-use crate::eager::{Session, Settled};
+use crate::eager::{HandleOutcome, Session};
 use crate::installed::{declared, site};
 
 /// The operation of a node on a handle.
@@ -106,9 +106,9 @@ impl Executor {
         }
     }
 
-    fn lent(&self, n: u64, node: u32, settled: Settled) {
+    fn lent(&self, n: u64, node: u32, settled: HandleOutcome) {
         let launched = &self.installed.nodes()[node as usize];
-        let mut after = After::default();
+        let mut after = FollowUp::default();
         let settled = settled.and_then(|t| self.fits(n, launched, t).map_err(Arc::new));
         let failed = {
             let mut run = self.run(n);

@@ -8,14 +8,14 @@ use convoke_common::{Dim, Tensor, mutant};
 use convoke_kernels::Exec;
 
 use super::{Engine, Executor};
-use crate::cpu::{Kernel, KernelFailure, Launch, Operands, Outputs, Place, Register};
+use crate::cpu::{Kernel, KernelFailure, Launch, OperandPlace, Operands, Outputs, Register};
 
 /// The outcome of a launch: success, a failure, or a panic.
-type Launched = Result<Result<(), KernelFailure>, Box<dyn Any + Send>>;
+type LaunchOutcome = Result<Result<(), KernelFailure>, Box<dyn Any + Send>>;
 
 /// The error of a launch that did not give all its results; `None` where it was cancelled.
 #[cold]
-fn failure(launched: Launched) -> Option<Error> {
+fn failure(launched: LaunchOutcome) -> Option<Error> {
     Some(match launched {
         Ok(Ok(())) => Error::internal("a kernel left results out"),
         Ok(Err(KernelFailure::Cancelled)) => return None,
@@ -123,9 +123,9 @@ impl Executor {
         let mut operands = Vec::new();
         for (at, slot) in x.code.operands(i).iter().enumerate() {
             let there = match slot.place() {
-                Place::Nothing => continue,
-                Place::Constant(c) => x.code.constants.get(c as usize),
-                Place::Read(r) | Place::Last(r) => {
+                OperandPlace::Nothing => continue,
+                OperandPlace::Constant(c) => x.code.constants.get(c as usize),
+                OperandPlace::Read(r) | OperandPlace::Last(r) => {
                     registers.get(r as usize).and_then(Option::as_ref)
                 }
             };

@@ -1,12 +1,12 @@
-//! The executor: runs an installed program's steps on the compute pool.
+//! The executor: runs an installed program's steps on the compute threads.
 //!
 //! ```text
-//! Start ──> slots registered ──> ready regions (by priority) ──> instructions ──> values ──> registers, sends
+//! Start ──> slots registered ──> ready sequences (by priority) ──> instructions ──> values ──> registers, sends
 //! tensor arrives ──> value ──┘                     last instruction, recv and send ──> retire ──> Done
 //! ```
 //! A step is interpreted by at most one compute job at a time, its *runner*: a plain loop over the instructions of
-//! ready regions (see [`crate::code`]). The runner owns the step's registers and counts meanwhile, counts nothing
-//! within a region, and takes no lock between two instructions. Arrivals make regions ready and start a runner; while
+//! ready sequences (see [`crate::code`]). The runner owns the step's registers and counts meanwhile, counts nothing
+//! within a sequence, and takes no lock between two instructions. Arrivals make sequences ready and start a runner; while
 //! one is active, they are its mail. Kernels split themselves over the pool's threads. A waiting step occupies no
 //! thread. The steps of a brief program run on the thread that delivers their operands, since waking another takes
 //! longer than the work: brief by prediction, and by measurement.
@@ -45,21 +45,21 @@ use convoke_common::telemetry::{self, TraceIds};
 use convoke_common::world::{Compute, Share};
 use convoke_kernels::Exec;
 use convoke_rendezvous::frame::Frame;
-use convoke_rendezvous::slot::Registered;
-use convoke_rendezvous::trace::checksum;
+use convoke_rendezvous::slot::RegisterOutcome;
+use convoke_rendezvous::step_events::checksum;
 use convoke_rendezvous::{Lease, Link, Outgoing, StepHandler, step_event};
 
 pub use self::failures::Failures;
 pub use self::handles::HandleOp;
 use self::pace::{Pace, Stopwatch};
-use self::run::{After, Flow, Phase, Run, Runner};
-use crate::blackbox::{BlackBox, Noted};
+use self::run::{Flow, FollowUp, Phase, Run, Runner};
+use crate::blackbox::{BlackBox, NoteGuard};
 use crate::code::InstrKind;
-use crate::compute::Lane;
+use crate::compute::Crew;
 use crate::cpu::{Operands, Outputs};
 use crate::drain::Gate;
 use crate::eager::Sessions;
-use crate::installed::Installed;
+use crate::installed::InstalledProgram;
 use crate::wedge::{Watch, Work};
 
 /// The state that all steps of a worker share.
@@ -101,7 +101,7 @@ impl Engine {
     }
 
     /// Notes in the black box that this thread runs a kernel, until the note is dropped.
-    pub fn note(&self, function: &FunctionId, node: &str) -> Option<Noted<'_>> {
+    pub fn note(&self, function: &FunctionId, node: &str) -> Option<NoteGuard<'_>> {
         self.black_box.as_ref()?.note(function, node)
     }
 }
@@ -142,7 +142,7 @@ fn live(runs: &[Entry]) -> impl Iterator<Item = MutexGuard<'_, Run>> {
 /// Runs the steps of one lease at one worker.
 pub struct Executor {
     engine: Arc<Engine>,
-    installed: Arc<Installed>,
+    installed: Arc<InstalledProgram>,
     /// Decides whether steps run as compute jobs or on the delivering thread.
     pace: Pace,
     /// The share that is charged for the steps.
@@ -165,7 +165,7 @@ impl Executor {
     /// Makes an executor that runs up to `in_flight` steps at once.
     pub fn new(
         engine: Arc<Engine>,
-        installed: Arc<Installed>,
+        installed: Arc<InstalledProgram>,
         share: Share,
         pool: Pool,
         links: Vec<Option<Arc<Link>>>,
@@ -237,7 +237,7 @@ impl Executor {
     /// Ends a step by this worker's own error, which is sent to every participant.
     fn fail(&self, n: u64, error: Error) {
         let Some(lease) = self.lease() else { return };
-        let mut after = After::default();
+        let mut after = FollowUp::default();
         {
             let mut run = self.run(n);
             // A step may fail before its `Start` is here: a tensor that overtook `Start` did not fit.
@@ -252,7 +252,7 @@ impl Executor {
         self.finish(n, after);
     }
 
-    fn finish(&self, n: u64, after: After) {
+    fn finish(&self, n: u64, after: FollowUp) {
         let Some(lease) = self.lease() else { return };
         if let Some(error) = after.tell {
             let key = StepKey { lease: lease.id, n };
@@ -271,7 +271,7 @@ impl Executor {
             self.send(&lease, n, slot, tensor);
         }
         if !after.untold.is_empty() {
-            self.tell_losses(&lease, n, after.untold);
+            self.tell_failed_values(&lease, n, after.untold);
         }
         if after.start_runner {
             self.start_runner(n);
@@ -283,7 +283,7 @@ impl Executor {
 
     /// Does what follows from an instruction, outside of the measured time: links may call straight into their peers,
     /// whose time is not the step's.
-    fn finish_within(&self, n: u64, after: &mut After, time: &mut Option<Stopwatch>) {
+    fn finish_within(&self, n: u64, after: &mut FollowUp, time: &mut Option<Stopwatch>) {
         time.iter_mut().for_each(Stopwatch::stop);
         self.finish(n, std::mem::take(after));
         time.iter_mut().for_each(Stopwatch::go_on);
@@ -300,7 +300,7 @@ impl Executor {
         };
         let to = s.to;
         let held = self.me.upgrade().map(|me| (me, lease.clone()));
-        let sent: convoke_rendezvous::link::Sent = Box::new(move || {
+        let sent: convoke_rendezvous::link::SentCallback = Box::new(move || {
             if let Some((me, _lease)) = &held {
                 me.sent(n, to);
             }
@@ -327,7 +327,7 @@ impl Executor {
     }
 
     fn sent(&self, n: u64, to: ParticipantIx) {
-        let mut after = After::default();
+        let mut after = FollowUp::default();
         {
             let mut run = self.run(n);
             if run.n != n {
@@ -352,7 +352,7 @@ impl Executor {
                 let key = StepKey { lease: lease.id, n };
                 self.engine.watch.quiesced(Work::Step(key));
             }
-            if run.error.is_none() && !run.flow.has_losses() && self.pace.listens(n) {
+            if run.error.is_none() && !run.flow.has_failed_values() && self.pace.listens(n) {
                 self.pace.took(run.spent);
             }
             run.follow(n + self.runs.len() as u64);
@@ -394,7 +394,7 @@ impl Executor {
             }
             drop(run);
             let why = format!(
-                "the compute pool takes no further work ({:?})",
+                "the compute threads take no further work ({:?})",
                 refused.reason
             );
             self.fail(n, Error::new(Code::Busy, why).at(self.place()));
@@ -422,7 +422,7 @@ impl Executor {
     }
 
     fn settle(&self, n: u64) {
-        let mut after = After::default();
+        let mut after = FollowUp::default();
         {
             let mut run = self.run(n);
             if run.n == n {
@@ -472,12 +472,12 @@ impl Executor {
         let _entered = span.enter();
         // A brief step may run within the job of another worker of this process, or under a lock, and so takes no
         // turns.
-        let lane = if brief { None } else { Lane::current() };
-        let exec = match &lane {
-            Some(lane) => lane.exec(&flag),
+        let crew = if brief { None } else { Crew::current() };
+        let exec = match &crew {
+            Some(crew) => crew.exec(&flag),
             None => Exec::single(&flag),
         };
-        let mut after = After::default();
+        let mut after = FollowUp::default();
         loop {
             if flow.is_idle() || slice == 0 || entry.stirred.load(Ordering::Acquire) {
                 let mut run = entry.lock();
@@ -541,8 +541,8 @@ impl Executor {
                     self.finish_within(n, &mut after, &mut time);
                 }
                 Err(Some(error)) if partial && partial::is_of_node(&error) => {
-                    if !flow.has_losses() {
-                        self.note_loss(n, &error);
+                    if !flow.has_failed_values() {
+                        self.note_first_failure(n, &error);
                     }
                     flow.lose(code, i, &Arc::new(*error));
                     // Peers that wait for the lost results are told at the next look.
@@ -561,7 +561,7 @@ impl StepHandler for Executor {
         let Some(lease) = self.lease() else {
             return true;
         };
-        let (mut after, mut unexpected) = (After::default(), None);
+        let (mut after, mut unexpected) = (FollowUp::default(), None);
         {
             let mut run = self.run(n);
             if run.n != n || run.phase != Phase::Waiting {
@@ -596,7 +596,7 @@ impl StepHandler for Executor {
                 after.sends.extend_from_slice(&x.constant_sends);
                 for (slot, recv) in x.program.recvs.iter().enumerate() {
                     if let Ok(s) = lease.table.slot(n, slot as u32)
-                        && let Registered::Ready(delivered) = s.register(n)
+                        && let RegisterOutcome::Ready(delivered) = s.register(n)
                     {
                         match delivered {
                             Err(error) if !partial => unexpected = Some(error),
@@ -621,7 +621,7 @@ impl StepHandler for Executor {
 
     fn arrived(&self, n: u64, slot: u32) {
         let Some(lease) = self.lease() else { return };
-        let mut after = After::default();
+        let mut after = FollowUp::default();
         {
             let mut run = self.run(n);
             if run.n != n || run.phase != Phase::Running || run.error.is_some() {
@@ -654,7 +654,7 @@ impl StepHandler for Executor {
         if from == lease.me {
             return self.fail(n, error.at(self.place()));
         }
-        let mut after = After::default();
+        let mut after = FollowUp::default();
         {
             let mut run = self.run(n);
             if run.n != n || run.error.is_some() {

@@ -15,7 +15,7 @@ use convoke_rendezvous::Lease;
 use convoke_rendezvous::frame::{Frame, MAX_FAILED};
 
 use super::Executor;
-use super::run::{After, Untold};
+use super::run::{FailedSend, FollowUp};
 
 /// Whether an error is a node's own, and does not report the loss of a participant or a lease.
 pub(super) fn is_of_node(error: &Error) -> bool {
@@ -24,7 +24,7 @@ pub(super) fn is_of_node(error: &Error) -> bool {
 
 impl Executor {
     /// Counts and reports the step as failed. Called at the first failure in it that this worker knows of.
-    pub(super) fn note_loss(&self, n: u64, error: &Error) {
+    pub(super) fn note_first_failure(&self, n: u64, error: &Error) {
         let Some(lease) = self.lease() else { return };
         let run = self.run(n);
         if run.n == n && run.error.is_none() {
@@ -33,7 +33,7 @@ impl Executor {
     }
 
     /// Tells peers and the driver which tensors of the step will not come, and why.
-    pub(super) fn tell_losses(&self, lease: &Lease, n: u64, untold: Vec<Untold>) {
+    pub(super) fn tell_failed_values(&self, lease: &Lease, n: u64, untold: Vec<FailedSend>) {
         let (count, key) = (untold.len(), StepKey { lease: lease.id, n });
         let mut by_peer: Vec<Option<(Arc<Error>, Vec<u32>)>> = vec![None; self.links.len()];
         let tell = |to: usize, (error, slots): (Arc<Error>, Vec<u32>)| {
@@ -63,7 +63,7 @@ impl Executor {
         for (to, waiting) in by_peer.into_iter().enumerate() {
             waiting.into_iter().for_each(|waiting| tell(to, waiting));
         }
-        let mut after = After::default();
+        let mut after = FollowUp::default();
         {
             let mut run = self.run(n);
             if run.n != n {

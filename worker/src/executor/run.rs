@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! Run, under the entry's lock     phase, error, runner, tensors that links hold, mail
-//! Flow                            registers, counts, ready regions: under the lock as well, except while a thread
+//! Flow                            registers, counts, ready sequences: under the lock as well, except while a thread
 //!                                 interprets the step and owns them
 //! ```
-//! The thread that interprets a step runs region after region without the lock, the most urgent first: a region that
+//! The thread that interprets a step runs sequence after sequence without the lock, the most urgent first: a sequence that
 //! becomes ready and is more urgent than the next instruction interrupts the current one. Tensors from peers and
 //! handles that come meanwhile are mail. The thread takes its mail when it is told that there is some, and before it
 //! ends.
@@ -14,7 +14,7 @@
 //! empty register. From the first loss on each instruction is checked before it runs, and left out if it lacks an
 //! operand. Before the first loss nothing is checked.
 //!
-//! This is plain state: nothing here sends or runs anything. [`After`] says what to do once the lock is released.
+//! This is plain state: nothing here sends or runs anything. [`FollowUp`] says what to do once the lock is released.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -25,12 +25,12 @@ use std::time::Duration;
 use convoke_common::Tensor;
 use convoke_common::error::Error;
 use convoke_common::mutant;
-use convoke_rendezvous::Delivered;
+use convoke_rendezvous::Delivery;
 use tokio_util::sync::CancellationToken;
 
-use crate::code::{Lowered, NONE};
-use crate::cpu::{Outputs, Place, Register};
-use crate::installed::Installed;
+use crate::code::{LoweredProgram, NONE};
+use crate::cpu::{OperandPlace, Outputs, Register};
+use crate::installed::InstalledProgram;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -50,47 +50,47 @@ pub(super) enum Runner {
     Active,
 }
 
-/// The data that a step computes with: registers, counts and ready regions.
+/// The data that a step computes with: registers, counts and ready sequences.
 #[derive(Default)]
 pub(super) struct Flow {
     pub(super) registers: Vec<Register>,
-    /// By region, the number of values that it still waits for.
+    /// By sequence, the number of values that it still waits for.
     missing: Vec<u32>,
-    /// By region, the instruction that it begins or goes on with.
+    /// By sequence, the instruction that it begins or goes on with.
     next: Vec<u32>,
-    /// By counted value, the number of regions that have yet to read it.
+    /// By counted value, the number of sequences that have yet to read it.
     counts: Vec<u32>,
-    /// Regions that can run, by the priority of their next instruction.
+    /// Sequences that can run, by the priority of their next instruction.
     ready: BinaryHeap<(u64, Reverse<u32>)>,
-    /// The region that runs; its next instruction is `at`, and it ends before `end`.
-    region: u32,
+    /// The sequence that runs; its next instruction is `at`, and it ends before `end`.
+    sequence: u32,
     at: u32,
     end: u32,
-    /// Whether the next instruction must be chosen anew: a more urgent region may be ready, or an operand may be lost.
+    /// Whether the next instruction must be chosen anew: a more urgent sequence may be ready, or an operand may be lost.
     woken: bool,
     /// Number of instructions and arrivals that have yet to end.
     left: usize,
-    /// The losses of a partial step in which something has failed.
-    losses: Option<Box<Losses>>,
+    /// The failed values of a partial step in which something has failed.
+    failed_values: Option<Box<FailedValues>>,
 }
 
 /// The lost values of a partial step.
 #[derive(Default)]
-struct Losses {
+struct FailedValues {
     /// By register, the error that explains why it is empty. It has no meaning for a register that has a tensor.
     because: BTreeMap<u32, Arc<Error>>,
     /// Send slots whose values are lost, until their peers are told.
-    untold: Vec<Untold>,
+    untold: Vec<FailedSend>,
 }
 
 /// A send slot whose value is lost, and why.
-pub(super) type Untold = (u32, Arc<Error>);
+pub(super) type FailedSend = (u32, Arc<Error>);
 
 /// A value that came while a thread interpreted the step.
 pub(super) struct Mail {
     /// The value; `None` where no instruction needs it.
     value: Option<u32>,
-    delivered: Delivered,
+    delivered: Delivery,
 }
 
 /// The state of one window entry, and of the step that uses it.
@@ -101,7 +101,7 @@ pub(super) struct Run {
     pub(super) partial: bool,
     pub(super) flow: Flow,
     mail: Vec<Mail>,
-    /// Number of tensors that links still hold and of losses that peers have yet to be told; `unsent` counts the
+    /// Number of tensors that links still hold and of failed values that peers have yet to be told; `unsent` counts the
     /// tensors by participant.
     pub(super) sending: usize,
     pub(super) unsent: Vec<u32>,
@@ -118,16 +118,16 @@ pub(super) struct Run {
 
 /// The actions that follow once the lock is released: links may call straight into their peers.
 #[derive(Default)]
-pub(super) struct After {
+pub(super) struct FollowUp {
     pub(super) sends: Vec<(u32, Tensor)>,
-    pub(super) untold: Vec<Untold>,
+    pub(super) untold: Vec<FailedSend>,
     pub(super) start_runner: bool,
     pub(super) retire: bool,
     pub(super) tell: Option<Error>,
 }
 
-impl After {
-    /// Number of tensors and losses that go out to peers.
+impl FollowUp {
+    /// Number of tensors and failed values that go out to peers.
     pub(super) fn outgoing(&self) -> usize {
         self.sends.len() + self.untold.len()
     }
@@ -135,16 +135,16 @@ impl After {
 
 impl Flow {
     /// Begins a step: no value is there yet. The buffers of the step before are used again.
-    pub(super) fn start(&mut self, code: &Lowered) {
+    pub(super) fn start(&mut self, code: &LoweredProgram) {
         self.clear();
         self.registers.resize(code.registers, None);
         self.missing.extend_from_slice(&code.missing);
         self.counts.extend_from_slice(&code.counts);
-        self.next.extend(code.regions.iter().map(|r| r.first));
+        self.next.extend(code.sequences.iter().map(|r| r.first));
         self.left = code.events;
-        for (region, missing) in code.missing.iter().enumerate() {
+        for (sequence, missing) in code.missing.iter().enumerate() {
             if *missing == 0 {
-                self.make_ready(code, region as u32);
+                self.make_ready(code, sequence as u32);
             }
         }
     }
@@ -154,27 +154,27 @@ impl Flow {
         self.missing.clear();
         self.counts.clear();
         self.next.clear();
-        self.losses = None;
+        self.failed_values = None;
         self.stop();
     }
 
-    /// Drops all ready regions, so that no instruction runs any more.
+    /// Drops all ready sequences, so that no instruction runs any more.
     fn stop(&mut self) {
         self.ready.clear();
         self.end = self.at;
     }
 
-    fn make_ready(&mut self, code: &Lowered, region: u32) {
-        let next = self.next[region as usize];
-        self.ready.push((code.priority(next), Reverse(region)));
+    fn make_ready(&mut self, code: &LoweredProgram, sequence: u32) {
+        let next = self.next[sequence as usize];
+        self.ready.push((code.priority(next), Reverse(sequence)));
         self.woken = true;
     }
 
     /// The priority and number of the instruction that would run next, without taking it.
-    pub(super) fn peek(&self, code: &Lowered) -> Option<(u64, u32)> {
+    pub(super) fn peek(&self, code: &LoweredProgram) -> Option<(u64, u32)> {
         let going = (self.at < self.end).then(|| (code.priority(self.at), self.at));
         let first = self.ready.peek();
-        let first = first.map(|(p, Reverse(region))| (*p, self.next[*region as usize]));
+        let first = first.map(|(p, Reverse(sequence))| (*p, self.next[*sequence as usize]));
         match (going, first) {
             (Some(going), Some(first)) if first.0 > going.0 => Some(first),
             (going, first) => going.or(first),
@@ -189,7 +189,7 @@ impl Flow {
 
     /// Takes the next instruction to run.
     #[inline]
-    pub(super) fn next(&mut self, code: &Lowered) -> Option<u32> {
+    pub(super) fn next(&mut self, code: &LoweredProgram) -> Option<u32> {
         if self.at == self.end || self.woken {
             self.choose(code);
         }
@@ -200,17 +200,17 @@ impl Flow {
         Some(self.at - 1)
     }
 
-    /// Goes on with the most urgent region; instructions that lack an operand are left out.
+    /// Goes on with the most urgent sequence; instructions that lack an operand are left out.
     #[cold]
-    fn choose(&mut self, code: &Lowered) {
+    fn choose(&mut self, code: &LoweredProgram) {
         self.advance(code);
-        if self.losses.is_some() {
+        if self.failed_values.is_some() {
             self.skip_lost(code);
         }
     }
 
     /// Leaves out the next instructions as long as they lack an operand.
-    fn skip_lost(&mut self, code: &Lowered) {
+    fn skip_lost(&mut self, code: &LoweredProgram) {
         while let Some(error) = self.lacking(code) {
             self.at += 1;
             self.lose(code, self.at - 1, &error);
@@ -221,40 +221,40 @@ impl Flow {
     }
 
     #[inline(always)]
-    fn advance(&mut self, code: &Lowered) {
+    fn advance(&mut self, code: &LoweredProgram) {
         self.woken = false;
         if self.at < self.end {
             let going = code.priority(self.at);
             if self.ready.peek().is_none_or(|(first, _)| *first <= going) {
                 return;
             }
-            self.next[self.region as usize] = self.at;
-            self.ready.push((going, Reverse(self.region)));
+            self.next[self.sequence as usize] = self.at;
+            self.ready.push((going, Reverse(self.sequence)));
         }
-        if let Some((_, Reverse(region))) = self.ready.pop() {
-            self.region = region;
-            self.at = self.next[region as usize];
-            self.end = code.regions[region as usize].end;
+        if let Some((_, Reverse(sequence))) = self.ready.pop() {
+            self.sequence = sequence;
+            self.at = self.next[sequence as usize];
+            self.end = code.sequences[sequence as usize].end;
         }
     }
 
     /// The error of the first lost operand of the next instruction, if it lacks one.
-    fn lacking(&self, code: &Lowered) -> Option<Arc<Error>> {
-        let losses = self.losses.as_ref().filter(|_| self.at < self.end)?;
+    fn lacking(&self, code: &LoweredProgram) -> Option<Arc<Error>> {
+        let failed_values = self.failed_values.as_ref().filter(|_| self.at < self.end)?;
         let lost = |register: u32| match self.registers.get(register as usize) {
-            Some(None) => losses.because.get(&register).cloned(),
+            Some(None) => failed_values.because.get(&register).cloned(),
             _ => None,
         };
         let mut operands = code.operands(self.at).iter();
         operands.find_map(|slot| match slot.place() {
-            Place::Read(register) | Place::Last(register) => lost(register),
-            Place::Nothing | Place::Constant(_) => None,
+            OperandPlace::Read(register) | OperandPlace::Last(register) => lost(register),
+            OperandPlace::Nothing | OperandPlace::Constant(_) => None,
         })
     }
 
     /// Ends an instruction of a partial step without results.
     #[cold]
-    pub(super) fn lose(&mut self, code: &Lowered, i: u32, error: &Arc<Error>) {
+    pub(super) fn lose(&mut self, code: &LoweredProgram, i: u32, error: &Arc<Error>) {
         self.free(code, i);
         for result in code.results(i) {
             self.lost(code, result.value, result.register, error);
@@ -264,25 +264,27 @@ impl Flow {
     /// Marks a value as lost: instructions that wait for it go on without it, and peers that wait for it are to be
     /// told.
     #[cold]
-    fn lost(&mut self, code: &Lowered, value: u32, register: u32, error: &Arc<Error>) {
+    fn lost(&mut self, code: &LoweredProgram, value: u32, register: u32, error: &Arc<Error>) {
         self.wake(code, value);
-        let losses = self.losses.get_or_insert_default();
+        let failed_values = self.failed_values.get_or_insert_default();
         let sends = code.sends.row(value).iter();
-        losses.untold.extend(sends.map(|s| (*s, error.clone())));
+        failed_values
+            .untold
+            .extend(sends.map(|s| (*s, error.clone())));
         if register != NONE {
-            losses.because.insert(register, error.clone());
+            failed_values.because.insert(register, error.clone());
         }
         self.woken = true;
     }
 
     /// Whether any value was lost.
-    pub(super) fn has_losses(&self) -> bool {
-        self.losses.is_some()
+    pub(super) fn has_failed_values(&self) -> bool {
+        self.failed_values.is_some()
     }
 
     /// Ends an instruction: the registers that it reads last are freed.
     #[inline(always)]
-    fn free(&mut self, code: &Lowered, i: u32) {
+    fn free(&mut self, code: &LoweredProgram, i: u32) {
         self.left -= 1;
         for end in code.ends(i) {
             if end.count != NONE {
@@ -298,7 +300,13 @@ impl Flow {
 
     /// Ends an instruction that made these results, in their order.
     #[inline]
-    pub(super) fn ended(&mut self, code: &Lowered, i: u32, mut made: Outputs, after: &mut After) {
+    pub(super) fn ended(
+        &mut self,
+        code: &LoweredProgram,
+        i: u32,
+        mut made: Outputs,
+        after: &mut FollowUp,
+    ) {
         self.free(code, i);
         let crosses = code.instr(i).crosses;
         let results = code.results(i);
@@ -323,8 +331,8 @@ impl Flow {
         }
     }
 
-    /// A result is there: regions that wait for it may run, and it is sent.
-    fn tell(&mut self, code: &Lowered, value: u32, tensor: &Tensor, after: &mut After) {
+    /// A result is there: sequences that wait for it may run, and it is sent.
+    fn tell(&mut self, code: &LoweredProgram, value: u32, tensor: &Tensor, after: &mut FollowUp) {
         self.wake(code, value);
         let most = [usize::MAX, 1][usize::from(mutant!("fan-out-once"))];
         for send in code.sends.row(value).iter().take(most) {
@@ -332,14 +340,14 @@ impl Flow {
         }
     }
 
-    /// Counts a value as there for the regions that wait for it.
+    /// Counts a value as there for the sequences that wait for it.
     #[inline(always)]
-    fn wake(&mut self, code: &Lowered, value: u32) {
-        for region in code.waits.row(value) {
-            let missing = &mut self.missing[*region as usize];
+    fn wake(&mut self, code: &LoweredProgram, value: u32) {
+        for sequence in code.waits.row(value) {
+            let missing = &mut self.missing[*sequence as usize];
             *missing -= 1;
             if *missing == 0 {
-                self.make_ready(code, *region);
+                self.make_ready(code, *sequence);
             }
         }
     }
@@ -347,10 +355,10 @@ impl Flow {
     /// Takes a tensor from outside; `value` is `None` where no instruction needs it.
     pub(super) fn arrive(
         &mut self,
-        code: &Lowered,
+        code: &LoweredProgram,
         value: Option<u32>,
         tensor: Tensor,
-        after: &mut After,
+        after: &mut FollowUp,
     ) {
         self.left -= 1;
         if let Some(value) = value {
@@ -364,10 +372,10 @@ impl Flow {
     /// Takes what was delivered in place of a value: a tensor as in [`Flow::arrive`], or, in a partial step, an error.
     fn take(
         &mut self,
-        code: &Lowered,
+        code: &LoweredProgram,
         value: Option<u32>,
-        delivered: Delivered,
-        after: &mut After,
+        delivered: Delivery,
+        after: &mut FollowUp,
     ) {
         match delivered {
             Ok(tensor) => self.arrive(code, value, tensor, after),
@@ -380,10 +388,10 @@ impl Flow {
         }
     }
 
-    /// Hands the losses to `after`, so that peers are told.
-    fn report(&mut self, after: &mut After) {
-        if let Some(losses) = &mut self.losses {
-            after.untold.append(&mut losses.untold);
+    /// Hands the failed values to `after`, so that peers are told.
+    fn report(&mut self, after: &mut FollowUp) {
+        if let Some(failed_values) = &mut self.failed_values {
+            after.untold.append(&mut failed_values.untold);
         }
     }
 
@@ -424,7 +432,7 @@ impl Run {
     }
 
     /// Starts the step.
-    pub(super) fn start(&mut self, installed: &Installed, after: &mut After) {
+    pub(super) fn start(&mut self, installed: &InstalledProgram, after: &mut FollowUp) {
         self.flow.start(&installed.code);
         self.wake(after);
     }
@@ -446,10 +454,10 @@ impl Run {
     /// interprets the step, which must then look for its mail.
     pub(super) fn came(
         &mut self,
-        installed: &Installed,
+        installed: &InstalledProgram,
         value: Option<u32>,
-        delivered: Delivered,
-        after: &mut After,
+        delivered: Delivery,
+        after: &mut FollowUp,
     ) -> bool {
         if self.runner == Runner::Active {
             self.mail.push(Mail { value, delivered });
@@ -463,7 +471,7 @@ impl Run {
         false
     }
 
-    fn wake(&mut self, after: &mut After) {
+    fn wake(&mut self, after: &mut FollowUp) {
         if self.runner == Runner::None && !self.flow.is_idle() {
             self.runner = Runner::Queued;
             after.start_runner = true;
@@ -473,9 +481,9 @@ impl Run {
     /// The runner takes its mail; false where the step has ended.
     pub(super) fn look(
         &mut self,
-        installed: &Installed,
+        installed: &InstalledProgram,
         flow: &mut Flow,
-        after: &mut After,
+        after: &mut FollowUp,
     ) -> bool {
         let mail = std::mem::take(&mut self.mail);
         if self.error.is_some() {
@@ -499,7 +507,7 @@ impl Run {
 
     /// Retires the step once it has quiesced: no runner, no tensor on a link, and either an error or nothing left to
     /// do.
-    pub(super) fn settle(&mut self, after: &mut After) {
+    pub(super) fn settle(&mut self, after: &mut FollowUp) {
         let quiet =
             self.phase == Phase::Running && self.runner == Runner::None && self.sending == 0;
         let complete = self.flow.is_over();

@@ -11,14 +11,14 @@ use convoke_common::identity::{
     ClusterCa, PeerName, RevocationList, Role, TlsConfigs, dial, greet,
 };
 use convoke_common::ids::FunctionId;
-use convoke_common::memory::{Account, Ledger};
+use convoke_common::memory::{Ledger, Purpose};
 use convoke_common::program::NUMERICS_PROFILE;
 use convoke_common::world::{Endpoint, EndpointOptions, NoCompute, World};
 use convoke_rendezvous::artifacts::{self, ArtifactSource};
 
 use crate::cache::Cache;
-use crate::loader::{ClientSource, Loaded};
-use crate::window::Window;
+use crate::load_buffer::LoadBuffer;
+use crate::loader::{ClientSource, LoadedBytes};
 
 /// More than any of these loads takes.
 const BOUND: Duration = Duration::from_secs(20);
@@ -87,14 +87,14 @@ struct Rig {
     root: Option<PathBuf>,
     cache: Option<Arc<Cache>>,
     client: Option<ClientSource>,
-    loaded: Arc<Loaded>,
+    loaded: Arc<LoadedBytes>,
     ledger: Ledger,
-    window: Arc<Window>,
+    load_buffer: Arc<LoadBuffer>,
 }
 
 impl Rig {
     fn new(meta: ArtifactMeta, ranges: &[(u64, u64)]) -> Rig {
-        // The smallest window has seven chunks.
+        // The smallest load buffer has seven chunks.
         let ledger = Ledger::new("w0", 64 << 20);
         Rig {
             world: World::real(Arc::new(NoCompute)),
@@ -104,7 +104,7 @@ impl Rig {
             cache: None,
             client: None,
             loaded: Arc::default(),
-            window: Arc::new(Window::reserve(&ledger)),
+            load_buffer: Arc::new(LoadBuffer::reserve(&ledger)),
             ledger,
         }
     }
@@ -154,9 +154,9 @@ impl Rig {
             self.cache.clone(),
             self.client.clone(),
             self.loaded.clone(),
-            self.window.clone(),
+            self.load_buffer.clone(),
         ));
-        let pool = Pool::new(&self.ledger, Account::Weights, 0).unwrap();
+        let pool = Pool::new(&self.ledger, Purpose::Weights, 0).unwrap();
         let wanted = (0..self.ranges.len() as u32).collect();
         let feed = Feed::start(loader.clone(), self.program(), wanted, pool);
         (feed, loader)
@@ -197,11 +197,11 @@ impl Rig {
 
     /// Checks that every slot is free again, at the latest once running jobs end, and that no tensor is held.
     async fn nothing_is_left(&self) {
-        let share = self.window.share(u64::MAX);
-        let all = tokio::time::timeout(BOUND, share.slots(7)).await;
+        let allotment = self.load_buffer.allotment(u64::MAX);
+        let all = tokio::time::timeout(BOUND, allotment.permits(7)).await;
         assert!(all.unwrap().is_some());
         let used = self.ledger.used();
-        assert_eq!(used.get(&Account::Weights).copied().unwrap_or(0), 0);
+        assert_eq!(used.get(&Purpose::Weights).copied().unwrap_or(0), 0);
     }
 }
 

@@ -6,11 +6,11 @@ mod seeds;
 
 use std::sync::{Arc, Weak};
 
-use convoke_common::fuzzing::{Budget, Target, trust_grant};
+use convoke_common::fuzzing::{MemoryBound, Target, trust_grant};
 use convoke_common::graph::Literal;
 use convoke_common::identity::Role;
 use convoke_common::ids::Incarnation;
-use convoke_common::memory::{Account, Ledger, Pool};
+use convoke_common::memory::{Ledger, Pool, Purpose};
 use convoke_common::program::Grant;
 use convoke_common::rpc_transport::codec;
 use convoke_common::world::NoCompute;
@@ -19,15 +19,15 @@ use convoke_rendezvous::{Hub, Link, Peer};
 use crate::blackbox;
 use crate::eager::Session;
 use crate::executor::Engine;
-use crate::installed::{Installed, kernel};
+use crate::installed::{InstalledProgram, kernel};
 use crate::order::Range;
-use crate::records::{Growing, Records};
+use crate::records::{GrowingRecords, Records};
 
 /// The targets of this crate.
 pub const TARGETS: &[Target] = &[
     Target {
         name: "blackbox",
-        budget: Budget {
+        budget: MemoryBound {
             fixed: 128 << 10,
             factor: 4,
         },
@@ -35,7 +35,7 @@ pub const TARGETS: &[Target] = &[
     },
     Target {
         name: "install",
-        budget: Budget {
+        budget: MemoryBound {
             fixed: 8 << 20,
             factor: 1 << 10,
         },
@@ -43,7 +43,7 @@ pub const TARGETS: &[Target] = &[
     },
     Target {
         name: "session",
-        budget: Budget {
+        budget: MemoryBound {
             fixed: MOST_HELD + (8 << 20),
             factor: 1 << 10,
         },
@@ -79,7 +79,7 @@ fn install(input: &[u8]) -> bool {
     }
     let init = &program.nodes[..program.init_nodes as usize];
     let resolved = init.iter().all(|node| kernel(&program, node).is_ok());
-    resolved & Installed::new(program, constants).is_ok()
+    resolved & InstalledProgram::new(program, constants).is_ok()
 }
 
 /// Takes a batch of a client's commands. Brief ops run; longer ones find no thread.
@@ -95,8 +95,8 @@ fn session(input: &[u8]) -> Option<bool> {
     let link = worker.link(&client.me)?;
     let engine = Arc::new(Engine::new("me", "host", Arc::new(NoCompute), None));
     let ledger = Ledger::new("me", MOST_HELD as u64);
-    let pool = Pool::new(&ledger, Account::Handles, 0).ok()?;
-    let books = Growing::new(Records::new("me", &ledger)).ok()?;
+    let pool = Pool::new(&ledger, Purpose::Handles, 0).ok()?;
+    let books = GrowingRecords::new(Records::new("me", &ledger)).ok()?;
     let owner = client.me.clone();
     let session = Session::new(owner, link, engine, Weak::new(), pool, books);
     let accepted = session.batch(input).is_ok();

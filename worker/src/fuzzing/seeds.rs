@@ -10,7 +10,7 @@ use convoke_common::error::{Code, Error};
 use convoke_common::graph::{Attr, Attrs, TensorType, Value};
 use convoke_common::ids::{FunctionId, Incarnation, LeaseId, PlanId};
 use convoke_common::program::{
-    Axes, NUMERICS_PROFILE, Participant, Program, ProgramNode, RecvSlot, SendSlot,
+    Axes, NUMERICS_PROFILE, Participant, Program, ProgramNode, RecvSlot, SendEdge,
 };
 use convoke_common::{DType, Dim, Tensor};
 use convoke_rendezvous::eager::wire::{Command, Definition, Operand, put_run};
@@ -70,7 +70,7 @@ fn program() -> Program {
         ],
         init_nodes: 2,
         recvs: vec![RecvSlot { value: 4, from: 2 }],
-        sends: vec![SendSlot {
+        sends: vec![SendEdge {
             value: 6,
             to: 1,
             slot: 0,

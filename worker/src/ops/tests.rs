@@ -2,7 +2,7 @@ use std::sync::atomic::AtomicBool;
 
 use convoke_common::Code;
 use convoke_common::graph::Attr;
-use convoke_common::memory::{Account, Ledger, Pool};
+use convoke_common::memory::{Ledger, Pool, Purpose};
 use convoke_kernels::Exec;
 
 use super::*;
@@ -12,9 +12,9 @@ use crate::cpu::{Launch, Operands, resolve};
 const X: &[OperandDef] = &[operand("X", &[DType::F32])];
 const MODE: &[AttrDef] = &[required("mode", AttrKind::Str)];
 
-fn same(i: &Infer<'_>) -> Result<Vec<Inferred>, OpError> {
+fn same(i: &Infer<'_>) -> Result<Vec<InferredOutput>, OpError> {
     let x = i.required(0)?;
-    Ok(vec![Inferred::of(x.ty.dtype, x.ty.shape.clone())])
+    Ok(vec![InferredOutput::of(x.ty.dtype, x.ty.shape.clone())])
 }
 
 static TRY: OpDef = OpDef::new("test.Try", "X, any shape.", X, same).attrs(MODE);
@@ -94,7 +94,7 @@ fn memory_is_the_pools_and_the_flag_the_steps() {
     let check = |how: &str, cancelled: bool| {
         let kernel = resolve("test.Try", &mode(how), &[Some(DType::F32)], 1).unwrap();
         let flag = AtomicBool::new(false);
-        let pool = Pool::new(&Ledger::new("test", 1 << 20), Account::Handles, 0).unwrap();
+        let pool = Pool::new(&Ledger::new("test", 1 << 20), Purpose::Handles, 0).unwrap();
         let mut inputs = [Some(vec1(&[1f32]))];
         let exec = Exec::single(&flag);
         flag.store(cancelled, std::sync::atomic::Ordering::Relaxed);

@@ -10,10 +10,10 @@ use convoke_common::dim::Dim;
 use convoke_common::graph::{Attrs, Literal, TensorType, Value};
 use convoke_common::identity::Role;
 use convoke_common::ids::{FunctionId, Incarnation, LeaseId};
-use convoke_common::memory::{Account, Ledger, Pool};
+use convoke_common::memory::{Ledger, Pool, Purpose};
 use convoke_common::program::{
     Axes, DriverProgram, DriverSlot, Feed, Fetch, FetchFrom, NUMERICS_PROFILE, Participant,
-    Program, ProgramNode, RecvSlot, SendSlot,
+    Program, ProgramNode, RecvSlot, SendEdge,
 };
 use convoke_common::world::{AccountId, NoCompute, Share, World};
 use convoke_common::{DType, Tensor};
@@ -22,7 +22,7 @@ use convoke_rendezvous::{Hub, Lease, Link, Peer, RecvSpec, StepHandler};
 use convoke_worker::Threads;
 use convoke_worker::cpu::{Kernel, KernelFailure, Launch, Outputs};
 use convoke_worker::executor::{Engine, Executor};
-use convoke_worker::installed::Installed;
+use convoke_worker::installed::InstalledProgram;
 
 pub const LEASE: LeaseId = LeaseId(1);
 
@@ -160,7 +160,7 @@ pub fn over(hubs: Vec<Arc<Hub>>, in_flight: u32) -> Cluster {
         vec![node("double", "Add", &[0, 0], 1)],
     );
     first.recvs = vec![RecvSlot { value: 0, from: 2 }];
-    first.sends = vec![SendSlot {
+    first.sends = vec![SendEdge {
         value: 1,
         to: 1,
         slot: 0,
@@ -174,7 +174,7 @@ pub fn over(hubs: Vec<Arc<Hub>>, in_flight: u32) -> Cluster {
     );
     second.literals = vec![(1, Literal::Inline(ids(&[24])))];
     second.recvs = vec![RecvSlot { value: 0, from: 0 }];
-    second.sends = vec![SendSlot {
+    second.sends = vec![SendEdge {
         value: 2,
         to: 2,
         slot: 0,
@@ -242,7 +242,7 @@ pub fn of_programs(
                 ty: program.values[r.value as usize].ty.clone(),
             })
             .collect();
-        let mut installed = Installed::new(program.clone(), constants).unwrap();
+        let mut installed = InstalledProgram::new(program.clone(), constants).unwrap();
         let hold = Arc::new(Hold::default());
         for kernel in installed.code.kernels_mut() {
             let (inner, hold) = (kernel.clone(), hold.clone());
@@ -251,7 +251,7 @@ pub fn of_programs(
         holds.push(hold);
         let installed = Arc::new(installed);
         let links = (0..3).map(|i| hubs[me].link(&hubs[i].me)).collect();
-        let pool = Pool::shared(&ledger, Account::Leases, BASE).unwrap();
+        let pool = Pool::shared(&ledger, Purpose::Leases, BASE).unwrap();
         let none = Box::new(|| {});
         let share = Share::new(AccountId::named("driver"), LEASE);
         let executor = Executor::new(
@@ -283,7 +283,7 @@ pub fn of_programs(
     let links = [0, 1]
         .map(|i: usize| hubs[2].link(&hubs[i].me).unwrap())
         .into();
-    let pool = Pool::new(&ledger, Account::Leases, 0).unwrap();
+    let pool = Pool::new(&ledger, Purpose::Leases, 0).unwrap();
     let driver = Driver::new(
         &World::real(Arc::new(NoCompute)),
         hubs[2].clone(),

@@ -17,7 +17,7 @@ use convoke_common::error::{Code, Error, Result};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::args::Part;
+use super::args::Helper;
 use super::turns::{bounded, micros};
 use crate::args::LogArgs;
 use crate::children::{Process, Recipe, child, spawn, stop};
@@ -32,7 +32,7 @@ const ASK_BOUND: Duration = Duration::from_secs(60);
 
 /// Starts a child process of a floor, and returns the address at which it listens.
 async fn party(
-    part: Part,
+    part: Helper,
     flags: Vec<String>,
     log: &LogArgs,
     parties: &mut Vec<Process>,
@@ -50,7 +50,7 @@ async fn party(
 /// Starts a process with an embedded cluster that does nothing.
 pub async fn idle(log: &LogArgs) -> Result<Vec<Process>, Failure> {
     let mut parties = Vec::new();
-    party(Part::Idle, vec![], log, &mut parties).await?;
+    party(Helper::Idle, vec![], log, &mut parties).await?;
     Ok(parties)
 }
 
@@ -87,7 +87,7 @@ impl Relay {
             let (to, keys) = (next.to_string(), keys.display().to_string());
             let flags = ["--name", name, "--to", &to, "--keys", &keys];
             let flags = flags.map(String::from).into();
-            let listen = party(Part::Relay, flags, log, &mut parties).await?;
+            let listen = party(Helper::Relay, flags, log, &mut parties).await?;
             next = address(&listen)?;
         }
         // This fails only if the driver is gone, which the next line reports.
@@ -134,9 +134,9 @@ impl Tcp {
     /// Starts both processes.
     pub async fn start(log: &LogArgs) -> Result<Tcp, Failure> {
         let mut parties = Vec::new();
-        let echo = party(Part::Tcp, vec![], log, &mut parties).await?;
+        let echo = party(Helper::Tcp, vec![], log, &mut parties).await?;
         let to = vec!["--to".to_owned(), echo];
-        party(Part::Tcp, to, log, &mut parties).await?;
+        party(Helper::Tcp, to, log, &mut parties).await?;
         Ok(Tcp { parties })
     }
 

@@ -8,7 +8,7 @@ use convoke_common::error::{Code, Error};
 use tokio::time::Instant;
 
 use super::quic;
-use crate::bench::args::{FloorArgs, Part};
+use crate::bench::args::{FloorArgs, Helper};
 use crate::daemon::{Ready, stopped};
 use crate::failure::Failure;
 use crate::output;
@@ -21,7 +21,7 @@ const MOST: usize = 1 << 30;
 pub async fn run(args: FloorArgs) -> Result<(), Failure> {
     let mut signals = Signals::hear()?;
     match (args.part, args.to) {
-        (Part::Relay, to) => {
+        (Helper::Relay, to) => {
             let (Some(to), Some(keys)) = (to, &args.keys) else {
                 return Err(Failure::Usage("relay needs --to and --keys".into()));
             };
@@ -33,7 +33,7 @@ pub async fn run(args: FloorArgs) -> Result<(), Failure> {
                 done = quic::pass_on(&endpoint, to) => Ok(done?),
             }
         }
-        (Part::Tcp, None) => {
+        (Helper::Tcp, None) => {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(io)?;
             ready(listener.local_addr().map_err(io)?.to_string())?;
             on_thread(move || {
@@ -42,8 +42,8 @@ pub async fn run(args: FloorArgs) -> Result<(), Failure> {
             })?;
             stopped(&mut signals, args.attached).await
         }
-        (Part::Tcp, Some(to)) => throw(to),
-        (Part::Idle, _) => {
+        (Helper::Tcp, Some(to)) => throw(to),
+        (Helper::Idle, _) => {
             let cluster = Embedded::new(1).start().await?;
             ready(String::new())?;
             stopped(&mut signals, args.attached).await?;

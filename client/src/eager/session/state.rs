@@ -14,18 +14,18 @@ use convoke_rendezvous::{Link, Peer};
 use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
 
-use super::super::prepared::{Key, Prepared, Slot};
+use super::super::prepared::{Key, PreparedOps, RememberedPlace};
 
 /// The state of the link to the worker.
-pub(super) enum Way {
+pub(super) enum DialState {
     /// The worker is being dialled; these closures run once it is linked.
     Dialling(Vec<Box<dyn FnOnce(&Arc<Link>) + Send>>),
     Up(Arc<Link>),
     Lost(Error),
 }
 
-pub(super) struct State {
-    pub way: Way,
+pub(super) struct SessionState {
+    pub way: DialState,
     pub batch: Batch,
     /// Whether the lane was told that there is a batch.
     pub told: bool,
@@ -33,7 +33,7 @@ pub(super) struct State {
     pub unresolved: u64,
     /// The number of handles that are not freed.
     pub live: usize,
-    pub prepared: Prepared,
+    pub prepared: PreparedOps,
     pub origins: FxHashMap<(&'static str, u32), u32>,
     pub peers: Vec<Peer>,
     pub transfers: u64,
@@ -46,17 +46,17 @@ pub(super) struct State {
     pub accounts: BTreeMap<u64, oneshot::Sender<Vec<Holding>>>,
 }
 
-impl State {
+impl SessionState {
     /// The state before anything is issued. Transfers and handles are numbered from `transfers` and `first` on.
-    pub fn new(batch: Batch, transfers: u64, first: u64) -> State {
-        State {
-            way: Way::Dialling(vec![]),
+    pub fn new(batch: Batch, transfers: u64, first: u64) -> SessionState {
+        SessionState {
+            way: DialState::Dialling(vec![]),
             batch,
             told: false,
             next: first,
             unresolved: 0,
             live: 0,
-            prepared: Prepared::default(),
+            prepared: PreparedOps::default(),
             origins: FxHashMap::default(),
             peers: vec![],
             transfers,
@@ -83,7 +83,7 @@ impl State {
     }
 
     /// Returns the place of an op at the worker, after defining it there where the worker does not know it.
-    pub fn prepare(&mut self, key: &Key, slot: Option<&Slot>) -> Result<u32> {
+    pub fn prepare(&mut self, key: &Key, slot: Option<&RememberedPlace>) -> Result<u32> {
         if let Some(index) = slot.and_then(|s| self.prepared.again(s)) {
             return Ok(index);
         }

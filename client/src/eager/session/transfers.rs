@@ -10,9 +10,9 @@ use convoke_common::{DType, Shape, Tensor as HostTensor};
 use convoke_rendezvous::eager::wire::{Command, INLINE};
 use convoke_rendezvous::{Outgoing, Peer};
 
-use super::super::Fetching;
-use super::state::Way;
-use super::{Late, Need, WorkerSession};
+use super::super::PendingFetch;
+use super::state::DialState;
+use super::{LateShape, RoomRequest, WorkerSession};
 use crate::tensor::Tensor;
 
 /// How many tensors may be on their way to the worker from other workers.
@@ -25,7 +25,7 @@ impl WorkerSession {
     pub fn put(&self, tensor: &HostTensor, origin: &'static Location<'static>) -> Result<u64> {
         let owner = self.sessions()?.session.hub.me.incarnation;
         let bytes = tensor.byte_len() as u64;
-        let mut guard = self.open(Need::Put(bytes, origin))?;
+        let mut guard = self.open(RoomRequest::Put(bytes, origin))?;
         let state = &mut *guard;
         let origin = state.origin(origin)?;
         let id = state.next;
@@ -59,13 +59,13 @@ impl WorkerSession {
             state.live += 1;
             state.unresolved += 1;
             match &mut state.way {
-                Way::Dialling(then) => then.push(Box::new(move |link| link.send_tensor(out))),
-                Way::Up(link) => {
+                DialState::Dialling(then) => then.push(Box::new(move |link| link.send_tensor(out))),
+                DialState::Up(link) => {
                     let link = link.clone();
                     self.flush(guard);
                     link.send_tensor(out);
                 }
-                Way::Lost(_) => {}
+                DialState::Lost(_) => {}
             }
             return Ok(id);
         }
@@ -82,10 +82,10 @@ impl WorkerSession {
         from: &WorkerSession,
         dtype: DType,
         shape: Option<Shape>,
-        late: Option<&Late>,
+        late: Option<&LateShape>,
         origin: &'static Location<'static>,
     ) -> Result<(u64, u64)> {
-        let mut guard = self.open(Need::Move(origin))?;
+        let mut guard = self.open(RoomRequest::Move(origin))?;
         let state = &mut *guard;
         let origin = state.origin(origin)?;
         let peer = state.name(&from.participant)?;
@@ -107,16 +107,16 @@ impl WorkerSession {
     pub fn give(self: &Arc<Self>, tensor: &Tensor, to: &Arc<WorkerSession>, transfer: u64) {
         let mut there = to.state();
         match &mut there.way {
-            Way::Dialling(then) => {
+            DialState::Dialling(then) => {
                 let (me, to, tensor) = (self.clone(), to.clone(), tensor.clone());
                 then.push(Box::new(move |_| me.give_now(&tensor, &to, transfer)));
             }
-            Way::Up(_) => {
+            DialState::Up(_) => {
                 drop(there);
                 self.give_now(tensor, to, transfer);
             }
             // The handle of the move's result has failed with the session.
-            Way::Lost(_) => {}
+            DialState::Lost(_) => {}
         }
     }
 
@@ -142,7 +142,7 @@ impl WorkerSession {
     }
 
     /// Asks for a handle's tensor.
-    pub fn fetch(&self, handle: u64) -> Result<Fetching> {
+    pub fn fetch(&self, handle: u64) -> Result<PendingFetch> {
         let sessions = self.sessions()?;
         let fetching = sessions.expect(&self.peer);
         let mut guard = self.usable()?;

@@ -12,17 +12,18 @@ use crate::identity::fuzzing::world;
 use crate::identity::{Role, TokenStore};
 use crate::ids::{FunctionId, Incarnation, LeaseId, PlanId, StepKey};
 use crate::members::OpenConnections;
-use crate::memory::{Account, Holding};
+use crate::memory::{Purpose, TokenHolding};
 use crate::ops::CustomOp;
 use crate::rpc::services::{
     CoordinatorRequest as Ask, CoordinatorResponse as Tell, JoiningRequest, JoiningResponse,
     WorkerRequest, WorkerResponse,
 };
 use crate::rpc::{
-    ClusterStatus, CutEdge, Death, DeathStatus, HeldLease, JoinRequest, Joined, LeaseStatus,
-    Leased, LinkReport, LinkStatus, MeasuredLink, MemberState, MemberStatus, PartSummary, PinPart,
-    PinSummary, PlanOptions, PlanSummary, Planned, ProgramStatus, Progress, QuarantineStatus,
-    Register, Registered, Sources, StepFailure, WorkerCount, WorkerStatus,
+    ClusterStatus, CutEdge, Death, DeathStatus, HeldLease, JoinAnswer, JoinRequest, LeaseGrant,
+    LeaseStatus, LinkReport, LinkStatus, MeasuredLink, MemberState, MemberStatus, PartSummary,
+    PinPart, PinSummary, PlanAnswer, PlanOptions, PlanSummary, ProgramStatus, Progress,
+    QuarantineStatus, Registration, RegistrationAnswer, Sources, StepFailure, WorkerCount,
+    WorkerStatus,
 };
 use crate::rpc_transport::codec;
 use crate::world::AccountId;
@@ -79,8 +80,8 @@ fn joining() -> JoiningRequest {
     JoiningRequest::Join { request }
 }
 
-fn joined() -> Joined {
-    Joined {
+fn joined() -> JoinAnswer {
+    JoinAnswer {
         name: "w0".into(),
         certificate: vec![0x30, 0],
         authorities: vec![vec![0x30, 0]],
@@ -95,7 +96,7 @@ fn custom_ops() -> Vec<CustomOp> {
 }
 
 fn register() -> Ask {
-    let request = Register {
+    let request = Registration {
         incarnation: LIFE,
         advertise: ":7000".into(),
         host: "host".into(),
@@ -103,7 +104,7 @@ fn register() -> Ask {
         profile: crate::program::NUMERICS_PROFILE.into(),
         threads: 4,
         memory: 1 << 30,
-        window: 1 << 24,
+        load_buffer: 1 << 24,
         flops: 1e11,
         memory_bandwidth: 1e10,
         deaths: vec![Death {
@@ -140,7 +141,7 @@ fn plan() -> Ask {
     }
 }
 
-fn planned() -> Planned {
+fn planned() -> PlanAnswer {
     let part = PartSummary {
         name: "w0".into(),
         address: "10.0.0.1:7000".into(),
@@ -162,7 +163,7 @@ fn planned() -> Planned {
         to: "w1".into(),
         bytes: 64,
     };
-    Planned {
+    PlanAnswer {
         plan: PLAN,
         participants: graph::participants(),
         driver: graph::driver(),
@@ -190,7 +191,7 @@ fn worker_status() -> WorkerStatus {
     WorkerStatus {
         incarnation: LIFE,
         memory_budget: 1 << 30,
-        memory_used: [(Account::Base, 1), (Account::Leases, 2)].into(),
+        memory_used: [(Purpose::Base, 1), (Purpose::Leases, 2)].into(),
         memory_peak: 3,
         resident: 4,
         resident_peak: 5,
@@ -225,11 +226,11 @@ fn worker_status() -> WorkerStatus {
             cache: 2,
             clients: 3,
         },
-        holdings: vec![Holding {
+        holdings: vec![TokenHolding {
             token: "token234".parse().expect("a token id"),
             member: "client-1".into(),
             limit: 4,
-            used: [(Account::Definitions, 2)].into(),
+            used: [(Purpose::Definitions, 2)].into(),
         }],
         connections: vec![],
         compute: vec![],
@@ -353,14 +354,14 @@ fn asked() -> Vec<(&'static str, Ask)> {
 }
 
 fn told() -> Vec<(&'static str, Tell)> {
-    let registered = Registered {
+    let registered = RegistrationAnswer {
         name: "w0".into(),
         address: "10.0.0.1:7000".into(),
         revoked: vec!["abc234".parse().expect("an id")],
         peers: graph::participants(),
         drained: false,
     };
-    let leased = Leased {
+    let leased = LeaseGrant {
         lease: LEASE,
         in_flight: 2,
     };

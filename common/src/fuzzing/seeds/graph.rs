@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use super::{Seed, chosen};
 use crate::artifact::{ArtifactMeta, CHUNK};
-use crate::graph::{Attr, Attrs, Function, Literal, Node, Part, TensorType, Value, ValueId};
+use crate::graph::{Attr, Attrs, Function, Literal, Node, RunsAt, TensorType, Value, ValueId};
 use crate::ids::{FunctionId, Incarnation, LeaseId, PlanId};
 use crate::ops;
 use crate::program::{
     Axes, DriverProgram, DriverSlot, Feed, Fetch, FetchFrom, Grant, NUMERICS_PROFILE, Participant,
-    Program, ProgramNode, RecvSlot, SendSlot,
+    Program, ProgramNode, RecvSlot, SendEdge,
 };
 use crate::rpc_transport::codec;
 use crate::{DType, Dim, Tensor};
@@ -42,7 +42,7 @@ impl Builder {
             attrs,
             inputs: inputs.to_vec(),
             outputs: vec![output],
-            part: Part::Step,
+            runs_at: RunsAt::Step,
         });
         output
     }
@@ -71,7 +71,7 @@ pub(super) fn layer() -> Function {
     b.0.artifacts = vec![ArtifactMeta::new("w.bin".into(), CHUNK + 9, chunks)];
     let c = b.inline("c", Tensor::from_slice(&[4], &[1f32, 2., 3., 4.]).unwrap());
     let bias = b.node("bias", "Neg", Attrs::default(), &[Some(c)]);
-    b.0.nodes[0].part = Part::Init;
+    b.0.nodes[0].runs_at = RunsAt::Init;
     let scaled = Attrs::default()
         .with("alpha", Attr::Float(0.5))
         .with("transB", Attr::Int(0));
@@ -156,7 +156,7 @@ pub(super) fn program() -> Program {
         }],
         init_nodes: 0,
         recvs: vec![RecvSlot { value: 1, from: 1 }],
-        sends: vec![SendSlot {
+        sends: vec![SendEdge {
             value: 2,
             to: 1,
             slot: 0,

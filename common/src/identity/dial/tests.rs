@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 const SOON: Duration = Duration::from_secs(5);
 
 /// Accepts one connection, and returns its outcome.
-fn serve(endpoint: &Endpoint) -> JoinHandle<Result<Greeted, AcceptError>> {
+fn serve(endpoint: &Endpoint) -> JoinHandle<Result<InboundConnection, AcceptError>> {
     let endpoint = endpoint.clone();
     tokio::spawn(async move {
         let incoming = endpoint.accept().await.expect("open");
@@ -24,13 +24,16 @@ async fn meet(
     server: &Endpoint,
     dialler: &Endpoint,
     role: Role,
-) -> (Result<Dialled, DialError>, Result<Greeted, AcceptError>) {
+) -> (
+    Result<OutboundConnection, DialError>,
+    Result<InboundConnection, AcceptError>,
+) {
     let serving = serve(server);
     let dialled = dial(dialler, server.local_addr(), role, SOON).await;
     (dialled, serving.await.expect("no panic"))
 }
 
-fn rejected(result: Result<Dialled, DialError>) -> (Side, TlsCause) {
+fn rejected(result: Result<OutboundConnection, DialError>) -> (Side, TlsCause) {
     match result {
         Err(DialError::TlsRejected { side, cause, .. }) => (side, cause),
         other => panic!("expected a TLS rejection, got {other:?}"),

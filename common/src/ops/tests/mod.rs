@@ -55,7 +55,7 @@ fn run(
     list: &[(&str, Attr)],
     inputs: &str,
     outputs: usize,
-) -> Result<Vec<Inferred>, OpError> {
+) -> Result<Vec<InferredOutput>, OpError> {
     let given: Vec<_> = inputs
         .split(';')
         .map(|s| (s.trim() != "_").then(|| operand(s.trim())))

@@ -12,9 +12,9 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use tokio::net::UnixStream;
 
-use super::{Giver, Nonce, SharedMemory, Taker, Told, show};
+use super::{Giver, Nonce, SegmentNotice, SharedMemory, Taker, show};
 use crate::block::{ALIGN, Block};
-use crate::segment::{Lent, PeerSegment};
+use crate::segment::{PeerSegment, SegmentLoan};
 
 /// Bytes of each ordinary file.
 const FILE: u64 = 4096;
@@ -177,8 +177,8 @@ fn ends(of: PeerSegment) -> Option<[u8; 2]> {
     let last = of.len() - 1;
     let lines = (last / ALIGN * ALIGN) as u64;
     let of = Arc::new(of);
-    let first = Lent::new(of.clone(), 0, 1, Box::new(()))?;
-    let rest = Lent::new(of, lines, last % ALIGN + 1, Box::new(()))?;
+    let first = SegmentLoan::new(of.clone(), 0, 1, Box::new(()))?;
+    let rest = SegmentLoan::new(of, lines, last % ALIGN + 1, Box::new(()))?;
     Some([*first.bytes().first()?, *rest.bytes().last()?])
 }
 
@@ -190,13 +190,13 @@ pub(crate) async fn gifts(script: &[u8]) -> bool {
     let mut told = 0;
     let ended = loop {
         match taker.next().await {
-            Ok(Told::Given(number, of)) => {
+            Ok(SegmentNotice::Given(number, of)) => {
                 std::hint::black_box(ends(of));
                 if let Err(error) = taker.has(number).await {
                     break error;
                 }
             }
-            Ok(Told::Forgotten(_)) => {}
+            Ok(SegmentNotice::Forgotten(_)) => {}
             Err(error) => break error,
         }
         told += 1;

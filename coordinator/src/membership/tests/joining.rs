@@ -37,7 +37,7 @@ fn a_profile_that_differs_is_refused_by_both_names() {
         "{error}"
     );
     for (what, spoil) in [
-        ("threads", (|r| r.threads = 0) as fn(&mut Register)),
+        ("threads", (|r| r.threads = 0) as fn(&mut Registration)),
         ("speed", |r| r.flops = f64::NAN),
         ("speed", |r| r.memory_bandwidth = -1.0),
         ("host name", |r| r.host = "x\x1b[2J".into()),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use convoke_common::ids::{FunctionId, Incarnation, LeaseId, PlanId};
 use convoke_common::program::Axes;
-use convoke_common::rpc::{HeldLease, RETURN_BOUND, Register};
+use convoke_common::rpc::{HeldLease, RETURN_BOUND, Registration};
 
 use super::*;
 
@@ -38,7 +38,7 @@ fn newcomer(connection: u64, name: &str, key: u8, incarnation: u64) -> Newcomer 
         name: name.into(),
         fingerprint: [key; 32],
         address: format!("host:{connection}"),
-        register: Register {
+        register: Registration {
             incarnation: Incarnation(incarnation),
             advertise: String::new(),
             host: "host".into(),
@@ -46,7 +46,7 @@ fn newcomer(connection: u64, name: &str, key: u8, incarnation: u64) -> Newcomer 
             profile: "p1".into(),
             threads: 2,
             memory: 1 << 30,
-            window: 8 << 20,
+            load_buffer: 8 << 20,
             flops: 1e9,
             memory_bandwidth: 1e9,
             leases: vec![],

@@ -124,7 +124,7 @@ fn who_left_is_not_lost_and_who_died_is_forgotten_after_a_day() {
     let day = Duration::from_secs(86_400);
     let mut rig = rig();
     let was_gone = |n, left, ago| KeptMember {
-        gone: Some(Gone { ago, left }),
+        gone: Some(Absence { ago, left }),
         ..kept(n)
     };
     let half = day / 2;

@@ -5,7 +5,7 @@ use convoke_common::graph::ValueId;
 use crate::passes::edit::Edit;
 
 /// An activation that is applied to a value with no other use.
-pub struct Following {
+pub struct ActivationNodes {
     pub nodes: Vec<usize>,
     /// The activation's name in the attribute `activation`.
     pub name: &'static str,
@@ -14,7 +14,7 @@ pub struct Following {
 }
 
 /// Returns the activation that is the only user of `value`.
-pub fn following(e: &Edit, value: ValueId) -> Option<Following> {
+pub fn following(e: &Edit, value: ValueId) -> Option<ActivationNodes> {
     match e.users(value) {
         [_] => single(e, value, e.sole_user(value)?),
         [a, b] if !e.is_result(value) => gated(e, value, *a as usize, *b as usize),
@@ -22,13 +22,13 @@ pub fn following(e: &Edit, value: ValueId) -> Option<Following> {
     }
 }
 
-fn single(e: &Edit, value: ValueId, node: usize) -> Option<Following> {
+fn single(e: &Edit, value: ValueId, node: usize) -> Option<ActivationNodes> {
     let n = &e.f.nodes[node];
     if e.operand(node, 0) != Some(value) || n.outputs.len() != 1 {
         return None;
     }
     let of = |name, parameters| {
-        Some(Following {
+        Some(ActivationNodes {
             nodes: vec![node],
             name,
             parameters,
@@ -60,7 +60,7 @@ fn single(e: &Edit, value: ValueId, node: usize) -> Option<Following> {
 
 /// Finds gated activations: x · sigmoid(x) is Silu, and x · hard_sigmoid(x) with alpha 1/6 and beta 1/2 is HardSwish;
 /// both compute the same bits.
-fn gated(e: &Edit, value: ValueId, first: usize, second: usize) -> Option<Following> {
+fn gated(e: &Edit, value: ValueId, first: usize, second: usize) -> Option<ActivationNodes> {
     let gate = &e.f.nodes[first];
     let name = match &*gate.op {
         "Sigmoid" => "Silu",
@@ -79,7 +79,7 @@ fn gated(e: &Edit, value: ValueId, first: usize, second: usize) -> Option<Follow
         && !e.is_removed(second)
         && e.sole_user(gated) == Some(second)
         && (operands == [value, gated] || operands == [gated, value]);
-    matches.then(|| Following {
+    matches.then(|| ActivationNodes {
         nodes: vec![first, second],
         name,
         parameters: vec![],

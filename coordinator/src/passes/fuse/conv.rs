@@ -3,11 +3,11 @@
 use convoke_common::DType;
 use convoke_common::graph::Attr;
 
-use super::{Fused, addition, as_vector};
+use super::{FusedNode, addition, as_vector};
 use crate::passes::edit::Edit;
 
 /// Returns the fused node that replaces convolution `i`.
-pub fn find(e: &mut Edit, i: usize) -> Option<Fused> {
+pub fn find(e: &mut Edit, i: usize) -> Option<FusedNode> {
     let (x, weight) = (e.operand(i, 0)?, e.operand(i, 1)?);
     let shape = e.f.ty(weight).fixed_shape()?;
     if e.f.ty(x).dtype != DType::F32 || !e.is_constant(weight) || shape.len() < 3 {
@@ -15,7 +15,7 @@ pub fn find(e: &mut Edit, i: usize) -> Option<Fused> {
     }
     let dims: Vec<i64> = shape.iter().map(|d| *d as i64).collect();
     let mut value = e.f.nodes[i].outputs[0];
-    let mut fused = Fused {
+    let mut fused = FusedNode {
         op: "FusedConv",
         attrs: e.f.nodes[i]
             .attrs

@@ -3,11 +3,11 @@
 use convoke_common::DType;
 use convoke_common::graph::{Attr, Attrs, TensorType, ValueId};
 
-use super::{Fused, addition, as_vector};
+use super::{FusedNode, addition, as_vector};
 use crate::passes::edit::Edit;
 
 /// Returns the fused node that replaces `Gemm` node `i`.
-pub fn find_gemm(e: &mut Edit, i: usize) -> Option<Fused> {
+pub fn find_gemm(e: &mut Edit, i: usize) -> Option<FusedNode> {
     let attrs = &e.f.nodes[i].attrs;
     let plain = attrs.float("alpha", 1.0) == 1.0 && attrs.int("transA", 0) == 0;
     let trans = attrs.int("transB", 0) != 0;
@@ -25,7 +25,7 @@ pub fn find_gemm(e: &mut Edit, i: usize) -> Option<Fused> {
 }
 
 /// Returns the fused node that replaces `MatMul` node `i`.
-pub fn find_matmul(e: &mut Edit, i: usize) -> Option<Fused> {
+pub fn find_matmul(e: &mut Edit, i: usize) -> Option<FusedNode> {
     let (a, b) = (e.operand(i, 0)?, e.operand(i, 1)?);
     let [_, n] = matrix(e, a, b)?;
     if e.f.ty(a).shape.len() < 2 {
@@ -68,9 +68,9 @@ fn transpose(e: &mut Edit, at: usize, b: ValueId, [rows, cols]: [usize; 2]) -> V
     )
 }
 
-fn finish(e: &Edit, nodes: Vec<usize>, inputs: [Option<ValueId>; 3], out: ValueId) -> Fused {
+fn finish(e: &Edit, nodes: Vec<usize>, inputs: [Option<ValueId>; 3], out: ValueId) -> FusedNode {
     let attrs = Attrs::default().with("packed", Attr::Int(0));
-    let mut fused = Fused {
+    let mut fused = FusedNode {
         op: "FusedGemm",
         attrs,
         inputs: inputs.to_vec(),

@@ -9,7 +9,7 @@ mod conv;
 mod gemm;
 
 use convoke_common::DType;
-use convoke_common::graph::{Attr, Attrs, Function, Node, Part, TensorType, ValueId};
+use convoke_common::graph::{Attr, Attrs, Function, Node, RunsAt, TensorType, ValueId};
 use convoke_common::tensor::Tensor;
 
 use super::edit::Edit;
@@ -19,7 +19,7 @@ pub fn run(f: Function) -> (Function, Option<String>) {
     let mut e = Edit::new(f);
     let (mut convs, mut gemms, mut absorbed) = (0, 0, 0);
     for i in 0..e.f.nodes.len() {
-        if e.is_removed(i) || e.f.nodes[i].part == Part::Init {
+        if e.is_removed(i) || e.f.nodes[i].runs_at == RunsAt::Init {
             continue;
         }
         let op = e.f.nodes[i].op.clone();
@@ -50,7 +50,7 @@ pub fn run(f: Function) -> (Function, Option<String>) {
 }
 
 /// A node that replaces several.
-struct Fused {
+struct FusedNode {
     op: &'static str,
     attrs: Attrs,
     inputs: Vec<Option<ValueId>>,
@@ -58,7 +58,7 @@ struct Fused {
     nodes: Vec<usize>,
 }
 
-impl Fused {
+impl FusedNode {
     fn apply(mut self, e: &mut Edit) {
         let Some(last) = self.nodes.last().copied() else {
             return;
@@ -78,7 +78,7 @@ impl Fused {
             attrs: self.attrs,
             inputs: self.inputs,
             outputs: vec![e.f.nodes[last].outputs[0]],
-            part: Part::Step,
+            runs_at: RunsAt::Step,
         };
     }
 

@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use convoke_common::admission::call;
 use convoke_common::identity::{Budget, JoinToken, OwnKey, Role};
-use convoke_common::rpc::{Register, answer, close};
+use convoke_common::rpc::{Registration, answer, close};
 use convoke_common::telemetry::LineLimit;
 use serde_json::Value;
 
 use crate::CoordinatorConfig;
-use crate::admin::{Client, socket_in};
+use crate::admin::{AdminClient, socket_in};
 use crate::service::testing::*;
 
 struct Audited {
     rig: Rig,
-    admin: Client,
+    admin: AdminClient,
     scratch: Scratch,
 }
 
@@ -30,7 +30,7 @@ impl Audited {
         };
         Audited {
             rig: rig_with(config).await.unwrap(),
-            admin: Client::new(&socket_in(&dir)),
+            admin: AdminClient::new(&socket_in(&dir)),
             scratch,
         }
     }
@@ -78,7 +78,7 @@ async fn members_are_recorded_with_address_and_token() {
     answer("", renewed).unwrap();
     check(&audited.line("renewed").await, "worker", "w", &token);
 
-    let other = Register {
+    let other = Registration {
         version: "99.1.0".into(),
         ..offer(1)
     };

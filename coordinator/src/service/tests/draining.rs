@@ -7,11 +7,11 @@ use convoke_common::admission::call;
 use convoke_common::graph::Function;
 use convoke_common::identity::Role;
 use convoke_common::ids::Incarnation;
-use convoke_common::rpc::{ClusterStatus, Death, MemberState, Register, WorkerCount, answer};
+use convoke_common::rpc::{ClusterStatus, Death, MemberState, Registration, WorkerCount, answer};
 use convoke_common::{Code, Result};
 
 use crate::CoordinatorConfig;
-use crate::admin::{Client, socket_in};
+use crate::admin::{AdminClient, socket_in};
 use crate::service::testing::*;
 use crate::testing::{options, parse};
 
@@ -19,7 +19,7 @@ fn function() -> Function {
     parse("param x: f32[4]\ny = Relu(x)\nresult y")
 }
 
-async fn plan(client: &Session, function: Function) -> Result<()> {
+async fn plan(client: &TestMember, function: Function) -> Result<()> {
     let options = options(&function, WorkerCount::Auto);
     let planned = client
         .client
@@ -28,7 +28,7 @@ async fn plan(client: &Session, function: Function) -> Result<()> {
 }
 
 /// Starts a coordinator that keeps its state in `scratch`, with a client of its admin socket.
-async fn kept(scratch: &Scratch) -> (Rig, Client) {
+async fn kept(scratch: &Scratch) -> (Rig, AdminClient) {
     let dir = scratch.path().join("state");
     let config = CoordinatorConfig {
         state_dir: Some(dir.clone()),
@@ -37,11 +37,11 @@ async fn kept(scratch: &Scratch) -> (Rig, Client) {
     };
     (
         rig_with(config).await.unwrap(),
-        Client::new(&socket_in(&dir)),
+        AdminClient::new(&socket_in(&dir)),
     )
 }
 
-async fn status(client: &Session) -> ClusterStatus {
+async fn status(client: &TestMember) -> ClusterStatus {
     answer("", client.client.status(call()).await).unwrap()
 }
 
@@ -67,7 +67,7 @@ async fn a_drained_worker_is_told_and_stays_out_over_a_restart() {
         (Code::NotFound, "there is no worker 'nobody'")
     );
     assert!(admin.drain("a").await.unwrap());
-    worker.saw(&Call::Drain).await;
+    worker.saw(&SeenCall::Drain).await;
     answer("", worker.client.leave(call()).await).unwrap();
     let client = rig.member(Role::Client, "").await;
     let now = status(&client).await;
@@ -101,7 +101,7 @@ async fn a_drained_worker_is_told_and_stays_out_over_a_restart() {
 }
 
 /// Plans a function and installs the plan.
-async fn grant(client: &Session, function: Function) -> Result<()> {
+async fn grant(client: &TestMember, function: Function) -> Result<()> {
     let options = options(&function, WorkerCount::Auto);
     let planned = client
         .client
@@ -111,7 +111,7 @@ async fn grant(client: &Session, function: Function) -> Result<()> {
 }
 
 async fn register(
-    worker: &Session,
+    worker: &TestMember,
     incarnation: u64,
     died: Option<(u64, &Function)>,
 ) -> Result<()> {
@@ -121,7 +121,7 @@ async fn register(
         function: function.id().unwrap(),
         node: "y".into(),
     });
-    let request = Register {
+    let request = Registration {
         deaths: Vec::from_iter(deaths),
         ..offer(incarnation)
     };

@@ -7,7 +7,7 @@ use convoke_common::admission::{DIAL_BOUND, JoinFailure, bind_towards, call, try
 use convoke_common::identity::{JoinToken, OwnIdentity, OwnKey, Role, TlsConfigs, dial};
 use convoke_common::ids::{Incarnation, PlanId};
 use convoke_common::rpc::{
-    JoinRequest, Joined, MemberState, Register, StreamKind, answer, close, connect_joining,
+    JoinAnswer, JoinRequest, MemberState, Registration, StreamKind, answer, close, connect_joining,
     open_stream,
 };
 use convoke_common::world::EndpointOptions;
@@ -174,7 +174,7 @@ async fn revocation_reaches_workers_and_closes_connections() {
     answer("", client.client.status(call()).await).unwrap();
     rig.running.revoke_token(&token.id).await.unwrap();
     assert_eq!(client.close_code().await, u64::from(close::REVOKED));
-    worker.saw(&Call::Revoke(vec![token.id.clone()])).await;
+    worker.saw(&SeenCall::Revoke(vec![token.id.clone()])).await;
     let error = match rig.connect(&identity).await {
         Err(error) => error,
         // TLS refuses a client's certificate only after the client's half of the handshake is done.
@@ -245,7 +245,7 @@ async fn a_membership_ends_in_time_and_only_a_token_that_is_good_begins_another(
     }
 }
 
-async fn check_csr(session: &Session) {
+async fn check_csr(session: &TestMember) {
     let error = answer("", session.client.renew(call(), vec![1, 2, 3]).await).unwrap_err();
     assert_eq!(error.code, Code::Unauthorized, "{error}");
 }
@@ -263,7 +263,7 @@ async fn a_worker_that_does_not_answer_holds_up_no_revocation() {
 }
 
 /// Asks to join as a newcomer of this release does, with a good token.
-async fn join_of_release(rig: &Rig, version: &str) -> convoke_common::Result<Joined> {
+async fn join_of_release(rig: &Rig, version: &str) -> convoke_common::Result<JoinAnswer> {
     let token = rig.token(Role::Worker).await;
     let tls = TlsConfigs::joining(token.ca, rig.world.wall.clone())?;
     let address = rig.running.addr();
@@ -299,7 +299,7 @@ async fn another_release_is_refused_by_name_and_shown() {
     let joined = join_of_release(&rig, convoke_common::VERSION).await;
     assert_eq!(joined.unwrap().name, "newcomer");
     let worker = rig.member(Role::Worker, "w").await;
-    let other = Register {
+    let other = Registration {
         version: "99.1.0".into(),
         ..offer(1)
     };

@@ -8,7 +8,7 @@ use convoke_common::detection::CLOSE_LOST;
 use convoke_common::graph::Function;
 use convoke_common::identity::Role;
 use convoke_common::ids::{Incarnation, LeaseId};
-use convoke_common::rpc::{Leased, PlanOptions, Planned, RETURN_BOUND, WorkerCount, answer};
+use convoke_common::rpc::{LeaseGrant, PlanAnswer, PlanOptions, RETURN_BOUND, WorkerCount, answer};
 use convoke_common::{Code, Error, Result};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -24,8 +24,8 @@ fn two() -> PlanOptions {
     options(&model(), WorkerCount::Exactly(2))
 }
 
-impl Session {
-    async fn plan(&self, options: PlanOptions) -> Result<Planned> {
+impl TestMember {
+    async fn plan(&self, options: PlanOptions) -> Result<PlanAnswer> {
         answer(
             "",
             self.client
@@ -34,7 +34,7 @@ impl Session {
         )
     }
 
-    async fn install(&self, planned: &Planned) -> Result<Leased> {
+    async fn install(&self, planned: &PlanAnswer) -> Result<LeaseGrant> {
         answer("", self.client.install(call(), planned.plan).await)
     }
 
@@ -90,7 +90,7 @@ async fn a_lease_is_granted_by_all_and_ends_with_its_driver() {
         rig.worker("a", Script::default()).await,
         rig.worker("b", Script::default()).await,
     );
-    b.saw(&Call::Probe(vec!["a".into()])).await;
+    b.saw(&SeenCall::Probe(vec!["a".into()])).await;
     let client = rig.member(Role::Client, "").await;
     let planned = client.plan(two()).await.unwrap();
     let names: Vec<_> = planned
@@ -108,7 +108,7 @@ async fn a_lease_is_granted_by_all_and_ends_with_its_driver() {
     );
     let leased = client.install(&planned).await.unwrap();
     for worker in [&a, &b] {
-        worker.saw(&Call::Install(leased.lease)).await;
+        worker.saw(&SeenCall::Install(leased.lease)).await;
     }
     let progress = answer("", client.client.progress(call(), planned.plan).await).unwrap();
     assert_eq!((progress.done, progress.total), (6, 20));
@@ -130,8 +130,8 @@ async fn a_lease_is_granted_by_all_and_ends_with_its_driver() {
     let second = client.install(&planned).await.unwrap();
     client.connection.close(0u32.into(), b"bye");
     for lease in [leased.lease, second.lease] {
-        a.saw(&Call::Release(lease)).await;
-        b.saw(&Call::Release(lease)).await;
+        a.saw(&SeenCall::Release(lease)).await;
+        b.saw(&SeenCall::Release(lease)).await;
     }
     assert!(other.leases().await.is_empty());
 }
@@ -165,19 +165,19 @@ async fn one_failure_takes_the_install_back_and_is_the_answer() {
         (error.code, error.site.unwrap().worker.as_deref()),
         (Code::OutOfMemory, Some("b"))
     );
-    let Some(Call::Install(lease)) = b
+    let Some(SeenCall::Install(lease)) = b
         .seen
         .0
         .lock()
         .unwrap()
         .iter()
-        .find(|c| matches!(c, Call::Install(_)))
+        .find(|c| matches!(c, SeenCall::Install(_)))
         .cloned()
     else {
         panic!("b was asked");
     };
-    a.saw(&Call::Release(lease)).await;
-    b.saw(&Call::Release(lease)).await;
+    a.saw(&SeenCall::Release(lease)).await;
+    b.saw(&SeenCall::Release(lease)).await;
     assert!(client.leases().await.is_empty());
 }
 
@@ -208,11 +208,11 @@ async fn lost_workers_end_installs_and_plans() {
     let lease = tokio::time::timeout(Duration::from_secs(5), lease)
         .await
         .unwrap();
-    b.saw(&Call::Install(lease)).await;
+    b.saw(&SeenCall::Install(lease)).await;
     b.connection.close(0u32.into(), b"gone");
     let error = installing.await.unwrap().unwrap_err();
     assert_eq!(error.message, "the coordinator lost contact with b: gone");
-    a.saw(&Call::Release(lease)).await;
+    a.saw(&SeenCall::Release(lease)).await;
     let error = client.install(&planned).await.unwrap_err();
     assert_eq!(error.code, Code::PeerLost, "{error}");
     assert!(
@@ -234,7 +234,7 @@ async fn a_lease_that_its_driver_did_not_hear_of_is_taken_back() {
     let leased = client.install(&planned).await.unwrap();
     answer("", client.client.abandon(call(), planned.plan).await).unwrap();
     for worker in [&a, &b] {
-        worker.saw(&Call::Release(leased.lease)).await;
+        worker.saw(&SeenCall::Release(leased.lease)).await;
     }
     assert!(client.leases().await.is_empty());
 }
@@ -256,10 +256,10 @@ async fn a_cancelled_install_is_taken_back() {
         tokio::time::timeout(Duration::from_millis(200), client.install(&planned)).await;
     assert!(cancelled.is_err());
     let install = b.seen.0.lock().unwrap().iter().find_map(|c| match c {
-        Call::Install(lease) => Some(*lease),
+        SeenCall::Install(lease) => Some(*lease),
         _ => None,
     });
-    a.saw(&Call::Release(install.unwrap())).await;
+    a.saw(&SeenCall::Release(install.unwrap())).await;
     assert!(client.leases().await.is_empty());
 }
 
@@ -278,7 +278,10 @@ async fn a_release_is_over_once_the_workers_have_freed_the_lease() {
     let client = rig.member(Role::Client, "").await;
     let planned = client.plan(two()).await.unwrap();
     let lease = client.install(&planned).await.unwrap().lease;
-    let (release, released) = (client.client.release(call(), lease), Call::Release(lease));
+    let (release, released) = (
+        client.client.release(call(), lease),
+        SeenCall::Release(lease),
+    );
     tokio::pin!(release);
     tokio::select! {
         biased;
@@ -293,7 +296,7 @@ async fn a_release_is_over_once_the_workers_have_freed_the_lease() {
     a.connection.close(CLOSE_LOST, b"out of reach");
     frees.add_permits(1);
     answer("", client.client.release(call(), lease).await).unwrap();
-    b.saw(&Call::Release(lease)).await;
+    b.saw(&SeenCall::Release(lease)).await;
 }
 
 #[tokio::test]
@@ -310,7 +313,7 @@ async fn a_release_does_not_wait_for_a_worker_that_ends_while_it_is_told() {
     let lease = client.install(&planned).await.unwrap().lease;
     let begun = Instant::now();
     let release = async {
-        a.saw(&Call::Release(lease)).await;
+        a.saw(&SeenCall::Release(lease)).await;
         a.connection.close(CLOSE_LOST, b"killed");
     };
     let (released, ()) = futures::join!(client.client.release(call(), lease), release);
@@ -344,8 +347,8 @@ async fn a_driver_that_lost_its_connection_returns_to_its_leases() {
     assert_eq!(second.leases().await.len(), 2);
     // The client says goodbye, which ends its leases at once.
     second.connection.close(0u32.into(), b"client leaving");
-    worker.saw(&Call::Release(lease)).await;
-    worker.saw(&Call::Release(again)).await;
+    worker.saw(&SeenCall::Release(lease)).await;
+    worker.saw(&SeenCall::Release(again)).await;
 }
 
 #[tokio::test]

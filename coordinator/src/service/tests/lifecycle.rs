@@ -7,7 +7,7 @@ use convoke_common::Code;
 use convoke_common::identity::{Budget, JoinToken, Role};
 use convoke_common::rpc::close;
 
-use crate::admin::{Client, socket_in};
+use crate::admin::{AdminClient, socket_in};
 use crate::service::testing::*;
 use crate::{CoordinatorConfig, token_file};
 
@@ -100,7 +100,7 @@ async fn the_owner_creates_lists_and_revokes_tokens() {
         std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777,
         0o600
     );
-    let admin = Client::new(&socket);
+    let admin = AdminClient::new(&socket);
     let line = admin
         .create_token(
             Role::Client,
@@ -149,7 +149,7 @@ async fn members_and_tokens_of_both_authorities_are_served_until_the_former_is_r
         run_dir: Some(dir.clone()),
         ..config()
     };
-    let admin = Client::new(&socket_in(&dir));
+    let admin = AdminClient::new(&socket_in(&dir));
     let rig = rig_with(settings()).await.unwrap();
     let error = admin.retire_ca(true).await.unwrap_err();
     assert_eq!(error.code, Code::InvalidArgument, "{error}");

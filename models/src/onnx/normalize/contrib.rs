@@ -3,10 +3,10 @@
 use convoke_common::graph::{Attr, Attrs, ValueId};
 
 use super::super::builder::Builder;
-use super::{Call, Outputs, operands, unsupported};
+use super::{ImportedNode, Outputs, operands, unsupported};
 
 /// Imports a node of the domain `com.microsoft`.
-pub(in super::super) fn microsoft(b: &mut Builder, mut c: Call) -> Outputs {
+pub(in super::super) fn microsoft(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     match c.op.as_str() {
         "Gelu" => c.emit(b),
         "BiasGelu" => gelu(b, c, "none"),
@@ -23,14 +23,14 @@ pub(in super::super) fn microsoft(b: &mut Builder, mut c: Call) -> Outputs {
 }
 
 /// Imports Gelu of the sum of the operands.
-fn gelu(b: &mut Builder, c: Call, approximate: &str) -> Outputs {
+fn gelu(b: &mut Builder, c: ImportedNode, approximate: &str) -> Outputs {
     let x = sum(b, &c, c.need(0)?, c.input(1))?;
     let attrs = Attrs::default().with("approximate", Attr::Str(approximate.into()));
     c.finish(b, "Gelu", attrs, vec![Some(x)])
 }
 
 /// Imports QuickGelu as `x * sigmoid(alpha * x)`.
-fn quick_gelu(b: &mut Builder, mut c: Call) -> Outputs {
+fn quick_gelu(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let x = c.need(0)?;
     let alpha = c.take_float("alpha")?.unwrap_or(1.702);
     let alpha = operands::scalar(b, &c, "alpha", alpha)?;
@@ -40,7 +40,7 @@ fn quick_gelu(b: &mut Builder, mut c: Call) -> Outputs {
 }
 
 /// Imports layer normalisation of `input + skip + bias`. The sum is the optional fourth output.
-fn skip_layer_norm(b: &mut Builder, mut c: Call) -> Outputs {
+fn skip_layer_norm(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let (x, skip, scale) = (c.need(0)?, c.need(1)?, c.need(2)?);
     let (beta, bias) = (c.input(3), c.input(4));
     if c.outputs.len() > 4 {
@@ -70,10 +70,10 @@ fn skip_layer_norm(b: &mut Builder, mut c: Call) -> Outputs {
 
 fn sum(
     b: &mut Builder,
-    c: &Call,
+    c: &ImportedNode,
     x: ValueId,
     y: Option<ValueId>,
-) -> Result<ValueId, super::Refused> {
+) -> Result<ValueId, super::ImportFailure> {
     match y {
         None => Ok(x),
         Some(_) => Ok(c.before(b, "Add", Attrs::default(), vec![Some(x), y])?),

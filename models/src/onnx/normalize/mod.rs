@@ -18,7 +18,7 @@ use super::builder::Builder;
 use crate::error::ModelError;
 
 /// A node to import, with resolved operands.
-pub(super) struct Call {
+pub(super) struct ImportedNode {
     pub name: String,
     pub op: String,
     pub inputs: Vec<Option<ValueId>>,
@@ -30,7 +30,7 @@ pub(super) struct Call {
 }
 
 /// Why a node cannot be imported.
-pub(super) enum Refused {
+pub(super) enum ImportFailure {
     /// The node is not supported, for this reason, which is empty where the op itself is unknown. It is reported
     /// together with all other such nodes.
     Unsupported(String),
@@ -38,20 +38,20 @@ pub(super) enum Refused {
     Error(ModelError),
 }
 
-impl From<ModelError> for Refused {
-    fn from(e: ModelError) -> Refused {
-        Refused::Error(e)
+impl From<ModelError> for ImportFailure {
+    fn from(e: ModelError) -> ImportFailure {
+        ImportFailure::Error(e)
     }
 }
 
 /// The outputs of an imported node.
-pub(super) type Outputs = Result<Vec<ValueId>, Refused>;
+pub(super) type Outputs = Result<Vec<ValueId>, ImportFailure>;
 
-fn unsupported(reason: impl Into<String>) -> Refused {
-    Refused::Unsupported(reason.into())
+fn unsupported(reason: impl Into<String>) -> ImportFailure {
+    ImportFailure::Unsupported(reason.into())
 }
 
-impl Call {
+impl ImportedNode {
     /// Operand `i`; `None` where it is left out.
     fn input(&self, i: usize) -> Option<ValueId> {
         self.inputs.get(i).copied().flatten()
@@ -172,7 +172,7 @@ impl Call {
 }
 
 /// Imports a node of ONNX's own domain.
-pub(super) fn standard(b: &mut Builder, c: Call) -> Outputs {
+pub(super) fn standard(b: &mut Builder, c: ImportedNode) -> Outputs {
     let v = c.opset;
     match c.op.as_str() {
         "Softmax" | "LogSoftmax" | "Hardmax" if v < 13 => softmax::flattening(b, c),

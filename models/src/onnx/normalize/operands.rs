@@ -5,11 +5,11 @@ use convoke_common::graph::{Attr, Attrs, ValueId};
 use half::{bf16, f16};
 
 use super::super::builder::Builder;
-use super::{Call, Outputs, unsupported};
+use super::{ImportedNode, Outputs, unsupported};
 use convoke_common::DType;
 
 /// Turns the attribute `axes` of Squeeze, Unsqueeze and Reduce* into an operand.
-pub(super) fn axes(b: &mut Builder, mut c: Call) -> Outputs {
+pub(super) fn axes(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     if let Some(axes) = c.take_ints("axes")? {
         // An empty list had the same meaning as an absent attribute.
         if !axes.is_empty() {
@@ -21,7 +21,7 @@ pub(super) fn axes(b: &mut Builder, mut c: Call) -> Outputs {
 }
 
 /// Turns a scalar axis of Squeeze and Unsqueeze into a list. ONNX forbids a scalar, but other runtimes accept it.
-pub(super) fn scalar_axes(b: &mut Builder, mut c: Call) -> Outputs {
+pub(super) fn scalar_axes(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     if let Some(axes) = c.input(1)
         && b.ty(axes).is_some_and(|t| t.shape.is_empty())
         && let Some(v) = b.elements(axes)
@@ -33,7 +33,7 @@ pub(super) fn scalar_axes(b: &mut Builder, mut c: Call) -> Outputs {
 }
 
 /// Turns the attribute `split` of Split into an operand, and adds the number of parts where the sizes are left out.
-pub(super) fn split(b: &mut Builder, mut c: Call) -> Outputs {
+pub(super) fn split(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     if let Some(sizes) = c.take_ints("split")? {
         let id = b.ints(&c.sub("split"), &sizes)?;
         c.set(1, Some(id));
@@ -46,7 +46,7 @@ pub(super) fn split(b: &mut Builder, mut c: Call) -> Outputs {
 }
 
 /// Turns the attributes `pads` and `value` of Pad into operands.
-pub(super) fn pad(b: &mut Builder, mut c: Call) -> Outputs {
+pub(super) fn pad(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     // `paddings` is the name of operator set 1, which some exporters still write.
     let pads = c.take_ints("pads")?.or(c.take_ints("paddings")?);
     let pads = pads.ok_or_else(|| c.error("attribute 'pads' is missing"))?;
@@ -60,7 +60,7 @@ pub(super) fn pad(b: &mut Builder, mut c: Call) -> Outputs {
 }
 
 /// Turns the attributes `starts`, `ends` and `axes` of Slice into operands.
-pub(super) fn slice(b: &mut Builder, mut c: Call) -> Outputs {
+pub(super) fn slice(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     for (i, attr) in [(1, "starts"), (2, "ends"), (3, "axes")] {
         match c.take_ints(attr)? {
             Some(v) => {
@@ -75,7 +75,7 @@ pub(super) fn slice(b: &mut Builder, mut c: Call) -> Outputs {
 }
 
 /// Turns the attributes `min` and `max` of Clip into operands.
-pub(super) fn clip(b: &mut Builder, mut c: Call) -> Outputs {
+pub(super) fn clip(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     for (i, attr) in [(1, "min"), (2, "max")] {
         if let Some(v) = c.take_float(attr)? {
             let id = scalar(b, &c, attr, v)?;
@@ -86,7 +86,7 @@ pub(super) fn clip(b: &mut Builder, mut c: Call) -> Outputs {
 }
 
 /// Turns the attribute `k` of TopK into an operand.
-pub(super) fn top_k(b: &mut Builder, mut c: Call) -> Outputs {
+pub(super) fn top_k(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let k = c
         .take_int("k")?
         .ok_or_else(|| c.error("attribute 'k' is missing"))?;
@@ -97,7 +97,7 @@ pub(super) fn top_k(b: &mut Builder, mut c: Call) -> Outputs {
 
 /// Imports BatchNormalization with given statistics per channel. Training mode and statistics per element are
 /// unsupported.
-pub(super) fn batch_norm(b: &mut Builder, mut c: Call) -> Outputs {
+pub(super) fn batch_norm(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     if c.take_int("training_mode")?.unwrap_or(0) != 0 {
         return Err(unsupported("training mode"));
     }
@@ -108,7 +108,7 @@ pub(super) fn batch_norm(b: &mut Builder, mut c: Call) -> Outputs {
 }
 
 /// Turns the attribute `axis` of DFT into an operand.
-pub(super) fn dft(b: &mut Builder, mut c: Call) -> Outputs {
+pub(super) fn dft(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let axis = c.take_int("axis")?.unwrap_or(1);
     let id = b.literal(&c.sub("axis"), Tensor::scalar(axis));
     c.set(2, Some(id));
@@ -116,7 +116,7 @@ pub(super) fn dft(b: &mut Builder, mut c: Call) -> Outputs {
 }
 
 /// Imports Dropout, which outside of training is the identity with a mask of ones.
-pub(super) fn dropout(b: &mut Builder, mut c: Call) -> Outputs {
+pub(super) fn dropout(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     if let Some(mode) = c.input(2)
         && b.elements(mode).as_deref() != Some(&[0])
     {
@@ -175,10 +175,10 @@ pub(super) fn float(dtype: DType, v: f32) -> Option<Tensor> {
 /// Adds a literal scalar of the dtype of the first operand, in place of attribute `attr`.
 pub(super) fn scalar(
     b: &mut Builder,
-    c: &Call,
+    c: &ImportedNode,
     attr: &str,
     v: f32,
-) -> Result<ValueId, super::Refused> {
+) -> Result<ValueId, super::ImportFailure> {
     let dtype = c.dtype(b, 0);
     let t = float(dtype, v)
         .ok_or_else(|| unsupported(format!("its form of opset {} on {dtype}", c.opset)))?;

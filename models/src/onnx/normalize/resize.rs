@@ -4,10 +4,10 @@ use convoke_common::Tensor;
 use convoke_common::graph::Attr;
 
 use super::super::builder::Builder;
-use super::{Call, Outputs};
+use super::{ImportedNode, Outputs};
 
 /// Imports Upsample as a Resize that maps coordinates without an offset and rounds down.
-pub(super) fn upsample(b: &mut Builder, mut c: Call) -> Outputs {
+pub(super) fn upsample(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let scales = match c.take("scales") {
         Some(Attr::Floats(v)) => {
             let name = c.sub("scales");
@@ -25,7 +25,7 @@ pub(super) fn upsample(b: &mut Builder, mut c: Call) -> Outputs {
 
 /// Imports Resize. Before operator set 11 the scales were the second operand; since then empty tensors stand for
 /// operands that are left out.
-pub(super) fn resize(b: &mut Builder, mut c: Call) -> Outputs {
+pub(super) fn resize(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     if c.opset < 11 {
         let scales = c.need(1)?;
         c.inputs.truncate(1);
@@ -42,7 +42,7 @@ pub(super) fn resize(b: &mut Builder, mut c: Call) -> Outputs {
     c.emit(b)
 }
 
-fn asymmetric(c: &mut Call) {
+fn asymmetric(c: &mut ImportedNode) {
     for (attr, value) in [
         ("coordinate_transformation_mode", "asymmetric"),
         ("nearest_mode", "floor"),
@@ -52,7 +52,7 @@ fn asymmetric(c: &mut Call) {
 }
 
 /// Imports GridSample, whose modes had other names before operator set 20.
-pub(super) fn grid_sample(b: &mut Builder, mut c: Call) -> Outputs {
+pub(super) fn grid_sample(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let mode = match c.attrs.str("mode", "bilinear") {
         "bilinear" => "linear",
         "bicubic" => "cubic",

@@ -5,11 +5,11 @@ use convoke_common::Dim;
 use convoke_common::graph::{Attr, Attrs};
 
 use super::super::builder::Builder;
-use super::{Call, Outputs};
+use super::{ImportedNode, Outputs};
 
 /// Rewrites the node to act along one axis: directly where at most one column dimension is not 1, otherwise by
 /// reshaping the operand to the matrix.
-pub(super) fn flattening(b: &mut Builder, mut c: Call) -> Outputs {
+pub(super) fn flattening(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let x = c.need(0)?;
     let axis = c.take_int("axis")?.unwrap_or(1);
     let shape = b.ty(x).map(|t| t.shape.clone());

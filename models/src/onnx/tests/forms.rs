@@ -315,11 +315,11 @@ fn microsoft_ops_in_terms_of_standard_ones() {
 
 #[test]
 fn a_node_of_a_domain_is_a_custom_op_that_is_registered() {
-    use convoke_common::ops::{self, Infer, Inferred, OpDef, OpError};
+    use convoke_common::ops::{self, Infer, InferredOutput, OpDef, OpError};
 
-    fn same(i: &Infer<'_>) -> Result<Vec<Inferred>, OpError> {
+    fn same(i: &Infer<'_>) -> Result<Vec<InferredOutput>, OpError> {
         let x = i.required(0)?.ty;
-        Ok(vec![Inferred::of(x.dtype, x.shape.clone())])
+        Ok(vec![InferredOutput::of(x.dtype, x.shape.clone())])
     }
     const X: &[ops::OperandDef] = &[ops::def::operand("X", &[convoke_common::DType::F32])];
     const SCALE: &[ops::AttrDef] = &[ops::def::required("scale", ops::AttrKind::Float)];

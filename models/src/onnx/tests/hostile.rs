@@ -20,7 +20,7 @@ fn small() -> ModelProto {
     }
 }
 
-fn load_bytes(s: &Scratch, bytes: &[u8]) -> Result<Imported, ModelError> {
+fn load_bytes(s: &Scratch, bytes: &[u8]) -> Result<ImportedModel, ModelError> {
     load(&s.write("m.onnx", bytes), &options(s))
 }
 

@@ -13,7 +13,7 @@ use prost::Message as _;
 use super::proto::attribute_proto::AttributeType;
 use super::proto::tensor_shape_proto::{Dimension, dimension::Value as DimValue};
 use super::proto::*;
-use super::{Imported, LoadOptions, load};
+use super::{ImportedModel, LoadOptions, load};
 use crate::error::ModelError;
 use crate::testing::Scratch;
 
@@ -196,11 +196,11 @@ fn options(s: &Scratch) -> LoadOptions {
 }
 
 /// Writes the model into `s` and imports it.
-fn import_in(s: &Scratch, m: &ModelProto) -> Result<Imported, ModelError> {
+fn import_in(s: &Scratch, m: &ModelProto) -> Result<ImportedModel, ModelError> {
     load(&s.write("m.onnx", &m.encode_to_vec()), &options(s))
 }
 
-fn try_import(m: &ModelProto) -> Result<Imported, ModelError> {
+fn try_import(m: &ModelProto) -> Result<ImportedModel, ModelError> {
     import_in(&Scratch::new(), m)
 }
 

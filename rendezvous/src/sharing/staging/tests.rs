@@ -36,7 +36,7 @@ fn add(stage: &Stage, priority: u64, slots: usize) -> (Arc<AtomicUsize>, Cancell
 }
 
 /// Copies and announces the next piece; returns its buffer and the frames.
-fn next(stage: &Stage) -> Option<(Slot, Vec<Sharing>)> {
+fn next(stage: &Stage) -> Option<(StagingBuffer, Vec<SharingFrame>)> {
     let turn = locked(&stage.state).turn()?;
     let Turn::Copy(chunk) = turn else {
         panic!("cancelled");
@@ -44,15 +44,15 @@ fn next(stage: &Stage) -> Option<(Slot, Vec<Sharing>)> {
     let (slot, said) = (RefCell::new(None), RefCell::new(vec![]));
     let part = |lent| {
         slot.replace(Some(lent));
-        Sharing::Apart
+        SharingFrame::Apart
     };
     stage.tell(chunk, SLOT, part, |told| said.borrow_mut().push(told));
     Some((slot.into_inner()?, said.into_inner()))
 }
 
-fn check_next(stage: &Stage, transfer: u64, begins: bool) -> Slot {
+fn check_next(stage: &Stage, transfer: u64, begins: bool) -> StagingBuffer {
     let (slot, said) = next(stage).expect("a slot");
-    let header = matches!(said[0], Sharing::Staged { .. });
+    let header = matches!(said[0], SharingFrame::Staged { .. });
     assert_eq!((slot.transfer, header), (transfer, begins));
     slot
 }
@@ -122,7 +122,7 @@ fn one_that_comes_too_early_is_told_again_from_its_start() {
     let said = RefCell::new(vec![]);
     let hold = |transfer| stage.hold(transfer, |told| said.borrow_mut().push(told));
     hold(0).unwrap();
-    assert_eq!(said.take(), [Sharing::Cut { transfer: 0 }]);
+    assert_eq!(said.take(), [SharingFrame::Cut { transfer: 0 }]);
     stage.free(first);
     assert!(next(&stage).is_none(), "it is held");
     stage.again(0).unwrap();
@@ -165,7 +165,7 @@ fn one_that_is_refused_goes_no_further() {
     assert!(unwanted(0).is_err(), "it was not told");
     let slot = check_next(&stage, 0, true);
     unwanted(0).unwrap();
-    assert_eq!(said.take(), [Sharing::Cut { transfer: 0 }]);
+    assert_eq!(said.take(), [SharingFrame::Cut { transfer: 0 }]);
     assert_eq!(sent.load(Ordering::Relaxed), 1);
     assert!(next(&stage).is_none());
     stage.free(slot);

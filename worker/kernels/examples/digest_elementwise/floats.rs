@@ -8,10 +8,10 @@ use convoke_kernels::element::{Float, Number, bf16, f16};
 use convoke_kernels::error::Result;
 use convoke_kernels::norm::{LpNorm, batch_norm, group_norm, instance_norm, layer_norm};
 use convoke_kernels::norm::{layer_norm_stats, lp_norm, lrn, mean_variance_norm, rms_norm};
-use convoke_kernels::pool::{
+use convoke_kernels::pooling::{
     StorageOrder, Window, average_pool, global_average_pool, global_max_pool,
 };
-use convoke_kernels::pool::{lp_pool, max_pool, max_pool_with_indices};
+use convoke_kernels::pooling::{lp_pool, max_pool, max_pool_with_indices};
 use convoke_kernels::reduce::{Extreme, Reduce, arg_extreme, cum_sum, reduce_float, top_k};
 use convoke_kernels::shape::{Axis, Operand};
 use convoke_kernels::softmax::{log_softmax, softmax};

@@ -32,7 +32,7 @@ const MAX_COLS: usize = 1024;
 const TILE_WORK: usize = 1 << 20;
 
 /// How a depthwise convolution is cut into blocks.
-pub(super) struct Plan {
+pub(super) struct Tiling {
     shape: ConvShape,
     /// Output rows and columns of a block.
     rows: usize,
@@ -45,9 +45,9 @@ pub(super) struct Plan {
     col_base: [usize; MAX_SIDE],
 }
 
-impl Plan {
+impl Tiling {
     /// Plans a convolution; `None` where it is not depthwise, or its window is too large.
-    pub(super) fn new(s: &ConvShape) -> Option<Plan> {
+    pub(super) fn new(s: &ConvShape) -> Option<Tiling> {
         let [_, kh, kw] = s.kernel;
         let flat = s.kernel[0] == 1 && s.input[0] == 1 && s.output[0] == 1 && s.pad[0] == 0;
         if s.group_in() != 1 || !flat || kh > MAX_SIDE || kw > MAX_SIDE {
@@ -70,7 +70,7 @@ impl Plan {
         }
         let rows = rows.min(s.output[1]);
         let phase = (rows + reach(1)) * pitch;
-        let mut plan = Plan {
+        let mut plan = Tiling {
             shape: *s,
             rows,
             cols,
@@ -98,7 +98,7 @@ impl Plan {
 pub(super) fn run(
     isa: Isa,
     exec: Exec<'_>,
-    plan: &Plan,
+    plan: &Tiling,
     input: &[f32],
     weights: ConvWeights<'_>,
     epilogue: &ConvEpilogue<'_>,
@@ -144,7 +144,7 @@ pub(super) fn run(
 
 /// One block of one input channel, with all output channels that read the channel.
 struct Block<'a> {
-    plan: &'a Plan,
+    plan: &'a Tiling,
     /// The input channel.
     plane: &'a [f32],
     image: usize,
@@ -189,7 +189,7 @@ unsafe fn block_body<S: Simd>(job: &Block<'_>, scratch: &mut [f32]) {
             bounds,
         };
         let len = (job.rows - 1) * plan.pitch + job.cols;
-        // SAFETY: `Plan::new` left SLACK values after the window and after the sums.
+        // SAFETY: `Tiling::new` left SLACK values after the window and after the sums.
         unsafe { sum_taps::<S>(plan, window, Taps::new(job, sub), finish, sums, len) };
         let at = (job.image * s.out_channels + oc) * oh * ow;
         for r in 0..job.rows {
@@ -296,7 +296,7 @@ struct Strip {
 /// Copies the rows of a strip. `STRIDE` 0 stands for any stride.
 #[inline(always)]
 unsafe fn copy_strip<S: Simd, const STRIDE: usize>(
-    plan: &Plan,
+    plan: &Tiling,
     t: &Strip,
     rows: usize,
     stride: usize,
@@ -361,7 +361,7 @@ struct Finish {
 /// after every tap's base.
 #[inline(always)]
 unsafe fn sum_taps<S: Simd>(
-    plan: &Plan,
+    plan: &Tiling,
     window: &[f32],
     taps: Taps<'_>,
     finish: Finish,
@@ -392,7 +392,7 @@ unsafe fn sum_taps<S: Simd>(
 
 #[inline(always)]
 unsafe fn chunk<S: Simd, const V: usize>(
-    plan: &Plan,
+    plan: &Tiling,
     window: &[f32],
     taps: Taps<'_>,
     finish: Finish,

@@ -119,7 +119,7 @@ pub(crate) fn conv_on(
     if output.is_empty() {
         return exec.check();
     }
-    if let Some(plan) = depthwise::Plan::new(shape) {
+    if let Some(plan) = depthwise::Tiling::new(shape) {
         return depthwise::run(isa, exec, &plan, input, weights, epilogue, output);
     }
     let s = shape;

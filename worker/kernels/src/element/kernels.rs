@@ -1,7 +1,7 @@
 //! The kernel traits of each kind of element type. They are supertraits of the element traits, so that generic callers
 //! need not name them.
 
-use crate::{binary, cast, movement, norm, pool, random, reduce, softmax, unary};
+use crate::{binary, cast, movement, norm, pooling, random, reduce, softmax, unary};
 
 /// Declares a trait that stands for several other traits.
 macro_rules! together {
@@ -15,12 +15,12 @@ macro_rules! together {
 together! {
     /// Kernels of every element type.
     NumberKernels = unary::ClipKernels, binary::ArithKernels, binary::CompareKernels, binary::PowKernels,
-        cast::BoolKernels, reduce::ArgKernels, reduce::CumSumKernels, reduce::TopKernels, pool::MaxPoolKernels,
+        cast::BoolKernels, reduce::ArgKernels, reduce::CumSumKernels, reduce::TopKernels, pooling::MaxPoolKernels,
         movement::ScatterKernels, movement::RangeKernels, movement::NonZeroKernels;
     /// Kernels of floating-point types.
     FloatKernels = unary::FloatUnaryKernels, reduce::FloatReduceKernels, softmax::SoftmaxKernels,
         norm::RowNormKernels, norm::ChannelNormKernels, norm::LpNormKernels, norm::LrnKernels,
-        pool::AveragePoolKernels, random::RandomKernels;
+        pooling::AveragePoolKernels, random::RandomKernels;
     /// Kernels of integer types.
     IntegerKernels = unary::IntegerUnaryKernels, binary::BitwiseKernels, reduce::IntegerReduceKernels;
     /// Kernels that move elements by their size.

@@ -42,7 +42,7 @@ pub enum Source {
 
 /// The element-wise function that a stage computes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Function {
+pub enum ElementFunction {
     /// A function of one element.
     Unary(FloatUnary, Source),
     /// A function of two elements, which is neither [`Arith::Mod`] nor [`Arith::Fmod`].
@@ -54,20 +54,20 @@ pub enum Function {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stage {
     /// The function, with its operands.
-    pub function: Function,
+    pub function: ElementFunction,
     /// Index of the tile that the result goes to.
     pub to: u8,
 }
 
 /// An input of another type, whose elements are converted as they are read.
-pub trait Converted<T>: Sync {
+pub trait ConvertedElements<T>: Sync {
     /// The dimensions of the input.
     fn shape(&self) -> &[usize];
     /// Fills `y` with the converted elements from position `first` on.
     fn read(&self, first: usize, y: &mut [T]);
 }
 
-impl<A: CastTo<T>, T> Converted<T> for Operand<'_, A> {
+impl<A: CastTo<T>, T> ConvertedElements<T> for Operand<'_, A> {
     fn shape(&self) -> &[usize] {
         self.shape
     }
@@ -79,25 +79,25 @@ impl<A: CastTo<T>, T> Converted<T> for Operand<'_, A> {
 
 /// An input of a chain, as the caller gives it.
 #[derive(Clone, Copy)]
-pub enum Given<'a, T> {
+pub enum ChainInput<'a, T> {
     /// An input of the chain's own type.
     Own(Operand<'a, T>),
     /// An input of another type.
-    Other(&'a dyn Converted<T>),
+    Other(&'a dyn ConvertedElements<T>),
 }
 
-impl<'a, T> Given<'a, T> {
+impl<'a, T> ChainInput<'a, T> {
     fn shape(&self) -> &'a [usize] {
         match self {
-            Given::Own(x) => x.shape,
-            Given::Other(x) => x.shape(),
+            ChainInput::Own(x) => x.shape,
+            ChainInput::Other(x) => x.shape(),
         }
     }
 }
 
 /// The elements of an input that belong to one tile.
 #[derive(Clone, Copy)]
-enum Along<'a, T> {
+enum TileInput<'a, T> {
     /// One element that every output of the tile reads.
     One(&'a [T]),
     /// One element for each output of the tile.
@@ -114,9 +114,9 @@ enum Input<'a, T> {
     Single(T),
     Dense(&'a [T]),
     /// A dense input of another type, converted tile by tile.
-    Other(&'a dyn Converted<T>),
+    Other(&'a dyn ConvertedElements<T>),
     /// A broadcast input, read along the walk with this index.
-    Walked(usize, Given<'a, T>),
+    Walked(usize, ChainInput<'a, T>),
 }
 
 /// The tiles of a chain, followed by its gathered inputs.
@@ -125,24 +125,24 @@ struct Buffers<'a, T>([&'a mut [T]; MOST_TILES + MOST_INPUTS]);
 impl<T: Float> Buffers<'_, T> {
     /// The elements of a source, and their step: 1 where each output has its own element, 0 where one serves all
     /// outputs.
-    fn read<'s>(&'s self, from: Source, inputs: &[Along<'s, T>]) -> (&'s [T], isize) {
+    fn read<'s>(&'s self, from: Source, inputs: &[TileInput<'s, T>]) -> (&'s [T], isize) {
         match from {
             Source::Tile(t) => (&*self.0[usize::from(t)], 1),
             Source::Input(i) => match inputs[usize::from(i)] {
-                Along::One(x) => (x, 0),
-                Along::Dense(x) => (x, 1),
-                Along::Buffer(b) => (&*self.0[b], 1),
+                TileInput::One(x) => (x, 0),
+                TileInput::Dense(x) => (x, 1),
+                TileInput::Buffer(b) => (&*self.0[b], 1),
             },
         }
     }
 
-    fn run(&mut self, stage: Stage, inputs: &[Along<'_, T>]) {
+    fn run(&mut self, stage: Stage, inputs: &[TileInput<'_, T>]) {
         let to = usize::from(stage.to);
         let own = |from: Source| from == Source::Tile(stage.to);
         // Only the function itself reads this tile, so the tile can be taken out of the buffers meanwhile.
         let y = std::mem::take(&mut self.0[to]);
         match stage.function {
-            Function::Unary(op, x) => {
+            ElementFunction::Unary(op, x) => {
                 if !own(x) {
                     match self.read(x, inputs) {
                         (x, 1) => y.copy_from_slice(&x[..y.len()]),
@@ -151,12 +151,12 @@ impl<T: Float> Buffers<'_, T> {
                 }
                 unary::float_block(op, y);
             }
-            Function::Binary(op, a, b) if own(a) && own(b) => block::twice(op, y),
-            Function::Binary(op, a, b) if own(a) => {
+            ElementFunction::Binary(op, a, b) if own(a) && own(b) => block::twice(op, y),
+            ElementFunction::Binary(op, a, b) if own(a) => {
                 let (b, step) = self.read(b, inputs);
                 block::inplace(op, step, b, y);
             }
-            Function::Binary(op, a, b) => {
+            ElementFunction::Binary(op, a, b) => {
                 let ((a, one), (b, other)) = (self.read(a, inputs), self.read(b, inputs));
                 block::apart(op, [one, other], a, b, y);
             }
@@ -178,7 +178,7 @@ struct Ready<'a, T> {
 }
 
 impl<'a, T: Float> Ready<'a, T> {
-    fn new(stages: &'a [Stage], given: &[Given<'a, T>], shape: &[usize]) -> Result<Self> {
+    fn new(stages: &'a [Stage], given: &[ChainInput<'a, T>], shape: &[usize]) -> Result<Self> {
         assert!(given.len() <= MOST_INPUTS, "inputs of a chain");
         let mut ready = Ready {
             stages,
@@ -191,14 +191,14 @@ impl<'a, T: Float> Ready<'a, T> {
         let elements = count(shape);
         for (input, x) in ready.inputs.iter_mut().zip(given) {
             *input = match (count(x.shape()), *x) {
-                (1, Given::Own(x)) => Input::One(x.data),
-                (1, Given::Other(x)) => {
+                (1, ChainInput::Own(x)) => Input::One(x.data),
+                (1, ChainInput::Other(x)) => {
                     let mut one = [T::ZERO];
                     x.read(0, &mut one);
                     Input::Single(one[0])
                 }
-                (n, Given::Own(x)) if n == elements => Input::Dense(x.data),
-                (n, Given::Other(x)) if n == elements => Input::Other(x),
+                (n, ChainInput::Own(x)) if n == elements => Input::Dense(x.data),
+                (n, ChainInput::Other(x)) if n == elements => Input::Other(x),
                 (_, x) => {
                     ready.walks.push(Walk::broadcast(shape, [x.shape()])?);
                     Input::Walked(ready.walks.len() - 1, x)
@@ -224,13 +224,13 @@ impl<'a, T: Float> Ready<'a, T> {
         for (tile, room) in buffers.0[1..=self.further].iter_mut().zip(&mut room) {
             *tile = room;
         }
-        let mut along = [Along::One(&[][..]); MOST_INPUTS];
+        let mut along = [TileInput::One(&[][..]); MOST_INPUTS];
         let mut next = MOST_TILES;
         for (along, input) in along.iter_mut().zip(&self.inputs[..self.given]) {
             *along = match input {
-                Input::One(x) => Along::One(x),
-                Input::Single(x) => Along::One(std::slice::from_ref(x)),
-                Input::Dense(x) => Along::Dense(&x[start..start + len]),
+                Input::One(x) => TileInput::One(x),
+                Input::Single(x) => TileInput::One(std::slice::from_ref(x)),
+                Input::Dense(x) => TileInput::Dense(&x[start..start + len]),
                 Input::Other(_) | Input::Walked(..) => {
                     let Some(room) = room.next() else {
                         return false;
@@ -242,7 +242,7 @@ impl<'a, T: Float> Ready<'a, T> {
                     }
                     buffers.0[next] = room;
                     next += 1;
-                    Along::Buffer(next - 1)
+                    TileInput::Buffer(next - 1)
                 }
             };
         }
@@ -259,7 +259,7 @@ impl<'a, T: Float> Ready<'a, T> {
 fn chain_any<T: Float>(
     exec: &Exec,
     stages: &[Stage],
-    given: &[Given<T>],
+    given: &[ChainInput<T>],
     y: &mut [T],
     shape: &[usize],
 ) -> Result {
@@ -280,7 +280,7 @@ fn chain_any<T: Float>(
 fn each_any<T: Float>(
     exec: &Exec,
     stages: &[Stage],
-    given: &[Given<T>],
+    given: &[ChainInput<T>],
     shape: &[usize],
     range: Range<usize>,
     to: &mut dyn FnMut(&[T]),
@@ -302,23 +302,23 @@ fn each_any<T: Float>(
 fn chain_reduced_any<T: Float>(
     exec: &Exec,
     stages: &[Stage],
-    given: &[Given<T>],
+    given: &[ChainInput<T>],
     op: Reduce,
     y: &mut [T],
     shape: &[usize],
 ) -> Result {
     /// The arguments of a chain whose result is reduced by a fold.
-    struct Reduced<'a, 'y, T> {
+    struct FoldedChain<'a, 'y, T> {
         exec: &'a Exec<'a>,
         stages: &'a [Stage],
-        given: &'a [Given<'a, T>],
+        given: &'a [ChainInput<'a, T>],
         shape: &'a [usize],
         row: usize,
         y: &'y mut [T],
     }
-    impl<T: Float> Visit<T> for Reduced<'_, '_, T> {
+    impl<T: Float> Visit<T> for FoldedChain<'_, '_, T> {
         fn visit<F: Fold<T>>(&mut self, fold: F) -> Result {
-            let Reduced {
+            let FoldedChain {
                 exec,
                 stages,
                 given,
@@ -343,7 +343,7 @@ fn chain_reduced_any<T: Float>(
     );
     // A shape with too many axes is reported before anything is computed.
     Ready::new(stages, given, shape)?;
-    let mut over = Reduced {
+    let mut over = FoldedChain {
         exec,
         stages,
         given,
@@ -355,7 +355,7 @@ fn chain_reduced_any<T: Float>(
 }
 
 /// Copies the elements of a broadcast input that belong to the outputs from `start` on into `y`.
-fn gather<T: Float>(walk: &Walk<1>, start: usize, x: Given<T>, y: &mut [T]) {
+fn gather<T: Float>(walk: &Walk<1>, start: usize, x: ChainInput<T>, y: &mut [T]) {
     let step = walk.inner()[0];
     let mut runs = walk.runs(start..start + y.len());
     while let Some(run) = runs.next_run() {
@@ -366,8 +366,8 @@ fn gather<T: Float>(walk: &Walk<1>, start: usize, x: Given<T>, y: &mut [T]) {
             _ => &mut *y,
         };
         match x {
-            Given::Own(x) => read.copy_from_slice(&x.data[from..from + read.len()]),
-            Given::Other(x) => x.read(from, read),
+            ChainInput::Own(x) => read.copy_from_slice(&x.data[from..from + read.len()]),
+            ChainInput::Other(x) => x.read(from, read),
         }
         if step == 0 {
             y.fill(y[0]);
@@ -378,13 +378,13 @@ fn gather<T: Float>(walk: &Walk<1>, start: usize, x: Given<T>, y: &mut [T]) {
 compiled_floats! {
     /// The chains of a floating-point type.
     trait ChainKernels {
-        fn chain(exec: &Exec, stages: &[Stage], given: &[Given<Self>], y: &mut [Self], shape: &[usize]) = chain_any;
+        fn chain(exec: &Exec, stages: &[Stage], given: &[ChainInput<Self>], y: &mut [Self], shape: &[usize]) = chain_any;
         fn each(
-            exec: &Exec, stages: &[Stage], given: &[Given<Self>], shape: &[usize], range: Range<usize>,
+            exec: &Exec, stages: &[Stage], given: &[ChainInput<Self>], shape: &[usize], range: Range<usize>,
             to: &mut dyn FnMut(&[Self]),
         ) = each_any;
         fn reduced(
-            exec: &Exec, stages: &[Stage], given: &[Given<Self>], op: Reduce, y: &mut [Self], shape: &[usize],
+            exec: &Exec, stages: &[Stage], given: &[ChainInput<Self>], op: Reduce, y: &mut [Self], shape: &[usize],
         ) = chain_reduced_any;
     }
 }
@@ -395,7 +395,7 @@ compiled_floats! {
 pub fn chain<T: Float + ChainKernels>(
     exec: &Exec,
     stages: &[Stage],
-    given: &[Given<T>],
+    given: &[ChainInput<T>],
     y: &mut [T],
     shape: &[usize],
 ) -> Result {
@@ -406,7 +406,7 @@ pub fn chain<T: Float + ChainKernels>(
 pub fn chain_cast<T: Float + ChainKernels + CastTo<B>, B: Element>(
     exec: &Exec,
     stages: &[Stage],
-    given: &[Given<T>],
+    given: &[ChainInput<T>],
     y: &mut [B],
     shape: &[usize],
 ) -> Result {
@@ -433,7 +433,7 @@ pub fn chain_cast<T: Float + ChainKernels + CastTo<B>, B: Element>(
 pub fn chain_reduced<T: Float + ChainKernels>(
     exec: &Exec,
     stages: &[Stage],
-    given: &[Given<T>],
+    given: &[ChainInput<T>],
     op: Reduce,
     y: &mut [T],
     shape: &[usize],

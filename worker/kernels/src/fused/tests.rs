@@ -8,20 +8,20 @@ use crate::unary::float;
 use Source::{Input as I, Tile as T};
 
 fn unary(op: FloatUnary, x: Source, to: u8) -> Stage {
-    let function = Function::Unary(op, x);
+    let function = ElementFunction::Unary(op, x);
     Stage { function, to }
 }
 
 fn binary(op: Arith, a: Source, b: Source, to: u8) -> Stage {
-    let function = Function::Binary(op, a, b);
+    let function = ElementFunction::Binary(op, a, b);
     Stage { function, to }
 }
 
-fn own<'a, E>(operands: &[Operand<'a, E>]) -> Vec<Given<'a, E>>
+fn own<'a, E>(operands: &[Operand<'a, E>]) -> Vec<ChainInput<'a, E>>
 where
     Operand<'a, E>: Copy,
 {
-    operands.iter().map(|x| Given::Own(*x)).collect()
+    operands.iter().map(|x| ChainInput::Own(*x)).collect()
 }
 
 /// The result of the stages run one after the other, each over whole tensors.
@@ -39,7 +39,7 @@ fn one_by_one<E: Float>(
         };
         let mut made = y.to_vec();
         match stage.function {
-            Function::Unary(op, x) => {
+            ElementFunction::Unary(op, x) => {
                 let zero = [E::ZERO];
                 let zero = Operand::new(&zero, &[]);
                 // Adding zero broadcasts, and changes no bit except the sign of a negative zero, which the data does
@@ -48,7 +48,7 @@ fn one_by_one<E: Float>(
                 let wide = made.clone();
                 float(&exec(), op, &wide, &mut made).unwrap();
             }
-            Function::Binary(op, a, b) => {
+            ElementFunction::Binary(op, a, b) => {
                 arith(&exec(), op, read(a), read(b), &mut made, shape).unwrap()
             }
         }
@@ -249,10 +249,10 @@ where
         let mut expected = vec![B::ZERO; plain.len()];
         cast(&exec(), &plain, &mut expected).unwrap();
         for mask in [0b0000, 0b1111, 0b0110] {
-            let given: Vec<Given<'_, E>> = (0..4)
+            let given: Vec<ChainInput<'_, E>> = (0..4)
                 .map(|i| match mask >> i & 1 {
-                    0 => Given::Own(all[i]),
-                    _ => Given::Other(&others[i]),
+                    0 => ChainInput::Own(all[i]),
+                    _ => ChainInput::Other(&others[i]),
                 })
                 .collect();
             each_exec(|exec| {
@@ -322,7 +322,7 @@ fn chains_that_end_otherwise_look_at_the_flag() {
     let stages = [unary(FloatUnary::Tanh, I(0), 0)];
     let x = vec![0.5f32; 1 << 20];
     let shape = [1 << 10, 1 << 10];
-    let given = [Given::Own(Operand::new(&x, &shape))];
+    let given = [ChainInput::Own(Operand::new(&x, &shape))];
     check_stops(|exec| chain_cast(exec, &stages, &given, &mut vec![0f64; 1 << 20], &shape));
     let sum =
         |exec: &Exec, y: &mut [f32]| chain_reduced(exec, &stages, &given, Reduce::Sum, y, &shape);

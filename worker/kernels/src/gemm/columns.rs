@@ -15,7 +15,7 @@ pub(crate) const PANELS: usize = 4;
 
 /// Operands of a narrow tile: `panels` whole panels of A, `cols` columns.
 #[derive(Clone, Copy)]
-pub(crate) struct Narrow {
+pub(crate) struct NarrowTile {
     pub k: usize,
     /// The first panel at the first k of the block; element (row, i) of a panel at `i * 8 + row`.
     pub a: *const f32,
@@ -35,17 +35,17 @@ pub(crate) struct Narrow {
 ///
 /// # Safety
 /// `isa` is available; all operands cover the tile, and C is written by this thread alone.
-pub(crate) unsafe fn narrow_tile(isa: Isa, t: &Narrow) {
+pub(crate) unsafe fn narrow_tile(isa: Isa, t: &NarrowTile) {
     #[cfg(target_arch = "x86_64")]
     {
         /// Uses the 256-bit vectors of AVX2 with the thirty-two registers that AVX-512 has.
         #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-        unsafe fn avx512(t: &Narrow) {
+        unsafe fn avx512(t: &NarrowTile) {
             // SAFETY: the caller keeps the same contract.
             unsafe { steps::<crate::isa::Avx2Simd, 1, PANELS>(t) }
         }
         #[target_feature(enable = "avx2,fma")]
-        unsafe fn avx2(t: &Narrow) {
+        unsafe fn avx2(t: &NarrowTile) {
             // SAFETY: the caller keeps the same contract.
             unsafe { steps::<crate::isa::Avx2Simd, 1, 2>(t) }
         }
@@ -65,7 +65,7 @@ pub(crate) unsafe fn narrow_tile(isa: Isa, t: &Narrow) {
 
 /// Computes the tile with `W` vectors for the rows of a panel, and `P` panels at once.
 #[inline(always)]
-unsafe fn steps<S: Simd, const W: usize, const P: usize>(t: &Narrow) {
+unsafe fn steps<S: Simd, const W: usize, const P: usize>(t: &NarrowTile) {
     const { assert!(W * S::LANES == MR) };
     for j in (0..t.cols).step_by(STEP) {
         let mut p = 0;
@@ -73,7 +73,7 @@ unsafe fn steps<S: Simd, const W: usize, const P: usize>(t: &Narrow) {
             let at_once = if t.panels - p >= P { P } else { 1 };
             // SAFETY: columns from j and panels from p lie inside the tile.
             unsafe {
-                let part = Narrow {
+                let part = NarrowTile {
                     a: t.a.add(p * t.a_panel),
                     b: t.b.add(j),
                     c: t.c.add(p * MR * t.c_row + j),
@@ -97,7 +97,7 @@ unsafe fn steps<S: Simd, const W: usize, const P: usize>(t: &Narrow) {
 }
 
 #[inline(always)]
-unsafe fn sums<S: Simd, const W: usize, const P: usize, const C: usize>(t: &Narrow) {
+unsafe fn sums<S: Simd, const W: usize, const P: usize, const C: usize>(t: &NarrowTile) {
     use super::micro::unroll;
     // SAFETY: the caller's contract covers P panels and C columns.
     unsafe {

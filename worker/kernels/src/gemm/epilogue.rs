@@ -182,7 +182,7 @@ impl Post {
 
 /// A tile of the output that was stored.
 #[derive(Clone, Copy)]
-pub(crate) struct Stored {
+pub(crate) struct OutputTile {
     /// The tile's first element.
     pub c: *mut f32,
     pub c_row: usize,
@@ -198,11 +198,11 @@ per_isa! {
     ///
     /// # Safety
     /// `isa` is available; the tile is written by this thread alone; the epilogue's operands cover it.
-    pub(crate) unsafe fn finish_tile(post: &Post, tile: Stored) => finish_body
+    pub(crate) unsafe fn finish_tile(post: &Post, tile: OutputTile) => finish_body
 }
 
 #[inline(always)]
-unsafe fn finish_body<S: Simd>(post: &Post, t: Stored) {
+unsafe fn finish_body<S: Simd>(post: &Post, t: OutputTile) {
     for r in 0..t.rows {
         // SAFETY: row r of the tile, owned by this thread.
         let row = unsafe { std::slice::from_raw_parts_mut(t.c.add(r * t.c_row), t.cols) };

@@ -2,9 +2,9 @@
 //!
 //! Invariant: C holds the sums of earlier blocks of K as f32, so cutting K into blocks changes no bit.
 
-use super::columns::{NARROW, Narrow, PANELS, narrow_tile};
+use super::columns::{NARROW, NarrowTile, PANELS, narrow_tile};
 use super::driver::{ASource, Product};
-use super::epilogue::{Stored, finish_tile};
+use super::epilogue::{OutputTile, finish_tile};
 use super::micro::{MR, NR, RegEpilogue, Tile, micro_tile};
 use super::panel::{Piece, pack_block};
 use super::scratch::{SCRATCH_LEN, with_scratch};
@@ -171,7 +171,7 @@ unsafe fn narrow_strip(
         let c = p.c.add(row * p.n + n0);
         narrow_tile(
             p.isa,
-            &Narrow {
+            &NarrowTile {
                 k,
                 a,
                 a_panel: step,
@@ -185,7 +185,7 @@ unsafe fn narrow_strip(
             },
         );
         if at.last && !p.post.is_none() {
-            let tile = Stored {
+            let tile = OutputTile {
                 c,
                 c_row: p.n,
                 row,
@@ -251,7 +251,7 @@ unsafe fn strip(p: &Product<'_>, at: &At, row: usize, rows: usize) -> usize {
             finish_tile(
                 p.isa,
                 &p.post,
-                Stored {
+                OutputTile {
                     c,
                     c_row: p.n,
                     row,

@@ -1,6 +1,6 @@
 //! The reductions of ONNX.
 
-use super::lanes::{Fold, Plan, pass};
+use super::lanes::{Fold, ReductionTiling, pass};
 use crate::Exec;
 use crate::compiled::{compiled_floats, compiled_integers};
 use crate::element::{Float, Integer, Number, canonical_nan};
@@ -141,7 +141,7 @@ pub(crate) fn single_pass<T: Float>(op: Reduce, to: &mut impl Visit<T>) -> Optio
 /// The arguments of one [`pass`] over whole tensors.
 struct Pass<'a, T> {
     exec: &'a Exec<'a>,
-    plan: &'a Plan,
+    plan: &'a ReductionTiling,
     x: &'a [T],
     y: &'a mut [T],
 }
@@ -152,7 +152,7 @@ impl<T: Number> Visit<T> for Pass<'_, T> {
     }
 }
 
-fn plan<T>(x: &[T], shape: &[usize], axes: &[usize], y: &[T]) -> Result<Plan> {
+fn plan<T>(x: &[T], shape: &[usize], axes: &[usize], y: &[T]) -> Result<ReductionTiling> {
     let kept: usize = (0..shape.len())
         .filter(|a| !axes.contains(a))
         .map(|a| shape[a])
@@ -161,7 +161,7 @@ fn plan<T>(x: &[T], shape: &[usize], axes: &[usize], y: &[T]) -> Result<Plan> {
         x.len() == count(shape) && y.len() == kept && axes.iter().all(|&a| a < shape.len()),
         "{shape:?} {axes:?}"
     );
-    Plan::new(shape, axes)
+    ReductionTiling::new(shape, axes)
 }
 
 fn reduce_float_any<T: Float>(

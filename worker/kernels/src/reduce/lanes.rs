@@ -145,14 +145,14 @@ impl<'a, T: Number, F: Fold<T>> Rows<'a, T, F> {
 
 /// The offset in the input at which each output starts, and the offsets of its elements relative to that.
 #[derive(Clone, Copy)]
-pub(super) struct Plan {
+pub(super) struct ReductionTiling {
     kept: Walk<1>,
     reduced: Walk<1>,
     elements: usize,
     rows: bool,
 }
 
-impl Plan {
+impl ReductionTiling {
     pub fn new(shape: &[usize], axes: &[usize]) -> Result<Self> {
         check_rank(shape)?;
         let dense = strides(shape);
@@ -171,7 +171,7 @@ impl Plan {
             .rev()
             .find(|&a| shape[a] != 1)
             .is_some_and(|a| axes.contains(&a));
-        Ok(Plan {
+        Ok(ReductionTiling {
             kept,
             reduced,
             elements,
@@ -185,7 +185,7 @@ impl Plan {
 fn row_tile<T: Number, F: Fold<T>>(
     exec: &Exec,
     fold: F,
-    plan: &Plan,
+    plan: &ReductionTiling,
     range: Range<usize>,
     x: &[T],
     y: &mut [T],
@@ -223,7 +223,7 @@ fn row_tile<T: Number, F: Fold<T>>(
 fn column_tile<T: Number, F: Fold<T>>(
     exec: &Exec,
     fold: F,
-    plan: &Plan,
+    plan: &ReductionTiling,
     range: Range<usize>,
     x: &[T],
     y: &mut [T],
@@ -281,7 +281,7 @@ fn column_tile<T: Number, F: Fold<T>>(
 
 multiversion! {
     fn row_tile_wide<T: Number, F: Fold<T>>(
-        exec: &Exec, fold: F, plan: &Plan, range: Range<usize>, x: &[T], y: &mut [T],
+        exec: &Exec, fold: F, plan: &ReductionTiling, range: Range<usize>, x: &[T], y: &mut [T],
     ) {
         row_tile(exec, fold, plan, range, x, y)
     }
@@ -289,7 +289,7 @@ multiversion! {
 
 multiversion! {
     fn column_tile_wide<T: Number, F: Fold<T>>(
-        exec: &Exec, fold: F, plan: &Plan, range: Range<usize>, x: &[T], y: &mut [T],
+        exec: &Exec, fold: F, plan: &ReductionTiling, range: Range<usize>, x: &[T], y: &mut [T],
     ) {
         column_tile(exec, fold, plan, range, x, y)
     }
@@ -299,7 +299,7 @@ multiversion! {
 pub(super) fn pass<T: Number, F: Fold<T>>(
     exec: &Exec,
     fold: F,
-    plan: &Plan,
+    plan: &ReductionTiling,
     x: &[T],
     y: &mut [T],
 ) -> Result {

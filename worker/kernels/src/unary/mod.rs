@@ -267,9 +267,9 @@ pub fn test<T: Float>(exec: &Exec, test: Test, x: &[T], y: &mut [u8]) -> Result 
 }
 
 #[derive(Clone, Copy)]
-struct Not;
+struct LogicalNot;
 
-impl IntegerFn<u8> for Not {
+impl IntegerFn<u8> for LogicalNot {
     #[inline(always)]
     fn eval(self, x: u8) -> u8 {
         u8::from(x == 0)
@@ -278,12 +278,12 @@ impl IntegerFn<u8> for Not {
 
 /// Computes the logical complement of booleans; both slices have the same length.
 pub fn not(exec: &Exec, x: &[u8], y: &mut [u8]) -> Result {
-    copied(exec, x, y, |y| each(Not, y))
+    copied(exec, x, y, |y| each(LogicalNot, y))
 }
 
 /// Computes [`not`] in place.
 pub fn not_inplace(exec: &Exec, y: &mut [u8]) -> Result {
-    replaced(exec, y, |y| each(Not, y))
+    replaced(exec, y, |y| each(LogicalNot, y))
 }
 
 #[cfg(test)]

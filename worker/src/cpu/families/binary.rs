@@ -11,11 +11,13 @@ use convoke_kernels::cast::{CastTo, cast};
 use convoke_kernels::element::Number;
 use convoke_kernels::shape::Operand;
 
-use crate::cpu::call::{Body, Call, Found, Spec, bits, body, one, operand, write, write_bits};
+use crate::cpu::call::{
+    FamilyAnswer, KernelBody, KernelCall, Spec, bits, body, one, operand, write, write_bits,
+};
 use crate::cpu::dispatch::{by_dtype, by_size};
 use crate::cpu::{KernelFailure, Outputs};
 
-pub(super) fn find(spec: &Spec<'_>) -> Found {
+pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
     let found = match spec.op {
         "Add" => pair(spec, Arith::Add),
         "Sub" => pair(spec, Arith::Sub),
@@ -69,13 +71,16 @@ pub(super) fn fold_of(op: &str, operands: usize) -> Option<Arith> {
     })
 }
 
-fn pair(spec: &Spec<'_>, op: Arith) -> Result<Body, OpError> {
+fn pair(spec: &Spec<'_>, op: Arith) -> Result<KernelBody, OpError> {
     let dtype = spec.dtype(0)?;
     let found = by_dtype!(number dtype, T => body(move |call| apply::<T>(call, op))?);
     found.ok_or_else(|| spec.no_dtype(dtype))
 }
 
-fn apply<T: Element + Number>(mut call: Call<'_, '_>, op: Arith) -> Result<Outputs, KernelFailure> {
+fn apply<T: Element + Number>(
+    mut call: KernelCall<'_, '_>,
+    op: Arith,
+) -> Result<Outputs, KernelFailure> {
     if let Some(mut y) = call.reuse(0, 0) {
         arith_inplace::<T>(
             &call.launch.exec,
@@ -99,29 +104,29 @@ fn apply<T: Element + Number>(mut call: Call<'_, '_>, op: Arith) -> Result<Outpu
     one(y)
 }
 
-fn pow(spec: &Spec<'_>) -> Result<Body, OpError> {
+fn pow(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
     let (base, exponent) = (spec.dtype(0)?, spec.dtype(1)?);
     if base == exponent {
         return pair(spec, Arith::Pow);
     }
-    let widened = by_dtype!(number exponent, B => widened::<B> as Widened);
+    let widened = by_dtype!(number exponent, B => widened::<B> as WidenFunction);
     let widened = widened.ok_or_else(|| spec.no_dtype(exponent))?;
     let found = by_dtype!(number base, A => body(move |call| pow_of::<A>(call, widened))?);
     found.ok_or_else(|| spec.no_dtype(base))
 }
 
 /// A function that converts operand 1, whatever its dtype, to f64.
-type Widened = fn(&Call<'_, '_>) -> Result<Tensor, KernelFailure>;
+type WidenFunction = fn(&KernelCall<'_, '_>) -> Result<Tensor, KernelFailure>;
 
-fn widened<B: Element + CastTo<f64>>(call: &Call<'_, '_>) -> Result<Tensor, KernelFailure> {
+fn widened<B: Element + CastTo<f64>>(call: &KernelCall<'_, '_>) -> Result<Tensor, KernelFailure> {
     let mut wide = call.scratch::<f64>(call.input(1)?.elements())?;
     cast::<B, f64>(&call.launch.exec, call.slice(1)?, write(&mut wide)?)?;
     Ok(wide)
 }
 
 fn pow_of<A: Element + Number>(
-    call: Call<'_, '_>,
-    widened: Widened,
+    call: KernelCall<'_, '_>,
+    widened: WidenFunction,
 ) -> Result<Outputs, KernelFailure> {
     let wide = widened(&call)?;
     let exponent = Operand::new(wide.as_slice()?, call.shape(1)?);
@@ -136,7 +141,7 @@ fn pow_of<A: Element + Number>(
     one(y)
 }
 
-fn chain(spec: &Spec<'_>, op: Arith, mean: bool) -> Result<Body, OpError> {
+fn chain(spec: &Spec<'_>, op: Arith, mean: bool) -> Result<KernelBody, OpError> {
     let dtype = spec.dtype(0)?;
     let found = by_dtype!(number dtype, T => body(move |call| folded::<T>(call, op, mean))?);
     found.ok_or_else(|| spec.no_dtype(dtype))
@@ -144,7 +149,7 @@ fn chain(spec: &Spec<'_>, op: Arith, mean: bool) -> Result<Body, OpError> {
 
 /// Combines the first two operands into the result, and then each further one in place.
 fn folded<T: Element + Number>(
-    mut call: Call<'_, '_>,
+    mut call: KernelCall<'_, '_>,
     op: Arith,
     mean: bool,
 ) -> Result<Outputs, KernelFailure> {
@@ -188,7 +193,7 @@ fn folded<T: Element + Number>(
     one(y)
 }
 
-fn comparison(spec: &Spec<'_>, op: Compare) -> Result<Body, OpError> {
+fn comparison(spec: &Spec<'_>, op: Compare) -> Result<KernelBody, OpError> {
     let dtype: DType = spec.dtype(0)?;
     let found = by_dtype!(any dtype, T => body(move |call| {
         let mut y = call.output(0)?;
@@ -199,7 +204,7 @@ fn comparison(spec: &Spec<'_>, op: Compare) -> Result<Body, OpError> {
     found.ok_or_else(|| spec.no_dtype(dtype))
 }
 
-fn logical(op: Logic) -> Result<Body, OpError> {
+fn logical(op: Logic) -> Result<KernelBody, OpError> {
     body(move |call| {
         let mut y = call.output(0)?;
         let (a, b) = (operand(call.input(0)?)?, operand(call.input(1)?)?);
@@ -215,7 +220,7 @@ fn logical(op: Logic) -> Result<Body, OpError> {
     })
 }
 
-fn bits_of(spec: &Spec<'_>, op: Bitwise) -> Result<Body, OpError> {
+fn bits_of(spec: &Spec<'_>, op: Bitwise) -> Result<KernelBody, OpError> {
     let dtype = spec.dtype(0)?;
     let found = by_dtype!(integer dtype, T => body(move |call| {
         let mut y = call.output(0)?;
@@ -226,7 +231,7 @@ fn bits_of(spec: &Spec<'_>, op: Bitwise) -> Result<Body, OpError> {
     found.ok_or_else(|| spec.no_dtype(dtype))
 }
 
-fn choose(spec: &Spec<'_>) -> Result<Body, OpError> {
+fn choose(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
     by_size!(spec.dtype(1)?, T => body(|call| {
         let mut y = call.output(0)?;
         let (yes, no) = (call.input(1)?, call.input(2)?);

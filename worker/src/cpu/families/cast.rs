@@ -4,10 +4,10 @@ use convoke_common::DType;
 use convoke_common::ops::OpError;
 use convoke_kernels::cast::{cast, cast_to_bool};
 
-use crate::cpu::call::{Body, Found, Spec, body, one, write};
+use crate::cpu::call::{FamilyAnswer, KernelBody, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
 
-pub(super) fn find(spec: &Spec<'_>) -> Found {
+pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
     match conversion(spec)? {
         Some((from, to)) => convert(spec, from, to).map(Some),
         None => Ok(None),
@@ -27,7 +27,7 @@ pub(super) fn conversion(spec: &Spec<'_>) -> Result<Option<(DType, DType)>, OpEr
     Ok(Some((spec.dtype(0)?, to)))
 }
 
-fn convert(spec: &Spec<'_>, from: DType, to: DType) -> Result<Body, OpError> {
+fn convert(spec: &Spec<'_>, from: DType, to: DType) -> Result<KernelBody, OpError> {
     if from == to {
         return body(|mut call| one(call.take(0)?));
     }

@@ -11,15 +11,15 @@ use convoke_kernels::gemm::Activation;
 
 use super::conv_f64;
 use super::fused::activation;
-use crate::cpu::call::{Body, Call, Found, Spec, body, one, write};
+use crate::cpu::call::{FamilyAnswer, KernelBody, KernelCall, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
 use crate::cpu::wide::{narrow_to, optional_wide, wide, wide_output};
 use crate::cpu::{KernelFailure, Outputs};
 
-pub(super) fn find(spec: &Spec<'_>) -> Found {
+pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
     match spec.op {
         "Conv" => {
-            let fused = Fused {
+            let fused = FusedActivation {
                 packed: None,
                 activation: Activation::None,
             };
@@ -38,13 +38,13 @@ pub(super) fn find(spec: &Spec<'_>) -> Found {
     }
 }
 
-struct Fused {
+struct FusedActivation {
     /// The original shape of the weights, if they are packed.
     packed: Option<Vec<usize>>,
     activation: Activation,
 }
 
-fn fused_conv(spec: &Spec<'_>) -> Result<Body, OpError> {
+fn fused_conv(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
     let packed = if flag(spec.attrs, "packed", false) {
         let dims = spec
             .attrs
@@ -55,15 +55,15 @@ fn fused_conv(spec: &Spec<'_>) -> Result<Body, OpError> {
     } else {
         None
     };
-    let fused = Fused {
+    let fused = FusedActivation {
         packed,
         activation: activation(spec)?,
     };
     body(move |call| fused.run(call))
 }
 
-impl Fused {
-    fn run(&self, call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
+impl FusedActivation {
+    fn run(&self, call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
         let (x, w) = (wide(&call, 0)?, wide(&call, 1)?);
         let (bias, residual) = (optional_wide(&call, 2)?, optional_wide(&call, 3)?);
         let shape = sizes(
@@ -145,7 +145,7 @@ fn sizes(attrs: &Attrs, x: &[usize], w: &[usize]) -> Result<ConvShape, KernelFai
 }
 
 /// Makes the kernel that packs weights into the order in which convolutions read them.
-fn pack(spec: &Spec<'_>) -> Result<Body, OpError> {
+fn pack(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
     let group = ConvAttrs::group(spec.attrs)?;
     let dtype = spec.dtype(0)?;
     let found = by_dtype!([F32 f32, F16 half::f16, BF16 half::bf16] dtype, T => body(move |call| {

@@ -10,10 +10,10 @@ use convoke_kernels::gemm::{
 
 use super::matmul::{product, rows};
 use crate::cpu::KernelFailure;
-use crate::cpu::call::{Body, Found, Spec, body, one, write};
+use crate::cpu::call::{FamilyAnswer, KernelBody, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
 
-pub(super) fn find(spec: &Spec<'_>) -> Found {
+pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
     match spec.op {
         "PackGemmB" => pack_gemm_b(spec).map(Some),
         "FusedGemm" => fused_gemm(spec).map(Some),
@@ -41,7 +41,7 @@ pub(super) fn activation(spec: &Spec<'_>) -> Result<Activation, OpError> {
 }
 
 /// Makes the kernel that packs `[k, n]`, or `[n, k]` with `trans`, into the order in which products read it.
-fn pack_gemm_b(spec: &Spec<'_>) -> Result<Body, OpError> {
+fn pack_gemm_b(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
     let trans = flag(spec.attrs, "trans", false);
     let dtype = spec.dtype(0)?;
     let found = by_dtype!([F32 f32, F16 half::f16, BF16 half::bf16] dtype, T => body(move |call| {
@@ -63,7 +63,7 @@ fn pack_gemm_b(spec: &Spec<'_>) -> Result<Body, OpError> {
     found.ok_or_else(|| spec.no_dtype(dtype))
 }
 
-fn fused_gemm(spec: &Spec<'_>) -> Result<Body, OpError> {
+fn fused_gemm(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
     let activation = activation(spec)?;
     if spec.dtype(0)? != DType::F32 {
         return Err(spec.no_dtype(spec.dtype(0)?));

@@ -2,9 +2,9 @@
 
 use convoke_common::Error;
 
-use crate::cpu::call::{Found, Spec, body};
+use crate::cpu::call::{FamilyAnswer, Spec, body};
 
-pub(super) fn find(spec: &Spec<'_>) -> Found {
+pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
     match spec.op {
         "HandleIn" | "HandleOut" => {
             body(|_| Err(Error::internal("a handle outside a step").into())).map(Some)

@@ -11,11 +11,13 @@ use convoke_kernels::movement::{
 };
 use convoke_kernels::shape::Axis;
 
-use crate::cpu::call::{Body, Call, Found, Spec, bits, body, one, write, write_bits};
+use crate::cpu::call::{
+    FamilyAnswer, KernelBody, KernelCall, Spec, bits, body, one, write, write_bits,
+};
 use crate::cpu::dispatch::{by_dtype, by_size};
 use crate::cpu::{KernelFailure, Outputs};
 
-pub(super) fn find(spec: &Spec<'_>) -> Found {
+pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
     let found = match spec.op {
         "Gather" => by_size!(spec.dtype(0)?, T => body(gathered::<T>)),
         "GatherElements" => by_size!(spec.dtype(0)?, T => body(gathered_elements::<T>)),
@@ -41,7 +43,7 @@ fn indices(t: &Tensor) -> Result<Indices<'_>, KernelFailure> {
     })
 }
 
-fn gathered<T: Bits + bytemuck::Pod>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn gathered<T: Bits + bytemuck::Pod>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let axis = axis(call.attrs, 0, x.shape().len())?;
     let mut y = call.output(0)?;
@@ -68,7 +70,7 @@ fn check_inside(small: &[usize], large: &[usize], axis: usize) -> Result<(), Ker
 }
 
 fn gathered_elements<T: Bits + bytemuck::Pod>(
-    call: Call<'_, '_>,
+    call: KernelCall<'_, '_>,
 ) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let axis = axis(call.attrs, 0, x.shape().len())?;
@@ -94,7 +96,9 @@ fn depth(indices: &Tensor) -> Result<usize, KernelFailure> {
     depth.ok_or_else(|| KernelFailure::values(format!("indices {indices:?} have no coordinates")))
 }
 
-fn gathered_rows<T: Bits + bytemuck::Pod>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn gathered_rows<T: Bits + bytemuck::Pod>(
+    call: KernelCall<'_, '_>,
+) -> Result<Outputs, KernelFailure> {
     let (x, rows) = (call.input(0)?, call.input(1)?);
     let batch = usize::try_from(call.attrs.int("batch_dims", 0)).unwrap_or(usize::MAX);
     let depth = depth(rows)?;
@@ -116,7 +120,7 @@ fn gathered_rows<T: Bits + bytemuck::Pod>(call: Call<'_, '_>) -> Result<Outputs,
     one(y)
 }
 
-fn scatter(spec: &Spec<'_>, elements: bool) -> Result<Body, OpError> {
+fn scatter(spec: &Spec<'_>, elements: bool) -> Result<KernelBody, OpError> {
     let reduction = match Reduction::new(spec.attrs)? {
         // A scatter without a reduction only moves elements.
         Reduction::None => {
@@ -137,7 +141,7 @@ fn scatter(spec: &Spec<'_>, elements: bool) -> Result<Body, OpError> {
 }
 
 fn scattered<T: Number>(
-    mut call: Call<'_, '_>,
+    mut call: KernelCall<'_, '_>,
     elements: bool,
     reduction: ScatterReduction,
     read: fn(&Tensor) -> &[T],
@@ -183,7 +187,7 @@ fn scattered<T: Number>(
 }
 
 /// Copies operand 0 into a buffer of its own.
-fn copied(call: &Call<'_, '_>) -> Result<Tensor, KernelFailure> {
+fn copied(call: &KernelCall<'_, '_>) -> Result<Tensor, KernelFailure> {
     let mut y = call.output(0)?;
     copy::<u8>(
         &call.launch.exec,
@@ -193,9 +197,9 @@ fn copied(call: &Call<'_, '_>) -> Result<Tensor, KernelFailure> {
     Ok(y)
 }
 
-fn hot(spec: &Spec<'_>) -> Result<Body, OpError> {
+fn hot(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
     let dtype = spec.dtype(0)?;
-    let wide = by_dtype!(number dtype, I => as_i64::<I> as fn(&Call<'_, '_>) -> Result<Tensor, KernelFailure>);
+    let wide = by_dtype!(number dtype, I => as_i64::<I> as fn(&KernelCall<'_, '_>) -> Result<Tensor, KernelFailure>);
     let wide = wide.ok_or_else(|| spec.no_dtype(dtype))?;
     by_size!(spec.dtype(2)?, T => body(move |call| {
         let shape = call.out_shape(0);
@@ -212,14 +216,14 @@ fn hot(spec: &Spec<'_>) -> Result<Body, OpError> {
 }
 
 /// Operand 0 converted to i64.
-fn as_i64<I: Element + CastTo<i64>>(call: &Call<'_, '_>) -> Result<Tensor, KernelFailure> {
+fn as_i64<I: Element + CastTo<i64>>(call: &KernelCall<'_, '_>) -> Result<Tensor, KernelFailure> {
     let x = call.input(0)?;
     let mut y = call.launch.pool.tensor(DType::I64, x.shape())?;
     cast::<I, i64>(&call.launch.exec, x.as_slice()?, write(&mut y)?)?;
     Ok(y)
 }
 
-fn places<T: Element + Number>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn places<T: Element + Number>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let mut y = call.output(0)?;
     if y.elements() > 0 {
@@ -228,7 +232,7 @@ fn places<T: Element + Number>(call: Call<'_, '_>) -> Result<Outputs, KernelFail
     one(y)
 }
 
-fn kept<T: Bits + bytemuck::Pod>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn kept<T: Bits + bytemuck::Pod>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
     let (x, condition) = (call.input(0)?, call.slice::<u8>(1)?);
     let axis = match call.attrs.get("axis") {
         None => Axis {

@@ -9,12 +9,12 @@ use convoke_kernels::gemm::{
 };
 use smallvec::SmallVec;
 
-use crate::cpu::call::{Body, Call, Found, Spec, body, one, write};
+use crate::cpu::call::{FamilyAnswer, KernelBody, KernelCall, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
 use crate::cpu::wide::{narrow_to, wide, wide_output};
 use crate::cpu::{KernelFailure, Outputs};
 
-pub(super) fn find(spec: &Spec<'_>) -> Found {
+pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
     match spec.op {
         "MatMul" => matmul(spec).map(Some),
         "Gemm" => gemm(spec).map(Some),
@@ -107,7 +107,7 @@ impl Stack {
 
 /// Computes `a · b` of dense row-major operands into a new output 0, and applies `epilogue`.
 pub(super) fn product(
-    call: &Call<'_, '_>,
+    call: &KernelCall<'_, '_>,
     a: &Tensor,
     b: &Tensor,
     epilogue: &Epilogue<'_>,
@@ -129,7 +129,7 @@ pub(super) fn product(
     Ok(y)
 }
 
-fn matmul(spec: &Spec<'_>) -> Result<Body, OpError> {
+fn matmul(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
     let dtype = spec.dtype(0)?;
     if in_f32(dtype) {
         return body(|call| {
@@ -142,7 +142,9 @@ fn matmul(spec: &Spec<'_>) -> Result<Body, OpError> {
     found.ok_or_else(|| spec.no_dtype(dtype))
 }
 
-fn matmul_generic<T: Element + ChainElement>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn matmul_generic<T: Element + ChainElement>(
+    call: KernelCall<'_, '_>,
+) -> Result<Outputs, KernelFailure> {
     let stack = Stack::new(call.shape(0)?, call.shape(1)?)?;
     let (_, n, k) = stack.sizes;
     let mut y = call.output(0)?;
@@ -217,7 +219,7 @@ fn broadcast<'t, T>(
     })
 }
 
-fn gemm(spec: &Spec<'_>) -> Result<Body, OpError> {
+fn gemm(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
     let attrs = GemmAttrs::new(spec.attrs);
     let dtype = spec.dtype(0)?;
     if in_f32(dtype) {
@@ -228,7 +230,7 @@ fn gemm(spec: &Spec<'_>) -> Result<Body, OpError> {
     found.ok_or_else(|| spec.no_dtype(dtype))
 }
 
-fn gemm_f32(call: Call<'_, '_>, attrs: GemmAttrs) -> Result<Outputs, KernelFailure> {
+fn gemm_f32(call: KernelCall<'_, '_>, attrs: GemmAttrs) -> Result<Outputs, KernelFailure> {
     let (a, b) = (wide(&call, 0)?, wide(&call, 1)?);
     let c = call
         .optional(2)
@@ -265,7 +267,7 @@ fn gemm_f32(call: Call<'_, '_>, attrs: GemmAttrs) -> Result<Outputs, KernelFailu
 }
 
 fn gemm_of<T: Element + ChainElement + Number>(
-    call: Call<'_, '_>,
+    call: KernelCall<'_, '_>,
     attrs: GemmAttrs,
 ) -> Result<Outputs, KernelFailure> {
     let sizes = gemm_sizes(&attrs, call.shape(0)?, call.shape(1)?)?;

@@ -10,7 +10,7 @@ mod index;
 mod matmul;
 mod movement;
 mod norm;
-mod pool;
+mod pooling;
 mod random;
 mod reduce;
 mod shape;
@@ -24,7 +24,7 @@ use convoke_kernels::binary::Arith;
 use convoke_kernels::reduce::Reduce;
 use convoke_kernels::unary::FloatUnary;
 
-use super::call::{Found, Spec};
+use super::call::{FamilyAnswer, Spec};
 
 /// The function of one float that an op computes, if it is such an op.
 pub(super) fn unary_of(spec: &Spec<'_>) -> Option<FloatUnary> {
@@ -50,7 +50,7 @@ pub(super) fn reduction_of(spec: &Spec<'_>) -> Option<(Reduce, ReduceAttrs)> {
 }
 
 /// Finds the implementation for `spec` in the family that knows the op.
-pub(super) fn find(spec: &Spec<'_>) -> Found {
+pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
     let families = [
         unary::find,
         binary::find,
@@ -63,7 +63,7 @@ pub(super) fn find(spec: &Spec<'_>) -> Found {
         reduce::find,
         softmax::find,
         norm::find,
-        pool::find,
+        pooling::find,
         movement::find,
         index::find,
         random::find,

@@ -9,18 +9,18 @@ use convoke_kernels::movement::{
     space_to_depth, split, tile, transpose, trilu,
 };
 
-use crate::cpu::call::{Body, Call, Found, Spec, bits, body, one, write_bits};
+use crate::cpu::call::{FamilyAnswer, KernelBody, KernelCall, Spec, bits, body, one, write_bits};
 use crate::cpu::dispatch::by_size;
 use crate::cpu::{KernelFailure, Outputs};
 
-pub(super) fn find(spec: &Spec<'_>) -> Found {
+pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
     /// The function `f` for elements of operand 0's size.
     macro_rules! sized {
         ($f:ident) => {
             by_size!(spec.dtype(0)?, T => body($f::<T>))
         };
     }
-    let found: Result<Body, OpError> = match spec.op {
+    let found: Result<KernelBody, OpError> = match spec.op {
         "Transpose" => sized!(transposed),
         "Concat" => sized!(joined),
         "Split" => sized!(parts),
@@ -38,10 +38,10 @@ pub(super) fn find(spec: &Spec<'_>) -> Found {
 }
 
 /// Types of elements that are only moved, never computed with.
-trait Moved: Bits + bytemuck::Pod {}
-impl<T: Bits + bytemuck::Pod> Moved for T {}
+trait MovedElement: Bits + bytemuck::Pod {}
+impl<T: Bits + bytemuck::Pod> MovedElement for T {}
 
-fn transposed<T: Moved>(mut call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn transposed<T: MovedElement>(mut call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
     let shape = call.shape(0)?;
     let perm = transpose_perm(call.attrs, shape.len())?;
     let moving: Vec<usize> = perm
@@ -64,7 +64,7 @@ fn transposed<T: Moved>(mut call: Call<'_, '_>) -> Result<Outputs, KernelFailure
 }
 
 /// Operand 0 with the output's shape.
-fn same_elements(call: &mut Call<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn same_elements(call: &mut KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.take(0)?;
     let y = x.reshape(call.out_shape(0));
     one(y.ok_or_else(|| {
@@ -75,7 +75,7 @@ fn same_elements(call: &mut Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     })?)
 }
 
-fn joined<T: Moved>(mut call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn joined<T: MovedElement>(mut call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
     if call.launch.inputs.len() == 1 {
         return same_elements(&mut call);
     }
@@ -94,7 +94,7 @@ fn joined<T: Moved>(mut call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     one(y)
 }
 
-fn parts<T: Moved>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn parts<T: MovedElement>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let axis = axis(call.attrs, 0, x.shape().len())?;
     let outputs = (0..call.outputs.len()).map(|o| call.output(o));
@@ -111,7 +111,7 @@ fn parts<T: Moved>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     Ok(outputs.into())
 }
 
-fn sliced<T: Moved>(mut call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn sliced<T: MovedElement>(mut call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
     let shape = call.shape(0)?;
     let rank = shape.len();
     let starts = call.ints(1)?.unwrap_or_default();
@@ -155,7 +155,7 @@ fn sliced<T: Moved>(mut call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     one(y)
 }
 
-fn expanded<T: Moved>(mut call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn expanded<T: MovedElement>(mut call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let mut y = call.output(0)?;
     if x.elements() == y.elements() {
@@ -171,7 +171,7 @@ fn expanded<T: Moved>(mut call: Call<'_, '_>) -> Result<Outputs, KernelFailure> 
     one(y)
 }
 
-fn tiled<T: Moved>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn tiled<T: MovedElement>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let repeats = call.ints(1)?.unwrap_or_default();
     let repeats: Option<Vec<usize>> = repeats.iter().map(|r| usize::try_from(*r).ok()).collect();
@@ -194,7 +194,7 @@ fn tiled<T: Moved>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
 /// Largest padding; more is refused, so that positions fit into an i64.
 const MAX_PAD: i64 = 1 << 40;
 
-fn padded<T: Moved>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn padded<T: MovedElement>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let rank = x.shape().len();
     let pads = call.ints(1)?.unwrap_or_default();
@@ -234,7 +234,7 @@ fn padded<T: Moved>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     one(y)
 }
 
-fn triangle<T: Moved>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn triangle<T: MovedElement>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let [.., rows, columns] = x.shape() else {
         return Err(KernelFailure::values(format!("{x:?} is no matrix")));
@@ -259,7 +259,7 @@ fn triangle<T: Moved>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
 }
 
 /// The shape `[n, c, h, w]` of an operand, and the block size of the attributes.
-fn blocks(call: &Call<'_, '_>, x: &Tensor) -> Result<([usize; 4], usize), KernelFailure> {
+fn blocks(call: &KernelCall<'_, '_>, x: &Tensor) -> Result<([usize; 4], usize), KernelFailure> {
     let shape = <[usize; 4]>::try_from(x.shape());
     let shape = shape.map_err(|_| KernelFailure::values(format!("{x:?} must have four axes")))?;
     let block = usize::try_from(call.attrs.int("blocksize", 0))
@@ -271,7 +271,7 @@ fn blocks(call: &Call<'_, '_>, x: &Tensor) -> Result<([usize; 4], usize), Kernel
     ))
 }
 
-fn to_space<T: Moved>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn to_space<T: MovedElement>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let (shape, block) = blocks(&call, x)?;
     let columns_first = call.attrs.str("mode", "DCR") == "CRD";
@@ -292,7 +292,7 @@ fn to_space<T: Moved>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     one(y)
 }
 
-fn to_depth<T: Moved>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn to_depth<T: MovedElement>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let (shape, block) = blocks(&call, x)?;
     let mut y = call.output(0)?;
@@ -312,7 +312,7 @@ fn to_depth<T: Moved>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
     one(y)
 }
 
-fn reversed<T: Moved>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn reversed<T: MovedElement>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let time_first = attrs::normalize_axis(call.attrs.int("time_axis", 0), x.shape().len())? == 0;
     let mut y = call.output(0)?;

@@ -5,10 +5,10 @@ use convoke_common::ops::attrs::{NormalAttrs, UniformAttrs};
 use convoke_kernels::random::{self, Seed};
 
 use crate::cpu::KernelFailure;
-use crate::cpu::call::{Body, Call, Found, Spec, body, one, write};
+use crate::cpu::call::{FamilyAnswer, KernelBody, KernelCall, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
 
-pub(super) fn find(spec: &Spec<'_>) -> Found {
+pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
     let found = match spec.op {
         "PhiloxUniform" => uniform(spec),
         "PhiloxNormal" => normal(spec),
@@ -17,7 +17,7 @@ pub(super) fn find(spec: &Spec<'_>) -> Found {
     found.map(Some)
 }
 
-fn seed(call: &Call<'_, '_>) -> Result<Seed, KernelFailure> {
+fn seed(call: &KernelCall<'_, '_>) -> Result<Seed, KernelFailure> {
     match call.slice::<i64>(1)? {
         [key, stream] => Ok(Seed {
             key: key.cast_unsigned(),
@@ -27,7 +27,7 @@ fn seed(call: &Call<'_, '_>) -> Result<Seed, KernelFailure> {
     }
 }
 
-fn uniform(spec: &Spec<'_>) -> Result<Body, OpError> {
+fn uniform(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
     let UniformAttrs { dtype, low, high } = UniformAttrs::new(spec.attrs)?;
     let (low, high) = (f64::from(low), f64::from(high));
     let found = by_dtype!(float dtype, T => body(move |call| {
@@ -38,7 +38,7 @@ fn uniform(spec: &Spec<'_>) -> Result<Body, OpError> {
     found.ok_or_else(|| spec.no_dtype(dtype))
 }
 
-fn normal(spec: &Spec<'_>) -> Result<Body, OpError> {
+fn normal(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
     let NormalAttrs { dtype, mean, scale } = NormalAttrs::new(spec.attrs)?;
     let (mean, scale) = (f64::from(mean), f64::from(scale));
     let found = by_dtype!(float dtype, T => body(move |call| {

@@ -9,7 +9,7 @@ use convoke_kernels::reduce::{
 };
 use convoke_kernels::shape::Axis;
 
-use crate::cpu::call::{Body, Call, Found, Spec, body, one, write};
+use crate::cpu::call::{FamilyAnswer, KernelBody, KernelCall, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
 use crate::cpu::{KernelFailure, Outputs};
 
@@ -30,7 +30,7 @@ pub(super) fn reduction(op: &str) -> Option<Reduce> {
     })
 }
 
-pub(super) fn find(spec: &Spec<'_>) -> Found {
+pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
     let op = match (spec.op, reduction(spec.op)) {
         (_, Some(op)) => op,
         ("ArgMax", _) => return arg(spec, Extreme::Max).map(Some),
@@ -52,7 +52,7 @@ pub(super) fn find(spec: &Spec<'_>) -> Found {
 }
 
 /// The axes to reduce, as operand 1 and the attributes give them.
-fn axes(call: &Call<'_, '_>, attrs: &ReduceAttrs) -> Result<Vec<usize>, KernelFailure> {
+fn axes(call: &KernelCall<'_, '_>, attrs: &ReduceAttrs) -> Result<Vec<usize>, KernelFailure> {
     let given = call.ints(1)?.unwrap_or_default();
     Ok(attrs.axes(&given, call.shape(0)?.len())?)
 }
@@ -60,7 +60,7 @@ fn axes(call: &Call<'_, '_>, attrs: &ReduceAttrs) -> Result<Vec<usize>, KernelFa
 /// The operand's shape and the axes of a reduction into `outputs` elements. For an operand without elements only the
 /// number of results counts.
 fn over(
-    call: &Call<'_, '_>,
+    call: &KernelCall<'_, '_>,
     attrs: &ReduceAttrs,
     outputs: usize,
 ) -> Result<(Shape, Vec<usize>), KernelFailure> {
@@ -72,7 +72,7 @@ fn over(
 }
 
 fn reduce_floats<T: Element + Float>(
-    call: Call<'_, '_>,
+    call: KernelCall<'_, '_>,
     op: Reduce,
     attrs: ReduceAttrs,
 ) -> Result<Outputs, KernelFailure> {
@@ -90,7 +90,7 @@ fn reduce_floats<T: Element + Float>(
 }
 
 fn reduce_ints<T: Element + Integer>(
-    call: Call<'_, '_>,
+    call: KernelCall<'_, '_>,
     op: Reduce,
     attrs: ReduceAttrs,
 ) -> Result<Outputs, KernelFailure> {
@@ -110,7 +110,7 @@ fn reduce_ints<T: Element + Integer>(
 /// The greatest or the least of bools, which are reduced as bytes. Without elements the identity of bytes would not be
 /// a bool.
 fn reduce_bools(
-    call: Call<'_, '_>,
+    call: KernelCall<'_, '_>,
     op: Reduce,
     attrs: ReduceAttrs,
 ) -> Result<Outputs, KernelFailure> {
@@ -122,7 +122,7 @@ fn reduce_bools(
     one(y)
 }
 
-fn arg(spec: &Spec<'_>, extreme: Extreme) -> Result<Body, OpError> {
+fn arg(spec: &Spec<'_>, extreme: Extreme) -> Result<KernelBody, OpError> {
     let (axis, last) = (
         spec.attrs.int("axis", 0),
         ReduceAttrs::new(spec.attrs).select_last,
@@ -141,7 +141,7 @@ fn arg(spec: &Spec<'_>, extreme: Extreme) -> Result<Body, OpError> {
     found.ok_or_else(|| spec.no_dtype(dtype))
 }
 
-fn top(spec: &Spec<'_>) -> Result<Body, OpError> {
+fn top(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
     let axis = spec.attrs.int("axis", -1);
     let extreme = if flag(spec.attrs, "largest", true) {
         Extreme::Max
@@ -154,7 +154,7 @@ fn top(spec: &Spec<'_>) -> Result<Body, OpError> {
 }
 
 fn top_of<T: Element + Number>(
-    call: Call<'_, '_>,
+    call: KernelCall<'_, '_>,
     axis: i64,
     extreme: Extreme,
 ) -> Result<Outputs, KernelFailure> {
@@ -183,7 +183,7 @@ fn top_of<T: Element + Number>(
     Ok(outputs)
 }
 
-fn cumulate(spec: &Spec<'_>) -> Result<Body, OpError> {
+fn cumulate(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
     let (exclusive, reverse) = (
         flag(spec.attrs, "exclusive", false),
         flag(spec.attrs, "reverse", false),

@@ -6,11 +6,11 @@ use convoke_common::ops::attrs::fill_value;
 use convoke_kernels::element::Number;
 use convoke_kernels::movement;
 
-use crate::cpu::call::{Body, Call, Found, Spec, body, one, write, write_bits};
+use crate::cpu::call::{FamilyAnswer, KernelBody, KernelCall, Spec, body, one, write, write_bits};
 use crate::cpu::dispatch::{by_dtype, by_size};
 use crate::cpu::{KernelFailure, Outputs};
 
-pub(super) fn find(spec: &Spec<'_>) -> Found {
+pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
     let found = match spec.op {
         "Shape" => shape(spec),
         "Size" => body(|call| {
@@ -33,13 +33,13 @@ pub(super) fn find(spec: &Spec<'_>) -> Found {
     found.map(Some)
 }
 
-fn sized(call: &Call<'_, '_>, values: &[i64]) -> Result<Outputs, KernelFailure> {
+fn sized(call: &KernelCall<'_, '_>, values: &[i64]) -> Result<Outputs, KernelFailure> {
     let mut y = call.output(0)?;
     write(&mut y)?.copy_from_slice(values);
     one(y)
 }
 
-fn shape(spec: &Spec<'_>) -> Result<Body, OpError> {
+fn shape(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
     let (start, end) = (spec.attrs.int("start", 0), spec.attrs.int("end", i64::MAX));
     body(move |call| {
         let dims: Vec<i64> = call.shape(0)?.iter().map(|d| *d as i64).collect();
@@ -52,7 +52,7 @@ fn shape(spec: &Spec<'_>) -> Result<Body, OpError> {
 }
 
 /// A tensor with one value everywhere: the attribute `value`, or 0 in f32 without it.
-fn constant(spec: &Spec<'_>) -> Result<Body, OpError> {
+fn constant(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
     let (dtype, bytes) = fill_value(spec.attrs)?;
     by_size!(dtype, T => {
         let value: T = bytemuck::pod_read_unaligned(&bytes);
@@ -64,13 +64,13 @@ fn constant(spec: &Spec<'_>) -> Result<Body, OpError> {
     })
 }
 
-fn range(spec: &Spec<'_>) -> Result<Body, OpError> {
+fn range(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
     let dtype = spec.dtype(0)?;
     let found = by_dtype!(number dtype, T => body(range_of::<T>)?);
     found.ok_or_else(|| spec.no_dtype(dtype))
 }
 
-fn range_of<T: Element + Number>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn range_of<T: Element + Number>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
     let scalar = |i: usize| match call.slice::<T>(i)? {
         [x] => Ok(*x),
         _ => Err(KernelFailure::values(
@@ -84,7 +84,7 @@ fn range_of<T: Element + Number>(call: Call<'_, '_>) -> Result<Outputs, KernelFa
 }
 
 /// A matrix with ones on diagonal `k`.
-fn eye(spec: &Spec<'_>) -> Result<Body, OpError> {
+fn eye(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
     let k = spec.attrs.int("k", 0);
     let dtype = spec
         .attrs

@@ -4,10 +4,10 @@ use convoke_common::ops::attrs::axis;
 use convoke_kernels::shape::Axis;
 use convoke_kernels::softmax::{log_softmax, softmax};
 
-use crate::cpu::call::{Found, Spec, body, one, write};
+use crate::cpu::call::{FamilyAnswer, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
 
-pub(super) fn find(spec: &Spec<'_>) -> Found {
+pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
     let log = match spec.op {
         "Softmax" => false,
         "LogSoftmax" => true,

@@ -9,11 +9,11 @@ use convoke_kernels::element::Number;
 use convoke_kernels::error::Result as KernelResult;
 use convoke_kernels::unary::{self, FloatUnary, IntegerUnary, Test};
 
-use crate::cpu::call::{Body, Call, Found, Spec, body, one, write};
+use crate::cpu::call::{FamilyAnswer, KernelBody, KernelCall, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
 use crate::cpu::{KernelFailure, Outputs};
 
-pub(super) fn find(spec: &Spec<'_>) -> Found {
+pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
     match spec.op {
         "IsNaN" => return test(spec, Test::IsNan).map(Some),
         "IsInf" => {
@@ -116,8 +116,8 @@ fn integer_op(op: &str) -> Option<IntegerUnary> {
 fn map<T: Element>(
     copy: impl Fn(&Exec<'_>, &[T], &mut [T]) -> KernelResult + Send + Sync + 'static,
     replace: impl Fn(&Exec<'_>, &mut [T]) -> KernelResult + Send + Sync + 'static,
-) -> Body {
-    Body::Own(Box::new(move |mut call| {
+) -> KernelBody {
+    KernelBody::Own(Box::new(move |mut call| {
         if let Some(mut y) = call.reuse(0, 0) {
             replace(&call.launch.exec, write(&mut y)?)?;
             return one(y);
@@ -129,7 +129,7 @@ fn map<T: Element>(
 }
 
 /// The error function of integers: computed in f64, and truncated.
-fn erf_of<T: Element + CastTo<f64>>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure>
+fn erf_of<T: Element + CastTo<f64>>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure>
 where
     f64: CastTo<T>,
 {
@@ -143,7 +143,7 @@ where
     one(y)
 }
 
-fn test(spec: &Spec<'_>, test: Test) -> Result<Body, OpError> {
+fn test(spec: &Spec<'_>, test: Test) -> Result<KernelBody, OpError> {
     let dtype = spec.dtype(0)?;
     let found = by_dtype!(float dtype, T => body(move |call| {
         let mut y = call.output(0)?;
@@ -153,13 +153,13 @@ fn test(spec: &Spec<'_>, test: Test) -> Result<Body, OpError> {
     found.ok_or_else(|| spec.no_dtype(dtype))
 }
 
-fn clip(spec: &Spec<'_>) -> Result<Body, OpError> {
+fn clip(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
     let dtype: DType = spec.dtype(0)?;
     let found = by_dtype!(number dtype, T => body(clip_as::<T>)?);
     found.ok_or_else(|| spec.no_dtype(dtype))
 }
 
-fn clip_as<T: Element + Number>(mut call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn clip_as<T: Element + Number>(mut call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
     let min = bound(call.optional(1))?.unwrap_or(T::LOWEST);
     let max = bound(call.optional(2))?.unwrap_or(T::HIGHEST);
     if let Some(mut y) = call.reuse(0, 0) {

@@ -1,9 +1,9 @@
 //! Ops that give the same elements another shape, or the same one: nothing is copied.
 
-use crate::cpu::call::{Call, Found, Spec, body, one, write};
+use crate::cpu::call::{FamilyAnswer, KernelCall, Spec, body, one, write};
 use crate::cpu::{KernelFailure, Outputs};
 
-pub(super) fn find(spec: &Spec<'_>) -> Found {
+pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
     match spec.op {
         "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" | "Identity" => {}
         "Dropout" => return body(dropout).map(Some),
@@ -27,7 +27,7 @@ pub(super) fn find(spec: &Spec<'_>) -> Found {
 }
 
 /// Computes `Dropout` of inference, which keeps every element.
-fn dropout(mut call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn dropout(mut call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
     let mut outputs = Outputs::from([call.take(0)?]);
     if call.outputs.len() > 1 {
         let mut mask = call.output(1)?;

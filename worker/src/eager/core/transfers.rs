@@ -7,13 +7,13 @@ use convoke_common::{DType, Shape, Tensor};
 use convoke_rendezvous::Peer;
 use convoke_rendezvous::eager::wire::Report;
 use convoke_rendezvous::frame::TensorHeader;
-use convoke_rendezvous::hub::Refused;
+use convoke_rendezvous::hub::FrameRefusal;
 use tokio::sync::oneshot;
 
 use super::{Core, Id, MOST_EARLY};
 
 /// A transfer that was announced and has not ended.
-pub(super) struct Expected {
+pub(super) struct ExpectedTransfer {
     from: Peer,
     id: Id,
     dtype: DType,
@@ -22,7 +22,7 @@ pub(super) struct Expected {
 }
 
 /// A transfer that came before its announcement.
-pub(super) enum Early {
+pub(super) enum EarlyTransfer {
     /// The transfer's bytes are arriving.
     Claimed(DType, Shape),
     Here(Tensor),
@@ -47,7 +47,7 @@ impl Core {
         // Transfer numbers ascend: those below were for a session before this one, and a link that one of them holds up
         // may go on.
         self.early = self.early.split_off(&(self.announced, String::new()));
-        let mut expected = Expected {
+        let mut expected = ExpectedTransfer {
             from,
             id,
             dtype,
@@ -55,19 +55,21 @@ impl Core {
             claimed: false,
         };
         match early.filter(|(peer, _)| *peer == expected.from) {
-            Some((_, Early::Here(t))) => {
+            Some((_, EarlyTransfer::Here(t))) => {
                 let fits = expected.check(t.dtype(), t.shape());
                 self.took(transfer, id, fits.map(|()| t));
             }
-            Some((_, Early::Failed(error))) => self.took(transfer, id, Err(error)),
-            Some((_, Early::Claimed(dtype, shape))) => match expected.check(dtype, &shape) {
-                Ok(()) => {
-                    expected.claimed = true;
-                    self.expected.insert(transfer, expected);
+            Some((_, EarlyTransfer::Failed(error))) => self.took(transfer, id, Err(error)),
+            Some((_, EarlyTransfer::Claimed(dtype, shape))) => {
+                match expected.check(dtype, &shape) {
+                    Ok(()) => {
+                        expected.claimed = true;
+                        self.expected.insert(transfer, expected);
+                    }
+                    Err(error) => self.took(transfer, id, Err(error)),
                 }
-                Err(error) => self.took(transfer, id, Err(error)),
-            },
-            Some((_, Early::Held(go))) => {
+            }
+            Some((_, EarlyTransfer::Held(go))) => {
                 self.expected.insert(transfer, expected);
                 // The link that waited may be gone.
                 let _ = go.send(());
@@ -102,37 +104,38 @@ impl Core {
             return None;
         }
         let (go, held) = oneshot::channel();
-        self.early.insert(key, (from.clone(), Early::Held(go)));
+        self.early
+            .insert(key, (from.clone(), EarlyTransfer::Held(go)));
         Some(held)
     }
 
     /// Admits a transfer that begins to arrive.
-    pub fn claim(&mut self, from: &Peer, h: &TensorHeader) -> Result<(), Refused> {
+    pub fn claim(&mut self, from: &Peer, h: &TensorHeader) -> Result<(), FrameRefusal> {
         let transfer = h.key.n;
         if let Some(expected) = self.expected.get_mut(&transfer) {
             if expected.from != *from {
-                return Err(Refused::WrongSource);
+                return Err(FrameRefusal::WrongSource);
             }
             if std::mem::replace(&mut expected.claimed, true) {
-                return Err(Refused::Duplicate);
+                return Err(FrameRefusal::Duplicate);
             }
             let fits = expected.check(h.dtype, &h.shape);
             return fits.map_err(|error| {
                 self.end(from, transfer, Err(error));
-                Refused::WrongTensor
+                FrameRefusal::WrongTensor
             });
         }
         if transfer < self.announced {
-            return Err(Refused::StaleStep);
+            return Err(FrameRefusal::StaleStep);
         }
         let key = (transfer, from.name.clone());
         match self.early.get(&key) {
-            Some((_, Early::Held(_))) => {}
-            Some(_) => return Err(Refused::Duplicate),
-            None if self.early.len() >= MOST_EARLY => return Err(Refused::AheadOfWindow),
+            Some((_, EarlyTransfer::Held(_))) => {}
+            Some(_) => return Err(FrameRefusal::Duplicate),
+            None if self.early.len() >= MOST_EARLY => return Err(FrameRefusal::AheadOfWindow),
             None => {}
         }
-        let early = Early::Claimed(h.dtype, h.shape.clone());
+        let early = EarlyTransfer::Claimed(h.dtype, h.shape.clone());
         self.early.insert(key, (from.clone(), early));
         Ok(())
     }
@@ -140,7 +143,7 @@ impl Core {
     /// The error of a transfer that failed before it was announced.
     pub fn early_failure(&self, from: &Peer, transfer: u64) -> Option<Error> {
         match self.early.get(&(transfer, from.name.clone())) {
-            Some((peer, Early::Failed(error))) if peer == from => Some(error.clone()),
+            Some((peer, EarlyTransfer::Failed(error))) if peer == from => Some(error.clone()),
             _ => None,
         }
     }
@@ -148,7 +151,8 @@ impl Core {
     /// Notes that a transfer failed before it was announced.
     pub fn fail_early(&mut self, from: &Peer, transfer: u64, error: Error) {
         let key = (transfer, from.name.clone());
-        self.early.insert(key, (from.clone(), Early::Failed(error)));
+        self.early
+            .insert(key, (from.clone(), EarlyTransfer::Failed(error)));
     }
 
     /// The place in the client's program that issued an announced transfer; 0 where the transfer is unknown.
@@ -172,8 +176,8 @@ impl Core {
                 let key = (transfer, from.name.clone());
                 if self.early.len() < MOST_EARLY || self.early.contains_key(&key) {
                     let early = match result {
-                        Ok(t) => Early::Here(t),
-                        Err(e) => Early::Failed(e),
+                        Ok(t) => EarlyTransfer::Here(t),
+                        Err(e) => EarlyTransfer::Failed(e),
                     };
                     self.early.insert(key, (from.clone(), early));
                 }
@@ -197,14 +201,14 @@ impl Core {
             self.end(peer, transfer, Err(error.clone()));
         }
         for (from, early) in self.early.values_mut() {
-            if from == peer && !matches!(early, Early::Here(_)) {
-                *early = Early::Failed(error.clone());
+            if from == peer && !matches!(early, EarlyTransfer::Here(_)) {
+                *early = EarlyTransfer::Failed(error.clone());
             }
         }
     }
 }
 
-impl Expected {
+impl ExpectedTransfer {
     fn check(&self, dtype: DType, shape: &[usize]) -> Result<()> {
         let fits = dtype == self.dtype && self.shape.as_ref().is_none_or(|s| s[..] == *shape);
         if fits {

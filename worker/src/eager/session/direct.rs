@@ -9,16 +9,16 @@ use convoke_common::graph::Attrs;
 use convoke_common::ids::LeaseId;
 use convoke_common::{DType, Outputs, Tensor, ops};
 use convoke_kernels::Exec;
-use convoke_rendezvous::eager::Direct;
+use convoke_rendezvous::eager::DirectSession;
 use convoke_rendezvous::eager::direct::{DirectFunction, DirectOp};
 use convoke_rendezvous::eager::wire::Definition;
 
-use super::{Prepared, Session};
+use super::{PreparedOp, Session};
 use crate::cpu::{Launch, Operands};
 
 struct Op {
     session: Weak<Session>,
-    prepared: Prepared,
+    prepared: PreparedOp,
 }
 
 impl Session {
@@ -27,7 +27,7 @@ impl Session {
     }
 }
 
-impl Direct for Session {
+impl DirectSession for Session {
     fn resolve(
         &self,
         op: &str,
@@ -50,7 +50,7 @@ impl Direct for Session {
         };
         Some(Arc::new(Op {
             session: self.me.clone(),
-            prepared: Prepared::new(definition).ok()?,
+            prepared: PreparedOp::new(definition).ok()?,
         }))
     }
 
@@ -66,7 +66,7 @@ impl Direct for Session {
     }
 
     fn function(&self, lease: LeaseId) -> Option<Arc<dyn DirectFunction>> {
-        let executor = self.node.upgrade()?.executor_of(lease, &self.owner)?;
+        let executor = self.holdings.upgrade()?.executor_of(lease, &self.owner)?;
         Some(executor.direct(&self.me.upgrade()?))
     }
 

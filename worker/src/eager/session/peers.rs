@@ -16,10 +16,10 @@ use convoke_rendezvous::frame::Frame;
 use convoke_rendezvous::{Link, Outgoing, Peer};
 
 use super::super::core::{Effect, MOST_EARLY};
-use super::{Session, State};
+use super::{Session, SessionState};
 
 /// A peer that the client has announced to the session.
-pub(super) struct Named {
+pub(super) struct NamedPeer {
     participant: Participant,
     /// Tensors that wait for a link to the peer; `None` unless a link is being made.
     waiting: Option<Vec<(u64, convoke_common::Tensor)>>,
@@ -30,7 +30,7 @@ pub(super) struct Named {
 }
 
 impl Session {
-    pub(super) fn peer(&self, state: &State, index: u32) -> Result<Peer> {
+    pub(super) fn peer(&self, state: &SessionState, index: u32) -> Result<Peer> {
         if index == 0 {
             return Ok(self.owner.clone());
         }
@@ -92,7 +92,8 @@ impl Session {
     /// Sends a tensor to another worker; a link is made where there is none.
     fn send_to(&self, peer: u32, transfer: u64, tensor: convoke_common::Tensor) {
         let mut state = self.state();
-        let (Some(named), Some(node)) = (state.peers.get_mut(&peer), self.node.upgrade()) else {
+        let (Some(named), Some(holdings)) = (state.peers.get_mut(&peer), self.holdings.upgrade())
+        else {
             return self.undelivered(state, peer, &[transfer], &no_such_peer());
         };
         if let Some(waiting) = &mut named.waiting {
@@ -100,7 +101,7 @@ impl Session {
         }
         let participant = named.participant.clone();
         let to = Peer::of(&participant, Role::Worker);
-        if let Some(link) = node.hub.link(&to) {
+        if let Some(link) = holdings.hub.link(&to) {
             named.give(transfer, &link);
             drop(state);
             self.send(&link, transfer, tensor);
@@ -114,8 +115,8 @@ impl Session {
         drop(state);
         let me = self.me.clone();
         // The task ends with the bounds of dialling.
-        node.world.clone().spawn(async move {
-            let linked = node.link_to(&participant, Role::Worker, true).await;
+        holdings.world.clone().spawn(async move {
+            let linked = holdings.link_to(&participant, Role::Worker, true).await;
             if let Some(me) = me.upgrade() {
                 me.linked(peer, linked);
             }
@@ -151,7 +152,7 @@ impl Session {
 
     fn undelivered(
         &self,
-        mut state: MutexGuard<'_, State>,
+        mut state: MutexGuard<'_, SessionState>,
         peer: u32,
         transfers: &[u64],
         error: &Error,
@@ -174,8 +175,8 @@ impl Session {
         }
         let mut state = self.state();
         // Transfers that come over another link to the peer go on; their sender reports the rest.
-        let node = self.node.upgrade();
-        if node.is_none_or(|n| n.hub.link(peer).is_none()) {
+        let holdings = self.holdings.upgrade();
+        if holdings.is_none_or(|n| n.hub.link(peer).is_none()) {
             state.core.lost(peer, &error);
         }
         // Sent tensors may not have arrived, and the peer may not know that they come; the client knows.
@@ -204,9 +205,9 @@ impl Session {
     }
 }
 
-impl Named {
-    pub fn new(participant: Participant, charge: Reservation) -> Named {
-        Named {
+impl NamedPeer {
+    pub fn new(participant: Participant, charge: Reservation) -> NamedPeer {
+        NamedPeer {
             _charge: charge,
             participant,
             waiting: None,

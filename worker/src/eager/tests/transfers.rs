@@ -3,7 +3,7 @@
 use convoke_common::Shape;
 use convoke_common::ids::{LeaseId, StepKey};
 use convoke_rendezvous::frame::TensorHeader;
-use convoke_rendezvous::hub::Refused;
+use convoke_rendezvous::hub::FrameRefusal;
 
 use super::*;
 use crate::eager::core::MOST_EARLY;
@@ -31,7 +31,7 @@ enum Event {
 use Event::*;
 
 impl Bench {
-    fn event(&mut self, event: Event) -> Result<(), Refused> {
+    fn event(&mut self, event: Event) -> Result<(), FrameRefusal> {
         let (from, value) = (peer("w1"), tensor(2.));
         match event {
             Take => self.core.take(from, 5, DType::F32, Some(Shape::new()), 1),
@@ -68,7 +68,7 @@ fn check(events: &[Event], want: Result<f32, Code>) {
     let shapes = reports.iter().filter(|r| matches!(r, Report::Shape { .. }));
     assert_eq!(shapes.count(), usize::from(want.is_ok()));
     // Events that come later belong to no known transfer.
-    assert_eq!(b.event(Claim), Err(Refused::StaleStep));
+    assert_eq!(b.event(Claim), Err(FrameRefusal::StaleStep));
     for event in [Arrive, Break, Lose, Fail] {
         b.event(event).unwrap();
     }
@@ -116,14 +116,14 @@ fn a_handle_that_is_dropped_still_takes_its_tensor() {
 fn a_tensor_of_another_kind_fails_its_handle() {
     let mut b = Bench::new();
     b.event(TakeOther).unwrap();
-    assert_eq!(b.event(Claim), Err(Refused::WrongTensor));
+    assert_eq!(b.event(Claim), Err(FrameRefusal::WrongTensor));
     b.check_code(0, Code::ProtocolViolation);
-    assert_eq!(b.event(Claim), Err(Refused::StaleStep));
+    assert_eq!(b.event(Claim), Err(FrameRefusal::StaleStep));
     // A transfer may be announced with any shape, but with one dtype.
     b.core.take(peer("w1"), 6, DType::F32, None, 1);
     let ints = Tensor::scalar(1i64);
     let claimed = b.core.claim(&peer("w1"), &header(6, &ints));
-    assert_eq!(claimed, Err(Refused::WrongTensor));
+    assert_eq!(claimed, Err(FrameRefusal::WrongTensor));
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn a_transfer_is_of_one_source_and_comes_once() {
         if announced_first {
             b.event(Take).unwrap();
             for stranger in [&other, &reborn] {
-                assert_eq!(b.core.claim(stranger, &h), Err(Refused::WrongSource));
+                assert_eq!(b.core.claim(stranger, &h), Err(FrameRefusal::WrongSource));
                 b.core.end(stranger, 5, Ok(tensor(9.)));
                 b.core.lost(stranger, &boom());
             }
@@ -147,10 +147,14 @@ fn a_transfer_is_of_one_source_and_comes_once() {
             b.core.claim(&other, &h).unwrap();
             b.core.end(&other, 5, Ok(tensor(9.)));
             b.event(Claim).unwrap();
-            assert_eq!(b.event(Claim), Err(Refused::Duplicate));
+            assert_eq!(b.event(Claim), Err(FrameRefusal::Duplicate));
             b.event(Take).unwrap();
         }
-        assert_eq!(b.event(Claim), Err(Refused::Duplicate), "{announced_first}");
+        assert_eq!(
+            b.event(Claim),
+            Err(FrameRefusal::Duplicate),
+            "{announced_first}"
+        );
         assert!(b.asked(0).is_none());
         b.event(Arrive).unwrap();
         b.check_value(0, 2.);
@@ -206,7 +210,7 @@ fn what_is_not_announced_is_bounded() {
     }
     assert!(b.core.foreseen(&w1, most).is_none());
     let beyond = header(most, &tensor(0.));
-    assert_eq!(b.core.claim(&w1, &beyond), Err(Refused::AheadOfWindow));
+    assert_eq!(b.core.claim(&w1, &beyond), Err(FrameRefusal::AheadOfWindow));
     b.core.end(&w1, most, Err(boom()));
     // Early transfers that have a place go on, and leave the place when they are announced.
     b.core.end(&w1, 1, Ok(tensor(1.)));

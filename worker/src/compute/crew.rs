@@ -1,4 +1,4 @@
-//! A lane: threads that have at most one job, and sleep at their check points while other lanes have the turn.
+//! A crew: threads that have at most one job, and sleep at their check points while other crews have the turn.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -8,50 +8,50 @@ use std::time::Duration;
 use convoke_kernels::{Exec, Turn};
 use tokio::time::Instant;
 
-use super::Shared;
+use super::Scheduler;
 
 /// How often a sleeping job checks whether it was cancelled: kernels promise to notice within 10 ms.
 const POLL: Duration = Duration::from_millis(5);
 /// Microseconds between two looks of a job for rivals.
 const LOOK: u64 = 100;
 
-/// The lane has no job.
+/// The crew has no job.
 const IDLE: u8 = 0;
-/// The lane's job has the turn.
+/// The crew's job has the turn.
 const RUNS: u8 = 1;
-/// The lane's job has begun, and sleeps until its next turn.
+/// The crew's job has begun, and sleeps until its next turn.
 const SLEEPS: u8 = 2;
-/// The lane's job was cancelled while it slept, and ends.
+/// The crew's job was cancelled while it slept, and ends.
 const LEAVES: u8 = 3;
 
 thread_local! {
-    /// The lane whose job this thread interprets.
-    static CURRENT: RefCell<Option<Arc<Lane>>> = const { RefCell::new(None) };
+    /// The crew whose job this thread interprets.
+    static CURRENT: RefCell<Option<Arc<Crew>>> = const { RefCell::new(None) };
 }
 
-/// A pool of threads with at most one job, which takes turns with the jobs of other lanes.
-pub(crate) struct Lane {
+/// A pool of threads with at most one job, which takes turns with the jobs of other crews.
+pub(crate) struct Crew {
     pool: rayon::ThreadPool,
     /// The threads' ids, as the system numbers them, and their names.
     threads: Arc<Mutex<Vec<(u32, String)>>>,
-    shared: OnceLock<Weak<Shared>>,
-    me: Weak<Lane>,
-    /// One of the modes above; changed under the lock that all lanes share.
+    shared: OnceLock<Weak<Scheduler>>,
+    me: Weak<Crew>,
+    /// One of the modes above; changed under the lock that all crews share.
     mode: AtomicU8,
     /// Whether check points must look further: other jobs wait, or have the turn.
     contested: AtomicBool,
-    /// When a check point looks for rivals next, in microseconds since [`Shared::epoch`].
+    /// When a check point looks for rivals next, in microseconds since [`Scheduler::epoch`].
     next_look: AtomicU64,
     woken: Condvar,
-    /// Whether the lane's kernel may stand still for as long as it likes.
+    /// Whether the crew's kernel may stand still for as long as it likes.
     excused: AtomicBool,
 }
 
-impl Lane {
+impl Crew {
     pub(super) fn new(
         name: &str,
         threads: usize,
-    ) -> Result<Arc<Lane>, rayon::ThreadPoolBuildError> {
+    ) -> Result<Arc<Crew>, rayon::ThreadPoolBuildError> {
         let known = Arc::<Mutex<Vec<(u32, String)>>>::default();
         let (name, list) = (name.to_owned(), known.clone());
         let called = name.clone();
@@ -65,7 +65,7 @@ impl Lane {
                 }
             })
             .build()?;
-        Ok(Arc::new_cyclic(|me| Lane {
+        Ok(Arc::new_cyclic(|me| Crew {
             pool,
             threads: known,
             shared: OnceLock::new(),
@@ -78,16 +78,16 @@ impl Lane {
         }))
     }
 
-    pub(super) fn of(&self, shared: &Arc<Shared>) {
+    pub(super) fn of(&self, shared: &Arc<Scheduler>) {
         let _ = self.shared.set(Arc::downgrade(shared));
     }
 
-    /// The lane whose job the calling thread interprets.
-    pub(crate) fn current() -> Option<Arc<Lane>> {
+    /// The crew whose job the calling thread interprets.
+    pub(crate) fn current() -> Option<Arc<Crew>> {
         CURRENT.with_borrow(Clone::clone)
     }
 
-    /// How the kernels of the lane's job run: on its threads, and in turns with other lanes.
+    /// How the kernels of the crew's job run: on its threads, and in turns with other crews.
     pub(crate) fn exec<'a>(&'a self, cancel: &'a AtomicBool) -> Exec<'a> {
         Exec::pooled(&self.pool, cancel).in_turns(self)
     }
@@ -96,20 +96,20 @@ impl Lane {
         &self.pool
     }
 
-    /// Interprets jobs on the calling thread, which is one of the lane's.
-    pub(super) fn enter(self: &Arc<Lane>, jobs: impl FnOnce()) {
+    /// Interprets jobs on the calling thread, which is one of the crew's.
+    pub(super) fn enter(self: &Arc<Crew>, jobs: impl FnOnce()) {
         CURRENT.set(Some(self.clone()));
         jobs();
         CURRENT.set(None);
     }
 
-    /// The ids of the lane's threads, as the system numbers them, and their names.
+    /// The ids of the crew's threads, as the system numbers them, and their names.
     pub(super) fn threads(&self) -> Vec<(u32, String)> {
         let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         threads.clone()
     }
 
-    /// Whether the lane's job may stand still.
+    /// Whether the crew's job may stand still.
     pub(super) fn is_excused(&self) -> bool {
         self.excused.load(Ordering::Relaxed)
     }
@@ -120,7 +120,7 @@ impl Lane {
         self.contested.store(contested, Ordering::Relaxed);
     }
 
-    /// Gives the lane's job the turn; `contested` says whether other jobs wait.
+    /// Gives the crew's job the turn; `contested` says whether other jobs wait.
     pub(super) fn runs(&self, contested: bool) {
         self.set(RUNS, contested);
         self.woken.notify_all();
@@ -139,7 +139,7 @@ impl Lane {
         self.set(IDLE, false);
     }
 
-    /// Tells the lane's check points that other jobs wait.
+    /// Tells the crew's check points that other jobs wait.
     pub(super) fn contest(&self) {
         self.next_look.store(0, Ordering::Relaxed);
         self.contested.store(true, Ordering::Relaxed);
@@ -152,7 +152,7 @@ impl Lane {
     }
 }
 
-impl Turn for Lane {
+impl Turn for Crew {
     #[inline]
     fn is_contested(&self) -> bool {
         self.contested.load(Ordering::Relaxed)

@@ -1,6 +1,6 @@
 //! Windows: runs of consecutive positions on one worker, and the memory that they need.
 //!
-//! Moving either end of a window costs the operands of the positions that it passes, so sliding a window over a graph
+//! Moving either end of a run costs the operands of the positions that it passes, so sliding a run over a graph
 //! is linear.
 
 use std::collections::VecDeque;
@@ -16,10 +16,10 @@ pub enum Charge {
     OwnOperands,
 }
 
-/// The memory needs by which windows are measured; one per graph and charge.
+/// The memory needs by which runs are measured; one per graph and charge.
 pub struct Scale<'a> {
     pub work: &'a Work,
-    /// The positions that windows run over.
+    /// The positions that runs run over.
     pub positions: Vec<u32>,
     /// For each position the bytes besides retained weights: activations of all steps in flight, or what the inputs of
     /// its weights take while they load, whichever is more.
@@ -27,7 +27,7 @@ pub struct Scale<'a> {
 }
 
 impl<'a> Scale<'a> {
-    /// Measures windows over `positions` with `in_flight` steps at once.
+    /// Measures runs over `positions` with `in_flight` steps at once.
     pub fn new(work: &'a Work, positions: Vec<u32>, in_flight: u32, charge: Charge) -> Scale<'a> {
         let live = match charge {
             Charge::Everything => live_bytes(work),
@@ -58,17 +58,17 @@ impl<'a> Scale<'a> {
 
     /// Returns how many workers of `memory` bytes each hold all positions; `None` if one position alone is too large.
     pub fn workers_of(&self, memory: u64) -> Option<u32> {
-        let mut window = Window::new(self, &[]);
+        let mut run = PositionRun::new(self, &[]);
         let mut parts = 1;
-        while window.end < self.positions.len() {
-            window.grow();
-            if window.bytes() > memory {
-                let last = window.end - 1;
-                while window.start < last {
-                    window.shrink();
+        while run.end < self.positions.len() {
+            run.grow();
+            if run.bytes() > memory {
+                let last = run.end - 1;
+                while run.start < last {
+                    run.shrink();
                 }
                 parts += 1;
-                if window.bytes() > memory {
+                if run.bytes() > memory {
                     return None;
                 }
             }
@@ -78,11 +78,11 @@ impl<'a> Scale<'a> {
 }
 
 /// A run of positions, `start..end` in [`Scale::positions`], beside fixed positions of the same worker.
-pub struct Window<'a> {
+pub struct PositionRun<'a> {
     scale: &'a Scale<'a>,
     pub start: usize,
     pub end: usize,
-    /// For each constant the number of positions of the window that read it.
+    /// For each constant the number of positions of the run that read it.
     readers: Vec<u32>,
     weights: u64,
     fixed_slack: u64,
@@ -90,10 +90,10 @@ pub struct Window<'a> {
     largest: VecDeque<usize>,
 }
 
-impl<'a> Window<'a> {
-    /// Returns an empty window beside `fixed` positions.
-    pub fn new(scale: &'a Scale<'a>, fixed: &[u32]) -> Window<'a> {
-        let mut w = Window {
+impl<'a> PositionRun<'a> {
+    /// Returns an empty run beside `fixed` positions.
+    pub fn new(scale: &'a Scale<'a>, fixed: &[u32]) -> PositionRun<'a> {
+        let mut w = PositionRun {
             scale,
             start: 0,
             end: 0,
@@ -163,7 +163,7 @@ impl<'a> Window<'a> {
         self.start += 1;
     }
 
-    /// Returns the bytes that a worker needs for the window and the fixed positions.
+    /// Returns the bytes that a worker needs for the run and the fixed positions.
     pub fn bytes(&self) -> u64 {
         let slack = self.largest.front().map_or(0, |i| self.slack_at(*i));
         self.weights.saturating_add(slack.max(self.fixed_slack))

@@ -22,7 +22,7 @@ use convoke_rendezvous::artifacts;
 use convoke_rendezvous::{Hub, Link, Peer, remote};
 use tokio::time::Instant;
 
-use crate::coordinator::{CoordinatorLink, Way};
+use crate::coordinator::{CoordinatorLink, CoordinatorRoute};
 use crate::sources::Sources;
 
 /// How long a worker may take to send the first byte of a stream that it opened, which tells the stream's kind.
@@ -31,7 +31,7 @@ const FIRST_BYTE_BOUND: Duration = Duration::from_secs(5);
 const WAIT_PERIOD: Duration = Duration::from_millis(500);
 
 /// A client that has joined a cluster, with its connections and the artifacts that it serves.
-pub(crate) struct Session {
+pub(crate) struct ClusterPresence {
     pub(crate) world: World,
     pub(crate) hub: Arc<Hub>,
     pub(crate) sources: Arc<Sources>,
@@ -43,14 +43,14 @@ pub(crate) struct Session {
     dialling: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
-impl Session {
+impl ClusterPresence {
     /// Joins with a token (or the identity kept in `state_dir`) and connects to the coordinator.
     pub(crate) async fn connect(
         world: World,
         address: &str,
         token: &JoinToken,
         state_dir: Option<PathBuf>,
-    ) -> Result<Arc<Session>> {
+    ) -> Result<Arc<ClusterPresence>> {
         if token.role != Role::Client {
             let msg = format!("the token is for a {}, not for a client", token.role);
             return Err(Error::new(Code::Unauthorized, msg)
@@ -86,7 +86,7 @@ impl Session {
             incarnation: Incarnation(u64::from_le_bytes(world.rng.bytes())),
         };
         let detector = Detector::dialling(world.clone());
-        let way = Way {
+        let way = CoordinatorRoute {
             world: world.clone(),
             endpoint: endpoint.clone(),
             detector: detector.clone(),
@@ -95,7 +95,7 @@ impl Session {
             credentials,
         };
         let coordinator = way.connect().await?;
-        Ok(Arc::new(Session {
+        Ok(Arc::new(ClusterPresence {
             hub: Hub::new(me),
             sources: Arc::default(),
             // A client's memory is its owner's business; the ledger only counts.
@@ -224,7 +224,7 @@ impl Session {
         });
     }
 
-    /// Closes every connection. [`Session::wait_closed`] waits until the peers have been told.
+    /// Closes every connection. [`ClusterPresence::wait_closed`] waits until the peers have been told.
     pub(crate) fn close(&self) {
         self.coordinator.close();
         self.endpoint
@@ -241,7 +241,7 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for ClusterPresence {
     fn drop(&mut self) {
         self.close();
     }

@@ -12,12 +12,12 @@ use std::collections::VecDeque;
 
 use convoke_common::ops::Cost;
 
-use super::able::Allowed;
 use super::cluster::Team;
-use super::window::{Charge, Scale, Window};
+use super::eligibility::TeamEligibility;
+use super::position_run::{Charge, PositionRun, Scale};
 use super::work::{NONE, Work};
 
-/// The member of a position that no pin fixes.
+/// The participant of a position that no pin fixes.
 pub const UNPINNED: u16 = u16::MAX;
 
 /// The cost of each crossing tensor besides its transfer, in nanoseconds.
@@ -26,13 +26,13 @@ const CROSSING_NS: u64 = 5_000;
 /// How far the busy time of a run may lie from perfect balance, as a fraction.
 const IMBALANCE: [f64; 5] = [0.02, 0.1, 0.25, 0.5, 0.8];
 
-/// Returns the best cut of `work` over all of `team`, in which each member has at least one position; `None` if no cut
-/// fits. `pinned` has the member of each position, or [`UNPINNED`].
-pub fn segment(
+/// Returns the best cut of `work` over all of `team`, in which each participant has at least one position; `None` if no cut
+/// fits. `pinned` has the participant of each position, or [`UNPINNED`].
+pub fn cut(
     work: &Work,
     team: &Team,
     pinned: &[u16],
-    allowed: &Allowed<'_>,
+    allowed: &TeamEligibility<'_>,
     in_flight: u32,
     charge: Charge,
 ) -> Option<Vec<u16>> {
@@ -62,10 +62,10 @@ struct Cutter<'a> {
     scale: &'a Scale<'a>,
     team: &'a Team,
     pinned: &'a [u16],
-    allowed: &'a Allowed<'a>,
-    /// The pinned positions of each member.
+    allowed: &'a TeamEligibility<'a>,
+    /// The pinned positions of each participant.
     fixed: Vec<Vec<u32>>,
-    /// Nanoseconds of each member's pinned positions.
+    /// Nanoseconds of each participant's pinned positions.
     fixed_ns: Vec<u64>,
     /// Bytes and number of the tensors that cross in front of each free position.
     crossing: Vec<(u64, u64)>,
@@ -76,7 +76,7 @@ impl<'a> Cutter<'a> {
         scale: &'a Scale<'a>,
         team: &'a Team,
         pinned: &'a [u16],
-        allowed: &'a Allowed<'a>,
+        allowed: &'a TeamEligibility<'a>,
     ) -> Cutter<'a> {
         let mut fixed = vec![Vec::new(); team.size()];
         for (p, m) in pinned.iter().enumerate().filter(|(_, m)| **m != UNPINNED) {
@@ -101,7 +101,7 @@ impl<'a> Cutter<'a> {
         }
     }
 
-    /// Returns the busy time of each member if work could be divided without limit.
+    /// Returns the busy time of each participant if work could be divided without limit.
     fn ideal_ns(&self) -> u64 {
         let speed = |m: usize| {
             let costs = self.scale.work.cost.iter();
@@ -113,7 +113,7 @@ impl<'a> Cutter<'a> {
         (1.0 / (0..self.team.size()).map(speed).sum::<f64>()) as u64
     }
 
-    /// Returns the cheapest cut in which each member is busy for `least` to `most` nanoseconds, with its cost.
+    /// Returns the cheapest cut in which each participant is busy for `least` to `most` nanoseconds, with its cost.
     fn cut(&self, least: u64, most: u64) -> Option<(u64, Vec<u16>)> {
         let m = self.scale.positions.len();
         let mut best = vec![u64::MAX; m + 1];
@@ -128,23 +128,23 @@ impl<'a> Cutter<'a> {
         if crossings == u64::MAX {
             return None;
         }
-        let mut member = self.pinned.to_vec();
+        let mut participant = self.pinned.to_vec();
         let mut busy = self.fixed_ns.clone();
         let mut end = m;
         for k in (0..self.team.size()).rev() {
             let start = from[k][end] as usize;
             for p in self.scale.positions[start..end].iter().map(|p| *p as usize) {
-                member[p] = k as u16;
+                participant[p] = k as u16;
                 busy[k] += self.team.time_ns(k, &self.scale.work.cost[p]);
             }
             end = start;
         }
         let longest = busy.iter().max().copied().unwrap_or(0);
         let total = busy.iter().fold(crossings, |sum, b| sum.saturating_add(*b));
-        Some((total.saturating_add(longest), member))
+        Some((total.saturating_add(longest), participant))
     }
 
-    /// Adds member `k`. Returns the least cost of covering the first `j` positions with members up to `k`, and where
+    /// Adds participant `k`. Returns the least cost of covering the first `j` positions with participants up to `k`, and where
     /// `k` then begins.
     fn extend(&self, k: usize, least: u64, most: u64, before: &[u64]) -> (Vec<u64>, Vec<u32>) {
         let m = self.scale.positions.len();
@@ -152,7 +152,7 @@ impl<'a> Cutter<'a> {
         let may_be_empty = !self.fixed[k].is_empty();
         let at = |i: usize| before[i].saturating_add(self.crossing_ns(k, i));
         let mut busy = self.fixed_ns[k];
-        // The busy time of member `k` with all free positions before each index.
+        // The busy time of participant `k` with all free positions before each index.
         let mut until = vec![busy; m + 1];
         for j in 0..m {
             busy = busy.saturating_add(self.team.time_ns(k, self.cost(j)));
@@ -162,26 +162,24 @@ impl<'a> Cutter<'a> {
 
         let mut best = vec![u64::MAX; m + 1];
         let mut from = vec![0u32; m + 1];
-        let mut window = Window::new(self.scale, &self.fixed[k]);
+        let mut run = PositionRun::new(self.scale, &self.fixed[k]);
         let mut next = 0;
-        // A run begins after the last position that the member cannot run.
+        // A run begins after the last position that the participant cannot run.
         let mut least_start = 0;
         // The starts of a monotonic queue: index and cost rise, so the front is the cheapest.
         let mut starts: VecDeque<usize> = VecDeque::new();
         for j in 0..=m {
             if j > 0 {
-                window.grow();
+                run.grow();
                 let position = self.scale.positions[j - 1] as usize;
                 if !self.allowed.allows(position, k) {
                     least_start = j;
                 }
             }
-            while window.start < j
-                && (window.start < least_start
-                    || time(window.start, j) > most
-                    || window.bytes() > memory)
+            while run.start < j
+                && (run.start < least_start || time(run.start, j) > most || run.bytes() > memory)
             {
-                window.shrink();
+                run.shrink();
             }
             while next < j + usize::from(may_be_empty) && time(next, j) >= least {
                 while starts.back().is_some_and(|s| at(*s) >= at(next)) {
@@ -190,10 +188,10 @@ impl<'a> Cutter<'a> {
                 starts.push_back(next);
                 next += 1;
             }
-            while starts.front().is_some_and(|s| *s < window.start) {
+            while starts.front().is_some_and(|s| *s < run.start) {
                 starts.pop_front();
             }
-            let fits = time(window.start, j) <= most && window.bytes() <= memory;
+            let fits = time(run.start, j) <= most && run.bytes() <= memory;
             if let Some(i) = starts.front().filter(|_| fits) {
                 best[j] = at(*i);
                 from[j] = *i as u32;
@@ -206,7 +204,7 @@ impl<'a> Cutter<'a> {
         &self.scale.work.cost[self.scale.positions[index] as usize]
     }
 
-    /// Returns the cost of a cut in front of free position `i`, where member `k` begins.
+    /// Returns the cost of a cut in front of free position `i`, where participant `k` begins.
     fn crossing_ns(&self, k: usize, i: usize) -> u64 {
         match (k.checked_sub(1), self.crossing.get(i)) {
             (Some(before), Some((bytes, tensors))) if i > 0 && *tensors > 0 => self

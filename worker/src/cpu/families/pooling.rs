@@ -3,16 +3,16 @@
 use convoke_common::ops::attrs::PoolAttrs;
 use convoke_common::{DType, Element};
 use convoke_kernels::element::{Float, Number};
-use convoke_kernels::pool::{
+use convoke_kernels::pooling::{
     StorageOrder, Window, average_pool, global_average_pool, global_max_pool, lp_pool, max_pool,
     max_pool_with_indices,
 };
 
-use crate::cpu::call::{Call, Found, Spec, body, one, write};
+use crate::cpu::call::{FamilyAnswer, KernelCall, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
 use crate::cpu::{KernelFailure, Outputs};
 
-pub(super) fn find(spec: &Spec<'_>) -> Found {
+pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
     let op = match spec.op {
         "MaxPool" => Op::Max,
         "AveragePool" => Op::Average,
@@ -41,7 +41,7 @@ enum Op {
 }
 
 /// The attributes, and the pooling window of x `[n, c, ..]`.
-fn window(call: &Call<'_, '_>) -> Result<(PoolAttrs, Window), KernelFailure> {
+fn window(call: &KernelCall<'_, '_>) -> Result<(PoolAttrs, Window), KernelFailure> {
     let (Some(input), Some(output)) = (call.shape(0)?.get(2..), call.out_shape(0).get(2..)) else {
         return Err(KernelFailure::values(format!(
             "{:?} has no spatial axes",
@@ -60,7 +60,7 @@ fn window(call: &Call<'_, '_>) -> Result<(PoolAttrs, Window), KernelFailure> {
     Ok((attrs, window))
 }
 
-fn max<T: Element + Number>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn max<T: Element + Number>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
     let (attrs, window) = window(&call)?;
     let mut y = call.output(0)?;
     if call.outputs.len() < 2 {
@@ -85,7 +85,7 @@ fn max<T: Element + Number>(call: Call<'_, '_>) -> Result<Outputs, KernelFailure
     Ok([y, indices].into())
 }
 
-fn floats<T: Element + Float>(call: Call<'_, '_>, op: Op) -> Result<Outputs, KernelFailure> {
+fn floats<T: Element + Float>(call: KernelCall<'_, '_>, op: Op) -> Result<Outputs, KernelFailure> {
     let x = call.slice::<T>(0)?;
     let mut y = call.output(0)?;
     let out = write::<T>(&mut y)?;

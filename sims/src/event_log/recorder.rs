@@ -1,4 +1,4 @@
-//! The `tracing` subscriber of a simulation: step events go to the [`Trace`], and other events to stderr if asked for.
+//! The `tracing` subscriber of a simulation: step events go to the [`EventLog`], and other events to stderr if asked for.
 
 use std::fmt::{self, Write};
 
@@ -7,12 +7,12 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
 use tracing::{Level, Metadata, Subscriber};
 
-use super::{Event, Kind, Trace};
+use super::{Event, EventLog, Kind};
 use crate::world::{SimTime, current_host};
 
 /// Notes step events in a trace, and prints log events.
 pub struct Recorder {
-    trace: Trace,
+    trace: EventLog,
     time: SimTime,
     /// The level up to which log events of our crates are printed.
     print: Option<Level>,
@@ -20,7 +20,7 @@ pub struct Recorder {
 
 impl Recorder {
     /// Creates a subscriber that records into `trace`.
-    pub fn new(trace: Trace, time: SimTime, print: Option<Level>) -> Recorder {
+    pub fn new(trace: EventLog, time: SimTime, print: Option<Level>) -> Recorder {
         Recorder { trace, time, print }
     }
 
@@ -32,7 +32,7 @@ impl Recorder {
 
 fn is_step(metadata: &Metadata<'_>) -> bool {
     // Metadata that only asks whether anybody listens is neither a span nor an event.
-    !metadata.is_span() && metadata.target() == convoke_rendezvous::trace::TARGET
+    !metadata.is_span() && metadata.target() == convoke_rendezvous::step_events::TARGET
 }
 
 impl Subscriber for Recorder {

@@ -26,7 +26,7 @@ pub const TARGET: &str = "convoke::step";
 macro_rules! step_event {
     ($kind:literal, $key:expr $(, $name:ident = $value:expr)* $(,)?) => {
         tracing::trace!(
-            target: $crate::trace::TARGET,
+            target: $crate::step_events::TARGET,
             kind = $kind,
             lease = $key.lease.0,
             n = $key.n

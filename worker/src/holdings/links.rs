@@ -13,12 +13,12 @@ use convoke_common::rpc::LinkReport;
 use convoke_rendezvous::frame::LANE_LIMIT;
 use convoke_rendezvous::{Link, Peer, probe, remote};
 
-use super::Node;
+use super::Holdings;
 
 /// How long a peer of a new lease may take to link itself: it installs the same lease at the same time.
 const LINK_BOUND: Duration = Duration::from_secs(10);
 
-impl Node {
+impl Holdings {
     /// The links that a grant needs: to the driver, and to workers with a common edge. Of two workers the one whose
     /// name sorts first dials, and the other waits for it.
     pub(super) async fn links(self: &Arc<Self>, grant: &Grant) -> Result<Vec<Option<Arc<Link>>>> {

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use convoke_common::admission::{JoinFailure, call, reach, warn_of_loopback};
 use convoke_common::credentials::{Credentials, RENEWAL_CHECK};
-use convoke_common::detection::{CLOSE_LOST, Watched};
+use convoke_common::detection::{CLOSE_LOST, WatchedConnection};
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::Role;
 use convoke_common::mutant;
-use convoke_common::rpc::{self, CoordinatorClient, Register, close};
+use convoke_common::rpc::{self, CoordinatorClient, Registration, close};
 use convoke_common::telemetry::LineLimit;
 use convoke_common::world::quic::ConnectionError;
 use tokio::sync::{oneshot, watch};
@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::drain::Standing;
-use crate::node::Node;
+use crate::holdings::Holdings;
 use crate::service;
 
 /// First and longest pause between attempts to dial an absent coordinator.
@@ -62,25 +62,25 @@ fn expulsion(me: &str, why: &ConnectionError) -> Option<Error> {
 }
 
 /// Keeps the worker connected to its coordinator and registered.
-pub struct Session {
-    pub node: Arc<Node>,
+pub struct CoordinatorLink {
+    pub holdings: Arc<Holdings>,
     /// `HOST:PORT` of the coordinator.
     pub join: String,
-    pub register: Register,
+    pub register: Registration,
     pub credentials: Credentials,
-    pub away: Away,
+    pub away: AbsenceNotice,
 }
 
 /// A worker that does not reach its coordinator, or is not taken back by it.
-pub struct Away(LineLimit);
+pub struct AbsenceNotice(LineLimit);
 
-impl Default for Away {
-    fn default() -> Away {
-        Away(LineLimit::new(1, SAY_AGAIN))
+impl Default for AbsenceNotice {
+    fn default() -> AbsenceNotice {
+        AbsenceNotice(LineLimit::new(1, SAY_AGAIN))
     }
 }
 
-impl Away {
+impl AbsenceNotice {
     /// Says it at once, and then seldom.
     fn tell(&self, why: &Error) {
         if self.0.admit(Instant::now()).is_none() {
@@ -118,7 +118,7 @@ impl From<JoinFailure> for Refusal {
 }
 
 /// Where the session reports its state to the rest of the worker.
-pub struct Told {
+pub struct LinkSignals {
     /// The outcome of the first registration.
     pub registered: Option<oneshot::Sender<Result<()>>>,
     /// Why the coordinator cannot be reached at present.
@@ -129,16 +129,16 @@ pub struct Told {
     pub informed: watch::Sender<bool>,
 }
 
-impl Session {
+impl CoordinatorLink {
     /// Keeps the worker registered, until it is expelled.
-    pub async fn run(mut self, mut told: Told) {
+    pub async fn run(mut self, mut told: LinkSignals) {
         let mut pause = REDIAL.0;
         loop {
             match self.connect().await {
                 // A worker with leases stays: steps need neither the coordinator nor this certificate. Without leases
                 // the process ends, and one that a supervisor starts in its place reads its token file anew.
                 Err(Refusal::Token(e))
-                    if told.registered.is_none() && self.node.leases().is_empty() =>
+                    if told.registered.is_none() && self.holdings.leases().is_empty() =>
                 {
                     tracing::error!("{e}");
                     told.expelled.send_replace(Some(e));
@@ -146,14 +146,14 @@ impl Session {
                 }
                 Ok((watched, client, carrier)) => {
                     pause = REDIAL.0;
-                    self.away = Away::default();
+                    self.away = AbsenceNotice::default();
                     told.lost.send_replace(None);
                     if let Some(tell) = told.registered.take() {
                         drop(tell.send(Ok(())));
                     }
                     tracing::info!(
                         coordinator = self.join,
-                        name = self.node.me.name,
+                        name = self.holdings.me.name,
                         "registered"
                     );
                     if let Some(e) = self.attend(&watched, &client, carrier, &told).await {
@@ -188,25 +188,34 @@ impl Session {
         }
     }
 
-    async fn connect(&mut self) -> Result<(Watched, CoordinatorClient, JoinHandle<()>), Refusal> {
+    async fn connect(
+        &mut self,
+    ) -> Result<(WatchedConnection, CoordinatorClient, JoinHandle<()>), Refusal> {
         self.credentials.rejoin_if_expired().await?;
-        let node = &self.node;
-        let dialled = reach(&node.world, &node.endpoint, &self.join, Role::Coordinator).await?;
-        let watched = node.detector.watch(dialled.connection);
+        let holdings = &self.holdings;
+        let dialled = reach(
+            &holdings.world,
+            &holdings.endpoint,
+            &self.join,
+            Role::Coordinator,
+        )
+        .await?;
+        let watched = holdings.detector.watch(dialled.connection);
         // The streams are served before the registration, since the coordinator probes links before it answers it.
         service::serve_connection(
-            node,
+            holdings,
             watched.clone(),
             Role::Coordinator,
             "coordinator".into(),
             None,
         );
         let registered = async {
-            let (client, carrier) = rpc::stay_connected(&node.world, watched.connection()).await?;
+            let (client, carrier) =
+                rpc::stay_connected(&holdings.world, watched.connection()).await?;
             // The registration lists the held leases, which makes reports of dropped ones superfluous.
-            drop(node.dropped.take());
-            let register = Register {
-                leases: node.leases(),
+            drop(holdings.dropped.take());
+            let register = Registration {
+                leases: holdings.leases(),
                 ..self.register.clone()
             };
             let answer = client.register(call(), register).await;
@@ -215,7 +224,7 @@ impl Session {
         let (registered, client, carrier) = registered.await.map_err(|error: Error| {
             // The coordinator's reason to end the connection says more than the failure of the call.
             let why = watched.connection().close_reason();
-            let expelled = why.and_then(|why| expulsion(&node.me.name, &why));
+            let expelled = why.and_then(|why| expulsion(&holdings.me.name, &why));
             // Without the close, the monitor would keep the connection alive for no one. It is no goodbye: the
             // coordinator may take the worker for registered.
             watched.connection().close(CLOSE_LOST, b"not registered");
@@ -226,7 +235,7 @@ impl Session {
         })?;
         let peers = registered.peers.iter().map(|p| (&*p.name, &*p.address));
         warn_of_loopback((&registered.name, &registered.address), peers);
-        node.revoke(registered.revoked);
+        holdings.revoke(registered.revoked);
         if registered.drained {
             tracing::warn!(
                 "worker {} is out of service until `convoke undrain {}`",
@@ -241,12 +250,12 @@ impl Session {
     /// where it ended for good.
     async fn attend(
         &mut self,
-        watched: &Watched,
+        watched: &WatchedConnection,
         client: &CoordinatorClient,
         mut carrier: JoinHandle<()>,
-        told: &Told,
+        told: &LinkSignals,
     ) -> Option<Error> {
-        let mut standing = self.node.engine.gate.standing();
+        let mut standing = self.holdings.engine.gate.standing();
         // The standing is reported once at the start, since a new connection knows nothing of it.
         standing.mark_changed();
         let mut untold = false;
@@ -255,7 +264,7 @@ impl Session {
         loop {
             tokio::select! {
                 biased;
-                why = watched.connection().closed() => return expulsion(&self.node.me.name, &why),
+                why = watched.connection().closed() => return expulsion(&self.holdings.me.name, &why),
                 _ = &mut carrier => {
                     watched.connection().close(CLOSE_LOST, b"no calls pass");
                     return None;
@@ -271,8 +280,8 @@ impl Session {
                     }
                 }
                 () = tokio::time::sleep(TELL_AGAIN), if untold => standing.mark_changed(),
-                () = self.node.dropped.more(), if !mutant!("dropped-untold") => {
-                    let leases = self.node.dropped.take();
+                () = self.holdings.dropped.more(), if !mutant!("dropped-untold") => {
+                    let leases = self.holdings.dropped.take();
                     let answer = client.dropped(call(), leases.clone()).await;
                     if let Err(e) = rpc::answer("the coordinator", answer) {
                         // The next registration lists the held leases.
@@ -280,8 +289,8 @@ impl Session {
                         watched.connection().close(CLOSE_LOST, b"no calls pass");
                     }
                 }
-                () = self.node.engine.failures.more() => {
-                    let failures = &self.node.engine.failures;
+                () = self.holdings.engine.failures.more() => {
+                    let failures = &self.holdings.engine.failures;
                     let failed = failures.take();
                     if failed.is_empty() {
                         continue;
@@ -324,7 +333,10 @@ mod tests {
             std::io::sink()
         });
         let _log = tracing::subscriber::set_default(subscriber.finish());
-        let (away, why) = (Away::default(), Error::new(Code::Unreachable, "nobody"));
+        let (away, why) = (
+            AbsenceNotice::default(),
+            Error::new(Code::Unreachable, "nobody"),
+        );
         let mut said = vec![];
         // As often as it dials, for three times as long as it is silent.
         for _ in 0..450 {
@@ -335,7 +347,7 @@ mod tests {
         assert_eq!((said[0], said[149], said[150]), (1, 1, 2));
         assert_eq!((said[299], said[300], said[449]), (2, 3, 3));
         // Whoever was back meanwhile says anew that it is away.
-        Away::default().tell(&why);
+        AbsenceNotice::default().tell(&why);
         assert_eq!(lines.load(Ordering::Relaxed), 4);
     }
 }

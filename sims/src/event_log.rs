@@ -2,7 +2,7 @@
 //! the same for two runs of one seed.
 //!
 //! Production code reports what happens to steps as `tracing` events of the target `convoke::step`
-//! ([`convoke_rendezvous::trace`]). The [`Recorder`] notes them with virtual time and host.
+//! ([`convoke_rendezvous::step_events`]). The [`Recorder`] notes them with virtual time and host.
 
 mod recorder;
 
@@ -135,16 +135,16 @@ impl Log {
 
 /// The record of one run; clones share it.
 #[derive(Clone, Default)]
-pub struct Trace {
+pub struct EventLog {
     log: Arc<Mutex<Log>>,
     time: SimTime,
 }
 
-impl Trace {
+impl EventLog {
     /// Starts an empty record, whose events are dated by `time`.
-    pub fn new(time: SimTime) -> Trace {
+    pub fn new(time: SimTime) -> EventLog {
         let log = Arc::default();
-        Trace { log, time }
+        EventLog { log, time }
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
@@ -227,10 +227,10 @@ impl Trace {
     }
 }
 
-impl std::fmt::Debug for Trace {
+impl std::fmt::Debug for EventLog {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let log = self.log();
-        f.debug_struct("Trace")
+        f.debug_struct("EventLog")
             .field("hash", &log.hash)
             .field("events", &log.events.len())
             .field("packets", &log.packets)

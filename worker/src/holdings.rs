@@ -14,26 +14,26 @@ use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::{RevocationList, Role, TokenId};
 use convoke_common::ids::{Incarnation, LeaseId, PlanId, StepKey};
 use convoke_common::members::Members;
-use convoke_common::memory::{Account, Ledger, Pool, Reservation};
+use convoke_common::memory::{Ledger, Pool, Purpose, Reservation};
 use convoke_common::mutant;
 use convoke_common::program::{Grant, NUMERICS_PROFILE, Participant, model_name};
 use convoke_common::rpc::{HeldLease, ProgramStatus, Progress, WorkerStatus};
 use convoke_common::rpc_transport::codec;
 use convoke_common::world::{Endpoint, Share, World};
 use convoke_rendezvous::artifacts::ArtifactSource;
-use convoke_rendezvous::eager::Eager;
+use convoke_rendezvous::eager::EagerService;
 use convoke_rendezvous::{Hub, Lease, Link, Peer, RecvSpec, StepHandler, step_event};
 use futures::future::join_all;
 use tokio::sync::{Notify, Semaphore};
 
-use crate::accept::{self, Served};
+use crate::accept::{self, ServedConnections};
 use crate::cache::{Cache, Pins};
 use crate::eager::Sessions;
 use crate::executor::{Engine, Executor};
 use crate::install::{self, Counter};
-use crate::loader::{ClientSource, Loaded, Loader};
+use crate::load_buffer::LoadBuffer;
+use crate::loader::{ClientSource, LoadedBytes, Loader};
 use crate::records::{Records, account_of, share_of};
-use crate::window::Window;
 use links::{gone, lends};
 
 /// How long an install waits for the memory of released leases: kernels notice their end within milliseconds.
@@ -46,7 +46,7 @@ const GRAPH: u64 = 4;
 const PROBES: usize = 4;
 
 /// An installed lease, with everything that is freed with it.
-struct Held {
+struct InstalledLease {
     lease: Arc<Lease>,
     executor: Arc<Executor>,
     name: String,
@@ -57,7 +57,7 @@ struct Held {
 }
 
 /// An install that is under way.
-struct Underway {
+struct RunningInstall {
     plan: PlanId,
     counter: Counter,
     /// Whether the lease was released while its install runs.
@@ -67,9 +67,9 @@ struct Underway {
 /// The latest leases that were released before their install came: each call has a stream of its own, and one may
 /// overtake another.
 #[derive(Default)]
-struct Forgone(VecDeque<LeaseId>);
+struct EarlyReleases(VecDeque<LeaseId>);
 
-impl Forgone {
+impl EarlyReleases {
     const MOST: usize = 256;
 
     fn note(&mut self, lease: LeaseId) {
@@ -82,12 +82,12 @@ impl Forgone {
 
 /// Leases that this worker dropped and has yet to report to the coordinator.
 #[derive(Default)]
-pub struct Dropped {
+pub struct DroppedLeases {
     untold: Mutex<BTreeSet<LeaseId>>,
     more: Notify,
 }
 
-impl Dropped {
+impl DroppedLeases {
     fn untold(&self) -> MutexGuard<'_, BTreeSet<LeaseId>> {
         self.untold.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -109,9 +109,9 @@ impl Dropped {
 }
 
 /// Lists an install as under way until it is dropped.
-struct Listed<'a>(&'a Node, StepKey);
+struct InstallListing<'a>(&'a Holdings, StepKey);
 
-impl Drop for Listed<'_> {
+impl Drop for InstallListing<'_> {
     fn drop(&mut self) {
         step_event!("installed", self.1);
         self.0.installing().remove(&self.1.lease);
@@ -121,7 +121,7 @@ impl Drop for Listed<'_> {
 }
 
 /// The state of a worker: its leases and installs, sessions, links, memory and counts.
-pub struct Node {
+pub struct Holdings {
     pub world: World,
     pub me: Peer,
     pub hub: Arc<Hub>,
@@ -141,24 +141,24 @@ pub struct Node {
     /// The sessions of clients that issue ops one by one.
     pub eager: Arc<Sessions>,
     /// The connections that are served, with their tokens.
-    pub served: Served,
+    pub served: ServedConnections,
     /// Permits for probes that are answered at once: each holds a buffer.
     pub probes: Semaphore,
-    loaded: Arc<Loaded>,
-    window: Arc<Window>,
-    held: Mutex<BTreeMap<LeaseId, Held>>,
+    loaded: Arc<LoadedBytes>,
+    load_buffer: Arc<LoadBuffer>,
+    held: Mutex<BTreeMap<LeaseId, InstalledLease>>,
     /// Released leases whose memory a kernel may still use.
     ending: Mutex<Vec<(Weak<Lease>, Weak<Executor>)>>,
-    installing: Mutex<BTreeMap<LeaseId, Arc<Underway>>>,
-    forgone: Mutex<Forgone>,
+    installing: Mutex<BTreeMap<LeaseId, Arc<RunningInstall>>>,
+    forgone: Mutex<EarlyReleases>,
     /// Leases that this worker dropped by itself, to be reported to the coordinator.
-    pub dropped: Dropped,
+    pub dropped: DroppedLeases,
     /// One lock for each peer, so that only one task at a time dials it.
     turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     local_clients: Mutex<BTreeMap<String, Arc<dyn ArtifactSource>>>,
 }
 
-impl Node {
+impl Holdings {
     /// A worker that holds nothing yet.
     pub fn new(
         world: World,
@@ -170,15 +170,15 @@ impl Node {
         cache: Option<Arc<Cache>>,
         root: Option<PathBuf>,
         revoked: Arc<RevocationList>,
-    ) -> Arc<Node> {
-        let window = Window::reserve(&ledger);
+    ) -> Arc<Holdings> {
+        let load_buffer = LoadBuffer::reserve(&ledger);
         let records = Records::new(&me.name, &ledger);
-        let members = Members::new(accept::bounds(ledger.budget()));
+        let members = Members::new(accept::bounds(ledger.limit()));
         let eager = Sessions::new(engine.clone(), ledger.clone());
         let hub = Hub::new(me.clone());
-        let served: Arc<dyn Eager> = eager.clone();
+        let served: Arc<dyn EagerService> = eager.clone();
         hub.serve_eager(Arc::downgrade(&served));
-        let node = Arc::new(Node {
+        let node = Arc::new(Holdings {
             hub,
             eager,
             world,
@@ -193,23 +193,23 @@ impl Node {
             revoked,
             refused: Arc::default(),
             members,
-            served: Served::default(),
+            served: ServedConnections::default(),
             probes: Semaphore::new(PROBES),
             loaded: Arc::default(),
-            window: Arc::new(window),
+            load_buffer: Arc::new(load_buffer),
             held: Mutex::default(),
             ending: Mutex::default(),
             turns: Mutex::default(),
             installing: Mutex::default(),
             forgone: Mutex::default(),
-            dropped: Dropped::default(),
+            dropped: DroppedLeases::default(),
             local_clients: Mutex::default(),
         });
         node.eager.attach(&node);
         node
     }
 
-    fn held(&self) -> MutexGuard<'_, BTreeMap<LeaseId, Held>> {
+    fn held(&self) -> MutexGuard<'_, BTreeMap<LeaseId, InstalledLease>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -231,7 +231,7 @@ impl Node {
 
     /// Installs this worker's part of a lease.
     pub async fn install(self: &Arc<Self>, grant: Grant) -> Result<()> {
-        let underway = Arc::new(Underway {
+        let underway = Arc::new(RunningInstall {
             plan: grant.plan,
             counter: Counter::default(),
             released: AtomicBool::new(false),
@@ -244,15 +244,15 @@ impl Node {
         };
         step_event!("install", key);
         // The drop ends the listing when the install is cancelled, too.
-        let _listed = Listed(self, key);
+        let _listed = InstallListing(self, key);
         self.install_counted(grant, &underway).await
     }
 
-    fn forgone(&self) -> MutexGuard<'_, Forgone> {
+    fn forgone(&self) -> MutexGuard<'_, EarlyReleases> {
         self.forgone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn installing(&self) -> MutexGuard<'_, BTreeMap<LeaseId, Arc<Underway>>> {
+    fn installing(&self) -> MutexGuard<'_, BTreeMap<LeaseId, Arc<RunningInstall>>> {
         self.installing
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -310,7 +310,11 @@ impl Node {
         self.ending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn install_counted(self: &Arc<Self>, grant: Grant, underway: &Underway) -> Result<()> {
+    async fn install_counted(
+        self: &Arc<Self>,
+        grant: Grant,
+        underway: &RunningInstall,
+    ) -> Result<()> {
         if let Some(refusal) = self.engine.gate.refusal() {
             return Err(refusal.clone());
         }
@@ -342,7 +346,7 @@ impl Node {
         let written = codec::size(&*program).map_err(|e| Error::internal(e.to_string()))?;
         let records = self.records.of(links.last().and_then(Option::as_ref));
         let graph = records.reserve(written.saturating_mul(GRAPH))?;
-        let weights = Pool::new(&ledger, Account::Weights, 0)?;
+        let weights = Pool::new(&ledger, Purpose::Weights, 0)?;
         let client = self.client_source(driver, &links);
         let loader = Loader::new(
             self.world.clone(),
@@ -350,7 +354,7 @@ impl Node {
             self.cache.clone(),
             client,
             self.loaded.clone(),
-            self.window.clone(),
+            self.load_buffer.clone(),
         );
         let name = model_name(&program.name);
         let driver_link = links.last().and_then(Option::as_ref);
@@ -368,8 +372,8 @@ impl Node {
         // other.
         let step_bytes = grant.step_bytes.saturating_mul(u64::from(grant.in_flight));
         let pool = match lends(&program, &grant.axes, &links).await {
-            true => Pool::shared(&ledger, Account::Leases, step_bytes)?,
-            false => Pool::new(&ledger, Account::Leases, step_bytes)?,
+            true => Pool::shared(&ledger, Purpose::Leases, step_bytes)?,
+            false => Pool::new(&ledger, Purpose::Leases, step_bytes)?,
         };
         let (me, id) = (Arc::downgrade(self), grant.lease);
         let driver_gone = Box::new(move || {
@@ -407,7 +411,7 @@ impl Node {
         ));
         executor.attach(&lease);
         executor.serve_handles(self.eager.clone());
-        let held = Held {
+        let held = InstalledLease {
             lease: lease.clone(),
             executor,
             name,
@@ -544,7 +548,7 @@ impl Node {
     /// The leases that are held, as the coordinator is told of them.
     pub fn leases(&self) -> Vec<HeldLease> {
         let held = self.held();
-        let of = |h: &Held| {
+        let of = |h: &InstalledLease| {
             let driver = h.lease.participants.last()?;
             Some(HeldLease {
                 lease: h.lease.id,
@@ -587,7 +591,7 @@ impl Node {
         let refused = refused.chain(self.refused.counted());
         WorkerStatus {
             incarnation: self.me.incarnation,
-            memory_budget: self.ledger.budget(),
+            memory_budget: self.ledger.limit(),
             memory_used: self.ledger.used(),
             memory_peak: self.ledger.total_and_peak().1,
             resident,

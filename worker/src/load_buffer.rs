@@ -12,84 +12,84 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use convoke_common::artifact::{CHUNK, LEAST_COMING, coming};
-use convoke_common::memory::{Account, Ledger, Reservation};
+use convoke_common::memory::{Ledger, Purpose, Reservation};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Chunks requested together: enough to hide a round trip and a disk's seek.
 pub const PIECE: u32 = 4;
 
-/// The part of the worker's memory that the window takes, one in so many: enough to receive while weights are packed.
+/// The part of the worker's memory that the load buffer takes, one in so many: enough to receive while weights are packed.
 const PART: u64 = 32;
-/// Most bytes of a window. At 10 Gbit/s they arrive in 50 ms, while other chunks are packed.
+/// Most bytes of a load buffer. At 10 Gbit/s they arrive in 50 ms, while other chunks are packed.
 const MOST: u64 = 64 << 20;
 
 /// The slots of a worker's load buffer, and the reservation that pays for them.
-pub struct Window {
-    slots: Arc<Semaphore>,
+pub struct LoadBuffer {
+    permits: Arc<Semaphore>,
     /// Bytes that literals loaded ahead of their turn may take, per load.
     pub ahead: u64,
     _reserved: Option<Reservation>,
 }
 
-impl Window {
+impl LoadBuffer {
     /// Bytes that a worker with this memory limit keeps from programs.
     pub fn bytes(budget: u64) -> u64 {
         (budget / PART).clamp(LEAST_COMING, MOST)
     }
 
-    /// Reserves the window of a worker; seven eighths of it are slots.
-    pub fn reserve(ledger: &Ledger) -> Window {
-        let all = Window::bytes(ledger.budget());
+    /// Reserves the load buffer of a worker; seven eighths of it are slots.
+    pub fn reserve(ledger: &Ledger) -> LoadBuffer {
+        let all = LoadBuffer::bytes(ledger.limit());
         let ahead = all / 8;
-        let slots = (all - ahead) / CHUNK;
-        let free = ledger.budget() - ledger.total_and_peak().0;
+        let permits = (all - ahead) / CHUNK;
+        let free = ledger.limit() - ledger.total_and_peak().0;
         // A worker without even that much memory can hold no program either, which the plan will report.
-        let reserved = ledger.reserve(Account::Windows, (slots * CHUNK).min(free));
-        Window {
-            slots: Arc::new(Semaphore::new(slots as usize)),
+        let reserved = ledger.reserve(Purpose::Buffers, (permits * CHUNK).min(free));
+        LoadBuffer {
+            permits: Arc::new(Semaphore::new(permits as usize)),
             ahead,
             _reserved: reserved.ok(),
         }
     }
 
     /// The share of a load of `bytes` bytes.
-    pub fn share(&self, bytes: u64) -> Share {
+    pub fn allotment(&self, bytes: u64) -> Allotment {
         let most = coming(bytes, u64::MAX) / CHUNK;
         let most = usize::try_from(most).unwrap_or(Semaphore::MAX_PERMITS);
-        Share {
-            all: self.slots.clone(),
+        Allotment {
+            all: self.permits.clone(),
             own: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))),
         }
     }
 }
 
-/// The slots that one load may hold, made by [`Window::share`].
-pub struct Share {
+/// The slots that one load may hold, made by [`LoadBuffer::allotment`].
+pub struct Allotment {
     all: Arc<Semaphore>,
     own: Arc<Semaphore>,
 }
 
-impl Share {
+impl Allotment {
     /// Waits for `count` slots, at most [`PIECE`]; requests are served in their order.
-    pub async fn slots(&self, count: u32) -> Option<Slots> {
+    pub async fn permits(&self, count: u32) -> Option<ChunkPermits> {
         // Neither semaphore is ever closed. The load's own permits are taken first: they depend on no other load.
         let own = self.own.clone().acquire_many_owned(count).await.ok()?;
         let all = self.all.clone().acquire_many_owned(count).await.ok()?;
-        Some(Slots { own, all })
+        Some(ChunkPermits { own, all })
     }
 }
 
 /// Slots that are held until they are dropped, one for each chunk.
-pub struct Slots {
+pub struct ChunkPermits {
     own: OwnedSemaphorePermit,
     all: OwnedSemaphorePermit,
 }
 
-impl Slots {
+impl ChunkPermits {
     /// Splits off one slot; `None` where none is left.
-    pub fn split(&mut self) -> Option<Slots> {
+    pub fn split(&mut self) -> Option<ChunkPermits> {
         let (own, all) = (self.own.split(1)?, self.all.split(1)?);
-        Some(Slots { own, all })
+        Some(ChunkPermits { own, all })
     }
 }
 
@@ -136,31 +136,31 @@ impl Drop for Buffer {
 }
 
 /// Where a chunk's bytes are.
-pub enum Held {
+pub enum ChunkBytes {
     /// In a buffer of the load, of which the chunk fills this many bytes.
     Buffer(Buffer, usize),
     /// In memory that the client's source shares.
     Shared(Bytes),
 }
 
-impl Deref for Held {
+impl Deref for ChunkBytes {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         match self {
-            Held::Buffer(b, len) => &b[..*len],
-            Held::Shared(b) => b,
+            ChunkBytes::Buffer(b, len) => &b[..*len],
+            ChunkBytes::Shared(b) => b,
         }
     }
 }
 
 /// The verified bytes of a chunk, in its slot; clones share both.
 #[derive(Clone)]
-pub struct Chunk(Arc<(Held, Slots)>);
+pub struct Chunk(Arc<(ChunkBytes, ChunkPermits)>);
 
 impl Chunk {
-    /// Puts `bytes` into `slot`.
-    pub fn new(bytes: Held, slot: Slots) -> Chunk {
-        Chunk(Arc::new((bytes, slot)))
+    /// Puts `bytes` into `permit`.
+    pub fn new(bytes: ChunkBytes, permit: ChunkPermits) -> Chunk {
+        Chunk(Arc::new((bytes, permit)))
     }
 }
 

@@ -1,28 +1,28 @@
-//! The grouping of nodes into regions: nodes that wait for the same arrivals run one after the other.
+//! The grouping of nodes into sequences: nodes that wait for the same arrivals run one after the other.
 //!
 //! ```text
 //! arrivals x, y:   a = f(x)   b = g(a)   c = h(b, y)   d = k(c)        {x}: a b     {x, y}: c d
 //! ```
-//! Within a region nothing is counted: once all that it waits for is there, its nodes run in their order.
+//! Within a sequence nothing is counted: once all that it waits for is there, its nodes run in their order.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
 /// Most arrivals that a set lists one by one. A larger union becomes a set of its own, told apart by the sets that it
-/// joins, so that its regions may be smaller than they could be.
+/// joins, so that its sequences may be smaller than they could be.
 const MOST: usize = 64;
 
 /// The number of a set of arrivals.
 pub(super) type SetId = u32;
 
-type Seeded = BuildHasherDefault<std::collections::hash_map::DefaultHasher>;
+type StableHasher = BuildHasherDefault<std::collections::hash_map::DefaultHasher>;
 
 /// The sets of arrivals, each once.
 #[derive(Default)]
 pub(super) struct Sets {
     sets: Vec<Box<[u32]>>,
-    ids: HashMap<Box<[u32]>, SetId, Seeded>,
-    joined: HashMap<(SetId, SetId), SetId, Seeded>,
+    ids: HashMap<Box<[u32]>, SetId, StableHasher>,
+    joined: HashMap<(SetId, SetId), SetId, StableHasher>,
     arrivals: u32,
 }
 

@@ -39,8 +39,8 @@ fn pool(i: &Infer<'_>) -> Rule {
 fn max_pool(i: &Infer<'_>) -> Rule {
     let shape = pooled(i)?;
     Ok(vec![
-        Inferred::of(i.dtype(0)?, shape.clone()),
-        Inferred::of(I64, shape),
+        InferredOutput::of(i.dtype(0)?, shape.clone()),
+        InferredOutput::of(I64, shape),
     ])
 }
 

@@ -11,8 +11,8 @@ use convoke_common::ops::{self, CustomOp};
 use convoke_common::{Code, Error, Result};
 
 use super::cluster::{ClusterModel, WorkerModel};
+use super::cut::UNPINNED;
 use super::pins::Pins;
-use super::segment::UNPINNED;
 use super::work::Work;
 
 /// How many names a message lists before it says how many more there are.
@@ -23,7 +23,7 @@ const ANY: u16 = u16::MAX;
 
 /// The constraints on where positions may run.
 #[derive(Debug, Default)]
-pub struct Able {
+pub struct Eligibility {
     /// For each constraint the workers that satisfy it.
     sets: Vec<Vec<bool>>,
     /// For each worker whether it has a kernel for every node.
@@ -32,30 +32,30 @@ pub struct Able {
     of: Vec<u16>,
 }
 
-/// The constraints of [`Able`], by member of a team instead of worker.
+/// The constraints of [`Eligibility`], by participant of a team instead of worker.
 #[derive(Debug)]
-pub struct Allowed<'a> {
+pub struct TeamEligibility<'a> {
     sets: Vec<Vec<bool>>,
     of: &'a [u16],
 }
 
-impl Allowed<'_> {
-    /// Returns whether a member can run a position.
-    pub fn allows(&self, position: usize, member: usize) -> bool {
+impl TeamEligibility<'_> {
+    /// Returns whether a participant can run a position.
+    pub fn allows(&self, position: usize, participant: usize) -> bool {
         match self.of.get(position) {
             None | Some(&ANY) => true,
-            Some(set) => self.sets[usize::from(*set)][member],
+            Some(set) => self.sets[usize::from(*set)][participant],
         }
     }
 
-    /// Returns `pinned` with each constrained position that is not pinned yet pinned to the first member that can run
+    /// Returns `pinned` with each constrained position that is not pinned yet pinned to the first participant that can run
     /// it.
     pub fn settle(&self, pinned: &[u16]) -> Vec<u16> {
         let mut settled = pinned.to_vec();
         for (p, set) in self.of.iter().enumerate().filter(|(_, set)| **set != ANY) {
             let able = self.sets[usize::from(*set)].iter().position(|able| *able);
-            if let (UNPINNED, Some(member)) = (settled[p], able) {
-                settled[p] = member as u16;
+            if let (UNPINNED, Some(participant)) = (settled[p], able) {
+                settled[p] = participant as u16;
             }
         }
         settled
@@ -72,7 +72,7 @@ fn custom(node: &Node) -> Option<&str> {
     ops::is_custom(&node.op).then_some(&*node.op)
 }
 
-impl Able {
+impl Eligibility {
     /// Derives the constraints of `f` and its pins; `defined` are custom ops as the caller defines them. Fails if no
     /// worker, or no worker of a pin's set, has a kernel for an op.
     pub fn new(
@@ -81,10 +81,10 @@ impl Able {
         cluster: &ClusterModel,
         pins: &Pins,
         defined: &[CustomOp],
-    ) -> Result<Able> {
-        let mut able = Able {
+    ) -> Result<Eligibility> {
+        let mut able = Eligibility {
             equipped: vec![true; cluster.workers.len()],
-            ..Able::default()
+            ..Eligibility::default()
         };
         let mut of = vec![ANY; work.positions()];
         for (p, set) in of.iter_mut().enumerate() {
@@ -176,11 +176,11 @@ impl Able {
     }
 
     /// Returns the constraints for a team of these workers; `None` if none of them can run some node.
-    pub fn on(&self, indices: &[usize]) -> Option<Allowed<'_>> {
-        let member = |set: &Vec<bool>| indices.iter().map(|i| set[*i]).collect::<Vec<_>>();
-        let sets: Vec<Vec<bool>> = self.sets.iter().map(member).collect();
+    pub fn on(&self, indices: &[usize]) -> Option<TeamEligibility<'_>> {
+        let participant = |set: &Vec<bool>| indices.iter().map(|i| set[*i]).collect::<Vec<_>>();
+        let sets: Vec<Vec<bool>> = self.sets.iter().map(participant).collect();
         let possible = sets.iter().all(|set| set.contains(&true));
-        possible.then_some(Allowed { sets, of: &self.of })
+        possible.then_some(TeamEligibility { sets, of: &self.of })
     }
 
     /// Extends `team` by workers of `order` until every node can run; workers that satisfy most open constraints come
