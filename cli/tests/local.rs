@@ -278,7 +278,10 @@ fn names_in_a_model_do_nothing_to_the_terminal() {
     check(
         1,
         &["run", unknown, "--inputs", &plain, "--local", "1"],
-        &[r"not supported: \u{1b}[2J (nodes /stem_relu/\u{1b}[2J,"],
+        &[
+            r"not supported: \u{1b}[2J of opset ",
+            r" nodes: /stem_relu/\u{1b}[2J,",
+        ],
     );
     check(1, &["run", inputs, "--local", "1"], &[r"\u{1b}[2Ji.npz"]);
 }

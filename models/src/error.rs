@@ -12,6 +12,8 @@ pub struct UnsupportedNode {
     pub node: String,
     /// The op as `Op`, or `domain.Op` outside of ONNX's own domain.
     pub op: String,
+    /// The version of the op's operator set, where the model imports it.
+    pub opset: Option<i64>,
     /// Which property of the node is not supported, where the op itself is supported.
     pub reason: Option<String>,
 }
@@ -178,30 +180,52 @@ fn list_names(names: &[String], count: usize) -> String {
     list(&first.collect::<Vec<_>>(), count)
 }
 
-/// Lists every node, grouped by op and reason in the order of first appearance.
+/// The names of nodes that are listed for each unsupported op.
+const NAMED_NODES: usize = 3;
+
+/// Lists the ops, each with the number and the first names of its nodes, in the order of first appearance.
 fn by_op(nodes: &[UnsupportedNode]) -> String {
-    let mut groups: Vec<(&UnsupportedNode, Vec<String>)> = Vec::new();
+    let mut groups: Vec<(&UnsupportedNode, Vec<&str>)> = Vec::new();
     let mut known = std::collections::HashMap::new();
     for n in nodes {
-        let at = *known.entry((&n.op, &n.reason)).or_insert(groups.len());
+        let at = *known
+            .entry((&n.op, n.opset, &n.reason))
+            .or_insert(groups.len());
         if at == groups.len() {
             groups.push((n, Vec::new()));
         }
-        groups[at].1.push(Printable(&n.node).to_string());
+        groups[at].1.push(&n.node);
     }
-    let one = |(first, names): &(&UnsupportedNode, Vec<String>)| {
-        let reason = first
-            .reason
-            .as_ref()
-            .map_or(String::new(), |r| format!(", {r}"));
+    let one = |(first, names): &(&UnsupportedNode, Vec<&str>)| {
+        let opset = first.opset.map(|v| format!(" of opset {v}"));
+        let reason = first.reason.as_ref().map(|r| format!(", {r}"));
+        let shown: Vec<String> = names
+            .iter()
+            .take(NAMED_NODES)
+            .map(|n| Printable(*n).to_string())
+            .collect();
+        let more = match names.len() - shown.len() {
+            0 => String::new(),
+            n => format!(" and {n} more"),
+        };
         format!(
-            "{} (node{} {}{reason})",
+            "{}{} ({}: {}{more}{})",
             Printable(&first.op),
-            if names.len() > 1 { "s" } else { "" },
-            names.join(", ")
+            opset.unwrap_or_default(),
+            match names.len() {
+                1 => "node".to_owned(),
+                n => format!("{n} nodes"),
+            },
+            shown.join(", "),
+            reason.unwrap_or_default()
         )
     };
     groups.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+/// Whether ONNX Runtime made this op, which exporters do not write: its optimiser and its quantisers do.
+fn is_of_onnx_runtime(op: &str) -> bool {
+    op.starts_with("com.microsoft") || op.starts_with("com.ms.")
 }
 
 impl ModelError {
@@ -254,8 +278,11 @@ impl ModelError {
             E::WeightMismatch { .. } => "use the weights that were exported with this model",
             E::DuplicateWeight { .. } => "give each weight once",
             E::Safetensors { .. } => "the file is incomplete or damaged; copy or download it again",
+            E::Unsupported { nodes } if nodes.iter().all(|n| is_of_onnx_runtime(&n.op)) => {
+                "load the model as it was before ONNX Runtime's optimizer or quantizer rewrote it"
+            }
             E::Unsupported { .. } => {
-                "export the model with other operators, or simplify it (onnxsim, onnxruntime's optimizer)"
+                "export the model without them, or write kernels for them (docs/guide.md, \"Ops of your own\")"
             }
             E::NoCache => "set HOME or XDG_CACHE_HOME, or name a cache folder",
             E::Duplicate { .. } | E::Undefined { .. } | E::Cycle { .. } | E::Recursion { .. } => {
@@ -296,21 +323,25 @@ mod tests {
     }
 
     #[test]
-    fn every_unsupported_node_is_named() {
+    fn unsupported_nodes_are_counted_by_op() {
         let node = |op: &str, node: &str, reason: Option<&str>| UnsupportedNode {
             node: node.into(),
             op: op.into(),
+            opset: Some(17),
             reason: reason.map(Into::into),
         };
         let nodes = vec![
             node("Loop", "a", None),
             node("If", "b", Some("the condition varies")),
             node("Loop", "c", None),
+            node("Loop", "d", None),
+            node("Loop", "e", None),
+            node("Loop", "f", None),
         ];
         assert_eq!(
             ModelError::Unsupported { nodes }.to_string(),
-            "the model needs operations that are not supported: Loop (nodes a, c); \
-             If (node b, the condition varies)"
+            "the model needs operations that are not supported: Loop of opset 17 (5 nodes: a, c, d and 2 more); \
+             If of opset 17 (node: b, the condition varies)"
         );
     }
 }

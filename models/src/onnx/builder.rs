@@ -37,6 +37,8 @@ pub(super) struct Builder {
     /// Literals that will lie in the sidecar: the index into `f.literals`, and the index of the decoding job.
     sidecar: Vec<(usize, usize)>,
     unsupported: Vec<UnsupportedNode>,
+    /// The version of the operator set of the node that is being imported, where the model imports that set.
+    pub opset: Option<i64>,
 }
 
 impl Builder {
@@ -50,6 +52,7 @@ impl Builder {
             known: Vec::new(),
             sidecar: Vec::new(),
             unsupported: Vec::new(),
+            opset: None,
         }
     }
 
@@ -159,6 +162,7 @@ impl Builder {
         self.unsupported.push(UnsupportedNode {
             node: node.into(),
             op: op.into(),
+            opset: self.opset,
             reason,
         });
     }

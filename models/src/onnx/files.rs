@@ -1,7 +1,8 @@
 //! The files that hold constants. They are found and checked while the graph is imported.
 //!
 //! Invariants
-//! 1. A file that a model names lies in the model's own folder or beneath it, after every link is resolved.
+//! 1. A file that a model names lies in the model's own folder or beneath it, after every link is resolved; or, where the
+//!    model is in a cache of Hugging Face's hub, directly in the folder of that cache that holds the content of files.
 //! 2. A range lies inside its file.
 //! 3. Content of at most [`INLINE_LIMIT`] bytes is read and becomes part of the graph.
 
@@ -196,13 +197,20 @@ impl<'a> Files<'a> {
             .join(location)
             .canonicalize()
             .map_err(|e| refuse(e.to_string()))?;
-        if !path.starts_with(&folder) {
+        if !path.starts_with(&folder) && path.parent() != blobs_of(&folder).as_deref() {
             return Err(refuse("a link leads out of the model's folder".into()));
         }
         let found = (path.clone(), DataFile::open(&path)?.identity());
         self.resolved.insert(location.into(), found.clone());
         Ok(found)
     }
+}
+
+/// The folder that holds the content of the files in `folder`, where that is a snapshot in a cache of Hugging Face's hub:
+/// `REPO/snapshots/REVISION/..` has links to files in `REPO/blobs`.
+fn blobs_of(folder: &Path) -> Option<PathBuf> {
+    let snapshots = folder.ancestors().find(|f| f.ends_with("snapshots"))?;
+    Some(snapshots.parent()?.join("blobs"))
 }
 
 fn inline(name: &str, c: &Constant, bytes: &[u8]) -> Result<Literal, ModelError> {

@@ -100,7 +100,7 @@ pub(super) fn import<'a>(
         scope.define(name, Some(id))?;
     }
     i.scopes.push(scope);
-    i.nodes(&graph.node)?;
+    i.nodes(&graph.node, graph.output.iter().map(|o| o.name()))?;
     for o in &graph.output {
         let id = i.resolve(o.name(), "the graph's outputs")?;
         let id = id.ok_or_else(|| undefined(o.name(), "the graph's outputs"))?;
@@ -133,9 +133,22 @@ impl<'a> Importer<'a> {
         &mut self.scopes[last]
     }
 
-    pub(super) fn nodes(&mut self, nodes: &'a [NodeProto]) -> Result<(), ModelError> {
-        for i in sort::order(nodes)? {
-            self.node(&nodes[i], i)?;
+    /// Imports the nodes that `results` depend on. Of the others only the names of their outputs are checked.
+    pub(super) fn nodes(
+        &mut self,
+        nodes: &'a [NodeProto],
+        results: impl Iterator<Item = &'a str>,
+    ) -> Result<(), ModelError> {
+        let order = sort::order(nodes)?;
+        let needed = sort::needed(nodes, &order, results);
+        for i in order {
+            if needed[i] {
+                self.node(&nodes[i], i)?;
+                continue;
+            }
+            for output in nodes[i].output.iter().filter(|o| !o.is_empty()) {
+                self.scope().define(output, None)?;
+            }
         }
         Ok(())
     }
@@ -178,6 +191,7 @@ impl<'a> Importer<'a> {
         }
         let name = format!("{}{}", self.scope().prefix, sort::node_name(n, index));
         let domain = domain(n.domain());
+        self.b.opset = self.opset(domain);
         let bound = self.bind_attributes(n);
         if self.scopes.len() > 1 {
             self.expand(&name, n, &bound)?;

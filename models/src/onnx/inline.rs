@@ -88,7 +88,7 @@ impl<'a> Importer<'a> {
         // A nested graph may refer to attributes of the enclosing function.
         inner.attrs = self.scope().attrs.clone();
         self.scopes.push(inner);
-        self.nodes(&g.node)?;
+        self.nodes(&g.node, g.output.iter().map(|o| o.name()))?;
         let results = g
             .output
             .iter()
@@ -144,7 +144,7 @@ impl<'a> Importer<'a> {
             inner.define(formal, inputs.get(i).copied().flatten())?;
         }
         self.scopes.push(inner);
-        self.nodes(&f.node)?;
+        self.nodes(&f.node, f.output.iter().map(String::as_str))?;
         let results: Result<Vec<_>, _> = f.output.iter().map(|o| self.resolve(o, name)).collect();
         self.scopes.pop();
         let results = results?;

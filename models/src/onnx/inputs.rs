@@ -82,10 +82,8 @@ fn shape(
     for (axis, d) in shape.dim.iter().enumerate() {
         dims.push(match (symbol(d), &d.value) {
             (Some(s), _) => Dim::sym(s),
-            (None, Some(DimValue(v))) if *v < 0 => {
-                return Err(format!("dimension {axis} is {v}"));
-            }
-            (None, Some(DimValue(v))) => Dim::from(*v),
+            (None, Some(DimValue(v))) if *v > 0 => Dim::from(*v),
+            // Some exporters write an unknown dimension as -1 or 0.
             (None, _) => {
                 let mut made_up = format!("{name}.{axis}");
                 while symbols.contains(made_up.as_str()) {

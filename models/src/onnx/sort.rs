@@ -1,7 +1,7 @@
 //! The order of nodes. ONNX demands a topological order; files that break this rule are sorted stably.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, HashSet};
 
 use super::proto::{GraphProto, NodeProto};
 use crate::error::ModelError;
@@ -73,6 +73,26 @@ pub(super) fn order(nodes: &[NodeProto]) -> Result<Vec<usize>, ModelError> {
     })
 }
 
+/// Whether `results` depend on each node, where `order` is that of [`order`].
+pub(super) fn needed<'a>(
+    nodes: &'a [NodeProto],
+    order: &[usize],
+    results: impl Iterator<Item = &'a str>,
+) -> Vec<bool> {
+    let mut wanted: HashSet<&str> = results.collect();
+    let mut needed = vec![false; nodes.len()];
+    for i in order.iter().rev() {
+        let node = &nodes[*i];
+        if node.output.iter().any(|o| wanted.contains(o.as_str())) {
+            reads(node, &mut |name| {
+                wanted.insert(name);
+            });
+            needed[*i] = true;
+        }
+    }
+    needed
+}
+
 /// The nodes of `waiting` that are part of a cycle or between cycles, without those that merely read from one.
 fn stuck(readers: &[Vec<usize>], mut waiting: Vec<bool>) -> Vec<usize> {
     // The number of waiting nodes that read from each node, and the waiting nodes that each node reads from.
@@ -118,6 +138,19 @@ mod tests {
             op_type: Some("Add".into()),
             ..NodeProto::default()
         }
+    }
+
+    #[test]
+    fn nodes_without_effect_on_results_are_not_needed() {
+        let nodes = [
+            node(&["x"], "a"),
+            node(&["a"], "dead"),
+            node(&["a"], "b"),
+            node(&["dead"], "c"),
+        ];
+        let order = order(&nodes).unwrap();
+        let needed = needed(&nodes, &order, ["b"].into_iter());
+        assert_eq!(needed, [true, false, true, false]);
     }
 
     #[test]

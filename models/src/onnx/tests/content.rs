@@ -304,6 +304,60 @@ fn external_data_stays_in_the_folder() {
     check("alias").unwrap();
 }
 
+/// `REPO/snapshots/REVISION` has links to files whose names are hashes, in `REPO/blobs`.
+#[test]
+fn a_cache_of_hugging_face_is_a_folder() {
+    use std::os::unix::fs::symlink;
+    let s = Scratch::new();
+    for folder in [
+        "repo/blobs/deeper",
+        "repo/snapshots/abc/onnx",
+        "repo/refs",
+        "other/blobs",
+    ] {
+        std::fs::create_dir_all(s.path().join(folder)).unwrap();
+    }
+    for file in [
+        "repo/blobs/H",
+        "repo/blobs/deeper/H",
+        "repo/refs/H",
+        "other/blobs/H",
+    ] {
+        s.write(file, &[0; 12000]);
+    }
+    let check = |folder: &str, target: &str| {
+        let data = [("location", "model.onnx_data")];
+        let m = adds(external("w", &[3000], &data), &["3000"]).encode_to_vec();
+        let blob = s.write(&format!("repo/blobs/model-{}", folder.len()), &m);
+        let at = s.path().join("repo/snapshots/abc").join(folder);
+        for (link, to) in [
+            ("model.onnx", blob.as_path()),
+            ("model.onnx_data", target.as_ref()),
+        ] {
+            let _ = std::fs::remove_file(at.join(link));
+            symlink(to, at.join(link)).unwrap();
+        }
+        load(&at.join("model.onnx"), &options(&s))
+            .map(|_| ())
+            .map_err(|e| e.to_string())
+    };
+    check("", "../../blobs/H").unwrap();
+    check("onnx", "../../../blobs/H").unwrap();
+    for outside in [
+        "../../refs/H",
+        "../../blobs/deeper/H",
+        "../../../other/blobs/H",
+    ] {
+        let refused = check("", outside).unwrap_err();
+        assert!(
+            refused.contains("a link leads out of the model's folder"),
+            "{refused}"
+        );
+    }
+    let refused = check("", "../../blobs/deeper").unwrap_err();
+    assert!(refused.contains("is not a regular file"), "{refused}");
+}
+
 #[test]
 fn weights_files_fill_initializers_without_data() {
     let s = Scratch::new();

@@ -176,7 +176,7 @@ fn casts_name_dtypes() {
     assert_eq!(f.ty(f.results[0].1).to_string(), "i64[2]");
     let m = one(9, &["2"], node("Cast", "x", "y", vec![int("to", 8)]));
     let message = "the model needs operations that are not supported: \
-                   Cast (node y_node, attribute 'to': element type STRING is not supported)";
+                   Cast of opset 9 (node: y_node, attribute 'to': element type STRING is not supported)";
     fails(&m, Code::UnsupportedOp, message);
 }
 

@@ -12,14 +12,14 @@ fn relu(input: &str, output: &str) -> NodeProto {
 
 #[test]
 fn dimensions_keep_their_names() {
-    let v = value("x", F32, &["batch", "3", "", "x.4", ""]);
+    let v = value("x", F32, &["batch", "3", "", "x.4", "-1", "0"]);
     let f = import(&model(
         17,
         graph(vec![v], vec![], vec![relu("x", "y")], "y"),
     ));
     assert_eq!(
         f.ty(f.params[0]).to_string(),
-        "f32[batch, 3, x.2, x.4, x.4_]"
+        "f32[batch, 3, x.2, x.4, x.4_, x.5]"
     );
     assert_eq!(f.results[0].0, "y");
     assert_eq!(&*f.nodes[0].name, "y_node");
@@ -120,10 +120,40 @@ fn every_unsupported_op_is_listed() {
         opset_import: vec![opset("", 17), opset("my.ops", 1)],
         ..model(17, graph(x(), vec![], nodes, "y"))
     };
-    let message = "the model needs operations that are not supported: Loop (node a_node, control flow); \
-                   NoSuchOp (nodes b_node, d_node); my.ops.Thing (node c_node); \
-                   Relu (node y_node, attribute 'fancy')";
+    let message = "the model needs operations that are not supported: Loop of opset 17 (node: a_node, control flow); \
+                   NoSuchOp of opset 17 (2 nodes: b_node, d_node); my.ops.Thing of opset 1 (node: c_node); \
+                   Relu of opset 17 (node: y_node, attribute 'fancy')";
     fails(&m, Code::UnsupportedOp, message);
+}
+
+#[test]
+fn what_no_result_depends_on_is_not_imported() {
+    let nodes = vec![
+        node("NoSuchOp", "x w", "a", vec![]),
+        relu("x", "y"),
+        node("Add", "a undefined", "b", vec![]),
+    ];
+    let w = floats("w", &[2], &[1., 2.]);
+    let f = import(&model(17, graph(x(), vec![w], nodes, "y")));
+    assert_eq!(lines(&f), ["Relu(x)"]);
+    assert!(f.literals.is_empty());
+}
+
+#[test]
+fn advice_is_of_what_is_missing() {
+    let m = |domain: &str| {
+        let op = NodeProto {
+            domain: Some(domain.into()),
+            ..node("FusedMatMul", "x x", "y", vec![])
+        };
+        ModelProto {
+            opset_import: vec![opset("", 17), opset(domain, 1)],
+            ..model(17, graph(x(), vec![], vec![op], "y"))
+        }
+    };
+    let advice = |domain: &str| Error::from(try_import(&m(domain)).unwrap_err()).advice;
+    assert!(advice("com.microsoft").contains("before ONNX Runtime's optimizer"));
+    assert!(advice("my.ops").contains("write kernels for them"));
 }
 
 #[test]
@@ -295,7 +325,7 @@ fn a_branch_with_a_known_condition_is_inlined() {
         ["Neg(x)", "Add(y_node/t, [1.0])"]
     );
     let message = "the model needs operations that are not supported: \
-                   If (node y_node, its condition is not constant)";
+                   If of opset 17 (node: y_node, its condition is not constant)";
     fails(&select("c"), Code::UnsupportedOp, message);
 }
 
