@@ -140,16 +140,21 @@ pub fn check_bounds(
             let bound = bounds
                 .iter()
                 .find(|b| dim.as_symbol().is_some_and(|s| **s == *b.symbol));
-            if let Some(bound) = bound
-                && i64::try_from(*size).is_ok_and(|size| size > bound.most)
-            {
+            let Some(bound) = bound else { continue };
+            let size = i64::try_from(*size).unwrap_or(i64::MAX);
+            if !(bound.least..=bound.most).contains(&size) {
                 let (name, symbol) = (Printable(name), Printable(&bound.symbol));
-                let most = bound.most;
+                let (least, most) = (bound.least, bound.most);
+                let (range, advice) = match size > most {
+                    true => (format!("{most}"), format!("={size} or more")),
+                    false => (format!("{least}..{most}"), format!("={size}..{most}")),
+                };
+                let than = if size > most { "less" } else { "more" };
                 let msg = format!(
-                    "--dim {symbol}={most} is less than the {size} of input '{name}', which is {given}"
+                    "--dim {symbol}={range} is {than} than the {size} of input '{name}', which is {given}"
                 );
                 let error = Error::new(Code::InvalidArgument, msg);
-                let advice = format!("write --dim {symbol}={size} or more, or leave it out");
+                let advice = format!("write --dim {symbol}{advice}, or leave it out");
                 return Err(error.advise(advice).into());
             }
         }

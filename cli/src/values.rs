@@ -83,11 +83,13 @@ pub fn parse_ttl(text: &str) -> Result<Ttl, String> {
     Ok(Ttl(Some(ttl)))
 }
 
-/// The largest size of a dynamic axis.
+/// The sizes that a dynamic axis may have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bound {
     /// The axis' symbol.
     pub symbol: String,
+    /// The axis' smallest size; 0 where only the largest was given.
+    pub least: i64,
     /// The axis' largest size.
     pub most: i64,
 }
@@ -96,7 +98,7 @@ pub struct Bound {
 pub fn parse_bound(text: &str) -> Result<Bound, String> {
     let bad = || format!("'{text}' is no bound; write seq=512 or seq=1..512");
     let (symbol, range) = text.split_once('=').ok_or_else(bad)?;
-    let (least, most) = range.split_once("..").unwrap_or(("1", range));
+    let (least, most) = range.split_once("..").unwrap_or(("0", range));
     let least: i64 = least.trim().parse().map_err(|_| bad())?;
     let most = most.trim().trim_start_matches('=');
     let most: i64 = most.parse().map_err(|_| bad())?;
@@ -104,7 +106,11 @@ pub fn parse_bound(text: &str) -> Result<Bound, String> {
     if symbol.is_empty() || least < 0 || most < 1 || least > most {
         return Err(bad());
     }
-    Ok(Bound { symbol, most })
+    Ok(Bound {
+        symbol,
+        least,
+        most,
+    })
 }
 
 /// The devices that may run some nodes.
@@ -211,15 +217,17 @@ mod tests {
 
     #[test]
     fn bounds_and_pins() {
-        let bound = |most| {
+        let bound = |least, most| {
+            let symbol = "seq".into();
             Ok(Bound {
-                symbol: "seq".into(),
+                symbol,
+                least,
                 most,
             })
         };
-        assert_eq!(parse_bound("seq=512"), bound(512));
-        assert_eq!(parse_bound("seq=1..512"), bound(512));
-        assert_eq!(parse_bound("seq=1..=8"), bound(8));
+        assert_eq!(parse_bound("seq=512"), bound(0, 512));
+        assert_eq!(parse_bound("seq=1..512"), bound(1, 512));
+        assert_eq!(parse_bound("seq=2..=8"), bound(2, 8));
         for text in ["seq", "=5", "seq=", "seq=0", "seq=9..3", "seq=a", "seq=1.."] {
             assert!(parse_bound(text).is_err(), "{text}");
         }

@@ -9,6 +9,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
@@ -44,6 +45,12 @@ async fn until_error(model: &Model) -> (Error, Instant) {
     }
 }
 
+/// The number of peers that a worker is linked with. Two workers that dial each other at the same time have two links.
+fn peers(s: &WorkerStatus) -> usize {
+    let names: BTreeSet<&str> = s.links.iter().map(|l| l.peer.as_str()).collect();
+    names.len()
+}
+
 /// Sends `signal` to w1 in the middle of many steps, and checks the error that ends them, and how soon it comes.
 async fn check(what: &str, signal: Signal, cause: &str, bound: Duration) {
     let processes = Processes::start(what, 3, "1GiB");
@@ -52,7 +59,7 @@ async fn check(what: &str, signal: Signal, cause: &str, bound: Duration) {
     let calls = tokio::spawn(async move { until_error(&model).await });
     // w1 has links with w0, w2 and the driver.
     let ready = |m: &MemberStatus| {
-        let all = |s: &WorkerStatus| s.links.len() == 3 && s.links.iter().all(|l| l.tripwire);
+        let all = |s: &WorkerStatus| peers(s) == 3 && s.links.iter().all(|l| l.tripwire);
         m.tripwire
             && m.status
                 .as_ref()
@@ -97,7 +104,7 @@ async fn status_says_where_tcp_does_not_pass() {
     // w1 dialled the coordinator and w0, and was dialled by w2 and the driver.
     let dialled = |m: &MemberStatus| {
         let to_w0 = |l: &LinkStatus| l.peer == "w0" && l.tripwire;
-        let links = |s: &WorkerStatus| s.links.len() == 3 && s.links.iter().any(to_w0);
+        let links = |s: &WorkerStatus| peers(s) == 3 && s.links.iter().any(to_w0);
         m.tripwire && m.status.as_ref().is_some_and(links)
     };
     await_member(&cluster, "w1", dialled).await;

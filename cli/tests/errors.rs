@@ -128,6 +128,20 @@ fn inputs_that_do_not_fit() {
             &inputs,
             "--local",
             "1",
+            "--dim",
+            "batch=361..400",
+        ],
+        "error: --dim batch=361..400 is more than the 360 of input 'image', which is f32[360, 1, 8, 8]\n  \
+         write --dim batch=360..400, or leave it out",
+    );
+    fails(
+        &[
+            "run",
+            &model,
+            "--inputs",
+            &inputs,
+            "--local",
+            "1",
             "--artifact-root",
             "/nope",
         ],

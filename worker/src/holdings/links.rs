@@ -85,7 +85,7 @@ impl Holdings {
         if let Some(link) = self.hub.link(peer) {
             return Ok(link);
         }
-        let link = self.dial(p).await?;
+        let link = self.dial(p, peer).await?;
         if link.peer() != peer {
             let msg = format!("{} was restarted since the plan was made", p.name);
             return Err(gone(&p.name, msg));
@@ -93,7 +93,7 @@ impl Holdings {
         Ok(link)
     }
 
-    async fn dial(self: &Arc<Self>, p: &Participant) -> Result<Arc<Link>> {
+    async fn dial(self: &Arc<Self>, p: &Participant, peer: &Peer) -> Result<Arc<Link>> {
         let unreachable = |e: Error| {
             let msg = format!(
                 "worker {} cannot reach {} at {}: {}",
@@ -113,6 +113,11 @@ impl Holdings {
         if name != p.name {
             let msg = format!("{} is answered by worker {name}, not {}", p.address, p.name);
             return Err(Error::new(Code::Unreachable, msg).about(&p.name));
+        }
+        if let Some(link) = self.hub.link(peer) {
+            // The peer dialled as well, and was first.
+            dialled.connection.close(0u32.into(), b"linked already");
+            return Ok(link);
         }
         let watched = self.detector.watch(dialled.connection);
         crate::service::serve_connection(self, watched.clone(), Role::Worker, name.clone(), None);
