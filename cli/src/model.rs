@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use convoke::numpy::{Npz, npy_type, read_npy};
 use convoke::{ArrayType, Cluster, Code, Error, HostTensor as Tensor, ModelBuilder, Signature};
-use convoke_common::Printable;
+use convoke_common::{DType, Printable};
+use half::bf16;
 
 use crate::args::ModelArgs;
 use crate::failure::Failure;
@@ -22,6 +23,8 @@ pub struct Arrays {
     files: Vec<(String, PathBuf)>,
     /// Name, dtype and shape of each input.
     inputs: Vec<(String, ArrayType)>,
+    /// Inputs that are read as another dtype than the file has.
+    read_as_bf16: Vec<String>,
     /// Name, dtype and shape of each expected output.
     expected: Vec<(String, ArrayType)>,
 }
@@ -33,6 +36,7 @@ impl Arrays {
             archive: args.inputs.as_ref().map(Npz::open).transpose()?,
             files: vec![],
             inputs: vec![],
+            read_as_bf16: vec![],
             expected: vec![],
         };
         for (name, array) in all.archive.iter().flat_map(Npz::arrays) {
@@ -57,6 +61,27 @@ impl Arrays {
         self.inputs.clone()
     }
 
+    /// Has inputs read as bf16 where the model wants that and numpy has no such dtype: the bits of a u16 array, and an f32
+    /// array cast. Returns what a user must know of it.
+    pub fn fit(&mut self, wanted: &[Signature]) -> Vec<String> {
+        let mut notes = vec![];
+        for (name, array) in &mut self.inputs {
+            let signature = wanted.iter().find(|s| s.name == *name);
+            if signature.is_none_or(|s| s.ty.dtype != DType::BF16) {
+                continue;
+            }
+            let shown = Printable(name);
+            match array.dtype {
+                DType::F32 => notes.push(format!("input '{shown}' is cast from f32 to bf16")),
+                DType::U16 => notes.push(format!("input '{shown}' is read as the bits of bf16")),
+                _ => continue,
+            }
+            array.dtype = DType::BF16;
+            self.read_as_bf16.push(name.clone());
+        }
+        notes
+    }
+
     /// Reads the values of the inputs.
     pub fn read_inputs(&mut self) -> Result<Vec<(String, Tensor)>, Failure> {
         let mut all = Vec::with_capacity(self.inputs.len());
@@ -67,7 +92,11 @@ impl Arrays {
                 (None, Some(archive)) => Some(archive.read(name)?),
                 (None, None) => None,
             };
-            all.extend(tensor.map(|t| (name.clone(), t)));
+            let Some(mut tensor) = tensor else { continue };
+            if self.read_as_bf16.contains(name) {
+                tensor = as_bf16(tensor)?;
+            }
+            all.push((name.clone(), tensor));
         }
         Ok(all)
     }
@@ -89,6 +118,19 @@ impl Arrays {
         }
         Ok(all)
     }
+}
+
+/// An f32 tensor rounded to bf16, or a u16 tensor as the bits of one.
+fn as_bf16(t: Tensor) -> Result<Tensor, Failure> {
+    let bytes = match t.as_slice::<f32>() {
+        Ok(values) => {
+            let bits = values.iter().map(|v| bf16::from_f32(*v).to_le_bytes());
+            bits.flatten().collect()
+        }
+        Err(_) => t.bytes().to_vec(),
+    };
+    let made = Tensor::from_bytes(DType::BF16, t.shape(), &bytes);
+    made.map_err(|e| Error::internal(e.to_string()).into())
 }
 
 /// What an output of the model is compared with.
@@ -176,4 +218,46 @@ pub fn check_given(inputs: &[(String, ArrayType)], wanted: &[Signature]) -> Resu
     Err(e
         .advise("give them with --inputs FILE.npz, or one by one with --input NAME=FILE.npy")
         .into())
+}
+
+#[cfg(test)]
+mod tests {
+    use convoke::TensorType;
+    use convoke_common::Shape;
+
+    use super::*;
+
+    #[test]
+    fn arrays_are_read_as_bf16_where_the_model_wants_that() {
+        let given = [DType::F32, DType::U16, DType::BF16, DType::I64];
+        let named = |dtype: DType| {
+            let shape = Shape::from_slice(&[2]);
+            (dtype.to_string(), ArrayType { dtype, shape })
+        };
+        let mut arrays = Arrays {
+            archive: None,
+            files: vec![],
+            inputs: given.map(named).to_vec(),
+            read_as_bf16: vec![],
+            expected: vec![],
+        };
+        let wanted = given.map(|dtype| Signature {
+            name: dtype.to_string(),
+            ty: TensorType::fixed(DType::BF16, &[2]),
+        });
+        assert_eq!(
+            arrays.fit(&wanted),
+            [
+                "input 'f32' is cast from f32 to bf16",
+                "input 'u16' is read as the bits of bf16"
+            ]
+        );
+        let dtypes: Vec<_> = arrays.inputs().iter().map(|(_, a)| a.dtype).collect();
+        assert_eq!(dtypes, [DType::BF16, DType::BF16, DType::BF16, DType::I64]);
+        let bits = |t: Tensor| as_bf16(t).unwrap().as_slice::<bf16>().unwrap().to_vec();
+        let three = [bf16::from_f32(1.), bf16::from_f32(-3.)];
+        assert_eq!(bits(Tensor::from_slice(&[2], &[1f32, -3.]).unwrap()), three);
+        let raw = three.map(bf16::to_bits);
+        assert_eq!(bits(Tensor::from_slice(&[2], &raw).unwrap()), three);
+    }
 }

@@ -208,7 +208,7 @@ async fn run_split(
         b = b.workers(n);
     }
     let (start, reruns) = (Instant::now(), Reruns::default());
-    let loading = load(b, &args.model, arrays.inputs(), &progress, &reruns);
+    let loading = load(b, &args.model, arrays, &progress, &reruns);
     let (model, summary) = match args.timeout {
         None => loading.await?,
         // Dropping the future gives up what was planned and installed.
@@ -236,7 +236,7 @@ async fn run_split(
 async fn load(
     b: convoke::ModelBuilder,
     args: &ModelArgs,
-    inputs: Vec<(String, ArrayType)>,
+    arrays: &mut Arrays,
     progress: &Progress,
     reruns: &Reruns,
 ) -> Result<(Model, PlanSummary), Failure> {
@@ -248,6 +248,9 @@ async fn load(
         told.phase(phase);
     };
     let model = b.on_progress(tell).await?;
+    let notes = arrays.fit(&model.inputs());
+    notes.iter().for_each(|note| progress.note(note));
+    let inputs = arrays.inputs();
     check_given(&inputs, &model.inputs())?;
     check_bounds(&args.dim, &inputs, &model.inputs())?;
     let summary = model.prepare(inputs).await?;

@@ -11,7 +11,7 @@
 //! them is decompressed, so that a program can compare them with what it expects.
 //!
 //! Little-endian arrays of `f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8 bool` are read, in C or Fortran order. numpy has no
-//! bfloat16: a bf16 tensor is written as float32, which holds every one of its values.
+//! bfloat16: a bf16 tensor is written as float32, which holds every one of its values. It is read from what `ml_dtypes` writes.
 //!
 //! Invariants
 //! 1. Nothing is allocated for an array before its declared size was checked against the bytes that its file holds,

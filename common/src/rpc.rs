@@ -185,7 +185,7 @@ pub struct LinkReport {
 pub enum WorkerCount {
     /// The fewest workers whose memory suffices, and one more only where that shortens the predicted step.
     Auto,
-    /// This many, each with at least one node.
+    /// This many, each with at least one node; fewer where there are fewer nodes.
     Exactly(u32),
 }
 

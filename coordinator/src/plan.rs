@@ -187,6 +187,11 @@ mod tests {
         .unwrap();
         assert_eq!(alone.programs, among.programs);
         assert!(alone.summary.warnings.is_empty());
+        let all = options(&f, WorkerCount::Exactly(9));
+        let fewer = plan(f, &cluster(9, 64 << 20), &all).unwrap().summary;
+        let (used, warning) = (fewer.parts.len(), &fewer.warnings[0]);
+        let text = format!("{used} of the 9 workers that were asked for are used");
+        assert!(used < 9 && warning.starts_with(&text), "{warning}");
     }
 
     #[test]

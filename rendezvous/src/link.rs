@@ -21,7 +21,7 @@ use crate::eager::{Batches, DirectSession, bodies};
 use crate::frame::{Frame, TensorHeader};
 use crate::hub::Hub;
 use crate::lease::Peer;
-use crate::remote::{self, Remote};
+use crate::remote::Remote;
 use crate::sharing::LinkSharing;
 
 /// Called when the link has released a tensor.
@@ -234,10 +234,10 @@ impl Link {
     }
 
     /// Why it ended, where the peer refused what was asked of it.
-    pub(crate) fn refusal(&self) -> Option<Error> {
+    pub fn refusal(&self) -> Option<Error> {
         match self {
             Link::Local { .. } => None,
-            Link::Remote(r) => remote::refusal(r.watched(), &self.peer().name),
+            Link::Remote(r) => r.refusal(),
         }
     }
 

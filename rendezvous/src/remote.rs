@@ -22,7 +22,7 @@ mod queue;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -77,6 +77,8 @@ pub struct Remote {
     left: AtomicBool,
     /// Cancelled when the link has ended, for tasks that wait for that.
     ended: CancellationToken,
+    /// Why the link ended, if the peer refused what was asked of it.
+    refused: OnceLock<Error>,
     /// Bytes of tensors that arrived by streams and through shared memory.
     received: Arc<AtomicU64>,
     /// Tasks that send tensors which the peer has not acknowledged.
@@ -100,6 +102,10 @@ impl Remote {
 
     pub(crate) fn left(&self) -> bool {
         self.left.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn refusal(&self) -> Option<Error> {
+        self.refused.get().cloned()
     }
 
     pub(crate) fn watched(&self) -> &WatchedConnection {
@@ -243,6 +249,7 @@ fn run(
         closed: AtomicBool::new(false),
         left: AtomicBool::new(false),
         ended: CancellationToken::new(),
+        refused: OnceLock::new(),
         received,
         sending: TaskTracker::new(),
         shared,
@@ -296,6 +303,10 @@ async fn supervise(
     };
     // If the connection ended, its reason says more than the error of a task that noticed it.
     let why = remote.watched.ended().unwrap_or(why);
+    // Closing the connection here replaces the peer's reason.
+    if let Some(refused) = refusal(&remote.watched, &remote.peer.name) {
+        let _ = remote.refused.set(refused);
+    }
     remote
         .connection()
         .close(VarInt::from_u32(0), why.as_bytes());
@@ -396,7 +407,7 @@ fn refuse(remote: &Remote, e: &Error) {
 }
 
 /// Why the peer closed the connection, where it refused what was asked of it.
-pub(crate) fn refusal(watched: &WatchedConnection, name: &str) -> Option<Error> {
+fn refusal(watched: &WatchedConnection, name: &str) -> Option<Error> {
     let why = watched.connection().close_reason()?;
     let ConnectionError::ApplicationClosed(closed) = &why else {
         return None;

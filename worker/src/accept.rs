@@ -30,8 +30,8 @@ const WORKER_WINDOWS: u64 = 1 << 30;
 const STREAM_PART: u64 = 512;
 const LEAST_STREAM: u64 = 1 << 20;
 
-/// What one connection that carries tensors may send ahead besides what a stream of its own may: so a tensor that nobody
-/// reads yet does not keep the lane waiting that announces it.
+/// What one connection that carries tensors may send ahead besides what a stream of its own may, at most: so a tensor that
+/// nobody reads yet does not keep the lane waiting that announces it.
 const BESIDE_STREAM: u32 = 4 << 20;
 
 /// The transport of a worker that may use `memory`.
@@ -51,7 +51,7 @@ pub fn bounds(memory: u64) -> Bounds {
     let windows = |of_token: u64| Windows {
         of_token: u32::try_from(of_token).unwrap_or(u32::MAX),
         most: options.connection_window,
-        least: options.stream_window + BESIDE_STREAM,
+        least: options.stream_window + options.stream_window.min(BESIDE_STREAM),
     };
     Bounds {
         all: 1024,

@@ -451,7 +451,7 @@ impl WorkerSession {
                     then.into_iter().for_each(|f| f(&link));
                 }
                 if link.is_closed() {
-                    self.lost(&link.lost());
+                    self.lost(&link.refusal().unwrap_or_else(|| link.lost()));
                 }
             }
             Err(error) => self.lost(&error),

@@ -162,6 +162,10 @@ fn descr(dtype: DType) -> &'static str {
 fn dtype(descr: &str) -> Result<DType, Failure> {
     let order = descr.get(..1).unwrap_or_default();
     let kind = descr.get(1..).unwrap_or_default();
+    if kind == "V2" {
+        // numpy has no bfloat16: it writes those of the package `ml_dtypes` as elements of two bytes without a type.
+        return Ok(DType::BF16);
+    }
     let found = CODES.iter().find(|(_, code)| code[1..] == *kind);
     match found {
         Some((d, _)) if d.size() == 1 || matches!(order, "<" | "=") => Ok(*d),

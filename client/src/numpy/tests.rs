@@ -1,3 +1,5 @@
+use half::bf16;
+
 use super::*;
 
 fn data(name: &str) -> PathBuf {
@@ -96,6 +98,17 @@ fn what_is_written_is_read_back() {
     let twice = [all[0].clone(), all[0].clone()];
     let e = write_npz(&file.0, &twice).unwrap_err();
     assert!(matches!(e, NumpyError::Duplicate { array, .. } if array == "f2"));
+}
+
+/// What `np.save` writes of an array of `ml_dtypes.bfloat16`.
+#[test]
+fn elements_of_two_bytes_without_a_type_are_bf16() {
+    for descr in ["<V2", "|V2"] {
+        let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': (2,)}}");
+        let file = Scratch::new("bf16.npy", &npy(&header, &[0x80, 0x3f, 0x40, 0xc0]));
+        let t = read_npy(&file.0).unwrap();
+        assert_eq!(t.as_slice::<bf16>().unwrap(), [1., -3.].map(bf16::from_f32));
+    }
 }
 
 #[test]

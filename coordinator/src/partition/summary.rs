@@ -1,6 +1,6 @@
 //! The summary of a plan, which `plan` prints.
 
-use convoke_common::rpc::{CutEdge, PartSummary, PinPart, PinSummary, PlanSummary};
+use convoke_common::rpc::{CutEdge, PartSummary, PinPart, PinSummary, PlanSummary, WorkerCount};
 
 use super::Partition;
 use crate::place::Placed;
@@ -82,5 +82,15 @@ fn pins(placed: &Placed) -> Vec<PinSummary> {
 fn warnings(placed: &Placed) -> Vec<String> {
     let idle =
         |p: &str| format!("the pin '{p}' has no effect: what it names does not run in a step");
-    placed.pins.without_effect().map(idle).collect()
+    let mut warnings: Vec<String> = placed.pins.without_effect().map(idle).collect();
+    let used = placed.team.size();
+    if let WorkerCount::Exactly(n) = placed.asked
+        && n as usize > used
+    {
+        let nodes = placed.work.positions();
+        warnings.push(format!(
+            "{used} of the {n} workers that were asked for are used: the model has {nodes} nodes after optimisation"
+        ));
+    }
+    warnings
 }

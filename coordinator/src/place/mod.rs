@@ -59,6 +59,8 @@ pub struct Placed {
     /// The predicted nanoseconds of a step on the fastest single worker whose memory holds the whole function.
     pub single_ns: Option<u64>,
     pub pins: Pins,
+    /// How many workers were asked for.
+    pub asked: WorkerCount,
 }
 
 /// Places `function`, which was verified, on workers of `cluster`.
@@ -117,6 +119,7 @@ pub fn place(function: Function, cluster: &ClusterModel, options: &PlanOptions) 
         peaks,
         single_ns,
         pins,
+        asked: options.workers,
     })
 }
 

@@ -144,7 +144,7 @@ impl<'a> Search<'a> {
         self.predict(self.cluster.team(&[worker]), vec![0; self.work.positions()])
     }
 
-    /// Returns the best placement over exactly `n` workers.
+    /// Returns the best placement over exactly `n` workers, or over as many as there are nodes.
     pub fn exactly(&self, n: usize, single: Option<Candidate>) -> Result<Candidate> {
         let there = self.cluster.workers.len();
         let steps = self.work.positions();
@@ -160,14 +160,8 @@ impl<'a> Search<'a> {
                 Error::new(Code::NoWorkers, msg).advise("start more workers, or ask for fewer")
             );
         }
-        if n > 1 && n > steps {
-            let msg = format!(
-                "{n} workers cannot each run a node: the model has {steps} after optimisation"
-            );
-            return Err(
-                Error::new(Code::InvalidArgument, msg).advise(format!("ask for at most {steps}"))
-            );
-        }
+        // Workers beyond the number of nodes would have nothing to run.
+        let n = n.min(steps.max(1));
         if self.needed.len() > n {
             let msg = match self.needed.len() - self.named {
                 0 => format!("pins name {} workers, but the plan may use {n}", self.named),

@@ -205,12 +205,6 @@ fn errors_say_what_would_fit() {
         "{e}"
     );
     assert_eq!(failure(&f, &cluster(0, 1), &o).code, Code::NoWorkers);
-    let too_many = options(&f, WorkerCount::Exactly(13));
-    assert!(
-        failure(&f, &cluster(20, 99 * MIB), &too_many)
-            .message
-            .contains("the model has 12")
-    );
     assert_eq!(
         failure(
             &f,
@@ -220,6 +214,17 @@ fn errors_say_what_would_fit() {
         .code,
         Code::NoWorkers
     );
+}
+
+#[test]
+fn no_more_workers_are_used_than_there_are_nodes() {
+    let f = chain(12, 512);
+    let placed = check(
+        &f,
+        &cluster(20, 99 * MIB),
+        &options(&f, WorkerCount::Exactly(13)),
+    );
+    assert_eq!(placed.team.size(), 12);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use convoke_common::identity::Role;
-use convoke_common::memory::Purpose;
+use convoke_common::memory::{Purpose, TokenHolding};
 use convoke_common::rpc::{LeaseStatus, WorkerStatus};
 
 use super::{Findings, Invariant, Stage, View};
@@ -21,10 +21,14 @@ pub fn left_over(cluster: &Cluster) -> Vec<String> {
             && let Some(worker) = cluster.worker(i)
         {
             of_worker(host, &worker.status(), &mut left);
-            for holding in worker.ledger().holdings() {
-                let (token, has) = (&holding.token, holding.total());
-                left.push(format!("{host}: {has} bytes of token {token}"));
-            }
+            // What a connection may send ahead is charged as long as it stands.
+            let connected = Purpose::Buffers;
+            of_tokens(
+                host,
+                &worker.ledger().holdings(),
+                Some(connected),
+                &mut left,
+            );
             of_tables(host, worker.tables(), &["sessions"], &mut left);
         }
         if let Host::Client(i) = host
@@ -69,6 +73,7 @@ pub fn deserted(cluster: &Cluster) -> Vec<String> {
         };
         workers += 1;
         of_tables(host, worker.tables(), &[], &mut left);
+        of_tokens(host, &worker.ledger().holdings(), None, &mut left);
         let links = worker.hub().links();
         for link in &links {
             let peer = link.peer();
@@ -89,6 +94,17 @@ fn of_tasks(cluster: &Cluster, host: Host, expected: usize, left: &mut Vec<Strin
     let there = cluster.tasks(host);
     if there != expected {
         left.push(format!("{host}: {there} tasks, not {expected}"));
+    }
+}
+
+/// Lists the memory that tokens are charged with, except for the purpose `may`.
+fn of_tokens(host: Host, holdings: &[TokenHolding], may: Option<Purpose>, left: &mut Vec<String>) {
+    for holding in holdings {
+        let used = holding.used.iter().filter(|(p, _)| Some(**p) != may);
+        let has: u64 = used.map(|(_, bytes)| bytes).sum();
+        if has > 0 {
+            left.push(format!("{host}: {has} bytes of token {}", holding.token));
+        }
     }
 }
 
