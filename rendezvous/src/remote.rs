@@ -78,7 +78,7 @@ pub struct Remote {
     /// Cancelled when the link has ended, for tasks that wait for that.
     ended: CancellationToken,
     /// Why the link ended, if the peer refused what was asked of it.
-    refused: OnceLock<Error>,
+    refused: OnceLock<Box<Error>>,
     /// Bytes of tensors that arrived by streams and through shared memory.
     received: Arc<AtomicU64>,
     /// Tasks that send tensors which the peer has not acknowledged.
@@ -105,7 +105,7 @@ impl Remote {
     }
 
     pub(crate) fn refusal(&self) -> Option<Error> {
-        self.refused.get().cloned()
+        self.refused.get().map(|refused| (**refused).clone())
     }
 
     pub(crate) fn watched(&self) -> &WatchedConnection {
@@ -305,7 +305,7 @@ async fn supervise(
     let why = remote.watched.ended().unwrap_or(why);
     // Closing the connection here replaces the peer's reason.
     if let Some(refused) = refusal(&remote.watched, &remote.peer.name) {
-        let _ = remote.refused.set(refused);
+        let _ = remote.refused.set(Box::new(refused));
     }
     remote
         .connection()
