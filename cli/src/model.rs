@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use convoke::numpy::{Npz, npy_type, read_npy};
 use convoke::{ArrayType, Cluster, Code, Error, HostTensor as Tensor, ModelBuilder, Signature};
-use convoke_common::Printable;
+use convoke_graph::Printable;
 
 use crate::args::ModelArgs;
 use crate::failure::Failure;

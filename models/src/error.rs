@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use convoke_common::graph::GraphError;
-use convoke_common::{Code, Error, Printable};
+use convoke_common::{Code, Error};
+use convoke_graph::Printable;
+use convoke_graph::graph::GraphError;
 
 /// A node that is not supported.
 #[derive(Debug, Clone, PartialEq, Eq)]
