@@ -9,6 +9,7 @@ ENV CARGO_PROFILE_RELEASE_DEBUG=false
 # The dependencies alone, with empty crates in the place of ours: this layer is rebuilt only when a manifest
 # or the lock file changes. One COPY per crate, because a COPY of several files keeps no folders.
 COPY Cargo.toml Cargo.lock ./
+COPY graph/Cargo.toml graph/
 COPY common/Cargo.toml common/
 COPY models/Cargo.toml models/
 COPY rendezvous/Cargo.toml rendezvous/

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use convoke_common::Printable;
 use convoke_common::admission::chain;
 use convoke_common::error::{Code, Error};
 use convoke_common::world::{Disk, Store, SystemRng};
+use convoke_graph::Printable;
 
 use crate::failure::Failure;
 use crate::output;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use convoke::numpy::{Npz, npy_type, read_npy};
 use convoke::{ArrayType, Cluster, Code, Error, HostTensor as Tensor, ModelBuilder, Signature};
-use convoke_common::{DType, Printable};
+use convoke_graph::{DType, Printable};
 use half::bf16;
 
 use crate::args::ModelArgs;
@@ -223,7 +223,7 @@ pub fn check_given(inputs: &[(String, ArrayType)], wanted: &[Signature]) -> Resu
 #[cfg(test)]
 mod tests {
     use convoke::TensorType;
-    use convoke_common::Shape;
+    use convoke_graph::Shape;
 
     use super::*;
 

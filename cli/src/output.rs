@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
-use convoke_common::Printable;
-use convoke_common::printable::screen;
+use convoke_graph::Printable;
+use convoke_graph::printable::screen;
 use serde::Serialize;
 
 use crate::failure::Failure;

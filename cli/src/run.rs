@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use convoke::numpy::{check_writable, write_npz};
 use convoke::{
-    ArrayType, CallOptions, Cluster, Code, Error, HostTensor as Tensor, Model, Outputs, Phase,
-    PlanSummary, Rerun, Retry,
+    CallOptions, Cluster, Code, Error, HostTensor as Tensor, Model, Outputs, Phase, PlanSummary,
+    Rerun, Retry,
 };
-use convoke_common::{Printable, printable};
+use convoke_graph::{Printable, printable};
 use futures::StreamExt;
 use serde::Serialize;
 use tokio::time::Instant;

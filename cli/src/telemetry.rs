@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use std::{fmt, io};
 
 use convoke_common::error::{Code, Error};
-use convoke_common::printable::{Message, Printable};
+use convoke_graph::printable::{Message, Printable};
 use opentelemetry::KeyValue;
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_sdk::Resource;

@@ -2,7 +2,7 @@
 //! computed.
 
 use convoke::{ArrayType, DType, HostTensor as Tensor, Outputs};
-use convoke_common::{Element, Printable, printable};
+use convoke_graph::{Element, Printable, printable};
 use serde::Serialize;
 
 use crate::model::ExpectedOutput;

@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 use common::cluster::Processes;
 use common::usage::Usage;
 use convoke::{Attr, Attrs, Code, HostTensor, Token};
-use convoke_common::DType;
 use convoke_common::admission::{call, join};
 use convoke_common::detection::Detector;
 use convoke_common::identity::{
@@ -26,6 +25,7 @@ use convoke_common::ids::{Incarnation, LeaseId, StepKey};
 use convoke_common::rpc::{JoinRequest, MemberState, StreamKind, connect_joining};
 use convoke_common::world::quic::Connection;
 use convoke_common::world::{Endpoint, EndpointOptions, NoCompute, World, hello};
+use convoke_graph::DType;
 use convoke_rendezvous::eager::wire::{Command, Definition, MOST_PREPARED};
 use convoke_rendezvous::eager::{Batch, Batches};
 use convoke_rendezvous::frame::TensorHeader;

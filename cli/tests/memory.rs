@@ -14,9 +14,9 @@ use std::path::Path;
 use common::functions::node;
 use common::{Daemon, Scratch};
 use convoke::{Cluster, DType, HostTensor as Tensor, Token};
-use convoke_common::Dim;
-use convoke_common::graph::{Attrs, Function, Literal, TensorType};
 use convoke_common::memory::Purpose;
+use convoke_graph::Dim;
+use convoke_graph::graph::{Attrs, Function, Literal, TensorType};
 use convoke_models::ArtifactIndex;
 
 /// Rows and columns of a weight.

@@ -9,7 +9,7 @@ use common::cluster::Processes;
 use convoke::{
     Attrs, Cluster, DType, Device, Embedded, HostTensor, Operand, Result, Tensor, with_device,
 };
-use convoke_common::ops;
+use convoke_graph::ops;
 
 /// A generator of test cases: xorshift64*.
 struct Rng(u64);

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use convoke_common::Dim;
-use convoke_common::dim::Bindings;
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::graph::TensorType;
+use convoke_graph::Dim;
+use convoke_graph::dim::Bindings;
+use convoke_graph::graph::TensorType;
 
 use crate::tensor::Tensor;
 

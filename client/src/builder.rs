@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::graph::Function;
 use convoke_common::rpc::WorkerCount;
+use convoke_graph::graph::Function;
 use convoke_models::{LoadOptions, Source, onnx};
 
 use crate::attempts::Rerun;

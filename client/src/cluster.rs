@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use convoke_common::admission::call;
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::graph::Function;
 use convoke_common::identity::JoinToken;
 use convoke_common::memory::Ledger;
 use convoke_common::rpc::{self, ClusterStatus};
 use convoke_common::world::{NoCompute, World};
+use convoke_graph::graph::Function;
 use convoke_models::Source;
 use convoke_rendezvous::Hub;
 

@@ -8,8 +8,9 @@ use std::cell::Cell;
 use std::panic::Location;
 
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::graph::{Attr, Attrs, Function, TensorType};
-use convoke_common::{DType, Dim, Tensor as HostTensor};
+use convoke_graph::Tensor as HostTensor;
+use convoke_graph::graph::{Attr, Attrs, Function, TensorType};
+use convoke_graph::{DType, Dim};
 
 use crate::device::Device;
 use crate::tensor::{Operand, Tensor, issue};

@@ -1,9 +1,9 @@
 //! Plans that are explained, and not installed.
 
-use convoke_common::dim::Bindings;
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::printable;
 use convoke_common::rpc::PlanSummary;
+use convoke_graph::dim::Bindings;
+use convoke_graph::printable;
 
 use crate::builder::ModelBuilder;
 use crate::function::typed;

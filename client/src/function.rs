@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use convoke_common::dim::Bindings;
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::graph::{Function, TensorType};
-use convoke_common::ops::{self, CustomOp};
-use convoke_common::program::Axes;
 use convoke_common::rpc::PlanOptions;
-use convoke_common::{Printable, Tensor, printable};
+use convoke_graph::dim::Bindings;
+use convoke_graph::graph::{Function, TensorType};
+use convoke_graph::ops::{self, CustomOp};
+use convoke_graph::program::Axes;
+use convoke_graph::{Printable, Tensor, printable};
 use tokio::sync::Notify;
 
 use crate::attempts::Attempts;

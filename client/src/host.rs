@@ -1,7 +1,8 @@
 //! Conversions of the program's values to host tensors, and back.
 
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::{Element, Tensor as HostTensor};
+use convoke_graph::Element;
+use convoke_graph::Tensor as HostTensor;
 
 /// A value that can be put on a device.
 pub trait ToHost {

@@ -8,8 +8,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::graph::{Function as Graph, TensorType};
-use convoke_common::{Dim, Printable, printable};
+use convoke_graph::graph::{Function as Graph, TensorType};
+use convoke_graph::{Dim, Printable, printable};
 use convoke_models::Source;
 
 use crate::builder::{ModelBuilder, Origin, Phase};

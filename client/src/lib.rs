@@ -52,11 +52,12 @@ pub use attempts::Rerun;
 pub use builder::{ModelBuilder, Phase};
 pub use cluster::{Cluster, Token, connect, connect_in};
 pub use control::{Count, cond, for_loop, scan, while_loop};
-pub use convoke_common::graph::{Attr, Attrs, TensorType};
 pub use convoke_common::rpc::{
     ClusterStatus, CutEdge, PartSummary, PinPart, PinSummary, PlanSummary,
 };
-pub use convoke_common::{Code, DType, Dim, Element, Error, Result, Site, Tensor as HostTensor};
+pub use convoke_common::{Code, Error, Result, Site};
+pub use convoke_graph::graph::{Attr, Attrs, TensorType};
+pub use convoke_graph::{DType, Dim, Element, Tensor as HostTensor};
 pub use convoke_models::Source;
 pub use device::{CacheStats, Device, DeviceSet, Held, ScopedFuture, with_device};
 #[cfg(feature = "embedded")]
@@ -75,17 +76,22 @@ pub use traced::Function;
 
 /// Functions as graphs, for programs that build graphs themselves.
 pub mod graph {
-    pub use convoke_common::graph::{Function, Literal, Node, RunsAt, Value, ValueId};
+    pub use convoke_graph::graph::{Function, Literal, Node, RunsAt, Value, ValueId};
 }
 
 /// Definitions of custom ops: their operands, attributes, rules for dtypes and shapes, and costs. [`op`] issues a
 /// custom op.
 pub mod ops {
-    pub use convoke_common::ops::def::{
+    pub use convoke_graph::ops::def::{
         AttrDef, AttrKind, Cost, HostValue, Infer, InferredOutput, Memory, OpDef, OpError, Operand,
         OperandDef, attr, operand, required,
     };
-    pub use convoke_common::ops::register;
+
+    /// Registers a custom op with this process. Registering the same definition again does nothing; another definition
+    /// of the same name is refused.
+    pub fn register(def: &'static OpDef) -> crate::Result<()> {
+        Ok(convoke_graph::ops::register(def)?)
+    }
 }
 
 /// Kernels of custom ops. A kernel is registered for the workers of this process: those of an embedded cluster, or of a

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use convoke_common::dim::Bindings;
 use convoke_common::error::Result;
-use convoke_common::graph::{Function, TensorType, ValueId};
 use convoke_common::rpc::PlanSummary;
-use convoke_common::{DType, Shape, Tensor};
+use convoke_graph::dim::Bindings;
+use convoke_graph::graph::{Function, TensorType, ValueId};
+use convoke_graph::{DType, Shape, Tensor};
 
 use crate::cluster::Cluster;
 use crate::function::Inner;

@@ -27,10 +27,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use convoke_common::Printable;
 use convoke_common::error::{Code, Error};
-use convoke_common::tensor::{Tensor, TensorError};
-use convoke_common::{DType, Shape};
+use convoke_graph::Printable;
+use convoke_graph::tensor::{Tensor, TensorError};
+use convoke_graph::{DType, Shape};
 use zip::write::SimpleFileOptions;
 
 use crate::model::ArrayType;

@@ -4,8 +4,8 @@
 use std::panic::Location;
 use std::time::Duration;
 
-use convoke_common::Tensor as HostTensor;
 use convoke_common::error::{Error, Result};
+use convoke_graph::Tensor as HostTensor;
 use convoke_rendezvous::driver::Driver;
 
 use crate::model::{CallOptions, Model, Outputs};

@@ -8,8 +8,9 @@ use std::panic::Location;
 use std::sync::{Arc, OnceLock};
 
 use convoke_common::error::{Code, Error, Result, Site};
-use convoke_common::graph::{Function, Literal, ValueId};
-use convoke_common::{DType, Shape, Tensor as HostTensor, ops};
+use convoke_graph::Tensor as HostTensor;
+use convoke_graph::graph::{Function, Literal, ValueId};
+use convoke_graph::{DType, Shape, ops};
 use convoke_rendezvous::eager::wire;
 use smallvec::SmallVec;
 
@@ -283,7 +284,7 @@ impl PreparedOp {
             return Ok(());
         }
         let wanted = self.operands.iter().map(|(dtype, shape)| {
-            let ty = convoke_common::graph::TensorType::fixed(*dtype, shape);
+            let ty = convoke_graph::graph::TensorType::fixed(*dtype, shape);
             ty.to_string()
         });
         let wanted: Vec<String> = wanted.collect();

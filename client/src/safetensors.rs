@@ -14,11 +14,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use convoke_common::device_spec::device_name;
-use convoke_common::dim::Bindings;
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::graph::{Attrs, Function as Graph, Literal, Node, RunsAt, TensorType};
 use convoke_common::world::{FileMode, Store, StoreError, StoreFile, off_thread};
-use convoke_common::{DType, Dim, Tensor as HostTensor};
+use convoke_graph::Tensor as HostTensor;
+use convoke_graph::dim::Bindings;
+use convoke_graph::graph::{Attrs, Function as Graph, Literal, Node, RunsAt, TensorType};
+use convoke_graph::{DType, Dim};
 use convoke_models::{StoredTensor, StoredTensors, stored_header, stored_tensors};
 
 use crate::builder::{ModelBuilder, Origin};

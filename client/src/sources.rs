@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use convoke_common::artifact::ArtifactId;
 use convoke_common::error::{Code, Error, Result};
+use convoke_graph::artifact::ArtifactId;
 use convoke_models::Source;
 use convoke_rendezvous::artifacts::ArtifactSource;
 

@@ -4,11 +4,11 @@
 use std::panic::Location;
 use std::sync::Arc;
 
-use convoke_common::Tensor as HostTensor;
-use convoke_common::dim::Bindings;
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::graph::TensorType;
-use convoke_common::program::FetchFrom;
+use convoke_graph::Tensor as HostTensor;
+use convoke_graph::dim::Bindings;
+use convoke_graph::graph::TensorType;
+use convoke_graph::program::FetchFrom;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use smallvec::SmallVec;

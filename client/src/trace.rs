@@ -15,11 +15,12 @@ use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::graph::{
+use convoke_graph::Tensor as HostTensor;
+use convoke_graph::graph::{
     Attr, Attrs, Function, INLINE_LIMIT, Literal, Node, RunsAt, TensorType, ValueId,
 };
-use convoke_common::ops::{HostValue, InferredOutput, OpDef};
-use convoke_common::{DType, Dim, Tensor as HostTensor};
+use convoke_graph::ops::{HostValue, InferredOutput, OpDef};
+use convoke_graph::{DType, Dim};
 use convoke_models::Source;
 
 use crate::device::{Device, DeviceSet};

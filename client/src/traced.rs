@@ -3,12 +3,13 @@
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use convoke_common::dim::Bindings;
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::graph::TensorType;
-use convoke_common::program::Participant;
+use convoke_common::grant::Participant;
 use convoke_common::rpc::PlanSummary;
-use convoke_common::{Dim, Tensor as HostTensor};
+use convoke_graph::Dim;
+use convoke_graph::Tensor as HostTensor;
+use convoke_graph::dim::Bindings;
+use convoke_graph::graph::TensorType;
 
 use crate::axes::{self, DynamicAxis};
 use crate::builder::{ModelBuilder, Origin};

@@ -14,12 +14,12 @@ use convoke::graph::Function;
 use convoke::{Cluster, Code, DType, HostTensor as Tensor, TensorType, Token};
 use convoke_common::admission::join;
 use convoke_common::detection::Detector;
-use convoke_common::graph::{Attrs, Node, RunsAt};
 use convoke_common::identity::{JoinToken, RevocationList, Role, TlsConfigs, dial};
 use convoke_common::rpc::{StreamKind, close};
 use convoke_common::world::quic::{Connection, ConnectionError};
 use convoke_common::world::{Endpoint, EndpointOptions, NoCompute, World};
 use convoke_coordinator::{Coordinator, CoordinatorConfig};
+use convoke_graph::graph::{Attrs, Node, RunsAt};
 use convoke_worker::{Threads, Worker, WorkerConfig};
 
 const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);

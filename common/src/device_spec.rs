@@ -15,8 +15,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use convoke_graph::printable::Printable;
+
 use crate::error::{Code, Error, Result};
-use crate::printable::Printable;
 
 /// All kinds of devices.
 pub const KINDS: [&str; 1] = ["cpu"];

@@ -5,9 +5,12 @@
 
 use std::fmt;
 
+use convoke_graph::ops::RegisterError;
+use convoke_graph::program::{AxesError, ProgramError};
+use convoke_graph::tensor::TensorError;
 use serde::{Deserialize, Serialize};
 
-use crate::printable::{self, Message, Printable};
+use convoke_graph::printable::{self, Message, Printable};
 
 /// The kind of an error. The names of the kinds in `--json` never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -117,7 +120,7 @@ pub struct Error {
     /// Participants that were stopped because of this error.
     pub stopped: Vec<String>,
     /// Further causes in the same step that arrived later.
-    #[serde(deserialize_with = "crate::nesting::bounded_list")]
+    #[serde(deserialize_with = "convoke_graph::nesting::bounded_list")]
     pub attached: Vec<Error>,
 }
 
@@ -246,12 +249,34 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {}
 
-impl From<crate::tensor::TensorError> for Error {
-    fn from(e: crate::tensor::TensorError) -> Error {
-        use crate::tensor::TensorError as T;
+impl From<TensorError> for Error {
+    fn from(e: TensorError) -> Error {
+        use TensorError as T;
         let code = match e {
             T::OutOfMemory { .. } | T::TooLarge { .. } => Code::OutOfMemory,
             _ => Code::InvalidArgument,
+        };
+        Error::new(code, e.to_string())
+    }
+}
+
+impl From<RegisterError> for Error {
+    fn from(e: RegisterError) -> Error {
+        Error::new(Code::InvalidArgument, e.to_string())
+    }
+}
+
+impl From<ProgramError> for Error {
+    fn from(e: ProgramError) -> Error {
+        Error::new(Code::ProtocolViolation, e.to_string())
+    }
+}
+
+impl From<AxesError> for Error {
+    fn from(e: AxesError) -> Error {
+        let code = match e {
+            AxesError::Count { .. } => Code::ProtocolViolation,
+            AxesError::OutOfBound { .. } => Code::InvalidInput,
         };
         Error::new(code, e.to_string())
     }

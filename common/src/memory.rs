@@ -11,15 +11,15 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use convoke_graph::block::{Block, Cover, LARGE, Region, Spare};
+use convoke_graph::dtype::DType;
+use convoke_graph::tensor::{Tensor, TensorError};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use crate::block::{Block, Cover, LARGE, Region, Spare};
-use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
 use crate::identity::TokenId;
 use crate::mutant;
-use crate::tensor::{Tensor, TensorError};
 
 /// The purpose that memory is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

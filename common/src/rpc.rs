@@ -8,14 +8,16 @@ mod status;
 
 use std::time::Duration;
 
+use convoke_graph::ids::{FunctionId, ParticipantIx};
+use convoke_graph::ops::CustomOp;
+use convoke_graph::program::{Axes, DriverProgram, FetchFrom};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 
 use crate::error::{Code, Error, Result};
+use crate::grant::Participant;
 use crate::identity::{Role, TokenId, TokenSecret};
-use crate::ids::{FunctionId, Incarnation, LeaseId, ParticipantIx, PlanId};
-use crate::ops::CustomOp;
-use crate::program::{Axes, DriverProgram, FetchFrom, Participant};
+use crate::ids::{Incarnation, LeaseId, PlanId};
 use crate::rpc_transport::{DeadlineChannel, MAX_FRAME, client_config, client_transport};
 use crate::world::World;
 

@@ -4,7 +4,7 @@
 //! 1. A frame is at most `max_frame` bytes, on the way out and on the way in, and no more is buffered for one.
 //! 2. Integers have fixed width: the length of a message does not depend on ids or deadlines, so a simulated run
 //!    sends the same packets each time.
-//! 3. The codec is in [`codec`] alone.
+//! 3. The codec is in [`convoke_graph::codec`] alone.
 //! 4. When the stream ends, the requests in flight on it are aborted; when the client drops a call, or its bound is
 //!    over, the server's handler is dropped.
 //! 5. Every bound is measured by tokio's clock, so that a paused clock governs it.
@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use bincode::Options;
 use bytes::{Bytes, BytesMut};
+use convoke_graph::codec;
 use futures::{FutureExt, StreamExt};
 use quinn::{RecvStream, SendStream};
 use serde::de::DeserializeOwned;
@@ -42,86 +43,14 @@ pub use served::{Charge, current_charge};
 
 use served::{ChargingServer, Frames as ServedFrames, ServedStream};
 
-/// The most bytes of a frame, where the caller has no tighter bound. Programs and plans fit; tensors do not travel
-/// here.
-pub const MAX_FRAME: usize = 64 << 20;
+/// The most bytes of a frame, where the caller has no tighter bound.
+pub const MAX_FRAME: usize = codec::MAX_MESSAGE;
 
 /// The most requests that one stream may have in flight; further ones are answered "throttled".
 const MAX_IN_FLIGHT: usize = 4096;
 
 /// The most responses that wait to be written; beyond that, handlers wait.
 const PENDING_RESPONSES: usize = 1024;
-
-/// The codec of control messages, for frames and for stored data.
-pub mod codec {
-    use bincode::Options;
-    use bincode::config::{DefaultOptions, FixintEncoding, WithOtherIntEncoding};
-    use serde::{Serialize, de::DeserializeOwned};
-
-    /// bincode with fixed-width little-endian integers; bytes after the value are an error.
-    pub type Bincode = WithOtherIntEncoding<DefaultOptions, FixintEncoding>;
-
-    /// Why a value cannot be encoded or decoded.
-    #[derive(Debug, thiserror::Error)]
-    pub enum CodecError {
-        /// The value has more bytes than the caller allows; nothing was allocated for them.
-        #[error("the message has more than the {limit} bytes allowed")]
-        TooLarge {
-            /// The caller's bound.
-            limit: u64,
-        },
-        /// The value cannot be encoded.
-        #[error("the message cannot be encoded")]
-        Encode(#[source] bincode::Error),
-        /// The bytes do not hold a value of the type.
-        #[error("the message cannot be decoded: both sides must run the same release")]
-        Decode(#[source] bincode::Error),
-    }
-
-    /// The settings of the codec.
-    pub fn bincode() -> Bincode {
-        DefaultOptions::new().with_fixint_encoding()
-    }
-
-    /// Encodes a value, in at most [`MAX_FRAME`](super::MAX_FRAME) bytes.
-    pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, CodecError> {
-        encode_within(value, super::MAX_FRAME as u64)
-    }
-
-    /// Encodes a value, in at most `limit` bytes.
-    pub fn encode_within<T: Serialize + ?Sized>(
-        value: &T,
-        limit: u64,
-    ) -> Result<Vec<u8>, CodecError> {
-        // With a limit bincode measures before it writes.
-        let result = bincode().with_limit(limit).serialize(value);
-        result.map_err(|error| match *error {
-            bincode::ErrorKind::SizeLimit => CodecError::TooLarge { limit },
-            _ => CodecError::Encode(error),
-        })
-    }
-
-    /// The number of bytes that a value takes when encoded; nothing is written.
-    pub fn size<T: Serialize + ?Sized>(value: &T) -> Result<u64, CodecError> {
-        bincode().serialized_size(value).map_err(CodecError::Encode)
-    }
-
-    /// Decodes the value that exactly these bytes hold, of which there may be [`MAX_FRAME`](super::MAX_FRAME).
-    pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
-        decode_within(bytes, super::MAX_FRAME as u64)
-    }
-
-    /// Decodes the value that exactly these bytes hold, of which there may be `limit`.
-    pub fn decode_within<T: DeserializeOwned>(bytes: &[u8], limit: u64) -> Result<T, CodecError> {
-        if bytes.len() as u64 > limit {
-            return Err(CodecError::TooLarge { limit });
-        }
-        bincode()
-            .with_limit(limit)
-            .deserialize(bytes)
-            .map_err(CodecError::Decode)
-    }
-}
 
 /// A message that may arrive on a stream.
 pub trait InboundMessage: Sized {

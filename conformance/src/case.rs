@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use convoke_common::{DType, Tensor};
+use convoke_graph::{DType, Tensor};
 
 use crate::wire::{int, ints, parts, text};
 

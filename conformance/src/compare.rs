@@ -2,7 +2,7 @@
 //! The runner's tolerance of 1e-3 for f16 is smaller than the effect of rounding one intermediate result differently,
 //! so two units in the last place are allowed instead, as the runner allows for bf16.
 
-use convoke_common::{DType, Element, Tensor};
+use convoke_graph::{DType, Element, Tensor};
 
 /// Relative tolerance of floats.
 const RELATIVE: f64 = 1e-3;

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use convoke_common::DType;
-use convoke_common::graph::{Attrs, Function, Node, RunsAt, ValueId};
+use convoke_graph::DType;
+use convoke_graph::graph::{Attrs, Function, Node, RunsAt, ValueId};
 
 /// The pattern that matches the names of the feeding nodes, and no name of the function's own nodes.
 pub const FEEDERS: &str = "fed-from-elsewhere/*";
@@ -57,7 +57,7 @@ fn self_inverse(dtype: DType) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use convoke_common::graph::TensorType;
+    use convoke_graph::graph::TensorType;
 
     use super::*;
 

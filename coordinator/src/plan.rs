@@ -10,10 +10,11 @@
 
 use std::collections::BTreeSet;
 
-use convoke_common::graph::Function;
-use convoke_common::program::{Axes, DriverProgram, Participant, Program};
+use convoke_common::grant::Participant;
 use convoke_common::rpc::{PlanOptions, PlanSummary};
 use convoke_common::{Code, Error, Result};
+use convoke_graph::graph::Function;
+use convoke_graph::program::{Axes, DriverProgram, Program};
 
 use crate::partition::{partition, summarise};
 use crate::passes::optimise;
@@ -54,7 +55,7 @@ pub fn plan(
         program.function = id;
         program
             .check()
-            .map_err(|e| Error::internal(format!("partition: {}", e.message)))?;
+            .map_err(|e| Error::internal(format!("partition: {e}")))?;
     }
     let summary = summarise(&placed, &parts, optimised.report);
     let participants = placed.team.workers.iter().map(|w| Participant {

@@ -11,13 +11,13 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use convoke_common::artifact::{ArtifactMeta, CHUNK};
-use convoke_common::graph::{Attr, Attrs, Function, Literal, Node, RunsAt, TensorType, ValueId};
 use convoke_common::ids::Incarnation;
-use convoke_common::program::Axes;
 use convoke_common::rpc::{PlanOptions, WorkerCount};
-use convoke_common::tensor::Tensor;
-use convoke_common::{DType, Dim, ops};
+use convoke_graph::artifact::{ArtifactMeta, CHUNK};
+use convoke_graph::graph::{Attr, Attrs, Function, Literal, Node, RunsAt, TensorType, ValueId};
+use convoke_graph::program::Axes;
+use convoke_graph::tensor::Tensor;
+use convoke_graph::{DType, Dim, ops};
 
 use crate::place::{ClusterModel, WorkerModel};
 

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use convoke_common::artifact::{ArtifactMeta, CHUNK, ChunkHash};
+use convoke_graph::artifact::{ArtifactMeta, CHUNK, ChunkHash};
 
 use crate::error::ModelError;
 use crate::file::{DataFile, Identity};

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use convoke_common::graph::GraphError;
-use convoke_common::{Code, Error, Printable};
+use convoke_common::{Code, Error};
+use convoke_graph::Printable;
+use convoke_graph::graph::GraphError;
 
 /// A node that is not supported.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -202,7 +203,7 @@ fn by_op(nodes: &[UnsupportedNode]) -> String {
         let shown: Vec<String> = names
             .iter()
             .take(NAMED_NODES)
-            .map(|n| Printable(*n).to_string())
+            .map(|n| Printable(n).to_string())
             .collect();
         let more = match names.len() - shown.len() {
             0 => String::new(),

@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use convoke_common::DType;
 use convoke_common::fuzzing::{MemoryBound, Target};
+use convoke_graph::DType;
 
 use crate::error::ModelError;
 use crate::onnx::{self, LoadOptions};

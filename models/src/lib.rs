@@ -1,4 +1,4 @@
-//! Importers, which turn a model file into a [`Function`](convoke_common::graph::Function) and the files that hold its
+//! Importers, which turn a model file into a [`Function`](convoke_graph::graph::Function) and the files that hold its
 //! weights.
 //!
 //! ```text

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use convoke_common::DType;
+use convoke_graph::DType;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 

@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use convoke_common::graph::TensorType;
-use convoke_common::tensor::{MAX_RANK, byte_size};
-use convoke_common::{DType, Printable};
+use convoke_graph::graph::TensorType;
+use convoke_graph::tensor::{MAX_RANK, byte_size};
+use convoke_graph::{DType, Printable};
 use safetensors::tensor::TensorInfo;
 
 use crate::artifact_index::{ArtifactIndex, Progress, Source, default_cache_dir};

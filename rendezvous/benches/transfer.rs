@@ -10,17 +10,20 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
+use convoke_common::Error;
 use convoke_common::detection::Detector;
-use convoke_common::graph::TensorType;
+use convoke_common::grant::Participant;
 use convoke_common::identity::{
     ClusterCa, PeerName, RevocationList, Role, TlsConfigs, dial, greet,
 };
-use convoke_common::ids::{Incarnation, LeaseId, ParticipantIx, StepKey};
+use convoke_common::ids::{Incarnation, LeaseId, StepKey};
 use convoke_common::memory::{Ledger, Pool, Purpose};
-use convoke_common::program::{Axes, Participant};
 use convoke_common::rpc::StreamKind;
 use convoke_common::world::{Endpoint, EndpointOptions, NoCompute, World};
-use convoke_common::{DType, Error, Tensor};
+use convoke_graph::graph::TensorType;
+use convoke_graph::ids::ParticipantIx;
+use convoke_graph::program::Axes;
+use convoke_graph::{DType, Tensor};
 use convoke_rendezvous::frame::Frame;
 use convoke_rendezvous::slot::RegisterOutcome;
 use convoke_rendezvous::{Hub, Lease, Link, Outgoing, Peer, RecvSpec, StepHandler, remote};

@@ -12,10 +12,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use convoke_common::artifact::{ArtifactId, ArtifactMeta, CHUNK};
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::rpc::StreamKind;
 use convoke_common::world::World;
+use convoke_graph::artifact::{ArtifactId, ArtifactMeta, CHUNK};
 use quinn::{Connection, RecvStream, SendStream};
 use tokio::io::{AsyncRead, AsyncReadExt};
 

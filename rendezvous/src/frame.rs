@@ -13,10 +13,11 @@ use std::sync::Arc;
 
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::ids::{LeaseId, StepKey};
-use convoke_common::rpc_transport::codec;
-use convoke_common::tensor::{MAX_RANK, Shape};
+use convoke_common::mutant;
 use convoke_common::world::Nonce;
-use convoke_common::{DType, Tensor, mutant};
+use convoke_graph::codec;
+use convoke_graph::tensor::{MAX_RANK, Shape};
+use convoke_graph::{DType, Tensor};
 
 /// The largest payload that shares the lane, in bytes: a few packets.
 pub const LANE_LIMIT: usize = 32 << 10;
@@ -180,7 +181,7 @@ impl TensorHeader {
 
     /// The length of the payload, in bytes; `None` if the shape's size overflows.
     pub fn byte_len(&self) -> Option<usize> {
-        convoke_common::tensor::byte_size(self.dtype, &self.shape)
+        convoke_graph::tensor::byte_size(self.dtype, &self.shape)
     }
 
     /// The size of an encoded header up to the dims, in bytes.

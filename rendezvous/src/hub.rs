@@ -14,11 +14,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use convoke_common::Tensor;
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::ids::{LeaseId, ParticipantIx, StepKey};
+use convoke_common::ids::{LeaseId, StepKey};
 use convoke_common::mutant;
-use convoke_common::segment::SegmentLoan;
+use convoke_graph::Tensor;
+use convoke_graph::ids::ParticipantIx;
+use convoke_graph::segment::SegmentLoan;
 use dashmap::DashMap;
 
 use crate::eager::{DirectSession, EagerService};

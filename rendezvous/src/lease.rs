@@ -2,15 +2,17 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use convoke_common::dim::Bindings;
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::graph::TensorType;
+use convoke_common::grant::Participant;
 use convoke_common::identity::Role;
-use convoke_common::ids::{Incarnation, LeaseId, ParticipantIx};
+use convoke_common::ids::{Incarnation, LeaseId};
 use convoke_common::memory::Pool;
 use convoke_common::mutant;
-use convoke_common::program::{Axes, Participant, bytes_under};
 use convoke_common::telemetry::TraceIds;
+use convoke_graph::dim::Bindings;
+use convoke_graph::graph::TensorType;
+use convoke_graph::ids::ParticipantIx;
+use convoke_graph::program::{Axes, bytes_under};
 
 use crate::frame::TensorHeader;
 use crate::table::StepTable;

@@ -10,11 +10,11 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use convoke_common::Tensor;
 use convoke_common::error::Error;
 use convoke_common::identity::{PeerIdentity, TokenId};
 use convoke_common::ids::StepKey;
 use convoke_common::rpc::LinkStatus;
+use convoke_graph::Tensor;
 use tokio_util::sync::CancellationToken;
 
 use crate::eager::{Batches, DirectSession, bodies};

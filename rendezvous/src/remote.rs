@@ -26,13 +26,13 @@ use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use convoke_common::Tensor;
 use convoke_common::detection::WatchedConnection;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::{PeerIdentity, Role, peer_identity};
 use convoke_common::mutant;
 use convoke_common::rpc::close;
 use convoke_common::world::World;
+use convoke_graph::Tensor;
 use quinn::{Connection, ConnectionError, ReadExactError, RecvStream, SendStream, VarInt};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;

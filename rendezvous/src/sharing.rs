@@ -36,8 +36,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::Role;
-use convoke_common::segment::{PeerSegment, SegmentLoan};
 use convoke_common::world::{SharedMemory, World};
+use convoke_graph::segment::{PeerSegment, SegmentLoan};
 use tokio::sync::{mpsc, watch};
 
 use crate::frame::{Frame, SharingFrame, TensorHeader};

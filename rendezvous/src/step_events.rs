@@ -16,7 +16,7 @@
 //! | `outcome` | driver: the caller has its answer | `code`, where it is an error |
 //! | `retire` | driver: everybody has quiesced | |
 
-use convoke_common::Tensor;
+use convoke_graph::Tensor;
 
 /// The target of every step event.
 pub const TARGET: &str = "convoke::step";

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use convoke_common::error::Error;
-use convoke_common::{Tensor, mutant};
+use convoke_common::mutant;
+use convoke_graph::Tensor;
 
 use crate::slot::{MAX_STEP, Slot};
 

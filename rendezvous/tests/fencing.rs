@@ -5,15 +5,17 @@
 
 use std::sync::{Arc, Mutex};
 
-use convoke_common::dim::Dim;
 use convoke_common::error::{Code, Error};
-use convoke_common::graph::TensorType;
+use convoke_common::grant::Participant;
 use convoke_common::identity::Role;
-use convoke_common::ids::{Incarnation, LeaseId, ParticipantIx, StepKey};
+use convoke_common::ids::{Incarnation, LeaseId, StepKey};
 use convoke_common::memory::{Ledger, Pool, Purpose};
-use convoke_common::program::{Axes, Participant};
 use convoke_common::telemetry::TraceIds;
-use convoke_common::{DType, Tensor};
+use convoke_graph::dim::Dim;
+use convoke_graph::graph::TensorType;
+use convoke_graph::ids::ParticipantIx;
+use convoke_graph::program::Axes;
+use convoke_graph::{DType, Tensor};
 use convoke_rendezvous::frame::{Frame, TensorHeader};
 use convoke_rendezvous::slot::RegisterOutcome;
 use convoke_rendezvous::{Hub, Lease, Peer, RecvSpec, StepHandler};

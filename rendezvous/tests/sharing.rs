@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use convoke_common::Tensor;
 use convoke_common::detection::Detector;
 use convoke_common::error::{Error, Result};
 use convoke_common::identity::{ClusterCa, RevocationList, Role, TlsConfigs, dial, greet};
@@ -18,6 +17,7 @@ use convoke_common::ids::{Incarnation, LeaseId, StepKey};
 use convoke_common::memory::{Ledger, Pool, Purpose};
 use convoke_common::rpc::StreamKind;
 use convoke_common::world::{Endpoint, EndpointOptions, NoCompute, World};
+use convoke_graph::Tensor;
 use convoke_rendezvous::eager::EagerService;
 use convoke_rendezvous::frame::TensorHeader;
 use convoke_rendezvous::hub::FrameRefusal;

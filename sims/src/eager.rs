@@ -4,7 +4,7 @@
 
 use convoke::{Attrs, Device, Error, HostTensor, Operand, Tensor, issue, with_device};
 use convoke_common::error::{Code, Result};
-use convoke_common::graph::{Function, Literal, Node, ValueId};
+use convoke_graph::graph::{Function, Literal, Node, ValueId};
 use serde::{Deserialize, Serialize};
 
 use crate::draw::Draw;

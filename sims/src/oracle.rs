@@ -3,8 +3,8 @@
 //! The evaluation shares nothing with the product except the kernels: no pass, no placement, no executor. Models are
 //! planned as `exact`, where no pass may change a bit, so results have to agree bit for bit.
 
-use convoke_common::Tensor;
 use convoke_common::error::Code;
+use convoke_graph::Tensor;
 use convoke_worker::cpu::evaluate::{evaluate, inline_only};
 
 use crate::workload::{Model, TRAP, Trap};

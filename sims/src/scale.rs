@@ -9,8 +9,8 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use convoke_common::graph::{Attrs, Function, Node, RunsAt, TensorType, ValueId};
-use convoke_common::{DType, Tensor};
+use convoke_graph::graph::{Attrs, Function, Node, RunsAt, TensorType, ValueId};
+use convoke_graph::{DType, Tensor};
 
 use crate::cluster::{Cluster, Setup, Task};
 

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use convoke_common::error::Error;
-use convoke_common::graph::{Function, Node, RunsAt, TensorType};
-use convoke_common::{DType, Tensor};
+use convoke_graph::graph::{Function, Node, RunsAt, TensorType};
+use convoke_graph::{DType, Tensor};
 use convoke_sims::cluster::{Cluster, Host, Setup};
 use convoke_sims::steps::Steps;
 

@@ -5,8 +5,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use convoke::{CallOptions, Retry};
-use convoke_common::Tensor;
 use convoke_common::error::{Code, Error};
+use convoke_graph::Tensor;
 use convoke_sims::cluster::{Cluster, Host, Setup, Task};
 use convoke_sims::draw::Draw;
 use convoke_sims::oracle::{ExpectedOutcome, difference, expect};

@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use convoke::{Model as Loaded, Outputs, PartialOutputs};
-use convoke_common::Tensor;
 use convoke_common::error::{Error, Result};
-use convoke_common::graph::ValueId;
 use convoke_coordinator::passes::optimise;
+use convoke_graph::Tensor;
+use convoke_graph::graph::ValueId;
 use convoke_sims::cluster::{Cluster, Host, Task};
 use convoke_sims::draw::Draw;
 use convoke_sims::invariants::left_over;

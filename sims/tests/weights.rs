@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::error::Error;
-use convoke_common::graph::{Attrs, Function, Literal, Node, RunsAt, TensorType};
-use convoke_common::{DType, Tensor};
+use convoke_graph::graph::{Attrs, Function, Literal, Node, RunsAt, TensorType};
+use convoke_graph::{DType, Tensor};
 use convoke_models::{ArtifactIndex, Source};
 use convoke_sims::cluster::{Cluster, Host, Setup};
 use convoke_sims::world::Knobs;

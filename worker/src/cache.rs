@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use convoke_common::artifact::{CHUNK, ChunkHash};
 use convoke_common::world::{EntryKind, FileMode, Store, StoreError, StoreFile};
+use convoke_graph::artifact::{CHUNK, ChunkHash};
 
 /// The lock file: its holder may write and remove chunks. It contains the bytes of all chunks, as eight bytes,
 /// little-endian.

@@ -13,12 +13,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use convoke_common::Tensor;
-use convoke_common::artifact::{ArtifactMeta, CHUNK};
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::graph::Literal;
 use convoke_common::memory::Pool;
-use convoke_common::program::Program;
+use convoke_graph::Tensor;
+use convoke_graph::artifact::{ArtifactMeta, CHUNK};
+use convoke_graph::graph::Literal;
+use convoke_graph::program::Program;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 

@@ -7,12 +7,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use convoke_common::Tensor;
 use convoke_common::error::{Code, Error, Result, Site};
 use convoke_common::ids::LeaseId;
 use convoke_common::memory::Pool;
-use convoke_common::program::Program;
 use convoke_common::world::Share;
+use convoke_graph::Tensor;
+use convoke_graph::program::Program;
 use convoke_kernels::Exec;
 use tokio::sync::oneshot;
 
@@ -167,12 +167,12 @@ mod tests {
     use std::sync::Mutex;
     use std::time::Duration;
 
-    use convoke_common::DType;
-    use convoke_common::graph::{Attrs, TensorType, Value};
-    use convoke_common::ids::FunctionId;
     use convoke_common::memory::{Ledger, Purpose};
-    use convoke_common::program::{NUMERICS_PROFILE, ProgramNode};
     use convoke_common::world::{AccountId, Compute, Job, RefusedJob};
+    use convoke_graph::DType;
+    use convoke_graph::graph::{Attrs, TensorType, Value};
+    use convoke_graph::ids::FunctionId;
+    use convoke_graph::program::{NUMERICS_PROFILE, ProgramNode};
     use futures::FutureExt;
 
     use super::*;

@@ -7,12 +7,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use convoke_common::Tensor;
 use convoke_common::error::{Error, Result};
-use convoke_common::graph::Literal;
 use convoke_common::memory::Pool;
-use convoke_common::program::{NO_OPERAND, Program, ProgramNode};
 use convoke_common::world::Share;
+use convoke_graph::Tensor;
+use convoke_graph::graph::Literal;
+use convoke_graph::program::{NO_OPERAND, Program, ProgramNode};
 
 use crate::cache::Pins;
 use crate::cpu::Inputs;
@@ -150,7 +150,7 @@ fn reads(program: &Program, nodes: std::ops::Range<usize>) -> Vec<u32> {
 }
 
 /// Hashes of the chunks that a program's literals lie in.
-fn pinned(program: &Program) -> Vec<convoke_common::artifact::ChunkHash> {
+fn pinned(program: &Program) -> Vec<convoke_graph::artifact::ChunkHash> {
     let mut all: Vec<_> = program
         .literals
         .iter()

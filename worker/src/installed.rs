@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::error::{Code, Error, Result, Site};
-use convoke_common::program::{NO_OPERAND, Program, ProgramNode};
-use convoke_common::{DType, Tensor, ops};
+use convoke_graph::program::{NO_OPERAND, Program, ProgramNode};
+use convoke_graph::{DType, Tensor, ops};
 
 use crate::code::LoweredProgram;
 use crate::cpu::{self, Kernel};

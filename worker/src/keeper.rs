@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use convoke_common::artifact::ChunkHash;
 use convoke_common::world::Store;
+use convoke_graph::artifact::ChunkHash;
 use tokio::sync::Notify;
 
 use crate::cache::Cache;
@@ -129,8 +129,8 @@ impl<B> Drop for Keeper<B> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use convoke_common::artifact::CHUNK;
     use convoke_common::world::{Disk, SystemRng};
+    use convoke_graph::artifact::CHUNK;
 
     #[tokio::test]
     async fn what_is_kept_is_there_when_it_counts_as_written() {

@@ -11,8 +11,8 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use convoke_common::artifact::{CHUNK, LEAST_COMING, coming};
 use convoke_common::memory::{Ledger, Purpose, Reservation};
+use convoke_graph::artifact::{CHUNK, LEAST_COMING, coming};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Chunks requested together: enough to hide a round trip and a disk's seek.

@@ -16,14 +16,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use convoke_common::Tensor;
 use convoke_common::admission::chain;
-use convoke_common::artifact::{ArtifactId, ArtifactMeta, CHUNK};
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::memory::Pool;
 use convoke_common::rpc::Sources;
 use convoke_common::world::quic::Connection;
 use convoke_common::world::{StoreFile, World};
+use convoke_graph::Tensor;
+use convoke_graph::artifact::{ArtifactId, ArtifactMeta, CHUNK};
 use convoke_rendezvous::artifacts::{self, ArtifactSource};
 use tokio::sync::{Semaphore, oneshot};
 
@@ -370,7 +370,7 @@ fn read_shared(
 }
 
 /// Allocates the tensor that a literal is loaded into: its size is reserved before a byte is read.
-pub fn destination(pool: &Pool, ty: &convoke_common::graph::TensorType) -> Result<Tensor> {
+pub fn destination(pool: &Pool, ty: &convoke_graph::graph::TensorType) -> Result<Tensor> {
     let shape = ty.fixed_shape().ok_or_else(|| {
         Error::new(
             Code::ProtocolViolation,

@@ -5,7 +5,7 @@
 //!
 //! ```
 //! use convoke_worker::ops::{self, Infer, InferredOutput, OpDef, OpError, operand};
-//! use convoke_common::DType;
+//! use convoke_graph::DType;
 //!
 //! fn same(i: &Infer<'_>) -> Result<Vec<InferredOutput>, OpError> {
 //!     let x = i.required(0)?;
@@ -42,12 +42,13 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use convoke_common::graph::Attrs;
-use convoke_common::ops as defs;
-use convoke_common::{DType, Element, Result, Tensor};
+use convoke_common::Result;
+use convoke_graph::graph::Attrs;
+use convoke_graph::ops as defs;
+use convoke_graph::{DType, Element, Tensor};
 
-pub use convoke_common::ops::def::{attr, operand, required};
-pub use convoke_common::ops::{
+pub use convoke_graph::ops::def::{attr, operand, required};
+pub use convoke_graph::ops::{
     AttrDef, AttrKind, Cost, CustomOp, Infer, InferredOutput, Memory, OpDef, OpError, OperandDef,
 };
 

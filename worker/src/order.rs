@@ -11,8 +11,8 @@
 
 use std::collections::BTreeMap;
 
-use convoke_common::artifact::{RIDES, chunks_of};
-use convoke_common::graph::Literal;
+use convoke_graph::artifact::{RIDES, chunks_of};
+use convoke_graph::graph::Literal;
 
 /// A range of bytes of an artifact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -149,7 +149,7 @@ impl Iterator for Order {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use convoke_common::artifact::CHUNK;
+    use convoke_graph::artifact::CHUNK;
 
     /// These ranges of artifact 0, as the literals of values 0, 1, 2…
     fn literals(ranges: &[(u64, u64)]) -> Vec<(u32, Literal)> {

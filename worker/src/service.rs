@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use convoke_common::detection::WatchedConnection;
 use convoke_common::error::Result;
+use convoke_common::grant::{Grant, Participant};
 use convoke_common::identity::{MEMBERSHIP_OVER, Role, TokenId, membership_over, peer_identity};
 use convoke_common::ids::{LeaseId, PlanId};
 use convoke_common::members::MemberConnection;
 use convoke_common::mutant;
-use convoke_common::program::{Grant, Participant};
 use convoke_common::rpc::{LinkReport, Progress, StreamKind, Worker, WorkerStatus, close};
 use convoke_common::rpc_transport::{MAX_FRAME, serve_stream};
 use convoke_common::world::quic::{RecvStream, SendStream};

@@ -8,7 +8,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use convoke_common::world::Compute;
-use convoke_common::{Code, Result, Tensor};
+use convoke_common::{Code, Result};
+use convoke_graph::Tensor;
 use convoke_worker::wedge::WEDGED;
 use harness::{Cluster, cluster, ids, of_nobody};
 use tokio::time::{Instant, timeout};

@@ -7,13 +7,14 @@ mod harness;
 
 use std::time::Duration;
 
-use convoke_common::dim::Dim;
-use convoke_common::graph::{Literal, Value};
 use convoke_common::ids::StepKey;
-use convoke_common::program::{
+use convoke_common::{Code, Error, Result};
+use convoke_graph::dim::Dim;
+use convoke_graph::graph::{Literal, Value};
+use convoke_graph::program::{
     DriverProgram, DriverSlot, Feed, Fetch, FetchFrom, Program, RecvSlot, SendEdge,
 };
-use convoke_common::{Code, DType, Error, Result, Tensor};
+use convoke_graph::{DType, Tensor};
 use convoke_rendezvous::frame::Frame;
 use harness::{Cluster, LEASE, ids, joined, node, of_programs, program, value};
 

@@ -24,9 +24,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering as Std;
 
 use convoke_common::error::{Code, Error};
-use convoke_common::graph::{Attrs, TensorType, Value};
-use convoke_common::program::{NUMERICS_PROFILE, Program, ProgramNode, RecvSlot, SendEdge};
-use convoke_common::{DType, Tensor};
+use convoke_graph::graph::{Attrs, TensorType, Value};
+use convoke_graph::program::{NUMERICS_PROFILE, Program, ProgramNode, RecvSlot, SendEdge};
+use convoke_graph::{DType, Tensor};
 use convoke_worker::cpu::Operands;
 use convoke_worker::installed::InstalledProgram;
 use loom::sync::Mutex;

@@ -9,7 +9,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use convoke_common::world::Compute;
-use convoke_common::{Code, DType, Error, Tensor};
+use convoke_common::{Code, Error};
+use convoke_graph::{DType, Tensor};
 use convoke_rendezvous::StepHandler;
 use convoke_rendezvous::driver::core::QUIESCE_BOUND;
 use harness::{LEASE, cluster, ids, of_nobody};

@@ -1,16 +1,16 @@
 //! Measures how long the planning of an imported function for three workers takes: optimise, place, partition.
 
 use convoke::{DType, TensorType};
-use convoke_common::Dim;
-use convoke_common::artifact::{ArtifactMeta, CHUNK};
 use convoke_common::error::{Error, Result};
-use convoke_common::graph::{Attrs, Function, Literal, Node, RunsAt, ValueId};
 use convoke_common::ids::Incarnation;
-use convoke_common::program::Axes;
 use convoke_common::rpc::{PlanOptions, WorkerCount};
 use convoke_coordinator::partition::partition;
 use convoke_coordinator::passes::optimise;
 use convoke_coordinator::place::{ClusterModel, WorkerModel, place};
+use convoke_graph::Dim;
+use convoke_graph::artifact::{ArtifactMeta, CHUNK};
+use convoke_graph::graph::{Attrs, Function, Literal, Node, RunsAt, ValueId};
+use convoke_graph::program::Axes;
 use tokio::time::Instant;
 
 use super::turns::{Samples, alone, millis};

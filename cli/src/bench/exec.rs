@@ -12,7 +12,7 @@ use convoke::ops::{
 };
 use convoke::{Attr, Attrs, Cluster, DType, Function, Tensor};
 use convoke_common::error::{Error, Result};
-use convoke_common::ops::{ConcreteOperand, ConcreteOutputs};
+use convoke_graph::ops::{ConcreteOperand, ConcreteOutputs};
 use tokio::time::Instant;
 
 use super::eager::arrays;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use convoke::graph::Function;
 use convoke::{DType, TensorType};
-use convoke_common::graph::{Attr, Attrs, Literal, Node, RunsAt, ValueId};
+use convoke_graph::graph::{Attr, Attrs, Literal, Node, RunsAt, ValueId};
 use convoke_models::ArtifactIndex;
 
 /// The bytes of each table of [`with_tables`].

@@ -12,8 +12,8 @@ use std::task::{Context, Poll};
 
 use convoke_common::device_spec::device_name;
 use convoke_common::error::{Error, Result};
-use convoke_common::graph::Attrs;
-use convoke_common::program::Participant;
+use convoke_common::grant::Participant;
+use convoke_graph::graph::Attrs;
 use convoke_rendezvous::eager::wire::INLINE;
 
 use crate::cluster::Cluster;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use convoke_common::device_spec::DeviceSpec;
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::printable;
+use convoke_graph::printable;
 
 use super::Device;
 use crate::cluster::Cluster;

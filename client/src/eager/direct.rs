@@ -11,11 +11,12 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use convoke_common::Tensor as HostTensor;
-use convoke_common::graph::Attrs;
+use convoke_common::Error;
 use convoke_common::ids::LeaseId;
-use convoke_common::ops::OpDef;
-use convoke_common::{DType, Error, Outputs};
+use convoke_graph::Tensor as HostTensor;
+use convoke_graph::graph::Attrs;
+use convoke_graph::ops::OpDef;
+use convoke_graph::{DType, Outputs};
 use convoke_rendezvous::eager::DirectSession;
 use convoke_rendezvous::eager::direct::{DirectFunction, DirectOp, Number};
 use convoke_rendezvous::eager::wire::{Holding, MOST_HANDLES};

@@ -19,12 +19,12 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
-use convoke_common::Tensor as HostTensor;
 use convoke_common::error::{Code, Error, Result};
+use convoke_common::grant::Participant;
 use convoke_common::ids::{Incarnation, LeaseId, StepKey};
-use convoke_common::ops::{self, CustomOp, OpDef};
-use convoke_common::program::Participant;
 use convoke_common::rpc::{ClusterStatus, MemberState};
+use convoke_graph::Tensor as HostTensor;
+use convoke_graph::ops::{self, CustomOp, OpDef};
 use convoke_rendezvous::Peer;
 use convoke_rendezvous::eager::EagerService;
 use convoke_rendezvous::eager::wire::{Reader, Report};

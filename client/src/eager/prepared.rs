@@ -4,9 +4,9 @@ use std::hash::{Hash, Hasher};
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use convoke_common::DType;
-use convoke_common::graph::Attrs;
-use convoke_common::ops::OpDef;
+use convoke_graph::DType;
+use convoke_graph::graph::Attrs;
+use convoke_graph::ops::OpDef;
 use convoke_rendezvous::eager::wire::MOST_PREPARED;
 use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::SmallVec;
@@ -176,7 +176,7 @@ impl PreparedOps {
 
 #[cfg(test)]
 mod tests {
-    use convoke_common::ops;
+    use convoke_graph::ops;
 
     use super::*;
 

@@ -21,10 +21,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use convoke_common::error::{Code, Error, Result};
+use convoke_common::grant::Participant;
 use convoke_common::identity::Role;
-use convoke_common::ops::OpDef;
-use convoke_common::program::Participant;
-use convoke_common::{Shape, Tensor as HostTensor};
+use convoke_graph::Shape;
+use convoke_graph::Tensor as HostTensor;
+use convoke_graph::ops::OpDef;
 use convoke_rendezvous::eager::wire::{
     Command, Holding, MOST_ACCOUNTS, MOST_HANDLES, Operand, Report, put_run,
 };

@@ -2,8 +2,8 @@
 
 use std::io::Read;
 
-use convoke_common::tensor::MAX_RANK;
-use convoke_common::{DType, Printable, Shape};
+use convoke_graph::tensor::MAX_RANK;
+use convoke_graph::{DType, Printable, Shape};
 
 use crate::model::ArrayType;
 

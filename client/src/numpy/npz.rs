@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 
-use convoke_common::tensor::Tensor;
+use convoke_graph::tensor::Tensor;
 use zip::read::OwnedZipFileEntry;
 use zip::unstable::read::ZipIterable;
 use zip::{CompressionMethod, ZipReadOptions};

@@ -5,9 +5,10 @@ use std::panic::Location;
 use std::sync::{Arc, OnceLock};
 
 use convoke_common::error::{Code, Error, Result, Site};
-use convoke_common::graph::{Attrs, TensorType};
-use convoke_common::ops::{self, ConcreteOperand, HostValue, InferredOutput, OpDef, OpError};
-use convoke_common::{DType, Dim, Shape, Tensor as HostTensor};
+use convoke_graph::Tensor as HostTensor;
+use convoke_graph::graph::{Attrs, TensorType};
+use convoke_graph::ops::{self, ConcreteOperand, HostValue, InferredOutput, OpDef, OpError};
+use convoke_graph::{DType, Dim, Shape};
 use convoke_rendezvous::eager::wire::{self, INLINE};
 use smallvec::SmallVec;
 

@@ -1,7 +1,8 @@
 //! The arguments that methods of ops take besides tensors: numbers, values in the program's memory, axes and seeds.
 
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::{DType, Tensor as HostTensor};
+use convoke_graph::DType;
+use convoke_graph::Tensor as HostTensor;
 use half::{bf16, f16};
 
 use super::{Operand, Tensor};

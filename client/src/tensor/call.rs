@@ -4,10 +4,11 @@
 use std::panic::Location;
 use std::sync::Arc;
 
-use convoke_common::dtype::promote;
 use convoke_common::error::{Code, Error, Result, Site};
-use convoke_common::graph::{Attr, Attrs};
-use convoke_common::{DType, Tensor as HostTensor};
+use convoke_graph::DType;
+use convoke_graph::Tensor as HostTensor;
+use convoke_graph::dtype::promote;
+use convoke_graph::graph::{Attr, Attrs};
 use smallvec::SmallVec;
 
 use super::Tensor;

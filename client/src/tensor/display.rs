@@ -5,7 +5,8 @@
 use std::fmt;
 
 use convoke_common::error::Result;
-use convoke_common::{DType, Tensor as HostTensor};
+use convoke_graph::DType;
+use convoke_graph::Tensor as HostTensor;
 use half::{bf16, f16};
 
 use super::Tensor;
@@ -208,7 +209,7 @@ impl fmt::Display for ShownElements {
 
 #[cfg(test)]
 mod tests {
-    use convoke_common::Element;
+    use convoke_graph::Element;
 
     use super::*;
 

@@ -5,8 +5,8 @@
 use std::ops;
 use std::panic::Location;
 
-use convoke_common::DType;
 use convoke_common::error::{Code, Error, Result, Site};
+use convoke_graph::DType;
 
 use super::Tensor;
 

@@ -20,8 +20,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::graph::TensorType;
-use convoke_common::{DType, Shape, Tensor as HostTensor};
+use convoke_graph::Tensor as HostTensor;
+use convoke_graph::graph::TensorType;
+use convoke_graph::{DType, Shape};
 // This `Arc` has no weak references, which handles do not need.
 use triomphe::Arc as Shared;
 

@@ -2,8 +2,8 @@
 
 use std::ops;
 
-use convoke_common::DType;
 use convoke_common::error::Result;
+use convoke_graph::DType;
 
 use super::Tensor;
 use super::args::{Arg, ArgKind, Scalar};

@@ -2,9 +2,10 @@
 
 use std::panic::Location;
 
-use convoke_common::graph::Attrs;
-use convoke_common::ops::OpDef;
-use convoke_common::{DType, Tensor as HostTensor};
+use convoke_graph::DType;
+use convoke_graph::Tensor as HostTensor;
+use convoke_graph::graph::Attrs;
+use convoke_graph::ops::OpDef;
 use smallvec::SmallVec;
 
 use super::apply::{OpResults, Operand};

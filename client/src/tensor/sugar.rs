@@ -1,7 +1,8 @@
 //! Methods by numpy's names for what ops of the registry do in another form, and methods that create tensors.
 
 use convoke_common::error::Result;
-use convoke_common::{DType, Tensor as HostTensor};
+use convoke_graph::DType;
+use convoke_graph::Tensor as HostTensor;
 
 use super::Tensor;
 use super::apply::Operand;

@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::panic::Location;
 use std::sync::Arc;
 
-use convoke_common::Dim;
-use convoke_common::Tensor as HostTensor;
 use convoke_common::error::{Code, Error, Result, Site};
-use convoke_common::graph::{Function, Literal, Node, TensorType, ValueId};
-use convoke_common::ops::{self, HostValue, InferredOutput};
+use convoke_graph::Dim;
+use convoke_graph::Tensor as HostTensor;
+use convoke_graph::graph::{Function, Literal, Node, TensorType, ValueId};
+use convoke_graph::ops::{self, HostValue, InferredOutput};
 use convoke_models::Source;
 
 use super::{SymbolicTensor, Trace, TraceState};

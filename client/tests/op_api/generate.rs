@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use convoke_common::DType;
-use convoke_common::ops::{self, AttrDef, AttrKind, Memory, OpDef, OperandDef};
+use convoke_graph::DType;
+use convoke_graph::ops::{self, AttrDef, AttrKind, Memory, OpDef, OperandDef};
 
 use super::words::*;
 
@@ -376,9 +376,9 @@ fn imports(code: &str) -> String {
     let result = "use convoke_common::error::Result;\n";
     out += &match used(code, &["DType", "HostTensor"])[..] {
         [] => result.to_owned(),
-        ["DType"] => format!("use convoke_common::DType;\n{result}"),
-        ["HostTensor"] => format!("use convoke_common::Tensor as HostTensor;\n{result}"),
-        _ => format!("{result}use convoke_common::{{DType, Tensor as HostTensor}};\n"),
+        ["DType"] => format!("{result}use convoke_graph::DType;\n"),
+        ["HostTensor"] => format!("{result}use convoke_graph::Tensor as HostTensor;\n"),
+        _ => format!("{result}use convoke_graph::{{DType, Tensor as HostTensor}};\n"),
     };
     out += "\n";
     if !used(code, &["Device"]).is_empty() {

@@ -10,7 +10,7 @@ mod words;
 use std::path::PathBuf;
 use std::process::Command;
 
-use convoke_common::ops;
+use convoke_graph::ops;
 
 /// Removes what formatting decides from a text: whitespace, commas and braces.
 fn essence(text: &str) -> String {

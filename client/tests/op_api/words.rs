@@ -1,12 +1,13 @@
 //! What the registry does not say: names that are not made from the op's, attributes that are left out, what
 //! attributes mean and what they default to.
 
-use convoke_common::graph::{Attr, Attrs};
-use convoke_common::ops::attrs::{
+use convoke_graph::DType;
+use convoke_graph::graph::{Attr, Attrs};
+use convoke_graph::ops::OpDef;
+use convoke_graph::ops::attrs::{
     ConvAttrs, GemmAttrs, LrnAttrs, NormalAttrs, ReduceAttrs, UniformAttrs, alpha_beta, epsilon,
     selu,
 };
-use convoke_common::{DType, ops::OpDef};
 
 /// The title of a family of the registry.
 pub fn title(family: &str) -> &'static str {

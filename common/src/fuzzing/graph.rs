@@ -1,13 +1,14 @@
 //! Functions, programs, grants and drivers' programs, without the calls that carry them.
 
+use convoke_graph::codec;
+use convoke_graph::dim::Bindings;
+use convoke_graph::graph::{Function, TensorType};
+use convoke_graph::ops;
+use convoke_graph::program::{DriverProgram, Program, bytes_under};
 use serde::de::DeserializeOwned;
 
 use super::{MemoryBound, Target, choose};
-use crate::dim::Bindings;
-use crate::graph::{Function, TensorType};
-use crate::ops;
-use crate::program::{DriverProgram, Grant, Program, bytes_under};
-use crate::rpc_transport::codec;
+use crate::grant::Grant;
 
 pub(super) const TARGET: Target = Target {
     name: "graph",

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
+use convoke_graph::graph::Function;
+
 use super::{
     ClusterStatus, JoinAnswer, JoinRequest, LeaseGrant, LinkReport, PlanAnswer, PlanOptions,
     Progress, Registration, RegistrationAnswer, StepFailure, WorkerStatus,
 };
 use crate::error::{Error, Result};
-use crate::graph::Function;
+use crate::grant::{Grant, Participant};
 use crate::identity::TokenId;
 use crate::ids::{Incarnation, LeaseId, PlanId};
-use crate::program::{Grant, Participant};
 
 /// The service that the coordinator offers to every peer that can speak TLS to it.
 #[tarpc::service]

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use convoke_graph::ids::FunctionId;
+use convoke_graph::ops::CustomOp;
+use convoke_graph::printable::Printable;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
-use crate::ids::{FunctionId, Incarnation, LeaseId, StepKey};
+use crate::ids::{Incarnation, LeaseId, StepKey};
 use crate::members::OpenConnections;
 use crate::memory::{Purpose, TokenHolding};
-use crate::ops::CustomOp;
-use crate::printable::Printable;
 use crate::world::AccountId;
 
 /// A worker's report of itself.
@@ -35,7 +36,7 @@ pub struct WorkerStatus {
     /// How many steps failed, by the code of their error; cancelled steps are included.
     pub steps_failed: BTreeMap<String, u64>,
     /// The number of handles of eager sessions, and the bytes of their tensors, except those of tensors that lie in the
-    /// handle itself ([`crate::tensor::INLINE`]).
+    /// handle itself ([`convoke_graph::tensor::INLINE`]).
     pub live_handles: u64,
     pub handle_bytes: u64,
     pub links: Vec<LinkStatus>,

@@ -1,9 +1,10 @@
 //! The checks of answers: which plans they accept and refuse.
 
+use convoke_graph::DType;
+use convoke_graph::graph::TensorType;
+use convoke_graph::program::{DriverSlot, Feed, Fetch};
+
 use super::*;
-use crate::DType;
-use crate::graph::TensorType;
-use crate::program::{DriverSlot, Feed, Fetch};
 
 /// A plan of one worker and the driver: `x` goes to the worker, `y` comes from it, and `x` is a result too.
 fn planned() -> PlanAnswer {

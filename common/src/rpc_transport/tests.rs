@@ -1,4 +1,4 @@
-use super::codec::{CodecError, decode, decode_within, encode, encode_within};
+use super::codec::encode;
 use super::*;
 use crate::identity::Role;
 use crate::identity::testing::{Rig, rig};
@@ -166,25 +166,6 @@ async fn frames_are_bounded() {
     assert_eq!(fits.expect("answered").len(), 512);
     let huge = pair.client.echo(soon(), vec![0; 2048].into()).await;
     assert!(huge.is_err(), "{huge:?}");
-}
-
-#[test]
-fn the_codec_is_fixed_width_and_strict() {
-    let bytes = encode(&(1u64, 2u16)).expect("fits");
-    assert_eq!(bytes, [1, 0, 0, 0, 0, 0, 0, 0, 2, 0]);
-    assert_eq!(decode::<(u64, u16)>(&bytes).expect("whole"), (1, 2));
-    assert!(encode_within(&(1u64, 2u16), 10).is_ok());
-    let too_large = encode_within(&(1u64, 2u16), 9);
-    assert!(matches!(too_large, Err(CodecError::TooLarge { limit: 9 })));
-    let too_large = decode_within::<(u64, u16)>(&bytes, 9);
-    assert!(matches!(too_large, Err(CodecError::TooLarge { limit: 9 })));
-    assert!(matches!(decode::<u64>(&bytes), Err(CodecError::Decode(_))));
-    // A length that exceeds the remaining bytes allocates nothing.
-    let huge = encode(&u64::MAX).expect("fits");
-    assert!(matches!(
-        decode::<Vec<u64>>(&huge),
-        Err(CodecError::Decode(_))
-    ));
 }
 
 /// An encoded call of `fail`, as a frame contains it.

@@ -26,6 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use convoke_graph::segment::{PeerSegment, Segment};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -36,7 +37,6 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
 use super::socket::bind_private;
-use crate::segment::{PeerSegment, Segment};
 
 /// The secret that identifies one meeting of giver and taker; nobody can guess it.
 pub type Nonce = [u8; 32];
@@ -312,8 +312,8 @@ fn receive(stream: &UnixStream, into: &mut [u8]) -> Result<(usize, Option<OwnedF
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::block::Block;
-    use crate::segment::SegmentLoan;
+    use convoke_graph::block::Block;
+    use convoke_graph::segment::SegmentLoan;
 
     /// A folder of the test's own, which is removed when dropped.
     struct Scratch(PathBuf);

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use convoke_common::identity::{PeerIdentity, Role, TokenId};
-use convoke_common::{Code, Error, Printable};
+use convoke_common::{Code, Error};
+use convoke_graph::Printable;
 use serde::Serialize;
 
 use crate::calendar::Utc;

@@ -7,12 +7,12 @@ mod seeds;
 use std::sync::Arc;
 
 use convoke_common::fuzzing::{MemoryBound, Target, choose};
-use convoke_common::graph::Function;
 use convoke_common::identity::TokenStore;
 use convoke_common::ids::Incarnation;
-use convoke_common::program::NUMERICS_PROFILE;
 use convoke_common::rpc::PlanOptions;
-use convoke_common::rpc_transport::codec;
+use convoke_graph::codec;
+use convoke_graph::graph::Function;
+use convoke_graph::program::NUMERICS_PROFILE;
 
 use crate::admin;
 use crate::membership::{Fingerprint, Membership, Record};

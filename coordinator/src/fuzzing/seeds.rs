@@ -4,9 +4,9 @@
 mod seed;
 
 use convoke_common::identity::{CaHash, Role};
-use convoke_common::ids::FunctionId;
 use convoke_common::rpc::WorkerCount;
 use convoke_common::world::Rng;
+use convoke_graph::ids::FunctionId;
 
 use super::*;
 use crate::membership::CountedDeath;

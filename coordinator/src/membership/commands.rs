@@ -1,7 +1,8 @@
 //! The commands that the membership core gives to its shell, the service.
 
-use convoke_common::ids::{FunctionId, LeaseId};
-use convoke_common::program::Participant;
+use convoke_common::grant::Participant;
+use convoke_common::ids::LeaseId;
+use convoke_graph::ids::FunctionId;
 
 use super::Record;
 

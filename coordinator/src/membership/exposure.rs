@@ -9,8 +9,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use convoke_common::ids::{FunctionId, Incarnation};
-use convoke_common::program::Participant;
+use convoke_common::grant::Participant;
+use convoke_common::ids::Incarnation;
+use convoke_graph::ids::FunctionId;
 
 /// Most functions that are kept of one incarnation.
 const FUNCTIONS: usize = 256;

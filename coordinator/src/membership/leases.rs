@@ -14,10 +14,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use convoke_common::grant::Participant;
 use convoke_common::ids::{Incarnation, LeaseId, PlanId};
 use convoke_common::memory::Reservation;
 use convoke_common::mutant;
-use convoke_common::program::Participant;
 use convoke_common::rpc::{HeldLease, LeaseStatus};
 use tokio::time::Instant;
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use convoke_common::ids::Incarnation;
 use convoke_common::mutant;
-use convoke_common::ops::{CustomOp, is_custom_name};
 use convoke_common::rpc::{MemberState, Registration};
+use convoke_graph::ops::{CustomOp, is_custom_name};
 use tokio::time::Instant;
 
 use super::{ConnectionId, Fingerprint, MembershipError};

@@ -28,9 +28,9 @@ mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use convoke_common::grant::Participant;
 use convoke_common::ids::Incarnation;
 use convoke_common::mutant;
-use convoke_common::program::Participant;
 use convoke_common::rpc::{LinkReport, MeasuredLink, MemberStatus, close};
 use tokio::time::Instant;
 

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use convoke_common::ids::{FunctionId, PlanId};
+use convoke_common::grant::Participant;
+use convoke_common::ids::PlanId;
 use convoke_common::memory::Reservation;
 use convoke_common::mutant;
-use convoke_common::program::{Axes, Participant, Program};
+use convoke_graph::ids::FunctionId;
+use convoke_graph::program::{Axes, Program};
 use tokio::time::Instant;
 
 use super::Driver;

@@ -10,8 +10,9 @@
 
 use std::collections::BTreeMap;
 
-use convoke_common::ids::{FunctionId, Incarnation};
+use convoke_common::ids::Incarnation;
 use convoke_common::rpc::{Death, DeathStatus, QuarantineStatus, signal_name};
+use convoke_graph::ids::FunctionId;
 use serde::{Deserialize, Serialize};
 
 use super::member::LONGEST_TEXT;
@@ -234,7 +235,7 @@ fn utc(seconds: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use convoke_common::program::Participant;
+    use convoke_common::grant::Participant;
 
     use super::*;
 

@@ -15,9 +15,9 @@ mod summary;
 
 use std::collections::BTreeMap;
 
-use convoke_common::graph::ValueId;
-use convoke_common::ids::ParticipantIx;
-use convoke_common::program::{DriverProgram, DriverSlot, Feed, Fetch, FetchFrom, Program};
+use convoke_graph::graph::ValueId;
+use convoke_graph::ids::ParticipantIx;
+use convoke_graph::program::{DriverProgram, DriverSlot, Feed, Fetch, FetchFrom, Program};
 
 use crate::place::{NONE, Placed};
 

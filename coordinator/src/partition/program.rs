@@ -1,10 +1,10 @@
 //! One worker's program.
 
-use convoke_common::dim::Bindings;
-use convoke_common::graph::{Literal, Node, ValueId};
-use convoke_common::ids::FunctionId;
-use convoke_common::ops;
-use convoke_common::program::{
+use convoke_graph::dim::Bindings;
+use convoke_graph::graph::{Literal, Node, ValueId};
+use convoke_graph::ids::FunctionId;
+use convoke_graph::ops;
+use convoke_graph::program::{
     NO_OPERAND, NUMERICS_PROFILE, Program, ProgramNode, RecvSlot, SendEdge,
 };
 

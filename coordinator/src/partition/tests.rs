@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use convoke_common::graph::{Function, RunsAt};
-use convoke_common::program::NO_OPERAND;
 use convoke_common::rpc::WorkerCount;
+use convoke_graph::graph::{Function, RunsAt};
+use convoke_graph::program::NO_OPERAND;
 
 use super::*;
 use crate::passes::optimise;
@@ -29,7 +29,7 @@ type Edges = (Arc<str>, Vec<Option<Arc<str>>>, Vec<Arc<str>>);
 fn edges(p: &Program) -> Vec<Edges> {
     let name = |v: &u32| p.values[*v as usize].name.clone();
     let operand = |v: &u32| (*v != NO_OPERAND).then(|| name(v));
-    let node = |n: &convoke_common::program::ProgramNode| {
+    let node = |n: &convoke_graph::program::ProgramNode| {
         (
             n.name.clone(),
             n.inputs.iter().map(operand).collect(),

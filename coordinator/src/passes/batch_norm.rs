@@ -5,9 +5,9 @@
 //! s = scale / sqrt(var + epsilon)      W' = W · s      b' = (b - mean) · s + shift
 //! ```
 
-use convoke_common::DType;
-use convoke_common::graph::{Attrs, Function, TensorType, ValueId};
-use convoke_common::tensor::Tensor;
+use convoke_graph::DType;
+use convoke_graph::graph::{Attrs, Function, TensorType, ValueId};
+use convoke_graph::tensor::Tensor;
 
 use super::edit::Edit;
 

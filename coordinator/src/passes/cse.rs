@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use convoke_common::DType;
-use convoke_common::graph::{Attr, Attrs, Function, Literal, ValueId};
-use convoke_common::{mutant, ops};
+use convoke_common::mutant;
+use convoke_graph::DType;
+use convoke_graph::graph::{Attr, Attrs, Function, Literal, ValueId};
+use convoke_graph::ops;
 
 use super::edit::Edit;
 

@@ -8,8 +8,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use convoke_common::graph::{Function, Literal, Node, RunsAt, TensorType, ValueId};
-use convoke_common::tensor::Tensor;
+use convoke_graph::graph::{Function, Literal, Node, RunsAt, TensorType, ValueId};
+use convoke_graph::tensor::Tensor;
 
 const NONE: u32 = u32::MAX;
 
@@ -223,7 +223,7 @@ impl Edit {
         at: usize,
         name: &str,
         op: &str,
-        attrs: convoke_common::graph::Attrs,
+        attrs: convoke_graph::graph::Attrs,
         inputs: &[ValueId],
         ty: TensorType,
     ) -> ValueId {

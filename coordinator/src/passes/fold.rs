@@ -1,9 +1,9 @@
 //! Integer shape arithmetic whose results inference knows in full becomes constants inside the graph.
 
-use convoke_common::DType;
-use convoke_common::graph::{Function, INLINE_LIMIT};
-use convoke_common::ops::{self, HostValue};
-use convoke_common::tensor::Tensor;
+use convoke_graph::DType;
+use convoke_graph::graph::{Function, INLINE_LIMIT};
+use convoke_graph::ops::{self, HostValue};
+use convoke_graph::tensor::Tensor;
 
 use super::edit::Edit;
 

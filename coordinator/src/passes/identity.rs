@@ -1,6 +1,6 @@
 //! Removes nodes that yield their operand unchanged.
 
-use convoke_common::graph::{Function, ValueId};
+use convoke_graph::graph::{Function, ValueId};
 
 use super::edit::Edit;
 

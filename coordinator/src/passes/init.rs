@@ -5,8 +5,8 @@
 //! their operands (weights given as `ConstantOfShape`); they are counted as weights. Custom ops also stay in the step:
 //! constants live where they are read, and not all workers have the kernel of a custom op.
 
-use convoke_common::graph::{Function, RunsAt};
-use convoke_common::ops;
+use convoke_graph::graph::{Function, RunsAt};
+use convoke_graph::ops;
 
 use super::edit::Edit;
 

@@ -24,8 +24,8 @@ mod prune;
 mod rewrite;
 mod transpose;
 
-use convoke_common::graph::{Function, GraphError};
 use convoke_common::{Code, Error, Result};
+use convoke_graph::graph::{Function, GraphError};
 
 /// An optimised function, and one line for each pass that changed something.
 #[derive(Debug, Clone)]

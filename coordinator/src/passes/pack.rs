@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use convoke_common::DType;
-use convoke_common::graph::{Attr, Attrs, Function, Node, TensorType, ValueId};
-use convoke_common::ops::packing;
+use convoke_graph::DType;
+use convoke_graph::graph::{Attr, Attrs, Function, Node, TensorType, ValueId};
+use convoke_graph::ops::packing;
 
 use super::edit::Edit;
 

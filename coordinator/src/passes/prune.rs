@@ -1,8 +1,8 @@
 //! Drops nodes whose results have no use, unused trailing outputs, and values, constants and artifacts that nothing
 //! refers to any more. Custom ops stay unless they are known to be pure: they may have side effects.
 
-use convoke_common::graph::{Function, Literal, Node, ValueId};
-use convoke_common::ops;
+use convoke_graph::graph::{Function, Literal, Node, ValueId};
+use convoke_graph::ops;
 
 const NONE: u32 = u32::MAX;
 

@@ -4,8 +4,8 @@
 //! Values change in the last bits (the ops sum and scale in another order), so the pass is off where
 //! exact results are asked for.
 
-use convoke_common::DType;
-use convoke_common::graph::{Attr, Attrs, Function, Node, ValueId};
+use convoke_graph::DType;
+use convoke_graph::graph::{Attr, Attrs, Function, Node, ValueId};
 
 use super::edit::Edit;
 

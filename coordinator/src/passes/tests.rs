@@ -1,6 +1,6 @@
 //! Tests of each pass: text before, text after.
 
-use convoke_common::graph::RunsAt;
+use convoke_graph::graph::RunsAt;
 
 use super::*;
 use crate::testing::{dedent, dump, parse, random};

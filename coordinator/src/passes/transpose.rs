@@ -1,10 +1,10 @@
 //! Merges transposes of transposes, and makes a transpose that keeps the order of elements a reshape, which copies
 //! nothing.
 
-use convoke_common::Dim;
-use convoke_common::graph::{Attr, Attrs, Function};
-use convoke_common::ops::attrs;
-use convoke_common::tensor::Tensor;
+use convoke_graph::Dim;
+use convoke_graph::graph::{Attr, Attrs, Function};
+use convoke_graph::ops::attrs;
+use convoke_graph::tensor::Tensor;
 
 use super::edit::Edit;
 use super::prune;

@@ -4,7 +4,7 @@
 //! last reader on the participant; a sent tensor until the end, since its link may still be reading it. A tensor that the
 //! caller's session lends takes no memory of the step on its own worker.
 
-use convoke_common::offsets::Offsets;
+use convoke_graph::offsets::Offsets;
 
 use super::work::{NONE, Work};
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use convoke_common::ids::Incarnation;
-use convoke_common::ops::{Cost, CustomOp};
+use convoke_graph::ops::{Cost, CustomOp};
 
 /// What a worker offers, as placement sees it.
 #[derive(Debug, Clone, PartialEq)]

@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 
-use convoke_common::ops::Cost;
+use convoke_graph::ops::Cost;
 
 use super::cluster::Team;
 use super::eligibility::TeamEligibility;

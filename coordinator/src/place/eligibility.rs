@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use convoke_common::graph::{Function, Node};
-use convoke_common::ops::{self, CustomOp};
 use convoke_common::{Code, Error, Result};
+use convoke_graph::graph::{Function, Node};
+use convoke_graph::ops::{self, CustomOp};
 
 use super::cluster::{ClusterModel, WorkerModel};
 use super::cut::UNPINNED;

@@ -10,8 +10,8 @@
 
 use std::collections::BTreeSet;
 
-use convoke_common::artifact::{CHUNK, RIDES, chunks_of, coming};
-use convoke_common::block::touched;
+use convoke_graph::artifact::{CHUNK, RIDES, chunks_of, coming};
+use convoke_graph::block::touched;
 
 use super::activations::activations;
 use super::cluster::Team;

@@ -27,9 +27,9 @@ mod search;
 mod too_small;
 mod work;
 
-use convoke_common::graph::Function;
 use convoke_common::rpc::{PlanOptions, WorkerCount};
 use convoke_common::{Code, Error, Result};
+use convoke_graph::graph::Function;
 
 pub use cluster::{ASSUMED_LINK, ClusterModel, LinkSpeed, Team, WorkerModel};
 pub use memory::{InitDependencies, Usage, needed};

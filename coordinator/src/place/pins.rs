@@ -4,9 +4,9 @@
 //! If it holds all workers, the pin only exempts its nodes from later pins.
 
 use convoke_common::device_spec::{DeviceSpec, matches_pattern};
-use convoke_common::graph::Function;
-use convoke_common::printable;
 use convoke_common::{Code, Error, Result};
+use convoke_graph::graph::Function;
+use convoke_graph::printable;
 
 use super::cluster::ClusterModel;
 use super::cut::UNPINNED;

@@ -78,7 +78,7 @@ impl<'a> Search<'a> {
         able: &'a Eligibility,
         in_flight: u32,
     ) -> Self {
-        let mut total = convoke_common::ops::Cost::default();
+        let mut total = convoke_graph::ops::Cost::default();
         for c in &work.cost {
             total.flops += c.flops;
             total.bytes += c.bytes;

@@ -1,7 +1,7 @@
 //! Properties of placements.
 
-use convoke_common::graph::Literal;
-use convoke_common::ops::CustomOp;
+use convoke_graph::graph::Literal;
+use convoke_graph::ops::CustomOp;
 
 use super::*;
 use crate::testing::{cluster, options, parse, random};

@@ -8,9 +8,9 @@
 //!    not of the cluster.
 //! 2. Building it and every walk over it is linear in nodes and operands.
 
-use convoke_common::dim::Bindings;
-use convoke_common::graph::{Function, Literal, Node, RunsAt, TensorType, ValueId};
-use convoke_common::ops::{self, Cost};
+use convoke_graph::dim::Bindings;
+use convoke_graph::graph::{Function, Literal, Node, RunsAt, TensorType, ValueId};
+use convoke_graph::ops::{self, Cost};
 
 use super::cut::UNPINNED;
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::admission::call;
+use convoke_common::grant::Participant;
 use convoke_common::identity::TokenId;
-use convoke_common::program::Participant;
 use convoke_common::rpc::{
     RETURN_BOUND, WorkerClient, WorkerStatus, answer, close, connect_worker,
 };

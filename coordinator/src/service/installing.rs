@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::admission::call;
-use convoke_common::ids::{LeaseId, ParticipantIx, PlanId};
-use convoke_common::program::Grant;
+use convoke_common::grant::Grant;
+use convoke_common::ids::{LeaseId, PlanId};
 use convoke_common::rpc::{INSTALL_BOUND, LeaseGrant, Progress, answer};
 use convoke_common::rpc_transport::call_context;
 use convoke_common::{Code, Error, Result};
+use convoke_graph::ids::ParticipantIx;
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -135,7 +136,7 @@ impl Service {
         plan: PlanId,
         granted: &InstallOrder,
         me: usize,
-        (program, step_bytes): &(Arc<convoke_common::program::Program>, u64),
+        (program, step_bytes): &(Arc<convoke_graph::program::Program>, u64),
         connection: ConnectionId,
     ) -> Result<()> {
         let name = granted

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::admission::warn_of_loopback;
-use convoke_common::graph::Function;
 use convoke_common::identity::{PeerIdentity, Role, certified_until};
 use convoke_common::ids::{Incarnation, LeaseId, PlanId};
 use convoke_common::rpc::{
@@ -13,6 +12,7 @@ use convoke_common::rpc::{
     Progress, Registration, RegistrationAnswer, StepFailure,
 };
 use convoke_common::{Code, Error, Result, VERSION};
+use convoke_graph::graph::Function;
 use tarpc::context::Context;
 use tokio::time::Instant;
 

@@ -38,10 +38,10 @@ use convoke_common::detection::Detector;
 use convoke_common::identity::{Budget, PeerIdentity, Role, TokenId};
 use convoke_common::members::Members;
 use convoke_common::memory::{Ledger, Owner};
-use convoke_common::program::NUMERICS_PROFILE;
 use convoke_common::rpc::close;
 use convoke_common::telemetry::LineLimit;
 use convoke_common::world::{Endpoint, World};
+use convoke_graph::program::NUMERICS_PROFILE;
 use tokio::sync::watch;
 use tokio::time::Instant;
 

@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use convoke_common::graph::Function;
+use convoke_common::grant::{MOST_IN_FLIGHT, Participant};
 use convoke_common::identity::{PeerIdentity, TokenId};
 use convoke_common::ids::{Incarnation, PlanId};
 use convoke_common::memory::{Ledger, Purpose, Reservation};
-use convoke_common::program::{MOST_IN_FLIGHT, Participant, model_name};
 use convoke_common::rpc::{PlanAnswer, PlanOptions, RETURN_BOUND, WorkerCount};
-use convoke_common::rpc_transport::{Charge, codec, current_charge};
+use convoke_common::rpc_transport::{Charge, current_charge};
 use convoke_common::{Code, Error, Result};
+use convoke_graph::codec;
+use convoke_graph::graph::Function;
+use convoke_graph::program::model_name;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use convoke_common::Result;
-use convoke_common::program::NUMERICS_PROFILE;
 use convoke_common::rpc::{ClusterStatus, LeaseStatus, MemberStatus};
+use convoke_graph::program::NUMERICS_PROFILE;
 
 use super::Service;
 

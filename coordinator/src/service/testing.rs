@@ -7,11 +7,11 @@ use std::time::Duration;
 use convoke_common::admission::{DIAL_BOUND, bind_towards, call, join};
 use convoke_common::detection::Detector;
 use convoke_common::error::{Error, Result};
+use convoke_common::grant::{Grant, Participant};
 use convoke_common::identity::{
     JoinToken, OwnIdentity, RevocationList, Role, TlsConfigs, TokenId, dial,
 };
 use convoke_common::ids::{Incarnation, LeaseId, PlanId};
-use convoke_common::program::{Grant, NUMERICS_PROFILE, Participant};
 use convoke_common::rpc::{
     CoordinatorClient, LinkReport, Progress, Registration, RegistrationAnswer, Worker,
     WorkerStatus, answer, connect_coordinator,
@@ -19,6 +19,7 @@ use convoke_common::rpc::{
 use convoke_common::rpc_transport::{MAX_FRAME, serve_stream};
 use convoke_common::world::quic::Connection;
 use convoke_common::world::{Endpoint, EndpointOptions, NoCompute, Rng, SystemRng, World};
+use convoke_graph::program::NUMERICS_PROFILE;
 use tarpc::context::Context;
 use tokio::sync::Semaphore;
 

@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use convoke_common::admission::chain;
 use convoke_common::identity::{CaHash, TokenStore};
-use convoke_common::ids::FunctionId;
-use convoke_common::rpc_transport::codec::{self, CodecError};
 use convoke_common::world::{Store, StoreError};
 use convoke_common::{Code, Error};
+use convoke_graph::codec::{self, CodecError};
+use convoke_graph::ids::FunctionId;
 use redb::{ReadableDatabase, ReadableTable, TableDefinition};
 
 use crate::membership::{Absence, Fingerprint, KeptMember, Record};

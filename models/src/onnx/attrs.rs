@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use convoke_common::Tensor;
-use convoke_common::graph::Attr;
+use convoke_graph::Tensor;
+use convoke_graph::graph::Attr;
 
 use super::proto::{AttributeProto, attribute_proto::AttributeType};
 use super::skeleton::Payload;

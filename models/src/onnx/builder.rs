@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use convoke_common::graph::{Attr, Attrs, Function, Literal, Node, RunsAt, TensorType, ValueId};
-use convoke_common::ops::{self, AttrKind, HostValue, OpDef, Operand};
-use convoke_common::{DType, Dim, Tensor};
+use convoke_graph::graph::{Attr, Attrs, Function, Literal, Node, RunsAt, TensorType, ValueId};
+use convoke_graph::ops::{self, AttrKind, HostValue, OpDef, Operand};
+use convoke_graph::{DType, Dim, Tensor};
 
 use super::attrs::is_default;
 use super::encoded::Job;

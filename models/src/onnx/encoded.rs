@@ -11,8 +11,8 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use convoke_common::DType;
-use convoke_common::artifact::{ArtifactMeta, CHUNK};
+use convoke_graph::DType;
+use convoke_graph::artifact::{ArtifactMeta, CHUNK};
 
 use super::proto::TensorProto;
 use super::skeleton::Piece;
@@ -327,7 +327,7 @@ struct ChunkWriter<'a> {
     file: &'a mut std::fs::File,
     dir: &'a Path,
     chunk: Vec<u8>,
-    hashes: Vec<convoke_common::artifact::ChunkHash>,
+    hashes: Vec<convoke_graph::artifact::ChunkHash>,
     written: u64,
 }
 

@@ -9,8 +9,8 @@
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
 
-use convoke_common::Tensor;
-use convoke_common::graph::{INLINE_LIMIT, Literal};
+use convoke_graph::Tensor;
+use convoke_graph::graph::{INLINE_LIMIT, Literal};
 
 use super::encoded::{self, Input, Job};
 use super::tensor::{Constant, Content};

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use convoke_common::graph::{Attrs, TensorType, ValueId};
-use convoke_common::{Tensor, ops};
+use convoke_graph::graph::{Attrs, TensorType, ValueId};
+use convoke_graph::{Tensor, ops};
 use prost::Message as _;
 
 use super::builder::Builder;
@@ -391,9 +391,8 @@ impl<'a> Importer<'a> {
         let [(form, a)] = bound else {
             return Err(error("must have one attribute").into());
         };
-        let tensor = |t: Result<_, convoke_common::tensor::TensorError>| {
-            t.map_err(|e| error(&e.to_string()))
-        };
+        let tensor =
+            |t: Result<_, convoke_graph::tensor::TensorError>| t.map_err(|e| error(&e.to_string()));
         let t = match *form {
             "value" => {
                 let t = a.t.as_ref().ok_or_else(|| error("has no value"))?;

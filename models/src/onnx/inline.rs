@@ -1,6 +1,6 @@
 //! Inlining of nested graphs: calls of model-local functions, and branches that are known to be taken.
 
-use convoke_common::graph::ValueId;
+use convoke_graph::graph::ValueId;
 
 use super::import::{Importer, OPSETS, check_opset};
 use super::normalize::ImportFailure;

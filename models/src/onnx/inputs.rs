@@ -2,9 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use convoke_common::graph::TensorType;
-use convoke_common::tensor::{MAX_RANK, byte_size};
-use convoke_common::{DType, Dim, Printable};
+use convoke_graph::graph::TensorType;
+use convoke_graph::tensor::{MAX_RANK, byte_size};
+use convoke_graph::{DType, Dim, Printable};
 
 use super::proto::{GraphProto, TensorProto, tensor_shape_proto, type_proto};
 use super::tensor;

@@ -26,9 +26,9 @@ mod wire;
 
 use std::path::{Path, PathBuf};
 
-use convoke_common::Tensor;
-use convoke_common::artifact::ArtifactMeta;
-use convoke_common::graph::{Function, GraphError};
+use convoke_graph::Tensor;
+use convoke_graph::artifact::ArtifactMeta;
+use convoke_graph::graph::{Function, GraphError};
 
 use prost::Message as _;
 
@@ -148,7 +148,7 @@ fn infer(f: &mut Function, files: &files::Files<'_>) -> Result<(), ModelError> {
         .map(|(_, identity)| unhashed(identity.len))
         .collect();
     let wrong = |errors: Vec<GraphError>| ModelError::Graph { errors };
-    convoke_common::ops::infer_types(f).map_err(wrong)
+    convoke_graph::ops::infer_types(f).map_err(wrong)
 }
 
 fn info(m: &proto::ModelProto) -> ModelInfo {

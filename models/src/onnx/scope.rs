@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use convoke_common::Printable;
-use convoke_common::graph::ValueId;
+use convoke_graph::Printable;
+use convoke_graph::graph::ValueId;
 
 use super::proto::{AttributeProto, FunctionProto, GraphProto, OperatorSetIdProto, TensorProto};
 use crate::error::ModelError;

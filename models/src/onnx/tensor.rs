@@ -1,7 +1,7 @@
 //! Reading of a `TensorProto`: its dtype, its dimensions, and the location of its content.
 
-use convoke_common::graph::{INLINE_LIMIT, TensorType};
-use convoke_common::{DType, Printable, Tensor};
+use convoke_graph::graph::{INLINE_LIMIT, TensorType};
+use convoke_graph::{DType, Printable, Tensor};
 
 use super::encoded::Elements;
 use super::proto::{TensorProto, tensor_proto::DataLocation, tensor_proto::DataType};

@@ -24,8 +24,8 @@ use std::time::Duration;
 
 use convoke_common::detection::bounds::PROCESS_KILLED;
 use convoke_common::error::{Code, Error};
-use convoke_common::ids::ParticipantIx;
 use convoke_common::mutant;
+use convoke_graph::ids::ParticipantIx;
 use tokio::time::Instant;
 
 /// How long a consequence waits for its cause while the driver sees nothing wrong with the participant that it blames:

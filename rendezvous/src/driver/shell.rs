@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use convoke_common::error::Error;
-use convoke_common::ids::{ParticipantIx, StepKey};
+use convoke_common::ids::StepKey;
 use convoke_common::mutant;
 use convoke_common::telemetry::TraceIds;
+use convoke_graph::ids::ParticipantIx;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;

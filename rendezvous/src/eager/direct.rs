@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use convoke_common::graph::Attrs;
 use convoke_common::ids::LeaseId;
-use convoke_common::{DType, Outputs, Tensor};
+use convoke_graph::graph::Attrs;
+use convoke_graph::{DType, Outputs, Tensor};
 
 /// A client's session at a worker of its own process.
 pub trait DirectSession: Send + Sync {

@@ -15,9 +15,9 @@ pub mod wire;
 
 use std::sync::Arc;
 
-use convoke_common::Tensor;
 use convoke_common::error::{Error, Result};
 use convoke_common::ids::StepKey;
+use convoke_graph::Tensor;
 use tokio::sync::oneshot;
 
 use crate::frame::TensorHeader;

@@ -12,11 +12,11 @@
 //! less its own: a repeated op on recent operands takes 3 to 5 bytes.
 
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::graph::Attrs;
-use convoke_common::program::Participant;
-use convoke_common::rpc_transport::codec;
-use convoke_common::tensor::{MAX_RANK, Shape, byte_size};
-use convoke_common::{DType, Tensor};
+use convoke_common::grant::Participant;
+use convoke_graph::codec;
+use convoke_graph::graph::Attrs;
+use convoke_graph::tensor::{MAX_RANK, Shape, byte_size};
+use convoke_graph::{DType, Tensor};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 

@@ -4,10 +4,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
-use convoke_common::graph::TensorType;
-use convoke_common::program::{DriverProgram, DriverSlot, Fetch, FetchFrom};
 use convoke_common::world::{NoCompute, World};
-use convoke_common::{DType, Dim};
+use convoke_graph::graph::TensorType;
+use convoke_graph::program::{DriverProgram, DriverSlot, Fetch, FetchFrom};
+use convoke_graph::{DType, Dim};
 use tokio::task::yield_now;
 
 use super::{LEASE, axes, frame, participants, peer, pool, worker};

@@ -8,16 +8,18 @@ pub(crate) mod seeds;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use convoke_common::artifact::{ArtifactMeta, CHUNK};
 use convoke_common::error::Error;
 use convoke_common::fuzzing::{MemoryBound, Target, choose, on_runtime};
-use convoke_common::graph::TensorType;
+use convoke_common::grant::Participant;
 use convoke_common::identity::Role;
-use convoke_common::ids::{Incarnation, LeaseId, ParticipantIx};
+use convoke_common::ids::{Incarnation, LeaseId};
 use convoke_common::memory::{Ledger, Pool, Purpose};
-use convoke_common::program::{Axes, Participant};
 use convoke_common::telemetry::TraceIds;
-use convoke_common::{DType, Dim};
+use convoke_graph::artifact::{ArtifactMeta, CHUNK};
+use convoke_graph::graph::TensorType;
+use convoke_graph::ids::ParticipantIx;
+use convoke_graph::program::Axes;
+use convoke_graph::{DType, Dim};
 
 use crate::eager::wire::{Command, Reader};
 use crate::frame::{Frame, HEAD, SharingFrame, TensorHeader};

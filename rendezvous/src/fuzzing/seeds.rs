@@ -3,15 +3,15 @@
 #[path = "../../../fuzz/src/seed.rs"]
 mod seed;
 
-use convoke_common::Tensor;
 use convoke_common::error::{Code, Error, Site};
 use convoke_common::ids::StepKey;
+use convoke_graph::Tensor;
 
 use super::*;
 use crate::eager::wire::{Definition, Holding, Operand, Report, put_run};
 use crate::frame::SharingFrame;
-use convoke_common::Shape;
-use convoke_common::graph::{Attr, Attrs};
+use convoke_graph::Shape;
+use convoke_graph::graph::{Attr, Attrs};
 use seed::Seed;
 
 fn key(n: u64) -> StepKey {
@@ -120,7 +120,7 @@ fn driven() -> Vec<u8> {
             _ => (1, Frame::Tensor(ids), second),
         }
     };
-    let none = || Tensor::zeros(convoke_common::DType::U8, &[0]).unwrap();
+    let none = || Tensor::zeros(convoke_graph::DType::U8, &[0]).unwrap();
     let lost = Frame::Abort {
         key: key(2),
         error: Box::new(Error::lost("other", "no answer")),

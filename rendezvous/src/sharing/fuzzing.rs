@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use convoke_common::block::Block;
 use convoke_common::fuzzing::{Scripted, taker};
 use convoke_common::ids::StepKey;
 use convoke_common::world::{NoCompute, World};
-use convoke_common::{DType, Tensor};
+use convoke_graph::block::Block;
+use convoke_graph::{DType, Tensor};
 use tokio_util::sync::CancellationToken;
 
 use super::staging::SLOTS;

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use convoke_common::block::ALIGN;
 use convoke_common::error::Result;
 use convoke_common::identity::Role;
-use convoke_common::segment::Segment;
+use convoke_graph::block::ALIGN;
+use convoke_graph::segment::Segment;
 use tokio::sync::oneshot;
 
 use super::staging::StagingBuffer;

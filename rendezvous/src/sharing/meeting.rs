@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use convoke_common::identity::Role;
-use convoke_common::segment::PeerSegment;
 use convoke_common::world::{Giver, Nonce, SegmentNotice, Taker, World};
+use convoke_graph::segment::PeerSegment;
 
 use super::lending::SegmentUpdate;
 use super::staging::{SLOT, SLOTS};

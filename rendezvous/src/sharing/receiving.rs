@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use convoke_common::error::Result;
-use convoke_common::segment::SegmentLoan;
 use convoke_common::world::World;
+use convoke_graph::segment::SegmentLoan;
 use tokio::sync::mpsc;
 
 use super::staging::{OPEN, SLOT, SLOTS};

@@ -15,9 +15,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use convoke_common::Tensor;
-use convoke_common::block::Block;
 use convoke_common::error::Result;
+use convoke_graph::Tensor;
+use convoke_graph::block::Block;
 use tokio::sync::{Notify, oneshot};
 
 use super::lending::SegmentUpdate;

@@ -1,10 +1,10 @@
 //! A worker, and a peer on the same host that says anything about shared memory.
 
-use convoke_common::DType;
-use convoke_common::block::Block;
 use convoke_common::ids::StepKey;
-use convoke_common::segment::PeerSegment;
 use convoke_common::world::NoCompute;
+use convoke_graph::DType;
+use convoke_graph::block::Block;
+use convoke_graph::segment::PeerSegment;
 
 use super::staging::{OPEN, SLOT, SLOTS};
 use super::*;

@@ -3,9 +3,9 @@
 //! Receivers have to refuse and count all of them, and a forgery must change nothing: no result, no outcome and no step
 //! of anybody.
 
-use convoke_common::Tensor;
 use convoke_common::error::{Code, Error};
 use convoke_common::ids::{LeaseId, StepKey};
+use convoke_graph::Tensor;
 use convoke_rendezvous::frame::Frame;
 use convoke_rendezvous::{Link, Outgoing};
 use tokio_util::sync::CancellationToken;

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use convoke::{Device, Error, Tensor};
 use convoke_common::error::{Code, Result};
-use convoke_common::{DType, Tensor as HostTensor};
+use convoke_graph::DType;
+use convoke_graph::Tensor as HostTensor;
 use futures::future::join_all;
 use tokio_util::sync::CancellationToken;
 

@@ -1,7 +1,7 @@
 //! After faults heal, a step of each client succeeds within the bound, with the right result.
 
 use convoke::Error;
-use convoke_common::Tensor;
+use convoke_graph::Tensor;
 
 use super::{Findings, Invariant, Stage, View};
 use crate::oracle::difference;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use convoke_common::program::bytes_under;
+use convoke_graph::program::bytes_under;
 use convoke_rendezvous::{Hub, Lease};
 
 use super::{Findings, Invariant, View};

@@ -2,10 +2,10 @@
 //!
 //! All values are matrices `[rows, cols]`, so that any two can be combined; the rows may be the dynamic axis.
 
-use convoke_common::dim::Dim;
-use convoke_common::graph::{Attrs, Function, Literal, Node, RunsAt, TensorType, ValueId};
-use convoke_common::ops::infer_types;
-use convoke_common::{DType, Tensor};
+use convoke_graph::dim::Dim;
+use convoke_graph::graph::{Attrs, Function, Literal, Node, RunsAt, TensorType, ValueId};
+use convoke_graph::ops::infer_types;
+use convoke_graph::{DType, Tensor};
 
 use super::{ModelSpec, TRAP, Trap, ops};
 use crate::draw::Draw;
@@ -198,7 +198,7 @@ impl Build {
             Trap::Divide => {
                 let by = self.other_param("divisor", DType::I32, &[1]);
                 let to =
-                    |dtype| Attrs::default().with("to", convoke_common::graph::Attr::DType(dtype));
+                    |dtype| Attrs::default().with("to", convoke_graph::graph::Attr::DType(dtype));
                 let whole = self.node("Cast", to(DType::I32), &[x.id], 1)[0];
                 let y = self.named(TRAP, "Div", Attrs::default(), &[whole, by], 1)[0];
                 let y = self.node("Cast", to(DType::F32), &[y], 1)[0];
@@ -208,7 +208,7 @@ impl Build {
             Trap::Memory => {
                 let size = self.other_param("size", DType::I64, &[1]);
                 let y = self.named(TRAP, "ConstantOfShape", Attrs::default(), &[size], 1)[0];
-                let keep = Attrs::default().with("keepdims", convoke_common::graph::Attr::Int(0));
+                let keep = Attrs::default().with("keepdims", convoke_graph::graph::Attr::Int(0));
                 let sum = self.node("ReduceSum", keep, &[y], 1)[0];
                 let y = self.apply("Add", &[x.id, sum]);
                 self.push(y, x.rows, x.cols);

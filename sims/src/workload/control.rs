@@ -1,8 +1,8 @@
 //! Control flow: branches, loops and scans with small bodies.
 
-use convoke_common::graph::{Attr, Attrs, Function, Node, RunsAt, TensorType, ValueId};
-use convoke_common::ops::infer_types;
-use convoke_common::{DType, Dim, Tensor};
+use convoke_graph::graph::{Attr, Attrs, Function, Node, RunsAt, TensorType, ValueId};
+use convoke_graph::ops::infer_types;
+use convoke_graph::{DType, Dim, Tensor};
 
 use super::build::{Build, LiveMatrix, Rows};
 use super::ops::NotApplicable;

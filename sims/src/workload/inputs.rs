@@ -1,7 +1,7 @@
 //! Random inputs of a model.
 
-use convoke_common::dim::Bindings;
-use convoke_common::{DType, Tensor};
+use convoke_graph::dim::Bindings;
+use convoke_graph::{DType, Tensor};
 
 use super::Model;
 use crate::draw::Draw;
@@ -50,7 +50,7 @@ pub fn inputs(model: &Model, seed: u64, axis: i64, sprung: bool) -> Vec<(String,
     all
 }
 
-fn indices(d: &mut Draw, sprung: bool) -> Result<Tensor, convoke_common::tensor::TensorError> {
+fn indices(d: &mut Draw, sprung: bool) -> Result<Tensor, convoke_graph::tensor::TensorError> {
     let good = d.below(5) as i64;
     let other = match sprung {
         true => d.pick(&[5, -6, i64::MAX, i64::MIN]),

@@ -12,8 +12,8 @@ mod ops;
 use std::sync::Arc;
 
 use convoke_common::error::Code;
-use convoke_common::graph::Function;
 use convoke_coordinator::passes::optimise;
+use convoke_graph::graph::Function;
 use serde::{Deserialize, Serialize};
 
 use crate::draw::Draw;
@@ -105,7 +105,7 @@ impl ModelSpec {
         Model {
             spec: self,
             steps: steps
-                .filter(|n| n.runs_at == convoke_common::graph::RunsAt::Step)
+                .filter(|n| n.runs_at == convoke_graph::graph::RunsAt::Step)
                 .map(|n| n.name.to_string())
                 .collect(),
             function: Arc::new(function),

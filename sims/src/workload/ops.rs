@@ -1,7 +1,7 @@
 //! The ways in which a function grows by a node or a few.
 
-use convoke_common::DType;
-use convoke_common::graph::{Attr, Attrs};
+use convoke_graph::DType;
+use convoke_graph::graph::{Attr, Attrs};
 
 use super::build::{Build, Rows};
 use super::control;

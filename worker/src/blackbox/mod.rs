@@ -27,8 +27,9 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use convoke_common::ids::{FunctionId, Incarnation};
+use convoke_common::ids::Incarnation;
 use convoke_common::rpc::Death;
+use convoke_graph::ids::FunctionId;
 
 use page::{Page, RECORDS};
 pub(crate) use page::{SIZE, parse};

@@ -14,8 +14,9 @@ use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use convoke_common::ids::{FunctionId, Incarnation};
+use convoke_common::ids::Incarnation;
 use convoke_common::rpc::Death;
+use convoke_graph::ids::FunctionId;
 
 use super::signals::FATAL;
 

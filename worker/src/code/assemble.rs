@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use convoke_common::ops::ConcreteOutputs;
-use convoke_common::program::NO_OPERAND;
+use convoke_graph::ops::ConcreteOutputs;
+use convoke_graph::program::NO_OPERAND;
 
 use super::graph::{Graph, SameKernel, Unit};
 use super::{End, Instr, InstrKind, LoweredProgram, NONE, ResultRegister, Sequence};

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeSet, BinaryHeap};
 
-use convoke_common::DType;
+use convoke_graph::DType;
 
 use crate::cpu::chain::{Elementwise, MOST_INPUTS, Tail};
 

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use convoke_common::ops::{ConcreteOperand, ConcreteOutputs};
-use convoke_common::program::{NO_OPERAND, Program, ProgramNode};
-use convoke_common::rpc_transport::codec;
-use convoke_common::{DType, Shape, Tensor};
+use convoke_graph::codec;
+use convoke_graph::ops::{ConcreteOperand, ConcreteOutputs};
+use convoke_graph::program::{NO_OPERAND, Program, ProgramNode};
+use convoke_graph::{DType, Shape, Tensor};
 
 use super::InstrKind;
 use super::fusion::{self, Candidate, Kind};

@@ -25,10 +25,10 @@ mod tests;
 
 use std::sync::Arc;
 
-use convoke_common::Tensor;
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::ops::ConcreteOutputs;
-use convoke_common::program::Program;
+use convoke_graph::Tensor;
+use convoke_graph::ops::ConcreteOutputs;
+use convoke_graph::program::Program;
 
 use crate::cpu::{Kernel, MOST_SLOTS, OperandRef};
 use crate::executor::HandleOp;

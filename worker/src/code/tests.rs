@@ -1,7 +1,7 @@
-use convoke_common::DType::{self, F32};
-use convoke_common::Dim;
-use convoke_common::graph::{Attr, Attrs, TensorType, Value};
-use convoke_common::program::{NO_OPERAND, NUMERICS_PROFILE, ProgramNode, RecvSlot, SendEdge};
+use convoke_graph::DType::{self, F32};
+use convoke_graph::Dim;
+use convoke_graph::graph::{Attr, Attrs, TensorType, Value};
+use convoke_graph::program::{NO_OPERAND, NUMERICS_PROFILE, ProgramNode, RecvSlot, SendEdge};
 
 use super::*;
 use crate::cpu::OperandPlace::{Constant, Last, Nothing, Read};

@@ -1,8 +1,9 @@
 //! What an implementation of an op works with: a [`Spec`] when its kernel is resolved, a [`KernelCall`] at every launch.
 
-use convoke_common::graph::Attrs;
-use convoke_common::ops::{ConcreteOutputs, OpError};
-use convoke_common::{DType, Element, Error, Tensor};
+use convoke_common::Error;
+use convoke_graph::graph::Attrs;
+use convoke_graph::ops::{ConcreteOutputs, OpError};
+use convoke_graph::{DType, Element, Tensor};
 use convoke_kernels::shape::Operand;
 
 use super::{KernelFailure, Launch, Outputs};

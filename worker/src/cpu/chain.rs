@@ -1,7 +1,8 @@
 //! Fused kernels: several elementwise nodes as one kernel, with a program that it runs on tiles of elements.
 
+use convoke_common::Error;
 use convoke_common::memory::Pool;
-use convoke_common::{DType, Element, Error, Shape, Tensor};
+use convoke_graph::{DType, Element, Shape, Tensor};
 use convoke_kernels::Exec;
 use convoke_kernels::binary::Arith;
 use convoke_kernels::cast::CastTo;
@@ -436,9 +437,9 @@ fn broadcast(inputs: &Operands<'_>) -> Result<Shape, KernelFailure> {
 mod tests {
     use std::sync::atomic::AtomicBool;
 
-    use convoke_common::graph::{Attr, Attrs};
     use convoke_common::memory::{Ledger, Purpose};
-    use convoke_common::ops::ConcreteOutputs;
+    use convoke_graph::graph::{Attr, Attrs};
+    use convoke_graph::ops::ConcreteOutputs;
 
     use super::*;
     use crate::cpu::testing;

@@ -9,12 +9,13 @@
 
 use std::sync::Arc;
 
-use convoke_common::dim::Bindings;
-use convoke_common::graph::{Attrs, Function, Literal, Node, TensorType, ValueId};
 use convoke_common::memory::Pool;
-use convoke_common::ops::{self, OpError};
-use convoke_common::program::Axes;
-use convoke_common::{DType, Dim, Error, Shape, Site, Tensor};
+use convoke_common::{Error, Site};
+use convoke_graph::dim::Bindings;
+use convoke_graph::graph::{Attrs, Function, Literal, Node, TensorType, ValueId};
+use convoke_graph::ops::{self, OpError};
+use convoke_graph::program::Axes;
+use convoke_graph::{DType, Dim, Shape, Tensor};
 use convoke_kernels::Exec;
 use smallvec::SmallVec;
 

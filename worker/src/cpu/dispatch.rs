@@ -26,7 +26,7 @@ macro_rules! by_dtype {
     };
     ([$($name:ident $ty:ty),*] $d:expr, $t:ident => $e:expr) => {
         match $d {
-            $(convoke_common::DType::$name => {
+            $(convoke_graph::DType::$name => {
                 type $t = $ty;
                 Some($e)
             })*

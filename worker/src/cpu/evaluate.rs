@@ -4,9 +4,10 @@
 
 use std::sync::atomic::AtomicBool;
 
-use convoke_common::graph::{Function, Literal, Node, TensorType, ValueId};
 use convoke_common::memory::{Ledger, Pool, Purpose};
-use convoke_common::{Code, DType, Error, Result, Site, Tensor};
+use convoke_common::{Code, Error, Result, Site};
+use convoke_graph::graph::{Function, Literal, Node, TensorType, ValueId};
+use convoke_graph::{DType, Tensor};
 use convoke_kernels::Exec;
 
 use super::{Inputs, KernelFailure, Launch, Operands, resolve};
@@ -140,7 +141,7 @@ pub fn inline_only(f: &Function, literal: &Literal, _: &TensorType) -> Result<Te
 
 #[cfg(test)]
 mod tests {
-    use convoke_common::graph::{Attrs, RunsAt};
+    use convoke_graph::graph::{Attrs, RunsAt};
 
     use super::*;
     use crate::cpu::testing::vec1;

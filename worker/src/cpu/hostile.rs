@@ -3,10 +3,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
 
-use convoke_common::graph::{Attr, Attrs, Function, TensorType};
 use convoke_common::memory::{Ledger, Pool, Purpose};
-use convoke_common::ops::{self, AttrKind, OpDef, OperandDef};
-use convoke_common::{DType, Tensor};
+use convoke_graph::graph::{Attr, Attrs, Function, TensorType};
+use convoke_graph::ops::{self, AttrKind, OpDef, OperandDef};
+use convoke_graph::{DType, Tensor};
 use convoke_kernels::Exec;
 
 use super::{Launch, Operands, resolve};

@@ -27,11 +27,12 @@ mod wide;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use convoke_common::graph::Attrs;
 use convoke_common::memory::Pool;
-use convoke_common::ops::{self, ConcreteOperand, ConcreteOutputs, Memory, OpDef, OpError};
-use convoke_common::tensor::TensorError;
-use convoke_common::{Code, DType, Error, Shape, Tensor};
+use convoke_common::{Code, Error};
+use convoke_graph::graph::Attrs;
+use convoke_graph::ops::{self, ConcreteOperand, ConcreteOutputs, Memory, OpDef, OpError};
+use convoke_graph::tensor::TensorError;
+use convoke_graph::{DType, Shape, Tensor};
 use convoke_kernels::{Cancelled, Exec, KernelError};
 use smallvec::SmallVec;
 
@@ -50,7 +51,7 @@ pub struct Launch<'a> {
     pub pool: &'a Pool,
 }
 
-pub use convoke_common::Outputs;
+pub use convoke_graph::Outputs;
 
 /// Operands that the kernel may take; `None` for an optional one that is left out.
 pub type Inputs = SmallVec<[Register; 2]>;
@@ -316,8 +317,8 @@ impl Kernel for ResolvedOp {
 
 #[cfg(test)]
 mod tests {
-    use convoke_common::graph::Attr;
-    use convoke_common::ops::AttrKind;
+    use convoke_graph::graph::Attr;
+    use convoke_graph::ops::AttrKind;
 
     use super::*;
     use crate::cpu::testing::{counting, one, vec1};

@@ -1,6 +1,6 @@
 //! The operands of a launch: in registers of its interpreter, and among constants.
 
-use convoke_common::Tensor;
+use convoke_graph::Tensor;
 
 /// The place in which an interpreter keeps a value; empty before it is made and after its last use.
 pub type Register = Option<Tensor>;

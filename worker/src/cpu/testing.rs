@@ -2,9 +2,10 @@
 
 use std::sync::atomic::AtomicBool;
 
-use convoke_common::graph::Attrs;
+use convoke_common::Error;
 use convoke_common::memory::{Ledger, Pool, Purpose};
-use convoke_common::{DType, Error, Tensor};
+use convoke_graph::graph::Attrs;
+use convoke_graph::{DType, Tensor};
 use convoke_kernels::Exec;
 
 use super::{KernelFailure, Launch, Operands, resolve};
@@ -44,7 +45,7 @@ pub(crate) fn one(op: &str, attrs: Attrs, inputs: &[&Tensor]) -> Result<Tensor, 
 }
 
 /// A vector of these elements.
-pub(crate) fn vec1<T: convoke_common::Element>(data: &[T]) -> Tensor {
+pub(crate) fn vec1<T: convoke_graph::Element>(data: &[T]) -> Tensor {
     Tensor::from_slice(&[data.len()], data).unwrap()
 }
 

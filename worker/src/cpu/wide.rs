@@ -1,7 +1,8 @@
 //! Conversions of floats around a kernel: for kernels that compute in f32 only, and for ops whose operands differ in
 //! dtype. Operands are widened before, and results rounded once after.
 
-use convoke_common::{DType, Error, Tensor};
+use convoke_common::Error;
+use convoke_graph::{DType, Tensor};
 use convoke_kernels::cast::cast;
 
 use super::KernelFailure;

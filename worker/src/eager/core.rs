@@ -20,8 +20,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
-use convoke_common::Tensor;
 use convoke_common::error::{Code, Error, Result};
+use convoke_graph::Tensor;
 use convoke_rendezvous::Peer;
 use convoke_rendezvous::eager::wire::{MOST_HANDLES, Operand, Report};
 use rustc_hash::FxHashMap;

@@ -12,11 +12,11 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use convoke_common::Tensor;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::{Budget, Role};
 use convoke_common::ids::{LeaseId, StepKey};
 use convoke_common::memory::{Ledger, Pool, Purpose};
+use convoke_graph::Tensor;
 use convoke_rendezvous::Peer;
 use convoke_rendezvous::eager::{DirectSession, EagerService};
 use convoke_rendezvous::frame::TensorHeader;

@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use convoke_common::graph::{Attrs, TensorType};
-use convoke_common::ops::{self, ConcreteOperand, ConcreteOutputs, Memory, OpDef};
-use convoke_common::{DType, Tensor};
+use convoke_graph::graph::{Attrs, TensorType};
+use convoke_graph::ops::{self, ConcreteOperand, ConcreteOutputs, Memory, OpDef};
+use convoke_graph::{DType, Tensor};
 use convoke_rendezvous::eager::wire::Definition;
 use smallvec::SmallVec;
 

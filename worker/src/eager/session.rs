@@ -20,10 +20,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use convoke_common::error::{Code, Error, Result, Site};
-use convoke_common::ids::{FunctionId, LeaseId};
+use convoke_common::ids::LeaseId;
 use convoke_common::memory::{Pool, Reservation};
-use convoke_common::ops::OpError;
 use convoke_common::world::Share;
+use convoke_graph::ids::FunctionId;
+use convoke_graph::ops::OpError;
 use convoke_kernels::Exec;
 use convoke_rendezvous::eager::wire::{
     Command, Definition, Holding, MOST_ACCOUNTS, Operand, Reader, Report,
@@ -353,7 +354,7 @@ impl Session {
     }
 
     /// Copies a value that came with a command into counted memory.
-    fn own(&self, value: &convoke_common::Tensor) -> Result<convoke_common::Tensor> {
+    fn own(&self, value: &convoke_graph::Tensor) -> Result<convoke_graph::Tensor> {
         let mut own = self.pool.tensor(value.dtype(), value.shape());
         if let Some(bytes) = own.as_mut().ok().and_then(|t| t.bytes_mut()) {
             bytes.copy_from_slice(value.bytes());
@@ -542,13 +543,13 @@ impl Session {
     }
 
     /// Allocates the tensor that the arriving bytes are written to.
-    pub fn buffer(&self, h: &TensorHeader) -> Result<convoke_common::Tensor> {
+    pub fn buffer(&self, h: &TensorHeader) -> Result<convoke_graph::Tensor> {
         let tensor = self.pool.tensor(h.dtype, &h.shape);
         tensor.map_err(|e| e.at(self.engine.place()))
     }
 
     /// Takes over a tensor of a client in this process without a copy, counted as one of the session's.
-    pub fn adopt(&self, tensor: convoke_common::Tensor) -> Result<convoke_common::Tensor> {
+    pub fn adopt(&self, tensor: convoke_graph::Tensor) -> Result<convoke_graph::Tensor> {
         let adopted = self.pool.adopt(tensor);
         adopted.map_err(|e| e.at(self.engine.place()))
     }
@@ -559,7 +560,7 @@ impl Session {
     }
 
     /// Ends a transfer, which has arrived or failed.
-    pub fn arrived(&self, from: &Peer, n: u64, result: Result<convoke_common::Tensor>) {
+    pub fn arrived(&self, from: &Peer, n: u64, result: Result<convoke_graph::Tensor>) {
         let mut state = self.state();
         let op = if *from == self.owner { PUT } else { TO };
         let origin = state.core.origin_of(n);
@@ -578,7 +579,7 @@ impl Session {
     }
 
     /// Fills a handle with a step's tensor.
-    pub fn fill(&self, id: Id, tensor: convoke_common::Tensor) -> Result<()> {
+    pub fn fill(&self, id: Id, tensor: convoke_graph::Tensor) -> Result<()> {
         let mut state = self.state();
         let filled = state.core.fill(id, tensor);
         self.settle(state);

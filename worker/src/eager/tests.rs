@@ -6,10 +6,10 @@ mod transfers;
 use std::sync::Arc;
 
 use convoke_common::error::{Code, Error};
-use convoke_common::graph::Attrs;
 use convoke_common::identity::Role;
 use convoke_common::ids::Incarnation;
-use convoke_common::{DType, Tensor};
+use convoke_graph::graph::Attrs;
+use convoke_graph::{DType, Tensor};
 use convoke_rendezvous::Peer;
 use convoke_rendezvous::eager::wire::{Definition, Operand, Report};
 use tokio::sync::mpsc;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 
 use convoke_common::memory::Pool;
-use convoke_common::{Outputs, Tensor};
+use convoke_graph::{Outputs, Tensor};
 use convoke_kernels::Exec;
 use convoke_rendezvous::eager::direct::{DirectFunction, Number};
 use smallvec::SmallVec;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use convoke_common::error::{Code, Error};
 use convoke_common::ids::StepKey;
-use convoke_common::program::ProgramNode;
+use convoke_graph::program::ProgramNode;
 use convoke_rendezvous::Link;
 use convoke_rendezvous::frame::Frame;
 

@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use convoke_common::error::{Code, Error};
-use convoke_common::ids::{ParticipantIx, StepKey};
+use convoke_common::ids::StepKey;
 use convoke_common::rpc::{StepFailure, close};
 use convoke_common::telemetry::LineLimit;
+use convoke_graph::ids::ParticipantIx;
 use convoke_rendezvous::Lease;
 use tokio::sync::Notify;
 use tokio::time::Instant;

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use convoke_common::Tensor;
-use convoke_common::dim::Bindings;
 use convoke_common::error::{Code, Error};
 use convoke_common::identity::Role;
 use convoke_common::memory::Pool;
-use convoke_common::{DType, program::ProgramNode};
+use convoke_graph::DType;
+use convoke_graph::Tensor;
+use convoke_graph::dim::Bindings;
+use convoke_graph::program::ProgramNode;
 use convoke_rendezvous::Peer;
 
 use super::Executor;
@@ -164,7 +165,7 @@ impl Executor {
         let Some(value) = self.installed.program.values.get(value as usize) else {
             return false;
         };
-        let same = |(d, got): (&convoke_common::Dim, &usize)| {
+        let same = |(d, got): (&convoke_graph::Dim, &usize)| {
             let want = bindings.as_ref().map_or(d.as_const(), |b| d.eval(b));
             want.is_none_or(|w| usize::try_from(w) == Ok(*got))
         };

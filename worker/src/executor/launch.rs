@@ -4,7 +4,8 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use convoke_common::error::{Code, Error, Site};
-use convoke_common::{Dim, Tensor, mutant};
+use convoke_common::mutant;
+use convoke_graph::{Dim, Tensor};
 use convoke_kernels::Exec;
 
 use super::{Engine, Executor};

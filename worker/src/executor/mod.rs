@@ -36,13 +36,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use convoke_common::Tensor;
 use convoke_common::error::{Code, Error};
-use convoke_common::ids::{FunctionId, ParticipantIx, StepKey};
+use convoke_common::ids::StepKey;
 use convoke_common::memory::Pool;
 use convoke_common::mutant;
 use convoke_common::telemetry::{self, TraceIds};
 use convoke_common::world::{Compute, Share};
+use convoke_graph::Tensor;
+use convoke_graph::ids::{FunctionId, ParticipantIx};
 use convoke_kernels::Exec;
 use convoke_rendezvous::frame::Frame;
 use convoke_rendezvous::slot::RegisterOutcome;

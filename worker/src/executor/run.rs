@@ -22,9 +22,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use convoke_common::Tensor;
 use convoke_common::error::Error;
 use convoke_common::mutant;
+use convoke_graph::Tensor;
 use convoke_rendezvous::Delivery;
 use tokio_util::sync::CancellationToken;
 

@@ -4,16 +4,16 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Mutex;
 
-use convoke_common::DType;
-use convoke_common::artifact::ArtifactId;
-use convoke_common::graph::{TensorType, Value};
 use convoke_common::identity::{
     ClusterCa, PeerName, RevocationList, Role, TlsConfigs, dial, greet,
 };
-use convoke_common::ids::FunctionId;
 use convoke_common::memory::{Ledger, Purpose};
-use convoke_common::program::NUMERICS_PROFILE;
 use convoke_common::world::{Endpoint, EndpointOptions, NoCompute, World};
+use convoke_graph::DType;
+use convoke_graph::artifact::ArtifactId;
+use convoke_graph::graph::{TensorType, Value};
+use convoke_graph::ids::FunctionId;
+use convoke_graph::program::NUMERICS_PROFILE;
 use convoke_rendezvous::artifacts::{self, ArtifactSource};
 
 use crate::cache::Cache;

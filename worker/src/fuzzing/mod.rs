@@ -7,13 +7,13 @@ mod seeds;
 use std::sync::{Arc, Weak};
 
 use convoke_common::fuzzing::{MemoryBound, Target, trust_grant};
-use convoke_common::graph::Literal;
+use convoke_common::grant::Grant;
 use convoke_common::identity::Role;
 use convoke_common::ids::Incarnation;
 use convoke_common::memory::{Ledger, Pool, Purpose};
-use convoke_common::program::Grant;
-use convoke_common::rpc_transport::codec;
 use convoke_common::world::NoCompute;
+use convoke_graph::codec;
+use convoke_graph::graph::Literal;
 use convoke_rendezvous::{Hub, Link, Peer};
 
 use crate::blackbox;

@@ -5,14 +5,14 @@ mod seed;
 
 use std::sync::Arc;
 
-use convoke_common::artifact::{ArtifactMeta, CHUNK};
 use convoke_common::error::{Code, Error};
-use convoke_common::graph::{Attr, Attrs, TensorType, Value};
-use convoke_common::ids::{FunctionId, Incarnation, LeaseId, PlanId};
-use convoke_common::program::{
-    Axes, NUMERICS_PROFILE, Participant, Program, ProgramNode, RecvSlot, SendEdge,
-};
-use convoke_common::{DType, Dim, Tensor};
+use convoke_common::grant::Participant;
+use convoke_common::ids::{Incarnation, LeaseId, PlanId};
+use convoke_graph::artifact::{ArtifactMeta, CHUNK};
+use convoke_graph::graph::{Attr, Attrs, TensorType, Value};
+use convoke_graph::ids::FunctionId;
+use convoke_graph::program::{Axes, NUMERICS_PROFILE, Program, ProgramNode, RecvSlot, SendEdge};
+use convoke_graph::{DType, Dim, Tensor};
 use convoke_rendezvous::eager::wire::{Command, Definition, Operand, put_run};
 
 use super::*;

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use convoke_common::admission::reach;
 use convoke_common::error::{Code, Error, Result};
+use convoke_common::grant::{Grant, Participant};
 use convoke_common::identity::Role;
-use convoke_common::ids::ParticipantIx;
-use convoke_common::program::{Axes, Grant, Participant, Program, bytes_under};
 use convoke_common::rpc::LinkReport;
+use convoke_graph::ids::ParticipantIx;
+use convoke_graph::program::{Axes, Program, bytes_under};
 use convoke_rendezvous::frame::LANE_LIMIT;
 use convoke_rendezvous::{Link, Peer, probe, remote};
 

@@ -1,8 +1,8 @@
 use std::sync::atomic::AtomicBool;
 
 use convoke_common::Code;
-use convoke_common::graph::Attr;
 use convoke_common::memory::{Ledger, Pool, Purpose};
+use convoke_graph::graph::Attr;
 use convoke_kernels::Exec;
 
 use super::*;

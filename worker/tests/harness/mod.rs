@@ -6,17 +6,19 @@
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use convoke_common::dim::Dim;
-use convoke_common::graph::{Attrs, Literal, TensorType, Value};
+use convoke_common::grant::Participant;
 use convoke_common::identity::Role;
-use convoke_common::ids::{FunctionId, Incarnation, LeaseId};
+use convoke_common::ids::{Incarnation, LeaseId};
 use convoke_common::memory::{Ledger, Pool, Purpose};
-use convoke_common::program::{
-    Axes, DriverProgram, DriverSlot, Feed, Fetch, FetchFrom, NUMERICS_PROFILE, Participant,
-    Program, ProgramNode, RecvSlot, SendEdge,
-};
 use convoke_common::world::{AccountId, NoCompute, Share, World};
-use convoke_common::{DType, Tensor};
+use convoke_graph::dim::Dim;
+use convoke_graph::graph::{Attrs, Literal, TensorType, Value};
+use convoke_graph::ids::FunctionId;
+use convoke_graph::program::{
+    Axes, DriverProgram, DriverSlot, Feed, Fetch, FetchFrom, NUMERICS_PROFILE, Program,
+    ProgramNode, RecvSlot, SendEdge,
+};
+use convoke_graph::{DType, Tensor};
 use convoke_rendezvous::driver::Driver;
 use convoke_rendezvous::{Hub, Lease, Link, Peer, RecvSpec, StepHandler};
 use convoke_worker::Threads;

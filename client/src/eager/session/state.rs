@@ -5,9 +5,9 @@ use std::panic::Location;
 use std::sync::{Arc, Weak};
 
 use convoke_common::error::{Code, Error, Result};
+use convoke_common::grant::Participant;
 use convoke_common::identity::Role;
-use convoke_common::program::Participant;
-use convoke_common::{DType, Shape};
+use convoke_graph::{DType, Shape};
 use convoke_rendezvous::eager::Batch;
 use convoke_rendezvous::eager::wire::{Command, Definition, Holding, LONGEST_ORIGIN, MOST_ORIGINS};
 use convoke_rendezvous::{Link, Peer};

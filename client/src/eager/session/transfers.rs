@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 
 use convoke_common::error::{Error, Result};
 use convoke_common::ids::{LeaseId, StepKey};
-use convoke_common::{DType, Shape, Tensor as HostTensor};
+use convoke_graph::Tensor as HostTensor;
+use convoke_graph::{DType, Shape};
 use convoke_rendezvous::eager::wire::{Command, INLINE};
 use convoke_rendezvous::{Outgoing, Peer};
 

@@ -3,8 +3,8 @@
 //! Made from the registry by `tests/op_api`, which also checks that it follows it: with
 //! `CONVOKE_WRITE_OPS=1` in the environment it writes this file.
 
-use convoke_common::DType;
 use convoke_common::error::Result;
+use convoke_graph::DType;
 
 use crate::tensor::args::{OptArg, OptHostArg};
 use crate::tensor::{Tensor, call};

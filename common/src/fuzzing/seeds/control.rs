@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use convoke_graph::codec;
+use convoke_graph::ids::FunctionId;
+use convoke_graph::ops::CustomOp;
 use serde::Serialize;
 use tarpc::Response;
 
@@ -10,10 +13,9 @@ use super::{Seed, chosen, graph};
 use crate::error::{Code, Error, Site};
 use crate::identity::fuzzing::world;
 use crate::identity::{Role, TokenStore};
-use crate::ids::{FunctionId, Incarnation, LeaseId, PlanId, StepKey};
+use crate::ids::{Incarnation, LeaseId, PlanId, StepKey};
 use crate::members::OpenConnections;
 use crate::memory::{Purpose, TokenHolding};
-use crate::ops::CustomOp;
 use crate::rpc::services::{
     CoordinatorRequest as Ask, CoordinatorResponse as Tell, JoiningRequest, JoiningResponse,
     WorkerRequest, WorkerResponse,
@@ -25,7 +27,6 @@ use crate::rpc::{
     QuarantineStatus, Registration, RegistrationAnswer, Sources, StepFailure, WorkerCount,
     WorkerStatus,
 };
-use crate::rpc_transport::codec;
 use crate::world::AccountId;
 
 const LEASE: LeaseId = LeaseId(5);
@@ -101,7 +102,7 @@ fn register() -> Ask {
         advertise: ":7000".into(),
         host: "host".into(),
         version: crate::VERSION.into(),
-        profile: crate::program::NUMERICS_PROFILE.into(),
+        profile: convoke_graph::program::NUMERICS_PROFILE.into(),
         threads: 4,
         memory: 1 << 30,
         load_buffer: 1 << 24,
@@ -261,7 +262,7 @@ fn cluster_status() -> ClusterStatus {
     };
     ClusterStatus {
         version: "0.1.0".into(),
-        profile: crate::program::NUMERICS_PROFILE.into(),
+        profile: convoke_graph::program::NUMERICS_PROFILE.into(),
         state_failure: Some("no space left".into()),
         members: vec![member],
         links: vec![MeasuredLink {

@@ -2,17 +2,22 @@
 
 use std::sync::Arc;
 
-use super::{Seed, chosen};
-use crate::artifact::{ArtifactMeta, CHUNK};
-use crate::graph::{Attr, Attrs, Function, Literal, Node, RunsAt, TensorType, Value, ValueId};
-use crate::ids::{FunctionId, Incarnation, LeaseId, PlanId};
-use crate::ops;
-use crate::program::{
-    Axes, DriverProgram, DriverSlot, Feed, Fetch, FetchFrom, Grant, NUMERICS_PROFILE, Participant,
-    Program, ProgramNode, RecvSlot, SendEdge,
+use convoke_graph::artifact::{ArtifactMeta, CHUNK};
+use convoke_graph::codec;
+use convoke_graph::graph::{
+    Attr, Attrs, Function, Literal, Node, RunsAt, TensorType, Value, ValueId,
 };
-use crate::rpc_transport::codec;
-use crate::{DType, Dim, Tensor};
+use convoke_graph::ids::FunctionId;
+use convoke_graph::ops;
+use convoke_graph::program::{
+    Axes, DriverProgram, DriverSlot, Feed, Fetch, FetchFrom, NUMERICS_PROFILE, Program,
+    ProgramNode, RecvSlot, SendEdge,
+};
+use convoke_graph::{DType, Dim, Tensor};
+
+use super::{Seed, chosen};
+use crate::grant::{Grant, Participant};
+use crate::ids::{Incarnation, LeaseId, PlanId};
 
 struct Builder(Function);
 

@@ -8,13 +8,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as Peer;
 use std::sync::{Arc, LazyLock};
 
+use convoke_graph::block::{ALIGN, Block};
+use convoke_graph::segment::{PeerSegment, SegmentLoan};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use tokio::net::UnixStream;
 
 use super::{Giver, Nonce, SegmentNotice, SharedMemory, Taker, show};
-use crate::block::{ALIGN, Block};
-use crate::segment::{PeerSegment, SegmentLoan};
 
 /// Bytes of each ordinary file.
 const FILE: u64 = 4096;

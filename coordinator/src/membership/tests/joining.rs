@@ -1,7 +1,7 @@
 //! Which member a newcomer becomes, and what is known of it.
 
-use convoke_common::ops::CustomOp;
 use convoke_common::rpc::MeasuredLink;
+use convoke_graph::ops::CustomOp;
 
 use super::super::member::Offer;
 use super::*;

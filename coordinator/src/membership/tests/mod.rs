@@ -8,9 +8,10 @@ mod restarting;
 use std::sync::Arc;
 use std::time::Duration;
 
-use convoke_common::ids::{FunctionId, Incarnation, LeaseId, PlanId};
-use convoke_common::program::Axes;
+use convoke_common::ids::{Incarnation, LeaseId, PlanId};
 use convoke_common::rpc::{HeldLease, RETURN_BOUND, Registration};
+use convoke_graph::ids::FunctionId;
+use convoke_graph::program::Axes;
 
 use super::*;
 
@@ -166,8 +167,8 @@ fn me() -> Driver {
     }
 }
 
-fn program() -> convoke_common::program::Program {
-    convoke_common::program::Program {
+fn program() -> convoke_graph::program::Program {
+    convoke_graph::program::Program {
         name: "m".into(),
         function: FUNCTION,
         profile: "p1".into(),

@@ -1,6 +1,6 @@
 //! Finds the activation that follows a value.
 
-use convoke_common::graph::ValueId;
+use convoke_graph::graph::ValueId;
 
 use crate::passes::edit::Edit;
 

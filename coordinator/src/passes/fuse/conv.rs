@@ -1,7 +1,7 @@
 //! Fuses a convolution with the bias, residual and activation that follow it.
 
-use convoke_common::DType;
-use convoke_common::graph::Attr;
+use convoke_graph::DType;
+use convoke_graph::graph::Attr;
 
 use super::{FusedNode, addition, as_vector};
 use crate::passes::edit::Edit;

@@ -1,7 +1,7 @@
 //! Fuses a product with a constant matrix with the bias and activation that follow it.
 
-use convoke_common::DType;
-use convoke_common::graph::{Attr, Attrs, TensorType, ValueId};
+use convoke_graph::DType;
+use convoke_graph::graph::{Attr, Attrs, TensorType, ValueId};
 
 use super::{FusedNode, addition, as_vector};
 use crate::passes::edit::Edit;

@@ -8,9 +8,9 @@ mod activation;
 mod conv;
 mod gemm;
 
-use convoke_common::DType;
-use convoke_common::graph::{Attr, Attrs, Function, Node, RunsAt, TensorType, ValueId};
-use convoke_common::tensor::Tensor;
+use convoke_graph::DType;
+use convoke_graph::graph::{Attr, Attrs, Function, Node, RunsAt, TensorType, ValueId};
+use convoke_graph::tensor::Tensor;
 
 use super::edit::Edit;
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::admission::call;
-use convoke_common::graph::Function;
 use convoke_common::identity::Role;
 use convoke_common::ids::Incarnation;
 use convoke_common::rpc::{ClusterStatus, Death, MemberState, Registration, WorkerCount, answer};
 use convoke_common::{Code, Result};
+use convoke_graph::graph::Function;
 
 use crate::CoordinatorConfig;
 use crate::admin::{AdminClient, socket_in};

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use convoke_common::admission::call;
 use convoke_common::detection::CLOSE_LOST;
-use convoke_common::graph::Function;
 use convoke_common::identity::Role;
 use convoke_common::ids::{Incarnation, LeaseId};
 use convoke_common::rpc::{LeaseGrant, PlanAnswer, PlanOptions, RETURN_BOUND, WorkerCount, answer};
 use convoke_common::{Code, Error, Result};
+use convoke_graph::graph::Function;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 

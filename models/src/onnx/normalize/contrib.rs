@@ -1,6 +1,6 @@
 //! Ops of ONNX Runtime's domain `com.microsoft` that can be expressed by standard ops.
 
-use convoke_common::graph::{Attr, Attrs, ValueId};
+use convoke_graph::graph::{Attr, Attrs, ValueId};
 
 use super::super::builder::Builder;
 use super::{ImportedNode, Outputs, operands, unsupported};

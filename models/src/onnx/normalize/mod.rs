@@ -11,8 +11,8 @@ mod operands;
 mod resize;
 mod softmax;
 
-use convoke_common::DType;
-use convoke_common::graph::{Attr, Attrs, ValueId};
+use convoke_graph::DType;
+use convoke_graph::graph::{Attr, Attrs, ValueId};
 
 use super::builder::Builder;
 use crate::error::ModelError;

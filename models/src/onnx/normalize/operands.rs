@@ -1,12 +1,12 @@
 //! Attributes that became operands in later operator sets, and attributes that concern training.
 
-use convoke_common::Tensor;
-use convoke_common::graph::{Attr, Attrs, ValueId};
+use convoke_graph::Tensor;
+use convoke_graph::graph::{Attr, Attrs, ValueId};
 use half::{bf16, f16};
 
 use super::super::builder::Builder;
 use super::{ImportedNode, Outputs, unsupported};
-use convoke_common::DType;
+use convoke_graph::DType;
 
 /// Turns the attribute `axes` of Squeeze, Unsqueeze and Reduce* into an operand.
 pub(super) fn axes(b: &mut Builder, mut c: ImportedNode) -> Outputs {

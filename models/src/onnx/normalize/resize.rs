@@ -1,7 +1,7 @@
 //! Upsample, and older forms of Resize and GridSample.
 
-use convoke_common::Tensor;
-use convoke_common::graph::Attr;
+use convoke_graph::Tensor;
+use convoke_graph::graph::Attr;
 
 use super::super::builder::Builder;
 use super::{ImportedNode, Outputs};

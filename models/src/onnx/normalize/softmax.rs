@@ -1,8 +1,8 @@
 //! Softmax, LogSoftmax and Hardmax before operator set 13, which treated their operand as a matrix: the dimensions
 //! before `axis` are its rows, and all other dimensions together are its columns.
 
-use convoke_common::Dim;
-use convoke_common::graph::{Attr, Attrs};
+use convoke_graph::Dim;
+use convoke_graph::graph::{Attr, Attrs};
 
 use super::super::builder::Builder;
 use super::{ImportedNode, Outputs};

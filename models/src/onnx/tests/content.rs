@@ -1,6 +1,6 @@
 //! Tests of where the content of constants is placed.
 
-use convoke_common::artifact::CHUNK;
+use convoke_graph::artifact::CHUNK;
 
 use super::*;
 use crate::Source;

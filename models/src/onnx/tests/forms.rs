@@ -315,13 +315,13 @@ fn microsoft_ops_in_terms_of_standard_ones() {
 
 #[test]
 fn a_node_of_a_domain_is_a_custom_op_that_is_registered() {
-    use convoke_common::ops::{self, Infer, InferredOutput, OpDef, OpError};
+    use convoke_graph::ops::{self, Infer, InferredOutput, OpDef, OpError};
 
     fn same(i: &Infer<'_>) -> Result<Vec<InferredOutput>, OpError> {
         let x = i.required(0)?.ty;
         Ok(vec![InferredOutput::of(x.dtype, x.shape.clone())])
     }
-    const X: &[ops::OperandDef] = &[ops::def::operand("X", &[convoke_common::DType::F32])];
+    const X: &[ops::OperandDef] = &[ops::def::operand("X", &[convoke_graph::DType::F32])];
     const SCALE: &[ops::AttrDef] = &[ops::def::required("scale", ops::AttrKind::Float)];
     static SCALED: OpDef =
         OpDef::new("com.example.Scaled", "X, scaled, any shape.", X, same).attrs(SCALE);

@@ -6,8 +6,9 @@ mod hostile;
 mod seeds;
 mod structure;
 
-use convoke_common::graph::{Function, Literal};
-use convoke_common::{Code, Error, Tensor};
+use convoke_common::{Code, Error};
+use convoke_graph::Tensor;
+use convoke_graph::graph::{Function, Literal};
 use prost::Message as _;
 
 use super::proto::attribute_proto::AttributeType;

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use convoke_common::DType;
 use convoke_common::ids::StepKey;
+use convoke_graph::DType;
 use tokio_util::sync::CancellationToken;
 
 use super::*;

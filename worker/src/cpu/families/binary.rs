@@ -1,8 +1,8 @@
 //! Functions of two elements with broadcasting, folds of them over many operands, and `Where`.
 
-use convoke_common::ops::OpError;
-use convoke_common::ops::attrs::flag;
-use convoke_common::{DType, Element, Tensor};
+use convoke_graph::ops::OpError;
+use convoke_graph::ops::attrs::flag;
+use convoke_graph::{DType, Element, Tensor};
 use convoke_kernels::binary::{
     Arith, Bitwise, Compare, Logic, arith, arith_inplace, bitwise, compare, logic, pow_mixed,
     select,
@@ -243,8 +243,9 @@ fn choose(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
 
 #[cfg(test)]
 mod tests {
-    use convoke_common::graph::{Attr, Attrs};
-    use convoke_common::{Code, Tensor};
+    use convoke_common::Code;
+    use convoke_graph::Tensor;
+    use convoke_graph::graph::{Attr, Attrs};
 
     use crate::cpu::testing::{launch, one, vec1};
 

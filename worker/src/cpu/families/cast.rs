@@ -1,7 +1,7 @@
 //! Conversions between dtypes.
 
-use convoke_common::DType;
-use convoke_common::ops::OpError;
+use convoke_graph::DType;
+use convoke_graph::ops::OpError;
 use convoke_kernels::cast::{cast, cast_to_bool};
 
 use crate::cpu::call::{FamilyAnswer, KernelBody, Spec, body, one, write};
@@ -50,8 +50,8 @@ fn convert(spec: &Spec<'_>, from: DType, to: DType) -> Result<KernelBody, OpErro
 
 #[cfg(test)]
 mod tests {
-    use convoke_common::Tensor;
-    use convoke_common::graph::{Attr, Attrs};
+    use convoke_graph::Tensor;
+    use convoke_graph::graph::{Attr, Attrs};
 
     use super::*;
     use crate::cpu::testing::{one, vec1};

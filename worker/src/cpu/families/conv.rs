@@ -1,9 +1,10 @@
 //! Convolutions, alone and fused with what follows them.
 
-use convoke_common::graph::Attrs;
-use convoke_common::ops::OpError;
-use convoke_common::ops::attrs::{ConvAttrs, flag};
-use convoke_common::{DType, Error, Tensor};
+use convoke_common::Error;
+use convoke_graph::graph::Attrs;
+use convoke_graph::ops::OpError;
+use convoke_graph::ops::attrs::{ConvAttrs, flag};
+use convoke_graph::{DType, Tensor};
 use convoke_kernels::conv::{
     ConvEpilogue, ConvShape, ConvSizes, ConvWeights, conv, pack_conv_weights_into,
 };
@@ -164,8 +165,8 @@ fn pack(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
 
 #[cfg(test)]
 mod tests {
-    use convoke_common::graph::Attr;
-    use convoke_common::ops::packing::packed_conv_len;
+    use convoke_graph::graph::Attr;
+    use convoke_graph::ops::packing::packed_conv_len;
 
     use super::*;
     use crate::cpu::testing::{counting, launch, one, vec1};

@@ -1,6 +1,6 @@
 //! Convolutions in f64: patches unfolded into scratch memory, then a matrix product. They are rare, and so kept simple.
 
-use convoke_common::ops::attrs::ConvAttrs;
+use convoke_graph::ops::attrs::ConvAttrs;
 use convoke_kernels::gemm::{Batch, Strided, gemm_generic};
 
 use crate::cpu::call::{KernelCall, one, write};
@@ -129,8 +129,8 @@ pub(super) fn conv(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
 
 #[cfg(test)]
 mod tests {
-    use convoke_common::graph::{Attr, Attrs};
-    use convoke_common::{DType, Tensor};
+    use convoke_graph::graph::{Attr, Attrs};
+    use convoke_graph::{DType, Tensor};
 
     use crate::cpu::testing::{counting, launch};
 

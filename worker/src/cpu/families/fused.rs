@@ -1,9 +1,10 @@
 //! Products and convolutions with prepacked weights, each computed in one pass with the activation that follows.
 
-use convoke_common::ops::OpError;
-use convoke_common::ops::attrs::{self, flag};
-use convoke_common::ops::packing::packed_gemm_len;
-use convoke_common::{DType, Error};
+use convoke_common::Error;
+use convoke_graph::DType;
+use convoke_graph::ops::OpError;
+use convoke_graph::ops::attrs::{self, flag};
+use convoke_graph::ops::packing::packed_gemm_len;
 use convoke_kernels::gemm::{
     Activation, Batch, Epilogue, Lhs, PackedB, Rhs, Strided, gemm_batched, pack_b_on, packed_b_len,
 };
@@ -122,9 +123,9 @@ fn fused_gemm(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
 
 #[cfg(test)]
 mod tests {
-    use convoke_common::Tensor;
-    use convoke_common::graph::{Attr, Attrs};
-    use convoke_common::ops::packing::PACK_N;
+    use convoke_graph::Tensor;
+    use convoke_graph::graph::{Attr, Attrs};
+    use convoke_graph::ops::packing::PACK_N;
 
     use super::*;
     use crate::cpu::testing::{counting, launch, one};

@@ -1,8 +1,9 @@
 //! Ops that read and write at indices.
 
-use convoke_common::ops::OpError;
-use convoke_common::ops::attrs::{Reduction, axis};
-use convoke_common::{DType, Element, Error, Tensor};
+use convoke_common::Error;
+use convoke_graph::ops::OpError;
+use convoke_graph::ops::attrs::{Reduction, axis};
+use convoke_graph::{DType, Element, Tensor};
 use convoke_kernels::cast::{CastTo, cast};
 use convoke_kernels::element::{Bits, Number};
 use convoke_kernels::movement::{
@@ -263,8 +264,9 @@ fn kept<T: Bits + bytemuck::Pod>(call: KernelCall<'_, '_>) -> Result<Outputs, Ke
 
 #[cfg(test)]
 mod tests {
-    use convoke_common::graph::{Attr, Attrs};
-    use convoke_common::{Code, Tensor};
+    use convoke_common::Code;
+    use convoke_graph::Tensor;
+    use convoke_graph::graph::{Attr, Attrs};
 
     use crate::cpu::testing::{counting, one, vec1};
 

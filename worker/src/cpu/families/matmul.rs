@@ -1,8 +1,9 @@
 //! Matrix products: `MatMul` and `Gemm`.
 
-use convoke_common::ops::OpError;
-use convoke_common::ops::attrs::GemmAttrs;
-use convoke_common::{DType, Element, Error, Tensor};
+use convoke_common::Error;
+use convoke_graph::ops::OpError;
+use convoke_graph::ops::attrs::GemmAttrs;
+use convoke_graph::{DType, Element, Tensor};
 use convoke_kernels::element::Number;
 use convoke_kernels::gemm::{
     Addend, Batch, ChainElement, Epilogue, Lhs, Rhs, Strided, gemm_batched, gemm_generic,
@@ -315,7 +316,7 @@ pub(super) fn rows(a: &[usize]) -> Result<(usize, usize), KernelFailure> {
 
 #[cfg(test)]
 mod tests {
-    use convoke_common::graph::{Attr, Attrs};
+    use convoke_graph::graph::{Attr, Attrs};
 
     use super::*;
     use crate::cpu::testing::{counting, one, vec1};

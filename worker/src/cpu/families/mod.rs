@@ -18,8 +18,8 @@ mod softmax;
 mod unary;
 mod views;
 
-use convoke_common::DType;
-use convoke_common::ops::attrs::ReduceAttrs;
+use convoke_graph::DType;
+use convoke_graph::ops::attrs::ReduceAttrs;
 use convoke_kernels::binary::Arith;
 use convoke_kernels::reduce::Reduce;
 use convoke_kernels::unary::FloatUnary;

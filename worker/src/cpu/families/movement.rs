@@ -1,8 +1,9 @@
 //! Ops that move elements to positions that shapes and host operands decide.
 
-use convoke_common::ops::OpError;
-use convoke_common::ops::attrs::{self, axis, flag, normalize_axes, slice_range, transpose_perm};
-use convoke_common::{Error, Tensor};
+use convoke_common::Error;
+use convoke_graph::Tensor;
+use convoke_graph::ops::OpError;
+use convoke_graph::ops::attrs::{self, axis, flag, normalize_axes, slice_range, transpose_perm};
 use convoke_kernels::element::Bits;
 use convoke_kernels::movement::{
     BlockOrder, PadMode, concat, depth_to_space, expand, pad, reverse_sequence, slice,
@@ -329,8 +330,9 @@ fn reversed<T: MovedElement>(call: KernelCall<'_, '_>) -> Result<Outputs, Kernel
 
 #[cfg(test)]
 mod tests {
-    use convoke_common::graph::{Attr, Attrs};
-    use convoke_common::{Code, Tensor};
+    use convoke_common::Code;
+    use convoke_graph::Tensor;
+    use convoke_graph::graph::{Attr, Attrs};
 
     use crate::cpu::testing::{counting, launch, one, vec1};
 

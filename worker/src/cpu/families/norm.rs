@@ -1,7 +1,8 @@
 //! Normalisations.
 
-use convoke_common::ops::attrs::{LrnAttrs, axis, epsilon, mvn_axes};
-use convoke_common::{DType, Element, Error, Tensor};
+use convoke_common::Error;
+use convoke_graph::ops::attrs::{LrnAttrs, axis, epsilon, mvn_axes};
+use convoke_graph::{DType, Element, Tensor};
 use convoke_kernels::binary::{Arith, arith_inplace};
 use convoke_kernels::element::{Float, Number};
 use convoke_kernels::norm::{
@@ -404,7 +405,7 @@ fn hardmax<T: Element + Float>(call: KernelCall<'_, '_>) -> Result<Outputs, Kern
 
 #[cfg(test)]
 mod tests {
-    use convoke_common::graph::{Attr, Attrs};
+    use convoke_graph::graph::{Attr, Attrs};
 
     use super::*;
     use crate::cpu::testing::{counting, launch, one, vec1};

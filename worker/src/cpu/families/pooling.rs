@@ -1,7 +1,7 @@
 //! Pooling over windows and over whole planes.
 
-use convoke_common::ops::attrs::PoolAttrs;
-use convoke_common::{DType, Element};
+use convoke_graph::ops::attrs::PoolAttrs;
+use convoke_graph::{DType, Element};
 use convoke_kernels::element::{Float, Number};
 use convoke_kernels::pooling::{
     StorageOrder, Window, average_pool, global_average_pool, global_max_pool, lp_pool, max_pool,
@@ -126,8 +126,8 @@ fn exponent(p: i64) -> Result<u32, KernelFailure> {
 
 #[cfg(test)]
 mod tests {
-    use convoke_common::Tensor;
-    use convoke_common::graph::{Attr, Attrs};
+    use convoke_graph::Tensor;
+    use convoke_graph::graph::{Attr, Attrs};
 
     use crate::cpu::testing::{counting, launch, one, vec1};
 

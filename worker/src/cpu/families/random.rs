@@ -1,7 +1,7 @@
 //! Random tensors of a given shape; the seed is an operand.
 
-use convoke_common::ops::OpError;
-use convoke_common::ops::attrs::{NormalAttrs, UniformAttrs};
+use convoke_graph::ops::OpError;
+use convoke_graph::ops::attrs::{NormalAttrs, UniformAttrs};
 use convoke_kernels::random::{self, Seed};
 
 use crate::cpu::KernelFailure;
@@ -51,8 +51,8 @@ fn normal(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
 
 #[cfg(test)]
 mod tests {
-    use convoke_common::graph::{Attr, Attrs};
-    use convoke_common::{DType, Tensor};
+    use convoke_graph::graph::{Attr, Attrs};
+    use convoke_graph::{DType, Tensor};
 
     use crate::cpu::testing::{one, vec1};
 

@@ -1,8 +1,8 @@
 //! Reductions over axes, extremes along one axis, and running sums.
 
-use convoke_common::ops::attrs::{ReduceAttrs, flag};
-use convoke_common::ops::{OpError, normalize_axis};
-use convoke_common::{DType, Element, Shape};
+use convoke_graph::ops::attrs::{ReduceAttrs, flag};
+use convoke_graph::ops::{OpError, normalize_axis};
+use convoke_graph::{DType, Element, Shape};
 use convoke_kernels::element::{Float, Integer, Number};
 use convoke_kernels::reduce::{
     Extreme, Reduce, arg_extreme, cum_sum, reduce_float, reduce_integer, top_k,
@@ -204,8 +204,8 @@ fn cumulate(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
 
 #[cfg(test)]
 mod tests {
-    use convoke_common::graph::{Attr, Attrs};
-    use convoke_common::{DType, Tensor};
+    use convoke_graph::graph::{Attr, Attrs};
+    use convoke_graph::{DType, Tensor};
 
     use crate::cpu::testing::{counting, launch, one, vec1};
 

@@ -1,8 +1,8 @@
 //! Ops on sizes, and tensors that are made from sizes alone.
 
-use convoke_common::Element;
-use convoke_common::ops::OpError;
-use convoke_common::ops::attrs::fill_value;
+use convoke_graph::Element;
+use convoke_graph::ops::OpError;
+use convoke_graph::ops::attrs::fill_value;
 use convoke_kernels::element::Number;
 use convoke_kernels::movement;
 
@@ -105,8 +105,8 @@ fn eye(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
 
 #[cfg(test)]
 mod tests {
-    use convoke_common::Tensor;
-    use convoke_common::graph::{Attr, Attrs};
+    use convoke_graph::Tensor;
+    use convoke_graph::graph::{Attr, Attrs};
 
     use crate::cpu::testing::{counting, one, vec1};
 
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(y, vec1(&[10i64, 8, 6]));
         let eye = Attrs::default()
             .with("k", Attr::Int(1))
-            .with("dtype", Attr::DType(convoke_common::DType::F64));
+            .with("dtype", Attr::DType(convoke_graph::DType::F64));
         let y = one("EyeLike", eye, &[&counting(&[2, 2])]).unwrap();
         assert_eq!(y.as_slice::<f64>().unwrap(), [0.0, 1.0, 0.0, 0.0]);
         let attrs = Attrs::default().with("value", Attr::Tensor(vec1(&[7i16])));

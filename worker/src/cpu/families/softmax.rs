@@ -1,6 +1,6 @@
 //! Softmax along one axis.
 
-use convoke_common::ops::attrs::axis;
+use convoke_graph::ops::attrs::axis;
 use convoke_kernels::shape::Axis;
 use convoke_kernels::softmax::{log_softmax, softmax};
 
@@ -27,10 +27,10 @@ pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
 
 #[cfg(test)]
 mod tests {
-    use convoke_common::graph::{Attr, Attrs};
+    use convoke_graph::graph::{Attr, Attrs};
 
     use crate::cpu::testing::{one, vec1};
-    use convoke_common::Tensor;
+    use convoke_graph::Tensor;
 
     #[test]
     fn any_axis_and_dtype() {

@@ -1,8 +1,8 @@
 //! Functions of one element, and `Clip`.
 
-use convoke_common::ops::OpError;
-use convoke_common::ops::attrs::{alpha_beta, flag, gelu_tanh, selu};
-use convoke_common::{DType, Element, Tensor};
+use convoke_graph::ops::OpError;
+use convoke_graph::ops::attrs::{alpha_beta, flag, gelu_tanh, selu};
+use convoke_graph::{DType, Element, Tensor};
 use convoke_kernels::Exec;
 use convoke_kernels::cast::{CastTo, cast};
 use convoke_kernels::element::Number;
@@ -183,7 +183,7 @@ fn bound<T: Element>(t: Option<&Tensor>) -> Result<Option<T>, KernelFailure> {
 
 #[cfg(test)]
 mod tests {
-    use convoke_common::graph::{Attr, Attrs};
+    use convoke_graph::graph::{Attr, Attrs};
 
     use super::*;
     use crate::cpu::testing::{launch, one, vec1};

@@ -39,7 +39,7 @@ fn dropout(mut call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
 
 #[cfg(test)]
 mod tests {
-    use convoke_common::graph::Attrs;
+    use convoke_graph::graph::Attrs;
 
     use crate::cpu::testing::{counting, one, vec1};
 

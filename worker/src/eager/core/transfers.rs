@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::{DType, Shape, Tensor};
+use convoke_graph::{DType, Shape, Tensor};
 use convoke_rendezvous::Peer;
 use convoke_rendezvous::eager::wire::Report;
 use convoke_rendezvous::frame::TensorHeader;

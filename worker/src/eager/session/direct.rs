@@ -5,9 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use convoke_common::graph::Attrs;
 use convoke_common::ids::LeaseId;
-use convoke_common::{DType, Outputs, Tensor, ops};
+use convoke_graph::graph::Attrs;
+use convoke_graph::{DType, Outputs, Tensor, ops};
 use convoke_kernels::Exec;
 use convoke_rendezvous::eager::DirectSession;
 use convoke_rendezvous::eager::direct::{DirectFunction, DirectOp};

@@ -7,10 +7,10 @@ use std::collections::VecDeque;
 use std::sync::{Arc, MutexGuard, Weak};
 
 use convoke_common::error::{Code, Error, Result};
+use convoke_common::grant::Participant;
 use convoke_common::identity::Role;
 use convoke_common::ids::StepKey;
 use convoke_common::memory::Reservation;
-use convoke_common::program::Participant;
 use convoke_rendezvous::eager::wire::Report;
 use convoke_rendezvous::frame::Frame;
 use convoke_rendezvous::{Link, Outgoing, Peer};
@@ -22,7 +22,7 @@ use super::{Session, SessionState};
 pub(super) struct NamedPeer {
     participant: Participant,
     /// Tensors that wait for a link to the peer; `None` unless a link is being made.
-    waiting: Option<Vec<(u64, convoke_common::Tensor)>>,
+    waiting: Option<Vec<(u64, convoke_graph::Tensor)>>,
     /// The latest transfers that were given to a link, as many as may be under way, each with its link.
     given: VecDeque<(u64, Weak<Link>)>,
     /// The reservation for the peer's description.
@@ -65,7 +65,7 @@ impl Session {
         }
     }
 
-    fn send(&self, link: &Link, transfer: u64, tensor: convoke_common::Tensor) {
+    fn send(&self, link: &Link, transfer: u64, tensor: convoke_graph::Tensor) {
         let key = StepKey {
             lease: self.id,
             n: transfer,
@@ -90,7 +90,7 @@ impl Session {
     }
 
     /// Sends a tensor to another worker; a link is made where there is none.
-    fn send_to(&self, peer: u32, transfer: u64, tensor: convoke_common::Tensor) {
+    fn send_to(&self, peer: u32, transfer: u64, tensor: convoke_graph::Tensor) {
         let mut state = self.state();
         let (Some(named), Some(holdings)) = (state.peers.get_mut(&peer), self.holdings.upgrade())
         else {

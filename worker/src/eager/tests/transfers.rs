@@ -1,7 +1,7 @@
 //! Transfers from peers: announced before, while and after they come, and some that are never announced.
 
-use convoke_common::Shape;
 use convoke_common::ids::{LeaseId, StepKey};
+use convoke_graph::Shape;
 use convoke_rendezvous::frame::TensorHeader;
 use convoke_rendezvous::hub::FrameRefusal;
 

@@ -16,11 +16,11 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::artifact::ArtifactMeta;
+use crate::codec::{self, CodecError};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::ids::FunctionId;
 use crate::printable::{self, Printable};
-use crate::rpc_transport::codec::{self, CodecError};
 use crate::tensor::Tensor;
 
 /// Index into [`Function::values`].

@@ -55,7 +55,7 @@ pub use attrs::{normalize_axes, normalize_axis};
 pub use concrete::infer_concrete;
 pub use control::{check_bodies, split_loop, split_scan};
 pub use cost::{node_cost, value_bytes};
-pub use custom::{CustomOp, is_custom, is_custom_name, register};
+pub use custom::{CustomOp, RegisterError, is_custom, is_custom_name, register};
 pub use def::{
     AttrDef, AttrKind, ConcreteOperand, ConcreteOutputs, Cost, HostValue, Infer, InferredOutput,
     Memory, OpDef, OpError, Operand, OperandDef,

@@ -15,7 +15,6 @@ use std::sync::{PoisonError, RwLock};
 use serde::{Deserialize, Serialize};
 
 use super::def::{InferredOutput, OpDef, OpError};
-use crate::error::{Code, Error, Result};
 use crate::graph::{Node, Value};
 
 /// The longest name of a custom op, in bytes.
@@ -56,12 +55,20 @@ pub fn is_custom_name(name: &str) -> bool {
     name.len() <= LONGEST_NAME && is_custom(name) && name.split('.').all(part)
 }
 
+/// Why a custom op cannot be registered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the op '{name}' cannot be registered: {why}")]
+pub struct RegisterError {
+    pub name: &'static str,
+    pub why: &'static str,
+}
+
 /// Registers a custom op with this process. Registering the same definition again does nothing; another definition of
 /// the same name is refused.
-pub fn register(def: &'static OpDef) -> Result<()> {
-    let bad = |why: &str| {
-        let msg = format!("the op '{}' cannot be registered: {why}", def.name);
-        Err(Error::new(Code::InvalidArgument, msg))
+pub fn register(def: &'static OpDef) -> Result<(), RegisterError> {
+    let bad = |why| {
+        let name = def.name;
+        Err(RegisterError { name, why })
     };
     if !is_custom_name(def.name) {
         return bad("a custom op has a name of a domain, a dot and a word, as 'example.Clamp'");
@@ -181,8 +188,7 @@ mod tests {
         register(&SAME).unwrap();
         assert!(std::ptr::eq(ops::lookup("test.Same").unwrap(), &SAME));
         let e = register(&OTHER).unwrap_err();
-        assert_eq!(e.code, Code::InvalidArgument);
-        assert!(e.message.contains("another definition"), "{e}");
+        assert!(e.why.contains("another definition"), "{e}");
         static RELU: OpDef = OpDef::new("Relu", "X.", X, same);
         static NONE: OpDef = OpDef::new("test.None", "X.", X, same).outputs(0, 1);
         for def in [&RELU, &NONE] {

@@ -16,17 +16,14 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::artifact::ArtifactMeta;
+use crate::artifact::{ArtifactError, ArtifactMeta};
+use crate::codec::{self, CodecError};
 use crate::dim::{Bindings, Dim};
-use crate::error::{Code, Error, Result};
 use crate::graph::{Attrs, Literal, TensorType, Value};
-use crate::ids::{FunctionId, Incarnation, LeaseId, ParticipantIx, PlanId, ProgramId};
+use crate::ids::{FunctionId, ParticipantIx, ProgramId};
 
 /// Operand index of an optional operand that is left out.
 pub const NO_OPERAND: u32 = u32::MAX;
-
-/// The most steps that a lease may have in flight at once: step tables have an entry for each of them.
-pub const MOST_IN_FLIGHT: u32 = 256;
 
 /// The name of the rules that decide a value's bits. Programs and workers carry it, and only equal profiles compute
 /// together.
@@ -86,22 +83,27 @@ pub struct Program {
     pub sends: Vec<SendEdge>,
 }
 
+/// Why a program is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    /// An invariant of this module does not hold.
+    #[error("program: {0}")]
+    Malformed(String),
+    /// The description of an artifact contradicts itself.
+    #[error(transparent)]
+    Artifact(#[from] ArtifactError),
+}
+
 impl Program {
     /// The content hash of the program.
-    pub fn id(&self) -> Result<ProgramId> {
-        let bytes = crate::rpc_transport::codec::encode(self)
-            .map_err(|e| Error::internal(format!("program cannot be encoded: {e}")))?;
+    pub fn id(&self) -> Result<ProgramId, CodecError> {
+        let bytes = codec::encode(self)?;
         Ok(ProgramId(*blake3::hash(&bytes).as_bytes()))
     }
 
     /// Checks all invariants of [`crate::program`].
-    pub fn check(&self) -> Result<()> {
-        let bad = |why: String| {
-            Err(Error::new(
-                Code::ProtocolViolation,
-                format!("program: {why}"),
-            ))
-        };
+    pub fn check(&self) -> Result<(), ProgramError> {
+        let bad = |why: String| Err(ProgramError::Malformed(why));
         let n = self.values.len();
         let mut defined = vec![false; n];
         let mut define = |v: u32, what: &str| match defined.get_mut(v as usize) {
@@ -184,10 +186,8 @@ impl Program {
                 ));
             }
         }
-        self.artifacts.iter().try_for_each(|a| {
-            a.check()
-                .map_err(|e| Error::new(Code::ProtocolViolation, e.to_string()))
-        })
+        self.artifacts.iter().try_for_each(ArtifactMeta::check)?;
+        Ok(())
     }
 }
 
@@ -251,20 +251,26 @@ pub fn model_name(name: &str) -> String {
     short
 }
 
-/// A member of a lease.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Participant {
-    pub name: String,
-    pub incarnation: Incarnation,
-    /// `host:port` where the participant listens; empty for the driver, which dials.
-    pub address: String,
-}
-
 /// The dynamic axes of a function, with their bounds.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Axes {
     /// The symbol of each axis, and the largest value that a step may bind it to.
     pub bounds: Vec<(Arc<str>, i64)>,
+}
+
+/// Why values cannot be bound to the axes of a function.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AxesError {
+    /// There are more or fewer values than axes.
+    #[error("{values} axis values for {axes} axes")]
+    Count { values: usize, axes: usize },
+    /// A value is negative, or above its axis' bound.
+    #[error("axis '{axis}' = {value} exceeds its bound {bound}")]
+    OutOfBound {
+        axis: Arc<str>,
+        value: i64,
+        bound: i64,
+    },
 }
 
 impl Axes {
@@ -275,20 +281,21 @@ impl Axes {
 
     /// Binds the symbols to `values`, in the order of `bounds`. Fails where their number differs, or a value is
     /// negative or above its bound.
-    pub fn bind(&self, values: &[i64]) -> Result<Bindings> {
+    pub fn bind(&self, values: &[i64]) -> Result<Bindings, AxesError> {
         if values.len() != self.bounds.len() {
-            let msg = format!(
-                "{} axis values for {} axes",
-                values.len(),
-                self.bounds.len()
-            );
-            return Err(Error::new(Code::ProtocolViolation, msg));
+            return Err(AxesError::Count {
+                values: values.len(),
+                axes: self.bounds.len(),
+            });
         }
         let mut out = Bindings::new();
         for ((name, bound), v) in self.bounds.iter().zip(values) {
             if *v < 0 || v > bound {
-                let msg = format!("axis '{name}' = {v} exceeds its bound {bound}");
-                return Err(Error::new(Code::InvalidInput, msg));
+                return Err(AxesError::OutOfBound {
+                    axis: name.clone(),
+                    value: *v,
+                    bound: *bound,
+                });
             }
             out.insert(name.clone(), *v);
         }
@@ -305,43 +312,6 @@ impl Axes {
                     None => d.eval(into).is_none_or(|v| v == g),
                 }
             })
-    }
-}
-
-/// What a worker needs to install its part of a lease.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Grant {
-    pub lease: LeaseId,
-    pub plan: PlanId,
-    pub program: Arc<Program>,
-    /// The index of the receiver in `participants`.
-    pub me: ParticipantIx,
-    /// The workers, then the driver.
-    pub participants: Vec<Participant>,
-    pub axes: Axes,
-    /// The most steps that may be in flight at once.
-    pub in_flight: u32,
-    /// Bytes to reserve for the tensors of one step at the bounds of the axes.
-    pub step_bytes: u64,
-}
-
-impl Grant {
-    /// Checks the program and the number of steps in flight, and that every participant that the program names exists.
-    pub fn check(&self) -> Result<()> {
-        self.program.check()?;
-        let violation = |why: &str| Err(Error::new(Code::ProtocolViolation, why));
-        if !(1..=MOST_IN_FLIGHT).contains(&self.in_flight) {
-            return violation("the grant is for more steps in flight than there may be, or none");
-        }
-        let members = self.participants.len();
-        let known = |ix: ParticipantIx| usize::from(ix) < members && ix != self.me;
-        let sources = self.program.recvs.iter().map(|r| r.from);
-        let mut named = sources.chain(self.program.sends.iter().map(|s| s.to));
-        if usize::from(self.me) < members && named.all(known) {
-            Ok(())
-        } else {
-            violation("the grant names participants that do not exist")
-        }
     }
 }
 

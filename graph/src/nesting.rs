@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 const MAX_DEPTH: u32 = 64;
 
 /// `deserialize_with` for a field whose values may hold values of the same kind.
-pub(crate) fn bounded<'de, T: Deserialize<'de>, D: Deserializer<'de>>(d: D) -> Result<T, D::Error> {
+pub fn bounded<'de, T: Deserialize<'de>, D: Deserializer<'de>>(d: D) -> Result<T, D::Error> {
     thread_local!(static DEPTH: Cell<u32> = const { Cell::new(0) });
     let depth = DEPTH.get();
     if depth >= MAX_DEPTH {
@@ -24,7 +24,7 @@ pub(crate) fn bounded<'de, T: Deserialize<'de>, D: Deserializer<'de>>(d: D) -> R
 }
 
 /// As [`bounded`], for a list.
-pub(crate) fn bounded_list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+pub fn bounded_list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     d: D,
 ) -> Result<Vec<T>, D::Error> {
     bounded(d).map(|GrowingVec(list)| list)
@@ -32,7 +32,7 @@ pub(crate) fn bounded_list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
 
 /// A list that allocates memory as its elements arrive. serde's own list allocates up to 1 MiB for the length that a
 /// message claims, which adds up over the levels of a nested message.
-pub(crate) struct GrowingVec<T>(pub Vec<T>);
+pub struct GrowingVec<T>(pub Vec<T>);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for GrowingVec<T> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
