@@ -325,6 +325,19 @@ mod tests {
     }
 
     #[test]
+    fn what_a_peer_must_not_send_differs_from_what_a_caller_must_not_feed() {
+        let axes = convoke_graph::program::Axes {
+            bounds: vec![("n".into(), 8)],
+        };
+        let code = |values: &[i64]| Error::from(axes.bind(values).unwrap_err()).code;
+        assert_eq!(code(&[1, 2]), Code::ProtocolViolation);
+        assert_eq!(code(&[9]), Code::InvalidInput);
+        assert_eq!(code(&[-1]), Code::InvalidInput);
+        let malformed = ProgramError::Malformed("more init nodes than nodes".into());
+        assert_eq!(Error::from(malformed).code, Code::ProtocolViolation);
+    }
+
+    #[test]
     fn names_from_outside_do_nothing_to_the_terminal() {
         let e = Error::new(Code::InvalidInput, "no input '\u{1b}[31mx'").at(Site {
             worker: Some("w\u{202e}1".into()),

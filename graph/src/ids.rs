@@ -23,7 +23,7 @@ pub fn write<S: Serializer>(
     }
 }
 
-/// Reads an id that [`write`] wrote.
+/// Reads an id that [`write()`] wrote.
 pub fn read<'de, D, T, H>(from: D, held: impl FnOnce(H) -> T) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,

@@ -40,7 +40,7 @@ fn write_escaped(to: &mut impl Write, c: char) -> fmt::Result {
 /// `\n`), and of a name longer than [`MOST_OF_NAME`] characters the middle is left out.
 ///
 /// ```
-/// # use convoke_common::Printable;
+/// # use convoke_graph::Printable;
 /// assert_eq!(Printable("in\u{1b}[2Jput\n").to_string(), r"in\u{1b}[2Jput\n");
 /// ```
 #[derive(Debug, Clone, Copy)]
