@@ -4,8 +4,7 @@
 //! `CONVOKE_WRITE_OPS=1` in the environment it writes this file.
 
 use convoke_common::error::Result;
-use convoke_graph::DType;
-use convoke_graph::Tensor as HostTensor;
+use convoke_graph::{DType, Tensor as HostTensor};
 
 use crate::device::Device;
 use crate::tensor::args::{HostArg, OptHostArg};
