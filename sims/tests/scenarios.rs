@@ -1,5 +1,7 @@
-//! A seed determines a whole scenario and everything that results from it.
+//! A seed determines a whole scenario and everything that results from it. Scenarios that once broke a promise are kept in
+//! `tests/scenarios`.
 
+use std::path::Path;
 use std::process::Command;
 
 use convoke_sims::run::{Report, run};
@@ -31,4 +33,24 @@ fn a_seed_gives_one_report_in_one_process_and_in_another() {
     assert_eq!(here(), first, "in one process");
     assert_eq!(elsewhere(from, to), first, "in two processes");
     assert_ne!(first[0].hash, first[1].hash);
+}
+
+#[test]
+fn scenarios_that_broke_a_promise_break_none() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");
+    let mut count = 0;
+    for entry in std::fs::read_dir(folder).expect("the folder is there") {
+        let path = entry.expect("an entry").path();
+        let text = std::fs::read_to_string(&path).expect("a file");
+        let scenario: Scenario = serde_json::from_str(&text).expect("a scenario");
+        let report = run(&scenario, None);
+        let steps: u64 = report.steps.values().sum();
+        assert!(
+            report.violations.is_empty() && steps > 0,
+            "{}: {report:?}",
+            path.display()
+        );
+        count += 1;
+    }
+    assert!(count >= 4, "{count} scenarios");
 }
