@@ -83,6 +83,8 @@ fn shape(
         dims.push(match (symbol(d), &d.value) {
             (Some(s), _) => Dim::sym(s),
             (None, Some(DimValue(v))) if *v > 0 => Dim::from(*v),
+            // A list may be empty.
+            (None, Some(DimValue(0))) if shape.dim.len() == 1 => Dim::from(0i64),
             // Some exporters write an unknown dimension as -1 or 0.
             (None, _) => {
                 let mut made_up = format!("{name}.{axis}");

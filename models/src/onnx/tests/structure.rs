@@ -23,6 +23,14 @@ fn dimensions_keep_their_names() {
     );
     assert_eq!(f.results[0].0, "y");
     assert_eq!(&*f.nodes[0].name, "y_node");
+    let list = graph(
+        vec![value("x", F32, &["0"])],
+        vec![],
+        vec![relu("x", "y")],
+        "y",
+    );
+    let f = import(&model(17, list));
+    assert_eq!(f.ty(f.params[0]).to_string(), "f32[0]");
 }
 
 #[test]
